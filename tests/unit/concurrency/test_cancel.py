@@ -81,7 +81,7 @@ def test_any_text_is_accepted_as_a_reason(reason: str) -> None:
     assert (controller.aborted, controller.reason) == (True, reason)
 
 
-def test_a_chain_of_a_hundred_thousand_is_aborted_and_freed_without_recursion() -> None:
+def test_a_chain_of_100000_is_aborted_and_freed_without_recursion() -> None:
     """The interpreter's stack does not bound the depth of a chain."""
     root = leaf = AbortController()
     for _ in range(100_000):

@@ -28,7 +28,7 @@ class Work:
 
 
 async def test_work_that_ends_in_time_returns_its_result() -> None:
-    """Neither the clock nor the controller leaves anything waiting."""
+    """`wait_with_timeout` leaves no waiter on the clock or the controller."""
     clock = FakeClock()
 
     assert await wait_with_timeout(asyncio.sleep(0, "done"), clock=clock, seconds=5, abort=AbortController()) == "done"

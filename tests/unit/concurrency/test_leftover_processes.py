@@ -163,7 +163,7 @@ class FakeProc:
             self.end(pid)
 
     def end(self, pid: int) -> None:
-        """Turn the process into a zombie that nobody reaps."""
+        """Turn the process into an unreaped zombie."""
         stat = self.root / str(pid) / "stat"
         stat.write_text(re.sub(r"\) \w (.*) \d+ 0 (\d+ 0)$", r") Z \1 1 0 \2", stat.read_text()))
 

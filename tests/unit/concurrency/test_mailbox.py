@@ -16,7 +16,7 @@ def mail(number: int, text: str = "hi", *, sender: str = "main/a", kind: Kind = 
     return Mail(id=f"mail-{number}", sender=sender, text=text, kind=kind)
 
 
-def refused(push: Callable[[Mail], bool], what: Mail) -> str:
+def refusal_reason(push: Callable[[Mail], bool], what: Mail) -> str:
     with pytest.raises(MailRefused) as refusal:
         push(what)
     return refusal.value.reason
@@ -101,7 +101,7 @@ def test_a_flood_is_refused_at_the_bound() -> None:
     for number in range(MAX_MAILS):
         box.push(mail(number))
 
-    reason = refused(box.push, mail(MAX_MAILS))
+    reason = refusal_reason(box.push, mail(MAX_MAILS))
 
     assert str(MAX_MAILS) in reason
     assert len(box.drain()) == MAX_MAILS
@@ -112,7 +112,7 @@ def test_a_refused_mail_can_be_sent_again() -> None:
     box = Mailbox("main")
     for number in range(MAX_MAILS):
         box.push(mail(number))
-    refused(box.push, mail(MAX_MAILS))
+    refusal_reason(box.push, mail(MAX_MAILS))
     box.drain()
 
     assert box.push(mail(MAX_MAILS)) is True
@@ -137,7 +137,7 @@ def test_the_size_of_a_mail_is_bounded_in_bytes(text: str, fits: bool) -> None:
     if fits:
         assert box.push(mail(1, text))
     else:
-        assert str(MAX_BYTES) in refused(box.push, mail(1, text))
+        assert str(MAX_BYTES) in refusal_reason(box.push, mail(1, text))
 
 
 def test_the_total_size_of_unread_mail_is_bounded() -> None:
@@ -147,7 +147,7 @@ def test_the_total_size_of_unread_mail_is_bounded() -> None:
     for _ in range(MAX_UNREAD_BYTES // MAX_BYTES):
         box.push(mail(next(numbers), text))
 
-    refused(box.push, mail(next(numbers)))
+    refusal_reason(box.push, mail(next(numbers)))
     box.drain()
 
     assert box.push(mail(next(numbers), text))
@@ -174,10 +174,10 @@ def test_restored_mail_counts_like_pushed_mail() -> None:
 
     box.restore([notice, *letters], seen_ids=[each.id for each in letters])
 
-    refused(box.push, mail(next(numbers)))
+    refusal_reason(box.push, mail(next(numbers)))
     assert box.push(letters[0]) is False
     assert box.remove(notice.id) is notice
-    refused(box.push, mail(next(numbers)))
+    refusal_reason(box.push, mail(next(numbers)))
     assert box.remove(letters[0].id) is letters[0]
     assert box.push(mail(next(numbers), text))
 
@@ -201,7 +201,7 @@ def test_a_closed_mailbox_refuses_notices_too() -> None:
     box = Mailbox("main")
     box.close("")
 
-    assert refused(box.push, mail(1, kind="notice")) == ""
+    assert refusal_reason(box.push, mail(1, kind="notice")) == ""
 
 
 def test_unread_mail_survives_into_the_next_turn() -> None:
@@ -227,7 +227,7 @@ def test_on_push_is_called_once_for_each_accepted_mail() -> None:
     box = Mailbox("main", on_push=lambda each: heard.append((each.id, len(box))))
     box.push(mail(1))
     box.push(mail(1))
-    refused(box.push, mail(2, "x" * (MAX_BYTES + 1)))
+    refusal_reason(box.push, mail(2, "x" * (MAX_BYTES + 1)))
 
     box.push(mail(3))
 
@@ -247,7 +247,7 @@ def test_one_mail_can_be_taken_by_its_id() -> None:
     fits = MAX_UNREAD_BYTES // MAX_BYTES
     for number in range(fits):
         box.push(mail(number, large))
-    assert refused(box.push, mail(fits, large))
+    assert refusal_reason(box.push, mail(fits, large))
 
     assert [each.id for each in box.unread] == [f"mail-{number}" for number in range(fits)]
     assert box.remove("mail-1") == mail(1, large)

@@ -1,6 +1,6 @@
 """Tests of `run` with real processes: input, output, limits, and that no process stays.
 
-That no process, descriptor or task is left is looked for after every test by conftest.py.
+After every test `conftest.py` checks that no process, descriptor or task is left.
 """
 
 from __future__ import annotations

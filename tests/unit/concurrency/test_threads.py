@@ -12,7 +12,7 @@ from ramet.concurrency import threads
 from ramet.concurrency.threads import executor_work, in_thread
 from tests.support.waiting import eventually
 
-who = contextvars.ContextVar("who", default="nobody")
+caller_name = contextvars.ContextVar("who", default="nobody")
 
 
 async def test_the_loop_runs_while_a_thread_works() -> None:
@@ -36,16 +36,16 @@ async def test_the_thread_is_named_and_a_daemon() -> None:
 
 async def test_the_work_sees_its_callers_context_and_changes_only_its_own() -> None:
     """A tool in a thread sees the context variables of its call."""
-    who.set("caller")
+    caller_name.set("caller")
 
     def work() -> str:
-        seen = who.get()
-        who.set("work")
+        seen = caller_name.get()
+        caller_name.set("work")
         return seen
 
     seen = await in_thread(work, name="test")
 
-    assert (seen, who.get()) == ("caller", "caller")
+    assert (seen, caller_name.get()) == ("caller", "caller")
 
 
 async def test_an_error_is_raised_where_the_work_is_awaited() -> None:
@@ -132,16 +132,16 @@ async def test_work_in_an_executor_is_found_by_its_context_variables() -> None:
         go_on.wait()
         return "late"
 
-    who.set("somebody")
+    caller_name.set("somebody")
     waiting = asyncio.create_task(asyncio.to_thread(work))
     await asyncio.to_thread(entered.wait)
     waiting.cancel()
     await asyncio.wait([waiting])
 
-    assert list(executor_work(lambda variables: variables.get(who) == "another")) == []
+    assert list(executor_work(lambda variables: variables.get(caller_name) == "another")) == []
     # The thread that waited for the beginning has the same variables, and lets go of them a moment after its end.
-    await eventually(lambda: len(list(executor_work(lambda variables: variables.get(who) == "somebody"))) == 1)
-    (found,) = executor_work(lambda variables: variables.get(who) == "somebody")
+    await eventually(lambda: len(list(executor_work(lambda variables: variables.get(caller_name) == "somebody"))) == 1)
+    (found,) = executor_work(lambda variables: variables.get(caller_name) == "somebody")
     go_on.set()
     assert await asyncio.wrap_future(found) == "late"
-    await eventually(lambda: not list(executor_work(lambda variables: variables.get(who) == "somebody")))
+    await eventually(lambda: not list(executor_work(lambda variables: variables.get(caller_name) == "somebody")))

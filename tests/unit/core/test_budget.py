@@ -12,8 +12,8 @@ from ramet.core.budget import RESOURCES, Amount, Budget, Hold, Limits
 from ramet.core.errors import BudgetExceeded, InvalidValue
 
 ONE_CALL = Amount(model_calls=1)
-WHOLE = ("tokens", "model_calls", "tool_calls", "agents")
-FRACTIONS = ("usd", "seconds")
+COUNT_RESOURCES = ("tokens", "model_calls", "tool_calls", "agents")
+FRACTION_RESOURCES = ("usd", "seconds")
 NO_QUANTITY: list[Any] = [-1, -1e-9, math.nan, math.inf, -math.inf, 10**400]
 
 
@@ -32,7 +32,7 @@ def parts(budget: Budget, resource: str) -> dict[str, float]:
 # --- limits ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("field", WHOLE + FRACTIONS)
+@pytest.mark.parametrize("field", COUNT_RESOURCES + FRACTION_RESOURCES)
 @pytest.mark.parametrize("value", [*NO_QUANTITY, True, False, "5", b"5", [5], 2**53 + 1], ids=lambda v: repr(v)[:12])
 def test_a_limit_that_is_no_quantity_is_refused_by_name(field: str, value: Any) -> None:
     """A limit must be comparable, and must not be converted silently."""
@@ -42,7 +42,7 @@ def test_a_limit_that_is_no_quantity_is_refused_by_name(field: str, value: Any) 
     assert refusal.value.field == f"limits.{field}"
 
 
-@pytest.mark.parametrize("field", WHOLE)
+@pytest.mark.parametrize("field", COUNT_RESOURCES)
 def test_limits_of_counted_resources_are_whole_numbers(field: str) -> None:
     """A half call cannot be made."""
     with pytest.raises(InvalidValue, match=field):
@@ -195,7 +195,7 @@ def test_money_does_not_drift() -> None:
 
 
 def test_the_last_word_is_one_of_the_limited_calls() -> None:
-    """A thousand children under a limit of five make four calls; the root makes the last one, and nobody a sixth."""
+    """A thousand children under a limit of five make four calls; the root makes the last one, and no scope a sixth."""
     root = Budget(Limits(model_calls=5), scope="main")
     children = [Budget(Limits(), scope=f"main/{number}", parent=root) for number in range(1_000)]
 

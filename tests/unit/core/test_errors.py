@@ -28,7 +28,7 @@ class Unprintable:
         raise RuntimeError("not even this")
 
 
-def nested(levels: int) -> list[object]:
+def nested_list(levels: int) -> list[object]:
     outer: list[object] = []
     for _ in range(levels):
         outer = [outer]
@@ -56,7 +56,7 @@ def test_an_invalid_value_names_field_value_and_what_is_accepted() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [HUGE, HUGE.encode(), [HUGE] * 3, 10**5_000, Unprintable(), nested(100_000), "\ud800"],
+    [HUGE, HUGE.encode(), [HUGE] * 3, 10**5_000, Unprintable(), nested_list(100_000), "\ud800"],
     ids=["text", "bytes", "list", "integer", "unprintable", "nested", "surrogate"],
 )
 def test_any_value_can_be_refused(value: object) -> None:

@@ -9,10 +9,10 @@ import pytest
 from ramet.core.errors import Bug
 from ramet.core.lifecycle import LIVE_STATES, TERMINAL_STATES, Effect, Fact, State, Step, step
 
-ENDS = (Fact.FINISHED, Fact.CUT_OFF)
-EVERYTHING = list(product(State, Fact))
+END_FACTS = (Fact.FINISHED, Fact.CUT_OFF)
+ALL_PAIRS = list(product(State, Fact))
 #: What must be done at an end, each once.
-DUTIES = {
+END_EFFECTS = {
     Effect.RELEASE_SLOT,
     Effect.ABORT,
     Effect.REFUND,
@@ -54,17 +54,17 @@ def test_every_state_can_be_reached() -> None:
 
 
 @pytest.mark.parametrize("state", sorted(LIVE_STATES))
-@pytest.mark.parametrize("fact", ENDS)
+@pytest.mark.parametrize("fact", END_FACTS)
 def test_every_living_run_can_end_at_once(state: State, fact: Fact) -> None:
     """Each end is one fact away from every living state, and releases everything exactly once."""
     after = step(state, fact)
 
     assert after.state in TERMINAL_STATES
-    assert sorted(after.effects) == sorted(DUTIES)
+    assert sorted(after.effects) == sorted(END_EFFECTS)
 
 
 @pytest.mark.parametrize("state", sorted(LIVE_STATES))
-@pytest.mark.parametrize("fact", ENDS)
+@pytest.mark.parametrize("fact", END_FACTS)
 def test_an_end_is_recorded_before_it_is_reported(state: State, fact: Fact) -> None:
     """RECORD_END and NOTIFY are the last effects, after slot, mail and budget are final."""
     effects = step(state, fact).effects
@@ -86,12 +86,12 @@ def test_a_stop_is_recorded_and_aborts_the_work(state: State) -> None:
 
 def test_a_stopping_run_only_ends() -> None:
     """No other fact restarts a stopping run or has an effect."""
-    others = {fact: outcome(State.STOPPING, fact) for fact in Fact if fact not in ENDS}
+    others = {fact: outcome(State.STOPPING, fact) for fact in Fact if fact not in END_FACTS}
 
     assert {after for after in others.values() if after is not None} == {Step(State.STOPPING)}
 
 
-@pytest.mark.parametrize(("state", "fact"), [pair for pair in EVERYTHING if pair[0] in TERMINAL_STATES])
+@pytest.mark.parametrize(("state", "fact"), [pair for pair in ALL_PAIRS if pair[0] in TERMINAL_STATES])
 def test_late_facts_after_an_end_have_no_effect(state: State, fact: Fact) -> None:
     """Late facts change nothing, except mail to a finished run and expiry."""
     allowed = {
@@ -116,7 +116,7 @@ def test_an_expired_run_stays_expired() -> None:
     assert reachable_states(State.EXPIRED) == {State.EXPIRED}
 
 
-@pytest.mark.parametrize(("state", "fact"), EVERYTHING)
+@pytest.mark.parametrize(("state", "fact"), ALL_PAIRS)
 def test_an_impossible_fact_raises_bug_and_no_other_error(state: State, fact: Fact) -> None:
     """The table answers each pair or raises Bug, and repeats no effect."""
     after = outcome(state, fact)
@@ -125,7 +125,7 @@ def test_an_impossible_fact_raises_bug_and_no_other_error(state: State, fact: Fa
         assert len(set(after.effects)) == len(after.effects)
 
 
-@pytest.mark.parametrize(("state", "fact"), EVERYTHING)
+@pytest.mark.parametrize(("state", "fact"), ALL_PAIRS)
 def test_a_change_of_living_state_is_recorded_or_starts_a_turn(state: State, fact: Fact) -> None:
     """Screens follow the journal: a change that is not recorded is visible by its turn or its parent."""
     after = outcome(state, fact)

@@ -44,9 +44,9 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "retry_count": (0, 1000),
     "retry_delay_seconds": (0, 86400),
 }
-FRACTIONS = ("cpu_cores", "timeout_seconds", "retry_delay_seconds")
-WHOLE = tuple(name for name in BOUNDS if name not in FRACTIONS)
-LIMITS = tuple(name for name in BOUNDS if not name.startswith("retry"))
+FLOAT_FIELDS = ("cpu_cores", "timeout_seconds", "retry_delay_seconds")
+INTEGER_FIELDS = tuple(name for name in BOUNDS if name not in FLOAT_FIELDS)
+LIMIT_FIELDS = tuple(name for name in BOUNDS if not name.startswith("retry"))
 
 #: A parent with a little of everything.
 PARENT = Grant(
@@ -105,7 +105,7 @@ def test_a_value_that_is_no_valid_number_is_refused_by_its_field(field: str, val
 def test_values_at_the_bounds_are_accepted_and_beyond_them_refused(field: str) -> None:
     """The accepted range includes both bounds."""
     least, most = BOUNDS[field]
-    step = 1 if field in WHOLE else 0.0005
+    step = 1 if field in INTEGER_FIELDS else 0.0005
 
     assert getattr(policy(**{field: least}), field) == least
     assert getattr(policy(**{field: most}), field) == most
@@ -114,7 +114,7 @@ def test_values_at_the_bounds_are_accepted_and_beyond_them_refused(field: str) -
             policy(**{field: beyond})
 
 
-@pytest.mark.parametrize("field", WHOLE)
+@pytest.mark.parametrize("field", INTEGER_FIELDS)
 def test_counted_fields_accept_whole_numbers_only(field: str) -> None:
     """A float such as 2.0 is refused, too."""
     for value in (1.5, 2.0):
@@ -291,7 +291,7 @@ def test_a_policy_copies_its_lists_and_mappings() -> None:
 
 
 def test_endpoints_with_a_disabled_network_are_refused() -> None:
-    """Neither field wins silently; an empty list of endpoints is accepted."""
+    """The contradiction is an error; an empty list of endpoints is accepted."""
     with pytest.raises(InvalidValue, match=r"policy\.network"):
         policy(network="disabled", allowed_endpoints=["api.example.org:443"])
 
@@ -392,7 +392,7 @@ def test_mounts_of_a_root_stay_within_the_allowed_mounts(allowed: list[str] | No
 # --- limits of a child ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("field", LIMITS)
+@pytest.mark.parametrize("field", LIMIT_FIELDS)
 def test_a_limit_above_the_parents_is_clamped_and_reported(field: str) -> None:
     """The report has the requested and the granted value."""
     most = getattr(PARENT, field) - (field == "max_sub_agent_depth")
@@ -403,7 +403,7 @@ def test_a_limit_above_the_parents_is_clamped_and_reported(field: str) -> None:
     assert clamped == (Clamped(field, most + 1, most),)
 
 
-@pytest.mark.parametrize("field", LIMITS)
+@pytest.mark.parametrize("field", LIMIT_FIELDS)
 def test_a_limit_within_the_parents_is_granted_without_a_report(field: str) -> None:
     """The parent's own value is within the limit."""
     most = getattr(PARENT, field) - (field == "max_sub_agent_depth")

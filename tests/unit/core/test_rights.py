@@ -192,7 +192,7 @@ def test_a_path_that_is_no_mount_is_refused(text: str) -> None:
     assert refusal.value.field == "policy.readonly_mounts"
 
 
-LOADERS = (
+LOADER_VARIABLES = (
     "LD_PRELOAD LD_LIBRARY_PATH LD_AUDIT DYLD_INSERT_LIBRARIES PYTHONPATH PYTHONSTARTUP PYTHONHOME BASH_ENV ENV IFS "
     "GCONV_PATH NODE_OPTIONS PERL5LIB PERL5OPT RUBYOPT RUBYLIB HTTP_PROXY https_proxy All_Proxy NO_PROXY FTP_PROXY "
     "GLIBC_TUNABLES MALLOC_CHECK_ PS4 SHELLOPTS BASHOPTS PROMPT_COMMAND PERLLIB NODE_PATH LOCPATH NLSPATH GETCONF_DIR "
@@ -200,9 +200,9 @@ LOADERS = (
 ).split()
 
 
-@pytest.mark.parametrize("name", LOADERS)
+@pytest.mark.parametrize("name", LOADER_VARIABLES)
 def test_a_variable_that_loaders_read_is_refused(name: str) -> None:
-    """Neither a name nor a value of such a variable is accepted."""
+    """The name and the value of such a variable are refused."""
     for ask in (lambda: rights.variables("f", ["LANG", name]), lambda: rights.variable_values("f", {name: ""})):
         with pytest.raises(InvalidValue, match=name):
             ask()

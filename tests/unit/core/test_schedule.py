@@ -73,7 +73,7 @@ def seconds(moments: Any) -> list[float]:
     return [(moment - START).total_seconds() for moment in moments]
 
 
-FULL = ScheduleRecord(
+FULL_RECORD = ScheduleRecord(
     schedule=schedule(
         Cron(line="30 2 * * *", tz="Europe/Berlin"),
         target=AgentTarget(fields={"name": "a", "model": "offline", "tools": ["Read"]}),
@@ -115,7 +115,7 @@ FULL = ScheduleRecord(
 @pytest.mark.parametrize(
     "written",
     [
-        FULL,
+        FULL_RECORD,
         schedule_record(),
         schedule_record(Once(at=at(5)), target=NamedTarget(name="n")),
         schedule_record(Interval(seconds=0.1, anchor=at(-5))),

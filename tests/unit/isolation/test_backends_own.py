@@ -46,7 +46,7 @@ async def bwrap(tmp_path: Path) -> AsyncIterator[BackendFixture]:
 
 
 @pytest.fixture
-async def bare(tmp_path: Path) -> AsyncIterator[BackendFixture]:
+async def site_without_namespaces(tmp_path: Path) -> AsyncIterator[BackendFixture]:
     """Open `local` as on a machine without namespaces."""
     async with opened(LocalBackend(tmp_path / "runs", parked=1, namespaces=False), tmp_path) as site:
         yield site
@@ -61,7 +61,7 @@ def backend_of(site: BackendFixture) -> ZygoteBackend:
 
 
 @pytest.mark.parametrize("where", ["runs", "elsewhere", "runs/../elsewhere"])
-async def test_a_workspace_outside_of_the_folder_of_runs_is_refused(
+async def test_a_workspace_that_is_not_below_the_folder_of_runs_is_refused(
     site: BackendFixture, tmp_path: Path, where: str
 ) -> None:
     (tmp_path / "elsewhere").mkdir()
@@ -91,10 +91,12 @@ async def test_a_proxy_socket_outside_of_the_folder_of_runs_is_refused(site: Bac
         await site.backend.start(site.spec(proxy=tmp_path / "proxy.sock"))
 
 
-async def test_without_namespaces_ports_are_refused(bare: BackendFixture) -> None:
+async def test_without_namespaces_ports_are_refused(site_without_namespaces: BackendFixture) -> None:
     """Without namespaces a port would be the host's, and open to everybody."""
     with pytest.raises(InvalidValue, match="bwrap") as refusal:
-        await bare.backend.start(bare.spec(grant=replace_grant(GRANT, ports={"web": 8000})))
+        await site_without_namespaces.backend.start(
+            site_without_namespaces.spec(grant=replace_grant(GRANT, ports={"web": 8000}))
+        )
     assert (refusal.value.field, refusal.value.value) == ("ports", {"web": 8000})
 
 
@@ -128,12 +130,14 @@ def test_without_bubblewrap_the_error_says_what_to_install(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_without_namespaces_the_probe_says_that_the_root_is_not_read_only(bare: BackendFixture) -> None:
+async def test_without_namespaces_the_probe_says_that_the_root_is_not_read_only(
+    site_without_namespaces: BackendFixture,
+) -> None:
     """The level is that of `local`, and the missing mechanism has a remedy."""
-    assert bare.probe.level is Isolation.L1
-    assert bare.probe.mechanisms["read_only_root"] is False
-    assert "read_only_root" in bare.probe.missing
-    assert "namespaces" in bare.probe.remedy
+    assert site_without_namespaces.probe.level is Isolation.L1
+    assert site_without_namespaces.probe.mechanisms["read_only_root"] is False
+    assert "read_only_root" in site_without_namespaces.probe.missing
+    assert "namespaces" in site_without_namespaces.probe.remedy
 
 
 # ---- who it is ------------------------------------------------------------------------------------------------------
@@ -273,9 +277,11 @@ async def test_fresh_agents_share_no_zygote_and_a_spare_one_is_started(bwrap: Ba
     await eventually(lambda: gone.is_gone)
 
 
-async def test_without_namespaces_a_fresh_agent_is_refused(bare: BackendFixture) -> None:
+async def test_without_namespaces_a_fresh_agent_is_refused(site_without_namespaces: BackendFixture) -> None:
     with pytest.raises(IsolationUnavailable):
-        await bare.backend.start(bare.spec(grant=replace_grant(GRANT, isolation=Isolation.FRESH)))
+        await site_without_namespaces.backend.start(
+            site_without_namespaces.spec(grant=replace_grant(GRANT, isolation=Isolation.FRESH))
+        )
 
 
 def parent(pid: int) -> int:
@@ -365,9 +371,9 @@ async def test_a_cancelled_command_is_ended(site: BackendFixture) -> None:
 # ---- without namespaces ---------------------------------------------------------------------------------------------
 
 
-async def test_without_namespaces_no_process_leaves_the_process_group(bare: BackendFixture) -> None:
+async def test_without_namespaces_no_process_leaves_the_process_group(site_without_namespaces: BackendFixture) -> None:
     for way in ("leave", "kill"):
-        async with bare.start_guest() as visit:
+        async with site_without_namespaces.start_guest() as visit:
             ran = await visit.sandbox.run_command(["setsid", "--fork", "--wait", "true"], timeout_s=60, max_bytes=1000)
             assert b"not permitted" in ran.stderr
             await visit.ask("hide", hold="held", quiet=True)
@@ -386,13 +392,16 @@ async def test_without_namespaces_no_process_leaves_the_process_group(bare: Back
 
 @pytest.mark.parametrize("what", ["oom", "pids"])
 async def test_without_namespaces_an_orphan_is_still_watched(
-    bare: BackendFixture, monkeypatch: pytest.MonkeyPatch, what: str
+    site_without_namespaces: BackendFixture, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """An orphan becomes a child of the zygote, which has other children, too."""
     monkeypatch.setattr(watchdog, "_HELPER_PROCESSES", 0)
-    monkeypatch.setattr(backend_of(bare), "_cgroups", None)  # Which would not need to look.
+    monkeypatch.setattr(backend_of(site_without_namespaces), "_cgroups", None)  # Which would not need to look.
     limit: dict[str, Any] = {"memory_mb": 96} if what == "oom" else {"pids": 2}
-    async with bare.start_guest() as other, bare.start_guest(grant=replace_grant(GRANT, **limit)) as visit:
+    async with (
+        site_without_namespaces.start_guest() as other,
+        site_without_namespaces.start_guest(grant=replace_grant(GRANT, **limit)) as visit,
+    ):
         for at in range(2):
             await visit.send("hide", hold=f"held-{at}", quiet=True, mb=192 if what == "oom" else 0)
         ended = await visit.wait_ended()
@@ -403,21 +412,23 @@ async def test_without_namespaces_an_orphan_is_still_watched(
         assert await other.ask("who"), "who is another's child is let be"
 
 
-async def test_without_namespaces_secrets_and_endpoints_are_refused(bare: BackendFixture) -> None:
+async def test_without_namespaces_secrets_and_endpoints_are_refused(site_without_namespaces: BackendFixture) -> None:
     for field, value in (("secrets", {"token": "x"}), ("allowed_endpoints", ("example.org:443",))):
         with pytest.raises(InvalidValue, match=field):
-            await bare.backend.start(bare.spec(grant=replace_grant(GRANT, **{field: value})))
+            await site_without_namespaces.backend.start(
+                site_without_namespaces.spec(grant=replace_grant(GRANT, **{field: value}))
+            )
 
 
-async def test_without_namespaces_temporary_files_go_to_the_workspace(bare: BackendFixture) -> None:
-    async with bare.start_guest() as visit:
+async def test_without_namespaces_temporary_files_go_to_the_workspace(site_without_namespaces: BackendFixture) -> None:
+    async with site_without_namespaces.start_guest() as visit:
         assert (await visit.ask("who"))["env"]["TMPDIR"] == str(visit.spec.workspace)
         for place in ("/tmp", "/dev/shm"):
             assert await visit.failure_of("make", path=place) == "EACCES"
 
 
-async def test_without_namespaces_a_killed_zygote_leaves_no_process(bare: BackendFixture) -> None:
-    async with bare.start_guest() as visit:
+async def test_without_namespaces_a_killed_zygote_leaves_no_process(site_without_namespaces: BackendFixture) -> None:
+    async with site_without_namespaces.start_guest() as visit:
         await visit.ask("hold", path="held")
         os.kill(parent(visit.sandbox.pid), signal.SIGKILL)
         assert (await visit.wait_ended()).reason == "lost"

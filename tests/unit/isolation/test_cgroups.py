@@ -347,10 +347,10 @@ def test_without_rights_no_groups_are_opened() -> None:
         os.setuid(60700)
         return Cgroups.open(OURS) is None
 
-    assert in_a_fork(work)
+    assert run_in_fork(work)
 
 
-def in_a_fork(work: Callable[[], bool]) -> bool:
+def run_in_fork(work: Callable[[], bool]) -> bool:
     pid = os.fork()
     if not pid:
         with contextlib.suppress(BaseException):
@@ -475,4 +475,4 @@ def test_a_process_that_cannot_share_its_group_moves_back(version_2_group: Path)
         stayed = not cgroups._share(version_2_group, "memory") and procfs.own_cgroups()[""] == inside != own
         return stayed and not (version_2_group / "ramet-kernel").exists()
 
-    assert in_a_fork(work)
+    assert run_in_fork(work)

@@ -19,7 +19,7 @@ from ramet.isolation.linux import procfs
 from tests.support.hostile import bury, field
 
 MIB = 1024 * 1024
-MOST = 1000 * MIB
+MAX_BYTES = 1000 * MIB
 
 
 @pytest.fixture
@@ -31,14 +31,14 @@ def folder(tmp_path: Path) -> Path:
 
 def test_written_bytes_are_counted_and_holes_are_not(folder: Path) -> None:
     """A file with several names counts once."""
-    assert used_bytes(folder, max_bytes=MOST) == 0
+    assert used_bytes(folder, max_bytes=MAX_BYTES) == 0
     (folder / "a").mkdir()
     (folder / "a" / "file").write_bytes(os.urandom(2 * MIB))
     (folder / "a" / "other name").hardlink_to(folder / "a" / "file")
     with (folder / "hole").open("wb") as file:
         file.truncate(500 * MIB)
 
-    assert 2 * MIB <= used_bytes(folder, max_bytes=MOST) < 2.1 * MIB
+    assert 2 * MIB <= used_bytes(folder, max_bytes=MAX_BYTES) < 2.1 * MIB
 
 
 def test_empty_files_count_with_a_fixed_size(folder: Path) -> None:
@@ -46,14 +46,14 @@ def test_empty_files_count_with_a_fixed_size(folder: Path) -> None:
     for number in range(100):
         (folder / str(number)).touch()
 
-    assert used_bytes(folder, max_bytes=MOST) == 100 * ENTRY_BYTES
+    assert used_bytes(folder, max_bytes=MAX_BYTES) == 100 * ENTRY_BYTES
 
 
 def test_a_file_buried_deep_is_found() -> None:
     """A file below a thousand folders is counted."""
     with field() as path:
         bury(path, depth=1000)
-        before = used_bytes(path, max_bytes=MOST)
+        before = used_bytes(path, max_bytes=MAX_BYTES)
         fd = os.open(path, os.O_RDONLY)
         for _ in range(1000):
             below = os.open("d", os.O_RDONLY, dir_fd=fd)
@@ -63,7 +63,7 @@ def test_a_file_buried_deep_is_found() -> None:
             file.write(bytes(MIB))
         os.close(fd)
 
-        assert used_bytes(path, max_bytes=MOST) - before >= MIB
+        assert used_bytes(path, max_bytes=MAX_BYTES) - before >= MIB
 
 
 def test_counting_stops_at_the_limit_or_on_request(folder: Path) -> None:
@@ -73,13 +73,13 @@ def test_counting_stops_at_the_limit_or_on_request(folder: Path) -> None:
     looks = iter(range(10**6))
 
     assert used_bytes(folder, max_bytes=10 * ENTRY_BYTES) == 11 * ENTRY_BYTES
-    assert used_bytes(folder, max_bytes=MOST, stop=lambda: next(looks) >= 20) == 21 * ENTRY_BYTES
+    assert used_bytes(folder, max_bytes=MAX_BYTES, stop=lambda: next(looks) >= 20) == 21 * ENTRY_BYTES
 
 
 def test_a_missing_folder_is_an_error(folder: Path) -> None:
     """A missing folder is not counted as empty."""
     with pytest.raises(FileNotFoundError):
-        used_bytes(folder / str(time.time()), max_bytes=MOST)
+        used_bytes(folder / str(time.time()), max_bytes=MAX_BYTES)
 
 
 LARGE = 24 * MIB
@@ -191,7 +191,7 @@ def growth(monkeypatch: pytest.MonkeyPatch) -> Growth:
 
 def measured_bytes(meter: disk.Meter) -> int:
     """Return the used bytes. No process moves files meanwhile, so an inexact measurement finds all, too."""
-    found = meter.measure(max_bytes=MOST)
+    found = meter.measure(max_bytes=MAX_BYTES)
     assert found.is_exact or found.is_bounded
     return found.bytes
 
@@ -230,10 +230,10 @@ def test_a_running_process_is_stopped_for_an_exact_measurement(
     pids = Tree()
     meter = disk.Meter(memory_folder, pids)
     pids.append(start(SPINNING).pid)
-    assert meter.measure(max_bytes=MOST).is_exact
+    assert meter.measure(max_bytes=MAX_BYTES).is_exact
     assert {one.state for one in pids().values()} <= set("RS")
 
-    assert meter.measure(max_bytes=MOST) == disk.Used(0, is_exact=False, is_bounded=True)
+    assert meter.measure(max_bytes=MAX_BYTES) == disk.Used(0, is_exact=False, is_bounded=True)
     growth.bytes = 8 * MIB
     assert meter.measure(max_bytes=7 * MIB).is_exact
 
@@ -245,7 +245,7 @@ def test_every_tenth_measurement_is_exact(memory_folder: Path, start: Start) -> 
     meter = disk.Meter(memory_folder, pids)
     pids.append(start(SPINNING).pid)
 
-    found = [meter.measure(max_bytes=MOST).is_exact for _ in range(11)]
+    found = [meter.measure(max_bytes=MAX_BYTES).is_exact for _ in range(11)]
 
     assert found == [True, *[False] * 9, True]
 

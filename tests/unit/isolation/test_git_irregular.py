@@ -214,7 +214,7 @@ def files_of_a_process(repo: pathlib.Path) -> str:
     return "rr-cache"
 
 
-LEADING_OUT = (refs_of_devices, refs_by_way_of_the_tree, pack_of_pipes, logs_of_devices, files_of_a_process)
+OUTSIDE_BUILDERS = (refs_of_devices, refs_by_way_of_the_tree, pack_of_pipes, logs_of_devices, files_of_a_process)
 
 
 @pytest.mark.parametrize("is_trusted", [False, True])
@@ -229,7 +229,7 @@ async def test_a_file_on_which_git_would_block_is_refused(
         await create(repo, "a", git=Git(timeout_s=4, trusts=lambda _: is_trusted))
 
 
-@pytest.mark.parametrize("build", LEADING_OUT, ids=lambda build: build.__name__)
+@pytest.mark.parametrize("build", OUTSIDE_BUILDERS, ids=lambda build: build.__name__)
 async def test_a_folder_of_git_that_leads_out_of_the_repository_is_refused(
     repo: pathlib.Path, build: Callable[[pathlib.Path], str]
 ) -> None:

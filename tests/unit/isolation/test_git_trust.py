@@ -119,7 +119,7 @@ async def test_filters_of_a_trusted_repository_run_until_its_configuration_chang
 
 
 async def test_a_script_in_the_working_tree_does_not_run_by_trust(repo: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    """Neither the script of HEAD nor the one that an agent wrote is the one that the user saw."""
+    """The user saw neither the script of HEAD nor the one that an agent wrote."""
     user_dir, ran = tmp_path / "user_dir", tmp_path / "ran"
     script = repo / "f.sh"
     script.write_text(f"touch {ran}; cat\n")

@@ -19,7 +19,7 @@ from ramet.isolation.zygote.launcher import Launch
 USER = 60700
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has anybody else to become")
 
-SEEN = """
+VIEW_PROGRAM = """
 import json, os, sys
 sys.path[:0] = json.loads(sys.argv[1])[:1]
 from ramet.isolation.zygote.launcher import drop_privileges
@@ -75,7 +75,7 @@ def run_as_user(
         "sources": {str(path): str(source) for path, source in (sources or {}).items()},
     }
     return subprocess.run(
-        [sys.executable, "-I", "-c", SEEN, json.dumps(found.path), json.dumps(shown)],
+        [sys.executable, "-I", "-c", VIEW_PROGRAM, json.dumps(found.path), json.dumps(shown)],
         capture_output=True,
         check=False,
         timeout=180,

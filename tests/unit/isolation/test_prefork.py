@@ -53,7 +53,7 @@ async def main():
 asyncio.run(main())
 """
 
-_DYING = """
+_DYING_PROGRAM = """
 import asyncio, os, signal, sys
 sys.path.insert(0, sys.argv[1])
 from ramet.core.errors import SandboxFailed
@@ -75,7 +75,7 @@ asyncio.run(main())
 """
 
 
-_UNWANTED = """
+_UNUSED_PROGRAM = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
 from ramet.isolation.zygote import prefork as ahead
@@ -144,8 +144,8 @@ def test_background_trials_find_what_the_probe_finds(zygote_report: dict[str, An
 
 
 def test_a_preforked_zygote_that_died_is_refused_with_its_last_output() -> None:
-    assert "what it says last" in _output_of(_DYING)
+    assert "what it says last" in _output_of(_DYING_PROGRAM)
 
 
 def test_an_unused_preforked_zygote_leaves_nothing() -> None:
-    assert _output_of(_UNWANTED).split() == ["-9", "True", "False"]
+    assert _output_of(_UNUSED_PROGRAM).split() == ["-9", "True", "False"]

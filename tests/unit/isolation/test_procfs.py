@@ -16,7 +16,7 @@ from ramet.isolation.linux import procfs
 from ramet.isolation.linux.procfs import CgroupMount
 from tests.support.waiting import eventually
 
-GONE = 2**22 + 1  #: more than any pid
+UNUSED_PID = 2**22 + 1  #: more than any pid
 EXIT = {"x86_64": 60, "aarch64": 93}  #: ends one thread
 
 
@@ -48,11 +48,11 @@ async def test_a_process_is_identified_by_pid_and_start_time() -> None:
     assert me is not None
     assert (me.pid, me.parent, me.state) == (os.getpid(), os.getppid(), "R")
     assert me.start_time == procfs.start_time(os.getpid())
-    assert procfs.stat(GONE) is None
-    assert procfs.start_time(GONE) is None
-    assert procfs.tree(GONE) == {}
-    assert procfs.children(me._replace(pid=GONE)) == procfs.children(me._replace(pid=GONE, threads=2)) == []
-    assert procfs.private_mb(me._replace(pid=GONE)) == procfs.resident_mb(me._replace(pid=GONE)) == 0
+    assert procfs.stat(UNUSED_PID) is None
+    assert procfs.start_time(UNUSED_PID) is None
+    assert procfs.tree(UNUSED_PID) == {}
+    assert procfs.children(me._replace(pid=UNUSED_PID)) == procfs.children(me._replace(pid=UNUSED_PID, threads=2)) == []
+    assert procfs.private_mb(me._replace(pid=UNUSED_PID)) == procfs.resident_mb(me._replace(pid=UNUSED_PID)) == 0
 
 
 async def test_a_tree_contains_a_process_and_its_descendants() -> None:

@@ -12,7 +12,7 @@ from ramet.isolation.limits.tree_memory import Census, MemoryUsage, TreeMemory
 from ramet.isolation.linux import procfs
 from ramet.isolation.linux.procfs import Stat
 
-MOST = 10
+MAX_PROCESSES = 10
 
 
 def tree_of(count: int) -> dict[int, Stat]:
@@ -32,7 +32,7 @@ class SlowTree:
             look=lambda: Census(tree_of(self.count_now)),
             exact_mb=100,
             baseline_mb=0,
-            most=MOST,
+            most=MAX_PROCESSES,
             in_own_network=False,
             has_cgroup=has_cgroup,
             now=lambda: self.time_s,
@@ -53,7 +53,7 @@ def test_a_reading_stops_when_the_tree_has_grown_above_its_limit(
 ) -> None:
     """A fork bomb makes readings slow: at most two more are made before the processes are counted again."""
     slow = SlowTree(monkeypatch, read_s=0.06, has_cgroup=has_cgroup)
-    slow.count_now = MOST + 1
+    slow.count_now = MAX_PROCESSES + 1
 
     assert slow.memory.read(tree_of(5)) == MemoryUsage(0.0, is_whole=False)
     assert slow.readings == 2
@@ -70,7 +70,7 @@ def test_a_tree_above_its_limit_is_not_read(monkeypatch: pytest.MonkeyPatch) -> 
     """The watchdog ends the tree at its next look."""
     slow = SlowTree(monkeypatch, read_s=0.0)
 
-    assert slow.memory.read(tree_of(MOST + 1)) == MemoryUsage(0.0, is_whole=False)
+    assert slow.memory.read(tree_of(MAX_PROCESSES + 1)) == MemoryUsage(0.0, is_whole=False)
     assert slow.readings == 0
 
 

@@ -14,7 +14,7 @@ from ramet.isolation.assignment import ZygoteConfig, outermost
 from ramet.isolation.zygote import main, packets
 from ramet.isolation.zygote.pool import ZygoteKind
 
-KEPT = ("/venv", "/project/.ramet/runs")
+COMMON_PATHS = ("/venv", "/project/.ramet/runs")
 
 
 @pytest.mark.parametrize(
@@ -37,16 +37,16 @@ def test_a_zygote_serves_a_run_whose_mounts_it_has_and_can_hide_the_rest(
     has: tuple[str, ...], needs: tuple[str, ...], serves: bool
 ) -> None:
     mounted, wanted = ({path: path for path in each} for each in (has, needs))
-    assert ZygoteKind("bare", mounted).serves("bare", wanted, KEPT) is serves
-    assert not ZygoteKind("llm", mounted).serves("bare", wanted, KEPT)
+    assert ZygoteKind("bare", mounted).serves("bare", wanted, COMMON_PATHS) is serves
+    assert not ZygoteKind("llm", mounted).serves("bare", wanted, COMMON_PATHS)
 
 
 def test_a_zygote_with_another_source_of_a_mount_does_not_serve() -> None:
     """Two operators may grant one link, which led to different folders at the two times."""
     shelf = ZygoteKind("bare", {"/link": "/first"})
 
-    assert shelf.serves("bare", {"/link": "/first"}, KEPT)
-    assert not shelf.serves("bare", {"/link": "/second"}, KEPT)
+    assert shelf.serves("bare", {"/link": "/first"}, COMMON_PATHS)
+    assert not shelf.serves("bare", {"/link": "/second"}, COMMON_PATHS)
 
 
 @given(st.lists(st.lists(st.sampled_from("ab"), min_size=1, max_size=4).map(lambda parts: "/" + "/".join(parts))))

@@ -70,7 +70,7 @@ def test_a_call_with_unreadable_arguments_is_not_charged() -> None:
 def test_grants_stay_within_the_limit_and_nothing_stays_reserved(
     count: int, limit: int | None, begun: list[int], denied: list[int]
 ) -> None:
-    """Whatever begins or is denied, the ledger charges every call that may have run, and at most the limit."""
+    """The ledger charges every call that may have run, at most the limit, for any begun and denied calls."""
     told: list[Event] = []
     context = make_context(tools=workspace_tools(), budget=Budget(Limits(tool_calls=limit), scope="main"))
     context.record = lambda event: told.append(event) or event  # type: ignore[func-returns-value]  # it is None

@@ -11,10 +11,10 @@ from ramet.core.errors import DefinitionMissing
 from ramet.core.policy.policy import Grant
 from ramet.spawn.birth.record import Values, grant_of
 
-ABOVE = Grant(env_vars={"SHARED": "of the parent"})
+PARENT_GRANT = Grant(env_vars={"SHARED": "of the parent"})
 
 
-def restored_grant(supplied: dict[str, str], *, above: tuple[Grant, ...] = (ABOVE,), **fields: Any) -> Any:
+def restored_grant(supplied: dict[str, str], *, above: tuple[Grant, ...] = (PARENT_GRANT,), **fields: Any) -> Any:
     """Restore the grant of a run at `main/kid` with these supplied values."""
     data = msgspec.to_builtins(Grant()) | {"env_vars": ["OWN", "SHARED"], "own_env_vars": ["OWN"], "secrets": []}
     return grant_of({"grant": data | fields}, Values(path="main/kid", secrets={}, env_vars=supplied, above=above))

@@ -123,8 +123,7 @@ async def test_an_idle_kernel_learns_that_its_tree_was_taken_over(postgres: Serv
 def _claim_from_stopped_kernel(server: Server, schema: str, one: PostgresStore) -> None:
     """End the session of a stopped kernel, and have another one claim all its trees.
 
-    The loop of `one` is the one that calls this: as for a process that is stopped, nothing goes on in it.
-    """
+    The loop of `one` makes this call, so nothing else runs in it, as in a stopped process."""
 
     async def claim() -> None:
         with psycopg.connect(server.dsn, autocommit=True) as connection:
@@ -142,8 +141,7 @@ async def test_a_kernel_learns_of_a_lost_tree_before_it_acts_on_an_intent(
 ) -> None:
     """The kernel stops after its intent is recorded, and its tree is claimed; `durable` reports the loss.
 
-    Whether the intent was committed while it was waited for, or before.
-    """
+    The intent is committed during the wait or before it."""
     async with _kernels(postgres, schema, "one") as [one]:
         told: list[str] = []
         await one.durable(one.append(entry(1)))
@@ -333,9 +331,7 @@ async def test_a_kernel_that_does_not_return_after_a_server_restart_is_taken_ove
         assert adopted == ["t-1"]
 
 
-async def test_trees_of_an_older_journal_belong_to_the_first_kernel_that_claims_them(
-    postgres: Server, schema: str
-) -> None:
+async def test_trees_of_an_older_journal_belong_to_the_first_claiming_kernel(postgres: Server, schema: str) -> None:
     """An older journal records no owners."""
     place = Place(postgres.dsn, schema)
     with contextlib.closing(place.connect("older", writes=True)) as connection:

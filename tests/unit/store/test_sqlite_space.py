@@ -26,7 +26,7 @@ needs_root = pytest.mark.skipif("os.getuid() != 0", reason="only root can mount"
 ROOT = Path(__file__).parents[3]
 BODY = b'{"said":"' + b"x" * 3_000 + b'"}'
 LARGE = 1_500  #: events of the tree that goes
-KILLED = """
+KILLED_PROGRAM = """
 import asyncio, sys
 from pathlib import Path
 from ramet.store.sqlite.compaction import compact
@@ -46,7 +46,7 @@ else:
     asyncio.run(shrink(path))
 """
 
-NO_ROOM = """
+FULL_DISK_PROGRAM = """
 import asyncio, shutil, sys
 from pathlib import Path
 from ramet.core.errors import StoreFailed
@@ -196,7 +196,18 @@ async def test_an_older_journal_shrinks_only_after_a_rewrite(path: Path) -> None
 async def test_a_journal_is_not_rewritten_without_enough_disk_space(tmp_path: Path) -> None:
     """The journal on a nearly full disk is unchanged."""
     script = 'mount -t tmpfs -o size=32m none "$0" && exec "$@"'
-    command = ("unshare", "--mount", "sh", "-c", script, str(tmp_path), sys.executable, "-c", NO_ROOM, str(tmp_path))
+    command = (
+        "unshare",
+        "--mount",
+        "sh",
+        "-c",
+        script,
+        str(tmp_path),
+        sys.executable,
+        "-c",
+        FULL_DISK_PROGRAM,
+        str(tmp_path),
+    )
     process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=asyncio.subprocess.PIPE)
 
     said, _ = await process.communicate()
@@ -213,7 +224,7 @@ async def test_a_kill_during_compact_or_shrink_loses_nothing(path: Path, deed: s
     size = await fill(path)
     for pause_ms in (0, 3, 10, 30, 60):
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", KILLED, deed, str(path), cwd=ROOT, stdout=asyncio.subprocess.PIPE
+            sys.executable, "-c", KILLED_PROGRAM, deed, str(path), cwd=ROOT, stdout=asyncio.subprocess.PIPE
         )
         assert process.stdout is not None
         await process.stdout.readline()

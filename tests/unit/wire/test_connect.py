@@ -115,7 +115,7 @@ def test_an_ambiguous_target_is_refused(text: str) -> None:
     assert status(read_request(f"CONNECT {text} HTTP/1.1\r\n\r\n".encode())) == 400
 
 
-OTHER = b"CONNECT example.org:443 HTTP/1.1\r\n"
+REQUEST_LINE = b"CONNECT example.org:443 HTTP/1.1\r\n"
 
 
 @pytest.mark.parametrize(
@@ -124,11 +124,11 @@ OTHER = b"CONNECT example.org:443 HTTP/1.1\r\n"
         pytest.param(b"CONNECT example.org\0:443 HTTP/1.1\r\n\r\n", 400, id="NUL"),
         pytest.param(b"CONNECT example.org:443\r HTTP/1.1\r\n\r\n", 400, id="a CR alone"),
         pytest.param(b"CONNECT example.org:443 HTTP/1.1\n\n", 400, id="LF alone"),
-        pytest.param(OTHER + b"A: b\n\r\n", 400, id="LF alone after a field"),
-        pytest.param(OTHER + b"A: b\rC: d\r\n\r\n", 400, id="a CR alone in a field"),
-        pytest.param(OTHER + b"A: \x7f\r\n\r\n", 400, id="a control character in a field"),
-        pytest.param(OTHER + b"A: \xc3\xa9\r\n\r\n", 400, id="non-ASCII in a field"),
-        pytest.param(b"\r\n" + OTHER + b"\r\n", 400, id="an empty line first"),
+        pytest.param(REQUEST_LINE + b"A: b\n\r\n", 400, id="LF alone after a field"),
+        pytest.param(REQUEST_LINE + b"A: b\rC: d\r\n\r\n", 400, id="a CR alone in a field"),
+        pytest.param(REQUEST_LINE + b"A: \x7f\r\n\r\n", 400, id="a control character in a field"),
+        pytest.param(REQUEST_LINE + b"A: \xc3\xa9\r\n\r\n", 400, id="non-ASCII in a field"),
+        pytest.param(b"\r\n" + REQUEST_LINE + b"\r\n", 400, id="an empty line first"),
         pytest.param(b"CONNECT  example.org:443 HTTP/1.1\r\n\r\n", 400, id="two spaces"),
         pytest.param(b"CONNECT example.org :443 HTTP/1.1\r\n\r\n", 400, id="a space in the target"),
         pytest.param(b"CONNECT\texample.org:443\tHTTP/1.1\r\n\r\n", 400, id="tabs for spaces"),
@@ -139,21 +139,21 @@ OTHER = b"CONNECT example.org:443 HTTP/1.1\r\n"
         pytest.param(b"\x05\x01\x00", 400, id="SOCKS 5"),
         pytest.param(b"\x04\x01\x00\x50\x7f\x00\x00\x01\x00", 400, id="SOCKS 4"),
         pytest.param(b"\x16\x03\x01", 400, id="TLS"),
-        pytest.param(OTHER + b"A: b\r\n folded\r\n\r\n", 400, id="a folded field"),
-        pytest.param(OTHER + b" A: b\r\n\r\n", 400, id="a field that begins with a space"),
-        pytest.param(OTHER + b"A : b\r\n\r\n", 400, id="a space before the colon"),
-        pytest.param(OTHER + b"no colon\r\n\r\n", 400, id="a line that is no field"),
-        pytest.param(OTHER + b": b\r\n\r\n", 400, id="a field without a name"),
-        pytest.param(OTHER + b"Host: a:1\r\nhOST: b:1\r\n\r\n", 400, id="two Hosts that disagree"),
-        pytest.param(OTHER + b"Host: a:1\r\nHost: a:1\r\n\r\n", 400, id="Host twice"),
-        pytest.param(OTHER + b"Content-Length: 0\r\n\r\n", 400, id="Content-Length"),
-        pytest.param(OTHER + b"transfer-ENCODING: chunked\r\n\r\n", 400, id="Transfer-Encoding"),
+        pytest.param(REQUEST_LINE + b"A: b\r\n folded\r\n\r\n", 400, id="a folded field"),
+        pytest.param(REQUEST_LINE + b" A: b\r\n\r\n", 400, id="a field that begins with a space"),
+        pytest.param(REQUEST_LINE + b"A : b\r\n\r\n", 400, id="a space before the colon"),
+        pytest.param(REQUEST_LINE + b"no colon\r\n\r\n", 400, id="a line that is no field"),
+        pytest.param(REQUEST_LINE + b": b\r\n\r\n", 400, id="a field without a name"),
+        pytest.param(REQUEST_LINE + b"Host: a:1\r\nhOST: b:1\r\n\r\n", 400, id="two Hosts that disagree"),
+        pytest.param(REQUEST_LINE + b"Host: a:1\r\nHost: a:1\r\n\r\n", 400, id="Host twice"),
+        pytest.param(REQUEST_LINE + b"Content-Length: 0\r\n\r\n", 400, id="Content-Length"),
+        pytest.param(REQUEST_LINE + b"transfer-ENCODING: chunked\r\n\r\n", 400, id="Transfer-Encoding"),
         pytest.param(b"GET http://example.org/ HTTP/1.1\r\n", 405, id="GET"),
         pytest.param(b"connect example.org:443 HTTP/1.1\r\n", 405, id="another case is another method"),
         pytest.param(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 405, id="HTTP/2"),
-        pytest.param(OTHER + b"A: b\r\n" * (MAX_FIELDS + 1), 431, id="too many fields"),
+        pytest.param(REQUEST_LINE + b"A: b\r\n" * (MAX_FIELDS + 1), 431, id="too many fields"),
         pytest.param(b"C" * (MAX_HEADER_BYTES + 1), 431, id="a line without end"),
-        pytest.param(OTHER + b"A: " + b"b" * MAX_HEADER_BYTES + b"\r\n\r\n", 431, id="too large"),
+        pytest.param(REQUEST_LINE + b"A: " + b"b" * MAX_HEADER_BYTES + b"\r\n\r\n", 431, id="too large"),
     ],
 )
 def test_a_request_that_is_no_plain_connect_is_refused(request_bytes: bytes, expected: int) -> None:
@@ -164,7 +164,7 @@ def test_a_request_that_is_no_plain_connect_is_refused(request_bytes: bytes, exp
 def test_requests_at_the_limits_are_accepted() -> None:
     """A head may have 64 fields, and exactly 8 KiB."""
     fields = b"A: b\r\n" * (MAX_FIELDS - 1)
-    block = OTHER + fields + b"B: " + b"c" * (MAX_HEADER_BYTES - len(OTHER + fields) - 7) + b"\r\n\r\n"
+    block = REQUEST_LINE + fields + b"B: " + b"c" * (MAX_HEADER_BYTES - len(REQUEST_LINE + fields) - 7) + b"\r\n\r\n"
 
     assert len(block) == MAX_HEADER_BYTES
     assert read_request(block) == Target("example.org", 443, False)
@@ -174,7 +174,7 @@ def test_bytes_behind_the_head_are_kept_for_the_tunnel() -> None:
     """`rest` has the bytes that arrive with the head or later, and is empty until the head has ended."""
     reader = RequestReader()
 
-    assert reader.feed(OTHER + b"Host: example.org:443\r\n\r") is None
+    assert reader.feed(REQUEST_LINE + b"Host: example.org:443\r\n\r") is None
     assert reader.leftover == b""
     assert reader.feed(b"\n\r\n\x16\x03") == Target("example.org", 443, False)
     reader.feed(b"\x01")

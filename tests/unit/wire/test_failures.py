@@ -13,7 +13,7 @@ from ramet.core.errors import RametError
 from ramet.core.outcome import ErrorInfo
 from ramet.wire.error_codec import MAX_MESSAGE, decode_error, encode_error
 
-RAISED: list[RametError] = [
+ERROR_EXAMPLES: list[RametError] = [
     errors.Aborted("stopped"),
     errors.BudgetExceeded("tokens", asked=5.0, left=1.5, scope="main/x"),
     errors.Bug("ours"),
@@ -68,10 +68,10 @@ def test_every_error_class_has_an_example() -> None:
     """A new class of errors needs an example here and an entry in the table."""
     classes = {cls for _, cls in inspect.getmembers(errors, inspect.isclass) if cls.__module__ == errors.__name__}
 
-    assert {type(error) for error in RAISED} == classes
+    assert {type(error) for error in ERROR_EXAMPLES} == classes
 
 
-@pytest.mark.parametrize("error", RAISED, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("error", ERROR_EXAMPLES, ids=lambda error: type(error).__name__)
 def test_an_error_of_ramet_keeps_its_class_and_attributes(error: RametError) -> None:
     """The message and the attributes arrive equal."""
     arrived = send_error(error)

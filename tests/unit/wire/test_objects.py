@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ramet.core.errors import InvalidValue, ProtocolError
 from ramet.wire.values.json_object import MAX_DEPTH, json_body, json_object
 
-MOST = 10_000
+MAX_BYTES = 10_000
 plain = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
@@ -25,7 +25,7 @@ plain = st.recursive(
 def test_an_object_arrives_equal(said: dict[str, Any]) -> None:
     """Keys that begin with "@" have no special meaning."""
     said["@type"] = "x"
-    assert json_object(json_body(said, "it"), "it", max_bytes=MOST) == said
+    assert json_object(json_body(said, "it"), "it", max_bytes=MAX_BYTES) == said
 
 
 @given(st.binary(max_size=200))
@@ -39,18 +39,18 @@ def test_any_bytes_are_an_object_or_a_typed_error(body: bytes) -> None:
 def test_a_body_that_is_no_object_raises_protocol_error(body: bytes) -> None:
     """Invalid JSON, invalid Unicode, and other JSON types are refused."""
     with pytest.raises(ProtocolError):
-        json_object(body, "it", max_bytes=MOST)
+        json_object(body, "it", max_bytes=MAX_BYTES)
 
 
 def test_size_and_depth_are_bounded() -> None:
     """The error says the accepted size or depth."""
     deep = b'{"a":' + b"[" * MAX_DEPTH + b"]" * MAX_DEPTH + b"}"
-    assert json_object(deep[:5] + deep[6:-2] + b"}", "it", max_bytes=MOST)
+    assert json_object(deep[:5] + deep[6:-2] + b"}", "it", max_bytes=MAX_BYTES)
     for body in (deep, b'{"a":' + b"[" * 4_000 + b"]" * 4_000 + b"}"):
         with pytest.raises(InvalidValue, match=f"at most {MAX_DEPTH} levels"):
-            json_object(body, "it", max_bytes=MOST)
+            json_object(body, "it", max_bytes=MAX_BYTES)
     with pytest.raises(InvalidValue, match=r"10001 bytes.*at most 10000 bytes"):
-        json_object(b" " * 10_001, "it", max_bytes=MOST)
+        json_object(b" " * 10_001, "it", max_bytes=MAX_BYTES)
 
 
 def test_the_number_of_parts_is_bounded() -> None:

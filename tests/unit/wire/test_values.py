@@ -105,13 +105,13 @@ def round_trip(value: Any, returns: Any = None) -> Any:
 # ---- what cannot travel
 
 
-def cycle() -> list[Any]:
+def cyclic_value() -> list[Any]:
     value: list[Any] = []
     value.append({"me": value})
     return value
 
 
-def deep(levels: int, inner: Any = 0) -> Any:
+def nested_value(levels: int, inner: Any = 0) -> Any:
     for _ in range(levels):
         inner = [inner]
     return inner
@@ -132,9 +132,9 @@ def deep(levels: int, inner: Any = 0) -> Any:
         (numpy.array(["a"]), "result", "its dtype is <U1", ".tolist()"),
         (numpy.ma.masked_array([1], [True]), "result", "MaskedArray", "numpy.asarray"),
         (numpy.longdouble(1), "result", "its dtype is", ".astype"),
-        ([cycle()], "result[0][0]['me']", "contains itself", "flatter"),
-        (deep(201), "result[0][0]", "deeper than 200", "flatter"),
-        (Holder(deep(200)), "result.it[0]", "deeper than 200", "flatter"),
+        ([cyclic_value()], "result[0][0]['me']", "contains itself", "flatter"),
+        (nested_value(201), "result[0][0]", "deeper than 200", "flatter"),
+        (Holder(nested_value(200)), "result.it[0]", "deeper than 200", "flatter"),
     ],
 )
 def test_a_value_that_cannot_be_sent_is_named_by_its_place(value: Any, what: str, why: str, remedy: str) -> None:
@@ -196,7 +196,7 @@ def test_a_value_at_the_deepest_level_arrives() -> None:
     returns = list[Mark | Any]
     inners: tuple[Any, ...] = (0, b"x", numpy.zeros((1, 1)), {}, {1: {}}, Mark.A)
     for inner in inners:
-        assert str(round_trip(deep(196, inner), returns)) == str(deep(196, inner))
+        assert str(round_trip(nested_value(196, inner), returns)) == str(nested_value(196, inner))
 
 
 # ---- what arrives as what
@@ -584,19 +584,19 @@ class Caller:
         return (1,)
 
 
-async def later() -> Row | None:
+async def async_function() -> Row | None:
     return None
 
 
-def silent():  # type: ignore[no-untyped-def]
+def function_without_annotation():  # type: ignore[no-untyped-def]
     return 1
 
 
-def wrong() -> NoSuchName:  # type: ignore[name-defined]  # noqa: F821
+def function_with_unknown_type() -> NoSuchName:  # type: ignore[name-defined]  # noqa: F821
     return 1
 
 
-def nothing() -> None:
+def function_that_returns_none() -> None:
     return None
 
 
@@ -608,8 +608,8 @@ def test_the_return_annotation_of_a_function_is_found() -> None:
     assert type(row).__qualname__ == "make.<locals>.Local"
     assert returned_type(Caller().method) == Row
     assert returned_type(Caller()) == tuple[int, ...]
-    assert returned_type(later) == Row | None
-    assert returned_type(nothing) is type(None)
-    assert returned_type(wrong) is None
-    for function in (silent, len, int):
+    assert returned_type(async_function) == Row | None
+    assert returned_type(function_that_returns_none) is type(None)
+    assert returned_type(function_with_unknown_type) is None
+    for function in (function_without_annotation, len, int):
         assert round_trip(1, returned_type(function)) == 1

@@ -120,7 +120,7 @@ def test_a_client_refuses_masked_frames() -> None:
         MessageReader(is_server=False, max_size=MIB).feed(websocket.pack(BINARY, b"x", b"mask"))
 
 
-GOOD = websocket.request("kernel", "/line", bytes(16), {})
+VALID_REQUEST = websocket.request("kernel", "/line", bytes(16), {})
 
 
 @pytest.mark.parametrize(
@@ -139,8 +139,8 @@ GOOD = websocket.request("kernel", "/line", bytes(16), {})
 )
 def test_a_request_without_a_websocket_upgrade_has_no_nonce(old: bytes, new: bytes) -> None:
     """The head is readable, and asks for something else."""
-    assert nonce_of(read_head(GOOD)) is not None
-    assert nonce_of(read_head(GOOD.replace(old, new, 1))) is None
+    assert nonce_of(read_head(VALID_REQUEST)) is not None
+    assert nonce_of(read_head(VALID_REQUEST.replace(old, new, 1))) is None
 
 
 @pytest.mark.parametrize(

@@ -12,15 +12,15 @@ from ramet.isolation.kubernetes.kernels import KernelIdentity, Kernels
 
 
 @pytest.fixture
-def presences(tmp_path: Path) -> Iterator[tuple[KernelLease, KernelLease]]:
+def leases(tmp_path: Path) -> Iterator[tuple[KernelLease, KernelLease]]:
     found = KernelLease(tmp_path), KernelLease(tmp_path)
     yield found
     for each in found:
         each.release()
 
 
-async def test_kernels_of_a_folder_live_while_they_hold_its_locks(presences: tuple[KernelLease, KernelLease]) -> None:
-    one, other = (Kernels(each, None, None) for each in presences)
+async def test_kernels_of_a_folder_live_while_they_hold_its_locks(leases: tuple[KernelLease, KernelLease]) -> None:
+    one, other = (Kernels(each, None, None) for each in leases)
 
     assert one.place == other.place
     assert await one.living() == {one.kernel, other.kernel}
@@ -30,14 +30,14 @@ async def test_kernels_of_a_folder_live_while_they_hold_its_locks(presences: tup
     assert await one.living() == {one.kernel}
 
 
-async def test_a_database_lists_its_living_kernels(presences: tuple[KernelLease, KernelLease]) -> None:
+async def test_a_database_lists_its_living_kernels(leases: tuple[KernelLease, KernelLease]) -> None:
     """The database is asked each time, its answer overrides locks, and the asking kernel lives."""
     living = ["b@1"]
 
     async def ask() -> KernelIdentity:
         return KernelIdentity("place", "not asked again", tuple(living))
 
-    kernels = Kernels(presences[0], KernelIdentity("place", "a@1", ()), ask)
+    kernels = Kernels(leases[0], KernelIdentity("place", "a@1", ()), ask)
 
     assert (kernels.place, kernels.kernel) == ("place", "a@1")
     assert await kernels.living() == {"a@1", "b@1"}

@@ -31,7 +31,7 @@ def written(folder: Path, *, server: str = "https://127.0.0.1:1", ca: str = "", 
     return file
 
 
-BROKEN = {
+BROKEN_FILES = {
     "empty": b"",
     "text": b"hello\n",
     "list": b"- a\n",
@@ -42,7 +42,7 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN.keys())
+@pytest.mark.parametrize("content", BROKEN_FILES.values(), ids=BROKEN_FILES.keys())
 async def test_a_file_that_is_no_kubeconfig_is_refused(tmp_path: Path, content: bytes) -> None:
     """The error names the setting."""
     (tmp_path / "config").write_bytes(content)

@@ -41,7 +41,7 @@ BERTH = PodRequest(
 )
 
 
-def _changed(**changes: Any) -> dict[str, Any]:
+def _pod_with(**changes: Any) -> dict[str, Any]:
     return manifest.pod(FORM, replace(BERTH, **changes))
 
 
@@ -95,7 +95,7 @@ def test_a_pod_reserves_all_memory_and_a_share_of_processor_time() -> None:
 
 def test_the_clusters_deadline_is_later_than_the_runs_timeout() -> None:
     """The kernel's own clock ends the run first, if a kernel still exists."""
-    assert _changed()["spec"]["activeDeadlineSeconds"] == 91 + manifest.SLACK_S
+    assert _pod_with()["spec"]["activeDeadlineSeconds"] == 91 + manifest.SLACK_S
 
 
 def test_the_pod_of_one_run_states_its_patience_for_another_kernel() -> None:
@@ -141,7 +141,7 @@ def test_a_claim_names_the_uid_and_version_of_its_pod() -> None:
 
 def test_mounts_have_their_paths_on_the_host() -> None:
     """A file is mounted with its folder, a path inside another mount is left out, and the program gets the list."""
-    (container,) = _changed(folders=("/a", "/a/b", "/ab"), files=("/a/c/d", "/e/f"))["spec"]["containers"]
+    (container,) = _pod_with(folders=("/a", "/a/b", "/ab"), files=("/a/c/d", "/e/f"))["spec"]["containers"]
     mounts = {each["mountPath"]: each for each in container["volumeMounts"] if each["name"] == "mounts"}
 
     assert sorted(mounts) == ["/a", "/ab", "/e"]
@@ -150,7 +150,7 @@ def test_mounts_have_their_paths_on_the_host() -> None:
 
 
 def test_a_mount_below_the_workspaces_needs_no_volume() -> None:
-    (container,) = _changed(folders=(f"{FORM.runs}/shared",), files=())["spec"]["containers"]
+    (container,) = _pod_with(folders=(f"{FORM.runs}/shared",), files=())["spec"]["containers"]
 
     assert not any(each["name"] == "mounts" for each in container["volumeMounts"])
 
@@ -159,7 +159,7 @@ def test_a_mount_below_the_workspaces_needs_no_volume() -> None:
 def test_a_mount_over_files_of_the_image_is_refused(mount: dict[str, Any]) -> None:
     """Such a mount would hide files that the pod needs."""
     with pytest.raises(InvalidValue, match=r"readonly_mounts"):
-        _changed(**mount)
+        _pod_with(**mount)
 
 
 def test_the_network_policy_denies_agents_all_traffic() -> None:

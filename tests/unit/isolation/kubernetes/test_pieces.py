@@ -13,7 +13,7 @@ from ramet.isolation.kubernetes.connect import packets as pieces
 from ramet.isolation.kubernetes.connect.packets import PacketReader, StdioPacket, pack
 
 _packets = st.lists(st.builds(StdioPacket, st.integers(0, 2**32 - 1), st.binary(min_size=1, max_size=60)), max_size=8)
-_nasty = st.lists(
+_packets_of_control_bytes = st.lists(
     st.builds(StdioPacket, st.just(10), st.text("\n\x1b\x01\x02", min_size=1).map(str.encode)), max_size=8
 )
 
@@ -26,7 +26,7 @@ def _read(stream: bytes, cuts: list[int]) -> list[StdioPacket]:
     return found
 
 
-@given(st.one_of(_packets, _nasty), st.lists(st.integers(0, 10_000), max_size=10))
+@given(st.one_of(_packets, _packets_of_control_bytes), st.lists(st.integers(0, 10_000), max_size=10))
 def test_packets_are_read_from_a_stream_in_any_pieces(packets: list[StdioPacket], cuts: list[int]) -> None:
     assert _read(b"".join(pack(*each) for each in packets), cuts) == packets
 

@@ -36,9 +36,11 @@ from tests.unit.isolation.kubernetes.test_manifest import BERTH, FORM
 
 #: Longer than any word of the API takes; passed only by a kernel that is told nothing.
 HANG_S = 60.0
-BUSY = Reply(429, "Too many requests, please try again later.\n")  #: as an API server says it that has enough to do
-ELSEWHERE = {
-    "text": BUSY,
+BUSY_REPLY = Reply(
+    429, "Too many requests, please try again later.\n"
+)  #: as an API server says it that has enough to do
+FOREIGN_REPLIES = {
+    "text": BUSY_REPLY,
     "nothing": Reply(503, type=""),
     "a page that is called JSON": Reply(502, "<html>Bad Gateway</html>", "application/json"),
     "JSON of a proxy": Reply(503, '{"error": {"message": "no upstream"}}', "application/json"),
@@ -94,7 +96,7 @@ async def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 
 
 @pytest.mark.parametrize("asked", ["DELETE pods", "DELETE secrets"])
-@pytest.mark.parametrize("reply", ELSEWHERE.values(), ids=ELSEWHERE.keys())
+@pytest.mark.parametrize("reply", FOREIGN_REPLIES.values(), ids=FOREIGN_REPLIES.keys())
 async def test_a_pod_is_deleted_after_foreign_answers(kernel: Kernel, asked: str, reply: Reply) -> None:
     """A load balancer, or an overloaded server, answers in another format than the API."""
     pod = await kernel.made()
@@ -122,7 +124,9 @@ async def test_a_pod_is_deleted_once_the_api_allows_it(
 
 
 @pytest.mark.parametrize("asked", ["LIST pods", "WATCH pods"])
-@pytest.mark.parametrize("reply", [*ELSEWHERE.values(), Reply(200, '{"type": "ADD')], ids=[*ELSEWHERE, "half a line"])
+@pytest.mark.parametrize(
+    "reply", [*FOREIGN_REPLIES.values(), Reply(200, '{"type": "ADD')], ids=[*FOREIGN_REPLIES, "half a line"]
+)
 async def test_pods_are_watched_again_after_any_failed_watch(kernel: Kernel, asked: str, reply: Reply) -> None:
     """A kernel without a watch would get no news of its pods."""
     kernel.server.replies[asked] = [reply]
@@ -133,21 +137,21 @@ async def test_pods_are_watched_again_after_any_failed_watch(kernel: Kernel, ask
     await pod.connected
 
 
-COUNTED = (
+QUOTA_CONFLICT = (
     'Operation cannot be fulfilled on resourcequotas "all": the object has been modified; please apply your changes'
 )
-SLOW = {
-    "not done": BUSY,
-    "done, and not told": BUSY._replace(is_done=True),
-    "another was counted": refusal(409, COUNTED, "Conflict"),
+RETRIED_REPLIES = {
+    "not done": BUSY_REPLY,
+    "done, and not told": BUSY_REPLY._replace(is_done=True),
+    "another was counted": refusal(409, QUOTA_CONFLICT, "Conflict"),
 }
 
 
 @pytest.mark.parametrize("asked", ["POST secrets", "POST pods"])
-@pytest.mark.parametrize("reply", SLOW.values(), ids=SLOW.keys())
+@pytest.mark.parametrize("reply", RETRIED_REPLIES.values(), ids=RETRIED_REPLIES.keys())
 async def test_a_pod_is_made_once_when_requests_must_be_repeated(kernel: Kernel, asked: str, reply: Reply) -> None:
     """The pod and its Secret exist once each; many pods are made at a time, and a quota counts them one by one."""
-    kernel.server.replies |= {asked: [reply], "PATCH secrets": [BUSY]}
+    kernel.server.replies |= {asked: [reply], "PATCH secrets": [BUSY_REPLY]}
     pod = await kernel.made()
     kernel.server.change("pods", pod.name, spec={"nodeName": "a"})
 
@@ -183,7 +187,7 @@ async def test_a_refused_pod_is_forgotten(kernel: Kernel) -> None:
 async def test_a_pod_that_vanished_while_the_api_was_away_is_reported(kernel: Kernel) -> None:
     """The run learns of it once the API is there again, and not when its time is up."""
     first = await kernel.made()
-    away = [BUSY] * 100_000
+    away = [BUSY_REPLY] * 100_000
     kernel.server.replies |= {"WATCH pods": away, "LIST pods": away}
     kernel.server.break_watches()
     await eventually(lambda: len(away) < 100_000)

@@ -13,16 +13,16 @@ from ramet.isolation.kubernetes.api import labels
 from ramet.isolation.kubernetes.placement.warm_pool import PodShape
 from tests.unit.isolation.kubernetes.test_manifest import BERTH, FORM
 
-ASKED = replace(BERTH, folders=(), files=("/opt/models/a.bin",), size_mb=0)
+POD_REQUEST = replace(BERTH, folders=(), files=("/opt/models/a.bin",), size_mb=0)
 
 
 def shape_of(**fields: Any) -> PodShape | None:
-    return PodShape.of(FORM, replace(ASKED, **fields), Isolation.L3)
+    return PodShape.of(FORM, replace(POD_REQUEST, **fields), Isolation.L3)
 
 
 def test_changeable_settings_are_not_part_of_the_shape() -> None:
     """Identity, timeout, and everything that the program gets at the start of the run can change later."""
-    grant = msgspec.structs.replace(ASKED.grant, timeout_seconds=1.0, pids=2, secrets={"token": "x"})
+    grant = msgspec.structs.replace(POD_REQUEST.grant, timeout_seconds=1.0, pids=2, secrets={"token": "x"})
     about = labels.PodLabels(tree="another", team="another", path="another")
 
     assert shape_of() == shape_of(name="another", run="another", uid=7, about=about, grant=grant)
@@ -30,15 +30,15 @@ def test_changeable_settings_are_not_part_of_the_shape() -> None:
 
 @pytest.mark.parametrize("amount", ["memory_mb", "cpu_cores", "tmpfs_size_mb", "workspace_size_mb"])
 def test_different_amounts_make_different_shapes(amount: str) -> None:
-    grant = msgspec.structs.replace(ASKED.grant, **{amount: 1})
+    grant = msgspec.structs.replace(POD_REQUEST.grant, **{amount: 1})
 
     assert shape_of() != shape_of(grant=grant)
 
 
 def test_different_images_levels_and_mounts_make_different_shapes() -> None:
     others = (
-        PodShape.of(replace(FORM, image="another"), ASKED, Isolation.L3),
-        PodShape.of(FORM, ASKED, Isolation.FRESH),
+        PodShape.of(replace(FORM, image="another"), POD_REQUEST, Isolation.L3),
+        PodShape.of(FORM, POD_REQUEST, Isolation.FRESH),
         shape_of(runtime_class=None),
         shape_of(files=()),
     )

@@ -90,8 +90,8 @@ asyncio.run(run(*sys.argv[1:]))
 """
 )
 
-BRISK = ("0.1", "0.5")  #: heartbeat, silence
-AS_IT_COMES = ("5", "15")
+SHORT_TIMEOUTS = ("0.1", "0.5")  #: heartbeat, silence
+DEFAULT_TIMEOUTS = ("5", "15")
 
 
 class ProgramOutput:
@@ -139,12 +139,12 @@ async def run_program(
 @pytest.mark.parametrize(
     ("how", "cut_s", "patience"),
     [
-        ("drop", None, BRISK),
-        ("unplug", None, BRISK),
-        pytest.param("drop", 1, AS_IT_COMES, marks=pytest.mark.chaos),
-        pytest.param("drop", 10, AS_IT_COMES, marks=pytest.mark.chaos),
-        pytest.param("drop", 60, AS_IT_COMES, marks=pytest.mark.chaos),
-        pytest.param("unplug", 60, AS_IT_COMES, marks=pytest.mark.chaos),
+        ("drop", None, SHORT_TIMEOUTS),
+        ("unplug", None, SHORT_TIMEOUTS),
+        pytest.param("drop", 1, DEFAULT_TIMEOUTS, marks=pytest.mark.chaos),
+        pytest.param("drop", 10, DEFAULT_TIMEOUTS, marks=pytest.mark.chaos),
+        pytest.param("drop", 60, DEFAULT_TIMEOUTS, marks=pytest.mark.chaos),
+        pytest.param("unplug", 60, DEFAULT_TIMEOUTS, marks=pytest.mark.chaos),
     ],
 )
 @pytest.mark.timeout(600)

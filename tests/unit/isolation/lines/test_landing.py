@@ -27,8 +27,8 @@ from ramet.wire import websocket
 from ramet.wire.frames import Frame
 from tests.support.waiting import eventually
 
-NEVER = LineTimeouts(give_up_s=None)
-SOON = Backoff(first_s=0.01, most_s=0.05)
+NO_TIMEOUT = LineTimeouts(give_up_s=None)
+SHORT_BACKOFF = Backoff(first_s=0.01, most_s=0.05)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ async def obtain_next_key(landing: PodListener, identity: ServerIdentity, key: s
 
 async def test_a_pod_connects_with_its_join_key_and_frames_pass(identity: ServerIdentity) -> None:
     """The pod trusts the TLS certificate because of its Secret."""
-    kernel = ResumingLine(patience=NEVER)
+    kernel = ResumingLine(patience=NO_TIMEOUT)
     async with open_listener(identity) as landing:
         key = landing.expect("uid-1", kernel, join_s=60)
         async with open_dialer(invite(landing, identity, key)) as machine:
@@ -82,7 +82,7 @@ async def test_a_pod_connects_with_its_join_key_and_frames_pass(identity: Server
 
 async def test_every_connection_needs_another_key(identity: ServerIdentity) -> None:
     """An earlier key becomes invalid only once the next has arrived, so a lost answer locks no pod out."""
-    kernel = ResumingLine(patience=NEVER)
+    kernel = ResumingLine(patience=NO_TIMEOUT)
     async with open_listener(identity) as landing:
         join = landing.expect("uid-1", kernel, join_s=60)
         lost = await obtain_next_key(landing, identity, join)
@@ -99,7 +99,7 @@ async def test_every_connection_needs_another_key(identity: ServerIdentity) -> N
             assert kernel.is_connected
 
 
-REFUSED = {
+REFUSED_REQUESTS = {
     "forged": request("A" * 43),
     "empty": request(""),
     "truncated": b"{join:-1}",
@@ -119,7 +119,7 @@ REFUSED = {
 
 async def test_every_refused_connection_gets_one_answer(identity: ServerIdentity) -> None:
     """Attack 71: all refusals have equal bytes, and the valid key stays valid after them."""
-    kernel, ended = ResumingLine(patience=NEVER), ResumingLine(patience=NEVER)
+    kernel, ended = ResumingLine(patience=NO_TIMEOUT), ResumingLine(patience=NO_TIMEOUT)
     await ended.close()
     async with open_listener(identity) as landing:
         keys = {
@@ -130,7 +130,7 @@ async def test_every_refused_connection_gets_one_answer(identity: ServerIdentity
             "join": landing.expect("uid-1", kernel, join_s=60),
         }
         landing.forget("uid-4")
-        tries = REFUSED | {
+        tries = REFUSED_REQUESTS | {
             "truncated": request(keys["join"][:-1]),
             "longer": request(keys["join"] + "A"),
             "another pod's": request(keys["other"]),
@@ -143,7 +143,7 @@ async def test_every_refused_connection_gets_one_answer(identity: ServerIdentity
 
         answers = {name: b"".join(await send_request(landing, identity, said)) for name, said in tries.items()}
 
-        assert answers == dict.fromkeys(REFUSED, REFUSAL)
+        assert answers == dict.fromkeys(REFUSED_REQUESTS, REFUSAL)
         assert await obtain_next_key(landing, identity, keys["join"])
 
 
@@ -159,10 +159,10 @@ async def read_to_end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 
 async def test_connections_above_the_limit_for_strangers_are_closed(identity: ServerIdentity) -> None:
     """Attack 74. A pod that has shown its key does not count, and is not disturbed."""
-    kernel = ResumingLine(patience=NEVER)
+    kernel = ResumingLine(patience=NO_TIMEOUT)
     async with open_listener(identity, caps=ListenerLimits(strangers_of_address=2, handshake_s=600)) as landing:
         key = landing.expect("uid-1", kernel, join_s=60)
-        async with open_dialer(invite(landing, identity, key), backoff=SOON) as machine:
+        async with open_dialer(invite(landing, identity, key), backoff=SHORT_BACKOFF) as machine:
             await eventually(lambda: kernel.connections)
             silent = [await asyncio.open_connection("127.0.0.1", landing.port) for _ in range(2)]
             for _ in range(5):
@@ -214,7 +214,7 @@ async def admitted_pod(landing: PodListener, identity: ServerIdentity, key: str)
 )
 async def test_a_pod_that_breaks_the_protocol_loses_its_line(identity: ServerIdentity, said: bytes) -> None:
     """Attack 72: the first impossible header ends the line, the reader gets an error, and the key becomes invalid."""
-    kernel = ResumingLine(patience=NEVER)
+    kernel = ResumingLine(patience=NO_TIMEOUT)
     async with open_listener(identity) as landing:
         key = landing.expect("uid-1", kernel, join_s=60)
         async with admitted_pod(landing, identity, key) as writer:
@@ -230,7 +230,7 @@ async def test_an_unfinished_message_ends_its_connection(
 ) -> None:
     """Attack 73 by an admitted pod. The line stays for a better connection."""
     monkeypatch.setattr("ramet.isolation.transport.websocket.allowance_s", lambda size: 0.05)
-    kernel = ResumingLine(patience=NEVER)
+    kernel = ResumingLine(patience=NO_TIMEOUT)
     async with open_listener(identity) as landing:
         key = landing.expect("uid-1", kernel, join_s=60)
         async with admitted_pod(landing, identity, key) as writer:
@@ -242,7 +242,7 @@ async def test_an_unfinished_message_ends_its_connection(
 
 async def test_a_machine_trusts_its_kernel_and_no_other(identity: ServerIdentity) -> None:
     """With another authority or another name the machine sends nothing, and gives up at last."""
-    kernel = ResumingLine(patience=NEVER)
+    kernel = ResumingLine(patience=NO_TIMEOUT)
     brief = LineTimeouts(give_up_s=0.3)
     for shown, trusted in (
         (certificates.make(["127.0.0.1"]), identity),
@@ -250,7 +250,7 @@ async def test_a_machine_trusts_its_kernel_and_no_other(identity: ServerIdentity
     ):
         async with open_listener(shown) as landing:
             key = landing.expect("uid-1", kernel, join_s=60)
-            async with open_dialer(invite(landing, trusted, key), patience=brief, backoff=SOON) as machine:
+            async with open_dialer(invite(landing, trusted, key), patience=brief, backoff=SHORT_BACKOFF) as machine:
                 assert await machine.receive() is None
             assert not kernel.connections
     await kernel.close()
@@ -273,7 +273,7 @@ async def test_keys_are_stored_as_hashes_and_never_shown(
 ) -> None:
     """No key is in memory, in a log, or in the representation of an object."""
     caplog.set_level(logging.DEBUG)
-    kernel = ResumingLine(patience=NEVER)
+    kernel = ResumingLine(patience=NO_TIMEOUT)
     async with open_listener(identity) as landing:
         key = landing.expect("uid-1", kernel, join_s=60)
         asking = invite(landing, identity, key)
@@ -359,7 +359,7 @@ asyncio.run(run())
 
 async def test_another_process_reconnects_after_every_break(identity: ServerIdentity, tmp_path: Path) -> None:
     """Each frame arrives once and in order, over many connections."""
-    kernel = ResumingLine(patience=NEVER)
+    kernel = ResumingLine(patience=NO_TIMEOUT)
     async with open_listener(identity) as landing:
         key = landing.expect("uid-1", kernel, join_s=60)
         for name, text in join_token.secret_data(invite(landing, identity, key)).items():

@@ -18,7 +18,7 @@ from ramet.wire.frames import Frame
 from ramet.wire.resumable_stream import MAX_BUFFERED, ResumableStream
 from tests.support.waiting import eventually
 
-NEVER = LineTimeouts(give_up_s=None)
+NO_TIMEOUT = LineTimeouts(give_up_s=None)
 
 
 class Wire:
@@ -63,8 +63,8 @@ async def receive_numbers(line: ResumingLine, count: int) -> list[int]:
 
 async def test_frames_pass_both_ways_over_successive_connections() -> None:
     """Each connection breaks under load; each frame arrives once and in order, and senders only wait."""
-    kernel: Line = (mine := ResumingLine(patience=NEVER))
-    machine = ResumingLine(patience=NEVER)
+    kernel: Line = (mine := ResumingLine(patience=NO_TIMEOUT))
+    machine = ResumingLine(patience=NO_TIMEOUT)
 
     async def send(line: Line) -> None:
         for number in range(400):
@@ -88,7 +88,7 @@ async def test_frames_pass_both_ways_over_successive_connections() -> None:
 
 async def test_a_new_connection_replaces_one_that_seems_alive() -> None:
     """The machine may notice a broken connection before the kernel."""
-    kernel, machine = ResumingLine(patience=NEVER), ResumingLine(patience=NEVER)
+    kernel, machine = ResumingLine(patience=NO_TIMEOUT), ResumingLine(patience=NO_TIMEOUT)
     async with connected_lines(kernel, machine), connected_lines(kernel, machine):
         await machine.send(numbered_frame(1))
         assert await receive_numbers(kernel, 1) == [1]
@@ -97,7 +97,7 @@ async def test_a_new_connection_replaces_one_that_seems_alive() -> None:
 
 async def test_frames_sent_before_the_end_arrive_before_it() -> None:
     """Frames that the other side reads later arrive, too; later senders get Gone."""
-    kernel, machine = ResumingLine(patience=NEVER), ResumingLine(patience=NEVER)
+    kernel, machine = ResumingLine(patience=NO_TIMEOUT), ResumingLine(patience=NO_TIMEOUT)
     async with connected_lines(kernel, machine):
         for number in range(50):
             await kernel.send(numbered_frame(number, 100_000))
@@ -148,7 +148,7 @@ async def test_heartbeats_keep_an_idle_connection_alive() -> None:
 
 async def test_a_sender_waits_for_a_reader_that_does_not_read() -> None:
     """The sender continues once the other side has received the earlier frame."""
-    kernel, machine = ResumingLine(patience=NEVER), ResumingLine(patience=NEVER)
+    kernel, machine = ResumingLine(patience=NO_TIMEOUT), ResumingLine(patience=NO_TIMEOUT)
     async with connected_lines(kernel, machine):
         await machine.send(numbered_frame(1, MAX_BUFFERED - 1000))
         waiting = asyncio.ensure_future(machine.send(numbered_frame(2, 1000)))
@@ -161,7 +161,7 @@ async def test_a_sender_waits_for_a_reader_that_does_not_read() -> None:
 
 async def test_a_side_that_breaks_the_protocol_ends_the_line() -> None:
     """The reader gets the earlier frames, then ProtocolError, then None."""
-    line = ResumingLine(patience=NEVER)
+    line = ResumingLine(patience=NO_TIMEOUT)
     end, other = socket.socketpair()
     reader, writer = await asyncio.open_connection(sock=end)
     with other:

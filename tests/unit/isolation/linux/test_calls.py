@@ -75,8 +75,8 @@ def test_a_process_dies_with_its_parent() -> None:
     """The parent ends while the process waits: the pipe of the process closes without a message."""
     word = "os.read(out, 9).decode()"
 
-    assert one(word, behind=_ORPHANED.format("calls.die_with_parent(signal.SIGKILL)")) == ""
-    assert one(word, behind=_ORPHANED.format("pass")) == "lives"
+    assert one(word, behind=_ORPHAN_PROGRAM.format("calls.die_with_parent(signal.SIGKILL)")) == ""
+    assert one(word, behind=_ORPHAN_PROGRAM.format("pass")) == "lives"
 
 
 def test_privileges_are_not_gained_and_files_in_proc_are_hidden() -> None:
@@ -89,7 +89,7 @@ def test_privileges_are_not_gained_and_files_in_proc_are_hidden() -> None:
     assert one(dumpable, behind="calls.set_dumpable(False); calls.set_dumpable(True)") == 1
 
 
-_ORPHANED = """
+_ORPHAN_PROGRAM = """
 ready, go = os.pipe()
 out, into = os.pipe()
 gate, closed = os.pipe()

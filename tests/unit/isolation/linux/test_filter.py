@@ -202,7 +202,7 @@ def test_every_listed_call_gets_the_described_verdict(machine: str) -> None:
 @pytest.mark.parametrize("machine", MACHINES)
 def test_the_numbers_are_those_of_the_machine(machine: str) -> None:
     """The reference is libseccomp, which has tables of its own."""
-    names = dict(_named(machine))
+    names = dict(_libseccomp_numbers(machine))
     if not names:
         pytest.skip("libseccomp is not installed")
 
@@ -268,7 +268,7 @@ def test_an_unknown_machine_is_refused() -> None:
     assert refusal.value.errno == errno.ENOTSUP
 
 
-def _named(machine: str) -> Iterator[tuple[str, int | None]]:
+def _libseccomp_numbers(machine: str) -> Iterator[tuple[str, int | None]]:
     """Yield the numbers that libseccomp knows for our names, or None for a call that the machine lacks."""
     found = ctypes.util.find_library("seccomp")
     if found is None:

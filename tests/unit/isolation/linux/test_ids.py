@@ -50,12 +50,12 @@ def test_mapping_ids_makes_a_process_dumpable(uid: int | None) -> None:
 
 
 def test_an_error_names_the_file_and_the_line() -> None:
-    said = one("str(problem)", behind=ENTER + _CAUGHT, staged=False)
+    said = one("str(problem)", behind=ENTER + _CATCH_PROBLEM, staged=False)
 
     assert said == "[Errno 1] writing '0 4242 1': Operation not permitted: '/proc/self/uid_map'"
 
 
-_CAUGHT = """
+_CATCH_PROBLEM = """
 try:
     ids.map_ids(0, 0, 4242, 4242)
 except OSError as error:

@@ -11,7 +11,7 @@ CORE = "list(resource.getrlimit(resource.RLIMIT_CORE))"
 SPIN = "[signal.signal(signal.SIGXCPU, lambda *_: seen.append(1)), [each for each in iter(int, 1)]]"
 
 #: What is tried → the limit, and what it says.
-LIMITED: dict[str, tuple[str, Said]] = {
+LIMITED_ATTEMPTS: dict[str, tuple[str, Said]] = {
     "[os.open('/', os.O_RDONLY) for _ in range(40)] and 'done'": ("nofile=32", "EMFILE"),
     "[threading.Thread(target=signal.pause, daemon=True).start() for _ in range(15)] and 'done'": (
         "nproc=10",
@@ -25,10 +25,10 @@ LIMITED: dict[str, tuple[str, Said]] = {
 
 
 @pytest.mark.parametrize("uid", users())
-@pytest.mark.parametrize("attempt", LIMITED)
+@pytest.mark.parametrize("attempt", LIMITED_ATTEMPTS)
 def test_a_limit_stops_its_resource(attempt: str, uid: int | None) -> None:
     """The user is an ordinary one in a user namespace, where even the number of processes binds."""
-    limit, refusal = LIMITED[attempt]
+    limit, refusal = LIMITED_ATTEMPTS[attempt]
     ready = "signal.signal(signal.SIGXFSZ, signal.SIG_DFL); buffer = bytes(1 << 20); caps.drop_all(); "
 
     assert tried(attempt, behind=ready, uid=uid) in (["done"], [0])

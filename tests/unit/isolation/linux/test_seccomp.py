@@ -10,12 +10,12 @@ from ramet.isolation.linux import syscall_numbers
 from tests.unit.isolation.linux.trying import KILLED, Said, one, tried, users
 
 GATE = "calls.set_no_new_privs(); seccomp.install(seccomp.program({}))"
-SHUT = GATE.format("inet=False, unix=False, unmapped=False")
-ALL_SHUT = "inet=False, unmapped=False, sessions=False"
+STRICT_FILTER = GATE.format("inet=False, unix=False, unmapped=False")
+STRICT_SETTINGS = "inet=False, unmapped=False, sessions=False"
 IOCTL = "(os.login_tty(os.openpty()[1]), fcntl.ioctl(0, {}, b'\\0\\0\\0\\0'))"
 
 #: What is tried → what the filter says. Without it each succeeds, or fails later and otherwise.
-STOPPED: dict[str, Said] = {
+STOPPED_CALLS: dict[str, Said] = {
     "calls.unshare(calls.CLONE_NEWUSER)": "EPERM",
     "calls.unshare(calls.CLONE_NEWNET)": "EPERM",
     "calls.setns(os.open('/proc/self/ns/uts', os.O_RDONLY), 0)": "EPERM",
@@ -44,7 +44,7 @@ STOPPED: dict[str, Said] = {
 }
 
 #: What Python, threads, subprocesses and asyncio need.
-USED = (
+NEEDED_CALLS = (
     "run(['true'])",
     "threading.Thread(target=int).start()",
     "socket.socketpair()",
@@ -66,18 +66,18 @@ USED = (
 @pytest.mark.parametrize("uid", users())
 def test_calls_that_the_filter_stops_work_without_it(uid: int | None) -> None:
     """Each attempt is made twice by one user with equal rights; only the filter differs."""
-    free = dict(zip(STOPPED, tried(*STOPPED, uid=uid), strict=True))
-    shut = dict(zip(STOPPED, tried(*STOPPED, behind=SHUT, uid=uid), strict=True))
+    free = dict(zip(STOPPED_CALLS, tried(*STOPPED_CALLS, uid=uid), strict=True))
+    shut = dict(zip(STOPPED_CALLS, tried(*STOPPED_CALLS, behind=STRICT_FILTER, uid=uid), strict=True))
 
-    assert shut == STOPPED
-    assert not [attempt for attempt, refusal in STOPPED.items() if free[attempt] == refusal]
+    assert shut == STOPPED_CALLS
+    assert not [attempt for attempt, refusal in STOPPED_CALLS.items() if free[attempt] == refusal]
 
 
 @pytest.mark.parametrize("uid", users())
 def test_calls_that_programs_need_work_with_the_filter(uid: int | None) -> None:
-    free = dict(zip(USED, tried(*USED, uid=uid), strict=True))
+    free = dict(zip(NEEDED_CALLS, tried(*NEEDED_CALLS, uid=uid), strict=True))
 
-    assert dict(zip(USED, tried(*USED, behind=SHUT, uid=uid), strict=True)) == free
+    assert dict(zip(NEEDED_CALLS, tried(*NEEDED_CALLS, behind=STRICT_FILTER, uid=uid), strict=True)) == free
     assert not {"EPERM", "ENOSYS", "EAFNOSUPPORT", KILLED} & set(map(str, free.values()))
 
 
@@ -90,12 +90,15 @@ def test_every_listed_call_is_stopped() -> None:
         if name in listed
     }
 
-    refused = tried(*attempts.values(), behind=GATE.format(ALL_SHUT))
-    killed = tried(*attempts.values(), behind=GATE.format(f"{ALL_SHUT}, kill=True"))
+    refused = tried(*attempts.values(), behind=GATE.format(STRICT_SETTINGS))
+    killed = tried(*attempts.values(), behind=GATE.format(f"{STRICT_SETTINGS}, kill=True"))
 
     assert dict(zip(attempts, refused, strict=True)) == dict.fromkeys(attempts, "EPERM")
     assert dict(zip(attempts, killed, strict=True)) == dict.fromkeys(attempts, KILLED)
-    assert one("calls.syscall('getppid', 110 if os.uname().machine == 'x86_64' else 173) > 0", behind=SHUT) is True
+    assert (
+        one("calls.syscall('getppid', 110 if os.uname().machine == 'x86_64' else 173) > 0", behind=STRICT_FILTER)
+        is True
+    )
 
 
 def test_devices_cannot_be_made_and_pipes_can() -> None:
@@ -109,7 +112,7 @@ def test_devices_cannot_be_made_and_pipes_can() -> None:
 def test_calls_newer_than_the_filter_return_enosys() -> None:
     newest = f"calls.syscall('new', {syscall_numbers.NEWEST + 1}, 0)"
 
-    assert one(newest, behind=SHUT) == "ENOSYS"
+    assert one(newest, behind=STRICT_FILTER) == "ENOSYS"
 
 
 @pytest.mark.skipif("os.uname().machine != 'x86_64'", reason="x32 and i386 are foreign to x86_64 only")
@@ -123,7 +126,7 @@ def test_a_foreign_abi_ends_the_process() -> None:
         "ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(page)))())[-1] > 0"
     )
 
-    assert tried(x32, i386, behind=SHUT) == [KILLED, KILLED]
+    assert tried(x32, i386, behind=STRICT_FILTER) == [KILLED, KILLED]
     assert one(x32) != KILLED
     if one(i386) != "SIGSEGV":  # a kernel without 32 bit
         assert one(i386) is True
@@ -134,8 +137,8 @@ def test_real_time_scheduling_is_refused_where_the_kernel_would_grant_it() -> No
     if one(fifo, staged=False) != "done":
         pytest.skip("this user may not schedule in real time anyway")
 
-    assert one(fifo, behind=SHUT, staged=False) == "EPERM"
-    assert one(fifo.replace("FIFO,", "FIFO | os.SCHED_RESET_ON_FORK,"), behind=SHUT, staged=False) == "EPERM"
+    assert one(fifo, behind=STRICT_FILTER, staged=False) == "EPERM"
+    assert one(fifo.replace("FIFO,", "FIFO | os.SCHED_RESET_ON_FORK,"), behind=STRICT_FILTER, staged=False) == "EPERM"
 
 
 def test_inet_opens_tcp_and_udp_and_nothing_else() -> None:
@@ -196,7 +199,7 @@ def test_the_filter_holds_for_other_threads_and_programs() -> None:
     program = "run([sys.executable, '-I', '-S', '-c', 'import socket; socket.socket()'])"
 
     assert tried(program, "watch.said()", behind=_WATCHER) == ["done", "done"]
-    assert tried(program, "watch.said()", behind=_WATCHER + SHUT) == ["exit 1", "EPERM"]
+    assert tried(program, "watch.said()", behind=_WATCHER + STRICT_FILTER) == ["exit 1", "EPERM"]
 
 
 def test_an_ordinary_user_cannot_install_a_filter_without_no_new_privs() -> None:

@@ -95,8 +95,7 @@ Said = str | int | bool | list[object]
 def tried(*attempts: str, behind: str = "", uid: int | None = None, staged: bool = True) -> list[Said]:
     """Return the result of each attempt: its value, "done", a name of errno, or of the signal that ended it.
 
-    `behind` is run before each; `uid` is who tries; `staged=False` leaves out the namespaces.
-    """
+    `behind` runs before each attempt; `uid` is the user of the attempt; `staged=False` leaves out the namespaces."""
     request = {"attempts": attempts, "behind": behind, "uid": uid, "staged": staged}
     answer = subprocess.run(
         [sys.executable, "-I", "-B", "-c", _PROGRAM, str(SOURCES), json.dumps(request)],

@@ -48,7 +48,7 @@ from ramet.wire.frames import Frame
 from tests.support.lines import say, two_ends
 
 HELLO = Hello(version=messages.VERSION, python="3", level=Isolation.L1, mechanisms={})
-LOST = Exit(-9, "lost", "OOMKilled")
+LOST_EXIT = Exit(-9, "lost", "OOMKilled")
 
 
 @contextlib.asynccontextmanager
@@ -74,7 +74,7 @@ async def one_sandbox(folder: Path) -> AsyncIterator[tuple[NodeClient, RemoteSan
 
 NUMBER = st.sampled_from([0, 1, 1, 1, 2, 2**53])
 STREAM = st.sampled_from([0, 1, 2, 3, 4, 5, 6, 7, 9, 2**53])
-WORDS: st.SearchStrategy[NodeMessage] = st.one_of(
+NODE_MESSAGES: st.SearchStrategy[NodeMessage] = st.one_of(
     st.builds(Data, number=NUMBER, stream=STREAM),
     st.builds(Credit, number=NUMBER, stream=STREAM, size=st.sampled_from([0, 1, WINDOW, 2**53])),
     st.just(HELLO),
@@ -92,13 +92,15 @@ WORDS: st.SearchStrategy[NodeMessage] = st.one_of(
     st.builds(Answer, ask=NUMBER, value=st.none() | st.text() | st.lists(st.integers())),
 )
 FRAMES = st.one_of(
-    st.tuples(st.builds(messages.encode, WORDS), st.sampled_from([b"", b"x", bytes(MAX_PIECE), bytes(MAX_PIECE + 1)])),
+    st.tuples(
+        st.builds(messages.encode, NODE_MESSAGES), st.sampled_from([b"", b"x", bytes(MAX_PIECE), bytes(MAX_PIECE + 1)])
+    ),
     st.tuples(st.binary(min_size=1, max_size=40), st.binary(max_size=4)),
 )
-FUZZED = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ_SETTINGS = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-@FUZZED
+@FUZZ_SETTINGS
 @given(frames=st.lists(FRAMES, max_size=8))
 async def test_a_kernel_survives_any_messages_of_a_machine(frames: list[tuple[bytes, bytes]], tmp_path: Path) -> None:
     """Requests to the sandbox are answered, or fail with an error that a sandbox may have."""
@@ -116,7 +118,7 @@ async def test_a_kernel_survives_any_messages_of_a_machine(frames: list[tuple[by
         assert not list((tmp_path / "work").iterdir())
 
 
-OUT_OF_TURN: list[tuple[NodeMessage, bytes]] = [
+UNEXPECTED_MESSAGES: list[tuple[NodeMessage, bytes]] = [
     (Data(number=2, stream=0), b"x"),
     (Data(number=1, stream=4), b"x"),
     (Data(number=1, stream=7), b"x"),
@@ -137,7 +139,9 @@ OUT_OF_TURN: list[tuple[NodeMessage, bytes]] = [
 
 
 @pytest.mark.parametrize(
-    ("word", "body"), OUT_OF_TURN, ids=[f"{type(word).__name__}-{at}" for at, (word, _) in enumerate(OUT_OF_TURN)]
+    ("word", "body"),
+    UNEXPECTED_MESSAGES,
+    ids=[f"{type(word).__name__}-{at}" for at, (word, _) in enumerate(UNEXPECTED_MESSAGES)],
 )
 async def test_an_unexpected_message_ends_the_line(word: NodeMessage, body: bytes, tmp_path: Path) -> None:
     async with one_sandbox(tmp_path / "work") as (machine, box, line):
@@ -172,10 +176,10 @@ async def test_the_loss_of_a_machine_ends_its_sandboxes_at_once(tmp_path: Path) 
         await readable.wait()
         loop.remove_reader(box.stdout)
 
-        machine.on_lost(LOST)
+        machine.on_lost(LOST_EXIT)
 
-        assert await waiting == LOST
-        assert await machine.wait_ended() == LOST
+        assert await waiting == LOST_EXIT
+        assert await machine.wait_ended() == LOST_EXIT
         assert os.read(box.stdout, 100) == b"last words"
         assert os.read(box.stdout, 100) == b""
         assert await loop.sock_recv(box.channel, 100) == b""
@@ -250,7 +254,7 @@ COMMANDS: st.SearchStrategy[NodeMessage] = st.one_of(
 )
 
 
-@settings(FUZZED, max_examples=20)
+@settings(FUZZ_SETTINGS, max_examples=20)
 @given(words=st.lists(st.tuples(COMMANDS, st.sampled_from([b"", b"x"])), max_size=8), nonsense=st.binary(max_size=20))
 async def test_a_machine_survives_any_messages_of_a_kernel(
     words: list[tuple[NodeMessage, bytes]], nonsense: bytes, tmp_path: Path

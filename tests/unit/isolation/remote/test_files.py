@@ -15,10 +15,10 @@ from ramet.core.errors import InvalidValue, OutputTooLarge
 from ramet.isolation.remote import file_sync
 from ramet.isolation.remote.file_sync import Known, Packed
 
-MOST = 1024 * 1024
+MAX_BYTES = 1024 * 1024
 
 
-def pack_folder(folder: Path, known: Known | None = None, *, max_bytes: int = MOST) -> tuple[bytes, Packed]:
+def pack_folder(folder: Path, known: Known | None = None, *, max_bytes: int = MAX_BYTES) -> tuple[bytes, Packed]:
     """Return a folder as a tar, with the report of packing."""
     pieces: list[bytes] = []
     told = file_sync.pack(folder, pieces.append, known, max_bytes=max_bytes)
@@ -26,7 +26,7 @@ def pack_folder(folder: Path, known: Known | None = None, *, max_bytes: int = MO
 
 
 def unpack_tar(
-    tar: bytes, folder: Path, *, whole: bool = False, max_bytes: int = MOST, max_entries: int = 1000
+    tar: bytes, folder: Path, *, whole: bool = False, max_bytes: int = MAX_BYTES, max_entries: int = 1000
 ) -> tuple[str, ...]:
     """Unpack a tar into a folder, and return the refused paths."""
     return file_sync.unpack(io.BytesIO(tar).read, folder, max_bytes=max_bytes, max_entries=max_entries, whole=whole)
@@ -171,10 +171,10 @@ def test_a_mount_source_behind_a_link_is_not_packed(tmp_path: Path, target_folde
 
     for path in ("link", "link/below", "link/below/file", "real/name"):
         with pytest.raises(OSError, match="symbolic links"):
-            file_sync.pack(real.parent / path, told.extend, max_bytes=MOST, is_source=True)
+            file_sync.pack(real.parent / path, told.extend, max_bytes=MAX_BYTES, is_source=True)
     assert not told
 
-    file_sync.pack(real / "below", told.extend, max_bytes=MOST, is_source=True)
+    file_sync.pack(real / "below", told.extend, max_bytes=MAX_BYTES, is_source=True)
     unpack_tar(bytes(told), target_folder)
     assert (target_folder / "file").read_text() == "text"
 
@@ -186,7 +186,7 @@ def test_private_state_of_a_kernel_in_a_mount_is_not_packed(source_folder: Path,
         (source_folder / name).write_text("text")
     told = bytearray()
 
-    file_sync.pack(source_folder.resolve(), told.extend, max_bytes=MOST, is_source=True)
+    file_sync.pack(source_folder.resolve(), told.extend, max_bytes=MAX_BYTES, is_source=True)
 
     unpack_tar(bytes(told), target_folder)
     assert [str(each.relative_to(target_folder)) for each in target_folder.rglob("*") if each.is_file()] == [
@@ -212,7 +212,7 @@ def test_a_folder_above_the_size_limit_is_refused(source_folder: Path) -> None:
         pack_folder(source_folder, max_bytes=999)
 
 
-OUTSIDE = [
+HOSTILE_ARCHIVES = [
     pytest.param(make_tar(("../evil", "0", "x")), id="up"),
     pytest.param(make_tar(("a/../../evil", "0", "x")), id="up-from-below"),
     pytest.param(make_tar(("/evil", "0", "x")), id="absolute"),
@@ -228,7 +228,7 @@ OUTSIDE = [
 ]
 
 
-@pytest.mark.parametrize("tar", OUTSIDE)
+@pytest.mark.parametrize("tar", HOSTILE_ARCHIVES)
 def test_a_hostile_archive_is_refused(tar: bytes, target_folder: Path) -> None:
     with pytest.raises(InvalidValue):
         unpack_tar(tar, target_folder)

@@ -182,7 +182,7 @@ async def test_a_workspace_above_its_size_limit_is_not_synced(site: BackendFixtu
 
 
 async def test_a_cleaned_up_sandbox_leaves_nothing_on_its_machine(site: BackendFixture) -> None:
-    """Neither its workspace nor its shelf stays."""
+    """The workspace and the shelf of the sandbox are removed."""
     assert isinstance(site.backend, MachineBackend)
     process = await site.backend.process()
     runs = Path(f"/proc/{process.pid}/root{site.workdir.runs}")

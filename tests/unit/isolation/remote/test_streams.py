@@ -47,7 +47,7 @@ def pipe() -> Iterator[list[int]]:
             os.close(end)
 
 
-def shut(ends: list[int], index: int) -> None:
+def close_end(ends: list[int], index: int) -> None:
     """Close one end."""
     os.close(ends[index])
     ends[index] = -1
@@ -70,7 +70,7 @@ async def test_no_more_bytes_than_the_window_are_sent(pipe: list[int]) -> None:
 
     await eventually(written)
     assert max(len(body) for _, body in posted.words) <= MAX_PIECE
-    shut(pipe, 1)
+    close_end(pipe, 1)
     outgoing.grant(WINDOW)
     await eventually(lambda: posted.has_end)
     assert len(posted.data) == sent
@@ -153,7 +153,7 @@ async def test_bytes_for_a_closed_target_are_credited_and_dropped(pipe: list[int
     posted, ended = PostedMessages(), list[None]()
     incoming = Incoming(1, 1, posted, on_end=lambda: ended.append(None))
     incoming.attach(pipe[1])
-    shut(pipe, 0)
+    close_end(pipe, 0)
 
     for _ in range(10 * WINDOW // MAX_PIECE):
         incoming.take(bytes(MAX_PIECE))

@@ -73,27 +73,27 @@ def test_json_data_is_read_back_with_its_types(value: Any) -> None:
     assert repr(state.get("a")) == repr(value)
 
 
-def _cycle() -> Any:
+def _cyclic_value() -> Any:
     value: dict[str, Any] = {"a": []}
     value["a"].append(value)
     return value
 
 
-def _deep(levels: int) -> Any:
+def _nested_value(levels: int) -> Any:
     value: Any = 1
     for _ in range(levels):
         value = [value]
     return value
 
 
-def _shared() -> Any:
+def _shared_value() -> Any:
     value: Any = "x" * 1_000
     for _ in range(60):
         value = [value, value]
     return value
 
 
-REFUSED: dict[str, tuple[Any, str]] = {
+REFUSED_VALUES: dict[str, tuple[Any, str]] = {
     "a function": ({"a": [0, {"b": print}]}, "notes.a[1].b"),
     "a module": ([math], "notes[0]"),
     "a live object": ({"x y": object()}, "notes['x y']"),
@@ -111,17 +111,17 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "a moment": (datetime.datetime.now(datetime.UTC), "notes"),
     "a dataclass": ({"p": Point(1)}, "notes.p"),
     "a model": ({"m": Model(name="a")}, "notes.m"),
-    "a cycle": (_cycle(), "notes.a[0]"),
-    "101 levels": (_deep(101), "notes" + "[0]" * 100),
+    "a cycle": (_cyclic_value(), "notes.a[0]"),
+    "101 levels": (_nested_value(101), "notes" + "[0]" * 100),
     "too much": ("x" * (values.MOST_SIZE + 1), "notes"),
-    "too much, by sharing": (_shared(), "notes[0][0][0]"),
+    "too much, by sharing": (_shared_value(), "notes[0][0][0]"),
 }
 
 
-@pytest.mark.parametrize("what", REFUSED)
+@pytest.mark.parametrize("what", REFUSED_VALUES)
 def test_a_value_that_cannot_be_stored_is_refused_with_its_path(what: str) -> None:
     """AC rows 119 and 131: the write is refused, and nothing has changed."""
-    value, path = REFUSED[what]
+    value, path = REFUSED_VALUES[what]
     state = Versioned()
     state.set("notes", "before")
 
@@ -135,8 +135,8 @@ def test_a_value_that_cannot_be_stored_is_refused_with_its_path(what: str) -> No
 def test_a_value_of_a_hundred_levels_is_accepted() -> None:
     """The limit of levels is inclusive."""
     state = Versioned()
-    state.set("a", _deep(100))
-    assert state.get("a") == _deep(100)
+    state.set("a", _nested_value(100))
+    assert state.get("a") == _nested_value(100)
 
 
 @pytest.mark.parametrize(
