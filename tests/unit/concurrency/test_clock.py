@@ -128,8 +128,7 @@ async def test_the_fake_clock_stands_still_by_itself() -> None:
 
 @given(lengths=st.lists(st.integers(1, 20), max_size=10), steps=st.lists(st.integers(0, 15), max_size=6))
 async def test_sleepers_wake_at_their_deadlines_in_order(lengths: list[int], steps: list[int]) -> None:
-    """Each sleeper sees the clock at its own deadline; sleepers with equal deadlines wake in the order of their
-    calls."""
+    """Each sleeper sees the clock at its own deadline; equal deadlines wake in the order of the calls."""
     clock = FakeClock()
     woken: list[tuple[float, int]] = []
 

@@ -136,8 +136,7 @@ class FakeProc:
             (folder / "environ").write_bytes(env)
 
     def _killpg(self, group: int, number: int) -> None:
-        """Signal all processes of a group, with those born meanwhile; only record the signal if `/proc` is not
-        trusted."""
+        """Signal a group with processes born meanwhile; without a trusted `/proc`, record the signal only."""
         if (self.root / "self").is_symlink() and (self.root / "self").readlink().name == str(os.getpid()):
             while pids := [pid for pid, state, of in self._all() if of == group and state != "Z"]:
                 for pid in pids:
@@ -344,8 +343,7 @@ async def test_processes_that_fork_while_being_killed_are_all_killed(system: Fak
 async def test_a_found_process_stays_found_and_a_new_one_gets_no_sigterm(
     system: FakeProc, mark: ProcessTag, marked_environ: bytes
 ) -> None:
-    """A process that loses its environment and parent during the grace is still killed; a process born in it gets
-    SIGKILL only."""
+    """A process that loses environment and parent during the grace is killed; one born in it gets SIGKILL only."""
     system.add(LEADER)
     system.add(660, parent=LEADER)
     system.add(661, env=marked_environ)

@@ -1,5 +1,6 @@
-"""Tests of `core/budget.py`: reserve before, settle after, and no amount appears or disappears. The state machine is
-in `tests/machines`."""
+"""Tests of `core/budget.py`: reserve before, settle after, and no amount appears or disappears.
+
+The state machine is in `tests/machines`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Tests of `core/policy/policy.py`: what a policy may ask, and what a child is granted. Properties are in
-`tests/properties`."""
+"""Tests of `core/policy/policy.py`: what a policy may ask, and what a child is granted.
+
+Properties are in `tests/properties`."""
 
 from __future__ import annotations
 

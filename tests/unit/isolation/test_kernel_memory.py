@@ -1,5 +1,4 @@
-"""Tests of kernel memory of real processes: sockets with descriptors, sockets in flight, shared areas, and page
-tables."""
+"""Tests of kernel memory of real processes: sockets, sockets in flight, shared areas, and page tables."""
 
 from __future__ import annotations
 

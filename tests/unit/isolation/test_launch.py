@@ -1,5 +1,4 @@
-"""Tests of the launcher: root becomes an ordinary user who reaches the needed paths and no others, in separate
-processes."""
+"""Tests of the launcher: root becomes an ordinary user who reaches the needed paths and no others."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Tests of the watchdog with real processes: it ends trees above a limit, reports those near one, and rarely checks
-idle ones."""
+"""Tests of the watchdog with real processes: it ends trees above a limit, and reports those near one."""
 
 from __future__ import annotations
 

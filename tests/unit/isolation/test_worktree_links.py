@@ -1,5 +1,4 @@
-"""Tests of untrusted repositories: links in place of ramet's files are not followed, and foreign repositories not
-used."""
+"""Tests of untrusted repositories: links in place of ramet's files are not followed."""
 
 from __future__ import annotations
 

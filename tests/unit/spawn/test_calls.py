@@ -1,5 +1,4 @@
-"""Tests of `ToolCallLedger`: the host grants, charges and refunds the calls of a guest's reply, whatever the guest
-reports."""
+"""Tests of `ToolCallLedger`: the host grants, charges and refunds calls, whatever the guest reports of them."""
 
 from __future__ import annotations
 
@@ -100,8 +99,7 @@ def test_grants_stay_within_the_limit_and_nothing_stays_reserved(
 
 @given(st.lists(st.sampled_from(["waits", "began", "refused", "answered"]), max_size=6), st.integers(0, 6) | st.none())
 def test_calls_known_to_another_kernel_continue_in_their_state(past: list[str], left: int | None) -> None:
-    """Begun calls were charged there and refused calls never are; waiting calls are granted from the rest of the
-    limit."""
+    """Begun calls were charged there and refused calls never are; waiting calls share the rest of the limit."""
     ids = {what: {f"c{at}" for at, each in enumerate(past) if each == what} for what in set(past)}
     waits = ids.get("waits", set())
     before = PastCalls(*(frozenset(ids.get(what, ())) for what in ("began", "refused", "answered")))

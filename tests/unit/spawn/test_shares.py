@@ -1,5 +1,4 @@
-"""Tests of resource shares: active children share exactly their parent's resources, in any order of requests and
-ends."""
+"""Tests of resource shares: active children share exactly their parent's resources in any order."""
 
 from __future__ import annotations
 

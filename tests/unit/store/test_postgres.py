@@ -1,5 +1,6 @@
-"""Tests of the journal on a real PostgreSQL server: its promises, and which kernels may open it. Tests of all stores
-are in `tests/conformance/test_stores.py`."""
+"""Tests of the journal on a real PostgreSQL server: its promises, and which kernels may open it.
+
+Tests of all stores are in `tests/conformance/test_stores.py`."""
 
 from __future__ import annotations
 

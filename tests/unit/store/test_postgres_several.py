@@ -1,5 +1,5 @@
-"""Tests of several kernels on one schema: fallen trees are claimed, returning kernels keep their trees, and lost
-trees are fenced."""
+"""Tests of several kernels on one schema: trees are claimed after a fall, kept after a return, and fenced after a
+loss."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Tests of CONNECT requests: which the proxy accepts, which it refuses with which status, and which endpoints a list
-allows."""
+"""Tests of CONNECT requests: accepted targets, refusals with their status, and endpoints that a list allows."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Tests of `wire/frames.py`: whole messages from bytes in any pieces, with at most one message in memory. Also fuzzed
-in `tests/properties`."""
+"""Tests of `wire/frames.py`: whole messages from bytes in any pieces, with at most one message in memory.
+
+Fuzz tests are in `tests/properties`."""
 
 from __future__ import annotations
 

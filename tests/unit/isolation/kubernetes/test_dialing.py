@@ -1,5 +1,4 @@
-"""Tests of `isolation/kubernetes/entrypoint/dialing.py`: a pod's program serves one kernel after another, by join
-tokens."""
+"""Tests of `kubernetes/entrypoint/dialing.py`: a pod's program serves one kernel after another, by join tokens."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Tests of `isolation/transport/join_keys.py`: a key works once, for one pod, for a time; its stored hash opens
-nothing."""
+"""Tests of `isolation/transport/join_keys.py`: a key works once, for one pod, for a time, and is stored as a hash."""
 
 from __future__ import annotations
 

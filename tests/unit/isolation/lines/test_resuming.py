@@ -1,5 +1,4 @@
-"""Tests of `isolation/transport/resuming.py` over real sockets: a broken connection is only a pause for users of a
-line."""
+"""Tests of `isolation/transport/resuming.py` over real sockets: a broken connection only pauses a line."""
 
 from __future__ import annotations
 

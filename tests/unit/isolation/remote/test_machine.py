@@ -1,5 +1,4 @@
-"""Tests of a working machine: a slow stream delays no other stream of its line, and the machine's end ends its
-sandboxes."""
+"""Tests of a working machine: a slow stream delays no other, and sandboxes end with their machine."""
 
 from __future__ import annotations
 

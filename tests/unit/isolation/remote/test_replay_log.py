@@ -1,5 +1,4 @@
-"""Tests of the log of a channel: every unanswered message is replayed as it was sent, whatever pieces its bytes came
-in."""
+"""Tests of the log of a channel: every unanswered message is replayed as it was sent."""
 
 from __future__ import annotations
 
