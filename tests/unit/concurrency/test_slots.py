@@ -362,7 +362,7 @@ async def test_a_failed_wait_is_not_counted_again(end: str) -> None:
     assert slot.is_held, "one of two calls works"
 
 
-async def test_on_wait_reports_the_begin_and_the_end_of_waiting() -> None:
+async def test_on_wait_reports_the_start_and_the_end_of_waiting() -> None:
     """`on_wait` gets True, then False, and nothing for waits that change no state."""
     heard: list[bool] = []
     slot = Slot(Slots(1), on_wait=heard.append)

@@ -118,7 +118,7 @@ def root_contents(story: TreeReplay) -> list[str]:
     return [each["content"] for each in story.root.messages]
 
 
-def test_a_retried_attempt_starts_from_the_begin_of_its_turn() -> None:
+def test_a_retried_attempt_restarts_at_the_start_of_its_turn() -> None:
     """Messages and begun calls of the failed attempt disappear once the next attempt records a message."""
     failed = RunRetried(**STAMP, attempt=1, status="lost")
     events = [

@@ -237,9 +237,7 @@ async def test_a_repository_that_includes_too_many_files_is_refused(repo: pathli
         await create(repo, "a")
 
 
-async def test_a_conditional_include_affects_only_the_known_programs(
-    repo: pathlib.Path, environ: dict[str, str]
-) -> None:
+async def test_a_conditional_include_changes_nothing_but_programs(repo: pathlib.Path, environ: dict[str, str]) -> None:
     """A setting of line ends in it does not count while the condition is false; a missing file is no error."""
     configure(environ, "core.autocrlf", "true")
     git(repo, "config", "--file", ".git/more", "core.autocrlf", "false")

@@ -35,7 +35,7 @@ HANG_S = 180.0
 
 
 class HostileLine:
-    """Line to a machine that reports the begins and ends of streams one after another, and reads nothing."""
+    """Line to a machine that reports starts and ends of streams one after another, and reads nothing."""
 
     def __init__(self) -> None:
         self.heard = 0  #: words that the host has taken

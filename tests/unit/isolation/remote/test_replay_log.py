@@ -71,7 +71,7 @@ SIZES = st.lists(st.integers(1, 40), max_size=30)
 def test_unanswered_messages_are_replayed_as_they_were_sent(
     bodies: list[bytes], answered: set[int], sizes: list[int], back: list[int], late: bytes, cut_at: int
 ) -> None:
-    """The order stays, and the begin of an unfinished message follows, so that its rest fits."""
+    """The order stays, and the first part of an unfinished message follows, so that its rest fits."""
     tape = ChannelLog()
     words = [message_bytes(Spawn(id=at), body) for at, body in enumerate(bodies)]
     last = message_bytes(Spawn(id=99), late)
