@@ -1,4 +1,4 @@
-"""What a bundle may cost: to read its manifest and its requirements, to keep it, and to list all that are kept."""
+"""Costs of a bundle: to read its manifest and requirements, to keep it, and to list all bundles."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KB = 1024
 
 
 async def peak_of(work: Callable[[], Any]) -> int:
-    """Bytes that were held at once while `work` was done and awaited."""
+    """Return the peak of memory in bytes while `work` runs."""
     tracemalloc.start()
     try:
         await work()
@@ -59,8 +59,8 @@ COSTLY = {
 
 
 @pytest.mark.parametrize("name", sorted(COSTLY))
-def test_a_manifest_that_is_costly_to_read_is_refused_before_it_is_read(tmp_path: Path, name: str) -> None:
-    """Keys of many parts take time and memory by the square of their number: 47 s and 4 GB for 64 KB."""
+def test_a_costly_manifest_is_refused_before_it_is_parsed(tmp_path: Path, name: str) -> None:
+    """Keys of many parts take quadratic time and memory: 47 s and 4 GB for 64 KB."""
     (tmp_path / MANIFEST).write_text(COSTLY[name])
 
     with pytest.raises(InvalidValue, match="dots and brackets outside of texts"):
@@ -80,7 +80,7 @@ def test_a_manifest_that_is_costly_to_read_is_refused_before_it_is_read(tmp_path
     ],
 )
 def test_marks_within_names_and_comments_do_not_count(tmp_path: Path, text: str) -> None:
-    """What a manifest needs is read, however it is written."""
+    """A manifest with many marks in texts and comments is read."""
     (tmp_path / MANIFEST).write_text(text)
 
     assert manifest_of(tmp_path).tools == tuple(tomllib.loads(text)["tools"])
@@ -89,8 +89,8 @@ def test_marks_within_names_and_comments_do_not_count(tmp_path: Path, text: str)
 @pytest.mark.parametrize(
     "text", ["tools = " + "1" * 5_000, "tools = 1979-99-99", "tools = 0x" + "f" * 5_000, "\ufeff[", '"']
 )
-def test_what_is_no_manifest_is_refused_by_the_name_of_the_file(tmp_path: Path, text: str) -> None:
-    """Whatever Python's own reader raises."""
+def test_an_invalid_manifest_is_refused_by_its_file_name(tmp_path: Path, text: str) -> None:
+    """The error is InvalidValue, whatever Python's parser raises."""
     (tmp_path / MANIFEST).write_text(text)
 
     with pytest.raises(InvalidValue, match=r"bundle\.toml"):
@@ -98,7 +98,7 @@ def test_what_is_no_manifest_is_refused_by_the_name_of_the_file(tmp_path: Path, 
 
 
 def depth_of(data: object) -> int:
-    """How many tables and lists lie in each other."""
+    """Return the depth of nested tables and lists."""
     inner = data.values() if isinstance(data, dict) else data if isinstance(data, list) else ()
     return (
         1 + max(map(depth_of, inner)) if isinstance(data, dict | list) and data else int(isinstance(data, dict | list))
@@ -134,7 +134,7 @@ PIECES = st.sampled_from(
 
 @given(st.lists(PIECES, max_size=40).map("".join))
 def test_no_manifest_is_deeper_than_its_marks_say(text: str) -> None:
-    """The marks are counted without a reader of TOML; wherever that one sees a key or a table, so does the count."""
+    """The marks are counted without a TOML parser, and are at least as many as the tables and keys that it finds."""
     try:
         found = tomllib.loads(text)
     except (ValueError, RecursionError):
@@ -144,7 +144,7 @@ def test_no_manifest_is_deeper_than_its_marks_say(text: str) -> None:
 
 
 async def test_only_the_beginning_of_a_large_manifest_is_read(tmp_path: Path) -> None:
-    """A file of a bundle may be a thousand times as large as a manifest."""
+    """A file of a bundle may be a thousand times as large as a manifest may be."""
     (tmp_path / MANIFEST).write_bytes(b"#" * LARGE)
 
     async def read() -> None:
@@ -155,7 +155,7 @@ async def test_only_the_beginning_of_a_large_manifest_is_read(tmp_path: Path) ->
 
 
 async def test_only_the_beginning_of_large_requirements_is_read(tmp_path: Path) -> None:
-    """Whoever asks for many images of such a bundle at once does not fill the kernel's memory."""
+    """Many requests for images of such a bundle do not fill the kernel's memory."""
     async with PackagingService(tmp_path, installs=Installs()) as service:
         bundle = await service.upload(tar({"requirements.txt": b"#" * LARGE}))
 
@@ -166,8 +166,8 @@ async def test_only_the_beginning_of_large_requirements_is_read(tmp_path: Path) 
         assert await peak_of(make) < LARGE // 4
 
 
-def test_lines_of_keys_are_counted_only_for_who_asks() -> None:
-    """They hold each key's whole path: of a long key with many below it, a thousand times the text."""
+def test_line_numbers_of_keys_are_collected_only_on_request() -> None:
+    """Line numbers hold the whole path of each key, which may be a thousand times the text."""
     text = f"? {'k' * 2_000}\n:\n" + "".join(f"  a{number}: 1\n" for number in range(100))
 
     assert safe_yaml.read(text).lines == {}
@@ -177,8 +177,8 @@ def test_lines_of_keys_are_counted_only_for_who_asks() -> None:
 # --- what is kept ---------------------------------------------------------------------------------------------------
 
 
-async def test_files_without_content_count_as_kept(tmp_path: Path) -> None:
-    """Each costs its name and an entry; also after a restart."""
+async def test_files_without_content_count_towards_the_limit_of_kept_bytes(tmp_path: Path) -> None:
+    """Each file counts with its name and an entry, after a restart too."""
     limits = BundleLimits(kept=64 * KB)
     async with PackagingService(tmp_path, limits=limits) as service:
         info = await service.upload(tar({f"a{number}": b"" for number in range(40)}))
@@ -192,8 +192,8 @@ async def test_files_without_content_count_as_kept(tmp_path: Path) -> None:
         await service.upload(tar({f"b{number}": b"" for number in range(40)}))
 
 
-async def test_names_and_folders_count_as_kept(tmp_path: Path) -> None:
-    """Also folders that only a file's path tells of."""
+async def test_names_and_folders_count_towards_the_limit_of_kept_bytes(tmp_path: Path) -> None:
+    """Folders that only a file's path implies count too."""
     async with PackagingService(tmp_path, limits=BundleLimits(kept=64 * KB)) as service:
         for files in (
             {f"{number}/{'/'.join('abcdefghij')}/x": b"" for number in range(8)},
@@ -204,15 +204,15 @@ async def test_names_and_folders_count_as_kept(tmp_path: Path) -> None:
 
 
 async def test_a_bundle_has_no_more_folders_than_members(tmp_path: Path) -> None:
-    """One file may bring a whole row of them."""
+    """One file may imply many folders."""
     files = {f"{number}/a/b/c/d/x": b"" for number in range(11)}
     async with PackagingService(tmp_path, limits=BundleLimits(members=50)) as service:
         with pytest.raises(BundleTooLarge, match="folders of the bundle"):
             await service.upload(tar(files))
 
 
-async def test_a_record_of_an_older_version_counts_the_same(tmp_path: Path) -> None:
-    """Such a record says the names of all files, and not what the bundle costs."""
+async def test_a_record_of_an_older_version_counts_as_much(tmp_path: Path) -> None:
+    """An old record has the names of all files, and not the cost of the bundle."""
     limits = BundleLimits(kept=64 * KB)
     async with PackagingService(tmp_path, limits=limits) as service:
         names = [f"a{number:02}" for number in range(40)]
@@ -228,8 +228,8 @@ async def test_a_record_of_an_older_version_counts_the_same(tmp_path: Path) -> N
         assert list(await service.list_bundles("team-2")) == [info]
 
 
-async def test_a_list_of_bundles_reads_no_names_of_files(tmp_path: Path) -> None:
-    """A list costs the same, whatever the bundles hold: also one of bundles that an older version has kept."""
+async def test_listing_bundles_reads_no_names_of_files(tmp_path: Path) -> None:
+    """The cost of a list does not depend on the bundles' content, for records of older versions too."""
     async with PackagingService(tmp_path) as service:
         long = "n" * 150
         for each in "ab":
@@ -253,7 +253,7 @@ async def test_a_list_of_bundles_reads_no_names_of_files(tmp_path: Path) -> None
 async def test_bundles_that_are_used_together_have_a_bounded_number_of_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The names of all their files are compared; too many are refused before they are read."""
+    """The names of their files are compared; too many are refused before they are read."""
     monkeypatch.setattr("ramet.services.packaging.build.MAX_FILES", 5)
     async with PackagingService(tmp_path) as service:
         one, two, small = [

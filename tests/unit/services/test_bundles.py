@@ -1,4 +1,4 @@
-"""Bundles: kept by their content, checked before anything is written, and never outside of their folder."""
+"""Bundles: stored by their content, checked before anything is written, and never outside their folder."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ FILES = {"tools/__init__.py": b"", "tools/sums.py": b"def add(a, b):\n    return
 
 
 def tree(folder: Path) -> dict[str, bytes]:
-    """What lies in a folder."""
+    """Return the files of a folder with their bytes."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def everything(folder: Path) -> list[str]:
-    """The names of all that lies below a folder."""
+    """Return the paths of everything below a folder."""
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
 async def pieces(data: bytes, size: int = 1000) -> AsyncIterator[bytes]:
-    """As it comes through a connection."""
+    """Yield the data in pieces, as a connection delivers it."""
     for start in range(0, len(data), size):
         yield data[start : start + size]
 
@@ -52,7 +52,7 @@ async def pieces(data: bytes, size: int = 1000) -> AsyncIterator[bytes]:
 
 
 async def test_an_upload_is_kept_under_the_digest_of_its_files(tmp_path: Path) -> None:
-    """It lies in a folder of that name, its files are read-only, and its owner is told how much it is."""
+    """The folder has the digest as its name, the files are read-only, and the owner learns the size."""
     async with PackagingService(tmp_path) as service:
         info = await service.upload(tar(FILES))
 
@@ -80,7 +80,7 @@ async def test_an_upload_is_kept_under_the_digest_of_its_files(tmp_path: Path) -
     ],
 )
 async def test_the_same_files_are_the_same_bundle(tmp_path: Path, again: bytes) -> None:
-    """Whatever the archive says of times, order, form and empty folders."""
+    """Times, order, format, modes and empty folders of the archive make no difference."""
     async with PackagingService(tmp_path) as service:
         first = await service.upload(tar(FILES))
 
@@ -101,13 +101,13 @@ async def test_the_same_files_are_the_same_bundle(tmp_path: Path, again: bytes) 
     ],
 )
 async def test_other_files_are_another_bundle(tmp_path: Path, other: bytes) -> None:
-    """A byte, a name, a file or an executable bit makes the difference."""
+    """A different byte, name, number of files or executable bit makes another bundle."""
     async with PackagingService(tmp_path) as service:
         assert await service.upload(tar(FILES)) != await service.upload(other)
 
 
-async def test_only_executable_is_kept_of_a_mode(tmp_path: Path) -> None:
-    """The bits that lend a file's owner to whoever starts it are dropped."""
+async def test_only_the_executable_bit_of_a_mode_is_kept(tmp_path: Path) -> None:
+    """Set-user-ID and set-group-ID bits are dropped."""
     async with PackagingService(tmp_path) as service:
         info = await service.upload(tar({"run.sh": b"#!/bin/sh\n"}, mode=0o6777))
 
@@ -115,8 +115,8 @@ async def test_only_executable_is_kept_of_a_mode(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("format", ["gnu", "pax", "ustar", "v7", "oldgnu"])
-async def test_what_the_tar_program_writes_is_taken(tmp_path: Path, format: str) -> None:
-    """Each of its formats, with folders, and a name that is longer than a header."""
+async def test_archives_of_the_tar_program_are_accepted(tmp_path: Path, format: str) -> None:
+    """Each format works, with folders and a name that is longer than a header field."""
     long = "d" * 60 + "/" + "f" * (60 if format in ("gnu", "pax", "oldgnu", "ustar") else 30)
     source = tmp_path / "source"
     for name, content in {**FILES, long: b"long"}.items():
@@ -133,8 +133,8 @@ async def test_what_the_tar_program_writes_is_taken(tmp_path: Path, format: str)
     assert tree(tmp_path / "kept" / "bundles" / info.id) == {**FILES, long: b"long"}
 
 
-async def test_uploads_of_one_bundle_at_the_same_time_are_one_bundle(tmp_path: Path) -> None:
-    """Each is told the same, and nothing half done is left."""
+async def test_concurrent_uploads_of_one_bundle_make_one_bundle(tmp_path: Path) -> None:
+    """Each upload returns the same info, and no draft is left."""
     async with PackagingService(tmp_path) as service:
         infos = await asyncio.gather(*(service.upload(tar(FILES)) for _ in range(8)))
 
@@ -144,8 +144,8 @@ async def test_uploads_of_one_bundle_at_the_same_time_are_one_bundle(tmp_path: P
         )
 
 
-async def test_bundles_outlast_a_restart_and_what_was_unfinished_does_not(tmp_path: Path) -> None:
-    """A draft that a process left when it died is no bundle, and is gone when the next one starts."""
+async def test_bundles_outlive_a_restart_and_unfinished_drafts_do_not(tmp_path: Path) -> None:
+    """The next process removes a draft that a dead process left."""
     async with PackagingService(tmp_path) as service:
         info = await service.upload(tar(FILES))
     left = tmp_path / "bundles" / ".draft-x" / "deep"
@@ -178,7 +178,7 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("step", ["publish", "_sync"])
 async def test_a_process_that_is_killed_leaves_no_bundle(tmp_path: Path, step: str) -> None:
-    """Wherever it was: its lock is free, what it had written is gone, and the bundle can be uploaded again."""
+    """The lock is free, the draft is removed, and the bundle can be uploaded again."""
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", KILLED, tmp_path, step, stdin=pipe, stdout=pipe
@@ -200,8 +200,8 @@ async def test_a_process_that_is_killed_leaves_no_bundle(tmp_path: Path, step: s
     assert tree(tmp_path / "bundles" / info.id) == FILES
 
 
-async def test_a_bundle_that_lost_its_description_is_made_whole_by_an_upload(tmp_path: Path) -> None:
-    """Before that it is unknown."""
+async def test_a_bundle_without_its_record_is_restored_by_an_upload(tmp_path: Path) -> None:
+    """The bundle is unknown until the upload."""
     async with PackagingService(tmp_path) as service:
         info = await service.upload(tar(FILES))
         (tmp_path / "bundles" / f"{info.id}.json").unlink()
@@ -211,8 +211,8 @@ async def test_a_bundle_that_lost_its_description_is_made_whole_by_an_upload(tmp
         assert await service.upload(tar(FILES)) == await service.bundle(info.id)
 
 
-async def test_a_folder_has_one_service(tmp_path: Path) -> None:
-    """The second is refused, and says who has it; then the first goes on."""
+async def test_a_folder_belongs_to_one_service(tmp_path: Path) -> None:
+    """A second service is refused with the process id of the first, which continues."""
     async with PackagingService(tmp_path) as service:
         with pytest.raises(StoreInUse, match=str(os.getpid())):
             await PackagingService(tmp_path).open()
@@ -223,7 +223,7 @@ async def test_a_folder_has_one_service(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("id", ["", "x", "../bundles", "0" * 64, "0" * 64 + "\n", "A" * 64, "/etc", "0" * 63 + "/"])
 async def test_an_unknown_bundle_is_unknown(tmp_path: Path, id: str) -> None:
-    """Also one whose id is a path."""
+    """An id that is a path is unknown too."""
     async with PackagingService(tmp_path) as service:
         with pytest.raises(Unknown):
             await service.bundle(id)
@@ -318,7 +318,7 @@ HOSTILE: Mapping[str, tuple[bytes, str]] = {
 
 @pytest.mark.parametrize("name", sorted(HOSTILE))
 async def test_a_hostile_member_is_refused_by_name_and_nothing_is_written(tmp_path: Path, name: str) -> None:
-    """NEG-11: whatever was fine before it; nothing appears in the service's folder, nor beside it."""
+    """NEG-11: Valid members before it do not help; nothing is written in or beside the service's folder."""
     archive, said = HOSTILE[name]
     async with PackagingService(tmp_path / "kept", limits=BundleLimits(depth=1_000)) as service:
         before = everything(tmp_path)
@@ -353,8 +353,8 @@ BROKEN: Mapping[str, Callable[[], bytes]] = {
 
 
 @pytest.mark.parametrize("name", sorted(BROKEN))
-async def test_what_is_no_whole_archive_is_refused(tmp_path: Path, name: str) -> None:
-    """An upload that was cut short is not taken for a smaller one."""
+async def test_an_incomplete_archive_is_refused(tmp_path: Path, name: str) -> None:
+    """An upload that was cut short does not become a smaller bundle."""
     async with PackagingService(tmp_path) as service:
         before = everything(tmp_path)
 
@@ -365,7 +365,7 @@ async def test_what_is_no_whole_archive_is_refused(tmp_path: Path, name: str) ->
 
 
 def bomb(size: int) -> bytes:
-    """An archive that ends in as many zeros, in a thousandth of that."""
+    """Return an archive that ends in `size` zeros, compressed about a thousandfold."""
     packer = zlib.compressobj(9, wbits=31)
     piece = bytes(1 << 20)
     packed = [packer.compress(GOOD + END), *(packer.compress(piece) for _ in range(size >> 20))]
@@ -389,8 +389,8 @@ TOO_MUCH: Mapping[str, tuple[Callable[[], bytes], str]] = {
 
 
 @pytest.mark.parametrize("name", sorted(TOO_MUCH))
-async def test_too_much_is_refused_and_nothing_is_written(tmp_path: Path, name: str) -> None:
-    """Each limit is named, with what came and what is accepted."""
+async def test_a_bundle_beyond_a_limit_is_refused_and_nothing_is_written(tmp_path: Path, name: str) -> None:
+    """The error names the limit, the size and the accepted size."""
     archive, said = TOO_MUCH[name]
     async with PackagingService(tmp_path, limits=SMALL) as service:
         before = everything(tmp_path)
@@ -404,8 +404,8 @@ async def test_too_much_is_refused_and_nothing_is_written(tmp_path: Path, name: 
         assert everything(tmp_path) == before
 
 
-async def test_what_is_just_small_enough_is_taken(tmp_path: Path) -> None:
-    """Each limit is what may still be had."""
+async def test_a_bundle_exactly_at_its_limits_is_accepted(tmp_path: Path) -> None:
+    """Each limit is the largest accepted value."""
     files = {f"a/b/c/f{number}": b"" for number in range(48)} | {"a/b/c/d": bytes(40_000), "large": bytes(60_000)}
     async with PackagingService(tmp_path, limits=SMALL) as service:
         info = await service.upload(tar(files, packed=True))
@@ -414,7 +414,7 @@ async def test_what_is_just_small_enough_is_taken(tmp_path: Path) -> None:
 
 
 def test_a_bomb_is_unpacked_in_small_pieces() -> None:
-    """What lies in memory at a time is a few pieces, not what the limit would allow, nor what a header says."""
+    """Memory holds a few pieces, however large the limit or the size in a header is."""
     tracemalloc.start()
     try:
         with pytest.raises(BundleTooLarge):
@@ -426,8 +426,8 @@ def test_a_bomb_is_unpacked_in_small_pieces() -> None:
         tracemalloc.stop()
 
 
-async def test_an_upload_that_breaks_off_leaves_nothing(tmp_path: Path) -> None:
-    """A connection that ends too early: its error is the caller's, what came so far is gone."""
+async def test_an_upload_whose_connection_breaks_leaves_nothing(tmp_path: Path) -> None:
+    """The caller gets the connection's error, and the received part is removed."""
 
     async def broken() -> AsyncIterator[bytes]:
         yield tar(FILES)[:1000]
@@ -442,7 +442,7 @@ async def test_an_upload_that_breaks_off_leaves_nothing(tmp_path: Path) -> None:
 
 
 async def test_a_cancelled_upload_leaves_nothing(tmp_path: Path) -> None:
-    """Cancelled while it waits for more, it keeps nothing open and nothing on the disk."""
+    """An upload that is cancelled while it waits for data leaves nothing on the disk."""
     waiting = asyncio.Event()
 
     async def endless() -> AsyncIterator[bytes]:
@@ -462,7 +462,7 @@ async def test_a_cancelled_upload_leaves_nothing(tmp_path: Path) -> None:
 
 
 async def test_a_failed_extraction_leaves_no_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the disk is full in the middle of it, there is no bundle and no rest; later it can be had."""
+    """A full disk leaves neither a bundle nor a part of it; a later upload succeeds."""
 
     def full(archive: object, folder: Path, limits: object) -> None:
         (folder / "half").write_text("half of it")
@@ -492,8 +492,10 @@ _trees = st.dictionaries(
 
 
 @given(_trees, st.booleans(), st.randoms())
-def test_what_is_taken_is_what_was_packed(files: dict[str, bytes], packed: bool, order: random.Random) -> None:
-    """Any tree comes out as it went in, and by the same id in any order; or the whole of it is refused."""
+def test_an_accepted_archive_is_extracted_as_it_was_packed(
+    files: dict[str, bytes], packed: bool, order: random.Random
+) -> None:
+    """Any tree comes out unchanged, with the same id in any order, or the archive is refused."""
     shuffled = list(files.items())
     order.shuffle(shuffled)
     archive = io.BytesIO(tar(files, packed=packed))
@@ -523,8 +525,8 @@ _wild = st.lists(
     st.lists(st.tuples(_wild, st.sampled_from(b"0125\0xgLKS7"), _wild, st.binary(max_size=40)), min_size=1, max_size=4),
     st.booleans(),
 )
-def test_no_name_leaves_the_folder(members: list[tuple[bytes, int, bytes, bytes]], long: bool) -> None:
-    """Random members with hostile names: refused with a typed error, or all of it lies inside."""
+def test_no_name_of_a_member_leaves_the_folder(members: list[tuple[bytes, int, bytes, bytes]], long: bool) -> None:
+    """Random members with hostile names raise a typed error, or lie inside the folder."""
     archive = b""
     for name, kind, prefix, content in members:
         if long:
@@ -546,7 +548,7 @@ def test_no_name_leaves_the_folder(members: list[tuple[bytes, int, bytes, bytes]
 
 @given(st.binary(max_size=1500), st.integers(0, 1600), st.booleans())
 def test_damaged_archives_are_refused_or_read(noise: bytes, at: int, packed: bool) -> None:
-    """Bytes that were changed anywhere lead to a typed error, or to another bundle; to nothing else."""
+    """Changed bytes anywhere lead to a typed error or to another bundle, never to another error."""
     whole = tar(FILES, packed=packed)
     damaged = whole[:at] + noise + whole[at + len(noise) :]
     try:
@@ -558,8 +560,8 @@ def test_damaged_archives_are_refused_or_read(noise: bytes, at: int, packed: boo
 # --- what all of them together may be, and how they go ---------------------------------------------------------------
 
 
-async def test_all_bundles_together_are_no_more_than_may_be_kept(tmp_path: Path) -> None:
-    """Also of uploads that come at the same time, and after a restart; what is deleted makes room."""
+async def test_all_bundles_together_stay_below_the_kept_limit(tmp_path: Path) -> None:
+    """Concurrent uploads count, a restart changes nothing, and a deletion makes room."""
     entries, names = 4 * 2 * ENTRY_BYTES, len("aaarest")
     limits = BundleLimits(kept=entries + names + 3 * 300 + 100)
     async with PackagingService(tmp_path, limits=limits) as service:
@@ -585,7 +587,7 @@ async def test_all_bundles_together_are_no_more_than_may_be_kept(tmp_path: Path)
 
 
 async def test_a_bundle_is_not_deleted_while_an_image_is_made_of_it(tmp_path: Path) -> None:
-    """Nor is an image made of one that is being deleted: whoever comes first has it."""
+    """An image cannot be made of a bundle that is being deleted either: the first request wins."""
     async with PackagingService(tmp_path) as service:
         id = (await service.upload(tar(FILES))).id
         made, gone = await asyncio.gather(
@@ -604,8 +606,8 @@ async def test_a_bundle_is_not_deleted_while_an_image_is_made_of_it(tmp_path: Pa
         assert isinstance(made, Unknown)
 
 
-async def test_all_who_upload_the_same_files_at_once_have_the_bundle(tmp_path: Path) -> None:
-    """No upload takes the bundle from another; whoever did not upload the files does not have it."""
+async def test_every_team_that_uploads_the_same_files_has_the_bundle(tmp_path: Path) -> None:
+    """A concurrent upload takes the bundle from no other team; a team without an upload does not have it."""
     teams = [f"team-{number}" for number in range(8)]
     async with PackagingService(tmp_path) as service:
         found = await asyncio.gather(*(service.upload(tar({"kit.py": b"x = 1\n"}), each) for each in teams))
@@ -614,8 +616,8 @@ async def test_all_who_upload_the_same_files_at_once_have_the_bundle(tmp_path: P
         assert list(await service.list_bundles("team-of-nobody")) == []
 
 
-async def test_a_bundle_of_an_older_version_is_the_operators(tmp_path: Path) -> None:
-    """Its record names no owner: every team has the bundle, and agents of its images go on."""
+async def test_a_bundle_record_without_owners_belongs_to_every_team(tmp_path: Path) -> None:
+    """An older version recorded no owners; agents of its images continue."""
     async with PackagingService(tmp_path) as service:
         bundle = await service.upload(tar({"kit.py": b"x = 1\n"}), "team-1")
         record = tmp_path / "bundles" / f"{bundle.id}.json"
@@ -624,8 +626,8 @@ async def test_a_bundle_of_an_older_version_is_the_operators(tmp_path: Path) -> 
         assert list(await service.list_bundles("team-2")) == [bundle]
 
 
-async def test_owners_of_a_bundle_that_was_deleted_do_not_come_back(tmp_path: Path) -> None:
-    """Also where the server died between removing the folder and removing what describes the bundle."""
+async def test_owners_of_a_deleted_bundle_do_not_come_back(tmp_path: Path) -> None:
+    """A server that died between removing the folder and removing the record makes no difference."""
     data = tar({"kit.py": b"x = 1\n"})
     async with PackagingService(tmp_path) as service:
         bundle = await service.upload(data)

@@ -1,4 +1,4 @@
-"""Logins as Docker has them: its file, and programs that keep them. What is secret is in no error."""
+"""Logins of registries as Docker stores them: in its file and in credential helpers. No error shows a secret."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ esac
 
 @pytest.fixture
 def environ(tmp_path: Path) -> dict[str, str]:
-    """Of somebody who has a helper named "tests", and no configuration yet."""
+    """The environment of a user who has a helper named "tests", and no configuration yet."""
     helper = tmp_path / "bin" / "docker-credential-tests"
     helper.parent.mkdir()
     helper.write_text(HELPER)
@@ -44,7 +44,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 
 def configure(environ: dict[str, str], config: Any) -> Path:
-    """Write the file that Docker would write."""
+    """Write the file as Docker writes it."""
     folder = Path(environ.get("DOCKER_CONFIG") or Path(environ["HOME"], ".docker"))
     folder.mkdir(exist_ok=True)
     file = folder / "config.json"
@@ -54,7 +54,7 @@ def configure(environ: dict[str, str], config: Any) -> Path:
 
 @pytest.mark.parametrize("key", [HOST, f"https://{HOST}", f"https://{HOST}/v1/", HOST.upper()])
 async def test_a_login_is_found_by_host_and_port(environ: dict[str, str], key: str) -> None:
-    """However the key was written; another port is another registry."""
+    """The form of the key makes no difference; another port is another registry."""
     configure(environ, {"auths": {"other.example.org": {}, key: {"auth": AUTH}}, "HttpHeaders": {}})
 
     assert await login_for(HOST, environ) == Login("me", SECRET)
@@ -62,7 +62,7 @@ async def test_a_login_is_found_by_host_and_port(environ: dict[str, str], key: s
 
 
 async def test_a_file_may_hold_a_name_and_a_password_or_an_identity(environ: dict[str, str]) -> None:
-    """An identity token stands for both."""
+    """An identity token replaces name and password."""
     auths = {"a": {"username": "me", "password": "x"}, "b": {"auth": AUTH, "identitytoken": "t"}, "c": {}}
     configure(environ, {"auths": auths})
 
@@ -70,15 +70,15 @@ async def test_a_file_may_hold_a_name_and_a_password_or_an_identity(environ: dic
 
 
 @pytest.mark.parametrize("host", ["docker.io", "index.docker.io", "registry-1.docker.io"])
-async def test_docker_s_own_registry_has_many_names(environ: dict[str, str], host: str) -> None:
-    """And one key."""
+async def test_dockers_own_registry_has_several_names(environ: dict[str, str], host: str) -> None:
+    """All names share one key."""
     configure(environ, {"auths": {"https://index.docker.io/v1/": {"auth": AUTH}}})
 
     assert await login_for(host, environ) == Login("me", SECRET)
 
 
-async def test_the_folder_of_the_file_can_be_said(environ: dict[str, str], tmp_path: Path) -> None:
-    """It wins over the one in the home; none at all is nobody."""
+async def test_DOCKER_CONFIG_names_the_folder_of_the_file(environ: dict[str, str], tmp_path: Path) -> None:
+    """The variable overrides the home folder; without a login the result is NOBODY."""
     assert await login_for(HOST, environ) == NOBODY
     configure(environ, {"auths": {HOST: {"auth": base64.b64encode(b"home:x").decode()}}})
     environ["DOCKER_CONFIG"] = str(tmp_path / "elsewhere")
@@ -89,18 +89,18 @@ async def test_the_folder_of_the_file_can_be_said(environ: dict[str, str], tmp_p
 
 
 @pytest.mark.parametrize("config", [{"credsStore": "tests"}, {"credHelpers": {HOST: "tests"}, "credsStore": "none"}])
-async def test_a_helper_is_asked_for_the_registry(
+async def test_a_credential_helper_is_asked_for_a_login(
     environ: dict[str, str], tmp_path: Path, config: dict[str, Any]
 ) -> None:
-    """One for all, or the one that is named for this one; it wins over what the file holds."""
+    """A helper for all registries or for this one goes before the file."""
     configure(environ, {**config, "auths": {HOST: {"auth": AUTH}}})
 
     assert await login_for(HOST, environ) == Login("helped", "from the helper")
     assert (tmp_path / "bin" / "docker-credential-tests.asked").read_text() == f"get {HOST}\n"
 
 
-async def test_a_helper_may_give_an_identity_or_know_nothing(environ: dict[str, str]) -> None:
-    """Then the file is looked at."""
+async def test_a_helper_may_return_an_identity_token_or_no_login(environ: dict[str, str]) -> None:
+    """Without a login of the helper, the file is used."""
     configure(environ, {"credsStore": "tests", "auths": {"known.example.org": {"auth": AUTH}}})
 
     assert await login_for("identity.example.org", environ) == Login(identity_token="an identity")
@@ -118,7 +118,7 @@ async def test_a_helper_may_give_an_identity_or_know_nothing(environ: dict[str, 
     ],
 )
 async def test_a_helper_that_fails_is_named_and_not_quoted(environ: dict[str, str], host: str, reason: str) -> None:
-    """What it said may be the secret."""
+    """The helper's output may be the secret."""
     configure(environ, {"credsStore": "tests"})
 
     with pytest.raises(HelperFailed) as refusal:
@@ -132,8 +132,8 @@ async def test_a_helper_that_fails_is_named_and_not_quoted(environ: dict[str, st
     assert SECRET not in str(refusal.value)
 
 
-async def test_a_helper_that_is_not_there_is_named(environ: dict[str, str]) -> None:
-    """One whose name leads elsewhere is none."""
+async def test_a_missing_helper_is_named(environ: dict[str, str]) -> None:
+    """A helper name that contains a path is refused."""
     configure(environ, {"credsStore": "missing"})
     with pytest.raises(HelperFailed, match=r"docker-credential-missing gave no login for .*no such program"):
         await login_for(HOST, environ)
@@ -155,8 +155,8 @@ async def test_a_helper_that_is_not_there_is_named(environ: dict[str, str]) -> N
     ],
     ids=range(7),
 )
-async def test_a_file_that_is_none_is_named_and_not_quoted(environ: dict[str, str], config: str) -> None:
-    """What is in it may be the secret."""
+async def test_an_invalid_file_is_named_and_not_quoted(environ: dict[str, str], config: str) -> None:
+    """The file's content may be the secret."""
     file = configure(environ, config)
 
     with pytest.raises(InvalidValue) as refusal:
@@ -167,7 +167,7 @@ async def test_a_file_that_is_none_is_named_and_not_quoted(environ: dict[str, st
 
 
 def test_nodes_pull_with_a_name_and_a_password() -> None:
-    """As a Secret of a cluster holds them; an identity token is nothing to them."""
+    """A pull secret of a cluster holds both; an identity token or no login is refused."""
     said = json.loads(pull_secret(HOST, Login("me", SECRET)))
     hub = json.loads(pull_secret("registry-1.docker.io", Login("me", SECRET)))
 
@@ -180,5 +180,5 @@ def test_nodes_pull_with_a_name_and_a_password() -> None:
 
 
 def test_a_login_is_never_shown() -> None:
-    """Not even by whoever prints it."""
+    """Neither `repr` nor `str` shows the password."""
     assert SECRET not in f"{Login('me', SECRET)!r} {Login('me', SECRET)} {[Login('me', SECRET, 'x')]}"

@@ -1,4 +1,4 @@
-"""Images: made of bundles in the background, the same for the same request, with what they need installed once."""
+"""Images: made of bundles in the background, equal for equal requests, with requirements installed once."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ SKILL = {"skills/review/SKILL.md": b"---\ndescription: reviews\n---\nRead it twi
 
 
 async def kept(service: PackagingService, files: dict[str, bytes]) -> str:
-    """The id of a bundle of these files."""
+    """Upload a bundle of these files and return its id."""
     return (await service.upload(tar(files))).id
 
 
 async def made(service: PackagingService, bundles: Sequence[str], base: str = "") -> Image:
-    """The image of a job that must succeed."""
+    """Return the image of a job that must succeed."""
     job = await service.finished((await service.create_image(base, bundles)).id)
     assert job == Job(id=job.id, state="done", image=job.id), job.error
     return await service.image(job.image)
 
 
 async def run(image: Image, code: str) -> str:
-    """What Python prints that imports from an image."""
+    """Return the output of Python code that imports from an image."""
     paths = [str(folder) for folder in (*image.folders, *image.packages)]
     started = await asyncio.create_subprocess_exec(
         sys.executable, "-IBc", f"import sys; sys.path[:0] = {paths!r}\n{code}", stdout=asyncio.subprocess.PIPE
@@ -47,7 +47,7 @@ async def run(image: Image, code: str) -> str:
 
 
 def installing(wheels: Path, *args: str) -> Installs:
-    """As an operator without a network sets it up."""
+    """Return the settings of an operator without a network."""
     return Installs(pip_args=("--no-index", "-f", str(wheels), *args))
 
 
@@ -55,7 +55,7 @@ def installing(wheels: Path, *args: str) -> Installs:
 
 
 async def test_code_of_a_bundle_can_be_imported_from_its_image(tmp_path: Path) -> None:
-    """An image is folders: code in all of them, skills in those that bring some."""
+    """An image consists of folders: all hold code, and some hold skills."""
     async with PackagingService(tmp_path) as service:
         code, skill = await kept(service, SUMS), await kept(service, SKILL)
 
@@ -67,15 +67,15 @@ async def test_code_of_a_bundle_can_be_imported_from_its_image(tmp_path: Path) -
         assert await run(image, "from tools.sums import add; print(add(2, 3))") == "5"
 
 
-async def test_the_plain_image_is_the_empty_id(tmp_path: Path) -> None:
-    """It needs no bundle, and is not listed."""
+async def test_the_plain_image_has_the_empty_id(tmp_path: Path) -> None:
+    """The plain image needs no bundle, and is not listed."""
     async with PackagingService(tmp_path) as service:
         assert await service.image("") == PLAIN
         assert await service.list_images() == []
 
 
-async def test_the_same_request_is_the_same_image_and_done_at_once(tmp_path: Path) -> None:
-    """Also after a restart; another order is another image."""
+async def test_a_repeated_request_returns_the_same_image_at_once(tmp_path: Path) -> None:
+    """A restart changes nothing; another order of bundles is another image."""
     async with PackagingService(tmp_path) as service:
         one, two = await kept(service, SUMS), await kept(service, SKILL)
         first = await made(service, [one, two])
@@ -94,8 +94,8 @@ async def test_the_same_request_is_the_same_image_and_done_at_once(tmp_path: Pat
         assert {(info.id, info.bundles) for info in listed} == {(first.id, (one, two)), (other.id, (two, one))}
 
 
-async def test_the_same_bundles_are_one_image_on_whatever_base(tmp_path: Path) -> None:
-    """Base upon base makes no images without end, and what is asked wrongly is refused though the image is there."""
+async def test_the_same_bundles_are_one_image_on_any_base(tmp_path: Path) -> None:
+    """Bases on bases make no endless images; an invalid request is refused even if the image exists."""
     async with PackagingService(tmp_path) as service:
         one, two = await kept(service, SUMS), await kept(service, {"more.py": b"x = 1\n"})
         base = await made(service, [one])
@@ -108,7 +108,7 @@ async def test_the_same_bundles_are_one_image_on_whatever_base(tmp_path: Path) -
 
 
 async def test_the_number_of_images_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One more is refused; one that is there is still done at once."""
+    """One more image is refused; an existing image is still returned at once."""
     monkeypatch.setattr("ramet.services.packaging.service.MAX_IMAGES", 1)
     async with PackagingService(tmp_path) as service:
         one, two = await kept(service, SUMS), await kept(service, {"more.py": b"x = 1\n"})
@@ -120,7 +120,7 @@ async def test_the_number_of_images_is_bounded(tmp_path: Path, monkeypatch: pyte
 
 
 async def test_an_image_on_top_of_another_has_the_bundles_of_both(tmp_path: Path) -> None:
-    """Its base's come first, and it keeps them when its base is deleted."""
+    """Bundles of the base come first, and stay when the base is deleted."""
     async with PackagingService(tmp_path) as service:
         one, two = await kept(service, SUMS), await kept(service, {"more.py": b"x = 1\n"})
         base = await made(service, [one])
@@ -136,7 +136,7 @@ async def test_an_image_on_top_of_another_has_the_bundles_of_both(tmp_path: Path
 
 
 async def test_many_requests_for_one_image_are_one_job(tmp_path: Path) -> None:
-    """All of them are told the same id, and one image is made."""
+    """Each request returns the same id, and one image is made."""
     async with PackagingService(tmp_path) as service:
         bundle = await kept(service, SUMS)
 
@@ -154,8 +154,8 @@ async def test_many_requests_for_one_image_are_one_job(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "id", ["0" * 64, "nothing", "../images", "", "/etc/passwd", pytest.param("x" * 1000, id="long")]
 )
-async def test_what_is_unknown_is_refused_before_anything_begins(tmp_path: Path, id: str) -> None:
-    """An unknown bundle, base, image or job: there is no job and no image afterwards."""
+async def test_unknown_ids_are_refused_before_a_job_begins(tmp_path: Path, id: str) -> None:
+    """An unknown bundle, base, image or job leaves no job and no image."""
     async with PackagingService(tmp_path) as service:
         bundle = await kept(service, SUMS)
         with pytest.raises(Unknown, match="bundle"):
@@ -175,7 +175,7 @@ async def test_what_is_unknown_is_refused_before_anything_begins(tmp_path: Path,
 
 
 async def test_an_image_has_bundles_each_once_and_not_too_many(tmp_path: Path) -> None:
-    """None, the same twice, or more than fit on the path of an import are refused."""
+    """No bundle, a repeated bundle and more bundles than an import path may hold are refused."""
     async with PackagingService(tmp_path) as service:
         bundle = await kept(service, SUMS)
         for bundles in ([], [bundle, bundle], [f"{number:064}" for number in range(MAX_BUNDLES + 1)]):
@@ -199,7 +199,7 @@ async def test_an_image_has_bundles_each_once_and_not_too_many(tmp_path: Path) -
 async def test_bundles_that_hide_parts_of_each_other_are_refused(
     tmp_path: Path, first: dict[str, bytes], second: dict[str, bytes], path: str
 ) -> None:
-    """The refusal names the path and both bundles; so it is where one of them is in the base."""
+    """The refusal names the path and both bundles, even if one of them is in the base."""
     async with PackagingService(tmp_path) as service:
         one, two = await kept(service, first), await kept(service, second)
         base = await made(service, [one])
@@ -210,8 +210,8 @@ async def test_bundles_that_hide_parts_of_each_other_are_refused(
             assert (refusal.value.path, refusal.value.first, refusal.value.second) == (path, one, two)
 
 
-async def test_folders_that_are_no_package_can_be_shared(tmp_path: Path) -> None:
-    """Skills of two bundles, data, and namespaces of Python."""
+async def test_folders_that_are_not_packages_can_be_shared(tmp_path: Path) -> None:
+    """Skills, data and namespace packages of two bundles go together."""
     async with PackagingService(tmp_path) as service:
         one = await kept(service, {"skills/a/SKILL.md": b"a", "data/x": b"1", "space/one.py": b"x = 1\n"})
         two = await kept(service, {"skills/b/SKILL.md": b"b", "data/y": b"2", "space/two.py": b"y = 2\n"})
@@ -222,8 +222,8 @@ async def test_folders_that_are_no_package_can_be_shared(tmp_path: Path) -> None
         assert await run(image, "from space.one import x; from space.two import y; print(x, y)") == "1 2"
 
 
-async def test_an_image_that_lost_a_part_says_so_and_can_be_made_again(tmp_path: Path) -> None:
-    """A bundle that somebody removed by hand: damaged, not another image."""
+async def test_an_image_that_lost_a_bundle_is_damaged_and_can_be_made_again(tmp_path: Path) -> None:
+    """A bundle that was removed by hand makes the image damaged, not another image."""
     async with PackagingService(tmp_path) as service:
         bundle = await kept(service, SUMS)
         image = await made(service, [bundle])
@@ -238,7 +238,7 @@ async def test_an_image_that_lost_a_part_says_so_and_can_be_made_again(tmp_path:
 
 
 async def test_a_damaged_record_is_refused(tmp_path: Path) -> None:
-    """It is left as it is, and told."""
+    """The record stays as it is, and the error names the image."""
     async with PackagingService(tmp_path) as service:
         image = await made(service, [await kept(service, SUMS)])
         file = tmp_path / "images" / f"{image.id}.json"
@@ -252,8 +252,8 @@ async def test_a_damaged_record_is_refused(tmp_path: Path) -> None:
 # --- requirements ---------------------------------------------------------------------------------------------------
 
 
-async def test_requirements_are_refused_where_the_operator_allows_none(tmp_path: Path) -> None:
-    """By default; an empty file asks for nothing."""
+async def test_requirements_are_refused_unless_the_operator_allows_them(tmp_path: Path) -> None:
+    """Installs are off by default; an empty requirements file asks for nothing."""
     async with PackagingService(tmp_path) as service:
         needy = await kept(service, {"requirements.txt": b"greeting\n"})
         empty = await kept(service, {"requirements.txt": b"# nothing\n\n"})
@@ -265,8 +265,8 @@ async def test_requirements_are_refused_where_the_operator_allows_none(tmp_path:
         assert (await made(service, [empty])).packages == ()
 
 
-async def test_requirements_are_installed_once_for_all_images_that_ask_for_the_same(tmp_path: Path) -> None:
-    """With what they need themselves; the second image needs no pip, nor does the first after a restart."""
+async def test_equal_requirements_are_installed_once_for_all_images(tmp_path: Path) -> None:
+    """Dependencies are included; neither the second image nor a restart needs pip."""
     wheels = tmp_path / "wheels"
     wheel(wheels, "greeting", "1.0", "import words\nhello = words.hello\n", needs="words")
     wheel(wheels, "words", "2.0", "hello = 'hello'\n")
@@ -289,8 +289,8 @@ async def test_requirements_are_installed_once_for_all_images_that_ask_for_the_s
         assert await service.image(image.id) == image
 
 
-async def test_images_made_at_the_same_time_install_the_same_requirements_once(tmp_path: Path) -> None:
-    """The second waits for the first one's pip, and starts none."""
+async def test_concurrent_images_install_equal_requirements_once(tmp_path: Path) -> None:
+    """The second image waits for the first one's pip, and starts none."""
     wheels, log = tmp_path / "wheels", tmp_path / "pip.log"
     wheel(wheels, "greeting", "1.0", "")
     async with PackagingService(tmp_path / "kept", installs=installing(wheels, "--log", str(log))) as service:
@@ -304,7 +304,7 @@ async def test_images_made_at_the_same_time_install_the_same_requirements_once(t
 
 @pytest.mark.slow
 async def test_requirements_of_all_bundles_are_installed_together(tmp_path: Path) -> None:
-    """So that they fit: what two bundles need of one package in different versions is a failed job, not a surprise."""
+    """A conflict between two bundles' versions of one package is a failed job, not a surprise at run time."""
     wheels = tmp_path / "wheels"
     for version in ("1.0", "2.0"):
         wheel(wheels, "words", version, f"version = {version!r}\n")
@@ -322,8 +322,8 @@ async def test_requirements_of_all_bundles_are_installed_together(tmp_path: Path
 
 
 @pytest.mark.slow
-async def test_a_failed_install_is_a_failed_job_that_says_why_and_leaves_nothing(tmp_path: Path) -> None:
-    """The end of what pip said is its error; asked for again it is tried again, and then there is an image."""
+async def test_a_failed_install_is_a_failed_job_and_leaves_nothing(tmp_path: Path) -> None:
+    """The error holds the end of pip's output; a repeated request tries again and can succeed."""
     wheels = tmp_path / "wheels"
     wheels.mkdir()
     async with PackagingService(tmp_path / "kept", installs=installing(wheels)) as service:
@@ -345,8 +345,8 @@ async def test_a_failed_install_is_a_failed_job_that_says_why_and_leaves_nothing
         assert service.list_jobs() == ()
 
 
-async def test_a_package_that_has_to_be_built_is_not_installed(tmp_path: Path) -> None:
-    """Its code would run in the server, as the server."""
+async def test_a_package_that_must_be_built_is_not_installed(tmp_path: Path) -> None:
+    """The build code would run with the rights of the server."""
     wheels, mark = tmp_path / "wheels", tmp_path / "ran"
     wheels.mkdir()
     files = {
@@ -364,8 +364,8 @@ async def test_a_package_that_has_to_be_built_is_not_installed(tmp_path: Path) -
     assert not mark.exists()
 
 
-async def test_an_install_that_takes_too_long_is_ended(tmp_path: Path) -> None:
-    """An index that never answers: the job fails, and pip is gone."""
+async def test_an_install_beyond_its_time_limit_is_ended(tmp_path: Path) -> None:
+    """The index never answers: the job fails, and nothing of the install is left."""
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         index = f"http://127.0.0.1:{deaf.getsockname()[1]}/"
         installs = Installs(pip_args=("-i", index), timeout_s=0.01)
@@ -380,7 +380,7 @@ async def test_an_install_that_takes_too_long_is_ended(tmp_path: Path) -> None:
 
 
 async def test_closing_ends_the_jobs_and_pip(tmp_path: Path) -> None:
-    """Those under way and those in line; what they had written is gone, and they can be asked for again."""
+    """Active and queued jobs end, unfinished files are removed, and the next server does not know the jobs."""
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         index = f"http://127.0.0.1:{deaf.getsockname()[1]}/"
         deaf.setblocking(False)
@@ -402,8 +402,8 @@ async def test_closing_ends_the_jobs_and_pip(tmp_path: Path) -> None:
             await service.job(jobs[0].id)
 
 
-async def test_pip_gets_no_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it says cannot show what the server's environment holds."""
+async def test_pip_does_not_get_the_servers_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable such as PIP_FIND_LINKS has no effect."""
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "elsewhere"))
     wheel(tmp_path / "elsewhere", "greeting", "1.0", "")
     (tmp_path / "wheels").mkdir()
@@ -449,8 +449,8 @@ async def test_pip_gets_no_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         "naïve",
     ],
 )
-async def test_a_line_that_is_more_than_a_package_is_refused(tmp_path: Path, line: str) -> None:
-    """An option, an address or a path would let a bundle choose where the server installs from."""
+async def test_a_requirement_line_that_is_not_a_package_is_refused(tmp_path: Path, line: str) -> None:
+    """An option, an address or a path would let a bundle choose the source of packages."""
     async with PackagingService(tmp_path, installs=Installs()) as service:
         bundle = await kept(service, {"requirements.txt": f"fine==1.0\n{line}\n".encode()})
         with pytest.raises(InvalidValue, match="no options, addresses or paths") as refusal:
@@ -474,19 +474,19 @@ async def test_a_line_that_is_more_than_a_package_is_refused(tmp_path: Path, lin
     ],
 )  # fmt: skip
 def test_requirements_are_read_as_pip_reads_them(text: bytes, expected: tuple[str, ...]) -> None:
-    """Names, extras, versions, markers and hashes, over several lines; comments and spaces say nothing."""
+    """Names, extras, versions, markers and hashes may span several lines; comments and spaces are ignored."""
     assert parsed(text, "here") == expected
 
 
 @pytest.mark.parametrize("data", [b"\xff", b"#" * (257 * 1024)], ids=["latin-1", "too-large"])
-def test_a_file_that_cannot_be_read_is_refused(data: bytes) -> None:
-    """By its name."""
+def test_an_unreadable_requirements_file_is_refused(data: bytes) -> None:
+    """The error names the file."""
     with pytest.raises(InvalidValue, match="here"):
         parsed(data, "here")
 
 
 async def test_a_job_whose_image_cannot_be_written_fails(tmp_path: Path) -> None:
-    """What is wrong with the disk is told, and not taken for an image."""
+    """The job's error is the disk's error, without a path of the server; a repeated request succeeds."""
     async with PackagingService(tmp_path) as service:
         bundle = await kept(service, SUMS)
         (tmp_path / "images").rename(tmp_path / "away")

@@ -1,4 +1,4 @@
-"""What is loaded into one agent, when loading is called off: it is the same in memory, on record and on the disk."""
+"""Bundles that are loaded into one agent: memory, record and disk agree, even if loading is cancelled."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ramet.services.teams.loaded_bundles import AgentShelf
 
 
 class Images:
-    """Has each bundle that is asked for: of one module, of its name."""
+    """Packaging that has every requested bundle, with one module of its name."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         self._folder = folder
@@ -37,7 +37,7 @@ class Images:
 
 
 class Record:
-    """What is on record of a shelf, which takes as long as `go_on` says; `failing` is whether it can be written."""
+    """The record of a shelf: each write waits for `go_on`, and fails if `failing` is set."""
 
     def __init__(self, shelf: AgentShelf) -> None:
         self._shelf = shelf
@@ -55,7 +55,7 @@ class Record:
 
 
 async def a_shelf(folder: pathlib.Path) -> tuple[AgentShelf, Record]:
-    """One with the bundle "old" on it."""
+    """Return a shelf that holds the bundle "old"."""
     shelf = AgentShelf("agent-0", "", lambda: RunFolders(folder), Images(folder), PLAIN, ())
     await shelf.open()
     record = Record(shelf)
@@ -69,8 +69,10 @@ async def a_shelf(folder: pathlib.Path) -> tuple[AgentShelf, Record]:
 
 @pytest.mark.parametrize("how", ["called off", "failed"])
 @pytest.mark.parametrize("what", ["load", "unload"])
-async def test_what_is_loaded_is_on_record(tmp_path: pathlib.Path, what: str, how: str) -> None:
-    """Else a bundle could be deleted that a later server takes its agent up with."""
+async def test_a_cancelled_or_failed_change_leaves_the_recorded_bundles(
+    tmp_path: pathlib.Path, what: str, how: str
+) -> None:
+    """Otherwise a bundle could be deleted that a later server needs to resume the agent."""
     shelf, record = await a_shelf(tmp_path)
     changing = asyncio.create_task(shelf.load("new", lambda _: None) if what == "load" else shelf.unload("old"))
     await record.begun.wait()
@@ -87,8 +89,8 @@ async def test_what_is_loaded_is_on_record(tmp_path: pathlib.Path, what: str, ho
     await shelf.close()
 
 
-async def test_a_bundle_that_is_deleted_elsewhere_while_it_is_loaded_is_not_loaded(tmp_path: pathlib.Path) -> None:
-    """It was not on record yet when the other kernel looked: what is on the shelf is as before."""
+async def test_a_bundle_deleted_by_another_kernel_is_not_loaded(tmp_path: pathlib.Path) -> None:
+    """The other kernel did not see the bundle on record yet; the shelf stays as it was."""
     images = Images(tmp_path)
     shelf = AgentShelf("agent-0", "", lambda: RunFolders(tmp_path), images, PLAIN, ())
     await shelf.open()

@@ -1,4 +1,4 @@
-"""Images in a container registry: one layer more than their base, the same bytes for the same image, seen by skopeo."""
+"""Images in a container registry: one layer more than their base, and equal bytes for equal images."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ BASE = {"bin/tool": b"#!/bin/sh\n"}
 
 
 async def image_of(folder: Path, files: dict[str, bytes]) -> Image:
-    """An image of one bundle."""
+    """Return an image of one bundle."""
     async with PackagingService(folder) as service:
         bundle = await service.upload(tar(files, mode=0o755))
         job = await service.finished((await service.create_image("", [bundle.id])).id)
         return await service.image(job.image)
 
 
-def listed(layer: bytes) -> dict[str, tarfile.TarInfo]:
-    """What a packed layer holds."""
+def entries_of(layer: bytes) -> dict[str, tarfile.TarInfo]:
+    """Return the entries of a packed layer by name."""
     with tarfile.open(fileobj=io.BytesIO(layer), mode="r:gz") as archive:
         return {entry.name: entry for entry in archive}
 
@@ -55,8 +55,8 @@ def listed(layer: bytes) -> dict[str, tarfile.TarInfo]:
 # --- without a network ----------------------------------------------------------------------------------------------
 
 
-async def test_the_same_image_is_the_same_layer(tmp_path: Path) -> None:
-    """Whatever the times and the order on the disk are; owners and times are zero, names are sorted."""
+async def test_equal_images_have_equal_layers(tmp_path: Path) -> None:
+    """Times and order on the disk make no difference: owners and times are zero, and names are sorted."""
     one, two = await image_of(tmp_path / "1", FILES), await image_of(tmp_path / "2", dict(reversed(FILES.items())))
     for path in two.folders[0].rglob("*"):
         os.utime(path, (1_700_000_000, 1_700_000_000))
@@ -71,7 +71,7 @@ async def test_the_same_image_is_the_same_layer(tmp_path: Path) -> None:
     data = outs[0].getvalue()
     assert (layers[0].digest, layers[0].size) == (digest_of(data), len(data))
     assert layers[0].diff_id == digest_of(gzip.decompress(data))
-    entries = listed(data)
+    entries = entries_of(data)
     assert {(each.uid, each.gid, each.mtime, each.uname) for each in entries.values()} == {(0, 0, 0, "")}
     assert [*entries] == sorted(entries)
     top = f"opt/ramet/bundles/{one.folders[0].name}"
@@ -80,8 +80,8 @@ async def test_the_same_image_is_the_same_layer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["oci", "docker"])
-def test_a_layer_is_appended_in_the_language_of_its_base(kind: str) -> None:
-    """What is not ours in a config and a manifest stays as it is."""
+def test_a_layer_is_appended_in_the_format_of_its_base(kind: str) -> None:
+    """Unknown parts of a config and a manifest stay unchanged."""
     inner: dict[str, Any] = {
         "os": "linux", "extra": [1], "config": {"Env": ["A=1", "PYTHONPATH=/old"], "Labels": {"a": "b"}},
         "rootfs": {"type": "layers", "diff_ids": ["sha256:0"]}, "history": [{"created_by": "x"}],
@@ -107,8 +107,8 @@ def test_a_layer_is_appended_in_the_language_of_its_base(kind: str) -> None:
 @pytest.mark.parametrize(
     "body", [b"", b"[]", b"{}", b'{"config": 5}', b'{"config": {"digest": "x"}, "layers": []}', b"\xff", DEEP]
 )  # fmt: skip
-def test_what_is_no_manifest_is_refused(body: bytes) -> None:
-    """As is one of another kind."""
+def test_an_invalid_manifest_is_refused(body: bytes) -> None:
+    """A manifest of an unknown media type is refused too."""
     with pytest.raises(InvalidValue):
         read_manifest(body, TYPES["oci"]["manifest"])
     with pytest.raises(InvalidValue):
@@ -118,7 +118,7 @@ def test_what_is_no_manifest_is_refused(body: bytes) -> None:
 
 
 def test_an_index_leads_to_the_manifest_of_a_platform() -> None:
-    """One that is not there is refused with those that are."""
+    """An unknown platform is refused with the known ones."""
     index = json.dumps({
         "manifests": [
             {"mediaType": "m", "digest": f"sha256:{name}", "size": 1, "platform": {"os": "linux", "architecture": name}}
@@ -140,22 +140,22 @@ def test_an_index_leads_to_the_manifest_of_a_platform() -> None:
     ],
 )
 def test_a_reference_is_a_repository_and_a_tag_or_digest(text: str, expected: ImageReference) -> None:
-    """Without a tag it is the latest."""
+    """A reference without a tag means "latest"."""
     assert reference(text) == expected
 
 
 @pytest.mark.parametrize(
     "text", ["", ":", "a:", "a@", "A", "a/../b", "/a", "a/", "a b", "a:b/c", "a@sha256:0", "a?x=1", "a:b?c", LONG]
 )  # fmt: skip
-def test_what_is_no_reference_is_refused(text: str) -> None:
-    """Above all what would be another path of the registry."""
+def test_an_invalid_reference_is_refused(text: str) -> None:
+    """Above all, a reference must not become another path of the registry."""
     with pytest.raises(InvalidValue):
         reference(text)
 
 
 @pytest.mark.parametrize("url", ["", "registry", "ftp://x", "http://x/path", "http://registry.example.org"])
-def test_a_password_goes_only_where_it_is_safe(url: str) -> None:
-    """To https, or to this machine; and what is no address is refused."""
+def test_a_password_is_sent_only_over_https_or_to_this_machine(url: str) -> None:
+    """An invalid address is refused too."""
     with pytest.raises(InvalidValue):
         Registry(url, login=Login(USER, PASSWORD))
 
@@ -164,8 +164,8 @@ def test_a_password_goes_only_where_it_is_safe(url: str) -> None:
 
 
 @needs_registry
-async def test_an_image_is_pushed_on_top_of_a_base_and_pulled_by_others(tmp_path: Path) -> None:
-    """skopeo, which checks every digest, copies it out of the registry: the base's layer and ours, and its config."""
+async def test_a_pushed_image_can_be_pulled_by_other_tools(tmp_path: Path) -> None:
+    """skopeo checks every digest and copies the layers of the base, our layer and the config."""
     image = await image_of(tmp_path / "kept", FILES)
     async with registry(tmp_path) as host:
         base = layout(tmp_path / "base", BASE)
@@ -186,14 +186,14 @@ async def test_an_image_is_pushed_on_top_of_a_base_and_pulled_by_others(tmp_path
     place = f"/opt/ramet/bundles/{image.folders[0].name}"
     assert config["config"]["Env"] == ["PATH=/usr/bin", f"PYTHONPATH={place}"]
     assert config["config"]["Labels"] == {"kept": "yes", LABEL: image.id}
-    layers = [listed((blobs / each.digest.removeprefix("sha256:")).read_bytes()) for each in pulled.layers]
+    layers = [entries_of((blobs / each.digest.removeprefix("sha256:")).read_bytes()) for each in pulled.layers]
     assert [*layers[0]] == ["bin/tool"]
     assert f"{place.lstrip('/')}/tools/sums.py" in layers[1]
 
 
 @needs_registry
 async def test_an_image_can_be_the_base_of_another(tmp_path: Path) -> None:
-    """Three layers, and what is imported first is what came last."""
+    """The result has three layers, and the newest bundle is imported first."""
     one = await image_of(tmp_path / "1", FILES)
     two = await image_of(tmp_path / "2", {"more.py": b"x = 1\n"})
     async with registry(tmp_path) as host, Registry(f"http://{host}") as there:
@@ -210,8 +210,8 @@ async def test_an_image_can_be_the_base_of_another(tmp_path: Path) -> None:
 
 
 @needs_registry
-async def test_a_registry_with_a_password_is_opened_with_it(tmp_path: Path) -> None:
-    """Without it, or with a wrong one, the refusal says so and nothing is pushed."""
+async def test_a_registry_with_a_password_needs_it(tmp_path: Path) -> None:
+    """Without the password, or with a wrong one, the refusal has status 401 and nothing is pushed."""
     image = await image_of(tmp_path / "kept", FILES)
     async with registry(tmp_path, password=True) as host:
         base, user = layout(tmp_path / "base", BASE), f"--dest-creds={USER}:{PASSWORD}"
@@ -229,8 +229,8 @@ async def test_a_registry_with_a_password_is_opened_with_it(tmp_path: Path) -> N
 
 
 @needs_registry
-async def test_a_registry_with_tokens_is_opened_with_one_for_each_repository(tmp_path: Path) -> None:
-    """The token server gets the password, the registry never; to mount a layer, a token for both repositories."""
+async def test_a_registry_with_tokens_gets_a_token_for_each_repository(tmp_path: Path) -> None:
+    """Only the token server gets the password; mounting a layer needs a token for both repositories."""
     image = await image_of(tmp_path / "kept", FILES)
     tokens = TokenServer(tmp_path)
     async with serve(tokens.answer) as tokens.realm, registry(tmp_path, tokens=tokens) as host:
@@ -249,8 +249,8 @@ async def test_a_registry_with_tokens_is_opened_with_one_for_each_repository(tmp
 
 
 @needs_registry
-async def test_an_identity_token_is_exchanged_and_nobody_may_pull(tmp_path: Path) -> None:
-    """As a registry of Docker's kind has it: the token server alone hears who one is."""
+async def test_an_identity_token_is_exchanged_for_an_access_token(tmp_path: Path) -> None:
+    """Without a login, pulling works if the token server allows it, and pushing does not."""
     tokens = TokenServer(tmp_path)
     async with serve(tokens.answer) as tokens.realm, registry(tmp_path, tokens=tokens) as host:
         base, user = layout(tmp_path / "base", BASE), f"--dest-creds={USER}:{PASSWORD}"
@@ -278,7 +278,7 @@ async def test_an_identity_token_is_exchanged_and_nobody_may_pull(tmp_path: Path
 
 @needs_registry
 async def test_a_blob_that_cannot_be_mounted_is_copied(tmp_path: Path) -> None:
-    """In pieces, and whole on the other side; one that is not there is said."""
+    """The blob is sent in pieces and arrives whole; a missing blob raises RegistryFailed."""
     content = os.urandom(1_000_000)
     blob = Descriptor("", digest_of(content), len(content))
     missing = Descriptor("", digest_of(b"missing"), 7)
@@ -298,8 +298,8 @@ async def test_a_blob_that_cannot_be_mounted_is_copied(tmp_path: Path) -> None:
 
 
 @needs_registry
-async def test_a_base_in_docker_s_own_form_stays_in_it(tmp_path: Path) -> None:
-    """Its manifest and what is appended have Docker's types, which skopeo reads."""
+async def test_a_base_in_dockers_format_keeps_it(tmp_path: Path) -> None:
+    """The manifest and the new layer have Docker's media types, which skopeo reads."""
     image = await image_of(tmp_path / "kept", FILES)
     async with registry(tmp_path) as host, Registry(f"http://{host}") as there:
         base, target = layout(tmp_path / "base", BASE), f"docker://{host}/base:1"
@@ -315,8 +315,8 @@ async def test_a_base_in_docker_s_own_form_stays_in_it(tmp_path: Path) -> None:
 
 
 @needs_registry
-async def test_what_a_registry_lacks_or_refuses_is_said(tmp_path: Path) -> None:
-    """An unknown base, a blob that is another than its name says, a digest as the name to push to."""
+async def test_errors_of_a_registry_are_reported(tmp_path: Path) -> None:
+    """An unknown base, a blob with a wrong digest, a digest as the target name, and a stopped registry raise errors."""
     image = await image_of(tmp_path / "kept", FILES)
 
     async def other() -> AsyncIterator[bytes]:
@@ -342,7 +342,7 @@ BLOB = Descriptor("", digest_of(b"a blob"), 6)
 
 
 def lying(status: int, body: dict[str, Any], **headers: str) -> Handler:
-    """A registry that answers everything so, but that it has no blob."""
+    """A handler that answers every request in the same way, and has no blob."""
 
     async def answer(request: Received, answer: Answer) -> None:
         if request.method == "HEAD":
@@ -353,8 +353,8 @@ def lying(status: int, body: dict[str, Any], **headers: str) -> Handler:
     return answer
 
 
-async def test_an_upload_goes_nowhere_but_to_the_registry() -> None:
-    """Whatever address it gives for it: the password would go along."""
+async def test_an_upload_goes_only_to_the_registry() -> None:
+    """An address elsewhere is refused, since the password would be sent there."""
     async with serve(lying(202, {}, location="https://elsewhere.example.org/upload")) as url, Registry(url) as there:
         with pytest.raises(RegistryFailed, match=r"it leads to elsewhere\.example\.org"):
             await there.push_blob("base", BLOB, lambda: there.pieces("other", BLOB))
@@ -364,8 +364,8 @@ async def test_an_upload_goes_nowhere_but_to_the_registry() -> None:
 @pytest.mark.parametrize(
     "realm", ["http://tokens.example.org/token", "ftp://127.0.0.1/token", "/token", "", "http://u:p@x.example.org?a=b"]
 )
-async def test_tokens_come_unencrypted_from_nowhere_but_the_registry_s_own_host(login: Login, realm: str) -> None:
-    """Whatever it says: the password would go along."""
+async def test_unencrypted_tokens_come_only_from_the_registrys_own_host(login: Login, realm: str) -> None:
+    """Another address is refused, since the password would be sent there."""
     challenge = f'Bearer realm="{realm}",service="here"'
     async with serve(lying(401, {}, www_authenticate=challenge)) as url, Registry(url, login=login) as there:
         with pytest.raises(RegistryFailed, match="tokens come unencrypted") as refusal:
@@ -374,8 +374,8 @@ async def test_tokens_come_unencrypted_from_nowhere_but_the_registry_s_own_host(
     assert "u:p" not in str(refusal.value)
 
 
-async def test_a_registry_that_refuses_a_token_is_not_asked_for_ever() -> None:
-    """A second refusal is the answer."""
+async def test_a_registry_that_refuses_its_own_token_is_not_asked_again() -> None:
+    """The second refusal is the result."""
     asked = list[str]()
 
     async def answer(request: Received, answer: Answer) -> None:
@@ -393,8 +393,8 @@ async def test_a_registry_that_refuses_a_token_is_not_asked_for_ever() -> None:
     assert asked == ["/v2/base/manifests/latest", "/token", "/v2/base/manifests/latest"]
 
 
-async def test_an_index_leads_to_no_other_index() -> None:
-    """So no registry can lead on for ever."""
+async def test_an_index_cannot_lead_to_another_index() -> None:
+    """Otherwise a registry could lead on endlessly."""
     kind = TYPES["oci"]["index"]
     inner: dict[str, Any] = {"manifests": []}
     named = {"mediaType": kind, "digest": digest_of(json.dumps(inner).encode()), "size": 1}
@@ -410,8 +410,8 @@ async def test_an_index_leads_to_no_other_index() -> None:
             await there.manifest(reference("base"), "linux/riscv64")
 
 
-async def test_what_a_registry_sends_is_checked_against_its_digest() -> None:
-    """A manifest and a config of another digest, and one that is too large, are refused."""
+async def test_content_of_a_registry_is_checked_against_its_digest() -> None:
+    """A manifest or config with another digest, and one that is too large, are refused."""
     async with serve(lying(200, {"x": "y"})) as url, Registry(url) as there:
         with pytest.raises(RegistryFailed, match="another digest"):
             await there.manifest(reference(f"base@{BLOB.digest}"))

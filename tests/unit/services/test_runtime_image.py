@@ -1,4 +1,4 @@
-"""Images that pods start from: whole without anything that is installed, found again, refused for another Python."""
+"""Runtime images of pods: complete without installed packages, found again, and refused for another Python."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ IMPORTS = "import sys; sys.path.insert(0, sys.argv[1]); from importlib import im
 
 
 def alone(code: str, *args: str | Path, options: tuple[str, ...] = ()) -> str:
-    """What an interpreter prints that sees nothing which is installed here."""
+    """Return the output of an interpreter that sees no installed package."""
     argv = [sys.executable, "-I", "-S", "-B", *options, "-c", code, *map(str, args)]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stderr
@@ -56,7 +56,7 @@ def alone(code: str, *args: str | Path, options: tuple[str, ...] = ()) -> str:
 
 
 async def base_in(host: str, folder: Path, files: dict[str, bytes] = BASE, **options: Any) -> None:
-    """Push a base, of the name "base:1"."""
+    """Push a base image of the name "base:1"."""
     made = layout(folder, files, **options)
     await skopeo("copy", "--dest-tls-verify=false", f"oci:{made}:base", f"docker://{host}/base:1")
 
@@ -65,8 +65,8 @@ async def base_in(host: str, folder: Path, files: dict[str, bytes] = BASE, **opt
 
 
 @pytest.mark.parametrize("kind", ["bare", "llm"])
-def test_what_guests_import_is_all_there(tmp_path: Path, kind: Kind) -> None:
-    """Where nothing else is installed; of ramet all, of this machine nothing."""
+def test_a_runtime_image_holds_all_that_guests_import(tmp_path: Path, kind: Kind) -> None:
+    """The imports work without installed packages; all of ramet is there, and no file of this machine."""
     files = runtime_files(kind)
     for place, file in files.items():
         (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
@@ -87,8 +87,8 @@ def test_what_guests_import_is_all_there(tmp_path: Path, kind: Kind) -> None:
     assert any("LICEN" in each.name.upper() for each in files)
 
 
-def test_what_is_in_it_has_one_digest(tmp_path: Path) -> None:
-    """Of the kind, of every path, and of every byte."""
+def test_the_digest_depends_on_kind_paths_and_bytes(tmp_path: Path) -> None:
+    """Any difference gives another digest."""
     one, two = tmp_path / "one.py", tmp_path / "two.py"
     one.write_bytes(b"1")
     two.write_bytes(b"2")
@@ -106,8 +106,8 @@ def test_what_is_in_it_has_one_digest(tmp_path: Path) -> None:
     assert content_digest("bare", {place: one}) in found
 
 
-def test_what_cannot_be_packed_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A distribution that is not there, that has no list of its files, or whose sources are elsewhere."""
+def test_an_incomplete_distribution_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A missing or editable distribution and one without a list of its files cannot be packed."""
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setitem(ROOTS, "bare", ("loose[more]",))
     info = tmp_path / "loose-1.dist-info"
@@ -133,8 +133,8 @@ def test_what_cannot_be_packed_is_refused_by_name(tmp_path: Path, monkeypatch: p
         runtime_files("bare")
 
 
-async def test_bytecode_is_the_same_each_time_and_is_used_as_it_is(tmp_path: Path) -> None:
-    """Python asks neither for its source's time nor for its content; what is no Python is passed over."""
+async def test_bytecode_is_reproducible_and_used_without_checks(tmp_path: Path) -> None:
+    """Python checks neither time nor content of the source; files that do not compile are skipped."""
     lib = tmp_path / "lib"
     lib.mkdir()
     texts = {"one": "def f(a: int = 1) -> int:\n    return a\nX = 'then'\n", "two": "Y = {'x', 'y'}", "bad": "def ("}
@@ -164,7 +164,7 @@ async def test_bytecode_is_the_same_each_time_and_is_used_as_it_is(tmp_path: Pat
 
 @needs_registry
 async def test_a_runtime_image_is_pushed_once_and_bundles_go_on_top(tmp_path: Path) -> None:
-    """Its layer is whole for a Python that has nothing else; what a base has stays; nothing is sent a second time."""
+    """The layer is complete for a bare Python, the base's settings stay, and nothing is sent twice."""
     told = list[Progress]()
     async with registry(tmp_path) as host, Registry(f"http://{host}") as there:
         await base_in(host, tmp_path / "base", env=("PATH=/usr/local/bin", f"PYTHON_VERSION={PYTHON}.99"))
@@ -212,18 +212,18 @@ async def test_a_runtime_image_is_pushed_once_and_bundles_go_on_top(tmp_path: Pa
 
 
 def images_in(host: str, folder: Path, told: list[Progress]) -> PodImages:
-    """Those of pods in a registry, on "base:1", whoever asks: nobody is anybody there."""
+    """Return the pod images of a registry on "base:1", without a login."""
     return PodImages(partial(opened, host, "base:1", environ={"HOME": str(folder)}), "bare", on_progress=told.append)
 
 
 async def made(service: PackagingService, *bundles: str) -> Job:
-    """An image of these, or why there is none."""
+    """Make an image of these bundles and return its finished job."""
     return await service.finished((await service.create_image("", bundles)).id)
 
 
 @needs_registry
-async def test_pods_have_an_image_with_their_mounts_pushed_when_it_was_made(tmp_path: Path) -> None:
-    """Once, however many ask. It is found by the folders that a run may see, all of them and no others."""
+async def test_an_image_of_pods_is_pushed_when_it_is_made(tmp_path: Path) -> None:
+    """The push happens once. The image is found by exactly the folders that a run may see."""
     told = list[Progress]()
     async with registry(tmp_path) as host:
         images = images_in(host, tmp_path, told)
@@ -266,7 +266,7 @@ async def test_pods_have_an_image_with_their_mounts_pushed_when_it_was_made(tmp_
 
 @needs_registry
 async def test_an_image_that_cannot_be_pushed_is_a_failed_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the registry's words; nothing can be spawned from it, and the same request is done once it can be pushed.
+    """The job's error is the registry's; no agent can use the image, and a repeated request can succeed.
 
     It is packed where its bundles are: /tmp may have no room for it.
     """
@@ -292,10 +292,10 @@ async def test_an_image_that_cannot_be_pushed_is_a_failed_job(tmp_path: Path, mo
 
 
 @needs_registry
-async def test_an_image_that_its_registry_has_lost_is_pushed_again(
+async def test_an_image_that_its_registry_lost_is_pushed_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Once for all who ask, however little of it is lost, with what it is on top of; one that is there is not."""
+    """One push serves all requests and restores missing layers and bases; a complete image is not pushed."""
     told = list[Progress]()
     async with registry(tmp_path) as host:
         images = images_in(host, tmp_path, told)
@@ -352,7 +352,7 @@ async def test_an_image_that_its_registry_has_lost_is_pushed_again(
 async def test_a_base_with_another_python_is_refused(
     tmp_path: Path, files: dict[str, bytes], env: tuple[str, ...], said: str
 ) -> None:
-    """Both versions are named, and nothing is pushed."""
+    """The error names both versions, and nothing is pushed."""
     async with registry(tmp_path) as host, Registry(f"http://{host}") as there:
         await base_in(host, tmp_path / "base", {"x": b"", **files}, env=env)
         with pytest.raises(InvalidValue) as refusal:
@@ -366,7 +366,7 @@ async def test_a_base_with_another_python_is_refused(
 
 @needs_registry
 async def test_a_base_for_another_machine_is_refused(tmp_path: Path) -> None:
-    """As is a place with a tag, since the tag is the content's; and a base that is not there."""
+    """A target with a tag is refused, since the tag is made of the content; a missing base is refused too."""
     async with registry(tmp_path) as host, Registry(f"http://{host}") as there:
         await base_in(host, tmp_path / "base", architecture="s390x")
         with pytest.raises(InvalidValue, match=f"linux/s390x.*{here()}"):
@@ -379,7 +379,7 @@ async def test_a_base_for_another_machine_is_refused(tmp_path: Path) -> None:
 
 @needs_registry
 async def test_a_base_may_be_in_another_registry(tmp_path: Path) -> None:
-    """Its layers are copied; each registry is opened with its own login, as Docker's file has it."""
+    """The base's layers are copied; each registry gets its own login from Docker's file."""
     for each in ("one", "two", ".docker"):
         (tmp_path / each).mkdir()
     environ = {"HOME": str(tmp_path)}
@@ -417,19 +417,19 @@ async def test_a_base_may_be_in_another_registry(tmp_path: Path) -> None:
     ],
 )
 def test_a_base_may_name_its_registry(name: str, expected: tuple[str, str]) -> None:
-    """As everywhere else: what has a dot or a port in front of a slash is a host."""
+    """A first part with a dot or a port is a host, as in other tools."""
     assert split(name) == expected
 
 
 def test_a_registry_may_be_named_by_its_host() -> None:
-    """It is https then, but on this machine."""
+    """The address is https, except on this machine."""
     assert [url_of(each) for each in ("r.example.org:5000", "localhost:1", "127.0.0.1", "http://r:5")] == [
         "https://r.example.org:5000", "http://localhost:1", "http://127.0.0.1", "http://r:5",
     ]  # fmt: skip
 
 
-async def test_a_password_has_a_name() -> None:
-    """And neither goes unencrypted over a network."""
+async def test_a_password_needs_a_username_and_https() -> None:
+    """Neither is sent unencrypted over a network."""
     with pytest.raises(InvalidValue, match="username"):
         async with open_registry("registry.example.org", password="x"):
             pass

@@ -1,4 +1,4 @@
-"""Bundles and images of several kernels on one PostgreSQL: what is on record there is what there is for each."""
+"""Bundles and images of several kernels on one PostgreSQL: the records decide what each kernel has."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LARGE = {"noise.bin": random.Random(1).randbytes(3_500_000), "more/noise.py": b"
 
 
 class Kernels:
-    """Packaging of kernels on one schema, each with a folder of its own."""
+    """Packaging of several kernels on one schema, each with a folder of its own."""
 
     def __init__(self, server: Server, schema: str, folder: Path, stack: contextlib.AsyncExitStack) -> None:
         self.folder = folder
@@ -47,41 +47,41 @@ class Kernels:
     async def begin(
         self, name: str, store: Callable[..., PostgresStore] = PostgresStore, **options: Any
     ) -> PackagingService:
-        """One of that name."""
+        """Start the packaging of a kernel of that name."""
         self.stores[name] = store(self._server.dsn, schema=self._schema, kernel=name)
         await self._stack.enter_async_context(opened(self.stores[name]))
         service = PackagingService(self.folder / name, store=self.stores[name], **options)
         return await self._stack.enter_async_context(service)
 
     async def left(self, name: str) -> list[str]:
-        """The keys of all pieces of archives, and of what says whose they are."""
+        """Return the keys of all pieces of archives and of drafts."""
         return [each.key for kind in (PART, DRAFT) for each in await self.stores[name].list(kind)]
 
 
 @pytest.fixture
 async def kernels(postgres: Server, schema: str, tmp_path: Path) -> AsyncIterator[Kernels]:
-    """None at first."""
+    """No kernel at first."""
     async with contextlib.AsyncExitStack() as stack:
         yield Kernels(postgres, schema, tmp_path, stack)
 
 
 @contextlib.contextmanager
 def deaf_index() -> Iterator[Installs]:
-    """An index of packages that never answers: pip waits for it."""
+    """A package index that never answers, so that pip waits."""
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         yield Installs(pip_args=("-i", f"http://127.0.0.1:{deaf.getsockname()[1]}/"))
 
 
 def tree(folder: Path) -> dict[str, bytes]:
-    """What lies in a folder."""
+    """Return the files of a folder with their bytes."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 # --- what one has, all have ------------------------------------------------------------------------------------------
 
 
-async def test_what_is_uploaded_to_one_is_an_image_at_all(kernels: Kernels) -> None:
-    """Bytes, modes, and what it says of itself; also once the kernel is gone that it was uploaded to."""
+async def test_a_bundle_uploaded_to_one_kernel_is_usable_at_all(kernels: Kernels) -> None:
+    """Bytes, modes and info are equal, even after the first kernel has stopped."""
     one, two = [await kernels.begin(name) for name in ("one", "two")]
     script = tar({"run.sh": b"#!/bin/sh\n"}, mode=0o755)
     uploaded = [await one.upload(tar(SUMS)), await one.upload(tar(LARGE, packed=True)), await two.upload(script)]
@@ -108,8 +108,8 @@ async def test_what_is_uploaded_to_one_is_an_image_at_all(kernels: Kernels) -> N
 
 
 @pytest.mark.slow
-async def test_what_an_image_needs_is_installed_at_each_kernel_as_it_allows_that(kernels: Kernels) -> None:
-    """Once, from where its operator says; one that installs nothing refuses the image, and says so."""
+async def test_each_kernel_installs_requirements_by_its_own_settings(kernels: Kernels) -> None:
+    """Each installs once from its operator's source; a kernel without installs refuses the image."""
     wheel(kernels.folder / "wheels", "greeting", "1.0", "hello = 'hello'\n")
     installs = installing(kernels.folder / "wheels")
     one, two = [await kernels.begin(name, installs=installs) for name in ("one", "two")]
@@ -130,8 +130,8 @@ async def test_what_an_image_needs_is_installed_at_each_kernel_as_it_allows_that
             await four.image(image.id)
 
 
-async def test_the_same_files_uploaded_everywhere_at_once_are_kept_once(kernels: Kernels) -> None:
-    """Under the same id, and the image is made once for whoever asks."""
+async def test_concurrent_uploads_to_several_kernels_are_stored_once(kernels: Kernels) -> None:
+    """The bundle has one id, and its image is made once."""
     three = [await kernels.begin(name) for name in ("one", "two", "three")]
 
     infos = await asyncio.gather(*(each.upload(tar(LARGE, mtime=at)) for at, each in enumerate(three * 2)))
@@ -148,8 +148,8 @@ async def test_the_same_files_uploaded_everywhere_at_once_are_kept_once(kernels:
     assert len(parts) == len({key.partition("/")[2] for key in parts}) == 4, "of one upload, and no draft"
 
 
-async def test_all_kernels_together_keep_no_more_than_one_may(kernels: Kernels) -> None:
-    """What one refuses is nowhere, and there is room again when another one deletes something."""
+async def test_all_kernels_together_share_one_limit_of_kept_bytes(kernels: Kernels) -> None:
+    """A refused bundle leaves nothing, and a deletion by another kernel makes room."""
     limits = BundleLimits(kept=4_000)
     one, two = [await kernels.begin(name, limits=limits) for name in ("one", "two")]
     first = await one.upload(tar({"one.py": b"#" * 600}))
@@ -161,8 +161,8 @@ async def test_all_kernels_together_keep_no_more_than_one_may(kernels: Kernels) 
     assert (await two.upload(tar({"two.py": b"#" * 600}))).size == 600
 
 
-async def test_files_without_content_count_for_all_kernels_together(kernels: Kernels) -> None:
-    """Each costs its name and an entry, at whichever kernel it was uploaded."""
+async def test_files_without_content_count_for_all_kernels(kernels: Kernels) -> None:
+    """Each file counts with its name and an entry, at whichever kernel it was uploaded."""
     limits = BundleLimits(kept=64 * 1024)
     one, two = [await kernels.begin(name, limits=limits) for name in ("one", "two")]
     await one.upload(tar({f"a{number}": b"" for number in range(40)}))
@@ -171,8 +171,8 @@ async def test_files_without_content_count_for_all_kernels_together(kernels: Ker
         await two.upload(tar({f"b{number}": b"" for number in range(40)}))
 
 
-async def test_a_cache_that_is_full_lets_go_of_what_was_deleted_elsewhere(kernels: Kernels) -> None:
-    """A kernel that goes on for long has room for what comes."""
+async def test_a_full_cache_drops_bundles_deleted_by_other_kernels(kernels: Kernels) -> None:
+    """A kernel that runs for long has room for new bundles."""
     limits = BundleLimits(kept=4_000)
     one, two = [await kernels.begin(name, limits=limits) for name in ("one", "two")]
     old = await one.upload(tar({"old.py": b"#" * 600}))
@@ -187,8 +187,8 @@ async def test_a_cache_that_is_full_lets_go_of_what_was_deleted_elsewhere(kernel
 # --- what is deleted is deleted everywhere ---------------------------------------------------------------------------
 
 
-async def test_what_is_deleted_at_one_is_unknown_at_all(kernels: Kernels) -> None:
-    """Though another one still has it in its folder; uploaded again it is there again."""
+async def test_a_deletion_by_one_kernel_holds_for_all(kernels: Kernels) -> None:
+    """The bundle is unknown even if another kernel still has its folder; a new upload restores it."""
     one, two = [await kernels.begin(name) for name in ("one", "two")]
     bundle = await one.upload(tar(SUMS))
     image = await made(one, [bundle.id])
@@ -221,8 +221,8 @@ async def test_what_is_deleted_at_one_is_unknown_at_all(kernels: Kernels) -> Non
     assert await run(await one.image(image.id), "import tools.sums; print(1)") == "1"
 
 
-async def test_what_is_needed_elsewhere_stays(kernels: Kernels) -> None:
-    """While that is looked at nobody begins to use it; afterwards it is there as before."""
+async def test_an_image_that_another_kernel_uses_is_not_deleted(kernels: Kernels) -> None:
+    """No kernel can begin to use the image during the check; afterwards it is usable as before."""
     one, two = [await kernels.begin(name) for name in ("one", "two")]
     bundle = await one.upload(tar(SUMS))
     image = await made(one, [bundle.id])
@@ -241,10 +241,10 @@ async def test_what_is_needed_elsewhere_stays(kernels: Kernels) -> None:
     assert (await one.image(image.id)).bundles == (bundle.id,)
 
 
-async def test_an_agent_that_is_born_while_its_image_is_deleted_elsewhere_is_not(
+async def test_a_spawn_fails_if_its_image_is_deleted_meanwhile(
     kernels: Kernels, postgres: Server, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was not on record yet when the other kernel looked; nothing of it is left."""
+    """The agent was not on record when the other kernel checked; nothing of it is left."""
     one = await kernels.begin("one")
     image = await made(one, [(await one.upload(tar(SUMS))).id])
     rows = TeamTables(kernels.stores["one"])
@@ -270,8 +270,8 @@ async def test_an_agent_that_is_born_while_its_image_is_deleted_elsewhere_is_not
         assert await site.free(team) == 3
 
 
-async def test_a_kernel_that_is_lost_while_it_deletes_has_deleted_nothing(kernels: Kernels) -> None:
-    """Its word that something goes counts no more."""
+async def test_a_kernel_that_is_lost_during_a_deletion_deletes_nothing(kernels: Kernels) -> None:
+    """Its mark on the image no longer counts."""
     one, two = [await kernels.begin(name) for name in ("one", "two")]
     bundle = await one.upload(tar(SUMS))
     image = await made(one, [bundle.id])
@@ -290,8 +290,8 @@ async def test_a_kernel_that_is_lost_while_it_deletes_has_deleted_nothing(kernel
 # --- jobs, and kernels that are lost ---------------------------------------------------------------------------------
 
 
-async def test_a_job_is_asked_about_anywhere_and_has_failed_when_its_kernel_is_lost(kernels: Kernels) -> None:
-    """Nothing of it can be used; whoever asks for the image again gets it from a kernel that lives."""
+async def test_a_job_is_known_everywhere_and_fails_with_its_kernel(kernels: Kernels) -> None:
+    """Nothing of the failed job can be used; a repeated request is done by a live kernel."""
     wheel(kernels.folder / "wheels", "greeting", "1.0", "")
     with deaf_index() as installs:
         one = await kernels.begin("one", installs=installs)
@@ -322,8 +322,8 @@ async def test_a_job_is_asked_about_anywhere_and_has_failed_when_its_kernel_is_l
     assert (await made(two, [bundle.id])).id == job.id
 
 
-async def test_a_failed_job_says_why_at_every_kernel(kernels: Kernels) -> None:
-    """And may be tried again at any of them."""
+async def test_a_failed_job_gives_its_reason_at_every_kernel(kernels: Kernels) -> None:
+    """Any kernel may try again."""
     wheel(kernels.folder / "wheels", "greeting", "1.0", "")
     with deaf_index() as deaf:
         one = await kernels.begin("one", installs=replace(deaf, timeout_s=0.01))
@@ -338,7 +338,7 @@ async def test_a_failed_job_says_why_at_every_kernel(kernels: Kernels) -> None:
 
 
 class Dying(PostgresStore):
-    """Of a kernel that is lost when it writes the third piece of an archive."""
+    """A store of a kernel that is lost when it writes the third piece of an archive."""
 
     async def put(
         self, kind: str, key: str, data: bytes, *, expected: int | None = None, tree: str | None = None
@@ -348,8 +348,8 @@ class Dying(PostgresStore):
         return await super().put(kind, key, data, expected=expected, tree=tree)
 
 
-async def test_half_an_upload_is_nothing_and_is_cleared_away(kernels: Kernels) -> None:
-    """By the next kernel that begins; the same upload to another kernel is whole meanwhile, and stays."""
+async def test_an_incomplete_upload_is_removed_by_the_next_kernel(kernels: Kernels) -> None:
+    """The same upload to another kernel is complete meanwhile, and stays."""
     one, two = await kernels.begin("one", Dying), await kernels.begin("two")
     with pytest.raises(StoreFailed):
         await one.upload(tar(LARGE))
@@ -361,8 +361,8 @@ async def test_half_an_upload_is_nothing_and_is_cleared_away(kernels: Kernels) -
     assert [each.id for each in await two.list_bundles()] == [whole.id]
 
 
-async def test_a_bundle_that_the_store_has_not_whole_is_refused(kernels: Kernels) -> None:
-    """A piece that is missing, or another one: nothing is used, and nothing stays in the folder."""
+async def test_an_incomplete_or_damaged_bundle_of_the_store_is_refused(kernels: Kernels) -> None:
+    """If a piece is missing or replaced, nothing is used and nothing stays in the folder."""
     one, two = [await kernels.begin(name) for name in ("one", "two")]
     store = kernels.stores["two"]
     bundle, other = await one.upload(tar(LARGE)), await one.upload(tar(SUMS))
@@ -385,8 +385,8 @@ async def test_a_bundle_that_the_store_has_not_whole_is_refused(kernels: Kernels
     assert await two.loadable(other.id, ())
 
 
-async def test_a_folder_of_before_is_everybodys_once_its_kernel_has_the_store(kernels: Kernels) -> None:
-    """Once: what was deleted since does not come back with it."""
+async def test_the_folder_of_a_single_kernel_is_imported_into_the_store_once(kernels: Kernels) -> None:
+    """Later deletions hold: the folder does not bring them back."""
     async with PackagingService(kernels.folder / "one") as alone:
         bundle = await alone.upload(tar(SUMS))
         image = await made(alone, [bundle.id])
@@ -402,8 +402,8 @@ async def test_a_folder_of_before_is_everybodys_once_its_kernel_has_the_store(ke
     assert not (kernels.folder / "one" / "bundles" / bundle.id).exists()
 
 
-async def test_ids_that_are_none_are_unknown(kernels: Kernels) -> None:
-    """Whatever their names."""
+async def test_invalid_ids_are_unknown(kernels: Kernels) -> None:
+    """Paths, long ids and invalid text raise Unknown."""
     one = await kernels.begin("one")
     for id in ("nothing", "../images", "0" * 64, "x" * 2_000, "a\0b", "\udcff"):
         for asked in (one.image, one.job, one.bundle, one.delete_image, one.delete_bundle):

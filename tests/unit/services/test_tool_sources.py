@@ -1,4 +1,4 @@
-"""Functions as tools, by their sources alone; and what bundles say of themselves."""
+"""Tools from the source of functions, and the manifests of bundles."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STRING, WHOLE = {"type": "string"}, {"type": "integer"}
 
 
 def schema_of(folder: pathlib.Path, signature: str) -> dict[str, Any]:
-    """Of a function with these parameters."""
+    """Return the schema of a function with these parameters."""
     (folder / "kit.py").write_text(f"raise SystemExit('run')\ndef tool({signature}):\n    '''What it does.'''\n")
     return dict(tool_of("kit:tool", [folder], "tools").schema)
 
@@ -36,8 +36,8 @@ def schema_of(folder: pathlib.Path, signature: str) -> dict[str, Any]:
         ("x: Any", {}),
     ],
 )  # fmt: skip
-def test_a_type_is_told_as_json_schema(tmp_path: pathlib.Path, said: str, schema: dict[str, Any]) -> None:
-    """None of its code is run for that."""
+def test_a_parameter_type_becomes_json_schema(tmp_path: pathlib.Path, said: str, schema: dict[str, Any]) -> None:
+    """The module's code is not run."""
     assert schema_of(tmp_path, said) == {
         "type": "object",
         "properties": {"x": schema},
@@ -46,8 +46,8 @@ def test_a_type_is_told_as_json_schema(tmp_path: pathlib.Path, said: str, schema
     }
 
 
-def test_parameters_with_defaults_need_not_be_given(tmp_path: pathlib.Path) -> None:
-    """What is plain is told."""
+def test_parameters_with_defaults_are_optional(tmp_path: pathlib.Path) -> None:
+    """A plain default appears in the schema."""
     schema = schema_of(tmp_path, "a: str, b: int = 3, *, c: list[str] = [], d: str")
     assert schema["required"] == ["a", "d"]
     assert schema["properties"]["b"] == {"type": "integer", "default": 3}
@@ -55,14 +55,14 @@ def test_parameters_with_defaults_need_not_be_given(tmp_path: pathlib.Path) -> N
 
 
 @pytest.mark.parametrize("said", ["x", "*x: str", "**x: str", "x: str, /", "x: Path", "x: dict[int, str]", "x: 'x y'"])
-def test_what_no_model_could_give_is_refused(tmp_path: pathlib.Path, said: str) -> None:
-    """By the parameter."""
+def test_a_parameter_that_no_model_could_give_is_refused(tmp_path: pathlib.Path, said: str) -> None:
+    """The module's code is not run."""
     with pytest.raises(InvalidValue):
         schema_of(tmp_path, said)
 
 
-def test_a_tool_is_a_function_with_a_docstring_at_the_top_of_a_module(tmp_path: pathlib.Path) -> None:
-    """And there is one of each name."""
+def test_a_tool_is_a_documented_function_at_the_top_of_a_module(tmp_path: pathlib.Path) -> None:
+    """Two tools of one name are refused."""
     (tmp_path / "kit.py").write_text("x = 1\nclass C: pass\ndef f(): pass\ndef g():\n    'Does.'\n")
     (tmp_path / "broken.py").write_text("def (")
     for name in ("kit:x", "kit:C", "kit:f", "kit:nothing", "none:f", "kit", "..kit:f", "broken:f"):
@@ -89,10 +89,8 @@ def test_a_tool_is_a_function_with_a_docstring_at_the_top_of_a_module(tmp_path: 
     ],
     ids=range(11),
 )
-async def test_a_bundle_that_says_something_wrong_of_itself_is_not_kept(
-    tmp_path: pathlib.Path, manifest: bytes, named: str
-) -> None:
-    """What it declares is there, and is what it says."""
+async def test_a_bundle_with_a_wrong_manifest_is_not_kept(tmp_path: pathlib.Path, manifest: bytes, named: str) -> None:
+    """The manifest must name tools and skills that exist and are valid."""
     files = {"bundle.toml": manifest, "kit.py": b"def f():\n    'Does.'\n", "skills/bad/SKILL.md": b"nothing"}
     async with PackagingService(tmp_path) as packaging:
         with pytest.raises(InvalidValue, match=named) as refusal:
@@ -108,8 +106,8 @@ def _large(folder: pathlib.Path, name: str, *, size: int = 120_000) -> None:
     (folder / name).write_text(functions + "x = [" + "1+1," * (size // 4) + "]\n")
 
 
-def test_many_functions_of_a_module_cost_one_look_at_it(tmp_path: pathlib.Path) -> None:
-    """A request that names a hundred cannot keep the server a hundred times as long."""
+def test_many_tools_of_one_module_cost_one_read(tmp_path: pathlib.Path) -> None:
+    """A request that names a hundred functions must not cost a hundred times as much."""
     for name in ("one.py", "many.py"):
         _large(tmp_path, name)
     began = time.process_time()
@@ -122,14 +120,14 @@ def test_many_functions_of_a_module_cost_one_look_at_it(tmp_path: pathlib.Path) 
     assert time.process_time() - began - once < 20 * once
 
 
-def test_a_source_that_changed_is_read_again(tmp_path: pathlib.Path) -> None:
-    """A folder that is no bundle may change."""
+def test_a_changed_source_is_read_again(tmp_path: pathlib.Path) -> None:
+    """A folder that is not a bundle may change."""
     assert schema_of(tmp_path, "a: int")["required"] == ["a"]
     assert schema_of(tmp_path, "another: int")["required"] == ["another"]
 
 
 def test_large_modules_are_refused_by_their_size(tmp_path: pathlib.Path) -> None:
-    """Each alone, and all that one request names."""
+    """Each module has a limit, and so have the modules of one request."""
     _large(tmp_path, "large.py", size=300_000)
     for number in range(9):
         _large(tmp_path, f"m{number}.py")
