@@ -1,4 +1,4 @@
-"""Settings of a server: what is understood is taken, with its origin; all else is refused with its name and place."""
+"""Settings of a server: known settings are accepted with their origin; others are refused with name and place."""
 
 from __future__ import annotations
 
@@ -36,29 +36,29 @@ SECRET = "sk-ant-api03-abcdefghijklmnop"
 
 @pytest.fixture
 def file(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    """Where a test writes its settings, beside the folder that it works in, which is another."""
+    """The path of the settings file, in another folder than the working directory."""
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     (tmp_path / "there").mkdir()
     return tmp_path / "there" / "ramet.yaml"
 
 
-def loaded(file: pathlib.Path, text: str, env: Mapping[str, str] | None = None, **flags: Any) -> Config:
+def load_text(file: pathlib.Path, text: str, env: Mapping[str, str] | None = None, **flags: Any) -> Config:
     file.write_text(text)
     return load(file, env or {}, flags)
 
 
 def refusals(file: pathlib.Path, text: str, env: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What is said of each setting that is refused, by its name."""
+    """Return the refusal of each setting, by the setting's name."""
     file.write_text(text)
     found = examine(file, env or {}, {})
     assert found.config is None
     return {each.field: str(each) for each in found.problems}
 
 
-def test_nothing_given_is_every_default(file: pathlib.Path) -> None:
-    """Without a file, or with an empty one, all is as it is usually, and says so."""
-    for config in (load(None, {}, {}), loaded(file, "# nothing yet\n"), loaded(file, "limits:\nstore:\n")):
+def test_without_settings_each_has_its_default(file: pathlib.Path) -> None:
+    """No file and an empty file give the defaults, and each origin is "default"."""
+    for config in (load(None, {}, {}), load_text(file, "# nothing yet\n"), load_text(file, "limits:\nstore:\n")):
         assert (config.backend, config.store, config.listen, config.working_dir) == (
             None,
             None,
@@ -70,11 +70,11 @@ def test_nothing_given_is_every_default(file: pathlib.Path) -> None:
         assert set(config.origins) == {each.name for each in SETTINGS if not each.many}
 
 
-def test_everything_given_is_taken_as_it_is_meant(file: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each kind of value, with paths that begin at the file's folder or at home."""
+def test_each_kind_of_value_is_accepted(file: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Paths begin at the file's folder or at the home folder."""
     monkeypatch.setenv("HOME", "/people/ada")
 
-    config = loaded(
+    config = load_text(
         file,
         """
 backend: local
@@ -124,9 +124,9 @@ registry_password: env:REGISTRY_PASSWORD
     )
 
 
-def test_the_environment_is_stronger_than_the_file_and_the_command_line_than_both(file: pathlib.Path) -> None:
-    """Of each value it is known where it came from; relative paths begin where they were written."""
-    config = loaded(
+def test_the_command_line_overrides_the_environment_and_that_the_file(file: pathlib.Path) -> None:
+    """Each value has its origin; a relative path begins where it was written."""
+    config = load_text(
         file,
         "backend: bwrap\nlog_level: info\nstore: a.db\nlimits:\n  queue: 1\n  agents: 2\n",
         {"RAMET_LOG_LEVEL": "debug", "RAMET_LIMITS_QUEUE": "5", "RAMET_STORE": "b.db", "RAMET_LISTEN": " "},
@@ -145,9 +145,9 @@ def test_the_environment_is_stronger_than_the_file_and_the_command_line_than_bot
     }
 
 
-def test_names_are_settings_of_their_own(file: pathlib.Path) -> None:
-    """A model or a team of the environment is beside those of the file, and replaces the one of its name."""
-    config = loaded(
+def test_each_named_model_and_team_is_a_setting_of_its_own(file: pathlib.Path) -> None:
+    """A model or team of the environment is added to the file's, and replaces the one of its name."""
+    config = load_text(
         file,
         "models:\n  fast: openai:gpt-5\n  smart: openai:gpt-5.1\nteams:\n  a: {agents: 1}\n",
         {"RAMET_MODELS": '{"fast": "offline", "big": "openai:gpt-6"}', "RAMET_TEAMS": "b: {agents: 2}"},
@@ -217,10 +217,8 @@ def test_names_are_settings_of_their_own(file: pathlib.Path) -> None:
         (f"limits:\n  queue: {hex(10**4999)}", "limits.queue", "a value of type int"),
     ],
 )
-def test_what_is_not_understood_is_refused_by_name_and_place(
-    file: pathlib.Path, text: str, field: str, said: str
-) -> None:
-    """One sentence: the dotted name, the value, what is accepted, the file and its line."""
+def test_an_invalid_setting_is_refused_by_name_and_place(file: pathlib.Path, text: str, field: str, said: str) -> None:
+    """One sentence gives the dotted name, the value, the accepted values, the file and the line."""
     found = refusals(file, text)
 
     assert list(found) == [field]
@@ -229,8 +227,8 @@ def test_what_is_not_understood_is_refused_by_name_and_place(
     assert found[field].endswith(f"({file})" if line is None else f"({file}:{line})")
 
 
-def test_every_problem_is_told_with_the_source_that_has_it(file: pathlib.Path) -> None:
-    """Also where a later source has a good value: a file with an error is an error. `load` raises the first."""
+def test_every_problem_is_reported_with_its_source(file: pathlib.Path) -> None:
+    """An error in a file counts even if a later source has a good value. `load` raises the first problem."""
     env = {"RAMET_BACKEND": "local", "RAMET_LIMITS_QUEUE": "many", "RAMET_TEAMS": "[1", "RAMET_MODELS": "7"}
 
     found = refusals(file, "backend: docker\nteams:\n  a: {agents: x}\n  b: {agents: -1}\n", env)
@@ -280,8 +278,8 @@ def test_every_problem_is_told_with_the_source_that_has_it(file: pathlib.Path) -
         'store: "postgresql://me:hunter2@h/d\\t\\x01"',
     ],
 )
-def test_a_secret_is_refused_and_not_repeated(file: pathlib.Path, text: str) -> None:
-    """The file tells where secrets are; one that was written into it is in no message."""
+def test_a_secret_in_the_file_is_refused_and_not_repeated(file: pathlib.Path, text: str) -> None:
+    """A file may only name the place of a secret; no message contains a secret that was written into the file."""
     for said in refusals(file, text).values():
         assert not any(part in said for part in ("abcdefgh", "ABCDEFGH", "hunter2", "ter2"))
 
@@ -297,7 +295,7 @@ def test_a_secret_is_refused_and_not_repeated(file: pathlib.Path, text: str) -> 
     ],
 )
 def test_the_password_of_a_store_is_never_shown(file: pathlib.Path, url: str, seen: str) -> None:
-    """Nor are its parameters, one of which may be the password; the store itself gets the whole."""
+    """Parameters of the URL are hidden too, since one may be the password; the store gets the whole URL."""
     config = load(None, {"RAMET_STORE": url}, {})
 
     assert isinstance(config.store, PostgresUrl)
@@ -306,13 +304,13 @@ def test_the_password_of_a_store_is_never_shown(file: pathlib.Path, url: str, se
     assert "hunter2" not in repr(config)
 
 
-def test_the_usual_limits_are_those_of_a_conversation() -> None:
-    """What is told as the default is what holds without any configuration."""
+def test_the_default_limits_are_those_of_a_conversation() -> None:
+    """The documented defaults hold without any configuration."""
     assert (ServiceLimits().body_bytes, ServiceLimits().queue) == (TurnLimits().body_bytes, TurnLimits().waiting)
 
 
 def test_a_reference_leads_to_the_secret(tmp_path: pathlib.Path) -> None:
-    """It is read when it is needed, without the line's end; what is no secret is refused without being shown."""
+    """The secret is read when it is needed, without its line end; an invalid secret is refused without being shown."""
     secret = tmp_path / "token"
     secret.write_text("hunter2\n")
     secret.chmod(0o600)
@@ -348,8 +346,8 @@ def test_a_reference_leads_to_the_secret(tmp_path: pathlib.Path) -> None:
         ("backend: local\n---\nbackend: local", "line 2: "),
     ],
 )
-def test_a_file_that_is_no_plain_data_is_refused(file: pathlib.Path, text: str, said: str) -> None:
-    """Whole, with its name and the line."""
+def test_a_file_that_is_not_plain_data_is_refused(file: pathlib.Path, text: str, said: str) -> None:
+    """The whole file is refused, with its name and the line."""
     found = refusals(file, text)
 
     assert list(found) == ["config"]
@@ -358,31 +356,31 @@ def test_a_file_that_is_no_plain_data_is_refused(file: pathlib.Path, text: str, 
 
 
 def test_a_file_that_cannot_be_read_is_refused(file: pathlib.Path) -> None:
-    """One that is not there, that is a folder, or that is no text."""
+    """A missing file, a folder and a file that is not text are refused."""
     file.write_bytes(b"\xff")
     for path in (file, file.parent, file.parent / "none.yaml"):
         with pytest.raises(InvalidValue, match="a file of settings"):
             load(path, {}, {})
 
 
-def test_a_socket_without_a_token_is_taken(file: pathlib.Path) -> None:
-    """A Unix socket is guarded by its file; a token that is wrong is one problem, not two."""
-    assert loaded(file, "listen: run/it.sock").listen == UnixSocket(file.parent / "run" / "it.sock")
+def test_a_unix_socket_needs_no_token(file: pathlib.Path) -> None:
+    """The file's permissions protect the socket; a wrong token is one problem, not two."""
+    assert load_text(file, "listen: run/it.sock").listen == UnixSocket(file.parent / "run" / "it.sock")
     assert list(refusals(file, "listen: localhost:80\ntoken: x")) == ["token"]
 
 
 def test_the_operators_token_may_be_in_the_environment_itself(file: pathlib.Path) -> None:
-    """As if it were named there; what names a place in the environment goes before it, and a file does not."""
+    """The variable overrides a token of the file; a variable that names a place overrides both."""
     here = {"RAMET_OPERATOR_TOKEN": "a-token-of-my-own-choice"}
-    config = loaded(file, "listen: localhost:80\ntoken: env:MINE", here)
+    config = load_text(file, "listen: localhost:80\ntoken: env:MINE", here)
     assert config.token == SecretReference("env", "RAMET_OPERATOR_TOKEN")
     assert config.origins["token"] == "RAMET_OPERATOR_TOKEN"
-    assert loaded(file, "", {**here, "RAMET_TOKEN": "env:OTHER"}).token == SecretReference("env", "OTHER")
-    assert loaded(file, "", {"RAMET_OPERATOR_TOKEN": " "}).token is None
+    assert load_text(file, "", {**here, "RAMET_TOKEN": "env:OTHER"}).token == SecretReference("env", "OTHER")
+    assert load_text(file, "", {"RAMET_OPERATOR_TOKEN": " "}).token is None
 
 
 def test_a_backend_of_another_package_can_be_named(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any that is installed under the entry points of backends."""
+    """Any backend that is installed under the entry point group of backends is accepted."""
     info = tmp_path / "moon-1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: moon\nVersion: 1\n")
@@ -396,8 +394,8 @@ def test_a_backend_of_another_package_can_be_named(tmp_path: pathlib.Path, monke
 
 
 def test_bundles_and_installs_are_taken_from_a_file_and_the_environment(file: pathlib.Path) -> None:
-    """Arguments as a list, or as a shell takes a text apart; and a server has them."""
-    config = loaded(
+    """Arguments of pip may be a list, or a text that is split as a shell does."""
+    config = load_text(
         file, "bundles: {kept_bytes: 5000}\ninstalls:\n  allowed: true\n  pip_args: [--no-index, -f, a b]\n"
     )
     assert bundle_limits(config.bundles).kept == 5000
@@ -426,12 +424,12 @@ def test_bundles_and_installs_are_taken_from_a_file_and_the_environment(file: pa
         ("bundles: 5", "bundles"),
     ):
         with pytest.raises(InvalidValue) as refusal:
-            loaded(file, text)
+            load_text(file, text)
         assert refusal.value.field == field
 
 
-def test_the_example_is_accepted() -> None:
-    """With everything in it that it shows, also what it only suggests in comments."""
+def test_the_example_settings_are_accepted() -> None:
+    """The suggestions in its comments are accepted too."""
     assert set(load(EXAMPLE, {}, {}).models) == {"fast", "smart"}
     suggested = [line.removeprefix("# ") for line in EXAMPLE.read_text().splitlines() if line.startswith("# ")]
     settings = "\n".join(line for line in suggested if line.partition(":")[0] in Config.__struct_fields__)
@@ -470,7 +468,7 @@ scribbles = st.text(alphabet=string.ascii_letters + "0123456789:-[]{}&*!|>\"'#,?
 @example(text="? [1]\n: 2")
 @example(text="\ud800")
 def test_any_text_is_a_configuration_or_a_refusal(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
-    """Nothing else escapes, from a file or from the environment, and no message is longer than one can read."""
+    """No other error escapes, from a file or from the environment, and no message is too long to read."""
     file = tmp_path_factory.getbasetemp() / "any.yaml"
     file.write_text(text, errors="surrogatepass")
     env = {each.variable: text for each in SETTINGS}

@@ -1,4 +1,4 @@
-"""What settings come to: models with their keys, backends by name, a store, what a conversation may take."""
+"""Objects that settings lead to: models with keys, backends by name, a store, and the limits of a conversation."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ KEY = "key-that-nobody-is-shown"
 SMART = ModelAlias("openai:gpt-5.4-mini", SecretReference("env", "SMART_KEY"))
 
 
-def test_an_alias_without_a_key_is_the_models_name() -> None:
-    """The provider's package looks for a key where it always does."""
+def test_an_alias_without_a_key_stands_for_the_models_name() -> None:
+    """The provider's package looks for a key in its usual place."""
     models = ModelAliases({"fast": ModelAlias("anthropic:claude-haiku-5-5")}, {})
     assert dict(models) == {"fast": "anthropic:claude-haiku-5-5"}
     assert LlmType(models).model("fast") == "anthropic:claude-haiku-5-5"
     assert LlmType(models).model("offline") == "offline"
 
 
-def test_a_model_has_its_key_and_is_one_as_long_as_that_is() -> None:
-    """It is read each time that the model is asked for, and a new one makes a new model."""
+def test_a_model_is_reused_until_its_key_changes() -> None:
+    """The key is read each time that the model is asked for, and a new key makes a new model."""
     environ = {"SMART_KEY": KEY}
     models = ModelAliases({"smart": SMART}, environ)
 
@@ -45,23 +45,23 @@ def test_a_model_has_its_key_and_is_one_as_long_as_that_is() -> None:
     assert models["smart"] is not first
 
 
-def test_a_key_that_is_not_there_is_named() -> None:
-    """When the model is asked for, and not before."""
+def test_a_missing_key_is_named() -> None:
+    """The error comes when the model is asked for."""
     models = ModelAliases({"smart": SMART}, {})
     with pytest.raises(InvalidValue, match="env:SMART_KEY"):
         models.get("smart")
 
 
 def test_a_model_that_takes_no_key_is_refused() -> None:
-    """Rather than asked without it."""
+    """The model is not made without the key."""
     models = ModelAliases({"off": ModelAlias("offline", SecretReference("env", "SMART_KEY"))}, {"SMART_KEY": KEY})
     with pytest.raises((InvalidValue, ModelFailed)) as refused:
         models.get("off")
     assert KEY not in str(refused.value)
 
 
-def test_what_a_package_says_of_a_key_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may hold the key, or a part of it; neither the message nor a traceback has it."""
+def test_an_error_of_a_provider_package_does_not_repeat_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such an error may hold the key; neither the message nor the traceback shows it."""
 
     def loud(self: object, **fields: object) -> None:
         raise ValueError(f"not with {fields}")
@@ -74,7 +74,7 @@ def test_what_a_package_says_of_a_key_is_not_repeated(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("name", ["bwrap", "local"])
-def test_our_own_backends_are_names(tmp_path: pathlib.Path, name: str) -> None:
+def test_our_own_backends_are_found_by_name(tmp_path: pathlib.Path, name: str) -> None:
     """The runtime makes them itself."""
     assert find_backend(name, tmp_path) == name
 
@@ -90,10 +90,10 @@ def test_our_own_backends_are_names(tmp_path: pathlib.Path, name: str) -> None:
     ],
     ids=["module", "attribute", "arguments", "name", "method"],
 )
-def test_a_backend_that_is_none_names_its_entry_point(
+def test_an_invalid_backend_is_refused_by_its_entry_point(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, point: str, why: str
 ) -> None:
-    """And says what is wrong with it."""
+    """The error gives the fault."""
     info = tmp_path / "moon-1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: moon\nVersion: 1\n")
@@ -106,7 +106,7 @@ def test_a_backend_that_is_none_names_its_entry_point(
 
 
 class Dark:
-    """A name, and nothing else."""
+    """A class that has a backend's name and nothing else."""
 
     name = "moon"
 
@@ -115,15 +115,15 @@ class Dark:
 
 
 def test_a_store_is_a_file_or_a_server(tmp_path: pathlib.Path) -> None:
-    """That of the working directory is the one that it has anyway, which other commands find there."""
+    """The default store needs no object: the runtime has it, and other commands find it there."""
     assert store_of(None, tmp_path) is None
     assert store_of(tmp_path / ".ramet" / "journal.db", tmp_path) is None
     assert isinstance(store_of(tmp_path / "all.db", tmp_path), SqliteStore)
     assert isinstance(store_of(PostgresUrl("postgresql://me@db/ramet"), tmp_path), PostgresStore)
 
 
-def test_limits_of_a_conversation() -> None:
-    """One message of the most bytes may wait, and no answer of those that can wait is forgotten before the next."""
+def test_the_limits_of_a_conversation_follow_from_the_settings() -> None:
+    """One message of the largest size may wait, and the answers of all waiting messages are kept."""
     assert turn_limits(ServiceLimits()) == TurnLimits()
     large = turn_limits(ServiceLimits(body_bytes=2**30, queue=100))
     assert (large.body_bytes, large.waiting, large.waiting_bytes, large.kept_turns) == (2**30, 100, 2**30, 101)

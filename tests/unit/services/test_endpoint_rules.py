@@ -1,4 +1,4 @@
-"""The operator's rule for endpoints, beside what the machine knows of its own addresses."""
+"""The operator's rule for endpoints, together with the machine's own addresses."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ except InvalidValue as refusal:
 
 
 def grant(rules: Rules, *endpoints: str) -> tuple[str, ...]:
-    """What of these endpoints an agent gets."""
+    """Return the endpoints that an agent gets of these."""
     found = rules.grant_of(Policy(allowed_endpoints=endpoints))
     assert found is not None
     return found.allowed_endpoints
 
 
 def test_a_public_address_of_the_machine_itself_is_refused() -> None:
-    """What listens on all addresses would be reached through it; a rule, or a parent, may list it by its number."""
+    """Services that listen on all addresses would be reachable; a rule or a parent may list the address literally."""
     setup = 'ip link set lo up && ip address add 9.9.9.9/32 dev lo && exec "$0" -c "$1"'
     asked = ["unshare", "-rn", "sh", "-c", setup, sys.executable, _ASK]
     said = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.splitlines()
@@ -53,15 +53,15 @@ def test_a_public_address_of_the_machine_itself_is_refused() -> None:
     assert said == [refused, other, refused, other, f"('{OWN}',)", other, OWN]
 
 
-def test_no_endpoints_at_all() -> None:
-    """An empty rule gives none; who asks for none is not refused."""
+def test_an_empty_rule_allows_no_endpoint() -> None:
+    """An agent that asks for no endpoint is not refused."""
     with pytest.raises(SpawnRefused, match=r"example.org:443; rules.endpoints: none"):
         grant(Rules(endpoints=()), "example.org:443")
     assert grant(Rules(endpoints=())) == ()
 
 
 def test_the_setting_takes_endpoints_in_their_canonical_form() -> None:
-    """What is no endpoint is refused by the name of the setting; the environment has a text."""
+    """An invalid endpoint is refused by the setting's name; a variable holds the endpoints as text."""
     config = load(None, {"RAMET_RULES_ENDPOINTS": "'*.Example.ORG.:443' [0:0::1]:80"}, {})
     assert config.rules.endpoints == ("*.example.org:443", "[::1]:80")
     assert load(None, {}, {}).rules.endpoints is None

@@ -1,4 +1,4 @@
-"""A server's rule for mounts holds for what a path leads to, not for its name alone."""
+"""A server's rule for mounts applies to the target of a path, not to its name alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ramet.services.rules import Rules
 
 @pytest.mark.parametrize("asked", ["link", "link/below", "folder/up"])
 def test_a_mount_that_leads_out_of_the_allowed_folder_is_refused(tmp_path: Path, asked: str) -> None:
-    """Issue 16, line 1: a team's key asks for a path below `rules.mounts` that is a link, or goes through one."""
+    """Issue 16, line 1: A team's key asks for a path below `rules.mounts` that is a link or goes through one."""
     outside, allowed = tmp_path / "outside", tmp_path / "allowed"
     (outside / "below").mkdir(parents=True)
     (allowed / "folder").mkdir(parents=True)

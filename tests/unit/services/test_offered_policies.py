@@ -1,4 +1,4 @@
-"""What whoever spawns an agent is told of the safety policies of a server."""
+"""Safety policies of a server, as the spawner of an agent sees them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ramet.services.agent_types.gates import gate_of
 from ramet.store.memory import MemoryStore
 
 
-async def test_a_policy_that_cannot_be_read_is_refused_without_a_word_of_it() -> None:
-    """It is the operator's: its text is not for the holder of a team's key."""
+async def test_an_unreadable_policy_is_refused_without_its_text() -> None:
+    """The operator owns the policy: holders of a team's key must not see its text."""
     async with AgentRuntime(store=MemoryStore()) as runtime:
         await (await runtime.open_store()).put(POLICY, "newer", b'{"only_of_a_newer_ramet": "Bash"}')
         with pytest.raises(InvalidValue) as refusal:

@@ -1,4 +1,4 @@
-"""The operator's key: made once, for its user alone, and never a weak one."""
+"""The operator's key: made once, for its user only, and never weak."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ramet.services.server.operator_token import operator_token
 from ramet.services.server.server import Server
 
 
-def test_it_is_made_once_and_only_its_user_reads_it(tmp_path: Path) -> None:
-    """Servers that start together have the same one, whole."""
+def test_the_key_is_made_once_and_only_its_user_can_read_it(tmp_path: Path) -> None:
+    """Servers that start concurrently get the same complete key."""
     file = tmp_path / "operator-token"
     with ThreadPoolExecutor(8) as threads:
         tokens = set(threads.map(lambda _: operator_token(file), range(32)))
@@ -29,15 +29,15 @@ def test_it_is_made_once_and_only_its_user_reads_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("token", ["", "short", "x" * 600, "sixteen letters\n", "sechzehn Zeichen"])
-def test_a_weak_one_is_refused_and_not_shown(tmp_path: Path, token: str) -> None:
-    """By what it should be, not by what it is."""
+def test_a_weak_key_is_refused_and_not_shown(tmp_path: Path, token: str) -> None:
+    """The error says what a key should be."""
     with pytest.raises(InvalidValue, match="token") as refused:
         operator_token(tmp_path / "operator-token", token)
     assert token not in str(refused.value) or not token
 
 
 def test_a_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
-    """Somebody may have read it already; a link is not followed."""
+    """Another user may have read the key already; a link is not followed."""
     file = tmp_path / "operator-token"
     operator_token(file)
     file.chmod(0o644)
@@ -49,8 +49,8 @@ def test_a_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["folder", "pipe"])
-def test_what_is_no_file_is_refused_at_once(tmp_path: Path, kind: str) -> None:
-    """A pipe would have the server wait for a writer, for ever."""
+def test_a_key_file_that_is_not_regular_is_refused_at_once(tmp_path: Path, kind: str) -> None:
+    """A pipe would make the server wait for a writer."""
     file = tmp_path / "operator-token"
     file.mkdir(0o700) if kind == "folder" else os.mkfifo(file, 0o600)
     with pytest.raises(InvalidValue, match="regular file"):
@@ -58,8 +58,8 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
-def test_a_file_of_somebody_else_is_refused(tmp_path: Path) -> None:
-    """They know what is in it."""
+def test_a_key_file_of_another_user_is_refused(tmp_path: Path) -> None:
+    """The other user knows the key."""
     file = tmp_path / "operator-token"
     operator_token(file)
     os.chown(file, 65_534, 65_534)
@@ -68,8 +68,8 @@ def test_a_file_of_somebody_else_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["file", "dangling link", "somebody else's"])
-async def test_a_place_that_cannot_be_the_servers_is_refused(tmp_path: Path, kind: str) -> None:
-    """By its name, and it is as it was."""
+async def test_a_folder_that_cannot_be_the_servers_is_refused(tmp_path: Path, kind: str) -> None:
+    """The error names the folder, which stays unchanged."""
     place = tmp_path / ".ramet"
     match kind:
         case "file":
@@ -86,8 +86,8 @@ async def test_a_place_that_cannot_be_the_servers_is_refused(tmp_path: Path, kin
     assert not place.is_dir() or not list(place.iterdir())
 
 
-async def test_nobody_else_can_write_where_the_server_has_its_socket(tmp_path: Path) -> None:
-    """Whoever could would put a socket of theirs in its place."""
+async def test_only_the_server_can_write_the_folder_of_its_socket(tmp_path: Path) -> None:
+    """Another user could replace the socket there."""
     place = tmp_path / ".ramet"
     place.mkdir()
     place.chmod(0o777)
@@ -95,15 +95,15 @@ async def test_nobody_else_can_write_where_the_server_has_its_socket(tmp_path: P
         assert stat.S_IMODE(place.stat().st_mode) == 0o755
 
 
-def test_a_socket_or_an_address(tmp_path: Path) -> None:
-    """Not both."""
+def test_a_socket_and_an_address_together_are_refused(tmp_path: Path) -> None:
+    """A server listens at one of the two."""
     with pytest.raises(InvalidValue, match="either a socket or an address"):
         Server(tmp_path, socket="a", listen=("127.0.0.1", 0))
 
 
 @pytest.mark.parametrize("missing", ["starlette", "uvicorn"])
-def test_what_is_not_installed_is_said(tmp_path: Path, missing: str) -> None:
-    """One line, with the one that installs it; nothing is left listening."""
+def test_a_missing_extra_package_is_reported_in_one_line(tmp_path: Path, missing: str) -> None:
+    """The line gives the install command, and nothing listens."""
     program = f"import sys; sys.modules[{missing!r}] = None; from ramet.cli.main import main; sys.exit(main())"
     line = [sys.executable, "-c", program, "serve", "--dir", str(tmp_path), "--socket", str(tmp_path / "a")]
     done = subprocess.run(line, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""Passes between kernels: good for one pair, made by whoever has the operator's key, and nothing else."""
+"""Passes between kernels: valid for one pair, and made only with the operator's key."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ramet.services.cluster.auth import FROM, PASS, PeerAuth
 TOKEN = "op_all_kernels_have_the_same_one"
 
 
-def test_a_pass_opens_the_kernel_that_it_is_for() -> None:
-    """And says who comes; a request without one comes from nobody."""
+def test_a_pass_opens_its_kernel_and_names_the_sender() -> None:
+    """A request without a pass has no sender."""
     assert PeerAuth("two", TOKEN).check(PeerAuth("one", TOKEN).headers("two")) == "one"
     assert PeerAuth("two", TOKEN).check({}) == ""
 
@@ -29,12 +29,12 @@ def test_a_pass_opens_the_kernel_that_it_is_for() -> None:
     ],
     ids=["for another", "of another", "of another store", "the token", "none", "of nobody", "no ASCII"],
 )
-def test_any_other_is_refused(shown: dict[str, str]) -> None:
+def test_an_invalid_pass_is_refused(shown: dict[str, str]) -> None:
     with pytest.raises(Denied):
         PeerAuth("two", TOKEN).check(shown)
 
 
-def test_a_pass_does_not_tell_the_key() -> None:
+def test_a_pass_does_not_reveal_the_key() -> None:
     headers = PeerAuth("one", TOKEN).headers("two")
     assert TOKEN not in "".join(headers.values())
     assert headers != PeerAuth("one", TOKEN).headers("three")

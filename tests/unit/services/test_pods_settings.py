@@ -1,4 +1,4 @@
-"""What the settings of pods come to: a listener that they dial, and which kernels have one place."""
+"""Settings of pods: the listener that pods dial, and the shared place of a store's kernels."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tests.support.registries import PASSWORD, USER, needs_registry, registry
 __all__ = ["postgres", "schema"]  # fixtures are used by their names
 
 
-def loaded(folder: Path, text: str) -> Config:
-    """Of a file in this folder, which is the working directory as well."""
+def load_text(folder: Path, text: str) -> Config:
+    """Load settings from a file in this folder, which is the working directory too."""
     (folder / "ramet.yaml").write_text(f"backend: kubernetes\nbase_image: ramet\nworking_dir: .\n{text}")
     return load(folder / "ramet.yaml", {}, {})
 
@@ -38,8 +38,8 @@ def loaded(folder: Path, text: str) -> Config:
     ],
     ids=["no URL", "no repository", "no image"],
 )
-def test_what_names_no_image_is_refused_by_its_setting(tmp_path: Path, text: str, field: str) -> None:
-    """Before any registry is asked."""
+def test_an_invalid_image_setting_is_refused_by_its_name(tmp_path: Path, text: str, field: str) -> None:
+    """The error comes before any registry is asked."""
     (tmp_path / "ramet.yaml").write_text(f"backend: kubernetes\n{text}\n")
 
     with pytest.raises(InvalidValue) as refused:
@@ -49,8 +49,8 @@ def test_what_names_no_image_is_refused_by_its_setting(tmp_path: Path, text: str
 
 
 @needs_registry
-async def test_an_image_that_cannot_be_had_is_told_by_its_settings(tmp_path: Path) -> None:
-    """One that is not there will not be; a registry that refuses, or that is silent, may do so for now."""
+async def test_an_unavailable_base_image_is_reported_by_its_settings(tmp_path: Path) -> None:
+    """A missing image is a wrong setting; a registry that refuses or is silent may recover."""
     async with registry(tmp_path, password=True) as host:
         for registry_url, base_image, login, kind, said in (
             (host, "nothing:1", True, InvalidValue, "base_image: 'nothing:1' is not accepted"),
@@ -69,16 +69,16 @@ async def test_an_image_that_cannot_be_had_is_told_by_its_settings(tmp_path: Pat
 
 
 def free_port() -> int:
-    """One at which nobody listened a moment ago."""
+    """Return a port at which nothing listened a moment ago."""
     with socket.socket() as trial:
         trial.bind(("127.0.0.1", 0))
         return int(trial.getsockname()[1])
 
 
 def test_settings_of_pods_are_read(tmp_path: Path) -> None:
-    """Paths begin at the file's folder."""
-    config = loaded(tmp_path, "pods: {dial: '[fd00::7]:8471', listen: '[::]:9000', ca: ca.pem, pull_secret: hub}\n")
-    shared = loaded(tmp_path, "pods: {per: team, warm: 3}\n")
+    """Relative paths begin at the file's folder."""
+    config = load_text(tmp_path, "pods: {dial: '[fd00::7]:8471', listen: '[::]:9000', ca: ca.pem, pull_secret: hub}\n")
+    shared = load_text(tmp_path, "pods: {per: team, warm: 3}\n")
 
     assert (config.pods.dial, config.pods.listen) == (TcpAddress("fd00::7", 8471), TcpAddress("::", 9000))
     assert (config.pods.ca, config.pods.pull_secret) == (tmp_path / "ca.pem", "hub")
@@ -88,7 +88,7 @@ def test_settings_of_pods_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dial", ["kernel.example:8471", "0.0.0.0:8471", "10.0.0.1:0", "/run/door", "10.0.0.1"])
 def test_pods_dial_an_address_with_a_port(tmp_path: Path, dial: str) -> None:
-    """Where they are no name is known."""
+    """The network of pods may not resolve names."""
     (tmp_path / "ramet.yaml").write_text(f"pods: {{dial: '{dial}'}}\n")
 
     (problem,) = examine(tmp_path / "ramet.yaml", {}, {}).problems
@@ -96,7 +96,7 @@ def test_pods_dial_an_address_with_a_port(tmp_path: Path, dial: str) -> None:
     assert problem.field == "pods.dial"
 
 
-def test_whose_a_pod_is_is_one_of_two(tmp_path: Path) -> None:
+def test_a_pod_serves_either_a_run_or_a_team(tmp_path: Path) -> None:
     (tmp_path / "ramet.yaml").write_text("pods: {per: tree}\n")
 
     (problem,) = examine(tmp_path / "ramet.yaml", {}, {}).problems
@@ -113,19 +113,19 @@ def test_whose_a_pod_is_is_one_of_two(tmp_path: Path) -> None:
     ],
     ids=["listen", "key", "a key alone"],
 )
-def test_what_means_nothing_alone_is_refused(tmp_path: Path, text: str, field: str) -> None:
-    """Rather than being without effect."""
+def test_a_pod_setting_without_its_partner_is_refused(tmp_path: Path, text: str, field: str) -> None:
+    """The setting alone would have no effect."""
     with pytest.raises(InvalidValue) as refused:
-        pods_of(loaded(tmp_path, text))
+        pods_of(load_text(tmp_path, text))
 
     assert refused.value.field == field
 
 
-async def test_a_door_listens_with_an_authority_that_stays(tmp_path: Path) -> None:
-    """Whoever trusts what a pod was given is talking to the kernel; one that begins again has the same authority."""
+async def test_the_listener_keeps_its_certificate_authority(tmp_path: Path) -> None:
+    """A client that trusts the pod's authority reaches the kernel; a restarted kernel has the same authority."""
     port, said = free_port(), list[Any]()
     for _ in range(2):
-        door = door_of(loaded(tmp_path, f"pods: {{dial: '127.0.0.1:{port}'}}\n"))
+        door = door_of(load_text(tmp_path, f"pods: {{dial: '127.0.0.1:{port}'}}\n"))
         assert door is not None
         await door.start()
         await door.start()
@@ -145,20 +145,20 @@ async def test_a_door_listens_with_an_authority_that_stays(tmp_path: Path) -> No
     assert {each.stat().st_mode & 0o077 for each in (tmp_path / ".ramet" / "door").iterdir()} == {0}
 
 
-async def test_a_door_where_another_listens_is_refused(tmp_path: Path) -> None:
-    """By the setting's name, when the server starts."""
+async def test_a_listener_address_in_use_is_refused(tmp_path: Path) -> None:
+    """The error names the setting when the server starts."""
     with socket.socket() as other:
         other.bind(("0.0.0.0", 0))
         other.listen()
-        door = door_of(loaded(tmp_path, f"pods: {{dial: '127.0.0.1:{other.getsockname()[1]}'}}\n"))
+        door = door_of(load_text(tmp_path, f"pods: {{dial: '127.0.0.1:{other.getsockname()[1]}'}}\n"))
         assert door is not None
         with pytest.raises(InvalidValue, match=r"pods\.listen"):
             await door.start()
         await door.stop()
 
 
-async def test_kernels_of_one_store_have_one_place_and_names_of_their_own(postgres: Server, schema: str) -> None:
-    """Each knows which of them live; one that begins again under its name is another, for what it had is gone."""
+async def test_kernels_of_one_store_share_a_place_and_have_own_names(postgres: Server, schema: str) -> None:
+    """Each kernel knows the live ones; a restarted kernel has a new identity, since its pods are lost."""
     async with AsyncExitStack() as open_ones:
         one, two = [PostgresStore(postgres.dsn, schema=schema, kernel=name) for name in ("one", "two")]
         for each in (one, two):

@@ -1,4 +1,4 @@
-"""How long a server keeps what has ended: settings like all others, and what comes of them."""
+"""Settings for how long a server keeps ended runs, and the limits that follow from them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ramet.services.config.load import load
 from ramet.services.config.settings import RetentionSettings
 
 
-def test_retention_is_as_it_was_without_a_word() -> None:
-    """Trees stay on record until `ramet gc`; of folders the newest 1,000 of 30 days."""
+def test_the_default_retention_keeps_trees_until_gc() -> None:
+    """Trees stay recorded until `ramet gc`; of folders, the newest 1,000 of 30 days stay."""
     config = load(None, {}, {})
 
     assert config.retention == RetentionSettings()
@@ -24,7 +24,7 @@ def test_retention_is_as_it_was_without_a_word() -> None:
 
 
 def test_retention_is_set_like_other_settings(tmp_path: pathlib.Path) -> None:
-    """In the file and in the environment, each with its origin."""
+    """The file and the environment are read, each with its origin."""
     file = tmp_path / "ramet.yaml"
     file.write_text("retention:\n  results_s: 3600\n  folder_days: 2\n  folder_bytes: 1000\n")
 
@@ -46,8 +46,8 @@ def test_retention_is_set_like_other_settings(tmp_path: pathlib.Path) -> None:
         ("retention: {trees: 1}", "a key of retention: results_s, folder_days, folder_count"),
     ],
 )
-def test_what_makes_no_sense_is_refused(tmp_path: pathlib.Path, text: str, accepted: str) -> None:
-    """By name, with what would be accepted."""
+def test_an_invalid_retention_setting_is_refused(tmp_path: pathlib.Path, text: str, accepted: str) -> None:
+    """The error names the setting and the accepted values."""
     file = tmp_path / "ramet.yaml"
     file.write_text(text)
 

@@ -1,4 +1,4 @@
-"""A file that holds a secret is read only if no other user can change it, or read what belongs to this user."""
+"""A secret file is read only if other users can neither change it nor read a file of this user."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def file(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def refusal(file: pathlib.Path) -> str:
-    """What is said of the file, which must not hold its content."""
+    """Return the refusal of the file, which must not hold its content."""
     with pytest.raises(InvalidValue) as refused:
         SecretReference("file", str(file)).read({})
     assert str(file) in str(refused.value)
@@ -32,15 +32,15 @@ def refusal(file: pathlib.Path) -> str:
     return str(refused.value)
 
 
-def test_what_others_can_write_is_refused(file: pathlib.Path) -> None:
-    """Whoever wrote it would know the secret. That holds for the group as for everybody."""
+def test_a_secret_file_that_others_can_write_is_refused(file: pathlib.Path) -> None:
+    """Another writer would know the secret; the group counts as others."""
     for mode in (0o620, 0o602):
         file.chmod(mode)
         assert "can write it; chmod go-w" in refusal(file)
 
 
-def test_what_belongs_to_another_ordinary_user_is_refused(file: pathlib.Path) -> None:
-    """It knows its content."""
+def test_a_secret_file_of_another_ordinary_user_is_refused(file: pathlib.Path) -> None:
+    """The other user knows its content."""
     if os.geteuid() != 0:
         pytest.skip("only root can give a file to another user")
     os.chown(file, STRANGER, STRANGER)
@@ -49,8 +49,10 @@ def test_what_belongs_to_another_ordinary_user_is_refused(file: pathlib.Path) ->
 
 
 @pytest.mark.parametrize(("mode", "is_taken"), [(0o600, True), (0o400, True), (0o640, False), (0o604, False)])
-def test_the_own_file_of_an_ordinary_user_is_read_by_nobody_else(file: pathlib.Path, mode: int, is_taken: bool) -> None:
-    """As with a key of ssh."""
+def test_a_users_own_secret_file_must_be_readable_only_by_the_user(
+    file: pathlib.Path, mode: int, is_taken: bool
+) -> None:
+    """ssh has the same rule for its keys."""
     status = os.stat_result((0o100000 | mode, 0, 0, 1, ORDINARY, ORDINARY, 8, 0, 0, 0))
 
     weakness = secret_file.weakness(status, ORDINARY)
@@ -61,8 +63,8 @@ def test_the_own_file_of_an_ordinary_user_is_read_by_nobody_else(file: pathlib.P
 
 @pytest.mark.parametrize("mode", [0o644, 0o440, 0o444, 0o400])
 @pytest.mark.parametrize("user", [0, ORDINARY])
-def test_a_mounted_secret_of_root_is_taken_by_every_user(mode: int, user: int) -> None:
-    """A cluster gives a pod its Secrets as files of root, whoever works in the pod."""
+def test_a_mounted_secret_of_root_is_accepted_for_every_user(mode: int, user: int) -> None:
+    """A cluster mounts Secrets as files of root, for any user of the pod."""
     assert secret_file.weakness(os.stat_result((0o100000 | mode, 0, 0, 1, 0, ORDINARY, 8, 0, 0, 0)), user) == ""
 
 
