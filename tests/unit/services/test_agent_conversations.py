@@ -1,4 +1,4 @@
-"""Agents that a real spawner started are talked with: keys, kills and restarts as its clients meet them."""
+"""Conversations with agents that a real spawner started: keys, kills and restarts as clients meet them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OPERATOR = "op_of-this-test"
 
 
 class Images:
-    """There is the plain one."""
+    """Packaging that has the plain image only."""
 
     async def image(self, id: str, team: str) -> Image:
         return PLAIN
@@ -83,8 +83,8 @@ async def read(turn: Turn) -> list[Chunk]:
     return [chunk async for chunk in turn.read()]
 
 
-async def test_an_agent_is_talked_with_by_its_owner_alone(site: Site) -> None:
-    """AC-S3-4: neither its team's key nor another agent's opens it; the table of agents counts its turns."""
+async def test_only_the_owner_of_an_agent_can_talk_with_it(site: Site) -> None:
+    """AC-S3-4: The team's key and another agent's key are refused; the agent table counts the turns."""
     team = await site.team()
     one, other = await site.agent(team), await site.agent(team, "b")
 
@@ -96,8 +96,8 @@ async def test_an_agent_is_talked_with_by_its_owner_alone(site: Site) -> None:
     assert site.agents.info(other.agent.id, other.nonce).turns == 0
 
 
-async def test_a_delegated_key_does_what_it_was_made_for(site: Site) -> None:
-    """AC-S3-4: and nothing once the ownership has passed on; a second owner there is never."""
+async def test_a_delegated_key_opens_its_rights_until_ownership_changes(site: Site) -> None:
+    """AC-S3-4: A delegated key has its rights only; a new owner makes the old owner's key and delegated keys void."""
     spawned = await site.agent(await site.team())
     lent = await site.spawner.delegate(spawned.agent.id, spawned.nonce, Delegate(rights=["turn"]))
     turn = site.agents.turn(spawned.agent.id, lent.key, b"hello")
@@ -115,7 +115,7 @@ async def test_a_delegated_key_does_what_it_was_made_for(site: Site) -> None:
 
 
 async def test_killing_an_agent_ends_its_turns_for_every_reader(site: Site) -> None:
-    """The one under way says what it said; nobody is let in any more."""
+    """The active turn keeps its text, every turn ends with status 410, and the key opens nothing any more."""
     spawned = await site.agent(await site.team())
     turns = [site.turn(spawned, body) for body in (b"a wait", b"b")]
     readings = [asyncio.create_task(read(turn)) for turn in turns]
@@ -131,7 +131,7 @@ async def test_killing_an_agent_ends_its_turns_for_every_reader(site: Site) -> N
 
 
 async def test_deleting_a_team_ends_the_turns_of_its_agents(site: Site) -> None:
-    """Each reader of each agent sees its end."""
+    """Each reader of each agent gets an error as its last chunk."""
     team = await site.team()
     turns = [site.turn(await site.agent(team, name), b"a wait") for name in "abc"]
     readings = [asyncio.create_task(read(turn)) for turn in turns]
@@ -142,8 +142,8 @@ async def test_deleting_a_team_ends_the_turns_of_its_agents(site: Site) -> None:
     assert [chunks[-1].kind for chunks in await asyncio.gather(*readings)] == ["error"] * 3
 
 
-async def test_an_agent_that_died_is_failed_and_its_last_words_are_read(site: Site) -> None:
-    """AC-S3-10: it takes no turn any more, and says why."""
+async def test_an_agent_that_died_is_failed_and_its_last_turn_stays_readable(site: Site) -> None:
+    """AC-S3-10: The agent takes no further turn, and the refusal gives the reason."""
     spawned = await site.agent(await site.team())
     chunks = await read(site.turn(spawned, b"a die"))
     await eventually(lambda: site.agents.info(spawned.agent.id, spawned.nonce).state == "failed")
@@ -156,10 +156,10 @@ async def test_an_agent_that_died_is_failed_and_its_last_words_are_read(site: Si
     assert site.agents.info(spawned.agent.id, spawned.nonce).turns == 1
 
 
-async def test_after_a_restart_an_agent_goes_on_and_old_turns_are_no_other_ones(
+async def test_after_a_restart_an_agent_resumes_and_turn_ids_are_not_reused(
     runtime: AgentRuntime, tmp_path: pathlib.Path
 ) -> None:
-    """AC-S3-13: under the same id and nonce, with its turns counted on; the id of an old turn is no other one's."""
+    """AC-S3-13: The agent has its id, nonce and count of turns; the id of an old turn is unknown."""
     before, after = Site(tmp_path, runtime), Site(tmp_path, runtime)
     async with before.spawner:
         spawned = await before.agent(await before.team())

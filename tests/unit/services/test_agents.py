@@ -1,4 +1,4 @@
-"""AgentService: each right by its own, bodies untouched, operations by the type, and a tree's events by cursor."""
+"""AgentService: rights, request bodies, operations of agent types, and the events of a tree by cursor."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ TYPES = {"echo": EchoType()}
 
 
 class Admitted(NamedTuple):
-    """The agent, and its key, which stands for itself."""
+    """The agent, and the key of the caller, which stands for itself."""
 
     entry: Alive
     requester: str
 
 
 class Alive:
-    """One agent, as the table of agents would have it."""
+    """One agent, as the agent table would have it."""
 
     def __init__(self, runtime: AgentRuntime | None = None, run: str = "") -> None:
         self.spec: AgentSpec | None = AgentSpec(
@@ -113,7 +113,7 @@ async def service(living: Alive) -> AsyncIterator[AgentService]:
 
 
 async def answer(service: AgentService, body: bytes, **options: Any) -> list[bytes]:
-    """What the agent says to that."""
+    """Return the chunks that the agent answers to a body."""
     turn = service.turn("agent-1", OWNER, body, **options)
     return [chunk.body async for chunk in service.read_turn("agent-1", OWNER, turn.id) if chunk.kind == "chunk"]
 
@@ -152,7 +152,7 @@ CALLS: Mapping[str, tuple[Right, Callable[[AgentService, str, str], Awaitable[ob
 
 @pytest.mark.parametrize("name", CALLS)
 async def test_each_call_needs_its_own_right(service: AgentService, living: Alive, name: str) -> None:
-    """AC-S3-4: a key with that right alone opens it; one with all others does not, nor a wrong one, nor none."""
+    """AC-S3-4: A key with only that right succeeds; a key with all other rights, a wrong key and no key are refused."""
     right, call = CALLS[name]
     living.rights |= {"this": (right,), "others": tuple(each for each in RIGHTS if each != right)}
 
@@ -166,7 +166,7 @@ async def test_each_call_needs_its_own_right(service: AgentService, living: Aliv
 
 
 async def test_a_refused_call_does_nothing(service: AgentService, living: Alive) -> None:
-    """AC-S3-4: the agent hears nothing of it."""
+    """AC-S3-4: The agent receives nothing of a refused call."""
     for _, call in CALLS.values():
         with pytest.raises(NotYours):
             await call(service, "agent-1", "wrong")
@@ -180,7 +180,7 @@ async def test_a_refused_call_does_nothing(service: AgentService, living: Alive)
 
 @given(body=st.binary(min_size=1, max_size=1_000), format=st.sampled_from(EchoType.transport_formats))
 async def test_a_body_reaches_the_agent_byte_for_byte(body: bytes, format: str) -> None:
-    """AC-S3-6: in each format, whatever the bytes are."""
+    """AC-S3-6: Each format passes any bytes unchanged."""
     living = Alive()
     service = AgentService(living.admit, TYPES, clock=FakeClock())
     try:
@@ -191,8 +191,10 @@ async def test_a_body_reaches_the_agent_byte_for_byte(body: bytes, format: str) 
     assert living.served.heard == [(body, format)]
 
 
-async def test_the_format_is_that_of_the_spawn(service: AgentService, living: Alive) -> None:
-    """AC-S3-6: unless another one of the type is asked for; one that it has not is refused."""
+async def test_a_turn_has_the_format_of_the_spawn_unless_another_is_asked_for(
+    service: AgentService, living: Alive
+) -> None:
+    """AC-S3-6: A format that the agent type does not have is refused."""
     await answer(service, b"one")
     await answer(service, b"two", format="words")
 
@@ -202,7 +204,7 @@ async def test_the_format_is_that_of_the_spawn(service: AgentService, living: Al
 
 
 async def test_a_body_over_the_cap_never_reaches_the_agent(service: AgentService, living: Alive) -> None:
-    """The cap is named, for a turn and for an operation."""
+    """The refusal names the cap, for a turn and for an operation."""
     with pytest.raises(BodyTooLarge, match=r"body: .* at most 1000 bytes"):
         service.turn("agent-1", OWNER, bytes(1_001))
     with pytest.raises(BodyTooLarge, match=r"operation: .* at most 1000 bytes"):
@@ -211,8 +213,8 @@ async def test_a_body_over_the_cap_never_reaches_the_agent(service: AgentService
     assert living.served.heard == []
 
 
-async def test_the_second_turn_is_had_with_the_same_agent(service: AgentService) -> None:
-    """AC-S3-5."""
+async def test_the_second_turn_goes_to_the_same_agent(service: AgentService) -> None:
+    """AC-S3-5: The history holds the bodies of both turns."""
     await answer(service, b"one")
     await answer(service, b"two")
 
@@ -220,7 +222,7 @@ async def test_the_second_turn_is_had_with_the_same_agent(service: AgentService)
 
 
 async def test_a_turn_is_read_again_by_its_id(service: AgentService) -> None:
-    """From any number on; one that never was is unknown."""
+    """A reader may begin after any chunk number; the id of no turn is unknown."""
     turn = service.turn("agent-1", OWNER, b"a b c")
     await turn.wait_ended()
 
@@ -230,7 +232,7 @@ async def test_a_turn_is_read_again_by_its_id(service: AgentService) -> None:
 
 
 async def test_a_turn_of_another_agent_is_unknown(service: AgentService) -> None:
-    """Its id opens nothing here."""
+    """The service knows the ids of its own agent's turns only."""
     other = Alive()
     others = AgentService(other.admit, TYPES, clock=FakeClock())
     turn = others.turn("agent-1", OWNER, b"hello")
@@ -241,8 +243,8 @@ async def test_a_turn_of_another_agent_is_unknown(service: AgentService) -> None
     await others.close()
 
 
-async def test_what_the_roster_knows_of_turns_is_true(service: AgentService, living: Alive) -> None:
-    """It is working as long as one is under way, and each is counted, on record as soon as the agent answers."""
+async def test_the_roster_knows_whether_an_agent_works_and_its_turns(service: AgentService, living: Alive) -> None:
+    """The agent is working while a turn is active; each turn is counted and persisted once the agent answers."""
     turn = service.turn("agent-1", OWNER, b"a wait")
     await eventually(lambda: turn.readable_number == 1)
     await eventually(lambda: living.kept)
@@ -255,10 +257,10 @@ async def test_what_the_roster_knows_of_turns_is_true(service: AgentService, liv
     assert (service.info("agent-1", OWNER).state, service.info("agent-1", OWNER).turns) == ("idle", 1)
 
 
-async def test_a_turn_is_answered_though_nothing_can_be_put_on_record(
+async def test_a_turn_is_answered_even_if_the_store_fails(
     service: AgentService, living: Alive, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The operator is told."""
+    """The operator's log has the failure."""
     living.fails = True
 
     assert await answer(service, b"one") == [b"one"]
@@ -267,8 +269,8 @@ async def test_a_turn_is_answered_though_nothing_can_be_put_on_record(
     assert "the books" in caplog.text
 
 
-async def test_an_agent_that_has_ended_is_gone(service: AgentService, living: Alive) -> None:
-    """For all that it would have to answer; what it said is still read, and who it was."""
+async def test_an_agent_that_has_ended_refuses_new_requests(service: AgentService, living: Alive) -> None:
+    """Turns, control and mail raise Gone; old turns, history and info stay readable."""
     turn = service.turn("agent-1", OWNER, b"a die")
     await turn.wait_ended()
 
@@ -281,8 +283,8 @@ async def test_an_agent_that_has_ended_is_gone(service: AgentService, living: Al
     assert not await service.interrupt("agent-1", OWNER)
 
 
-async def test_closing_ends_turns_and_no_agent(service: AgentService, living: Alive) -> None:
-    """Whoever stops the server leaves the agents to be gone on with."""
+async def test_closing_the_service_ends_turns_but_not_agents(service: AgentService, living: Alive) -> None:
+    """Agents stay alive, so that the next server can resume them."""
     turn = service.turn("agent-1", OWNER, b"wait")
 
     await service.close("the server stops")
@@ -296,8 +298,8 @@ async def test_closing_ends_turns_and_no_agent(service: AgentService, living: Al
 # ---- the mutation plane
 
 
-async def test_an_operation_of_the_type_is_done_and_answered(service: AgentService) -> None:
-    """AC-S3-7: JSON in, JSON out; the agent is another one from then on."""
+async def test_an_operation_of_an_agent_type_is_done_and_answered(service: AgentService) -> None:
+    """AC-S3-7: The operation and its answer are JSON, and the operation changes the agent."""
     said = await service.control("agent-1", OWNER, b'{"@type": "shout", "times": 2}')
 
     assert json.loads(said) == {"times": 2}
@@ -323,8 +325,8 @@ REFUSED: Mapping[str, tuple[bytes, type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-async def test_what_is_no_operation_is_refused_by_name(service: AgentService, living: Alive, case: str) -> None:
-    """AC-S3-7: with the operations that there are, or the field that is wrong; nothing is done."""
+async def test_an_invalid_operation_is_refused_by_name(service: AgentService, living: Alive, case: str) -> None:
+    """AC-S3-7: The error names the known operations or the wrong field, and the operation has no effect."""
     operation, error, words = REFUSED[case]
 
     with pytest.raises(error, match=words):
@@ -333,8 +335,8 @@ async def test_what_is_no_operation_is_refused_by_name(service: AgentService, li
     assert living.served.times == 1
 
 
-async def test_an_answer_that_is_no_data_is_the_types_bug(service: AgentService, living: Alive) -> None:
-    """Not the caller's mistake."""
+async def test_an_operation_result_that_is_not_data_is_a_bug_of_the_type(service: AgentService, living: Alive) -> None:
+    """The error is Bug, not an error of the caller."""
 
     async def control(operation: object) -> object:
         return object()
@@ -345,8 +347,8 @@ async def test_an_answer_that_is_no_data_is_the_types_bug(service: AgentService,
         await service.control("agent-1", OWNER, b'{"@type": "shout"}')
 
 
-async def test_mail_is_passed_on(service: AgentService, living: Alive) -> None:
-    """Text that is some."""
+async def test_mail_is_sent_to_the_agent(service: AgentService, living: Alive) -> None:
+    """An empty text is refused."""
     await service.mail("agent-1", OWNER, "hello")
 
     with pytest.raises(InvalidValue, match="text"):
@@ -358,7 +360,7 @@ async def test_mail_is_passed_on(service: AgentService, living: Alive) -> None:
 
 
 async def _some(events: AsyncIterator[TreeEvent], types: str) -> list[TreeEvent]:
-    """Events up to the first of that type."""
+    """Return the events up to the first of a type."""
     found: list[TreeEvent] = []
     async for event in events:
         found.append(event)
@@ -374,14 +376,14 @@ async def _append_all(events: AsyncIterator[TreeEvent], to: list[TreeEvent]) -> 
 
 @pytest.fixture(params=["sqlite", "memory", "none"])
 async def runtime(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> AsyncIterator[AgentRuntime]:
-    """With a journal on disk, with one in memory, and without any."""
+    """A runtime with a journal on disk, with one in memory, and with none."""
     stores: dict[str, Store | None] = {"sqlite": SqliteStore(tmp_path / "journal.db"), "memory": MemoryStore()}
     async with AgentRuntime(store=stores.get(request.param)) as made:
         yield made
 
 
 async def test_the_events_of_a_tree_are_followed_by_cursor(runtime: AgentRuntime) -> None:
-    """What was before, then what comes; a reader goes on behind the cursor that it has; nothing of other trees."""
+    """A reader gets past and new events of one tree only, and may continue after a cursor."""
     session, other = (Session(ScriptedModel(["one", "two"]), runtime=runtime) for _ in range(2))
     await session.ask("First?")
     await other.ask("Other?")
@@ -402,8 +404,8 @@ async def test_the_events_of_a_tree_are_followed_by_cursor(runtime: AgentRuntime
     assert sorted({each.cursor for each in first + second}) == [each.cursor for each in first + second]
 
 
-async def test_following_ends_with_the_agent(runtime: AgentRuntime) -> None:
-    """All that is on record is told before."""
+async def test_a_stream_of_events_ends_with_the_agent(runtime: AgentRuntime) -> None:
+    """The reader gets every recorded event first."""
     session = Session(ScriptedModel(["one"]), runtime=runtime)
     await session.ask("First?")
     living = Alive(runtime, session.id)
@@ -424,8 +426,8 @@ async def test_following_ends_with_the_agent(runtime: AgentRuntime) -> None:
     assert seen[-1] == "run_ended"
 
 
-async def test_a_key_that_was_revoked_follows_no_more(runtime: AgentRuntime) -> None:
-    """Nothing that happens afterwards is told."""
+async def test_a_revoked_key_gets_no_further_events(runtime: AgentRuntime) -> None:
+    """The stream raises NotYours before events of the next turn."""
     session = Session(ScriptedModel(["one", "two"]), runtime=runtime)
     await session.ask("First?")
     living = Alive(runtime, session.id)
@@ -444,7 +446,7 @@ async def test_a_key_that_was_revoked_follows_no_more(runtime: AgentRuntime) -> 
 
 
 async def test_events_of_an_agent_that_has_no_tree_yet_are_waited_for(runtime: AgentRuntime) -> None:
-    """They come when it has one; nothing comes of one that ends before."""
+    """The events come once the agent has a tree; the stream of an agent that ends before is empty."""
     clock = FakeClock()
     living, never = Alive(runtime), Alive(runtime)
     living.served.run = never.served.run = ""
@@ -464,22 +466,22 @@ async def test_events_of_an_agent_that_has_no_tree_yet_are_waited_for(runtime: A
     assert await in_vain == []
 
 
-async def test_a_cursor_that_is_none_is_refused(service: AgentService) -> None:
-    """At once, before anything is streamed."""
+async def test_an_invalid_cursor_is_refused(service: AgentService) -> None:
+    """The error comes at once, before anything is streamed."""
     with pytest.raises(InvalidValue, match="after"):
         service.events("agent-1", OWNER, -1)
 
 
 async def test_events_that_were_kept_in_memory_only_are_gone_with_their_tree() -> None:
-    """Said, not passed over."""
+    """The stream raises Gone instead of ending as if the tree had no events."""
     async with AgentRuntime() as runtime:
         living = Alive(runtime, "run-of-old")
         with pytest.raises(Gone, match="in memory only"):
             await anext(AgentService(living.admit, TYPES).events("agent-1", OWNER))
 
 
-async def test_events_that_memory_has_dropped_are_gone() -> None:
-    """A tree of more events than are kept is not told from its middle on."""
+async def test_events_that_were_dropped_from_memory_are_gone() -> None:
+    """A reader that asks for dropped events gets Gone; a reader that asks for newer events gets them."""
     async with AgentRuntime() as runtime:
         session = Session(ScriptedModel(["one"]), runtime=runtime)
         await session.ask("First?")
@@ -497,7 +499,7 @@ async def test_events_that_memory_has_dropped_are_gone() -> None:
 
 
 async def test_an_agent_that_could_not_be_opened_again_has_no_events(service: AgentService, living: Alive) -> None:
-    """It is gone; what could be known is its info."""
+    """The stream raises Gone with the reason."""
     living.spec = None
     living.served.ended.set_result(ErrorInfo(type="Unknown", message="no such type"))
 
@@ -505,8 +507,8 @@ async def test_an_agent_that_could_not_be_opened_again_has_no_events(service: Ag
         service.events("agent-1", OWNER)
 
 
-async def test_a_reader_that_is_too_slow_is_told_so(living: Alive) -> None:
-    """Also through the service."""
+async def test_a_reader_that_is_too_slow_gets_missed(living: Alive) -> None:
+    """The service raises Missed for chunks that were dropped."""
     service = AgentService(living.admit, TYPES, clock=FakeClock(), limits=TurnLimits(kept_bytes=5_000))
     turn = service.turn("agent-1", OWNER, b"a " * 100)
     await turn.wait_ended()
@@ -519,8 +521,8 @@ async def test_a_reader_that_is_too_slow_is_told_so(living: Alive) -> None:
 # ---- a right that is lost
 
 
-async def test_a_stream_of_a_turn_ends_when_the_time_of_its_key_is_over(living: Alive) -> None:
-    """By itself, without a word of the agent, and not before."""
+async def test_a_stream_of_a_turn_ends_when_its_key_expires(living: Alive) -> None:
+    """The stream raises NotYours at that time, not before, though the agent sends nothing."""
     clock = FakeClock()
     service = AgentService(living.admit, TYPES, clock=clock)
     living.rights["lent"], living.left["lent"] = ("turn",), 60.0
@@ -539,7 +541,7 @@ async def test_a_stream_of_a_turn_ends_when_the_time_of_its_key_is_over(living: 
 
 
 async def test_events_in_memory_end_when_their_key_loses_the_right() -> None:
-    """At once, also where nothing happens any more."""
+    """The stream raises NotYours at once, even if no event comes."""
     async with AgentRuntime() as runtime:
         session = Session(ScriptedModel(["one"]), runtime=runtime)
         await session.ask("First?")
@@ -556,10 +558,10 @@ async def test_events_in_memory_end_when_their_key_loses_the_right() -> None:
 
 
 @pytest.mark.parametrize("name", ["history", "control"])
-async def test_an_answer_that_comes_after_the_right_was_lost_is_not_given(
+async def test_an_answer_that_comes_after_a_key_lost_its_right_is_withheld(
     service: AgentService, living: Alive, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """What an agent says meanwhile is for others."""
+    """The answer belongs to the new owner."""
     asked, answered = asyncio.Event(), asyncio.Event()
 
     async def slow(*_: object) -> list[str]:

@@ -1,4 +1,4 @@
-"""Turns of one agent: in order, bounded, read by many, and none of them lost without a word."""
+"""Turns of one agent: in order, bounded, read by many readers, and never lost silently."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.waiting import eventually
 
 
 def opening() -> AgentSpec:
-    """Of an agent that needs nothing of it."""
+    """Return the spec of an agent that needs nothing."""
     return AgentSpec("agent-1", "echo", "team/echo", EchoInfo(), AgentRuntime(), pathlib.Path())
 
 
@@ -43,8 +43,8 @@ async def agent() -> Echo:
 
 
 @pytest.fixture
-async def talking(agent: Echo, clock: FakeClock) -> AsyncIterator[Talking]:
-    """Makes conversations, and closes them."""
+async def new_queue(agent: Echo, clock: FakeClock) -> AsyncIterator[Talking]:
+    """Return a function that makes turn queues; close them at the end."""
     made: list[TurnQueue] = []
 
     def make(served: Any = agent, **limits: Any) -> TurnQueue:
@@ -57,7 +57,7 @@ async def talking(agent: Echo, clock: FakeClock) -> AsyncIterator[Talking]:
 
 
 async def read(turn: Turn, after: int = 0) -> list[Chunk]:
-    """A turn to its end."""
+    """Read a turn to its end."""
     return [chunk async for chunk in turn.read(after)]
 
 
@@ -66,19 +66,19 @@ async def append_all(chunks: AsyncIterator[Chunk], to: list[Chunk]) -> None:
         to.append(chunk)
 
 
-def said(chunks: list[Chunk]) -> list[bytes]:
+def bodies_of(chunks: list[Chunk]) -> list[bytes]:
     return [chunk.body for chunk in chunks if chunk.kind == "chunk"]
 
 
 def problem(chunks: list[Chunk]) -> Any:
-    """What the error chunk at the end says."""
+    """Return the problem of the error chunk at the end."""
     assert chunks[-1].kind == "error"
     assert [chunk.kind for chunk in chunks[:-1]] == ["chunk"] * (len(chunks) - 1)
     return json.loads(chunks[-1].body)
 
 
 class Flood(Echo):
-    """Says so many bytes, in pieces, as fast as it can, never waiting for anything."""
+    """An agent that sends so many bytes in pieces, without waiting for anything."""
 
     def __init__(self, size: int, piece: int) -> None:
         super().__init__(opening())
@@ -92,9 +92,9 @@ class Flood(Echo):
             yield number.to_bytes(8, "big") + bytes(self.piece - 8)
 
 
-async def test_a_turn_is_chunks_numbered_from_1_and_then_done(talking: Talking) -> None:
-    """AC-S3-5."""
-    turn = talking().turn(b"one two three", "words")
+async def test_a_turn_is_chunks_numbered_from_1_and_then_done(new_queue: Talking) -> None:
+    """AC-S3-5: The last number is that of the done chunk."""
+    turn = new_queue().turn(b"one two three", "words")
 
     assert await read(turn) == [
         Chunk(turn.id, 1, "chunk", b"one"),
@@ -104,13 +104,13 @@ async def test_a_turn_is_chunks_numbered_from_1_and_then_done(talking: Talking) 
     ]
 
 
-async def test_an_error_is_the_last_chunk_after_what_was_said(talking: Talking) -> None:
-    """AC-S3-5."""
-    conversation = talking()
+async def test_an_error_is_the_last_chunk_after_the_text(new_queue: Talking) -> None:
+    """AC-S3-5: The error is a problem document, and the next turn works."""
+    conversation = new_queue()
 
     chunks = await read(conversation.turn(b"one fail two", "words"))
 
-    assert said(chunks) == [b"one"]
+    assert bodies_of(chunks) == [b"one"]
     assert problem(chunks) == {
         "type": "urn:ramet:problem:model-failed",
         "title": "Model failed",
@@ -120,30 +120,30 @@ async def test_an_error_is_the_last_chunk_after_what_was_said(talking: Talking) 
         "retryable": False,
         "retry_after_s": None,
     }
-    assert said(await read(conversation.turn(b"again", "words"))) == [b"again"]
+    assert bodies_of(await read(conversation.turn(b"again", "words"))) == [b"again"]
 
 
-async def test_a_bug_of_an_agent_type_says_nothing_of_the_inside(
-    talking: Talking, caplog: pytest.LogCaptureFixture
+async def test_a_bug_of_an_agent_type_reveals_nothing_to_the_client(
+    new_queue: Talking, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The client hears that it failed, the operator's log why."""
+    """The client learns that the turn failed; the operator's log has the reason."""
 
     class Broken(Echo):
         async def turn(self, body: bytes, format: str) -> AsyncIterator[bytes]:
             yield b"so far"
             raise KeyError("secret")
 
-    chunks = await read(talking(Broken(opening())).turn(b"hello", "words"))
+    chunks = await read(new_queue(Broken(opening())).turn(b"hello", "words"))
 
-    assert said(chunks) == [b"so far"]
+    assert bodies_of(chunks) == [b"so far"]
     assert problem(chunks)["status"] == 500
     assert b"secret" not in chunks[-1].body
     assert "secret" in caplog.text
 
 
-async def test_turns_are_answered_one_at_a_time_in_their_order(talking: Talking, agent: Echo) -> None:
-    """AC-S3-5: those that came while another was under way follow it, each byte for byte and in its own format."""
-    conversation = talking()
+async def test_turns_are_answered_one_at_a_time_in_their_order(new_queue: Talking, agent: Echo) -> None:
+    """AC-S3-5: Turns that come during an active turn follow it, each with its own bytes and format."""
+    conversation = new_queue()
     turns = [conversation.turn(b"wait %d" % number, format) for number, format in enumerate(("words", "letters") * 4)]
     readings = [asyncio.create_task(read(turn)) for turn in reversed(turns)]
     await eventually(lambda: agent.heard)
@@ -151,15 +151,15 @@ async def test_turns_are_answered_one_at_a_time_in_their_order(talking: Talking,
     assert conversation.waiting == 7
 
     agent.go_on.set()
-    answers = [said(chunks) for chunks in await asyncio.gather(*readings)]
+    answers = [bodies_of(chunks) for chunks in await asyncio.gather(*readings)]
 
     assert agent.heard == [(b"wait %d" % n, "letters" if n % 2 else "words") for n in range(8)]
     assert answers == [[b"wait", b"%d" % number] for number in reversed(range(8))]
 
 
-async def test_more_than_may_wait_are_refused_and_nothing_else_happens(talking: Talking, agent: Echo) -> None:
-    """The bound is named; those that wait are answered."""
-    conversation = talking(waiting=2)
+async def test_more_turns_than_may_wait_are_refused(new_queue: Talking, agent: Echo) -> None:
+    """The error names the bound; the waiting turns are answered."""
+    conversation = new_queue(waiting=2)
     turns = [conversation.turn(b"wait", "words") for _ in range(3)]
 
     with pytest.raises(BusyError, match="2 turns wait"):
@@ -167,13 +167,13 @@ async def test_more_than_may_wait_are_refused_and_nothing_else_happens(talking: 
 
     agent.go_on.set()
     for turn in turns:
-        assert said(await read(turn)) == [b"wait"]
-    assert said(await read(conversation.turn(b"hello", "words"))) == [b"hello"]
+        assert bodies_of(await read(turn)) == [b"wait"]
+    assert bodies_of(await read(conversation.turn(b"hello", "words"))) == [b"hello"]
 
 
-async def test_what_waits_is_bounded_in_bytes(talking: Talking, agent: Echo) -> None:
-    """Of few large bodies fewer wait."""
-    conversation = talking(body_bytes=1_000, waiting_bytes=1_500)
+async def test_waiting_turns_are_bounded_in_bytes(new_queue: Talking, agent: Echo) -> None:
+    """Of large bodies, fewer may wait."""
+    conversation = new_queue(body_bytes=1_000, waiting_bytes=1_500)
     conversation.turn(b"wait", "words")
     conversation.turn(bytes(1_000), "words")
 
@@ -184,26 +184,26 @@ async def test_what_waits_is_bounded_in_bytes(talking: Talking, agent: Echo) -> 
     agent.go_on.set()
 
 
-async def test_a_body_over_the_cap_is_refused_by_name(talking: Talking, agent: Echo) -> None:
-    """The error says the cap; one byte less is taken."""
-    conversation = talking(body_bytes=10)
+async def test_a_body_over_the_cap_is_refused_by_name(new_queue: Talking, agent: Echo) -> None:
+    """The error gives the cap; a body at the cap is accepted."""
+    conversation = new_queue(body_bytes=10)
 
     with pytest.raises(BodyTooLarge, match="at most 10 bytes") as refusal:
         conversation.turn(b"x" * 11, "words")
 
     assert (refusal.value.field, refusal.value.size, refusal.value.limit) == ("body", 11, 10)
-    assert said(await read(conversation.turn(b"x" * 10, "words"))) == [b"x" * 10]
+    assert bodies_of(await read(conversation.turn(b"x" * 10, "words"))) == [b"x" * 10]
 
 
-async def test_what_becomes_of_a_left_turn_is_one_of_two_things(talking: Talking) -> None:
-    """A third is refused."""
+async def test_a_turn_without_readers_either_continues_or_is_interrupted(new_queue: Talking) -> None:
+    """Any third choice is refused."""
     with pytest.raises(InvalidValue, match="go_on or interrupt"):
-        talking().turn(b"hello", "words", "explode")  # type: ignore[arg-type]
+        new_queue().turn(b"hello", "words", "explode")  # type: ignore[arg-type]
 
 
-async def test_several_readers_read_the_same_from_where_they_want(talking: Talking, agent: Echo) -> None:
-    """AC-S3-5: one that comes in the middle gets what was said, then what comes."""
-    turn = talking().turn(b"a b wait c", "words")
+async def test_several_readers_read_one_turn_from_any_number(new_queue: Talking, agent: Echo) -> None:
+    """AC-S3-5: A reader that comes late gets the past chunks, then the new ones."""
+    turn = new_queue().turn(b"a b wait c", "words")
     readers = [asyncio.create_task(read(turn))]
     await eventually(lambda: turn.readable_number == 2)
     readers += [asyncio.create_task(read(turn, after)) for after in (0, 1, 2)]
@@ -211,16 +211,16 @@ async def test_several_readers_read_the_same_from_where_they_want(talking: Talki
 
     chunks = await asyncio.gather(*readers)
 
-    assert said(chunks[0]) == [b"a", b"b", b"wait", b"c"]
+    assert bodies_of(chunks[0]) == [b"a", b"b", b"wait", b"c"]
     assert chunks[1] == chunks[0]
     assert chunks[2] == chunks[0][1:]
     assert chunks[3] == chunks[0][2:]
     assert await read(turn, 5) == []
 
 
-async def test_readers_at_the_same_place_share_what_is_sent_to_them(talking: Talking) -> None:
-    """A hundred readers cost one encoding; who is at another place gets what is behind that."""
-    turn = talking().turn(b"one two three", "words")
+async def test_readers_at_one_number_share_the_encoded_chunks(new_queue: Talking) -> None:
+    """A hundred readers cost one encoding; a reader at a later number gets the rest."""
+    turn = new_queue().turn(b"one two three", "words")
     await turn.wait_ended()
 
     async with aclosing(turn.batches()) as one, aclosing(turn.batches()) as two, aclosing(turn.batches(2)) as late:
@@ -232,18 +232,18 @@ async def test_readers_at_the_same_place_share_what_is_sent_to_them(talking: Tal
 
 
 @pytest.mark.parametrize("after", [-1, 3])
-async def test_a_number_that_a_turn_has_not_come_to_is_refused(talking: Talking, after: int) -> None:
-    """Not taken for its end, nor for its beginning."""
-    turn = talking().turn(b"hello", "words")
+async def test_a_number_beyond_the_end_of_a_turn_is_refused(new_queue: Talking, after: int) -> None:
+    """The number counts neither as the end nor as the beginning."""
+    turn = new_queue().turn(b"hello", "words")
     await turn.wait_ended()
 
     with pytest.raises(InvalidValue, match="from 0 to 2"):
         turn.read(after)
 
 
-async def test_a_turn_whose_reader_goes_is_finished_and_read_again(talking: Talking, agent: Echo) -> None:
-    """AC-S3-5: a client that lost its connection goes on behind what it has."""
-    conversation = talking()
+async def test_a_turn_whose_reader_leaves_continues_and_can_be_read_again(new_queue: Talking, agent: Echo) -> None:
+    """AC-S3-5: A client that lost its connection continues after its last chunk."""
+    conversation = new_queue()
     turn = conversation.turn(b"a wait b", "words")
     async with aclosing(turn.read()) as chunks:
         first = await anext(chunks)
@@ -252,14 +252,14 @@ async def test_a_turn_whose_reader_goes_is_finished_and_read_again(talking: Talk
 
     again = await read(conversation.get(first.turn), first.number)
 
-    assert said(again) == [b"wait", b"b"]
+    assert bodies_of(again) == [b"wait", b"b"]
     assert again[-1].kind == "done"
     assert agent.interrupts == 0
 
 
-async def test_a_turn_that_is_not_to_outlive_its_client_is_interrupted(talking: Talking, agent: Echo) -> None:
-    """AC-S3-5: when the last of its readers has left, not before; the next turn follows."""
-    conversation = talking()
+async def test_a_turn_can_be_interrupted_when_its_last_reader_leaves(new_queue: Talking, agent: Echo) -> None:
+    """AC-S3-5: The interrupt comes after the last reader has left, not before; the next turn follows."""
+    conversation = new_queue()
     turn = conversation.turn(b"a wait b", "words", "interrupt")
     following = conversation.turn(b"next", "words")
     stays = turn.read()
@@ -275,12 +275,12 @@ async def test_a_turn_that_is_not_to_outlive_its_client_is_interrupted(talking: 
 
     assert (before, agent.interrupts) == (0, 1)
     assert problem(await read(turn))["type"] == "urn:ramet:problem:aborted"
-    assert said(await read(following)) == [b"next"]
+    assert bodies_of(await read(following)) == [b"next"]
 
 
-async def test_a_waiting_turn_whose_client_goes_is_never_begun(talking: Talking, agent: Echo) -> None:
-    """It was asked not to outlive its client; the others keep their order."""
-    conversation = talking()
+async def test_a_waiting_turn_whose_client_leaves_is_never_started(new_queue: Talking, agent: Echo) -> None:
+    """The turn was asked to end with its client; the other turns keep their order."""
+    conversation = new_queue()
     conversation.turn(b"wait", "words")
     turn = conversation.turn(b"mine", "words", "interrupt")
     last = conversation.turn(b"last", "words")
@@ -293,17 +293,17 @@ async def test_a_waiting_turn_whose_client_goes_is_never_begun(talking: Talking,
 
     agent.go_on.set()
 
-    assert said(await read(last)) == [b"last"]
+    assert bodies_of(await read(last)) == [b"last"]
     assert [body for body, _ in agent.heard] == [b"wait", b"last"]
 
 
-async def test_a_turn_is_kept_for_its_time_and_then_expires(talking: Talking, clock: FakeClock) -> None:
-    """Who comes too late is told so; a turn that never was is unknown."""
-    conversation = talking(keep_s=60)
+async def test_a_turn_expires_after_its_retention_time(new_queue: Talking, clock: FakeClock) -> None:
+    """A late reader gets Missed; the id of no turn is unknown."""
+    conversation = new_queue(keep_s=60)
     turn = conversation.turn(b"hello", "words")
     await turn.wait_ended()
     await clock.advance(59)
-    assert said(await read(conversation.get(turn.id))) == [b"hello"]
+    assert bodies_of(await read(conversation.get(turn.id))) == [b"hello"]
 
     await clock.advance(2)
 
@@ -315,21 +315,21 @@ async def test_a_turn_is_kept_for_its_time_and_then_expires(talking: Talking, cl
             conversation.get(id)
 
 
-async def test_only_the_last_turns_are_kept(talking: Talking) -> None:
-    """However soon they follow each other."""
-    conversation = talking(kept_turns=2)
+async def test_only_the_last_turns_are_kept(new_queue: Talking) -> None:
+    """The number of kept turns is bounded, however fast they follow each other."""
+    conversation = new_queue(kept_turns=2)
     turns = [conversation.turn(b"%d" % number, "words") for number in range(4)]
     await turns[-1].wait_ended()
 
     for turn in turns[:2]:
         with pytest.raises(Missed):
             conversation.get(turn.id)
-    assert [said(await read(conversation.get(turn.id))) for turn in turns[2:]] == [[b"2"], [b"3"]]
+    assert [bodies_of(await read(conversation.get(turn.id))) for turn in turns[2:]] == [[b"2"], [b"3"]]
 
 
-async def test_interrupting_ends_the_turn_under_way_and_no_other(talking: Talking, agent: Echo) -> None:
-    """AC-S3-5: what was said stands, those that wait follow, and again means nothing."""
-    conversation = talking()
+async def test_interrupting_ends_the_active_turn_and_no_other(new_queue: Talking, agent: Echo) -> None:
+    """AC-S3-5: The text so far stays, the waiting turns follow, and a second interrupt has no effect."""
+    conversation = new_queue()
     turn, following = (conversation.turn(body, "words") for body in (b"a wait", b"next"))
     await eventually(lambda: turn.readable_number == 1)
 
@@ -337,13 +337,13 @@ async def test_interrupting_ends_the_turn_under_way_and_no_other(talking: Talkin
 
     assert turn.is_over
     assert problem(await read(turn))["detail"] == "the turn was interrupted"
-    assert said(await read(following)) == [b"next"]
+    assert bodies_of(await read(following)) == [b"next"]
     assert await conversation.interrupt() is False
     assert agent.interrupts == 1
 
 
-async def test_an_interrupt_that_comes_too_late_changes_nothing(talking: Talking) -> None:
-    """The agent has come to its end, of which nobody has been told yet: what it said is whole."""
+async def test_an_interrupt_that_comes_too_late_changes_nothing(new_queue: Talking) -> None:
+    """The agent has finished already, so that its whole answer is delivered."""
     answers: list[bool] = []
 
     def interrupt() -> None:
@@ -357,7 +357,7 @@ async def test_an_interrupt_that_comes_too_late_changes_nothing(talking: Talking
             asyncio.get_running_loop().call_soon(interrupt)
 
     prompt = Prompt(opening())
-    conversation = talking(prompt)
+    conversation = new_queue(prompt)
 
     chunks = await read(conversation.turn(b"hello", "words"))
 
@@ -365,9 +365,9 @@ async def test_an_interrupt_that_comes_too_late_changes_nothing(talking: Talking
     assert (answers, prompt.interrupts) == ([False], 0)
 
 
-async def test_one_turn_of_several_can_be_interrupted(talking: Talking, agent: Echo) -> None:
-    """By its id: one that waits is never begun, nobody else's is hit, and one that is over is left as it is."""
-    conversation = talking()
+async def test_one_turn_of_several_can_be_interrupted(new_queue: Talking, agent: Echo) -> None:
+    """The interrupt names a turn by id: a waiting turn is never started, and a finished turn stays as it is."""
+    conversation = new_queue()
     first, second, third = (conversation.turn(body, "words") for body in (b"a wait", b"b", b"c wait"))
     await eventually(lambda: first.readable_number == 1)
 
@@ -376,15 +376,15 @@ async def test_one_turn_of_several_can_be_interrupted(talking: Talking, agent: E
     assert await conversation.interrupt(first.id)
     assert not await conversation.interrupt(first.id)
 
-    assert said(await read(third)) == [b"c", b"wait"]
+    assert bodies_of(await read(third)) == [b"c", b"wait"]
     assert [body for body, _ in agent.heard] == [b"a wait", b"c wait"]
     assert agent.interrupts == 1
     with pytest.raises(Unknown):
         await conversation.interrupt("turn-1")
 
 
-async def test_an_agent_that_does_not_hear_the_interrupt_is_left(talking: Talking, clock: FakeClock) -> None:
-    """After its time the iteration is left, which is what the contract says interrupts a turn."""
+async def test_an_agent_that_ignores_an_interrupt_loses_its_turn(new_queue: Talking, clock: FakeClock) -> None:
+    """After the time limit the iteration is closed, which interrupts a turn by contract."""
 
     class Deaf(Echo):
         left = False
@@ -397,7 +397,7 @@ async def test_an_agent_that_does_not_hear_the_interrupt_is_left(talking: Talkin
                 self.left = True
 
     deaf = Deaf(opening())
-    conversation = talking(deaf, patience_s=5)
+    conversation = new_queue(deaf, patience_s=5)
     turn = conversation.turn(b"hello", "words")
     await eventually(lambda: turn.readable_number == 1)
     interrupting = asyncio.create_task(conversation.interrupt())
@@ -410,8 +410,8 @@ async def test_an_agent_that_does_not_hear_the_interrupt_is_left(talking: Talkin
     assert problem(await read(turn))["detail"] == "the turn was interrupted"
 
 
-async def test_the_next_turn_does_not_hear_the_interrupt_of_the_last(talking: Talking) -> None:
-    """It begins when the agent has done with that, though the interrupted one ended before."""
+async def test_the_next_turn_does_not_get_the_interrupt_of_the_last(new_queue: Talking) -> None:
+    """The next turn starts when the agent has finished its interrupt, though the turn ended before."""
 
     class Slow(Echo):
         interrupting = False
@@ -427,7 +427,7 @@ async def test_the_next_turn_does_not_hear_the_interrupt_of_the_last(talking: Ta
             await eventually(lambda: turn.is_over)
             self.interrupting = False
 
-    conversation = talking(Slow(opening()))
+    conversation = new_queue(Slow(opening()))
     turn, following = (conversation.turn(body, "words") for body in (b"a wait", b"next"))
     await eventually(lambda: turn.readable_number == 1)
 
@@ -436,9 +436,12 @@ async def test_the_next_turn_does_not_hear_the_interrupt_of_the_last(talking: Ta
     assert [chunk.kind for chunk in await read(following)] == ["chunk", "done"]
 
 
-async def test_closing_ends_every_turn_for_every_reader(talking: Talking) -> None:
-    """The one under way and those that wait; nothing can be asked any more, and again means nothing."""
-    conversation = talking()
+async def test_closing_ends_every_turn_for_every_reader(new_queue: Talking) -> None:
+    """The active turn and the waiting turns end with the reason.
+
+    Later turns are refused; a second close has no effect.
+    """
+    conversation = new_queue()
     turns = [conversation.turn(body, "words") for body in (b"a wait", b"b", b"c")]
     readings = [asyncio.create_task(read(turn)) for turn in turns]
     await eventually(lambda: turns[0].readable_number == 1)
@@ -452,9 +455,9 @@ async def test_closing_ends_every_turn_for_every_reader(talking: Talking) -> Non
         conversation.turn(b"hello", "words")
 
 
-async def test_when_the_agent_dies_its_turn_says_why_and_the_others_end(talking: Talking) -> None:
-    """AC-S3-10, seen by a reader: nobody waits for an agent that is not there."""
-    conversation = talking()
+async def test_the_death_of_an_agent_ends_its_active_turn_and_all_waiting_turns(new_queue: Talking) -> None:
+    """AC-S3-10, for a reader: No reader waits for an agent that has ended."""
+    conversation = new_queue()
     turns = [conversation.turn(body, "words") for body in (b"a die", b"b")]
 
     ends = [problem(await read(turn)) for turn in turns]
@@ -470,10 +473,8 @@ async def test_when_the_agent_dies_its_turn_says_why_and_the_others_end(talking:
         conversation.turn(b"hello", "words")
 
 
-async def test_a_turn_in_which_the_agent_ends_is_over_though_its_type_says_nothing(
-    talking: Talking, clock: FakeClock
-) -> None:
-    """A turn that hangs in an agent that is not there any more is left; its readers are told."""
+async def test_a_turn_ends_with_its_agent_even_if_the_agent_type_hangs(new_queue: Talking, clock: FakeClock) -> None:
+    """The turn is closed after the time limit, and its readers get the reason."""
 
     class Hanging(Echo):
         async def turn(self, body: bytes, format: str) -> AsyncIterator[bytes]:
@@ -481,7 +482,7 @@ async def test_a_turn_in_which_the_agent_ends_is_over_though_its_type_says_nothi
             await asyncio.Event().wait()
 
     agent = Hanging(opening())
-    turn = talking(agent, patience_s=5).turn(b"hello", "words")
+    turn = new_queue(agent, patience_s=5).turn(b"hello", "words")
     await eventually(lambda: turn.readable_number == 1)
     agent.ended.set_result(ErrorInfo(type="Crashed", message="killed by signal 9"))
     await eventually(lambda: clock.sleeping)
@@ -491,9 +492,9 @@ async def test_a_turn_in_which_the_agent_ends_is_over_though_its_type_says_nothi
     assert problem(await read(turn))["detail"] == "the agent has ended: killed by signal 9 (Crashed)"
 
 
-async def test_a_turn_that_the_end_of_its_agent_cut_is_not_called_done(talking: Talking, agent: Echo) -> None:
-    """Its type let the iteration end as if nothing were."""
-    turn = talking().turn(b"a wait", "words")
+async def test_a_turn_that_the_end_of_its_agent_cut_is_an_error(new_queue: Talking, agent: Echo) -> None:
+    """The agent type ended the iteration as if the turn were complete."""
+    turn = new_queue().turn(b"a wait", "words")
     await eventually(lambda: turn.readable_number == 1)
 
     await agent.close("killed")
@@ -501,18 +502,20 @@ async def test_a_turn_that_the_end_of_its_agent_cut_is_not_called_done(talking: 
     assert problem(await read(turn))["detail"] == "the agent has ended"
 
 
-async def test_a_reader_that_does_not_read_stalls_nobody(talking: Talking) -> None:
-    """AC-S3-12: 10 MB go by; the agent goes on to its next turn, others read all, memory stays bounded, and the slow
-    one is told that it missed something, and what is still there."""
+async def test_a_slow_reader_delays_no_other_reader(new_queue: Talking) -> None:
+    """AC-S3-12: While 10 MB pass, other readers and turns continue and memory is bounded.
+
+    The slow reader gets Missed with the first number that is still there.
+    """
     agent = Flood(10 * 1024 * 1024, 1_000)
-    conversation = talking(agent, kept_bytes=1024 * 1024)
+    conversation = new_queue(agent, kept_bytes=1024 * 1024)
     tracemalloc.start()
     try:
         turn = conversation.turn(b"flood", "words")
         async with aclosing(turn.read()) as slow:
             first = await anext(slow)
             numbers = [chunk.number async for chunk in turn.read()]
-            assert said(await read(conversation.turn(b"hello", "words"))) == [b"hello"]
+            assert bodies_of(await read(conversation.turn(b"hello", "words"))) == [b"hello"]
             peak = tracemalloc.get_traced_memory()[1]
             rest: list[Chunk] = []
             with pytest.raises(Missed) as missed:
@@ -529,9 +532,9 @@ async def test_a_reader_that_does_not_read_stalls_nobody(talking: Talking) -> No
     assert (await read(turn, missed.value.first - 1))[0].number == missed.value.first
 
 
-async def test_what_fell_out_of_the_buffer_is_missed_at_once(talking: Talking) -> None:
-    """Who asks for the beginning of a long answer is not given its end."""
-    conversation = talking(Flood(100_000, 1_000), kept_bytes=10 * (1_000 + CHUNK_BYTES))
+async def test_a_reader_of_dropped_chunks_gets_missed_at_once(new_queue: Talking) -> None:
+    """A reader that asks for the beginning of a long answer does not get only its end."""
+    conversation = new_queue(Flood(100_000, 1_000), kept_bytes=10 * (1_000 + CHUNK_BYTES))
     turn = conversation.turn(b"flood", "words")
     await turn.wait_ended()
 
@@ -541,32 +544,32 @@ async def test_what_fell_out_of_the_buffer_is_missed_at_once(talking: Talking) -
     assert [chunk.number for chunk in await read(turn, 91)] == list(range(92, 102))
 
 
-async def test_a_long_answer_drives_out_the_answers_before_it(talking: Talking) -> None:
-    """The bound is for all turns together; the oldest go first."""
-    conversation = talking(Flood(100_000, 1_000), kept_bytes=50_000)
+async def test_a_long_answer_drops_the_answers_before_it(new_queue: Talking) -> None:
+    """One bound holds for all turns together; the oldest chunks go first."""
+    conversation = new_queue(Flood(100_000, 1_000), kept_bytes=50_000)
     turns = [conversation.turn(body, "words") for body in (b"hello", b"flood", b"hello")]
     await turns[-1].wait_ended()
 
     with pytest.raises(Missed):
         conversation.get(turns[0].id).read()
 
-    assert said(await read(turns[2])) == [b"hello"]
+    assert bodies_of(await read(turns[2])) == [b"hello"]
     assert conversation.kept_bytes <= 50_000
 
 
-async def test_a_chunk_that_fits_into_no_buffer_ends_its_turn(talking: Talking) -> None:
-    """It is not cut in pieces: the host does not know what it is."""
-    conversation = talking(Flood(20_000, 10_000), kept_bytes=5_000)
+async def test_a_chunk_larger_than_the_buffer_ends_its_turn(new_queue: Talking) -> None:
+    """The host does not split chunks, since it does not know their format."""
+    conversation = new_queue(Flood(20_000, 10_000), kept_bytes=5_000)
 
     chunks = await read(conversation.turn(b"flood", "words"))
 
     assert problem(chunks)["status"] == 413
-    assert said(await read(conversation.turn(b"hello", "words"))) == [b"hello"]
+    assert bodies_of(await read(conversation.turn(b"hello", "words"))) == [b"hello"]
 
 
-async def test_a_turn_of_nothing_but_small_pieces_is_bounded_too(talking: Talking) -> None:
-    """What holds a chunk together counts."""
-    conversation = talking(Flood(80_000, 8), kept_bytes=100_000)
+async def test_a_turn_of_many_small_chunks_is_bounded_too(new_queue: Talking) -> None:
+    """The overhead of each chunk counts."""
+    conversation = new_queue(Flood(80_000, 8), kept_bytes=100_000)
     turn = conversation.turn(b"flood", "words")
     await turn.wait_ended()
 

@@ -1,4 +1,4 @@
-"""services/http/event_stream.py: how a stream of events ends tells its reader whether to come back."""
+"""services/http/event_stream.py: The end of an event stream tells its reader whether to reconnect."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ async def read(error: RametError | None) -> list[bytes]:
     return [each.split(b"\n")[0] for each in [piece async for piece in told(one_event(error))]]
 
 
-async def test_an_end_and_an_error_are_events() -> None:
-    """The reader does not come back."""
+async def test_a_normal_end_and_an_error_end_the_stream_for_good() -> None:
+    """Both are events, after which the reader does not reconnect."""
     assert await read(None) == [b"id: 1", b"event: done"]
     assert await read(Unknown("run", "run-1")) == [b"id: 1", b"event: error"]
 
@@ -34,6 +34,6 @@ async def test_an_end_and_an_error_are_events() -> None:
     "error", [OwnedElsewhere("run-1", "two"), StoreFailed("journal", "the session of this kernel has ended")], ids=repr
 )
 async def test_a_stream_that_another_kernel_continues_breaks_off(error: RametError) -> None:
-    """A kernel that has lost its store does not know yet that it has lost the tree: its reader must come back, too."""
+    """A kernel that lost its store does not know yet that it lost the tree: its reader must reconnect too."""
     with pytest.raises(StreamMoved):
         await read(error)

@@ -21,16 +21,16 @@ def body(**fields: Any) -> bytes:
     return json.dumps({"messages": [{"role": "user", "content": "hello"}], **fields}).encode()
 
 
-def test_openai_sends_nothing_else() -> None:
-    """The parameters of its package are those of the table."""
+def test_the_table_has_every_parameter_of_openais_package() -> None:
+    """The names are those of the package's types."""
     from openai.types.chat import completion_create_params as sent
 
     fields = get_type_hints(sent.CompletionCreateParamsStreaming).keys()
     assert fields == OPENAI.keys()
 
 
-def test_anthropic_sends_nothing_else() -> None:
-    """Likewise, with those of its beta client, and those that older versions of it send."""
+def test_the_table_has_every_parameter_of_anthropics_package() -> None:
+    """Parameters of the beta client and of older versions are included."""
     from anthropic.types import message_create_params as sent
     from anthropic.types.beta import message_create_params as beta
 
@@ -42,8 +42,8 @@ def test_anthropic_sends_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("table", "name"), [(path, name) for path, table in TABLES.items() for name in table], ids=lambda value: str(value)
 )
-def test_what_is_refused_is_named(table: str, name: str) -> None:
-    """Null and what is accepted pass; any other value is refused by the parameter's name, with what is accepted."""
+def test_a_refused_parameter_is_named(table: str, name: str) -> None:
+    """Null and accepted values pass; the refusal of another value names the parameter and the accepted values."""
     known = TABLES[table]
     parameter = known[name]
     if name == "messages":
@@ -61,7 +61,7 @@ def test_what_is_refused_is_named(table: str, name: str) -> None:
 
 @pytest.mark.parametrize("known", TABLES.values(), ids=TABLES)
 def test_an_unknown_parameter_is_named(known: Mapping[str, Parameter]) -> None:
-    """Nothing is passed over in silence."""
+    """No parameter is ignored silently."""
     with pytest.raises(InvalidValue) as refused:
         check(body(turbo=True), known)
     assert refused.value.field == "turbo"
@@ -76,23 +76,23 @@ def test_an_unknown_parameter_is_named(known: Mapping[str, Parameter]) -> None:
         ([{"role": "user", "content": [{"type": "text", "text": "a", "citations": [1]}]}], "messages[0].content[0]."),
     ],
 )
-def test_what_is_said_beside_the_text_is_named(messages: list[Any], field: str) -> None:
-    """Instructions, tools' answers, and fields of the newest message."""
+def test_unsupported_parts_of_messages_are_named(messages: list[Any], field: str) -> None:
+    """Instructions, tool results and unknown fields of the newest message are refused."""
     with pytest.raises(InvalidValue) as refused:
         check(body(messages=messages), OPENAI)
     assert refused.value.field.startswith(field)
 
 
-def test_hints_at_a_part_and_the_client_s_own_history_pass() -> None:
-    """What the agent said before, whatever its parts are, is on record with the agent."""
+def test_cache_hints_and_the_clients_own_history_pass() -> None:
+    """Earlier messages of the agent may have any parts, since the agent has its own record."""
     said = {"role": "assistant", "content": [{"type": "thinking", "thinking": "…"}], "refusal": None}
     part = {"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}, "citations": None}
     check(body(messages=[{"role": "user", "content": "q"}, said, {"role": "user", "content": [part]}]), ANTHROPIC)
 
 
 @pytest.mark.parametrize("path", TABLES)
-def test_the_page_has_the_table(path: str) -> None:
-    """docs/services.md names each parameter with what becomes of it."""
+def test_the_documentation_lists_every_parameter(path: str) -> None:
+    """docs/services.md gives the treatment of each parameter."""
     section = PAGE.read_text().split(f"### Parameters of `POST /v1/{path}`")[1].split("\n#")[0]
     told: dict[str, str] = {}
     for names, treatment in re.findall(r"^\| (`[^|]*`) \| (honoured|ignored|refused)", section, re.MULTILINE):

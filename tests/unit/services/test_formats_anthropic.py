@@ -1,4 +1,4 @@
-"""The format of Anthropic's clients, held against the package's own types."""
+"""The format of Anthropic's clients, checked against the package's own types."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ USED = Usage(input_tokens=30, output_tokens=12, cache_read_tokens=10)
 EVENT: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
 
 
-def said(*deltas: str) -> list[bytes]:
-    """The events of an answer."""
+def events_of(*deltas: str) -> list[bytes]:
+    """Return the events of an answer."""
     writer = format_.Writer("run-1", "scripted", 0)
     middle = [chunk for delta in deltas for chunk in writer.text(delta)]
     return [*writer.begin(), *middle, *writer.end(USED)]
 
 
 def request(*messages: object, **more: object) -> bytes:
-    """A body as the client sends it."""
+    """Return a body as the client sends it."""
     return json.dumps({"model": "any", "max_tokens": 100, "messages": messages, **more}).encode()
 
 
-def test_the_new_text_is_the_last_message_of_a_whole_conversation() -> None:
-    """Clients send all of it each time; the agent knows the rest."""
+def test_the_prompt_is_the_last_message_of_a_whole_conversation() -> None:
+    """Clients send all messages each time; the agent has the earlier ones."""
     block = {"type": "text", "text": "second", "cache_control": {"type": "ephemeral"}}
     body = request(
         {"role": "user", "content": "first"},
@@ -47,22 +47,22 @@ def test_the_new_text_is_the_last_message_of_a_whole_conversation() -> None:
 
 
 @pytest.mark.parametrize("kind", ["image", "document", "tool_result"])
-def test_what_is_no_text_is_refused_by_its_field(kind: str) -> None:
-    """An agent that reads text says so, rather than answer to half of a message."""
+def test_content_that_is_not_text_is_refused_by_its_field(kind: str) -> None:
+    """An agent that reads text refuses the message instead of answering half of it."""
     with pytest.raises(InvalidValue) as refusal:
         format_.read(request({"role": "user", "content": [{"type": "text", "text": "see"}, {"type": kind}]}))
     assert (refusal.value.field, refusal.value.value) == ("messages[0].content[1].type", kind)
 
 
-def test_a_reply_that_was_begun_cannot_be_gone_on_with() -> None:
-    """The agent's words are its own."""
+def test_a_reply_begun_by_the_client_is_refused() -> None:
+    """The client cannot write the beginning of the agent's reply."""
     with pytest.raises(InvalidValue, match=r"messages\[1\].role"):
         format_.read(request({"role": "user", "content": "hi"}, {"role": "assistant", "content": "he"}))
 
 
-def test_every_event_is_one_to_the_packages_own_types() -> None:
-    """Of its type, in the order that the format has, under the name that a stream of events has for it."""
-    chunks = said("Hel", "lo")
+def test_every_event_has_a_type_of_the_package() -> None:
+    """The events come in the order of the format, each under its event name."""
+    chunks = events_of("Hel", "lo")
     events = [EVENT.validate_json(chunk) for chunk in chunks]
     kinds = [type(event).__name__ for event in events]
     assert kinds == [
@@ -79,8 +79,8 @@ def test_every_event_is_one_to_the_packages_own_types() -> None:
 
 
 def test_an_answer_is_folded_into_one_object() -> None:
-    """What a client without a stream gets says the same; what was read from a cache is counted once."""
-    whole = Message.model_validate_json(format_.fold(said("Hel", "lo ", "☃")), strict=True)
+    """A client without a stream gets the same answer; tokens from a cache are counted once."""
+    whole = Message.model_validate_json(format_.fold(events_of("Hel", "lo ", "☃")), strict=True)
     [block] = whole.content
     assert isinstance(block, anthropic.types.TextBlock)
     assert (block.text, whole.stop_reason, whole.id) == ("Hello ☃", "end_turn", "msg_run-1")
@@ -88,8 +88,8 @@ def test_an_answer_is_folded_into_one_object() -> None:
     assert (used.input_tokens, used.cache_read_input_tokens, used.output_tokens) == (20, 10, 12)
 
 
-def test_an_answer_that_had_no_more_room_says_so() -> None:
-    """As a model's own reply would."""
+def test_an_answer_cut_by_its_length_has_that_stop_reason() -> None:
+    """The reason is max_tokens, as in a model's own reply."""
     writer = format_.Writer("run-1", "scripted", 0)
     whole = Message.model_validate_json(format_.fold([*writer.begin(), *writer.end(USED, "length")]))
     assert whole.stop_reason == "max_tokens"
@@ -98,14 +98,14 @@ def test_an_answer_that_had_no_more_room_says_so() -> None:
 @pytest.mark.parametrize(
     ("status", "kind"), [(400, "invalid_request_error"), (401, "authentication_error"), (500, "api_error")]
 )
-def test_a_problem_is_what_the_client_shows(status: int, kind: str) -> None:
-    """Its exceptions hold our words."""
+def test_the_clients_exceptions_show_our_problem(status: int, kind: str) -> None:
+    """The exception holds our message."""
     said = json.loads(format_.error("no such agent", status))
     assert said == {"type": "error", "error": {"type": kind, "message": "no such agent"}}
 
 
 def test_formats_are_found_by_their_names() -> None:
-    """Those of `transport_format`."""
+    """`transport_format` accepts these names."""
     assert tuple(FORMATS) == ("anthropic", "openai")
     assert format_of("anthropic") is format_
     with pytest.raises(Unknown, match="words"):

@@ -1,4 +1,4 @@
-"""The format of OpenAI's clients, held against the package's own types."""
+"""The format of OpenAI's clients, checked against the package's own types."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from ramet.services.formats import openai as format_
 USED = Usage(input_tokens=30, output_tokens=12, cache_read_tokens=10)
 
 
-def said(*deltas: str) -> list[bytes]:
-    """The chunks of an answer."""
+def chunks_of(*deltas: str) -> list[bytes]:
+    """Return the chunks of an answer."""
     writer = format_.Writer("run-1", "scripted", 1_700_000_000)
     middle = [chunk for delta in deltas for chunk in writer.text(delta)]
     return [*writer.begin(), *middle, *writer.end(USED)]
 
 
 def request(*messages: object, **more: object) -> bytes:
-    """A body as the client sends it."""
+    """Return a body as the client sends it."""
     return json.dumps({"model": "any", "messages": messages, **more}).encode()
 
 
-def test_the_new_text_is_the_last_message_of_a_whole_conversation() -> None:
-    """Clients send all of it each time; the agent knows the rest."""
+def test_the_prompt_is_the_last_message_of_a_whole_conversation() -> None:
+    """Clients send all messages each time; the agent has the earlier ones."""
     body = request(
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "first"},
@@ -42,8 +42,8 @@ def test_the_new_text_is_the_last_message_of_a_whole_conversation() -> None:
     assert format_.wants_stream(body)
 
 
-def test_parts_that_are_text_are_one_text() -> None:
-    """As clients send it that may send pictures, too."""
+def test_text_parts_are_joined_to_one_text() -> None:
+    """Clients that may send pictures send text in parts."""
     parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two ☃"}]
     assert format_.read(request({"role": "user", "content": parts})) == "one\ntwo ☃"
 
@@ -74,16 +74,16 @@ def test_parts_that_are_text_are_one_text() -> None:
         ),
     ],
 )
-def test_what_cannot_be_read_is_refused_by_its_field(body: bytes, field: str) -> None:
-    """A typed error names the place; nothing is guessed."""
+def test_an_unreadable_body_is_refused_by_its_field(body: bytes, field: str) -> None:
+    """A typed error names the place, and nothing is guessed."""
     with pytest.raises(InvalidValue) as refusal:
         format_.read(body)
     assert refusal.value.field == field
 
 
-def test_every_chunk_is_one_to_the_packages_own_types() -> None:
-    """Strictly: no field that it does not know, each of its type."""
-    chunks = [ChatCompletionChunk.model_validate_json(chunk, strict=True) for chunk in said("Hel", "lo")]
+def test_every_chunk_is_valid_for_the_packages_own_types() -> None:
+    """The strict check finds no unknown field and no wrong type."""
+    chunks = [ChatCompletionChunk.model_validate_json(chunk, strict=True) for chunk in chunks_of("Hel", "lo")]
     assert [chunk.choices[0].delta.content for chunk in chunks] == ["", "Hel", "lo", None]
     assert {chunk.id for chunk in chunks} == {"chatcmpl-run-1"}
     assert [chunk.choices[0].finish_reason for chunk in chunks] == [None, None, None, "stop"]
@@ -93,8 +93,8 @@ def test_every_chunk_is_one_to_the_packages_own_types() -> None:
 
 
 def test_an_answer_is_folded_into_one_object() -> None:
-    """What a client without a stream gets says the same."""
-    whole = ChatCompletion.model_validate_json(format_.fold(said("Hel", "lo ", "☃")), strict=True)
+    """A client without a stream gets the same answer."""
+    whole = ChatCompletion.model_validate_json(format_.fold(chunks_of("Hel", "lo ", "☃")), strict=True)
     assert whole.choices[0].message.content == "Hello ☃"
     assert whole.choices[0].finish_reason == "stop"
     assert whole.usage is not None
@@ -102,27 +102,27 @@ def test_an_answer_is_folded_into_one_object() -> None:
     assert (whole.id, whole.model, whole.created) == ("chatcmpl-run-1", "scripted", 1_700_000_000)
 
 
-def test_an_answer_that_had_no_more_room_says_so() -> None:
-    """As a model's own reply would."""
+def test_an_answer_cut_by_its_length_has_that_finish_reason() -> None:
+    """The reason is length, as in a model's own reply."""
     writer = format_.Writer("run-1", "scripted", 0)
     whole = ChatCompletion.model_validate_json(format_.fold([*writer.begin(), *writer.end(USED, "length")]))
     assert (whole.choices[0].finish_reason, whole.choices[0].message.content) == ("length", "")
 
 
-def test_the_stream_that_the_client_reads_is_this_one() -> None:
-    """Its own accumulator takes the chunks, and comes to what `fold` says."""
+def test_the_clients_own_accumulator_reads_our_stream() -> None:
+    """The accumulator's result equals that of `fold`."""
     from openai.lib.streaming.chat import ChatCompletionStreamState
 
     state: ChatCompletionStreamState[None] = ChatCompletionStreamState()
-    for chunk in said("a", "b"):
+    for chunk in chunks_of("a", "b"):
         state.handle_chunk(ChatCompletionChunk.model_validate_json(chunk))
     whole = state.get_final_completion()
     assert whole.choices[0].message.content == "ab"
-    assert whole.usage == ChatCompletion.model_validate_json(format_.fold(said("a", "b"))).usage
+    assert whole.usage == ChatCompletion.model_validate_json(format_.fold(chunks_of("a", "b"))).usage
 
 
 @pytest.mark.parametrize(("status", "kind"), [(400, "invalid_request_error"), (503, "server_error")])
-def test_a_problem_is_what_the_client_shows(status: int, kind: str) -> None:
-    """Its exceptions hold our words."""
+def test_the_clients_exceptions_show_our_problem(status: int, kind: str) -> None:
+    """The exception holds our message."""
     said = json.loads(format_.error("no such agent", status))["error"]
     assert (said["message"], said["type"]) == ("no such agent", kind)

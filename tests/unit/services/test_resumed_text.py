@@ -1,4 +1,4 @@
-"""What is said of a text that is told again: all of it, once; and where it is another one, a reader is told so."""
+"""Text of a resumed turn: the reader gets each part once, and a note if the new reply differs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ramet.services.agent_types.llm.resume_turn import ReplayFilter
 NOTE = "[again]"
 
 
-def told(said: str, *replies: list[str]) -> str:
-    """What a reader has in the end who had read `said`, and then replies in pieces."""
+def text_after_replay(said: str, *replies: list[str]) -> str:
+    """Return what a reader has at the end who had read `said`, and then gets replies in pieces."""
     onward, heard = ReplayFilter(said, NOTE), said
     for pieces in replies:
         for piece in pieces:
@@ -21,24 +21,27 @@ def told(said: str, *replies: list[str]) -> str:
 
 
 @given(st.lists(st.lists(st.text("ab ", min_size=1), max_size=4), max_size=4), st.integers(0, 40))
-def test_the_same_text_goes_on_wherever_it_was_cut(replies: list[list[str]], cut: int) -> None:
-    """Nothing is repeated and nothing lost, however the pieces fall."""
+def test_the_same_reply_continues_after_any_cut(replies: list[list[str]], cut: int) -> None:
+    """Nothing is repeated and nothing is lost, in any pieces."""
     whole = "".join(piece for pieces in replies for piece in pieces)
-    assert told(whole[:cut], *replies) == whole
+    assert text_after_replay(whole[:cut], *replies) == whole
 
 
-def test_another_reply_is_told_from_its_beginning() -> None:
-    """Behind a note, with all that came of it before it differed; replies before it are not told again."""
-    assert told("first one two", ["first "], ["one ", "three ", "four"]) == f"first one two\n\n{NOTE}\n\none three four"
+def test_a_different_reply_is_sent_from_its_beginning() -> None:
+    """A note comes first, then the whole reply; earlier replies are not repeated."""
+    assert (
+        text_after_replay("first one two", ["first "], ["one ", "three ", "four"])
+        == f"first one two\n\n{NOTE}\n\none three four"
+    )
 
 
-def test_a_shorter_reply_is_told_from_its_beginning() -> None:
-    """More was said than comes: what was cut off was not the answer."""
-    assert told("one two three", ["one ", "two"]) == f"one two three\n\n{NOTE}\n\n"
+def test_a_shorter_reply_counts_as_a_different_one() -> None:
+    """The reader had more text than the new reply has."""
+    assert text_after_replay("one two three", ["one ", "two"]) == f"one two three\n\n{NOTE}\n\n"
 
 
-def test_a_reply_that_is_void_is_compared_again() -> None:
-    """Asked for once more before it came further than the first: its reader never hears of that."""
+def test_a_void_reply_is_compared_again() -> None:
+    """A reply that is void before it passes the old text never reaches the reader."""
     onward = ReplayFilter("one two", NOTE)
     assert onward.feed("one ") == ""
     assert onward.reset()

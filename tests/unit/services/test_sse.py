@@ -1,4 +1,4 @@
-"""Streams of events to readers that are quick, slow, silent or gone."""
+"""Event streams to readers that are fast, slow, silent or gone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.waiting import eventually
 
 
 class Reader:
-    """The other end, as an ASGI server shows it."""
+    """The client of a stream, as an ASGI server shows it."""
 
     def __init__(self, *, is_slow: bool = False) -> None:
         self.got: list[bytes] = []
@@ -61,8 +61,8 @@ async def serve(stream: EventStream, reader: Reader) -> None:
     await stream({"type": "http"}, reader.receive, reader.send)
 
 
-async def test_what_is_queued_goes_out_as_one_piece() -> None:
-    """A thousand events that are there at once cost one write, not a thousand."""
+async def test_queued_events_are_sent_in_one_write() -> None:
+    """A thousand events that are ready at once cost one write."""
     reader = Reader()
 
     await serve(Streams().stream(numbers(1000, [])), reader)
@@ -72,8 +72,8 @@ async def test_what_is_queued_goes_out_as_one_piece() -> None:
     assert reader.is_complete
 
 
-async def test_a_slow_reader_is_waited_for_and_little_is_held() -> None:
-    """Events are not read further than what may be held for a reader that takes nothing."""
+async def test_a_slow_reader_holds_up_its_source() -> None:
+    """The source is read no further than the buffer for a slow reader allows."""
     reader, produced = Reader(is_slow=True), list[int]()
     serving = asyncio.create_task(serve(EventStream(numbers(1000, produced), Streams(), held=40), reader))
     await eventually(lambda: len(produced) == 10)
@@ -88,8 +88,8 @@ async def test_a_slow_reader_is_waited_for_and_little_is_held() -> None:
     assert max(map(len, reader.got)) <= 40
 
 
-async def test_silence_is_broken() -> None:
-    """A reader hears that the sender is there, however long the agent thinks."""
+async def test_a_silent_stream_sends_heartbeats() -> None:
+    """The reader sees that the sender is alive while the agent is silent."""
     reader, closed = Reader(), list[bool]()
     serving = asyncio.create_task(serve(EventStream(silence(closed), Streams(), heartbeat_s=0.001), reader))
 
@@ -100,7 +100,7 @@ async def test_silence_is_broken() -> None:
     assert reader.got[0] == b"first"
 
 
-async def test_a_reader_that_is_gone_ends_the_reading() -> None:
+async def test_a_reader_that_leaves_ends_its_stream() -> None:
     """Nothing more is sent, and the source is closed."""
     reader, closed, streams = Reader(), list[bool](), Streams()
     serving = asyncio.create_task(serve(streams.stream(silence(closed)), reader))
@@ -113,8 +113,8 @@ async def test_a_reader_that_is_gone_ends_the_reading() -> None:
     assert (reader.got, reader.is_complete, closed, len(streams)) == ([b"first"], False, [True], 0)
 
 
-async def test_a_reader_that_is_gone_while_it_is_waited_for() -> None:
-    """A slow one that leaves is noticed as well, and the source is closed."""
+async def test_a_slow_reader_that_leaves_ends_its_stream() -> None:
+    """The disconnect is noticed during a write, and the source is closed."""
     reader, produced, closed = Reader(is_slow=True), list[int](), list[bool]()
     stream = EventStream(numbers(1000, produced, closed), Streams(), held=40)
     serving = asyncio.create_task(serve(stream, reader))
@@ -127,7 +127,7 @@ async def test_a_reader_that_is_gone_while_it_is_waited_for() -> None:
 
 
 async def test_a_server_that_stops_ends_all_streams() -> None:
-    """Each ends in good order, after what it has queued; so does one that begins too late."""
+    """Each stream ends normally after its queued events; a stream that starts too late ends at once."""
     streams, closed = Streams(), list[bool]()
     readers = [Reader() for _ in range(3)]
     serving = [asyncio.create_task(serve(streams.stream(silence(closed)), reader)) for reader in readers]
@@ -143,8 +143,8 @@ async def test_a_server_that_stops_ends_all_streams() -> None:
     assert len(streams) == 0
 
 
-async def test_a_source_that_fails_fails_the_stream() -> None:
-    """What goes wrong is not taken for the end."""
+async def test_an_error_of_the_source_is_raised() -> None:
+    """An error is not sent as a normal end."""
 
     async def broken() -> AsyncGenerator[bytes, None]:
         yield b"one"

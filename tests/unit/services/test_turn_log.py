@@ -1,4 +1,4 @@
-"""Turns on record: another kernel goes on with what was asked, and with what was said, under the same numbers."""
+"""Recorded turns: another kernel resumes requests and answers under the same numbers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.waiting import eventually
 
 
 class Cut:
-    """Says each word of a body; before `wait` it waits for `go`. It cannot go on elsewhere."""
+    """An agent that says each word of a body, and waits for `go` before `wait`. It cannot resume elsewhere."""
 
     run, isolation = "run-1", "none"
 
@@ -61,7 +61,7 @@ class Cut:
 
 
 class Speaker(Cut):
-    """One that can: behind the words that were said."""
+    """An agent that can resume after the words that were said."""
 
     @property
     def turns_taken(self) -> int:
@@ -83,7 +83,7 @@ class Speaker(Cut):
 
 @pytest.fixture
 async def store() -> AsyncIterator[MemoryStore]:
-    """Kept by both kernels."""
+    """The store that both kernels share."""
     opened = await MemoryStore().open()
     yield opened
     await opened.close()
@@ -93,8 +93,8 @@ def conversation(served: Cut, store: MemoryStore) -> TurnQueue:
     return TurnQueue(served, SystemClock(), log=TurnLog(store, "agent-1", served.run))
 
 
-async def taken_over(served: Cut, store: MemoryStore) -> TurnQueue:
-    """As the next kernel has it."""
+async def restored_queue(served: Cut, store: MemoryStore) -> TurnQueue:
+    """Return the queue of turns as the next kernel restores it."""
     log = TurnLog(store, "agent-1", served.run)
     talk = TurnQueue(served, SystemClock(), log=log)
     talk.restore(await log.read())
@@ -109,8 +109,8 @@ def words(chunks: Sequence[Chunk]) -> list[tuple[int, str, bytes]]:
     return [(each.number, each.kind, b"" if each.kind == "error" else each.body) for each in chunks]
 
 
-async def test_another_kernel_goes_on_behind_the_last_chunk_that_was_read(store: MemoryStore) -> None:
-    """With the turn under way, then with those in line, in their order; what is over can be read there, too."""
+async def test_another_kernel_resumes_after_the_last_chunk_that_was_read(store: MemoryStore) -> None:
+    """The active turn resumes, then the waiting turns in order; finished turns can be read there."""
     first = Speaker()
     talk = conversation(first, store)
     over = talk.turn(b"all of it", "words")
@@ -124,7 +124,7 @@ async def test_another_kernel_goes_on_behind_the_last_chunk_that_was_read(store:
     first.go.set()  # Its agent goes on until its process ends: that is on no record.
     await eventually(lambda: now.newest_number == 4)
     second = Speaker(first.turns_taken)
-    after = await taken_over(second, store)
+    after = await restored_queue(second, store)
     second.go.set()
     assert words(await read(after.get(over.id), 3)) == [(4, "done", b"")]
     assert words(await read(after.get(now.id), 2)) == [(3, "chunk", b"wait"), (4, "chunk", b"three"), (5, "done", b"")]
@@ -134,8 +134,8 @@ async def test_another_kernel_goes_on_behind_the_last_chunk_that_was_read(store:
     await after.close()
 
 
-async def test_a_turn_of_an_agent_that_cannot_go_on_is_cut_and_never_done_twice(store: MemoryStore) -> None:
-    """One that waited behind it had not begun: it is answered."""
+async def test_a_turn_of_an_agent_that_cannot_resume_ends_with_an_error(store: MemoryStore) -> None:
+    """The turn is never done twice; the turn that waited behind it is answered."""
     first = Cut()
     assert not isinstance(first, ResumableAgent)
     talk = conversation(first, store)
@@ -144,7 +144,7 @@ async def test_a_turn_of_an_agent_that_cannot_go_on_is_cut_and_never_done_twice(
     await eventually(lambda: now.readable_number == 1)
     await talk.drain(0.0)
     second = Cut()
-    after = await taken_over(second, store)
+    after = await restored_queue(second, store)
     assert [each.kind for each in await read(after.get(now.id), 1)] == ["error"]
     assert words(await read(after.get(then.id))) == [(1, "chunk", b"three"), (2, "done", b"")]
     assert second.taken == 1
@@ -154,7 +154,7 @@ async def test_a_turn_of_an_agent_that_cannot_go_on_is_cut_and_never_done_twice(
 
 @pytest.mark.parametrize("kind", [Cut, Speaker])
 async def test_an_idle_conversation_is_left_at_once(store: MemoryStore, kind: type[Cut]) -> None:
-    """Whether or not its agent could go on in a turn; what is over can be read, here and under the next kernel."""
+    """Finished turns can be read at this kernel and at the next, whether or not the agent can resume."""
     talk = conversation(kind(), store)
     over = talk.turn(b"one", "words")
     said = await read(over)
@@ -164,14 +164,14 @@ async def test_an_idle_conversation_is_left_at_once(store: MemoryStore, kind: ty
     await talk.drain(60.0)
 
     assert await read(over) == said
-    after = await taken_over(kind(), store)
+    after = await restored_queue(kind(), store)
     assert words(await read(after.get(over.id))) == words(said)
     await talk.close()
     await after.close()
 
 
-async def test_the_record_of_a_turn_goes_with_it(store: MemoryStore) -> None:
-    """And all of an agent's with the agent."""
+async def test_the_records_of_turns_are_removed_with_their_agent(store: MemoryStore) -> None:
+    """An active turn gets an error at once."""
     served = Speaker()
     talk = conversation(served, store)
     await read(talk.turn(b"one", "words"))
@@ -184,8 +184,8 @@ async def test_the_record_of_a_turn_goes_with_it(store: MemoryStore) -> None:
     assert not [*await store.list(REQUEST_KIND), *await store.list(CHUNKS_KIND)]
 
 
-async def test_a_kernel_that_was_too_late_says_nothing_more(store: MemoryStore) -> None:
-    """Another one has written what follows: whoever reads here breaks off, and goes on there."""
+async def test_a_kernel_that_was_overtaken_writes_no_more_chunks(store: MemoryStore) -> None:
+    """Another kernel has written the next chunk: readers here get TakenOver and continue there."""
     served = Speaker()
     talk = conversation(served, store)
     turn = talk.turn(b"one wait two", "words")
@@ -200,22 +200,22 @@ async def test_a_kernel_that_was_too_late_says_nothing_more(store: MemoryStore) 
     await talk.close()
 
 
-async def test_a_failure_is_told_elsewhere_as_here(store: MemoryStore) -> None:
-    """The last chunk says so, and is on record as the others are."""
+async def test_a_failed_turn_reads_the_same_at_another_kernel(store: MemoryStore) -> None:
+    """The error chunk is recorded like the others."""
     talk = conversation(Speaker(), store)
     turn = talk.turn(b"one fail", "words")
     said = await read(turn)
-    again = await taken_over(Speaker(), store)
+    again = await restored_queue(Speaker(), store)
     assert await read(again.get(turn.id)) == said
     assert said[-1].kind == "error"
     await talk.close()
     await again.close()
 
 
-async def test_a_turn_that_waited_is_withdrawn_by_the_next_kernel_if_its_key_has_lost_the_right(
+async def test_a_waiting_turn_of_a_revoked_key_is_withdrawn_by_the_next_kernel(
     store: MemoryStore,
 ) -> None:
-    """A kernel that was lost between a handover and its end is made up for; the turn that had begun goes on."""
+    """The first kernel was lost during a handover; the turn that had started continues."""
     first = Speaker()
     talk = conversation(first, store)
     now, then = (talk.turn(body, "words", by="old") for body in (b"one wait two", b"three"))
