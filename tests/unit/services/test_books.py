@@ -1,4 +1,4 @@
-"""The rows of teams and agents: whole, versioned, written by whoever has the newest, and without a key."""
+"""Rows of teams and agents in the store: complete, versioned, changed by compare-and-swap, and without keys."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def store(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Async
 
 
 async def test_rows_are_read_back_as_they_were_written(store: Store) -> None:
-    """By another server, too."""
+    """Another server reads the same rows."""
     await TeamTables(store).write(TEAM_ROW, AGENT_ROW)
     [team], [agent] = (await TeamTables(store).teams()).readable, (await TeamTables(store).agents()).readable
     assert msgspec.json.encode(team) == msgspec.json.encode(TEAM_ROW)
@@ -79,8 +79,8 @@ async def test_rows_are_read_back_as_they_were_written(store: Store) -> None:
     )
 
 
-async def test_what_somebody_else_changed_is_not_written_over(store: Store) -> None:
-    """Nor is anything that was to be written together with it."""
+async def test_a_write_over_another_kernels_change_is_refused(store: Store) -> None:
+    """Rows that were to be written together with the changed row are not written either."""
     first, second = TeamTables(store), TeamTables(store)
     await first.write(TEAM_ROW)
     second.hold(*(await second.teams()).readable)
@@ -93,8 +93,8 @@ async def test_what_somebody_else_changed_is_not_written_over(store: Store) -> N
         await TeamTables(store).write(TEAM_ROW)
 
 
-async def test_a_row_is_changed_and_forgotten_by_whoever_read_it_last(store: Store) -> None:
-    """What was never there is forgotten already."""
+async def test_the_kernel_that_read_a_row_last_changes_and_removes_it(store: Store) -> None:
+    """Removing a row that does not exist succeeds."""
     books = TeamTables(store)
     await books.remove(AGENT_ROW)
     await books.write(AGENT_ROW)
@@ -112,7 +112,7 @@ async def test_a_row_is_changed_and_forgotten_by_whoever_read_it_last(store: Sto
     ids=["none", "list", "cut", "empty", "newer", "text"],
 )
 async def test_a_row_that_cannot_be_read_is_left_as_it_is(store: Store, kind: str, data: bytes) -> None:
-    """Of a newer version, or not whole: it is named, and not used."""
+    """A row of a newer version, or an incomplete row, is reported and not used."""
     await store.put(kind, "thing-1", data)
     rows = await (TeamTables(store).teams() if kind == TEAM else TeamTables(store).agents())
     assert not rows.readable
@@ -123,8 +123,8 @@ async def test_a_row_that_cannot_be_read_is_left_as_it_is(store: Store, kind: st
     assert document.data == data
 
 
-async def test_a_team_is_taken_over_once_and_whoever_had_it_writes_it_no_more(store: Store) -> None:
-    """Nor any of its agents: not one that has not changed, either."""
+async def test_a_team_is_taken_over_once_and_its_former_kernel_cannot_write_it(store: Store) -> None:
+    """The former kernel cannot write the team's agents either, changed or not."""
     former, one, two = TeamTables(store), TeamTables(store), TeamTables(store)
     await former.create(TEAM_ROW)
     await former.write(AGENT_ROW)
@@ -140,8 +140,8 @@ async def test_a_team_is_taken_over_once_and_whoever_had_it_writes_it_no_more(st
     await one.write(replace(AGENT_ROW, turns=9))
 
 
-async def test_of_two_teams_of_one_name_there_is_one_until_it_is_gone(store: Store) -> None:
-    """Whichever kernels they are made by, and though one was killed while it removed the first."""
+async def test_two_teams_cannot_have_one_name(store: Store) -> None:
+    """Two kernels cannot either; a kernel that died while it removed a team leaves the name free."""
     one, two = TeamTables(store), TeamTables(store)
     other = replace(TEAM_ROW, id="team-2")
     await one.create(TEAM_ROW)
@@ -153,8 +153,8 @@ async def test_of_two_teams_of_one_name_there_is_one_until_it_is_gone(store: Sto
     await one.create(TEAM_ROW)
 
 
-async def test_a_name_that_was_given_anew_outlives_the_team_that_had_it(store: Store) -> None:
-    """Another kernel gives it in the moment in which the old team is gone, and before its name is."""
+async def test_a_new_team_of_a_name_survives_the_removal_of_the_old_team(store: Store) -> None:
+    """Another kernel takes the name after the old team's row is gone and before its name is removed."""
     one, two = TeamTables(store), TeamTables(store)
     await one.create(TEAM_ROW)
     delete = store.delete

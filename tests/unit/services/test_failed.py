@@ -1,4 +1,4 @@
-"""Agents that failed and are kept for a while: where what they left is, and that all of it goes in time."""
+"""Failed agents that are kept for a while: the place of their files, and their removal in time."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ async def site(tmp_path: pathlib.Path) -> AsyncIterator[Site]:
         yield site
 
 
-async def failed(site: Site, team: CreatedTeam, name: str, keep_failed_s: float | None) -> SpawnedAgent:
-    """One that has left something in both of its folders."""
+async def fail_agent(site: Site, team: CreatedTeam, name: str, keep_failed_s: float | None) -> SpawnedAgent:
+    """Make an agent that leaves a file in both of its folders and fails."""
     spawned = await site.agent(team, name, keep_failed_s=keep_failed_s)
     echo = site.opened(spawned)
     (echo.opening.folder / "note").write_text("mine")
@@ -41,12 +41,12 @@ async def failed(site: Site, team: CreatedTeam, name: str, keep_failed_s: float 
 
 
 async def info(site: Site, spawned: SpawnedAgent) -> AgentInfo:
-    """What its owner is told."""
+    """Return the agent's info as its owner sees it."""
     return await site.spawner.get_agent(spawned.agent.id, spawned.nonce)
 
 
-async def gone(site: Site, *agents: SpawnedAgent) -> None:
-    """Until neither a record nor a folder of them is left."""
+async def wait_gone(site: Site, *agents: SpawnedAgent) -> None:
+    """Wait until neither a record nor a folder of the agents is left."""
     ids = {each.agent.id for each in agents}
     await eventually(lambda: not ids & {living.id for living in site.spawner.agents})
     await eventually(lambda: not any((site.agents / id).exists() for id in ids))
@@ -55,10 +55,10 @@ async def gone(site: Site, *agents: SpawnedAgent) -> None:
             await info(site, each)
 
 
-async def test_it_is_kept_for_its_time_and_then_gone(site: Site) -> None:
-    """With what it left, which whoever looks is told of; another one without a time stays until it is killed."""
+async def test_a_failed_agent_is_kept_for_its_time_and_then_removed(site: Site) -> None:
+    """Its info names the kept folders; a failed agent without a time stays until it is killed."""
     team = await site.team()
-    kept, stays = await failed(site, team, "a", 600), await failed(site, team, "b", None)
+    kept, stays = await fail_agent(site, team, "a", 600), await fail_agent(site, team, "b", None)
     own, sandbox = map(pathlib.Path, (await info(site, kept)).kept)
     assert ((own / "note").read_text(), (sandbox / "workspace" / "note").read_text()) == ("mine", "mine, too")
     assert (await info(site, kept)).kept_until == "2026-01-01T00:10:00+00:00"
@@ -67,48 +67,50 @@ async def test_it_is_kept_for_its_time_and_then_gone(site: Site) -> None:
     await site.clock.advance(599)
     assert (await info(site, kept)).state == "failed"
     await site.clock.advance(1)
-    await gone(site, kept)
+    await wait_gone(site, kept)
     await eventually(lambda: not own.exists() and not sandbox.exists())
     assert ((await info(site, stays)).kept, (await info(site, stays)).kept_until) == ([], "")
     assert (site.agents / stays.agent.id / "note").exists()
 
 
-async def test_where_it_is_kept_is_not_told_to_a_narrower_key(site: Site) -> None:
-    """Its holder may be anybody, and need not know where on its host a server keeps things."""
-    spawned = await failed(site, await site.team(), "a", 600)
+async def test_a_narrower_key_does_not_show_where_files_are_kept(site: Site) -> None:
+    """Holders of narrower keys need not know folders of the server's host."""
+    spawned = await fail_agent(site, await site.team(), "a", 600)
     narrow = await site.spawner.delegate(spawned.agent.id, spawned.nonce, Delegate(rights=["info"]))
     told = await site.spawner.get_agent(spawned.agent.id, narrow.key)
     assert (told.kept, told.kept_until) == ([], "2026-01-01T00:10:00+00:00")
     assert len((await site.spawner.get_agent(spawned.agent.id, OPERATOR)).kept) == 2
 
 
-async def test_whoever_kills_it_need_not_wait(site: Site) -> None:
-    """All of it goes at once, and nobody waits for its time any more."""
+async def test_killing_a_kept_agent_removes_it_at_once(site: Site) -> None:
+    """Its folders are removed, and no timer is left."""
     team = await site.team()
-    spawned = await failed(site, team, "a", 600)
+    spawned = await fail_agent(site, team, "a", 600)
     sandbox = pathlib.Path((await info(site, spawned)).kept[1])
     await site.spawner.kill_agent(spawned.agent.id, spawned.nonce)
-    await gone(site, spawned)
+    await wait_gone(site, spawned)
     await eventually(lambda: not sandbox.exists())
     await eventually(lambda: site.clock.sleeping == 0)
 
 
-async def test_a_server_that_was_killed_in_between(site: Site, tmp_path: pathlib.Path) -> None:
-    """The next one keeps it for what is left of its time, counted from its failure; one whose time is over is gone."""
+async def test_a_kept_agent_outlives_a_killed_server_for_the_rest_of_its_time(
+    site: Site, tmp_path: pathlib.Path
+) -> None:
+    """The time counts from the failure; an agent whose time is over is removed at the start."""
     team = await site.team()
-    short, long = await failed(site, team, "a", 60), await failed(site, team, "b", 600)
+    short, long = await fail_agent(site, team, "a", 60), await fail_agent(site, team, "b", 600)
     again = await site.as_killed(tmp_path / "later")
     await again.clock.advance(120)
     async with again:
-        await gone(again, short)
+        await wait_gone(again, short)
         assert (await info(again, long)).kept_until == "2026-01-01T00:10:00+00:00"
         assert (pathlib.Path((await info(again, long)).kept[0]) / "note").read_text() == "mine"
         await again.clock.advance(480)
-        await gone(again, long)
+        await wait_gone(again, long)
 
 
-async def test_what_cannot_be_opened_again_is_kept_as_well(site: Site, tmp_path: pathlib.Path) -> None:
-    """From the moment on that it was found to have failed."""
+async def test_an_agent_that_cannot_be_reopened_is_kept_as_well(site: Site, tmp_path: pathlib.Path) -> None:
+    """Its time counts from the start of the server that found the failure."""
     team = await site.team()
     spawned = await site.agent(team, "a", keep_failed_s=60)
     again = await site.as_killed(tmp_path / "later")
@@ -118,12 +120,12 @@ async def test_what_cannot_be_opened_again_is_kept_as_well(site: Site, tmp_path:
         told = await info(again, spawned)
         assert (told.state, told.kept_until) == ("failed", "2026-01-01T00:17:40+00:00")
         await again.clock.advance(60)
-        await gone(again, spawned)
+        await wait_gone(again, spawned)
 
 
 @pytest.mark.parametrize("seconds", [-1, math.nan, math.inf, HOUR_S + 1, True, "1"])
-async def test_no_longer_than_the_server_keeps_any(site: Site, seconds: Any) -> None:
-    """The bound is its operator's; what is no time is refused, and nothing is taken."""
+async def test_an_agent_cannot_be_kept_longer_than_the_server_allows(site: Site, seconds: Any) -> None:
+    """The operator sets the bound; an invalid time is refused, and nothing is reserved."""
     team = await site.team()
     with pytest.raises(InvalidValue) as refused:
         await site.agent(team, "a", keep_failed_s=seconds)
@@ -132,8 +134,8 @@ async def test_no_longer_than_the_server_keeps_any(site: Site, seconds: Any) -> 
     assert (await site.agent(team, "a", keep_failed_s=HOUR_S)).agent.state == "idle"
 
 
-async def test_one_that_ended_in_good_order_has_not_failed(site: Site) -> None:
-    """It is not kept for a time."""
+async def test_an_agent_that_ended_normally_is_not_kept(site: Site) -> None:
+    """Its state is "ended", and no folders are kept."""
     team = await site.team()
     spawned = await site.agent(team, "a", keep_failed_s=60)
     living = site.spawner.agents.find_by_key(spawned.nonce, "info")

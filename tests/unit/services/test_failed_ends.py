@@ -1,4 +1,4 @@
-"""Kills and deletions on a store that fails for a while: the same request ends them, and then nothing is on record."""
+"""Kills and deletions on a store that fails for a while: a repeated request completes them and leaves nothing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ each_step = pytest.mark.parametrize("step", STEPS.values(), ids=STEPS.keys())
 
 
 class Failing(MemoryStore):
-    """Does not do what `fails` says."""
+    """A store that refuses the operations which `fails` selects."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,15 +55,15 @@ class Failing(MemoryStore):
         return await super().delete(kind, key, expected=expected)
 
     def fail_at(self, step: tuple[str, str]) -> None:
-        """From now on, until it is `whole`."""
+        """Fail at this step until `whole` is called."""
         self.fails = lambda what, kind: (what, kind) == step
 
     def whole(self) -> None:
-        """All goes well from now on."""
+        """Let all later operations succeed."""
         self.fails = lambda what, kind: False
 
     def of(self, agent: str) -> Sequence[tuple[str, str]]:
-        """The kinds and keys of all documents of an agent."""
+        """Return the kinds and keys of all documents of an agent."""
         return [place for place in self._documents if place[1] == agent or place[1].startswith(f"{agent}/")]
 
     def _try(self, what: str, kind: str) -> None:
@@ -83,13 +83,13 @@ async def site(tmp_path: pathlib.Path, store: Failing) -> AsyncIterator[Site]:
 
 
 def forgetting(site: Site, store: Failing) -> Site:
-    """The same, whose agents leave nothing when they are gone, as those of a server."""
+    """Return the site, whose agents leave nothing behind, as on a real server."""
     site.spawner.before_removal = partial(_forget, store, site.runtime.dynamic.registries)
     return site
 
 
-async def talked(store: Failing, agent: SpawnedAgent) -> SpawnedAgent:
-    """The agent, with a turn on record, as several types keep theirs."""
+async def add_turns(store: Failing, agent: SpawnedAgent) -> SpawnedAgent:
+    """Return the agent after recording a turn in each kind of log."""
     for kind in (function_turns.KIND, kept_turns.KIND):
         await store.put(kind, f"{agent.agent.id}/1", b"{}")
     return agent
@@ -97,9 +97,9 @@ async def talked(store: Failing, agent: SpawnedAgent) -> SpawnedAgent:
 
 @each_step
 async def test_a_kill_that_failed_can_be_repeated(site: Site, store: Failing, step: tuple[str, str]) -> None:
-    """The same key asks. Until it succeeds the agent is there, ended, and its name is taken; then nothing of it is."""
+    """The same key works again. Until then the agent is listed as ended and keeps its name; then nothing is left."""
     team = await site.team(tokens=10)
-    spawned = await talked(store, await site.agent(team, limits={"tokens": 4}))
+    spawned = await add_turns(store, await site.agent(team, limits={"tokens": 4}))
     async for _ in site.opened(spawned).turn(b"two words", "words"):
         pass
     store.fail_at(step)
@@ -122,12 +122,12 @@ async def test_a_kill_that_failed_can_be_repeated(site: Site, store: Failing, st
 
 
 @each_step
-async def test_a_team_whose_deletion_failed_at_an_agent_goes_with_all_of_its_agents(
+async def test_a_team_deletion_that_failed_at_an_agent_can_be_repeated(
     site: Site, store: Failing, step: tuple[str, str]
 ) -> None:
-    """The row of the team stays as long as that of an agent does: both go when it is asked for again."""
+    """The team's row stays as long as an agent's row does; the repeated request removes both."""
     team = await site.team("crew")
-    spawned = [await talked(store, await site.agent(team, name)) for name in "ab"]
+    spawned = [await add_turns(store, await site.agent(team, name)) for name in "ab"]
     has_begun = asyncio.Event()
 
     def fails(what: str, kind: str) -> bool:  # But for the first word of the deletion.
@@ -151,8 +151,8 @@ async def test_a_team_whose_deletion_failed_at_an_agent_goes_with_all_of_its_age
     await site.team("crew")
 
 
-async def test_a_birth_that_could_not_be_undone_goes_with_its_team(site: Site, store: Failing) -> None:
-    """No agent stands for it, only its row, which failed to go when the birth was called off."""
+async def test_a_spawn_that_could_not_be_undone_is_removed_with_its_team(site: Site, store: Failing) -> None:
+    """Only the agent's row exists, because its removal failed when the spawn was cancelled."""
     team = await site.team()
     asking = asyncio.create_task(site.agent(team, type="slow"))
     await eventually(lambda: site.slow.at_it)
@@ -173,10 +173,10 @@ async def test_a_birth_that_could_not_be_undone_goes_with_its_team(site: Site, s
     assert await store.list(TEAM) == []
 
 
-async def test_a_failed_agent_that_could_not_make_room_makes_it_later(site: Site, store: Failing) -> None:
-    """A second kill is not told that there is none."""
+async def test_a_kill_after_a_failed_removal_removes_the_failed_agent(site: Site, store: Failing) -> None:
+    """The second kill finds the agent instead of raising NotYours."""
     team = await site.team()
-    spawned = await talked(store, await site.agent(team, keep_failed_s=60))
+    spawned = await add_turns(store, await site.agent(team, keep_failed_s=60))
     living = site.spawner.agents.find_by_key(spawned.nonce, "info")
     async for _ in site.opened(spawned).turn(b"a", "words"):
         pass
@@ -196,9 +196,9 @@ async def test_a_failed_agent_that_could_not_make_room_makes_it_later(site: Site
 async def test_what_an_agent_left_whose_team_is_gone_goes_with_its_row(
     site: Site, store: Failing, tmp_path: pathlib.Path
 ) -> None:
-    """A server before this one removed the team all the same; the next one is the last that finds the agent."""
+    """An older server removed the team although the agent's row was left; the next server removes the agent."""
     team = await site.team()
-    spawned = await talked(store, await site.agent(team))
+    spawned = await add_turns(store, await site.agent(team))
     again = Failing()
     records = [each for each in store._documents.values() if each.kind not in (TEAM, "team name")]
     later = site.begun_anew(tmp_path / "later", records, store=again)
@@ -211,7 +211,7 @@ async def test_what_an_agent_left_whose_team_is_gone_goes_with_its_row(
 
 
 class Slow(Failing):
-    """Writes down that a turn was asked for once it may; `was_early` if a team is written meanwhile."""
+    """A store whose write of a new turn waits; `was_early` tells whether a team row was written meanwhile."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -231,8 +231,8 @@ class Slow(Failing):
         return await super().put_together(blobs, documents)
 
 
-async def test_a_turn_that_is_being_written_down_during_a_kill_is_gone_with_the_agent(tmp_path: pathlib.Path) -> None:
-    """The record of the conversation is removed behind the last that is written of it."""
+async def test_a_turn_that_is_being_recorded_during_a_kill_is_removed_too(tmp_path: pathlib.Path) -> None:
+    """The conversation's records are removed after the last one is written."""
     store = Slow()
     async with forgetting(Site(tmp_path, store), store) as site:
         talks = AgentService(

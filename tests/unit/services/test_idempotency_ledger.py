@@ -1,4 +1,4 @@
-"""What is on record of requests with an Idempotency-Key, on every store: who may do them, and for how long."""
+"""Records of requests with an Idempotency-Key, on every store: who may do a request, and how long a record lasts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ONE = Sender("team_key", "POST /v1/agents", "one")
 
 @pytest.fixture(scope="module", autouse=True)
 def server_of_the_stores(request: pytest.FixtureRequest) -> None:
-    """PostgreSQL, if it is there."""
+    """Start PostgreSQL if the tests use it."""
     postgres.start_if_used(request)
 
 
@@ -46,21 +46,21 @@ async def store(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Async
     await found.close()
 
 
-async def claimed(ledger: Ledger, sender: Sender = ONE, digest: str = "d") -> Attempt:
-    """Begin a request that has no answer."""
+async def claim_new(ledger: Ledger, sender: Sender = ONE, digest: str = "d") -> Attempt:
+    """Begin a request that has no answer yet."""
     found = await ledger.claim(sender, "team-1", digest)
     assert isinstance(found, Attempt)
     return found
 
 
-async def answered(ledger: Ledger, sender: Sender, body: bytes, digest: str = "d") -> None:
+async def answer_request(ledger: Ledger, sender: Sender, body: bytes, digest: str = "d") -> None:
     """Do a request."""
-    await ledger.answer(await claimed(ledger, sender, digest), digest, 201, {"content-type": "x/y"}, body)
+    await ledger.answer(await claim_new(ledger, sender, digest), digest, 201, {"content-type": "x/y"}, body)
 
 
-async def test_the_first_answer_comes_again(store: Store) -> None:
-    """From another process as well; with another digest it is refused."""
-    await answered(Ledger(store, FakeClock()), ONE, b"hello")
+async def test_a_repeated_request_gets_the_first_answer(store: Store) -> None:
+    """Another process gives the same answer; another digest is refused."""
+    await answer_request(Ledger(store, FakeClock()), ONE, b"hello")
     for ledger in (Ledger(store, FakeClock()), Ledger(store, FakeClock())):
         found = await ledger.claim(ONE, "team-1", "d")
         assert isinstance(found, Answered)
@@ -70,25 +70,25 @@ async def test_the_first_answer_comes_again(store: Store) -> None:
         assert await ledger.is_known(ONE)
 
 
-async def test_one_at_a_time(store: Store) -> None:
-    """The second is told so, until the first is over; one that was refused is as if it had never been."""
+async def test_requests_with_one_key_run_one_at_a_time(store: Store) -> None:
+    """A second request is refused while the first is active; a dropped request leaves no record."""
     ledger = Ledger(store, FakeClock())
-    first = await claimed(ledger)
+    first = await claim_new(ledger)
     with pytest.raises(RequestInProgress):
         await ledger.claim(ONE, "team-1", "d")
     with pytest.raises(KeyReused):
         await ledger.claim(ONE, "team-1", "other")
     await ledger.drop(first)
     assert not await ledger.is_known(ONE)
-    assert not (await claimed(ledger, digest="other")).is_repeated
+    assert not (await claim_new(ledger, digest="other")).is_repeated
 
 
 async def test_a_second_release_ends_no_later_attempt(store: Store) -> None:
-    """An attempt that is over may be released again while the next one with the same key is at work."""
+    """A finished attempt may be released again while the next one with the same key is active."""
     ledger = Ledger(store, FakeClock())
-    first = await claimed(ledger)
+    first = await claim_new(ledger)
     await ledger.drop(first)
-    second = await claimed(ledger)
+    second = await claim_new(ledger)
     ledger.release(first)
     with pytest.raises(RequestInProgress):
         await ledger.claim(ONE, "team-1", "d")
@@ -96,11 +96,11 @@ async def test_a_second_release_ends_no_later_attempt(store: Store) -> None:
     assert isinstance(await ledger.claim(ONE, "team-1", "d"), Answered)
 
 
-async def test_what_a_killed_process_began_is_gone_on_with(store: Store) -> None:
-    """With the same ids and keys, and by one process only."""
-    first = await claimed(Ledger(store, FakeClock()))
+async def test_a_request_of_a_killed_process_is_resumed(store: Store) -> None:
+    """The ids and keys are the same, and one process only resumes the request."""
+    first = await claim_new(Ledger(store, FakeClock()))
     later = Ledger(store, FakeClock())
-    again = await claimed(later)
+    again = await claim_new(later)
     assert (again.is_repeated, again.turn_id) == (True, first.turn_id)
     assert again.entropy(32) == first.entropy(32) != again.entropy(31)[:31] + first.entropy(32)[31:]
     with pytest.raises(RequestInProgress):
@@ -110,18 +110,18 @@ async def test_what_a_killed_process_began_is_gone_on_with(store: Store) -> None
 
 
 async def test_a_turn_is_known_after_a_kill(store: Store) -> None:
-    """That it was begun, and under which id."""
+    """The record holds that the turn began, and its id."""
     ledger = Ledger(store, FakeClock())
-    first = await claimed(ledger)
+    first = await claim_new(ledger)
     await ledger.begin_turn(first)
-    again = await claimed(Ledger(store, FakeClock()))
+    again = await claim_new(Ledger(store, FakeClock()))
     assert (again.has_begun_turn, again.turn_id) == (True, first.turn_id)
 
 
-async def test_the_secret_of_an_answer_is_not_on_record(store: Store) -> None:
-    """What is derived from the sender's key is cut out of the kept answer, and put back for that sender."""
+async def test_the_secret_of_an_answer_is_not_persisted(store: Store) -> None:
+    """A value derived from the sender's key is removed from the kept answer and restored for that sender."""
     ledger = Ledger(store, FakeClock())
-    attempt = await claimed(ledger)
+    attempt = await claim_new(ledger)
     secret = attempt.unredact(b"\0")
     await ledger.answer(attempt, "d", 201, {}, b'{"nonce": "agent_%s"}' % secret)
     kept = await store.get(ANSWER, ONE.place)
@@ -132,24 +132,24 @@ async def test_the_secret_of_an_answer_is_not_on_record(store: Store) -> None:
     assert found.body == b'{"nonce": "agent_%s"}' % secret
 
 
-async def test_after_a_day_it_is_another_request(store: Store) -> None:
-    """With other ids; what is on record goes when there is a look at it."""
+async def test_after_a_day_a_key_stands_for_a_new_request(store: Store) -> None:
+    """The new request has other ids; old records are removed by a later request."""
     clock = FakeClock()
     ledger = Ledger(store, clock)
-    await answered(ledger, ONE, b"old")
+    await answer_request(ledger, ONE, b"old")
     await clock.advance(timedelta(hours=24).total_seconds() - 1)
     assert isinstance(await ledger.claim(ONE, "team-1", "d"), Answered)
     await clock.advance(1)
-    assert not (await claimed(ledger, digest="other")).is_repeated
-    await answered(ledger, Sender("k", "r", "two"), b"new")
+    assert not (await claim_new(ledger, digest="other")).is_repeated
+    await answer_request(ledger, Sender("k", "r", "two"), b"new")
     await clock.advance(timedelta(hours=24).total_seconds())
-    await answered(ledger, Sender("k", "r", "three"), b"newest")
+    await answer_request(ledger, Sender("k", "r", "three"), b"newest")
     assert [each.key for each in await store.list(REQUEST)] == [Sender("k", "r", "three").place]
     assert len(await store.list(ANSWER)) == 1
 
 
-async def test_a_team_has_a_share(store: Store) -> None:
-    """Of its requests the newest stay, in count and in bytes; those of other teams are no matter."""
+async def test_a_team_has_a_bounded_share_of_the_records(store: Store) -> None:
+    """The newest requests of the team stay, by count and by bytes; other teams are not affected."""
     clock = FakeClock()
     retention = Retention(store, clock, most_records=3, most_bytes=100, sweep_records=1)
     ledger = Ledger(store, clock, retention=retention)
@@ -159,22 +159,22 @@ async def test_a_team_has_a_share(store: Store) -> None:
     senders = [Sender("k", "r", str(number)) for number in range(5)]
     for each in senders:
         await clock.advance(1)
-        await answered(ledger, each, b"x")
+        await answer_request(ledger, each, b"x")
     await retention.sweep()
     assert [await ledger.is_known(each) for each in senders] == [False, False, True, True, True]
     await clock.advance(1)
-    await answered(ledger, Sender("k", "r", "large"), b"x" * 99)
+    await answer_request(ledger, Sender("k", "r", "large"), b"x" * 99)
     await retention.sweep()
     assert [await ledger.is_known(each) for each in senders] == [False, False, False, False, True]
     assert await ledger.is_known(Sender("other", "r", "1"))
 
 
-async def test_records_of_a_clock_that_was_ahead_take_no_share_for_good(store: Store) -> None:
-    """They count as made when the clock was set back: older than what comes after, and gone a day later."""
+async def test_records_with_future_times_do_not_keep_their_share(store: Store) -> None:
+    """Such records count as old once the clock is set back, and are removed a day later."""
     ahead = Ledger(store, FakeClock(start=datetime(2036, 1, 1, tzinfo=UTC)))
     early = [Sender("k", "r", f"early-{number}") for number in range(3)]
     for each in early:
-        await answered(ahead, each, b"x")
+        await answer_request(ahead, each, b"x")
     clock = FakeClock()
     retention = Retention(store, clock, most_records=3, sweep_records=1)
     ledger = Ledger(store, clock, retention=retention)
@@ -182,7 +182,7 @@ async def test_records_of_a_clock_that_was_ahead_take_no_share_for_good(store: S
     late = [Sender("k", "r", f"late-{number}") for number in range(3)]
     for each in late:
         await clock.advance(1)
-        await answered(ledger, each, b"x")
+        await answer_request(ledger, each, b"x")
     await retention.sweep()
     assert [await ledger.is_known(each) for each in (*early, *late)] == [False] * 3 + [True] * 3
     await clock.advance(timedelta(hours=24).total_seconds())
@@ -190,10 +190,10 @@ async def test_records_of_a_clock_that_was_ahead_take_no_share_for_good(store: S
     assert await store.list(REQUEST) == []
 
 
-async def test_a_large_answer_is_only_remembered(store: Store) -> None:
-    """That there was one; the request is not done again."""
+async def test_a_large_answer_is_not_kept_but_its_request_is_known(store: Store) -> None:
+    """The request is not done again."""
     ledger = Ledger(store, FakeClock())
-    await answered(ledger, ONE, b"x" * (ANSWER_BYTES + 1))
+    await answer_request(ledger, ONE, b"x" * (ANSWER_BYTES + 1))
     found = await ledger.claim(ONE, "team-1", "d")
     assert isinstance(found, Answered)
     assert found.body is None
@@ -201,8 +201,8 @@ async def test_a_large_answer_is_only_remembered(store: Store) -> None:
 
 
 @pytest.mark.parametrize("stores", ["postgres"])
-async def test_another_kernel_that_lives_is_doing_it(stores: str) -> None:
-    """Of two kernels of a store the second waits for the first, and goes on once that is gone."""
+async def test_a_request_of_another_live_kernel_is_in_progress(stores: str) -> None:
+    """The second kernel refuses the request, and resumes it once the first kernel is gone."""
     schema = postgres.fresh_schema()
 
     def make(name: str) -> PostgresStore:
@@ -213,17 +213,17 @@ async def test_another_kernel_that_lives_is_doing_it(stores: str) -> None:
         for each in (one, two):
             await each.open()
             stack.push_async_callback(each.close)
-        first = await claimed(Ledger(one, FakeClock()))
+        first = await claim_new(Ledger(one, FakeClock()))
         with pytest.raises(RequestInProgress):
             await Ledger(two, FakeClock()).claim(ONE, "team-1", "d")
         await one.close()
-        again = await claimed(Ledger(two, FakeClock()))
+        again = await claim_new(Ledger(two, FakeClock()))
         assert (again.is_repeated, again.turn_id) == (True, first.turn_id)
 
 
 @pytest.mark.parametrize("given", ["", "k" * 256, "ä", "a\n", "\x7f"])
-def test_keys_that_are_none(given: str) -> None:
-    """Refused by the name of the header."""
+def test_invalid_keys_are_refused(given: str) -> None:
+    """The error names the header."""
     with pytest.raises(InvalidValue, match="Idempotency-Key"):
         checked_key(given)
     assert checked_key("k" * 255) == "k" * 255

@@ -1,4 +1,4 @@
-"""Keys: one owner, narrower keys that end, and nothing kept that opens anything."""
+"""Keys: one owner, narrower keys with an end, and records that reveal no key."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def rights_of(ring: Keyring, key: str, now: datetime = NOW) -> tuple[Right, ...]
     return () if held is None else held.rights
 
 
-def test_a_key_is_256_bits_that_say_what_they_are_for() -> None:
-    """All of the entropy is in it, and nothing that a URL or a header would have to escape."""
+def test_a_key_has_a_kind_and_256_random_bits() -> None:
+    """The key holds all of the entropy, and no character that a URL or a header must escape."""
     seen: list[int] = []
 
     def entropy(size: int) -> bytes:
@@ -49,7 +49,7 @@ def test_a_key_is_256_bits_that_say_what_they_are_for() -> None:
 
 
 def test_two_keys_are_different() -> None:
-    """Each takes chance of its own."""
+    """Each key takes new entropy."""
     numbers = itertools.count()
 
     def entropy(size: int) -> bytes:
@@ -58,23 +58,23 @@ def test_two_keys_are_different() -> None:
     assert keys.new_key("team", entropy) != keys.new_key("team", entropy)
 
 
-def test_what_is_kept_does_not_hold_the_key() -> None:
-    """A hash opens for its key only; not for itself, for a part of the key, or for nothing."""
+def test_a_stored_hash_does_not_reveal_the_key() -> None:
+    """The hash matches its key only: not itself, not a part of the key, and not an empty text."""
     hash = keys.hash_of("agent_secret")
     assert "secret" not in hash
     assert keys.key_matches("agent_secret", hash)
     assert not any(keys.key_matches(other, hash) for other in ("", hash, "agent_secre", "agent_secret ", "\ud800"))
 
 
-def test_the_owner_may_do_all_and_a_stranger_nothing() -> None:
-    """AC-S3-4."""
+def test_the_owner_has_all_rights_and_an_unknown_key_has_none() -> None:
+    """AC-S3-4: An empty key has no rights either."""
     assert rights_of(a_ring(), "owner's") == RIGHTS
     assert keys.rights_of(a_ring(), "somebody's", NOW) is None
     assert keys.rights_of(a_ring(), "", NOW) is None
 
 
-def test_a_narrower_key_may_do_what_it_was_made_for_until_it_is_revoked() -> None:
-    """Others stay as they are."""
+def test_a_narrower_key_has_its_rights_until_it_is_revoked() -> None:
+    """Other narrower keys keep their rights."""
     ring = with_key(with_key(a_ring(), "reader", "info", "history"), "other", "turn")
     assert rights_of(ring, "reader") == ("history", "info")
     ring = keys.revoke(ring, "reader", by=keys.OWNER)
@@ -82,16 +82,16 @@ def test_a_narrower_key_may_do_what_it_was_made_for_until_it_is_revoked() -> Non
     assert rights_of(ring, "other") == ("turn",)
 
 
-def test_a_narrower_key_ends_when_its_time_is_up() -> None:
-    """It opens until just before, and is not kept longer than until another is made."""
+def test_a_narrower_key_ends_at_its_time() -> None:
+    """The key works until just before; the next delegation removes its record."""
     ring = with_key(a_ring(), "short", "turn", seconds=60)
     assert rights_of(ring, "short", LATER - timedelta(microseconds=1)) == ("turn",)
     assert rights_of(ring, "short", LATER) == ()
     assert [each.id for each in with_key(ring, "next", "turn", now=LATER).delegated] == ["next"]
 
 
-def test_a_narrower_key_gives_away_no_more_than_it_has() -> None:
-    """Neither a right, nor time; and what it made ends with it."""
+def test_a_narrower_key_delegates_no_more_than_it_has() -> None:
+    """A key made by a narrower key has no more rights and no more time, and ends with its maker."""
     ring = with_key(a_ring(), "lent", "turn", "delegate", seconds=60)
     with pytest.raises(InvalidValue) as refusal:
         with_key(ring, "wider", "kill", by="lent")
@@ -103,7 +103,7 @@ def test_a_narrower_key_gives_away_no_more_than_it_has() -> None:
 
 
 def test_a_narrower_key_revokes_only_what_it_made() -> None:
-    """What others made is not there for it."""
+    """Keys of other makers are unknown to the narrower key."""
     ring = with_key(with_key(with_key(a_ring(), "a", "delegate"), "b", "turn"), "c", "delegate", by="a")
     for id in ("b", "a", "owner", "nobody"):
         with pytest.raises(Unknown) as unknown:
@@ -112,16 +112,16 @@ def test_a_narrower_key_revokes_only_what_it_made() -> None:
     assert [each.id for each in keys.revoke(ring, "c", by="a").delegated] == ["a", "b"]
 
 
-def test_another_owner_is_the_only_one() -> None:
-    """AC-S3-4: every older key is dead at once, so that nobody has kept a way in."""
+def test_a_transfer_makes_every_older_key_void() -> None:
+    """AC-S3-4: The former owner keeps no access."""
     ring = keys.transfer(with_key(a_ring(), "reader", "info"), keys.hash_of("new owner's"))
     assert rights_of(ring, "new owner's") == RIGHTS
     assert keys.rights_of(ring, "owner's", NOW) is None
     assert keys.rights_of(ring, "reader", NOW) is None
 
 
-def test_another_key_for_the_same_owner_leaves_narrower_ones() -> None:
-    """Only the old one is dead."""
+def test_a_rotated_owner_key_leaves_narrower_keys() -> None:
+    """Only the old owner key becomes void."""
     ring = keys.rotate(with_key(a_ring(), "reader", "info"), keys.hash_of("new"))
     assert keys.rights_of(ring, "owner's", NOW) is None
     assert rights_of(ring, "new") == RIGHTS
@@ -129,21 +129,21 @@ def test_another_key_for_the_same_owner_leaves_narrower_ones() -> None:
 
 
 @pytest.mark.parametrize("rights", [(), ("own",), ("turn", "")], ids=repr)
-def test_rights_are_some_of_those_that_there_are(rights: tuple[Right, ...]) -> None:
-    """None at all is a mistake, too."""
+def test_only_known_rights_can_be_delegated(rights: tuple[Right, ...]) -> None:
+    """A delegation without rights is refused too."""
     with pytest.raises(InvalidValue, match="rights"):
         with_key(a_ring(), "k", *rights)
 
 
 @pytest.mark.parametrize("seconds", [0, -1, math.nan, math.inf, True, 1e12, "60"], ids=repr)
-def test_a_time_is_one_that_ends(seconds: float) -> None:
-    """Seconds above none, and within a calendar."""
+def test_the_lifetime_of_a_key_must_be_finite_and_positive(seconds: float) -> None:
+    """A time beyond the calendar is refused too."""
     with pytest.raises(InvalidValue, match="seconds"):
         with_key(a_ring(), "k", "turn", seconds=seconds)
 
 
 def test_keys_of_one_agent_are_bounded() -> None:
-    """Those that are over do not count."""
+    """Expired keys do not count."""
     ring = a_ring()
     for number in range(keys.MAX_KEYS):
         ring = with_key(ring, str(number), "turn", seconds=60)

@@ -1,4 +1,4 @@
-"""AC-S3-13: what a killed server left goes on under the same ids, paths and keys, or is failed, or is gone for good."""
+"""AC-S3-13: Agents of a killed server resume under the same ids, paths and keys, become failed, or are removed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.waiting import eventually
 
 @pytest.fixture
 async def site(tmp_path: pathlib.Path) -> AsyncIterator[Site]:
-    """The server that is killed. It is not, but nothing that it does later reaches the next."""
+    """The server that counts as killed: nothing of its later work reaches the next server."""
     async with Site(tmp_path / "first") as site:
         yield site
 
@@ -39,7 +39,7 @@ def later(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 class Watched(MemoryStore):
-    """Has `changed` told of each change, when it is made: a kill could be next."""
+    """A store that calls `changed` after each change, since a kill could come next."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,14 +57,14 @@ class Watched(MemoryStore):
 
 
 async def change(site: Site, kind: str, **fields: object) -> None:
-    """Have it written in the only record of a kind, as a kill at another moment would leave it."""
+    """Change fields in the only record of a kind, as a kill at another moment would leave it."""
     store = await site.store()
     [document] = await store.list(kind)
     row = msgspec.json.decode(document.data) | fields
     await store.put(kind, document.key, msgspec.json.encode(row))
 
 
-async def died(site: Site, agent: SpawnedAgent) -> None:
+async def kill_by_turn(site: Site, agent: SpawnedAgent) -> None:
     living = site.spawner.agents.authorized_entry(agent.agent.id, agent.nonce, "info")
     with pytest.raises(Exception, match="died"):
         async for _ in site.opened(agent).turn(b"die", "words"):
@@ -72,8 +72,8 @@ async def died(site: Site, agent: SpawnedAgent) -> None:
     await eventually(lambda: living.fail_task is not None and living.fail_task.done())
 
 
-async def test_agents_go_on_with_the_same_id_path_key_and_capacity(site: Site, later: pathlib.Path) -> None:
-    """By their type, which is told of their run and finds their folder; and they can be killed as before."""
+async def test_agents_resume_with_the_same_id_path_key_and_capacity(site: Site, later: pathlib.Path) -> None:
+    """The agent type gets the run and the folder; the agents can be killed as before."""
     team = await site.team("crew", tokens=10)
     spawned = [
         await site.agent(team, name, limits={"tokens": 4}, spawn_info=Raw(b'{"prefix": "> "}'), env={"A": "b"})
@@ -91,7 +91,7 @@ async def test_agents_go_on_with_the_same_id_path_key_and_capacity(site: Site, l
         assert (opening.folder / "note").read_text() == "mine"
         await again.spawner.kill_agent(spawned[0].agent.id, spawned[0].nonce)
         assert await again.free(team) == 2
-        await died(again, spawned[1])
+        await kill_by_turn(again, spawned[1])
         assert await again.free(team) == 3
         assert await again.left() == ([spawned[1].agent.id], [spawned[1].agent.id])
 
@@ -118,8 +118,8 @@ asyncio.run(main(pathlib.Path(sys.argv[1])))
 """
 
 
-async def test_a_server_that_was_killed_is_gone_on_with_in_another_process(tmp_path: pathlib.Path) -> None:
-    """By SIGKILL, from what is on disk: ids, keys, the folder, states and capacity."""
+async def test_agents_of_a_killed_process_resume_in_another_process(tmp_path: pathlib.Path) -> None:
+    """After SIGKILL, the disk holds ids, keys, the folder, states and capacity."""
     root = pathlib.Path(__file__).parents[3]
     server = await asyncio.create_subprocess_exec(
         sys.executable, "-c", SERVER, str(tmp_path), cwd=root, stdout=asyncio.subprocess.PIPE
@@ -141,8 +141,8 @@ async def test_a_server_that_was_killed_is_gone_on_with_in_another_process(tmp_p
         assert await site.left() == ([], [])
 
 
-async def test_a_server_begins_once(site: Site, later: pathlib.Path) -> None:
-    """However often it is told to, at the same time or later; and ends once."""
+async def test_a_server_opens_and_closes_once(site: Site, later: pathlib.Path) -> None:
+    """Concurrent and repeated calls of `open` and `close` have no effect."""
     await site.agent(await site.team())
     again = await site.as_killed(later)
     async with again.runtime:
@@ -153,8 +153,8 @@ async def test_a_server_begins_once(site: Site, later: pathlib.Path) -> None:
         await again.spawner.close()
 
 
-async def test_turns_and_runs_that_were_kept_are_told_later(site: Site, later: pathlib.Path) -> None:
-    """Whoever leads the conversation counts, and has it put on record."""
+async def test_turns_and_runs_are_persisted(site: Site, later: pathlib.Path) -> None:
+    """The conversation counts the turns and has them recorded."""
     spawned = await site.agent(await site.team())
     living = site.spawner.agents.authorized_entry(spawned.agent.id, spawned.nonce, "turn")
     living.state, living.turns, site.opened(spawned).run = "working", 2, "run-later"
@@ -165,10 +165,8 @@ async def test_turns_and_runs_that_were_kept_are_told_later(site: Site, later: p
         assert (info.state, info.turns, info.run) == ("idle", 2, "run-later")
 
 
-async def test_an_agent_that_cannot_be_opened_again_is_failed_and_holds_nothing(
-    site: Site, later: pathlib.Path
-) -> None:
-    """It says why and can be killed; of tokens, what it held counts as used, since nobody knows."""
+async def test_an_agent_that_cannot_be_reopened_is_failed_and_holds_nothing(site: Site, later: pathlib.Path) -> None:
+    """The agent has an error and can be killed; all of its tokens count as used."""
     team = await site.team(tokens=10)
     spawned = await site.agent(team, limits={"tokens": 4})
     await change(site, "served", agent_type="gone")
@@ -192,10 +190,10 @@ async def test_an_agent_that_cannot_be_opened_again_is_failed_and_holds_nothing(
         assert await again.left() == ([], [])
 
 
-async def test_what_is_told_of_it_names_no_place_on_the_host(
+async def test_the_error_of_an_agent_shows_no_path_of_the_host(
     site: Site, later: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever has a key of the agent sees why it failed; where the server keeps what is for its log."""
+    """Holders of the agent's key see the reason; the path is for the server's log."""
     spawned = await site.agent(await site.team())
     again = await site.as_killed(later)
 
@@ -210,8 +208,8 @@ async def test_what_is_told_of_it_names_no_place_on_the_host(
         assert "secret-place" not in error.message
 
 
-async def test_one_that_fails_to_open_keeps_no_other_from_it(site: Site, later: pathlib.Path) -> None:
-    """Its error is its own."""
+async def test_an_agent_that_fails_to_open_does_not_affect_others(site: Site, later: pathlib.Path) -> None:
+    """The error belongs to that agent."""
     team = await site.team()
     good, bad = await site.agent(team, "good"), await site.agent(team, "bad")
     store = await site.store()
@@ -225,8 +223,8 @@ async def test_one_that_fails_to_open_keeps_no_other_from_it(site: Site, later: 
         assert await again.free(team) == 2
 
 
-async def test_an_agent_that_was_being_born_is_removed(site: Site, later: pathlib.Path) -> None:
-    """Nobody has its nonce: its record, folder and capacity go; another may have its name."""
+async def test_an_agent_whose_spawn_was_cut_is_removed(site: Site, later: pathlib.Path) -> None:
+    """No client has its nonce: record, folder and capacity are freed, and its name can be used again."""
     team = await site.team()
     spawned = await site.agent(team)
     await change(site, "served", state="starting", run="")
@@ -239,8 +237,8 @@ async def test_an_agent_that_was_being_born_is_removed(site: Site, later: pathli
         await again.agent(team)
 
 
-async def test_an_agent_that_was_being_ended_is_removed(site: Site, later: pathlib.Path) -> None:
-    """It holds nothing any more, and only its record and folder were left."""
+async def test_an_agent_whose_kill_was_cut_is_removed(site: Site, later: pathlib.Path) -> None:
+    """The agent held nothing any more; only its record and folder were left."""
     team = await site.team()
     await site.agent(team)
     await change(site, "team", held={})
@@ -250,16 +248,16 @@ async def test_an_agent_that_was_being_ended_is_removed(site: Site, later: pathl
         assert await again.free(team) == 3
 
 
-async def test_what_is_held_by_nobody_is_freed(site: Site, later: pathlib.Path) -> None:
-    """Of an agent without a record."""
+async def test_capacity_held_without_an_agent_is_freed(site: Site, later: pathlib.Path) -> None:
+    """The holder has no record."""
     team = await site.team()
     await change(site, "team", held={"agent-0": {"agents": 1.0}})
     async with await site.as_killed(later) as again:
         assert await again.free(team) == 3
 
 
-async def test_a_team_that_was_being_deleted_is_gone(site: Site, later: pathlib.Path) -> None:
-    """With all that was still in it, also if the server that was to remove it is killed, too."""
+async def test_a_team_whose_deletion_was_cut_is_removed(site: Site, later: pathlib.Path) -> None:
+    """The team's agents go with it, even if the removing server is killed too."""
     team = await site.team("crew")
     await site.agent(team)
     await change(site, "team", doomed=True)
@@ -280,10 +278,10 @@ async def test_a_team_that_was_being_deleted_is_gone(site: Site, later: pathlib.
 
 
 async def test_a_failed_agent_stays_listed(site: Site, later: pathlib.Path) -> None:
-    """With its error, holding nothing, until it is killed."""
+    """The failed agent keeps its error and holds nothing until the team is deleted."""
     team = await site.team()
     spawned = await site.agent(team)
-    await died(site, spawned)
+    await kill_by_turn(site, spawned)
     failed = await site.spawner.get_agent(spawned.agent.id, spawned.nonce)
     async with await site.as_killed(later) as again:
         assert await again.spawner.get_agent(spawned.agent.id, spawned.nonce) == failed
@@ -293,10 +291,8 @@ async def test_a_failed_agent_stays_listed(site: Site, later: pathlib.Path) -> N
         assert await again.left() == ([], [])
 
 
-async def test_an_agent_that_was_killed_with_its_server_while_it_failed_holds_nothing(
-    site: Site, later: pathlib.Path
-) -> None:
-    """Its state comes on record when its turn is over, before what it held is free: it must not hold that for ever."""
+async def test_a_failed_agent_holds_nothing_after_a_kill(site: Site, later: pathlib.Path) -> None:
+    """The failed state is recorded before the capacity is freed: a kill in between must not hold it permanently."""
     team = await site.team()
     spawned = await site.agent(team)
     await change(site, "served", state="failed", error={"type": "ModelFailed", "message": "it died"})
@@ -307,8 +303,10 @@ async def test_an_agent_that_was_killed_with_its_server_while_it_failed_holds_no
         assert await again.free(team) == 3
 
 
-async def test_secrets_are_supplied_again(site: Site, later: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    """Their values are not on record; without them the agent waits, and says which one is missing."""
+async def test_secrets_must_be_supplied_again_after_a_restart(
+    site: Site, later: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    """Their values are not persisted; without them the agent waits and names the missing one."""
     team = await site.team()
     spawned = await site.agent(team, policy=Policy(secrets={"token": "s3cret"}))
     [document] = await (await site.store()).list("served")
@@ -325,8 +323,8 @@ async def test_secrets_are_supplied_again(site: Site, later: pathlib.Path, tmp_p
 
 
 @pytest.mark.parametrize("kind", ["team", "served"])
-async def test_what_a_newer_server_wrote_is_left_as_it_is(site: Site, later: pathlib.Path, kind: str) -> None:
-    """This one does not begin, and has opened and changed nothing."""
+async def test_records_of_a_newer_server_stay_unchanged(site: Site, later: pathlib.Path, kind: str) -> None:
+    """The older server refuses to start, and has opened and changed nothing."""
     await site.agent(await site.team())
     await change(site, kind, version=2)
     again = await site.as_killed(later)
@@ -339,8 +337,8 @@ async def test_what_a_newer_server_wrote_is_left_as_it_is(site: Site, later: pat
         assert again.echo.opened == []
 
 
-async def test_whenever_a_server_is_killed_no_capacity_is_lost_and_no_agent_is_a_ghost(tmp_path: pathlib.Path) -> None:
-    """After each change of the records: an agent lives with its folder and its part, or nothing of it is left."""
+async def test_a_kill_at_any_moment_loses_no_capacity_and_no_agent(tmp_path: pathlib.Path) -> None:
+    """After each change of the records, an agent lives with its folder and capacity, or nothing of it is left."""
     store = Watched()
     async with Site(tmp_path / "first", store) as site:
         moments: list[Site] = []
@@ -352,7 +350,7 @@ async def test_whenever_a_server_is_killed_no_capacity_is_lost_and_no_agent_is_a
             await site.agent(other, "c", spawn_info=Raw(b'{"trouble": "open"}'))
         await site.agent(other, "d")
         await site.spawner.rotate(one.agent.id, one.nonce)
-        await died(site, two)
+        await kill_by_turn(site, two)
         await site.spawner.kill_agent(one.agent.id, OPERATOR)
         deleting = len(moments)
         await site.spawner.delete_team(other.team.id, other.key)
@@ -374,7 +372,7 @@ async def test_whenever_a_server_is_killed_no_capacity_is_lost_and_no_agent_is_a
 
 
 class LenientBackend(LocalBackend):
-    """A backend that takes any configuration of a team."""
+    """A backend that accepts any configuration of a team."""
 
     def check_team(self, config: Any) -> None:
         pass
@@ -383,10 +381,10 @@ class LenientBackend(LocalBackend):
         pass
 
 
-async def test_what_is_kept_of_anybody_keeps_no_later_server_from_beginning(
+async def test_an_accepted_configuration_never_stops_a_later_server(
     tmp_path: pathlib.Path, later: pathlib.Path
 ) -> None:
-    """JSON that only just fits on this stack is refused now, instead of when it is read again on another one."""
+    """JSON that almost exceeds the stack is refused now, not when another server reads it on a deeper stack."""
 
     async def begun(site: Site, levels: int) -> None:
         if levels:
@@ -407,8 +405,8 @@ async def test_what_is_kept_of_anybody_keeps_no_later_server_from_beginning(
         await begun(await site.as_killed(later, backend=LenientBackend(tmp_path / "runs")), 50)
 
 
-async def test_what_could_not_be_read_again_is_refused_by_name(site: Site) -> None:
-    """And nothing of it is left."""
+async def test_too_deep_json_is_refused_by_name(site: Site) -> None:
+    """The refused team and agent leave nothing."""
     deep = Raw(b"[" * 100_000 + b"]" * 100_000)
     team = await site.team()
     with pytest.raises(InvalidValue, match="config"):

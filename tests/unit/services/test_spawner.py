@@ -1,4 +1,4 @@
-"""The AgentSpawnerService on real stores and a real runtime: whatever happens, capacity and records are exact."""
+"""The AgentSpawnerService on real stores and a real runtime: capacity and records are always exact."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def site(tmp_path: pathlib.Path) -> AsyncIterator[Site]:
 
 
 @pytest.fixture(params=["memory", "sqlite"])
-async def stored(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> AsyncIterator[Site]:
+async def stored_site(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> AsyncIterator[Site]:
     store: Store = MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "journal.db")
     async with Site(tmp_path, store) as site:
         yield site
@@ -59,8 +59,8 @@ async def turn(agent: Echo, body: bytes) -> bytes:
     return b" ".join([chunk async for chunk in agent.turn(body, "words")])
 
 
-async def died(site: Site, agent: SpawnedAgent) -> None:
-    """Let an agent die, and return when that was dealt with."""
+async def kill_by_turn(site: Site, agent: SpawnedAgent) -> None:
+    """Let an agent die, and wait until its failure is handled."""
     living = site.spawner.agents.authorized_entry(agent.agent.id, agent.nonce, "info")
     with pytest.raises(ModelFailed):
         await turn(site.opened(agent), b"die")
@@ -70,9 +70,9 @@ async def died(site: Site, agent: SpawnedAgent) -> None:
 # ---- capacity
 
 
-async def test_a_team_of_n_takes_n_and_killing_one_makes_room(stored: Site) -> None:
-    """AC-S3-3: the refusal says what is free; nothing is left of who was killed."""
-    site, team = stored, await stored.team("crew")
+async def test_a_full_team_refuses_a_spawn_until_an_agent_is_killed(stored_site: Site) -> None:
+    """AC-S3-3: The refusal gives the free capacity; nothing of the killed agent is left."""
+    site, team = stored_site, await stored_site.team("crew")
     spawned = [await site.agent(team, name) for name in "abc"]
     assert [each.agent.path for each in spawned] == ["crew/a", "crew/b", "crew/c"]
     assert {each.agent.state for each in spawned} == {"idle"}
@@ -92,19 +92,19 @@ async def test_a_team_of_n_takes_n_and_killing_one_makes_room(stored: Site) -> N
     assert (await site.agent(team, "a")).agent.path == "crew/a"
 
 
-async def test_of_a_hundred_spawns_into_ten_slots_exactly_ten_succeed(stored: Site) -> None:
-    """AC-S3-3: the others are refused, and leave nothing."""
-    team = await stored.team(agents=10)
-    outcomes = await asyncio.gather(*(stored.agent(team, f"a{n}") for n in range(100)), return_exceptions=True)
+async def test_of_a_hundred_spawns_into_ten_slots_exactly_ten_succeed(stored_site: Site) -> None:
+    """AC-S3-3: The other 90 are refused and leave nothing."""
+    team = await stored_site.team(agents=10)
+    outcomes = await asyncio.gather(*(stored_site.agent(team, f"a{n}") for n in range(100)), return_exceptions=True)
     ids = sorted(each.agent.id for each in outcomes if isinstance(each, SpawnedAgent))
     assert len(ids) == 10
     assert sum(isinstance(each, OverCapacity) for each in outcomes) == 90
-    assert await stored.left() == (ids, ids)
-    assert await stored.free(team) == 0
+    assert await stored_site.left() == (ids, ids)
+    assert await stored_site.free(team) == 0
 
 
-async def test_an_agent_holds_what_its_policy_and_limits_say(site: Site) -> None:
-    """Processors and memory by its policy, or its defaults; tokens and money by its limits; others if stated."""
+async def test_an_agent_reserves_by_its_policy_and_limits(site: Site) -> None:
+    """The policy gives processors and memory, the limits tokens and money; other resources count if stated."""
     team = await site.team(cpu=4, memory_mb=1024, tokens=1000, usd=2, gpu=1)
     limits = {"tokens": 400.0, "usd": 0.5, "model_calls": 3.0}
     await site.agent(team, "a", policy=Policy(cpu_cores=1.5, memory_mb=512), limits={**limits, "gpu": 1.0})
@@ -120,15 +120,15 @@ async def test_an_agent_holds_what_its_policy_and_limits_say(site: Site) -> None
 
 
 @pytest.mark.parametrize("resource", ["cpu", "memory_mb"])
-async def test_a_team_may_count_more_than_any_machine_has(site: Site, resource: str) -> None:
-    """Its agents come all the same: what they share is bounded by what a bound may be."""
+async def test_a_team_may_have_more_capacity_than_any_machine(site: Site, resource: str) -> None:
+    """Its agents start, since the shared limit is capped at its maximum."""
     team = await site.team("", **{resource: 2.0**40})
     await site.agent(team, policy=Policy(cpu_cores=1, memory_mb=64))
     assert await site.free(team, resource) == 2.0**40 - {"cpu": 1, "memory_mb": 64}[resource]
 
 
-async def test_a_server_has_so_many_agents_of_all_teams(tmp_path: pathlib.Path) -> None:
-    """However many its teams may have; one that is gone makes room."""
+async def test_a_server_bounds_the_agents_of_all_teams_together(tmp_path: pathlib.Path) -> None:
+    """The bound holds whatever the teams allow; a killed agent makes room."""
     async with Site(tmp_path, rules=Rules(agents=2)) as site:
         team, other = await site.team(), await site.team()
         first = await site.agent(team)
@@ -141,8 +141,8 @@ async def test_a_server_has_so_many_agents_of_all_teams(tmp_path: pathlib.Path) 
         assert await site.free(team) + await site.free(other) == 4
 
 
-async def test_what_an_agent_used_up_stays_spent(site: Site) -> None:
-    """Killed after three words of ten, seven return."""
+async def test_tokens_that_an_agent_used_stay_spent(site: Site) -> None:
+    """An agent that is killed after three tokens of ten returns seven."""
     team = await site.team(tokens=10)
     spawned = await site.agent(team, limits={"tokens": 10})
     await turn(site.opened(spawned), b"one two three")
@@ -154,8 +154,8 @@ async def test_what_an_agent_used_up_stays_spent(site: Site) -> None:
 # ---- standing in line
 
 
-async def test_who_waits_is_let_in_in_order(site: Site) -> None:
-    """Each end lets in the first of the line."""
+async def test_waiting_spawns_are_admitted_in_order(site: Site) -> None:
+    """Each end of an agent admits the first waiting spawn."""
     team = await site.team(agents=1)
     first = await site.agent(team, "first")
     waiting: list[asyncio.Task[SpawnedAgent]] = []
@@ -165,13 +165,13 @@ async def test_who_waits_is_let_in_in_order(site: Site) -> None:
     await site.spawner.kill_agent(first.agent.id, first.nonce)
     second = await waiting[0]
     assert not waiting[1].done()
-    await died(site, second)
+    await kill_by_turn(site, second)
     assert (await waiting[1]).agent.name == "third"
     assert await site.free(team) == 0
 
 
-async def test_who_waited_for_long_enough_is_refused(site: Site) -> None:
-    """Nothing is left of it, and its name is free."""
+async def test_a_spawn_that_waited_too_long_is_refused(site: Site) -> None:
+    """Nothing of the spawn is left, and its name is free."""
     team = await site.team(agents=1)
     await site.agent(team, "first")
     waiting = asyncio.create_task(site.agent(team, "second", wait_s=60))
@@ -185,8 +185,8 @@ async def test_who_waited_for_long_enough_is_refused(site: Site) -> None:
         await site.agent(team, "second")
 
 
-async def test_who_gives_up_leaves_the_line(site: Site) -> None:
-    """Whoever stood behind is the next."""
+async def test_a_cancelled_spawn_leaves_the_line(site: Site) -> None:
+    """The next waiting spawn is admitted."""
     team = await site.team(agents=1)
     first = await site.agent(team, "first")
     waiting: list[asyncio.Task[SpawnedAgent]] = []
@@ -200,8 +200,8 @@ async def test_who_gives_up_leaves_the_line(site: Site) -> None:
     assert waiting[0].cancelled()
 
 
-async def test_who_waits_for_much_holds_up_who_waits_behind_but_nobody_who_does_not_wait(site: Site) -> None:
-    """Until it gives up: then the next is let in at once."""
+async def test_a_large_waiting_spawn_blocks_those_behind_it_only(site: Site) -> None:
+    """A spawn that does not wait passes; if the large one is cancelled, the next is admitted at once."""
     team = await site.team(agents=9, gpu=2)
     await site.agent(team, "first", limits={"gpu": 1})
     waiting: list[asyncio.Task[SpawnedAgent]] = []
@@ -218,8 +218,8 @@ async def test_who_waits_for_much_holds_up_who_waits_behind_but_nobody_who_does_
 
 
 @pytest.mark.parametrize("steps", range(12))
-async def test_who_gives_up_while_it_is_let_in_holds_nothing(site: Site, steps: int) -> None:
-    """Whichever is first."""
+async def test_a_spawn_cancelled_during_its_admission_holds_nothing(site: Site, steps: int) -> None:
+    """This holds in any order of the two."""
     team = await site.team(agents=1)
     first = await site.agent(team, "first")
     waiting = asyncio.create_task(site.agent(team, "second", wait_s=60))
@@ -234,8 +234,8 @@ async def test_who_gives_up_while_it_is_let_in_holds_nothing(site: Site, steps: 
     assert await site.left() == NOTHING
 
 
-async def test_nobody_waits_for_what_can_never_be(site: Site) -> None:
-    """More than the team has is refused at once; more than it has left for good as soon as that is known."""
+async def test_a_spawn_does_not_wait_for_impossible_capacity(site: Site) -> None:
+    """More than the team's total is refused at once; more than can become free is refused once that is known."""
     team = await site.team(agents=2, tokens=10)
     with pytest.raises(OverCapacity):
         await site.agent(team, "greedy", limits={"tokens": 11}, wait_s=60)
@@ -253,14 +253,14 @@ async def test_nobody_waits_for_what_can_never_be(site: Site) -> None:
 
 
 @pytest.mark.parametrize("trouble", ["check", "open"])
-async def test_an_agent_that_cannot_be_opened_leaves_nothing(stored: Site, trouble: str) -> None:
-    """AC-S3-8: no capacity, record, folder or name is taken, whenever its type refuses."""
-    team = await stored.team()
+async def test_an_agent_that_cannot_be_opened_leaves_nothing(stored_site: Site, trouble: str) -> None:
+    """AC-S3-8: Capacity, record, folder and name are free, at whichever step the agent type refuses."""
+    team = await stored_site.team()
     with pytest.raises((InvalidValue, ModelFailed)):
-        await stored.agent(team, spawn_info=Raw(f'{{"trouble": "{trouble}"}}'.encode()))
-    assert await stored.free(team) == 3
-    assert await stored.left() == NOTHING
-    await stored.agent(team)
+        await stored_site.agent(team, spawn_info=Raw(f'{{"trouble": "{trouble}"}}'.encode()))
+    assert await stored_site.free(team) == 3
+    assert await stored_site.left() == NOTHING
+    await stored_site.agent(team)
 
 
 BAD: dict[str, tuple[dict[str, Any], type[RametError], str]] = {
@@ -289,8 +289,8 @@ BAD: dict[str, tuple[dict[str, Any], type[RametError], str]] = {
 
 
 @pytest.mark.parametrize("what", BAD)
-async def test_what_cannot_be_spawned_is_refused_by_name_before_anything_is_reserved(site: Site, what: str) -> None:
-    """AC-S3-8: also by one that would wait for a place; nothing is opened."""
+async def test_an_invalid_spawn_is_refused_before_anything_is_reserved(site: Site, what: str) -> None:
+    """AC-S3-8: A spawn that would wait is refused too, and nothing is opened."""
     given, error, said = BAD[what]
     fields: dict[str, Any] = {"wait_s": 60.0, "name": "new"} | given
     team = await site.team(agents=1)
@@ -303,8 +303,8 @@ async def test_what_cannot_be_spawned_is_refused_by_name_before_anything_is_rese
 
 
 @pytest.mark.parametrize("counted", ["cpu", "memory_mb", "tokens", "usd", "model_calls"])
-async def test_an_agent_says_how_much_it_needs_of_what_its_team_counts(site: Site, counted: str) -> None:
-    """Without a policy nobody knows of processors and memory, without limits of tokens and money."""
+async def test_an_agent_must_state_what_its_team_counts(site: Site, counted: str) -> None:
+    """Processors and memory need a policy; tokens, money and calls need limits."""
     resources: dict[str, Any] = {counted: 10}
     team = await site.team(**resources)
     field = "policy" if counted in ("cpu", "memory_mb") else f"limits.{counted}"
@@ -314,8 +314,8 @@ async def test_an_agent_says_how_much_it_needs_of_what_its_team_counts(site: Sit
     assert await site.left() == NOTHING
 
 
-async def test_what_a_server_lets_agents_have_of_its_host_is_its_operators_word(tmp_path: pathlib.Path) -> None:
-    """Folders and variables that it names, and no agent outside a sandbox."""
+async def test_the_operator_decides_what_agents_get_of_the_host(tmp_path: pathlib.Path) -> None:
+    """The rules name folders and variables, and may demand a sandbox."""
     rules = Rules(sandboxed=True, mounts=["/usr"], variables=["HOME"])
     async with Site(tmp_path, rules=rules) as site:
         team = await site.team()
@@ -326,24 +326,24 @@ async def test_what_a_server_lets_agents_have_of_its_host_is_its_operators_word(
             await site.agent(team, "b", policy=Policy(allowed_env_vars=["HOME", "PATH"]))
 
 
-async def test_a_spawn_whose_asker_goes_away_leaves_nothing(stored: Site) -> None:
-    """While it is being opened; the asker hears of it when all is gone."""
-    team = await stored.team()
-    asking = asyncio.create_task(stored.agent(team, type="slow"))
-    await eventually(lambda: stored.slow.at_it)
-    assert await stored.free(team) == 2
+async def test_a_cancelled_spawn_leaves_nothing(stored_site: Site) -> None:
+    """The agent type is still opening it; the cancellation returns when everything is removed."""
+    team = await stored_site.team()
+    asking = asyncio.create_task(stored_site.agent(team, type="slow"))
+    await eventually(lambda: stored_site.slow.at_it)
+    assert await stored_site.free(team) == 2
     asking.cancel()
     await asyncio.wait({asking})
     assert asking.cancelled()
-    assert stored.slow.left == 1
-    assert await stored.free(team) == 3
-    assert await stored.left() == NOTHING
-    await stored.agent(team)
+    assert stored_site.slow.left == 1
+    assert await stored_site.free(team) == 3
+    assert await stored_site.left() == NOTHING
+    await stored_site.agent(team)
 
 
 @pytest.mark.parametrize("steps", range(25))
-async def test_a_spawn_may_be_called_off_at_any_step(tmp_path: pathlib.Path, steps: int) -> None:
-    """Either there is an agent and its nonce, or there is nothing."""
+async def test_a_spawn_can_be_cancelled_at_any_step(tmp_path: pathlib.Path, steps: int) -> None:
+    """The result is an agent with its nonce, or nothing."""
     async with Site(tmp_path, SqliteStore(tmp_path / "journal.db")) as site:
         team = await site.team()
         asking = asyncio.create_task(site.agent(team))
@@ -360,10 +360,10 @@ async def test_a_spawn_may_be_called_off_at_any_step(tmp_path: pathlib.Path, ste
             await site.spawner.get_agent(asking.result().agent.id, asking.result().nonce)
 
 
-async def test_an_agent_that_was_born_all_the_same_is_ended_when_nobody_has_its_nonce(
+async def test_an_agent_that_opens_after_its_spawn_was_cancelled_is_ended(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A type that cannot stop half-way is waited for."""
+    """The service waits for an agent type that cannot stop midway."""
 
     async def open(opening: AgentSpec) -> RunningAgent:
         while not site.slow.go_on.is_set():
@@ -394,26 +394,26 @@ async def test_an_agent_that_was_born_all_the_same_is_ended_when_nobody_has_its_
 # ---- ends
 
 
-async def test_an_agent_that_dies_is_failed_and_frees_what_it_held(stored: Site) -> None:
-    """AC-S3-10: it stays listed, with its error, until it is killed; what it used stays spent."""
-    team = await stored.team(tokens=10)
-    spawned = await stored.agent(team, limits={"tokens": 10})
-    await died(stored, spawned)
-    [info] = await stored.spawner.list_agents(ListAgents(team=team.team.id, state="failed"), team.key)
-    assert info == await stored.spawner.get_agent(spawned.agent.id, spawned.nonce)
+async def test_an_agent_that_dies_is_failed_and_frees_its_capacity(stored_site: Site) -> None:
+    """AC-S3-10: The agent stays listed with its error until it is killed; used tokens stay spent."""
+    team = await stored_site.team(tokens=10)
+    spawned = await stored_site.agent(team, limits={"tokens": 10})
+    await kill_by_turn(stored_site, spawned)
+    [info] = await stored_site.spawner.list_agents(ListAgents(team=team.team.id, state="failed"), team.key)
+    assert info == await stored_site.spawner.get_agent(spawned.agent.id, spawned.nonce)
     assert info.error is not None
     assert info.error.type == "Crashed"
-    assert await stored.free(team) == 3
-    assert await stored.free(team, "tokens") == 9
+    assert await stored_site.free(team) == 3
+    assert await stored_site.free(team, "tokens") == 9
     with pytest.raises(InvalidValue):
-        await stored.agent(team, limits={"tokens": 1})
-    await stored.spawner.kill_agent(spawned.agent.id, spawned.nonce)
-    assert await stored.left() == NOTHING
-    assert await stored.free(team, "tokens") == 9
+        await stored_site.agent(team, limits={"tokens": 1})
+    await stored_site.spawner.kill_agent(spawned.agent.id, spawned.nonce)
+    assert await stored_site.left() == NOTHING
+    assert await stored_site.free(team, "tokens") == 9
 
 
-async def test_an_agent_that_is_dead_when_it_is_born_holds_nothing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever spawned it has its nonce, and sees that it failed."""
+async def test_an_agent_that_ends_while_it_opens_holds_nothing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The spawner has its nonce, and sees that the agent failed."""
 
     async def open(opening: AgentSpec) -> RunningAgent:
         echo = Echo(opening)
@@ -429,8 +429,8 @@ async def test_an_agent_that_is_dead_when_it_is_born_holds_nothing(site: Site, m
     assert await site.free(team) == 3
 
 
-async def test_an_agent_is_killed_once_whoever_asks_how_often(site: Site) -> None:
-    """All wait for the same end, also when one of them gives up; then it is not there."""
+async def test_repeated_kills_end_an_agent_once(site: Site) -> None:
+    """Every kill waits for the same end, even if one is cancelled; then the agent is unknown."""
     team = await site.team()
     spawned = await site.agent(team)
     kills = [asyncio.create_task(site.spawner.kill_agent(spawned.agent.id, spawned.nonce)) for _ in range(3)]
@@ -444,10 +444,10 @@ async def test_an_agent_is_killed_once_whoever_asks_how_often(site: Site) -> Non
         await site.spawner.kill_agent(spawned.agent.id, spawned.nonce)
 
 
-async def test_an_agent_that_is_killed_while_its_failure_is_dealt_with_leaves_nothing(
+async def test_an_agent_killed_while_its_failure_is_handled_leaves_nothing(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its record is not written again after it was removed."""
+    """Its record is not written again after the removal."""
     team = await site.team()
     spawned = await site.agent(team)
     closing, go_on = [], asyncio.Event()
@@ -470,11 +470,11 @@ async def test_an_agent_that_is_killed_while_its_failure_is_dealt_with_leaves_no
     assert await site.left() == NOTHING
 
 
-async def test_a_name_is_free_when_nothing_of_who_had_it_is_left(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before that a kill of the server would leave two agents of one name, of which one team can have one only."""
+async def test_a_name_is_free_once_nothing_of_its_agent_is_left(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a killed server could leave two agents of one name in one team."""
     team = await site.team()
     spawned = await site.agent(team)
-    await died(site, spawned)
+    await kill_by_turn(site, spawned)
     removing, go_on, remove = threading.Event(), threading.Event(), agent_lifecycle._remove_dir
 
     def slowly(folder: pathlib.Path, name: str) -> None:
@@ -495,10 +495,10 @@ async def test_a_name_is_free_when_nothing_of_who_had_it_is_left(site: Site, mon
 
 
 @pytest.mark.parametrize("used", [math.nan, -1.0, "much", None], ids=repr)
-async def test_an_agent_that_does_not_end_in_good_order_frees_its_part(
+async def test_an_agent_that_fails_to_close_frees_its_capacity(
     site: Site, monkeypatch: pytest.MonkeyPatch, used: object
 ) -> None:
-    """What nobody knows of its use counts as used: no more is spent than was reserved."""
+    """Unknown usage counts as all that was reserved."""
     team = await site.team(tokens=10)
     spawned = await site.agent(team, limits={"tokens": 4})
 
@@ -513,32 +513,30 @@ async def test_an_agent_that_does_not_end_in_good_order_frees_its_part(
     assert await site.left() == NOTHING
 
 
-async def test_deleting_a_team_ends_its_agents_and_no_other(stored: Site) -> None:
-    """AC-S3-3: those that failed go as well; it waits until they are gone, and its name may be had again."""
-    team, other = await stored.team("crew"), await stored.team("other")
-    spawned = [await stored.agent(team, name) for name in "ab"]
-    stays = await stored.agent(other)
-    await died(stored, spawned[1])
-    await stored.spawner.delete_team(team.team.id, team.key)
-    assert stored.opened(spawned[0]).ended.done()
-    assert await stored.left() == ([stays.agent.id], [stays.agent.id])
-    assert not stored.opened(stays).ended.done()
-    assert [each.name for each in await stored.spawner.list_teams(OPERATOR)] == ["other"]
+async def test_deleting_a_team_ends_its_agents_and_no_other(stored_site: Site) -> None:
+    """AC-S3-3: Failed agents are removed too; the deletion waits for all, and the name can be used again."""
+    team, other = await stored_site.team("crew"), await stored_site.team("other")
+    spawned = [await stored_site.agent(team, name) for name in "ab"]
+    stays = await stored_site.agent(other)
+    await kill_by_turn(stored_site, spawned[1])
+    await stored_site.spawner.delete_team(team.team.id, team.key)
+    assert stored_site.opened(spawned[0]).ended.done()
+    assert await stored_site.left() == ([stays.agent.id], [stays.agent.id])
+    assert not stored_site.opened(stays).ended.done()
+    assert [each.name for each in await stored_site.spawner.list_teams(OPERATOR)] == ["other"]
     for again in (
-        stored.spawner.delete_team(team.team.id, team.key),
-        stored.spawner.get_team(team.team.id, team.key),
-        stored.spawner.get_agent(spawned[0].agent.id, spawned[0].nonce),
-        stored.agent(team),
+        stored_site.spawner.delete_team(team.team.id, team.key),
+        stored_site.spawner.get_team(team.team.id, team.key),
+        stored_site.spawner.get_agent(spawned[0].agent.id, spawned[0].nonce),
+        stored_site.agent(team),
     ):
         with pytest.raises(NotYours):
             await again
-    assert (await stored.team("crew")).team.id != team.team.id
+    assert (await stored_site.team("crew")).team.id != team.team.id
 
 
-async def test_a_team_that_could_not_be_deleted_can_be_deleted_later(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A store that fails for a while is no end: it is told, nobody is let in meanwhile, and then the team goes."""
+async def test_a_failed_deletion_of_a_team_can_be_repeated(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the store fails, the error is raised and no agent is admitted; then the team is removed."""
     team = await site.team()
     spawned = await site.agent(team)
 
@@ -559,27 +557,27 @@ async def test_a_team_that_could_not_be_deleted_can_be_deleted_later(
     assert await (await site.store()).list("team") == []
 
 
-async def test_a_team_that_is_deleted_during_spawns_takes_them_with_it(stored: Site) -> None:
-    """Those that are being opened, and those that stand in line: Aborted, and nothing is left."""
-    team = await stored.team(agents=1)
-    asking = [asyncio.create_task(stored.agent(team, type="slow"))]
-    await eventually(lambda: stored.slow.at_it)
-    asking.append(asyncio.create_task(stored.agent(team, "b", wait_s=60)))
-    await eventually(lambda: stored.clock.sleeping)
-    deleting = [asyncio.create_task(stored.spawner.delete_team(team.team.id, team.key)) for _ in range(2)]
+async def test_deleting_a_team_aborts_its_spawns(stored_site: Site) -> None:
+    """Spawns that are opening or waiting raise Aborted, and nothing is left."""
+    team = await stored_site.team(agents=1)
+    asking = [asyncio.create_task(stored_site.agent(team, type="slow"))]
+    await eventually(lambda: stored_site.slow.at_it)
+    asking.append(asyncio.create_task(stored_site.agent(team, "b", wait_s=60)))
+    await eventually(lambda: stored_site.clock.sleeping)
+    deleting = [asyncio.create_task(stored_site.spawner.delete_team(team.team.id, team.key)) for _ in range(2)]
     await asyncio.sleep(0)
     with pytest.raises(NotYours):
-        await stored.agent(team, "c")
+        await stored_site.agent(team, "c")
     assert await asyncio.gather(*deleting) == [None, None]
     for each in asking:
         with pytest.raises(Aborted, match="deleted"):
             await each
-    assert await stored.left() == NOTHING
-    assert await (await stored.store()).list("team") == []
+    assert await stored_site.left() == NOTHING
+    assert await (await stored_site.store()).list("team") == []
 
 
 async def test_closing_ends_every_agent_and_keeps_the_teams(tmp_path: pathlib.Path) -> None:
-    """Also those being born; the next server has the teams, with what was spent, under the same keys."""
+    """Spawns in progress end too; the next server has the teams with their keys and spent amounts."""
     store = MemoryStore()
     async with Site(tmp_path, store) as site:
         team = await site.team("crew", tokens=10)
@@ -614,23 +612,23 @@ async def test_closing_ends_every_agent_and_keeps_the_teams(tmp_path: pathlib.Pa
     ],
     ids=str,
 )
-async def test_a_team_that_cannot_be_is_refused_by_name(site: Site, fields: dict[str, Any], said: str) -> None:
-    """AC-S3-3: a second one of a name as well; no record is left."""
+async def test_an_invalid_team_is_refused_by_name(site: Site, fields: dict[str, Any], said: str) -> None:
+    """AC-S3-3: A second team of a name is refused too, and leaves no record."""
     await site.team("crew")
     with pytest.raises(InvalidValue, match=said):
         await site.spawner.create_team(CreateTeam(**fields), OPERATOR)
     assert len(await site.spawner.list_teams(OPERATOR)) == len(await (await site.store()).list("team")) == 1
 
 
-async def test_of_two_teams_of_one_name_one_is_made(site: Site) -> None:
-    """Asked for at the same time."""
+async def test_two_concurrent_teams_of_one_name_make_one_team(site: Site) -> None:
+    """The second creation is refused."""
     outcomes = await asyncio.gather(site.team("crew"), site.team("crew"), return_exceptions=True)
     assert sum(isinstance(each, InvalidValue) for each in outcomes) == 1
     assert len(await site.spawner.list_teams(OPERATOR)) == 1
 
 
-async def test_agents_are_listed_by_what_is_asked(site: Site) -> None:
-    """The operator sees all, a team's key its own, in the order in which they came."""
+async def test_agents_are_listed_by_the_given_filters(site: Site) -> None:
+    """The operator sees all agents and a team's key its own, in the order of their creation."""
     team, other = await site.team("crew"), await site.team()
     for name, labels in (("b", {"tier": "1"}), ("a", {"tier": "2", "x": "y"})):
         await site.agent(team, name, labels=labels, metadata={"why": "test"})
@@ -652,8 +650,8 @@ async def test_agents_are_listed_by_what_is_asked(site: Site) -> None:
     assert [each.metadata for each in await site.spawner.list_agents(ListAgents(), team.key)] == [{"why": "test"}] * 2
 
 
-async def test_an_agent_gets_what_was_asked_for_it(site: Site) -> None:
-    """Its own structure, a folder that is there, the image, variables and policy."""
+async def test_an_agent_gets_what_its_spawn_asked_for(site: Site) -> None:
+    """The agent type gets its own structure, a folder, the image, variables and the policy."""
     team = await site.team("crew")
     asked: dict[str, Any] = {"env": {"A": "b"}, "image": "sha256:1", "policy": Policy(secrets={"token": "s3cret"})}
     spawned = await site.agent(team, spawn_info=Raw(b'{"prefix": "> "}'), transport_format="letters", **asked)
@@ -667,8 +665,8 @@ async def test_an_agent_gets_what_was_asked_for_it(site: Site) -> None:
     assert (await site.agent(team, "b")).agent.transport_format == "words"
 
 
-def test_a_request_names_the_field_that_is_none_of_it() -> None:
-    """Strictly, also in Python."""
+def test_an_unknown_field_of_a_request_is_refused_by_name() -> None:
+    """Unknown fields are refused by the structure itself."""
     with pytest.raises(msgspec.ValidationError, match="nme"):
         msgspec.json.decode(b'{"team": "t", "nme": "a", "agent_type": "echo"}', type=SpawnAgent)
 
@@ -677,7 +675,7 @@ def test_a_request_names_the_field_that_is_none_of_it() -> None:
 
 
 class Machine(LocalBackend):
-    """One that sets aside what is reserved, up to 1 GiB in all."""
+    """A backend that reserves memory for teams, up to 1 GiB in all."""
 
     def __init__(self, runs: pathlib.Path) -> None:
         super().__init__(runs)
@@ -694,8 +692,8 @@ class Machine(LocalBackend):
         await super().disband(name)
 
 
-async def test_a_team_has_what_the_machine_has_set_aside_for_it(tmp_path: pathlib.Path) -> None:
-    """From its creation until it is deleted; a team that the machine has no room for is not made."""
+async def test_a_team_reserves_its_capacity_of_the_machine(tmp_path: pathlib.Path) -> None:
+    """The reservation lasts until the team is deleted; a team without room on the machine is not made."""
     machine = Machine(tmp_path / "runs")
     async with Site(tmp_path, backend=machine) as site:
         team = await site.team("crew", agents=3, cpu=2, memory_mb=700)

@@ -1,4 +1,4 @@
-"""AC-S3-4: nothing is done with an agent or a team without a key for it, and nothing that is kept or told is one."""
+"""AC-S3-4: Each operation on an agent or a team needs its key, and no record or answer holds a key."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ OF_A_TEAM: dict[str, Operation] = {
 
 
 async def refusal(asked: Awaitable[Any]) -> str:
-    """What somebody is told to whom a thing is not open, without its name, which he said himself."""
+    """Return the refusal of a request without the name, which the caller gave."""
     with pytest.raises(NotYours) as refused:
         await asked
     return str(refused.value).replace(f" {refused.value.name!r}", "")
@@ -50,7 +50,7 @@ async def refusal(asked: Awaitable[Any]) -> str:
 
 @pytest.mark.parametrize("operation", OF_AN_AGENT)
 async def test_each_operation_on_an_agent_needs_its_key(site: Site, operation: str) -> None:
-    """No key, another agent's, its own team's and a dead agent's are all told the same as of an agent there is not."""
+    """AC-S3-4: Every wrong key and every wrong id get the same refusal as an agent that does not exist."""
     team = await site.team("crew")
     agent, other, dead = [await site.agent(team, name) for name in ("agent", "other", "dead")]
     await site.spawner.kill_agent(dead.agent.id, dead.nonce)
@@ -67,7 +67,7 @@ async def test_each_operation_on_an_agent_needs_its_key(site: Site, operation: s
 
 @pytest.mark.parametrize("operation", OF_A_TEAM)
 async def test_each_operation_on_a_team_needs_its_key(site: Site, operation: str) -> None:
-    """Likewise."""
+    """Every wrong key gets the same refusal as a team that does not exist."""
     team, other = await site.team("crew"), await site.team("other")
     agent = await site.agent(team)
     ask = OF_A_TEAM[operation]
@@ -80,8 +80,8 @@ async def test_each_operation_on_a_team_needs_its_key(site: Site, operation: str
 
 
 @pytest.mark.parametrize("operation", ["create", "list agents", "list teams"])
-async def test_what_concerns_all_needs_the_operators_key(site: Site, operation: str) -> None:
-    """Of a team's key, a list has that team only."""
+async def test_operations_on_all_teams_need_the_operators_key(site: Site, operation: str) -> None:
+    """A list with a team's key has that team only."""
     team, other = await site.team("crew"), await site.team("other")
     await site.agent(other)
     if operation == "create":
@@ -97,7 +97,7 @@ async def test_what_concerns_all_needs_the_operators_key(site: Site, operation: 
 
 
 async def test_the_operators_key_opens_everything(site: Site) -> None:
-    """The machine's owner needs no other; there is always one."""
+    """An operator's key is mandatory for the service."""
     team = await site.team("crew")
     agent = (await site.agent(team)).agent.id
     assert (await site.spawner.get_agent(agent, OPERATOR)).id == agent
@@ -109,8 +109,8 @@ async def test_the_operators_key_opens_everything(site: Site) -> None:
         AgentSpawnerService(site.runtime, {}, Images(), site.folder, "")
 
 
-async def test_no_key_is_told_again_or_kept(site: Site) -> None:
-    """Neither by lists and answers, nor in the records; nor are values of secrets."""
+async def test_no_key_is_shown_again_or_persisted(site: Site) -> None:
+    """Lists, answers and records hold neither keys nor parts of them."""
     team = await site.team("crew")
     agent = await site.agent(team)
     lent = await site.spawner.delegate(agent.agent.id, agent.nonce, Delegate(rights=["info"]))
@@ -131,8 +131,8 @@ async def test_no_key_is_told_again_or_kept(site: Site) -> None:
     assert len({team.key, agent.nonce, lent.key}) == 3
 
 
-async def test_an_agent_is_found_by_its_key_alone(site: Site) -> None:
-    """By one that has the right; the operator's is of no one agent."""
+async def test_an_agent_is_found_by_its_key(site: Site) -> None:
+    """The key needs the right; the operator's key belongs to no single agent."""
     team, roster = await site.team(), site.spawner.agents
     agents = [await site.agent(team, name) for name in "abc"]
     lent = await site.spawner.delegate(agents[1].agent.id, agents[1].nonce, Delegate(rights=["turn"]))
@@ -147,14 +147,14 @@ async def test_an_agent_is_found_by_its_key_alone(site: Site) -> None:
 
 
 async def with_rights(site: Site, *rights: Any, **asked: Any) -> tuple[SpawnedAgent, str, str]:
-    """An agent, and a narrower key of it with its id."""
+    """Return an agent, a narrower key of it, and that key's id."""
     agent = await site.agent(await site.team())
     lent = await site.spawner.delegate(agent.agent.id, agent.nonce, Delegate(rights=rights, **asked))
     return agent, lent.key, lent.id
 
 
 def opened_rights(site: Site, agent: SpawnedAgent, key: str) -> Sequence[str]:
-    """What a key opens, as others of this server would ask."""
+    """Return the rights that the roster grants to a key."""
     found = []
     for right in RIGHTS:
         try:
@@ -165,8 +165,8 @@ def opened_rights(site: Site, agent: SpawnedAgent, key: str) -> Sequence[str]:
     return found
 
 
-async def test_a_narrower_key_opens_what_it_was_made_for(site: Site) -> None:
-    """And is told which rights it has."""
+async def test_a_narrower_key_opens_its_rights_only(site: Site) -> None:
+    """The owner's key opens all rights."""
     agent, key, _ = await with_rights(site, "info", "turn")
     assert opened_rights(site, agent, key) == ["turn", "info"]
     assert opened_rights(site, agent, agent.nonce) == list(RIGHTS)
@@ -176,7 +176,7 @@ async def test_a_narrower_key_opens_what_it_was_made_for(site: Site) -> None:
 
 
 async def test_a_narrower_key_is_revoked_by_its_id(site: Site) -> None:
-    """At once; one that there is not is Unknown to the owner."""
+    """The key is void at once; an unknown id raises Unknown."""
     agent, key, id = await with_rights(site, "info")
     await site.spawner.revoke(agent.agent.id, agent.nonce, id)
     assert opened_rights(site, agent, key) == []
@@ -184,8 +184,8 @@ async def test_a_narrower_key_is_revoked_by_its_id(site: Site) -> None:
         await site.spawner.revoke(agent.agent.id, agent.nonce, id)
 
 
-async def test_a_narrower_key_ends_by_the_clock(site: Site) -> None:
-    """The runtime's."""
+async def test_a_narrower_key_expires(site: Site) -> None:
+    """The runtime's clock decides."""
     agent, key, _ = await with_rights(site, "info", seconds=60)
     await site.clock.advance(59)
     assert opened_rights(site, agent, key) == ["info"]
@@ -193,8 +193,8 @@ async def test_a_narrower_key_ends_by_the_clock(site: Site) -> None:
     assert opened_rights(site, agent, key) == []
 
 
-async def test_a_key_that_may_delegate_is_no_owner(site: Site) -> None:
-    """It gives away what it has, and neither the ownership nor the owner's key, though it may do all else."""
+async def test_a_key_that_may_delegate_is_not_an_owner(site: Site) -> None:
+    """The key can delegate its rights, but cannot transfer ownership or rotate the owner's key."""
     agent, key, id = await with_rights(site, *RIGHTS)
     lent = await site.spawner.delegate(agent.agent.id, key, Delegate(rights=["turn"]))
     for operation in ("own", "rotate"):
@@ -203,8 +203,8 @@ async def test_a_key_that_may_delegate_is_no_owner(site: Site) -> None:
     assert opened_rights(site, agent, key) == opened_rights(site, agent, lent.key) == []
 
 
-async def test_ownership_goes_to_another_key_and_every_older_one_is_dead(site: Site) -> None:
-    """Narrower ones as well: whoever gave it away has no way in."""
+async def test_a_transfer_of_ownership_makes_every_older_key_void(site: Site) -> None:
+    """Narrower keys become void too, so that the former owner has no access."""
     agent, key, _ = await with_rights(site, "info")
     owner = await site.spawner.delegate(agent.agent.id, agent.nonce, Delegate(owner=True))
     assert opened_rights(site, agent, owner.key) == list(RIGHTS) == list(owner.rights)
@@ -212,7 +212,7 @@ async def test_ownership_goes_to_another_key_and_every_older_one_is_dead(site: S
 
 
 async def test_there_are_never_two_owners(site: Site) -> None:
-    """Of many who hand over or rotate with one key at the same time, one was first, and the others are refused."""
+    """Of concurrent transfers and rotations with one key, the first succeeds and the others are refused."""
     agent = await site.agent(await site.team())
     id, nonce = agent.agent.id, agent.nonce
     asked: list[Awaitable[Any]] = [site.spawner.delegate(id, nonce, Delegate(owner=True)) for _ in range(5)]
@@ -236,16 +236,16 @@ async def test_there_are_never_two_owners(site: Site) -> None:
     ],
     ids=["nothing", "an owner of rights", "an owner for a time", "no time", "no number", "no right"],
 )
-async def test_a_key_that_cannot_be_made_is_refused_by_name(site: Site, asked: Delegate) -> None:
-    """And none is made."""
+async def test_an_invalid_delegation_is_refused_by_name(site: Site, asked: Delegate) -> None:
+    """No key is made."""
     agent = await site.agent(await site.team())
     with pytest.raises(InvalidValue):
         await site.spawner.delegate(agent.agent.id, agent.nonce, asked)
     assert site.spawner.agents.authorized_entry(agent.agent.id, agent.nonce, "turn").row.keys.delegated == ()
 
 
-async def test_keys_are_those_that_there_were_when_the_server_was_killed(tmp_path: pathlib.Path) -> None:
-    """AC-S3-13: what was made, revoked and handed over before stays so."""
+async def test_keys_outlive_a_killed_server(tmp_path: pathlib.Path) -> None:
+    """AC-S3-13: Delegated, revoked and rotated keys stay as they were."""
     store = MemoryStore()
     (tmp_path / "again").mkdir()
     async with Site(tmp_path, store) as site:

@@ -1,4 +1,4 @@
-"""A team is one kernel's, whatever comes between the looks of another: who begins, who falls, who cannot open it."""
+"""A team belongs to one kernel, even if kernels start, fail or meet unreadable rows at the same time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["postgres"]  # a fixture is used by its name
 
 @pytest.fixture
 def schema(postgres: Server) -> Iterator[str]:
-    """Goes with its test."""
+    """A fresh schema, which is dropped after the test."""
     schema = fresh_schema()
     yield schema
     with psycopg.connect(postgres.dsn, autocommit=True) as connection:
@@ -34,7 +34,7 @@ def schema(postgres: Server) -> Iterator[str]:
 
 
 class Looking(PostgresStore):
-    """Holds who has read the teams, until it is told to go on."""
+    """A store that holds a kernel after it has read the teams, until `go_on` is set."""
 
     def __init__(self, dsn: str, *, schema: str, kernel: str) -> None:
         super().__init__(dsn, schema=schema, kernel=kernel)
@@ -50,7 +50,7 @@ class Looking(PostgresStore):
 
 @asynccontextmanager
 async def left(site: Site) -> AsyncIterator[Site]:
-    """A kernel that goes, and leaves all that it has."""
+    """A kernel that leaves all that it has when the context ends."""
     await site.runtime.start()
     await site.spawner.open()
     try:
@@ -60,17 +60,17 @@ async def left(site: Site) -> AsyncIterator[Site]:
         await site.runtime.stop()
 
 
-async def made(site: Site, name: str = "") -> tuple[CreatedTeam, SpawnedAgent]:
+async def make_agent(site: Site, name: str = "") -> tuple[CreatedTeam, SpawnedAgent]:
     team = await site.team(name)
     return team, await site.agent(team)
 
 
-async def test_a_kernel_that_comes_back_while_another_takes_over_has_its_team_alone(
+async def test_a_kernel_that_returns_during_a_takeover_keeps_its_team(
     postgres: Server, schema: str, tmp_path: pathlib.Path
 ) -> None:
-    """The other one saw it gone, and read its team, before; its agents are not opened twice, nor failed."""
+    """The other kernel had read the team as orphaned before; the agents are neither opened twice nor failed."""
     async with left(Site(tmp_path / "one", PostgresStore(postgres.dsn, schema=schema, kernel="one"))) as first:
-        team, agent = await made(first)
+        team, agent = await make_agent(first)
     store = Looking(postgres.dsn, schema=schema, kernel="two")
     other = Site(tmp_path / "two", store)
     await other.runtime.start()
@@ -95,12 +95,12 @@ async def test_a_kernel_that_comes_back_while_another_takes_over_has_its_team_al
     await other.runtime.stop()
 
 
-async def test_a_kernel_that_falls_while_it_opens_its_own_team_opens_nothing_that_another_has(
+async def test_a_kernel_overtaken_while_it_opens_its_team_opens_nothing(
     postgres: Server, schema: str, tmp_path: pathlib.Path
 ) -> None:
-    """It read that the team is its own, and was overtaken before it said so; then it came back."""
+    """The kernel read that the team was its own, lost its connection, and returned after the takeover."""
     async with left(Site(tmp_path / "one", PostgresStore(postgres.dsn, schema=schema, kernel="one"))) as first:
-        _, agent = await made(first)
+        _, agent = await make_agent(first)
     store = Looking(postgres.dsn, schema=schema, kernel="one")
     again = Site(tmp_path / "again", store)
     await again.runtime.start()
@@ -123,10 +123,10 @@ async def test_a_kernel_that_falls_while_it_opens_its_own_team_opens_nothing_tha
         await site.runtime.stop()
 
 
-async def test_kernels_of_the_same_settings_have_their_teams_once(
+async def test_kernels_with_the_same_settings_make_each_team_once(
     postgres: Server, schema: str, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Who begins first makes them, also of two at once; the others begin all the same, and say where they differ."""
+    """The first kernel makes the teams, even of two at once; the others start and log differences."""
     teams = {name: {"agents": 2.0} for name in ("red", "blue", "green")}
     sites = [Site(tmp_path / name, PostgresStore(postgres.dsn, schema=schema, kernel=name)) for name in ("one", "two")]
     async with sites[0], sites[1]:
@@ -141,17 +141,17 @@ async def test_kernels_of_the_same_settings_have_their_teams_once(
         ]
 
 
-async def test_a_row_that_cannot_be_read_keeps_nothing_but_itself_from_changing_hands(
+async def test_an_unreadable_row_does_not_stop_other_takeovers(
     postgres: Server, schema: str, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is named once, and stays as it is; what has it is counted as before. Once it is mended, it is taken over."""
+    """The row is reported once and stays as it is; its team is taken over after the row is repaired."""
     store = PostgresStore(postgres.dsn, schema=schema, kernel="two")
     async with Site(tmp_path / "two", store) as other:
         async with left(Site(tmp_path / "one", PostgresStore(postgres.dsn, schema=schema, kernel="one"))) as first:
-            whole, agent = await made(first, "whole")
-            broken, crew = await made(first, "broken")
-            newer, _ = await made(first, "newer")
-            part, kept = await made(first, "part")
+            whole, agent = await make_agent(first, "whole")
+            broken, crew = await make_agent(first, "broken")
+            newer, _ = await make_agent(first, "newer")
+            part, kept = await make_agent(first, "part")
             mute = await first.agent(part, "mute")
         before = {each.key: each.data for kind in (TEAM, AGENT) for each in await store.list(kind)}
         spoilt = {

@@ -1,4 +1,4 @@
-"""The configuration of a team is for the backend, which checks it and gets it before the first sandbox."""
+"""The backend checks the configuration of a team, and gets it before the first sandbox."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ZonedBackend(LocalBackend):
         self.zones[team] = config["zone"]
 
 
-def asked(config: bytes) -> CreateTeam:
+def request(config: bytes) -> CreateTeam:
     return CreateTeam(name="crew", resources={"agents": 1}, config=Raw(config))
 
 
@@ -41,41 +41,41 @@ async def test_the_configuration_of_a_team_reaches_the_backend_and_is_shown(tmp_
     backend = ZonedBackend(tmp_path / "runs")
     assert isinstance(backend, ConfigurableBackend)
     async with Site(tmp_path, backend=backend) as site:
-        team = await site.spawner.create_team(asked(b'{"zone": "b"}'), OPERATOR)
+        team = await site.spawner.create_team(request(b'{"zone": "b"}'), OPERATOR)
 
         assert backend.zones == {team.team.id: "b"}
         assert team.team.config == {"zone": "b"}
         assert (await site.spawner.get_team("crew", team.key)).config == {"zone": "b"}
 
 
-async def test_a_backend_gets_the_configuration_of_teams_again_that_an_earlier_server_had(
+async def test_a_restarted_server_gives_the_backend_its_teams_configuration(
     tmp_path: pathlib.Path,
 ) -> None:
     def store() -> Store:
         return SqliteStore(tmp_path / "journal.db")
 
     async with Site(tmp_path, store(), backend=ZonedBackend(tmp_path / "runs")) as site:
-        team = await site.spawner.create_team(asked(b'{"zone": "b"}'), OPERATOR)
+        team = await site.spawner.create_team(request(b'{"zone": "b"}'), OPERATOR)
 
     backend = ZonedBackend(tmp_path / "runs")
     async with Site(tmp_path, store(), backend=backend):
         assert backend.zones == {team.team.id: "b"}
 
 
-async def test_a_configuration_that_the_backend_refuses_leaves_no_team(tmp_path: pathlib.Path) -> None:
+async def test_a_configuration_that_the_backend_refuses_makes_no_team(tmp_path: pathlib.Path) -> None:
     async with Site(tmp_path, backend=ZonedBackend(tmp_path / "runs")) as site:
         with pytest.raises(InvalidValue, match=r"^config: .* is not accepted; expected an object with a zone"):
-            await site.spawner.create_team(asked(b'{"zoen": "b"}'), OPERATOR)
+            await site.spawner.create_team(request(b'{"zoen": "b"}'), OPERATOR)
 
         assert not site.spawner.teams
 
 
 @pytest.mark.parametrize("is_default", [True, False], ids=["default", "local"])
-async def test_a_backend_without_configuration_of_teams_takes_none(tmp_path: pathlib.Path, is_default: bool) -> None:
-    """It was kept, and read by nobody."""
+async def test_a_backend_without_team_configuration_refuses_one(tmp_path: pathlib.Path, is_default: bool) -> None:
+    """A kept configuration would have no effect."""
     backend = None if is_default else LocalBackend(tmp_path / "runs")
     async with Site(tmp_path, backend=backend) as site:
         with pytest.raises(InvalidValue, match=r"^config: .* is not accepted; expected null: .* no configuration of"):
-            await site.spawner.create_team(asked(b'{"zone": "b"}'), OPERATOR)
+            await site.spawner.create_team(request(b'{"zone": "b"}'), OPERATOR)
         assert not site.spawner.teams
-        await site.spawner.create_team(asked(b"null"), OPERATOR)
+        await site.spawner.create_team(request(b"null"), OPERATOR)

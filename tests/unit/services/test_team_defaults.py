@@ -1,4 +1,4 @@
-"""What a team counts and an agent does not state is named at once, and the team may state it for its agents."""
+"""Resources that an agent must state: all missing ones are named at once, and the team may give defaults."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.support.sites import OPERATOR, Site
 RESOURCES: dict[str, float] = {"agents": 3, "tokens": 1000, "usd": 2, "cpu": 4}
 
 
-async def made(site: Site, **fields: Any) -> CreatedTeam:
+async def make_team(site: Site, **fields: Any) -> CreatedTeam:
     return await site.spawner.create_team(CreateTeam(name="crew", resources=RESOURCES, **fields), OPERATOR)
 
 
-async def test_all_that_is_not_stated_is_named_at_once(tmp_path: pathlib.Path) -> None:
-    """Each refusal named one of them, so that a caller came three times."""
+async def test_all_missing_resources_are_named_at_once(tmp_path: pathlib.Path) -> None:
+    """The caller can correct the request in one step."""
     async with Site(tmp_path) as site:
-        team = await made(site)
+        team = await make_team(site)
         with pytest.raises(InvalidValue) as refused:
             await site.agent(team, "a")
 
@@ -33,8 +33,8 @@ async def test_all_that_is_not_stated_is_named_at_once(tmp_path: pathlib.Path) -
         assert await site.free(team) == 3
 
 
-async def test_an_agent_gets_the_default_of_its_team_for_what_it_does_not_state(tmp_path: pathlib.Path) -> None:
-    """A limit that it states is its own; what a team says is held like any other, and is told with the team."""
+async def test_an_agent_gets_its_teams_defaults(tmp_path: pathlib.Path) -> None:
+    """A limit that the agent states goes first; defaults are reserved like other limits and shown with the team."""
     async with Site(tmp_path, SqliteStore(tmp_path / "journal.db")) as site:
         team = await site.spawner.create_team(
             CreateTeam(resources={"agents": 3, "tokens": 1000, "usd": 2}, defaults={"tokens": 300, "usd": 0.5}),
@@ -63,10 +63,10 @@ async def test_an_agent_gets_the_default_of_its_team_for_what_it_does_not_state(
         ),
     ],
 )
-async def test_a_default_is_of_what_the_team_counts_and_fits_into_it(
+async def test_a_default_must_be_a_counted_resource_within_the_teams_total(
     tmp_path: pathlib.Path, defaults: dict[str, float], says: str
 ) -> None:
     async with Site(tmp_path) as site:
         with pytest.raises(InvalidValue, match=says):
-            await made(site, defaults=defaults)
+            await make_team(site, defaults=defaults)
         assert not site.spawner.teams

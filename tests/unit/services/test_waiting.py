@@ -1,4 +1,4 @@
-"""Agents that wait for values which are not on record: what they hold, and how they go."""
+"""Agents that wait for values which are not persisted: the capacity that they hold, and their end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VALUES = SupplyValues(env={"LEVEL": "high"})
 
 
 class Left:
-    """A server that goes on after a kill with one agent, which waits for the value of LEVEL."""
+    """A server that started after a kill, with one agent that waits for the value of LEVEL."""
 
     def __init__(self, site: Site, team: CreatedTeam, agent: SpawnedAgent) -> None:
         self.site, self.team, self.id, self.nonce = site, team, agent.agent.id, agent.nonce
@@ -26,7 +26,7 @@ class Left:
 
 @pytest.fixture
 async def left(tmp_path: pathlib.Path) -> AsyncIterator[Left]:
-    """The agent is of a type whose `open` waits until the test lets it go on, and keeps failed ones for no time."""
+    """The agent's type waits in `open` until the test continues, and failed agents are kept for no time."""
     async with Site(tmp_path / "first") as site:
         team = await site.team("crew", tokens=10)
         site.slow.go_on.set()
@@ -35,8 +35,8 @@ async def left(tmp_path: pathlib.Path) -> AsyncIterator[Left]:
             yield Left(later, team, agent)
 
 
-async def test_an_agent_that_waits_holds_its_part_of_the_team(left: Left) -> None:
-    """Time does not end it; when it is killed its part is free, and what it used of tokens is not known."""
+async def test_a_waiting_agent_holds_its_capacity(left: Left) -> None:
+    """Time does not end it; a kill frees its capacity, and all of its tokens count as used."""
     spawner = left.site.spawner
     await left.site.clock.advance(10_000)
     info = await spawner.get_agent(left.id, left.nonce)
@@ -50,8 +50,8 @@ async def test_an_agent_that_waits_holds_its_part_of_the_team(left: Left) -> Non
     assert await left.site.left() == ([], [])
 
 
-async def test_a_request_to_an_agent_that_waits_names_what_is_missing(left: Left) -> None:
-    """Turns, control, history, mail and events are refused with the names."""
+async def test_a_request_to_a_waiting_agent_names_the_missing_values(left: Left) -> None:
+    """History, control, mail and turns raise ValuesMissing."""
     living = left.site.spawner.agents.authorized_entry(left.id, left.nonce, "turn")
     for ask in (living.served.history(), living.served.control(None), living.served.mail("hello")):
         with pytest.raises(ValuesMissing, match="LEVEL"):
@@ -60,8 +60,8 @@ async def test_a_request_to_an_agent_that_waits_names_what_is_missing(left: Left
         living.served.turn(b"", "words")
 
 
-async def test_an_agent_that_is_killed_while_its_values_come_leaves_nothing(left: Left) -> None:
-    """The request is refused, and the agent that was opened is closed."""
+async def test_an_agent_killed_while_its_values_arrive_leaves_nothing(left: Left) -> None:
+    """The request is refused, and the opened agent is closed."""
     spawner, slow = left.site.spawner, left.site.slow
     coming = asyncio.create_task(spawner.supply_values(left.id, left.nonce, VALUES))
     await eventually(lambda: slow.at_it == 1)
@@ -77,7 +77,7 @@ async def test_an_agent_that_is_killed_while_its_values_come_leaves_nothing(left
     assert list(spawner.agents) == []
 
 
-async def test_of_two_requests_with_values_the_second_is_refused(left: Left) -> None:
+async def test_of_two_concurrent_requests_with_values_the_second_is_refused(left: Left) -> None:
     """The agent is opened once."""
     left.site.slow.go_on.set()
     asked = [left.site.spawner.supply_values(left.id, key, VALUES) for key in (left.nonce, OPERATOR)]
@@ -90,8 +90,8 @@ async def test_of_two_requests_with_values_the_second_is_refused(left: Left) -> 
     assert left.site.slow.opened[0].opening.env == {"LEVEL": "high"}
 
 
-async def test_values_of_an_owner_who_has_handed_over_meanwhile_are_refused(left: Left) -> None:
-    """A request with values that waits for a handover to be on record is refused like one that comes later."""
+async def test_values_from_a_former_owner_are_refused(left: Left) -> None:
+    """A request that waits while a transfer is being recorded is refused like a later one."""
     left.site.slow.go_on.set()
     handing_over = left.site.spawner.delegate(left.id, left.nonce, Delegate(owner=True))
     supplying = left.site.spawner.supply_values(left.id, left.nonce, VALUES)
@@ -102,8 +102,8 @@ async def test_values_of_an_owner_who_has_handed_over_meanwhile_are_refused(left
     assert (await left.site.spawner.get_agent(left.id, owner.key)).state == "waiting"
 
 
-async def test_an_agent_whose_owner_changed_keys_while_it_waited_goes_on_with_them(left: Left) -> None:
-    """The new nonce opens it, and the old one does not."""
+async def test_a_waiting_agent_opens_with_the_rotated_key(left: Left) -> None:
+    """The old nonce is refused."""
     left.site.slow.go_on.set()
     nonce = await left.site.spawner.rotate(left.id, left.nonce)
     with pytest.raises(NotYours):
