@@ -1,4 +1,4 @@
-"""Agent types by name, plugins of installed distributions among them."""
+"""Agent types by name, with plugins of installed distributions."""
 
 from __future__ import annotations
 
@@ -72,14 +72,14 @@ def install(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Install:
 
 
 def test_the_types_that_ship_are_types() -> None:
-    """By their names, as the server was given them."""
+    """The types that the server was given are found by name."""
     types = AgentTypes([LlmType(), FunctionType(), EchoType()])
     assert types.names == ["echo", "function", "llm"]
     assert isinstance(types.find("llm"), LlmType)
 
 
 def test_a_plugin_is_found_by_its_entry_point(install: Install) -> None:
-    """A class is made once; an object is taken as it is."""
+    """The plugin's class is instantiated once."""
     install("birds", "parrot = birds_code:Parrot")
     types = AgentTypes([EchoType()])
     assert types.names == ["echo", "parrot"]
@@ -89,7 +89,7 @@ def test_a_plugin_is_found_by_its_entry_point(install: Install) -> None:
 
 
 def test_installed_distributions_are_read_once(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However often a type is asked for, as each turn of an agent does: reading takes milliseconds."""
+    """Each turn of an agent asks for a type, and a read of the distributions takes milliseconds."""
     install("once", "parrot = once_code:Parrot")
     types, reads = AgentTypes([EchoType()]), 0
     read = importlib.metadata.entry_points
@@ -111,13 +111,13 @@ def test_installed_distributions_are_read_once(install: Install, monkeypatch: py
 
 
 def test_an_object_may_be_a_plugin(install: Install) -> None:
-    """Not only a class."""
+    """An entry point may name an object instead of a class."""
     install("objects", "parrot = objects_code:made")
     assert AgentTypes([]).find("parrot").name == "parrot"
 
 
-def test_a_name_that_nobody_has_is_told_with_those_that_there_are(install: Install) -> None:
-    """Plugins included, loaded or not."""
+def test_an_unknown_agent_type_is_refused_with_the_known_names(install: Install) -> None:
+    """The list of known names includes plugins."""
     install("unknown", "parrot = unknown_code:Parrot")
     with pytest.raises(Unknown, match="echo, parrot"):
         AgentTypes([EchoType()]).find("dog")
@@ -137,8 +137,10 @@ def test_a_name_that_nobody_has_is_told_with_those_that_there_are(install: Insta
         ("loosely = wrong_code:Loosely", "operations"),
     ],
 )
-def test_a_plugin_that_is_none_is_told_of_by_its_entry_point(install: Install, point: str, why: str) -> None:
-    """The error names the entry point, its distribution, and what is wrong; other types are not concerned."""
+def test_a_plugin_that_is_not_an_agent_type_is_refused_by_its_entry_point(
+    install: Install, point: str, why: str
+) -> None:
+    """The error names the entry point, its distribution and the fault; other types still work."""
     install("wrong", point)
     types, name = AgentTypes([EchoType()]), point.partition(" ")[0]
     with pytest.raises(InvalidValue) as refusal:
@@ -148,22 +150,22 @@ def test_a_plugin_that_is_none_is_told_of_by_its_entry_point(install: Install, p
     assert types.find("echo").name == "echo"
 
 
-def test_two_plugins_of_one_name_are_neither(install: Install) -> None:
-    """Nobody is taken for another."""
+def test_two_plugins_of_one_name_are_both_refused(install: Install) -> None:
+    """The error names both entry points."""
     install("first", "parrot = first_code:Parrot")
     install("second", "parrot = second_code:Parrot")
     with pytest.raises(InvalidValue, match="first_code:Parrot of first"):
         AgentTypes([]).find("parrot")
 
 
-def test_what_the_server_was_given_goes_before_a_plugin(install: Install) -> None:
-    """A package that is installed takes no name away."""
+def test_a_type_given_to_the_server_goes_before_a_plugin(install: Install) -> None:
+    """An installed package cannot replace a type of the server."""
     install("usurper", "echo = usurper_code:Parrot")
     mine = EchoType()
     assert AgentTypes([mine]).find("echo") is mine
 
 
 def test_two_types_of_one_name_are_refused() -> None:
-    """At once."""
+    """The second type of a name raises InvalidValue when the registry is made."""
     with pytest.raises(InvalidValue, match="echo"):
         AgentTypes([EchoType(), EchoType()])

@@ -1,4 +1,4 @@
-"""Metrics as text are what Prometheus reads, whatever is in a label."""
+"""Metrics in Prometheus's text format, whatever a label contains."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.support.context import run_info
 from tests.support.prometheus import scrape
 
 
-def test_a_text_as_prometheus_has_it() -> None:
-    """Help and type once, then the samples; a family without one is not there."""
+def test_the_text_has_prometheus_format() -> None:
+    """Each family has its help and type once, then its samples; a family without samples is omitted."""
     families = [
         Family("a_total", "counter", "What\nis\\counted.", by("status", Counter(ok=2, bad=1))),
         Family("b", "gauge", "Now.", [Sample(0.25)]),
@@ -34,8 +34,8 @@ def test_a_text_as_prometheus_has_it() -> None:
 
 
 @given(st.text(), st.floats(allow_nan=False))
-def test_any_label_and_value_come_back(label: str, value: float) -> None:
-    """Whatever a text is made of, it stays in its label, and one line."""
+def test_any_label_and_value_are_read_back(label: str, value: float) -> None:
+    """Any text stays within its label and on one line."""
     text = exposition([Family("a", "gauge", "It.", [Sample(value, {"label": label})])])
 
     assert scrape(text).values == {("a", frozenset({("label", label)})): value}
@@ -43,7 +43,7 @@ def test_any_label_and_value_come_back(label: str, value: float) -> None:
 
 @given(st.lists(st.floats(min_value=0, max_value=10)))
 def test_a_histogram_counts_every_value_once(values: list[float]) -> None:
-    """Its buckets grow, the last has all of them, and each holds what is at most its bound."""
+    """The last bucket holds all values, and each bucket holds the values up to its bound."""
     histogram = Histogram([0.5, 1.0, 5.0])
     for value in values:
         histogram.observe(value)
@@ -56,8 +56,8 @@ def test_a_histogram_counts_every_value_once(values: list[float]) -> None:
     assert found.value("a_sum") == pytest.approx(sum(values))
 
 
-def test_words_that_others_make_up_do_not_fill_the_memory() -> None:
-    """Of a status that comes from a guest there are at most so many; what comes later is one more kind."""
+def test_statuses_from_guests_do_not_fill_the_memory() -> None:
+    """At most 50 statuses are counted by name; later ones count as "other"."""
     counts, clock = Counts(FakeClock().now), FakeClock()
     recorder = Recorder(clock)
     listening = counts.attach(recorder)

@@ -1,4 +1,4 @@
-"""The OpenAPI document says what the routes do; `RAMET_GOLDEN=write` refreshes it."""
+"""The OpenAPI document describes the routes; `RAMET_GOLDEN=write` refreshes it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ramet.services.http.routes.table import OPERATIONS, document
 from tests.unit.cli.golden import assert_golden
 
 
-def test_the_document_is_as_it_was_approved() -> None:
-    """Every path, parameter and structure."""
+def test_the_document_equals_the_approved_one() -> None:
+    """The document has every path, parameter and structure."""
     made = openapi.document(OPERATIONS, "0")
     assert_golden("openapi.json", json.dumps(json.loads(msgspec.json.encode(made)), indent=2, sort_keys=True) + "\n")
 
 
-def test_every_reference_leads_somewhere() -> None:
-    """And every schema is one of JSON Schema 2020-12, as OpenAPI 3.1 says."""
+def test_every_reference_has_a_schema() -> None:
+    """Each schema is valid JSON Schema 2020-12, as OpenAPI 3.1 demands."""
     made = json.loads(document())
     named = set(re.findall(r'"#/components/schemas/([^"]+)"', document().decode()))
 
@@ -30,8 +30,8 @@ def test_every_reference_leads_somewhere() -> None:
         jsonschema.Draft202012Validator.check_schema(schema)
 
 
-def test_operations_have_one_name_and_one_place_each() -> None:
-    """An id is a method's name in generated clients."""
+def test_each_operation_has_its_own_id_and_route() -> None:
+    """Generated clients use the id as a method's name."""
     ids = [each.id for each in OPERATIONS]
     places = [(each.method, each.path) for each in OPERATIONS]
 
@@ -39,8 +39,8 @@ def test_operations_have_one_name_and_one_place_each() -> None:
     assert len(set(places)) == len(places)
 
 
-def test_the_structures_take_what_they_show() -> None:
-    """An example of each request validates against its schema, and a field too many does not."""
+def test_a_schema_accepts_its_example_and_no_unknown_field() -> None:
+    """A missing field is refused too."""
     made: dict[str, Any] = json.loads(document())
     spawn = {"$ref": "#/components/schemas/SpawnAgent", "components": made["components"]}
     example = {"team": "t", "name": "n", "agent_type": "llm", "spawn_info": {"any": ["thing"]}}

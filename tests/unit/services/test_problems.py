@@ -1,4 +1,4 @@
-"""Errors as problem documents: one status each, the figures that a caller acts on, and nothing of the inside."""
+"""Errors as problem documents: one status each, the values that a caller acts on, and no internals."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ CASES: list[tuple[str, BaseException, int, str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("error", "status", "type", "fields"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
-def test_an_error_has_its_status_its_type_and_its_figures(
+def test_each_error_has_its_status_type_and_fields(
     error: BaseException, status: int, type: str, fields: dict[str, Any]
 ) -> None:
-    """What the caller may know of it, as one document; the narrower error is not taken for the wider one."""
+    """The document has what the caller may know; a subclass is not reported as its base class."""
     document = json.loads(to_problem(error).encode())
 
     assert (document["status"], document["type"]) == (status, PREFIX + type)
@@ -71,8 +71,8 @@ def test_an_error_has_its_status_its_type_and_its_figures(
     [KeyError("/secret/path"), errors.Bug("/secret/path"), errors.StoreFailed("/secret/path", "full")],
     ids=["python", "bug", "store"],
 )
-def test_what_is_not_the_callers_business_is_not_told(error: BaseException) -> None:
-    """Nor is its type."""
+def test_an_internal_error_reveals_nothing(error: BaseException) -> None:
+    """The document has neither the message nor the type."""
     document = to_problem(error).encode()
 
     assert json.loads(document)["status"] == 500
@@ -80,8 +80,8 @@ def test_what_is_not_the_callers_business_is_not_told(error: BaseException) -> N
     assert type(error).__name__.encode() not in document
 
 
-def test_names_that_are_anybodys_words_make_no_bad_document() -> None:
-    """Lone surrogates are no JSON, and what is long is cut."""
+def test_unsafe_names_still_make_a_valid_document() -> None:
+    """Lone surrogates are replaced, and long texts are cut."""
     document = json.loads(to_problem(errors.Unknown("agent", "\ud800", ("x" * 10_000,))).encode())
 
     assert document["name"] == "?"
@@ -89,15 +89,15 @@ def test_names_that_are_anybodys_words_make_no_bad_document() -> None:
     assert len(to_problem(errors.Gone("x" * 10_000)).detail) == MAX_DETAIL
 
 
-def test_a_field_never_stands_in_the_place_of_a_part() -> None:
-    """An error's own `status` is called `outcome`."""
+def test_a_field_of_an_error_never_replaces_a_member_of_the_document() -> None:
+    """The error's own `status` appears as `outcome`."""
     document = json.loads(to_problem(errors.TaskFailed("no", status="timeout")).encode())
 
     assert (document["status"], document["outcome"]) == (502, "timeout")
 
 
-def test_where_another_kernel_listens_is_not_for_callers() -> None:
-    """What an agent failed with is told to whoever has its key."""
+def test_the_address_of_another_kernel_is_not_shown() -> None:
+    """Holders of an agent's key see the agent's error."""
     lost = errors.OwnedElsewhere("run-1", "two", "http://10.0.0.7:8470")
     assert lost.address not in error_of(lost).message
     assert lost.address not in to_problem(lost).detail

@@ -1,4 +1,4 @@
-"""Refusals of JSON that is of another kind: each names the field, its value, and what would be accepted."""
+"""Refusals of JSON of a wrong type: each names the field, its value and the accepted values."""
 
 from __future__ import annotations
 

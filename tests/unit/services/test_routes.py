@@ -1,4 +1,4 @@
-"""Which path leads where."""
+"""Routes: which path leads to which target."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ ROUTES = Routes({"/a": 1, "/a/{one}": 2, "/a/new": 3, "/a/{two}/b/{three}": 4})
         ("/a/x y/b/{one}", RouteMatch(4, {"two": "x y", "three": "{one}"})),
     ],
 )
-def test_a_path_leads_to_what_it_was_given(path: str, found: RouteMatch[int]) -> None:
-    """A word goes before a name, and a name stands for any one part."""
+def test_a_path_leads_to_its_target(path: str, found: RouteMatch[int]) -> None:
+    """A literal part goes before a parameter, and a parameter matches any one part."""
     assert ROUTES.find(path) == found
 
 
 @pytest.mark.parametrize("path", ["", "/", "a", "/b", "/a/", "//a", "/a/x/", "/a/x/b", "/a//b/x", "/a/x/c/y", "/{one}"])
-def test_another_path_leads_nowhere(path: str) -> None:
-    """Nothing is guessed: neither a part that is empty nor one that is missing."""
+def test_an_unknown_path_leads_nowhere(path: str) -> None:
+    """An empty or a missing part matches nothing."""
     assert ROUTES.find(path) is None

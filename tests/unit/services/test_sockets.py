@@ -1,4 +1,4 @@
-"""Where a server listens: its own, while it lives; nobody else's, ever."""
+"""Sockets of a server: its own while it runs, and never another program's."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def answers(path: Path) -> bool:
         return True
 
 
-def test_a_socket_is_for_its_user_alone_and_leaves_nothing(folder: Path) -> None:
-    """Mode 0600 from the first moment; closing removes it, and it can be had again."""
+def test_a_socket_is_only_for_its_user_and_is_removed_at_the_end(folder: Path) -> None:
+    """The mode is 0600 from the first moment, and the path can be used again."""
     path = folder / "serve.sock"
     for _ in range(2):
         listener = unix_listener(path)
@@ -44,8 +44,8 @@ def test_a_socket_is_for_its_user_alone_and_leaves_nothing(folder: Path) -> None
         assert [each.name for each in folder.iterdir()] == ["serve.sock.lock"]
 
 
-def test_a_second_server_is_refused_and_the_first_goes_on(folder: Path) -> None:
-    """Nobody is pushed off; what is refused says which path."""
+def test_a_second_server_is_refused_and_the_first_continues(folder: Path) -> None:
+    """The error names the path."""
     path = folder / "serve.sock"
     first = unix_listener(path)
     try:
@@ -57,8 +57,8 @@ def test_a_second_server_is_refused_and_the_first_goes_on(folder: Path) -> None:
         first.close()
 
 
-def test_a_strangers_socket_is_left_alone(folder: Path) -> None:
-    """A program that knows nothing of our lock listens there: it keeps its place."""
+def test_another_programs_socket_is_left_alone(folder: Path) -> None:
+    """The other program does not know our lock, and keeps its path."""
     path = folder / "serve.sock"
     with socket.socket(socket.AF_UNIX) as stranger:
         stranger.bind(str(path))
@@ -68,8 +68,8 @@ def test_a_strangers_socket_is_left_alone(folder: Path) -> None:
         assert answers(path)
 
 
-def test_what_a_killed_server_left_is_taken_over(folder: Path) -> None:
-    """Its lock went with it, and nobody listens at its socket."""
+def test_the_socket_of_a_killed_server_is_replaced(folder: Path) -> None:
+    """Its lock went with the process, and nothing listens there."""
     path = folder / "serve.sock"
     program = "import os, sys, pathlib; from ramet.services.http.sockets import unix_listener as u"
     program += "; u(pathlib.Path(sys.argv[1])); os.kill(os.getpid(), 9)"
@@ -82,8 +82,8 @@ def test_what_a_killed_server_left_is_taken_over(folder: Path) -> None:
     listener.close()
 
 
-def test_what_is_no_socket_is_never_removed(folder: Path) -> None:
-    """Somebody's file at that path is somebody's file."""
+def test_a_file_that_is_not_a_socket_is_never_removed(folder: Path) -> None:
+    """The file keeps its content."""
     path = folder / "serve.sock"
     path.write_text("mine")
     with pytest.raises(InvalidValue, match="nothing is, or an old socket"):
@@ -92,15 +92,15 @@ def test_what_is_no_socket_is_never_removed(folder: Path) -> None:
 
 
 def test_a_link_at_the_lock_is_not_followed(folder: Path) -> None:
-    """Nor is a file made where it leads."""
+    """No file is created at the link's target."""
     (folder / "serve.sock.lock").symlink_to(folder / "elsewhere")
     with pytest.raises(InvalidValue, match="socket"):
         unix_listener(folder / "serve.sock")
     assert not (folder / "elsewhere").exists()
 
 
-def test_a_path_that_is_too_long_or_leads_nowhere(folder: Path) -> None:
-    """Both are refused by name, and nothing is made."""
+def test_a_long_path_or_a_missing_folder_is_refused(folder: Path) -> None:
+    """The error names the path, and nothing is created."""
     with pytest.raises(InvalidValue, match="at most 100 bytes"):
         unix_listener(folder / ("x" * 100))
     with pytest.raises(InvalidValue, match="can be written to"):
@@ -108,8 +108,8 @@ def test_a_path_that_is_too_long_or_leads_nowhere(folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
-def test_a_listener_that_was_replaced_removes_nothing_of_the_new_one(folder: Path) -> None:
-    """Closing removes one's own socket, not whatever has its name by now."""
+def test_a_replaced_listener_does_not_remove_its_successor(folder: Path) -> None:
+    """Closing removes only the listener's own socket."""
     path = folder / "serve.sock"
     first = unix_listener(path)
     path.unlink()
@@ -120,8 +120,8 @@ def test_a_listener_that_was_replaced_removes_nothing_of_the_new_one(folder: Pat
     assert path.read_text() == "another's"
 
 
-def test_an_address_that_a_stranger_holds() -> None:
-    """It is refused by name; any free port is given for 0."""
+def test_a_port_in_use_is_refused_by_name() -> None:
+    """Port 0 gets any free port."""
     listener = tcp_listener("127.0.0.1", 0)
     port = listener.socket.getsockname()[1]
     try:
@@ -134,14 +134,14 @@ def test_an_address_that_a_stranger_holds() -> None:
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid", "\udcff"], ids=["foreign", "unknown", "bytes"])
-def test_an_address_of_nobody_here(host: str) -> None:
-    """One that is not this machine's is refused by name."""
+def test_an_address_of_another_machine_is_refused_by_name(host: str) -> None:
+    """An unknown host and invalid text are refused too."""
     with pytest.raises(InvalidValue, match="listen"):
         tcp_listener(host, 0)
 
 
-async def test_what_is_written_at_an_address_is_sent_at_once() -> None:
-    """An answer is written in parts: by TCP's own ways each would wait until the one before it is acknowledged."""
+async def test_data_sent_over_tcp_is_not_delayed() -> None:
+    """TCP_NODELAY is set: otherwise each part of an answer would wait for an acknowledgement."""
     listener = tcp_listener("127.0.0.1", 0)
     made: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
