@@ -1,4 +1,4 @@
-"""What the proxy decides: who is let through, to which address, and what is told about it."""
+"""Decisions of the proxy: which targets it allows, at which address, and the events that it reports."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOOPBACK = ("127.0.0.0/8",)
 
 
 async def test_a_listed_address_is_reached(tmp_path: pathlib.Path) -> None:
-    """Bytes go both ways and are counted; one event says so."""
+    """Bytes pass in both directions and are counted; one event is reported."""
     async with server() as port, House(tmp_path) as house:
         run = await house.open(f"127.0.0.1:{port}")
         async with client(run.path) as tunnel:
@@ -33,8 +33,8 @@ async def test_a_listed_address_is_reached(tmp_path: pathlib.Path) -> None:
     assert run.events == [ProxyDecision(True, "127.0.0.1", port, "", 200)]
 
 
-async def test_what_is_not_listed_is_refused_and_not_looked_up(tmp_path: pathlib.Path) -> None:
-    """A lookup alone would carry data out, in the name that is looked up."""
+async def test_an_unlisted_name_is_refused_without_a_lookup(tmp_path: pathlib.Path) -> None:
+    """A lookup alone could carry data out in the name."""
     async with House(tmp_path, names={"listed.test": ["127.0.0.1"]}, private=LOOPBACK) as house:
         run = await house.open("listed.test:1", "*.wild.test:443")
         targets = ["secret.listed.test:1", "listed.test:2", "wild.test:443", "a.wild.test:80", "127.0.0.1:1", "[::1]:1"]
@@ -47,8 +47,8 @@ async def test_what_is_not_listed_is_refused_and_not_looked_up(tmp_path: pathlib
     assert "not in the list" in run.events[0].reason
 
 
-async def test_an_empty_list_lets_nobody_through(tmp_path: pathlib.Path) -> None:
-    """Nor does one of empty words."""
+async def test_an_empty_list_allows_nothing(tmp_path: pathlib.Path) -> None:
+    """A list of an empty text allows nothing either."""
     async with server() as port, House(tmp_path) as house:
         for endpoints in ((), ("",)):
             run = await house.open(*endpoints)
@@ -68,7 +68,7 @@ async def test_an_empty_list_lets_nobody_through(tmp_path: pathlib.Path) -> None
 async def test_a_name_that_leads_to_a_private_address_is_refused(
     tmp_path: pathlib.Path, found: list[str], says: str
 ) -> None:
-    """One such address among public ones is enough; a wildcard does not cover it either."""
+    """One private address among public ones is enough; a wildcard does not allow it either."""
     async with House(tmp_path, names={"a.test": found}) as house:
         for endpoint in ("a.test:443", "*.test:443", "*"):
             run = await house.open(endpoint)
@@ -76,8 +76,8 @@ async def test_a_name_that_leads_to_a_private_address_is_refused(
             assert says in run.events[0].reason
 
 
-async def test_localhost_by_name_is_refused_though_it_is_listed(tmp_path: pathlib.Path) -> None:
-    """As this machine's own resolver answers."""
+async def test_localhost_is_refused_even_if_it_is_listed(tmp_path: pathlib.Path) -> None:
+    """The machine's own resolver answers."""
     events: list[ProxyDecision] = []
     async with server() as port:
         proxy, path = Proxy(), tmp_path / "s"
@@ -89,8 +89,8 @@ async def test_localhost_by_name_is_refused_though_it_is_listed(tmp_path: pathli
     assert events[0].host == "localhost"
 
 
-async def test_a_star_covers_no_private_address(tmp_path: pathlib.Path) -> None:
-    """Not even in a network that the operator opened for names that are listed."""
+async def test_a_wildcard_allows_no_private_address(tmp_path: pathlib.Path) -> None:
+    """A private network that the operator allows counts for listed names only."""
     names = {"a.test": ["127.0.0.1"]}
     async with server() as port, House(tmp_path, names=names, private=LOOPBACK) as house:
         star, named = await house.open("*"), await house.open("*", f"a.test:{port}")
@@ -99,8 +99,8 @@ async def test_a_star_covers_no_private_address(tmp_path: pathlib.Path) -> None:
         assert [await named.ask(f"127.0.0.1:{port}"), await named.ask(f"a.test:{port}")] == [403, 200]
 
 
-async def test_a_name_is_looked_up_once_and_connected_to_what_was_found(tmp_path: pathlib.Path) -> None:
-    """A resolver that answers otherwise a moment later changes nothing."""
+async def test_a_name_is_looked_up_once_per_connection(tmp_path: pathlib.Path) -> None:
+    """The connection goes to the checked address: a resolver that changes its answer has no effect."""
 
     def rebinding(host: str, port: int) -> list[str]:
         answers.append(host)
@@ -117,8 +117,8 @@ async def test_a_name_is_looked_up_once_and_connected_to_what_was_found(tmp_path
         await proxy.close()
 
 
-async def test_an_address_that_does_not_answer_is_followed_by_the_next(tmp_path: pathlib.Path) -> None:
-    """Of the other family, too, however many there are of the first."""
+async def test_a_silent_address_is_followed_by_the_next(tmp_path: pathlib.Path) -> None:
+    """An address of the other family is tried too, however many there are of the first."""
     dead6 = [f"::{number}" for number in range(1, 9)]
     names = {"a.test": ["127.0.0.9", "127.0.0.1"], "b.test": [*dead6, "127.0.0.1"]}
     async with server() as port, House(tmp_path, names=names, private=(*LOOPBACK, "::/96")) as house:
@@ -127,8 +127,8 @@ async def test_an_address_that_does_not_answer_is_followed_by_the_next(tmp_path:
         assert [await run.ask(f"{name}:{port}") for name in names] == [200, 200]
 
 
-async def test_a_failed_connection_is_told_after_it_was_allowed(tmp_path: pathlib.Path) -> None:
-    """With 502: nothing listens there, the name has no address, or is unknown."""
+async def test_a_failed_connection_is_reported_after_its_permission(tmp_path: pathlib.Path) -> None:
+    """The status is 502 if nothing listens, the name has no address, or the name is unknown."""
 
     def look_up(host: str, port: int) -> list[str]:
         if host == "empty.test":
@@ -155,8 +155,8 @@ async def test_a_failed_connection_is_told_after_it_was_allowed(tmp_path: pathli
     assert "Connection refused" in events[1].reason
 
 
-async def test_a_server_that_does_not_answer_is_given_up(tmp_path: pathlib.Path) -> None:
-    """With 504."""
+async def test_a_server_that_does_not_answer_gets_504(tmp_path: pathlib.Path) -> None:
+    """The events say that the connection was allowed and then failed."""
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
         deaf.listen(0)
@@ -170,8 +170,8 @@ async def test_a_server_that_does_not_answer_is_given_up(tmp_path: pathlib.Path)
     assert [event.allowed for event in run.events] == [True, False]
 
 
-async def test_a_resolver_that_never_answers_holds_up_only_the_run_that_asked(tmp_path: pathlib.Path) -> None:
-    """More such lookups than asyncio has threads for; another run's are answered, and at once."""
+async def test_a_stuck_lookup_delays_only_its_own_run(tmp_path: pathlib.Path) -> None:
+    """Lookups beyond the threads of asyncio hang, and another run's lookup is answered."""
     release = threading.Event()
 
     def look_up(host: str, port: int) -> list[str]:
@@ -199,8 +199,8 @@ async def test_a_resolver_that_never_answers_holds_up_only_the_run_that_asked(tm
         await proxy.close()
 
 
-async def test_what_cannot_be_told_is_not_done(tmp_path: pathlib.Path) -> None:
-    """A journal that fails ends the connection before anything is connected to."""
+async def test_a_connection_that_cannot_be_recorded_is_not_made(tmp_path: pathlib.Path) -> None:
+    """A failing journal ends the connection before the target is reached."""
     reached: list[int] = []
 
     async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -222,8 +222,8 @@ async def test_what_cannot_be_told_is_not_done(tmp_path: pathlib.Path) -> None:
     assert reached == []
 
 
-async def test_a_plain_http_request_is_told_to_use_connect(tmp_path: pathlib.Path) -> None:
-    """With 405; the event names no host, for none was understood."""
+async def test_a_plain_http_request_is_refused_with_405(tmp_path: pathlib.Path) -> None:
+    """The answer says to use CONNECT; the event names no host."""
     async with House(tmp_path) as house:
         run = await house.open("example.org:80")
         async with client(run.path) as asking:
@@ -235,7 +235,7 @@ async def test_a_plain_http_request_is_told_to_use_connect(tmp_path: pathlib.Pat
     assert [(event.allowed, event.host, event.status) for event in run.events] == [(False, "", 405)]
 
 
-async def test_a_client_that_leaves_before_it_asked_is_no_event(tmp_path: pathlib.Path) -> None:
+async def test_a_client_that_leaves_before_its_request_makes_no_event(tmp_path: pathlib.Path) -> None:
     """Nothing was decided."""
     async with House(tmp_path) as house:
         run = await house.open("*")
@@ -248,7 +248,7 @@ async def test_a_client_that_leaves_before_it_asked_is_no_event(tmp_path: pathli
 
 
 async def test_only_the_owner_can_open_the_socket(tmp_path: pathlib.Path) -> None:
-    """Mode 0600 whatever the umask; given to another user where we may."""
+    """The mode is 0600 under any umask, and the owner is set where the process may do so."""
     old = os.umask(0)
     try:
         proxy = Proxy()
@@ -263,8 +263,8 @@ async def test_only_the_owner_can_open_the_socket(tmp_path: pathlib.Path) -> Non
     assert (found.st_uid, found.st_gid) == owner
 
 
-async def test_a_closed_door_is_gone_and_may_be_opened_again(tmp_path: pathlib.Path) -> None:
-    """Its tunnels are cut, its file is removed; a second close touches nothing that came later."""
+async def test_a_closed_door_can_be_opened_again(tmp_path: pathlib.Path) -> None:
+    """Tunnels are cut and the file is removed; a second close does not affect the new door."""
     async with server() as port:
         proxy, path = Proxy(), tmp_path / "s"
         listed = (f"127.0.0.1:{port}",)
@@ -286,7 +286,7 @@ async def test_a_closed_door_is_gone_and_may_be_opened_again(tmp_path: pathlib.P
 
 
 async def test_a_socket_left_by_a_dead_kernel_is_replaced(tmp_path: pathlib.Path) -> None:
-    """A file that is no socket is not."""
+    """A file that is not a socket is not replaced."""
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(tmp_path / "s"))
     (tmp_path / "file").write_text("mine")
@@ -301,7 +301,7 @@ async def test_a_socket_left_by_a_dead_kernel_is_replaced(tmp_path: pathlib.Path
 
 
 async def test_a_path_may_be_longer_than_the_address_of_a_socket(tmp_path: pathlib.Path) -> None:
-    """As those below a working directory are."""
+    """Paths below a working directory may be that long."""
     deep = tmp_path / ("a" * 100) / ("b" * 100)
     deep.mkdir(parents=True)
     proxy = Proxy()
@@ -315,7 +315,7 @@ async def test_a_path_may_be_longer_than_the_address_of_a_socket(tmp_path: pathl
     assert not (deep / "proxy.sock").exists()
 
 
-def test_a_private_network_that_is_none_is_refused() -> None:
-    """By name, with what would be accepted."""
+def test_an_invalid_private_network_is_refused() -> None:
+    """The error names the setting and the accepted form."""
     with pytest.raises(InvalidValue, match="private_networks"):
         Proxy(private_networks=["10.1.0.1/16"])

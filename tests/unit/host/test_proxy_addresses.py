@@ -1,4 +1,4 @@
-"""Which addresses are public, which are this machine's own."""
+"""Addresses: which are public, and which belong to this machine."""
 
 from __future__ import annotations
 
@@ -62,16 +62,16 @@ from ramet.host.egress.addresses import is_own, look_up
         pytest.param("ff0e::1", id="IPv6 multicast, global"),
     ],
 )
-def test_what_is_not_public_is_objected_to(address: str) -> None:
-    """Whatever it is written as."""
+def test_an_address_that_is_not_public_is_refused(address: str) -> None:
+    """Any notation of the address is recognised."""
     assert objection(ipaddress.ip_address(address)) == "its address is not public"
 
 
 @pytest.mark.parametrize(
     "address", ["1.1.1.1", "9.255.255.255", "11.0.0.0", "128.0.0.1", "223.255.255.255", "2606:4700::1111", "2a00::1"]
 )
-def test_public_addresses_pass(address: str) -> None:
-    """So does NAT64 of a public one, which is how a machine without IPv4 reaches it."""
+def test_public_addresses_are_allowed(address: str) -> None:
+    """NAT64 of a public address passes too: a machine without IPv4 reaches it so."""
     assert objection(ipaddress.ip_address(address)) is None
     if "." in address:
         nat64 = int(ipaddress.IPv6Address("64:ff9b::")) + int(ipaddress.IPv4Address(address))
@@ -79,13 +79,13 @@ def test_public_addresses_pass(address: str) -> None:
 
 
 @pytest.mark.parametrize(("address", "own"), [("127.0.0.1", True), ("127.1.2.3", True), ("192.0.2.254", False)])
-def test_an_address_of_this_machine_is_known_as_such(address: str, own: bool) -> None:
-    """A public one too: what listens on all addresses would be reached through it."""
+def test_an_address_of_this_machine_is_recognised(address: str, own: bool) -> None:
+    """Services that listen on all addresses would be reachable there."""
     assert is_own(ipaddress.ip_address(address)) is own
 
 
 def test_a_name_is_looked_up_as_this_machine_does() -> None:
-    """Each address once; an unknown name is an OSError."""
+    """Each address appears once; an unknown name raises OSError."""
     assert "127.0.0.1" in (found := look_up("localhost", 80))
     assert len(found) == len(set(found))
     with pytest.raises(OSError, match=r".+"):

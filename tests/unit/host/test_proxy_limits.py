@@ -1,4 +1,4 @@
-"""What one run can take of the proxy, and that it takes it from nobody else."""
+"""Limits of the proxy for one run, which do not affect other runs."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def open_descriptors() -> int:
     return sum(1 for _ in pathlib.Path("/proc/self/fd").iterdir())
 
 
-async def test_no_more_tunnels_than_are_allowed(tmp_path: pathlib.Path) -> None:
-    """The next one is refused with 503, until one has ended; another run's are not counted."""
+async def test_tunnels_of_a_run_are_bounded(tmp_path: pathlib.Path) -> None:
+    """One more is refused with 503 until another ends; tunnels of other runs do not count."""
     async with server() as port, House(tmp_path, limits=ProxyLimits(tunnels=2)) as house:
         target = f"127.0.0.1:{port}"
         run, other = await house.open(target), await house.open(target)
@@ -43,8 +43,8 @@ async def test_no_more_tunnels_than_are_allowed(tmp_path: pathlib.Path) -> None:
     assert "2 tunnels are open" in run.events[2].reason
 
 
-async def test_a_tunnel_whose_server_broke_off_takes_no_place(tmp_path: pathlib.Path) -> None:
-    """Though its client holds on."""
+async def test_a_tunnel_whose_server_broke_off_does_not_count(tmp_path: pathlib.Path) -> None:
+    """This holds even if its client stays connected."""
 
     async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         sock = writer.get_extra_info("socket")
@@ -60,8 +60,8 @@ async def test_a_tunnel_whose_server_broke_off_takes_no_place(tmp_path: pathlib.
                     pass
 
 
-async def test_a_run_that_asks_slowly_waits_for_itself_alone(tmp_path: pathlib.Path) -> None:
-    """As many requests as may be half open are read; the next is read when one of them has been decided."""
+async def test_half_open_requests_of_a_run_are_bounded(tmp_path: pathlib.Path) -> None:
+    """The next request of the run is read when another one is decided; other runs are not delayed."""
     async with House(tmp_path, limits=ProxyLimits(half_open=2)) as house:
         run, other = await house.open(), await house.open()
         slow = [connect(run.path) for _ in range(2)]
@@ -81,8 +81,8 @@ async def test_a_run_that_asks_slowly_waits_for_itself_alone(tmp_path: pathlib.P
     assert [event.host for event in run.events] == ["b.test", "a.test"]
 
 
-async def test_a_request_that_does_not_end_is_given_up(tmp_path: pathlib.Path) -> None:
-    """With 408, though bytes of it keep coming."""
+async def test_a_request_that_does_not_end_gets_408(tmp_path: pathlib.Path) -> None:
+    """The time limit holds even if bytes keep coming."""
     async with House(tmp_path, limits=ProxyLimits(header_s=0.1)) as house:
         run = await house.open()
         async with client(run.path) as drip:
@@ -101,7 +101,7 @@ async def test_a_request_that_does_not_end_is_given_up(tmp_path: pathlib.Path) -
 
 
 async def test_connections_beyond_the_rate_wait(tmp_path: pathlib.Path) -> None:
-    """So that asking in a loop costs the host little: here five may come at once, and then one in three hours."""
+    """Requests in a loop cost the host little: five connections pass at once, and then one in three hours."""
     async with House(tmp_path, limits=ProxyLimits(per_second=0.000_1, burst=5)) as house:
         run, other = await house.open(), await house.open()
         assert [await run.ask("a.test:1") for _ in range(5)] == [403] * 5
@@ -114,8 +114,8 @@ async def test_connections_beyond_the_rate_wait(tmp_path: pathlib.Path) -> None:
     assert len(run.events) == 5
 
 
-async def test_all_runs_together_leave_the_process_its_descriptors(tmp_path: pathlib.Path) -> None:
-    """Beyond that each is refused at once, with 503 and an event."""
+async def test_all_runs_together_have_a_bounded_number_of_connections(tmp_path: pathlib.Path) -> None:
+    """Each further connection is refused at once with 503 and an event."""
     async with server() as port, House(tmp_path, max_connections=2) as house:
         target = f"127.0.0.1:{port}"
         run, other = await house.open(target), await house.open(target)
@@ -130,8 +130,8 @@ async def test_all_runs_together_leave_the_process_its_descriptors(tmp_path: pat
     assert "of all sandboxes" in other.events[0].reason
 
 
-async def test_descriptors_sent_along_do_not_pile_up(tmp_path: pathlib.Path) -> None:
-    """The kernel refuses them where it can (Linux 6.16), else they are dropped; a plain socket takes them."""
+async def test_descriptors_sent_by_a_client_do_not_accumulate(tmp_path: pathlib.Path) -> None:
+    """Linux 6.16 refuses them and otherwise they are closed; a plain socket accepts them."""
     ours, theirs = socket.socketpair()
     with ours, theirs, (tmp_path / "file").open("wb") as file:
         sent = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file.fileno()]))]

@@ -1,4 +1,4 @@
-"""What happens inside a tunnel: ends, slowness, and TLS that asks for another server."""
+"""Tunnels of the proxy: ends, slow sides, and TLS to another server."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ PRIVATE = ("127.0.0.0/8",)
 
 @pytest.fixture
 async def house(tmp_path: pathlib.Path) -> AsyncIterator[House]:
-    """Names of this machine lead to its loopback."""
+    """A proxy for which local names lead to the loopback address."""
     async with House(tmp_path, names=LOCAL, private=PRIVATE) as house:
         yield house
 
 
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """For localhost and other.localhost."""
+    """A certificate for localhost and other.localhost."""
     return make_certificate(tmp_path_factory.mktemp("certificate"))
 
 
@@ -38,8 +38,8 @@ def tls_server(certificate: pathlib.Path) -> ssl.SSLContext:
     return context
 
 
-async def test_a_client_that_has_ended_still_gets_its_answer(house: House) -> None:
-    """The end of file goes through, the other direction stays open."""
+async def test_a_client_that_ended_its_side_still_gets_the_answer(house: House) -> None:
+    """The end of file passes, and the other direction stays open."""
 
     async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"you said " + await reader.read())
@@ -54,7 +54,7 @@ async def test_a_client_that_has_ended_still_gets_its_answer(house: House) -> No
 
 
 async def test_a_client_may_end_together_with_its_request(house: House) -> None:
-    """Before there is a tunnel."""
+    """The end comes before the tunnel exists."""
     async with server() as port:
         run = await house.open(f"127.0.0.1:{port}")
         async with client(run.path) as tunnel:
@@ -63,8 +63,8 @@ async def test_a_client_may_end_together_with_its_request(house: House) -> None:
             assert (await tunnel.rest()).endswith(b"\r\n\r\nhello")
 
 
-async def test_a_server_that_has_ended_still_gets_what_is_sent(house: House) -> None:
-    """The other way round."""
+async def test_a_server_that_ended_its_side_still_gets_data(house: House) -> None:
+    """The client's direction stays open."""
     got: list[bytes] = []
 
     async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -97,8 +97,8 @@ async def test_a_server_may_speak_first(house: House) -> None:
             assert await tunnel.reader.readline() == b"220 ready\r\n"
 
 
-async def test_what_a_server_sent_before_it_broke_off_arrives(house: House) -> None:
-    """A reset ends the tunnel, and takes nothing back."""
+async def test_data_sent_before_a_reset_arrives(house: House) -> None:
+    """The reset ends the tunnel after that data."""
 
     async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
@@ -117,8 +117,8 @@ async def test_what_a_server_sent_before_it_broke_off_arrives(house: House) -> N
             assert await tunnel.rest() == b""
 
 
-async def test_a_client_that_goes_away_takes_its_connection_along(house: House) -> None:
-    """The server is told, and nothing of the tunnel is left."""
+async def test_a_client_that_leaves_ends_its_connection(house: House) -> None:
+    """The server sees the end."""
     ended = asyncio.Event()
 
     async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -133,8 +133,8 @@ async def test_a_client_that_goes_away_takes_its_connection_along(house: House) 
 
 
 @pytest.mark.parametrize("slow", ["server", "client"])
-async def test_what_one_side_does_not_take_is_not_read_from_the_other(house: House, slow: str) -> None:
-    """However much comes; once it takes, all of it arrives."""
+async def test_a_slow_side_holds_up_the_other_side(house: House, slow: str) -> None:
+    """The proxy buffers little; all data arrives once the slow side reads."""
     size, go = 64 * 2**20, asyncio.Event()
     got = 0
 
@@ -176,7 +176,7 @@ async def test_what_one_side_does_not_take_is_not_read_from_the_other(house: Hou
 
 
 async def stalled(run: Opened) -> int:
-    """How much went through the proxy when for many turns of the event loop no more does."""
+    """Return the number of bytes passed once nothing moves for many turns of the event loop."""
     moved, still = 0, 0
     while still < 200 or moved == 0:
         await asyncio.sleep(0.001)
@@ -185,8 +185,8 @@ async def stalled(run: Opened) -> int:
     return moved
 
 
-async def test_a_tunnel_in_which_nothing_moves_is_cut(tmp_path: pathlib.Path) -> None:
-    """After `idle_s`."""
+async def test_an_idle_tunnel_is_cut(tmp_path: pathlib.Path) -> None:
+    """The limit is `idle_s`."""
     async with server() as port, House(tmp_path, limits=ProxyLimits(idle_s=0.05)) as house:
         run = await house.open(f"127.0.0.1:{port}")
         async with client(run.path) as tunnel:
@@ -195,7 +195,7 @@ async def test_a_tunnel_in_which_nothing_moves_is_cut(tmp_path: pathlib.Path) ->
 
 
 async def handshake(tunnel: Client, certificate: pathlib.Path, name: str, says: bytes) -> bytes:
-    """Speak TLS through a tunnel as if to `name`; returns the answer."""
+    """Speak TLS to `name` through a tunnel; return the answer."""
     context = ssl.create_default_context(cafile=certificate)
     loop = asyncio.get_running_loop()
     protocol = tunnel.writer.transport.get_protocol()
@@ -209,7 +209,7 @@ async def handshake(tunnel: Client, certificate: pathlib.Path, name: str, says: 
 
 
 async def test_tls_to_the_listed_server_passes(house: House, certificate: pathlib.Path) -> None:
-    """End to end: the client checks the server's certificate."""
+    """The client checks the server's certificate end to end."""
     async with server(tls=tls_server(certificate)) as port:
         run = await house.open(f"localhost:{port}")
         async with client(run.path) as tunnel:
@@ -220,7 +220,7 @@ async def test_tls_to_the_listed_server_passes(house: House, certificate: pathli
 
 
 async def test_tls_to_an_address_passes_without_a_name(house: House, certificate: pathlib.Path) -> None:
-    """Clients send none there."""
+    """Clients send no server name for an address."""
     async with server(tls=tls_server(certificate)) as port:
         run = await house.open(f"127.0.0.1:{port}")
         async with client(run.path) as tunnel:
@@ -229,7 +229,7 @@ async def test_tls_to_an_address_passes_without_a_name(house: House, certificate
 
 
 async def test_tls_to_another_server_is_cut(house: House, certificate: pathlib.Path) -> None:
-    """Nothing of it reaches the server, though that would answer for both; the event names whom it asked for."""
+    """No byte reaches the server, though its certificate covers both names; the event names the other server."""
     got: list[bytes] = []
 
     async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -251,8 +251,8 @@ async def test_tls_to_another_server_is_cut(house: House, certificate: pathlib.P
 
 
 @pytest.mark.parametrize(("name", "passes"), [("localhost", True), ("other.localhost", False)])
-async def test_a_hello_in_pieces_is_judged_as_a_whole(house: House, name: str, passes: bool) -> None:
-    """And reaches the server whole, if it passes."""
+async def test_a_tls_hello_in_pieces_is_judged_as_a_whole(house: House, name: str, passes: bool) -> None:
+    """An allowed hello reaches the server unchanged."""
     hello = client_hello(name)
     async with server() as port:
         run = await house.open(f"localhost:{port}")
@@ -270,8 +270,8 @@ async def test_a_hello_in_pieces_is_judged_as_a_whole(house: House, name: str, p
 
 
 @pytest.mark.parametrize("how", ["never whole", "cut off", "unreadable"])
-async def test_a_hello_that_cannot_be_judged_is_cut(tmp_path: pathlib.Path, how: str) -> None:
-    """With one event more than that the tunnel was allowed."""
+async def test_an_unreadable_tls_hello_is_cut(tmp_path: pathlib.Path, how: str) -> None:
+    """A second event follows the event that allowed the tunnel."""
     limits = ProxyLimits(header_s=0.2 if how == "never whole" else 60.0)
     async with server(echo) as port, House(tmp_path, names=LOCAL, private=PRIVATE, limits=limits) as house:
         run = await house.open(f"localhost:{port}")
