@@ -1,4 +1,4 @@
-"""The audit log: what is of consequence reaches every sink, and a file shows what was done to it."""
+"""The audit log: decisions and effects reach every sink, and the file reveals each later change."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ OF_NONE: list[Event] = [
 ]
 
 
-def told(*sent: Event, **settings: Any) -> list[AuditEntry]:
-    """What a sink is told of these events."""
+def entries_of(*sent: Event, **settings: Any) -> list[AuditEntry]:
+    """Return the entries that a sink gets for these events."""
     entries: list[AuditEntry] = []
     recorder = Recorder(FakeClock())
     Audit([entries.append], **settings).attach(recorder)
@@ -77,8 +77,8 @@ def told(*sent: Event, **settings: Any) -> list[AuditEntry]:
     return entries
 
 
-def written(path: Path, count: int = 5) -> list[bytes]:
-    """A file of some entries: its lines, with their ends."""
+def write_lines(path: Path, count: int = 5) -> list[bytes]:
+    """Write a file of some entries and return its lines with their ends."""
     file = AuditFile(path)
     for number in range(count):
         file({"type": "test", "number": number})
@@ -89,9 +89,9 @@ def written(path: Path, count: int = 5) -> list[bytes]:
 # --- what is told
 
 
-def test_what_is_of_consequence_is_told_and_nothing_else() -> None:
-    """Each once, in order, typed, timed, with whose it is."""
-    entries = told(*OF_CONSEQUENCE, *OF_NONE)
+def test_decisions_and_effects_are_audited_and_nothing_else() -> None:
+    """Each event makes one entry in order, with type, time and run."""
+    entries = entries_of(*OF_CONSEQUENCE, *OF_NONE)
 
     assert [entry["type"] for entry in entries] == [type(event).__struct_config__.tag for event in OF_CONSEQUENCE]
     assert {entry["time"] for entry in entries} == {"2026-01-01T00:00:00.000Z"}
@@ -99,9 +99,9 @@ def test_what_is_of_consequence_is_told_and_nothing_else() -> None:
     assert all(list(entry)[:2] == ["time", "type"] for entry in entries)
 
 
-def test_nobodys_words_are_told_but_what_was_to_be_approved() -> None:
-    """Prompts, mail and results are in the transcripts; a decision can only be judged with what it was about."""
-    entries = told(*OF_CONSEQUENCE)
+def test_texts_are_left_out_except_what_needed_approval() -> None:
+    """Prompts, mail and results are in the transcripts; an approval is audited with the question and arguments."""
+    entries = entries_of(*OF_CONSEQUENCE)
 
     text = json.dumps(entries, allow_nan=False)
     for words in ("a prompt", "a description", "a value", "a partial", "a letter", "a preview"):
@@ -114,13 +114,13 @@ def test_nobodys_words_are_told_but_what_was_to_be_approved() -> None:
 
 
 def test_entries_are_bounded_and_hold_no_secrets() -> None:
-    """Whatever a model puts into the arguments of a call."""
+    """This holds whatever a model puts into the arguments of a call."""
     deep: Any = "x"
     for _ in range(500):
         deep = [deep]
     args = {"text": "x" * 1_000_000, "many": list(range(100_000)), "deep": deep, "password": "p", "nan": float("nan")}
     args |= {"key": "sk-ant-" + "a1B2" * 10, "other": "open sesame", "object": {1: b"bytes"}, "half": "\ud800"}
-    [entry] = told(
+    [entry] = entries_of(
         events.ApprovalAsked(**ROOT.stamp, approval_id="a", tool="t", question="?", args=args), secrets=["open sesame"]
     )
 
@@ -129,8 +129,8 @@ def test_entries_are_bounded_and_hold_no_secrets() -> None:
     assert (shown["password"], shown["key"], shown["other"], shown["nan"]) == ("***", "***", "***", "nan")
 
 
-async def test_a_real_tree_is_told_of() -> None:
-    """Births, mail and ends of a session with children, from its beginning, also where the audit comes late."""
+async def test_a_real_tree_is_audited() -> None:
+    """Spawns, mail and ends of a session with children are audited from its beginning, even by a late audit."""
     early: list[AuditEntry] = []
     late: list[AuditEntry] = []
     script: Script = {"dig": ["found"], "": [[fresh("dig", "one"), background("dig", "two")], "done", "done"]}
@@ -147,8 +147,8 @@ async def test_a_real_tree_is_told_of() -> None:
     assert [entry["sender"] for entry in early if entry["type"] == "mail_pushed"] == ["main/two"]
 
 
-async def test_a_denied_call_is_told_of() -> None:
-    """With the question and the answer."""
+async def test_a_denied_call_is_audited() -> None:
+    """The entry of the call's end has the status "denied"."""
     entries: list[AuditEntry] = []
 
     async def ask(*_: object) -> dict[str, str]:
@@ -166,8 +166,8 @@ async def test_a_denied_call_is_told_of() -> None:
 # --- sinks
 
 
-def test_a_sink_that_fails_is_named_once_and_stops_nobody(caplog: pytest.LogCaptureFixture) -> None:
-    """It is tried again with each entry; when it works again and fails again, that is news."""
+def test_a_failing_sink_is_logged_once_and_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    """The sink gets each further entry; a failure after a success is logged again."""
     good: list[AuditEntry] = []
     calls: list[bool] = []
 
@@ -190,7 +190,7 @@ def test_a_sink_that_fails_is_named_once_and_stops_nobody(caplog: pytest.LogCapt
 
 
 def test_the_log_is_a_sink(caplog: pytest.LogCaptureFixture) -> None:
-    """One line per entry, with the session's id and the entry itself."""
+    """The log gets one line per entry, with the session's id and the entry."""
     recorder = Recorder(FakeClock())
     Audit([to_log]).attach(recorder)
     with caplog.at_level(logging.INFO, "ramet.audit"):
@@ -203,7 +203,7 @@ def test_the_log_is_a_sink(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_only_plain_functions_are_sinks() -> None:
-    """A path, or a coroutine function that nobody would await, is refused by its place."""
+    """A path and a coroutine function are refused by their position."""
 
     async def later(_: AuditEntry) -> None: ...
 
@@ -212,8 +212,8 @@ def test_only_plain_functions_are_sinks() -> None:
             Audit([to_log, sink])  # type: ignore[list-item]  # as said
 
 
-async def test_nothing_is_told_after_the_end_of_either() -> None:
-    """Closing what `attach` returned, or the tree, is the end; both may be done twice."""
+async def test_no_entry_follows_a_close() -> None:
+    """Closing the subscription or the tree ends the audit; both may be closed twice."""
     entries: list[AuditEntry] = []
     recorder = Recorder(FakeClock())
     listening = Audit([entries.append]).attach(recorder)
@@ -231,10 +231,10 @@ async def test_nothing_is_told_after_the_end_of_either() -> None:
 # --- the file
 
 
-def test_a_file_is_a_chain_that_anybody_can_follow(tmp_path: Path) -> None:
-    """Whole lines of JSON, 0600; each holds the SHA-256 of the line before, as sha256sum says it."""
+def test_the_file_is_a_hash_chain(tmp_path: Path) -> None:
+    """The file has mode 0600 and whole lines of JSON; each line holds the SHA-256 of the line before."""
     path = tmp_path / "logs" / "audit.jsonl"
-    lines = written(path)
+    lines = write_lines(path)
 
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     entries = [json.loads(line) for line in lines]
@@ -245,12 +245,12 @@ def test_a_file_is_a_chain_that_anybody_can_follow(tmp_path: Path) -> None:
     assert verify(path).ok
 
 
-def test_it_goes_on_where_it_ended(tmp_path: Path) -> None:
-    """With the numbers and the chain; a mode that others could read is put right."""
+def test_a_reopened_file_continues_the_chain(tmp_path: Path) -> None:
+    """Numbers and chain continue; a mode that others could read is corrected."""
     path = tmp_path / "audit.jsonl"
-    first = written(path, 3)
+    first = write_lines(path, 3)
     path.chmod(0o644)
-    lines = written(path, 3)
+    lines = write_lines(path, 3)
 
     assert lines[:3] == first
     assert [json.loads(line)["n"] for line in lines] == [1, 2, 3, 4, 5, 6]
@@ -258,13 +258,13 @@ def test_it_goes_on_where_it_ended(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def changed(lines: list[bytes], at: int) -> list[bytes]:
+def change_line(lines: list[bytes], at: int) -> list[bytes]:
     return [line.replace(b'"number":', b'"numbeR":') if index == at else line for index, line in enumerate(lines)]
 
 
-def forged(lines: list[bytes], at: int) -> list[bytes]:
-    """Changed by somebody who knows how a line is made."""
-    line = changed(lines, at)[at]
+def forge_line(lines: list[bytes], at: int) -> list[bytes]:
+    """Change a line and give it a valid hash of its own."""
+    line = change_line(lines, at)[at]
     body = line[: line.rindex(b',"own"')]
     line = body + b',"own":"' + hashlib.sha256(body).hexdigest().encode() + b'"}\n'
     return [*lines[:at], line, *lines[at + 1 :]]
@@ -272,18 +272,18 @@ def forged(lines: list[bytes], at: int) -> list[bytes]:
 
 @pytest.mark.parametrize("at", range(5))
 def test_a_changed_line_is_found(at: int, tmp_path: Path) -> None:
-    """Any of them, the last included; that one is named, and no other."""
+    """Any changed line is named, the last included, and no other line."""
     path = tmp_path / "audit.jsonl"
-    path.write_bytes(b"".join(changed(written(path), at)))
+    path.write_bytes(b"".join(change_line(write_lines(path), at)))
 
     assert verify(path).faults == ((at + 1, f"line {at + 1} was changed: entry {at + 1}"),)
 
 
 @pytest.mark.parametrize("at", range(4))
-def test_a_line_with_a_new_hash_of_its_own_is_found_by_the_next(at: int, tmp_path: Path) -> None:
-    """Which names both."""
+def test_a_forged_line_is_found_by_the_line_after_it(at: int, tmp_path: Path) -> None:
+    """The fault names both lines."""
     path = tmp_path / "audit.jsonl"
-    path.write_bytes(b"".join(forged(written(path), at)))
+    path.write_bytes(b"".join(forge_line(write_lines(path), at)))
 
     [fault] = verify(path).faults
     assert fault == (at + 2, f"line {at + 2} does not follow: it was written after another line {at + 1}")
@@ -291,19 +291,19 @@ def test_a_line_with_a_new_hash_of_its_own_is_found_by_the_next(at: int, tmp_pat
 
 @pytest.mark.parametrize("at", range(4))
 def test_a_removed_line_is_found(at: int, tmp_path: Path) -> None:
-    """The first included; it is named by its number."""
+    """The fault names the line's number, the first included."""
     path = tmp_path / "audit.jsonl"
-    lines = written(path)
+    lines = write_lines(path)
     path.write_bytes(b"".join(lines[:at] + lines[at + 1 :]))
 
     assert verify(path).faults == ((at + 1, f"line {at + 1} does not follow: entry {at + 1} before it was removed"),)
 
 
 @pytest.mark.parametrize("at", range(4))
-def test_lines_that_changed_places_are_found(at: int, tmp_path: Path) -> None:
-    """The one that should have come before is named."""
+def test_swapped_lines_are_found(at: int, tmp_path: Path) -> None:
+    """The fault names both lines."""
     path = tmp_path / "audit.jsonl"
-    lines = written(path)
+    lines = write_lines(path)
     lines[at], lines[at + 1] = lines[at + 1], lines[at]
     path.write_bytes(b"".join(lines))
 
@@ -316,8 +316,8 @@ def cut_end(lines: list[bytes]) -> list[bytes]:
     return lines[:-2]
 
 
-def anew(lines: list[bytes]) -> list[bytes]:
-    """A chain that is right in itself."""
+def rebuild(lines: list[bytes]) -> list[bytes]:
+    """Return forged lines that form a valid chain."""
     forged_lines: list[bytes] = []
     prev = NOTHING
     for line in lines:
@@ -327,13 +327,13 @@ def anew(lines: list[bytes]) -> list[bytes]:
     return forged_lines
 
 
-@pytest.mark.parametrize("change", [cut_end, anew, lambda _: []], ids=["cut", "anew", "empty"])
-def test_a_head_that_was_kept_finds_what_the_file_alone_cannot_show(
+@pytest.mark.parametrize("change", [cut_end, rebuild, lambda _: []], ids=["cut", "anew", "empty"])
+def test_a_kept_head_reveals_a_cut_or_rebuilt_file(
     change: Callable[[list[bytes]], list[bytes]], tmp_path: Path
 ) -> None:
-    """An end that was cut off, a file that was made anew: right in itself, and not what it was."""
+    """Such a file is valid in itself, but does not contain the kept head."""
     path = tmp_path / "audit.jsonl"
-    lines = written(path)
+    lines = write_lines(path)
     head = verify(path).head
     path.write_bytes(b"".join(change(lines)))
 
@@ -342,19 +342,19 @@ def test_a_head_that_was_kept_finds_what_the_file_alone_cannot_show(
 
 
 def test_a_head_holds_while_the_file_grows(tmp_path: Path) -> None:
-    """It need not be the newest."""
+    """An older head stays valid."""
     path = tmp_path / "audit.jsonl"
-    written(path, 2)
+    write_lines(path, 2)
     head = verify(path).head
-    written(path, 2)
+    write_lines(path, 2)
 
     assert verify(path, head=head).ok
 
 
-def test_what_is_no_line_is_found(tmp_path: Path) -> None:
-    """Garbage, a line that is there twice, one that has no end; and a fault of one does not become one of all."""
+def test_an_invalid_line_is_found(tmp_path: Path) -> None:
+    """Garbage, a repeated line and an unfinished line are each one fault, and do not affect the other lines."""
     path = tmp_path / "audit.jsonl"
-    lines = written(path)
+    lines = write_lines(path)
     path.write_bytes(b"".join([*lines[:2], b"\xff\x00 garbage\n", *lines[2:4], lines[3], lines[4].rstrip(b"\n")]))
 
     assert [fault.what for fault in verify(path).faults] == [
@@ -364,22 +364,22 @@ def test_what_is_no_line_is_found(tmp_path: Path) -> None:
     ]
 
 
-def test_a_line_that_was_cut_in_half_is_removed_and_that_is_said(tmp_path: Path) -> None:
-    """The next process goes on behind the last whole one, and the chain holds."""
+def test_a_half_written_line_is_removed_and_reported(tmp_path: Path) -> None:
+    """The next process continues after the last whole line, and the chain holds."""
     path = tmp_path / "audit.jsonl"
-    lines = written(path)
+    lines = write_lines(path)
     path.write_bytes(b"".join(lines[:4]) + lines[4][:30])
-    written(path, 1)
+    write_lines(path, 1)
 
     assert verify(path).ok
     cut = json.loads(path.read_bytes().splitlines()[4])
     assert (cut["type"], cut["bytes"]) == ("line_cut_off", 30)
 
 
-def test_a_file_that_was_tampered_with_at_its_end_is_not_gone_on_with(tmp_path: Path) -> None:
-    """A chain on a false line would make it look true; the file stays as it is."""
+def test_a_file_with_a_forged_end_is_not_continued(tmp_path: Path) -> None:
+    """A chain on a false line would make it look valid; the file stays unchanged."""
     path = tmp_path / "audit.jsonl"
-    for content in (b"".join(changed(written(path), 4)), b"notes of somebody\n"):
+    for content in (b"".join(change_line(write_lines(path), 4)), b"notes of somebody\n"):
         path.write_bytes(content)
         with pytest.raises(Damaged, match="last line"):
             AuditFile(path)
@@ -387,7 +387,7 @@ def test_a_file_that_was_tampered_with_at_its_end_is_not_gone_on_with(tmp_path: 
 
 
 def test_a_file_has_one_writer(tmp_path: Path) -> None:
-    """A second one, which would fork the chain, is refused; when the first has closed it is taken."""
+    """A second writer would fork the chain and is refused until the first has closed."""
     path = tmp_path / "audit.jsonl"
     first = AuditFile(path)
     with pytest.raises(StoreInUse):
@@ -399,8 +399,8 @@ def test_a_file_has_one_writer(tmp_path: Path) -> None:
         first({"type": "late"})
 
 
-def test_what_is_no_regular_file_is_refused(tmp_path: Path) -> None:
-    """A pipe would block, a link may lead anywhere."""
+def test_an_audit_file_must_be_a_regular_file(tmp_path: Path) -> None:
+    """A pipe would block, and a link may lead anywhere."""
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(InvalidValue, match="regular file"):
@@ -411,8 +411,8 @@ def test_what_is_no_regular_file_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_a_full_disk_leaves_whole_lines_and_says_what_it_missed(tmp_path: Path) -> None:
-    """In a process whose files may not grow: half a line is taken back, and the chain goes on when there is room."""
+def test_a_full_disk_leaves_whole_lines_and_a_count_of_lost_entries(tmp_path: Path) -> None:
+    """The process's files may not grow: a half line is removed, and the chain continues once there is room."""
     path = tmp_path / "audit.jsonl"
     program = textwrap.dedent(
         """
@@ -440,8 +440,8 @@ def test_a_full_disk_leaves_whole_lines_and_says_what_it_missed(tmp_path: Path) 
     assert verify(path).ok
 
 
-async def test_every_line_outlives_a_kill(tmp_path: Path) -> None:
-    """What was told before kill -9 is in the file, whole, without fsync; and another process may go on."""
+async def test_every_line_survives_a_kill(tmp_path: Path) -> None:
+    """Each entry before SIGKILL is whole in the file without fsync, and another process can continue."""
     path = tmp_path / "audit.jsonl"
     program = textwrap.dedent(
         """
@@ -465,12 +465,12 @@ async def test_every_line_outlives_a_kill(tmp_path: Path) -> None:
     last = int(rest.split(b"\n")[-2] if b"\n" in rest else b"50")
     assert not alive(process.pid)
 
-    assert len(written(path, 1)) >= last + 2
+    assert len(write_lines(path, 1)) >= last + 2
     assert verify(path).ok
 
 
-def test_fsync_can_be_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With it each line is on disk before the run goes on; without it when the file is closed."""
+def test_fsync_can_be_switched_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With fsync, each line is on disk before the run continues; without it, when the file is closed."""
     synced: list[str] = []
 
     def watched(name: str) -> Callable[[int], None]:

@@ -1,4 +1,4 @@
-"""host/observability/counters.py: what is counted of trees, whatever came before."""
+"""host/observability/counters.py: Counts of trees, with any history before."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ramet.host.observability.counters import Counts
 STAMP: dict[str, Any] = {"root": "run-01", "run": "run-01", "path": "main", "agent": "main"}
 
 
-async def counted(*told: tuple[float, Event], ahead_s: float = 0) -> Counts:
-    """Counts of a tree whose events came so many seconds after it began, by a clock that may be ahead."""
+async def counts_of(*told: tuple[float, Event], ahead_s: float = 0) -> Counts:
+    """Return counts of a tree whose events come at these seconds, by a clock that may be ahead."""
     clock, counting = FakeClock(), FakeClock()
     recorder, counts = Recorder(clock), Counts(counting.now)
     counts.attach(recorder)
@@ -32,14 +32,14 @@ async def counted(*told: tuple[float, Event], ahead_s: float = 0) -> Counts:
 
 @pytest.fixture(autouse=True)
 def no_listener_failed(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """What fails in a listener is logged, and hurts nobody but its counts."""
+    """A failure of a listener is logged, and affects only its counts."""
     yield
     assert not caplog.get_records("call")
 
 
-async def test_only_the_first_turn_of_a_run_tells_how_long_its_start_took() -> None:
-    """Later ones are turns; so is one of a run whose birth another process saw."""
-    counts = await counted(
+async def test_only_the_first_turn_of_a_run_measures_its_start() -> None:
+    """Later turns count as turns only, and so does the first turn of a run that another process spawned."""
+    counts = await counts_of(
         (0, RunSpawned(**STAMP, name="main")),
         (2, TurnStarted(**STAMP, turn=1)),
         (3, TurnEnded(**STAMP, turn=1, status="completed")),
@@ -53,8 +53,8 @@ async def test_only_the_first_turn_of_a_run_tells_how_long_its_start_took() -> N
 
 
 async def test_a_run_that_ends_before_its_first_turn_has_no_start() -> None:
-    """And what would come of it later is none."""
-    counts = await counted(
+    """A turn after the end measures nothing."""
+    counts = await counts_of(
         (0, RunSpawned(**STAMP, name="main")),
         (1, RunEnded(**STAMP, result=Result(status=Status.CANCELLED))),
         (9, TurnStarted(**STAMP, turn=1)),
@@ -63,8 +63,8 @@ async def test_a_run_that_ends_before_its_first_turn_has_no_start() -> None:
     assert (counts.starts.count, counts.ended["cancelled"]) == (0, 1)
 
 
-async def test_an_event_that_lies_in_the_future_has_no_lag() -> None:
-    """By a clock that is ahead: never a negative one."""
-    counts = await counted((0, RunSpawned(**STAMP, name="main")), (5, TurnStarted(**STAMP, turn=1)), ahead_s=60)
+async def test_an_event_from_the_future_has_no_lag() -> None:
+    """With a clock that is ahead, the lag is zero and never negative."""
+    counts = await counts_of((0, RunSpawned(**STAMP, name="main")), (5, TurnStarted(**STAMP, turn=1)), ahead_s=60)
 
     assert (counts.lag.count, counts.lag.sum) == (2, 0.0)

@@ -1,4 +1,4 @@
-"""Logs that a machine can read: one record is one line, one line is one JSON object, and no secret is in it."""
+"""Machine-readable logs: each record is one line and one JSON object, without secrets."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SEED = (
 
 @pytest.fixture(autouse=True)
 def root() -> Iterator[logging.Logger]:
-    """The root logger, put back as it was."""
+    """The root logger, restored after the test."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     yield root
@@ -44,7 +44,7 @@ def root() -> Iterator[logging.Logger]:
 
 @pytest.fixture
 def out() -> io.StringIO:
-    """What a log is written to."""
+    """The stream of a log."""
     return io.StringIO()
 
 
@@ -64,7 +64,7 @@ def last(out: io.StringIO) -> dict[str, Any]:
 
 
 class Broken:
-    """Fails at whatever it is asked."""
+    """An object whose every method fails."""
 
     def __str__(self) -> str:
         raise RuntimeError("no")
@@ -77,8 +77,8 @@ class Broken:
 # --- what a line is
 
 
-def test_the_seeds_example_runs_and_its_line_is_the_one_shown(out: io.StringIO) -> None:
-    """AC-S0-10: the call as it is shown; the fields, their order and their form as in the line that is shown."""
+def test_the_documented_example_logs_its_documented_line(out: io.StringIO) -> None:
+    """AC-S0-10: The documented call gives the documented fields, in their order and form."""
     from ramet import setup_logging
 
     setup_logging(structured=True, level="INFO", stream=out)
@@ -92,8 +92,8 @@ def test_the_seeds_example_runs_and_its_line_is_the_one_shown(out: io.StringIO) 
     assert ramet.setup_logging is setup_logging
 
 
-def test_every_logger_is_in_it(out: io.StringIO) -> None:
-    """AC-S0-10: ours, those of others, the root's own, asyncio's and uvicorn's."""
+def test_every_logger_is_included(out: io.StringIO) -> None:
+    """AC-S0-10: Our loggers, other packages', the root, asyncio's and uvicorn's are included."""
     setup_logging(stream=out)
     names = ["ramet.session", "httpx", "asyncio", "uvicorn.error", "uvicorn.access", "root"]
     for name in names:
@@ -102,8 +102,8 @@ def test_every_logger_is_in_it(out: io.StringIO) -> None:
     assert [line["logger"] for line in read(out)] == names
 
 
-def test_uvicorn_gives_up_the_handlers_of_its_own(out: io.StringIO) -> None:
-    """What uvicorn set up before is taken away, so that its lines are JSON, and once."""
+def test_uvicorns_own_handlers_are_removed(out: io.StringIO) -> None:
+    """Its lines are JSON and appear once."""
     from logging.config import dictConfig
 
     from uvicorn.config import LOGGING_CONFIG
@@ -130,7 +130,7 @@ def test_uvicorn_gives_up_the_handlers_of_its_own(out: io.StringIO) -> None:
 
 
 def test_an_exception_is_a_field(out: io.StringIO) -> None:
-    """With its traceback, in the same line; without one there is no such field."""
+    """The traceback is in the same line; a record without an exception has no such field."""
     setup_logging(stream=out)
     try:
         raise ValueError("line one\nline two")
@@ -147,7 +147,7 @@ def test_an_exception_is_a_field(out: io.StringIO) -> None:
 
 
 def test_extras_are_json_or_their_repr(out: io.StringIO) -> None:
-    """What JSON holds is itself, however deep; the rest is its repr; what is no JSON number is text."""
+    """JSON values stay as they are at any depth; other values become their repr, and NaN becomes text."""
     setup_logging(stream=out)
     ring: list[Any] = []
     ring.append(ring)
@@ -175,8 +175,8 @@ def test_extras_are_json_or_their_repr(out: io.StringIO) -> None:
     assert line["bytes"].startswith("b'\\x00")
 
 
-def test_nothing_is_raised_and_nothing_is_lost_by_what_is_broken(out: io.StringIO, root: logging.Logger) -> None:
-    """A message, argument, extra or exception that cannot be shown costs itself, not the line and not its caller."""
+def test_a_broken_value_loses_neither_its_line_nor_raises(out: io.StringIO, root: logging.Logger) -> None:
+    """A message, argument, extra or exception that cannot be shown is replaced."""
     root.handlers.clear()  # pytest's own raise what they meet
     setup_logging(stream=out)
     log = logging.getLogger("x")
@@ -198,10 +198,10 @@ def test_nothing_is_raised_and_nothing_is_lost_by_what_is_broken(out: io.StringI
 
 
 @pytest.mark.parametrize("kind", ["closed", "raises", "none"])
-def test_a_stream_that_is_gone_raises_nothing(
+def test_a_broken_stream_raises_nothing(
     kind: str, out: io.StringIO, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The line is lost; whoever logs goes on, and nothing else is printed."""
+    """The line is lost; the caller continues, and nothing else is printed."""
 
     class Full(io.StringIO):
         def write(self, _: str) -> int:
@@ -220,8 +220,8 @@ def test_a_stream_that_is_gone_raises_nothing(
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_stream_that_cannot_write_every_letter_gets_a_line_all_the_same() -> None:
-    """Plain lines have letters as they are where the stream takes them, and escaped where it does not."""
+def test_letters_that_a_stream_cannot_write_are_escaped() -> None:
+    """Other letters of a plain line stay as they are."""
     raw = io.BytesIO()
     setup_logging(structured=False, stream=io.TextIOWrapper(raw, "ascii"))
     logging.getLogger("x").warning("größer")
@@ -239,7 +239,7 @@ HOSTILE = st.text(st.characters(), max_size=200) | st.sampled_from(
 
 @given(message=HOSTILE, value=st.recursive(HOSTILE | st.floats() | st.integers(), st.lists), name=HOSTILE)
 def test_one_record_is_one_line_whatever_it_holds(message: str, value: object, name: str) -> None:
-    """No text can end its line, begin another, or act on a terminal."""
+    """No text can end its line, start another, or control a terminal."""
     out = io.StringIO()
     record = logging.makeLogRecord({"name": name, "msg": message, "levelname": "INFO", "value": value})
     for structured in (True, False):
@@ -254,7 +254,7 @@ def test_one_record_is_one_line_whatever_it_holds(message: str, value: object, n
 
 
 def test_a_line_is_bounded(out: io.StringIO) -> None:
-    """However much there is, a line is JSON, has its four fields, and is below what container runtimes cut."""
+    """Any line is JSON with its four fields, and shorter than the limit of container runtimes."""
     setup_logging(stream=out)
     log = logging.getLogger("x")
     log.info("m" * 1_000_000)
@@ -275,7 +275,7 @@ def test_a_line_is_bounded(out: io.StringIO) -> None:
 
 
 def test_lines_of_many_threads_are_whole(out: io.StringIO) -> None:
-    """Nobody's line is inside of another's."""
+    """No line is mixed with another."""
     setup_logging(stream=out)
     log = logging.getLogger("x")
 
@@ -312,8 +312,8 @@ KEYS = [
 
 @pytest.mark.parametrize("key", KEYS, ids=[key[:6] for key in KEYS])
 @pytest.mark.parametrize("structured", [True, False])
-def test_what_looks_like_a_key_is_starred(key: str, structured: bool, out: io.StringIO) -> None:
-    """AC-S0-10: in the message, an argument, an extra, a nested one, a name, a repr and an exception."""
+def test_text_that_looks_like_a_key_is_masked(key: str, structured: bool, out: io.StringIO) -> None:
+    """AC-S0-10: The mask holds in a message, an argument, an extra, a nested value, a name, a repr and an exception."""
     setup_logging(structured, stream=out)
     log = logging.getLogger("x")
     log.info(f"with {key} in it")
@@ -344,16 +344,16 @@ def test_what_looks_like_a_key_is_starred(key: str, structured: bool, out: io.St
         ("run-0123456789abcdef:12 http://localhost:80/x", "run-0123456789abcdef:12 http://localhost:80/x"),
     ],
 )  # fmt: skip
-def test_what_stands_beside_a_secret_stays(text: str, shown: str, out: io.StringIO) -> None:
-    """A reader sees what kind of secret was there; what only resembles one is left as it is."""
+def test_text_around_a_secret_stays(text: str, shown: str, out: io.StringIO) -> None:
+    """A reader sees the kind of the secret; text that only resembles one stays."""
     setup_logging(stream=out)
     logging.getLogger("x").info(text)
 
     assert last(out)["message"] == shown
 
 
-def test_secrets_that_are_known_are_starred(out: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those given, and what secret variables hold now, set after `setup_logging` or before; not what others hold."""
+def test_known_secrets_are_masked(out: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given secrets and current values of secret variables are masked, whenever they were set."""
     monkeypatch.setenv("BEFORE_API_KEY", "before the setup")
     monkeypatch.setenv("HARMLESS", "nothing to hide")
     monkeypatch.setenv("PWD", "nothing to hide")  # the folder, no password
@@ -369,8 +369,8 @@ def test_secrets_that_are_known_are_starred(out: io.StringIO, monkeypatch: pytes
     assert second["message"] == "***"
 
 
-def test_what_has_a_secrets_name_is_not_shown(out: io.StringIO) -> None:
-    """Whatever it looks like; counts of tokens are no secrets."""
+def test_a_value_with_a_secrets_name_is_masked(out: io.StringIO) -> None:
+    """The value's form does not matter; counts of tokens are not secrets."""
     setup_logging(stream=out)
     extra = {"password": "x", "api_key": 7, "request": {"auth_token": ["y"]}, "max_tokens": 5, "primary_key": "z"}
     logging.getLogger("x").info("m", extra=extra | {"token": None})
@@ -381,8 +381,8 @@ def test_what_has_a_secrets_name_is_not_shown(out: io.StringIO) -> None:
 
 
 @pytest.mark.parametrize("place", [7_990, 8_000, 1_990, 0])
-def test_a_secret_is_not_shown_in_part_where_a_text_is_cut(place: int, out: io.StringIO) -> None:
-    """Texts are cut behind the masking, at both ends."""
+def test_a_cut_text_shows_no_part_of_a_secret(place: int, out: io.StringIO) -> None:
+    """Masking comes before cutting, at both ends of a text."""
     setup_logging(stream=out, secrets=["correct horse battery staple"])
     log = logging.getLogger("x")
     text = "x" * place + "correct horse battery staple" + "x" * 20_000
@@ -397,8 +397,8 @@ def test_a_secret_is_not_shown_in_part_where_a_text_is_cut(place: int, out: io.S
 
 
 @pytest.mark.parametrize("secrets", ["one text", b"bytes", 7, [""], [7], [None]])
-def test_secrets_are_a_list_of_texts(secrets: Any) -> None:
-    """Anything else is refused, and not shown: it may be one."""
+def test_secrets_must_be_a_list_of_texts(secrets: Any) -> None:
+    """Any other value is refused and not shown, since it may be a secret."""
     with pytest.raises(InvalidValue, match="a list of texts") as refused:
         setup_logging(secrets=secrets)
 
@@ -409,8 +409,8 @@ def test_secrets_are_a_list_of_texts(secrets: Any) -> None:
 HARD = ["eyJ-", "a-", "a://b:", "a://b", "token", "token:", "-----BEGIN ", "sk-", "Bearer ", "password: ", "secret"]
 
 
-def test_looking_for_secrets_takes_time_in_proportion_to_a_text() -> None:
-    """Megabytes of beginnings of secrets: with the square of their length in steps this would not end today.
+def test_masking_takes_time_linear_in_the_text() -> None:
+    """Megabytes of beginnings of secrets would take hours in quadratic time.
 
     In a process that may use some CPU time, and is killed beyond that: no clock decides.
     """
@@ -430,8 +430,8 @@ def test_looking_for_secrets_takes_time_in_proportion_to_a_text() -> None:
 # --- set up
 
 
-def test_twice_is_as_once(root: logging.Logger) -> None:
-    """The second call replaces what the first did; handlers of others stay."""
+def test_setting_up_twice_equals_setting_up_once(root: logging.Logger) -> None:
+    """The second call replaces the first one's handler; other handlers stay."""
     other = logging.NullHandler()
     root.addHandler(other)
     first, second = io.StringIO(), io.StringIO()
@@ -445,8 +445,8 @@ def test_twice_is_as_once(root: logging.Logger) -> None:
 
 
 @pytest.mark.parametrize(("level", "shown"), [("INFO", 3), ("warning", 2), (" Error ", 1), (logging.WARNING, 2)])
-def test_levels_go_by_name(level: str | int, shown: int, out: io.StringIO) -> None:
-    """In any case; what is below is not shown."""
+def test_levels_are_accepted_by_name(level: str | int, shown: int, out: io.StringIO) -> None:
+    """The case does not matter; lower levels are not shown."""
     setup_logging(level=level, stream=out)
     log = logging.getLogger("x")
     log.debug("d")
@@ -458,8 +458,8 @@ def test_levels_go_by_name(level: str | int, shown: int, out: io.StringIO) -> No
 
 
 @pytest.mark.parametrize("level", ["", "LOUD", "NOTSET", 0, 15, True, None, 20.0, []])
-def test_a_level_that_is_none_is_refused(level: Any, root: logging.Logger) -> None:
-    """With the names that are accepted; nothing was changed."""
+def test_an_invalid_level_is_refused(level: Any, root: logging.Logger) -> None:
+    """The error lists the accepted names, and nothing changes."""
     before = list(root.handlers), root.level
     with pytest.raises(InvalidValue, match="DEBUG, INFO"):
         setup_logging(level=level)
@@ -469,13 +469,13 @@ def test_a_level_that_is_none_is_refused(level: Any, root: logging.Logger) -> No
 
 @pytest.mark.parametrize("settings", [{"structured": "yes"}, {"stream": "stderr"}, {"structured": None}])
 def test_other_settings_are_checked(settings: Any) -> None:
-    """By name."""
+    """An invalid setting is refused by name."""
     with pytest.raises(InvalidValue, match=next(iter(settings))):
         setup_logging(**settings)
 
 
 def test_plain_lines_are_for_people(out: io.StringIO) -> None:
-    """Time, level, logger, message, extras; an exception is on the same line."""
+    """A line has time, level, logger, message and extras; an exception stays on the same line."""
     setup_logging(structured=False, stream=out)
     logging.getLogger("runtime").info("Agent session\nstarted", extra={"session_id": "abc-123", "n": 1, "text": "a b"})
 
@@ -487,8 +487,8 @@ def test_plain_lines_are_for_people(out: io.StringIO) -> None:
 # --- whose line it is
 
 
-def test_a_line_of_a_run_says_whose_it_is(out: io.StringIO) -> None:
-    """Inside a tool call: the root's id as `session_id`, the run's own, its path; what is given as extra wins."""
+def test_a_line_of_a_run_names_the_run(out: io.StringIO) -> None:
+    """Inside a tool call, the line has the root's id as `session_id`, the run and its path; a given extra wins."""
     setup_logging(stream=out)
     log = logging.getLogger("a.tool")
     with calling(make_context(run=run_info(1, path="main/child", depth=1))):
@@ -502,8 +502,8 @@ def test_a_line_of_a_run_says_whose_it_is(out: io.StringIO) -> None:
     assert not {"session_id", "run", "path"} & set(outside)
 
 
-async def test_functions_and_tools_of_a_real_run_log_under_its_name(out: io.StringIO) -> None:
-    """An async function and one in a thread; two at once are told apart."""
+async def test_functions_of_a_real_run_log_with_its_id(out: io.StringIO) -> None:
+    """An async function and one in a thread work concurrently, and their lines differ."""
     setup_logging(stream=out)
 
     async def waits(word: str) -> str:
@@ -527,7 +527,7 @@ async def test_functions_and_tools_of_a_real_run_log_under_its_name(out: io.Stri
 
 
 def test_a_process_of_its_own_writes_nothing_but_json(tmp_path: Path) -> None:
-    """With standard error as it is, warnings of asyncio and an exception of a thread's logger included."""
+    """Warnings of asyncio and errors from threads are included."""
     program = textwrap.dedent(
         """
         import asyncio, logging

@@ -1,4 +1,4 @@
-"""Lag of the event loop: sampled while it runs, by the loop's own clock."""
+"""Lag of the event loop, sampled by the loop's own clock."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from tests.support.waiting import eventually
 
 
 class SlowLoop(asyncio.SelectorEventLoop):
-    """A loop whose clock jumps by `behind` seconds each time that it is asked."""
+    """A loop whose clock jumps by `behind` seconds at each reading."""
 
     behind, jumped = 0.0, 0.0
 
     def time(self) -> float:
-        """The real time and the jumps."""
+        """Return the real time plus the jumps."""
         self.jumped += self.behind
         return super().time() + self.jumped
 
 
-def test_what_comes_late_is_counted_with_how_late_it_came() -> None:
-    """Of a loop that is held up for more than a second between two looks at its clock, no sample is below that."""
+def test_a_late_callback_is_counted_with_its_delay() -> None:
+    """A loop that is blocked for 1.5 seconds gives no sample below one second."""
 
     async def sample() -> LoopLag:
         lag = LoopLag(period_s=0.001)
@@ -39,8 +39,8 @@ def test_what_comes_late_is_counted_with_how_late_it_came() -> None:
     assert lag.seconds.sum >= 1.5
 
 
-async def test_it_samples_from_start_to_stop() -> None:
-    """Again and again, and not once it is stopped; both may be said twice."""
+async def test_lag_is_sampled_from_start_to_stop() -> None:
+    """Samples repeat and end with `stop`; both calls may be repeated."""
     lag = LoopLag(period_s=0.001)
     for _ in range(2):
         lag.start()

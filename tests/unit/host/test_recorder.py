@@ -1,4 +1,4 @@
-"""The recorder: every event is numbered, kept, written and handed on, in that order and once."""
+"""The recorder: every event is numbered, kept, written and published once, in that order."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def read(reader: Subscription) -> list[Event | AIMessageChunk]:
 
 
 def test_events_are_numbered_and_timed() -> None:
-    """From 1, without gaps, with the clock's own time."""
+    """Numbers begin at 1 without gaps, and times come from the clock."""
     clock = FakeClock()
     recorder = Recorder(clock)
 
@@ -43,8 +43,8 @@ def test_events_are_numbered_and_timed() -> None:
     assert list(recorder.recent_events) == events
 
 
-async def test_a_reader_gets_what_was_kept_and_what_comes() -> None:
-    """Each event once, in order, then the end when the recorder closes."""
+async def test_a_reader_gets_past_and_new_events() -> None:
+    """Each event comes once and in order, until the recorder closes."""
     recorder = Recorder(FakeClock())
     before = [recorder.append(state(number)) for number in range(3)]
     reader = recorder.subscribe()
@@ -54,8 +54,8 @@ async def test_a_reader_gets_what_was_kept_and_what_comes() -> None:
     assert await read(reader) == before + after
 
 
-async def test_a_reader_may_ask_for_one_run_or_for_what_comes_only() -> None:
-    """`run` leaves the others out, `past=False` what was before."""
+async def test_a_reader_may_ask_for_one_run_or_new_events_only() -> None:
+    """`run` leaves out other runs, and `past=False` leaves out past events."""
     recorder = Recorder(FakeClock())
     recorder.append(state(0, CHILD))
     one, new = recorder.subscribe(run=CHILD.id), recorder.subscribe(past=False)
@@ -67,8 +67,8 @@ async def test_a_reader_may_ask_for_one_run_or_for_what_comes_only() -> None:
     assert [event.state for event in await read(new) if isinstance(event, StateChanged)] == ["s-1", "s-2"]
 
 
-async def test_text_goes_to_those_who_ask() -> None:
-    """Deltas as events with a path, for all or one run; chunks as they are, for one run; to nobody else."""
+async def test_text_goes_only_to_readers_that_ask_for_it() -> None:
+    """Deltas are events with a path, for one run or all; chunks are for one run."""
     recorder = Recorder(FakeClock())
     quiet, loud = recorder.subscribe(), recorder.subscribe(deltas=True)
     own, raw = recorder.subscribe(run=CHILD.id, deltas=True), recorder.subscribe(run=ROOT.id, chunks=True)
@@ -86,8 +86,8 @@ async def test_text_goes_to_those_who_ask() -> None:
     assert [item.text for item in await read(raw) if isinstance(item, AIMessageChunk)] == ["root's"]
 
 
-async def test_a_slow_reader_loses_the_oldest_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its lag is bounded; how many were lost is said in their place; nobody else is concerned."""
+async def test_a_slow_reader_loses_the_oldest_events_and_gets_a_notice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The notice has their number; other readers are not affected."""
     monkeypatch.setattr(module, "MAX_LAG", 10)
     recorder = Recorder(FakeClock())
     slow = recorder.subscribe()
@@ -104,7 +104,7 @@ async def test_a_slow_reader_loses_the_oldest_and_is_told(monkeypatch: pytest.Mo
 
 
 async def test_a_reader_that_leaves_is_forgotten() -> None:
-    """Leaving the iteration ends the subscription; nothing is kept for it any more."""
+    """Leaving the iteration ends the subscription, and nothing is buffered for the reader."""
     recorder = Recorder(FakeClock())
     recorder.append(state(0))
     reader = recorder.subscribe()
@@ -116,8 +116,8 @@ async def test_a_reader_that_leaves_is_forgotten() -> None:
     assert recorder._readers == []
 
 
-async def test_a_reader_waits_for_news() -> None:
-    """It holds nobody up, and wakes for each event."""
+async def test_a_waiting_reader_wakes_for_each_event() -> None:
+    """The reader does not hold up the recorder."""
     recorder = Recorder(FakeClock())
     reader = recorder.subscribe()
     reading = asyncio.create_task(read(reader))
@@ -129,8 +129,8 @@ async def test_a_reader_waits_for_news() -> None:
     assert len(await reading) == 3
 
 
-async def test_after_the_end_there_is_the_record() -> None:
-    """Who comes after the close gets what was kept, and is not kept waiting."""
+async def test_a_reader_after_the_close_gets_the_kept_events() -> None:
+    """The reader does not wait."""
     recorder = Recorder(FakeClock())
     event = recorder.append(state(0))
     recorder.close()
@@ -140,7 +140,7 @@ async def test_after_the_end_there_is_the_record() -> None:
 
 
 def test_transcripts_follow_the_paths(tmp_path: Path) -> None:
-    """One file per run, in folders like its path; whole lines that decode to the events."""
+    """Each run has a file in folders like its path, with whole lines that decode to its events."""
     recorder = Recorder(FakeClock(), tmp_path / "t")
 
     events = [recorder.append(RunSpawned(**run.stamp, name="x")) for run in (ROOT, CHILD)]
@@ -154,8 +154,8 @@ def test_transcripts_follow_the_paths(tmp_path: Path) -> None:
     assert Recorder(FakeClock()).transcript_of(ROOT) == ""
 
 
-def test_what_must_not_get_lost_is_written_at_once(tmp_path: Path) -> None:
-    """A birth, a message, an end are on disk when `append` returns, with all that came before; the rest rides along."""
+def test_important_events_are_written_at_once(tmp_path: Path) -> None:
+    """Spawns, messages and ends are on disk when `append` returns, with all events before them; others are buffered."""
     recorder = Recorder(FakeClock(), tmp_path)
     file = tmp_path / "main.jsonl"
     recorder.append(state(0))
@@ -171,7 +171,7 @@ def test_what_must_not_get_lost_is_written_at_once(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_fails_does_not_stop_the_agents(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Transcripts that can no longer be written are said once, in the log; events go on."""
+    """A failure of transcripts is logged once, and events continue."""
     (tmp_path / "t").write_text("in the way")
     recorder = Recorder(FakeClock(), tmp_path / "t")
 
@@ -184,8 +184,8 @@ def test_a_disk_that_fails_does_not_stop_the_agents(tmp_path: Path, caplog: pyte
     recorder.close()
 
 
-def test_the_record_in_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tree that talks without end does not fill the memory: the oldest events go."""
+def test_the_events_in_memory_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest events are dropped."""
     monkeypatch.setattr(recent_events, "KEPT_EVENTS", 10)
     recorder = Recorder(FakeClock())
 
@@ -195,7 +195,7 @@ def test_the_record_in_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 async def test_old_events_are_read_from_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What does not fit into memory is read as it was, by whoever comes late; the file has no name."""
+    """Events that do not fit into memory go to an unnamed file, and late readers get them unchanged."""
     monkeypatch.setattr(recent_events, "MAX_MEMORY", 10_000)
     recorder = Recorder(FakeClock())
     recorder.recent_events = KeptEvents(tmp_path)
@@ -213,7 +213,7 @@ async def test_old_events_are_read_from_a_file(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_the_files_of_old_events_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oldest file goes with its events; the newest events are there, in their order."""
+    """The oldest file is dropped with its events; the newest events stay in order."""
     for name, value in (("MAX_MEMORY", 5_000), ("MAX_FILE", 5_000), ("MAX_FILES", 2)):
         monkeypatch.setattr(recent_events, name, value)
     recorder = Recorder(FakeClock())
@@ -229,7 +229,7 @@ def test_the_files_of_old_events_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
 def test_without_a_file_the_oldest_events_are_dropped(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Memory stays bounded where nothing can be written, and the log says so."""
+    """Memory stays bounded if no file can be written, and the log says so."""
     monkeypatch.setattr(recent_events, "MAX_MEMORY", 5_000)
     monkeypatch.setattr(tempfile, "TemporaryFile", no_file)
     recorder = Recorder(FakeClock())

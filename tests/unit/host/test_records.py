@@ -1,4 +1,4 @@
-"""Rows of runs from a journal: what they say, and that a state is held against reality."""
+"""Rows of runs from a journal, with states checked against the live kernel."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ DONE = Result(status=Status.COMPLETED, value="found")
 
 
 class Tale:
-    """Writes a tree's events into a store."""
+    """A writer of a tree's events into a store."""
 
     def __init__(self, store: MemoryStore | SqliteStore, root: str = "run-1") -> None:
         self.store, self.root, self.seq = store, root, 0
 
     async def add(self, kind: type[Event], run: str, /, **fields: Any) -> None:
-        """One event, a second after the one before."""
+        """Write one event, a second after the one before."""
         self.seq += 1
         names: dict[str, Any] = {"path": "main" if run == self.root else f"main/{run}", "agent": "worker"}
         parent = None if run == self.root else self.root
@@ -54,8 +54,8 @@ class Tale:
         await self.store.durable(self.store.append(entry))
 
 
-async def under_way(tale: Tale) -> None:
-    """A root that waits for a child that has ended, in a call, with mail and a question."""
+async def write_running_tree(tale: Tale) -> None:
+    """Write a root that waits for an ended child, in a call, with mail and a question."""
     await tale.add(RunSpawned, "run-1", name="main", prompt="Why?", model="offline")
     await tale.add(StateChanged, "run-1", state="running")
     await tale.add(ToolStarted, "run-1", tool="Agent", step_id="run-1:1", call_id="c1")
@@ -68,10 +68,10 @@ async def under_way(tale: Tale) -> None:
     await tale.add(ApprovalAnswered, "run-1", approval_id="a2", allowed=True)
 
 
-async def test_a_row_says_what_is_on_record() -> None:
-    """State, times, usage of its own and with all below it, children, open calls, mail, questions, result."""
+async def test_a_row_shows_the_recorded_facts() -> None:
+    """The row has state, times, usage of run and subtree, children, open calls, mail, questions and result."""
     store = await MemoryStore().open()
-    await under_way(Tale(store))
+    await write_running_tree(Tale(store))
 
     root, child = await JournalReader(store).rows("run-1")
 
@@ -89,10 +89,10 @@ async def test_a_row_says_what_is_on_record() -> None:
     await store.close()
 
 
-async def test_what_no_kernel_has_at_work_is_interrupted() -> None:
-    """Whatever was written last; what has ended stays as it ended."""
+async def test_a_run_without_a_live_kernel_is_interrupted() -> None:
+    """The last recorded state does not matter; ended runs stay as they ended."""
     store = await MemoryStore().open()
-    await under_way(Tale(store))
+    await write_running_tree(Tale(store))
 
     rows = [await JournalReader(store, held).rows("run-1") for held in (None, ["run-1"], [], ["run-9"])]
 
@@ -101,10 +101,10 @@ async def test_what_no_kernel_has_at_work_is_interrupted() -> None:
     await store.close()
 
 
-async def test_a_run_leads_to_its_tree() -> None:
-    """And one that nobody knows is said so."""
+async def test_a_run_is_found_in_its_tree() -> None:
+    """An unknown run raises Unknown."""
     store = await MemoryStore().open()
-    await under_way(Tale(store))
+    await write_running_tree(Tale(store))
 
     assert await JournalReader(store).tree_of("run-2") == "run-1"
     with pytest.raises(Unknown):
@@ -113,10 +113,10 @@ async def test_a_run_leads_to_its_tree() -> None:
 
 
 async def test_a_follower_gets_each_event_once_and_ends_with_the_run() -> None:
-    """What was there, then what comes: of one run, of the whole tree."""
+    """The follower gets past events, then new ones, of one run or of the whole tree."""
     store = await MemoryStore().open()
     tale, records = Tale(store), JournalReader(store)
-    await under_way(tale)
+    await write_running_tree(tale)
 
     async def follow(run: str | None) -> list[int]:
         return [event.seq async for event in records.follow("run-1", run=run)]
@@ -135,10 +135,10 @@ async def test_a_follower_gets_each_event_once_and_ends_with_the_run() -> None:
 
 
 @pytest.mark.parametrize("is_alone", [True, False])
-async def test_a_follower_ends_when_nobody_writes_any_more(is_alone: bool) -> None:
-    """Its kernel was killed, and the one that is there now, if any, has not gone on with it: that is all there is."""
+async def test_a_follower_ends_when_no_kernel_writes_the_tree(is_alone: bool) -> None:
+    """The tree's kernel was killed, and the present one, if any, has not resumed it."""
     store = await MemoryStore().open()
-    await under_way(Tale(store))
+    await write_running_tree(Tale(store))
 
     records = JournalReader(store, ("run-2",), is_alone=lambda: is_alone)
 
@@ -146,8 +146,8 @@ async def test_a_follower_ends_when_nobody_writes_any_more(is_alone: bool) -> No
     await store.close()
 
 
-async def test_whose_journal_it_is_follows_from_the_lock(tmp_path: Path) -> None:
-    """Not from what was written into it: a process that was killed leaves its number behind."""
+async def test_the_lock_decides_which_kernel_owns_a_journal(tmp_path: Path) -> None:
+    """The process id in the lock file does not count: a killed process leaves it."""
     journal = tmp_path / "journal.db"
     assert kernel_of(journal) is None
     lock = KernelLock(journal)
@@ -167,8 +167,8 @@ async def test_whose_journal_it_is_follows_from_the_lock(tmp_path: Path) -> None
     KernelLock(journal).release()  # To look has not taken it.
 
 
-async def test_a_folder_without_a_journal_is_said(tmp_path: Path) -> None:
-    """And none is made."""
+async def test_a_folder_without_a_journal_raises_no_journal(tmp_path: Path) -> None:
+    """No journal is made."""
     with pytest.raises(NoJournal):
         journal_in(tmp_path)
     with pytest.raises(NoJournal):
@@ -176,8 +176,8 @@ async def test_a_folder_without_a_journal_is_said(tmp_path: Path) -> None:
     assert not (tmp_path / ".ramet").exists()
 
 
-async def ended(store: SqliteStore, root: str) -> None:
-    """A tree of two that has ended, three seconds after the start."""
+async def write_ended_tree(store: SqliteStore, root: str) -> None:
+    """Write a tree of two that ended three seconds after the start."""
     tale = Tale(store, root)
     await tale.add(RunSpawned, root, name="main")
     await tale.add(RunEnded, f"{root}-nobody", result=DONE)
@@ -186,14 +186,14 @@ async def ended(store: SqliteStore, root: str) -> None:
 
 
 @pytest.mark.parametrize("dry", [True, False])
-async def test_what_ended_before_is_removed_and_nothing_else(tmp_path: Path, dry: bool) -> None:
-    """Neither what lives, nor what ended later, nor what is kept, by name or by its folder; a dry run does nothing."""
+async def test_sweep_removes_old_ended_trees_and_nothing_else(tmp_path: Path, dry: bool) -> None:
+    """Running, newer and kept trees stay, by name or by folder; a dry run removes nothing."""
     folders = RunFolders(tmp_path)
     store = await SqliteStore(tmp_path / "journal.db").open()
-    await under_way(Tale(store))
+    await write_running_tree(Tale(store))
     await store.put("tree", "run-1", b"{}")
     for root in ("run-old", "run-kept", "run-marked"):
-        await ended(store, root)
+        await write_ended_tree(store, root)
         folders.create(root, path="main", agent="worker")
     folders.find("run-marked").keep()
     late = Tale(store, "run-late")
@@ -212,10 +212,10 @@ async def test_what_ended_before_is_removed_and_nothing_else(tmp_path: Path, dry
     await store.close()
 
 
-async def test_what_is_to_be_kept_must_be_there(tmp_path: Path) -> None:
-    """A slip of the pen removes nothing."""
+async def test_sweep_refuses_to_keep_an_unknown_tree(tmp_path: Path) -> None:
+    """A typing error must not remove anything."""
     store = await SqliteStore(tmp_path / "journal.db").open()
-    await ended(store, "run-old")
+    await write_ended_tree(store, "run-old")
 
     with pytest.raises(Unknown):
         await sweep(store, tmp_path, before=START + timedelta(days=1), keep=["run-odl"])

@@ -1,4 +1,4 @@
-"""host/observability/stalls.py: an event loop that stands still is dumped while it does, and counted after."""
+"""host/observability/stalls.py: A blocked event loop is dumped while it is blocked, and counted afterwards."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.waiting import eventually
 
 @pytest.fixture
 def pipe() -> Iterator[tuple[int, int]]:
-    """Where a dump goes, and where it can be read."""
+    """The two ends of a pipe for a dump."""
     read, write = os.pipe()
     yield read, write
     os.close(read)
@@ -32,7 +32,7 @@ def pipe() -> Iterator[tuple[int, int]]:
 
 @pytest.fixture
 def reader(pipe: tuple[int, int]) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that ends as soon as it has read `stand_still_in_c` in a dump."""
+    """A process that ends once it has read `stand_still_in_c` in a dump."""
     with subprocess.Popen(["grep", "-m1", "stand_still_in_c"], stdin=pipe[0], stdout=subprocess.PIPE) as reader:
         yield reader
         reader.kill()
@@ -42,7 +42,7 @@ def reader(pipe: tuple[int, int]) -> Iterator[subprocess.Popen[bytes]]:
 async def test_a_stall_is_dumped_while_c_code_keeps_the_interpreter(
     pipe: tuple[int, int], reader: subprocess.Popen[bytes], where: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The call of C returns once another process has read its name in the dump: no Python can have written that."""
+    """The C call returns once another process has read its name in the dump: no Python code can have written it."""
     assert reader.stdout is not None
     is_read = False
     with caplog.at_level(logging.WARNING, "ramet.stalls"), StallWatch(after_s=0.2, dump_to=pipe[1]) as watch:
@@ -59,8 +59,8 @@ async def test_a_stall_is_dumped_while_c_code_keeps_the_interpreter(
     assert 'sync_tools="process"' in caplog.text
 
 
-async def test_a_loop_that_goes_on_is_no_stall(pipe: tuple[int, int]) -> None:
-    """Its beats put the dump off. A thread that waits, and a tool that does, let the loop go on."""
+async def test_a_running_loop_is_no_stall(pipe: tuple[int, int]) -> None:
+    """Beats of the loop postpone the dump; a waiting thread does not block the loop."""
     read, write = pipe
     released = threading.Event()
     with StallWatch(after_s=3_600, dump_to=write) as watch:
@@ -76,7 +76,7 @@ async def test_a_loop_that_goes_on_is_no_stall(pipe: tuple[int, int]) -> None:
 
 
 async def test_a_process_has_one_watch(pipe: tuple[int, int]) -> None:
-    """A second one is refused; once the first has stopped it may begin, and stopping twice is nothing."""
+    """A second watch is refused until the first has stopped; stopping twice has no effect."""
     _, write = pipe
     first, second = (StallWatch(after_s=3_600, dump_to=write) for _ in range(2))
     first.start().start()
@@ -118,7 +118,7 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("child", ["ends", "stops its watch", "has a dump of its own", "watches"])
 def test_a_forked_child_of_a_watched_process_ends(child: str) -> None:
-    """The thread that dumps is not in the child, which must not wait for it; the parent is watched on."""
+    """The dumping thread does not exist in the child, which must not wait for it; the parent stays watched."""
     said = subprocess.run(
         [sys.executable, "-c", FORK, child],
         capture_output=True,
@@ -132,7 +132,7 @@ def test_a_forked_child_of_a_watched_process_ends(child: str) -> None:
 
 
 def test_a_fork_leaves_the_parent_watched(pipe: tuple[int, int]) -> None:
-    """A dump is written for a stall that follows a fork at once."""
+    """A stall right after a fork is dumped."""
     read, write = pipe
 
     async def main() -> None:
@@ -146,7 +146,7 @@ def test_a_fork_leaves_the_parent_watched(pipe: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("after_s", [0, -1, float("nan"), float("inf"), True, 86_401])
-def test_a_stall_takes_a_time_above_zero(after_s: Any) -> None:
-    """Typed, with what is accepted."""
+def test_the_time_limit_of_a_stall_must_be_positive(after_s: Any) -> None:
+    """The error names the accepted values."""
     with pytest.raises(InvalidValue, match="after_s"):
         StallWatch(after_s=after_s)
