@@ -1,4 +1,4 @@
-"""The inbox: one place for a tree's questions, closed by default."""
+"""The inbox: one place for a tree's questions, which denies by default."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from tests.support.waiting import eventually
 
 
 def inbox(**options: Any) -> Inbox:
-    """An inbox whose ids count up and whose clock stands still."""
+    """Return an inbox with counted ids and a clock that stands still."""
     numbers = itertools.count(1)
     return Inbox(mint=lambda: f"approval-{next(numbers)}", **{"clock": FakeClock(), **options})
 
 
 def context_with(events: list[Event] | None = None, **fields: Any) -> ToolUseContext:
-    """A context of a grandchild whose events are kept in `events`."""
+    """Return a context of a grandchild whose events are collected in `events`."""
 
     def record(event: Event) -> Event:
         if events is not None:
@@ -49,7 +49,7 @@ def context_with(events: list[Event] | None = None, **fields: Any) -> ToolUseCon
 
 
 def ask(box: Inbox, context: ToolUseContext, question: str = "Delete it?") -> asyncio.Task[bool]:
-    """Ask as a dispatcher does; whether it was allowed."""
+    """Ask as a dispatcher does; return whether the call was allowed."""
 
     async def allowed() -> bool:
         return (await box.ask(context, tool="Bash", question=question, args={"command": "rm x"})).allowed
@@ -58,8 +58,8 @@ def ask(box: Inbox, context: ToolUseContext, question: str = "Delete it?") -> as
 
 
 @pytest.mark.parametrize("word", [True, False])
-async def test_an_answer_by_id_goes_to_whoever_asked_and_is_on_record(word: bool) -> None:
-    """The question shows the path and depth of its asker; the call it is about is named in the event."""
+async def test_an_answer_by_id_reaches_the_asking_run_and_is_recorded(word: bool) -> None:
+    """The question shows the path and depth of the run; the event names the call."""
     events: list[Event] = []
     box, context = inbox(), context_with(events)
     with calling(context, "call-9"):
@@ -89,8 +89,8 @@ async def test_an_answer_by_id_goes_to_whoever_asked_and_is_on_record(word: bool
     assert (answered.approval_id, answered.allowed, answered.reason) == (waiting.id, word, "by Ann")
 
 
-async def test_an_answer_is_good_for_one_question_once() -> None:
-    """Unknown and answered ids are refused, naming what waits; the other question still waits."""
+async def test_an_answer_settles_one_question_once() -> None:
+    """Unknown and answered ids are refused with the waiting ids; the other question still waits."""
     box = inbox()
     first, second = ask(box, context_with(), "first?"), ask(box, context_with(), "second?")
     await eventually(lambda: len(box.pending) == 2)
@@ -107,8 +107,8 @@ async def test_an_answer_is_good_for_one_question_once() -> None:
     assert await second is False
 
 
-async def test_a_call_id_that_is_used_again_is_another_question() -> None:
-    """Some providers number calls anew with each reply: yesterday's yes must not be good for today's call."""
+async def test_a_reused_call_id_makes_another_question() -> None:
+    """Some providers number calls anew with each reply: an old yes must not allow a new call."""
     box, context = inbox(), context_with()
     ids = []
     for _ in range(3):
@@ -125,8 +125,8 @@ async def test_a_call_id_that_is_used_again_is_another_question() -> None:
     assert len(set(ids)) == 3
 
 
-async def test_a_question_follows_from_its_run_its_call_and_its_arguments() -> None:
-    """Another inbox gives the same question the same id; whatever differs makes another question."""
+async def test_the_id_of_a_question_depends_on_run_call_and_arguments() -> None:
+    """Another inbox gives an equal question the same id; any difference gives another id."""
 
     async def id_of(call: str, number: int, **args: Any) -> str:
         box = inbox()
@@ -151,7 +151,7 @@ async def test_a_question_follows_from_its_run_its_call_and_its_arguments() -> N
 
 
 async def test_only_true_and_false_are_answers() -> None:
-    """A truthy "no" must not pass for a yes; the question goes on waiting."""
+    """A truthy "no" must not count as yes; the question still waits."""
     box = inbox()
     asking = ask(box, context_with())
     await eventually(lambda: box.pending)
@@ -164,8 +164,8 @@ async def test_only_true_and_false_are_answers() -> None:
     await asking
 
 
-async def test_the_deadline_means_no() -> None:
-    """The question leaves the inbox, and the record says that nobody answered."""
+async def test_a_question_is_denied_at_its_deadline() -> None:
+    """The question leaves the inbox, and the recorded reason says that nobody answered."""
     events: list[Event] = []
     clock = FakeClock()
     box = inbox(clock=clock, timeout_s=30)
@@ -179,8 +179,8 @@ async def test_the_deadline_means_no() -> None:
     assert events[-1].reason == "no answer within 30 s"
 
 
-async def test_an_answer_in_the_moment_of_the_deadline_counts_if_it_was_accepted() -> None:
-    """Whoever was not refused is not overruled, at whatever step of the deadline's passing the answer comes."""
+async def test_an_accepted_answer_counts_even_at_the_deadline() -> None:
+    """At any step of the deadline, an answer is either accepted and counts, or is refused."""
     outcomes: list[tuple[bool, bool]] = []
     for steps in range(100):
         clock = FakeClock()
@@ -205,7 +205,7 @@ async def test_an_answer_in_the_moment_of_the_deadline_counts_if_it_was_accepted
 
 @pytest.mark.parametrize("how", ["abort", "cancel"])
 async def test_the_question_of_a_stopped_run_leaves_the_inbox(how: str) -> None:
-    """Nobody is asked about work that is gone; the record says so."""
+    """The record says that the question was withdrawn."""
     events: list[Event] = []
     box, context = inbox(), context_with(events)
     asking = ask(box, context)
@@ -222,7 +222,7 @@ async def test_the_question_of_a_stopped_run_leaves_the_inbox(how: str) -> None:
 
 
 async def test_a_stopped_run_asks_nobody() -> None:
-    """Neither a person nor an approver hears of a call that is not going to be made, and nothing goes on record."""
+    """Neither a person nor an approver sees a call that will not be made, and nothing is recorded."""
     events: list[Event] = []
     asked: list[Pending] = []
 
@@ -255,8 +255,8 @@ async def test_a_run_that_waits_for_a_person_holds_no_slot() -> None:
     assert (free_while_waiting, await asking) == (True, True)
 
 
-async def test_closing_denies_what_waits_and_what_comes() -> None:
-    """An inbox without an owner answers no."""
+async def test_closing_the_inbox_denies_waiting_and_later_questions() -> None:
+    """An inbox without an owner denies."""
     box = inbox()
     waiting = ask(box, context_with())
     await eventually(lambda: box.pending)
@@ -266,8 +266,8 @@ async def test_closing_denies_what_waits_and_what_comes() -> None:
     assert await ask(box, context_with()) is False
 
 
-async def test_unattended_denies_at_once_and_says_why() -> None:
-    """Both events are recorded: a reader sees what was asked."""
+async def test_an_unattended_inbox_denies_at_once_with_a_reason() -> None:
+    """Both events are recorded, so that a reader sees what was asked."""
     events: list[Event] = []
 
     assert await ask(inbox(unattended=True), context_with(events)) is False
@@ -294,13 +294,13 @@ async def _fails(asked: Pending) -> bool:
         (_fails, False),
     ],
 )
-async def test_an_approver_answers_in_a_persons_place_and_only_true_is_yes(approver: Any, allowed: bool) -> None:
-    """One that fails said no, unattended or not."""
+async def test_an_approver_answers_instead_of_a_person_and_only_true_is_yes(approver: Any, allowed: bool) -> None:
+    """An approver that fails denies, unattended or not."""
     assert await ask(inbox(approver=approver, unattended=True), context_with()) is allowed
 
 
-async def test_an_answer_by_id_is_faster_than_an_approver_who_thinks() -> None:
-    """The first word counts, and the approver is not left thinking."""
+async def test_an_answer_by_id_goes_before_a_slow_approver() -> None:
+    """The first answer counts, and the approver is cancelled."""
     ended = False
 
     async def thinks(asked: Pending) -> bool:
@@ -320,8 +320,8 @@ async def test_an_answer_by_id_is_faster_than_an_approver_who_thinks() -> None:
 
 
 @pytest.mark.parametrize(("behaviour", "allowed"), [("allow", True), ("deny", False)])
-async def test_a_permission_hook_decides_before_anybody_is_asked(behaviour: str, allowed: bool) -> None:
-    """A hook with no opinion leaves the question to a person."""
+async def test_a_permission_hook_decides_before_a_person_is_asked(behaviour: str, allowed: bool) -> None:
+    """A hook without a decision leaves the question to a person."""
     answer = {"hookSpecificOutput": {"decision": {"behavior": behaviour, "message": "policy"}}}
     hooks = HookRunner({"PermissionRequest": [{"matcher": "Bash", "hooks": [lambda payload: answer]}]})
     silent = HookRunner({"PermissionRequest": [lambda payload: None]})
@@ -335,8 +335,8 @@ async def test_a_permission_hook_decides_before_anybody_is_asked(behaviour: str,
     assert await asking is False
 
 
-async def test_whoever_hears_of_a_question_can_answer_it_at_once() -> None:
-    """A subscriber that answers from within the event finds the question waiting."""
+async def test_a_subscriber_can_answer_a_question_within_its_event() -> None:
+    """The question is already waiting when its event is recorded."""
     box = inbox()
 
     def record(event: Event) -> Event:
@@ -347,8 +347,8 @@ async def test_whoever_hears_of_a_question_can_answer_it_at_once() -> None:
     assert await ask(box, context_with(record=record)) is True
 
 
-async def test_what_is_shown_is_bounded_plain_and_marked_where_it_was_cut() -> None:
-    """Hostile arguments neither flood a screen nor break the journal; both ends of a long command are seen."""
+async def test_the_shown_arguments_are_bounded_plain_and_marked_where_cut() -> None:
+    """Hostile arguments neither fill a screen nor break the journal; both ends of a long command are shown."""
     events: list[Event] = []
     args: dict[str, Any] = {
         "command": "x" * 100_000 + "; rm -rf /",
@@ -370,19 +370,19 @@ async def test_what_is_shown_is_bounded_plain_and_marked_where_it_was_cut() -> N
 
 
 @pytest.mark.parametrize("timeout_s", [0, -1, float("nan"), float("inf")])
-def test_a_deadline_is_a_time_above_zero(timeout_s: float) -> None:
-    """None is no deadline."""
+def test_a_deadline_must_be_positive_and_finite(timeout_s: float) -> None:
+    """None means no deadline."""
     with pytest.raises(InvalidValue, match="timeout_s"):
         inbox(timeout_s=timeout_s)
 
 
-async def test_what_was_settled_before_a_restart_is_no_answer_to_what_is_asked_now() -> None:
-    """A call with an answer is over: another call of that id, with the same arguments, is asked about anew."""
+async def test_an_answer_from_before_a_restart_holds_only_for_its_open_call() -> None:
+    """A call with a result is over: another call with that id and equal arguments is asked about anew."""
     stamp: dict[str, Any] = {"root": "run-01", "run": "run-01", "path": "main", "agent": "main"}
     context = make_context(run=run_info(1))
 
     async def asked_after(*events: Event) -> tuple[str, bool | None]:
-        """The id under which it is asked, and the word if there is one already."""
+        """Return the question's id, and the answer if there is one already."""
         story = TreeReplay().apply_all([RunSpawned(**stamp, name="main"), *events])
         box = inbox()
         box.restore(story.root, lambda call: True, context.emit)
@@ -409,10 +409,8 @@ async def test_what_was_settled_before_a_restart_is_no_answer_to_what_is_asked_n
 
 
 @pytest.mark.parametrize(("call_id", "is_dated"), [("", True), (None, True), ("call-0", False)])
-async def test_a_question_that_nobody_asks_again_does_not_wait_after_a_restart(
-    call_id: str | None, is_dated: bool
-) -> None:
-    """One of no call has an id that is not made twice: an answer to it would be good for nothing."""
+async def test_a_question_outside_a_call_does_not_wait_after_a_restart(call_id: str | None, is_dated: bool) -> None:
+    """Its id is never made again, so that an answer to it would have no effect."""
     stamp: dict[str, Any] = {"root": "run-01", "run": "run-01", "path": "main", "agent": "main"}
     at = datetime(2026, 1, 1, tzinfo=UTC) if is_dated else None
     asked = ApprovalAsked(**stamp, at=at, approval_id="a-1", tool="Bash", question="Delete it?", call_id=call_id)

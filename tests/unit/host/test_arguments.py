@@ -1,4 +1,4 @@
-"""An argument of a wrong type is refused where it is given: the error names the field, the value, and what is taken."""
+"""Arguments of a wrong type are refused at once: the error names the field, the value and the accepted types."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def test_a_session_refuses_an_argument_of_a_wrong_type(given: dict[str, Any], be
 
 
 @pytest.mark.parametrize("model", [NO_MODEL, 5, ["a"]], ids=["runnable", "number", "list"])
-def test_what_is_no_chat_model_is_refused_as_one(model: Any) -> None:
-    """A chain around a model cannot be given tools, nor be charged."""
+def test_a_model_argument_must_be_a_chat_model(model: Any) -> None:
+    """A chain around a model cannot get tools or be charged."""
     accepted = "is not accepted; expected a LangChain chat model itself"
     assert refusal(lambda: Session(model)).startswith("llm: ")
     assert accepted in refusal(lambda: Session(model))
@@ -69,7 +69,7 @@ def test_what_is_no_chat_model_is_refused_as_one(model: Any) -> None:
     assert accepted in refusal(lambda: Agent(name="a", model=model))
 
 
-async def test_a_conversation_that_is_resumed_refuses_an_approver_that_is_no_function(tmp_path: Path) -> None:
+async def test_a_resumed_session_refuses_an_approver_that_is_not_a_function(tmp_path: Path) -> None:
     approver: Any = 5
     with pytest.raises(InvalidValue, match=r"^approver: 5 is not accepted; expected a function"):
         await Session.resume("nightly", ScriptedModel(["ok"]), cwd=tmp_path, approver=approver)
@@ -111,7 +111,7 @@ def test_a_runtime_refuses_an_argument_of_a_wrong_type(given: dict[str, Any], be
     ids=lambda each: str(each)[:30],
 )
 async def test_a_run_refuses_an_argument_of_a_wrong_type(given: dict[str, Any], begins: str) -> None:
-    """Nothing has begun, and no tree is left open."""
+    """Nothing starts, and no tree stays open."""
     async with AgentRuntime() as runtime:
         with pytest.raises(InvalidValue) as refused:
             await runtime.run_agent(print, **given)
@@ -132,8 +132,8 @@ async def test_a_spawn_takes_a_request_and_nothing_else() -> None:
     [{}, {"prompt": "  "}, {"subagent_type": "general-purpose"}, {"agent": Agent(name="reader")}],
     ids=["fork", "blank", "type", "definition"],
 )
-async def test_an_agent_of_a_model_is_not_born_without_a_prompt(fields: dict[str, Any]) -> None:
-    """Such an agent had nothing to do, and a model was asked all the same."""
+async def test_an_agent_with_a_model_is_not_spawned_without_a_prompt(fields: dict[str, Any]) -> None:
+    """Such an agent has no task, and the model must not be asked."""
     model = ScriptedModel(["ok", "ok"])
     async with Session(model) as session:
         with pytest.raises(InvalidValue, match=r"^prompt: .* is not accepted; expected text: what the agent is to do"):
@@ -142,8 +142,8 @@ async def test_an_agent_of_a_model_is_not_born_without_a_prompt(fields: dict[str
     assert not model.requests
 
 
-async def test_a_tree_of_a_model_is_not_begun_without_a_prompt() -> None:
-    """The run ended as completed, with no answer, and no model had been asked."""
+async def test_a_tree_of_an_agent_with_a_model_needs_a_prompt() -> None:
+    """Without a prompt, the run would complete without an answer."""
     async with AgentRuntime() as runtime:
         with pytest.raises(InvalidValue, match=r"^prompt: '' is not accepted; expected text: what the agent is to do"):
             await runtime.spawn(Agent(name="reader", model=ScriptedModel(["ok"])))
@@ -151,7 +151,7 @@ async def test_a_tree_of_a_model_is_not_begun_without_a_prompt() -> None:
         assert not runtime.trees
 
 
-async def test_an_agent_with_a_first_prompt_of_its_own_needs_no_other() -> None:
+async def test_an_agent_with_an_initial_prompt_needs_no_other() -> None:
     reader = Agent(name="reader", initial_prompt="Read the page.")
     async with Session(ScriptedModel(["done"])) as session:
         result = await (await session.spawn(SpawnRequest(agent=reader))).result()
@@ -211,20 +211,20 @@ def test_a_request_refuses_a_field_of_a_wrong_type(given: dict[str, Any], begins
         (lambda: UNTYPED.Agent(), "agent.name is missing; expected str"),
     ],
 )
-def test_a_field_that_there_is_not_is_refused_by_name(make: Callable[[], Any], begins: str) -> None:
+def test_an_unknown_field_is_refused_by_name(make: Callable[[], Any], begins: str) -> None:
     assert refusal(make).startswith(begins)
 
 
 @pytest.mark.parametrize("kind", [Policy, Limits, SpawnLimits])
-def test_fields_are_given_by_name_and_a_mapping_of_them_is_not_shown(kind: Any) -> None:
-    """A mapping of a policy's fields may hold the values of secrets."""
+def test_a_mapping_of_fields_is_refused_and_not_shown(kind: Any) -> None:
+    """A mapping of a policy's fields may hold values of secrets."""
     said = refusal(lambda: kind({"secrets": {"KEY": CANARY}}))
 
     assert said.endswith("expected its fields by name")
     assert CANARY not in said
 
 
-def test_checked_data_is_still_copied_and_compared() -> None:
+def test_checked_data_can_be_copied_and_compared() -> None:
     policy, limits = Policy(memory_mb=64), Limits(tokens=5)
 
     assert dataclasses.replace(limits, tokens=6) == Limits(tokens=6)

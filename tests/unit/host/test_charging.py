@@ -1,4 +1,4 @@
-"""The price of a model, looked up once; one that nobody knows."""
+"""Prices of models: looked up once, and possibly unknown."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OWN = Price(input=1.0, output=2.0)
 
 
 class Held:
-    """Whatever the frame of a turn holds."""
+    """An object that the frame of a turn holds."""
 
 
 def test_a_price_is_looked_up_by_the_models_name() -> None:
@@ -23,8 +23,8 @@ def test_a_price_is_looked_up_by_the_models_name() -> None:
     assert Provider("own", 1, lambda: None, {"own": OWN}).known_price() == OWN
 
 
-def test_an_unknown_price_keeps_nothing_of_those_who_asked() -> None:
-    """A server asks at each turn: an error that was kept would keep all turns that it was raised through."""
+def test_an_unknown_price_keeps_no_caller_alive() -> None:
+    """A server asks at each turn: a kept exception would keep every turn in its traceback."""
     provider = Provider("a model of nobody", 1, lambda: None, {})
 
     def ask() -> weakref.ref[Held]:

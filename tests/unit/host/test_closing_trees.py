@@ -1,4 +1,4 @@
-"""host/journal/journal.py: a tree that is over is said to be so, whoever says it, and however many do."""
+"""host/journal/journal.py: A finished tree is marked as over, by any number of callers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ramet.host.journal.journal import TREES, Journal
 from ramet.store.sqlite.store import SqliteStore
 
 
-async def test_two_may_find_at_once_that_a_tree_is_over(tmp_path: pathlib.Path) -> None:
-    """Its last run ended, and somebody who resumes has just read that: neither is told of a conflict."""
+async def test_concurrent_closes_of_a_finished_tree_raise_no_conflict(tmp_path: pathlib.Path) -> None:
+    """Its last run ended, and a resume found the same: both mark the tree as over."""
     journal = Journal(SqliteStore(tmp_path / "journal.db"))
     await journal.open()
     await journal.store.put(TREES, "run-1", b'{"cwd":null}')

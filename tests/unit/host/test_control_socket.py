@@ -1,4 +1,4 @@
-"""The control socket of a running kernel: who is heard, what is refused, and that nothing is left behind."""
+"""The control socket of a running kernel: who may use it, what it refuses, and its removal."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ async def kernel(folder: Path) -> AsyncIterator[AgentRuntime]:
         yield runtime
 
 
-async def said_to(folder: Path, data: bytes, *, end: bool = True) -> bytes:
-    """What the control socket answers to bytes."""
+async def send_raw(folder: Path, data: bytes, *, end: bool = True) -> bytes:
+    """Return the answer of the control socket to bytes."""
     reader, writer = await asyncio.open_unix_connection(folder / ".ramet" / "kernel.sock")
     try:
         writer.write(data)
@@ -49,8 +49,8 @@ async def wait_for_ever() -> None:
     await asyncio.Event().wait()
 
 
-async def test_the_door_is_there_as_long_as_the_journal_is_open(tmp_path: Path) -> None:
-    """Before and after it, nobody answers, and no file is left."""
+async def test_the_control_socket_exists_while_the_journal_is_open(tmp_path: Path) -> None:
+    """Before and after, no kernel answers and no file exists."""
     door = tmp_path / ".ramet" / "kernel.sock"
     async with AgentRuntime(tmp_path) as runtime:
         assert not door.exists()
@@ -64,8 +64,8 @@ async def test_the_door_is_there_as_long_as_the_journal_is_open(tmp_path: Path) 
         await send_request(tmp_path, ControlledTrees())
 
 
-async def test_a_run_is_stopped_through_the_door(tmp_path: Path) -> None:
-    """Its trees are listed; what was stopped is said."""
+async def test_a_run_is_stopped_through_the_control_socket(tmp_path: Path) -> None:
+    """The trees are listed, and the answer names the stopped runs."""
     async with kernel(tmp_path) as runtime:
         handle = await runtime.spawn(wait_for_ever)
         await handle.run.context.wait_persisted()
@@ -87,8 +87,8 @@ async def test_a_run_is_stopped_through_the_door(tmp_path: Path) -> None:
         (Answer(approval="0", allowed=True), "Unknown"),
     ],
 )
-async def test_a_refusal_comes_back_as_one(tmp_path: Path, request_: Stop | Send | Answer, kind: str) -> None:
-    """With the name of the error there, and its sentence."""
+async def test_an_error_is_sent_back_as_refused(tmp_path: Path, request_: Stop | Send | Answer, kind: str) -> None:
+    """Refused carries the name of the error."""
     async with kernel(tmp_path):
         with pytest.raises(Refused) as refusal:
             await send_request(tmp_path, request_)
@@ -97,7 +97,7 @@ async def test_a_refusal_comes_back_as_one(tmp_path: Path, request_: Stop | Send
 
 
 async def test_a_request_that_is_too_long_is_not_sent(tmp_path: Path) -> None:
-    """It is the caller's."""
+    """The caller gets InvalidValue."""
     with pytest.raises(InvalidValue):
         await send_request(tmp_path, Send(run="run-0", text="x" * MAX_LINE))
 
@@ -115,23 +115,23 @@ async def test_a_request_that_is_too_long_is_not_sent(tmp_path: Path) -> None:
         b"[" * 100_000 + b"\n",
     ],
 )
-async def test_what_is_no_request_is_refused_and_the_door_stays(tmp_path: Path, data: bytes) -> None:
-    """A typed error; the next one is heard."""
+async def test_an_invalid_request_is_refused_and_the_socket_stays_usable(tmp_path: Path, data: bytes) -> None:
+    """The answer is a typed error; the next request succeeds."""
     async with kernel(tmp_path):
-        assert json.loads(await said_to(tmp_path, data))["error"]["type"] == "InvalidValue"
+        assert json.loads(await send_raw(tmp_path, data))["error"]["type"] == "InvalidValue"
         assert (await send_request(tmp_path, ControlledTrees()))["trees"] == []
 
 
 @pytest.mark.parametrize("data", [b"", b'{"type":"trees"}', b"x" * (3 * MAX_LINE)])
-async def test_half_a_request_and_a_flood_disturb_nobody(tmp_path: Path, data: bytes) -> None:
-    """Neither is kept; the next one is heard."""
+async def test_a_half_request_or_a_flood_does_not_stop_the_socket(tmp_path: Path, data: bytes) -> None:
+    """Neither is answered with success; the next request succeeds."""
     async with kernel(tmp_path):
-        assert b"ok" not in await said_to(tmp_path, data)
+        assert b"ok" not in await send_raw(tmp_path, data)
         assert (await send_request(tmp_path, ControlledTrees()))["trees"] == []
 
 
-async def test_who_says_nothing_does_not_hold_up_the_end(tmp_path: Path) -> None:
-    """A runtime that stops hangs up on them."""
+async def test_a_silent_client_does_not_delay_the_end(tmp_path: Path) -> None:
+    """A runtime that stops closes the connection."""
     async with kernel(tmp_path):
         reader, writer = await asyncio.open_unix_connection(tmp_path / ".ramet" / "kernel.sock")
         await send_request(tmp_path, ControlledTrees())
@@ -139,8 +139,8 @@ async def test_who_says_nothing_does_not_hold_up_the_end(tmp_path: Path) -> None
     writer.close()
 
 
-async def test_a_door_that_was_left_behind_is_replaced(tmp_path: Path) -> None:
-    """It leads nowhere: a kernel was killed."""
+async def test_the_socket_of_a_killed_kernel_is_replaced(tmp_path: Path) -> None:
+    """Nothing listens at the old socket."""
     (tmp_path / ".ramet").mkdir()
     with socket.socket(socket.AF_UNIX) as old:
         old.bind(str(tmp_path / ".ramet" / "kernel.sock"))
@@ -151,16 +151,16 @@ async def test_a_door_that_was_left_behind_is_replaced(tmp_path: Path) -> None:
         assert (await send_request(tmp_path, ControlledTrees()))["pid"] == os.getpid()
 
 
-async def test_a_path_may_be_longer_than_an_address(tmp_path: Path) -> None:
-    """Both ends find the socket."""
+async def test_a_path_may_be_longer_than_a_socket_address(tmp_path: Path) -> None:
+    """Server and client both find the socket."""
     folder = tmp_path / LONG
     folder.mkdir()
     async with kernel(folder):
         assert (await send_request(folder, ControlledTrees()))["pid"] == os.getpid()
 
 
-async def test_a_door_that_cannot_be_made_is_no_reason_to_fail(tmp_path: Path) -> None:
-    """The kernel works; nobody can ask it."""
+async def test_a_kernel_works_without_its_control_socket(tmp_path: Path) -> None:
+    """No client can reach the kernel, but its runs work."""
     (tmp_path / ".ramet" / "kernel.sock").mkdir(parents=True)
     async with kernel(tmp_path) as runtime:
         result = await (await runtime.spawn(int)).result()
@@ -171,8 +171,8 @@ async def test_a_door_that_cannot_be_made_is_no_reason_to_fail(tmp_path: Path) -
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
-async def test_another_user_is_not_heard(tmp_path: Path) -> None:
-    """Even where the file's mode would let them in: the credentials are looked at."""
+async def test_another_user_is_refused(tmp_path: Path) -> None:
+    """The peer's credentials are checked, even if the file's mode allows access."""
     async with kernel(tmp_path):
         door = tmp_path / ".ramet" / "kernel.sock"
         door.chmod(0o777)
@@ -195,8 +195,8 @@ async def test_another_user_is_not_heard(tmp_path: Path) -> None:
     assert (out, err.decode()) == (b"b''", "") or b"ConnectionReset" in err or b"BrokenPipe" in err
 
 
-async def test_runtimes_that_share_a_journal_share_its_door(tmp_path: Path) -> None:
-    """A run is found wherever it is; the socket is there until the last of them has gone."""
+async def test_runtimes_that_share_a_journal_share_its_control_socket(tmp_path: Path) -> None:
+    """Each run is found in its runtime; the socket stays until the last runtime has stopped."""
     async with AgentRuntime(tmp_path) as first:
         async with AgentRuntime(tmp_path) as second:
             handles = [await each.spawn(wait_for_ever) for each in (first, second)]

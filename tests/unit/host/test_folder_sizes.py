@@ -1,4 +1,4 @@
-"""Sizes of a state folder: of each part, measured beside the event loop, and bounded whatever agents put there."""
+"""Sizes of a state folder by part, measured in a thread, and bounded whatever agents put there."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def folder(tmp_path: pathlib.Path) -> pathlib.Path:
     return state
 
 
-async def measured(sizes: FolderSizes) -> Mapping[str, int]:
-    """What is known once a measurement is over."""
+async def measure(sizes: FolderSizes) -> Mapping[str, int]:
+    """Return the sizes after one measurement."""
     await eventually(sizes.known)
     await sizes.stop()
     return sizes.known()
 
 
 async def test_each_part_is_measured(folder: pathlib.Path) -> None:
-    """By names that are fixed: what else there is counts as other."""
-    found = await measured(FolderSizes(folder))
+    """The parts have fixed names; everything else counts as other."""
+    found = await measure(FolderSizes(folder))
 
     assert set(found) == {"runs", "journal", "other"}
     assert 65_536 <= found["runs"] < 131_072
@@ -42,10 +42,10 @@ async def test_each_part_is_measured(folder: pathlib.Path) -> None:
     assert found["other"] >= 131_072
 
 
-async def test_a_measurement_is_in_a_thread_and_nobody_waits_for_it(
+async def test_a_measurement_runs_in_a_thread_at_most_once_a_minute(
     folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However often the sizes are asked for, the folder is looked through once a minute, and not by the event loop."""
+    """The event loop never scans the folder, however often the sizes are asked for."""
     threads: list[threading.Thread] = []
     scandir = os.scandir
 
@@ -66,11 +66,11 @@ async def test_a_measurement_is_in_a_thread_and_nobody_waits_for_it(
     assert threading.current_thread() not in threads
 
 
-async def test_no_link_is_followed_and_what_goes_meanwhile_is_no_error(folder: pathlib.Path) -> None:
-    """A guest's link to a large place counts as a link; a folder that is not there has no sizes."""
-    before = await measured(FolderSizes(folder))
+async def test_links_are_not_followed_and_missing_folders_are_no_error(folder: pathlib.Path) -> None:
+    """A guest's link to a large folder counts as a link; a missing folder has no sizes."""
+    before = await measure(FolderSizes(folder))
     (folder / "runs" / "run-1" / "workspace" / "link").symlink_to("/usr")
-    after = await measured(FolderSizes(folder))
+    after = await measure(FolderSizes(folder))
     missing = FolderSizes(folder / "missing")
     missing.known()
     await missing.stop()
@@ -79,13 +79,13 @@ async def test_no_link_is_followed_and_what_goes_meanwhile_is_no_error(folder: p
     assert missing.known() == {}
 
 
-async def test_what_a_guest_makes_many_of_is_not_counted_without_end(folder: pathlib.Path) -> None:
-    """Of more entries than may be, as many are counted, and the rest is not held in memory."""
+async def test_the_number_of_counted_entries_is_bounded(folder: pathlib.Path) -> None:
+    """Further entries are neither counted nor held in memory."""
     crowd = folder / "runs" / "run-1" / "workspace" / "crowd"
     crowd.mkdir()
     for number in range(200):
         (crowd / str(number)).write_bytes(b"x")
 
-    found = await measured(FolderSizes(folder, most_entries=50))
+    found = await measure(FolderSizes(folder, most_entries=50))
 
     assert found.get("runs", 0) <= 65_536 + 60 * 4_096

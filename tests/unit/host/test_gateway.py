@@ -1,4 +1,4 @@
-"""The gateway: reserve, wait, ask, try again, settle; what a run pays is what was asked of the provider."""
+"""The gateway: reserve, wait, ask, retry and settle; a run pays for what the provider was asked."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class Asking:
 NOTHING: dict[str, float] = dict.fromkeys(RESOURCES, 0)
 
 
-async def test_chunks_come_first_and_then_the_whole_message() -> None:
-    """What streamed is provisional; the message that follows is what counts."""
+async def test_chunks_come_before_the_whole_message() -> None:
+    """Chunks are provisional; the message that follows counts."""
     *chunks, whole = await Asking().ask(ScriptedModel(["one two"]))
 
     assert all(isinstance(chunk, AIMessageChunk) for chunk in chunks)
@@ -73,14 +73,14 @@ async def test_chunks_come_first_and_then_the_whole_message() -> None:
 
 
 async def test_a_model_that_cannot_stream_gives_one_message() -> None:
-    """Nothing is made up: one piece, which is the message."""
+    """The only piece is the message."""
     pieces = await Asking().ask(ScriptedModel(["one two"], streaming=False))
 
     assert [type(piece) for piece in pieces] == [AIMessage]
 
 
-async def test_a_request_is_on_record_before_it_is_made() -> None:
-    """ModelAsked, with what was reserved, stands there when the provider is reached."""
+async def test_a_request_is_recorded_before_it_is_sent() -> None:
+    """ModelAsked is recorded with the reserved amount before the provider is reached."""
     run = Asking(Limits(tokens=50_000))
     seen: list[int] = []
 
@@ -95,8 +95,8 @@ async def test_a_request_is_on_record_before_it_is_made() -> None:
     assert run.held == NOTHING
 
 
-async def test_one_port_for_one_model() -> None:
-    """The same object, or the same name, is bound and gated once; a model is never asked under another's name."""
+async def test_one_model_has_one_port() -> None:
+    """The same object gets the same port, and another model gets another; an unknown name is refused."""
     gateway = Gateway(FakeClock())
     first, second = ScriptedModel(["a"]), ScriptedModel(["b"])
 
@@ -108,8 +108,8 @@ async def test_one_port_for_one_model() -> None:
         gateway.port("nowhere:nothing")
 
 
-async def test_a_user_s_model_object_is_not_changed() -> None:
-    """Retries are ours, so the client's own are off: in a copy, never in the object that was handed over."""
+async def test_a_users_model_object_is_not_changed() -> None:
+    """The client's own retries are switched off in a copy, and ours take their place."""
     async with provider([Fail(500), Fail(500), Fail(500), "ok"]) as server:
         model = server.openai(max_retries=2)
         before = model.model_dump()
@@ -125,10 +125,10 @@ async def test_a_user_s_model_object_is_not_changed() -> None:
 
 
 async def test_retries_that_cannot_be_switched_off_are_charged() -> None:
-    """A model that may ask four times for one call is charged four calls, or it would go through a limit of three."""
+    """A model that may ask four times for one call is charged four calls."""
 
     class Stubborn(BaseChatModel):
-        """Retries by itself, in a way that nobody sees."""
+        """A model that retries by itself, invisibly."""
 
         max_retries: int = 3
 
@@ -148,8 +148,8 @@ async def test_retries_that_cannot_be_switched_off_are_charged() -> None:
     assert run.held == NOTHING
 
 
-async def test_nothing_is_held_while_waiting_to_ask_again() -> None:
-    """A wait between attempts holds no reservation: others may use the budget meanwhile."""
+async def test_nothing_is_reserved_while_waiting_to_retry() -> None:
+    """Other runs may use the budget during the wait."""
     clock = FakeClock()
     run = Asking(Limits(model_calls=10, tokens=90_000), clock=clock)
     asking = asyncio.create_task(run.ask(ScriptedModel([Fail(429, retry_after_s=5), "ok"])))
@@ -164,8 +164,8 @@ async def test_nothing_is_held_while_waiting_to_ask_again() -> None:
     assert retried.wait_s >= 5
 
 
-async def test_who_is_refused_for_asking_too_much_closes_the_gate_for_all() -> None:
-    """A 429 holds back every other run that asks the same model, until the provider's time is over."""
+async def test_a_rate_limit_closes_the_gate_for_all_runs() -> None:
+    """A 429 holds back each run that asks the same model until the provider's time is over."""
     clock = FakeClock()
     run = Asking(clock=clock)
     model = ScriptedModel([Fail(429, retry_after_s=5), "first", "second"])
@@ -185,7 +185,7 @@ async def test_who_is_refused_for_asking_too_much_closes_the_gate_for_all() -> N
 
 @pytest.mark.parametrize("left_after", range(4))
 async def test_leaving_in_mid_stream_ends_the_request(left_after: int) -> None:
-    """Whoever stops reading: the task that talks to the provider is gone, its call settled as reserved."""
+    """When the reader leaves, the provider's task has ended and the reservation is settled."""
     run = Asking(Limits(tokens=50_000))
     request = ModelRequest(messages=[HumanMessage("hello")], step=run.context.next_step())
     pieces = run.gateway.port(ScriptedModel([Say("a b c d e f", chunks=tuple("abcdef"))])).ask(run.context, request)
@@ -198,8 +198,8 @@ async def test_leaving_in_mid_stream_ends_the_request(left_after: int) -> None:
     assert run.held == NOTHING
 
 
-async def test_a_request_that_hangs_is_settled_as_reserved_when_it_is_cancelled() -> None:
-    """It may have cost all that it could: marked as an estimate."""
+async def test_a_cancelled_request_is_settled_as_reserved() -> None:
+    """The request may have cost all that it could: the usage is marked as an estimate."""
     run = Asking(Limits(tokens=50_000))
     asking = asyncio.create_task(run.ask(ScriptedModel([Hang(3, "never")])))
     await eventually(lambda: run.budget.reserved("tokens"))
@@ -212,8 +212,8 @@ async def test_a_request_that_hangs_is_settled_as_reserved_when_it_is_cancelled(
     assert run.context.usage.estimated
 
 
-async def test_what_streamed_before_a_cut_is_discarded() -> None:
-    """Deltas of an attempt that broke are void, and said to be, before the next attempt's."""
+async def test_deltas_of_a_broken_attempt_are_discarded() -> None:
+    """MessageDiscarded comes before the next attempt."""
     run = Asking()
 
     pieces = await run.ask(ScriptedModel([Cut(4, "half a word"), "whole"]))
@@ -224,8 +224,8 @@ async def test_what_streamed_before_a_cut_is_discarded() -> None:
     assert pieces[-1].text == "whole"
 
 
-async def test_the_reply_s_length_is_bounded_by_request_model_and_budget() -> None:
-    """The least of what is asked, what the model allows, and what is left; a stated figure where nobody says."""
+async def test_the_replys_length_is_bounded_by_request_model_and_budget() -> None:
+    """The lowest bound counts; without one, a default holds."""
     free, tight = Asking(), Asking(Limits(tokens=1_000))
     model = ScriptedModel(["a", "b", "c", "d", "e"])
 
@@ -247,8 +247,8 @@ async def test_the_reply_s_length_is_bounded_by_request_model_and_budget() -> No
     [(Price(1_000, 5_000), None), (Price(1_000, 5_000), 3_000), (Price(1_000, 0), None)],
     ids=["money", "tokens are less", "replies are free"],
 )
-async def test_a_reply_is_no_longer_than_the_money_that_is_left(price: Price, tokens: int | None) -> None:
-    """The longest that still fits is asked for; where tokens are fewer, or a reply is free, money bounds nothing."""
+async def test_a_replys_length_is_bounded_by_the_money_left(price: Price, tokens: int | None) -> None:
+    """The longest affordable reply is asked for, unless the tokens are fewer or a reply is free."""
     limits, model = Limits(usd=5.0, tokens=tokens), ScriptedModel(["short"])
     run = Asking(limits, prices={"scripted": price})
     usd, left = run.budget.remaining("usd"), run.budget.remaining("tokens")
@@ -266,7 +266,7 @@ async def test_a_reply_is_no_longer_than_the_money_that_is_left(price: Price, to
 
 
 async def test_tool_schemas_count_as_input() -> None:
-    """A request with many tools reserves more: their schemas are sent, too."""
+    """A request with tools reserves more, since their schemas are sent too."""
 
     @tool
     def search(words: str) -> str:
@@ -281,8 +281,8 @@ async def test_tool_schemas_count_as_input() -> None:
     assert reserved[1] > reserved[0] + 100
 
 
-async def test_usage_that_nobody_reports_counts_as_reserved() -> None:
-    """Stock models that report nothing are not free."""
+async def test_unreported_usage_counts_as_reserved() -> None:
+    """A model that reports nothing is not free."""
     run = Asking(Limits(tokens=50_000))
 
     await run.ask(GenericFakeChatModel(messages=iter([AIMessage("fine")])))
@@ -291,8 +291,8 @@ async def test_usage_that_nobody_reports_counts_as_reserved() -> None:
     assert run.context.usage.tokens == of_kind(run.events, ModelAsked)[0].reserved_tokens
 
 
-async def test_an_attempt_that_does_not_fit_is_not_made() -> None:
-    """Reserved before each attempt, not once per call: a failing provider cannot go through the limit."""
+async def test_an_attempt_beyond_the_budget_is_not_made() -> None:
+    """Each attempt reserves anew, so that a failing provider cannot exceed the limit."""
     run = Asking(Limits(model_calls=3), attempts=9)  # One of the three is kept for a last word.
     model = ScriptedModel([Fail(500)] * 9)
 

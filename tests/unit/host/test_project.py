@@ -1,4 +1,4 @@
-"""What a folder brings to a session."""
+"""Settings and definitions that a folder brings to a session."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def definition(project: Path, description: str) -> None:
     (project / ".ramet" / "agents" / "coder.md").write_text(CODER.format(description))
 
 
-def test_a_folder_gates_only_once_it_is_trusted(tmp_path: Path) -> None:
-    """Until then its hooks are off, and that is said."""
+def test_the_hooks_of_a_folder_need_trust(tmp_path: Path) -> None:
+    """Until then the hooks are off, and a note says so."""
     folder, mine = tmp_path / "project", tmp_path / "mine"
     folder.mkdir()
     settings(folder, json.dumps(GATE))
@@ -45,8 +45,8 @@ def test_a_folder_gates_only_once_it_is_trusted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "error"), [("{", Unreadable), ("[]", InvalidValue), ('{"hooks": []}', InvalidValue)])
-def test_a_gate_that_is_written_down_wrongly_is_no_open_gate(tmp_path: Path, text: str, error: type[Exception]) -> None:
-    """Trusted settings that cannot be understood are an error before anything starts."""
+def test_an_invalid_gate_is_an_error(tmp_path: Path, text: str, error: type[Exception]) -> None:
+    """Trusted settings that cannot be read raise an error before anything starts."""
     folder, mine = tmp_path / "project", tmp_path / "mine"
     folder.mkdir()
     settings(folder, text)
@@ -56,8 +56,8 @@ def test_a_gate_that_is_written_down_wrongly_is_no_open_gate(tmp_path: Path, tex
         Project.open(folder, user_dir=mine)
 
 
-async def test_definitions_change_for_a_session_only_when_it_is_told_to_reload(tmp_path: Path) -> None:
-    """A file that a run writes does not change what its own tree may spawn; its owner's word does (AC-S1-16)."""
+async def test_definitions_of_a_session_change_only_by_reload(tmp_path: Path) -> None:
+    """A file that a run writes does not change its own tree; `reload` of the owner does (AC-S1-16)."""
     definition(tmp_path, "Writes.")
     async with Session(ScriptedModel(["ok"]), cwd=tmp_path) as session:
 
@@ -73,8 +73,8 @@ async def test_definitions_change_for_a_session_only_when_it_is_told_to_reload(t
         assert "- coder: Writes better." in listing()
 
 
-async def test_a_definition_of_the_call_goes_before_the_project_s(tmp_path: Path) -> None:
-    """Managed, call, project, user, plugin, built in: the first wins (AC-S1-16)."""
+async def test_a_definition_of_the_call_goes_before_the_projects(tmp_path: Path) -> None:
+    """The order is managed, call, project, user, plugin, built in (AC-S1-16)."""
     definition(tmp_path, "From the project.")
     mine = Agent(name="coder", description="From the call.")
     async with Session(ScriptedModel(["ok"]), cwd=tmp_path, agents=[mine]) as session:

@@ -1,4 +1,4 @@
-"""host/trees/prompts.py: what an agent is told before its brief."""
+"""host/trees/prompts.py: What an agent reads before its task."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ramet.core.errors import InvalidValue
 from ramet.host.trees.prompts import Prompts
 
 
-def test_what_an_agent_may_use_is_listed_as_its_visibility_says() -> None:
-    """High with its docstring, medium with its signature, low by name, as is what is not loaded here."""
+def test_capabilities_are_listed_by_their_visibility() -> None:
+    """High shows the docstring and medium the signature; low and unloaded capabilities show the name."""
     agent = Agent(name="solver", primer="You solve.")
     agent.module(math, include=["sin"], visibility="high")
     agent.fn(json.dumps)
@@ -32,10 +32,10 @@ def test_what_an_agent_may_use_is_listed_as_its_visibility_says() -> None:
 
 
 @pytest.mark.parametrize(("memory", "kept_in"), [("project", "project"), ("local", "project"), ("user", "user")])
-def test_notes_are_kept_where_their_kind_says_or_nowhere(
+def test_notes_are_stored_by_their_scope(
     memory: Literal["user", "project", "local"], kept_in: str, tmp_path: pathlib.Path
 ) -> None:
-    """Those of a project below its folder, those of a user below theirs; without that one the other does not do."""
+    """Project notes need the project's folder, and user notes the user's; neither replaces the other."""
     agent, folders = Agent(name="scout", memory=memory), {"project": tmp_path / "p", "user": tmp_path / "u"}
     alone = {name: folder if name == kept_in else None for name, folder in folders.items()}
     lacking = {name: None if name == kept_in else folder for name, folder in folders.items()}
@@ -49,6 +49,6 @@ def test_notes_are_kept_where_their_kind_says_or_nowhere(
 
 
 def test_an_agent_without_notes_needs_no_folder() -> None:
-    """None, and no tool for them."""
+    """Such an agent gets no notes and no tool for them."""
     assert Prompts(None, None).memory(Agent(name="scout")) is None
     assert Prompts(None, None).tools(Agent(name="scout"), pathlib.Path()) == ()

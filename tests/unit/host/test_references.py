@@ -1,4 +1,4 @@
-"""host/serialize/references.py: a function is found again by what was written down of it, or an error says why."""
+"""host/serialize/references.py: A function is found again by its reference, or an error gives the reason."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if __name__ == "__main__":
 
 
 def run(*argv: str | pathlib.Path, cwd: pathlib.Path, text: str | None = None) -> list[str]:
-    """What a Python program prints, line by line."""
+    """Return the output lines of a Python program."""
     path = os.pathsep.join([str(pathlib.Path.cwd() / "src"), str(cwd)])
     done = subprocess.run(
         [sys.executable, *argv],
@@ -51,8 +51,8 @@ def run(*argv: str | pathlib.Path, cwd: pathlib.Path, text: str | None = None) -
 
 
 @pytest.mark.parametrize("function", [scheduled.note, scheduled.Desk.rest, os.path.join, len])
-def test_what_is_found_by_its_name_comes_back(function: Callable[..., Any]) -> None:
-    """Functions of modules, also those written inside a class, and built in ones."""
+def test_a_named_function_is_found_again(function: Callable[..., Any]) -> None:
+    """Functions of modules and classes, and built-in functions, work."""
     reference = reference_of(function)
 
     assert is_reference(reference)
@@ -60,7 +60,7 @@ def test_what_is_found_by_its_name_comes_back(function: Callable[..., Any]) -> N
 
 
 def test_a_module_that_is_not_loaded_is_imported(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That is what happens after a restart."""
+    """This happens after a restart."""
     (tmp_path / "referred_to.py").write_text("def work(): return 5\n")
     monkeypatch.syspath_prepend(tmp_path)
 
@@ -69,7 +69,7 @@ def test_a_module_that_is_not_loaded_is_imported(tmp_path: pathlib.Path, monkeyp
 
 
 def test_a_function_of_a_script_is_found_in_its_file(tmp_path: pathlib.Path) -> None:
-    """In another process, where `__main__` is something else; what the script does as a program is not done again."""
+    """Another process finds the function, and the script's main part does not run again."""
     script = tmp_path / "a script.py"
     script.write_text(SCRIPT)
     references = run(script, cwd=tmp_path)
@@ -84,8 +84,8 @@ def test_a_function_of_a_script_is_found_in_its_file(tmp_path: pathlib.Path) -> 
     del sys.modules[work.__module__]
 
 
-def test_a_script_in_a_folder_below_a_link_is_one_script(tmp_path: pathlib.Path) -> None:
-    """However it was called."""
+def test_a_script_behind_a_link_has_one_reference(tmp_path: pathlib.Path) -> None:
+    """The path of the call does not matter."""
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     (tmp_path / "real" / "script.py").write_text(SCRIPT)
@@ -93,7 +93,7 @@ def test_a_script_in_a_folder_below_a_link_is_one_script(tmp_path: pathlib.Path)
     assert run("link/script.py", cwd=tmp_path) == run("real/script.py", cwd=tmp_path)
 
 
-def test_a_program_that_is_a_module_is_referred_to_as_one(tmp_path: pathlib.Path) -> None:
+def test_a_module_that_runs_as_a_program_has_an_importable_reference(tmp_path: pathlib.Path) -> None:
     """`python -m package.program` has a name that can be imported."""
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "program.py").write_text(SCRIPT)
@@ -101,8 +101,8 @@ def test_a_program_that_is_a_module_is_referred_to_as_one(tmp_path: pathlib.Path
     assert run("-m", "package.program", cwd=tmp_path) == ["package.program:work", "package.program:Desk.rest"]
 
 
-def test_what_is_typed_at_a_prompt_is_found_while_its_process_lives(tmp_path: pathlib.Path) -> None:
-    """And nowhere else: a function of the same name in another process is another function."""
+def test_a_function_typed_at_a_prompt_is_found_only_in_its_process(tmp_path: pathlib.Path) -> None:
+    """A function of that name in another process is another function."""
     (reference, _) = run("-", cwd=tmp_path, text=SCRIPT)
 
     assert reference.startswith("prompt-")
@@ -110,8 +110,8 @@ def test_what_is_typed_at_a_prompt_is_found_while_its_process_lives(tmp_path: pa
         resolve(reference)
 
 
-def decorated(function: Callable[[], None]) -> Callable[[], None]:
-    """A decorator that pretends to be what it wraps."""
+def wrap(function: Callable[[], None]) -> Callable[[], None]:
+    """A decorator that copies the name of the wrapped function."""
 
     @functools.wraps(function)
     def wrapper() -> None:
@@ -124,9 +124,9 @@ def plain() -> None:
     """A function at the top level."""
 
 
-@decorated
+@wrap
 def wrapped() -> None:
-    """One that is found as what it became."""
+    """A function that is found as its wrapper."""
 
 
 class Callable_:
@@ -137,14 +137,14 @@ class Callable_:
 
     @classmethod
     def make(cls) -> None:
-        """Bound to its class, a new object each time."""
+        """A method bound to its class, a new object each time."""
 
 
-def test_a_decorated_function_is_what_its_name_stands_for() -> None:
-    """The wrapper at the top level is found; one around a function that has its name is not."""
+def test_a_decorated_function_is_found_by_its_name() -> None:
+    """A wrapper whose name stands for another function is refused."""
     assert resolve(reference_of(wrapped)) is wrapped
     with pytest.raises(InvalidValue, match="something else"):
-        reference_of(decorated(plain))
+        reference_of(wrap(plain))
 
 
 @pytest.mark.parametrize(
@@ -160,8 +160,8 @@ def test_a_decorated_function_is_what_its_name_stands_for() -> None:
         (5, "no name of its own"),
     ],
 )
-def test_what_is_found_nowhere_is_refused(function: Any, why: str) -> None:
-    """At once, and not when its time has come; the refusal says what would do."""
+def test_a_function_that_cannot_be_found_again_is_refused(function: Any, why: str) -> None:
+    """The error comes at once and says what would be accepted."""
     with pytest.raises(InvalidValue, match=why) as refusal:
         reference_of(function, field="agent")
 
@@ -173,8 +173,8 @@ def test_what_is_found_nowhere_is_refused(function: Any, why: str) -> None:
     "reference",
     ["", "module", ":function", "module:", "module:a b", "module:1", "module:f()", "module:<lambda>", None, 5],
 )
-def test_what_is_no_reference_is_refused(reference: Any) -> None:
-    """Nothing is imported on its word."""
+def test_an_invalid_reference_is_refused(reference: Any) -> None:
+    """Nothing is imported."""
     with pytest.raises(InvalidValue, match="reference"):
         resolve(reference)
 
@@ -182,8 +182,8 @@ def test_what_is_no_reference_is_refused(reference: Any) -> None:
 @pytest.mark.parametrize(
     "text", ["raise SystemError('no')", "raise SystemExit", "def (", "import no_such_module", "work = 5", ""]
 )
-def test_what_is_not_there_any_more_is_missing(tmp_path: pathlib.Path, text: str) -> None:
-    """A file that cannot be run, a name that is gone, one that is no function: one error, and its cause."""
+def test_a_function_that_no_longer_exists_is_missing(tmp_path: pathlib.Path, text: str) -> None:
+    """A broken file, a missing name and a value that is not a function raise one error with its cause."""
     script = tmp_path / "script.py"
     script.write_text(text)
     before = set(sys.modules)

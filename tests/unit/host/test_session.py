@@ -1,4 +1,4 @@
-"""A session's own: what it is made of, what it tells of itself, and how it ends."""
+"""Sessions: their parts, what they show, and their ends."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def note(text: str) -> str:
 # --- what it is made of
 
 
-def test_the_public_face_is_small_and_lazy() -> None:
-    """The names that users need come from `ramet` itself."""
+def test_the_public_names_are_imported_from_ramet() -> None:
+    """An unknown name raises AttributeError."""
     assert ramet.Session is Session
     assert ramet.AgentRuntime is AgentRuntime
     assert ramet.AGENT_REGISTRY is AGENT_REGISTRY
@@ -44,8 +44,8 @@ def test_the_public_face_is_small_and_lazy() -> None:
         ramet.nonsense  # noqa: B018 - looking is the act
 
 
-async def test_the_agent_sees_its_tools_and_those_that_lead_others() -> None:
-    """`spawn=False` leaves the latter out; a depth of 0 the one that gives birth."""
+async def test_the_agent_sees_its_tools_and_the_tools_for_agents() -> None:
+    """`spawn=False` leaves out the tools for agents; a depth of 0 leaves out the Agent tool."""
     models = [ScriptedModel(["ok"]) for _ in range(3)]
     for model, options in zip(models, [{}, {"spawn": False}, {"spawn_limits": SpawnLimits(depth=0)}], strict=True):
         async with Session(model, [note], **options) as session:  # type: ignore[arg-type]  # options of several types
@@ -58,7 +58,7 @@ async def test_the_agent_sees_its_tools_and_those_that_lead_others() -> None:
 
 
 async def test_any_definition_may_be_the_main_agent() -> None:
-    """By name, as an object or as a dict: its instructions, its tools, its model, its turns."""
+    """The definition is given by name, as an object or as a dict, with its instructions, tools and model."""
     model = ScriptedModel(["ok"] * 3)
     scout = Agent(name="scout", description="Looks.", instructions="You are a scout.", model=model, tools=["note"])
     for agent in ("scout", scout, {"name": "scout", "system_prompt": "You are a scout.", "tools": ["note"]}):
@@ -72,8 +72,8 @@ async def test_any_definition_may_be_the_main_agent() -> None:
     assert {request.tools for request in model.requests} == {("note",)}
 
 
-async def test_a_system_prompt_stands_first_and_stays() -> None:
-    """The same words in every request, so that a provider can cache them; behind those of a definition."""
+async def test_a_system_prompt_comes_first_in_every_request() -> None:
+    """Equal words let a provider cache them; a definition's instructions come before."""
     model = ScriptedModel([Call("note", {"text": "x"}), "ok", "ok"])
     scout = Agent(name="scout", instructions="You are a scout.")
     async with Session(model, [note], agent=scout, system_prompt="Be brief.") as session:
@@ -83,8 +83,8 @@ async def test_a_system_prompt_stands_first_and_stays() -> None:
     assert {str(request.messages[0].text) for request in model.requests} == {"You are a scout.\n\nBe brief."}
 
 
-async def test_a_session_id_is_on_every_birth() -> None:
-    """It scopes state and memory; children have their root's."""
+async def test_a_session_id_is_on_every_spawn() -> None:
+    """The id scopes state and memory; children have their root's."""
     model = ScriptedModel({"toil": ["done"], "": [fresh("toil"), "ok"]})
     async with Session(model, session_id="s-17") as session:
         await session.ask("Go.")
@@ -94,7 +94,7 @@ async def test_a_session_id_is_on_every_birth() -> None:
 
 
 async def test_without_a_folder_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In memory, and it says so: no transcripts, not durable, no file anywhere."""
+    """The session is in memory: no transcripts, not durable, and no file."""
     monkeypatch.chdir(tmp_path)
     async with Session(ScriptedModel(["ok"])) as session:
         await session.ask("Go.")
@@ -108,7 +108,7 @@ def files_in(folder: Path) -> list[Path]:
 
 
 async def test_with_a_folder_transcripts_are_kept_there(tmp_path: Path) -> None:
-    """In `.ramet/transcripts`, each session's in a folder of its own."""
+    """Each session has a folder of its own in `.ramet/transcripts`."""
     folders = []
     for _ in range(2):
         async with Session(ScriptedModel(["ok"]), cwd=tmp_path) as session:
@@ -126,7 +126,7 @@ async def test_with_a_folder_transcripts_are_kept_there(tmp_path: Path) -> None:
 
 
 async def test_submitting_is_an_async_iteration() -> None:
-    """`async for event in session.submit_message(…)`: chunks and events, the last of them the turn's end."""
+    """`async for event in session.submit_message(…)` yields chunks and events up to the turn's end."""
     async with Session(ScriptedModel(["one two"])) as session:
         stream = session.submit_message("Go.")
         assert inspect.isasyncgen(stream)
@@ -141,15 +141,15 @@ async def test_submitting_is_an_async_iteration() -> None:
 
 
 async def test_a_model_that_does_not_stream_is_read_the_same_way() -> None:
-    """Its whole text comes as one chunk, so that whoever prints chunks prints the answer."""
+    """The whole text comes as one chunk, so that a program that prints chunks prints the answer."""
     async with Session(ScriptedModel(["one two"], streaming=False)) as session:
         texts = [item.text async for item in session.submit_message("Go.") if isinstance(item, AIMessageChunk)]
 
     assert "".join(texts) == "one two"
 
 
-async def test_what_one_holds_of_the_conversation_is_a_copy() -> None:
-    """Changing the list that `messages` gives changes no history."""
+async def test_session_messages_is_a_copy() -> None:
+    """Changing the list changes no history."""
     async with Session(ScriptedModel(["ok", "ok"])) as session:
         await session.ask("Go.")
 
@@ -158,8 +158,8 @@ async def test_what_one_holds_of_the_conversation_is_a_copy() -> None:
         assert len(session.messages) == 2
 
 
-async def test_usage_is_that_of_the_whole_tree() -> None:
-    """All turns, all children."""
+async def test_usage_covers_the_whole_tree() -> None:
+    """All turns and all children count."""
     model = ScriptedModel({"toil": ["done"], "": [fresh("toil"), "ok", "ok"]})
     async with Session(model) as session:
         await session.ask("Go.")
@@ -168,8 +168,8 @@ async def test_usage_is_that_of_the_whole_tree() -> None:
         assert (session.usage.model_calls, session.usage.agents, session.usage.tool_calls) == (4, 1, 1)
 
 
-async def test_many_turns_one_after_the_other() -> None:
-    """Memory across turns, results of each, numbers that go on."""
+async def test_turns_follow_each_other_with_memory() -> None:
+    """Each turn has its result, and the numbers continue."""
     async with Session(ScriptedModel([f"answer {number}" for number in range(20)])) as session:
         values = [(await session.ask(f"question {number}")).value for number in range(20)]
 
@@ -192,8 +192,8 @@ async def test_a_prompt_that_nobody_iterates_does_nothing() -> None:
 # --- looking
 
 
-async def test_runs_are_listed_by_path_with_what_they_are() -> None:
-    """Path, agent, state, depth, living children, usage of the subtree; no secrets."""
+async def test_runs_are_listed_by_path_with_their_facts() -> None:
+    """The list has path, agent, state, depth, living children and usage of the subtree."""
     gate = Gate()
     model = ScriptedModel(
         {"toil": [Call("gate"), "done"], "": [background("toil", "w", description="digs"), "ok", "ok"]}
@@ -212,8 +212,8 @@ async def test_runs_are_listed_by_path_with_what_they_are() -> None:
         await eventually(lambda: session.runs()[0].state == "idle")
 
 
-async def test_who_is_not_there_is_not_found() -> None:
-    """Unknown, with the names that exist."""
+async def test_an_unknown_run_is_not_found() -> None:
+    """Unknown lists the names that exist."""
     async with Session(ScriptedModel(["ok"])) as session:
         with pytest.raises(Unknown, match="known: main"):
             session.handle("nobody")
@@ -223,7 +223,7 @@ async def test_who_is_not_there_is_not_found() -> None:
 
 
 async def test_closing_is_idempotent_and_final() -> None:
-    """A closed session takes nothing: no prompt, no birth; closing again does nothing."""
+    """A closed session accepts neither a prompt nor a spawn; a second close has no effect."""
     session = Session(ScriptedModel(["ok"]))
     await session.close()
     await session.close()
@@ -234,8 +234,8 @@ async def test_closing_is_idempotent_and_final() -> None:
         await session.spawn(SpawnRequest(prompt="x"))
 
 
-async def test_sessions_of_one_runtime_do_not_meet() -> None:
-    """Each has its own tree, names, budget and record; the runtime knows both, and ends both."""
+async def test_sessions_of_one_runtime_are_separate() -> None:
+    """Each has its own tree, names, budget and record; the runtime lists and ends both."""
     async with AgentRuntime() as runtime:
         model = ScriptedModel({"toil": ["done"], "": [fresh("toil", "worker"), "ok"]})
         first, second = (Session(model, runtime=runtime) for _ in range(2))
@@ -251,8 +251,8 @@ async def test_sessions_of_one_runtime_do_not_meet() -> None:
     assert runtime.get_status() == {"state": "stopped", "sessions": {}}
 
 
-async def test_stopping_a_runtime_ends_all_that_works() -> None:
-    """Every tree, whoever started it, is gone when `stop` returns; starting and stopping are idempotent."""
+async def test_stopping_a_runtime_ends_all_trees() -> None:
+    """Each tree has ended when `stop` returns; starting and stopping twice has no effect."""
     runtime = AgentRuntime(grace_s=1)
     await runtime.start()
     await runtime.start()
@@ -269,7 +269,7 @@ async def test_stopping_a_runtime_ends_all_that_works() -> None:
 
 
 async def test_a_tree_of_code_closes_when_its_last_run_has_ended() -> None:
-    """Its root may be outlived by a detached child: until that is over the tree is there, and then no more."""
+    """A detached child may outlive the root: the tree stays until the child ends."""
     gate = asyncio.Event()
 
     async def loner() -> str:
@@ -293,16 +293,16 @@ async def test_a_tree_of_code_closes_when_its_last_run_has_ended() -> None:
         assert (await runtime.get(handle.id).result()).value == child.id  # It can still be asked for.
 
 
-async def test_the_registry_shows_what_lives_in_this_process() -> None:
-    """Runs of every runtime here, by id; nothing of what was closed."""
+async def test_the_registry_shows_live_runs_of_this_process() -> None:
+    """Runs of every runtime are listed by id; a closed session is not."""
     async with Session(ScriptedModel(["ok"])) as session:
         assert AGENT_REGISTRY[session.id].path == "main"
         assert session.id in list(AGENT_REGISTRY)
     assert session.id not in AGENT_REGISTRY
 
 
-async def test_a_root_that_is_a_function_talks_to_nobody() -> None:
-    """A session's root may be a plain function; a session without a model or function cannot be."""
+async def test_the_main_agent_may_be_a_function() -> None:
+    """A session without a model or a function is refused."""
 
     async def greet(text: str) -> str:
         return f"you said {text}"

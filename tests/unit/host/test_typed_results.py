@@ -1,4 +1,4 @@
-"""A type checker knows what an agent with an `output` leaves. `assert_type` does nothing here: mypy reads this file."""
+"""Static types of results of an agent with an `output`. `assert_type` does nothing here: mypy reads this file."""
 
 from __future__ import annotations
 
