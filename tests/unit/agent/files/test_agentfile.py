@@ -1,4 +1,4 @@
-"""One agent's file: every key honoured, refused, or named in a note."""
+"""Agent files: each key is honoured, refused, or named in a note."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def refusal(more: str, scope: Scope = "user") -> InvalidValue:
     return caught.value
 
 
-def test_a_whole_file_as_claude_users_write_it() -> None:
-    """The names of `.claude/agents` mean what they mean there."""
+def test_a_whole_file_of_claudes_format_is_read() -> None:
+    """The names of `.claude/agents` keep their meaning."""
     file = parse(
         "tools: Read, Grep, Agent(explore, plan), Bash\ndisallowedTools: Write\nmodel: sonnet\nmaxTurns: 7\n"
         "skills: pdf, xls\nmemory: project\nbackground: true\nisolation: worktree\ninitialPrompt: Begin.\n"
@@ -55,8 +55,8 @@ def test_a_whole_file_as_claude_users_write_it() -> None:
     )
 
 
-def test_our_own_spellings_and_keys() -> None:
-    """snake_case beside camelCase, limits, and the schema of the answer."""
+def test_ramets_own_spellings_and_keys_are_read() -> None:
+    """snake_case is accepted beside camelCase, and so are limits and the schema of the answer."""
     agent = parse(
         "max_turns: 3\ndisallowed_tools: [Bash]\ninitial_prompt: Go.\nlimits: {tokens: 1000, usd: 0.5, seconds: 30}\n"
         "output: {type: object, properties: {n: {type: integer}}}\n"
@@ -78,16 +78,16 @@ def test_our_own_spellings_and_keys() -> None:
         ("tools: '*'\n", ("*",)),
     ],
 )
-def test_tools_absent_inherit_and_empty_is_none(written: str, meant: Any) -> None:
-    """Absent and empty are different words."""
+def test_absent_tools_are_inherited_and_empty_tools_are_none(written: str, meant: Any) -> None:
+    """An absent key and an empty list differ."""
     assert parse(written).agent.tools == meant
 
 
 @pytest.mark.parametrize(
     ("written", "meant"), [("inherit", None), ("opus", "opus"), ("anthropic:m-1", "anthropic:m-1")]
 )
-def test_models(written: str, meant: str | None) -> None:
-    """`inherit` is the parent's; aliases and ids are for whoever resolves models."""
+def test_a_model_is_kept_as_its_alias_or_id(written: str, meant: str | None) -> None:
+    """`inherit` means the parent's model; the resolver of models reads aliases and ids."""
     assert parse(f"model: {written}\n").agent.model == meant
 
 
@@ -132,8 +132,8 @@ def test_models(written: str, meant: str | None) -> None:
         ("skills: {a: b}\n", "skills", "list of names"),
     ],
 )
-def test_what_cannot_be_taken_names_file_key_and_what_could(written: str, key: str, accepted: str) -> None:
-    """The whole file is refused: half a definition might be one with more rights."""
+def test_an_invalid_key_is_refused_with_file_and_accepted_values(written: str, key: str, accepted: str) -> None:
+    """The whole file is refused, since half a definition might have more rights."""
     error = refusal(written)
 
     assert error.field == f"{SOURCE}: {key}"
@@ -144,14 +144,14 @@ def test_what_cannot_be_taken_names_file_key_and_what_could(written: str, key: s
     "header", ["name: x\n", "description: d\n", "name:\ndescription: d\n", "name: x\ndescription: ''\n"]
 )
 def test_name_and_description_are_required(header: str) -> None:
-    """Without them nobody could choose the agent."""
+    """A model chooses an agent by them."""
     with pytest.raises(InvalidValue, match="every agent file must have it"):
         parse_agent(f"---\n{header}---\n", source=SOURCE, scope="user")
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "-x", "x y", "1" * 65, "~", "5"])
 def test_hostile_names_are_refused(name: str) -> None:
-    """A name is a name or nothing; a number must be quoted to be one."""
+    """A name must be text; a number must be quoted."""
     with pytest.raises(InvalidValue) as caught:
         parse_agent(f"---\nname: {name}\ndescription: d\n---\n", source=SOURCE, scope="user")
 
@@ -170,8 +170,8 @@ def test_hostile_names_are_refused(name: str) -> None:
         ("disallowedTools: Bash(rm:*)\n", "disallowed_tools: Bash(rm:*)"),
     ],
 )
-def test_what_is_known_but_not_honoured_is_said(written: str, note: str) -> None:
-    """Never silently ignored."""
+def test_known_but_unsupported_keys_are_noted(written: str, note: str) -> None:
+    """No key is ignored silently."""
     (said,) = parse(written).notes
 
     assert said.startswith(note)
@@ -179,7 +179,7 @@ def test_what_is_known_but_not_honoured_is_said(written: str, note: str) -> None
 
 
 def test_plan_mode_is_read_only() -> None:
-    """The one permission mode that narrows is kept."""
+    """Plan mode narrows, so that it is supported."""
     assert parse("permissionMode: plan\n").agent.read_only
     assert not parse("permissionMode: default\n").agent.read_only
 
@@ -195,7 +195,7 @@ def test_plan_mode_is_read_only() -> None:
     ],
 )
 def test_hooks_of_a_project_are_off_until_it_is_trusted(scope: Scope, trusted: bool, on: bool) -> None:
-    """Opening a folder runs nothing; switched off is said."""
+    """Opening a folder runs nothing; a note says that the hooks are off."""
     file = parse(HOOKS, scope=scope, trusted=trusted)
 
     assert (file.agent.hooks is not None) == on
@@ -205,13 +205,13 @@ def test_hooks_of_a_project_are_off_until_it_is_trusted(scope: Scope, trusted: b
 @pytest.mark.parametrize(
     ("scope", "trusted"), [("project", True), ("user", False), ("managed", False)], ids=["trusted", "user", "managed"]
 )
-def test_a_file_of_the_user_or_of_a_trusted_folder_may_keep_notes_with_the_user(scope: Scope, trusted: bool) -> None:
-    """What a person wrote or has looked at reads and writes that person's notes."""
+def test_a_trusted_file_may_use_notes_of_the_user(scope: Scope, trusted: bool) -> None:
+    """Files of the user and of a trusted folder read and write the user's notes."""
     assert parse("memory: user\n", scope=scope, trusted=trusted).agent.memory == "user"
 
 
 @pytest.mark.parametrize("scope", ["project", "plugin"])
-def test_a_file_that_is_not_trusted_reaches_no_notes_of_the_user(scope: Scope) -> None:
+def test_an_untrusted_file_cannot_use_notes_of_the_user(scope: Scope) -> None:
     """The refusal names the key, the value and, for a folder, the command that allows it."""
     with pytest.raises(InvalidValue) as refusal:
         parse("memory: user\n", scope=scope)

@@ -1,4 +1,4 @@
-"""AC-S1-16: which definition wins, what is said of bad ones, and what a changed file changes."""
+"""AC-S1-16: The precedence of definitions, reports of bad ones, and the effect of changed files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def user_dir(home: Path) -> Path:
 def write(
     folder: Path, name: str = "x", *, description: str = "d", more: str = "", body: str = "", file: str = ""
 ) -> Path:
-    """Put an agent's file there, in place of whatever was."""
+    """Write an agent's file, in place of an older one."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / (file or f"{name}.md")
     path.write_text(f"---\nname: {name}\ndescription: {description}\n{more}---\n{body}\n")
@@ -39,7 +39,7 @@ def write(
 
 
 def test_without_any_file_the_builtin_agents_are_there(project: Path, user_dir: Path) -> None:
-    """Nothing is made on the disk by looking."""
+    """Loading writes nothing to the disk."""
     found = load_definitions(project, user_dir=user_dir)
 
     assert set(found) == BUILTIN
@@ -48,8 +48,10 @@ def test_without_any_file_the_builtin_agents_are_there(project: Path, user_dir: 
     assert list(project.iterdir()) == []
 
 
-def test_precedence_from_managed_down_to_builtin(project: Path, user_dir: Path, home: Path, tmp_path: Path) -> None:
-    """AC-S1-16: managed > call > project > user > plugin > builtin; whoever is taken away uncovers the next."""
+def test_definitions_have_an_order_from_managed_to_builtin(
+    project: Path, user_dir: Path, home: Path, tmp_path: Path
+) -> None:
+    """AC-S1-16: managed > call > project > user > plugin > builtin; removing a winner uncovers the next."""
     files = [
         write(tmp_path / "managed" / "agents", "explore", description="managed"),
         write(project / ".ramet" / "agents", "explore", description="project, ramet"),
@@ -81,8 +83,8 @@ def test_precedence_from_managed_down_to_builtin(project: Path, user_dir: Path, 
     assert without_call["explore"].scope == "builtin"
 
 
-def test_each_project_and_user_folder_in_its_turn(project: Path, user_dir: Path, home: Path, tmp_path: Path) -> None:
-    """AC-S1-16: without a managed or called one, the folders of a scope follow each other."""
+def test_folders_of_a_scope_have_an_order(project: Path, user_dir: Path, home: Path, tmp_path: Path) -> None:
+    """AC-S1-16: Without a managed or called definition, the folders follow each other."""
     folders = {
         "ramet": project / ".ramet" / "agents",
         "claude": project / ".claude" / "agents",
@@ -103,8 +105,8 @@ def test_each_project_and_user_folder_in_its_turn(project: Path, user_dir: Path,
     assert found["plan"].scope == "builtin"
 
 
-def test_two_of_one_name_in_one_folder_are_a_problem(project: Path, user_dir: Path) -> None:
-    """The first file by name wins, and it is said."""
+def test_two_definitions_of_one_name_in_a_folder_are_a_problem(project: Path, user_dir: Path) -> None:
+    """The first file by name wins, and the other is reported."""
     folder = project / ".claude" / "agents"
     write(folder, "x", description="first", file="a.md")
     write(folder, "x", description="second", file="b.md")
@@ -117,14 +119,14 @@ def test_two_of_one_name_in_one_folder_are_a_problem(project: Path, user_dir: Pa
     assert "a.md" in problem.sentence
 
 
-def test_two_of_one_name_in_a_call_are_refused(project: Path, user_dir: Path) -> None:
-    """Code is corrected by whoever writes it."""
+def test_two_definitions_of_one_name_in_a_call_are_refused(project: Path, user_dir: Path) -> None:
+    """The author of the code can correct it."""
     with pytest.raises(InvalidValue, match="one definition of each name"):
         load_definitions(project, user_dir=user_dir, call=[Agent(name="x"), Agent(name="x")])
 
 
 def test_a_bad_file_is_reported_and_skipped(project: Path, user_dir: Path) -> None:
-    """One sentence with the file, and everything else is there."""
+    """The report is one sentence with the file's path; other files load."""
     folder = project / ".claude" / "agents"
     write(folder, "good")
     bad = write(folder, "bad", more="toolz: Read\n")
@@ -145,8 +147,8 @@ def test_a_bad_file_is_reported_and_skipped(project: Path, user_dir: Path) -> No
     assert f"{bad}: {said['bad.md']}" in map(str, found.problems)
 
 
-def test_files_in_subfolders_count(project: Path, user_dir: Path) -> None:
-    """As Claude's users sort them; hidden folders and files do not count."""
+def test_files_in_subfolders_are_read(project: Path, user_dir: Path) -> None:
+    """Hidden folders and files are not, and neither are folders below the maximum depth."""
     folder = project / ".claude" / "agents"
     write(folder / "review" / "security", "deep")
     write(folder / ".trash", "gone")
@@ -160,8 +162,8 @@ def test_files_in_subfolders_count(project: Path, user_dir: Path) -> None:
     assert [problem.path for problem in found.problems] == [too_deep.parent]
 
 
-def test_a_flood_of_files_is_cut_and_said(project: Path, user_dir: Path) -> None:
-    """So many files are looked at and no more."""
+def test_the_number_of_files_in_a_folder_is_bounded(project: Path, user_dir: Path) -> None:
+    """The folder is reported."""
     folder = project / ".claude" / "agents"
     folder.mkdir(parents=True)
     for number in range(MAX_ENTRIES + 5):
@@ -172,10 +174,8 @@ def test_a_flood_of_files_is_cut_and_said(project: Path, user_dir: Path) -> None
     assert [problem.path for problem in found.problems] == [folder]
 
 
-def test_links_out_of_a_project_are_skipped_and_those_inside_are_not(
-    project: Path, user_dir: Path, tmp_path: Path
-) -> None:
-    """What a cloned folder points at outside of itself is none of its definitions; a user's own links may."""
+def test_links_out_of_a_project_are_skipped(project: Path, user_dir: Path, tmp_path: Path) -> None:
+    """Links inside the project and links of the user are followed."""
     outside = write(tmp_path / "elsewhere", "stolen")
     shared = write(project / "shared", "shared")
     folder = project / ".claude" / "agents"
@@ -196,7 +196,7 @@ def test_links_out_of_a_project_are_skipped_and_those_inside_are_not(
 
 
 def test_a_linked_agents_folder_is_skipped_if_it_leads_out(project: Path, user_dir: Path, tmp_path: Path) -> None:
-    """The same for the folder itself."""
+    """The folder of definitions is reported."""
     write(tmp_path / "elsewhere" / "agents", "stolen")
     (project / ".claude").symlink_to(tmp_path / "elsewhere")
 
@@ -206,8 +206,8 @@ def test_a_linked_agents_folder_is_skipped_if_it_leads_out(project: Path, user_d
     assert [problem.path for problem in found.problems] == [project / ".claude" / "agents"]
 
 
-def test_circles_of_links_end(project: Path, user_dir: Path) -> None:
-    """A cyclic definition on the disk: a folder in itself, a file that is its own target, two that are each other's."""
+def test_cyclic_links_end(project: Path, user_dir: Path) -> None:
+    """A folder in itself, a file that links to itself and two files that link to each other are reported."""
     folder = project / ".claude" / "agents"
     write(folder, "good")
     (folder / "again").symlink_to(folder, target_is_directory=True)
@@ -224,8 +224,8 @@ def test_circles_of_links_end(project: Path, user_dir: Path) -> None:
     assert names == {"again", "self.md", "a.md", "b.md", "agents"}
 
 
-def test_types_that_spawn_each_other_are_fine_and_unknown_ones_are_a_problem(project: Path, user_dir: Path) -> None:
-    """Depth bounds a circle of types; a type that does not exist is somebody's mistake."""
+def test_types_may_spawn_each_other_and_unknown_types_are_problems(project: Path, user_dir: Path) -> None:
+    """The depth limit bounds a cycle of types; an unknown type is a mistake."""
     folder = project / ".ramet" / "agents"
     write(folder, "ping", more="tools: Agent(pong, ping)\n")
     write(folder, "pong", more="tools: Task(ping), Agent(explorer)\n")
@@ -239,8 +239,8 @@ def test_types_that_spawn_each_other_are_fine_and_unknown_ones_are_a_problem(pro
     ]
 
 
-def test_refresh_sees_what_is_new_changed_and_gone(project: Path, user_dir: Path) -> None:
-    """AC-S1-16: hot reload; nothing changed is False."""
+def test_refresh_sees_new_changed_and_removed_files(project: Path, user_dir: Path) -> None:
+    """AC-S1-16: Definitions reload; without a change, `refresh` returns False."""
     folder = project / ".claude" / "agents"
     found = load_definitions(project, user_dir=user_dir)
     assert not found.refresh()
@@ -257,8 +257,8 @@ def test_refresh_sees_what_is_new_changed_and_gone(project: Path, user_dir: Path
     assert "x" not in found
 
 
-def test_an_old_file_is_not_read_again(project: Path, user_dir: Path) -> None:
-    """Refreshing costs a stat a file: with time, size and inode as they were, the content is not looked at."""
+def test_an_unchanged_file_is_not_read_again(project: Path, user_dir: Path) -> None:
+    """The file's time, size and inode decide, so that a refresh costs one stat per file."""
     path = write(project / ".claude" / "agents", "x", description="one")
     os.utime(path, ns=(10**18, 10**18))
     found = load_definitions(project, user_dir=user_dir)
@@ -272,7 +272,7 @@ def test_an_old_file_is_not_read_again(project: Path, user_dir: Path) -> None:
 
 
 def test_a_file_that_became_bad_keeps_its_last_good_version(project: Path, user_dir: Path) -> None:
-    """It stays usable and is reported, until it is good again or gone."""
+    """The definition stays usable and is reported until the file is good again or removed."""
     path = write(project / ".claude" / "agents", "x", description="good")
     found = load_definitions(project, user_dir=user_dir)
 
@@ -289,10 +289,8 @@ def test_a_file_that_became_bad_keeps_its_last_good_version(project: Path, user_
     assert (found["x"].description, found.problems) == ("better", ())
 
 
-def test_a_file_that_cannot_be_read_any_more_keeps_its_last_good_version(
-    project: Path, user_dir: Path, tmp_path: Path
-) -> None:
-    """Nor one that became a link out of the project, or a pipe."""
+def test_an_unreadable_file_keeps_its_last_good_version(project: Path, user_dir: Path, tmp_path: Path) -> None:
+    """A file that became a link out of the project, or a pipe, is reported."""
     path = write(project / ".claude" / "agents", "x", description="good")
     found = load_definitions(project, user_dir=user_dir)
 
@@ -306,8 +304,8 @@ def test_a_file_that_cannot_be_read_any_more_keeps_its_last_good_version(
     assert (found["x"].description, len(found.problems)) == ("good", 1)
 
 
-def test_a_folder_that_cannot_be_reached_any_more_keeps_what_it_held(project: Path, user_dir: Path) -> None:
-    """Unreadable is not gone: every file of it is reported, none is lost."""
+def test_an_unreadable_folder_keeps_its_definitions(project: Path, user_dir: Path) -> None:
+    """Every file of it is reported, and none is lost."""
     folder = project / ".claude" / "agents"
     write(folder, "x")
     found = load_definitions(project, user_dir=user_dir)
@@ -321,7 +319,7 @@ def test_a_folder_that_cannot_be_reached_any_more_keeps_what_it_held(project: Pa
 
 
 def test_a_snapshot_never_changes(project: Path, user_dir: Path) -> None:
-    """What a run writes is not hot-reloaded into its own tree: the tree holds the view of its birth."""
+    """A tree keeps the definitions of its spawn, whatever its runs write."""
     folder = project / ".claude" / "agents"
     write(folder, "x", description="one")
     found = load_definitions(project, user_dir=user_dir)
@@ -337,38 +335,38 @@ def test_a_snapshot_never_changes(project: Path, user_dir: Path) -> None:
         tree["x"] = found["x"]  # type: ignore[index]  # that it is refused is the point
 
 
-def hooked(found: Definitions) -> bool:
+def has_hooks(found: Definitions) -> bool:
     return found["x"].hooks is not None
 
 
-def test_hooks_follow_the_verdict_on_the_folder(project: Path, user_dir: Path) -> None:
-    """Off until trusted, on with the verdict, off again when it is withdrawn."""
+def test_hooks_are_on_only_while_the_folder_is_trusted(project: Path, user_dir: Path) -> None:
+    """They are off at first, on with trust, and off again without it."""
     write(project / ".claude" / "agents", "x", more=HOOKS)
     found = load_definitions(project, user_dir=user_dir)
-    seen = [hooked(found)]
+    seen = [has_hooks(found)]
     assert "ramet trust" in found.notes[0].sentence
 
     for trusted in (True, None, False):
         found.refresh(trusted=trusted)
-        seen.append(hooked(found))
+        seen.append(has_hooks(found))
 
     assert seen == [False, True, True, False]
 
 
-def test_a_file_that_changed_after_the_verdict_has_no_hooks(project: Path, user_dir: Path) -> None:
-    """Trust was in what stood there then; only a new verdict covers what stands there now."""
+def test_a_file_changed_after_trust_has_no_hooks(project: Path, user_dir: Path) -> None:
+    """Trust covers the content at that time; only new trust covers the new content."""
     path = write(project / ".claude" / "agents", "x", more=HOOKS)
     found = load_definitions(project, user_dir=user_dir, trusted=True)
-    assert hooked(found)
+    assert has_hooks(found)
 
     path.write_text(path.read_text().replace("stop.sh", "evil.sh"))
     found.refresh()
 
-    assert not hooked(found)
+    assert not has_hooks(found)
 
 
-def test_a_withdrawn_verdict_reaches_the_last_good_version(project: Path, user_dir: Path) -> None:
-    """A file that is bad now does not keep its hooks by that."""
+def test_withdrawn_trust_removes_hooks_of_the_last_good_version(project: Path, user_dir: Path) -> None:
+    """A file that is bad now does not keep its hooks."""
     path = write(project / ".claude" / "agents", "x", more=HOOKS)
     found = load_definitions(project, user_dir=user_dir, trusted=True)
 
@@ -376,20 +374,20 @@ def test_a_withdrawn_verdict_reaches_the_last_good_version(project: Path, user_d
     found.refresh(trusted=False)
 
     assert "x" in found
-    assert not hooked(found)
+    assert not has_hooks(found)
 
 
-def test_a_home_that_is_the_project_is_trusted_no_more_than_a_project(home: Path, user_dir: Path) -> None:
-    """`~/.claude/agents` is then both; it is read once, as the project's."""
+def test_a_home_folder_as_project_needs_trust_like_a_project(home: Path, user_dir: Path) -> None:
+    """`~/.claude/agents` is read once, as the project's."""
     write(home / ".claude" / "agents", "x", more=HOOKS)
 
     found = load_definitions(home, user_dir=user_dir, home=home)
 
-    assert (found["x"].scope, hooked(found), found.shadowed) == ("project", False, ())
+    assert (found["x"].scope, has_hooks(found), found.shadowed) == ("project", False, ())
 
 
-def test_notes_of_the_user_follow_the_verdict_on_the_folder(project: Path, user_dir: Path) -> None:
-    """Without trust the definition is skipped and reported; a withdrawn trust takes the notes away."""
+def test_notes_of_the_user_need_trust_in_the_folder(project: Path, user_dir: Path) -> None:
+    """Without trust, the definition is skipped and reported; withdrawn trust removes its notes."""
     write(project / ".claude" / "agents", "x", more="memory: user\n")
     found = load_definitions(project, user_dir=user_dir)
     assert "x" not in found

@@ -1,4 +1,4 @@
-"""Front matter: plain data, bounded, and nothing that could build, multiply or contain itself."""
+"""Front matter: plain, bounded data without aliases, tags or cycles."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def refused(text: str) -> str:
 
 
 def test_keys_and_body_are_split() -> None:
-    """What stands between the lines of --- is data, what follows is text; a --- in the text is text."""
+    """Data stands between the `---` lines, and text follows; a later `---` belongs to the text."""
     front = parse("---\nname: x\ntools: [a, b]\n---\n\nHello\n---\nworld\n", source="a.md")
 
     assert front.keys == {"name": "x", "tools": ["a", "b"]}
@@ -27,7 +27,7 @@ def test_keys_and_body_are_split() -> None:
 
 
 def test_an_empty_header_has_no_keys() -> None:
-    """Nothing written is nothing, not an error of its own: what is missing is said by whoever needs it."""
+    """Missing keys are reported by the reader of the definition."""
     assert parse("---\n---\ntext", source="a.md").keys == {}
 
 
@@ -58,51 +58,51 @@ def test_an_empty_header_has_no_keys() -> None:
     ],
 )
 def test_what_is_not_plain_data_is_refused(text: str, reason: str) -> None:
-    """Each with the file, the line where there is one, and why."""
+    """The error names the file, the line if known, and the reason."""
     assert reason in refused(text)
 
 
 def test_a_bomb_of_aliases_is_refused_before_it_is_built() -> None:
-    """The billion laughs end at the first anchor."""
+    """The expansion is refused at the first anchor."""
     laughs = "".join(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]\n" for n in range(1, 10))
 
     assert "line 2: anchors" in refused(f"---\nl0: &l0 [lol]\n{laughs}---\n")
 
 
 def test_a_definition_that_contains_itself_is_refused() -> None:
-    """A cycle in YAML needs an anchor, and there are none."""
+    """A cycle in YAML needs an anchor, and anchors are refused."""
     assert "anchors" in refused("---\nname: x\nhooks: &h\n  again: *h\n---\n")
 
 
-def test_bounds_hold_while_reading() -> None:
-    """Depth, number of values and size are refused, not exhausted: no RecursionError, no long wait."""
+def test_bounds_are_checked_while_reading() -> None:
+    """Depth, number of values and size have limits: no RecursionError and no long wait."""
     assert f"deeper than {MAX_DEPTH}" in refused("---\na: " + "[" * 30_000 + "\n---\n")
     assert f"more than {MAX_NODES}" in refused("---\na: [" + "1," * MAX_NODES + "]\n---\n")
     assert str(MAX_HEADER) in refused("---\na: " + "x" * MAX_HEADER + "\n---\n")
 
 
 def test_an_error_does_not_quote_the_file() -> None:
-    """A file may be somebody's secret under the name of a definition; a report of it is read by others."""
+    """The file may be a secret under the name of a definition, and others read the report."""
     assert "hunter2" not in refused("---\npassword: hunter2: {\n---\n")
     assert "hunter2" not in refused("hunter2\n")
 
 
 def test_prose_with_a_colon_is_read_as_written() -> None:
-    """Agent files in the wild have `description: Use this when: …` without quotes; a note says that it was so read."""
+    """Many agent files have `description: Use this when: …` without quotes; a note says how it was read."""
     front = parse("---\nname: x\ndescription: Use when: a \\n <example> # 1\n---\n", source="a.md")
 
     assert front.keys["description"] == "Use when: a \\n <example> # 1"
     assert [note.split(":")[0] for note in front.notes] == ["description"]
 
 
-def test_only_prose_is_read_with_good_will() -> None:
-    """A tool list that is no YAML is not repaired."""
+def test_only_prose_is_read_leniently() -> None:
+    """An invalid tool list is not repaired."""
     assert "line 3" in refused("---\ndescription: fine\ntools: Read: all\n---\n")
 
 
 @given(st.text(alphabet=st.sampled_from("ab:-[]{}&*!|>\"'#,? \n\t%@`<~.1")))
 def test_any_text_is_data_or_a_typed_error(header: str) -> None:
-    """Nothing else escapes, whatever is written."""
+    """No other error escapes."""
     try:
         front = parse(f"---\n{header}\n---\n", source="a.md")
     except InvalidValue:

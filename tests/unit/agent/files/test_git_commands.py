@@ -1,4 +1,4 @@
-"""Which commands of a git configuration a checkout would bring in a version of its own."""
+"""Commands of a git configuration that a checkout may provide."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def top(tmp_path: Path) -> Path:
         "sed 's/a/./tools\\/f.sh/e'",
     ],
 )
-def test_a_command_that_a_checkout_may_bring_is_one(top: Path, command: str) -> None:
-    """Whether the file is in the working tree or only in a commit."""
+def test_a_command_from_the_checkout_is_recognised(top: Path, command: str) -> None:
+    """The file may be in the working tree or only in a commit."""
     assert may_use_checkout_file(command, [top])
 
 
-def test_a_whole_path_through_a_link_of_the_checkout_is_one(top: Path) -> None:
+def test_a_path_through_a_link_of_the_checkout_is_recognised(top: Path) -> None:
     """The link may lead to the folder in which git runs."""
     (top / "here").symlink_to("/proc/self/cwd")
 
@@ -84,6 +84,6 @@ def test_a_whole_path_through_a_link_of_the_checkout_is_one(top: Path) -> None:
         "expand --tabs=4",
     ],
 )
-def test_a_command_of_the_machine_is_none(top: Path, command: str) -> None:
-    """Found by PATH or by its whole path, with words that name no file of the working tree."""
+def test_a_command_of_the_machine_is_not_from_the_checkout(top: Path, command: str) -> None:
+    """PATH or an absolute path gives the program, and no word names a file of the working tree."""
     assert not may_use_checkout_file(command, [top])

@@ -1,4 +1,4 @@
-"""Reading a git configuration: trust shows every entry that git reads, or refuses the file."""
+"""Git configurations: trust shows every entry that git reads, or refuses the file."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WILD = ('"', "\\x", "\\\r", "\\", "\n", "\r\n", '"\n', "#", "\u2028", "\x1c")
 
 
 def configuration(source: random.Random) -> bytes:
-    """Write a configuration as nobody would: each piece is legal somewhere, few where they stand."""
+    """Return a random configuration, whose pieces are legal in some places."""
     odd = source.choice([0.02, 0.1, 0.4])  # Most files of nothing but oddities are refused at their first line.
 
     def pick(usual: Sequence[str], rare: Sequence[str]) -> str:
@@ -56,7 +56,7 @@ def configuration(source: random.Random) -> bytes:
 
 
 def as_git_reads(file: Path) -> list[tuple[str, str | None]] | None:
-    """Every entry of a file, as git lists them; None for a file that git refuses."""
+    """Return every entry of a file as git lists them, or None if git refuses the file."""
     command = ["git", "config", "--file", str(file), "--no-includes", "--list", "-z"]
     done = subprocess.run(command, capture_output=True, check=False)
     if done.returncode:
@@ -66,7 +66,7 @@ def as_git_reads(file: Path) -> list[tuple[str, str | None]] | None:
 
 
 def as_trust_reads(folder: Path) -> list[tuple[str, str | None]] | None:
-    """Every entry of the configuration of a repository, as trust reads them; None for one that it refuses."""
+    """Return every entry of a repository's configuration as trust reads them, or None if trust refuses it."""
     try:
         found = list(git_programs(folder))
     except Unreadable:
@@ -76,7 +76,7 @@ def as_trust_reads(folder: Path) -> list[tuple[str, str | None]] | None:
 
 
 def blank(entries: list[tuple[str, str | None]]) -> list[tuple[str, str | None]]:
-    """Entries with spaces for blanks in values: git before 2.45 replaces blanks by spaces."""
+    """Return the entries with spaces for blanks in values: git before 2.45 replaces blanks."""
     table = str.maketrans("\t\r", "  ")
     return [(key, None if value is None else value.translate(table)) for key, value in entries]
 
@@ -123,7 +123,7 @@ def test_trust_reads_each_entry_that_git_reads(repo: Path, seed: int) -> None:
         b"[alias]\rb = c\n",
     ],
 )  # fmt: skip
-def test_an_odd_blank_is_read_as_git_reads_it(repo: Path, hidden: bytes) -> None:
+def test_unusual_blanks_are_read_as_git_reads_them(repo: Path, hidden: bytes) -> None:
     """Git knows four blanks; a carriage return alone ends no line."""
     (repo / ".git" / "config").write_bytes(b"[alias]\nfirst = 1\n" if b"\xef" not in hidden else b"")
     with (repo / ".git" / "config").open("ab") as file:
@@ -146,8 +146,8 @@ def test_a_configuration_with_a_zero_byte_is_refused(repo: Path) -> None:
         find_runnables(repo)
 
 
-def test_an_include_with_a_tilde_inside_is_no_folder_of_a_user(repo: Path, home: Path) -> None:
-    """Git expands a tilde at the beginning only: `./~/x` lies beside the configuration."""
+def test_a_tilde_inside_an_include_is_not_a_home_folder(repo: Path, home: Path) -> None:
+    """Git expands a tilde only at the beginning: `./~/x` is relative to the configuration."""
     (home / "x").write_text("[user]\nname = a\n")
     (repo / ".git" / "~").mkdir()
     (repo / ".git" / "~" / "x").write_text('[filter "x"]\nclean = ./hidden.sh\n')
@@ -156,8 +156,8 @@ def test_an_include_with_a_tilde_inside_is_no_folder_of_a_user(repo: Path, home:
     assert "hidden.sh" in "\n".join(map(str, find_runnables(repo)))
 
 
-def test_an_attribute_behind_an_odd_blank_is_shown(repo: Path) -> None:
-    """A line is a comment only if git takes it for one."""
+def test_an_attribute_after_an_unusual_blank_is_shown(repo: Path) -> None:
+    """Git decides which lines are comments."""
     (repo / ".git" / "info").mkdir()
     (repo / ".git" / "info" / "attributes").write_bytes("\xa0#hidden filter=x\n# comment\rfilter=y\n".encode())
     (repo / ".git" / "config").write_text("")
@@ -166,7 +166,7 @@ def test_an_attribute_behind_an_odd_blank_is_shown(repo: Path) -> None:
 
 
 def test_the_common_folder_is_the_one_that_git_uses(tmp_path: Path, repo: Path) -> None:
-    """Git leaves off every line end of `commondir`, a carriage return as well."""
+    """Git removes every line end of `commondir`, a carriage return included."""
     (repo / ".git" / "config").write_text('[filter "x"]\nclean = ./hidden.sh\n')
     other = tmp_path / "repo" / ".git\r"
     shutil.copytree(repo / ".git", other)
@@ -195,14 +195,14 @@ def test_the_common_folder_is_the_one_that_git_uses(tmp_path: Path, repo: Path) 
     ],
 )
 def test_an_address_or_option_that_names_a_program_is_shown(repo: Path, key: str, value: str) -> None:
-    """A transport helper (`ext::`) is a program, and so is the hook of a collection of objects."""
+    """A transport helper (`ext::`) is a program, and so is the hook of garbage collection."""
     subprocess.run(["git", "config", "--file", str(repo / ".git" / "config"), key, value], check=True)
 
     assert value in "\n".join(map(str, find_runnables(repo)))
 
 
 def test_an_address_without_a_program_is_not_shown(repo: Path) -> None:
-    """A remote may change without a question."""
+    """A remote may change without a new question."""
     for key, value in {"remote.origin.url": "https://example.org/a.git", "branch.main.remote": "origin"}.items():
         subprocess.run(["git", "config", "--file", str(repo / ".git" / "config"), key, value], check=True)
 

@@ -1,4 +1,4 @@
-"""AGENTS.md by hierarchy: from the project's root to the working directory, the nearest last."""
+"""AGENTS.md files from the project's root to the working directory, the nearest last."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ramet.core.errors import InvalidValue
 
 @pytest.fixture
 def repo(tmp_path: Path) -> Path:
-    """A project with a `.git` and two folders inside each other; what lies above it is none of its business."""
+    """A project with a `.git` and two nested folders; the file above it must not be read."""
     path = tmp_path / "repo"
     (path / ".git").mkdir(parents=True)
     (path / "a" / "b").mkdir(parents=True)
@@ -21,13 +21,13 @@ def repo(tmp_path: Path) -> Path:
     return path
 
 
-def test_nothing_written_is_no_section(repo: Path) -> None:
-    """No file, no text."""
+def test_without_files_there_is_no_text(repo: Path) -> None:
+    """No section is made."""
     assert load_instructions(repo / "a").text == ""
 
 
-def test_from_the_root_down_the_nearest_last(repo: Path) -> None:
-    """Later is nearer is stronger, and the text says so."""
+def test_instructions_come_from_the_root_down_to_the_nearest(repo: Path) -> None:
+    """The text says that the later, nearer file holds."""
     for folder, text in ((repo, "ROOT"), (repo / "a", "MIDDLE"), (repo / "a" / "b", "NEAR")):
         (folder / "AGENTS.md").write_text(text)
 
@@ -41,8 +41,8 @@ def test_from_the_root_down_the_nearest_last(repo: Path) -> None:
     assert "NEAR" not in load_instructions(repo / "a").text
 
 
-def test_claude_md_where_a_folder_has_no_agents_md(repo: Path) -> None:
-    """Per folder, never both."""
+def test_claude_md_is_read_where_agents_md_is_missing(repo: Path) -> None:
+    """Of one folder, one of the two files is read."""
     (repo / "CLAUDE.md").write_text("ROOT CLAUDE")
     (repo / "a" / "AGENTS.md").write_text("A AGENTS")
     (repo / "a" / "CLAUDE.md").write_text("A CLAUDE")
@@ -54,8 +54,8 @@ def test_claude_md_where_a_folder_has_no_agents_md(repo: Path) -> None:
     assert "A CLAUDE" not in text
 
 
-def test_where_the_project_begins(repo: Path, tmp_path: Path) -> None:
-    """The nearest folder with a `.git`, which may be a file as in a worktree; else what was given; else here."""
+def test_the_project_begins_at_the_nearest_git_folder(repo: Path, tmp_path: Path) -> None:
+    """`.git` may be a file, as in a worktree; without it, the given root or the folder itself counts."""
     plain = tmp_path / "plain" / "inner"
     plain.mkdir(parents=True)
     (repo / "a" / ".git").write_text("gitdir: elsewhere")
@@ -66,8 +66,8 @@ def test_where_the_project_begins(repo: Path, tmp_path: Path) -> None:
     assert project_root(plain, tmp_path / "plain") == tmp_path / "plain"
 
 
-def test_without_git_it_stops_at_the_given_root(tmp_path: Path) -> None:
-    """What lies above is another's."""
+def test_without_git_reading_stops_at_the_given_root(tmp_path: Path) -> None:
+    """Files above the root belong to others."""
     inner = tmp_path / "root" / "inner"
     inner.mkdir(parents=True)
     for folder in (tmp_path, tmp_path / "root", inner):
@@ -81,15 +81,15 @@ def test_without_git_it_stops_at_the_given_root(tmp_path: Path) -> None:
 
 
 def test_a_working_directory_outside_of_the_root_is_refused(tmp_path: Path) -> None:
-    """There is no way down from there."""
+    """No path leads from the root to such a directory."""
     (tmp_path / "root").mkdir()
 
     with pytest.raises(InvalidValue):
         load_instructions(tmp_path, root=tmp_path / "root")
 
 
-def test_what_is_bad_is_left_out_and_said(repo: Path, tmp_path: Path) -> None:
-    """A link out of the project, a pipe, another encoding: the rest is read."""
+def test_unreadable_instructions_are_left_out_and_reported(repo: Path, tmp_path: Path) -> None:
+    """A link out of the project, a pipe and another encoding are skipped; the rest is read."""
     (repo / "AGENTS.md").symlink_to(tmp_path / "AGENTS.md")
     os.mkfifo(repo / "a" / "AGENTS.md")
     (repo / "a" / "b" / "AGENTS.md").write_bytes(b"\xff\xfe")
@@ -109,8 +109,8 @@ def test_what_is_bad_is_left_out_and_said(repo: Path, tmp_path: Path) -> None:
     assert "GUIDE" in found.text
 
 
-def test_size_is_bounded_and_the_nearest_stay_whole(repo: Path) -> None:
-    """A long file is cut at a whole character; when all is full, the farthest falls off. Both are said."""
+def test_the_size_is_bounded_and_near_files_go_first(repo: Path) -> None:
+    """A long file is cut at a whole character, and far files are dropped first; both are reported."""
     deepest = repo / "a" / "b"
     (deepest / "AGENTS.md").write_text("NEAR " + "é" * MAX_FILE)
     (repo / "a" / "AGENTS.md").write_text("x" * (MAX_TOTAL - MAX_FILE + 9))

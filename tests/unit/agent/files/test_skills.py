@@ -1,4 +1,4 @@
-"""Skills: found by their folder's name, whole, and nowhere else."""
+"""Skills: found by their folder's name in fixed places, and read whole."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def write(
     return path
 
 
-def test_a_skill_is_its_folder(project: Path, home: Path) -> None:
-    """Name, description, full text, and where its files are."""
+def test_a_skill_is_read_from_its_folder(project: Path, home: Path) -> None:
+    """The skill has a name, a description, its full text and its path."""
     path = write(
         project / ".claude", more="license: MIT\ncompatibility: any\nmetadata: {author: me}\n", body="One.\nTwo."
     )
@@ -39,8 +39,8 @@ def test_a_skill_is_its_folder(project: Path, home: Path) -> None:
     assert skill.notes == ()
 
 
-def test_the_first_place_wins(project: Path, home: Path) -> None:
-    """ramet's own folder, Claude's, the neutral one, the user's, the user's Claude folder."""
+def test_the_first_folder_with_a_skill_wins(project: Path, home: Path) -> None:
+    """The order is ramet's folder, Claude's, the neutral one, the user's, and the user's Claude folder."""
     folders = [project / ".ramet", project / ".claude", project / ".agents", home / ".ramet", home / ".claude"]
     paths = [write(folder) for folder in folders]
     places = skill_search_paths(project, home / ".ramet", home)
@@ -52,8 +52,8 @@ def test_the_first_place_wins(project: Path, home: Path) -> None:
         load_skill("pdf", places)
 
 
-def test_an_unknown_skill_names_those_there_are(project: Path, home: Path) -> None:
-    """An agent does not start without its skill; whoever wrote it sees what could be meant."""
+def test_an_unknown_skill_is_refused_with_the_known_ones(project: Path, home: Path) -> None:
+    """An agent does not start without its skill."""
     write(project / ".claude", "pdf")
     write(home / ".ramet", "xls")
     places = skill_search_paths(project, home / ".ramet")
@@ -67,13 +67,13 @@ def test_an_unknown_skill_names_those_there_are(project: Path, home: Path) -> No
 
 @pytest.mark.parametrize("name", ["../pdf", "..", ".", "", "/etc", "a/b", "a\\b", "-x", "x\0", "x" * 1_000_000])
 def test_hostile_names_are_refused(project: Path, home: Path, name: str) -> None:
-    """Before the disk is asked."""
+    """The refusal comes before any access to the disk."""
     with pytest.raises(InvalidValue):
         load_skill(name, skill_search_paths(project, home / ".ramet"))
 
 
-def test_a_skill_that_leads_out_of_its_project_is_refused(project: Path, home: Path, tmp_path: Path) -> None:
-    """By the folder or by the file; links inside the project and the user's own are followed."""
+def test_a_skill_outside_its_project_is_refused(project: Path, home: Path, tmp_path: Path) -> None:
+    """The folder or the file may be the link; links inside the project and the user's own are followed."""
     places = skill_search_paths(project, home / ".ramet")
     outside = write(tmp_path / "elsewhere", "secret")
     inside = write(project / "shared", "shared")
@@ -101,7 +101,7 @@ def test_a_skill_that_leads_out_of_its_project_is_refused(project: Path, home: P
     ],
 )
 def test_a_bad_skill_is_a_typed_error(project: Path, home: Path, more: str, description: str, reason: str) -> None:
-    """Unknown keys and missing descriptions name the file."""
+    """An unknown key and a missing description name the file."""
     path = write(project / ".claude", more=more, description=description)
 
     with pytest.raises(InvalidValue, match=reason) as refusal:
@@ -110,8 +110,8 @@ def test_a_bad_skill_is_a_typed_error(project: Path, home: Path, more: str, desc
     assert str(path) in str(refusal.value)
 
 
-def test_what_a_skill_asks_for_beyond_its_text_is_said_and_not_given(project: Path, home: Path) -> None:
-    """`allowed-tools` of a text does not widen what its reader may do."""
+def test_unsupported_keys_of_a_skill_are_noted_and_not_granted(project: Path, home: Path) -> None:
+    """`allowed-tools` of a skill does not widen the rights of its reader."""
     write(project / ".claude", more="allowed-tools: Bash\nversion: 2\n")
 
     notes = load_skill("pdf", skill_search_paths(project, home / ".ramet")).notes
@@ -120,7 +120,7 @@ def test_what_a_skill_asks_for_beyond_its_text_is_said_and_not_given(project: Pa
 
 
 def test_rendered_skills_hold_the_full_text_once_each(project: Path, home: Path) -> None:
-    """Each skill stands in the prompt from the start; named twice is once."""
+    """Each skill is in the prompt from the start, and once even if it is named twice."""
     write(project / ".claude", "pdf", body="PDF steps.")
     path = write(project / ".claude", "xls", body="XLS steps.")
 

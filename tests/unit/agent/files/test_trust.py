@@ -1,4 +1,4 @@
-"""Trust: in a folder as it was looked at, gone with any change to what it would run."""
+"""Trust covers a folder as a person saw it, and ends with any change to the commands that it would run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HOOK = "hooks: {PreToolUse: [{hooks: [{type: command, command: '\"$CLAUDE_PROJEC
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A project that names commands everywhere it can."""
+    """A project that names commands in every possible place."""
     path = tmp_path / "project"
     for name, text in {
         ".claude/agents/guard.md": f"---\nname: guard\ndescription: d\n{HOOK}\n---\nBe careful.\n",
@@ -39,8 +39,8 @@ def user_dir(home: Path) -> Path:
     return home / ".ramet"
 
 
-def test_what_would_run_is_listed_for_a_person(folder: Path) -> None:
-    """Hooks, servers, settings and the scripts they name; agents that run nothing are not in the list."""
+def test_the_commands_of_a_folder_are_listed(folder: Path) -> None:
+    """The list has hooks, servers, settings and their scripts; agents that run nothing are left out."""
     listed = {each.path: each.what for each in find_runnables(folder)}
 
     assert set(listed) == {
@@ -57,14 +57,14 @@ def test_what_would_run_is_listed_for_a_person(folder: Path) -> None:
     assert "npx" in listed[".agents/agents/served.md"]
 
 
-def test_nothing_is_trusted_until_somebody_says_so(folder: Path, user_dir: Path) -> None:
-    """Looking makes no record."""
+def test_a_folder_is_untrusted_until_a_person_trusts_it(folder: Path, user_dir: Path) -> None:
+    """Asking creates no record."""
     assert trust_of(folder, user_dir) == (False, "it was never trusted (ramet trust DIR)")
     assert not user_dir.exists()
 
 
-def test_trust_holds_and_is_taken_back(folder: Path, user_dir: Path, tmp_path: Path) -> None:
-    """For this folder only; other folders keep theirs."""
+def test_trust_can_be_given_and_withdrawn(folder: Path, user_dir: Path, tmp_path: Path) -> None:
+    """Trust covers one folder; other folders keep theirs."""
     other = tmp_path / "other"
     other.mkdir()
     trust(folder, user_dir)
@@ -93,8 +93,8 @@ def test_trust_holds_and_is_taken_back(folder: Path, user_dir: Path, tmp_path: P
         ("tools/db.py", "evil\n"),
     ],
 )
-def test_any_change_to_what_would_run_takes_trust_away(folder: Path, user_dir: Path, name: str, text: str) -> None:
-    """Also a script that a hook only names, and a file that was not there before."""
+def test_a_changed_command_withdraws_trust(folder: Path, user_dir: Path, name: str, text: str) -> None:
+    """A script that a hook names and a new file count too."""
     trust(folder, user_dir)
     path = folder / name
     before = path.read_text() if path.exists() else None
@@ -119,8 +119,8 @@ def test_any_change_to_what_would_run_takes_trust_away(folder: Path, user_dir: P
         ("README.md", "changed\n"),
     ],
 )
-def test_other_changes_do_not(folder: Path, user_dir: Path, name: str, text: str) -> None:
-    """Trust is in commands; prose and code that no command names may change."""
+def test_other_changes_keep_trust(folder: Path, user_dir: Path, name: str, text: str) -> None:
+    """Prose, and code that no command names, may change."""
     trust(folder, user_dir)
 
     (folder / name).write_text(text)
@@ -128,8 +128,8 @@ def test_other_changes_do_not(folder: Path, user_dir: Path, name: str, text: str
     assert is_trusted(folder, user_dir)
 
 
-def test_trust_is_in_what_was_shown(folder: Path, user_dir: Path) -> None:
-    """A change between the looking and the yes makes the yes void."""
+def test_trust_covers_only_what_was_shown(folder: Path, user_dir: Path) -> None:
+    """A change between showing and trusting makes the trust void."""
     shown = find_runnables(folder)
     (folder / "tools" / "check.sh").write_text("evil\n")
 
@@ -141,7 +141,7 @@ def test_trust_is_in_what_was_shown(folder: Path, user_dir: Path) -> None:
 
 
 def test_a_moved_folder_is_another_folder(folder: Path, user_dir: Path, tmp_path: Path) -> None:
-    """Names never alias; a link to it is the same folder."""
+    """A link to the folder is the same folder."""
     trust(folder, user_dir)
     (tmp_path / "link").symlink_to(folder)
     assert is_trusted(tmp_path / "link", user_dir)
@@ -152,8 +152,8 @@ def test_a_moved_folder_is_another_folder(folder: Path, user_dir: Path, tmp_path
     assert not is_trusted(folder, user_dir)
 
 
-def test_the_record_is_its_owners_alone(folder: Path, user_dir: Path) -> None:
-    """0600, in a folder of 0700, nothing beside it."""
+def test_only_the_owner_can_read_the_record(folder: Path, user_dir: Path) -> None:
+    """The file has mode 0600 in a folder of mode 0700, with nothing beside it."""
     trust(folder, user_dir)
 
     assert (user_dir / "trust.json").stat().st_mode & 0o777 == 0o600
@@ -167,7 +167,7 @@ def test_the_record_is_its_owners_alone(folder: Path, user_dir: Path) -> None:
      '{"version": 1, "folders": ["/a"]}', "[" * 100_000, "\udcff"],
 )  # fmt: skip
 def test_a_damaged_record_trusts_nothing_and_says_so(folder: Path, user_dir: Path, damage: str) -> None:
-    """Fail closed; trusting anew puts the damaged one aside."""
+    """Trusting again moves the damaged record aside."""
     trust(folder, user_dir)
     record = user_dir / "trust.json"
     record.write_bytes(damage.encode(errors="surrogateescape"))
@@ -182,7 +182,7 @@ def test_a_damaged_record_trusts_nothing_and_says_so(folder: Path, user_dir: Pat
 
 
 def test_a_record_that_others_could_write_trusts_nothing(folder: Path, user_dir: Path, tmp_path: Path) -> None:
-    """Nor one that is a link to a file that somebody else made."""
+    """A record that is a link trusts nothing either."""
     trust(folder, user_dir)
     record = user_dir / "trust.json"
     record.chmod(0o644)
@@ -194,8 +194,8 @@ def test_a_record_that_others_could_write_trusts_nothing(folder: Path, user_dir:
     assert not is_trusted(folder, user_dir)
 
 
-def test_what_cannot_be_read_is_not_trusted(folder: Path, user_dir: Path, tmp_path: Path) -> None:
-    """Settings that lead out of the folder cannot be known, so neither trusted nor said to be."""
+def test_unreadable_settings_are_not_trusted(folder: Path, user_dir: Path, tmp_path: Path) -> None:
+    """Settings that lead out of the folder cannot be known, and so not be trusted."""
     trust(folder, user_dir)
     (tmp_path / "settings.json").write_text("{}")
     (folder / ".claude" / "settings.json").unlink()
@@ -209,8 +209,8 @@ def test_what_cannot_be_read_is_not_trusted(folder: Path, user_dir: Path, tmp_pa
         trust(folder, user_dir)
 
 
-def test_a_list_cannot_move_the_terminals_cursor(folder: Path) -> None:
-    """A command that hides itself with control characters is shown with them spelled out."""
+def test_the_list_cannot_control_the_terminal(folder: Path) -> None:
+    """Control characters of a command are spelled out."""
     command = "evil\x1b[2K\rharmless \u202egnp.exe \ud800"
     (folder / ".mcp.json").write_text(json.dumps({"mcpServers": {"s": {"command": command}}}))
 
@@ -221,8 +221,8 @@ def test_a_list_cannot_move_the_terminals_cursor(folder: Path) -> None:
     assert "harmless" in shown
 
 
-def test_settings_nested_without_end_are_bounded(folder: Path, user_dir: Path) -> None:
-    """Deep JSON is counted as it is."""
+def test_deeply_nested_settings_can_be_trusted(folder: Path, user_dir: Path) -> None:
+    """Deep JSON counts by its text."""
     (folder / ".mcp.json").write_text("[" * 200_000 + "]" * 200_000)
 
     trust(folder, user_dir)
@@ -230,8 +230,8 @@ def test_settings_nested_without_end_are_bounded(folder: Path, user_dir: Path) -
     assert is_trusted(folder, user_dir)
 
 
-def test_notes_of_the_user_are_shown_and_counted(folder: Path, user_dir: Path) -> None:
-    """An agent that reads and rewrites the user's notes needs a look, though it runs nothing."""
+def test_an_agent_with_notes_of_the_user_needs_trust(folder: Path, user_dir: Path) -> None:
+    """Such an agent reads and rewrites the user's notes, though it runs no command."""
     trust(folder, user_dir)
     path = folder / ".claude/agents/plain.md"
     path.write_text("---\nname: plain\ndescription: d\nmemory: user\n---\n")

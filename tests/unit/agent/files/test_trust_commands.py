@@ -1,4 +1,4 @@
-"""Trust covers each script that a command of a folder names, however a shell, git or pip is told its name."""
+"""Trust covers each script that a command of a folder names, in any notation of a shell, git or pip."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def project(home: Path) -> Path:
     return path
 
 
-def settle(folder: Path, command: str) -> None:
+def write_hook(folder: Path, command: str) -> None:
     """Write settings with a hook."""
     (folder / ".claude").mkdir(exist_ok=True)
     hooks = {"Stop": [{"hooks": [{"type": "command", "command": command}]}]}
@@ -95,9 +95,9 @@ COMMANDS = {
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_script_that_a_command_names_is_covered(project: Path, user_dir: Path, command: str) -> None:
-    """A person is shown the script, and a change of it takes the trust away."""
+    """The script is shown to the person, and its change withdraws the trust."""
     part, script = project / "part", project / COMMANDS[command]
-    settle(part, command)
+    write_hook(part, command)
     name = str(script.relative_to(part)) if script.is_relative_to(part) else str(script)
     assert name in {each.path for each in trust(part, user_dir)}
 
@@ -107,10 +107,8 @@ def test_a_script_that_a_command_names_is_covered(project: Path, user_dir: Path,
 
 
 @pytest.mark.parametrize("value", ["{top}/check.sh", "~/project/check.sh", "sed -fcheck.sh", "sh -c './check.sh;cat'"])
-def test_a_script_of_a_filter_is_covered_from_the_top_of_the_checkout(
-    project: Path, user_dir: Path, value: str
-) -> None:
-    """Trust in a folder covers the script of a filter that lies above the folder."""
+def test_a_script_of_a_filter_above_the_folder_is_covered(project: Path, user_dir: Path, value: str) -> None:
+    """The filter's script lies at the top of the checkout."""
     config = str(project / ".git" / "config")
     subprocess.run(["git", "config", "--file", config, "filter.x.clean", value.format(top=project)], check=True)
     trust(project / "part", user_dir)
@@ -121,8 +119,8 @@ def test_a_script_of_a_filter_is_covered_from_the_top_of_the_checkout(
     assert not is_trusted(project / "part", user_dir)
 
 
-def test_a_script_with_a_blank_is_covered_as_each_version_of_git_names_it(project: Path, user_dir: Path) -> None:
-    """Git before 2.45 puts a space in the place of a tab."""
+def test_a_script_name_with_a_blank_is_covered_for_each_git_version(project: Path, user_dir: Path) -> None:
+    """Git before 2.45 replaces a tab by a space."""
     with (project / ".git" / "config").open("a") as file:
         file.write("[filter \"x\"]\nclean = './a\tb.sh'\n")
     trust(project / "part", user_dir)
@@ -135,8 +133,8 @@ def test_a_script_with_a_blank_is_covered_as_each_version_of_git_names_it(projec
 @pytest.mark.parametrize(
     "value", ["/bin/sh later.sh", "/usr/bin/env later", "/proc/self/cwd/later.sh", "/dev/fd/../cwd/x", "~/bin/sh later"]
 )
-def test_a_whole_path_may_lead_to_a_file_of_a_checkout(project: Path, user_dir: Path, value: str) -> None:
-    """An interpreter with a whole path runs a file of the checkout that git makes."""
+def test_an_absolute_path_may_run_a_file_of_the_checkout(project: Path, user_dir: Path, value: str) -> None:
+    """An interpreter with an absolute path runs a file that git checks out."""
     config = str(project / ".git" / "config")
     subprocess.run(["git", "config", "--file", config, "filter.x.clean", value], check=True)
     trust(project, user_dir)
@@ -145,8 +143,8 @@ def test_a_whole_path_may_lead_to_a_file_of_a_checkout(project: Path, user_dir: 
     assert not may_run_git(project, user_dir)
 
 
-def test_a_rule_of_permissions_is_no_command(project: Path, user_dir: Path) -> None:
-    """A rule that names a file does not run the file: the file may change."""
+def test_a_permission_rule_is_not_a_command(project: Path, user_dir: Path) -> None:
+    """The named file is not run, and may change."""
     (project / ".claude").mkdir()
     rules = {"permissions": {"allow": ["Read(./check.sh)", "Edit(check.sh)"]}}
     (project / ".claude" / "settings.json").write_text(json.dumps(rules))
@@ -162,7 +160,7 @@ def test_a_link_that_leads_out_of_the_checkout_is_covered(project: Path, user_di
     (tmp_path / "one").write_text("cat\n")
     (tmp_path / "two").write_text("cat\n")
     (project / "python").symlink_to(tmp_path / "one")
-    settle(project, "./python; true")
+    write_hook(project, "./python; true")
     trust(project, user_dir)
     (tmp_path / "one").write_text("another version\n")
     assert is_trusted(project, user_dir)
@@ -177,7 +175,7 @@ def test_a_link_that_leads_out_of_the_checkout_is_covered(project: Path, user_di
 def test_a_linked_folder_out_of_the_checkout_is_covered(
     project: Path, user_dir: Path, tmp_path: Path, command: str
 ) -> None:
-    """The link decides where the script, or the package, comes from."""
+    """The link decides where the script or package comes from."""
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "check.sh").write_text("cat\n")
@@ -185,7 +183,7 @@ def test_a_linked_folder_out_of_the_checkout_is_covered(
     if command == "pip":
         (project / "ramet.yaml").write_text("installs: {allowed: true, pip_args: [-f, link]}\n")
     else:
-        settle(project, command)
+        write_hook(project, command)
     trust(project, user_dir)
     assert is_trusted(project, user_dir)
 
@@ -197,10 +195,8 @@ def test_a_linked_folder_out_of_the_checkout_is_covered(
 
 @pytest.mark.parametrize("setting", ["store", "policy_adapter"])
 @pytest.mark.parametrize("file", ["house.py", "house/__init__.py", "house/rules.py", "src/house/rules/__init__.py"])
-def test_a_module_that_the_settings_of_a_server_name_is_counted(
-    project: Path, user_dir: Path, setting: str, file: str
-) -> None:
-    """It is imported where the folder is on the path, as for `python -m`."""
+def test_a_module_named_by_server_settings_is_covered(project: Path, user_dir: Path, setting: str, file: str) -> None:
+    """The module is imported from the folder, as by `python -m`."""
     (project / file).parent.mkdir(parents=True, exist_ok=True)
     (project / file).write_text("RULES = 1\n")
     (project / "ramet.yaml").write_text(f"{setting}: house.rules:Rules\n")
@@ -219,7 +215,7 @@ def test_a_file_beyond_a_limit_is_refused_in_one_line(
     monkeypatch.setattr("ramet.agent.files.scripts.MAX_SCRIPT", 100)
     with (project / "check.sh").open("ab") as file:
         os.truncate(file.fileno(), 101)
-    settle(project, "./check.sh; true")
+    write_hook(project, "./check.sh; true")
 
     assert main(["trust", str(project)]) == 1
 
@@ -227,11 +223,11 @@ def test_a_file_beyond_a_limit_is_refused_in_one_line(
 
 
 @pytest.mark.parametrize(("limit", "most"), [("MAX_FILES", 1), ("MAX_TOTAL", 5), ("MAX_TEXT", 30), ("MAX_TRIES", 5)])
-def test_more_than_a_limit_of_names_is_refused(
+def test_too_many_named_files_are_refused(
     project: Path, monkeypatch: pytest.MonkeyPatch, limit: str, most: int
 ) -> None:
     """A folder cannot keep ramet busy by naming many files."""
-    settle(project, "./check.sh; part/check.sh")
+    write_hook(project, "./check.sh; part/check.sh")
     assert find_runnables(project)
     monkeypatch.setattr(f"ramet.agent.files.scripts.{limit}", most)
 
@@ -240,18 +236,18 @@ def test_more_than_a_limit_of_names_is_refused(
 
 
 def test_a_command_that_is_too_long_is_refused(project: Path) -> None:
-    """No shell could take it."""
-    settle(project, "a" * 200_000)
+    """No shell would accept it."""
+    write_hook(project, "a" * 200_000)
 
     with pytest.raises(Unreadable, match="a command is longer than 131072 characters"):
         find_runnables(project)
 
 
-def test_a_pipe_at_the_place_of_a_script_is_not_waited_for(project: Path, user_dir: Path) -> None:
-    """What is no regular file is not read."""
+def test_a_pipe_in_place_of_a_script_is_not_read(project: Path, user_dir: Path) -> None:
+    """Reading it would wait for a writer."""
     (project / "check.sh").unlink()
     os.mkfifo(project / "check.sh")
-    settle(project, "./check.sh; true")
+    write_hook(project, "./check.sh; true")
 
     trust(project, user_dir)
 
@@ -276,7 +272,7 @@ PIP = {
 
 @pytest.mark.parametrize("arguments", PIP)
 def test_files_that_pip_would_read_are_covered(project: Path, user_dir: Path, arguments: str) -> None:
-    """Folders of packages, and lists of requirements with the lists that those name."""
+    """Folders of packages and requirement files with their nested files are covered."""
     for name in (*PIP.values(), "nested/first.txt"):
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         (project / name).write_text("text\n")
@@ -293,9 +289,9 @@ def test_files_that_pip_would_read_are_covered(project: Path, user_dir: Path, ar
 @pytest.mark.parametrize(
     "name", ["\xad", "\u061c", "\u180e", "\u200b", "\u2028", "\ue000", "\U000e0041", "\u0378", "\r"]
 )
-def test_a_character_that_is_not_seen_is_spelled_out(project: Path, name: str) -> None:
-    """A name that looks like another one is shown otherwise."""
-    settle(project, f"make{name}lint")
+def test_an_invisible_character_is_spelled_out(project: Path, name: str) -> None:
+    """Otherwise a name could look like another one."""
+    write_hook(project, f"make{name}lint")
 
     shown = "\n".join(map(str, find_runnables(project)))
 
@@ -303,8 +299,8 @@ def test_a_character_that_is_not_seen_is_spelled_out(project: Path, name: str) -
     assert f"make\\u{{{ord(name):x}}}lint" in shown or name == "\r"
 
 
-def test_a_character_that_is_seen_is_shown_as_it_is(project: Path) -> None:
+def test_a_visible_character_is_shown_as_it_is(project: Path) -> None:
     """Letters of any language, signs and emoji are not spelled out."""
-    settle(project, "make Prüfung 検査 🔥 “x” –")
+    write_hook(project, "make Prüfung 検査 🔥 “x” –")
 
     assert "make Prüfung 検査 🔥 “x” –" in "\n".join(map(str, find_runnables(project)))

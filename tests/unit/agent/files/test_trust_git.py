@@ -1,4 +1,4 @@
-"""Trust covers what a repository's own git configuration would run."""
+"""Trust covers the programs that a repository's git configuration would run."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not 
 
 
 def git(where: Path, *args: str) -> None:
-    """Run git as a user would; raises if it fails."""
+    """Run git as a user would; raise an error if it fails."""
     identity = ["-c", "user.name=Ann", "-c", "user.email=ann@localhost"]
     subprocess.run(["git", *identity, *args], cwd=where, capture_output=True, check=True)
 
 
 @pytest.fixture
 def repo(tmp_path: Path) -> Path:
-    """A repository with one commit, and a file beside it that its configuration includes."""
+    """A repository with one commit."""
     path = tmp_path / "repo"
     (path / "tools").mkdir(parents=True)
     (path / "tools" / "clean.sh").write_text("cat\n")
@@ -85,10 +85,10 @@ CHANGES: tuple[Callable[[Path], None], ...] = (
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__.strip("_"))
-def test_a_change_to_what_git_would_run_takes_trust_away(
+def test_a_changed_git_configuration_withdraws_trust(
     repo: Path, user_dir: Path, change: Callable[[Path], None]
 ) -> None:
-    """The configuration, its includes at any depth, attributes, worktrees' own configuration, named scripts."""
+    """The configuration, nested includes, attributes, worktree configurations and named scripts count."""
     git(repo, "config", "filter.known.clean", "tools/clean.sh")
     git(repo, "config", "include.path", "more")
     git(repo, "config", "--file", ".git/more", "include.path", "../deep")
@@ -102,7 +102,7 @@ def test_a_change_to_what_git_would_run_takes_trust_away(
 
 
 def test_trust_in_a_folder_of_a_repository_covers_the_repository(repo: Path, user_dir: Path) -> None:
-    """A filter acts in every folder of its repository."""
+    """A filter applies in every folder of its repository."""
     trust(repo / "tools", user_dir)
 
     _filter(repo)
@@ -133,8 +133,8 @@ def test_programs_of_the_git_configuration_are_shown(repo: Path) -> None:
     assert "tools/clean.sh" in shown
 
 
-def test_a_configuration_that_is_not_understood_cannot_be_trusted(repo: Path) -> None:
-    """Whoever reads it otherwise than git does would show something else than what runs."""
+def test_an_unreadable_configuration_cannot_be_trusted(repo: Path) -> None:
+    """A wrong reading would show something else than what git runs."""
     with (repo / ".git" / "config").open("a") as file:
         file.write('[filter "x"\nclean = cat\n')
 
@@ -142,8 +142,8 @@ def test_a_configuration_that_is_not_understood_cannot_be_trusted(repo: Path) ->
         find_runnables(repo)
 
 
-def test_an_include_of_a_remote_that_is_not_there_yet_is_shown_and_counted(repo: Path, user_dir: Path) -> None:
-    """A remote that is added later makes the include active, and brings nothing that was not looked at."""
+def test_an_include_for_a_future_remote_is_shown_and_covered(repo: Path, user_dir: Path) -> None:
+    """A remote that is added later activates the include, which was shown already."""
     git(repo, "config", "--file", ".git/later", "filter.later.clean", "cat")
     git(repo, "config", "includeIf.hasconfig:remote.*.url:https://example.org/**.path", "later")
     shown = find_runnables(repo)
@@ -175,7 +175,7 @@ def _from_a_link(repo: Path) -> None:
 
 @pytest.mark.parametrize("build", [_through_a_link, _from_a_link], ids=lambda build: build.__name__.strip("_"))
 def test_an_include_is_the_file_that_git_reads(repo: Path, build: Callable[[Path], None]) -> None:
-    """Git goes through links as the kernel does, and counts from the name of the file that includes."""
+    """Git follows links as the kernel does, and resolves paths from the name of the including file."""
     build(repo)
     listed = subprocess.run(["git", "config", "--list"], cwd=repo, capture_output=True, text=True, check=True).stdout
     assert "filter.hidden.smudge=evil" in listed, "git reads it"
@@ -184,15 +184,15 @@ def test_an_include_is_the_file_that_git_reads(repo: Path, build: Callable[[Path
 
 
 def test_an_include_below_gits_own_folder_cannot_be_trusted(repo: Path) -> None:
-    """Which folder `%(prefix)` is, only git knows."""
+    """Only git knows the folder `%(prefix)`."""
     git(repo, "config", "include.path", "%(prefix)/../tmp/hidden")
 
     with pytest.raises(Unreadable, match="prefix"):
         find_runnables(repo)
 
 
-def test_a_description_that_is_cut_says_so(repo: Path) -> None:
-    """Nobody takes a part for the whole."""
+def test_a_cut_description_says_so(repo: Path) -> None:
+    """A reader must not take the part for the whole."""
     for number in range(60):
         git(repo, "config", f"filter.f{number}.clean", "x" * 40)
 
