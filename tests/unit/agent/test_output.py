@@ -1,4 +1,4 @@
-"""Typed final answers: found in what a model writes, checked, and given as values."""
+"""Typed final answers: found in a model's text, checked, and returned as values."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ GOOD = '{"cause": "disk", "sure": 0.5}'
         ({}, "null", None),
     ],
 )
-def test_an_answer_becomes_a_value_of_the_agreed_form(spec: Any, text: str, value: Any) -> None:
-    """An instance of the type, or data for a schema; as data it is plain JSON again."""
+def test_an_answer_becomes_a_value_of_its_type(spec: Any, text: str, value: Any) -> None:
+    """The value is an instance of the type, or data for a schema; it can be written as JSON again."""
     contract = OutputContract(spec)
 
     parsed = contract.parse(text)
@@ -98,8 +98,8 @@ def test_an_answer_becomes_a_value_of_the_agreed_form(spec: Any, text: str, valu
         "[" * 5_000 + "\n```json\n" + GOOD + "\n```",
     ],
 )
-def test_the_json_is_found_wherever_the_model_put_it(text: str) -> None:
-    """All of it, a fenced block, or between words; of several that fit, the last."""
+def test_the_json_is_found_anywhere_in_the_text(text: str) -> None:
+    """JSON may be the whole text, a fenced block, or between words; of several that fit, the last counts."""
     assert OutputContract(SCHEMA).parse(text) == {"cause": "disk", "sure": 0.5}
 
 
@@ -123,13 +123,13 @@ def test_the_json_is_found_wherever_the_model_put_it(text: str) -> None:
     ],
 )
 def test_the_problem_names_the_place_and_what_is_wrong(spec: Any, text: str, problem: str) -> None:
-    """In words that a model can act on."""
+    """A model can act on the message."""
     with pytest.raises(DoesNotFit, match=problem):
         OutputContract(spec).parse(text)
 
 
-def test_the_model_is_told_the_form_first_and_the_problem_after() -> None:
-    """The instructions hold the schema; a correction says what to do next."""
+def test_the_model_gets_the_schema_first_and_the_problem_after() -> None:
+    """The correction says what to do next."""
     contract = OutputContract(SCHEMA)
 
     assert json.dumps(SCHEMA) in contract.instructions()
@@ -139,8 +139,8 @@ def test_the_model_is_told_the_form_first_and_the_problem_after() -> None:
     assert "Answer again" in problem
 
 
-def test_a_hostile_answer_is_told_about_briefly() -> None:
-    """Neither its size nor its number of errors comes back to the model."""
+def test_the_problem_of_a_hostile_answer_is_short() -> None:
+    """Neither the answer's size nor its number of errors comes back to the model."""
     text = json.dumps({f"k{n}" * 50: n for n in range(1_000)})
 
     problem = OutputContract(SCHEMA).problem(text)
@@ -149,14 +149,14 @@ def test_a_hostile_answer_is_told_about_briefly() -> None:
     assert len(problem) < 4_000
 
 
-def test_prose_full_of_brackets_is_read_in_bounded_time() -> None:
-    """The number of tries is bounded: a million brackets are not tried each."""
+def test_prose_full_of_brackets_is_read_in_bounded_work() -> None:
+    """The number of tries is bounded."""
     with pytest.raises(DoesNotFit):
         OutputContract(SCHEMA).parse("see " + '{"a": [' * 100_000)
 
 
 class Counted(BaseModel):
-    """A form that no answer fits, and that counts how often it was tried."""
+    """A form that no answer fits, which counts its tries."""
 
     tries: ClassVar[int] = 0
 
@@ -176,8 +176,8 @@ class Counted(BaseModel):
         "~~~\n{}\n~~~\n[1]{}\n" * 2_000,
     ],
 )
-def test_a_bounded_number_of_values_is_tried(text: str) -> None:
-    """Each value in prose, and each fenced block, is a candidate: a check of any costs more than its characters."""
+def test_the_number_of_tried_values_is_bounded(text: str) -> None:
+    """Each value in prose and each fenced block is a candidate, and checking one costs more than reading it."""
     Counted.tries = 0
 
     with pytest.raises(DoesNotFit, match="not this one"):
@@ -198,7 +198,7 @@ def test_an_answer_that_is_one_value_is_tried_once() -> None:
 
 @pytest.mark.parametrize("note", ["[12] says so. ", "```\n[1]\n```\n", '{"cause": 1} '])
 def test_the_last_of_many_values_is_found(note: str) -> None:
-    """An answer after thousands of notes, and one that is followed by fifty."""
+    """The answer may follow thousands of notes, and fifty notes may follow the answer."""
     contract = OutputContract(SCHEMA)
 
     assert contract.parse(f"{note * 5_000}\n{GOOD}") == {"cause": "disk", "sure": 0.5}
@@ -208,18 +208,18 @@ def test_the_last_of_many_values_is_found(note: str) -> None:
 @pytest.mark.parametrize(
     "opened", ["[" * 20 + "1.5," * 1_000, "[" * 20 + "1.5," * 1_000 + "[" * 5_000, "[" * 20 + "1.5," * 1_000 + "NaN,"]
 )
-def test_brackets_that_open_long_walks_end_the_search(opened: str) -> None:
-    """What opens nothing is walked through to where that shows: the characters of all these walks are counted."""
+def test_unclosed_brackets_end_the_search(opened: str) -> None:
+    """The characters that are read for unclosed brackets are counted together."""
     with pytest.raises(DoesNotFit, match="JSON"):
         OutputContract(SCHEMA).parse(f"see {opened}\n{GOOD}")
 
 
 class Odd:
-    """No form: pydantic does not know what its instances look like in JSON."""
+    """No form: pydantic has no JSON schema for its instances."""
 
 
 class Forward(BaseModel):
-    """No form: it names something that does not exist."""
+    """No form: its annotation names something that does not exist."""
 
     other: Missing  # type: ignore[name-defined]  # noqa: F821 - what is tested
 
@@ -250,21 +250,21 @@ class Forward(BaseModel):
         {"description": "x" * 70_000},
     ],
 )
-def test_what_no_answer_could_fit_is_refused_when_it_is_declared(spec: Any) -> None:
-    """Before any run: wrong types, unknown dialects, references to elsewhere, to nothing, or without end."""
+def test_an_impossible_output_type_is_refused_when_it_is_declared(spec: Any) -> None:
+    """Wrong types, unknown dialects, external or missing references and endless ones are refused."""
     with pytest.raises(InvalidValue, match="output"):
         OutputContract(spec)
 
 
-def test_properties_and_examples_that_look_like_references_are_none() -> None:
-    """Only what stands where a schema stands counts."""
+def test_properties_named_like_references_are_not_references() -> None:
+    """Only a `$ref` in the place of a schema counts."""
     schema = {"properties": {"$ref": {"type": "string"}}, "examples": [{"$ref": "https://example.com"}]}
 
     assert OutputContract(schema).parse('{"$ref": "anything"}') == {"$ref": "anything"}
 
 
-def test_nothing_is_imported_until_a_contract_is_made() -> None:
-    """jsonschema costs start-up time that most agents never need."""
+def test_jsonschema_is_imported_only_with_the_first_contract() -> None:
+    """The import costs start-up time that most agents never need."""
     code = "import sys, ramet.agent.output; print('jsonschema' in sys.modules)"
 
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
@@ -282,7 +282,7 @@ def test_nothing_is_imported_until_a_contract_is_made() -> None:
     ids=["pattern", "patternProperties and additionalProperties", "patternProperties"],
 )
 def test_a_pattern_is_matched_in_linear_time(schema: dict[str, Any], text: str) -> None:
-    """Without backtracking: where `re` doubles its work with each letter, this process would not end by itself."""
+    """A backtracking engine would need exponential time for these patterns."""
     code = (
         "import json, resource, sys\n"
         "from ramet.agent.output import OutputContract\n"
@@ -308,7 +308,7 @@ def test_a_pattern_is_matched_in_linear_time(schema: dict[str, Any], text: str) 
 def test_a_pattern_that_needs_backtracking_is_refused_when_it_is_declared(
     schema: dict[str, Any], accepted: str
 ) -> None:
-    """The refusal says what is not accepted."""
+    """The error says what is not accepted."""
     with pytest.raises(InvalidValue) as refusal:
         OutputContract(schema)
 
@@ -327,8 +327,8 @@ def test_a_pattern_that_needs_backtracking_is_refused_when_it_is_declared(
         ({"o" * 20_000: 1}, False),
     ],
 )
-def test_patterns_decide_over_texts_and_names(data: dict[str, Any], fits: bool) -> None:
-    """As JSON schema means them; a text that is too long to match does not fit."""
+def test_patterns_check_texts_and_names(data: dict[str, Any], fits: bool) -> None:
+    """They work as JSON Schema defines; a text too long to match does not fit."""
     schema = {
         "properties": {"name": {"type": "string", "pattern": "^[0-9]{4}-[0-9]{2}"}},
         "patternProperties": {"^x-": {"type": "integer"}},

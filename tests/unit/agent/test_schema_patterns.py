@@ -1,4 +1,4 @@
-"""Patterns of JSON schemas: compiling them and matching them is work that is counted before it is done.
+"""Patterns of JSON schemas: the work to compile and match them is counted before it is done.
 
 No test measures time: each asks for the refusal, or for the answer that is right.
 """
@@ -40,8 +40,8 @@ def _many(count: int, pattern: str = "^{0}$") -> dict[str, Any]:
 
 @pytest.mark.parametrize("pattern", LARGE.values(), ids=LARGE.keys())
 @pytest.mark.parametrize("keyword", ["pattern", "patternProperties"])
-def test_a_pattern_that_compiles_to_much_is_refused(keyword: str, pattern: str) -> None:
-    """The refusal names the pattern and the bound; nothing is compiled."""
+def test_a_pattern_that_compiles_too_large_is_refused(keyword: str, pattern: str) -> None:
+    """The error names the pattern and the bound; nothing is compiled."""
     with pytest.raises(InvalidValue, match="size") as refusal:
         OutputContract({keyword: pattern if keyword == "pattern" else {pattern: {}}})
 
@@ -50,7 +50,7 @@ def test_a_pattern_that_compiles_to_much_is_refused(keyword: str, pattern: str) 
 
 
 def test_patterns_of_one_schema_share_the_bound_on_their_size(tmp_path: Path) -> None:
-    """Forty patterns, each of which may stand alone, are refused together, also in an agent file."""
+    """Forty patterns that are allowed alone are refused together, in an agent file too."""
     schema = {"allOf": [{"pattern": rf"\w{{1,60}}{at}"} for at in range(40)]}
 
     text = f"---\nname: x\ndescription: d\noutput: {json.dumps(schema)}\n---\nhi\n"
@@ -62,13 +62,13 @@ def test_patterns_of_one_schema_share_the_bound_on_their_size(tmp_path: Path) ->
 
 
 def test_a_schema_has_a_bounded_number_of_patterns() -> None:
-    """Each is compiled, however short: the refusal names the number."""
+    """Each pattern is compiled, however short; the error gives the number."""
     with pytest.raises(InvalidValue, match=f"at most {MAX_PATTERNS} patterns"):
         OutputContract(_many(MAX_PATTERNS + 1))
 
 
-def test_the_same_pattern_counts_once() -> None:
-    """Fields of one form need one compiled pattern."""
+def test_equal_patterns_count_once() -> None:
+    """Fields with one pattern need one compiled pattern."""
     name = {"type": "string", "pattern": r"^\w{1,64}$"}
     contract = OutputContract({"properties": {f"f{at}": dict(name) for at in range(200)}})
 
@@ -76,8 +76,8 @@ def test_the_same_pattern_counts_once() -> None:
     assert contract.problem(json.dumps({"f1": "a b"})) is not None
 
 
-def test_many_names_are_held_against_as_many_patterns_as_allowed() -> None:
-    """Every pattern is compiled once for a schema, not once for each name."""
+def test_many_names_are_checked_against_many_patterns() -> None:
+    """Each pattern is compiled once per schema, not once per name."""
     contract = OutputContract({**_many(MAX_PATTERNS), "additionalProperties": False})
 
     assert contract.problem(json.dumps({f"n{at}": at for at in range(MAX_PATTERNS)})) is None
@@ -97,8 +97,8 @@ def test_many_names_are_held_against_as_many_patterns_as_allowed() -> None:
         ("[a-z]{1,900}[a-m]!", "a" * 6_000),
     ],
 )
-def test_a_match_counts_the_places_of_its_pattern(pattern: str, text: str) -> None:
-    """Linear time is the length of a text, times the places of a pattern that it can be at once."""
+def test_a_match_counts_the_states_of_its_pattern(pattern: str, text: str) -> None:
+    """Linear time is the text's length times the number of states that the pattern can be in."""
     contract = OutputContract({"items": {"pattern": pattern}, "patternProperties": {pattern: {}}})
 
     assert "steps" in str(contract.problem(json.dumps([text] * 10)))
@@ -124,23 +124,23 @@ def test_a_match_counts_the_places_of_its_pattern(pattern: str, text: str) -> No
         (r"^[a-z&&[^x]]+$", "abc"),
     ],
 )
-def test_honest_patterns_are_matched(pattern: str, text: str) -> None:
-    """Names, addresses, ids and long texts, ten of each in one answer; and what the engine understands beside `re`."""
+def test_usual_patterns_are_matched(pattern: str, text: str) -> None:
+    """Names, addresses, ids and long texts match, ten in one answer, and so does syntax that `re` does not know."""
     contract = OutputContract({"type": "array", "items": {"type": "string", "pattern": pattern}})
 
     assert contract.problem(json.dumps([text] * 10)) is None
 
 
-def test_a_pattern_is_not_read_by_another_engine_first() -> None:
-    """`re`, which jsonschema would ask, takes ages for long ranges: a pattern that is too long comes to nobody."""
+def test_a_pattern_is_not_compiled_by_re_first() -> None:
+    """`re` would take very long for long ranges: a pattern over the limit reaches no engine."""
     with pytest.raises(InvalidValue, match="1000 characters"):
         OutputContract({"pattern": "(?i)" + "[!-\uffff]" * 12_000})
     with pytest.raises(InvalidValue, match="verbose"):
         OutputContract({"pattern": "(?x) a # [\n" + r"\w{200}"})
 
 
-def test_compiled_patterns_go_with_the_schemas_that_hold_them() -> None:
-    """Nothing keeps them for longer; schemas that live at the same time share them."""
+def test_compiled_patterns_live_as_long_as_their_schemas() -> None:
+    """Schemas that live at the same time share them."""
     from ramet.agent.schemas import patterns
 
     first = OutputContract({"pattern": "^kept by two$"})

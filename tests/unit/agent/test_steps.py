@@ -1,4 +1,4 @@
-"""Schemas, types and answers that would double the work of a check with every level: the host counts, and stops.
+"""Schemas, types and answers that double the work of a check at every level: the host counts steps and stops.
 
 No test measures time: what is not bounded does not end within the time limit of a test.
 """
@@ -26,7 +26,7 @@ LEAVES: tuple[Any, ...] = ({"type": "integer"}, {"type": "integer", "default": 0
 
 
 def _twice(leaf: dict[str, Any], kind: str = "dataclass", depth: int = DEPTH) -> dict[str, Any]:
-    """Classes each of which mentions the next one in two fields."""
+    """Return classes each of which refers to the next one in two fields."""
     types: dict[str, Any] = {}
     for level in range(depth):
         last = level == depth - 1
@@ -38,7 +38,7 @@ def _twice(leaf: dict[str, Any], kind: str = "dataclass", depth: int = DEPTH) ->
 
 
 def _chain(keyword: str, *, leaf: Any = None) -> dict[str, Any]:
-    """A schema each of whose parts refers to the next one twice."""
+    """Return a schema each of whose parts refers to the next one twice."""
     parts = {f"a{level}": {keyword: [{"$ref": f"#/$defs/a{level + 1}"}] * 2} for level in range(DEPTH)}
     return {"$defs": {**parts, f"a{DEPTH}": {} if leaf is None else leaf}, "$ref": "#/$defs/a0"}
 
@@ -50,7 +50,7 @@ def _nested(depth: int, leaf: Any) -> Any:
 
 
 def _unions(depth: int) -> Any:
-    """A type whose every level has a choice between two classes with equal fields."""
+    """Return a type whose every level is a choice between two classes with equal fields."""
     below: Any = int
     for level in range(depth, -1, -1):
         pair = [dataclasses.make_dataclass(f"{name}{level}", [("x", below)]) for name in "AB"]
@@ -62,8 +62,8 @@ def _unions(depth: int) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["dataclass", "model"])
-def test_a_class_that_is_mentioned_twice_at_each_level_is_read_once(kind: str) -> None:
-    """A type of 31 levels is made, described, checked and kept in a recipe: work grows with the text of the type."""
+def test_a_class_referred_to_twice_at_each_level_is_read_once(kind: str) -> None:
+    """A type of 31 levels is made, described and checked with work that grows with the type's text."""
     types = _twice(LEAVES[0], kind)
     returns = {"$ref": "#/types/A0"}
     task = TaskDefinition(docstring="Solve.", parameters={"x": returns}, returns=returns)
@@ -77,8 +77,8 @@ def test_a_class_that_is_mentioned_twice_at_each_level_is_read_once(kind: str) -
         decode_value(solve.returns, {"x": {}}, "value")
 
 
-def test_classes_that_make_the_others_deeper_than_allowed_are_refused() -> None:
-    """Depth counts from the outermost type, also for a class that was read before at a smaller depth."""
+def test_classes_nested_too_deep_are_refused() -> None:
+    """Depth counts from the outermost type, even for a class that was read before at a smaller depth."""
     types = _twice(LEAVES[0], depth=20)
     types |= {
         f"B{level}": {
@@ -93,14 +93,14 @@ def test_classes_that_make_the_others_deeper_than_allowed_are_refused() -> None:
         hint_of({"$ref": "#/types/Both"}, types)
 
 
-def test_defaults_that_make_two_values_at_each_level_are_refused() -> None:
-    """A default of a class makes its parts, and these theirs: the number of steps is bounded and named."""
+def test_defaults_that_double_at_each_level_are_refused() -> None:
+    """A class's default makes its parts, and these make theirs: the error names the number of steps."""
     with pytest.raises(InvalidValue, match="steps"):
         hint_of({"$ref": "#/types/A0"}, _twice(LEAVES[1]))
 
 
 def test_types_of_too_many_parts_are_refused() -> None:
-    """The error names the bound on the parts of all classes, each counted with those that it is made of."""
+    """The error names the bound on the parts of all classes, each counted with its own parts."""
     names = [f"T{at}" for at in range(900)]
     types = {name: {"kind": "dataclass", "fields": {"x": {"type": "integer"}}} for name in names}
     types["All"] = {"kind": "model", "fields": {f"f{at}": {"$ref": f"#/types/{name}"} for at, name in enumerate(names)}}
@@ -113,7 +113,7 @@ def test_types_of_too_many_parts_are_refused() -> None:
 
 
 def test_tasks_of_a_recipe_share_the_bound_on_parts() -> None:
-    """Many parameters of the same type cost the type once."""
+    """Many parameters of one type cost the type once."""
     types = _twice(LEAVES[0])
     parameters = {f"p{at}": {"$ref": "#/types/A0"} for at in range(200)}
     recipe = Recipe(name="m", tasks={"solve": TaskDefinition(docstring="S.", parameters=parameters)}, types=types)
@@ -126,8 +126,8 @@ def test_tasks_of_a_recipe_share_the_bound_on_parts() -> None:
 # ---- values of types
 
 
-def test_a_value_that_fits_no_choice_at_the_last_of_many_levels_is_refused() -> None:
-    """Each of 24 levels has two choices of one form: the value is refused with the number of steps."""
+def test_a_value_that_fits_no_choice_at_its_last_level_is_refused() -> None:
+    """Each of 24 levels has two equal choices: the value is refused with the number of steps."""
     kind, value = _unions(24), _nested(25, "bad")
 
     with pytest.raises(InvalidValue, match="steps"):
@@ -148,8 +148,8 @@ class Minus:
     right: Union[Plus, Minus, int]  # noqa: UP007
 
 
-def test_an_answer_that_is_nested_in_a_recursive_choice_is_refused() -> None:
-    """The type is short; it is the depth of the answer that doubles the work."""
+def test_an_answer_nested_in_a_recursive_choice_is_refused() -> None:
+    """The type is short, and the depth of the answer doubles the work."""
     answer: Any = "bad"
     for _ in range(40):
         answer = {"left": answer, "right": 1}
@@ -158,8 +158,8 @@ def test_an_answer_that_is_nested_in_a_recursive_choice_is_refused() -> None:
         OutputContract(Plus).parse(json.dumps(answer))
 
 
-def test_one_answer_has_one_bound_however_many_values_it_holds() -> None:
-    """Values in prose are candidates: their steps are counted together."""
+def test_all_values_of_one_answer_share_one_bound() -> None:
+    """Values in prose are candidates, and their steps are counted together."""
     one = json.dumps(_nested(14, "bad"))
 
     with pytest.raises(DoesNotFit, match="steps"):
@@ -189,8 +189,8 @@ def _tree(depth: int) -> Any:
 
 
 @pytest.mark.parametrize("of_type", [True, False])
-def test_honest_trees_are_read(of_type: bool) -> None:
-    """A tree of 1,000 nodes fits its recursive type, and the JSON schema of the type."""
+def test_usual_trees_are_read(of_type: bool) -> None:
+    """A tree of 1,000 nodes fits its recursive type and the type's JSON schema."""
     data = _tree(9)
     contract = OutputContract(Node if of_type else Node.model_json_schema())
 
@@ -203,7 +203,7 @@ def test_honest_trees_are_read(of_type: bool) -> None:
 
 
 def test_a_large_value_of_a_plain_type_is_read() -> None:
-    """The bound grows with the text of a value: 300,000 numbers are no attack."""
+    """The bound grows with the text of a value: 300,000 numbers are allowed."""
     numbers = [0.125] * 300_000
 
     assert decode_value(list[float], numbers, "value") == numbers
@@ -214,21 +214,21 @@ def test_a_large_value_of_a_plain_type_is_read() -> None:
 
 @pytest.mark.parametrize("keyword", ["allOf", "anyOf", "oneOf"])
 def test_a_schema_whose_references_double_at_each_level_is_refused(keyword: str) -> None:
-    """The refusal names the number of steps: the leaf is such that no choice ends the work early."""
+    """The error names the number of steps; no choice ends the work early."""
     with pytest.raises(InvalidValue, match="steps"):
         OutputContract(_chain(keyword, leaf={"allOf": {}, "anyOf": {"not": {}}, "oneOf": {"not": {}}}[keyword]))
 
 
-def test_an_agent_file_with_such_a_schema_is_refused(tmp_path: Path) -> None:
-    """A file in a stranger's folder does not keep a command busy."""
+def test_an_agent_file_with_a_doubling_schema_is_refused(tmp_path: Path) -> None:
+    """A stranger's file must not keep a command busy."""
     text = f"---\nname: x\ndescription: d\noutput: {json.dumps(_chain('allOf'))}\n---\nhi\n"
 
     with pytest.raises(InvalidValue, match="steps"):
         parse_agent(text, source=tmp_path / "x.md", scope="project")
 
 
-def test_an_answer_that_doubles_the_work_of_a_recursive_schema_does_not_fit() -> None:
-    """The schema is honest and short; the answer is nested, and wrong at its end."""
+def test_an_answer_that_doubles_the_work_of_a_schema_does_not_fit() -> None:
+    """The schema is short and recursive; the answer is nested and wrong at its end."""
     choice = {"anyOf": [{"type": "integer"}, {"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}]}
     form = {"type": "object", "properties": {"x": choice}}
     contract = OutputContract({"$defs": {"a": form, "b": form}, "$ref": "#/$defs/a"})
@@ -238,8 +238,8 @@ def test_an_answer_that_doubles_the_work_of_a_recursive_schema_does_not_fit() ->
         contract.parse(json.dumps(_nested(40, "bad")))
 
 
-def test_different_items_are_compared_in_linear_work() -> None:
-    """`uniqueItems` does not compare every pair of items that have no order."""
+def test_unique_items_are_compared_in_linear_work() -> None:
+    """`uniqueItems` does not compare every pair of unordered items."""
     contract = OutputContract({"type": "array", "uniqueItems": True})
     items: list[Any] = [{"a": number} for number in range(60_000)]
 
@@ -261,22 +261,22 @@ def test_different_items_are_compared_in_linear_work() -> None:
     ],
     ids=["long messages", "long enum", "many properties", "many items"],
 )
-def test_a_step_counts_what_it_costs(schema: dict[str, Any], data: Any) -> None:
-    """A keyword with a long list, and an error that quotes a long value, count as many steps."""
+def test_a_step_counts_its_real_cost(schema: dict[str, Any], data: Any) -> None:
+    """A keyword with a long list and an error that quotes a long value count as many steps."""
     contract = OutputContract(schema)
 
     assert "steps" in str(contract.problem(json.dumps(data)))
 
 
 @pytest.mark.parametrize("keyword", ["unevaluatedProperties", "unevaluatedItems"])
-def test_keywords_that_walk_the_schema_uncounted_are_refused(keyword: str) -> None:
-    """The refusal names the keyword to use instead."""
+def test_keywords_with_uncounted_work_are_refused(keyword: str) -> None:
+    """The error names the keyword to use instead."""
     with pytest.raises(InvalidValue, match=r"additionalProperties|items"):
         OutputContract({"type": "object", keyword: False})
 
 
-def test_a_schema_that_is_too_long_is_refused_before_it_is_checked() -> None:
-    """The check of a schema itself is bounded, too."""
+def test_a_too_long_schema_is_refused_before_it_is_checked() -> None:
+    """The check of a schema is bounded too."""
     with pytest.raises(InvalidValue, match="characters"):
         OutputContract({"anyOf": [{"type": "string"}] * 100_000})
     with pytest.raises(InvalidValue, match="at most 5000 parts"):
@@ -284,8 +284,8 @@ def test_a_schema_that_is_too_long_is_refused_before_it_is_checked() -> None:
 
 
 @pytest.mark.parametrize("place", ["root", "below"])
-def test_no_part_of_a_schema_is_checked_uncounted(place: str) -> None:
-    """A dialect that a schema names does not bring back the validators that match and count nothing."""
+def test_no_part_of_a_schema_is_checked_without_counting(place: str) -> None:
+    """A named dialect does not bring back validators that count nothing."""
     named = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
     pattern = {"type": "string", "pattern": "^(a|a)*$"}
     text = json.dumps({"next": {"next": {"text": "a" * 40 + "!"}}})

@@ -1,4 +1,4 @@
-"""Types of tasks as data and back."""
+"""Types of tasks: written as data and read back."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Checked:
     x: int
 
     def __post_init__(self) -> None:
-        """Code, which would be lost."""
+        """Code that would be lost as data."""
 
 
 class Strict(pydantic.BaseModel):
@@ -72,8 +72,8 @@ class Strict(pydantic.BaseModel):
         return abs(value)
 
 
-def made_again(hint: Any) -> Any:
-    """The same type, as another process makes it from what was written down."""
+def rebuild(hint: Any) -> Any:
+    """Return the type that another process makes from the written data."""
     types: Types = {}
     schema = schema_of(hint, types, "x")
     return hint_of(json.loads(json.dumps(schema)), json.loads(json.dumps(types)))
@@ -110,9 +110,9 @@ def made_again(hint: Any) -> Any:
         (list[Drawing] | None, [Drawing("t", [], tags={"a": {"b"}})]),
     ],
 )
-def test_a_type_comes_back_and_takes_the_same_values(hint: Any, value: Any) -> None:
-    """What one process wrote another reads: data of a value fits the type that was made again, and is the same data."""
-    again = made_again(hint)
+def test_a_type_survives_a_round_trip_with_its_values(hint: Any, value: Any) -> None:
+    """A value's data fits the rebuilt type, and is written as equal data."""
+    again = rebuild(hint)
     data = encode_argument(hint, value, "x")
 
     there = decode_value(again, json.loads(json.dumps(data)), "x")
@@ -120,9 +120,9 @@ def test_a_type_comes_back_and_takes_the_same_values(hint: Any, value: Any) -> N
     assert encode_argument(again, there, "x") == data
 
 
-def test_the_same_words_give_the_same_class() -> None:
-    """AC-S4-6: a dataclass that an agent defined is one class, however often it is read: its values are equal."""
-    one, other = made_again(Drawing), made_again(Drawing)
+def test_equal_type_data_gives_one_class() -> None:
+    """AC-S4-6: An agent's dataclass is one class however often it is read, so that its values are equal."""
+    one, other = rebuild(Drawing), rebuild(Drawing)
 
     assert one is other
     assert decode_value(one, {"title": "t", "points": []}, "x") == decode_value(
@@ -151,8 +151,8 @@ def test_the_same_words_give_the_same_class() -> None:
     ],
     ids=str,
 )
-def test_what_cannot_be_written_as_data_is_refused_when_it_is_declared(hint: Any) -> None:
-    """Code in a class, cycles and live objects: the error names the place."""
+def test_a_type_that_is_not_data_is_refused_when_it_is_declared(hint: Any) -> None:
+    """Code in a class, cycles and live objects are refused; the error names the place."""
     with pytest.raises(InvalidValue, match=r"^solve\.x"):
         schema_of(hint, {}, "solve.x")
 
@@ -176,8 +176,8 @@ _forms = st.recursive(
 
 
 @examples(_forms, st.dictionaries(st.sampled_from(["A", "B"]), _forms, max_size=2))
-def test_whatever_comes_as_a_type_is_a_type_or_refused(schema: Any, types: Any) -> None:
-    """Forms from outside never crash, and never make anything but the types that are listed."""
+def test_any_data_is_a_listed_type_or_refused(schema: Any, types: Any) -> None:
+    """Foreign data never crashes, and makes only the listed types."""
     try:
         hint_of(schema, {name: each for name, each in types.items() if isinstance(each, dict)})
     except InvalidValue:
@@ -195,8 +195,8 @@ def test_whatever_comes_as_a_type_is_a_type_or_refused(schema: Any, types: Any) 
         {"kind": "model", "fields": {"copy": {"type": "string"}}},
     ],
 )
-def test_names_that_a_class_cannot_have_are_refused(definition: dict[str, Any]) -> None:
-    """A recipe of a hostile agent costs the host nothing but an answer."""
+def test_invalid_names_of_a_class_are_refused(definition: dict[str, Any]) -> None:
+    """A hostile agent's recipe only gets an error."""
     with pytest.raises(InvalidValue, match=r"^x\.A"):
         hint_of({"$ref": "#/types/A"}, {"A": definition}, "x")
 
@@ -205,9 +205,9 @@ def test_names_that_a_class_cannot_have_are_refused(definition: dict[str, Any]) 
     ("hint", "data", "place"),
     [(Page, {"drawing": {"title": 1, "points": []}}, "x.drawing.title"), (list[int], [1, "b"], "x[1]")],
 )
-def test_a_wrong_value_is_named_by_its_place(hint: Any, data: Any, place: str) -> None:
-    """The error says where in the value it does not fit."""
+def test_a_wrong_value_is_refused_by_its_place(hint: Any, data: Any, place: str) -> None:
+    """The error names the place within the value."""
     with pytest.raises(InvalidValue) as refusal:
-        decode_value(made_again(hint), data, "x")
+        decode_value(rebuild(hint), data, "x")
 
     assert refusal.value.field == place

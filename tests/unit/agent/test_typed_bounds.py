@@ -1,4 +1,4 @@
-"""Types of recipes, and values of them, that would take much time or memory: counted and refused before the work.
+"""Types of recipes and their values that would take much time or memory: counted and refused before the work.
 
 No test measures time: what is not bounded does not end within the time limit of a test, or is told by its size.
 """
@@ -41,12 +41,12 @@ def _set(items: Any) -> dict[str, Any]:
 
 
 def _class(kind: str, **fields: Any) -> Any:
-    """A class of a recipe."""
+    """Return a class of a recipe."""
     return hint_of({"$ref": "#/types/W"}, {"W": {"kind": kind, "fields": fields}})
 
 
 def _refused(hint: Any, data: Any, words: str) -> None:
-    """The value is refused as an argument, and as an answer."""
+    """Expect that the value is refused as an argument and as an answer."""
     with pytest.raises(InvalidValue, match=words):
         decode_value(hint, data, "value")
     with pytest.raises(DoesNotFit, match=words):
@@ -68,7 +68,7 @@ def _refused(hint: Any, data: Any, words: str) -> None:
     ids=["lists", "long text", "objects", "choices"],
 )
 def test_defaults_are_counted_by_their_size_for_each_object(kind: str, field: Any, count: int) -> None:
-    """A short value does not make many copies of a large default."""
+    """A short value must not make many copies of a large default."""
     kept = _class(kind, a=field)
 
     assert len(decode_value(list[kept], [{}] * 3, "value")) == 3  # type: ignore[valid-type]
@@ -76,16 +76,16 @@ def test_defaults_are_counted_by_their_size_for_each_object(kind: str, field: An
 
 
 @kinds
-def test_defaults_that_are_shared_are_counted_for_each_object(kind: str) -> None:
-    """An object has a place for each default, also for one whose value needs no copy."""
+def test_shared_defaults_are_counted_for_each_object(kind: str) -> None:
+    """Each object has a place for each default, even if its value needs no copy."""
     wide = _class(kind, **{f"f{at}": {**INTEGER, "default": at} for at in range(300)})
 
     _refused(list[wide], [{}] * 20_000, "steps")  # type: ignore[valid-type]
 
 
 @kinds
-def test_defaults_of_defaults_are_counted(kind: str) -> None:
-    """A default of objects whose classes have such defaults again is as large as all that it makes."""
+def test_nested_defaults_are_counted(kind: str) -> None:
+    """A default whose classes have defaults again is as large as everything that it makes."""
     types: Types = {"C0": {"kind": kind, "fields": {"a": {**_list(INTEGER), "default": [1] * 500}}}}
     for level in range(1, 6):
         below = {**_list({"$ref": f"#/types/C{level - 1}"}), "default": [{}] * 10}
@@ -96,8 +96,8 @@ def test_defaults_of_defaults_are_counted(kind: str) -> None:
 
 
 @kinds
-def test_the_defaults_of_one_recipe_share_their_steps(kind: str) -> None:
-    """Many parameters, and many fields, whose defaults are short and make much."""
+def test_the_defaults_of_one_recipe_share_their_bound(kind: str) -> None:
+    """Many parameters and fields with short defaults may make a lot together."""
     types: Types = {"W": {"kind": kind, "fields": {"a": {**_list(_list(INTEGER)), "default": [[]] * 5_000}}}}
     default = {**_list({"$ref": "#/types/W"}), "default": [{}] * 5}
     tasks = {"go": TaskDefinition(docstring="Go.", parameters={f"p{at}": default for at in range(40)})}
@@ -110,8 +110,8 @@ def test_the_defaults_of_one_recipe_share_their_steps(kind: str) -> None:
 
 
 @kinds
-def test_a_default_is_a_value_of_its_type_and_of_one_object_only(kind: str) -> None:
-    """The same words make the same values, whichever kind of class they are for."""
+def test_a_default_has_its_type_and_belongs_to_one_object(kind: str) -> None:
+    """Both kinds of classes make equal values, and objects do not share mutable ones."""
     day = {"type": "string", "format": "date", "default": "2026-11-26"}
     made = _class(kind, names={**_set(TEXT), "default": ["a"]}, day=day, count={**INTEGER, "default": 1})
 
@@ -124,8 +124,8 @@ def test_a_default_is_a_value_of_its_type_and_of_one_object_only(kind: str) -> N
 
 
 @kinds
-def test_defaults_are_written_down_and_told_as_they_were_given(kind: str) -> None:
-    """A class that was read is written down again in the same words; a model's schema tells its defaults."""
+def test_defaults_are_written_and_shown_as_given(kind: str) -> None:
+    """A class is written back as equal data, and a model's schema shows its defaults."""
     fields = {"a": {**_list(INTEGER), "default": [1, 2]}, "b": {**INTEGER, "default": 7}}
     types: Types = {}
 
@@ -138,8 +138,8 @@ def test_defaults_are_written_down_and_told_as_they_were_given(kind: str) -> Non
 
 
 @kinds
-def test_honest_defaults_of_many_objects_are_made(kind: str) -> None:
-    """A few small defaults in each of many objects are no attack."""
+def test_usual_defaults_of_many_objects_are_accepted(kind: str) -> None:
+    """A few small defaults in each of many objects are allowed."""
     entry = _class(
         kind, name=TEXT, tags={**_list(TEXT), "default": []}, size={**INTEGER, "default": 0}, on={**TEXT, "default": ""}
     )
@@ -161,7 +161,7 @@ def _numbers(count: int, of: Any = int) -> list[Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """A value that a set can hold."""
+    """A hashable value."""
 
     left: int
     right: int
@@ -172,7 +172,7 @@ def _uuids(count: int) -> list[str]:
 
 
 def _pairs() -> list[list[str]]:
-    """Two texts each, which can be read as numbers and as UUIDs."""
+    """Return pairs of texts that can be read as numbers and as UUIDs."""
     return [[f"{at:032}", f"{at * PRIME * 10**9:032}"] for at in range(2_000)]
 
 
@@ -200,14 +200,14 @@ def _pairs() -> list[list[str]]:
     ],
     ids=_id,
 )
-def test_numbers_of_one_hash_are_refused_in_sets_and_as_keys(hint: Any, data: Any) -> None:
-    """A set, or a dict, would compare each with all others: the refusal comes before it is made."""
+def test_numbers_with_equal_hashes_are_refused_in_sets_and_keys(hint: Any, data: Any) -> None:
+    """A set or dict would compare each with all others; the refusal comes before it is made."""
     _refused(hint, data, HASHES)
 
 
 @kinds
-def test_numbers_of_one_hash_are_refused_within_classes(kind: str) -> None:
-    """The fields of a class, and their defaults."""
+def test_numbers_with_equal_hashes_are_refused_within_classes(kind: str) -> None:
+    """Fields of a class and their defaults are checked."""
     _refused(_class(kind, a=_set(INTEGER)), {"a": _numbers(2_000)}, HASHES)
     with pytest.raises(InvalidValue, match="one hash"):
         _class(kind, a={**_set(INTEGER), "default": _numbers(2_000)})
@@ -215,8 +215,8 @@ def test_numbers_of_one_hash_are_refused_within_classes(kind: str) -> None:
         _class(kind, a={"enum": _numbers(200)})
 
 
-def test_enums_and_literals_of_numbers_of_one_hash_are_refused() -> None:
-    """To make one compares each value with all others."""
+def test_enums_and_literals_with_equal_hashes_are_refused() -> None:
+    """Making one compares each value with all others."""
     names = {f"N{at}": each for at, each in enumerate(_numbers(200))}
 
     with pytest.raises(InvalidValue, match="one hash"):
@@ -241,8 +241,8 @@ def test_enums_and_literals_of_numbers_of_one_hash_are_refused() -> None:
     ],
     ids=_id,
 )
-def test_honest_sets_and_keys_are_read(hint: Any, data: Any) -> None:
-    """Numbers in order, one number many times, and texts, whose hashes nobody can foretell."""
+def test_usual_sets_and_keys_are_read(hint: Any, data: Any) -> None:
+    """Numbers in order, one number many times, and texts, whose hashes are unpredictable, are accepted."""
     assert OutputContract(hint).problem(json.dumps(data)) is None
     decode_value(hint, data, "value")
 
@@ -252,7 +252,7 @@ def test_honest_sets_and_keys_are_read(hint: Any, data: Any) -> None:
 
 @pytest.mark.parametrize("definition", ["dataclass", "model", "enum", "literal", "union"])
 def test_a_class_of_too_many_parts_is_refused(definition: str) -> None:
-    """Before it is made: the time of making one grows faster than its parts."""
+    """The refusal comes before it is made, since that time grows faster than the parts."""
     known: dict[str, Any] = {
         "dataclass": {"kind": "dataclass", "fields": {f"f{at}": TEXT for at in range(1_001)}},
         "model": {"kind": "model", "fields": {f"f{at}": TEXT for at in range(1_001)}},
@@ -266,14 +266,14 @@ def test_a_class_of_too_many_parts_is_refused(definition: str) -> None:
 
 
 @pytest.mark.parametrize("form", [{"anyOf": [{"enum": [at]} for at in range(9_000)]}, {"enum": list(range(20_000))}])
-def test_types_without_a_class_have_a_bound_too(form: Any) -> None:
-    """A union of many choices, or one of many values."""
+def test_types_without_a_class_are_bounded_too(form: Any) -> None:
+    """The types are a union of many choices and one of many values."""
     with pytest.raises(InvalidValue, match="parts"):
         hint_of(form, {})
 
 
 def test_defaults_of_large_classes_count_as_much_as_the_classes() -> None:
-    """The check of a default needs a checker of its whole type: here one for each field."""
+    """Checking a default needs a validator of its whole type: here one for each field."""
     large = {f"f{at}": {**TEXT, "default": ""} for at in range(400)}
     ways = [{"anyOf": [{"enum": [at, "x"]}, {"$ref": "#/types/L"}]} for at in range(40)]
     types: Types = {"L": {"kind": "model", "fields": large}}
@@ -285,8 +285,8 @@ def test_defaults_of_large_classes_count_as_much_as_the_classes() -> None:
         hint_of({"$ref": "#/types/M"}, types)
 
 
-def test_classes_are_not_kept_for_the_life_of_the_process() -> None:
-    """Each of many recipes brings a class of 500 fields. Of those that nobody uses only the last ones stay."""
+def test_unused_classes_are_dropped() -> None:
+    """Each of 45 recipes brings a class of 500 fields; at most 40 unused ones stay."""
     made: list[weakref.ref[Any]] = []
     for at in range(45):
         fields = {f"f{at}x{each}": TEXT for each in range(500)}
@@ -304,8 +304,8 @@ def test_classes_are_not_kept_for_the_life_of_the_process() -> None:
     assert sum(each() is not None for each in made) <= 40
 
 
-def test_a_class_that_is_in_use_is_the_class_of_its_words() -> None:
-    """However many others were read since: its values stay equal."""
+def test_a_class_in_use_stays_the_class_of_its_data() -> None:
+    """Reading many other classes does not replace it, so that its values stay equal."""
     types: Types = {"Kept": {"kind": "dataclass", "fields": {"x": INTEGER}}}
     kept = hint_of({"$ref": "#/types/Kept"}, types)
     for at in range(5_000):

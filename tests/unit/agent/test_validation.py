@@ -1,4 +1,4 @@
-"""Errors of values: pydantic collects them all, and a short text can have gigabytes of them.
+"""Errors of values: pydantic collects all of them, and a short text can cause gigabytes of errors.
 
 No test measures time. Memory is that of a process of its own, which has a limit.
 """
@@ -93,7 +93,7 @@ WRONG: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
 
 
 def _refused(name: str) -> str:
-    """What is said of one of the wrong values: as an argument, and as an answer."""
+    """Return the refusals of a wrong value, as an argument and as an answer."""
     kind, value = (make() for make in WRONG[name])
     with pytest.raises(InvalidValue) as refusal:
         decode_value(kind, value, "value")
@@ -104,7 +104,7 @@ def _refused(name: str) -> str:
 
 @pytest.mark.parametrize("name", WRONG)
 def test_errors_of_a_value_take_bounded_memory(name: str) -> None:
-    """A value of at most a megabyte is refused by a process that may have 1 GiB."""
+    """A value of at most a megabyte is refused by a process that may use 1 GiB."""
     code = (
         "import resource, sys\n"
         f"resource.setrlimit(resource.RLIMIT_AS, ({_MEMORY}, {_MEMORY}))\n"
@@ -129,16 +129,16 @@ def test_errors_of_a_value_take_bounded_memory(name: str) -> None:
     ],
     ids=["list", "dict", "named tuple", "choice"],
 )
-def test_the_first_error_of_a_long_value_is_told_with_its_place(kind: Any, value: Any, place: str) -> None:
-    """However many there are, and however far behind it is."""
+def test_the_first_error_of_a_long_value_names_its_place(kind: Any, value: Any, place: str) -> None:
+    """The number of errors and their position do not matter."""
     with pytest.raises(InvalidValue) as refusal:
         decode_value(kind, value, "value")
 
     assert refusal.value.field == place
 
 
-def test_an_error_of_a_choice_is_told_with_the_name_of_its_class() -> None:
-    """As it is where a value is short."""
+def test_an_error_of_a_choice_names_its_class() -> None:
+    """Long and short values get the same place."""
     validation = Validation(pydantic.TypeAdapter(list[Union[int, Node]]))  # noqa: UP007
     value: list[Any] = [{}] * 20_000
 
@@ -162,16 +162,16 @@ def test_an_error_of_a_choice_is_told_with_the_name_of_its_class() -> None:
     ],
     ids=["floats", "typed dicts", "named tuples", "sets", "choices", "strict", "listed", "recursive"],
 )
-def test_long_values_that_fit_are_read(kind: Any, value: Any) -> None:
-    """The same value as pydantic alone makes of them, also where a type is strict."""
+def test_valid_long_values_are_read(kind: Any, value: Any) -> None:
+    """The value equals pydantic's own result, for strict types too."""
     text = json.dumps(value)
     validation = Validation(pydantic.TypeAdapter(kind))
 
     assert validation.validate_data(value, text) == validation.adapter.validate_json(text)
 
 
-def test_a_few_errors_are_told_all() -> None:
-    """An answer is corrected at once where it can be."""
+def test_a_few_errors_are_reported_in_detail() -> None:
+    """Ten errors are listed and the others counted, so that the model can correct them at once."""
     with pytest.raises(DoesNotFit) as refusal:
         OutputContract(dict[str, list[int]]).parse(json.dumps({"a": ["x"] * 8, "b": ["y"] * 7}))
 
@@ -180,8 +180,8 @@ def test_a_few_errors_are_told_all() -> None:
 
 
 @pytest.mark.parametrize("hint", [list[int], dict[str, int], list[list[int]]], ids=["list", "dict", "deep"])
-def test_many_errors_are_counted_and_the_first_is_told(hint: Any) -> None:
-    """What Python makes of them does not grow with their number."""
+def test_many_errors_are_counted_and_the_first_is_reported(hint: Any) -> None:
+    """The memory does not grow with the number of errors."""
     count = 50_000
     wrong: Any = {f"{at:x}": "" for at in range(count)} if hint == dict[str, int] else [""] * count
     data = [wrong] if hint == list[list[int]] else wrong
