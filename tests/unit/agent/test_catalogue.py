@@ -1,4 +1,4 @@
-"""What a primer says of capabilities: as much as their visibility, within bounds."""
+"""Lists of capabilities in a primer: as detailed as their visibility, and bounded."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ramet.core.policy.capabilities import Capability, Visibility
 from ramet.tools.python import python_tool
 
 
-def shown(type: Any, name: str, visibility: Visibility, thing: Any, **more: Any) -> str:
+def listing(type: Any, name: str, visibility: Visibility, thing: Any, **more: Any) -> str:
     return capability_listing([(Capability(type, name, visibility, **more), thing)])
 
 
 def test_high_shows_names_signatures_and_docstrings() -> None:
-    """Of a module, those of the names that are meant."""
-    assert shown("module", "math", "high", math, include=("sin", "pi")).splitlines() == [
+    """Of a module, only the included names are shown."""
+    assert listing("module", "math", "high", math, include=("sin", "pi")).splitlines() == [
         "- module math",
         "  This module provides access to the mathematical functions",
         "  defined by the C standard.",
@@ -31,44 +31,46 @@ def test_high_shows_names_signatures_and_docstrings() -> None:
 
 
 def test_medium_shows_names_and_signatures() -> None:
-    """Of a function and of a class, too; of a class that is meant in part, its parts."""
-    assert shown("module", "math", "medium", math, include=("sin", "pi")) == "- module math\n  - pi\n  - sin(x, /)"
-    assert shown("function", "math:sin", "medium", math.sin) == "- function sin(x, /)"
-    assert shown("class", "fractions:Fraction", "medium", fractions.Fraction).startswith("- class Fraction(numerator=0")
-    part = shown("class", "fractions:Fraction", "medium", fractions.Fraction, include=("limit_denominator",))
+    """This holds for modules, functions and classes; of a class with included parts, these are shown."""
+    assert listing("module", "math", "medium", math, include=("sin", "pi")) == "- module math\n  - pi\n  - sin(x, /)"
+    assert listing("function", "math:sin", "medium", math.sin) == "- function sin(x, /)"
+    assert listing("class", "fractions:Fraction", "medium", fractions.Fraction).startswith(
+        "- class Fraction(numerator=0"
+    )
+    part = listing("class", "fractions:Fraction", "medium", fractions.Fraction, include=("limit_denominator",))
     assert part.splitlines()[1:] == ["  - limit_denominator(self, max_denominator=1000000)"]
 
 
 def test_low_shows_names_alone() -> None:
-    """One line for each, whatever it holds."""
-    assert shown("module", "math", "low", math) == "- module math"
-    assert shown("tool", "python", "low", python_tool()) == "- tool python"
+    """Each capability takes one line."""
+    assert listing("module", "math", "low", math) == "- module math"
+    assert listing("tool", "python", "low", python_tool()) == "- tool python"
 
 
 def test_a_tool_shows_its_arguments() -> None:
-    """And, where visibility is high, what it says of itself."""
-    assert shown("tool", "python", "medium", python_tool()) == "- tool python(code, timeout)"
-    assert "Run Python in your sandbox." in shown("tool", "python", "high", python_tool())
+    """With high visibility, its description is shown too."""
+    assert listing("tool", "python", "medium", python_tool()) == "- tool python(code, timeout)"
+    assert "Run Python in your sandbox." in listing("tool", "python", "high", python_tool())
 
 
 @pytest.mark.parametrize("visibility", ["high", "medium", "low"])
 def test_a_listing_is_bounded(visibility: Visibility) -> None:
-    """Names stay as long as they fit; then how many there are."""
+    """Names are shown as long as they fit, then their number."""
 
     def loud() -> None: ...
 
     loud.__doc__ = "x" * 10_000
     module = types.ModuleType("many")
     module.__dict__.update({f"name_{n}": loud for n in range(500)})
-    one = shown("module", "many", visibility, module)
+    one = listing("module", "many", visibility, module)
     assert len(one) < MAX_PARTS * (MAX_DOC + 100)
     many = capability_listing([(Capability("module", f"m{n}", visibility), module) for n in range(5_000)])
     assert len(many) < MAX_LISTING + 20
     assert many.splitlines()[-1].startswith("- and ")
 
 
-def test_what_fails_when_it_is_looked_at_is_listed_by_name() -> None:
-    """A module that makes its names when asked, a signature that raises: the others are there all the same."""
+def test_a_capability_that_fails_on_inspection_is_listed_by_name() -> None:
+    """A failing attribute or signature does not hide the others."""
 
     class Odd(types.ModuleType):
         def __dir__(self) -> list[str]:
@@ -84,5 +86,5 @@ def test_what_fails_when_it_is_looked_at_is_listed_by_name() -> None:
 
         def __call__(self) -> None: ...
 
-    assert shown("module", "odd", "medium", Odd("odd")) == "- module odd\n  - there()"
-    assert shown("function", "m:worse", "medium", Worse()) == "- function worse(…)"
+    assert listing("module", "odd", "medium", Odd("odd")) == "- module odd\n  - there()"
+    assert listing("function", "m:worse", "medium", Worse()) == "- function worse(…)"

@@ -1,4 +1,4 @@
-"""What a composition may not be: refused where it is put together, naming what would be accepted."""
+"""Compositions: invalid ones are refused when they are built, with the accepted values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.trips.definitions.test_composition import Draft, enough, review
 
 
 def node() -> StateGraph:
-    """A graph with one node."""
+    """Return a graph with one node."""
     return StateGraph().add_node(double)
 
 
@@ -51,14 +51,14 @@ BAD: list[Callable[[], Any]] = [
 
 
 @pytest.mark.parametrize("make", BAD)
-def test_what_cannot_work_is_refused_when_it_is_put_together(make: Callable[[], Any]) -> None:
-    """Not by a run, at its third step."""
+def test_an_invalid_composition_is_refused_when_it_is_built(make: Callable[[], Any]) -> None:
+    """The error does not wait for a run to reach the step."""
     with pytest.raises((InvalidValue, Unknown)):
         make()
 
 
 def test_levels_of_compositions_are_counted() -> None:
-    """The deepest way down."""
+    """The deepest path counts."""
     assert [
         nesting_depth(each) for each in (double, None, chain(double).function, chain(chain(double), double).function)
     ] == [
@@ -70,7 +70,7 @@ def test_levels_of_compositions_are_counted() -> None:
 
 
 def whole() -> Agent:
-    """Everything that a composition may have."""
+    """Return a composition with every kind of part."""
     writer = Agent(name="writer", model="anthropic:x", instructions="Write.", cache_ttl_seconds=9, tools=["Read"])
     graph = StateGraph(Draft).add_node("write", writer, input="topic", output="text").add_node(review)
     graph.set_entry_point("write").add_edge("write", "review")
@@ -80,8 +80,8 @@ def whole() -> Agent:
     return chain(both, parallel(fails, for_each=True), graph.compile(max_steps=7), name="whole")
 
 
-def again(agent: Agent, *agents: Agent) -> Agent:
-    """What another process makes of its recipe."""
+def rebuild(agent: Agent, *agents: Agent) -> Agent:
+    """Return the agent that another process makes of the recipe."""
 
     def no_model(name: str) -> Any:
         raise DefinitionMissing("model", name)
@@ -89,36 +89,36 @@ def again(agent: Agent, *agents: Agent) -> Agent:
     return agent_of(recipe(agent), agents={each.name: each for each in agents}, model=no_model)
 
 
-def test_a_composition_is_data_and_back() -> None:
-    """Steps, policies, edges, routes: the same again."""
-    assert again(whole()) == whole()
+def test_a_composition_survives_a_round_trip_through_data() -> None:
+    """Steps, policies, edges and routes are equal."""
+    assert rebuild(whole()) == whole()
 
 
-def test_what_is_no_data_is_asked_for() -> None:
-    """By name; who supplies the composition has it back as it is."""
+def test_a_part_that_is_not_data_must_be_supplied_by_name() -> None:
+    """The supplied composition comes back as it is."""
     inner = lambda state: END  # noqa: E731 - what has no name of its own
     graph = StateGraph().add_node("one", plus_one).set_entry_point("one").add_conditional_edges("one", inner)
     made = chain(graph.compile(), name="made")
     with pytest.raises(DefinitionMissing, match="policy of 'triple"):
-        again(chain(triple.with_policy(Policy(env_vars={"A": "secret"})).with_name("triple")))
+        rebuild(chain(triple.with_policy(Policy(env_vars={"A": "secret"})).with_name("triple")))
     with pytest.raises(DefinitionMissing, match="model 'scripted'"):
-        again(chain(Agent(name="a", model=ScriptedModel([]))))
-    assert again(made, made).function is made.function
-    left = again(made).function
+        rebuild(chain(Agent(name="a", model=ScriptedModel([]))))
+    assert rebuild(made, made).function is made.function
+    left = rebuild(made).function
     assert left is not None
     with pytest.raises(DefinitionMissing, match="lambda"):
         left.parts()[0].function.edges["one"].function({})  # type: ignore[attr-defined]  # a chain with a graph
 
 
-def test_nothing_of_a_secret_is_in_a_recipe() -> None:
-    """Not of a step either."""
+def test_a_recipe_contains_no_secret() -> None:
+    """Recipes of steps contain none either."""
     made = chain(triple.with_policy(Policy(env_vars={"A": "hush"}, secrets={"key": "hush"})), untyped)
 
     assert "hush" not in str(recipe(made))
 
 
 def test_a_composition_of_an_unknown_kind_is_refused() -> None:
-    """Of a newer version, say."""
+    """Such a kind may come from a newer version."""
     data = recipe(chain(double))
     data["function"]["@composition"]["kind"] = "spiral"
 

@@ -1,4 +1,4 @@
-"""Definitions by decorators and by methods: checked where they are written, and never changed."""
+"""Definitions by decorators and methods: checked at once, and immutable."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def work(text: str = "") -> str:
 
 
 def test_a_bare_decorator_takes_name_and_description_from_the_function() -> None:
-    """The first line of its docstring."""
+    """The description is the first line of the docstring."""
     made = agent(work)
 
     assert (made.name, made.description, made.function) == ("work", "Works well.", work)
     assert made("x") == "X"
 
 
-def test_an_agent_that_is_no_function_cannot_be_called_like_one() -> None:
-    """It says what runs it."""
+def test_an_agent_that_is_not_a_function_cannot_be_called() -> None:
+    """The error says what runs such an agent."""
     with pytest.raises(InvalidValue, match="a runtime or session runs any other"):
         Agent(name="talker")("hi")
 
@@ -58,8 +58,8 @@ def test_an_agent_that_is_no_function_cannot_be_called_like_one() -> None:
         lambda: Agent(name="a", cache_ttl_seconds=True),
     ],
 )
-def test_a_bad_word_is_refused_where_it_is_written(make: Any) -> None:
-    """By its decorator, not by the first run."""
+def test_an_invalid_argument_is_refused_by_its_decorator(make: Any) -> None:
+    """The error does not wait for the first run."""
     with pytest.raises(InvalidValue):
         make()
 
@@ -91,10 +91,10 @@ CHANGES: list[tuple[str, tuple[Any, ...], dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("method", "args", "kwargs", "changed"), CHANGES)
-def test_a_method_changes_what_it_says_and_nothing_else(
+def test_a_method_changes_only_its_own_fields(
     method: str, args: tuple[Any, ...], kwargs: dict[str, Any], changed: dict[str, Any]
 ) -> None:
-    """In a new definition; the old one is as it was."""
+    """The result is a new definition, and the old one stays unchanged."""
     old = Agent(name="old", policy=Policy(memory_mb=64), limits=Limits(agents=4, seconds=3))
     before = dataclasses.replace(old)
 
@@ -115,7 +115,7 @@ def test_a_method_changes_what_it_says_and_nothing_else(
         lambda old: old.with_cache(0),
     ],
 )
-def test_a_bad_change_is_refused(make: Any) -> None:
-    """As if it had been written so at first."""
+def test_an_invalid_change_is_refused(make: Any) -> None:
+    """The checks are those of a new definition."""
     with pytest.raises(InvalidValue):
         make(Agent(name="old"))

@@ -1,4 +1,4 @@
-"""Hooks as commands, with real processes: JSON in, exit status out, and nothing left of them."""
+"""Hooks as commands in real processes: JSON in, exit status out, and no process left."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ CALL: dict[str, Any] = {"tool_name": "Bash", "tool_input": {"command": "rm -rf /
 
 
 def runner(command: str, event: str = "PreToolUse", **entry: Any) -> HookRunner:
-    """A runner of one command."""
+    """Return a runner of one command."""
     environ = {"PATH": os.environ["PATH"], "SECRET_KEY": "k"}
     return HookRunner({event: [{"hooks": [{"type": "command", "command": command, **entry}]}]}, environ=environ)
 
 
 def context_in(folder: pathlib.Path, events: list[Event] | None = None, **fields: Any) -> ToolUseContext:
-    """A context rooted in `folder` whose events are kept."""
+    """Return a context in `folder` whose events are collected."""
 
     def record(event: Event) -> Event:
         if events is not None:
@@ -42,8 +42,8 @@ async def ask(folder: pathlib.Path, command: str, event: str = "PreToolUse", **e
     return await runner(command, event, **entry).fire(event, context_in(folder), CALL)
 
 
-async def test_a_command_reads_the_payload_and_knows_where_the_project_is(tmp_path: pathlib.Path) -> None:
-    """JSON on stdin, the run's directory as its own, and no variable of the host but the allowed."""
+async def test_a_command_gets_the_payload_and_the_projects_folder(tmp_path: pathlib.Path) -> None:
+    """The payload is JSON on stdin; the command runs in the run's directory with the allowed variables only."""
     await ask(tmp_path, "cat > payload; env > env; pwd > pwd")
 
     payload = json.loads((tmp_path / "payload").read_text())
@@ -70,7 +70,7 @@ async def test_a_command_reads_the_payload_and_knows_where_the_project_is(tmp_pa
     ],
 )
 async def test_exit_0_decides_and_exit_2_denies(tmp_path: pathlib.Path, command: str, expected: HookDecision) -> None:
-    """With 0 stdout is the answer, with 2 stderr is the reason."""
+    """With status 0, stdout is the answer; with status 2, stderr is the reason."""
     assert await ask(tmp_path, command) == expected
 
 
@@ -88,10 +88,8 @@ async def test_exit_0_decides_and_exit_2_denies(tmp_path: pathlib.Path, command:
         "head -c 2000000 /dev/zero | tr '\\0' ' '",
     ],
 )
-async def test_whatever_else_a_command_does_closes_its_gate_and_nothing_else(
-    tmp_path: pathlib.Path, command: str
-) -> None:
-    """A crash, another status, a missing file, bad JSON or too much output is no answer."""
+async def test_any_other_outcome_of_a_command_closes_only_its_gate(tmp_path: pathlib.Path, command: str) -> None:
+    """A crash, another status, a missing file, bad JSON and too much output are no answer."""
     events: list[Event] = []
     context = context_in(tmp_path, events)
 
@@ -106,8 +104,8 @@ async def test_whatever_else_a_command_does_closes_its_gate_and_nothing_else(
     assert len(events) >= 2
 
 
-async def test_a_folder_that_is_gone_closes_the_gate(tmp_path: pathlib.Path) -> None:
-    """A command that cannot be started cannot answer."""
+async def test_a_missing_folder_closes_the_gate(tmp_path: pathlib.Path) -> None:
+    """The command cannot be started, and so cannot answer."""
     assert (await ask(tmp_path / "gone", "exit 0")).verdict == "deny"
 
 
@@ -121,22 +119,20 @@ async def test_a_folder_that_is_gone_closes_the_gate(tmp_path: pathlib.Path) -> 
         ("PostToolUse", HookDecision("deny", "go on")),
     ],
 )
-async def test_exit_2_blocks_what_the_event_is_about(
-    tmp_path: pathlib.Path, event: str, expected: HookDecision
-) -> None:
-    """At an end that means going on."""
+async def test_exit_2_blocks_the_event(tmp_path: pathlib.Path, event: str, expected: HookDecision) -> None:
+    """At a stop event, blocking means to continue."""
     assert await ask(tmp_path, "echo go on >&2; exit 2", event) == expected
 
 
-async def test_plain_output_is_context_where_text_is_for_the_model(tmp_path: pathlib.Path) -> None:
-    """As in Claude Code, at SubagentStart, SessionStart and UserPromptSubmit only."""
+async def test_plain_output_becomes_context_at_events_for_the_model(tmp_path: pathlib.Path) -> None:
+    """As in Claude Code, this holds at SubagentStart, SessionStart and UserPromptSubmit only."""
     assert (await ask(tmp_path, "echo the branch is main", "SubagentStart")).context == "the branch is main"
     assert await ask(tmp_path, "echo the branch is main", "PostToolUse") == HookDecision()
 
 
 @pytest.mark.parametrize("how", ["timeout", "abort", "cancel"])
-async def test_a_command_that_hangs_is_killed_with_all_it_started(tmp_path: pathlib.Path, how: str) -> None:
-    """Out of time, the gate denies; stopped, the run ends; no process is left either way."""
+async def test_a_hanging_command_is_killed_with_its_children(tmp_path: pathlib.Path, how: str) -> None:
+    """After a timeout the gate denies, and after an abort the run ends; no process is left."""
     clock, child = FakeClock(), pid_in(tmp_path / "pid")
     context = context_in(tmp_path, clock=clock)
     hanging = runner("trap '' TERM; sleep 1000 & echo $! > pid; wait", timeout=9)

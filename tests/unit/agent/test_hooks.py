@@ -24,7 +24,7 @@ CALL: Payload = {"tool_name": "Write", "tool_input": {"path": "a", "text": "b"},
 
 
 def context_with(events: list[Event] | None = None, **fields: Any) -> ToolUseContext:
-    """A context whose events are kept in `events`."""
+    """Return a context whose events are collected in `events`."""
 
     def record(event: Event) -> Event:
         if events is not None:
@@ -66,8 +66,8 @@ def specific(**fields: Any) -> Payload:
         (HookDecision("deny", "no"), HookDecision("deny", "no")),
     ],
 )
-async def test_every_form_of_an_answer_is_understood(answer: Any, expected: HookDecision) -> None:
-    """None, words, Claude Code's dicts and HookDecision mean what they say."""
+async def test_every_form_of_an_answer_is_accepted(answer: Any, expected: HookDecision) -> None:
+    """The forms are None, words, Claude Code's dicts and HookDecision."""
 
     def h(payload: Payload) -> Any:
         return answer
@@ -95,8 +95,8 @@ async def test_every_form_of_an_answer_is_understood(answer: Any, expected: Hook
         HookDecision("continue"),
     ],
 )
-async def test_a_gate_whose_answer_is_not_understood_denies_and_the_failure_is_on_record(answer: Any) -> None:
-    """A typo in a safety hook closes the gate instead of opening it."""
+async def test_an_invalid_answer_closes_the_gate_and_is_recorded(answer: Any) -> None:
+    """A typing error in a safety hook must not open the gate."""
     events: list[Event] = []
 
     decision = await ask({"PreToolUse": [lambda payload: answer]}, context=context_with(events))
@@ -130,8 +130,8 @@ async def _aborts(payload: Payload) -> None:
 
 
 @pytest.mark.parametrize("broken", [_raises, _exits, _raises_later, _cancels, _aborts])
-async def test_a_function_that_fails_denies_on_a_gate_and_passes_elsewhere(broken: Callable[[Payload], Any]) -> None:
-    """However it fails, it decides only where deciding was its task; both times it is on record."""
+async def test_a_failing_function_denies_at_a_gate_and_passes_elsewhere(broken: Callable[[Payload], Any]) -> None:
+    """The kind of failure does not matter; both failures are recorded."""
     events: list[Event] = []
     context = context_with(events)
 
@@ -142,8 +142,8 @@ async def test_a_function_that_fails_denies_on_a_gate_and_passes_elsewhere(broke
     assert [type(each) for each in events] == [HookFailed, HookFailed]
 
 
-async def test_on_error_allow_is_the_users_own_word() -> None:
-    """The gate opens, and the failure is on record all the same."""
+async def test_on_error_allow_opens_the_gate() -> None:
+    """The failure is still recorded."""
     events: list[Event] = []
     lenient = hook("PreToolUse", on_error="allow")(_raises_later)
 
@@ -152,8 +152,8 @@ async def test_on_error_allow_is_the_users_own_word() -> None:
 
 
 @pytest.mark.parametrize("event", ["PreToolUse", "PermissionRequest"])
-async def test_a_hook_that_takes_too_long_closes_its_gate(event: str) -> None:
-    """The time is that of the hook's entry."""
+async def test_a_hook_beyond_its_timeout_closes_the_gate(event: str) -> None:
+    """The timeout is that of the hook's entry."""
     clock, slow = FakeClock(), asyncio.Event()
 
     async def never(payload: Payload) -> None:
@@ -166,8 +166,8 @@ async def test_a_hook_that_takes_too_long_closes_its_gate(event: str) -> None:
     assert await deciding == HookDecision("deny", f"hook_failed: {never.__qualname__}: not done within 7 s")
 
 
-async def test_a_function_that_blocks_stops_nobody_else() -> None:
-    """Synchronous hooks run beside the event loop."""
+async def test_a_blocking_function_does_not_block_the_loop() -> None:
+    """Synchronous hooks run in a thread."""
     free = threading.Event()
 
     def blocks(payload: Payload) -> str:
@@ -181,8 +181,8 @@ async def test_a_function_that_blocks_stops_nobody_else() -> None:
     assert (await deciding).verdict == "allow"
 
 
-async def test_hooks_run_in_order_each_seeing_what_the_one_before_rewrote() -> None:
-    """The last rewrite is the call's."""
+async def test_hooks_run_in_order_and_see_earlier_rewrites() -> None:
+    """The last rewrite applies to the call."""
     seen: list[Payload] = []
 
     def first(payload: Payload) -> Payload:
@@ -199,8 +199,8 @@ async def test_hooks_run_in_order_each_seeing_what_the_one_before_rewrote() -> N
     assert decision == HookDecision("allow", "", {"path": "first", "more": 1}, context="one\ntwo")
 
 
-async def test_changing_the_payload_in_place_is_no_rewrite() -> None:
-    """Only what is returned counts; neither the caller nor the next hook sees the change."""
+async def test_a_change_of_the_payload_in_place_has_no_effect() -> None:
+    """Only the returned value counts; neither the caller nor the next hook sees the change."""
 
     def scribbles(payload: Payload) -> None:
         payload["tool_input"]["path"] = "/etc/passwd"
@@ -256,10 +256,8 @@ async def test_deny_goes_before_ask_and_ask_before_allow(words: list[str | None]
         ("a.b(c", "a.b(c", None),
     ],
 )
-async def test_matchers_are_names_alternatives_or_a_regex_for_the_whole_name(
-    matcher: str, tool: str, fits: bool | None
-) -> None:
-    """A matcher that is no regex is refused when written down, for it might match nothing and leave a gate open."""
+async def test_a_matcher_is_a_name_alternatives_or_a_whole_regex(matcher: str, tool: str, fits: bool | None) -> None:
+    """An invalid regex is refused at once, since it could leave a gate open."""
     config = {"PreToolUse": [{"matcher": matcher, "hooks": [lambda payload: "deny"]}]}
     if fits is None:
         with pytest.raises(InvalidValue, match="matcher"):
@@ -272,15 +270,15 @@ async def test_matchers_are_names_alternatives_or_a_regex_for_the_whole_name(
 
 
 @pytest.mark.parametrize("event", ["Stop", "SubagentStop", "TeammateIdle"])
-async def test_a_block_at_the_end_means_go_on_with_this_reason(event: str) -> None:
-    """The loop reads `continue`; it is not a denial of anything."""
+async def test_a_block_at_a_stop_event_means_to_continue(event: str) -> None:
+    """The loop gets `continue` with the reason."""
     assert await ask({event: [lambda payload: {"decision": "block", "reason": "tests fail"}]}, event) == HookDecision(
         "continue", "tests fail"
     )
 
 
-async def test_a_permission_request_without_a_word_is_still_a_persons_to_answer() -> None:
-    """Only an explicit allow is a yes: silence, and no fitting hook at all, leave it at `ask`."""
+async def test_a_permission_request_without_an_answer_stays_with_a_person() -> None:
+    """Only an explicit allow is a yes: no answer and no matching hook leave `ask`."""
     context = context_with()
 
     silent = await ask({"PermissionRequest": [lambda payload: None]}, "PermissionRequest", context=context)
@@ -291,8 +289,8 @@ async def test_a_permission_request_without_a_word_is_still_a_persons_to_answer(
     assert (silent.verdict, unmatched.verdict, explicit.verdict) == ("ask", "ask", "allow")
 
 
-async def test_what_a_hook_makes_of_a_result_is_what_the_model_will_see() -> None:
-    """PostToolUse may rewrite the output, and add to it."""
+async def test_a_hook_can_rewrite_what_the_model_sees_of_a_result() -> None:
+    """PostToolUse may replace the output and add context."""
     answer = {"hookSpecificOutput": {"updatedToolOutput": {"masked": 1}, "additionalContext": "masked"}}
 
     decision = await ask({"PostToolUse": [lambda payload: answer]}, "PostToolUse")
@@ -300,8 +298,8 @@ async def test_what_a_hook_makes_of_a_result_is_what_the_model_will_see() -> Non
     assert (decision.updated_output, decision.context) == ('{"masked": 1}', "masked")
 
 
-async def test_continue_false_stops_the_run_at_work_and_lets_it_stop_at_its_end() -> None:
-    """At work its controller is aborted with the reason; at the end no other hook can keep it going."""
+async def test_continue_false_aborts_an_active_run_and_ends_a_stopping_one() -> None:
+    """An active run is aborted with the reason; at its end, no other hook can keep it going."""
     stop = {"continue": False, "stopReason": "enough"}
     context = context_with()
 
@@ -314,8 +312,8 @@ async def test_continue_false_stops_the_run_at_work_and_lets_it_stop_at_its_end(
     assert "enough" in (context.abort.reason or "")
 
 
-async def test_a_stopped_runs_gates_are_closed_but_its_end_can_still_be_told() -> None:
-    """SubagentStop after a cancel runs; PreToolUse raises."""
+async def test_an_aborted_run_closes_gates_but_still_fires_its_end() -> None:
+    """SessionEnd fires after an abort; PreToolUse raises Aborted."""
     told: list[str] = []
     config = {"SessionEnd": [lambda p: told.append("end")], "PreToolUse": [lambda p: told.append("gate")]}
     context = context_with()
@@ -328,8 +326,8 @@ async def test_a_stopped_runs_gates_are_closed_but_its_end_can_still_be_told() -
     assert told == ["end"]
 
 
-async def test_a_payload_says_whose_event_it_is() -> None:
-    """The names are those that users of this field know, and the ids of parent and root."""
+async def test_a_payload_names_the_run_of_its_event() -> None:
+    """The field names are those of Claude Code, with the ids of parent and root."""
     seen: list[Payload] = []
     runner = HookRunner({"PostToolUse": [seen.append]}, transcript=lambda run: f"/t/{run.id}.jsonl")
     context = make_context(run=run_info(2, path="main/searcher", agent="explore", depth=1))
@@ -355,7 +353,7 @@ async def test_a_payload_says_whose_event_it_is() -> None:
 
 
 async def test_a_system_message_is_a_notice_for_people() -> None:
-    """It does not reach the model."""
+    """The message does not reach the model."""
     events: list[Event] = []
 
     decision = await ask({"PreToolUse": [lambda p: {"systemMessage": "slow today"}]}, context=context_with(events))
@@ -364,7 +362,7 @@ async def test_a_system_message_is_a_notice_for_people() -> None:
 
 
 async def test_a_decorated_method_is_called_on_its_object() -> None:
-    """Marks survive binding."""
+    """The hook's marks stay on a bound method."""
 
     class Guard:
         word = "deny"
@@ -376,8 +374,8 @@ async def test_a_decorated_method_is_called_on_its_object() -> None:
     assert (await ask([Guard().check])).verdict == "deny"
 
 
-def test_a_definitions_own_stop_hook_is_for_its_end_as_a_child() -> None:
-    """The hooks it was started with stay, and come first."""
+def test_a_definitions_stop_hook_fires_at_its_end_as_a_child() -> None:
+    """The hooks of the parent stay and come first."""
     runner = HookRunner({"PreToolUse": [_raises]}).extended({"Stop": [_raises]}, child=True)
 
     assert [event for event in ("PreToolUse", "Stop", "SubagentStop") if runner.listens(event)] == [
@@ -387,7 +385,7 @@ def test_a_definitions_own_stop_hook_is_for_its_end_as_a_child() -> None:
 
 
 def test_a_whole_settings_file_may_be_given() -> None:
-    """Its `hooks` are read; the rest is not hooks."""
+    """The `hooks` key is read, and other keys are ignored."""
     command = {"type": "command", "command": "true", "timeout": 5}
 
     assert len(HookRunner({"hooks": {"Stop": [{"hooks": [command]}]}, "env": {}})) == 1
@@ -413,14 +411,14 @@ def test_a_whole_settings_file_may_be_given() -> None:
         "PreToolUse",
     ],
 )
-def test_what_is_no_hook_is_refused_when_written_down(config: Any) -> None:
+def test_an_invalid_hook_is_refused_at_once(config: Any) -> None:
     """A hook that could never run is an error before anything runs."""
     with pytest.raises(InvalidValue, match="hooks"):
         HookRunner(config)
 
 
 async def test_an_unknown_event_is_refused_by_name() -> None:
-    """In a configuration, in the decorator, and when fired."""
+    """This holds in a configuration, in the decorator and when an event is fired."""
     with pytest.raises(Unknown, match="PreToolUs'; known: PreToolUse"):
         HookRunner({"PreToolUs": []})
     with pytest.raises(Unknown):
@@ -429,8 +427,8 @@ async def test_an_unknown_event_is_refused_by_name() -> None:
         await HookRunner().fire("PreToolUs", context_with(), {})
 
 
-def test_gates_among_marked_functions_bind_what_is_below() -> None:
-    """A definition's functions that are gates are given on, the others are not."""
+def test_gates_among_marked_functions_apply_to_children() -> None:
+    """A definition's other hook functions do not."""
 
     @hook("PreToolUse")
     def gate(_: object) -> None: ...

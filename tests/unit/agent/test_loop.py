@@ -1,4 +1,4 @@
-"""THE loop by itself: no session, no tree, only a context and a way to a model."""
+"""The agent loop by itself: without session or tree, with a context and a model."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from tests.support.waiting import eventually
 from tests.trips.kits.sessions import Gate, answers, async_tool, is_valid, said
 
 
-def thinking(script: Script, *tools: Gate, **fields: Any) -> tuple[ToolUseContext, ScriptedModel]:
-    """A context that reaches a scripted model by the real way to models."""
+def context_with_model(script: Script, *tools: Gate, **fields: Any) -> tuple[ToolUseContext, ScriptedModel]:
+    """Return a context that reaches a scripted model through the gateway, and the model."""
     model = ScriptedModel(script)
     ask = Gateway(SystemClock()).port(model).ask
     return make_context(None, [gate.tool for gate in tools], ask=ask, **fields), model
@@ -44,13 +44,13 @@ def open_gate(name: str, **how: Any) -> Gate:
     return gate
 
 
-async def played(context: ToolUseContext, *prompts: str, **params: Any) -> list[AIMessageChunk | Event]:
-    """All that the loop yields for these prompts."""
+async def play(context: ToolUseContext, *prompts: str, **params: Any) -> list[AIMessageChunk | Event]:
+    """Return all pieces that the loop yields for these prompts."""
     messages = [HumanMessage(prompt) for prompt in prompts]
     return [piece async for piece in query(QueryParams(context=context, messages=messages, **params))]
 
 
-def recorded(pieces: list[AIMessageChunk | Event]) -> list[tuple[str, str]]:
+def messages_of(pieces: list[AIMessageChunk | Event]) -> list[tuple[str, str]]:
     return [
         (piece.message["type"], str(piece.message["content"])) for piece in pieces if isinstance(piece, MessageRecorded)
     ]
@@ -64,28 +64,28 @@ def mail(number: int, kind: Kind = "agent") -> Mail:
 
 
 def test_the_loop_is_public() -> None:
-    """`from ramet import query, QueryParams, ToolUseContext` is how others build on it."""
+    """Other programs build on `from ramet import query, QueryParams, ToolUseContext`."""
     assert (ramet.query, ramet.QueryParams, ramet.ToolUseContext) == (query, QueryParams, ToolUseContext)
 
 
-async def test_it_asks_runs_tools_and_asks_again_until_there_are_none() -> None:
-    """Every message is yielded once it is recorded, in order; the answer is the last of the history."""
+async def test_the_loop_runs_tools_until_the_model_asks_for_none() -> None:
+    """Each message is yielded in order once it is recorded; the answer is the last message of the history."""
     look = open_gate("look")
-    context, model = thinking([Call("look"), [Call("look"), Call("look")], "the answer"], look)
+    context, model = context_with_model([Call("look"), [Call("look"), Call("look")], "the answer"], look)
 
-    pieces = await played(context, "the question")
+    pieces = await play(context, "the question")
 
-    assert recorded(pieces) == said(context.history)
+    assert messages_of(pieces) == said(context.history)
     assert [kind for kind, _ in said(context.history)] == ["human", "ai", "tool", "ai", "tool", "tool", "ai"]
     assert context.history[-1].text == "the answer"
     assert (len(model.requests), look.calls) == (3, 3)
 
 
-async def test_chunks_come_before_the_message_that_they_are() -> None:
-    """Text streams; the recorded message supersedes what streamed."""
-    context, _ = thinking(["one two three"])
+async def test_chunks_come_before_their_message() -> None:
+    """The recorded message replaces the streamed text."""
+    context, _ = context_with_model(["one two three"])
 
-    pieces = await played(context, "go")
+    pieces = await play(context, "go")
 
     kinds = ["chunk" if isinstance(piece, AIMessageChunk) else type(piece).__name__ for piece in pieces]
     assert kinds[0] == "MessageRecorded"
@@ -95,12 +95,12 @@ async def test_chunks_come_before_the_message_that_they_are() -> None:
 
 
 async def test_the_model_sees_exactly_system_history_and_tools() -> None:
-    """Nothing is added, nothing left out, nothing reordered."""
+    """Nothing is added, left out or reordered."""
     look = open_gate("look")
-    context, model = thinking([Call("look"), "ok"], look, system_messages=(SystemMessage("rules"),))
+    context, model = context_with_model([Call("look"), "ok"], look, system_messages=(SystemMessage("rules"),))
     context.history.extend([HumanMessage("earlier"), AIMessage("indeed")])
 
-    await played(context, "now")
+    await play(context, "now")
 
     first, second = model.requests
     assert said(first.messages) == [("system", "rules"), ("human", "earlier"), ("ai", "indeed"), ("human", "now")]
@@ -108,8 +108,8 @@ async def test_the_model_sees_exactly_system_history_and_tools() -> None:
     assert first.tools == second.tools == ("look",)
 
 
-async def test_a_question_is_built_when_it_is_asked() -> None:
-    """The request of a turn is a list of its own: what happens later does not change what was sent."""
+async def test_each_request_is_a_list_of_its_own() -> None:
+    """Later messages do not change a request that was sent."""
     seen: list[ModelRequest] = []
 
     async def ask(context: ToolUseContext, request: ModelRequest) -> AsyncGenerator[AIMessage]:
@@ -118,7 +118,7 @@ async def test_a_question_is_built_when_it_is_asked() -> None:
 
     context = make_context(ask=ask)
 
-    await played(context, "go")
+    await play(context, "go")
 
     assert [len(request.messages) for request in seen] == [1, 3]
     assert len({request.step for request in seen}) == 2
@@ -127,10 +127,10 @@ async def test_a_question_is_built_when_it_is_asked() -> None:
 # --- mail
 
 
-async def test_mail_is_read_before_each_question() -> None:
-    """What lies in the mailbox goes in behind the results and before the next question, framed by its kind."""
+async def test_mail_is_read_before_each_request() -> None:
+    """Mail comes after the results and before the next request, framed by its kind."""
     gate = Gate("look")
-    context, model = thinking([Call("look"), "ok"], gate)
+    context, model = context_with_model([Call("look"), "ok"], gate)
     context.mailbox.push(mail(1))
 
     async def later() -> None:
@@ -138,7 +138,7 @@ async def test_mail_is_read_before_each_question() -> None:
         context.mailbox.push(mail(2, "user"))
         gate.open.set()
 
-    pieces, _ = await asyncio.gather(played(context, "go"), later())
+    pieces, _ = await asyncio.gather(play(context, "go"), later())
 
     assert [kind for kind, _ in said(context.history)] == ["human", "human", "ai", "tool", "human", "ai"]
     assert context.history[1].text == '<agent-message from="main/other" id="m-1">\nword 1\n</agent-message>'
@@ -149,18 +149,18 @@ async def test_mail_is_read_before_each_question() -> None:
 
 
 async def test_mail_that_comes_with_the_last_answer_is_answered_too() -> None:
-    """An answer does not stand while there is something unread."""
-    context, model = thinking([lambda _: (context.mailbox.push(mail(1)), "first")[1], "second"])
+    """An answer is not final while mail is unread."""
+    context, model = context_with_model([lambda _: (context.mailbox.push(mail(1)), "first")[1], "second"])
 
-    await played(context, "go")
+    await play(context, "go")
 
     assert [text for kind, text in said(context.history) if kind == "ai"] == ["first", "second"]
     assert len(model.requests) == 2
 
 
 async def test_mail_is_not_lost_when_the_reader_leaves() -> None:
-    """Mail that was taken from the box is in the history, however early somebody stops reading."""
-    context, _ = thinking(["ok"])
+    """Mail taken from the mailbox is in the history, however early the reader leaves."""
+    context, _ = context_with_model(["ok"])
     for number in range(3):
         context.mailbox.push(mail(number))
 
@@ -173,18 +173,18 @@ async def test_mail_is_not_lost_when_the_reader_leaves() -> None:
     assert in_history + len(context.mailbox) == 3
 
 
-async def test_delivery_is_on_record() -> None:
-    """Each piece of mail is recorded as delivered, with its id and sender, before the message that holds it."""
+async def test_the_delivery_of_mail_is_recorded() -> None:
+    """Each delivery is recorded with id and sender, before the message that holds the mail."""
     record: list[Event] = []
 
     def keep(event: Event) -> Event:
         record.append(event)
         return event
 
-    context, _ = thinking(["ok"], record=keep)
+    context, _ = context_with_model(["ok"], record=keep)
     context.mailbox.push(mail(7))
 
-    await played(context, "go")
+    await play(context, "go")
 
     (delivered,) = [event for event in record if isinstance(event, MailDelivered)]
     assert (delivered.mail_id, delivered.sender, delivered.kind) == ("m-7", "main/other", "agent")
@@ -194,20 +194,20 @@ async def test_delivery_is_on_record() -> None:
 # --- ends
 
 
-async def test_a_stopped_run_does_not_begin() -> None:
-    """Abort before start: Aborted with the reason, and nobody is asked."""
+async def test_an_aborted_run_does_not_start() -> None:
+    """The loop raises Aborted with the reason, and no model is asked."""
     abort = AbortController()
     abort.abort("not now")
-    context, model = thinking(["never"], abort=abort)
+    context, model = context_with_model(["never"], abort=abort)
 
     with pytest.raises(Aborted, match="not now"):
-        await played(context, "go")
+        await play(context, "go")
 
     assert model.requests == []
 
 
-async def test_a_run_that_is_stopped_in_a_tool_does_not_ask_again() -> None:
-    """The abort is looked at before every step; what the tool gave is kept."""
+async def test_a_run_aborted_in_a_tool_call_does_not_ask_again() -> None:
+    """The abort is checked before every step."""
     look = open_gate("look")
     abort = AbortController()
 
@@ -215,36 +215,36 @@ async def test_a_run_that_is_stopped_in_a_tool_does_not_ask_again() -> None:
         abort.abort("enough")
         return Call("look")
 
-    context, model = thinking([stop, "never"], look, abort=abort)
+    context, model = context_with_model([stop, "never"], look, abort=abort)
 
     with pytest.raises(Aborted, match="enough"):
-        await played(context, "go")
+        await play(context, "go")
 
     assert len(model.requests) == 1
 
 
 @pytest.mark.parametrize("turns", [1, 3])
-async def test_turns_are_counted(turns: int) -> None:
-    """`max_turns` questions and no more; the refusal names it, and there is no last word beyond it."""
+async def test_turns_are_bounded(turns: int) -> None:
+    """`max_turns` requests are made and no more; the error names the limit, and no last answer is asked for."""
     look = open_gate("look")
-    context, model = thinking(lambda _: Call("look"), look)
+    context, model = context_with_model(lambda _: Call("look"), look)
 
     with pytest.raises(BudgetExceeded) as refusal:
-        await played(context, "go", max_turns=turns)
+        await play(context, "go", max_turns=turns)
 
     assert (refusal.value.resource, refusal.value.scope) == ("max_turns", "main")
     assert len(model.requests) == turns
     assert is_valid(context.history)
 
 
-async def test_the_owner_of_a_spent_budget_gets_a_last_word() -> None:
-    """From the reserve, told that it is the last, the notice not being kept in the history."""
+async def test_the_owner_of_a_spent_budget_gets_a_last_answer() -> None:
+    """The reserve pays for it; the notice that it is the last does not stay in the history."""
     look = open_gate("look")
     budget = Budget(Limits(model_calls=3), scope="main")
-    context, model = thinking([Call("look"), Call("look"), "what I know"], look, budget=budget)
+    context, model = context_with_model([Call("look"), Call("look"), "what I know"], look, budget=budget)
 
     with pytest.raises(BudgetExceeded):
-        await played(context, "go")
+        await play(context, "go")
 
     assert context.history[-1].text == "what I know"
     notice = str(model.requests[-1].messages[-1].text)
@@ -254,43 +254,43 @@ async def test_the_owner_of_a_spent_budget_gets_a_last_word() -> None:
     assert budget.spent("model_calls") == 3
 
 
-async def test_others_get_no_last_word_from_it() -> None:
-    """A run that draws on the scope above ends without one: what is kept there is its owner's."""
+async def test_a_run_below_the_owner_gets_no_last_answer() -> None:
+    """The reserve belongs to the owner of the budget."""
     above = Budget(Limits(model_calls=2), scope="main")
-    context, model = thinking(["a", "b"], budget=above, run=run_info(1, path="main/child", depth=1))
-    await played(context, "go")
+    context, model = context_with_model(["a", "b"], budget=above, run=run_info(1, path="main/child", depth=1))
+    await play(context, "go")
 
     with pytest.raises(BudgetExceeded):
-        await played(context, "again")
+        await play(context, "again")
 
     assert len(model.requests) == 1
 
 
-async def test_a_last_word_that_does_not_fit_is_on_record() -> None:
-    """Where even the reserve is too small, nobody is asked and the refusal is recorded."""
+async def test_a_last_answer_beyond_the_reserve_is_recorded_as_refused() -> None:
+    """No model is asked."""
     record: list[Event] = []
 
     def keep(event: Event) -> Event:
         record.append(event)
         return event
 
-    context, model = thinking(["never"], budget=Budget(Limits(tokens=10), scope="main"), record=keep)
+    context, model = context_with_model(["never"], budget=Budget(Limits(tokens=10), scope="main"), record=keep)
 
     with pytest.raises(BudgetExceeded):
-        await played(context, "go")
+        await play(context, "go")
 
     assert model.requests == []
     assert any(isinstance(event, BudgetRefused) for event in record)
 
 
-async def test_a_tool_call_that_does_not_fit_ends_the_loop_with_a_valid_history() -> None:
-    """All calls of the turn are answered first; then the last word."""
+async def test_a_refused_tool_call_ends_the_loop_with_a_valid_history() -> None:
+    """Each call of the turn gets a result first, then comes the last answer."""
     look = open_gate("look")
     budget = Budget(Limits(tool_calls=2), scope="main")
-    context, _ = thinking([[Call("look"), Call("look"), Call("look")], "what I know"], look, budget=budget)
+    context, _ = context_with_model([[Call("look"), Call("look"), Call("look")], "what I know"], look, budget=budget)
 
     with pytest.raises(BudgetExceeded, match="tool_calls"):
-        await played(context, "go")
+        await play(context, "go")
 
     assert look.calls == 2
     assert len(answers(context.history)) == 3
@@ -298,12 +298,12 @@ async def test_a_tool_call_that_does_not_fit_ends_the_loop_with_a_valid_history(
     assert is_valid(context.history)
 
 
-async def test_a_provider_s_failure_passes_through() -> None:
-    """ModelFailed reaches the caller; the history ends with the question."""
-    context, _ = thinking([Fail("down")])
+async def test_a_providers_failure_reaches_the_caller() -> None:
+    """The error is ModelFailed; the history ends with the prompt."""
+    context, _ = context_with_model([Fail("down")])
 
     with pytest.raises(ModelFailed, match="down"):
-        await played(context, "go")
+        await play(context, "go")
 
     assert said(context.history) == [("human", "go")]
 
@@ -311,32 +311,32 @@ async def test_a_provider_s_failure_passes_through() -> None:
 @pytest.mark.parametrize(
     ("script", "asked"), [(["", "ok"], 2), (["", "", "ok"], 3), (["", "", ""], None), ([" \n\t", "ok"], 2)]
 )
-async def test_an_empty_answer_does_not_stand(script: list[str], asked: int | None) -> None:
-    """It is asked again, at most three times in all."""
-    context, model = thinking(script)
+async def test_an_empty_answer_is_asked_for_again(script: list[str], asked: int | None) -> None:
+    """The model is asked at most three times in all."""
+    context, model = context_with_model(script)
 
     if asked is None:
         with pytest.raises(OutputInvalid):
-            await played(context, "go")
+            await play(context, "go")
     else:
-        await played(context, "go")
+        await play(context, "go")
         assert (len(model.requests), context.history[-1].text) == (asked, "ok")
 
 
 async def test_an_answer_must_fit_its_contract() -> None:
-    """What does not fit is told to the model as a message of its own, and is no answer."""
+    """The model gets the problem as a message, and answers again."""
     contract = OutputContract({"type": "object", "required": ["cause"], "additionalProperties": False,
                                "properties": {"cause": {"type": "string"}}})  # fmt: skip
-    context, model = thinking(["no idea", '{"cause": 1}', '{"cause": "clock"}'])
+    context, model = context_with_model(["no idea", '{"cause": 1}', '{"cause": "clock"}'])
 
-    await played(context, "go", output=contract)
+    await play(context, "go", output=contract)
 
     assert contract.parse(str(context.history[-1].text)) == {"cause": "clock"}
     assert len(model.requests) == 3
 
 
-async def test_room_is_made_before_a_question() -> None:
-    """With a compaction the history is shortened in time; its calls keep their results."""
+async def test_compaction_runs_before_a_request() -> None:
+    """The history is compacted in time, and its calls keep their results."""
     steps: Iterator[ReplyStep] = iter([*[Call("read")] * 8, "done"])
     record: list[Event] = []
 
@@ -354,10 +354,10 @@ async def test_room_is_made_before_a_question() -> None:
     async def summary(_: list[BaseMessage]) -> str:
         return "A good deal was read."
 
-    context, model = thinking(answer, record=keep)
+    context, model = context_with_model(answer, record=keep)
     context.tools = (async_tool(read),)
 
-    await played(context, "go", compaction=Compaction(window_tokens=4_000, keep_last=4, summarise=summary))
+    await play(context, "go", compaction=Compaction(window_tokens=4_000, keep_last=4, summarise=summary))
 
     assert [event for event in record if isinstance(event, Compacted)]
     assert all(is_valid(request.messages) for request in model.requests)
@@ -370,11 +370,11 @@ PIECES = 15
 
 
 @pytest.mark.parametrize("left_after", range(PIECES))
-async def test_leaving_at_any_piece_leaves_nothing_behind(left_after: int) -> None:
-    """Whoever stops reading after any piece: no task goes on, nothing is held, and what is there can be made valid."""
+async def test_a_reader_may_leave_at_any_piece(left_after: int) -> None:
+    """No task continues, nothing stays reserved, and the history can be repaired."""
     look = open_gate("look", safe=True)
     budget = Budget(Limits(model_calls=9, tool_calls=9, tokens=100_000), scope="main")
-    context, _ = thinking([[Call("look"), Call("look")], "one two three"], look, budget=budget)
+    context, _ = context_with_model([[Call("look"), Call("look")], "one two three"], look, budget=budget)
     context.mailbox.push(mail(1))
     count = 0
     params = QueryParams(context=context, messages=[HumanMessage("go")])
@@ -390,19 +390,19 @@ async def test_leaving_at_any_piece_leaves_nothing_behind(left_after: int) -> No
     assert len(asyncio.all_tasks()) == 1
 
 
-async def test_there_are_as_many_pieces_as_the_test_above_says() -> None:
-    """Else it would not leave everywhere."""
+async def test_the_number_of_pieces_is_as_assumed() -> None:
+    """Otherwise the test before would not cover every piece."""
     look = open_gate("look", safe=True)
-    context, _ = thinking([[Call("look"), Call("look")], "one two three"], look)
+    context, _ = context_with_model([[Call("look"), Call("look")], "one two three"], look)
     context.mailbox.push(mail(1))
 
-    assert len(await played(context, "go")) == PIECES
+    assert len(await play(context, "go")) == PIECES
 
 
-async def test_leaving_keeps_the_answers_that_exist() -> None:
-    """A reader that leaves at the first of several results does not cost the others: the tools have run."""
+async def test_results_are_kept_when_the_reader_leaves() -> None:
+    """A reader that leaves at the first of several results does not lose the others, whose tools have run."""
     look = open_gate("look", safe=True)
-    context, _ = thinking([[Call("look", id="a"), Call("look", id="b")], "never"], look)
+    context, _ = context_with_model([[Call("look", id="a"), Call("look", id="b")], "never"], look)
 
     async with aclosing(query(QueryParams(context=context, messages=[HumanMessage("go")]))) as pieces:
         async for piece in pieces:
@@ -414,9 +414,9 @@ async def test_leaving_keeps_the_answers_that_exist() -> None:
 
 
 async def test_cancelling_in_mid_stream_ends_the_request() -> None:
-    """The task that talks to the provider ends with the one that reads."""
-    context, model = thinking([Hang(3, "never ends")])
-    reading = asyncio.create_task(played(context, "go"))
+    """The provider's task ends with the reader's."""
+    context, model = context_with_model([Hang(3, "never ends")])
+    reading = asyncio.create_task(play(context, "go"))
     await eventually(lambda: model.requests)
 
     reading.cancel()

@@ -1,4 +1,4 @@
-"""Tasks as they are declared, and what goes in."""
+"""Declarations of tasks and their arguments."""
 
 # mypy: disable-error-code="empty-body"
 
@@ -19,7 +19,7 @@ from tests.support import specialists
 
 
 def solver() -> Agent:
-    """An agent with one task."""
+    """Return an agent with one task."""
     agent = Agent(name="solver", primer="You solve equations.")
     agent.module(math, include=["sin", "pi"], visibility="high")
 
@@ -30,8 +30,8 @@ def solver() -> Agent:
     return agent
 
 
-def test_a_task_is_its_docstring_and_its_signature() -> None:
-    """Both are data, in the recipe of its agent, as the seed writes it."""
+def test_a_task_is_its_docstring_and_signature() -> None:
+    """Both are data in the agent's recipe."""
     recipe = solver().recipe()
 
     assert recipe.data()["task_definitions"] == {
@@ -49,8 +49,8 @@ def test_a_task_is_its_docstring_and_its_signature() -> None:
     ]
 
 
-def test_an_agent_comes_back_from_its_recipe_as_the_same_version() -> None:
-    """AC-S4-5: what was written down in one process says the same in another."""
+def test_an_agent_rebuilt_from_its_recipe_has_the_same_version() -> None:
+    """AC-S4-5: A recipe written by one process means the same in another."""
     recipe = solver().recipe()
 
     again = agent_of(Recipe.from_entry(recipe.entry()))
@@ -60,7 +60,7 @@ def test_an_agent_comes_back_from_its_recipe_as_the_same_version() -> None:
 
 
 def test_another_name_or_content_is_another_version() -> None:
-    """AC-S4-5: no two agents can be taken for each other."""
+    """AC-S4-5: No two agents have one version."""
     versions = {solver().recipe().version, solver().replace(name="solver2").recipe().version}
     versions.add(solver().replace(primer="You guess.").recipe().version)
 
@@ -78,7 +78,7 @@ def test_another_name_or_content_is_another_version() -> None:
     ],
 )
 def test_arguments_that_do_not_fit_are_refused_by_name(args: Any, kwargs: Any, field: str) -> None:
-    """Nothing begins: the error names the parameter."""
+    """The error names the parameter, and nothing starts."""
     with pytest.raises(InvalidValue) as refusal:
         solver().tasks["solve"].bind(*args, **kwargs)
 
@@ -110,14 +110,14 @@ def _live(x: object) -> int:
 
 
 @pytest.mark.parametrize("function", [_bodied, _silent, _untyped, _endless, _open, _live, print, lambda: None])
-def test_what_is_no_task_is_refused_when_it_is_declared(function: Callable[..., Any]) -> None:
-    """A body, no docstring, no types, types that are no data: said at once, not when it is called."""
+def test_an_invalid_task_is_refused_when_it_is_declared(function: Callable[..., Any]) -> None:
+    """A body, a missing docstring, missing types and types that are not data are errors before any call."""
     with pytest.raises(InvalidValue):
         Agent(name="solver").task(function)
 
 
 def test_a_second_task_of_a_name_is_refused() -> None:
-    """It would silently change what the first one means."""
+    """Otherwise the first task would silently change."""
     agent = solver()
 
     with pytest.raises(InvalidValue, match="no other task"):
@@ -128,7 +128,7 @@ def test_a_second_task_of_a_name_is_refused() -> None:
 
 
 def test_an_async_function_is_a_task_too() -> None:
-    """What is awaited may be declared so."""
+    """The task's prompt is its docstring."""
     agent = Agent(name="solver")
 
     @agent.task
@@ -140,14 +140,14 @@ def test_an_async_function_is_a_task_too() -> None:
 
 
 @pytest.mark.parametrize("thing", [lambda: 1, math, 3, "os.path:", "../os:x"])
-def test_a_function_that_is_found_nowhere_is_no_capability(thing: Any) -> None:
-    """Symbolic references only: another process must find the same."""
+def test_a_function_without_a_reference_is_no_capability(thing: Any) -> None:
+    """Another process must find the function by its name."""
     with pytest.raises(InvalidValue):
         Agent(name="solver").fn(thing)
 
 
 def test_a_task_of_a_module_is_a_capability_by_its_name() -> None:
-    """Rows 150 and 202: `@lead.fn` above `@specialist.task`, while their module is being imported."""
+    """Rows 150 and 202: `@lead.fn` above `@specialist.task` works while their module is being imported."""
     functions = [each.name for each in specialists.lead.capabilities if each.type == "function"]
 
     assert functions == ["tests.support.specialists:solve", "tests.support.specialists:half"]

@@ -1,4 +1,4 @@
-"""AC-S1-3: which tools an agent gets, row by row."""
+"""AC-S1-3: The tools of an agent, row by row."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ramet.core.errors import InvalidValue, NoToolsLeft
 
 
 def tool(name: str, **metadata: Any) -> BaseTool:
-    """A tool that does nothing."""
+    """Return a tool that does nothing."""
 
     def work() -> str:
         """Do nothing."""
@@ -82,8 +82,8 @@ class Row(NamedTuple):
     ],
     ids=lambda row: row.case,
 )
-def test_the_table(row: Row) -> None:
-    """AC-S1-3: none, allow, deny, both, unknown, not for children, at the depth limit."""
+def test_tool_lists_resolve_as_in_the_table(row: Row) -> None:
+    """AC-S1-3: The rows are none, allow, deny, both, unknown, not for children, and at the depth limit."""
     toolset = resolve(row.tools, row.denied, **row.given)
 
     assert (names(toolset), toolset.unknown) == (row.expected, row.unknown)
@@ -101,17 +101,17 @@ def test_the_table(row: Row) -> None:
     ],
     ids=["all unknown", "all denied", "everything denied", "none for children", "depth limit", "read-only"],
 )
-def test_nothing_left_of_a_list_is_refused_with_its_entries(
+def test_a_list_without_any_usable_tool_is_refused(
     tools: tuple[str, ...], denied: tuple[str, ...], given: dict[str, Any]
 ) -> None:
-    """AC-S1-3: an agent that asked for tools and would get none does not start."""
+    """AC-S1-3: An agent that asked for tools and would get none does not start."""
     with pytest.raises(NoToolsLeft) as refusal:
         resolve(tools, denied, **given)
 
     assert refusal.value.entries == tools
 
 
-def test_what_is_withheld_is_told_apart_from_what_is_unknown() -> None:
+def test_withheld_tools_are_reported_apart_from_unknown_ones() -> None:
     """A tool that exists, but not for this run, is not called unknown."""
     toolset = resolve(("Read", "Agent", "Host"), may_spawn=False, is_child=True)
 
@@ -132,10 +132,10 @@ def test_what_is_withheld_is_told_apart_from_what_is_unknown() -> None:
         (("Agent(explore, plan)",), ("Task(plan)",), ["explore"], ["plan"]),
     ],
 )
-def test_types_that_may_be_spawned(
+def test_tool_lists_restrict_the_types_that_may_be_spawned(
     tools: tuple[str, ...] | None, denied: tuple[str, ...], may: list[str], may_not: list[str]
 ) -> None:
-    """`Agent(a, b)` restricts to these types, however often it stands; denied types stay denied."""
+    """`Agent(a, b)` allows these types; several entries add up, and denied types stay denied."""
     toolset = resolve(tools, denied)
 
     assert "Agent" in names(toolset)
@@ -144,8 +144,8 @@ def test_types_that_may_be_spawned(
 
 
 @pytest.mark.parametrize("entry", ["Agent(explore", "Read)", "", "(explore)", "Read Write", "Agent)explore("])
-def test_an_entry_that_cannot_be_read_is_refused(entry: str) -> None:
-    """Half an entry is not guessed at, in either list."""
+def test_an_unreadable_entry_is_refused(entry: str) -> None:
+    """No half entry is guessed at, in either list."""
     with pytest.raises(InvalidValue) as refusal:
         resolve((entry,))
     assert (refusal.value.field, refusal.value.value) == ("tools", entry)
@@ -155,7 +155,7 @@ def test_an_entry_that_cannot_be_read_is_refused(entry: str) -> None:
 
 
 def test_a_definition_in_code_brings_its_own_tools() -> None:
-    """The host's own tool objects are used, after what was available, and in place of what has their name."""
+    """The definition's tool objects come after the available tools, and replace tools of equal name."""
     fetch, read = tool("Fetch"), tool("Read")
 
     toolset = resolve((fetch, read, "Grep"), is_child=True, scope="call")
@@ -165,8 +165,8 @@ def test_a_definition_in_code_brings_its_own_tools() -> None:
     assert toolset.tools[2] is fetch
 
 
-def test_a_childs_definition_that_is_not_the_hosts_own_brings_nothing() -> None:
-    """Rights never widen: an object means the parent's tool of its name, or nothing."""
+def test_a_definition_that_is_not_the_hosts_brings_no_tools() -> None:
+    """Rights never widen: a tool object means the parent's tool of that name, or nothing."""
     toolset = resolve((tool("Fetch"), tool("Read")), is_child=True, scope="plugin")
 
     assert toolset.tools == (AVAILABLE[0],)
@@ -174,12 +174,12 @@ def test_a_childs_definition_that_is_not_the_hosts_own_brings_nothing() -> None:
 
 
 def test_brought_tools_can_be_denied() -> None:
-    """Deny goes first for them, too."""
+    """Deny goes before them too."""
     assert names(resolve((tool("Fetch"), "Read"), ("Fetch",), scope="call")) == ("Read",)
 
 
-def test_what_a_definition_asks_for_by_other_words_needs_no_entry() -> None:
-    """`memory: project` gives the Memory tool beside any list, for this agent only: the parent's is not inherited."""
+def test_the_memory_tool_needs_no_entry_in_a_list() -> None:
+    """`memory: project` gives this agent the Memory tool beside any list; the parent's is not inherited."""
     parents, own = tool("Memory", children=False), tool("Memory", children=False)
     agent = Agent(name="x", tools=("Read",))
 
@@ -195,7 +195,7 @@ def test_what_a_definition_asks_for_by_other_words_needs_no_entry() -> None:
     assert names(denied) == ("Read",)
 
 
-def test_its_own_tool_does_not_save_a_list_that_led_to_nothing() -> None:
+def test_the_memory_tool_does_not_save_a_list_without_usable_tools() -> None:
     """An agent that asked for tools which do not exist is refused although it has a memory."""
     with pytest.raises(NoToolsLeft):
         resolve_tools(Agent(name="x", tools=("Gone",)), AVAILABLE, may_spawn=True, is_child=True, own=[tool("Memory")])
@@ -205,13 +205,13 @@ def test_its_own_tool_does_not_save_a_list_that_led_to_nothing() -> None:
 
 
 def test_two_tools_of_one_name_are_refused() -> None:
-    """Names never alias."""
+    """InvalidValue says that one tool of each name is accepted."""
     with pytest.raises(InvalidValue, match="one tool of each name"):
         resolve_tools(Agent(name="x"), [tool("Read"), tool("Read")], may_spawn=True, is_child=False)
 
 
-def test_explore_and_plan_can_only_read_and_start_nobody() -> None:
-    """Read-only by the tools they get, whatever the parent has."""
+def test_explore_and_plan_can_only_read() -> None:
+    """Their tools are read-only, whatever the parent has."""
     by_name = {agent.name: agent for agent in builtin_agents()}
 
     for name in ("explore", "plan"):

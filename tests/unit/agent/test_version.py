@@ -1,4 +1,4 @@
-"""The version of a definition: equal for what is equal, another for whatever makes it another."""
+"""Versions of definitions: equal for equal definitions, and different for any difference."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ LIMIT = 3
 
 
 def helper(number: int) -> int:
-    """Named by `uses`."""
+    """A function that `uses` calls."""
     return number + LIMIT
 
 
 def uses(number: int, *, by: int = 2) -> int:
-    """Names a function of its own module."""
+    """A function that calls another function of its module."""
     return helper(number) * by
 
 
-def compiled(source: str, name: str = "f") -> Callable[..., Any]:
-    """A function of a text."""
+def function_of(source: str, name: str = "f") -> Callable[..., Any]:
+    """Return the function of a source text."""
     scope: dict[str, Any] = {"__name__": "somewhere"}
     exec(compile(source, "text", "exec", dont_inherit=True), scope)
     function: Callable[..., Any] = scope[name]
@@ -49,9 +49,9 @@ def compiled(source: str, name: str = "f") -> Callable[..., Any]:
         "f = lambda a: a + 1 if a in {1, 2} else 2",
     ],
 )
-def test_other_code_is_another_version(other: str) -> None:
-    """Each differs from the plain one."""
-    assert code_digest(compiled(other)) != code_digest(compiled("def f(a): return a + 1"))
+def test_different_code_has_another_version(other: str) -> None:
+    """Each function differs from the plain one."""
+    assert code_digest(function_of(other)) != code_digest(function_of("def f(a): return a + 1"))
 
 
 @pytest.mark.parametrize(
@@ -63,14 +63,14 @@ def test_other_code_is_another_version(other: str) -> None:
         ("def f(a): return (lambda: 1)()", "def f(a): return (lambda: 2)()"),
     ],
 )
-def test_what_a_function_names_belongs_to_it(one: str, other: str) -> None:
-    """Data and functions of its module, defaults, functions inside."""
-    assert code_digest(compiled(one)) != code_digest(compiled(other))
-    assert code_digest(compiled(one)) == code_digest(compiled("\n\n# moved\n" + one))
+def test_the_version_covers_everything_that_a_function_uses(one: str, other: str) -> None:
+    """Data and functions of its module, defaults and inner functions count."""
+    assert code_digest(function_of(one)) != code_digest(function_of(other))
+    assert code_digest(function_of(one)) == code_digest(function_of("\n\n# moved\n" + one))
 
 
-def test_it_is_the_same_in_another_process() -> None:
-    """Whatever its hashes of text are."""
+def test_the_version_is_the_same_in_another_process() -> None:
+    """Random hashes of text have no effect."""
     source = "def f(a): return a in {'x', 'y', 'z', 'w'} or {'k': [1, 'two']}"
     program = (
         "import sys; from ramet.agent.version import code_digest; scope = {'__name__': 'somewhere'};"
@@ -87,24 +87,24 @@ def test_it_is_the_same_in_another_process() -> None:
         for seed in ("1", "2")
     }
 
-    assert said == {code_digest(compiled(source))}
+    assert said == {code_digest(function_of(source))}
 
 
-def test_functions_that_name_each_other_have_versions() -> None:
-    """Going round ends."""
-    one = compiled("def g(a): return f(a)\ndef f(a): return g(a)")
+def test_functions_that_call_each_other_have_versions() -> None:
+    """The cycle ends."""
+    one = function_of("def g(a): return f(a)\ndef f(a): return g(a)")
 
-    assert code_digest(one) == code_digest(compiled("def g(a): return f(a)\ndef f(a): return g(a)"))
+    assert code_digest(one) == code_digest(function_of("def g(a): return f(a)\ndef f(a): return g(a)"))
 
 
-def test_partials_builtins_and_methods_of_types() -> None:
-    """By what they are made of, or by name."""
+def test_partials_builtins_and_methods_have_versions() -> None:
+    """Partials count by their parts, and the others by name."""
     assert code_digest(partial(uses, 1)) != code_digest(partial(uses, 2))
     assert len({code_digest(len), code_digest(sum), code_digest(str.upper), code_digest(str)}) == 4
 
 
-def test_what_cannot_be_seen_has_none() -> None:
-    """An object that can be called, and a function that closes over one."""
+def test_a_function_over_an_opaque_object_has_no_version() -> None:
+    """A callable object and a function that closes over an object are refused."""
     thing = object()
 
     class Callable_:
@@ -115,21 +115,21 @@ def test_what_cannot_be_seen_has_none() -> None:
             code_digest(function)
 
 
-def test_the_version_of_a_composition_has_its_steps_and_its_routes() -> None:
-    """A change of one, however deep."""
+def test_the_version_of_a_composition_covers_steps_and_routes() -> None:
+    """A change at any depth gives another version."""
 
     def graph(route: Callable[..., Any]) -> Agent:
         made = StateGraph().add_node("uses", uses).set_entry_point("uses")
         return chain(made.add_conditional_edges("uses", route).compile())
 
-    one = version_of(graph(compiled("def f(s): return 'uses'")))
-    assert one == version_of(graph(compiled("def f(s): return 'uses'")))
-    assert one != version_of(graph(compiled("def f(s): return '__end__'")))
+    one = version_of(graph(function_of("def f(s): return 'uses'")))
+    assert one == version_of(graph(function_of("def f(s): return 'uses'")))
+    assert one != version_of(graph(function_of("def f(s): return '__end__'")))
     assert version_of(chain(uses), "a") != version_of(chain(uses), "b")
 
 
-def test_equal_data_is_written_alike() -> None:
-    """Whatever the order of its keys."""
+def test_equal_data_is_written_equally() -> None:
+    """The order of keys does not matter."""
     assert canonical({"b": [1], "a": {"y": 1, "x": 2}}) == canonical({"a": {"x": 2, "y": 1}, "b": [1]})
     with pytest.raises(NotShippable):
         canonical([object()])
