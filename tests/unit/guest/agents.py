@@ -1,4 +1,4 @@
-"""Functions that run as agents in the tests beside; nothing but the standard library is imported with them."""
+"""Functions that run as agents in the tests of this folder; they import only the standard library at first."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ramet.sub_agent_client import (
 
 @dataclasses.dataclass
 class Report:
-    """What a child finds."""
+    """The findings of a child."""
 
     topic: str
     lines: tuple[int, ...]
@@ -50,7 +50,7 @@ def fail(text: str) -> None:
 
 
 class Hostile(Exception):
-    """An error none of whose methods works."""
+    """An error whose every method fails."""
 
     def __str__(self) -> str:
         sys.exit(3)
@@ -73,7 +73,7 @@ def interrupt() -> None:
 
 
 def hoard() -> int:
-    """Take memory until there is no more, in pieces as small as they come."""
+    """Allocate memory in small pieces until none is left."""
     import resource
 
     used = int(pathlib.Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -108,7 +108,7 @@ def send_after_the_end() -> None:
 
 
 def fork_and_return() -> str:
-    """The child comes back out of the function, too."""
+    """Fork, and let the child return from the function too."""
     pid = os.fork()
     if pid == 0:
         return "from the child"
@@ -117,7 +117,7 @@ def fork_and_return() -> str:
 
 
 def ask_in_a_fork() -> str:
-    """The child says over its pipe what asking gave it."""
+    """Fork, and let the child send its error through a pipe."""
     send_message("main", "from the parent")
     reading, writing = os.pipe()
     if os.fork() == 0:
@@ -140,7 +140,7 @@ def parent(memory_mb: int | None = None) -> Any:
 
 
 def parent_of_many(count: int) -> list[int]:
-    """Spawns from threads of its own, all at once."""
+    """Spawn children from several threads at once."""
     outputs: dict[int, int] = {}
 
     def one(index: int) -> None:
@@ -159,7 +159,7 @@ def mapper(items: list[int], max_parallel: int) -> list[int]:
 
 
 def ends_seen(count: int, max_parallel: int) -> list[int]:
-    """Maps over how many children had ended when each item was wanted."""
+    """Map over the number of children that had ended when each item was taken."""
     from ramet.guest.thread_channel import ThreadChannel, current_channel
 
     host = current_channel()
@@ -222,7 +222,7 @@ def artifact() -> bytes:
 
 
 def wrong_argument() -> str:
-    """And asks again afterwards: the channel is as good as new."""
+    """Send a wrong argument, then a right one over the same channel."""
     try:
         send_message("main", 5)  # type: ignore[arg-type]
     except ValueError as refused:
@@ -231,7 +231,7 @@ def wrong_argument() -> str:
 
 
 def stopped() -> str:
-    """Keeps what it has when it is told to end."""
+    """Save a checkpoint when the host stops the agent."""
     from ramet.core.errors import Aborted
 
     try:

@@ -1,4 +1,4 @@
-"""Functions that run as agents in the tests beside, and make agents."""
+"""Functions that run as agents in the tests of this folder and create agents."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Point:
 
 
 def solver() -> Any:
-    """An agent that is kept by the host, and its task."""
+    """Create an agent at the host and return its task."""
     with Agent(name="solver", primer="You solve.") as made:
         made.module("math", include=["sin"])
 
@@ -44,7 +44,7 @@ async def awaits() -> list[Any]:
 
 
 def in_a_thread() -> float:
-    """A thread has no context variables of the code that started it."""
+    """Call a task in a thread, which has no context variables of the code that started it."""
     found: list[float] = []
     thread = threading.Thread(target=lambda: found.append(solver()("x = 1")[0].x))
     thread.start()

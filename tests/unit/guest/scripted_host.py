@@ -1,4 +1,4 @@
-"""A host written by the test: one real guest process, and what is said to it and by it, message for message."""
+"""A host that a test scripts message by message, for one real guest process."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ class Host:
         self._reader, self._frames = FrameReader(), list[Frame]()
 
     def start(self, function: Callable[..., Any], *args: Any, **fields: Any) -> None:
-        """Say the first word: call this function."""
+        """Send the first message: call this function."""
         capsule = pack(function, args, {})
         first = {"run": "r1", "path": "main", "name": capsule.name, "capsule_tag": capsule.tag, **fields}
         self.tell(StartFunction(**first), capsule.data)
 
     def tell(self, told: HostMessage, body: bytes = b"") -> None:
-        """Say something."""
+        """Send a message."""
         for piece in frames.pack(guest_protocol.encode(told), body):
             self._end.sendall(piece)
 
     def hear(self) -> tuple[GuestMessage, bytes] | None:
-        """The guest's next message; None when it has closed."""
+        """Return the guest's next message, or None when the guest has closed."""
         while not self._frames:
             data = self._end.recv(1 << 16)
             if not data:
@@ -53,7 +53,7 @@ class Host:
         return guest_protocol.from_guest(frame.control), frame.body
 
     def expect(self, kind: type[S]) -> tuple[S, bytes]:
-        """The guest's next message, which is of this kind."""
+        """Return the guest's next message, which must be of this kind."""
         heard = self.hear()
         assert heard is not None, "the guest has closed"
         said, body = heard
@@ -75,48 +75,48 @@ class Host:
         self.answer(number, Spawned(run=run, path=f"main/{run}", name=run))
 
     def end_child(self, run: str, value: Any = None, **fields: Any) -> None:
-        """Tell that a child has ended."""
+        """Report that a child has ended."""
         json_size, body = encode(value)
         self.tell(
             ChildEnded(**{"run": run, "status": "completed", "exit_code": 0, "json_size": json_size, **fields}), body
         )
 
     def watched(self) -> str:
-        """The child that the guest now waits for."""
+        """Return the child that the guest now waits for."""
         return self.expect(Watch)[0].run
 
     def done(self) -> tuple[Done, bytes]:
-        """The guest's last word: the next message, and nothing after it."""
+        """Return the guest's last message, after which nothing may follow."""
         done = self.expect(Done)
         assert self.hear() is None, "something was said after the last word"
         return done
 
     def value(self, returns: Any = None) -> Any:
-        """The value of the last word."""
+        """Return the value of the last message."""
         done, body = self.done()
         assert done.ok, done
         return decode(body, done.json_size, returns=returns)
 
     def failure(self) -> Done:
-        """The last word, which is none of success."""
+        """Return the last message, which must report a failure."""
         done, body = self.done()
         assert not done.ok
         assert body == b""
         return done
 
     def leave(self) -> None:
-        """Close the channel, as a host does that dies."""
+        """Close the channel, as a host that dies."""
         self._end.shutdown(socket.SHUT_RDWR)
 
     def ended(self) -> tuple[int, str, str]:
-        """Exit status, stdout and stderr, when it has ended."""
+        """Return exit status, stdout and stderr after the guest's end."""
         out, err = self.process.communicate(timeout=BOUND_S)
         return self.process.returncode, out, err
 
 
 @contextlib.contextmanager
 def guest() -> Iterator[Host]:
-    """A guest that waits for its first word."""
+    """Start a guest that waits for its first message."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.settimeout(BOUND_S)

@@ -1,4 +1,4 @@
-"""Agents that a function makes inside its sandbox: what the host is told of them, and what becomes of its answers."""
+"""Agents that a function creates inside its sandbox: requests to the host, and the use of its answers."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ REF = f"main@{'0' * 64}/solver@{'1' * 64}"
 
 
 def keep(host: Host) -> Recipe:
-    """Let the guest's next request be an agent to be kept."""
+    """Answer the guest's next request, which must create an agent; return the recipe."""
     asked, body = host.expect(CreateAgent)
     host.answer(asked.id, Created(ref=REF))
     return Recipe.from_entry(msgspec.json.decode(body))
 
 
 def begin(host: Host, run: str) -> tuple[str, str, Any]:
-    """Let the guest's next request be a task to be done."""
+    """Answer the guest's next request, which must start a task; return its parts."""
     asked, body = host.expect(PerformTask)
     host.answer(asked.id, Spawned(run=run, path=f"main/{run}", name=run))
     return asked.ref, asked.task, msgspec.json.decode(body)
 
 
-def test_an_agent_goes_out_as_a_recipe_and_its_task_as_data() -> None:
-    """With its capabilities by name, its types as data; the value is built of the types of the code."""
+def test_an_agent_is_sent_as_a_recipe_and_its_task_as_data() -> None:
+    """The recipe has capabilities by name and types as data; the result has the types of the code."""
     with guest() as host:
         host.start(authors.makes_and_calls)
         recipe = keep(host)
@@ -61,8 +61,8 @@ def test_an_agent_goes_out_as_a_recipe_and_its_task_as_data() -> None:
     assert set(recipe.types) == {"Point"}
 
 
-def test_in_an_event_loop_all_of_it_is_awaited() -> None:
-    """`await` for a value, for what was begun, and for its end."""
+def test_an_event_loop_can_await_agents_and_tasks() -> None:
+    """`await` gives the value of a task, its handle, and its end."""
     with guest() as host:
         host.start(authors.awaits)
         keep(host)
@@ -75,7 +75,7 @@ def test_in_an_event_loop_all_of_it_is_awaited() -> None:
 
 
 def test_threads_of_the_code_reach_the_same_host() -> None:
-    """Whatever thread it is: there is no other host in a sandbox."""
+    """A thread without context variables uses the host of the sandbox."""
     with guest() as host:
         host.start(authors.in_a_thread)
         keep(host)
@@ -87,7 +87,7 @@ def test_threads_of_the_code_reach_the_same_host() -> None:
 
 
 def test_failures_are_typed() -> None:
-    """Of a child: TaskFailed; of a value that does not fit: the same; of the host: as it raised."""
+    """A failed child and a value of a wrong type raise TaskFailed; an error of the host is raised as it was."""
     with guest() as host:
         host.start(authors.fails)
         for value, fields in (
@@ -110,8 +110,8 @@ def test_failures_are_typed() -> None:
         assert host.value() == ["Denied", "making agents denied: no"] * 2
 
 
-def test_a_map_loses_nothing_to_one_that_fails() -> None:
-    """No more at a time than was said; what came of each, in order."""
+def test_a_failed_item_of_a_map_does_not_lose_the_others() -> None:
+    """At most `max_parallel` children run, and the outcomes are in order."""
     with guest() as host:
         host.start(authors.maps)
         keep(host)
@@ -127,8 +127,8 @@ def test_a_map_loses_nothing_to_one_that_fails() -> None:
         assert host.value() == ["TaskFailed", 2.0, "SpawnRefused"]
 
 
-def test_names_of_types_are_the_readers_own() -> None:
-    """What came is JSON data, whatever the other side calls it."""
+def test_type_names_of_values_are_removed() -> None:
+    """The received value is plain JSON data."""
     assert to_json_data([{"@type": "m.Point", "x": 1.0, "in": {"@type": "m.P"}}, (1, 2)]) == [
         {"x": 1.0, "in": {}},
         [1, 2],
@@ -139,7 +139,7 @@ def test_names_of_types_are_the_readers_own() -> None:
 
 
 async def test_threads_ask_over_the_channel_of_a_loop() -> None:
-    """And wait; a wrong argument costs no channel."""
+    """The thread waits for its answer; a wrong argument leaves the channel usable."""
     async with linked() as (link, host):
         over = ThreadOverAsync(link)
         asking = asyncio.create_task(asyncio.to_thread(over.ask, ListRuns))
@@ -151,15 +151,15 @@ async def test_threads_ask_over_the_channel_of_a_loop() -> None:
             await asyncio.to_thread(over.ask, PerformTask, ref=1, task="x")
 
 
-async def test_the_loop_that_hears_the_host_cannot_wait_for_it() -> None:
-    """An error, and no standstill."""
+async def test_the_event_loop_cannot_wait_for_the_host() -> None:
+    """The call raises an error instead of a deadlock."""
     async with linked() as (link, _):
         with pytest.raises(RametError, match="cannot wait"):
             ThreadOverAsync(link).ask(ListRuns)
 
 
-async def test_a_forked_process_asks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the agent's own."""
+async def test_a_forked_process_cannot_ask_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the agent's own process may ask."""
     async with linked() as (link, _):
         line = ThreadOverAsync(link)
         monkeypatch.setattr(os, "getpid", lambda: 1)
@@ -167,8 +167,8 @@ async def test_a_forked_process_asks_nothing(monkeypatch: pytest.MonkeyPatch) ->
             await asyncio.to_thread(line.ask, ListRuns)
 
 
-def test_after_its_end_an_agent_asks_nothing() -> None:
-    """A thread that it left is told so."""
+def test_an_ended_agent_cannot_ask_the_host() -> None:
+    """A thread that the agent left gets an error."""
 
     async def make() -> tuple[ThreadOverAsync, AsyncChannel]:
         ours, theirs = socket.socketpair()
@@ -192,19 +192,19 @@ class Few:
         self.most = 0
 
     def ask(self, kind: Any, body: bytes = b"", **fields: Any) -> Answered:
-        """Bear a child."""
+        """Spawn a child."""
         assert kind is PerformTask
         self.most = max(self.most, 1 + sum(not each.done() for each in self.ends))
         born = Spawned(run=f"r{len(self.ends)}", path="main/r", name="r")
         return Answered(msgspec.Raw(guest_protocol.encode(born)), b"")
 
     def end_of(self, run: str) -> Future[End]:
-        """It goes on until somebody waits."""
+        """Return the future of a child's end."""
         self.ends.append(Future())
         return self.ends[-1]
 
     def wait(self, living: Any, **how: Any) -> Any:
-        """End the oldest, or, where all are waited for, all."""
+        """End the oldest child, or all children if the wait is for all."""
         left = [each for each in self.ends if not each.done()]
         for each in left[:1] if how else left:
             each.set_result(END)
@@ -214,8 +214,8 @@ class Few:
 END = End(ChildEnded(run="r", status="failed", exit_code=1), b"")
 
 
-def test_a_map_has_no_more_at_work_than_it_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next begins when one has ended."""
+def test_a_map_runs_at_most_max_parallel_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next child starts when one has ended."""
     agent = Agent(name="solver", ref=AgentRef.parse(REF))
 
     @agent.task

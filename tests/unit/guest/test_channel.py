@@ -1,4 +1,4 @@
-"""A guest's end of its channel: whole messages, none after the last, and a host that may be gone."""
+"""The guest's end of its channel: whole messages, none after the last, and a host that may be gone."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def ends() -> Iterator[Ends]:
         yield Ends(host, guest, Channel(guest))
 
 
-def test_not_a_byte_behind_a_message_is_read(ends: Ends) -> None:
-    """The next one may be for another reader."""
+def test_a_read_stops_at_the_end_of_a_message(ends: Ends) -> None:
+    """The next message may be for another reader."""
     ends.host.sendall(b"".join(frames.pack(b"{}", b"body")) + b"more")
 
     assert ends.channel.read() == Frame(b"{}", b"body")
@@ -42,7 +42,7 @@ def test_not_a_byte_behind_a_message_is_read(ends: Ends) -> None:
 
 
 def test_a_message_may_come_in_any_pieces(ends: Ends) -> None:
-    """Also without a body."""
+    """A message without a body may too."""
     data = b"".join(frames.pack(b"{}"))
 
     def write() -> None:
@@ -58,24 +58,24 @@ def test_a_message_may_come_in_any_pieces(ends: Ends) -> None:
 
 
 @pytest.mark.parametrize("cut", [0, 3, 9])
-def test_a_host_that_closes_is_no_message(ends: Ends, cut: int) -> None:
-    """Neither is half of one."""
+def test_a_closed_host_gives_no_message(ends: Ends, cut: int) -> None:
+    """Half a message is none either."""
     ends.host.sendall(b"".join(frames.pack(b"{}", b"body"))[:cut])
     ends.host.close()
 
     assert ends.channel.read() is None
 
 
-def test_a_header_that_announces_too_much_ends_it(ends: Ends) -> None:
-    """Before anything is kept for it."""
+def test_a_too_large_header_raises_a_protocol_error(ends: Ends) -> None:
+    """No memory is allocated for the message."""
     ends.host.sendall(b"\xff" * 8)
 
     with pytest.raises(ProtocolError):
         ends.channel.read()
 
 
-def test_nothing_is_said_after_the_last_word(ends: Ends) -> None:
-    """By nobody, and nothing of it is written."""
+def test_nothing_is_sent_after_the_last_message(ends: Ends) -> None:
+    """A later message raises an error, and no byte of it is written."""
     ends.channel.write_last(Done(ok=True))
     with pytest.raises(RametError, match="has ended"):
         ends.channel.write(guest_protocol.encode(Note(text="late")))
@@ -87,8 +87,8 @@ def test_nothing_is_said_after_the_last_word(ends: Ends) -> None:
     assert said == b"".join(frames.pack(guest_protocol.encode(Done(ok=True))))
 
 
-def test_a_host_that_is_gone_cannot_be_told(ends: Ends) -> None:
-    """That is an error of ramet's own."""
+def test_sending_to_a_closed_host_raises_an_error(ends: Ends) -> None:
+    """The error is RametError."""
     ends.host.close()
 
     with pytest.raises(RametError, match="the host has closed the channel"):
@@ -96,7 +96,7 @@ def test_a_host_that_is_gone_cannot_be_told(ends: Ends) -> None:
 
 
 def test_messages_of_many_threads_do_not_mix(ends: Ends) -> None:
-    """However long they are."""
+    """This holds for long messages."""
     notes = [guest_protocol.encode(Note(text=str(number) * 50_000)) for number in range(8)]
     writers = [threading.Thread(target=ends.channel.write, args=(note,)) for note in notes]
     for writer in writers:
@@ -109,8 +109,8 @@ def test_messages_of_many_threads_do_not_mix(ends: Ends) -> None:
     assert sorted(frame.control for frame in heard if frame is not None) == sorted(notes)
 
 
-def test_a_forked_process_is_told_that_it_is_none(ends: Ends) -> None:
-    """By its id, which is not its parent's."""
+def test_a_forked_process_is_refused(ends: Ends) -> None:
+    """The process id differs from the agent's."""
     child = os.fork()
     if child == 0:
         try:

@@ -1,4 +1,4 @@
-"""What an agent asks of its host, from a real guest process, and what it makes of the answers."""
+"""Requests of an agent to its host, from a real guest process, and the use of the answers."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from tests.unit.guest import agents
 from tests.unit.guest.scripted_host import Host, guest
 
 
-def bear_next(host: Host, run: str) -> tuple[Spawn, bytes]:
-    """Let the guest's next request be a birth."""
+def answer_spawn(host: Host, run: str) -> tuple[Spawn, bytes]:
+    """Answer the guest's next request, which must be a spawn."""
     spawn, capsule = host.expect(Spawn)
     host.bear(spawn.id, run)
     return spawn, capsule
 
 
-def test_a_child_is_spawned_waited_for_and_its_value_rebuilt() -> None:
-    """By the annotation of its function: nothing else names the type."""
+def test_a_spawned_child_returns_a_typed_value() -> None:
+    """The annotation of the child's function gives the type."""
     with guest() as host:
         host.start(agents.parent, 128)
-        spawn, capsule = bear_next(host, "r2")
+        spawn, capsule = answer_spawn(host, "r2")
         opened = unpack(capsule, spawn.capsule_tag)
         assert host.watched() == "r2"
         host.end_child("r2", agents.Report("bees", (1,)))
@@ -53,10 +53,10 @@ def test_a_child_is_spawned_waited_for_and_its_value_rebuilt() -> None:
 
 
 def test_a_child_that_failed_returns_a_result() -> None:
-    """It does not raise: the parent decides what to make of it."""
+    """The parent decides about the failure, so that nothing is raised."""
     with guest() as host:
         host.start(agents.failed_child)
-        bear_next(host, "r2")
+        answer_spawn(host, "r2")
         host.watched()
         error = ErrorInfo(type="OutOfMemory", message="too much")
         files = (Artifact(name="a.txt", size=3),)
@@ -75,10 +75,10 @@ def test_a_child_that_failed_returns_a_result() -> None:
 
 
 def test_a_value_that_does_not_fit_the_annotation_is_a_failed_result() -> None:
-    """Named by its place."""
+    """The error names the place in the value."""
     with guest() as host:
         host.start(agents.failed_child)
-        bear_next(host, "r2")
+        answer_spawn(host, "r2")
         host.watched()
         host.end_child("r2", {"topic": 5})
 
@@ -88,7 +88,7 @@ def test_a_value_that_does_not_fit_the_annotation_is_a_failed_result() -> None:
 
 
 def test_a_refused_spawn_is_raised_as_spawn_refused() -> None:
-    """With what stood against it, and what is free."""
+    """The error has the limit, the reason and the free amount."""
     with guest() as host:
         host.start(agents.refused_parent)
         spawn, _ = host.expect(Spawn)
@@ -97,8 +97,8 @@ def test_a_refused_spawn_is_raised_as_spawn_refused() -> None:
         assert host.value() == ["memory_mb", "128 asked", 64, "spawn refused (memory_mb): 128 asked; free now: 64"]
 
 
-def test_an_error_that_nobody_catches_is_the_guests_own() -> None:
-    """Told to the host as it came."""
+def test_an_uncaught_error_fails_the_guest() -> None:
+    """The host gets the error with its fields."""
     with guest() as host:
         host.start(agents.parent)
         spawn, _ = host.expect(Spawn)
@@ -110,8 +110,8 @@ def test_an_error_that_nobody_catches_is_the_guests_own() -> None:
     assert done.fields == {"limit": "depth", "reason": "no level below", "free": None}
 
 
-def test_threads_spawn_at_once_and_each_gets_its_own_result() -> None:
-    """Answered in another order than asked; numbers rise all the same."""
+def test_threads_spawn_concurrently_and_get_their_own_results() -> None:
+    """Answers may come in any order; the numbers of requests rise."""
     count = 20
     with guest() as host:
         host.start(agents.parent_of_many, count)
@@ -127,22 +127,22 @@ def test_threads_spawn_at_once_and_each_gets_its_own_result() -> None:
 
 
 def test_a_child_can_be_awaited() -> None:
-    """Several in one event loop."""
+    """Several children are awaited in one event loop."""
     with guest() as host:
         host.start(agents.awaiting)
-        bear_next(host, "a")
-        bear_next(host, "b")
+        answer_spawn(host, "a")
+        answer_spawn(host, "b")
         for run in {host.watched(), host.watched()}:
             host.end_child(run, run)
 
         assert host.value() == ["a", "b"]
 
 
-def test_giving_up_to_await_does_not_lose_the_end() -> None:
-    """Nor ask for it twice."""
+def test_a_cancelled_await_does_not_lose_the_end_of_a_child() -> None:
+    """The end is not asked for twice."""
     with guest() as host:
         host.start(agents.giving_up)
-        bear_next(host, "slow")
+        answer_spawn(host, "slow")
         host.watched()
         cancel, _ = host.expect(Cancel)
         assert (cancel.target, cancel.reason) == ("slow", "too slow")
@@ -152,11 +152,11 @@ def test_giving_up_to_await_does_not_lose_the_end() -> None:
         assert host.value() == "('main/slow',) cancelled"
 
 
-def test_cancelling_what_has_ended_is_no_error() -> None:
-    """Nothing was stopped then."""
+def test_cancelling_an_ended_child_is_no_error() -> None:
+    """The list of stopped runs is empty."""
     with guest() as host:
         host.start(agents.cancel_twice)
-        bear_next(host, "r2")
+        answer_spawn(host, "r2")
         first, _ = host.expect(Cancel)
         host.answer(first.id, Stopped(stopped=("main/r2",)))
         second, _ = host.expect(Cancel)
@@ -165,11 +165,11 @@ def test_cancelling_what_has_ended_is_no_error() -> None:
         assert host.value() == [1, 0]
 
 
-def test_a_wait_may_be_bounded_and_taken_up_again() -> None:
-    """TimeoutError says nothing about the child, which goes on and can be written to."""
+def test_a_wait_may_time_out_and_be_repeated() -> None:
+    """TimeoutError leaves the child running, and the child can get messages."""
     with guest() as host:
         host.start(agents.impatient)
-        spawn, _ = bear_next(host, "slow")
+        spawn, _ = answer_spawn(host, "slow")
         host.watched()
         send, _ = host.expect(Send)
         assert (spawn.name, send.to, send.text) == ("slow", "slow", "hurry")
@@ -179,16 +179,16 @@ def test_a_wait_may_be_bounded_and_taken_up_again() -> None:
         assert host.value() == "slow queued 3"
 
 
-def test_a_map_keeps_the_order_of_its_items_and_its_bound() -> None:
-    """A third child is born when one of two has ended, whichever that is."""
+def test_a_map_keeps_the_order_and_bound_of_its_items() -> None:
+    """A third child is spawned when either of two has ended."""
     with guest() as host:
         host.start(agents.mapper, [-1, -2, -3], 2)
-        bear_next(host, "a")
+        answer_spawn(host, "a")
         assert host.watched() == "a"
-        bear_next(host, "b")
+        answer_spawn(host, "b")
         assert host.watched() == "b"
         host.end_child("b", 2)
-        bear_next(host, "c")
+        answer_spawn(host, "c")
         assert host.watched() == "c"
         host.end_child("c", 3)
         host.end_child("a", 1)
@@ -196,14 +196,14 @@ def test_a_map_keeps_the_order_of_its_items_and_its_bound() -> None:
         assert host.value() == [1, 2, 3]
 
 
-def test_a_map_takes_no_more_items_than_it_may_run() -> None:
-    """The next one is wanted when another has ended."""
+def test_a_map_takes_items_only_as_children_end() -> None:
+    """The next item is taken when a child has ended."""
     with guest() as host:
         host.start(agents.ends_seen, 4, 2)
-        bear_next(host, "a")
+        answer_spawn(host, "a")
         assert host.watched() == "a"
         for before, run in zip("abc", "bcd", strict=True):
-            bear_next(host, run)
+            answer_spawn(host, run)
             assert host.watched() == run
             host.end_child(before)
         host.end_child("d")
@@ -211,27 +211,27 @@ def test_a_map_takes_no_more_items_than_it_may_run() -> None:
         assert host.value() == [0, 0, 1, 2]
 
 
-def test_a_map_waits_for_room() -> None:
-    """A refusal for want of room is taken up again when a child has ended."""
+def test_a_map_waits_for_free_capacity() -> None:
+    """A spawn refused for lack of capacity is repeated when a child has ended."""
     with guest() as host:
         host.start(agents.mapper, [-1, -2], 8)
-        bear_next(host, "a")
+        answer_spawn(host, "a")
         host.watched()
         second, _ = host.expect(Spawn)
         host.refuse(second.id, SpawnRefused("memory_mb", "full", free=0))
         host.end_child("a", 1)
-        bear_next(host, "b")
+        answer_spawn(host, "b")
         host.watched()
         host.end_child("b", 2)
 
         assert host.value() == [1, 2]
 
 
-def test_a_map_that_is_refused_cancels_who_runs() -> None:
-    """Where waiting would change nothing."""
+def test_a_refused_map_cancels_its_running_children() -> None:
+    """A refusal that waiting cannot change is raised."""
     with guest() as host:
         host.start(agents.mapper, [-1, -2], 8)
-        bear_next(host, "a")
+        answer_spawn(host, "a")
         host.watched()
         second, _ = host.expect(Spawn)
         host.refuse(second.id, SpawnRefused("policy.max_sub_agents", "1 is all", free=0))
@@ -245,12 +245,12 @@ def test_a_map_that_is_refused_cancels_who_runs() -> None:
 
 
 @pytest.mark.parametrize("when", ["before it is answered", "while it waits"])
-def test_when_the_host_goes_whoever_waits_hears_of_it(when: str) -> None:
-    """Nothing waits for ever."""
+def test_a_waiting_agent_fails_when_its_host_leaves(when: str) -> None:
+    """The error says that the host has closed the channel."""
     with guest() as host:
         host.start(agents.wait_for_child)
         if when == "while it waits":
-            bear_next(host, "r2")
+            answer_spawn(host, "r2")
             host.expect(Watch)
         else:
             host.expect(Spawn)
@@ -261,8 +261,8 @@ def test_when_the_host_goes_whoever_waits_hears_of_it(when: str) -> None:
     assert "RametError: the host has closed the channel" in err
 
 
-def test_noise_from_the_host_ends_the_waiting() -> None:
-    """With the reason."""
+def test_an_invalid_message_of_the_host_ends_the_wait() -> None:
+    """The error gives the reason."""
     with guest() as host:
         host.start(agents.wait_for_child)
         host.expect(Spawn)
@@ -273,11 +273,11 @@ def test_noise_from_the_host_ends_the_waiting() -> None:
     assert done.error.message.startswith("the host broke the rules of the channel: ")
 
 
-def test_a_stop_is_raised_where_it_waits_and_a_checkpoint_can_still_be_kept() -> None:
-    """Signals follow, but not at once."""
+def test_a_stop_is_raised_in_the_wait_and_a_checkpoint_can_be_saved() -> None:
+    """Signals come only later."""
     with guest() as host:
         host.start(agents.stopped)
-        bear_next(host, "r2")
+        answer_spawn(host, "r2")
         host.watched()
         host.tell(Stop(reason="cancelled by a user"))
         save, body = host.expect(SaveCheckpoint)
@@ -287,8 +287,8 @@ def test_a_stop_is_raised_where_it_waits_and_a_checkpoint_can_still_be_kept() ->
         assert host.value() == "cancelled by a user"
 
 
-def test_a_checkpoint_is_kept_and_found_as_the_type_that_is_asked_for() -> None:
-    """One of another version is none."""
+def test_a_checkpoint_is_loaded_as_the_requested_type() -> None:
+    """A checkpoint of another version is not found."""
     with guest() as host:
         host.start(agents.checkpoints)
         load, _ = host.expect(LoadCheckpoint)
@@ -304,7 +304,7 @@ def test_a_checkpoint_is_kept_and_found_as_the_type_that_is_asked_for() -> None:
 
 
 def test_a_file_of_a_child_is_read() -> None:
-    """As bytes."""
+    """The content is bytes."""
     with guest() as host:
         host.start(agents.artifact)
         read, _ = host.expect(ReadArtifact)
@@ -314,8 +314,8 @@ def test_a_file_of_a_child_is_read() -> None:
     assert (read.run, read.name) == ("child", "notes.txt")
 
 
-def test_a_wrong_argument_costs_no_channel() -> None:
-    """It is refused before it is sent."""
+def test_a_wrong_argument_leaves_the_channel_usable() -> None:
+    """The argument is refused before it is sent."""
     with guest() as host:
         host.start(agents.wrong_argument)
         send, _ = host.expect(Send)
@@ -324,8 +324,8 @@ def test_a_wrong_argument_costs_no_channel() -> None:
         assert host.value() == "InvalidValue sent five"
 
 
-def test_a_forked_process_does_not_ask() -> None:
-    """It would take answers that are its parent's."""
+def test_a_forked_process_cannot_ask() -> None:
+    """The process would take answers that belong to its parent."""
     with guest() as host:
         host.start(agents.ask_in_a_fork)
         send, _ = host.expect(Send)
@@ -346,14 +346,14 @@ def test_a_forked_process_does_not_ask() -> None:
         lambda: client.send_message("x", "y"),
     ],
 )
-def test_outside_of_an_agent_each_says_how_to_run_it(ask: object) -> None:
-    """This process is none."""
+def test_outside_of_an_agent_each_call_says_how_to_run_one(ask: object) -> None:
+    """This process is not an agent."""
     with pytest.raises(RametError, match=r"does not run inside an agent.*run_agent"):
         ask()  # type: ignore[operator]
 
 
-def test_the_names_of_the_client_are_where_agents_import_them_from() -> None:
-    """The same objects, and loaded with the first use."""
+def test_the_public_module_has_the_same_client_names() -> None:
+    """The objects are the same, and the client is imported at the first use."""
     for name in sub_agent_client.__all__:
         assert getattr(sub_agent_client, name) is getattr(client, name)
     script = "import sys, ramet.sub_agent_client; print('ramet.guest.client' in sys.modules)"
@@ -362,8 +362,8 @@ def test_the_names_of_the_client_are_where_agents_import_them_from() -> None:
     assert loaded.stdout == "False\n"
 
 
-def test_values_of_children_travel_as_they_were_encoded() -> None:
-    """What a scripted host sends is what a real one would."""
+def test_values_of_children_are_sent_as_they_were_encoded() -> None:
+    """A scripted host sends what a real one would."""
     json_size, body = encode(agents.Report("x", (1,)))
 
     assert decode(body, json_size, returns=agents.Report) == agents.Report("x", (1,))

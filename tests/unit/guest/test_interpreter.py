@@ -1,4 +1,4 @@
-"""The interpreter of a code agent: what comes out, what is kept, and what code does that behaves badly."""
+"""The interpreter of a code agent: its output, its names, and code that misbehaves."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AMPLE_S = 60.0
 
 @pytest.fixture
 async def inside() -> AsyncIterator[Interpreter]:
-    """An interpreter at work, whose threads are gone afterwards."""
+    """An open interpreter, whose threads have ended after the test."""
     made = Interpreter()
     await made.open()
     worker = made._worker
@@ -32,21 +32,21 @@ async def inside() -> AsyncIterator[Interpreter]:
 
 
 async def run(inside: Interpreter, code: str, timeout_s: float = AMPLE_S) -> str:
-    """What a piece of code that goes well comes to."""
+    """Return the result of code that succeeds."""
     ran = await inside.run(code, timeout_s=timeout_s)
     assert ran.ok, ran.text
     return ran.text
 
 
 async def fail(inside: Interpreter, code: str, timeout_s: float = AMPLE_S) -> str:
-    """What a piece of code that goes wrong comes to."""
+    """Return the result of code that fails."""
     ran = await inside.run(code, timeout_s=timeout_s)
     assert not ran.ok, ran.text
     return ran.text
 
 
-async def test_what_is_printed_and_the_last_value_come_back(inside: Interpreter) -> None:
-    """Both streams in the order written, then the value as `repr` shows it; None is not shown."""
+async def test_output_and_the_last_value_come_back(inside: Interpreter) -> None:
+    """Both streams come in the order written, then the value's `repr`; None is not shown."""
     code = "import sys\nprint('out')\nprint('err', file=sys.stderr)\n{'a': 1}"
 
     assert await run(inside, code) == "out\nerr\n{'a': 1}"
@@ -55,15 +55,15 @@ async def test_what_is_printed_and_the_last_value_come_back(inside: Interpreter)
     assert await run(inside, "print('a', end='')") == "a"
 
 
-async def test_names_are_kept_from_call_to_call(inside: Interpreter) -> None:
-    """One namespace, and one thread, for all calls."""
+async def test_names_stay_between_calls(inside: Interpreter) -> None:
+    """All calls share one namespace and one thread."""
     await run(inside, "import threading\nx = 41\ndef f(): return x + 1\nthread = threading.get_ident()")
 
     assert await run(inside, "f(), __name__, thread == threading.get_ident()") == "(42, '__main__', True)"
 
 
 async def test_code_runs_beside_the_event_loop(inside: Interpreter) -> None:
-    """Never on its thread: the loop goes on meanwhile."""
+    """The code has a thread of its own, and the loop continues."""
     inside._module.__dict__.update(event=(event := threading.Event()), ran=(ran := threading.Event()))
     working = asyncio.create_task(inside.run("ran.set()\nevent.wait()", timeout_s=AMPLE_S))
 
@@ -75,7 +75,7 @@ async def test_code_runs_beside_the_event_loop(inside: Interpreter) -> None:
 
 
 async def test_await_works_at_the_top_level(inside: Interpreter) -> None:
-    """In statements, in the last expression, and in one loop: what one call began another ends."""
+    """Statements and the last expression may await in one loop, and a task may outlive its call."""
     assert await run(inside, "import asyncio\nawait asyncio.sleep(0)\nawait asyncio.sleep(0, 'x')") == "'x'"
     await run(inside, "async def work():\n    return 7\nawait asyncio.sleep(0)\ntask = asyncio.create_task(work())")
 
@@ -83,8 +83,8 @@ async def test_await_works_at_the_top_level(inside: Interpreter) -> None:
     assert await run(inside, "asyncio.run(work())") == "7"
 
 
-async def test_an_exception_is_a_traceback_of_the_code_alone(inside: Interpreter) -> None:
-    """With its lines, also of a call before; nothing of what it called elsewhere, or of ourselves."""
+async def test_an_exception_shows_only_frames_of_the_code(inside: Interpreter) -> None:
+    """Frames of earlier calls are shown with their lines; frames of libraries and of ramet are not."""
     await run(inside, "import json\ndef read(text):\n    return json.loads(text)")
 
     text = await fail(inside, "print('before')\nread('{')")
@@ -119,8 +119,8 @@ async def test_an_exception_is_a_traceback_of_the_code_alone(inside: Interpreter
         ("raise BaseException('all')", "BaseException: all"),
     ],
 )
-async def test_what_goes_wrong_is_said_and_the_next_call_works(inside: Interpreter, code: str, says: str) -> None:
-    """Whatever it is: an error result, and the namespace is as it was."""
+async def test_any_error_is_reported_and_the_next_call_works(inside: Interpreter, code: str, says: str) -> None:
+    """The result is an error, and the names stay."""
     await run(inside, "kept = 1")
 
     assert says in await fail(inside, code)
@@ -129,7 +129,7 @@ async def test_what_goes_wrong_is_said_and_the_next_call_works(inside: Interpret
 
 
 async def test_output_is_bounded(inside: Interpreter) -> None:
-    """Its beginning and its end are kept; a value, too."""
+    """The beginning and the end stay; a value and an error are bounded too."""
     text = await run(inside, "for i in range(200_000): print('line', i)")
 
     assert text.startswith("line 0\n")
@@ -140,8 +140,8 @@ async def test_output_is_bounded(inside: Interpreter) -> None:
     assert len(await fail(inside, "raise ValueError('x' * 10_000_000)")) < module.MAX_SHOWN + 200
 
 
-async def test_text_that_is_no_unicode_comes_back_spelled_out(inside: Interpreter) -> None:
-    """Half a character, and NUL."""
+async def test_text_that_is_not_unicode_is_escaped(inside: Interpreter) -> None:
+    """Lone surrogates and NUL are shown by their codes."""
     assert await run(inside, "print('a\\ud800b\\0c')") == "a\\ud800b␀c"
 
 
@@ -156,8 +156,8 @@ async def test_text_that_is_no_unicode_comes_back_spelled_out(inside: Interprete
         "import asyncio\nasync def spin():\n    while True: await asyncio.sleep(0)\nawait spin()",
     ],
 )
-async def test_code_without_an_end_is_stopped(inside: Interpreter, code: str) -> None:
-    """After its time, with what it had printed; its names are kept, and the next call works."""
+async def test_endless_code_is_stopped_after_its_time(inside: Interpreter, code: str) -> None:
+    """The printed output comes back, the names stay, and the next call works."""
     text = await fail(inside, f"kept = 1\nprint('began')\n{code}", timeout_s=0.2)
 
     assert text == "began\n[stopped after 0.2 s; the names it had set until then are kept]"
@@ -165,10 +165,10 @@ async def test_code_without_an_end_is_stopped(inside: Interpreter, code: str) ->
     assert await run(inside, "import asyncio\nawait asyncio.sleep(0, 2)") == "2"
 
 
-async def test_code_that_cannot_be_stopped_is_left_behind_and_said_so(
+async def test_code_that_cannot_be_stopped_is_abandoned_and_reported(
     inside: Interpreter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next call begins anew, and says so once; the late end is nobody's."""
+    """The next call has a new namespace and says so once; late output is dropped."""
     monkeypatch.setattr(module, "STOP_S", 0.2)
     old = inside._worker
     assert old is not None
@@ -191,16 +191,16 @@ async def test_code_that_cannot_be_stopped_is_left_behind_and_said_so(
     await eventually(lambda: not new.thread.is_alive())
 
 
-async def test_waiting_for_another_agent_takes_no_time_of_the_code(inside: Interpreter) -> None:
-    """Only what it does itself counts."""
+async def test_time_spent_waiting_for_agents_does_not_count(inside: Interpreter) -> None:
+    """Only the code's own work counts."""
     inside._module.__dict__.update(waiting=inside.waiting, event=(event := threading.Event()))
     asyncio.get_running_loop().call_later(0.5, event.set)
 
     assert await run(inside, "with waiting(): event.wait()\n'done'", timeout_s=0.2) == "'done'"
 
 
-async def test_threads_that_code_leaves_go_on_and_are_told_of(inside: Interpreter) -> None:
-    """What they print later is no part of another call's answer."""
+async def test_threads_left_by_code_continue_and_are_reported(inside: Interpreter) -> None:
+    """The result gives their number."""
     inside._module.__dict__["event"] = event = threading.Event()
     code = "import threading\nt = threading.Thread(target=event.wait, daemon=True)\nt.start()\n'on'"
 
@@ -211,7 +211,7 @@ async def test_threads_that_code_leaves_go_on_and_are_told_of(inside: Interprete
 
 
 async def test_a_cancelled_call_interrupts_its_code(inside: Interpreter) -> None:
-    """Whoever waits is let go at once; the thread is free again."""
+    """The waiting caller is released at once, and the thread can run the next call."""
     inside._module.__dict__["ran"] = ran = threading.Event()
     working = asyncio.create_task(inside.run("ran.set()\nwhile True: pass", timeout_s=AMPLE_S))
     await eventually(ran.is_set)
@@ -223,8 +223,8 @@ async def test_a_cancelled_call_interrupts_its_code(inside: Interpreter) -> None
     assert await run(inside, "1") == "1"
 
 
-async def test_what_the_first_names_raise_is_raised() -> None:
-    """And nothing of it is left."""
+async def test_an_error_of_the_first_names_is_raised() -> None:
+    """No thread and no replaced stream is left."""
 
     def prepare() -> dict[str, Any]:
         raise LookupError("not there")
@@ -239,7 +239,7 @@ async def test_what_the_first_names_raise_is_raised() -> None:
 
 
 async def test_a_conclusion_ends_the_code_without_being_an_error(inside: Interpreter) -> None:
-    """From a function, a coroutine and a `try` alike; code that holds it up goes on, and is no failure either."""
+    """The conclusion passes through functions, coroutines and `except Exception`; code that catches it continues."""
 
     def conclude() -> None:
         raise Concluded("[over]")

@@ -1,4 +1,4 @@
-"""A function in a real guest process: whatever it does, the host hears how it ended, once."""
+"""Functions in a real guest process: the host gets exactly one end, whatever the function does."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tests.unit.guest import agents
 from tests.unit.guest.scripted_host import guest
 
 
-def test_a_function_is_called_and_its_value_sent() -> None:
-    """Its own prints go to stdout; the process ends with 0."""
+def test_a_functions_value_is_sent() -> None:
+    """The function's output goes to stdout, and the process ends with 0."""
     with guest() as host:
         host.start(agents.add, 2, 3)
 
@@ -21,15 +21,15 @@ def test_a_function_is_called_and_its_value_sent() -> None:
 
 
 def test_an_async_function_runs_in_a_loop_of_its_own() -> None:
-    """Nobody has to say that it is one."""
+    """The function needs no declaration."""
     with guest() as host:
         host.start(agents.later, "word")
 
         assert host.value() == "WORD"
 
 
-def test_a_lambda_of_the_test_itself_travels() -> None:
-    """By value, with what it closes over."""
+def test_a_lambda_is_sent_by_value() -> None:
+    """Its closure is sent too."""
     base = 40
     with guest() as host:
         host.start(lambda: base + 2)
@@ -37,16 +37,16 @@ def test_a_lambda_of_the_test_itself_travels() -> None:
         assert host.value() == 42
 
 
-def test_a_dataclass_arrives_as_itself_where_the_reader_names_it() -> None:
-    """The class came in as source, the value goes out as data."""
+def test_a_dataclass_is_decoded_as_the_type_that_the_reader_names() -> None:
+    """The class is sent as source, and its value comes back as data."""
     with guest() as host:
         host.start(agents.report, "bees")
 
         assert host.value(agents.Report) == agents.Report("bees", (1, 2))
 
 
-def test_an_exception_is_told_by_type_and_message_and_its_traceback_printed() -> None:
-    """The traceback shows the user's own lines."""
+def test_an_exception_is_sent_and_its_traceback_printed() -> None:
+    """The host gets type and message; the traceback shows the user's own lines."""
     with guest() as host:
         host.start(agents.fail, "no honey")
         done = host.failure()
@@ -59,8 +59,8 @@ def test_an_exception_is_told_by_type_and_message_and_its_traceback_printed() ->
     assert "_result" not in err
 
 
-def test_an_endless_message_is_clipped() -> None:
-    """On the channel and on stderr."""
+def test_a_long_error_message_is_clipped() -> None:
+    """The bound holds on the channel and on stderr."""
     with guest() as host:
         host.start(agents.fail, "\ud800" + "x" * 10**7)
         done = host.failure()
@@ -71,8 +71,8 @@ def test_an_endless_message_is_clipped() -> None:
     assert len(err) <= 32 * 1024
 
 
-def test_an_error_that_cannot_be_told_is_told() -> None:
-    """Its __str__ ends the process, or tries to."""
+def test_an_error_with_a_broken_str_is_sent() -> None:
+    """Its `__str__` calls sys.exit."""
     with guest() as host:
         host.start(agents.fail_hostile)
         done = host.failure()
@@ -85,7 +85,7 @@ def test_an_error_that_cannot_be_told_is_told() -> None:
     ("code", "shown"), [(0, "0"), (None, ""), (7, "7"), ("bye", "'bye'"), ([1], "…"), (2**70, "…")]
 )
 def test_sys_exit_is_no_result(code: object, shown: str) -> None:
-    """With any code, 0 too: a run is completed only with a value."""
+    """Any code, 0 too, is a failure: a run completes only with a value."""
     with guest() as host:
         host.start(agents.leave, code)
         done = host.failure()
@@ -98,8 +98,8 @@ def test_sys_exit_is_no_result(code: object, shown: str) -> None:
     )
 
 
-def test_an_interrupt_is_told() -> None:
-    """As a failure, like any other."""
+def test_an_interrupt_is_sent_as_a_failure() -> None:
+    """The message says that the function was interrupted."""
     with guest() as host:
         host.start(agents.interrupt)
         done = host.failure()
@@ -108,8 +108,8 @@ def test_an_interrupt_is_told() -> None:
     assert (done.error.type, done.error.message) == ("KeyboardInterrupt", "it was interrupted")
 
 
-def test_a_function_without_memory_can_still_say_so() -> None:
-    """Out of a reserve."""
+def test_a_function_without_memory_can_report_it() -> None:
+    """A memory reserve pays for the message."""
     with guest() as host:
         host.start(agents.hoard)
         done = host.failure()
@@ -117,8 +117,8 @@ def test_a_function_without_memory_can_still_say_so() -> None:
     assert done.oom
 
 
-def test_a_value_that_cannot_travel_is_named_by_its_path() -> None:
-    """And the error is rebuilt as NotShippable."""
+def test_an_unshippable_value_is_named_by_its_path() -> None:
+    """The host rebuilds the error as NotShippable."""
     with guest() as host:
         host.start(agents.unshippable)
         done = host.failure()
@@ -130,7 +130,7 @@ def test_a_value_that_cannot_travel_is_named_by_its_path() -> None:
 
 
 def test_a_value_above_the_limit_is_not_sent() -> None:
-    """The guest measures it itself."""
+    """The guest measures the value itself."""
     with guest() as host:
         host.start(agents.large, max_result_bytes=1_000)
         done = host.failure()
@@ -144,8 +144,8 @@ def test_a_value_above_the_limit_is_not_sent() -> None:
     )
 
 
-def test_a_module_that_is_not_inside_is_named() -> None:
-    """With what to do."""
+def test_a_module_missing_in_the_sandbox_is_named() -> None:
+    """The message says what to do."""
     with guest() as host:
         host.start(agents.missing)
         done = host.failure()
@@ -156,7 +156,7 @@ def test_a_module_that_is_not_inside_is_named() -> None:
 
 
 def test_a_capsule_of_another_python_is_refused_before_it_is_opened() -> None:
-    """Its bytes would not even be looked at."""
+    """The capsule's bytes are not read."""
     with guest() as host:
         host.tell(StartFunction(run="r", path="main", name="f", capsule_tag="3.1/cloudpickle-0"), b"\x80anything")
         done = host.failure()
@@ -166,8 +166,8 @@ def test_a_capsule_of_another_python_is_refused_before_it_is_opened() -> None:
     assert "3.1/cloudpickle-0" in done.error.message
 
 
-def test_nothing_is_said_after_the_last_word_and_what_was_printed_is_out() -> None:
-    """Though a thread of the function goes on talking."""
+def test_nothing_is_sent_after_the_last_message_and_output_is_flushed() -> None:
+    """A thread of the function keeps sending."""
     with guest() as host:
         host.start(agents.print_and_run_on)
         heard = host.hear()
@@ -183,16 +183,16 @@ def test_nothing_is_said_after_the_last_word_and_what_was_printed_is_out() -> No
     assert err.startswith("err\n")
 
 
-def test_a_forked_child_that_comes_back_says_nothing() -> None:
-    """Only the agent's own process has a last word."""
+def test_a_forked_child_that_returns_sends_nothing() -> None:
+    """Only the agent's own process sends the last message."""
     with guest() as host:
         host.start(agents.fork_and_return)
 
         assert host.value() == "the child ended with 0"
 
 
-def test_an_error_of_ramets_own_is_told_with_its_fields() -> None:
-    """So that the host can raise it again."""
+def test_an_error_of_ramet_is_sent_with_its_fields() -> None:
+    """The host can raise the same error."""
 
     def overspend() -> None:
         raise BudgetExceeded("tokens", asked=5, left=1, scope="main/x")
@@ -207,8 +207,8 @@ def test_an_error_of_ramets_own_is_told_with_its_fields() -> None:
     assert (rebuilt.asked, rebuilt.left, rebuilt.scope, done.error.scope) == (5, 1, "main/x", "main/x")
 
 
-def test_a_host_that_leaves_before_the_first_word_ends_the_guest() -> None:
-    """Without a word."""
+def test_a_host_that_leaves_early_ends_the_guest() -> None:
+    """The guest ends with status 1 and prints nothing."""
     with guest() as host:
         host.leave()
 

@@ -1,4 +1,4 @@
-"""What code finds of its agent's capabilities, and what it is told of anything else."""
+"""The names that code gets for its agent's capabilities, and the errors for all others."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ SOME = Capability("module", "math", include=("pi", "s*"), exclude=("sqrt",))
 
 
 def run(code: str, *capabilities: Capability) -> dict[str, Any]:
-    """Run code with these capabilities; its names afterwards."""
+    """Run code with these capabilities and return its names afterwards."""
     names = namespace("a", capabilities)
     exec(code, names)
     return names
 
 
-def test_a_module_shows_what_is_meant_of_it() -> None:
-    """By name and by pattern; anything else is an AttributeError that says what there is."""
+def test_a_module_shows_its_included_names_only() -> None:
+    """Names and patterns include; any other name is an AttributeError that lists the included ones."""
     names = namespace("a", [SOME])
 
     assert names["math"].sin(0) == 0
@@ -36,7 +36,7 @@ def test_a_module_shows_what_is_meant_of_it() -> None:
 
 
 def test_a_view_cannot_be_changed() -> None:
-    """Neither set nor deleted: other code finds the module as it was."""
+    """Names can be neither set nor deleted: other code sees the module unchanged."""
     view = namespace("a", [SOME])["math"]
 
     with pytest.raises(AttributeError, match="read only"):
@@ -47,7 +47,7 @@ def test_a_view_cannot_be_changed() -> None:
 
 
 def test_an_import_gives_the_same_view() -> None:
-    """In each of its forms."""
+    """Each form of import gives the view."""
     names = run("import math as m\nfrom math import sin, pi as p\nfrom math import *\nimport math", SOME)
 
     assert names["m"] is names["math"]
@@ -70,14 +70,14 @@ def test_an_import_gives_the_same_view() -> None:
         ("from typing import sys_of_it", "'sys_of_it' of module 'typing'"),
     ],
 )
-def test_what_is_not_meant_cannot_be_imported(code: str, says: str) -> None:
-    """An ImportError that says what can be."""
+def test_a_name_without_a_capability_cannot_be_imported(code: str, says: str) -> None:
+    """The ImportError lists what can be imported."""
     with pytest.raises(ImportError, match=says):
         run(code, SOME)
 
 
-def test_words_to_declare_types_can_always_be_imported() -> None:
-    """Without a capability: what a task's types are written with."""
+def test_modules_for_declaring_types_can_always_be_imported() -> None:
+    """They need no capability, since types of tasks are written with them."""
     code = """
 from __future__ import annotations
 from dataclasses import dataclass
@@ -91,8 +91,8 @@ point = Point(1)
     assert run(code)["point"].x == 1
 
 
-def test_a_module_in_a_package_is_there_by_its_whole_name_and_by_its_last() -> None:
-    """The package leads to it and to nothing else."""
+def test_a_module_in_a_package_has_its_full_and_its_last_name() -> None:
+    """The package shows nothing else."""
     tree = Capability("module", "xml.etree.ElementTree", include=("fromstring",))
     names = run(
         "import xml.etree.ElementTree\nimport xml.etree.ElementTree as E\nfrom xml.etree import ElementTree", tree
@@ -104,8 +104,8 @@ def test_a_module_in_a_package_is_there_by_its_whole_name_and_by_its_last() -> N
         _ = names["xml"].dom
 
 
-def test_a_submodule_is_part_of_its_module_and_what_that_imported_is_not() -> None:
-    """`json.decoder` is, `json.codecs` is not."""
+def test_a_module_includes_submodules_but_not_its_imports() -> None:
+    """`json.decoder` belongs to `json`, and `json.codecs` does not."""
     json = Capability("module", "json")
     names = run("import json.decoder\nfrom json import decoder", json)
 
@@ -115,8 +115,8 @@ def test_a_submodule_is_part_of_its_module_and_what_that_imported_is_not() -> No
     assert "codecs" not in dir(names["json"])
 
 
-def test_functions_and_classes_are_there_under_their_names() -> None:
-    """And through their modules, which show nothing else."""
+def test_functions_and_classes_are_available_by_their_names() -> None:
+    """Their modules show nothing else."""
     sqrt = Capability("function", "math:sqrt")
     fraction = Capability("class", "fractions:Fraction")
     names = run("from fractions import Fraction as F\nimport math", sqrt, fraction)
@@ -127,8 +127,8 @@ def test_functions_and_classes_are_there_under_their_names() -> None:
         _ = names["math"].sin
 
 
-def test_of_a_class_only_what_is_meant_is_shown() -> None:
-    """Of its objects, too."""
+def test_a_class_shows_its_included_members_only() -> None:
+    """Its objects do too."""
     some = Capability("class", "fractions:Fraction", include=("limit_denominator",))
     names = namespace("a", [some])
 
@@ -140,13 +140,13 @@ def test_of_a_class_only_what_is_meant_is_shown() -> None:
         third.x = 1
 
 
-def test_the_class_of_agents_has_a_name_without_a_module() -> None:
-    """As recipes write it."""
+def test_the_class_agent_needs_no_module_name() -> None:
+    """Recipes write it so."""
     assert namespace("a", [Capability("class", "Agent")])["Agent"] is Agent
 
 
-def test_of_two_of_one_name_neither_is_taken_for_the_other() -> None:
-    """Both can be imported."""
+def test_two_capabilities_of_one_name_get_no_short_name() -> None:
+    """Both can be imported from their modules."""
     names = run(
         "from os.path import join\nfrom shlex import join as other",
         Capability("function", "os.path:join"),
@@ -157,8 +157,8 @@ def test_of_two_of_one_name_neither_is_taken_for_the_other() -> None:
     assert names["join"] is not names["other"]
 
 
-def test_two_patterns_of_one_module_are_one_view() -> None:
-    """It shows what either means."""
+def test_two_patterns_of_one_module_make_one_view() -> None:
+    """The view shows the names of both."""
     view = namespace(
         "a", [Capability("module", "math", include=("sin",)), Capability("module", "math", include=("pi",))]
     )["math"]
@@ -178,12 +178,12 @@ def test_two_patterns_of_one_module_are_one_view() -> None:
         (Capability("class", "not_there:Class"), "cannot be imported"),
     ],
 )
-def test_what_is_not_there_is_refused_by_name(capability: Capability, says: str) -> None:
-    """Before any code runs."""
+def test_a_missing_capability_is_refused_by_name(capability: Capability, says: str) -> None:
+    """The error comes before any code runs."""
     with pytest.raises(AgentNotResolved, match=says):
         namespace("a", [capability])
 
 
-def test_tools_are_no_names() -> None:
-    """A tool is called by the model."""
+def test_a_tool_has_no_name_in_the_code() -> None:
+    """The model calls tools."""
     assert set(namespace("a", [Capability("tool", "Read")])) == {"__builtins__"}

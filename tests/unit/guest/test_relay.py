@@ -1,4 +1,4 @@
-"""The relay inside a sandbox: bytes and their ends pass, nothing piles up, and it does not outlive its parent."""
+"""The relay inside a sandbox: it passes bytes and ends, buffers little, and ends with its parent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MIB = 2**20
 
 @contextlib.asynccontextmanager
 async def host(path: pathlib.Path, speak: Speak = echo) -> AsyncIterator[list[int]]:
-    """The other side: a server on a Unix socket. Yields a list that holds one element per connection there is."""
+    """Serve a Unix socket as the host; yield a list with one element per open connection."""
     open_: list[int] = []
     tasks: set[asyncio.Task[None]] = set()
 
@@ -55,8 +55,8 @@ async def swallow(reader: asyncio.StreamReader) -> int:
     return total
 
 
-async def test_bytes_pass_both_ways_and_so_does_their_end(tmp_path: pathlib.Path) -> None:
-    """More than any buffer holds, on several connections at once."""
+async def test_bytes_and_their_ends_pass_in_both_directions(tmp_path: pathlib.Path) -> None:
+    """More data than any buffer holds passes on several connections at once."""
     size = 8 * MIB
 
     async def converse(client: Client) -> int:
@@ -72,8 +72,8 @@ async def test_bytes_pass_both_ways_and_so_does_their_end(tmp_path: pathlib.Path
             assert list(await asyncio.gather(converse(one), converse(two))) == [size, size]
 
 
-async def test_a_client_that_has_ended_still_gets_its_answer(tmp_path: pathlib.Path) -> None:
-    """And one whose host has ended may still send."""
+async def test_a_client_that_ended_its_side_still_gets_its_answer(tmp_path: pathlib.Path) -> None:
+    """A client whose host has ended may still send."""
     got: list[bytes] = []
 
     async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -99,8 +99,8 @@ async def test_a_client_that_has_ended_still_gets_its_answer(tmp_path: pathlib.P
 
 
 @pytest.mark.parametrize("slow", ["host", "client"])
-async def test_what_one_side_does_not_take_is_not_read_from_the_other(tmp_path: pathlib.Path, slow: str) -> None:
-    """The relay's own memory stays small, however much comes; another connection goes on."""
+async def test_a_slow_side_holds_up_the_other_side(tmp_path: pathlib.Path, slow: str) -> None:
+    """The relay's memory stays small, and another connection continues."""
     go, first = asyncio.Event(), True
 
     async def pour(writer: asyncio.StreamWriter) -> None:
@@ -131,24 +131,24 @@ async def test_what_one_side_does_not_take_is_not_read_from_the_other(tmp_path: 
             await other.send(b"hello")
             assert await other.reader.readexactly(5) == b"hello"
             assert private_kib(relay.pid) < 8 * 1024
-            await eventually(lambda: sleeps(relay.pid))
+            await eventually(lambda: is_asleep(relay.pid))
             stuck.writer.transport.abort()
 
 
-def sleeps(pid: int) -> bool:
-    """Whether the process waits; one that asks again and again whether it may go on is never seen to."""
+def is_asleep(pid: int) -> bool:
+    """Return whether the process sleeps; a busy loop is never seen asleep."""
     stat = pathlib.Path(f"/proc/{pid}/stat")
     return {stat.read_text().rpartition(")")[2].split()[0] for _ in range(50)} == {"S"}
 
 
 def private_kib(pid: int) -> int:
-    """Memory that the process shares with nobody."""
+    """Return the process's private memory in KiB."""
     lines = pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
 
 
 async def test_connections_beyond_the_cap_wait(tmp_path: pathlib.Path) -> None:
-    """Until one of the others has ended."""
+    """The connection is served once another one has ended."""
     async with host(tmp_path / "s") as connections, Relay(tmp_path / "s") as relay:
         async with contextlib.AsyncExitStack() as open_:
             for _ in range(MAX_CONNECTIONS - 1):
@@ -167,8 +167,8 @@ async def test_connections_beyond_the_cap_wait(tmp_path: pathlib.Path) -> None:
         await eventually(lambda: not connections)
 
 
-async def test_where_there_is_no_proxy_a_client_is_told(tmp_path: pathlib.Path) -> None:
-    """With 503; the relay goes on, and serves when there is one."""
+async def test_a_client_gets_503_without_a_proxy(tmp_path: pathlib.Path) -> None:
+    """The relay stays, and serves once there is a proxy."""
     async with Relay(tmp_path / "s") as relay:
         async with relay.client() as client:
             assert (await client.rest()).startswith(b"HTTP/1.1 503 ")
@@ -177,8 +177,8 @@ async def test_where_there_is_no_proxy_a_client_is_told(tmp_path: pathlib.Path) 
             assert await client.reader.readexactly(5) == b"hello"
 
 
-async def test_the_host_s_last_word_arrives_though_it_did_not_listen_to_the_end(tmp_path: pathlib.Path) -> None:
-    """A refusal is sent while the client still speaks."""
+async def test_the_hosts_last_data_arrives_though_it_stopped_reading(tmp_path: pathlib.Path) -> None:
+    """A refusal is sent while the client still sends."""
 
     async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readexactly(1)
@@ -191,8 +191,8 @@ async def test_the_host_s_last_word_arrives_though_it_did_not_listen_to_the_end(
                 assert await client.reader.readexactly(2) == b"no"
 
 
-async def test_a_long_last_word_arrives_as_a_whole(tmp_path: pathlib.Path) -> None:
-    """Though the client reads it late, and the host has long closed with the client's words unread."""
+async def test_a_long_last_answer_arrives_whole(tmp_path: pathlib.Path) -> None:
+    """The client reads it late, after the host closed with data of the client unread."""
 
     begun = asyncio.Event()
 
@@ -208,12 +208,12 @@ async def test_a_long_last_word_arrives_as_a_whole(tmp_path: pathlib.Path) -> No
             with contextlib.suppress(TimeoutError):  # Until then it reads no more than a little ahead.
                 async with asyncio.timeout(2):
                     await eventually(lambda: not connections)
-            await eventually(lambda: sleeps(relay.pid))
+            await eventually(lambda: is_asleep(relay.pid))
             assert len(await client.rest()) == MIB
 
 
-async def test_a_client_that_breaks_off_takes_its_connection_along(tmp_path: pathlib.Path) -> None:
-    """The host sees an end; other clients go on."""
+async def test_a_client_that_breaks_off_ends_its_connection(tmp_path: pathlib.Path) -> None:
+    """The host sees the end, and other clients continue."""
     async with host(tmp_path / "s") as connections, Relay(tmp_path / "s") as relay:
         async with relay.client() as other:
             async with relay.client() as client:
@@ -228,8 +228,8 @@ async def test_a_client_that_breaks_off_takes_its_connection_along(tmp_path: pat
 
 
 @pytest.mark.parametrize("has_pidfd", [True, False])
-async def test_it_ends_when_its_parent_has_gone(tmp_path: pathlib.Path, has_pidfd: bool) -> None:
-    """Its connections with it; also on a kernel that has no descriptors for processes."""
+async def test_the_relay_ends_with_its_parent(tmp_path: pathlib.Path, has_pidfd: bool) -> None:
+    """Its connections end too, even on a kernel without process descriptors."""
     relaying = Relay(tmp_path / "s", has_pidfd=has_pidfd)
     async with host(tmp_path / "s"), relaying as relay, relay.client() as client:
         await client.send(b"x")
@@ -239,24 +239,24 @@ async def test_it_ends_when_its_parent_has_gone(tmp_path: pathlib.Path, has_pidf
         await eventually(lambda: not alive(relay.pid))
 
 
-async def test_it_holds_no_descriptor_of_its_parent_s(tmp_path: pathlib.Path) -> None:
-    """A channel that it kept open would hide the end of the sandbox's main process."""
+async def test_the_relay_holds_no_descriptor_of_its_parent(tmp_path: pathlib.Path) -> None:
+    """An open channel would hide the end of the sandbox's main process."""
     async with host(tmp_path / "s"), Relay(tmp_path / "s") as relay:
         async with relay.client() as client:
             await client.send(b"x")
             await client.reader.readexactly(1)
 
-        assert "/dev/null" in held(relay.process.pid)
-        assert "/dev/null" not in held(relay.pid)
+        assert "/dev/null" in open_files(relay.process.pid)
+        assert "/dev/null" not in open_files(relay.pid)
 
 
-def held(pid: int) -> set[str]:
-    """What the descriptors of a process lead to, the three standard ones aside."""
+def open_files(pid: int) -> set[str]:
+    """Return the targets of a process's descriptors, except the three standard ones."""
     folder = pathlib.Path(f"/proc/{pid}/fd")
     return {str(link.readlink()) for link in folder.iterdir() if int(link.name) > 2}
 
 
-def test_a_port_that_is_taken_is_an_error() -> None:
-    """At once, before anything is forked."""
+def test_a_port_in_use_raises_an_error() -> None:
+    """The error comes before anything is forked."""
     with listen(0) as listener, pytest.raises(OSError, match="in use"):
         listen(listener.getsockname()[1])

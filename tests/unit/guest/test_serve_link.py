@@ -1,4 +1,4 @@
-"""A guest's end of the channel: what is asked, told and heard, in whatever order, and what if nobody listens."""
+"""A guest's asynchronous channel: requests, notes and messages in any order, and a host that does not read."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.support.waiting import eventually
 
 
 class Host:
-    """The other end, by hand, and who listens to the guest's."""
+    """The host's end by hand, and the listener of the guest's end."""
 
     def __init__(self, end: socket.socket) -> None:
         self.end = end
@@ -44,33 +44,33 @@ class Host:
         self._heard: list[frames.Frame] = []
 
     def mail(self, mail: IncomingMail, text: str) -> None:
-        """Mail came."""
+        """Receive mail."""
         self.mails.append((mail, text))
 
     def stop(self, reason: str) -> None:
-        """A stop came."""
+        """Receive a stop."""
         self.stops.append(reason)
 
     async def hear(self) -> guest_protocol.GuestMessage:
-        """What the guest says next."""
+        """Return the guest's next message."""
         loop = asyncio.get_running_loop()
         while not self._heard:
             self._heard += self._frames.feed(await loop.sock_recv(self.end, 65536))
         return guest_protocol.from_guest(self._heard.pop(0).control)
 
     async def say(self, told: HostMessage, body: bytes = b"") -> None:
-        """Anything of the vocabulary."""
+        """Send any message of the protocol."""
         data = b"".join(bytes(piece) for piece in frames.pack(guest_protocol.encode(told), body))
         await asyncio.get_running_loop().sock_sendall(self.end, data)
 
     async def answer(self, number: int, text: str) -> None:
-        """A text, to a request."""
+        """Answer a request with a text."""
         await self.say(Answer(id=number, data=msgspec.Raw(guest_protocol.encode(Text(text=text)))))
 
 
 @asynccontextmanager
 async def linked() -> AsyncIterator[tuple[AsyncChannel, Host]]:
-    """A guest's link, and the host's end of it."""
+    """Yield a guest's channel and the host's end of it."""
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     host = Host(ours)
@@ -83,8 +83,8 @@ async def linked() -> AsyncIterator[tuple[AsyncChannel, Host]]:
         ours.close()
 
 
-async def test_answers_find_who_asked_in_any_order() -> None:
-    """Numbers rise; an answer to nobody is passed over."""
+async def test_answers_reach_their_requests_in_any_order() -> None:
+    """The numbers of requests rise; an answer without a request is ignored."""
     async with linked() as (link, host):
         one, two = (asyncio.create_task(link.ask(Send, to=to, text="")) for to in ("a", "b"))
         first, second = await host.hear(), await host.hear()
@@ -99,8 +99,8 @@ async def test_answers_find_who_asked_in_any_order() -> None:
         assert (await two).as_(Text).text == "to b"
 
 
-async def test_an_error_of_the_host_is_raised_as_what_it_was() -> None:
-    """With the fields that its reader acts on."""
+async def test_an_error_of_the_host_is_raised_with_its_fields() -> None:
+    """The type of the error is the same."""
     async with linked() as (link, host):
         asking = asyncio.create_task(link.ask(ListRuns))
         await host.hear()
@@ -113,7 +113,7 @@ async def test_an_error_of_the_host_is_raised_as_what_it_was() -> None:
 
 
 async def test_an_answer_of_another_kind_is_refused() -> None:
-    """The host's word is typed, too."""
+    """Answers are typed."""
     async with linked() as (link, host):
         asking = asyncio.create_task(link.ask(ListRuns))
         await host.hear()
@@ -122,8 +122,8 @@ async def test_an_answer_of_another_kind_is_refused() -> None:
             (await asking).as_(guest_protocol.Runs)
 
 
-async def test_who_gives_up_waiting_is_forgotten() -> None:
-    """The late answer hurts nobody, and the channel goes on."""
+async def test_a_cancelled_request_is_forgotten() -> None:
+    """A late answer has no effect, and the channel stays usable."""
     async with linked() as (link, host):
         asking = asyncio.create_task(link.ask(Send, to="a", text=""))
         await host.hear()
@@ -137,8 +137,8 @@ async def test_who_gives_up_waiting_is_forgotten() -> None:
         assert (await again).as_(Text).text == "in time"
 
 
-async def test_pieces_come_before_the_answer() -> None:
-    """In their order, and to who asked for them."""
+async def test_chunks_come_before_the_answer() -> None:
+    """The chunks come in order, and only those of the request."""
     async with linked() as (link, host):
 
         async def read() -> list[bytes]:
@@ -154,8 +154,8 @@ async def test_pieces_come_before_the_answer() -> None:
         assert await reading == [b"one", b"two", b"whole"]
 
 
-async def test_an_end_is_watched_once_and_heard_by_all_who_wait() -> None:
-    """Whoever gives up waiting does not end it for the others, and who comes late hears it, too."""
+async def test_the_end_of_a_child_is_watched_once_for_all_waiters() -> None:
+    """A cancelled waiter does not end the others, and a late waiter gets the end too."""
     async with linked() as (link, host):
         waits = [asyncio.create_task(link.end_of("run-01")) for _ in range(3)]
         watch = await host.hear()
@@ -169,8 +169,8 @@ async def test_an_end_is_watched_once_and_heard_by_all_who_wait() -> None:
         assert await host.hear() == Note(text="after")
 
 
-async def test_mail_and_a_stop_are_heard_unasked() -> None:
-    """As they come."""
+async def test_mail_and_a_stop_are_received_without_a_request() -> None:
+    """The listener gets them as they come."""
     async with linked() as (_, host):
         mail = IncomingMail(mail_id="mail-1", sender="user", kind="user")
         await host.say(mail, b"Hello.")
@@ -179,8 +179,8 @@ async def test_mail_and_a_stop_are_heard_unasked() -> None:
         assert (host.mails, host.stops) == ([(mail, "Hello.")], ["enough"])
 
 
-async def test_when_the_host_goes_everything_that_waits_fails() -> None:
-    """And so does everything that comes after."""
+async def test_every_request_fails_when_the_host_leaves() -> None:
+    """Later requests and notes fail too."""
     async with linked() as (link, host):
         asking, waiting = asyncio.create_task(link.ask(ListRuns)), asyncio.create_task(link.end_of("run-01"))
         await host.hear()
@@ -196,8 +196,8 @@ async def test_when_the_host_goes_everything_that_waits_fails() -> None:
         assert len(host.stops) == 1
 
 
-async def test_a_host_that_breaks_the_rules_is_given_up() -> None:
-    """Nothing it says afterwards is heard."""
+async def test_a_host_that_breaks_the_protocol_is_abandoned() -> None:
+    """No later message of the host is read."""
     async with linked() as (link, host):
         asking = asyncio.create_task(link.ask(ListRuns))
         await host.hear()
@@ -207,10 +207,10 @@ async def test_a_host_that_breaks_the_rules_is_given_up() -> None:
         assert len(host.stops) == 1
 
 
-async def test_a_host_that_does_not_read_makes_requests_wait_and_is_given_up_at_last(
+async def test_a_host_that_does_not_read_is_abandoned_at_a_bound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What waits for it is bounded: first requests wait, then, if more is told all the same, the work ends."""
+    """The buffer is bounded: requests wait first, and further notes end the work."""
     monkeypatch.setattr(link_module, "HIGH_WATER", 100_000)
     monkeypatch.setattr(link_module, "MAX_UNREAD", 1_000_000)
     async with linked() as (link, host):
@@ -236,8 +236,8 @@ async def test_a_host_that_does_not_read_makes_requests_wait_and_is_given_up_at_
         assert len(host.stops) == 1
 
 
-async def test_what_was_said_is_flushed_before_the_end() -> None:
-    """A last word that is longer than the channel holds arrives whole."""
+async def test_sent_data_is_flushed_before_the_end() -> None:
+    """A message longer than the channel's buffer arrives whole."""
     async with linked() as (link, host):
         link.send(guest_protocol.Record(number=1), b"x" * 3_000_000)
         flushing = asyncio.create_task(link.flush())
@@ -248,7 +248,7 @@ async def test_what_was_said_is_flushed_before_the_end() -> None:
 
 
 async def test_unknown_errors_keep_their_name() -> None:
-    """An error of the host's that is not ramet's own still says what it was."""
+    """An error that is not ramet's still gives its type."""
     async with linked() as (link, host):
         asking = asyncio.create_task(link.ask(ListRuns))
         await host.hear()
