@@ -1,4 +1,4 @@
-"""Text that was looked at once and approved: `RAMET_GOLDEN=write pytest …` refreshes it; review the diff."""
+"""Approved texts: `RAMET_GOLDEN=write pytest …` refreshes them; review the diff."""
 
 from __future__ import annotations
 

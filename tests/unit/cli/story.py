@@ -1,4 +1,4 @@
-"""A tree's life as events, for tests of what is shown of it: a root, two children at work, one of them cut short."""
+"""Events of a tree, for tests of its display: a root and two children, one of which is cut short."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ START = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
 
 
 def at(seconds: float) -> datetime:
-    """A moment of the story."""
+    """Return a moment of the story."""
     return START + timedelta(seconds=seconds)
 
 
 class Story:
-    """Writes events of a tree, stamped and in order."""
+    """A writer of a tree's events, stamped and in order."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
 
     def add(self, kind: type[Event], path: str, seconds: float, /, **fields: Any) -> Event:
-        """One event of the run at `path`."""
+        """Add one event of the run at `path`."""
         above = path.rpartition("/")[0]
         event = kind(
             root="run-main",
@@ -53,22 +53,22 @@ class Story:
         return event
 
     def born(self, path: str, seconds: float, prompt: str = "", **fields: Any) -> None:
-        """A run starts to work."""
+        """Add the start of a run."""
         self.add(RunSpawned, path, seconds, name=path.rpartition("/")[2], prompt=prompt, model="offline", **fields)
         self.add(TurnStarted, path, seconds, turn=1)
 
     def said(self, path: str, seconds: float, tokens: int, usd: float = 0.0) -> None:
-        """A model answered."""
+        """Add an answer of a model."""
         self.add(ModelAsked, path, seconds, step_id=f"{path}:{seconds}", model="offline")
         used = Usage(model_calls=1, input_tokens=tokens, usd=usd)
         self.add(MessageRecorded, path, seconds, message={}, step_id=f"{path}:{seconds}", usage=used)
 
     def called(self, path: str, seconds: float, call: str, tool: str, /, **args: Any) -> None:
-        """A tool call began."""
+        """Add the start of a tool call."""
         self.add(ToolStarted, path, seconds, call_id=call, tool=tool, step_id=call, args=args)
 
     def answered(self, path: str, seconds: float, call: str, tool: str, status: str = "ok", preview: str = "") -> None:
-        """A tool call was answered."""
+        """Add the result of a tool call."""
         self.add(ToolEnded, path, seconds, call_id=call, tool=tool, status=status, preview=preview)
 
     def ended(
@@ -81,7 +81,7 @@ class Story:
         error: str = "",
         below: Usage = NOTHING,
     ) -> None:
-        """A run ended."""
+        """Add the end of a run."""
         done = status is Status.COMPLETED
         result = Result(
             status=status,
@@ -95,7 +95,7 @@ class Story:
 
 
 def under_way(usd: float = 0.0) -> Story:
-    """Three agents, one done, one at work, the root waiting; 3.2 seconds in."""
+    """Return a story of three agents at 3.2 seconds: one done, one active, and the root waiting."""
     story = Story()
     story.born("main", 0, "Why?")
     story.said("main", 0.1, 1200, usd)
@@ -117,7 +117,7 @@ def under_way(usd: float = 0.0) -> Story:
 
 
 def cut_short() -> Story:
-    """The same, cancelled at 3.2 seconds."""
+    """Return that story, cancelled at 3.2 seconds."""
     story = under_way()
     used = Usage(model_calls=1, tool_calls=1, input_tokens=2500)
     story.ended("main/sources", 3.2, Status.CANCELLED, "client.py sets no retry", used, "Ctrl-C")
@@ -128,7 +128,7 @@ def cut_short() -> Story:
 
 
 def hostile() -> Story:
-    """Names, arguments and findings that try to act on the terminal."""
+    """Return a story whose names, arguments and findings try to control the terminal."""
     story = Story()
     bad = "\x1b[2J\x1b]0;owned\x07\x1b[31mred\x1b[0m [bold]x[/bold] :smile: \u202egnp.exe\r\nsecond\x00"
     story.born("main", 0)

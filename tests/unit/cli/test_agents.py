@@ -26,18 +26,18 @@ hooks:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A folder with an empty place for agent files."""
+    """A folder with an empty folder for agent files."""
     (tmp_path / ".claude" / "agents").mkdir(parents=True)
     return tmp_path
 
 
 def write(project: Path, name: str, text: str) -> None:
-    """Put an agent file into the project."""
+    """Write an agent file of the project."""
     (project / ".claude" / "agents" / f"{name}.md").write_text(text)
 
 
-def test_list_shows_who_defines_what(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Files of the folder and what is built in, one line each."""
+def test_list_shows_the_source_of_each_definition(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Files of the folder and built-in agents have one line each."""
     write(project, "reviewer", GOOD)
 
     assert main(["agents", "list", "--dir", str(project)]) == 0
@@ -47,8 +47,8 @@ def test_list_shows_who_defines_what(project: Path, capsys: pytest.CaptureFixtur
     assert [line.split()[0] for line in lines[1:]] == ["general-purpose", "explore", "plan"]
 
 
-def test_list_says_who_is_hidden(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A definition that another of the same name keeps from being used."""
+def test_list_shows_hidden_definitions(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The line names the used and the hidden definition of one name."""
     write(project, "explore", GOOD.replace("reviewer", "explore"))
 
     main(["agents", "list", "--dir", str(project)])
@@ -57,7 +57,7 @@ def test_list_says_who_is_hidden(project: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_list_as_json_is_one_object_a_line(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """For programs."""
+    """Programs can read it."""
     write(project, "reviewer", GOOD)
 
     main(["agents", "list", "--json", "--dir", str(project)])
@@ -66,16 +66,16 @@ def test_list_as_json_is_one_object_a_line(project: Path, capsys: pytest.Capture
     assert (first["name"], first["scope"], first["description"]) == ("reviewer", "project", "Reviews")
 
 
-def test_list_tells_of_problems_but_lists(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A bad file is skipped and pointed at."""
+def test_list_reports_problems_and_still_lists(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A bad file is skipped, and stderr points to `ramet agents check`."""
     write(project, "broken", BAD)
 
     assert main(["agents", "list", "--dir", str(project)]) == 0
     assert capsys.readouterr().err == "1 problem in agent files: see ramet agents check\n"
 
 
-def test_check_of_good_files_is_quiet(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing on stdout, status 0."""
+def test_check_of_good_files_prints_nothing_on_stdout(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The status is 0."""
     write(project, "reviewer", GOOD)
 
     assert main(["agents", "check", "--dir", str(project)]) == 0
@@ -83,7 +83,7 @@ def test_check_of_good_files_is_quiet(project: Path, capsys: pytest.CaptureFixtu
 
 
 def test_check_lists_path_and_sentence(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Status 1 if anything is wrong; a note alone is not."""
+    """The status is 1 if there is a problem; a note alone does not count."""
     write(project, "broken", BAD)
     write(project, "hooked", HOOKED)
 
@@ -94,8 +94,8 @@ def test_check_lists_path_and_sentence(project: Path, capsys: pytest.CaptureFixt
     assert note == f"{project}/.claude/agents/hooked.md: note: hooks: off until the folder is trusted (ramet trust DIR)"
 
 
-def test_check_as_json(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Kind, path and sentence."""
+def test_check_as_json_has_kind_and_path(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each problem is one object."""
     write(project, "broken", BAD)
 
     assert main(["agents", "check", "--json", "--dir", str(project)]) == 1
@@ -103,8 +103,8 @@ def test_check_as_json(project: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert (found["kind"], Path(found["path"]).name) == ("problem", "broken.md")
 
 
-def test_trust_shows_and_remembers(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Shown, not yet trusted; trusted; changed, so no longer; forgotten."""
+def test_trust_is_shown_recorded_and_forgotten(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A change of the folder's commands withdraws the trust."""
     write(project, "hooked", HOOKED)
 
     assert main(["trust", str(project), "--show"]) == 0
@@ -125,14 +125,14 @@ def test_trust_shows_and_remembers(project: Path, capsys: pytest.CaptureFixture[
     assert "is no longer trusted" in capsys.readouterr().out
 
 
-def test_trust_of_a_harmless_folder(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """There is nothing to show."""
+def test_trust_of_a_harmless_folder_says_so(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The output says that the folder has nothing to run."""
     assert main(["trust", str(project)]) == 0
     assert capsys.readouterr().out == f"{project} is trusted as it is now: it contains nothing to run.\n"
 
 
-def test_hostile_commands_are_shown_harmlessly(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What would run cannot hide itself by moving the cursor."""
+def test_hostile_commands_cannot_control_the_terminal(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Control characters are not printed."""
     (project / ".mcp.json").write_text(json.dumps({"mcpServers": {"x": {"command": "rm\x1b[2K\rls"}}}))
 
     main(["trust", str(project), "--show"])

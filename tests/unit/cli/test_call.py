@@ -1,4 +1,4 @@
-"""A tool call in a few words."""
+"""Tool calls in a few words."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from ramet.cli.render.call_summary import describe_call
         ("\x1b[2JBash", {"command": "\x1b]0;x\x07rm"}, "Bash rm"),
     ],
 )
-def test_a_call_is_told_by_what_it_is_about(tool: str, args: dict[str, Any], shown: str) -> None:
-    """The argument that tells it from other calls, and where; never an escape sequence."""
+def test_a_call_is_described_by_its_main_argument(tool: str, args: dict[str, Any], shown: str) -> None:
+    """The path is added if there is one; no escape sequence is printed."""
     assert describe_call(tool, args) == shown
 
 
 def test_a_huge_argument_stays_short() -> None:
-    """A megabyte of argument is one short line."""
+    """A megabyte of arguments becomes one short line."""
     assert len(describe_call("Write", {"file_path": "x" * 1_000_000, "content": "y" * 1_000_000}, 60)) <= 60

@@ -35,14 +35,14 @@ ATTACKS = {
 
 
 @pytest.mark.parametrize(("attack", "seen"), ATTACKS.values(), ids=ATTACKS)
-def test_what_acts_on_a_terminal_is_removed(attack: str, seen: str) -> None:
-    """Of hostile text only the words are left."""
+def test_terminal_sequences_are_removed(attack: str, seen: str) -> None:
+    """Only the words of hostile text stay."""
     assert sanitize(attack) == seen
 
 
 @given(st.text(st.characters(codec=None), max_size=300))
 def test_no_control_character_is_left(text: str) -> None:
-    """Whatever comes in, only newlines control anything, and all of it can be encoded."""
+    """Only newlines stay, and the result can be encoded."""
     left = sanitize(text)
 
     assert not [each for each in left if unicodedata.category(each) in ("Cc", "Cs") and each != "\n"]
@@ -50,19 +50,19 @@ def test_no_control_character_is_left(text: str) -> None:
 
 
 @given(st.text(st.sampled_from("ab\x1b[]\\;0m\x07\r\n\t\x9b\x9d\u202e"), max_size=60))
-def test_what_was_cleaned_is_clean(text: str) -> None:
-    """Removing one sequence does not put another together."""
+def test_cleaning_twice_equals_cleaning_once(text: str) -> None:
+    """Removing one sequence does not form another."""
     assert sanitize(sanitize(text)) == sanitize(text)
 
 
-def test_a_megabyte_of_openings_is_no_burden() -> None:
-    """Hostile input costs what its length costs: the test would hang otherwise."""
+def test_many_unclosed_sequences_are_cleaned_in_linear_time() -> None:
+    """The test would hang otherwise."""
     assert sanitize("\x1b]" * 500_000) == ""
     assert len(sanitize("\x1b[" + "1" * 1_000_000)) >= 1_000_000
 
 
-def test_one_line_is_one_line_and_says_that_there_was_more() -> None:
-    """Newlines become spaces; the end becomes an ellipsis."""
+def test_one_line_joins_lines_and_marks_a_cut() -> None:
+    """Newlines become spaces, and a cut end becomes an ellipsis."""
     assert one_line(" a\n\n b\tc ", 10) == "a b c"
     assert one_line("x" * 50, 10) == "x" * 9 + "…"
     assert one_line("word " * 50, 11) == "word word…"

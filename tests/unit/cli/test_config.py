@@ -1,4 +1,4 @@
-"""`ramet config check`: what the settings are, where each comes from, and what is wrong with them."""
+"""`ramet config check`: the settings, their origins and their problems."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "ramet.yaml"
 
 @pytest.fixture(autouse=True)
 def _nothing_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty folder, and no settings in the environment."""
+    """An empty folder, without settings in the environment."""
     monkeypatch.chdir(tmp_path)
     for name in list(os.environ):
         if name.startswith("RAMET_"):
@@ -26,7 +26,7 @@ def _nothing_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_each_setting_is_shown_with_its_value_and_its_origin(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The file of this folder is found by itself; a secret is shown as stars, or as where it is."""
+    """The file of this folder is found; a secret is shown as stars or by its place."""
     Path("ramet.yaml").write_text(
         "listen: 127.0.0.1:80\ntoken: env:MY_TOKEN\n"
         "models:\n  fast: offline\n  smart: {model: 'openai:gpt-5', key: env:MY_KEY}\n"
@@ -52,8 +52,8 @@ def test_each_setting_is_shown_with_its_value_and_its_origin(
     assert "hunter2" not in out + err
 
 
-def test_the_word_alone_checks_too(capsys: pytest.CaptureFixture[str]) -> None:
-    """`ramet config` is `ramet config check`: whoever types it wants to see the settings."""
+def test_config_without_a_verb_checks_too(capsys: pytest.CaptureFixture[str]) -> None:
+    """`ramet config` is `ramet config check`."""
     assert main(["config", "check"]) == 0
     checked = capsys.readouterr()
 
@@ -62,7 +62,7 @@ def test_the_word_alone_checks_too(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_each_problem_is_one_line_and_the_status_is_1(capsys: pytest.CaptureFixture[str]) -> None:
-    """On stdout, as it is what was asked for; nothing else is there, and nothing acts on a terminal."""
+    """Problems go to stdout without terminal sequences, and their number to stderr."""
     Path("other.yaml").write_text('backend: "\\x1b[2Jx"\nlimits:\n  que: 3\n')
 
     assert main(["config", "check", "other.yaml"]) == 1
@@ -78,15 +78,15 @@ def test_each_problem_is_one_line_and_the_status_is_1(capsys: pytest.CaptureFixt
     assert err == "2 problems\n"
 
 
-def test_a_file_that_was_asked_for_must_be_there(capsys: pytest.CaptureFixture[str]) -> None:
-    """Without being asked for, its absence is nothing."""
+def test_a_named_file_must_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    """The default file may be missing."""
     assert main(["config", "check"]) == 0
     assert main(["config", "check", "ramet.yaml"]) == 1
     assert "there is no such file" in capsys.readouterr().out
 
 
-def test_json_is_an_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """Of settings, and of problems."""
+def test_json_has_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Settings and problems are objects."""
     Path("ramet.yaml").write_text("limits: {queue: 3}\n")
     assert main(["config", "check", "--json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -99,7 +99,7 @@ def test_json_is_an_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert "'moon' is not accepted" in problem["problem"]
 
 
-def test_the_example_is_accepted(capsys: pytest.CaptureFixture[str]) -> None:
-    """As a reader would try it."""
+def test_the_example_settings_pass_the_check(capsys: pytest.CaptureFixture[str]) -> None:
+    """The command runs as a reader would try it."""
     assert main(["config", "check", str(EXAMPLE)]) == 0
     assert "models.fast" in capsys.readouterr().out

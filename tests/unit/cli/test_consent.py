@@ -1,4 +1,4 @@
-"""What stands between an agent and the folder."""
+"""Approvals before an agent changes the folder."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from tests.support.context import make_context
 
 
 @pytest.mark.parametrize(("tool", "verdict"), [("Bash", "ask"), ("Write", "ask"), ("Edit", "ask"), ("Grep", "allow")])
-async def test_what_changes_something_needs_a_word(tool: str, verdict: str) -> None:
-    """Reading does not."""
+async def test_a_tool_that_changes_files_needs_approval(tool: str, verdict: str) -> None:
+    """A reading tool does not."""
     hooks = require_approval_for_writes()
 
     decision = await hooks.fire("PreToolUse", make_context(), {"tool_name": tool, "tool_input": {}})

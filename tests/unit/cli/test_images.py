@@ -1,4 +1,4 @@
-"""`ramet images`: from the root of a system to an image that pods start from, with Docker's login and without it."""
+"""`ramet images`: from a root file system to a runtime image, with and without Docker's login."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.tars import tar
 
 
 async def ramet(home: Path, *words: str) -> tuple[int | None, str, str]:
-    """Status, stdout and stderr of a command in somebody's home."""
+    """Run a command in a home folder; return status, stdout and stderr."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "ramet", "images", *words, cwd=home, stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
@@ -26,8 +26,8 @@ async def ramet(home: Path, *words: str) -> tuple[int | None, str, str]:
 
 
 @needs_registry
-async def test_a_system_becomes_a_base_and_a_base_a_runtime_image(tmp_path: Path) -> None:
-    """The login is Docker's, or that of the settings; what was pushed once is named at once.
+async def test_a_root_becomes_a_base_and_a_base_a_runtime_image(tmp_path: Path) -> None:
+    """The login is Docker's or that of the settings; a pushed image is named at once.
 
     A registry's URL may say what names there begin with: that is said of no name that has a registry in it.
     """
@@ -64,8 +64,8 @@ async def test_a_system_becomes_a_base_and_a_base_a_runtime_image(tmp_path: Path
     assert on_it[1] == beside[1] == first[1].replace("/ramet-bare@", "/team/a/ramet-bare@"), on_it
 
 
-async def test_what_is_missing_is_said(tmp_path: Path) -> None:
-    """On one line, with where it can be said; and what is no tar is none."""
+async def test_a_missing_argument_is_reported_in_one_line(tmp_path: Path) -> None:
+    """The line names the option or setting; a file that is not a tar is refused."""
     (tmp_path / "root.tar").write_text("no tar")
 
     no_base = await ramet(tmp_path, "runtime", "--registry", "localhost:1")

@@ -1,4 +1,4 @@
-"""Ctrl-C and its kin."""
+"""Ctrl-C and other signals."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ with Interrupts(lambda name: print("stop:", name, flush=True), lambda: print("at
 
 
 @pytest.fixture
-def not_nohup() -> Iterator[None]:
-    """Whoever started the tests may have asked that a hang-up is ignored."""
+def default_hangup() -> Iterator[None]:
+    """Restore the default action of SIGHUP, which the caller of the tests may ignore."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
 
 
-@pytest.mark.usefixtures("not_nohup")
+@pytest.mark.usefixtures("default_hangup")
 @pytest.mark.parametrize("number", NAMES)
-def test_the_first_word_stops_in_good_order(number: signal.Signals) -> None:
-    """Whoever was told to stop knows by whom, and the process goes on."""
+def test_the_first_signal_asks_for_a_stop(number: signal.Signals) -> None:
+    """The callback gets the signal's name, and the process continues."""
     heard: list[str] = []
 
     with Interrupts(heard.append, lambda: heard.append("at once")) as interrupts:
@@ -43,8 +43,8 @@ def test_the_first_word_stops_in_good_order(number: signal.Signals) -> None:
     assert heard == [interrupts.signal_name] == [NAMES[number]]
 
 
-def test_the_handlers_from_before_are_back() -> None:
-    """What a caller had set is set again."""
+def test_earlier_signal_handlers_are_restored() -> None:
+    """The caller's handlers are set again."""
     before = [signal.getsignal(number) for number in NAMES]
 
     with Interrupts(lambda name: None, lambda: None):
@@ -53,8 +53,8 @@ def test_the_handlers_from_before_are_back() -> None:
     assert [signal.getsignal(number) for number in NAMES] == before
 
 
-def test_nohup_stays_nohup() -> None:
-    """A hang-up that is ignored stays ignored."""
+def test_an_ignored_hangup_stays_ignored() -> None:
+    """This is what nohup sets."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with Interrupts(lambda name: pytest.fail("heard"), lambda: None):
@@ -63,8 +63,8 @@ def test_nohup_stays_nohup() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_the_second_word_ends_the_process_at_once() -> None:
-    """With status 130, after the terminal was restored, without waiting for anything."""
+def test_the_second_signal_ends_the_process_at_once() -> None:
+    """The terminal is restored, and the status is 130."""
     done = subprocess.run([sys.executable, "-c", TWICE], capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stdout) == (130, "stop: Ctrl-C\nat once\n")

@@ -1,4 +1,4 @@
-"""Commands on a journal where there is none."""
+"""Commands in a folder without a journal."""
 
 from __future__ import annotations
 
@@ -42,10 +42,8 @@ from ramet.cli.main import main
         ),
     ],
 )
-def test_without_a_journal_every_command_says_so_and_makes_none(
-    line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """One line, status 1, and the folder stays as it was."""
+def test_each_command_reports_a_missing_journal(line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The error is one line with status 1, and no journal is made."""
     assert main([*line.split(), "--dir", str(tmp_path)]) == 1
 
     out, err = capsys.readouterr()

@@ -1,4 +1,4 @@
-"""`--json`: the tree as lines."""
+"""`--json`: a tree as lines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.unit.cli.story import Story, cut_short, hostile
 
 
 def test_every_event_is_one_line_that_decodes_to_itself() -> None:
-    """Nothing is lost, nothing is added, hostile text included."""
+    """Nothing is lost or added, even for hostile text."""
     for story in (cut_short(), hostile()):
         out = io.BytesIO()
         lines = Lines(out)
@@ -27,7 +27,7 @@ def test_every_event_is_one_line_that_decodes_to_itself() -> None:
 
 
 def test_the_end_of_the_root_comes_last() -> None:
-    """Also when a child that was detached ends after it."""
+    """A detached child that ends later comes before."""
     story = Story()
     story.born("main", 0)
     story.born("main/late", 0)
@@ -45,8 +45,8 @@ def test_the_end_of_the_root_comes_last() -> None:
     ]
 
 
-def test_a_root_that_ends_twice_is_told_twice() -> None:
-    """A root that was woken by mail ends again; both ends are on record."""
+def test_both_ends_of_a_root_are_printed() -> None:
+    """Mail can wake a root, which then ends again."""
     story = Story()
     story.born("main", 0)
     story.ended("main", 1, Status.COMPLETED, "first", Usage())
@@ -61,7 +61,7 @@ def test_a_root_that_ends_twice_is_told_twice() -> None:
 
 
 def test_an_event_that_is_not_json_becomes_a_notice() -> None:
-    """What a tool put into its arguments does not end the stream."""
+    """A tool's arguments cannot end the stream."""
     story = Story()
     story.born("main", 0)
     story.called("main", 0, "c", "odd", value=object())
@@ -74,8 +74,8 @@ def test_an_event_that_is_not_json_becomes_a_notice() -> None:
     assert "ToolStarted" in last["text"]
 
 
-def test_lines_are_utf8_whatever_the_locale() -> None:
-    """Bytes go out as the encoder made them."""
+def test_lines_are_utf8_in_every_locale() -> None:
+    """The bytes are those of the encoder."""
     story = Story()
     story.called("main", 0, "c", "Grep", pattern="é漢")
     out = io.BytesIO()
@@ -85,8 +85,8 @@ def test_lines_are_utf8_whatever_the_locale() -> None:
     assert isinstance(story.events[0], ToolStarted)
 
 
-async def test_nothing_else_gets_onto_stdout(capsys: pytest.CaptureFixture[str]) -> None:
-    """What a tool or a library prints while agents work goes to stderr."""
+async def test_no_other_output_reaches_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+    """Output of tools and libraries goes to stderr."""
     async with JsonView(io.BytesIO()):
         print("a tool that prints")  # noqa: T201 - the subject of the test
 

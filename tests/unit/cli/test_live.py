@@ -1,4 +1,4 @@
-"""The tree on a terminal while it grows."""
+"""The tree on a terminal while it runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
 
 
 class Terminal:
-    """A terminal of 80 columns that remembers what was written to it."""
+    """A terminal of 80 columns that collects its output."""
 
     def __init__(self) -> None:
         self._written = io.StringIO()
@@ -27,7 +27,7 @@ class Terminal:
         )
 
     def fresh(self) -> str:
-        """What was written since the last look."""
+        """Return the output since the last call."""
         text = self._written.getvalue()
         self._written.seek(0)
         self._written.truncate()
@@ -45,8 +45,8 @@ async def watch(story: Story, terminal: Terminal) -> None:
         await clock.advance(FRAME_S)
 
 
-async def test_the_last_picture_stays_and_the_cursor_is_back() -> None:
-    """What is left on the screen is the whole tree, without a spinner."""
+async def test_the_last_frame_stays_and_the_cursor_is_restored() -> None:
+    """The screen shows the whole tree without a spinner."""
     terminal = Terminal()
 
     await watch(cut_short(), terminal)
@@ -57,8 +57,8 @@ async def test_the_last_picture_stays_and_the_cursor_is_back() -> None:
     assert "model calls" not in last
 
 
-async def test_the_cursor_is_back_whatever_happens() -> None:
-    """An error while agents are watched leaves a usable terminal."""
+async def test_the_cursor_is_restored_after_an_error() -> None:
+    """The terminal stays usable."""
     terminal = Terminal()
 
     async def fail() -> None:
@@ -72,7 +72,7 @@ async def test_the_cursor_is_back_whatever_happens() -> None:
 
 
 async def test_notices_are_printed_above_the_tree() -> None:
-    """They stay, where the tree is drawn over."""
+    """Notices stay, while the tree is redrawn."""
     terminal, story = Terminal(), Story()
     story.born("main", 0)
     story.add(Notice, "main", 1, text="look at this")
@@ -82,8 +82,8 @@ async def test_notices_are_printed_above_the_tree() -> None:
     assert "main: look at this\n" in terminal.fresh()
 
 
-async def test_a_question_has_the_screen_to_itself() -> None:
-    """Paused, nothing is drawn and notices wait; resumed, the tree is drawn below them."""
+async def test_a_question_pauses_the_drawing() -> None:
+    """Notices wait during the pause, and are printed above the tree afterwards."""
     terminal, picture, clock, story = Terminal(), TreeModel(), FakeClock(START), Story()
     story.born("main", 0)
     notice = story.add(Notice, "main", 1, text="meanwhile")

@@ -1,4 +1,4 @@
-"""One command in, one exit status out."""
+"""Commands and their exit statuses."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ LOAD = (
 
 
 @pytest.mark.parametrize("command", HELPS)
-def test_help_is_as_it_was_approved(
+def test_the_help_equals_the_approved_text(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """At 100 columns, for every command."""
+    """Each command's help is checked at 100 columns."""
     monkeypatch.setenv("COLUMNS", "100")
 
     assert main([*command.split(), "--help"]) == 0
@@ -113,7 +113,7 @@ def test_help_is_as_it_was_approved(
     ],
 )
 def test_wrong_usage_is_one_line_and_status_2(line: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """It names the option, the value, what would be accepted, and where help is."""
+    """The line names the option, the value, the accepted values and the help."""
     assert main(line) == 2
 
     out, err = capsys.readouterr()
@@ -121,28 +121,28 @@ def test_wrong_usage_is_one_line_and_status_2(line: list[str], said: str, capsys
     assert (out, err.count("\n"), "\x1b" in err) == ("", 1, False)
 
 
-def test_nothing_asked_is_met_with_help(capsys: pytest.CaptureFixture[str]) -> None:
-    """On stderr, as it is no answer; status 2."""
+def test_no_command_prints_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    """The help goes to stderr with status 2."""
     assert main([]) == 2
     assert capsys.readouterr().err.startswith("usage: ramet COMMAND")
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    """One line."""
+def test_version_prints_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """The line begins with "ramet"."""
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("ramet ")
 
 
 @pytest.mark.parametrize("line", [["--help"], ["ask", "--help"], ["ask", "x", "--dir", "/nope"], ["--version"]])
-def test_help_is_instant(line: list[str]) -> None:
-    """Nothing heavy is imported to say how a command is written."""
+def test_help_imports_nothing_heavy(line: list[str]) -> None:
+    """Help and usage errors stay fast."""
     done = subprocess.run([sys.executable, "-c", LOAD, *line], capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stderr
 
 
-def test_bytes_that_are_no_text_are_taken() -> None:
-    """An argument in another encoding is no traceback."""
+def test_arguments_in_another_encoding_are_accepted() -> None:
+    """They cause no traceback."""
     done = subprocess.run(
         [sys.executable.encode(), b"-m", b"ramet", b"ask", b"caf\xe9", b"--dir", b"/n\xff"],
         capture_output=True,

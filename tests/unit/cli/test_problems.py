@@ -1,4 +1,4 @@
-"""What went wrong, on one line."""
+"""Errors of commands in one line."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ INSTALL = "ramet: openai needs an extra package; install it with: pip install 'r
         (ExceptionGroup("g", [ExceptionGroup("h", [RametError("deep")])]), 1, "ramet: deep\n"),
     ],
 )
-def test_what_is_known_is_one_line(
+def test_a_known_error_is_one_line(
     error: Exception, status: int, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """2 for what the caller wrote, 1 for anything else; never a traceback."""
+    """The status is 2 for a mistake of the caller and 1 otherwise; no traceback is printed."""
     assert report(error) == status
     assert capsys.readouterr() == ("", line)
 
@@ -34,10 +34,10 @@ def test_what_is_known_is_one_line(
 @pytest.mark.parametrize(
     "error", [RuntimeError("boom\n\x1b[2J"), Bug("impossible"), ExceptionGroup("g", [KeyError(1), KeyError(2)])]
 )
-def test_what_is_not_known_is_one_line_and_a_file(
+def test_an_unexpected_error_is_one_line_and_a_file(
     error: Exception, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The line says where the details are; nobody else can read them."""
+    """The line names the file of details, which only its owner can read."""
     assert report(error) == 1
 
     said = capsys.readouterr().err
@@ -48,10 +48,10 @@ def test_what_is_not_known_is_one_line_and_a_file(
     assert log.stat().st_mode & 0o077 == 0
 
 
-def test_no_place_for_details_is_no_second_failure(
+def test_an_unwritable_details_file_is_no_second_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Where no file can be written there is the line alone."""
+    """The line is printed without a file."""
     monkeypatch.setenv("RAMET_HOME", "/dev/null/x")
     monkeypatch.setattr("tempfile.tempdir", "/dev/null")
 
@@ -59,8 +59,8 @@ def test_no_place_for_details_is_no_second_failure(
     assert capsys.readouterr().err == "ramet: unexpected RuntimeError: boom\n"
 
 
-def test_debugging_shows_the_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """RAMET_LOG_LEVEL=DEBUG is the word for it."""
+def test_debug_level_shows_the_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The variable is RAMET_LOG_LEVEL=DEBUG."""
     monkeypatch.setenv("RAMET_LOG_LEVEL", "DEBUG")
 
     assert report(RuntimeError("boom")) == 1

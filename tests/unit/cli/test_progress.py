@@ -1,4 +1,4 @@
-"""What happens, one line per notable event."""
+"""Progress of a tree: one line per notable event."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tests.unit.cli.golden import assert_golden
 from tests.unit.cli.story import Story, cut_short, hostile
 
 
-def told(events: list[Event], *, width: int = 80) -> str:
-    """What a log would hold."""
+def log_of(events: list[Event], *, width: int = 80) -> str:
+    """Return the log of these events."""
     log, picture = io.StringIO(), TreeModel()
     view = LineView(console(log, width=width), picture)
     for event in events:
@@ -33,7 +33,7 @@ def told(events: list[Event], *, width: int = 80) -> str:
 
 
 def rarities() -> Story:
-    """The events that most trees never see."""
+    """Return a story with rare events."""
     story = Story()
     story.born("main", 0)
     story.called("main", 1, "b", "Bash", command="rm -rf build")
@@ -52,13 +52,13 @@ def rarities() -> Story:
     return story
 
 
-def test_each_line_is_as_it_was_approved() -> None:
-    """Who, what, and when since the start; nothing for events that say nothing to a person."""
-    pages = [told(story.events) for story in (cut_short(), rarities(), hostile())]
+def test_each_line_equals_the_approved_one() -> None:
+    """A line has the run, the event and the time since the start; minor events have no line."""
+    pages = [log_of(story.events) for story in (cut_short(), rarities(), hostile())]
 
     assert_golden("cli/progress.txt", "\n".join(pages))
 
 
 def test_lines_are_not_wrapped() -> None:
-    """A log is for programs too: one event is one line however narrow the console."""
-    assert told(cut_short().events, width=20) == told(cut_short().events, width=200)
+    """Programs read logs too: one event is one line in a console of any width."""
+    assert log_of(cut_short().events, width=20) == log_of(cut_short().events, width=200)

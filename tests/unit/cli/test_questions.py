@@ -1,4 +1,4 @@
-"""Approvals put to the person at the terminal."""
+"""Approvals that are asked at the terminal."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from tests.unit.cli.story import Story
 
 
 class Screen(io.StringIO):
-    """Paper that tells when something was written on it."""
+    """A screen that reports each write."""
 
     def __init__(self) -> None:
         super().__init__()
         self._news = asyncio.Event()
 
     def write(self, text: str) -> int:
-        """Write, and tell."""
+        """Write and report."""
         self._news.set()
         return super().write(text)
 
     async def shows(self, text: str, times: int = 1) -> None:
-        """Wait until `text` stands there so often."""
+        """Wait until the screen shows `text` so many times."""
         while self.getvalue().count(text) < times:
             self._news.clear()
             await self._news.wait()
 
 
 class Desk(QuietView):
-    """A terminal with a person at it, whose keys the test presses."""
+    """A terminal with a person, whose keys the test presses."""
 
     def __init__(self, keyboard: int, line: int) -> None:
         self.keyboard, self.screen = keyboard, Screen()
@@ -53,7 +53,7 @@ class Desk(QuietView):
         self.said.set()
 
     def pause(self) -> None:
-        """The tree makes room."""
+        """Count a pause of the tree."""
         self.cleared += 1
 
     def type(self, keys: str) -> None:
@@ -61,7 +61,7 @@ class Desk(QuietView):
         os.write(self.keyboard, keys.encode())
 
     async def asked(self, times: int = 1) -> None:
-        """Wait until a question stands on the screen: it is printed after the keyboard was emptied."""
+        """Wait until a question is on the screen: pending keys have been dropped by then."""
         await self.screen.shows("[y/N]", times)
 
 
@@ -76,7 +76,7 @@ def line() -> Iterator[tuple[int, int]]:
 
 @asynccontextmanager
 async def open_desk(line: tuple[int, int]) -> AsyncIterator[Desk]:
-    """A desk whose questions are being asked."""
+    """Yield a desk that asks its questions."""
     desk = Desk(*line)
     serving = asyncio.create_task(desk.questions.serve())
     yield desk
@@ -85,7 +85,7 @@ async def open_desk(line: tuple[int, int]) -> AsyncIterator[Desk]:
 
 
 def asks(approval_id: str, **args: str) -> ApprovalAsked:
-    """A question of the run at main/fixer."""
+    """Return a question of the run at main/fixer."""
     event = Story().add(
         ApprovalAsked, "main/fixer", 1, approval_id=approval_id, tool="Bash", question="May I?", args=args
     )
@@ -97,8 +97,8 @@ def asks(approval_id: str, **args: str) -> ApprovalAsked:
     ("typed", "allowed"),
     [("y\n", True), (" YES \n", True), ("\n", False), ("n\n", False), ("yesterday\n", False), ("\x04", False)],
 )
-async def test_only_yes_is_yes(line: tuple[int, int], typed: str, allowed: bool) -> None:
-    """Anything else, an empty line and the end of input included, is no."""
+async def test_only_y_or_yes_allows(line: tuple[int, int], typed: str, allowed: bool) -> None:
+    """An empty line, the end of input and any other text deny."""
     async with open_desk(line) as desk:
         desk.questions.handle_event(asks("a1", command="make"))
         await desk.asked()
@@ -109,8 +109,8 @@ async def test_only_yes_is_yes(line: tuple[int, int], typed: str, allowed: bool)
     assert desk.cleared == 1
 
 
-async def test_the_question_shows_who_wants_what(line: tuple[int, int]) -> None:
-    """Path, tool, the whole argument on as many lines as it has, nothing that acts on the terminal."""
+async def test_the_question_shows_the_run_the_tool_and_its_arguments(line: tuple[int, int]) -> None:
+    """Each argument is shown whole, without terminal sequences."""
     async with open_desk(line) as desk:
         desk.questions.handle_event(asks("a1", command="make\x1b[2J\nrm -rf /"))
         await desk.asked()
@@ -120,8 +120,8 @@ async def test_the_question_shows_who_wants_what(line: tuple[int, int]) -> None:
     )
 
 
-async def test_a_hidden_tail_is_announced(line: tuple[int, int]) -> None:
-    """An argument that is too long to show says how much was not shown."""
+async def test_a_cut_argument_says_how_much_is_hidden(line: tuple[int, int]) -> None:
+    """The question gives the number of hidden characters."""
     async with open_desk(line) as desk:
         desk.questions.handle_event(asks("a1", command="x" * 5_000))
         await desk.asked()
@@ -129,8 +129,8 @@ async def test_a_hidden_tail_is_announced(line: tuple[int, int]) -> None:
     assert "… 1000 more characters, not shown" in desk.screen.getvalue()
 
 
-async def test_what_was_typed_before_is_no_answer(line: tuple[int, int]) -> None:
-    """A key pressed while agents worked does not approve what they ask later."""
+async def test_keys_typed_before_a_question_are_no_answer(line: tuple[int, int]) -> None:
+    """A key pressed while agents work does not approve a later question."""
     async with open_desk(line) as desk:
         desk.type("y\n")
         desk.questions.handle_event(asks("a1", command="make"))
@@ -142,7 +142,7 @@ async def test_what_was_typed_before_is_no_answer(line: tuple[int, int]) -> None
 
 
 async def test_questions_come_one_at_a_time(line: tuple[int, int]) -> None:
-    """Two agents that ask at once get their own word each."""
+    """Two agents that ask at once get an answer each."""
     async with open_desk(line) as desk:
         desk.questions.handle_event(asks("a1", command="one"))
         desk.questions.handle_event(asks("a2", command="two"))
@@ -157,8 +157,8 @@ async def test_questions_come_one_at_a_time(line: tuple[int, int]) -> None:
     assert [word[:2] for word in desk.words] == [("a1", True), ("a2", False)]
 
 
-async def test_a_question_that_nobody_waits_for_is_withdrawn(line: tuple[int, int]) -> None:
-    """Answered elsewhere, or its asker is gone: the next one is asked, and no word is given."""
+async def test_a_question_that_needs_no_answer_is_withdrawn(line: tuple[int, int]) -> None:
+    """A question answered elsewhere, or of an ended run, gets no answer; the next one is asked."""
     async with open_desk(line) as desk:
         desk.questions.handle_event(asks("a1", command="one"))
         await desk.asked()

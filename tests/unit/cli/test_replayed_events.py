@@ -1,4 +1,4 @@
-"""Events told again, with their pauses."""
+"""Events replayed with their pauses."""
 
 from __future__ import annotations
 
@@ -15,49 +15,49 @@ from ramet.core.events import Event, MailPushed, MessageRecorded, RunResumed
 from tests.unit.cli.story import Story, hostile, under_way
 
 
-async def told(events: list[Event]) -> AsyncGenerator[Event]:
-    """Events, one after the other."""
+async def stream(events: list[Event]) -> AsyncGenerator[Event]:
+    """Yield events one after the other."""
     for event in events:
         yield event
 
 
-class Slept(FakeClock):
-    """A clock on which every pause is over at once, and noted."""
+class FastClock(FakeClock):
+    """A clock whose sleeps end at once and are noted."""
 
     def __init__(self) -> None:
         super().__init__()
         self.pauses: list[float] = []
 
     async def sleep(self, seconds: float) -> None:
-        """Note it."""
+        """Note the pause."""
         self.pauses.append(round(seconds, 3))
         await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize(("speed", "pauses"), [(1.0, [1.5, 0.0, 2.5]), (5.0, [0.3, 0.0, 0.5]), (0.0, [])])
-async def test_pauses_are_as_they_were_so_many_times_as_fast(speed: float, pauses: list[float]) -> None:
-    """Speed 0 is at once; a clock that went back makes no pause."""
-    story, clock = Story(), Slept()
+async def test_pauses_are_divided_by_the_speed(speed: float, pauses: list[float]) -> None:
+    """Speed 0 has no pauses; a clock that went back makes none."""
+    story, clock = Story(), FastClock()
     for second in (0.0, 1.5, 0.5, 3.0):
         story.add(RunResumed, "main", second, turn=1)
 
-    again = [event async for event in with_pauses(told(story.events), speed, clock)]
+    again = [event async for event in with_pauses(stream(story.events), speed, clock)]
 
     assert (again, clock.pauses) == (story.events, pauses)
 
 
-async def test_no_pause_is_without_end() -> None:
-    """A tree may have slept for days, and a speed may be close to nothing."""
-    story, clock = Story(), Slept()
+async def test_pauses_are_bounded() -> None:
+    """A tree may have slept for days, and a speed may be almost zero."""
+    story, clock = Story(), FastClock()
     for second in (0.0, 1e6):
         story.add(RunResumed, "main", second, turn=1)
 
-    assert len([event async for event in with_pauses(told(story.events), 1e-300, clock)]) == 2
+    assert len([event async for event in with_pauses(stream(story.events), 1e-300, clock)]) == 2
     assert clock.pauses == [LONGEST_PAUSE_S]
 
 
 def lines(story: Story) -> list[str]:
-    """What is told of a story."""
+    """Return the lines of a story."""
     picture, found = TreeModel(), []
     for event in story.events:
         picture.apply(event)
@@ -66,8 +66,8 @@ def lines(story: Story) -> list[str]:
     return found
 
 
-def test_what_was_said_is_told_with_its_time() -> None:
-    """Births, calls, answers, words, mail, a new process: a line each."""
+def test_recorded_events_become_lines_with_their_times() -> None:
+    """Starts, calls, answers, messages and resumes have a line each."""
     story = under_way()
     story.add(MessageRecorded, "main", 3, message={"type": "ai", "content": [{"type": "text", "text": "It is late."}]})
     story.add(MessageRecorded, "main", 3, message={"type": "tool", "content": "told by its call"})
@@ -85,8 +85,8 @@ def test_what_was_said_is_told_with_its_time() -> None:
     ]
 
 
-def test_nothing_that_is_told_acts_on_a_terminal() -> None:
-    """Whatever names, words and errors hold."""
+def test_no_line_controls_the_terminal() -> None:
+    """Names, messages and errors may be hostile."""
     story = hostile()
     bad = "\x1b[2J\x1b]0;owned\x07red\u202e\r\nsecond"
     story.add(MessageRecorded, "main", 1, message={"type": "ai", "content": bad})

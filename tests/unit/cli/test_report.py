@@ -1,4 +1,4 @@
-"""What is said when a tree has ended."""
+"""The report of an ended tree."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.unit.cli.story import Story, at, cut_short, under_way
 
 
 def root_result(story: Story) -> Result:
-    """The result that the story's root ended with."""
+    """Return the result of the story's root."""
     return next(each.result for each in reversed(story.events) if isinstance(each, RunEnded) and each.path == "main")
 
 
 def completed() -> Story:
-    """A tree that found an answer."""
+    """Return a story of a tree that found an answer."""
     story = under_way()
     story.ended(
         "main/sources", 2.8, Status.COMPLETED, "No retry.", Usage(model_calls=2, tool_calls=3, input_tokens=3100)
@@ -34,7 +34,7 @@ def completed() -> Story:
 
 
 def page(story: Story, result: Result | None = None, *, width: int = 100) -> str:
-    """stdout and stderr of an end, as pipes see them."""
+    """Return stdout and stderr of an end, as pipes get them."""
     out, err, picture = io.StringIO(), io.StringIO(), TreeModel()
     for event in story.events:
         picture.apply(event)
@@ -44,8 +44,8 @@ def page(story: Story, result: Result | None = None, *, width: int = 100) -> str
     return f"stdout\n{out.getvalue()}stderr\n{err.getvalue()}"
 
 
-def test_ends_are_told_as_approved() -> None:
-    """An answer; a stop, with what each had found; a limit that fired below."""
+def test_ends_are_reported_as_approved() -> None:
+    """The ends are an answer, a stop with findings, and a limit of a child."""
     out_of_budget = Result(
         status=Status.BUDGET_EXHAUSTED,
         partial="I had read two files.",
@@ -58,23 +58,23 @@ def test_ends_are_told_as_approved() -> None:
 
 
 @pytest.mark.parametrize("status", list(Status))
-def test_every_end_has_a_word(status: Status) -> None:
-    """No status is without a line."""
+def test_every_status_has_a_line(status: Status) -> None:
+    """No status is left without a text."""
     story = Story()
     story.born("main", 0)
 
     assert len(page(story, Result(status=status, value="x")).splitlines()) >= 4
 
 
-def test_an_end_before_the_first_event_is_told_too() -> None:
-    """A tree that never came to life."""
+def test_an_end_before_the_first_event_is_reported() -> None:
+    """The tree never started."""
     text = page(Story(), Result(status=Status.FAILED, error=ErrorInfo(type="X", message="no\x1b[2J luck")))
 
     assert "failed: no luck" in text
 
 
 def test_a_long_finding_is_cut_and_says_so() -> None:
-    """What fills screens is in the transcript."""
+    """The whole text is in the transcript."""
     story = cut_short()
     story.ended("main/huge", 3, Status.COMPLETED, "line\n" * 10_000, Usage())
 

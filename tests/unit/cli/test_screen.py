@@ -1,4 +1,4 @@
-"""A picture of the tree as lines of text."""
+"""The tree drawn as lines of text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STORIES = {"working": under_way(), "paid": under_way(0.013), "cut-short": cut_sh
 def lines(
     story: Story, *, width: int = 80, height: int = 24, glyphs: Glyphs = UNICODE, tick: int | None = 0
 ) -> list[str]:
-    """The screen of a story, 3.2 seconds in."""
+    """Return the screen of a story at 3.2 seconds."""
     picture = TreeModel()
     for event in story.events:
         picture.apply(event)
@@ -26,8 +26,8 @@ def lines(
 
 
 @pytest.mark.parametrize("name", STORIES)
-def test_the_screen_is_as_it_was_approved(name: str) -> None:
-    """Each story at four widths, and without any sign beyond ASCII."""
+def test_the_screen_equals_the_approved_one(name: str) -> None:
+    """Each story is drawn at four widths, and in ASCII."""
     pages = [f"width {width}\n" + "\n".join(lines(STORIES[name], width=width)) for width in (120, 80, 50, 30)]
     pages.append("ascii\n" + "\n".join(lines(STORIES[name], glyphs=ASCII)))
 
@@ -36,20 +36,20 @@ def test_the_screen_is_as_it_was_approved(name: str) -> None:
 
 @given(st.sampled_from(sorted(STORIES)), st.integers(1, 140), st.integers(1, 30), st.sampled_from([UNICODE, ASCII]))
 def test_a_screen_never_overflows(name: str, width: int, height: int, glyphs: Glyphs) -> None:
-    """Whatever the size of the terminal, no line is wider; three lines are the least a tree takes."""
+    """No line is wider than the terminal, and the height is kept from five lines on."""
     drawn = lines(STORIES[name], width=width, height=height, glyphs=glyphs)
 
     assert max(len(line) for line in drawn) <= width
     assert len(drawn) <= max(height, 5)
 
 
-def test_ascii_signs_are_ascii() -> None:
-    """A terminal without UTF-8 gets none of it from us."""
+def test_ascii_glyphs_are_ascii() -> None:
+    """A terminal without UTF-8 gets only ASCII from us."""
     assert all(line.isascii() for line in lines(STORIES["working"], glyphs=ASCII))
 
 
 def test_wide_characters_keep_the_columns() -> None:
-    """Signs of two cells count as two."""
+    """Characters of two cells count as two."""
     story = Story()
     story.born("main", 0)
     story.born("main/調査", 0)
@@ -59,7 +59,7 @@ def test_wide_characters_keep_the_columns() -> None:
 
 
 def crowd(agents: int, finished: int) -> Story:
-    """A root with many children, the first of them finished, in order."""
+    """Return a story of a root with many children, the first of which have finished in order."""
     story = Story()
     story.born("main", 0)
     for number in range(agents):
@@ -69,16 +69,16 @@ def crowd(agents: int, finished: int) -> Story:
     return story
 
 
-def test_a_large_tree_shows_who_is_at_work() -> None:
-    """The living and the latest to end are shown; the rest is counted."""
+def test_a_large_tree_shows_active_and_latest_runs() -> None:
+    """The other runs are counted."""
     shown = lines(crowd(50, 45), height=12)
 
     assert [line.split()[2] for line in shown[1:9]] == ["a42", "a43", "a44", "a45", "a46", "a47", "a48", "a49"]
     assert shown[9] == "… 42 more: 42 done"
 
 
-def test_more_at_work_than_lines_are_counted_too() -> None:
-    """What is hidden is said."""
+def test_active_runs_beyond_the_screen_are_counted() -> None:
+    """The last line gives their number."""
     assert lines(crowd(50, 10), height=12)[9] == "… 42 more: 10 done, 32 active"
 
 

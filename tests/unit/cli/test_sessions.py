@@ -1,4 +1,4 @@
-"""`ramet sessions`: what is on record of conversations, and how they are removed."""
+"""`ramet sessions`: recorded conversations and their removal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _talk(folder: Path, session: str, *prompts: str) -> None:
 
 
 def test_conversations_are_listed_the_newest_first(tmp_path: Path, capsys: Captured) -> None:
-    """With their state, turns and first prompts; of the older ones the number is said."""
+    """Each has its state, turns and first prompt; the number of older ones is printed."""
     _talk(tmp_path, "chat-1", "What is new?", "And now?")
     _talk(tmp_path, "chat-2", "Hello\nthere")
 
@@ -43,8 +43,8 @@ def test_conversations_are_listed_the_newest_first(tmp_path: Path, capsys: Captu
     assert "1 older" in capsys.readouterr().err
 
 
-def test_what_was_said_is_shown_without_what_acts_on_a_terminal(tmp_path: Path, capsys: Captured) -> None:
-    """By the session's id."""
+def test_a_conversation_is_shown_without_terminal_sequences(tmp_path: Path, capsys: Captured) -> None:
+    """The session's id selects it."""
     _talk(tmp_path, "chat-1", "What is new?")
 
     assert main(["sessions", "show", "chat-1", "--dir", str(tmp_path)]) == 0
@@ -55,8 +55,8 @@ def test_what_was_said_is_shown_without_what_acts_on_a_terminal(tmp_path: Path, 
     assert [each["type"] for each in messages] == ["human", "ai"]
 
 
-def test_a_conversation_that_is_removed_leaves_its_id_free(tmp_path: Path, capsys: Captured) -> None:
-    """Nothing of it is left, and the next session of that id begins anew."""
+def test_a_removed_conversation_frees_its_id(tmp_path: Path, capsys: Captured) -> None:
+    """Nothing of it is left, and the next session of that id starts anew."""
     _talk(tmp_path, "chat-1", "What is new?")
     _talk(tmp_path, "chat-2", "Other.")
     before = len(list((tmp_path / ".ramet/transcripts").iterdir()))
@@ -72,8 +72,8 @@ def test_a_conversation_that_is_removed_leaves_its_id_free(tmp_path: Path, capsy
     assert capsys.readouterr().out == "user:\nAgain.\nagent:\nSure.\n"
 
 
-def test_a_conversation_that_is_to_be_kept_is_not_removed(tmp_path: Path, capsys: Captured) -> None:
-    """The way out is in the line."""
+def test_a_kept_conversation_is_not_removed(tmp_path: Path, capsys: Captured) -> None:
+    """The error names the command that allows it."""
     _talk(tmp_path, "chat-1", "What is new?")
     main(["sessions", "list", "--dir", str(tmp_path), "--json"])
     root = json.loads(capsys.readouterr().out)["root"]
@@ -85,8 +85,8 @@ def test_a_conversation_that_is_to_be_kept_is_not_removed(tmp_path: Path, capsys
     assert main(["sessions", "show", "chat-1", "--dir", str(tmp_path)]) == 0
 
 
-def test_gc_frees_the_ids_of_what_it_removes(tmp_path: Path, capsys: Captured) -> None:
-    """A conversation that was closed long ago goes with its id."""
+def test_gc_frees_the_ids_of_removed_conversations(tmp_path: Path, capsys: Captured) -> None:
+    """An old conversation is removed together with its id."""
     _talk(tmp_path, "chat-1", "What is new?")
 
     assert main(["gc", "--older-than", "0", "--dir", str(tmp_path)]) == 0

@@ -1,4 +1,4 @@
-"""Which source a command line means, and with which key a server is asked."""
+"""The source that a command line names, and the key for a server."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ MINE, OTHER = "a-token-of-my-own-choice", "another-token-of-my-own"
         (None, Path("/"), "a.sock", "LocalSource"),
     ],
 )
-def test_what_is_typed_goes_before_the_environment(
+def test_options_go_before_the_environment(
     monkeypatch: pytest.MonkeyPatch, server: str | None, dir: Path | None, named: str | None, found: str
 ) -> None:
-    """--server or --dir, then RAMET_SERVER, then this folder."""
+    """The order is --server or --dir, RAMET_SERVER, this folder."""
     if named is not None:
         monkeypatch.setenv("RAMET_SERVER", named)
 
@@ -47,10 +47,10 @@ def test_what_is_typed_goes_before_the_environment(
 @pytest.mark.parametrize(
     "where", ["ftp://here", "http://", "http://[::1", "http://here:99999", "~nobody-of-that-name/x"]
 )
-def test_what_is_no_place_is_one_line_that_says_where_it_was_given(
+def test_an_invalid_server_is_refused_with_its_origin(
     where: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Status 2, whatever the command."""
+    """The error is one line with status 2, for each command."""
     assert main(["ps", "--server", where]) == 2
     monkeypatch.setenv("RAMET_SERVER", where)
     assert main(["ps"]) == 2
@@ -63,7 +63,7 @@ def test_what_is_no_place_is_one_line_that_says_where_it_was_given(
 
 
 def test_the_key_is_found_as_a_server_finds_it(tmp_path: Path) -> None:
-    """RAMET_TOKEN says where, and goes before RAMET_OPERATOR_TOKEN, which holds it; without both there is none."""
+    """RAMET_TOKEN names the place of the key and goes before RAMET_OPERATOR_TOKEN, which holds it."""
     file = tmp_path / "token"
     file.write_text(f"{OTHER}\n")
     file.chmod(0o600)
@@ -75,8 +75,8 @@ def test_the_key_is_found_as_a_server_finds_it(tmp_path: Path) -> None:
     assert key_in({"RAMET_TOKEN": "env:HERE", "HERE": MINE}) == MINE
 
 
-async def test_a_question_is_one_until_it_has_its_word() -> None:
-    """Also while the call that it was about has not begun yet; one outside of any call, and one of a run that ended."""
+async def test_a_question_stays_open_until_it_is_answered() -> None:
+    """This holds before its call has started and outside a call; the end of its run closes it."""
     story = Story()
     for run in ("main", "main/child", "main/gone"):
         name = run.rpartition("/")[2]
@@ -99,8 +99,8 @@ async def test_a_question_is_one_until_it_has_its_word() -> None:
     [{"RAMET_TOKEN": MINE}, {"RAMET_TOKEN": "env:NOT_HERE"}, {"RAMET_OPERATOR_TOKEN": "schlüssel-zum-haus"}],
     ids=["no-place", "nothing-there", "not-ascii"],
 )
-def test_a_key_that_cannot_be_used_is_refused_and_not_shown(environ: dict[str, str]) -> None:
-    """The refusal names the variable, and nothing that may be secret."""
+def test_an_unusable_key_is_refused_and_not_shown(environ: dict[str, str]) -> None:
+    """The error names the variable."""
     with pytest.raises(InvalidValue) as refused:
         key_in(environ)
 
@@ -108,7 +108,7 @@ def test_a_key_that_cannot_be_used_is_refused_and_not_shown(environ: dict[str, s
     assert not any(value in str(refused.value) for value in environ.values() if "env:" not in value)
 
 
-def test_a_place_that_holds_no_key_is_named_with_the_variable_that_says_it() -> None:
-    """The name of the empty variable alone would not tell who asked for it."""
+def test_a_missing_key_is_reported_with_the_variable_that_names_it() -> None:
+    """The name of the empty variable alone would not help."""
     with pytest.raises(InvalidValue, match=r"^RAMET_TOKEN: env:NOT_HERE: "):
         key_in({"RAMET_TOKEN": "env:NOT_HERE"})

@@ -1,4 +1,4 @@
-"""stdout and stderr as they are given to us, through a real process."""
+"""stdout and stderr in a real process."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ TELL = r"from ramet.cli.render.streams import prepare_streams; prepare_streams()
     [("ascii", b"+ a - b ... ? ?\n"), ("latin-1", b"+ a \xb7 b ... ? ?\n"), ("utf-8", "✓ a · b … 漢 ?\n".encode())],
 )
 def test_any_text_can_be_printed_in_any_encoding(encoding: str, seen: bytes) -> None:
-    """Our own signs become their nearest; what has none becomes a question mark; nothing fails."""
+    """Our signs become the nearest ones, other signs become question marks, and nothing fails."""
     env = {**os.environ, "PYTHONIOENCODING": encoding}
 
     assert subprocess.run([sys.executable, "-c", TELL], env=env, capture_output=True, check=True).stdout == seen
 
 
-def test_closed_streams_are_no_reason_to_fail() -> None:
-    """`ramet … >&- 2>&-`: nobody reads, so nothing is said."""
+def test_closed_streams_are_no_error() -> None:
+    """`ramet … >&- 2>&-` ends with status 0."""
     command = f'"{sys.executable}" -m ramet --version >&- 2>&-'
 
     assert subprocess.run(["sh", "-c", command], check=False).returncode == 0
 
 
-def test_a_full_disk_is_one_line() -> None:
-    """What could not be written is said, and the status is not success."""
+def test_a_full_disk_is_reported_in_one_line() -> None:
+    """The status is not 0."""
     command = f'"{sys.executable}" -m ramet --version > /dev/full'
 
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
@@ -40,8 +40,8 @@ def test_a_full_disk_is_one_line() -> None:
 
 
 @pytest.mark.parametrize("line", [["--version"], ["agents", "list"]])
-def test_a_reader_that_is_gone_is_met_with_silence(line: list[str]) -> None:
-    """A closed pipe gives status 141 and no word."""
+def test_a_closed_pipe_ends_the_command_silently(line: list[str]) -> None:
+    """The status is 141, and nothing is printed."""
     reading, writing = os.pipe()
     os.close(reading)
     try:

@@ -1,4 +1,4 @@
-"""What is known of a tree, folded from its events."""
+"""The state of a tree, computed from its events."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tests.unit.cli.story import Story, at, cut_short, under_way
 
 
 def fold(events: list[Event]) -> TreeModel:
-    """The picture after these events."""
+    """Return the model after these events."""
     picture = TreeModel()
     for event in events:
         picture.apply(event)
     return picture
 
 
-def test_it_knows_who_does_what() -> None:
-    """Tools in use, states, and how many are waited for."""
+def test_the_model_knows_what_each_run_does() -> None:
+    """Tools in use and the number of awaited runs are known."""
     picture = fold(under_way().events)
 
     assert {row.path: row.activity() for row in picture.walk() if not row.is_over} == {
@@ -31,30 +31,30 @@ def test_it_knows_who_does_what() -> None:
     }
 
 
-def test_figures_of_the_living_are_the_sum_of_what_was_answered() -> None:
-    """Totals count every run once."""
+def test_totals_sum_the_answers_of_active_runs() -> None:
+    """Each run counts once."""
     total = fold(under_way().events).totals(at(3.2))
 
     assert (total.agents, total.living, total.usage.tokens, total.seconds) == (3, 2, 4600, 3.2)
 
 
-def test_the_end_has_the_last_word_on_usage() -> None:
-    """What a run's result says replaces what was counted along the way."""
+def test_the_result_replaces_the_counted_usage() -> None:
+    """The usage in a run's result goes before the counts along the way."""
     picture = fold(cut_short().events)
 
     assert picture.totals(at(9)).usage == Usage(model_calls=3, tool_calls=4, agents=2, input_tokens=4600)
 
 
-def test_findings_are_kept_of_whoever_ended() -> None:
-    """Answers of finished children and partial texts of stopped ones, in the order of birth."""
+def test_findings_of_ended_runs_are_kept() -> None:
+    """Answers of finished children and partial texts of stopped ones come in the order of spawning."""
     assert [(row.path, row.result.text) for row in fold(cut_short().events).findings() if row.result] == [
         ("main/logs", "# Findings\n\n**logs/app.log:12**: timeout after 2 s"),
         ("main/sources", "client.py sets no retry"),
     ]
 
 
-def test_mail_brings_a_finished_run_back() -> None:
-    """A run that goes on after its end is at work again."""
+def test_mail_makes_a_finished_run_active_again() -> None:
+    """The run continues after its end."""
     story = Story()
     story.born("main", 0)
     story.born("main/a", 0)
@@ -67,8 +67,8 @@ def test_mail_brings_a_finished_run_back() -> None:
 
 
 @given(st.randoms(use_true_random=False))
-def test_children_may_be_heard_of_before_their_parents(dice: random.Random) -> None:
-    """However runs interleave, everyone hangs where they belong."""
+def test_children_may_appear_before_their_parents(dice: random.Random) -> None:
+    """In any order of events, each run has its place in the tree."""
     mixed = list(cut_short().events)
     dice.shuffle(mixed)
     own = {path: iter([e for e in cut_short().events if e.path == path]) for path in {e.path for e in mixed}}
@@ -81,7 +81,7 @@ def test_children_may_be_heard_of_before_their_parents(dice: random.Random) -> N
 
 
 def test_a_function_works_and_does_not_think() -> None:
-    """Only what has a model thinks."""
+    """Only a run with a model thinks."""
     story = Story()
     story.add(RunSpawned, "main", 0, name="add", prompt="")
     story.add(TurnStarted, "main", 0, turn=1)

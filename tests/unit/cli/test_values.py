@@ -1,4 +1,4 @@
-"""Values of options."""
+"""Values of command line options."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ramet.cli.values import parse_folder, parse_int, parse_name, parse_number
 @pytest.mark.parametrize(
     "text", ["", "x", "-1", "1.5", "nan", "inf", "1e3", "9" * 5000, str(2**53 + 1), "0x10", "\x1b[2J"]
 )
-def test_what_is_no_whole_number_is_refused(text: str) -> None:
-    """And the refusal says what would be accepted, in one short line."""
+def test_an_invalid_whole_number_is_refused(text: str) -> None:
+    """The error says in one short line what is accepted."""
     with pytest.raises(argparse.ArgumentTypeError, match=r"expected a whole number from 0 to 2\^53") as refusal:
         parse_int(0)(text)
 
@@ -22,27 +22,27 @@ def test_what_is_no_whole_number_is_refused(text: str) -> None:
     assert str(refusal.value).isprintable()
 
 
-def test_a_least_is_kept() -> None:
-    """One from 1 does not take 0."""
+def test_a_minimum_is_enforced() -> None:
+    """An option from 1 refuses 0."""
     assert parse_int(1)("1") == 1
     with pytest.raises(argparse.ArgumentTypeError):
         parse_int(1)("0")
 
 
 @pytest.mark.parametrize("text", ["", "x", "-0.1", "nan", "inf", "-inf", "1e999", "$5"])
-def test_what_is_no_amount_is_refused(text: str) -> None:
-    """NaN and infinity are no limits."""
+def test_an_invalid_amount_is_refused(text: str) -> None:
+    """NaN and infinity are not limits."""
     with pytest.raises(argparse.ArgumentTypeError, match=r"expected a number from 0 to 2\^53"):
         parse_number(text)
 
 
-def test_amounts() -> None:
-    """Zero is one."""
+def test_amounts_are_numbers_from_zero() -> None:
+    """Zero is accepted."""
     assert [parse_number(text) for text in ("0", "0.5", "1e2", "7")] == [0, 0.5, 100, 7]
 
 
-def test_folders(tmp_path: Path) -> None:
-    """Existing, a folder, and usable as a name at all."""
+def test_a_folder_must_exist(tmp_path: Path) -> None:
+    """A file, a missing folder and an unusable name are refused."""
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to(tmp_path)
 
@@ -58,8 +58,8 @@ def test_folders(tmp_path: Path) -> None:
             parse_folder(text)
 
 
-def test_names() -> None:
-    """An empty name is none."""
+def test_an_empty_name_is_refused() -> None:
+    """Blanks count as empty."""
     assert parse_name("x") == "x"
     with pytest.raises(argparse.ArgumentTypeError):
         parse_name("  ")
