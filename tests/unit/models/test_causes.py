@@ -1,4 +1,4 @@
-"""What lies behind a failure: the causes that real clients keep, and what may be believed of them."""
+"""The causes of a failure: which of them real clients keep, and which are believed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HI: list[BaseMessage] = [HumanMessage("hi")]
 
 
 async def failure(url: str, **more: Any) -> Exception:
-    """What httpx raises for a request to `url`."""
+    """Return the exception that httpx raises for a request to `url`."""
     async with httpx2.AsyncClient(**more) as client:
         try:
             await client.post(url, content=b"{}")
@@ -41,7 +41,7 @@ async def refused() -> Exception:
 
 
 async def refused_while_handling(first: Exception) -> Exception:
-    """A refusal that came while another failure was handled."""
+    """Return a refusal that came while another failure was handled."""
     try:
         try:
             raise first
@@ -53,7 +53,7 @@ async def refused_while_handling(first: Exception) -> Exception:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 async def test_a_refused_connection_names_the_address(host: str) -> None:
-    """Also where a name has several addresses, and each of them refuses."""
+    """This holds also for a name with several addresses that each refuse."""
     port = servers.closed_port()
 
     error = await failure(f"http://{host}:{port}/v1")
@@ -62,8 +62,8 @@ async def test_a_refused_connection_names_the_address(host: str) -> None:
     assert description(error) == f"Connection refused {host}:{port}"
 
 
-async def test_the_user_and_password_of_an_address_are_not_told() -> None:
-    """Some proxies are configured that way."""
+async def test_the_user_and_password_of_an_address_are_not_shown() -> None:
+    """Some proxies are configured with them."""
     port = servers.closed_port()
 
     error = await failure(f"http://user:secret@127.0.0.1:{port}/v1?key=secret")
@@ -72,23 +72,23 @@ async def test_the_user_and_password_of_an_address_are_not_told() -> None:
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 here")
-async def test_an_address_of_version_six_has_brackets() -> None:
-    """Or its port could not be told from it."""
+async def test_an_ipv6_address_has_brackets() -> None:
+    """Without them, nobody could tell its port from it."""
     error = await failure(f"http://[::1]:{servers.closed_port()}/v1")
 
     assert was_never_sent(error)
     assert "[::1]:" in str(description(error))
 
 
-async def test_a_proxy_that_cannot_be_reached_is_no_request() -> None:
+async def test_an_unreachable_proxy_means_that_nothing_was_sent() -> None:
     """The request stays here if its proxy does not answer."""
     error = await failure("http://provider.invalid/v1", proxy=f"http://127.0.0.1:{servers.closed_port()}")
 
     assert was_never_sent(error)
 
 
-async def test_a_connection_that_does_not_come_in_time_is_no_request() -> None:
-    """A server whose line of waiting clients is full answers nobody: not even the connection is made."""
+async def test_a_connection_timeout_means_that_nothing_was_sent() -> None:
+    """A server with a full queue of clients does not even make the connection."""
     with socket.socket() as full:
         full.bind(("127.0.0.1", 0))
         full.listen(0)
@@ -108,8 +108,8 @@ async def test_a_connection_that_does_not_come_in_time_is_no_request() -> None:
     assert description(error) == f"no connection in time 127.0.0.1:{address[1]}"
 
 
-async def test_an_answer_that_does_not_come_may_have_been_earned() -> None:
-    """The request was read; the server has only not said anything yet."""
+async def test_a_read_timeout_means_that_the_request_may_have_been_sent() -> None:
+    """The server read the request and has not answered yet."""
     read = asyncio.Event()
 
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -126,19 +126,19 @@ async def test_an_answer_that_does_not_come_may_have_been_earned() -> None:
 
 
 @pytest.mark.parametrize("fault", [servers.closes_at_once, servers.closes_after_the_request])
-async def test_behind_a_refusal_may_be_a_request_that_was_sent(fault: servers.Fault) -> None:
-    """A client that asks elsewhere when the first address fails ends with the second failure, the first behind it."""
+async def test_a_request_may_have_been_sent_before_a_refusal(fault: servers.Fault) -> None:
+    """A client that tries a second address raises its failure, with the first one as context."""
     async with servers.broken(fault) as server:
         assert not was_never_sent(await refused_while_handling(await failure(f"http://{server.address}/v1")))
 
 
-async def test_behind_a_refusal_may_be_an_error_of_reading_an_answer() -> None:
-    """Whatever is no part of connecting may have come after an answer."""
+async def test_an_answer_may_have_come_before_a_refusal() -> None:
+    """An error from outside of connecting may have come after an answer."""
     assert not was_never_sent(await refused_while_handling(KeyError("choices")))
     assert was_never_sent(await refused_while_handling(await refused()))
 
 
-async def test_of_several_failures_each_counts() -> None:
+async def test_each_failure_of_a_group_counts() -> None:
     """A group of failures was never sent if none of them was."""
     async with servers.broken(servers.closes_after_the_request) as server:
         sent = await failure(f"http://{server.address}/v1")
@@ -147,7 +147,7 @@ async def test_of_several_failures_each_counts() -> None:
     assert not was_never_sent(ExceptionGroup("both", [await refused(), sent]))
 
 
-def test_an_error_of_the_same_name_is_not_believed() -> None:
+def test_an_error_with_the_name_of_another_is_not_believed() -> None:
     """A class counts by its package: anybody may call one ConnectError."""
 
     class ConnectError(Exception):
@@ -159,8 +159,8 @@ def test_an_error_of_the_same_name_is_not_believed() -> None:
 @pytest.mark.parametrize(
     "ways", [was_never_sent, is_malformed, is_program_error, description, lambda e: list(causes(e))]
 )
-def test_causes_without_end_have_one(ways: Callable[[BaseException], object]) -> None:
-    """Causes may go round, or be thousands."""
+def test_causes_are_bounded(ways: Callable[[BaseException], object]) -> None:
+    """Causes may form a cycle, or be thousands."""
     one, other = ValueError("one"), ValueError("other")
     one.__cause__, other.__cause__ = other, one
     ways(one)
@@ -179,7 +179,7 @@ def test_causes_without_end_have_one(ways: Callable[[BaseException], object]) ->
 
 
 class Fallback(Async):
-    """Asks a second address when the first fails."""
+    """Model that asks a second address when the first fails."""
 
     urls: tuple[str, ...] = ()
 
@@ -196,7 +196,7 @@ async def failed(model: Any, tools: Any = ()) -> ModelFailed:
     return raised.value
 
 
-async def test_a_model_with_a_fallback_may_have_been_heard() -> None:
+async def test_a_request_to_a_model_with_a_fallback_may_have_been_received() -> None:
     """The last failure is not the only one."""
     nowhere = f"http://127.0.0.1:{servers.closed_port()}"
     async with servers.broken(servers.closes_after_the_request) as server:
@@ -206,8 +206,8 @@ async def test_a_model_with_a_fallback_may_have_been_heard() -> None:
     assert (heard.unsent, unheard.unsent) == (False, True)
 
 
-async def test_of_a_runnable_around_a_model_nothing_is_believed() -> None:
-    """It may have asked more than once, and forgets all failures but one."""
+async def test_a_runnable_around_a_model_is_not_believed() -> None:
+    """It may have asked more than once, and keeps only one failure."""
 
     @tool
     def look() -> str:
@@ -230,7 +230,7 @@ async def test_of_a_runnable_around_a_model_nothing_is_believed() -> None:
         assert (await failed(plain, [look])).unsent
 
 
-async def test_listeners_do_not_keep_a_refusal_from_being_known() -> None:
+async def test_callbacks_do_not_hide_a_refusal() -> None:
     """Callbacks take the public way, whose errors have the same causes."""
     async with provider([]) as server:
         nowhere = f"http://127.0.0.1:{servers.closed_port()}"
@@ -239,7 +239,7 @@ async def test_listeners_do_not_keep_a_refusal_from_being_known() -> None:
         assert (await failed(model)).unsent
 
 
-async def test_an_error_after_the_first_chunk_was_paid_for() -> None:
+async def test_an_error_after_the_first_chunk_counts_as_sent() -> None:
     """A stream that has begun is a request that was received, whatever ends it."""
 
     class Stumbling(Async):
@@ -254,8 +254,8 @@ async def test_an_error_after_the_first_chunk_was_paid_for() -> None:
     assert not raised.value.unsent
 
 
-async def test_an_error_of_code_that_has_waited_may_have_come_after_an_answer() -> None:
-    """Nobody knows what it waited for."""
+async def test_an_error_after_a_wait_may_have_come_after_an_answer() -> None:
+    """Nobody knows what the code waited for."""
 
     class Waiting(Async):
         waits: bool = True
@@ -271,8 +271,8 @@ async def test_an_error_of_code_that_has_waited_may_have_come_after_an_answer() 
     assert not any(each.retryable for each in errors)
 
 
-async def test_a_program_s_error_in_an_sdk_s_wrapper_is_not_tried_again() -> None:
-    """An SDK takes whatever its HTTP client raises for a broken connection; the same code would raise it again."""
+async def test_an_error_of_code_in_an_sdk_wrapper_is_not_retried() -> None:
+    """An SDK wraps each error of its HTTP client; the same code would raise it again."""
 
     async def wrong(request: httpx2.Request) -> None:
         raise TypeError("wrong")

@@ -1,4 +1,4 @@
-"""Putting the pieces of a streamed reply together."""
+"""Merging of the chunks of a streamed reply."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ramet.models.chunks import merge, validated
 
 
 def pieces(*fragments: str, name: str = "write", call_id: str = "c1", index: int | None = 0) -> list[AIMessageChunk]:
-    """A tool call whose arguments come in fragments."""
+    """Return the chunks of a tool call whose arguments come in fragments."""
     first = tool_call_chunk(name=name, args="", id=call_id, index=index)
     rest = [tool_call_chunk(name=None, args=fragment, id=None, index=index) for fragment in fragments]
     return [AIMessageChunk(content="", tool_call_chunks=[piece]) for piece in (first, *rest)]
 
 
 def blocks(*texts: str, index: int = 0) -> list[AIMessageChunk]:
-    """Text that comes as pieces of one content block."""
+    """Return text that comes as chunks of one content block."""
     return [AIMessageChunk(content=[{"type": "text", "text": text, "index": index}]) for text in texts]
 
 
@@ -61,12 +61,12 @@ def as_langchain_does(chunks: list[AIMessageChunk]) -> AIMessage:
     ],
     ids=["text", "call", "two calls", "blocks", "usage", "anthropic"],
 )
-def test_what_is_well_formed_becomes_what_langchain_makes_of_it(chunks: list[AIMessageChunk]) -> None:
+def test_well_formed_chunks_become_the_message_of_langchain(chunks: list[AIMessageChunk]) -> None:
     """Our way of merging changes the cost, not the message."""
     assert merge(chunks) == as_langchain_does(chunks)
 
 
-def test_the_chunks_stay_as_they_are() -> None:
+def test_merging_does_not_change_the_chunks() -> None:
     """Readers may still hold them."""
     chunks = [*pieces('{"a":', " 1}"), *blocks("x", "y")]
     before = [chunk.model_copy(deep=True) for chunk in chunks]
@@ -76,8 +76,8 @@ def test_the_chunks_stay_as_they_are() -> None:
     assert chunks == before
 
 
-def test_half_of_the_arguments_is_no_call() -> None:
-    """LangChain would close the brackets and call the tool with what there is: a path, cut short, is another path."""
+def test_incomplete_arguments_are_no_call() -> None:
+    """LangChain would close the brackets and call the tool: a path that is cut short is another path."""
     chunks = pieces('{"path": "/srv/data', "/old")
     assert as_langchain_does(chunks).tool_calls[0]["args"] == {"path": "/srv/data/old"}
 
@@ -91,8 +91,8 @@ def test_half_of_the_arguments_is_no_call() -> None:
 @pytest.mark.parametrize(
     "text", ["[1]", '"x"', "{a: 1}", "NaN", '{"a": NaN}', '{"a": Infinity}', '{"a": 9007199254740993}', "[" * 100_000]
 )
-def test_arguments_that_are_no_plain_object_are_an_invalid_call(text: str) -> None:
-    """Each is given back to the model as its own mistake, with the text it wrote."""
+def test_arguments_that_are_no_plain_object_make_an_invalid_call(text: str) -> None:
+    """The model gets each back as its own mistake, with the text that it wrote."""
     reply = merge(pieces(text))
 
     assert reply.tool_calls == []
@@ -100,13 +100,13 @@ def test_arguments_that_are_no_plain_object_are_an_invalid_call(text: str) -> No
     assert reply.invalid_tool_calls[0]["error"]
 
 
-def test_no_arguments_at_all_are_an_empty_object() -> None:
-    """Tools without parameters are called with nothing."""
+def test_missing_arguments_are_an_empty_object() -> None:
+    """Tools without parameters are called with no arguments."""
     assert merge(pieces()).tool_calls[0]["args"] == {}
 
 
 def test_malformed_arguments_of_any_size_are_read_once() -> None:
-    """200 kB of what is no JSON: repairing it character by character would take a minute of CPU."""
+    """Repairing 200 kB of invalid JSON character by character would take a minute of CPU."""
     text = "{a: " + "x" * 200_000
 
     reply = merge(pieces(*(text[at : at + 50] for at in range(0, len(text), 50))))
@@ -115,7 +115,7 @@ def test_malformed_arguments_of_any_size_are_read_once() -> None:
 
 
 def test_a_hundred_thousand_pieces_of_one_block_are_joined() -> None:
-    """Merging lists of blocks piece by piece copies all that came before: 20 GB here."""
+    """Merging lists of blocks one by one copies everything before them: 20 GB here."""
     one = AIMessageChunk(content=[{"type": "input_json_delta", "partial_json": "xxxx", "index": 0}])
 
     reply = merge([one] * 100_000)
@@ -123,8 +123,8 @@ def test_a_hundred_thousand_pieces_of_one_block_are_joined() -> None:
     assert cast(Any, reply.content[0])["partial_json"] == "xxxx" * 100_000
 
 
-def test_arguments_above_the_cap_are_a_failure() -> None:
-    """A megabyte of arguments is no call that anybody meant."""
+def test_arguments_above_the_limit_are_a_failure() -> None:
+    """Nobody means a call with a megabyte of arguments."""
     with pytest.raises(ModelFailed, match="1,000,000 bytes") as failure:
         merge(pieces('{"a": "' + "x" * 1_000_001 + '"}'), "gpt-5")
 
@@ -132,8 +132,8 @@ def test_arguments_above_the_cap_are_a_failure() -> None:
     assert failure.value.model == "gpt-5"
 
 
-def test_a_stream_of_nothing_is_a_failure() -> None:
-    """No chunk, no reply; and the next try may bring one."""
+def test_an_empty_stream_is_a_failure() -> None:
+    """A stream without chunks has no reply; the next try may bring one."""
     with pytest.raises(ModelFailed, match="single chunk") as failure:
         merge([])
 
@@ -147,8 +147,8 @@ def test_a_call_with_another_id_at_the_same_index_is_another_call() -> None:
     assert [(call["id"], call["args"]) for call in reply.tool_calls] == [("a", {"n": 1}), ("b", {"n": 2})]
 
 
-def test_cut_emoji_are_replaced() -> None:
-    """Half of a surrogate pair is no text: neither the journal nor the next request could carry it."""
+def test_incomplete_emoji_are_replaced() -> None:
+    """Half of a surrogate pair is no text: neither the journal nor the next request can hold it."""
     joined = merge([AIMessageChunk(content="\ud83d"), AIMessageChunk(content="\ude00 and \ud83d")])
     called = validated(AIMessage("", tool_calls=[{"name": "f", "args": {"a": "\ud83d"}, "id": "1"}]))
 
@@ -159,8 +159,8 @@ def test_cut_emoji_are_replaced() -> None:
         str(text).encode()
 
 
-def test_a_message_with_nothing_wrong_is_the_same_object() -> None:
-    """Looking costs no copy."""
+def test_a_valid_message_is_returned_itself() -> None:
+    """Validation does not copy it."""
     message = AIMessage("fine", tool_calls=[{"name": "f", "args": {"a": [1, "é"]}, "id": "1"}])
 
     assert validated(message) is message

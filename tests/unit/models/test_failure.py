@@ -1,4 +1,4 @@
-"""What the exceptions of providers mean, without their SDKs."""
+"""The meaning of the exceptions of providers, without their SDKs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
 
 
 class SDKError(Exception):
-    """Any SDK's exception: what matters are its attributes."""
+    """Exception of any SDK: only its attributes matter."""
 
     def __init__(self, message: str = "said no", **attributes: Any) -> None:
         super().__init__(message)
@@ -23,22 +23,22 @@ class SDKError(Exception):
 
 
 def refused(status: int, **headers: str) -> SDKError:
-    """An answer with this status and these headers."""
+    """Return an answer with this status and these headers."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return SDKError(status_code=status, response=SimpleNamespace(status_code=status, headers=named))
 
 
 @pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504, 529])
-def test_statuses_that_may_pass(status: int) -> None:
-    """Too many requests, overload, and errors of the server."""
+def test_passing_statuses_are_retryable(status: int) -> None:
+    """Too many requests, overload and errors of the server are worth another try."""
     failed = translate(refused(status), "m", NOW)
 
     assert (failed.status, failed.retryable) == (status, True)
 
 
 @pytest.mark.parametrize("status", [400, 401, 402, 403, 404, 413, 422])
-def test_statuses_that_will_not(status: int) -> None:
-    """The same request would be refused again."""
+def test_lasting_statuses_are_not_retryable(status: int) -> None:
+    """The server would refuse the same request again."""
     failed = translate(refused(status, retry_after="5"), "m", NOW)
 
     assert (failed.status, failed.retryable, failed.retry_after_s) == (status, False, None)
@@ -62,35 +62,35 @@ def test_statuses_that_will_not(status: int) -> None:
         ({}, None),
     ],
 )
-def test_retry_after(headers: dict[str, str], seconds: float | None) -> None:
-    """Seconds, milliseconds or a date; what is none of them asks for nothing."""
+def test_retry_after_is_read(headers: dict[str, str], seconds: float | None) -> None:
+    """Seconds, milliseconds and dates are accepted; anything else gives no wait."""
     assert retry_after_s(headers, NOW) == seconds
 
 
 def test_botocore_keeps_its_answer_in_a_dict() -> None:
-    """Bedrock's throttling is seen, its wait too."""
+    """The throttling of Bedrock is seen, with its wait."""
     metadata = {"HTTPStatusCode": 429, "HTTPHeaders": {"retry-after": "3"}}
     failed = translate(SDKError(response={"ResponseMetadata": metadata}), "m", NOW)
 
     assert (failed.status, failed.retryable, failed.retry_after_s) == (429, True, 3.0)
 
 
-def test_google_names_its_status_code() -> None:
+def test_google_calls_its_status_code() -> None:
     """google.genai.errors.APIError has `code` and no `status_code`."""
     assert translate(SDKError(code=503), "m", NOW).retryable
     assert not translate(SDKError(code=400), "m", NOW).retryable
 
 
-def test_an_empty_account_is_not_waited_for() -> None:
-    """OpenAI says 429 of it, too."""
+def test_an_empty_account_is_not_retried() -> None:
+    """OpenAI answers 429 for it, too."""
     empty = refused(429)
     empty.code = "insufficient_quota"  # type: ignore[attr-defined]
 
     assert not translate(empty, "m", NOW).retryable
 
 
-def test_the_servers_own_word_on_retrying_counts() -> None:
-    """x-should-retry is what the SDKs obey."""
+def test_the_header_of_the_server_on_retrying_counts() -> None:
+    """The SDKs obey x-should-retry."""
     assert not translate(refused(500, x_should_retry="false"), "m", NOW).retryable
     assert translate(refused(400, x_should_retry="true"), "m", NOW).retryable
 
@@ -107,7 +107,7 @@ def test_the_servers_own_word_on_retrying_counts() -> None:
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_a_broken_wire_may_be_tried_again(error: Exception) -> None:
+def test_a_broken_connection_may_be_retried(error: Exception) -> None:
     """The request was fine; nobody knows whether it arrived."""
     failed = translate(error, "m", NOW)
 
@@ -116,13 +116,13 @@ def test_a_broken_wire_may_be_tried_again(error: Exception) -> None:
 
 
 @pytest.mark.parametrize("error", [TypeError("x"), KeyError("choices"), FileNotFoundError("x"), SDKError()])
-def test_everything_else_is_not_tried_again(error: Exception) -> None:
-    """A mistake in code does not go away by waiting."""
+def test_other_errors_are_not_retried(error: Exception) -> None:
+    """Waiting does not remove a mistake in code."""
     assert not translate(error, "m", NOW).retryable
 
 
-def test_a_status_that_is_no_error_is_none() -> None:
-    """In the middle of a stream the status is still 200."""
+def test_a_status_of_success_is_ignored() -> None:
+    """In the middle of a stream the status is still 200; the error is in the body."""
     body = {"type": "error", "error": {"type": "overloaded_error"}}
     failed = translate(SDKError(status_code=200, body=body), "m", NOW)
 
@@ -130,7 +130,7 @@ def test_a_status_that_is_no_error_is_none() -> None:
 
 
 def test_the_reason_is_short_and_on_one_line() -> None:
-    """It ends in events and on screens."""
+    """Events and screens show it."""
     failed = translate(SDKError("a\nb" * 10_000), "gpt-5", NOW)
 
     assert "\n" not in failed.reason

@@ -1,4 +1,4 @@
-"""The gate in front of a model: waits, retries, and siblings who wait together. Time is a fake clock's."""
+"""Rate limits of a model: waits, retries, and concurrent calls that wait together, on the time of a fake clock."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def busy(retry_after_s: float | None = None, status: int = 429) -> ModelFailed:
 
 
 class Provider:
-    """Fails as it is told, then answers; keeps the time of every request."""
+    """Provider that fails as often as it is told, then answers; it keeps the time of every request."""
 
     def __init__(self, clock: FakeClock, *failures: Exception) -> None:
         self.clock, self.failures = clock, list(failures)
@@ -42,13 +42,13 @@ def a_gate(
 
 
 async def until(ready: Callable[[], bool]) -> None:
-    """Let others run until so."""
+    """Let others run until the condition holds."""
     while not ready():  # noqa: ASYNC110  # the fake clock has no event for it, and sleep(0) is a step, not a wait
         await asyncio.sleep(0)
 
 
 async def test_a_call_that_succeeds_is_made_once() -> None:
-    """Nothing waits, nothing is retried."""
+    """Nothing waits, and nothing is retried."""
     clock = FakeClock()
     provider = Provider(clock)
 
@@ -57,7 +57,7 @@ async def test_a_call_that_succeeds_is_made_once() -> None:
 
 
 async def test_waits_double_and_each_attempt_is_numbered() -> None:
-    """1 s, 2 s, 4 s; the caller is told before each, and reserves anew for each."""
+    """The waits are 1 s, 2 s and 4 s; the caller is told before each."""
     clock = FakeClock()
     provider = Provider(clock, busy(status=500), busy(status=500), busy(status=500))
     told: list[Retry] = []
@@ -73,8 +73,8 @@ async def test_waits_double_and_each_attempt_is_numbered() -> None:
     assert [retry.attempt for retry in told] == [1, 2, 3]
 
 
-async def test_after_the_last_attempt_its_failure_is_raised() -> None:
-    """Four attempts are four requests, no fifth."""
+async def test_the_failure_of_the_last_attempt_is_raised() -> None:
+    """Four attempts are four requests, without a fifth."""
     clock = FakeClock()
     failures = [busy(status=500 + n) for n in range(5)]
     provider = Provider(clock, *failures)
@@ -90,8 +90,8 @@ async def test_after_the_last_attempt_its_failure_is_raised() -> None:
     assert len(provider.asked_at) == 4
 
 
-async def test_what_no_retry_helps_is_raised_at_once() -> None:
-    """A bad key is not asked about again."""
+async def test_a_lasting_failure_is_raised_at_once() -> None:
+    """A request with a bad key is not repeated."""
     clock = FakeClock()
     provider = Provider(clock, ModelFailed("m", "bad key", status=401))
 
@@ -101,8 +101,8 @@ async def test_what_no_retry_helps_is_raised_at_once() -> None:
     assert len(provider.asked_at) == 1
 
 
-async def test_other_errors_pass() -> None:
-    """A reservation that does not fit is no failure of the provider, and closes nothing."""
+async def test_other_errors_are_raised_unchanged() -> None:
+    """A reservation that does not fit is no failure of the provider, and does not close the gate."""
     clock = FakeClock()
     gate = a_gate(clock)
 
@@ -112,8 +112,8 @@ async def test_other_errors_pass() -> None:
     assert gate.closed_for_s == 0
 
 
-async def test_retry_after_holds_for_all_siblings() -> None:
-    """One is told to wait seven seconds: nobody asks before, neither those who come now nor those who come later."""
+async def test_retry_after_holds_for_all_calls() -> None:
+    """One call is told to wait seven seconds: no call asks before, whether it waits already or comes later."""
     clock = FakeClock()
     gate = a_gate(clock)
     provider = Provider(clock, busy(retry_after_s=7))
@@ -131,8 +131,8 @@ async def test_retry_after_holds_for_all_siblings() -> None:
     assert provider.asked_at == [0, *[7] * 51]
 
 
-async def test_a_sibling_that_waits_for_a_place_finds_the_gate_closed() -> None:
-    """It does not slip through when the place becomes free."""
+async def test_a_call_that_waits_for_a_place_finds_the_gate_closed() -> None:
+    """It does not pass when the place becomes free."""
     clock = FakeClock()
     gate = a_gate(clock, at_once=1)
     provider = Provider(clock, busy(retry_after_s=7))
@@ -145,8 +145,8 @@ async def test_a_sibling_that_waits_for_a_place_finds_the_gate_closed() -> None:
     assert provider.asked_at == [0, 7, 7, 7]
 
 
-async def test_siblings_come_back_spread() -> None:
-    """Those who waited together do not all ask in the same moment."""
+async def test_waiting_calls_ask_at_different_times() -> None:
+    """Calls that waited together do not ask at the same moment."""
     clock = FakeClock()
     chances = iter([0.0, 0.1, 0.9, 0.5, *[0.0] * 10])
     gate = RateLimiter("m", clock=clock, chance=lambda: next(chances), policy=EXACT)
@@ -162,8 +162,8 @@ async def test_siblings_come_back_spread() -> None:
     assert provider.asked_at == [0, 10, 10.1, 10.5, 10.9]
 
 
-async def test_a_server_error_of_one_does_not_stop_the_others() -> None:
-    """500 is about one request; only what is about all of them closes the gate."""
+async def test_a_server_error_of_one_call_does_not_stop_the_others() -> None:
+    """Status 500 is about one request; only failures that concern each request close the gate."""
     clock = FakeClock()
     gate = a_gate(clock)
     failing = asyncio.create_task(gate.call(Provider(clock, busy(status=500))))
@@ -176,8 +176,8 @@ async def test_a_server_error_of_one_does_not_stop_the_others() -> None:
 
 
 @pytest.mark.parametrize("status", [429, 503, 529])
-async def test_overload_without_retry_after_closes_for_our_own_wait(status: int) -> None:
-    """Nobody said how long; the growing wait is as good for the siblings."""
+async def test_an_overload_without_retry_after_closes_the_gate_for_our_own_wait(status: int) -> None:
+    """The server gave no time; the growing wait is as good for the other calls."""
     clock = FakeClock()
     gate = a_gate(clock)
     failing = asyncio.create_task(gate.call(Provider(clock, busy(status=status))))
@@ -189,7 +189,7 @@ async def test_overload_without_retry_after_closes_for_our_own_wait(status: int)
     await failing
 
 
-async def test_nobody_waits_longer_than_patience() -> None:
+async def test_no_call_waits_longer_than_the_limit() -> None:
     """An hour of Retry-After is a failure that says so, not a silent hour."""
     clock = FakeClock()
     provider = Provider(clock, busy(retry_after_s=3600))
@@ -202,8 +202,8 @@ async def test_nobody_waits_longer_than_patience() -> None:
     assert gate.closed_for_s == EXACT.patience_s
 
 
-async def test_only_so_many_are_let_through_at_once() -> None:
-    """The others queue; nobody is lost."""
+async def test_concurrent_calls_are_limited() -> None:
+    """The others wait in a queue, and each is made."""
     clock = FakeClock()
     gate = a_gate(clock, at_once=3)
     inside = 0
@@ -221,8 +221,8 @@ async def test_only_so_many_are_let_through_at_once() -> None:
     assert most == 3
 
 
-async def test_a_wait_holds_no_place() -> None:
-    """With one place, a call that waits for its retry lets others through."""
+async def test_a_waiting_call_needs_no_place() -> None:
+    """With one place, a call that waits for its retry lets others pass."""
     clock = FakeClock()
     gate = a_gate(clock, at_once=1)
     failing = asyncio.create_task(gate.call(Provider(clock, busy(status=500))))
@@ -236,7 +236,7 @@ async def test_a_wait_holds_no_place() -> None:
 
 @pytest.mark.parametrize("closed", [True, False], ids=["at the gate", "between attempts"])
 async def test_cancelling_ends_a_wait_at_once(closed: bool) -> None:
-    """The clock stands still, the call is gone, and its place is free."""
+    """The clock does not move, the call has ended, and its place is free."""
     clock = FakeClock()
     gate = a_gate(clock, at_once=1)
     waiting = asyncio.create_task(
@@ -256,8 +256,8 @@ async def test_cancelling_ends_a_wait_at_once(closed: bool) -> None:
     assert await gate.call(Provider(clock)) == "answer"
 
 
-def test_jitter_takes_away_never_adds_to_our_own_wait() -> None:
-    """With half left to chance, a wait is between half and all of it; capped, and never earlier than asked."""
+def test_jitter_shortens_only_our_own_wait() -> None:
+    """With a jitter of half, a wait is between half and all of it; it is limited, and never earlier than asked."""
     policy = RetryPolicy(attempts=100, base_s=1.0, max_s=8.0, jitter=0.5)
 
     assert policy.wait_s(1, busy(), 0.0) == 1.0
@@ -275,14 +275,14 @@ def test_jitter_takes_away_never_adds_to_our_own_wait() -> None:
     [{"attempts": 0}, {"jitter": 2.0}, {"jitter": float("nan")}, {"base_s": -1.0}, {"max_s": float("nan")},
      {"patience_s": float("inf")}],
 )  # fmt: skip
-def test_a_policy_that_makes_no_sense_is_refused(wrong: dict[str, float]) -> None:
-    """By the name of its field."""
+def test_an_invalid_policy_is_refused(wrong: dict[str, float]) -> None:
+    """The error names its field."""
     with pytest.raises(InvalidValue, match=next(iter(wrong))):
         RetryPolicy(**wrong)  # type: ignore[arg-type]
 
 
-def test_all_who_ask_the_same_model_have_the_same_gate() -> None:
-    """One name, one gate."""
+def test_one_model_has_one_gate() -> None:
+    """Each name has its own gate."""
     gates = RateLimiters(clock=FakeClock(), policy=EXACT)
 
     assert gates.get("gpt-5") is gates.get("gpt-5")

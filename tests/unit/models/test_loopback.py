@@ -1,4 +1,4 @@
-"""The loopback server itself: what the budget's tests rely on."""
+"""The loopback server itself, which the tests of budgets need."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tests.support.providers import Call, provider
 
 
 @pytest.mark.slow
-async def test_a_thousand_requests_at_once_are_counted() -> None:
-    """All of them are open at the same time, and each is one."""
+async def test_a_thousand_concurrent_requests_are_counted() -> None:
+    """Each of them is open at the same time, and each counts once."""
     async with provider(lambda messages: "ok") as server:
         server.hold = asyncio.Event()
         models = [server.openai(max_retries=0), server.anthropic(max_retries=0)]
@@ -29,7 +29,7 @@ async def test_a_thousand_requests_at_once_are_counted() -> None:
 
 
 async def test_a_script_sees_the_conversation_in_both_formats() -> None:
-    """System prompt, calls and their results come out of the wire as they went in."""
+    """System prompt, calls and their results arrive as they were sent."""
     history: list[BaseMessage] = [
         SystemMessage("You search."),
         HumanMessage("find it"),
@@ -49,8 +49,8 @@ async def test_a_script_sees_the_conversation_in_both_formats() -> None:
     assert seen == [[("system", "You search."), ("human", "find it"), ("ai", ""), ("tool", "hit")]] * 2
 
 
-async def test_dialogues_by_pattern_are_played_over_the_wire() -> None:
-    """So that parents and children can share one server."""
+async def test_dialogues_by_pattern_work_over_http() -> None:
+    """Parents and children can share one server."""
     async with provider({"You lead.": [Call("Agent", {"prompt": "x"}), "answer"], "": ["found"]}) as server:
         model = server.anthropic()
         parent: list[BaseMessage] = [SystemMessage("You lead."), HumanMessage("why?")]

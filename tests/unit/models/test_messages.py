@@ -1,4 +1,4 @@
-"""Messages as plain data: what is refused and by which name, and the bound on what they cost."""
+"""Messages as plain data: refused values with their names, and the bound on their cost."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def test_a_short_message_is_short_data() -> None:
     ],
     ids=repr,
 )
-def test_what_json_cannot_hold_is_refused_by_its_path(value: object, path: str) -> None:
-    """Before it is half written."""
+def test_a_value_outside_json_is_refused_by_its_path(value: object, path: str) -> None:
+    """The error comes before anything is written."""
     with pytest.raises(InvalidValue) as refused:
         encode(HumanMessage("x", additional_kwargs={"x": value}))
 
@@ -80,16 +80,16 @@ def test_what_json_cannot_hold_is_refused_by_its_path(value: object, path: str) 
     ],
     ids=["block", "call", "surrogate", "extra field", "kind"],
 )
-def test_every_part_of_a_message_is_looked_at(message: BaseMessage, path: str) -> None:
-    """Content, calls, text, and fields that somebody added."""
+def test_every_part_of_a_message_is_checked(message: BaseMessage, path: str) -> None:
+    """Content, calls, text and added fields are checked."""
     with pytest.raises(InvalidValue) as refused:
         encode(message)
 
     assert refused.value.field == path
 
 
-def test_nesting_without_end_is_refused() -> None:
-    """A cycle, or a thousand levels: no RecursionError."""
+def test_endless_nesting_is_refused() -> None:
+    """A cycle or a thousand levels raise no RecursionError."""
     deep: Any = "x"
     for _ in range(1_000):
         deep = [deep]
@@ -98,8 +98,8 @@ def test_nesting_without_end_is_refused() -> None:
             encode(HumanMessage("x", additional_kwargs={"x": value}))
 
 
-def test_an_artifact_that_is_no_data_is_dropped_and_said() -> None:
-    """The model never sees artifacts: losing one loses nothing of the conversation."""
+def test_an_artifact_that_is_no_data_is_dropped_and_reported() -> None:
+    """The model never sees artifacts: the conversation loses nothing."""
     data = encode(ToolMessage("ok", tool_call_id="c1", artifact=object()))
 
     assert unencodable_paths(data) == ("artifact",)
@@ -107,23 +107,23 @@ def test_an_artifact_that_is_no_data_is_dropped_and_said() -> None:
     assert decode(data) == ToolMessage("ok", tool_call_id="c1")
 
 
-def test_an_artifact_that_is_plain_is_kept() -> None:
-    """Nothing is lost that need not be."""
+def test_a_plain_artifact_is_kept() -> None:
+    """Nothing is dropped without need."""
     message = ToolMessage("ok", tool_call_id="c1", artifact={"rows": [1, 2]})
 
     assert decode(encode(message)) == message
     assert unencodable_paths(encode(message)) == ()
 
 
-def test_metadata_of_the_response_is_kept_as_far_as_it_is_plain() -> None:
-    """Providers put objects there; the rest of it is worth having."""
+def test_plain_metadata_of_the_response_is_kept() -> None:
+    """Providers put objects there; the rest of it is worth keeping."""
     data = encode(AIMessage("x", response_metadata={"model_name": "m", "raw": object(), "logprobs": {"x": b""}}))
 
     assert data["response_metadata"] == {"model_name": "m"}
     assert unencodable_paths(data) == ("response_metadata.raw", "response_metadata.logprobs.x")
 
 
-def test_a_chunk_is_kept_as_a_message() -> None:
+def test_a_chunk_is_stored_as_a_message() -> None:
     """Transcripts hold messages."""
     chunk = AIMessageChunk(content="x", id="m1", chunk_position="last")
 
@@ -131,7 +131,7 @@ def test_a_chunk_is_kept_as_a_message() -> None:
 
 
 def test_subclasses_of_plain_types_become_plain() -> None:
-    """Enums and LangChain's own text accessor are text."""
+    """Enums and LangChain's own text accessor become text."""
     message = HumanMessage("x", additional_kwargs={"colour": Colour.RED, Colour.RED: True})
     data = encode(message)
 
@@ -167,8 +167,8 @@ def test_subclasses_of_plain_types_become_plain() -> None:
     ],
     ids=str,
 )
-def test_data_that_nobody_encoded_is_refused(data: Any) -> None:
-    """A typed error for whatever a journal or a guest may hold."""
+def test_foreign_data_is_refused(data: Any) -> None:
+    """A journal or a guest may hold anything: the error is a typed one."""
     with pytest.raises(InvalidValue):
         decode(data)
 
@@ -181,7 +181,7 @@ def test_the_bound_of_text_is_its_bytes() -> None:
 
 
 def test_the_bound_of_a_conversation_is_the_sum() -> None:
-    """So that a long one can be counted once."""
+    """A long conversation can be counted once."""
     messages = [SystemMessage("s"), HumanMessage("h"), AIMessage("a")]
 
     assert input_bound(messages) == sum(map(message_bound, messages))
@@ -212,15 +212,15 @@ def test_calls_and_their_results_count() -> None:
     ids=["anthropic", "langchain", "url", "openai"],
 )
 def test_an_image_counts_as_its_stated_figure(block: dict[str, Any]) -> None:
-    """Not as its bytes, of which there are a hundred times as many; and the figure can be set."""
+    """Its bytes, a hundred times as many, do not count; the figure can be set."""
     message = HumanMessage([{"type": "text", "text": "look:"}, block])
 
     assert message_bound(message) == MESSAGE_TOKENS + 5 + IMAGE_TOKENS
     assert input_bound([message], image_tokens=2_000) == MESSAGE_TOKENS + 5 + 2_000
 
 
-def test_a_file_counts_as_its_bytes_and_by_reference_as_a_stated_figure() -> None:
-    """What is not here cannot be measured."""
+def test_a_file_counts_as_its_bytes_and_a_reference_as_a_stated_figure() -> None:
+    """A file that is elsewhere cannot be measured."""
     pdf = base64.b64encode(b"x" * 90_000).decode()
     inline = HumanMessage([{"type": "document", "source": {"type": "base64", "data": pdf}}])
     elsewhere = HumanMessage([{"type": "file", "file": {"file_id": "file_1"}}])

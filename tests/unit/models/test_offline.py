@@ -1,4 +1,4 @@
-"""The offline researcher, driven through the real tools: on the example, and on folders it has never seen."""
+"""The offline researcher with the real tools: on the example, and on folders that it has never seen."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CITED = re.compile(r"(?P<path>[\w./-]+\.\w+|[\w./-]+/[\w.-]+):(?P<line>\d+): `?(
 
 
 def make(folder: pathlib.Path, files: Mapping[str, str | bytes]) -> pathlib.Path:
-    """A folder with these files."""
+    """Make a folder with these files."""
     for name, content in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -37,12 +37,12 @@ def make(folder: pathlib.Path, files: Mapping[str, str | bytes]) -> pathlib.Path
 
 
 def example_files() -> list[pathlib.Path]:
-    """What belongs to the example, and not what a run in it left."""
+    """Return the files of the example, without those that a run in it left."""
     return [p for p in EXAMPLE.rglob("*") if p.is_file() and not {".ramet", "__pycache__"} & set(p.parts)]
 
 
 def line_of(folder: pathlib.Path, path: str, text: str) -> str:
-    """`path:line` of the first line that holds a text."""
+    """Return `path:line` of the first line that holds a text."""
     for number, line in enumerate((folder / path).read_text().split("\n"), 1):
         if text in line:
             return f"{path}:{number}"
@@ -50,13 +50,13 @@ def line_of(folder: pathlib.Path, path: str, text: str) -> str:
 
 
 def citations(text: str) -> Iterator[tuple[str, int, str]]:
-    """What an answer cites with its words."""
+    """Yield each place that an answer cites with its words."""
     for found in CITED.finditer(text):
         yield found["path"], int(found["line"]), found["text"]
 
 
 def assert_true(driven: Driven, folder: pathlib.Path) -> int:
-    """Every line that is cited with its words stands where it is said to; says how many there were."""
+    """Check that every cited line stands where the answer says, and return their number."""
     count = 0
     for path, line, said in citations(driven.text):
         if not (folder / path).is_file():
@@ -68,12 +68,12 @@ def assert_true(driven: Driven, folder: pathlib.Path) -> int:
 
 
 def says_what_it_is(driven: Driven) -> bool:
-    """Whether the last line tells that rules gave the answer."""
+    """Return whether the last line says that rules gave the answer."""
     return driven.text.endswith(SIGNED) and "rules" in SIGNED and "did not reason" in SIGNED
 
 
 async def test_the_example_is_explained_from_both_files_of_its_cause() -> None:
-    """Scouts are sent, and the answer cites the limit that is too low and the code that suffers from it."""
+    """The answer cites the limit that is too low and the code that suffers from it."""
     driven = await drive(OfflineResearcher(), WHY, EXAMPLE)
 
     assert line_of(EXAMPLE, "config/payments-live.yaml", "read_timeout_ms: 1500") in driven.text
@@ -86,8 +86,8 @@ async def test_the_example_is_explained_from_both_files_of_its_cause() -> None:
     assert says_what_it_is(driven)
 
 
-async def test_the_example_is_searched_as_a_team() -> None:
-    """The folder is listed, then divided between two to five scouts in one turn, which report evidence of their own."""
+async def test_a_team_searches_the_example() -> None:
+    """The folder is listed, then divided in one turn between two to five scouts, which report their own evidence."""
     driven = await drive(OfflineResearcher(), WHY, EXAMPLE)
 
     first, second = [m for m in driven.messages if isinstance(m, AIMessage)][:2]
@@ -103,8 +103,8 @@ async def test_the_example_is_searched_as_a_team() -> None:
         assert says_what_it_is(child)
 
 
-async def test_the_red_herrings_are_not_what_it_says_first() -> None:
-    """What was complained about rarely does not lead."""
+async def test_the_answer_does_not_start_with_false_leads() -> None:
+    """Rare complaints do not come first."""
     driven = await drive(OfflineResearcher(), WHY, EXAMPLE)
 
     leading = "\n".join(driven.text.split("\n")[:14])
@@ -114,8 +114,8 @@ async def test_the_red_herrings_are_not_what_it_says_first() -> None:
     assert "greylisted" not in leading
 
 
-async def test_alone_it_finds_the_same() -> None:
-    """Without the Agent tool it does its scouts' work itself."""
+async def test_the_model_without_scouts_finds_the_same() -> None:
+    """Without the Agent tool, it does the work of its scouts itself."""
     driven = await drive(OfflineResearcher(), WHY, EXAMPLE, tools=READERS)
 
     assert driven.children == []
@@ -124,8 +124,8 @@ async def test_alone_it_finds_the_same() -> None:
     assert assert_true(driven, EXAMPLE) >= 15
 
 
-async def test_without_ripgrep_it_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it searches for means the same to both kinds of search."""
+async def test_the_model_without_ripgrep_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its patterns mean the same to both kinds of search."""
     with_ripgrep = await drive(OfflineResearcher(), WHY, EXAMPLE, tools=READERS)
     monkeypatch.setenv("PATH", "/nonexistent")
 
@@ -134,8 +134,8 @@ async def test_without_ripgrep_it_finds_the_same(monkeypatch: pytest.MonkeyPatch
     assert without.text == with_ripgrep.text
 
 
-async def test_refused_spawns_are_made_up_for_and_told() -> None:
-    """Where no child may be born, it explores alone, and its answer says so."""
+async def test_refused_spawns_are_replaced_and_reported() -> None:
+    """Where no child can be spawned, it explores alone, and its answer says so."""
     refusals = {"Agent": "spawn refused (depth): the tree is 3 deep already; free now: 0"}
 
     driven = await drive(OfflineResearcher(), WHY, EXAMPLE, refusals=refusals)
@@ -144,8 +144,8 @@ async def test_refused_spawns_are_made_up_for_and_told() -> None:
     assert "scouts failed (spawn refused (depth)" in driven.text
 
 
-def test_nothing_of_the_example_is_in_the_source() -> None:
-    """No name of its files, and no word that only it has: what works there must work elsewhere."""
+def test_the_source_names_nothing_of_the_example() -> None:
+    """It has no name of its files and no word that only they have: it must work elsewhere."""
     source = "\n".join(path.read_text() for path in (ROOT / "src/ramet/models").rglob("*.py")).lower()
     names = {path.name for path in example_files()}
     names |= {name.rpartition(".")[0] for name in names}
@@ -155,8 +155,8 @@ def test_nothing_of_the_example_is_in_the_source() -> None:
         assert word not in source
 
 
-def test_the_example_is_small_and_says_no_cause() -> None:
-    """It is data as one would find it: under 200 kB, and no file explains what is wrong."""
+def test_the_example_is_small_and_states_no_cause() -> None:
+    """It is realistic data: under 200 kB, and no file explains what is wrong."""
     files = example_files()
 
     assert sum(path.stat().st_size for path in files) < 200_000
@@ -202,8 +202,8 @@ RUST = {
 }
 
 
-async def test_a_web_project_with_a_wrong_database_host(tmp_path: pathlib.Path) -> None:
-    """From a traceback to the setting: the host that cannot be reached is cited where it is configured."""
+async def test_a_wrong_database_host_is_found(tmp_path: pathlib.Path) -> None:
+    """From a traceback, it cites the setting of the host that cannot be reached."""
     driven = await drive(OfflineResearcher(), "Why do orders give a 500?", make(tmp_path, DJANGO))
 
     assert line_of(tmp_path, "shop/settings.py", "db-old.internal") in driven.text
@@ -211,16 +211,16 @@ async def test_a_web_project_with_a_wrong_database_host(tmp_path: pathlib.Path) 
     assert assert_true(driven, tmp_path) >= 3
 
 
-async def test_a_program_that_panics(tmp_path: pathlib.Path) -> None:
-    """From a panic to the line of code, in a language without tracebacks."""
+async def test_a_panic_is_found_in_the_code(tmp_path: pathlib.Path) -> None:
+    """From a panic, it cites the line of code, in a language without tracebacks."""
     driven = await drive(OfflineResearcher(), "Why does the ferry crash?", make(tmp_path, RUST))
 
     assert line_of(tmp_path, "src/queue.rs", "expect(") in driven.text
     assert assert_true(driven, tmp_path) >= 1
 
 
-async def test_where_something_is(tmp_path: pathlib.Path) -> None:
-    """A question for a place is answered by the place."""
+async def test_a_question_for_a_place_gets_the_place(tmp_path: pathlib.Path) -> None:
+    """The first line of the answer is the definition."""
     driven = await drive(OfflineResearcher(), "Where is the backoff of a retry defined?", make(tmp_path, RUST))
 
     first_line = driven.text.partition("**Lines with words of the question**\n\n- ")[2]
@@ -228,15 +228,15 @@ async def test_where_something_is(tmp_path: pathlib.Path) -> None:
     assert assert_true(driven, tmp_path) >= 1
 
 
-async def test_how_something_works(tmp_path: pathlib.Path) -> None:
-    """A question for a way of working is answered with the definition among the lines."""
+async def test_a_question_for_a_mechanism_gets_the_definition(tmp_path: pathlib.Path) -> None:
+    """The definition is among the lines."""
     driven = await drive(OfflineResearcher(), "How does the Queue work?", make(tmp_path, RUST))
 
     assert line_of(tmp_path, "src/queue.rs", "pub struct Queue") in driven.text
 
 
-async def test_only_logs(tmp_path: pathlib.Path) -> None:
-    """Where there are logs and nothing else, what they say is counted."""
+async def test_messages_of_logs_alone_are_counted(tmp_path: pathlib.Path) -> None:
+    """The folder has logs and nothing else."""
     lines = [f"2026-05-01 10:{n:02d}:00 ERROR disk /dev/sda1 is full: {n * 7} bytes left" for n in range(40)]
     noise = [f"2026-05-01 09:{n:02d}:30 INFO heartbeat {n}" for n in range(60)]
     make(tmp_path, {"a.log": "\n".join(noise + lines), "b.log": "\n".join(noise)})
@@ -248,8 +248,8 @@ async def test_only_logs(tmp_path: pathlib.Path) -> None:
     assert "heartbeat" not in driven.text
 
 
-async def test_a_long_log_is_sampled_and_said_to_be(tmp_path: pathlib.Path) -> None:
-    """Of thousands of complaints, the late and rare one is found, too, and counts are not claimed to be exact."""
+async def test_a_long_log_is_sampled_and_the_answer_says_so(tmp_path: pathlib.Path) -> None:
+    """The late and rare one of thousands of complaints is found, too, and counts are not claimed to be exact."""
     lines = ["2026-05-01 10:00:00 ERROR cache miss storm"] * 3_000 + ["2026-05-01 11:00:00 FATAL out of descriptors"]
     make(tmp_path, {"a.log": "\n".join(lines), "main.c": 'int main() { puts("cache miss storm"); }\n'})
 
@@ -269,18 +269,18 @@ async def test_a_long_log_is_sampled_and_said_to_be(tmp_path: pathlib.Path) -> N
         ({"empty.txt": ""}, "There is no text here"),
     ],
 )
-async def test_where_there_is_nothing_it_says_so(
+async def test_an_answer_says_that_there_is_nothing(
     tmp_path: pathlib.Path, files: Mapping[str, str | bytes], said: str
 ) -> None:
-    """An empty folder, pictures, a file that is no text: words, no invention."""
+    """An empty folder, pictures and a binary file give words, and no invention."""
     driven = await drive(OfflineResearcher(), "Why is the parser slow?", make(tmp_path, files))
 
     assert said in driven.text
     assert says_what_it_is(driven)
 
 
-async def test_files_without_endings_and_with_odd_names(tmp_path: pathlib.Path) -> None:
-    """Names with spaces, braces and brackets are searched like any other."""
+async def test_odd_names_are_searched(tmp_path: pathlib.Path) -> None:
+    """Names without endings and with spaces, braces and brackets are searched like any other."""
     make(
         tmp_path,
         {
@@ -305,7 +305,7 @@ async def test_files_without_endings_and_with_odd_names(tmp_path: pathlib.Path) 
         ("Почему падает импорт каталога?", "импорт каталога прерван"),
     ],
 )
-async def test_questions_in_other_languages(tmp_path: pathlib.Path, question: str, found: str) -> None:
+async def test_questions_in_other_languages_are_answered(tmp_path: pathlib.Path, question: str, found: str) -> None:
     """Words are words in any script."""
     make(
         tmp_path,
@@ -318,7 +318,7 @@ async def test_questions_in_other_languages(tmp_path: pathlib.Path, question: st
 
 
 async def test_a_huge_folder_is_searched_by_pattern(tmp_path: pathlib.Path) -> None:
-    """More files than a listing shows: the old one that matters is found all the same, and the answer says how."""
+    """A listing cannot show each file: the old one that matters is found, and the answer says how."""
     for n in range(1_200):
         (tmp_path / f"src/pkg{n % 12}").mkdir(parents=True, exist_ok=True)
         (tmp_path / f"src/pkg{n % 12}/m{n}.py").write_text(f"def f{n}():\n    return {n}\n")
@@ -333,8 +333,8 @@ async def test_a_huge_folder_is_searched_by_pattern(tmp_path: pathlib.Path) -> N
     assert "of 1201 shown, the newest first" in driven.text
 
 
-async def test_tools_that_fail_are_survived_and_told(tmp_path: pathlib.Path) -> None:
-    """When every search fails, the answer says so instead of saying that there was nothing."""
+async def test_failing_tools_are_reported(tmp_path: pathlib.Path) -> None:
+    """When every search fails, the answer says so and does not say that there was nothing."""
     make(tmp_path, RUST)
 
     driven = await drive(OfflineResearcher(), "Why does it crash?", tmp_path, refusals={"Grep": "the disk is on fire"})
@@ -344,7 +344,7 @@ async def test_tools_that_fail_are_survived_and_told(tmp_path: pathlib.Path) -> 
 
 
 @pytest.mark.parametrize("tools", [(), ("Bash",), ("SendMessage",)])
-async def test_without_tools_it_says_what_it_cannot_do(tools: tuple[str, ...]) -> None:
+async def test_a_model_without_tools_says_what_it_cannot_do(tools: tuple[str, ...]) -> None:
     """It does not guess."""
     driven = await drive(OfflineResearcher(), "Why is the sky blue?", EXAMPLE, tools=tools)
 
@@ -352,8 +352,8 @@ async def test_without_tools_it_says_what_it_cannot_do(tools: tuple[str, ...]) -
     assert driven.calls == []
 
 
-async def test_a_budget_that_ends_gets_what_was_found(tmp_path: pathlib.Path) -> None:
-    """Told to call no more tools, it answers from what it has, though tools are still bound."""
+async def test_an_ended_budget_gives_the_findings(tmp_path: pathlib.Path) -> None:
+    """When it must call no more tools, it answers from its findings, though tools are still bound."""
     model = OfflineResearcher().bind_tools([{"name": name} for name in READERS])
     driven = await drive(OfflineResearcher(), WHY, EXAMPLE, tools=READERS)
     looked = [at for at, m in enumerate(driven.messages) if isinstance(m, ToolMessage) and m.name != "Glob"]
@@ -370,7 +370,7 @@ async def test_a_budget_that_ends_gets_what_was_found(tmp_path: pathlib.Path) ->
 
 
 async def test_mail_does_not_change_the_question() -> None:
-    """Notices and mail between agents come in tags, and are not taken for a question."""
+    """Notices and mail between agents come in tags, and do not count as a question."""
     model = OfflineResearcher().bind_tools([{"name": name} for name in READERS])
     asked: list[BaseMessage] = [SystemMessage("s"), HumanMessage(WHY)]
     first = await model.ainvoke(asked)
@@ -384,8 +384,8 @@ async def test_mail_does_not_change_the_question() -> None:
     assert "sky" not in str(with_mail.tool_calls)
 
 
-async def test_a_second_question_starts_anew_and_call_ids_differ() -> None:
-    """In a conversation, each question is searched for itself, and no id is used twice."""
+async def test_a_second_question_starts_anew_with_new_call_ids() -> None:
+    """Each question of a conversation has its own search, and no id is used twice."""
     driven = await drive(OfflineResearcher(), WHY, EXAMPLE, tools=READERS)
     model = OfflineResearcher().bind_tools([{"name": name} for name in READERS])
 
@@ -396,8 +396,8 @@ async def test_a_second_question_starts_anew_and_call_ids_differ() -> None:
     assert len(ids) == len(set(ids))
 
 
-async def test_a_spilled_report_is_read_from_its_preview() -> None:
-    """Of a report that went to a file, the lines that are shown count, and the rest is said not to be."""
+async def test_the_preview_of_a_spilled_report_counts() -> None:
+    """The shown lines of a report in a file count, and the answer says that the rest is elsewhere."""
     model = OfflineResearcher()
     driven = await drive(model, WHY, EXAMPLE)
     messages = list(driven.messages)
@@ -412,8 +412,8 @@ async def test_a_spilled_report_is_read_from_its_preview() -> None:
     assert "logs/payments-api.log:" in reply.text
 
 
-async def test_it_is_a_function_of_the_conversation() -> None:
-    """Many agents share one instance at once, and the same conversation gets the same reply."""
+async def test_a_conversation_determines_the_reply() -> None:
+    """Many agents share one instance concurrently, and the same conversation gets the same reply."""
     model = OfflineResearcher()
 
     several = await asyncio.gather(*(drive(model, WHY, EXAMPLE) for _ in range(3)))
@@ -421,8 +421,8 @@ async def test_it_is_a_function_of_the_conversation() -> None:
     assert len({driven.text for driven in several}) == 1
 
 
-async def test_it_streams_what_it_answers_and_counts_alike() -> None:
-    """The pieces of a stream make the same message as asking for it whole, usage included; text comes by the word."""
+async def test_a_streamed_answer_equals_the_whole_answer() -> None:
+    """Its chunks make the same message, with the same usage; text comes by the word."""
     driven = await drive(OfflineResearcher(), WHY, EXAMPLE)
     model = OfflineResearcher().bind_tools([{"name": name} for name in (*READERS, "Agent")])
     for at in [at for at, m in enumerate(driven.messages) if isinstance(m, AIMessage)]:
@@ -440,7 +440,7 @@ async def test_it_streams_what_it_answers_and_counts_alike() -> None:
 
 @given(st.text(max_size=200))
 def test_any_text_is_a_question(text: str) -> None:
-    """Whatever is asked, it is understood as something, and what it searches is a valid pattern."""
+    """Each text is understood as something, and its search is a valid pattern."""
     question = understand(text)
 
     for pattern in question.terms.values():
@@ -448,8 +448,8 @@ def test_any_text_is_a_question(text: str) -> None:
     assert len(question.terms) <= 6
 
 
-def test_lines_that_say_the_same_are_one_message() -> None:
-    """Numbers, ids and quoted names do not tell two messages apart."""
+def test_lines_with_one_meaning_are_one_message() -> None:
+    """Numbers, ids and quoted names do not make two messages different."""
     log = "\n".join(
         f"x.log:{n}:2026-01-01T10:00:{n:02d}Z ERROR db: query {n:08x} of 'user{n}' took {5000 + n} ms (limit 9)"
         for n in range(1, 9)
@@ -472,8 +472,8 @@ def test_lines_that_say_the_same_are_one_message() -> None:
         ("nothing of note", 0),
     ],
 )
-def test_the_level_that_a_line_states_comes_first(text: str, rank: int) -> None:
-    """Words that sound like trouble count only where no level is stated."""
+def test_the_stated_level_of_a_line_counts_first(text: str, rank: int) -> None:
+    """Words of trouble count only where the line states no level."""
     assert severity(text) == rank
 
 
@@ -483,8 +483,8 @@ def test_a_place_that_fits_two_names_is_dropped() -> None:
     assert parse_lines("a:12:5:x", ["a:12"]) == [EvidenceLine("a:12", 5, "x")]
 
 
-def test_a_literal_is_compared_without_searching_for_ever() -> None:
-    """The text of a file is nothing to trust: many placeholders would make a regular expression try every way."""
+def test_a_literal_is_compared_in_bounded_time() -> None:
+    """Files are not trusted: many placeholders would make a regular expression try every way."""
     code = EvidenceLine("a.py", 1, '"aaaaaaaaaa' + "%sa" * 60 + 'b"')
 
     assert find_writers(EvidenceLine("a.log", 1, "a" * 480), [code]) == []
@@ -492,7 +492,7 @@ def test_a_literal_is_compared_without_searching_for_ever() -> None:
 
 @given(st.text(max_size=200), st.sampled_from(["a.py", "a.yaml"]))
 def test_any_line_can_be_read(text: str, path: str) -> None:
-    """Whatever a file holds, a setting is on the line that it is quoted from."""
+    """A setting from any file stands on the line that is quoted for it."""
     for each in settings_on(EvidenceLine(path, 1, text)):
         assert each.key in text
         assert each.value in text
@@ -513,6 +513,6 @@ def test_any_line_can_be_read(text: str, path: str) -> None:
         ("LICENSE", "docs"),
     ],
 )
-def test_the_kind_of_a_file(path: str, kind: str) -> None:
+def test_a_name_gives_the_kind_of_a_file(path: str, kind: str) -> None:
     """Only names of logs are logs."""
     assert kind_of(path) == kind

@@ -1,4 +1,4 @@
-"""The offline researcher states what stands in files, and what it did not look at: small folders, real tools."""
+"""Evidence of the offline researcher, and what it did not look at, with small folders and real tools."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def section(text: str, title: str) -> str:
 
 
 def assert_exact(driven: Driven, folder: pathlib.Path) -> int:
-    """Hold every quotation against its file, and every setting against its quotation. Return how many there were."""
+    """Compare every quotation with its file and every setting with its quotation, and return their number."""
     names = [each.relative_to(folder).as_posix() for each in folder.rglob("*") if each.is_file()]
     paths = "|".join(sorted((re.escape(name) for name in names if name in driven.text), key=len, reverse=True))
     cited = re.findall(rf"(?<![\w./-])({paths}):(\d+): (?:`` (.*?) ``|`([^`\n]*)`)", driven.text) if paths else []
@@ -48,7 +48,7 @@ def assert_exact(driven: Driven, folder: pathlib.Path) -> int:
 
 
 async def asked(folder: pathlib.Path, question: str, tools: tuple[str, ...] = READERS) -> str:
-    """Return the answer to a question, after every quotation in it was held against the folder."""
+    """Return the answer to a question, after each quotation in it was compared with the folder."""
     driven = await drive(OfflineResearcher(), question, folder, tools=tools)
     assert_exact(driven, folder)
     return driven.text
@@ -65,7 +65,7 @@ PORT = {
 async def test_a_port_that_contradicts_the_code_is_named_with_both_values(
     tmp_path: pathlib.Path, tools: tuple[str, ...]
 ) -> None:
-    """Both lines are quoted together, and the setting of equal value is not among them."""
+    """Both lines are quoted together, without the setting of equal value."""
     text = await asked(make(tmp_path, PORT), "Why can the client not connect?", tools)
 
     (line,) = [each for each in section(text, "Settings of one name with values that").split("\n") if "port" in each]
@@ -75,7 +75,7 @@ async def test_a_port_that_contradicts_the_code_is_named_with_both_values(
     assert "`server.host` = localhost" in section(text, "Settings of one name with equal values")
 
 
-async def test_equal_and_unlike_units_are_no_contradiction(tmp_path: pathlib.Path) -> None:
+async def test_equal_and_different_units_do_not_contradict(tmp_path: pathlib.Path) -> None:
     """30 s are 30000 ms, and a number without a unit is compared with neither."""
     make(
         tmp_path,
@@ -100,7 +100,7 @@ RENAMED = {
 
 
 async def test_a_renamed_setting_is_shown_from_both_sides(tmp_path: pathlib.Path) -> None:
-    """What code reads and nothing sets, beside what is set and no code names."""
+    """The setting that code reads and nothing sets stands beside the one that is set and no code names."""
     text = await asked(make(tmp_path, RENAMED), "Why does the client fail?")
 
     said = section(text, "Settings that may have been renamed")
@@ -117,7 +117,7 @@ async def test_a_setting_that_other_code_names_was_not_renamed(tmp_path: pathlib
     assert not section(await asked(tmp_path, "Why does the client fail?"), "Settings that may have been renamed")
 
 
-async def test_where_there_is_no_fault_the_answer_says_so(tmp_path: pathlib.Path) -> None:
+async def test_an_answer_says_that_there_is_no_fault(tmp_path: pathlib.Path) -> None:
     """Words such as error in a line of level INFO, or in code, are no trouble."""
     make(
         tmp_path,
@@ -135,8 +135,8 @@ async def test_where_there_is_no_fault_the_answer_says_so(tmp_path: pathlib.Path
     assert not section(text, "Log lines that report trouble")
 
 
-async def test_a_constant_format_names_no_writer(tmp_path: pathlib.Path) -> None:
-    """`%s` makes every message, so that it says nothing about one; a text with words of its own does."""
+async def test_a_general_format_names_no_writer(tmp_path: pathlib.Path) -> None:
+    """`%s` makes every message, so it identifies none; a text with words of its own does."""
     make(
         tmp_path,
         {
@@ -154,7 +154,7 @@ async def test_a_constant_format_names_no_writer(tmp_path: pathlib.Path) -> None
 
 
 async def test_the_default_of_a_library_is_found(tmp_path: pathlib.Path) -> None:
-    """No setting has the number of the message: the source of a library that the project carries does."""
+    """No setting has the number of the message, but the source of a bundled library has it."""
     make(
         tmp_path,
         {
@@ -170,8 +170,8 @@ async def test_the_default_of_a_library_is_found(tmp_path: pathlib.Path) -> None
     assert "the same number, 17 s (the setting states no unit): `timeout` = 17.0 (vendor/netlib/client.py:1:" in text
 
 
-async def test_another_number_is_no_evidence(tmp_path: pathlib.Path) -> None:
-    """A setting with a name like the message's and another number is not linked to it, nor are small numbers alone."""
+async def test_a_different_number_is_no_evidence(tmp_path: pathlib.Path) -> None:
+    """A setting with a similar name and another number is not linked to the message, nor are small numbers alone."""
     make(
         tmp_path,
         {
@@ -188,8 +188,8 @@ async def test_another_number_is_no_evidence(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.slow
-async def test_fifty_thousand_files_are_bounded_and_said_to_be(tmp_path: pathlib.Path) -> None:
-    """What was beyond a bound is named with its numbers; the log among the files is found all the same."""
+async def test_fifty_thousand_files_are_bounded_and_the_answer_says_so(tmp_path: pathlib.Path) -> None:
+    """It gives the numbers beyond each bound, and finds the log among the files."""
     (tmp_path / "first.txt").write_text("nothing here\n")
     for folder in (tmp_path / f"pkg{n}" for n in range(50)):
         folder.mkdir()
@@ -206,7 +206,7 @@ async def test_fifty_thousand_files_are_bounded_and_said_to_be(tmp_path: pathlib
 
 @pytest.fixture(params=["ripgrep", "python"])
 def program(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Run a test with ripgrep, and on a PATH that has none."""
+    """Run a test with ripgrep, and with a PATH that has none."""
     if request.param == "python":
         monkeypatch.setenv("PATH", "/nonexistent")
     elif shutil.which("rg") is None:
@@ -214,8 +214,8 @@ def program(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return str(request.param)
 
 
-async def test_a_name_that_is_not_utf_8_is_said_not_to_be_read(tmp_path: pathlib.Path, program: str) -> None:
-    """The search sees the file under the name that the listing shows, and no tool can be given that name."""
+async def test_a_file_with_a_name_outside_utf_8_is_reported_as_unread(tmp_path: pathlib.Path, program: str) -> None:
+    """The search sees the file under its listed name, and no tool accepts that name."""
     (tmp_path / os.fsdecode(b"caf\xe9.log")).write_text("2026-05-01 10:00:00 ERROR gateway: down\n")
     make(tmp_path, {"a.log": "2026-05-01 10:00:00 ERROR gateway: late\n"})
 
@@ -225,8 +225,8 @@ async def test_a_name_that_is_not_utf_8_is_said_not_to_be_read(tmp_path: pathlib
     assert r"caf\udce9.log: no name that a tool can be given" in section(text, "Not looked at")
 
 
-async def test_a_binary_file_is_said_not_to_be_read(tmp_path: pathlib.Path, program: str) -> None:
-    """The word stands in it, and it is no evidence."""
+async def test_a_binary_file_is_reported_as_unread(tmp_path: pathlib.Path, program: str) -> None:
+    """The word is in it, and it is no evidence."""
     make(tmp_path, {"core.log": b"ERROR gateway\0\1\2 gateway\n", "a.py": "gateway = 1\n"})
 
     text = await asked(tmp_path, "Where is the gateway?")
@@ -238,7 +238,7 @@ async def test_a_binary_file_is_said_not_to_be_read(tmp_path: pathlib.Path, prog
 
 @contextlib.contextmanager
 def ordinary_user(folder: pathlib.Path) -> Iterator[None]:
-    """Be a user whom the modes of files bind: root becomes one for a while."""
+    """Become a user whom file modes bind: root becomes one for a while."""
     if os.geteuid():
         yield
         return
@@ -250,8 +250,8 @@ def ordinary_user(folder: pathlib.Path) -> Iterator[None]:
         os.seteuid(0)
 
 
-async def test_what_may_not_be_read_is_said(program: str) -> None:
-    """A file and a folder without permission, by name and reason."""
+async def test_an_unreadable_file_is_reported(program: str) -> None:
+    """A file and a folder without permission are reported by name and reason."""
     if program == "python" and not os.geteuid():
         pytest.skip("the interpreter may lie where only root reads")
     with tempfile.TemporaryDirectory() as name:
@@ -274,7 +274,7 @@ async def test_what_may_not_be_read_is_said(program: str) -> None:
 
 @pytest.mark.timeout(60)
 async def test_a_link_out_of_the_folder_and_a_fifo_are_not_followed(tmp_path: pathlib.Path, program: str) -> None:
-    """Nobody writes to the FIFO: opening it would wait for ever."""
+    """Nobody writes to the FIFO: opening it would wait without end."""
     outside = make(tmp_path / "outside", {"keys.log": "ERROR gateway key=s3cret\n"})
     folder = make(tmp_path / "inside", {"a.py": "gateway = 1\n"})
     (folder / "keys.log").symlink_to(outside / "keys.log")
@@ -290,8 +290,8 @@ async def test_a_link_out_of_the_folder_and_a_fifo_are_not_followed(tmp_path: pa
     assert "pipe.log: is a FIFO" in left_out
 
 
-async def test_of_a_huge_line_only_what_is_shown_counts(tmp_path: pathlib.Path, program: str) -> None:
-    """The word lies far behind the beginning that a search shows: the line is no evidence for it, and is named."""
+async def test_only_the_shown_part_of_a_huge_line_counts(tmp_path: pathlib.Path, program: str) -> None:
+    """The word is far behind the shown beginning: the line is no evidence for it, and is named."""
     long = "x" * 600_000
     make(tmp_path, {"a.log": f"2026-05-01 10:00:00 ERROR start {long} gateway\n", "b.md": f"{long} gateway\n"})
 
@@ -303,7 +303,7 @@ async def test_of_a_huge_line_only_what_is_shown_counts(tmp_path: pathlib.Path, 
     assert len(text) < 4_000
 
 
-async def test_a_name_like_a_place_misleads_nobody(tmp_path: pathlib.Path) -> None:
+async def test_a_name_like_a_place_does_not_mislead(tmp_path: pathlib.Path) -> None:
     """A file whose name looks like a path and a line is quoted under its own name, or not at all."""
     make(tmp_path, {"a.py": "x = 1\n", "a.py:12:b.py": "def gateway():\n    pass\n"})
 
@@ -313,7 +313,7 @@ async def test_a_name_like_a_place_misleads_nobody(tmp_path: pathlib.Path) -> No
 
 
 async def test_code_about_logs_is_no_log(tmp_path: pathlib.Path) -> None:
-    """A folder of code named logs, and a file whose name begins with log."""
+    """A folder of code is named logs, and the name of a file begins with log."""
     make(tmp_path, {"src/logs/handler.py": "# ERROR: gateway down\n", "logging.ini": "level = ERROR\n"})
 
     text = await asked(tmp_path, "Why is the gateway failing?")
@@ -322,8 +322,8 @@ async def test_code_about_logs_is_no_log(tmp_path: pathlib.Path) -> None:
     assert not section(text, "Log lines that report trouble")
 
 
-async def test_a_line_that_a_terminal_would_break_stays_one(tmp_path: pathlib.Path) -> None:
-    """Behind a carriage return, a file could put what looks like another quotation."""
+async def test_a_line_with_line_separators_stays_one(tmp_path: pathlib.Path) -> None:
+    """After a carriage return, a file could put a text that looks like another quotation."""
     fake = "- config.toml:1: `gateway = off`"
     make(tmp_path, {"app.log": f"2026-05-01 10:00:00 ERROR gateway\r{fake}\u2028{fake}\n"})
 
@@ -334,8 +334,8 @@ async def test_a_line_that_a_terminal_would_break_stays_one(tmp_path: pathlib.Pa
 
 
 @pytest.mark.timeout(60)  # It takes hours where a pattern looks at each part of a line for each other part.
-def test_no_line_takes_long_to_read() -> None:
-    """Long runs of blanks, brackets and dashes."""
+def test_each_line_is_read_quickly() -> None:
+    """Long sequences of blanks, brackets and dashes take no long time."""
     for text in (f"a:{' ' * 1990}x", "[" * 2000, "a-" * 1000, f"a: b{' ' * 1900}x", '"\\' * 1000):
         lines = [EvidenceLine(path, number, text) for path in ("a.py", "a.toml", "a.log") for number in range(20)]
         settings.with_sections(lines)

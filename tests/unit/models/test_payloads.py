@@ -1,4 +1,4 @@
-"""Payloads of long conversations, with the real clients: encoded off the event loop, and the same JSON as ever."""
+"""Payloads of long conversations with the real clients: encoded off the event loop, and the same JSON."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def look(path: str) -> str:
 
 
 def conversation(length: int) -> list[BaseMessage]:
-    """A conversation of at least so many messages, with calls of a tool."""
+    """Return a conversation of at least this many messages, with calls of a tool."""
     said: list[BaseMessage] = [SystemMessage("be brief")]
     while len(said) < length:
         number = len(said)
@@ -40,14 +40,14 @@ def conversation(length: int) -> list[BaseMessage]:
 
 
 def client(server: Provider, name: str, **options: Any) -> BaseChatModel:
-    """The real client of that name."""
+    """Return the real client of that name."""
     if name == "anthropic":
         return server.anthropic(**options)
     return server.openai(use_responses_api=name != "openai", **options)
 
 
 async def say(bound: Bound, messages: list[BaseMessage], *, streams: bool, max_tokens: int | None = None) -> str:
-    """What a model answers."""
+    """Return the answer of a model."""
     if not streams:
         return (await complete(bound, messages, max_tokens=max_tokens)).text
     return "".join([chunk.text async for chunk in stream_reply(bound, messages, max_tokens=max_tokens)])
@@ -55,7 +55,7 @@ async def say(bound: Bound, messages: list[BaseMessage], *, streams: bool, max_t
 
 @pytest.fixture
 def encoders(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
-    """The thread of each encoding of a payload by LangChain."""
+    """Record the thread of each encoding of a payload by LangChain."""
     from langchain_anthropic import ChatAnthropic
     from langchain_openai.chat_models.base import BaseChatOpenAI
 
@@ -74,7 +74,7 @@ def encoders(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
 
 @pytest.fixture
 def transformed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many messages each request had that OpenAI's SDK looked through."""
+    """Record the number of messages that the SDK of OpenAI transforms in each request."""
     from openai.resources.chat.completions import completions
     from openai.resources.responses import responses
 
@@ -92,8 +92,8 @@ def transformed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.parametrize("streams", [True, False], ids=["streamed", "whole"])
 @pytest.mark.parametrize("name", CLIENTS)
-async def test_a_long_conversation_is_sent_as_the_client_itself_would_send_it(name: str, streams: bool) -> None:
-    """The same JSON at the first request, when nothing is known of the client yet, and at later ones."""
+async def test_a_long_conversation_is_sent_as_by_the_client_itself(name: str, streams: bool) -> None:
+    """The first request, when nothing is known of the client, and later ones have the same JSON."""
     messages = conversation(LONG)
     async with provider({"and now?": ["a"] * 4}) as server:
         model = client(server, name)
@@ -114,10 +114,10 @@ async def test_a_long_conversation_is_sent_as_the_client_itself_would_send_it(na
 
 @pytest.mark.parametrize("streams", [True, False], ids=["streamed", "whole"])
 @pytest.mark.parametrize("name", CLIENTS)
-async def test_a_long_conversation_is_encoded_beside_the_event_loop(
+async def test_a_long_conversation_is_encoded_off_the_event_loop(
     name: str, streams: bool, encoders: list[threading.Thread], transformed: list[int]
 ) -> None:
-    """Once for each request, in another thread from the second request on; OpenAI's SDK never sees its messages."""
+    """Each request is encoded once, from the second on in a thread; the SDK of OpenAI never sees its messages."""
     messages = conversation(LONG)
     async with provider({"and now?": ["a"] * 4}) as server:
         bound = bind(client(server, name), [look])
@@ -144,10 +144,10 @@ async def test_a_short_conversation_is_left_to_the_client(
     assert transformed == [6] * 2
 
 
-async def test_who_listens_sees_the_messages_and_their_request_is_not_looked_through_either(
+async def test_callbacks_see_the_messages_of_a_long_conversation(
     transformed: list[int],
 ) -> None:
-    """LangChain's callbacks take the public way, where a request may be changed before it is encoded."""
+    """Callbacks take the public way; the SDK of OpenAI does not see the messages there either."""
     heard: list[int] = []
 
     class Listener(AsyncCallbackHandler):
@@ -163,8 +163,8 @@ async def test_who_listens_sees_the_messages_and_their_request_is_not_looked_thr
     assert transformed == [0]
 
 
-async def test_a_body_of_the_owners_own_is_sent_as_well() -> None:
-    """What is in `extra_body` already stays there, and goes before."""
+async def test_the_extra_body_of_the_owner_is_sent() -> None:
+    """Keys that are in `extra_body` already stay there, and go before ours."""
     own = [{"role": "user", "content": "and now?"}]
     async with provider({"and now?": ["a"] * 2}) as server:
         for extra in ({"top_k": 3}, {"messages": own}):
@@ -175,8 +175,8 @@ async def test_a_body_of_the_owners_own_is_sent_as_well() -> None:
     assert server.bodies[1]["messages"] == own
 
 
-async def test_what_cannot_be_encoded_fails_as_in_a_short_conversation() -> None:
-    """With the client's own words, before anything is sent, also once it was encoded in a thread."""
+async def test_a_message_that_cannot_be_encoded_fails_as_in_a_short_conversation() -> None:
+    """The client's own error comes before anything is sent, also after an encoding in a thread."""
     messages = conversation(LONG)
     async with provider({"and now?": ["a"]}) as server:
         bound = bind(server.openai())

@@ -1,4 +1,4 @@
-"""What tokens cost."""
+"""Prices of tokens."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ MILLION = 1_000_000
         ("scripted", "scripted"),
     ],
 )
-def test_a_price_is_that_of_the_model_or_its_dated_version(name: str, key: str) -> None:
-    """Clouds and routers may put something before it."""
+def test_a_model_and_its_dated_version_have_one_price(name: str, key: str) -> None:
+    """Clouds and routers may put something before the name."""
     assert price_of(name) is PRICES[key]
 
 
@@ -51,14 +51,14 @@ def test_a_price_is_that_of_the_model_or_its_dated_version(name: str, key: str) 
     "name",
     ["gpt-5-super", "gpt-50", "gpt-5.9", "claude-opus-4-9", "claude-sonnet-6", "my-model", "", "o", "x" * 10_000],
 )
-def test_a_name_that_only_resembles_one_is_unknown(name: str) -> None:
-    """Another model's price would be a wrong one: gpt-5-pro costs twelve times gpt-5."""
+def test_a_similar_name_is_unknown(name: str) -> None:
+    """The price of another model would be wrong: gpt-5-pro costs twelve times gpt-5."""
     with pytest.raises(Unknown, match="price"):
         price_of(name)
 
 
-def test_users_extend_the_table_by_passing_another() -> None:
-    """Their keys win where they are longer, and may end in a star."""
+def test_users_extend_the_table_with_their_own() -> None:
+    """Their keys go first where they are longer, and may end in a star."""
     prices = {**PRICES, "acme-*": Price(7, 8), "acme-large": Price(1, 2), "gpt-5": Price(0, 0)}
 
     assert price_of("acme-large", prices) == Price(1, 2)
@@ -69,13 +69,13 @@ def test_users_extend_the_table_by_passing_another() -> None:
 
 
 def test_the_table_itself_cannot_be_changed() -> None:
-    """It is shared by everybody in the process."""
+    """Everybody in the process shares it."""
     with pytest.raises(TypeError):
         PRICES["gpt-5"] = Price(0, 0)  # type: ignore[index]
 
 
 def test_cached_tokens_are_part_of_the_input_at_their_own_price() -> None:
-    """As LangChain counts: input_tokens holds what was read from the cache and written to it."""
+    """LangChain counts so: input_tokens holds reads from the cache and writes to it."""
     price = Price(3, 15, cache_read=0.3, cache_write=3.75, cache_write_1h=6)
 
     assert cost_usd(usage(MILLION, MILLION), price) == pytest.approx(18)
@@ -87,19 +87,19 @@ def test_cached_tokens_are_part_of_the_input_at_their_own_price() -> None:
     assert cost_usd(usage(MILLION, priority_cache_read=MILLION), price) == pytest.approx(0.3)
 
 
-def test_prices_that_are_not_told_apart_are_those_of_input() -> None:
-    """No discount that nobody promised."""
+def test_missing_cache_prices_are_those_of_input() -> None:
+    """Nobody promised a discount."""
     assert cost_usd(usage(MILLION, cache_read=MILLION), Price(3, 15)) == pytest.approx(3)
 
 
-def test_details_that_make_no_sense_cost_nothing_less_than_zero() -> None:
-    """A provider that reports more cached than input tokens gives no money back."""
+def test_invalid_details_never_make_a_cost_negative() -> None:
+    """A provider that reports more cached tokens than input tokens gives no money back."""
     assert cost_usd(usage(0, cache_read=-5), Price(3, 15, 0.3)) == 0
     assert cost_usd(usage(10, cache_read=MILLION), Price(3, 15, 0.3)) >= 0
 
 
 def test_long_input_costs_more_for_the_whole_request() -> None:
-    """Above the threshold every token of it does."""
+    """Above the threshold, every token of the request costs more."""
     haiku = price_of("claude-haiku-5-5")
 
     assert cost_usd(usage(100_000), haiku) == pytest.approx(0.01)
@@ -108,22 +108,22 @@ def test_long_input_costs_more_for_the_whole_request() -> None:
 
 @pytest.mark.parametrize("name", sorted(PRICES))
 def test_no_request_costs_more_than_its_reservation(name: str) -> None:
-    """Whatever part of the input is read from the cache or written to it, below the threshold and above."""
+    """Any part of the input may be read from the cache or written to it, below the threshold and above."""
     price = PRICES[name]
     for tokens in (10, 150_000, 900_000):
         for details in ({}, {"cache_read": tokens}, {"cache_creation": tokens}, {"ephemeral_1h_input_tokens": tokens}):
             assert cost_usd(usage(tokens, 500, **details), price) <= max_usd(tokens, 500, price) + 1e-12
 
 
-def test_what_asks_nobody_costs_nothing() -> None:
-    """Scripted and offline."""
+def test_local_models_cost_nothing() -> None:
+    """The scripted and the offline model ask no provider."""
     for name in ("scripted", "offline"):
         assert cost_usd(usage(MILLION, MILLION), price_of(name)) == 0
 
 
 @pytest.mark.parametrize("wrong", [-1.0, float("nan"), float("inf")])
-def test_a_price_that_is_none_is_refused(wrong: float) -> None:
-    """NaN would make every budget look untouched."""
+def test_an_invalid_price_is_refused(wrong: float) -> None:
+    """NaN would make every budget look unused."""
     with pytest.raises(InvalidValue, match="price"):
         Price(wrong, 1)
     with pytest.raises(InvalidValue, match="cache_read"):

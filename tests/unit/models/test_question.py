@@ -1,4 +1,4 @@
-"""Questions as data: what is kept is named by its place, what is new is told whole, and what a guest says is vetted."""
+"""Questions as data: positions of known messages, new messages in full, and checks of a guest's messages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ramet.tools.workspace import workspace_tools
 
 
 def conversation() -> list[BaseMessage]:
-    """A few messages, of each kind."""
+    """Return a few messages, one of each kind."""
     call = {"name": "Read", "args": {"file_path": "a"}, "id": "c1"}
     return [
         SystemMessage("Be brief."),
@@ -43,8 +43,8 @@ MESSAGES = st.lists(st.text().map(HumanMessage), max_size=6)
 
 
 @given(MESSAGES, st.data())
-def test_what_is_told_is_heard(kept: list[BaseMessage], data: st.DataObject) -> None:
-    """Both ends keep the same; the host gets its own objects for what it keeps, and equal ones for what is new."""
+def test_a_sent_question_is_received_equal(kept: list[BaseMessage], data: st.DataObject) -> None:
+    """The host uses its own objects for known messages, and equal ones for new messages."""
     guest, host = SharedHistory(kept), SharedHistory([each.model_copy() for each in kept])
     new = data.draw(MESSAGES)
     asked = data.draw(st.lists(st.sampled_from([*kept, *new]), max_size=8)) if kept or new else []
@@ -61,8 +61,8 @@ def test_what_is_told_is_heard(kept: list[BaseMessage], data: st.DataObject) -> 
     )
 
 
-def test_a_grown_conversation_is_told_by_its_places_alone() -> None:
-    """However long it is, a further question costs a few bytes for each message."""
+def test_a_longer_conversation_is_sent_as_positions() -> None:
+    """Each known message costs a few bytes, however long it is."""
     kept = SharedHistory([HumanMessage("x" * 1_000_000)])
     new = HumanMessage("And now?")
     assert len(encode_request(kept, [*kept.messages, new], ["Read"])) < 200
@@ -70,15 +70,15 @@ def test_a_grown_conversation_is_told_by_its_places_alone() -> None:
     assert encode_request(kept, kept.messages, ["Read"]) == b'{"messages":[0,1],"tools":["Read"]}'
 
 
-def test_half_a_character_is_told_as_a_whole_one() -> None:
-    """Text that is no Unicode cannot cross, so it crosses as U+FFFD."""
+def test_half_a_character_is_sent_as_a_replacement() -> None:
+    """Text that is no Unicode cannot be sent, so it is sent as U+FFFD."""
     assert SharedHistory([]).encode_messages([HumanMessage("cut \ud83d")]) == [
         {"type": "human", "content": "cut \ufffd"}
     ]
 
 
-def test_a_question_comes_back_with_its_tools() -> None:
-    """Own tools by name, others by schema."""
+def test_a_decoded_question_has_its_tools() -> None:
+    """Own tools come by name, others by schema."""
     kept = SharedHistory(conversation())
     schema = {"name": "look", "description": "Looks.", "parameters": {"type": "object", "properties": {}}}
     asked = decode_request(kept, encode_request(kept, kept.messages, ["Read", schema]))
@@ -100,14 +100,14 @@ def test_a_question_comes_back_with_its_tools() -> None:
         (b'{"messages": [0], "tools": [{"name": "a", "parameters": {"properties": 1}}]}', "the JSON schema of an"),
     ],
 )
-def test_what_is_no_question_is_refused(body: bytes, problem: str) -> None:
-    """In words that say what was expected."""
+def test_an_invalid_question_is_refused(body: bytes, problem: str) -> None:
+    """The error says what was expected."""
     with pytest.raises(ProtocolError, match=problem):
         decode_request(SharedHistory(conversation()), body)
 
 
-def test_what_is_too_much_is_refused_before_it_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By bytes, by parts, by messages, by tools, by schemas."""
+def test_a_question_that_is_too_large_is_refused_before_it_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes, parts, messages, tools and schemas are limited."""
     with pytest.raises(ProtocolError, match="at most 9 are read"):
         bounded_json(b'"123456789"', max_bytes=9)
     with pytest.raises(ProtocolError, match="parts"):
@@ -124,8 +124,8 @@ def test_what_is_too_much_is_refused_before_it_is_built(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("message", conversation(), ids=lambda each: each.type)
-def test_a_guest_may_say_what_every_message_says(message: BaseMessage) -> None:
-    """What only came along is left out."""
+def test_a_guest_may_send_each_common_field(message: BaseMessage) -> None:
+    """Other fields are left out."""
     told = {**encode(message), "response_metadata": {"id": "resp-1"}, "dropped": ["artifact"]}
     assert untrusted_message(told) == message
 
@@ -144,8 +144,8 @@ PIXEL = "data:image/png;base64,AAAA"
         {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,AAAA"}},
     ],
 )
-def test_a_block_that_holds_its_data_passes(block: dict[str, Any]) -> None:
-    """As it is, links in plain words and in the arguments of calls included."""
+def test_a_block_with_its_data_is_accepted(block: dict[str, Any]) -> None:
+    """It stays unchanged; links in plain words and in arguments of calls are accepted, too."""
     assert untrusted_message({"type": "human", "content": ["see:", block]}).content == ["see:", block]
 
 
@@ -166,15 +166,15 @@ def test_a_block_that_holds_its_data_passes(block: dict[str, Any]) -> None:
         {"no": "type"},
     ],
 )
-def test_a_block_that_names_its_data_is_refused(block: dict[str, Any]) -> None:
-    """A provider would fetch it for somebody without a network, or from the account's own files."""
+def test_a_block_with_a_reference_to_data_is_refused(block: dict[str, Any]) -> None:
+    """A provider would fetch the data for a guest without a network, or from the account's own files."""
     for message in ("human", "ai", "system"):
         with pytest.raises(ProtocolError, match="block"):
             untrusted_message({"type": message, "content": [block]})
 
 
 class Place(BaseModel):
-    """An argument with parts."""
+    """Argument with parts."""
 
     line: int
 
@@ -186,8 +186,8 @@ def jump(to: Place, over: list[Place]) -> str:
 
 
 @pytest.mark.parametrize("each", [*workspace_tools(), jump], ids=lambda each: each.name)
-def test_a_tool_that_crossed_is_shown_as_it_was(each: Any) -> None:
-    """A model sees the same schema; the stand-in itself never runs."""
+def test_a_received_tool_is_shown_unchanged(each: Any) -> None:
+    """A model sees the same schema; the placeholder itself never runs."""
     kept = SharedHistory([HumanMessage("x")])
     crossed = decode_request(kept, encode_request(kept, kept.messages, [_schema(each)])).tools[0]
     assert isinstance(crossed, dict)

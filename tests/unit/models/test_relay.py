@@ -1,4 +1,4 @@
-"""A model that asks somebody else: as LangChain uses it, from the event loop and from a thread."""
+"""A model that forwards its requests, as LangChain uses it from the event loop and from a thread."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REPLY = AIMessage("one two", usage_metadata=USAGE)
 
 
 class Line:
-    """A relay that answers with what it was given, and keeps what it was asked."""
+    """Relay that answers with the given chunks and keeps its requests."""
 
     def __init__(self, *pieces: AIMessageChunk | AIMessage) -> None:
         self._pieces = pieces
@@ -44,7 +44,7 @@ def add(a: int, b: int) -> int:
 
 
 async def test_a_whole_reply_keeps_its_usage() -> None:
-    """And what was asked arrives, the length that it may have included."""
+    """The request arrives with its limit of length."""
     line = Line(REPLY)
     reply = await RelayModel(line, max_tokens=7).ainvoke("Count.")
 
@@ -53,8 +53,8 @@ async def test_a_whole_reply_keeps_its_usage() -> None:
     assert line.asked == [([HumanMessage("Count.")], (), 7, False)]
 
 
-async def test_tools_are_shown_by_their_schemas() -> None:
-    """A choice among them cannot be passed on."""
+async def test_tools_are_sent_as_schemas() -> None:
+    """A choice among them cannot be forwarded."""
     line = Line(AIMessage("", tool_calls=[{"name": "add", "args": {"a": 1, "b": 2}, "id": "c1"}]))
     model = RelayModel(line)
     reply = await model.bind_tools([add]).ainvoke("1 + 2?")
@@ -68,8 +68,8 @@ async def test_tools_are_shown_by_their_schemas() -> None:
         await model.ainvoke("x", stop=["."])
 
 
-async def test_a_stream_is_its_pieces() -> None:
-    """The whole message behind them adds nothing, its usage is in the last piece."""
+async def test_a_stream_yields_its_chunks() -> None:
+    """The whole message after them adds nothing; its usage is in the last chunk."""
     pieces = [AIMessageChunk(content="one "), AIMessageChunk(content="two", usage_metadata=USAGE)]
     merged = AIMessageChunk(content="")
     async for piece in RelayModel(Line(*pieces, REPLY)).astream("Count."):
@@ -77,22 +77,22 @@ async def test_a_stream_is_its_pieces() -> None:
     assert (merged.text, merged.usage_metadata) == ("one two", USAGE)
 
 
-async def test_a_reply_without_pieces_is_a_stream_of_one() -> None:
-    """As of a model that cannot stream."""
+async def test_a_reply_without_chunks_is_a_stream_of_one() -> None:
+    """A model that cannot stream answers so."""
     streamed = [piece async for piece in RelayModel(Line(REPLY)).astream("Count.")]
     assert "".join(each.text for each in streamed) == "one two"
     assert [each.usage_metadata for each in streamed if each.usage_metadata] == [USAGE]
 
 
-async def test_a_stream_that_was_begun_anew_is_a_failure() -> None:
-    """What was yielded cannot be taken back, so it must not be taken for the reply."""
+async def test_a_restarted_stream_is_a_failure() -> None:
+    """Yielded text cannot be taken back, so it must not count as the reply."""
     line = Line(*(AIMessageChunk(content=text) for text in ("on", "one ", "two")), REPLY)
     with pytest.raises(ModelFailed, match="restarted"):
         _ = [piece async for piece in RelayModel(line).astream("Count.")]
 
 
-async def test_a_thread_asks_and_waits_and_the_loop_must_not() -> None:
-    """Synchronous tools run in threads; in the loop itself the wait would never end."""
+async def test_a_thread_may_wait_and_the_event_loop_may_not() -> None:
+    """Synchronous tools run in threads; in the event loop itself the wait would never end."""
     model = RelayModel(Line(REPLY))
     assert (await asyncio.to_thread(model.invoke, "Count.")).content == "one two"
     with pytest.raises(RametError, match="with `await`, or from a thread"):
@@ -115,22 +115,22 @@ CHUNKS = st.builds(
 
 
 @given(CHUNKS)
-def test_a_piece_is_the_same_on_the_other_side(piece: AIMessageChunk) -> None:
-    """Text, calls in the making, usage and the mark of the last one."""
+def test_a_decoded_chunk_equals_the_encoded_one(piece: AIMessageChunk) -> None:
+    """Text, incomplete calls, usage and the mark of the last chunk are kept."""
     crossed = decode_chunk(encode_chunk(piece))
     assert crossed == piece
     assert crossed.chunk_position == piece.chunk_position
 
 
-def test_what_a_provider_says_of_itself_stays_outside() -> None:
-    """A guest hears why a reply ended, and nothing of accounts and machines."""
+def test_metadata_of_a_provider_is_not_sent_to_a_guest() -> None:
+    """A guest receives why a reply ended, and nothing about accounts and machines."""
     said = {"stop_reason": "end_turn", "headers": {"x-organization": "acme"}, "model_name": "m"}
     crossed = decode_chunk(encode_chunk(AIMessageChunk(content="x", response_metadata=said)))
     assert crossed.response_metadata == {"stop_reason": "end_turn"}
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"content": 1}', b'{"type": "human", "content": ""}'])
-def test_what_is_no_piece_is_refused(body: bytes) -> None:
-    """Rather than guessed at."""
+def test_an_invalid_chunk_is_refused(body: bytes) -> None:
+    """Nothing is guessed."""
     with pytest.raises(ProtocolError, match="not a chunk"):
         decode_chunk(body)

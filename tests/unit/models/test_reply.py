@@ -1,4 +1,4 @@
-"""One request to a model: who must see it sees it, what it is capped by, and what becomes of a broken one."""
+"""One request to a model: callbacks, limits and errors."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def streamed(model: BaseChatModel) -> AIMessage:
 
 
 class Listener(AsyncCallbackHandler):
-    """Keeps the text of every reply that it hears of."""
+    """Callback that keeps the text of every reply."""
 
     def __init__(self) -> None:
         self.heard: list[str] = []
@@ -53,23 +53,23 @@ def global_cache() -> Iterator[None]:
     set_llm_cache(None)
 
 
-async def test_a_model_that_only_knows_how_to_generate_is_asked() -> None:
-    """The least model works, in a thread where it is synchronous."""
+async def test_a_model_that_can_only_generate_is_asked() -> None:
+    """The simplest model works, in a thread where it is synchronous."""
     for model in (Plain(), Async()):
         assert (await complete(model, HI)).content == "plain"
         assert not can_stream(model)
 
 
-async def test_a_stream_keeps_what_came_with_its_pieces() -> None:
-    """Generation info of the pieces is metadata of the reply, as with LangChain's own `astream`."""
+async def test_a_stream_keeps_the_metadata_of_its_chunks() -> None:
+    """Generation info of the chunks is metadata of the reply, as with LangChain's own `astream`."""
     reply = await streamed(Streaming())
 
     assert reply.content == "in pieces"
     assert reply.response_metadata["finish_reason"].startswith("stop")
 
 
-async def test_callbacks_of_the_model_hear_of_each_reply() -> None:
-    """Whoever put a callback on the model gets it called, streamed or not."""
+async def test_callbacks_of_the_model_see_each_reply() -> None:
+    """A callback on the model is called, with a streamed reply and with a whole one."""
     listener = Listener()
 
     await complete(Async(callbacks=[listener]), HI)
@@ -78,8 +78,8 @@ async def test_callbacks_of_the_model_hear_of_each_reply() -> None:
     assert listener.heard == ["plain", "in pieces"]
 
 
-async def test_callbacks_around_the_call_hear_of_it() -> None:
-    """A session that runs inside somebody's chain is seen by that chain's callbacks."""
+async def test_callbacks_around_the_call_see_the_reply() -> None:
+    """The callbacks of a chain see a session that runs inside it."""
     listener = Listener()
 
     async def step(_: object) -> str:
@@ -91,14 +91,14 @@ async def test_callbacks_around_the_call_hear_of_it() -> None:
 
 
 async def test_context_callbacks_count_usage() -> None:
-    """LangChain's usage callback works around us."""
+    """LangChain's usage callback works around our calls."""
     with get_usage_metadata_callback() as usage:
         await complete(ScriptedModel(["hello"]), HI)
 
     assert usage.usage_metadata["scripted"]["output_tokens"] > 0
 
 
-async def test_the_global_cache_answers_the_second_time(global_cache: None) -> None:
+async def test_the_global_cache_answers_the_second_request(global_cache: None) -> None:
     """A cache that a user switched on is used."""
     model = Async()
 
@@ -129,8 +129,8 @@ async def test_a_rate_limiter_is_asked_first() -> None:
     assert limiter.passed == 2
 
 
-async def test_an_overridden_public_method_is_the_one_that_is_called() -> None:
-    """Who overrides `ainvoke` wants to be called by it."""
+async def test_an_overridden_public_method_is_called() -> None:
+    """A model that overrides `ainvoke` expects calls of it."""
 
     class Wrapper(Async):
         async def ainvoke(self, input: LanguageModelInput, *args: Any, **kwargs: Any) -> AIMessage:
@@ -139,8 +139,8 @@ async def test_an_overridden_public_method_is_the_one_that_is_called() -> None:
     assert (await complete(Wrapper(), HI)).content == "wrapped"
 
 
-async def test_stock_fakes_are_asked_whole() -> None:
-    """LangChain's fakes lose tool calls when they stream, so they are not streamed."""
+async def test_fakes_of_langchain_are_not_streamed() -> None:
+    """LangChain's fakes lose tool calls when they stream."""
     call = AIMessage("", tool_calls=[{"name": "grep", "args": {"pattern": "x"}, "id": "1"}])
     fake = GenericFakeChatModel(messages=iter([call]))
 
@@ -152,15 +152,15 @@ async def test_stock_fakes_are_asked_whole() -> None:
 
 
 @pytest.mark.parametrize("off", [{"disable_streaming": True}, {"disable_streaming": "tool_calling"}])
-def test_streaming_that_was_switched_off_stays_off(off: dict[str, Any]) -> None:
-    """`disable_streaming` is the owner's word."""
+def test_streaming_stays_off_where_it_was_switched_off(off: dict[str, Any]) -> None:
+    """The owner decides with `disable_streaming`."""
     assert can_stream(Streaming())
     assert not can_stream(Streaming(**off))
     assert not can_stream(ScriptedModel(["x"], streaming=False))
 
 
 async def test_a_model_without_bind_tools_is_asked_without_tools() -> None:
-    """It can still talk; the binding says that it was offered nothing."""
+    """It can still answer; the binding says that no tools were offered."""
     bound = bind(Async(), [grep])
 
     assert not bound.has_tools
@@ -168,7 +168,7 @@ async def test_a_model_without_bind_tools_is_asked_without_tools() -> None:
 
 
 async def test_a_model_may_answer_bind_tools_with_itself() -> None:
-    """As hand-written fakes do."""
+    """Fakes that are written by hand do so."""
 
     class Same(Async):
         def bind_tools(self, tools: Any, **kwargs: Any) -> Runnable[LanguageModelInput, AIMessage]:
@@ -180,8 +180,8 @@ async def test_a_model_may_answer_bind_tools_with_itself() -> None:
     assert (await complete(bound, HI)).content == "plain"
 
 
-async def test_bind_tools_may_give_any_runnable() -> None:
-    """What comes out of it is what is asked, streamed or not."""
+async def test_bind_tools_may_return_any_runnable() -> None:
+    """That runnable is asked, streamed or not."""
 
     class Odd(Streaming):
         def bind_tools(self, tools: Any, **kwargs: Any) -> Runnable[LanguageModelInput, AIMessage]:
@@ -194,7 +194,7 @@ async def test_bind_tools_may_give_any_runnable() -> None:
 
 
 async def test_an_answer_that_is_no_message_is_a_failure() -> None:
-    """Text where a message should be is not passed on."""
+    """Text in place of a message is not returned."""
 
     class Text(Async):
         def bind_tools(self, tools: Any, **kwargs: Any) -> Runnable[LanguageModelInput, AIMessage]:
@@ -212,8 +212,8 @@ class CappedByField(Async):
     max_output_tokens: int | None = None
 
 
-async def test_a_cap_on_the_output_never_raises_the_models_own() -> None:
-    """The lower of both counts, and a model that has none of it is left alone."""
+async def test_a_limit_of_output_never_raises_the_models_own() -> None:
+    """The lower of both counts, and a model without such a field is left alone."""
     capped, free = Capped(), Async()
 
     await complete(capped, HI, max_tokens=20)
@@ -225,8 +225,8 @@ async def test_a_cap_on_the_output_never_raises_the_models_own() -> None:
     assert (output_limit(capped), output_limit(free)) == (50, None)
 
 
-async def test_a_cap_that_is_a_field_is_set_on_a_copy() -> None:
-    """Models that take no such keyword are copied with it, never changed."""
+async def test_a_limit_that_is_a_field_is_set_on_a_copy() -> None:
+    """Models that take no such keyword are copied with it, and never changed."""
     caps: list[int | None] = []
 
     class Seen(CappedByField):
@@ -241,14 +241,14 @@ async def test_a_cap_that_is_a_field_is_set_on_a_copy() -> None:
     assert model.max_output_tokens is None
 
 
-async def test_a_cap_below_one_is_refused() -> None:
-    """There is no reply of no tokens."""
+async def test_a_limit_below_one_is_refused() -> None:
+    """There is no reply without tokens."""
     with pytest.raises(InvalidValue, match="max_tokens"):
         await complete(Capped(), HI, max_tokens=0)
 
 
-async def test_an_error_of_the_models_code_is_a_failure_that_no_retry_helps() -> None:
-    """It says what went wrong, and keeps the cause."""
+async def test_an_error_of_the_models_code_is_not_retryable() -> None:
+    """The failure says what went wrong, and keeps the cause."""
 
     class Broken(Async):
         async def _agenerate(self, *args: Any, **kwargs: Any) -> ChatResult:
@@ -261,14 +261,14 @@ async def test_an_error_of_the_models_code_is_a_failure_that_no_retry_helps() ->
     assert isinstance(failure.value.__cause__, KeyError)
 
 
-async def test_our_own_refusals_pass_as_they_are() -> None:
-    """A gateway behind the model may refuse: that is no provider's failure."""
+async def test_our_own_refusals_are_raised_unchanged() -> None:
+    """A gateway behind the model may refuse: that is no failure of a provider."""
     with pytest.raises(Denied):
         await complete(ScriptedModel([Fail(Denied("a call", "no"))]), HI)
 
 
-async def test_a_cancellation_that_was_swallowed_is_found() -> None:
-    """`asyncio.wait_for` of Python 3.11 may return its result to a task that was cancelled, which goes on living."""
+async def test_a_suppressed_cancellation_is_found() -> None:
+    """`asyncio.wait_for` of Python 3.11 may return its result to a cancelled task, which then continues."""
     asked, answered = asyncio.Event(), asyncio.Event()
 
     class Deaf(Streaming):

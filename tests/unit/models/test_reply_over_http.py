@@ -1,4 +1,4 @@
-"""Requests that go over a wire: how they break, and that a broken one is never taken for a reply."""
+"""Requests over HTTP: their failures, and that a broken one never counts as a reply."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def grep(pattern: str) -> str:
 
 
 class Way(Protocol):
-    """How a reply is asked for."""
+    """Way of requesting a reply."""
 
     __name__: str
 
@@ -43,7 +43,7 @@ async def streamed(model: BaseChatModel | Bound) -> AIMessage:
 
 
 @pytest.mark.parametrize("kind", ["anthropic", "openai"])
-async def test_a_stream_that_ends_neatly_but_too_early_is_a_failure(kind: str) -> None:
+async def test_a_stream_that_ends_normally_but_too_early_is_a_failure(kind: str) -> None:
     """The SDKs take the end of the connection for the end of the reply: we do not."""
     async with provider([Ends(after_chars=10)]) as server:
         with pytest.raises(ModelFailed, match="before the reply was complete") as failure:
@@ -55,7 +55,7 @@ async def test_a_stream_that_ends_neatly_but_too_early_is_a_failure(kind: str) -
 @pytest.mark.parametrize("kind", ["anthropic", "openai"])
 @pytest.mark.parametrize(("error", "retryable"), [("overloaded_error", True), ("invalid_request_error", False)])
 async def test_an_error_in_mid_stream_is_read_from_its_body(kind: str, error: str, retryable: bool) -> None:
-    """The status was 200 long before, and says nothing."""
+    """The status was 200 long before, and means nothing."""
     async with provider([Says(after_chars=10, error=error)]) as server:
         with pytest.raises(ModelFailed) as failure:
             await streamed(getattr(server, kind)(max_retries=0))
@@ -65,8 +65,8 @@ async def test_an_error_in_mid_stream_is_read_from_its_body(kind: str, error: st
 
 
 @pytest.mark.parametrize("kind", ["anthropic", "openai"])
-async def test_tool_arguments_above_the_cap_are_a_failure(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model that does not stop writing arguments is stopped, streamed or not; asking again would not help."""
+async def test_tool_arguments_above_the_limit_are_a_failure(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that writes arguments without end is stopped, streamed or not; asking again would not help."""
     monkeypatch.setattr("ramet.models.chunks.MAX_ARGUMENT_BYTES", 10_000)
     async with provider([Call("grep", {"pattern": "x" * 20_000})] * 2) as server:
         bound = bind(getattr(server, kind)(max_retries=0), [grep])
@@ -78,7 +78,7 @@ async def test_tool_arguments_above_the_cap_are_a_failure(kind: str, monkeypatch
 
 @pytest.mark.parametrize("kind", ["anthropic", "openai"])
 async def test_the_connection_is_closed_when_the_reader_is_cancelled(kind: str) -> None:
-    """The provider sees that nobody listens any more, and stops billing."""
+    """The provider sees that nobody reads any more, and stops billing."""
     async with provider([Hang(after_chars=10)]) as server:
         stream = stream_reply(getattr(server, kind)(max_retries=0), HI)
         async with contextlib.aclosing(stream):
@@ -86,8 +86,8 @@ async def test_the_connection_is_closed_when_the_reader_is_cancelled(kind: str) 
         await server.gone.wait()
 
 
-async def test_openai_is_asked_for_usage_wherever_it_is() -> None:
-    """ChatOpenAI leaves usage out for any address but OpenAI's own; a budget needs it, unless it was switched off."""
+async def test_openai_is_asked_for_usage_at_every_address() -> None:
+    """ChatOpenAI omits usage for other addresses than OpenAI's; a budget needs it, except where it was switched off."""
     async with provider(["a", "b"]) as server:
         counted = await streamed(server.openai())
         uncounted = await streamed(server.openai(stream_usage=False))
@@ -98,8 +98,8 @@ async def test_openai_is_asked_for_usage_wherever_it_is() -> None:
 
 
 @pytest.mark.parametrize("kind", ["anthropic", "openai"])
-async def test_a_request_that_is_too_long_is_told_from_a_wrong_one(kind: str) -> None:
-    """The one is for compaction, the other for nobody."""
+async def test_a_request_that_is_too_long_differs_from_a_wrong_one(kind: str) -> None:
+    """Compaction helps only with the first."""
     async with provider([Fail("prompt is too long: 1000001 tokens"), Fail("no such field")]) as server:
         model = getattr(server, kind)(max_retries=0)
         failures = []
@@ -113,8 +113,8 @@ async def test_a_request_that_is_too_long_is_told_from_a_wrong_one(kind: str) ->
 
 
 @pytest.mark.parametrize("way", [whole, streamed])
-async def test_nobody_can_connect_is_a_failure_that_may_pass(way: Way) -> None:
-    """A refused connection is worth another try."""
+async def test_a_refused_connection_is_a_failure_that_may_pass(way: Way) -> None:
+    """It is worth another try."""
     async with provider([]) as server:
         nowhere = f"http://127.0.0.1:1/{way.__name__}"  # the SDKs cache clients by address, closed ones included
         models = [server.anthropic(max_retries=0, base_url=nowhere), server.openai(max_retries=0, base_url=nowhere)]

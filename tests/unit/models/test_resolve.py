@@ -1,4 +1,4 @@
-"""A model by its name."""
+"""Models by name."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tests.support.plain_models import Plain
 INSTALLED = {"anthropic", "openai", "azure_openai"}  # for these tests
 
 
-def test_a_provider_and_a_model() -> None:
-    """The strings of init_chat_model; retries are off, other arguments go through."""
+def test_a_provider_and_a_model_are_resolved() -> None:
+    """The strings of init_chat_model are accepted; retries are off, other arguments are passed on."""
     claude = resolve("anthropic:claude-sonnet-4-5", api_key="k", temperature=0.2)
     gpt = resolve("openai:gpt-5", api_key="k")
 
@@ -55,14 +55,14 @@ def test_a_provider_and_a_model() -> None:
         (" openai:gpt-5 ", "openai", "gpt-5"),
     ],
 )
-def test_names_are_taken_apart(name: str, provider: str, model: str) -> None:
-    """With a provider or without, as init_chat_model does."""
+def test_names_are_parsed(name: str, provider: str, model: str) -> None:
+    """Names work with a provider or without, as in init_chat_model."""
     assert parse(name) == (provider, model)
 
 
 @pytest.mark.parametrize("alias", ["sonnet", "opus", "haiku"])
-def test_the_short_names_of_agent_files(alias: str) -> None:
-    """They stand for today's models of Anthropic."""
+def test_short_names_of_agent_files_are_resolved(alias: str) -> None:
+    """They stand for the current models of Anthropic."""
     model = resolve(alias, api_key="k")
 
     assert isinstance(model, ChatAnthropic)
@@ -70,8 +70,8 @@ def test_the_short_names_of_agent_files(alias: str) -> None:
     assert alias in model.model
 
 
-def test_inherit_is_the_parents_model() -> None:
-    """And an error where there is no parent."""
+def test_inherit_gives_the_model_of_the_parent() -> None:
+    """Without a parent, it is an error."""
     parents = ScriptedModel(["x"])
 
     assert resolve("inherit", inherited=parents) is parents
@@ -80,8 +80,8 @@ def test_inherit_is_the_parents_model() -> None:
 
 
 @pytest.mark.parametrize("name", ["nobody:model", "llama3", "foo", "scripted:x", ":x"])
-def test_an_unknown_provider_is_said_and_the_known_are_listed(name: str) -> None:
-    """It never becomes some other model."""
+def test_an_unknown_provider_is_refused_with_the_known_ones(name: str) -> None:
+    """The name never resolves to some other model."""
     with pytest.raises(Unknown) as unknown:
         resolve(name)
 
@@ -92,8 +92,8 @@ def test_an_unknown_provider_is_said_and_the_known_are_listed(name: str) -> None
 @pytest.mark.parametrize(
     "name", ["", "   ", "x" * 1_000_000, "openai:gpt\0", "openai:", "openai: ", "a\nb", "\x1b[31m", 7, None]
 )
-def test_what_is_no_name_is_refused(name: Any) -> None:
-    """The message stays short, whatever came."""
+def test_an_invalid_name_is_refused(name: Any) -> None:
+    """The error stays short for any name."""
     with pytest.raises(InvalidValue) as invalid:
         resolve(name)
 
@@ -101,8 +101,8 @@ def test_what_is_no_name_is_refused(name: Any) -> None:
 
 
 @pytest.mark.parametrize("provider", sorted(PROVIDERS.keys() - INSTALLED))
-def test_what_is_not_installed_names_the_line_that_installs_it(provider: str) -> None:
-    """An extra of ours, or the provider's package."""
+def test_a_missing_package_is_reported_with_the_command_that_installs_it(provider: str) -> None:
+    """It is an extra of ours, or the provider's package."""
     with pytest.raises(MissingExtra) as missing:
         resolve(f"{provider}:model")
 
@@ -113,30 +113,30 @@ def test_what_is_not_installed_names_the_line_that_installs_it(provider: str) ->
     assert isinstance(missing.value, MissingPackage) == (provider != "google_genai")
 
 
-def test_no_key_is_said_before_the_first_request() -> None:
+def test_a_missing_key_is_reported_before_the_first_request() -> None:
     """OpenAI's class cannot be made without one."""
     with pytest.raises((ModelFailed, InvalidValue), match=r"(?i)api[_ ]key"):
         resolve("openai:gpt-5")
 
 
 def test_a_wrong_argument_is_refused() -> None:
-    """By name."""
+    """The error gives its name."""
     with pytest.raises(InvalidValue, match="temperature"):
         resolve("anthropic:claude-sonnet-4-5", api_key="k", temperature="warm")
     with pytest.raises(InvalidValue, match="RetryPolicy"):
         resolve("anthropic:claude-sonnet-4-5", api_key="k", max_retries=3)
 
 
-def test_names_for_events_and_prices() -> None:
-    """The model's own name, or that of its class."""
+def test_names_for_events_and_prices_are_known() -> None:
+    """They are the model's own name, or that of its class."""
     assert model_name(resolve("anthropic:claude-sonnet-4-5", api_key="k")) == "claude-sonnet-4-5"
     assert model_name(resolve("openai:gpt-5", api_key="k")) == "gpt-5"
     assert model_name(ScriptedModel([])) == "scripted"
     assert model_name(Plain()) == "Plain"
 
 
-def test_no_provider_is_imported_before_it_is_asked_for() -> None:
-    """Importing and failing to resolve costs no SDK."""
+def test_no_provider_is_imported_before_it_is_needed() -> None:
+    """Importing the module and failing to resolve load no SDK."""
     code = (
         "import sys, ramet.models.resolve as r, ramet.models.call, ramet.models.rate_limit\n"
         "try: r.resolve('nobody:x')\n"
@@ -146,8 +146,8 @@ def test_no_provider_is_imported_before_it_is_asked_for() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_offline_needs_no_key_and_no_network() -> None:
-    """It is known by that name, and costs nothing."""
+def test_the_offline_model_needs_no_key_and_no_network() -> None:
+    """`offline` is its name, and it costs nothing."""
     model = resolve("offline")
 
     assert type(model).__name__ == "OfflineResearcher"

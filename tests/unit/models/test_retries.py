@@ -1,4 +1,4 @@
-"""Models that retry by themselves, told to stop: counted in HTTP requests at the server, not in calls."""
+"""Models with their own retries, which are switched off: the HTTP requests at the server are counted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ kinds = pytest.mark.parametrize("kind", ["anthropic", "openai"])
 
 
 async def requests_of(server: Provider, model: BaseChatModel) -> tuple[int, int]:
-    """How many HTTP requests one call makes, whole and streamed."""
+    """Return the number of HTTP requests of one call, whole and streamed."""
     before = server.count
     with pytest.raises(ModelFailed):
         await complete(model, [HumanMessage("hi")])
@@ -33,8 +33,8 @@ async def requests_of(server: Provider, model: BaseChatModel) -> tuple[int, int]
 
 
 @kinds
-async def test_a_copy_asks_once_and_the_original_is_left_alone(kind: str) -> None:
-    """The user's model goes on retrying for the user: three requests for one call; ours makes one."""
+async def test_a_copy_asks_once_and_the_original_is_not_changed(kind: str) -> None:
+    """The user's model still retries for the user with three requests per call; ours makes one."""
     async with provider(FAILING) as server:
         model = getattr(server, kind)()
         copy, charged = without_retries(model)
@@ -47,8 +47,8 @@ async def test_a_copy_asks_once_and_the_original_is_left_alone(kind: str) -> Non
 
 
 @kinds
-async def test_a_model_already_in_use_is_copied_too(kind: str) -> None:
-    """Its client exists by then; the copy has one of its own, over the same connections."""
+async def test_a_used_model_is_copied_too(kind: str) -> None:
+    """Its client exists by then; the copy has its own client, over the same connections."""
     async with provider(FAILING) as server:
         model = getattr(server, kind)()
         await requests_of(server, model)
@@ -64,7 +64,7 @@ async def test_a_model_already_in_use_is_copied_too(kind: str) -> None:
 
 
 @kinds
-def test_the_copy_is_the_same_in_all_else(kind: str) -> None:
+def test_a_copy_differs_only_in_its_retries(kind: str) -> None:
     """Model, temperature, callbacks and keys are the user's."""
     made: dict[str, Any] = {"temperature": 0.5, "max_tokens": 99, "tags": ["a"]}
     model = {"anthropic": anthropic, "openai": openai}[kind](**made)
@@ -90,7 +90,7 @@ def openai(**fields: Any) -> BaseChatModel:
 
 
 @pytest.mark.parametrize("make", [anthropic, openai])
-def test_a_model_that_asks_once_already_is_given_back(make: Any) -> None:
+def test_a_model_with_retries_off_is_returned_itself(make: Any) -> None:
     """There is nothing to change."""
     model = make(max_retries=0)
 
@@ -98,16 +98,16 @@ def test_a_model_that_asks_once_already_is_given_back(make: Any) -> None:
     assert without_retries(model).model is model
 
 
-def test_a_model_without_retries_is_given_back() -> None:
-    """Most have none."""
+def test_a_model_without_retries_is_returned_itself() -> None:
+    """Most models have none."""
     model = Async()
 
     assert without_retries(model).model is model
     assert without_retries(model).requests == 1
 
 
-def test_where_no_copy_can_be_trusted_the_retries_are_charged() -> None:
-    """A model that retries in a way we do not know stays as it is, and costs as many calls as it may make."""
+def test_retries_are_charged_where_no_copy_is_safe() -> None:
+    """A model with unknown retries stays unchanged, and counts as many calls as it may make."""
 
     class Stubborn(Async):
         max_retries: int = 5
@@ -119,7 +119,7 @@ def test_where_no_copy_can_be_trusted_the_retries_are_charged() -> None:
 
 
 def test_google_counts_attempts() -> None:
-    """There, 0 means "as often as usual", and 1 is once; its clients are told with each call."""
+    """For Google, 0 means the default number and 1 means once; its clients receive the number with each call."""
     google = type("ChatGoogleGenerativeAI", (Async,), {"__module__": "langchain_google_genai.chat_models"})
     google = type(
         "Google",

@@ -1,4 +1,7 @@
-"""The model that plays a written dialogue. What it shares with real ones is in tests/conformance/test_models.py."""
+"""The model that plays a written dialogue.
+
+Its common behaviour with real models is in tests/conformance/test_models.py.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ async def texts(model: ScriptedModel, *requests: list[BaseMessage]) -> list[str]
     return [str((await complete(model, request)).text) for request in requests]
 
 
-async def test_a_list_is_played_in_the_order_of_asking() -> None:
+async def test_a_list_is_played_in_order() -> None:
     """Text, messages, calls and functions are steps."""
     script: list[Step] = [
         "one",
@@ -49,8 +52,8 @@ async def test_a_list_is_played_in_the_order_of_asking() -> None:
     assert replies[2].tool_calls[0]["args"] == {"pattern": "x"}
 
 
-async def test_the_end_of_the_script_is_said_with_the_step() -> None:
-    """So that the test that ran into it shows where."""
+async def test_the_end_of_the_script_is_reported_with_the_step() -> None:
+    """The test that reached it shows where."""
     model = ScriptedModel(["only"])
     await complete(model, HI)
 
@@ -60,8 +63,8 @@ async def test_the_end_of_the_script_is_said_with_the_step() -> None:
     assert not ended.value.retryable
 
 
-async def test_it_keeps_what_it_was_asked() -> None:
-    """Messages, tool names and the cap, as of the moment of asking."""
+async def test_requests_are_kept() -> None:
+    """Messages, tool names and the limit are kept as they were at the time of the request."""
     model = ScriptedModel(["a", "b"])
     history = list(HI)
     await complete(bind(model, [grep]), history, max_tokens=9)
@@ -71,7 +74,7 @@ async def test_it_keeps_what_it_was_asked() -> None:
     assert model.requests == [Request((HI[0],), ("grep",), 9), Request(tuple(history), (), None)]
 
 
-async def test_it_keeps_nothing_where_it_is_told_so() -> None:
+async def test_requests_are_not_kept_if_so_configured() -> None:
     """A benchmark asks a million times."""
     model = ScriptedModel(lambda messages: "x", keep_requests=False)
     await complete(model, HI)
@@ -80,7 +83,7 @@ async def test_it_keeps_nothing_where_it_is_told_so() -> None:
 
 
 async def test_usage_is_always_set_and_always_the_same() -> None:
-    """A figure that follows from the texts, or the given one; streamed or not."""
+    """It follows from the texts, or is the given one, streamed or not."""
     given = UsageMetadata(input_tokens=1, output_tokens=2, total_tokens=3)
     replies = [
         *[await complete(ScriptedModel(["four words are said"]), HI) for _ in range(2)],
@@ -93,7 +96,7 @@ async def test_usage_is_always_set_and_always_the_same() -> None:
     assert (await complete(ScriptedModel([Say("x", usage=given)]), HI)).usage_metadata == given
 
 
-async def test_call_ids_follow_from_the_place() -> None:
+async def test_call_ids_follow_from_the_step() -> None:
     """Two runs of the same script have the same ids, and no id comes twice."""
 
     async def ids() -> list[str | None]:
@@ -103,7 +106,7 @@ async def test_call_ids_follow_from_the_place() -> None:
     assert await ids() == await ids() == ["call_1_1", "call_1_2", "call_2_1", "mine"]
 
 
-async def test_a_delay_is_the_clocks() -> None:
+async def test_a_delay_uses_the_clock() -> None:
     """Nothing comes before it has passed."""
     clock = FakeClock()
     model = ScriptedModel([Say("late", delay_s=60)], clock=clock)
@@ -118,19 +121,19 @@ async def test_a_delay_is_the_clocks() -> None:
 
 
 async def test_chunks_are_cut_as_written() -> None:
-    """Where it matters to a test."""
+    """A test may need exact chunks."""
     chunks = [chunk async for chunk in stream_reply(ScriptedModel([Say("abc", chunks=("a", "bc"))]), HI)]
 
     assert [chunk.content for chunk in chunks if chunk.content] == ["a", "bc"]
 
 
-async def test_without_an_event_loop_it_answers_too() -> None:
-    """`invoke` is what a notebook calls."""
+async def test_it_answers_without_an_event_loop() -> None:
+    """A notebook calls `invoke`."""
     assert ScriptedModel(["x"]).invoke("hi").content == "x"
 
 
-async def test_parent_and_children_have_dialogues_of_their_own() -> None:
-    """Found by their system prompt or their brief; who asks first does not matter."""
+async def test_parent_and_children_have_their_own_dialogues() -> None:
+    """Their system prompt or their brief selects them; the order of requests does not matter."""
     model = ScriptedModel({"You lead.": ["plan", "answer"], "search logs": ["logs: 3"], "search code": ["code: 7"]})
     parent: list[BaseMessage] = [SystemMessage("You lead."), HumanMessage("why?")]
 
@@ -143,16 +146,16 @@ async def test_parent_and_children_have_dialogues_of_their_own() -> None:
     ) == ["plan", "code: 7", "logs: 3", "answer"]
 
 
-async def test_a_notification_opens_no_dialogue() -> None:
-    """It quotes what a child said or was asked: its reader goes on with its own dialogue."""
+async def test_a_notification_starts_no_dialogue() -> None:
+    """It quotes a child; its reader continues with its own dialogue."""
     model = ScriptedModel({"why?": ["plan", "answer"], "search logs": ["logs: 3"]})
     note = HumanMessage("<task-notification>search logs: 3</task-notification>")
 
     assert await texts(model, [HumanMessage("why?"), AIMessage("plan"), note]) == ["answer"]
 
 
-async def test_any_number_may_be_in_the_same_dialogue_at_once() -> None:
-    """The step follows from each one's own history, not from who asked before."""
+async def test_any_number_of_runs_may_use_one_dialogue_concurrently() -> None:
+    """The step follows from the history of each, not from the order of requests."""
     model = ScriptedModel({"search": [Call("grep", {"pattern": "x"}), "found"]})
 
     async def one(number: int) -> str:
@@ -166,7 +169,7 @@ async def test_any_number_may_be_in_the_same_dialogue_at_once() -> None:
 
 
 async def test_a_fork_is_found_by_its_brief() -> None:
-    """It has its parent's history, and its own task at the end of it."""
+    """It has the history of its parent, with its own task at the end."""
     model = ScriptedModel({"why?": [Call("Agent", {"prompt": "check db"}), "answer"], "check db": ["db is fine"]})
     parent: list[BaseMessage] = [SystemMessage("You lead."), HumanMessage("why?")]
     reply = await complete(model, parent)
@@ -192,14 +195,14 @@ async def test_failures_in_a_dialogue_are_played_once_each() -> None:
     assert await texts(model, later) == ["second"]
 
 
-async def test_a_request_of_no_dialogue_is_said() -> None:
-    """With the patterns there are."""
+async def test_a_request_outside_the_dialogues_is_reported() -> None:
+    """The error lists the patterns."""
     with pytest.raises(ModelFailed, match="there are: alpha, beta"):
         await complete(ScriptedModel({"alpha": ["x"], "beta": ["y"]}), HI)
 
 
-async def test_an_exception_is_raised_as_a_provider_would() -> None:
-    """And translated by whoever asks."""
+async def test_an_exception_is_raised_as_by_a_provider() -> None:
+    """The caller translates it."""
     with pytest.raises(ModelFailed, match="ConnectionResetError") as failure:
         await complete(ScriptedModel([Fail(ConnectionResetError("gone"))]), HI)
 
@@ -207,7 +210,7 @@ async def test_an_exception_is_raised_as_a_provider_would() -> None:
 
 
 @pytest.mark.parametrize("script", ["text", 7, None])
-def test_what_is_no_script_is_refused(script: object) -> None:
-    """A string is a sequence of letters, and was not meant."""
+def test_an_invalid_script_is_refused(script: object) -> None:
+    """A string is a sequence of letters, which nobody means."""
     with pytest.raises(InvalidValue, match="script"):
         Dialogue(script)  # type: ignore[arg-type]
