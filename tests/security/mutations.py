@@ -314,7 +314,7 @@ MUTANTS = (
            "    if not placeholder:\n", "    if True:\n", tests=(HIDDEN,)),
     Mutant("permissions: actions of find", "tools/permissions/shell/find_command.py",
            "    if len(actions) > MAX_ACTIONS:\n", "    if False:\n",
-           tests=("unit/tools/test_permission_commands.py::test_a_command_that_cannot_be_read_is_unknown",)),
+           tests=("unit/tools/test_permission_commands.py::test_an_unreadable_command_is_unknown",)),
     Mutant("permissions: texts in the place of variables", "tools/permissions/shell/expansions.py",
            "        if is_option and any(", "        if False and any(", tests=(HIDDEN,)),
     Mutant("permissions: files that a shell is given", "tools/permissions/shell/words.py",

@@ -1,4 +1,4 @@
-"""The tools by which a model leads other agents: what they tell a model, and what they make of its arguments."""
+"""The tools by which a model leads other agents: their descriptions, and their arguments."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ ALL: list[BaseTool] = [agent_tool({}), *companion_tools()]
 
 
 def parameters(tool: BaseTool) -> dict[str, Any]:
-    """What a provider is told of its arguments."""
+    """Return what a provider receives about the arguments of a tool."""
     shown: dict[str, Any] = convert_to_openai_tool(tool)["function"]["parameters"]
     return shown
 
 
-def test_the_agent_tool_needs_a_prompt_and_nothing_else() -> None:
-    """Its arguments have the names that users of this field know; only `prompt` is required."""
+def test_the_agent_tool_needs_only_a_prompt() -> None:
+    """Its arguments have their usual names, and only `prompt` is required."""
     shown = parameters(agent_tool({}))
 
     assert shown["required"] == ["prompt"]
@@ -48,7 +48,7 @@ def test_the_agent_tool_needs_a_prompt_and_nothing_else() -> None:
 
 
 def test_the_agent_tool_lists_the_types_with_their_descriptions() -> None:
-    """A model delegates by description: each type is in the tool's own text, in the order given."""
+    """A model chooses by description: each type is in the text of the tool, in the given order."""
     listing = agent_tool({"explore": "Finds things.", "plan": "Makes plans."}).description
 
     assert listing.endswith("Types:\n- explore: Finds things.\n- plan: Makes plans.")
@@ -56,15 +56,15 @@ def test_the_agent_tool_lists_the_types_with_their_descriptions() -> None:
 
 
 @pytest.mark.parametrize("tool", ALL, ids=lambda tool: tool.name)
-def test_each_says_what_it_is(tool: BaseTool) -> None:
-    """Description and schema for the model, in the loop and not in a thread; a schema that is plain JSON."""
+def test_each_tool_describes_itself(tool: BaseTool) -> None:
+    """Each has a description, a schema that is plain JSON, and runs in the event loop."""
     assert tool.description
     assert is_async(tool)
     assert json.loads(json.dumps(parameters(tool)))["type"] == "object"
 
 
-def test_only_those_that_wait_hold_no_place_in_line() -> None:
-    """Agent and TaskOutput wait for other runs: no timeout of ours, and no share of the parallel calls."""
+def test_only_waiting_tools_need_no_place() -> None:
+    """Agent and TaskOutput wait for other runs: they have no timeout of ours, and no share of the parallel calls."""
     assert {tool.name for tool in ALL if tool_flag(tool, "waits")} == {"Agent", "TaskOutput"}
     assert {tool.name for tool in ALL if tool_flag(tool, "concurrency_safe")} == {"Agent", "TaskOutput", "ListAgents"}
 
@@ -79,8 +79,8 @@ def test_only_those_that_wait_hold_no_place_in_line() -> None:
         ("ListAgents", {}),
     ],
 )
-async def test_without_a_tree_they_say_so(name: str, args: dict[str, Any]) -> None:
-    """In a loop of one's own there is nobody to lead: an error result, no crash."""
+async def test_tools_without_a_tree_return_an_error(name: str, args: dict[str, Any]) -> None:
+    """A loop outside a runtime has nobody to lead: the result is an error, not a crash."""
     context = make_context(None, ALL)
 
     (answer,) = await run_tools(context, [tool_call(name=name, args=args, id="1")])
@@ -101,7 +101,7 @@ async def test_without_a_tree_they_say_so(name: str, args: dict[str, Any]) -> No
     ids=lambda value: value.tool if isinstance(value, Call) else value,
 )
 async def test_wrong_arguments_are_named(call: Call, complaint: str) -> None:
-    """Unknown, missing and out of range: the model reads which, briefly, and nothing happens."""
+    """The model receives a short error for unknown and missing arguments and for bad values, and nothing happens."""
     async with Session(ScriptedModel([call, "ok"])) as session:
         await session.ask("Go.")
         (told,) = answers(session.messages).values()
@@ -112,8 +112,8 @@ async def test_wrong_arguments_are_named(call: Call, complaint: str) -> None:
     assert len(born) == 1
 
 
-async def test_a_call_becomes_a_birth_with_all_that_was_asked() -> None:
-    """Name, brief, description, type and the call's own id are on record with the birth."""
+async def test_a_call_becomes_a_recorded_spawn() -> None:
+    """Name, brief, description and the id of the call are recorded with the spawn."""
     call = Call("Agent", {"prompt": "toil", "name": "log reader!", "subagent_type": "general-purpose"}, id="call-7")
     async with Session(ScriptedModel({"toil": ["done"], "": [call, "ok"]})) as session:
         await session.ask("Go.")
@@ -124,8 +124,8 @@ async def test_a_call_becomes_a_birth_with_all_that_was_asked() -> None:
     assert born.background is False
 
 
-async def test_empty_words_are_no_words() -> None:
-    """Models fill in empty strings for what they leave out: those mean nothing, not a type called ''."""
+async def test_empty_strings_count_as_missing() -> None:
+    """Models fill in empty strings for what they omit: those mean nothing, not a type called ''."""
     call = Call("Agent", {"prompt": "toil", "name": "", "subagent_type": "", "model": "", "cwd": "", "description": ""})
     async with Session(ScriptedModel({"toil": ["done"], "": [call, "ok"]})) as session:
         await session.ask("Go.")
@@ -135,7 +135,7 @@ async def test_empty_words_are_no_words() -> None:
     assert born.path == "main/1"
 
 
-async def test_an_agent_that_works_in_the_background_by_definition() -> None:
+async def test_a_definition_may_run_its_agent_in_the_background() -> None:
     """`background` of a definition holds where the call says nothing, and not where it says no."""
     worker = Agent(name="worker", description="Works.", instructions="You are a worker.", background=True)
     calls = [
@@ -152,7 +152,7 @@ async def test_an_agent_that_works_in_the_background_by_definition() -> None:
 
 
 async def test_output_can_be_read_without_waiting() -> None:
-    """`block: false` tells the state and what was said so far; with `block`, the wait has an end."""
+    """`block: false` gives the state and the text so far; with `block`, the wait has a limit."""
     hang = Call("TaskOutput", {"task_id": "w", "block": False})
     wait = Call("TaskOutput", {"task_id": "w", "timeout": 0})
     script: Script = {
@@ -167,8 +167,8 @@ async def test_output_can_be_read_without_waiting() -> None:
     assert told[2].startswith(("status: starting\n", "status: running\n", "status: completed\n"))
 
 
-async def test_only_what_is_below_can_be_read_or_stopped() -> None:
-    """A sibling's findings are not to be had, nor its end: the tree is led from above."""
+async def test_only_descendants_can_be_read_or_stopped() -> None:
+    """A run cannot read the findings of a sibling, nor stop it."""
     model = ScriptedModel(
         {
             "TOIL-B": [[Call("TaskOutput", {"task_id": "a"}), Call("TaskStop", {"task_id": "a"})], "ok"],

@@ -1,4 +1,4 @@
-"""CreateAgent and CallTask: what a model is shown, what it is told, and what becomes of what it says."""
+"""CreateAgent and CallTask: their schemas, their answers, and the effects of their arguments."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ENTRY = {
 
 
 class Child:
-    """A child that has ended."""
+    """Child that has ended."""
 
     id, name, path, background = RunId("run-01"), "solver", Path("main/solver"), False
 
@@ -34,12 +34,12 @@ class Child:
         self._result = result
 
     async def result(self) -> Result:
-        """How it ended."""
+        """Return its result."""
         return self._result
 
 
 class Forest:
-    """A tree that keeps agents."""
+    """Tree that keeps agents."""
 
     def __init__(self, result: Result) -> None:
         self.result = result
@@ -47,12 +47,12 @@ class Forest:
         self.asked: list[tuple[Any, ...]] = []
 
     async def create(self, context: ToolUseContext, entry: Any) -> Created:
-        """Keep it."""
+        """Keep the entry."""
         self.entries.append(entry)
         return Created("main@…/solver@…", ("module os",))
 
     async def call_task(self, context: ToolUseContext, ref: str, task: str, arguments: Any, **more: Any) -> Child:
-        """Have it done."""
+        """Keep the request and return a child."""
         if ref == "nobody":
             raise AgentNotResolved(ref, "agent", ref, "is not there")
         self.asked.append((ref, task, arguments, more["call_id"]))
@@ -60,7 +60,7 @@ class Forest:
 
 
 async def call(forest: Forest | None, *calls: tuple[str, dict[str, Any]]) -> list[tuple[str, str]]:
-    """What a model reads of calls."""
+    """Return the statuses and texts that a model reads after its calls."""
     context = make_context(tools=authoring_tools(), tree=cast(Tree, forest))
     answers: list[tuple[str, str]] = []
     for number, (name, args) in enumerate(calls):
@@ -69,8 +69,8 @@ async def call(forest: Forest | None, *calls: tuple[str, dict[str, Any]]) -> lis
     return answers
 
 
-async def test_an_agent_is_written_down_as_a_registry_has_it() -> None:
-    """Parameters in their order; the answer names its handle, its tasks, and what it did not get."""
+async def test_a_created_agent_is_kept_as_in_a_registry() -> None:
+    """Parameters keep their order; the answer names its handle, its tasks, and the capabilities that it did not get."""
     forest = Forest(Result(status=Status.COMPLETED))
     [(status, text)] = await call(forest, ("CreateAgent", ENTRY))
 
@@ -86,8 +86,8 @@ async def test_an_agent_is_written_down_as_a_registry_has_it() -> None:
     assert recipe.capabilities[0].include == ("sin",)
 
 
-async def test_a_task_is_called_by_the_name_of_its_agent_or_its_handle() -> None:
-    """A value is shown as JSON, text as it is."""
+async def test_a_task_is_called_by_the_name_or_handle_of_its_agent() -> None:
+    """A value is shown as JSON, and text unchanged."""
     forest = Forest(Result(status=Status.COMPLETED, value={"x": [1, None]}))
     answers = await call(
         forest,
@@ -108,8 +108,8 @@ async def test_a_task_is_called_by_the_name_of_its_agent_or_its_handle() -> None
 _ASK = {"agent": "solver", "task": "solve"}
 
 
-async def test_what_fails_is_an_error_that_says_why() -> None:
-    """A child that failed, an agent that is not there, arguments that are none, no runtime at all."""
+async def test_a_failure_is_an_error_with_its_reason() -> None:
+    """Causes are a failed child, a missing agent, invalid arguments and a missing runtime."""
     failed = Result(status=Status.FAILED, error=ErrorInfo(type="E", message="no root"))
     answers = await call(
         Forest(failed),
@@ -128,8 +128,8 @@ async def test_what_fails_is_an_error_that_says_why() -> None:
 
 
 @pytest.mark.parametrize("tool", authoring_tools(), ids=lambda tool: tool.name)
-def test_a_model_is_shown_what_they_take(tool: Any) -> None:
-    """With a description for each argument that needs one."""
+def test_the_schemas_show_required_arguments(tool: Any) -> None:
+    """Each tool has a description."""
     shown = convert_to_openai_tool(tool)["function"]
 
     assert shown["description"]

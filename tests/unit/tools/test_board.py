@@ -20,25 +20,25 @@ from tests.support.context import make_context, run_info
 
 @pytest.fixture
 async def board() -> AsyncIterator[Board]:
-    """A board in memory, on which every run lives."""
+    """Yield a board in memory, on which every run is active."""
     store = await MemoryStore().open()
     yield Board(store, "list", is_living=lambda run: True)
     await store.close()
 
 
 def agent(board: Board, number: int = 1, **more: Any) -> ToolUseContext:
-    """A run that has the tools."""
+    """Return the context of a run that has the tools."""
     return make_context(tools=board_tools(board), run=run_info(number, path=f"main/a{number}"), **more)
 
 
 async def call(context: ToolUseContext, name: str, **args: Any) -> ToolMessage:
-    """Have the dispatcher make one call."""
+    """Make one call with the dispatcher."""
     (answer,) = await run_tools(context, [tool_call(name=name, args=args, id=f"c{context.steps}")])
     return answer
 
 
-async def test_a_list_is_worked_off_in_the_order_of_its_dependencies(board: Board) -> None:
-    """Created, refused while it waits, claimed, completed, free: as the model reads it."""
+async def test_a_list_is_completed_in_the_order_of_its_dependencies(board: Board) -> None:
+    """A task is created, refused while it waits, claimed, completed and then free."""
     one, two = agent(board, 1), agent(board, 2)
     assert (await call(one, "TaskList")).content == "The board is empty."
     await call(one, "TaskCreate", subject="dig", description="to the bottom")
@@ -58,8 +58,8 @@ async def test_a_list_is_worked_off_in_the_order_of_its_dependencies(board: Boar
     assert got.content == "#1 [completed] dig (main/a1)\nblocks: 2\nto the bottom"
 
 
-async def test_nobody_acts_in_the_name_of_another(board: Board) -> None:
-    """There is no argument for an owner; what another has can neither be completed, changed, given back nor deleted."""
+async def test_no_run_acts_in_the_name_of_another(board: Board) -> None:
+    """A run cannot complete, change, release or delete the task of another, and no argument names an owner."""
     one, two = agent(board, 1), agent(board, 2)
     await call(one, "TaskCreate", subject="dig")
     await call(one, "TaskUpdate", taskId="1", status="in_progress")
@@ -88,10 +88,10 @@ async def test_nobody_acts_in_the_name_of_another(board: Board) -> None:
         ("TaskCreate", {"subject": "x", "addBlockedBy": ["0"]}, "unknown task '0'"),
     ],
 )
-async def test_what_cannot_be_is_refused_and_changes_nothing(
+async def test_an_invalid_change_is_refused_and_changes_nothing(
     board: Board, tool: str, args: dict[str, Any], said: str
 ) -> None:
-    """The model is told which value, and what would have been accepted."""
+    """The model receives the wrong value, and what would have been accepted."""
     await board.create("first")
     before = await board.list()
     answer = await call(agent(board), tool, **args)
@@ -101,8 +101,8 @@ async def test_what_cannot_be_is_refused_and_changes_nothing(
     assert await board.list() == before
 
 
-async def test_a_created_task_is_created_once_under_one_step(board: Board) -> None:
-    """A call that a crash cut in half is made again as the same step, and finds what it had made."""
+async def test_a_task_is_created_once_for_each_step(board: Board) -> None:
+    """A call that a crash interrupted is made again as the same step, and finds its task."""
     context = agent(board)
     await call(context, "TaskCreate", subject="dig")
     context.interrupted_calls = {"c9": f"{context.run.id}:1"}  # type: ignore[dict-item]  # ids
@@ -112,8 +112,8 @@ async def test_a_created_task_is_created_once_under_one_step(board: Board) -> No
     assert [task.id for task in await board.list()] == ["1"]
 
 
-async def test_hooks_veto_what_is_created_and_completed(board: Board) -> None:
-    """TaskCreated and TaskCompleted: told of the task, and a no leaves the board as it was."""
+async def test_hooks_veto_creation_and_completion(board: Board) -> None:
+    """TaskCreated and TaskCompleted get the task, and a veto leaves the board unchanged."""
     heard: list[dict[str, Any]] = []
 
     def look(payload: dict[str, Any]) -> dict[str, str] | None:
@@ -142,8 +142,8 @@ async def test_hooks_veto_what_is_created_and_completed(board: Board) -> None:
     assert (heard[1]["task_description"], heard[1]["agent_id"]) == ("do it", context.run.id)
 
 
-async def test_each_tree_has_a_board_of_its_own_where_a_maker_is_given() -> None:
-    """The maker is asked with the id of the caller's root."""
+async def test_each_tree_has_its_own_board_where_a_factory_is_given() -> None:
+    """The factory is called with the id of the caller's root."""
     store = await MemoryStore().open()
     tools = board_tools(lambda root: Board(store, root))
     await call(make_context(tools=tools), "TaskCreate", subject="dig")

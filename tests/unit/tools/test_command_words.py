@@ -1,4 +1,4 @@
-"""Words of commands that are no files that the command opens, held against rules for paths."""
+"""Rules for paths and the words of commands that name no file that the command opens."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOCKS, SECRETS, ENV, KEYS = "Edit(*.lock)", "Read(./secrets/**)", "Read(./.env)"
 
 @pytest.fixture
 def project(tmp_path: pathlib.Path) -> str:
-    """A folder with files that rules are about, and others."""
+    """Make a folder with files that rules are about, and others."""
     for folder in ("src", "secrets", "tests"):
         (tmp_path / folder).mkdir()
     for file in ("uv.lock", ".env", "a.pem", "src/a.py", "secrets/key", "README.md", "x"):
@@ -25,7 +25,7 @@ def project(tmp_path: pathlib.Path) -> str:
 
 
 def verdict(project: str, rule: str, command: str) -> Effect | None:
-    """What a rule of `deny` makes of a command."""
+    """Return the verdict of a `deny` rule on a command."""
     held = parse_rule(rule, "deny", source="s", field="f", root=project, home="/home/me")
     return judge(Permissions(rules=(held,)), Call("Bash", {"command": command}, project)).verdict
 
@@ -89,8 +89,8 @@ def verdict(project: str, rule: str, command: str) -> Effect | None:
         (ENV, "ls -l .env && stat -c %a .env"),
     ],
 )
-def test_a_word_that_names_no_file_which_is_opened_meets_no_rule(project: str, rule: str, command: str) -> None:
-    """Messages, patterns, names that are left out, names of packages, and files that are only listed or only read."""
+def test_a_word_that_names_no_opened_file_matches_no_rule(project: str, rule: str, command: str) -> None:
+    """Messages, patterns, excluded names, names of packages, and files that are only listed or only read match none."""
     assert verdict(project, rule, command) is None
 
 
@@ -196,8 +196,8 @@ def test_a_word_that_names_no_file_which_is_opened_meets_no_rule(project: str, r
         (KEYS, "find . -name '*.pem' -exec cat {} +"),
     ],
 )
-def test_a_word_that_names_a_file_which_is_opened_is_denied(project: str, rule: str, command: str) -> None:
-    """Where an option that reads or writes stands beside, by whatever spelling, the words are names as before."""
+def test_a_word_that_names_an_opened_file_is_denied(project: str, rule: str, command: str) -> None:
+    """Beside an option that reads or writes, in any spelling, the words are names as before."""
     assert verdict(project, rule, command) == "deny"
 
 
@@ -236,8 +236,6 @@ def test_a_word_that_names_a_file_which_is_opened_is_denied(project: str, rule: 
         (KEYS, "find . $X -name '*.pem'"),
     ],
 )
-def test_a_word_is_asked_about_where_it_cannot_be_told_whether_its_file_is_opened(
-    project: str, rule: str, command: str
-) -> None:
-    """Names that another program may take, words that may become options, and words of programs that are not known."""
+def test_an_unclear_word_needs_a_person(project: str, rule: str, command: str) -> None:
+    """Another program may take the name, the word may become an option, or the program is unknown."""
     assert verdict(project, rule, command) == "ask"

@@ -1,4 +1,4 @@
-"""tools/context.py: a history that is made when it is asked for."""
+"""tools/context.py: the history, which is made on demand."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def a_context() -> ToolUseContext:
     return ToolUseContext(run=info, ask=None, clock=SystemClock())  # type: ignore[arg-type]  # nobody is asked
 
 
-def test_a_history_is_made_once_when_it_is_asked_for() -> None:
-    """Most conversations that are taken up are never looked at; one that is, is the same list from then on."""
+def test_a_history_is_made_once_on_demand() -> None:
+    """Most resumed conversations are never read; one that is read stays the same list from then on."""
     made = 0
 
     def recall() -> list[BaseMessage]:
@@ -34,14 +34,14 @@ def test_a_history_is_made_once_when_it_is_asked_for() -> None:
     assert made == 1
 
 
-def test_nothing_else_is_made_up() -> None:
-    """A name that a context does not have is an AttributeError, as ever."""
+def test_other_missing_names_raise_an_error() -> None:
+    """A name that a context does not have is an AttributeError."""
     with pytest.raises(AttributeError, match="histori"):
         _ = a_context().histori  # type: ignore[attr-defined]  # the point of the test
 
 
-def test_a_history_may_be_set_before_it_is_asked_for() -> None:
-    """What is set holds, and what would have been recalled is not."""
+def test_a_history_may_be_set_before_it_is_read() -> None:
+    """The set history holds, and the other one is never made."""
     context = a_context()
     context.set_history_loader(lambda: [HumanMessage(content="Old.")])
 

@@ -1,4 +1,4 @@
-"""`run_tools`: every call of a turn is answered, in the order asked, whatever becomes of each."""
+"""`run_tools` answers every call of a turn, in the order of the calls, whatever their results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.trips.kits.sessions import Gate, Stuck, async_tool, of_kind
 
 
 class Seen:
-    """A context, and all events of its calls."""
+    """A context with the events of its calls."""
 
     def __init__(self, *tools: BaseTool, **fields: Any) -> None:
         self.events: list[Event] = []
@@ -65,7 +65,7 @@ async def fail(how: str) -> str:
 
 
 async def test_answers_come_in_the_order_of_the_calls() -> None:
-    """Whoever is done first: results stand in the order asked, each with its call's id and tool's name."""
+    """Answers do not come in the order of completion; each has the id of its call and the name of its tool."""
     gates = [Gate(f"g{number}") for number in range(3)]
     seen = Seen(*(gate.tool for gate in gates))
     running = asyncio.create_task(seen.run(*(call(f"g{number}", number) for number in range(3))))
@@ -79,8 +79,8 @@ async def test_answers_come_in_the_order_of_the_calls() -> None:
     assert seen.context.answers == {}
 
 
-async def test_safe_calls_run_together_up_to_the_bound() -> None:
-    """Not one more than `max_parallel_tools` at once."""
+async def test_safe_calls_run_concurrently_up_to_the_limit() -> None:
+    """At most `max_parallel_tools` run concurrently."""
     at_work, most = 0, 0
 
     async def busy() -> str:
@@ -99,8 +99,8 @@ async def test_safe_calls_run_together_up_to_the_bound() -> None:
     assert (len(answers), most) == (10, 3)
 
 
-async def test_calls_that_only_wait_are_not_counted_against_the_bound() -> None:
-    """`waits`: children may be as many as the limits of the tree allow."""
+async def test_waiting_calls_do_not_count_against_the_limit() -> None:
+    """With `waits`, the limits of the tree alone bound the number of children."""
     gate = Gate("gate")
     gate.tool.metadata = {"concurrency_safe": True, "waits": True}
     seen = Seen(gate.tool, max_parallel_tools=2)
@@ -112,8 +112,8 @@ async def test_calls_that_only_wait_are_not_counted_against_the_bound() -> None:
     assert len(await running) == 7
 
 
-async def test_a_tool_that_does_not_say_that_it_is_safe_runs_alone() -> None:
-    """It waits for those before it, and those behind it wait for it."""
+async def test_a_tool_without_the_safe_flag_runs_alone() -> None:
+    """It waits for the calls before it, and the calls after it wait for it."""
     safe, lone = Gate("safe"), Gate("lone", safe=False)
     seen = Seen(safe.tool, lone.tool)
     running = asyncio.create_task(seen.run(call("safe", 1), call("lone", 2), call("safe", 3)))
@@ -145,7 +145,7 @@ async def test_a_tool_that_does_not_say_that_it_is_safe_runs_alone() -> None:
     ids=["unknown", "missing", "type", "exception", "ToolException", "its own timeout"],
 )
 async def test_a_failing_call_is_an_error_result_for_that_call_only(bad: Any, answer: str) -> None:
-    """AC-S2-4: unknown tool, bad arguments, exceptions: the model is told, and the others run."""
+    """AC-S2-4: the model receives unknown tools, bad arguments and exceptions as errors, and the other calls run."""
     seen = Seen(add, fail)
 
     before, broken, after = await seen.run(call("add", 1, a=1, b=2), {**bad, "id": "bad"}, call("add", 3, a=3, b=4))
@@ -156,8 +156,8 @@ async def test_a_failing_call_is_an_error_result_for_that_call_only(bad: Any, an
     assert broken.tool_call_id == "bad"
 
 
-async def test_broken_arguments_are_told_and_not_guessed() -> None:
-    """A call whose JSON could not be read does not run with other arguments."""
+async def test_broken_arguments_are_reported_and_not_guessed() -> None:
+    """A call with unreadable JSON does not run with other arguments."""
     seen = Seen(add)
 
     (answer,) = await seen.run({**call("add"), "error": "Expecting value: line 1 column 7"})
@@ -168,7 +168,7 @@ async def test_broken_arguments_are_told_and_not_guessed() -> None:
 
 
 async def test_a_bug_of_ours_is_not_shown_to_the_model() -> None:
-    """A failure of our machinery passes through, out of a single call or out of several."""
+    """A failure of our machinery is raised, by a single call and by several."""
 
     async def ours() -> str:
         """Break."""
@@ -183,7 +183,7 @@ async def test_a_bug_of_ours_is_not_shown_to_the_model() -> None:
 
 
 async def test_a_tool_that_takes_too_long_is_stopped() -> None:
-    """Its own limit goes before the context's; the answer says which it was."""
+    """Its own limit goes before that of the context; the answer gives the limit."""
 
     async def slow() -> str:
         """Never finish."""
@@ -203,8 +203,8 @@ async def test_a_tool_that_takes_too_long_is_stopped() -> None:
     ]
 
 
-async def test_a_thread_that_takes_too_long_is_given_up_on() -> None:
-    """It cannot be ended: it is noted as left running until it comes back, and its result is nobody's."""
+async def test_a_thread_that_takes_too_long_is_abandoned() -> None:
+    """It cannot be ended: it is recorded as left running until it returns, and its result is not used."""
     stuck = Stuck()
     stuck.tool.metadata = {"timeout_s": 0.01}
     seen = Seen(stuck.tool)
@@ -220,8 +220,8 @@ async def test_a_thread_that_takes_too_long_is_given_up_on() -> None:
 # --- where tools run, and what they find there
 
 
-async def test_synchronous_tools_run_in_a_thread_of_their_own() -> None:
-    """A tool that blocks stops nobody; it finds its context all the same."""
+async def test_synchronous_tools_run_in_their_own_thread() -> None:
+    """A tool that blocks stops no other run, and it still finds its context."""
     variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable")
     variable.set("from the caller")
 
@@ -238,7 +238,7 @@ async def test_synchronous_tools_run_in_a_thread_of_their_own() -> None:
 
 
 async def test_a_tool_finds_its_context_and_its_key() -> None:
-    """`current_call` is set during a call, differs from call to call, and is gone afterwards."""
+    """`current_call` is set during a call, differs from call to call, and is unset afterwards."""
     keys: list[tuple[str, str]] = []
 
     async def look() -> str:
@@ -260,13 +260,13 @@ async def test_a_tool_finds_its_context_and_its_key() -> None:
 
 
 @pytest.mark.parametrize(("given", "expected"), [(add, False), (fail, True)])
-def test_which_tools_run_in_the_loop(given: BaseTool, expected: bool) -> None:
-    """Coroutines do; what is written for threads gets one."""
+def test_coroutine_tools_run_in_the_event_loop(given: BaseTool, expected: bool) -> None:
+    """Synchronous functions get a thread."""
     assert is_async(given) is expected
 
 
 async def test_tools_are_found_by_name_and_alias() -> None:
-    """`Task` is `Agent`; a tool of the very name goes before an alias."""
+    """`Task` is an alias of `Agent`; a tool with the exact name goes before an alias."""
     gate = Gate("Agent")
     gate.open.set()
     seen = Seen(gate.tool)
@@ -283,8 +283,8 @@ async def test_tools_are_found_by_name_and_alias() -> None:
 # --- records
 
 
-async def test_each_call_is_on_record_before_and_after() -> None:
-    """Intent, then effect, then outcome, with a preview; a call that never ran has no beginning."""
+async def test_each_call_is_recorded_before_and_after() -> None:
+    """Intent, effect and outcome follow each other, with a preview; a call that never ran has no start."""
     seen = Seen(add, fail)
 
     await seen.run(call("add", 1, a=1, b=2), call("fail", 2, how="value"), call("nonsense", 3))
@@ -304,7 +304,7 @@ async def test_each_call_is_on_record_before_and_after() -> None:
 
 
 async def test_a_long_result_is_cut_and_kept(tmp_path: Path) -> None:
-    """Above the size: a file with all of it, a preview for the model; without a place for it, that is said."""
+    """Above the limit, a file has the whole and the model a preview; without a place for it, the answer says so."""
 
     async def read(size: int) -> str:
         """Read."""
@@ -333,7 +333,7 @@ async def test_a_long_result_is_cut_and_kept(tmp_path: Path) -> None:
 
 
 async def test_tool_calls_are_reserved_one_by_one() -> None:
-    """Three of five run; the others are refused and recorded, and the loop is told why it must end."""
+    """Three of five run; the others are refused and recorded, and the context keeps the reason to end."""
     seen = Seen(add, budget=Budget(Limits(tool_calls=3), scope="main"))
 
     answers = await seen.run(*(call("add", number, a=number, b=0) for number in range(5)))
@@ -346,7 +346,7 @@ async def test_tool_calls_are_reserved_one_by_one() -> None:
     assert seen.context.budget.reserved("tool_calls") == 0
 
 
-async def test_what_is_denied_or_unknown_costs_nothing() -> None:
+async def test_denied_and_unknown_calls_cost_nothing() -> None:
     """Only calls that run are counted."""
     hooks = HookRunner({"PreToolUse": [{"matcher": "add", "hooks": [lambda _: "deny"]}]})
     seen = Seen(add, fail, hooks=hooks, budget=Budget(Limits(tool_calls=3), scope="main"))
@@ -357,8 +357,8 @@ async def test_what_is_denied_or_unknown_costs_nothing() -> None:
     assert seen.context.budget.spent("tool_calls") == 1
 
 
-async def test_a_stopped_run_begins_no_call() -> None:
-    """What comes behind an abort is not begun; what was answered before it is kept for the history."""
+async def test_a_stopped_run_starts_no_call() -> None:
+    """A call after an abort does not start; answers before it are kept for the history."""
     abort = AbortController()
 
     async def stop() -> str:
@@ -374,8 +374,8 @@ async def test_a_stopped_run_begins_no_call() -> None:
     assert {key: str(answer.text) for key, answer in seen.context.answers.items()} == {"call-1": "stopped it"}
 
 
-async def test_cancelling_keeps_the_answers_that_exist() -> None:
-    """Of calls that run together, those that were done stay done; the others are on record as cancelled."""
+async def test_cancelling_keeps_existing_answers() -> None:
+    """Calls that were done stay done; other concurrent calls are recorded as cancelled."""
     gate, quick = Gate("gate"), Gate("quick")
     quick.open.set()
     seen = Seen(gate.tool, quick.tool)
@@ -392,8 +392,8 @@ async def test_cancelling_keeps_the_answers_that_exist() -> None:
     }
 
 
-async def test_the_slot_is_held_again_when_all_calls_are_answered() -> None:
-    """A run whose calls all waited takes its place again before it thinks on."""
+async def test_the_slot_is_taken_again_after_all_answers() -> None:
+    """A run whose calls all waited takes its place again before it continues."""
     slots = Slots(1)
     slot = Slot(slots)
     other = asyncio.Event()
@@ -417,7 +417,7 @@ async def test_the_slot_is_held_again_when_all_calls_are_answered() -> None:
 
 
 async def test_two_calls_with_one_id_are_both_answered() -> None:
-    """A caller who does not name calls apart gets as many answers as calls, none taken for another."""
+    """A caller with equal ids gets as many answers as calls, each with its own content."""
     seen = Seen(add)
 
     answers = await seen.run(call("add", 1, a=1, b=1), call("add", 1, a=2, b=2))

@@ -36,21 +36,21 @@ async def refused(context: ToolUseContext, name: str, **arguments: Any) -> str:
 
 
 async def test_read_numbers_lines_as_cat_does(context: ToolUseContext) -> None:
-    """Lines come with their numbers, a tab between, as `cat -n` writes them."""
+    """Numbers and lines are separated by a tab, as `cat -n` writes them."""
     (context.cwd / "a.txt").write_text("one\ntwo\n")
 
     assert await call(context, "Read", file_path="a.txt") == "     1\tone\n     2\ttwo"
 
 
-async def test_read_takes_absolute_names_inside_the_workspace(context: ToolUseContext) -> None:
-    """A name may be given from the file system's root down, if it lies inside."""
+async def test_read_accepts_absolute_names_inside_the_workspace(context: ToolUseContext) -> None:
+    """A name may start at the root of the file system, if it is inside."""
     (context.cwd / "a.txt").write_text("one")
 
     assert await call(context, "Read", file_path=str(context.cwd / "a.txt")) == "     1\tone"
 
 
-async def test_read_of_a_part_says_what_is_left(context: ToolUseContext) -> None:
-    """With offset and limit, the last line says which lines these are and where to go on."""
+async def test_read_of_a_part_shows_where_to_continue(context: ToolUseContext) -> None:
+    """With offset and limit, the last line gives the range of lines and the next offset."""
     (context.cwd / "a.txt").write_text("".join(f"line {n}\n" for n in range(1, 11)))
 
     text = await call(context, "Read", file_path="a.txt", offset=3, limit=2)
@@ -59,8 +59,8 @@ async def test_read_of_a_part_says_what_is_left(context: ToolUseContext) -> None
 
 
 @pytest.mark.parametrize("content", ["a\nb\nc", "a\nb\nc\n"])
-async def test_read_counts_a_last_line_without_its_end(context: ToolUseContext, content: str) -> None:
-    """A file has as many lines whether or not the last one is ended, and a line beyond them is said not to exist."""
+async def test_read_counts_a_last_line_without_a_newline(context: ToolUseContext, content: str) -> None:
+    """A file has the same number of lines with and without the last newline, and later lines do not exist."""
     (context.cwd / "a.txt").write_text(content)
 
     assert (await call(context, "Read", file_path="a.txt", offset=3)) == "     3\tc"
@@ -69,14 +69,14 @@ async def test_read_counts_a_last_line_without_its_end(context: ToolUseContext, 
 
 
 async def test_read_of_an_empty_file_says_so(context: ToolUseContext) -> None:
-    """Nothing is not shown as nothing."""
+    """An empty file has its own message."""
     (context.cwd / "a.txt").touch()
 
     assert await call(context, "Read", file_path="a.txt") == "(the file is empty)"
 
 
-async def test_read_bounds_the_number_of_lines(context: ToolUseContext) -> None:
-    """At most MAX_LINES, whatever was asked for."""
+async def test_read_limits_the_number_of_lines(context: ToolUseContext) -> None:
+    """At most MAX_LINES are returned, even if more were asked for."""
     context.max_result_chars = 1_000_000
     (context.cwd / "a.txt").write_text("x\n" * (MAX_LINES + 5))
 
@@ -85,8 +85,8 @@ async def test_read_bounds_the_number_of_lines(context: ToolUseContext) -> None:
     assert f"lines 1 to {MAX_LINES} of {MAX_LINES + 5}; go on with offset={MAX_LINES + 1}" in text
 
 
-async def test_read_stays_below_the_size_that_would_be_spilled(context: ToolUseContext) -> None:
-    """What Read returns fits a result, so that reading never makes another file to read."""
+async def test_read_stays_below_the_size_that_is_spilled(context: ToolUseContext) -> None:
+    """Each result of Read fits, so that reading never makes another file to read."""
     context.max_result_chars = 5_000
     (context.cwd / "a.txt").write_text("0123456789\n" * 2_000)
 
@@ -106,8 +106,8 @@ async def test_read_cuts_a_long_line(context: ToolUseContext) -> None:
     assert second == "     2\tshort"
 
 
-async def test_read_goes_through_a_large_file_in_bounds(context: ToolUseContext) -> None:
-    """A file larger than memory should hold at once is read in parts, at any line."""
+async def test_read_reads_a_large_file_in_parts(context: ToolUseContext) -> None:
+    """A file that is too large to hold in memory is read in parts, at any line."""
     with (context.cwd / "big.log").open("w") as file:
         file.writelines(f"{n:07d} something happened here\n" for n in range(1, 80_001))
 
@@ -118,39 +118,39 @@ async def test_read_goes_through_a_large_file_in_bounds(context: ToolUseContext)
     assert "80000 lines" in await call(context, "Read", file_path="big.log", offset=80_002)
 
 
-async def test_read_says_that_a_file_is_binary(context: ToolUseContext) -> None:
-    """Bytes that are no text are not put before a model."""
+async def test_read_reports_a_binary_file(context: ToolUseContext) -> None:
+    """A model gets no bytes that are no text."""
     (context.cwd / "a.bin").write_bytes(b"\x7fELF\x00\x01")
 
     assert "binary" in await refused(context, "Read", file_path="a.bin")
 
 
 async def test_read_shows_text_that_is_not_utf8(context: ToolUseContext) -> None:
-    """Latin-1 is shown as far as it can be."""
+    """Latin-1 text is shown as well as possible."""
     (context.cwd / "a.txt").write_bytes(b"caf\xe9\n")
 
     assert await call(context, "Read", file_path="a.txt") == "     1\tcaf\N{REPLACEMENT CHARACTER}"
 
 
 async def test_read_of_a_directory_points_to_glob(context: ToolUseContext) -> None:
-    """A directory is refused, saying what would list it."""
+    """The error names the tool that lists directories."""
     assert "Glob" in await refused(context, "Read", file_path=".")
 
 
-async def test_a_missing_file_is_one_sentence(context: ToolUseContext) -> None:
-    """What does not exist is said not to."""
+async def test_a_missing_file_is_reported_in_one_sentence(context: ToolUseContext) -> None:
+    """The error says that it does not exist."""
     assert await refused(context, "Read", file_path="no/such") == "no/such: there is no such file or directory"
 
 
 async def test_write_makes_a_file_and_its_directories(context: ToolUseContext) -> None:
-    """A new file needs no reading before, and missing directories are made."""
+    """A new file need not be read before, and missing directories are made."""
     await call(context, "Write", file_path="new/deep/a.txt", content="hé\n")
 
     assert (context.cwd / "new/deep/a.txt").read_bytes() == "hé\n".encode()
 
 
-async def test_write_refuses_what_was_not_read(context: ToolUseContext) -> None:
-    """A file that exists is not replaced blindly; once read, it is."""
+async def test_write_refuses_an_unread_file(context: ToolUseContext) -> None:
+    """A file that exists is replaced only after it was read."""
     (context.cwd / "a.txt").write_text("old")
 
     assert "Read it first" in await refused(context, "Write", file_path="a.txt", content="new")
@@ -163,7 +163,7 @@ async def test_write_refuses_what_was_not_read(context: ToolUseContext) -> None:
 
 @pytest.mark.parametrize("tool", ["Write", "Edit"])
 async def test_a_change_since_reading_is_noticed(context: ToolUseContext, tool: str) -> None:
-    """What another wrote meanwhile is not lost, even with the same size and time of change."""
+    """The text of another writer is not lost, even with the same size and time of change."""
     path = context.cwd / "a.txt"
     path.write_text("mine")
     before = path.stat()
@@ -176,7 +176,7 @@ async def test_a_change_since_reading_is_noticed(context: ToolUseContext, tool: 
     assert path.read_text() == "them"
 
 
-async def test_a_touched_file_is_still_known(context: ToolUseContext) -> None:
+async def test_a_touched_file_counts_as_read(context: ToolUseContext) -> None:
     """A new time with the same content is no change."""
     path = context.cwd / "a.txt"
     path.write_text("one")
@@ -188,8 +188,8 @@ async def test_a_touched_file_is_still_known(context: ToolUseContext) -> None:
     assert path.read_text() == "two"
 
 
-async def test_a_write_is_seen_and_may_be_edited(context: ToolUseContext) -> None:
-    """What a run wrote itself it need not read; writes and edits follow each other."""
+async def test_a_written_file_counts_as_read(context: ToolUseContext) -> None:
+    """A run need not read what it wrote itself; writes and edits follow each other."""
     await call(context, "Write", file_path="a.txt", content="one")
     await call(context, "Edit", file_path="a.txt", old_string="one", new_string="two")
     await call(context, "Write", file_path="a.txt", content="three")
@@ -197,8 +197,8 @@ async def test_a_write_is_seen_and_may_be_edited(context: ToolUseContext) -> Non
     assert (context.cwd / "a.txt").read_text() == "three"
 
 
-async def test_a_child_knows_what_its_copy_says_and_no_more(context: ToolUseContext) -> None:
-    """Reading in one context does not open a file to writes from another."""
+async def test_reading_in_one_context_does_not_count_in_another(context: ToolUseContext) -> None:
+    """Another context must read the file before it writes."""
     (context.cwd / "a.txt").write_text("old")
     await call(context, "Read", file_path="a.txt")
 
@@ -206,7 +206,7 @@ async def test_a_child_knows_what_its_copy_says_and_no_more(context: ToolUseCont
 
 
 async def test_a_replaced_file_keeps_its_mode(context: ToolUseContext) -> None:
-    """An executable stays one."""
+    """An executable file stays executable."""
     path = context.cwd / "run.sh"
     path.write_text("#!/bin/sh\n")
     path.chmod(0o750)
@@ -218,8 +218,8 @@ async def test_a_replaced_file_keeps_its_mode(context: ToolUseContext) -> None:
     assert [each.name for each in context.cwd.iterdir()] == ["run.sh"]
 
 
-async def test_edit_replaces_what_is_there_once(context: ToolUseContext) -> None:
-    """One occurrence is replaced, and the answer says where it was."""
+async def test_edit_replaces_a_single_occurrence(context: ToolUseContext) -> None:
+    """The answer says where it was."""
     (context.cwd / "a.txt").write_text("one\ntwo\nthree\n")
     await call(context, "Read", file_path="a.txt")
 
@@ -229,7 +229,7 @@ async def test_edit_replaces_what_is_there_once(context: ToolUseContext) -> None
     assert (context.cwd / "a.txt").read_text() == "one\n2\nthree\n"
 
 
-async def test_edit_refuses_what_is_absent_or_there_twice(context: ToolUseContext) -> None:
+async def test_edit_refuses_a_missing_or_repeated_text(context: ToolUseContext) -> None:
     """An edit that could mean nothing, or two things, changes nothing."""
     (context.cwd / "a.txt").write_text("x = 1\nx = 1\n")
     await call(context, "Read", file_path="a.txt")
@@ -243,8 +243,8 @@ async def test_edit_refuses_what_is_absent_or_there_twice(context: ToolUseContex
 
 
 @pytest.mark.parametrize(("old", "new"), [("", "x"), ("same", "same")])
-async def test_edit_refuses_what_changes_nothing(context: ToolUseContext, old: str, new: str) -> None:
-    """An empty old_string, or a new one equal to it, is a mistake worth telling."""
+async def test_edit_refuses_an_edit_without_effect(context: ToolUseContext, old: str, new: str) -> None:
+    """An empty old_string, or a new one equal to it, is a mistake."""
     (context.cwd / "a.txt").write_text("same")
     await call(context, "Read", file_path="a.txt")
 
@@ -252,7 +252,7 @@ async def test_edit_refuses_what_changes_nothing(context: ToolUseContext, old: s
 
 
 async def test_edit_keeps_line_ends_and_foreign_bytes(context: ToolUseContext) -> None:
-    """CRLF stays CRLF though a model writes LF, and bytes that are not UTF-8 come through."""
+    """CRLF stays CRLF though a model writes LF, and bytes that are not UTF-8 stay, too."""
     path = context.cwd / "a.txt"
     path.write_bytes(b"caf\xe9\r\none\r\ntwo\r\n")
     await call(context, "Read", file_path="a.txt")
@@ -262,8 +262,8 @@ async def test_edit_keeps_line_ends_and_foreign_bytes(context: ToolUseContext) -
     assert path.read_bytes() == b"caf\xe9\r\n1\r\n2\r\n"
 
 
-async def test_a_text_too_large_is_refused_before_it_is_made(context: ToolUseContext) -> None:
-    """An edit that would blow a file up is refused by arithmetic, not by memory."""
+async def test_a_text_that_is_too_large_is_refused_before_it_is_made(context: ToolUseContext) -> None:
+    """The size is computed first, so that no memory is used."""
     (context.cwd / "a.txt").write_text("a" * 100_000)
     await call(context, "Read", file_path="a.txt")
 
@@ -275,13 +275,13 @@ async def test_a_text_too_large_is_refused_before_it_is_made(context: ToolUseCon
 
 
 async def test_half_a_surrogate_pair_is_refused(context: ToolUseContext) -> None:
-    """Text that has no UTF-8 form is refused by name, in a content and in a file's name."""
+    """Text without a UTF-8 form is refused with its cause, in a content and in the name of a file."""
     assert "surrogate" in await refused(context, "Write", file_path="a.txt", content="\ud800")
     assert "encoding" in await refused(context, "Write", file_path="\ud800.txt", content="x")
 
 
-async def test_arguments_are_checked_and_the_answer_is_short(context: ToolUseContext) -> None:
-    """A wrong or unknown argument is one sentence that names it, not a copy of what was sent."""
+async def test_wrong_arguments_get_a_short_error(context: ToolUseContext) -> None:
+    """It is one sentence that names the argument, not a copy of the request."""
     answer = await refused(context, "Read", file_path="a", limit="x" * 1_000_000)
     assert "limit" in answer
     assert len(answer) < 500
@@ -289,7 +289,7 @@ async def test_arguments_are_checked_and_the_answer_is_short(context: ToolUseCon
     assert "colour: Extra inputs" in await refused(context, "Read", file_path="a", colour="red")
 
 
-async def test_outside_of_a_run_it_says_so() -> None:
-    """A tool called by hand, without a run, says what it lacks."""
+async def test_a_tool_outside_a_run_says_so() -> None:
+    """A tool that is called by hand, without a run, says what it needs."""
     with pytest.raises(ToolException, match="inside a ramet run"):
         await TOOLS["Read"].ainvoke({"file_path": "a"})

@@ -1,4 +1,4 @@
-"""Glob and Grep; Grep with ripgrep and without, which must be the same."""
+"""Glob and Grep; Grep gives the same with ripgrep and without."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def context(tmp_path: Path) -> ToolUseContext:
 
 @pytest.fixture(params=["ripgrep", "python"])
 def program(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Each test that asks for it runs twice: with ripgrep, and on a PATH that has none."""
+    """Run each test twice: with ripgrep, and with a PATH that has none."""
     if request.param == "python":
         monkeypatch.setenv("PATH", "/nonexistent")
     elif shutil.which("rg") is None:
@@ -41,7 +41,7 @@ async def call(context: ToolUseContext, name: str, **arguments: Any) -> str:
 
 
 def make(root: Path, files: dict[str, str | bytes]) -> None:
-    """Files with these contents, each a second newer than the one before."""
+    """Make files with these contents, each a second newer than the one before."""
     for age, (name, content) in enumerate(files.items()):
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -50,14 +50,14 @@ def make(root: Path, files: dict[str, str | bytes]) -> None:
 
 
 async def test_glob_lists_the_newest_first(context: ToolUseContext) -> None:
-    """Files come in the order of their last change, directories are not files."""
+    """Files come in the order of their last change, and directories are not files."""
     make(context.cwd, {"b/old.py": "", "a/new.py": "", "a/other.txt": ""})
 
     assert await call(context, "Glob", pattern="*.py") == "a/new.py\nb/old.py"
 
 
-async def test_glob_takes_a_path_and_an_absolute_pattern(context: ToolUseContext) -> None:
-    """Paths come relative to the workspace, however the search was said."""
+async def test_glob_accepts_a_path_and_an_absolute_pattern(context: ToolUseContext) -> None:
+    """Results are relative to the workspace, for every kind of search."""
     make(context.cwd, {"a/x.py": "", "b/x.py": ""})
 
     assert await call(context, "Glob", pattern="*.py", path="a") == "a/x.py"
@@ -65,8 +65,8 @@ async def test_glob_takes_a_path_and_an_absolute_pattern(context: ToolUseContext
     assert await call(context, "Glob", pattern=f"{context.cwd}/a/x.py") == "a/x.py"
 
 
-async def test_glob_begins_where_the_pattern_does(context: ToolUseContext) -> None:
-    """Directories that a pattern names outright are entered at once, even one that is skipped; none is no error."""
+async def test_glob_starts_in_the_folder_of_the_pattern(context: ToolUseContext) -> None:
+    """Named directories are entered at once, even one that is usually skipped; a missing one is no error."""
     make(context.cwd, {"a/b/x.py": "", "a/y.py": "", ".venv/z.py": ""})
 
     assert await call(context, "Glob", pattern="a/b/*") == "a/b/x.py"
@@ -75,16 +75,16 @@ async def test_glob_begins_where_the_pattern_does(context: ToolUseContext) -> No
     assert await call(context, "Glob", pattern="no/such/*.py") == "No files match no/such/*.py."
 
 
-async def test_glob_finds_directories_by_a_slash_at_the_end(context: ToolUseContext) -> None:
-    """`./*/` is the directories at the top, `*/` all of them."""
+async def test_a_final_slash_makes_glob_find_directories(context: ToolUseContext) -> None:
+    """`./*/` gives the directories at the top, `*/` those at every depth."""
     make(context.cwd, {"a/deep/x.py": "", "b/x.py": ""})
 
     assert sorted((await call(context, "Glob", pattern="./*/")).split()) == ["a/", "b/"]
     assert sorted((await call(context, "Glob", pattern="*/")).split()) == ["a/", "a/deep/", "b/"]
 
 
-async def test_glob_skips_what_nobody_wrote(context: ToolUseContext) -> None:
-    """Repositories' insides, installed packages and run records are not the user's files."""
+async def test_glob_skips_generated_folders(context: ToolUseContext) -> None:
+    """The insides of repositories, installed packages and run records are not files of the user."""
     make(
         context.cwd, {".git/x.py": "", "a/node_modules/x.py": "", ".venv/x.py": "", ".ramet/x.py": "", ".hidden.py": ""}
     )
@@ -92,15 +92,13 @@ async def test_glob_skips_what_nobody_wrote(context: ToolUseContext) -> None:
     assert await call(context, "Glob", pattern="*.py") == ".hidden.py"
 
 
-async def test_glob_says_that_nothing_fits(context: ToolUseContext) -> None:
+async def test_glob_reports_that_nothing_matches(context: ToolUseContext) -> None:
     """An empty answer is words, not an error."""
     assert await call(context, "Glob", pattern="*.py") == "No files match *.py."
 
 
-async def test_glob_is_bounded_and_says_how_much_there_is(
-    context: ToolUseContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of many files some are shown; of very many, not all are looked at."""
+async def test_glob_is_bounded_and_gives_the_total(context: ToolUseContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some of many files are shown, and a search of very many files stops."""
     make(context.cwd, {f"f{n:03d}.txt": "" for n in range(30)})
 
     monkeypatch.setattr(glob, "MAX_LISTED", 10)
@@ -112,8 +110,8 @@ async def test_glob_is_bounded_and_says_how_much_there_is(
     assert "stopped after 20 entries" in await call(context, "Glob", pattern="*")
 
 
-async def test_glob_lets_others_work_and_can_be_cancelled(context: ToolUseContext) -> None:
-    """A walk over many entries is cut between two of them, and closes what it had open."""
+async def test_glob_lets_others_run_and_can_be_cancelled(context: ToolUseContext) -> None:
+    """A walk over many entries is interrupted between two of them, and closes what it had open."""
     make(context.cwd, {f"d{n}/f": "" for n in range(300)})
     task = asyncio.create_task(call(context, "Glob", pattern="**"))
     await asyncio.sleep(0)  # it walks until its first pause
@@ -125,15 +123,15 @@ async def test_glob_lets_others_work_and_can_be_cancelled(context: ToolUseContex
         await task  # and conftest.py looks for descriptors left open
 
 
-async def test_grep_gives_names_first(context: ToolUseContext, program: str) -> None:
-    """Without a mode, only the names of files, in their order."""
+async def test_grep_gives_names_by_default(context: ToolUseContext, program: str) -> None:
+    """Without a mode, only the names of files come, in their order."""
     make(context.cwd, {"b.txt": "needle\nneedle\n", "a/c.txt": "needle", "z.txt": "hay"})
 
     assert await call(context, "Grep", pattern="needle") == "a/c.txt\nb.txt"
 
 
-async def test_grep_content_is_path_line_text(context: ToolUseContext, program: str) -> None:
-    """The form that every reader of compiler output knows; CRLF and a missing last line end do not matter."""
+async def test_grep_content_is_path_line_and_text(context: ToolUseContext, program: str) -> None:
+    """The form is that of compiler output; CRLF and a missing last newline do not matter."""
     make(context.cwd, {"a.txt": "hay\nneedle 1\r\nhay", "b.txt": "x:y\nneedle 2"})
 
     assert await call(context, "Grep", pattern="needle", output_mode="content") == "a.txt:2:needle 1\nb.txt:2:needle 2"
@@ -142,8 +140,8 @@ async def test_grep_content_is_path_line_text(context: ToolUseContext, program: 
     )
 
 
-async def test_grep_shows_lines_around(context: ToolUseContext, program: str) -> None:
-    """-A, -B and -C, with `--` where lines are left out and `-` for lines that do not match."""
+async def test_grep_shows_surrounding_lines(context: ToolUseContext, program: str) -> None:
+    """-A, -B and -C work, with `--` for omitted lines and `-` for lines that do not match."""
     make(context.cwd, {"a.txt": "1\n2\nhit 3\n4\n5\n6\n7\nhit 8\n9\n"})
 
     assert await call(context, "Grep", pattern="hit", output_mode="content", **{"-B": 1, "-A": 1}) == (
@@ -154,8 +152,8 @@ async def test_grep_shows_lines_around(context: ToolUseContext, program: str) ->
     )
 
 
-async def test_grep_counts(context: ToolUseContext, program: str) -> None:
-    """How many lines match, by file; files without a match are not listed."""
+async def test_grep_counts_matching_lines(context: ToolUseContext, program: str) -> None:
+    """The count is given by file; files without a match are not listed."""
     make(context.cwd, {"a.txt": "x\nX\n", "b.txt": "y", "c.txt": "x x\n"})
 
     assert await call(context, "Grep", pattern="x", output_mode="count", **{"-i": True}) == "a.txt:2\nc.txt:1"
@@ -179,24 +177,24 @@ async def test_grep_counts(context: ToolUseContext, program: str) -> None:
 async def test_grep_can_be_narrowed(
     context: ToolUseContext, program: str, narrowing: dict[str, str], found: str
 ) -> None:
-    """By path, by name, by type."""
+    """Path, name and type narrow a search."""
     make(context.cwd, {"x.py": "hit", "a/x.py": "hit", "a/x.rs": "hit", "x.txt": "hit", ".git/x.py": "hit"})
 
     assert await call(context, "Grep", pattern="hit", **narrowing) == found
 
 
-async def test_grep_of_one_file_has_its_name(context: ToolUseContext, program: str) -> None:
-    """A file given as the path is named as the workspace names it, in every mode."""
+async def test_grep_of_one_file_shows_its_name(context: ToolUseContext, program: str) -> None:
+    """A file that is given as the path has its name in the workspace, in lines and in counts."""
     make(context.cwd, {"a/x.txt": "no\nhit\n"})
 
     assert await call(context, "Grep", pattern="hit", path="a/x.txt", output_mode="content") == "a/x.txt:2:hit"
     assert await call(context, "Grep", pattern="hit", path="a/x.txt", output_mode="count") == "a/x.txt:1"
 
 
-async def test_grep_looks_into_hidden_and_ignored_but_not_skipped_or_binary(
+async def test_grep_searches_hidden_and_ignored_but_not_skipped_or_binary_files(
     context: ToolUseContext, program: str
 ) -> None:
-    """What the user has is searched, whatever git thinks of it; what is no text is not."""
+    """Files that git ignores are searched, and binary files are not."""
     make(
         context.cwd,
         {
@@ -214,8 +212,8 @@ async def test_grep_looks_into_hidden_and_ignored_but_not_skipped_or_binary(
     assert await call(context, "Grep", pattern="hit") == ".env.example\nlatin.txt\nno-extension\nrun.log"
 
 
-async def test_grep_pages(context: ToolUseContext, program: str) -> None:
-    """head_limit and offset; the last line says how to go on."""
+async def test_grep_returns_pages(context: ToolUseContext, program: str) -> None:
+    """head_limit and offset select a page; the last line gives the next offset."""
     make(context.cwd, {"a.txt": "".join(f"hit {n}\n" for n in range(1, 8))})
 
     text = await call(context, "Grep", pattern="hit", output_mode="content", head_limit=2, offset=2)
@@ -225,7 +223,7 @@ async def test_grep_pages(context: ToolUseContext, program: str) -> None:
 
 
 async def test_grep_output_is_bounded(context: ToolUseContext, program: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However much matches, the search is stopped once there is enough, and the answer fits a result."""
+    """The search stops once it has enough, and the answer fits a result."""
     monkeypatch.setattr(grep, "MAX_OUTPUT", 10_000)
     context.max_result_chars = 4_000
     make(context.cwd, {f"f{n}.txt": "hit and some more\n" * 20_000 for n in range(5)})
@@ -244,7 +242,7 @@ async def test_grep_cuts_long_lines(context: ToolUseContext, program: str) -> No
     assert len(await call(context, "Grep", pattern="hit", output_mode="content")) < 1_000
 
 
-async def test_grep_says_when_nothing_matches(context: ToolUseContext, program: str) -> None:
+async def test_grep_reports_that_nothing_matches(context: ToolUseContext, program: str) -> None:
     """No match is an answer, not an error; so is an empty directory."""
     assert await call(context, "Grep", pattern="needle") == "No matches."
 
@@ -264,23 +262,23 @@ async def test_grep_says_when_nothing_matches(context: ToolUseContext, program: 
         ({"pattern": "a", "ignore_case": True}, "ignore_case"),
     ],
 )
-async def test_grep_refuses_in_words(
+async def test_grep_refuses_wrong_arguments_by_name(
     context: ToolUseContext, program: str, arguments: dict[str, Any], said: str
 ) -> None:
-    """Each wrong argument is named, with what would be taken."""
+    """The error says what would be accepted."""
     with pytest.raises(ToolException, match=said):
         await call(context, "Grep", **arguments)
 
 
-async def test_grep_takes_a_pattern_that_looks_like_an_option(context: ToolUseContext, program: str) -> None:
-    """A pattern is a pattern, and a name is a name, whatever they begin with."""
+async def test_grep_accepts_a_pattern_that_looks_like_an_option(context: ToolUseContext, program: str) -> None:
+    """Patterns and names may begin with a dash."""
     make(context.cwd, {"-v.txt": "--files\n"})
 
     assert await call(context, "Grep", pattern="--files", path="-v.txt", output_mode="content") == "-v.txt:1:--files"
 
 
-async def test_a_search_that_never_ends_is_stopped(context: ToolUseContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pattern that backtracks without end, which Python's would, is ended from outside."""
+async def test_an_endless_search_is_stopped(context: ToolUseContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pattern that backtracks without end in Python is ended from outside."""
     monkeypatch.setenv("PATH", "/nonexistent")
     monkeypatch.setattr(grep, "LIMIT_S", 0.2)
     make(context.cwd, {"a.txt": "a" * 60 + "!"})
@@ -288,10 +286,8 @@ async def test_a_search_that_never_ends_is_stopped(context: ToolUseContext, monk
     assert "was stopped" in await call(context, "Grep", pattern="(a+)+$")
 
 
-async def test_a_search_that_cannot_begin_is_no_search_without_a_match(
-    context: ToolUseContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An interpreter that finds none of ramet ends with the status that ripgrep has for "nothing"."""
+async def test_a_search_that_cannot_start_is_an_error(context: ToolUseContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interpreter without ramet ends with the status that ripgrep uses for "nothing"."""
     monkeypatch.setenv("PATH", "/nonexistent")
     monkeypatch.setattr(grep, "_BOOT", "import no_such_module")
     make(context.cwd, {"a.txt": "text"})
@@ -300,7 +296,7 @@ async def test_a_search_that_cannot_begin_is_no_search_without_a_match(
         await call(context, "Grep", pattern="text")
 
 
-async def test_a_search_is_ended_by_cancelling(context: ToolUseContext, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cancelling_ends_a_search(context: ToolUseContext, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cancelled search leaves no process: conftest.py looks for one."""
     monkeypatch.setenv("PATH", "/nonexistent")
     make(context.cwd, {"a.txt": "a" * 60 + "!"})
@@ -317,12 +313,12 @@ async def test_a_search_is_ended_by_cancelling(context: ToolUseContext, monkeypa
 
 
 def children() -> set[str]:
-    """The pids of what this thread started and did not reap."""
+    """Return the pids of the processes that this thread started and did not reap."""
     return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
 
 
-def test_the_schema_says_the_names_that_models_know() -> None:
-    """A model is shown `-i`, not what Python calls it."""
+def test_the_schema_has_the_usual_names() -> None:
+    """A model sees `-i`, not the Python name."""
     assert {"pattern", "path", "glob", "output_mode", "-i", "-n", "-A", "-B", "-C", "head_limit"} <= set(
         TOOLS["Grep"].args
     )
@@ -331,7 +327,7 @@ def test_the_schema_says_the_names_that_models_know() -> None:
 
 @pytest.mark.parametrize("mode", ["files_with_matches", "count", "content"])
 async def test_grep_and_glob_show_a_file_under_one_name(context: ToolUseContext, program: str, mode: str) -> None:
-    """A name of bytes that are not UTF-8, and one of more than 300 characters."""
+    """Examples are a name of bytes that are not UTF-8, and one of more than 300 characters."""
     odd, long = os.fsdecode(b"caf\xe9.txt"), f"{'d' * 200}/{'f' * 200}.txt"
     (context.cwd / long).parent.mkdir()
     for name in (odd, long):

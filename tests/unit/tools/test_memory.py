@@ -37,8 +37,8 @@ def names(folder: Path) -> list[str]:
     return sorted(each.name for each in folder.iterdir())
 
 
-def test_an_empty_memory_is_empty_and_makes_no_folder(tool: MemoryTool, path: Path) -> None:
-    """Looking writes nothing."""
+def test_reading_an_empty_memory_makes_no_folder(tool: MemoryTool, path: Path) -> None:
+    """A view writes nothing."""
     assert call(tool, "view") == "The memory is empty."
     with pytest.raises(Unknown):
         call(tool, "view", "/memories/MEMORY.md")
@@ -47,8 +47,8 @@ def test_an_empty_memory_is_empty_and_makes_no_folder(tool: MemoryTool, path: Pa
     assert not path.parent.exists()
 
 
-def test_create_view_and_list(tool: MemoryTool, path: Path) -> None:
-    """With numbered lines, a range of them, and sizes."""
+def test_files_are_created_viewed_and_listed(tool: MemoryTool, path: Path) -> None:
+    """Views have numbered lines and ranges of them, and lists have sizes."""
     assert call(tool, "create", "/memories/MEMORY.md", file_text="one\ntwo\nthree") == "Created /memories/MEMORY.md."
     call(tool, "create", "people/ann.md", file_text="kind")
 
@@ -60,8 +60,8 @@ def test_create_view_and_list(tool: MemoryTool, path: Path) -> None:
     assert call(tool, "view", "/memories/").startswith("Files")
 
 
-def test_create_replaces_and_says_so(tool: MemoryTool, path: Path) -> None:
-    """The whole file, at once."""
+def test_create_replaces_a_file_and_says_so(tool: MemoryTool, path: Path) -> None:
+    """The whole file is replaced at once."""
     call(tool, "create", "a.md", file_text="long text")
 
     assert call(tool, "create", "a.md", file_text="x") == "Replaced a.md."
@@ -69,8 +69,8 @@ def test_create_replaces_and_says_so(tool: MemoryTool, path: Path) -> None:
     assert names(path) == ["a.md"]  # no draft is left
 
 
-def test_replace_what_occurs_once(tool: MemoryTool, path: Path) -> None:
-    """Never a guess which one was meant."""
+def test_only_a_single_occurrence_is_replaced(tool: MemoryTool, path: Path) -> None:
+    """Nothing is guessed."""
     call(tool, "create", "a.md", file_text="a b a")
 
     call(tool, "str_replace", "a.md", old_str="b", new_str="c")
@@ -86,8 +86,8 @@ def test_replace_what_occurs_once(tool: MemoryTool, path: Path) -> None:
 
 
 @pytest.mark.parametrize(("line", "text"), [(0, "new\none\ntwo"), (1, "one\nnew\ntwo"), (2, "one\ntwo\nnew")])
-def test_insert_after_a_line(tool: MemoryTool, path: Path, line: int, text: str) -> None:
-    """0 is the beginning; a line that is not there is an error."""
+def test_text_is_inserted_after_a_line(tool: MemoryTool, path: Path, line: int, text: str) -> None:
+    """0 is the beginning; a missing line is an error."""
     call(tool, "create", "a.md", file_text="one\ntwo")
 
     call(tool, "insert", "a.md", insert_line=line, insert_text="new\n")
@@ -97,8 +97,8 @@ def test_insert_after_a_line(tool: MemoryTool, path: Path, line: int, text: str)
     assert (path / "a.md").read_text() == text
 
 
-def test_delete_files_and_folders(tool: MemoryTool, path: Path) -> None:
-    """A folder goes with the last file in it; the memory itself is not deleted."""
+def test_files_and_folders_are_deleted(tool: MemoryTool, path: Path) -> None:
+    """A folder is deleted with its last file; the memory itself is not deleted."""
     for name in ("a.md", "b/c/d.md", "b/e.md", "f/g.md"):
         call(tool, "create", name, file_text="x")
 
@@ -124,8 +124,8 @@ def test_delete_files_and_folders(tool: MemoryTool, path: Path) -> None:
         ("view", {"view_range": [5, 9]}),
     ],
 )
-def test_what_a_command_needs_is_named(tool: MemoryTool, command: str, given: dict[str, Any]) -> None:
-    """A typed refusal that the model can act on; the file stays as it is."""
+def test_a_missing_argument_is_refused(tool: MemoryTool, command: str, given: dict[str, Any]) -> None:
+    """The error has a type, and the file does not change."""
     call(tool, "create", "a.md", file_text="one\ntwo")
 
     with pytest.raises(InvalidValue):
@@ -134,8 +134,8 @@ def test_what_a_command_needs_is_named(tool: MemoryTool, command: str, given: di
     assert call(tool, "view", "a.md") == "     1\tone\n     2\ttwo"
 
 
-def test_size_and_number_are_bounded(tool: MemoryTool, path: Path) -> None:
-    """A memory cannot fill the disk; what is there can still be changed and deleted when it is full."""
+def test_size_and_number_are_limited(tool: MemoryTool, path: Path) -> None:
+    """A memory cannot fill the disk; files of a full memory can still be changed and deleted."""
     call(tool, "create", "a.md", file_text="x" * MAX_FILE)
     with pytest.raises(InvalidValue, match=f"at most {MAX_FILE} bytes"):
         call(tool, "create", "b.md", file_text="é" * (MAX_FILE // 2 + 1))
@@ -154,7 +154,7 @@ def test_size_and_number_are_bounded(tool: MemoryTool, path: Path) -> None:
     call(tool, "create", "folder/one-more.md", file_text="x")
 
 
-def test_a_draft_that_a_crash_left_is_no_obstacle(tool: MemoryTool, path: Path) -> None:
+def test_a_draft_after_a_crash_is_ignored(tool: MemoryTool, path: Path) -> None:
     """It is never listed, and the next writer overwrites it."""
     call(tool, "create", "a.md", file_text="x")
     (path / ".draft").write_text("half")
@@ -164,8 +164,8 @@ def test_a_draft_that_a_crash_left_is_no_obstacle(tool: MemoryTool, path: Path) 
     assert names(path) == ["a.md"]
 
 
-def test_two_runs_that_write_at_once_lose_nothing(path: Path) -> None:
-    """Reading, changing and writing is one step for all of a type's runs."""
+def test_concurrent_writers_lose_nothing(path: Path) -> None:
+    """Reading, changing and writing is one step for each run of a type."""
     tools = [memory_tool(MemoryFolder(path, path.parent)) for _ in range(4)]
     call(tools[0], "create", "a.md", file_text="begin")
 
@@ -182,9 +182,7 @@ def test_two_runs_that_write_at_once_lose_nothing(path: Path) -> None:
     assert (path / "a.md").read_text() == "x\n" * 20 + "begin"
 
 
-def test_a_memory_that_is_kept_busy_refuses_instead_of_waiting(
-    tool: MemoryTool, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_busy_memory_refuses_and_does_not_wait(tool: MemoryTool, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that waits in the kernel could not be ended."""
     call(tool, "create", "a.md", file_text="x")
     monkeypatch.setattr(memory_folder, "LOCK_TRIES", 2)
@@ -199,8 +197,8 @@ def test_a_memory_that_is_kept_busy_refuses_instead_of_waiting(
     assert (path / "a.md").read_text() == "x"
 
 
-async def test_through_the_dispatcher_a_refusal_is_an_error_result(tool: MemoryTool) -> None:
-    """For that call only; arguments that do not exist are refused by name."""
+async def test_a_refusal_is_an_error_result_from_the_dispatcher(tool: MemoryTool) -> None:
+    """It affects that call only; unknown arguments are refused by name."""
     calls = [
         ToolCall(name="Memory", args={"command": "create", "path": "a.md", "file_text": "x"}, id="1"),
         ToolCall(name="Memory", args={"command": "view", "path": "../a.md"}, id="2"),
@@ -215,8 +213,8 @@ async def test_through_the_dispatcher_a_refusal_is_an_error_result(tool: MemoryT
     assert answers[-1].content == "     1\tx"
 
 
-def test_it_belongs_to_one_run_and_writes(tool: MemoryTool) -> None:
-    """A child does not inherit its parent's, and a read-only agent does not get it."""
+def test_the_tool_belongs_to_one_run_and_writes(tool: MemoryTool) -> None:
+    """A child does not inherit it, and a read-only agent does not get it."""
     assert tool_flag(tool, "children", True) is False
     assert not tool_flag(tool, "read_only")
     assert not tool_flag(tool, "concurrency_safe")

@@ -1,4 +1,4 @@
-"""Rooting: which names lead where."""
+"""Resolution of names inside a workspace."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from tests.support.context import make_context
 
 
 @pytest.mark.parametrize("name", ["a/b.txt", "./a/b.txt", "a//b.txt", "a/./b.txt"])
-def test_a_name_inside_is_found_however_it_is_written(tmp_path: Path, name: str) -> None:
-    """Spellings of one name end at one place."""
+def test_a_name_inside_is_found_in_every_spelling(tmp_path: Path, name: str) -> None:
+    """Each spelling of one name leads to one place."""
     place = resolve(make_context(tmp_path), name)
 
     assert (place.path, place.parts, place.shown) == (tmp_path.resolve() / "a/b.txt", ("a", "b.txt"), "a/b.txt")
 
 
 @pytest.mark.parametrize("name", ["..", "../a", "a/../../b", "a/..", "/etc/passwd", "/", "~/../x"])
-def test_a_name_that_leads_out_is_refused(tmp_path: Path, name: str) -> None:
-    """Neither `..` nor an absolute name gets out."""
+def test_a_name_outside_is_refused(tmp_path: Path, name: str) -> None:
+    """`..` and absolute names do not leave the workspace."""
     with pytest.raises(ToolException):
         resolve(make_context(tmp_path), name)
 
 
-def test_a_sibling_whose_name_begins_alike_is_outside(tmp_path: Path) -> None:
-    """`/work-secret` does not lie in `/work`."""
+def test_a_sibling_with_a_similar_name_is_outside(tmp_path: Path) -> None:
+    """`/work-secret` is not in `/work`."""
     (tmp_path / "work").mkdir()
     (tmp_path / "work-secret").mkdir()
 
@@ -39,8 +39,8 @@ def test_a_sibling_whose_name_begins_alike_is_outside(tmp_path: Path) -> None:
         resolve(make_context(tmp_path / "work"), str(tmp_path / "work-secret/key"))
 
 
-def test_a_link_inside_is_followed_and_one_to_outside_is_not(tmp_path: Path) -> None:
-    """What counts is where a link ends."""
+def test_a_link_is_followed_only_inside(tmp_path: Path) -> None:
+    """The target of a link counts."""
     root = tmp_path / "root"
     (root / "real").mkdir(parents=True)
     (tmp_path / "outside").mkdir()
@@ -55,8 +55,8 @@ def test_a_link_inside_is_followed_and_one_to_outside_is_not(tmp_path: Path) -> 
             resolve(context, name, writing=True)
 
 
-def test_a_root_that_is_a_link_is_the_directory_it_means(tmp_path: Path) -> None:
-    """A workspace reached by a link works under both names."""
+def test_a_root_may_be_a_link(tmp_path: Path) -> None:
+    """A workspace behind a link works under both names."""
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     context = make_context(tmp_path / "link")
@@ -66,8 +66,8 @@ def test_a_root_that_is_a_link_is_the_directory_it_means(tmp_path: Path) -> None
     )
 
 
-def test_a_loop_of_links_is_an_error_not_a_hang(tmp_path: Path) -> None:
-    """Two links at each other end nowhere."""
+def test_a_loop_of_links_is_an_error(tmp_path: Path) -> None:
+    """Two links at each other do not make the tool wait."""
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
 
@@ -89,8 +89,8 @@ def test_read_roots_may_be_read_and_not_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [".git/hooks/post-checkout", "sub/.git", ".GIT/config", ".ramet/journal.db"])
-def test_what_is_run_or_trusted_is_not_written(tmp_path: Path, name: str) -> None:
-    """A hook of git's, or a run's record, is readable and not writable: writing there would be running code."""
+def test_trusted_files_cannot_be_written(tmp_path: Path, name: str) -> None:
+    """A hook of git and the record of a run are readable only: writing there could run code."""
     context = make_context(tmp_path)
 
     resolve(context, name)
@@ -98,8 +98,8 @@ def test_what_is_run_or_trusted_is_not_written(tmp_path: Path, name: str) -> Non
         resolve(context, name, writing=True)
 
 
-def test_names_that_no_file_can_have_are_refused_in_short(tmp_path: Path) -> None:
-    """A NUL, or a megabyte, is refused, and the refusal is no megabyte."""
+def test_impossible_names_get_a_short_error(tmp_path: Path) -> None:
+    """A NUL and a megabyte are refused, and the error is no megabyte."""
     context = make_context(tmp_path)
 
     with pytest.raises(ToolException, match="NUL"):
@@ -112,7 +112,7 @@ def test_names_that_no_file_can_have_are_refused_in_short(tmp_path: Path) -> Non
 
 
 def test_a_name_is_shown_on_one_line() -> None:
-    """A name with line ends, escapes or foreign bytes cannot forge lines or colours."""
+    """A name with newlines, escapes or foreign bytes cannot forge lines or colours."""
     assert printable("a\nb") == "a\\nb"
     assert printable("\x1b[31m") == "\\x1b[31m"
     assert printable("caf\udce9") == "caf\\udce9"
@@ -120,8 +120,8 @@ def test_a_name_is_shown_on_one_line() -> None:
 
 
 @given(st.text(alphabet="./~ab\n\0é", max_size=12))
-def test_whatever_the_name_it_is_inside_or_refused(name: str) -> None:
-    """No spelling ends outside of the root."""
+def test_each_name_is_inside_or_refused(name: str) -> None:
+    """No spelling leads out of the root."""
     root = Path("/usr").resolve()
     try:
         place = resolve(make_context(root), name)
@@ -131,7 +131,7 @@ def test_whatever_the_name_it_is_inside_or_refused(name: str) -> None:
 
 
 def test_directories_are_made_below_the_root_only(tmp_path: Path) -> None:
-    """`make` makes what is missing; without it, what is missing is an error."""
+    """`make` makes missing directories; without it, a missing one is an error."""
     place = resolve(make_context(tmp_path), "a/b/c")
     with pytest.raises(ToolException), directory(place):
         raise AssertionError("it is not there")
@@ -162,8 +162,8 @@ def test_directories_are_made_below_the_root_only(tmp_path: Path) -> None:
         ("a/**/**/b", ["a/b", "a/x/b"], ["ab"]),
     ],
 )
-def test_patterns(pattern: str, fits: list[str], fits_not: list[str]) -> None:
-    """What a pattern means and what it does not."""
+def test_patterns_match_as_documented(pattern: str, fits: list[str], fits_not: list[str]) -> None:
+    """Each pattern has matching paths and others."""
     compiled = Pattern(pattern)
 
     assert [path for path in fits if not compiled.fits(path)] == []
@@ -171,13 +171,13 @@ def test_patterns(pattern: str, fits: list[str], fits_not: list[str]) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["", " ", "../*", "a/../b", "x" * 1_001, "{a,b}" * 20, "a\0", "/"])
-def test_patterns_that_are_refused(pattern: str) -> None:
-    """Nothing, `..`, and what would stand for too much."""
+def test_invalid_patterns_are_refused(pattern: str) -> None:
+    """Empty patterns, `..`, and patterns that stand for too much are invalid."""
     with pytest.raises(BadPattern):
         Pattern(pattern)
 
 
-def test_a_pattern_of_many_stars_ends() -> None:
-    """Stars cost a product, not a power: this would outlast the test run if it backtracked."""
+def test_a_pattern_of_many_stars_is_matched_quickly() -> None:
+    """Stars cost a product, not a power: backtracking would take longer than the test run."""
     assert not Pattern("a*" * 200 + "b").fits("a" * 255)
     assert not Pattern("**/a/" * 100 + "b").fits("a/" * 400 + "c")

@@ -1,4 +1,4 @@
-"""Shell commands held against patterns: a rule that narrows meets a program however it is written."""
+"""Shell commands and patterns: a rule that narrows matches a program in every spelling."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.support.processor_time import QUADRATIC_S
     ],
 )
 def test_a_pattern_fits_as_documented(pattern: str, fits: list[str], misses: list[str]) -> None:
-    """The forms of Claude Code's documentation, with their counterexamples."""
+    """The forms are those of Claude Code's documentation, with counterexamples."""
     found = command_pattern(pattern)
 
     assert [each for each in fits if not found.fits(each)] == []
@@ -93,7 +93,7 @@ def test_a_pattern_fits_as_documented(pattern: str, fits: list[str], misses: lis
         "echo ok # '\nrm x",
     ],
 )
-def test_a_narrowing_rule_meets_the_command(command: str) -> None:
+def test_a_narrowing_rule_matches_the_command(command: str) -> None:
     """One hidden use is enough for `deny` and `ask`."""
     assert narrows("rm:*", invocations(command))
 
@@ -101,7 +101,7 @@ def test_a_narrowing_rule_meets_the_command(command: str) -> None:
 @pytest.mark.parametrize(
     "command", ["echo 'rm x'", 'echo "a; rm x"', "echo rm", "rmdir x", "echo # rm x", "grep rm x", "git rm x", "a; b"]
 )
-def test_a_narrowing_rule_leaves_other_commands(command: str) -> None:
+def test_a_narrowing_rule_ignores_other_commands(command: str) -> None:
     """Text that is only an argument starts nothing."""
     run = invocations(command)
 
@@ -129,8 +129,8 @@ def test_a_narrowing_rule_leaves_other_commands(command: str) -> None:
         "find ." + " -exec ls {} \\;" * (MAX_ACTIONS + 1),
     ],
 )
-def test_a_command_that_cannot_be_read_is_unknown(command: str) -> None:
-    """Who holds rules against it must not take it for harmless."""
+def test_an_unreadable_command_is_unknown(command: str) -> None:
+    """Rules must not treat it as harmless."""
     assert invocations(command).unknown
 
 
@@ -156,7 +156,7 @@ def test_a_command_that_cannot_be_read_is_unknown(command: str) -> None:
         ("", False),
     ],
 )
-def test_a_widening_rule_needs_every_command(command: str, allowed: bool) -> None:
+def test_a_widening_rule_must_match_every_command(command: str, allowed: bool) -> None:
     """One command that no rule allows, or that cannot be read, is enough to ask."""
     assert widens(("npm run:*", "ls", "ls:*"), command) is allowed
 
@@ -175,7 +175,7 @@ def test_a_widening_rule_needs_every_command(command: str, allowed: bool) -> Non
     ],
 )
 def test_a_shift_in_a_subscript_is_no_here_document(text: str, doubtful: bool) -> None:
-    """Only `<<` behind an open bracket of a name, on the same line, can be a shift."""
+    """Only `<<` after an open bracket of a name, on the same line, can be a shift."""
     assert parse(text).doubtful is doubtful
 
 
@@ -195,18 +195,18 @@ def test_a_shift_in_a_subscript_is_no_here_document(text: str, doubtful: bool) -
     ],
 )
 def test_a_subscript_that_starts_a_program_is_unknown(word: str, unknown: bool) -> None:
-    """Arithmetic evaluates a substitution behind an open bracket, whatever quotes are around it."""
+    """Arithmetic evaluates a substitution after an open bracket, with any quotes around it."""
     assert invocations(f"echo '{word}'").unknown is unknown
 
 
-def test_a_widening_rule_may_write_a_compound_command_out() -> None:
-    """Word for word, without a star."""
+def test_a_widening_rule_may_contain_a_compound_command() -> None:
+    """It must be exact, without a star."""
     assert widens(("npm test && rm -r out",), "npm test && rm -r out")
     assert not widens(("npm test && *",), "npm test && rm -r out")
 
 
 def test_redirections_and_operands_name_files() -> None:
-    """What a command visibly reads and writes."""
+    """The files that a command visibly reads and writes are known."""
     found = touched_by(parse("cat -n a b < c > d; sort e | tee f; echo g").commands)
 
     assert [each.name for each in found if each.is_read] == ["c", "a", "b", "e", "f"]
@@ -224,8 +224,8 @@ def test_redirections_and_operands_name_files() -> None:
     ],
 )
 @pytest.mark.parametrize("start", ["", "cat <<E\nE\necho "])
-def test_a_hostile_command_takes_no_long_time(piece: str, start: str) -> None:
-    """The longest command that is looked at, made to nest or to backtrack, with a here-document and without."""
+def test_a_hostile_command_is_judged_quickly(piece: str, start: str) -> None:
+    """The longest command that is judged nests or backtracks, with a here-document and without."""
     command = start + piece * ((MAX_TEXT - len(start)) // len(piece))
     began = time.process_time()
 
@@ -236,8 +236,8 @@ def test_a_hostile_command_takes_no_long_time(piece: str, start: str) -> None:
     assert time.process_time() - began < QUADRATIC_S
 
 
-def test_programs_that_start_each_other_take_no_long_time() -> None:
-    """Once the work is used up, the rest of the words is not compared with what was seen."""
+def test_programs_that_start_each_other_are_judged_quickly() -> None:
+    """When the limit of work is reached, the other words are not compared any more."""
     began = time.process_time()
 
     assert invocations("x env " * (MAX_TEXT // 6)).unknown

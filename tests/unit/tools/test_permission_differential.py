@@ -1,4 +1,4 @@
-"""Random shell text: what real shells start must be denied, or asked about."""
+"""Random shell text: each start by a real shell must be denied or asked about."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ENDS = ("", "\n", "'", '"', "}", ")", "\nE", "))", "`", "]", "\nE\n)")
 
 
 def texts(dice: random.Random) -> Iterator[str]:
-    """Yield texts of pieces that hold `rm x`, and nothing that would write to the program's mark."""
+    """Yield texts of pieces that contain `rm x`, except texts that would write to the program's mark."""
     while True:
         text = "".join(dice.choice(_PIECES) for _ in range(dice.randint(3, 11)))
         if "rm x" not in text:
@@ -41,13 +41,13 @@ def as_it_is(text: str) -> str:
 
 
 def for_sh(text: str) -> str:
-    """Return a command that has `sh` run the text."""
+    """Return a command that makes `sh` run the text."""
     return f"sh -c {shlex.quote(text)}"
 
 
 @pytest.mark.parametrize("written", [as_it_is, for_sh])
-def test_no_shell_starts_what_the_rules_let_pass(tmp_path: pathlib.Path, written: Callable[[str], str]) -> None:
-    """Texts about which rules say nothing run for real, and start nothing that a rule forbids."""
+def test_no_shell_starts_a_program_after_rules_pass(tmp_path: pathlib.Path, written: Callable[[str], str]) -> None:
+    """Texts that match no rule run for real, and start nothing that a rule forbids."""
     shells, dice = MarkedProgram(tmp_path), random.Random(20)
     passed = (each for each in map(written, texts(dice)) if verdict(each, cwd=shells.cwd) is None)
     for _ in range(RUNS):

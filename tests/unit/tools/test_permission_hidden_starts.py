@@ -1,4 +1,4 @@
-"""Commands that hide a start from rules: by where a shell cuts the text, and by what gives a program its words."""
+"""Commands that hide a start from rules, by how a shell splits the text and where a program gets its words."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ WORDS = [
 
 
 @pytest.mark.parametrize("commands", [CUTS, WORDS], ids=["cuts", "words"])
-def test_what_bash_starts_is_denied_or_asked(tmp_path: pathlib.Path, commands: list[str]) -> None:
+def test_each_start_by_bash_is_denied_or_asked_about(tmp_path: pathlib.Path, commands: list[str]) -> None:
     """Each command starts the program for real, and none of them passes a rule against the program."""
     shells = MarkedProgram(tmp_path)
     for command in commands:
@@ -192,13 +192,13 @@ def test_what_bash_starts_is_denied_or_asked(tmp_path: pathlib.Path, commands: l
         ("fish -c 'echo (echo r)m x'", "Bash(rm:*)"),
     ],
 )
-def test_what_may_become_a_denied_start_is_asked_about(command: str, rule: str) -> None:
-    """Words that a shell, `find` or a program puts together from what no rule can be held against."""
+def test_a_possible_denied_start_is_asked_about(command: str, rule: str) -> None:
+    """A shell, `find` or a program makes the words from text that no rule can match."""
     assert verdict(command, rule) in ("ask", "deny")
 
 
-def test_an_allow_rule_counts_for_no_command_behind_a_dollar(tmp_path: pathlib.Path) -> None:
-    """What stands behind a dollar that begins no expansion is a command of its own."""
+def test_an_allow_rule_does_not_count_after_a_dollar(tmp_path: pathlib.Path) -> None:
+    """Text after a dollar that begins no expansion is a command of its own."""
     hidden = ["echo $; rm x", "echo $$; rm x", "echo $|rm x", "echo $&rm x"]
 
     assert [each for each in hidden if verdict(each, "Bash(echo:*)", effect="allow") is not None] == []
@@ -249,5 +249,5 @@ def test_an_allow_rule_counts_for_no_command_behind_a_dollar(tmp_path: pathlib.P
     ],
 )
 def test_ordinary_commands_are_not_asked_about(command: str) -> None:
-    """Dollars, continued lines, names that find finds and scripts of sed are daily work."""
+    """Dollars, continued lines, names that find finds and scripts of sed are usual."""
     assert verdict(command) is None

@@ -1,4 +1,4 @@
-"""One tool call held against rules."""
+"""Judgement of one tool call by rules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SOURCE = ".claude/settings.json"
 
 
 def permissions(*, modes: tuple[Mode, ...] = (), root: str = "/p", **lists: list[str]) -> Permissions:
-    """Rules by the names of their lists."""
+    """Return rules by the names of their lists."""
     rules = [
         parse_rule(text, effect, source=SOURCE, field=f"permissions.{effect}", root=root, home="/home/me")
         for effect in ("deny", "ask", "allow")
@@ -26,7 +26,7 @@ def permissions(*, modes: tuple[Mode, ...] = (), root: str = "/p", **lists: list
 
 
 def verdict(held: Permissions, tool: str, args: dict[str, Any] | None = None, *, cwd: str = "/p") -> Effect | None:
-    """What the rules say of a call."""
+    """Return the verdict of the rules on a call."""
     return judge(held, Call(tool, args or {}, cwd, may_change(tool, read_only=False))).verdict
 
 
@@ -85,10 +85,8 @@ def verdict(held: Permissions, tool: str, args: dict[str, Any] | None = None, *,
         ("my_tool", "my_other_tool", {}, False),
     ],
 )
-def test_a_deny_rule_speaks_of_the_calls_that_are_documented(
-    rule: str, tool: str, args: dict[str, Any], fits: bool
-) -> None:
-    """Each form of rule, on the tools that it is for and on others."""
+def test_a_deny_rule_matches_the_documented_calls(rule: str, tool: str, args: dict[str, Any], fits: bool) -> None:
+    """Each form of rule is tried on its own tools and on others."""
     if "t t t" in str(args):
         fits = True  # More operands than are looked at.
     assert (verdict(permissions(deny=[rule]), tool, args) == "deny") is fits
@@ -112,8 +110,8 @@ def test_a_deny_rule_speaks_of_the_calls_that_are_documented(
         ("Agent(explore)", "Agent", {"subagent_type": "Explore"}, False),
     ],
 )
-def test_an_allow_rule_speaks_of_no_more_than_it_says(rule: str, tool: str, args: dict[str, Any], fits: bool) -> None:
-    """In doubt a call is not allowed."""
+def test_an_allow_rule_matches_no_more_than_it_says(rule: str, tool: str, args: dict[str, Any], fits: bool) -> None:
+    """A doubtful call is not allowed."""
     assert (verdict(permissions(allow=[rule]), tool, args) == "allow") is fits
 
 
@@ -125,8 +123,8 @@ def test_an_allow_rule_speaks_of_no_more_than_it_says(rule: str, tool: str, args
         *("[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "[::127.0.0.1]", "[64:ff9b::7f00:1]", "[fe80::1%25lo]"),
     ],
 )
-def test_another_spelling_of_a_host_does_not_pass(host: str) -> None:
-    """A host that programs may read in different ways is denied, and never allowed unless its spelling is canonical."""
+def test_a_different_spelling_of_a_host_does_not_pass(host: str) -> None:
+    """A host with several readings is denied, and allowed only in its canonical spelling."""
     call = ("WebFetch", {"url": f"http://{host}/"})
 
     denied = permissions(deny=["WebFetch(domain:example.com)", "WebFetch(domain:127.0.0.1)"])
@@ -149,15 +147,15 @@ def test_an_address_is_compared_in_its_canonical_form() -> None:
     assert [verdict(held, "WebFetch", {"url": each}) for each in fetched] == ["deny", "deny", None, None, None]
 
 
-def test_allow_rules_for_commands_work_together() -> None:
-    """Each simple command may fit another rule."""
+def test_allow_rules_for_commands_are_combined() -> None:
+    """Each simple command may match another rule."""
     held = permissions(allow=["Bash(ls:*)", "Bash(npm test:*)"])
 
     assert verdict(held, "Bash", {"command": "ls && npm test"}) == "allow"
 
 
 def test_the_strictest_rule_decides() -> None:
-    """Deny, then ask, then allow; the reason names the rule and its file."""
+    """Deny goes before ask, and ask before allow; the reason names the rule and its file."""
     held = permissions(deny=["Bash(rm -r:*)"], ask=["Bash(rm:*)"], allow=["Bash"])
 
     ruling = judge(held, Call("Bash", {"command": "rm -r x"}, "/p"))
@@ -166,8 +164,8 @@ def test_the_strictest_rule_decides() -> None:
     assert verdict(held, "Bash", {"command": "ls"}) == "allow"
 
 
-def test_a_command_that_cannot_be_read_needs_a_person() -> None:
-    """If a rule might speak of it, and even if another rule allows all commands."""
+def test_an_unreadable_command_needs_a_person() -> None:
+    """A rule might match it, even if another rule allows every command."""
     unreadable = {"command": "$PROGRAM x"}
 
     assert verdict(permissions(deny=["Bash(rm:*)"], allow=["Bash"]), "Bash", unreadable) == "ask"
@@ -175,7 +173,7 @@ def test_a_command_that_cannot_be_read_needs_a_person() -> None:
 
 
 def test_the_file_of_a_rule_is_not_changed_without_a_person(tmp_path: pathlib.Path) -> None:
-    """Else a run could free the next one: by its tools, by a visible command, and by a link to the file."""
+    """A run could otherwise free the next one, by its tools, by a visible command, or by a link to the file."""
     (tmp_path / ".claude").mkdir()
     (tmp_path / ".claude" / "settings.json").write_text("{}")
     (tmp_path / "link").symlink_to(SOURCE)
@@ -211,7 +209,7 @@ def test_modes_narrow_and_widen() -> None:
 
 
 def test_permissions_are_data() -> None:
-    """They travel to sandboxes and into the journal as they are."""
+    """Sandboxes and the journal get them unchanged."""
     held = permissions(deny=["Read(~/.ssh/**)"], allow=["Bash(ls:*)"], modes=("plan",))
 
     assert from_data(to_data(held)) == held
@@ -245,8 +243,8 @@ def test_permissions_are_data() -> None:
         "Bash(" + "x" * 2_000 + ")",
     ],
 )
-def test_a_rule_that_is_not_understood_is_refused(rule: str) -> None:
-    """By the list's name and the rule's text."""
+def test_an_invalid_rule_is_refused(rule: str) -> None:
+    """The error gives the name of the list and the text of the rule."""
     with pytest.raises(InvalidValue) as refusal:
         permissions(deny=[rule])
 
@@ -254,15 +252,15 @@ def test_a_rule_that_is_not_understood_is_refused(rule: str) -> None:
 
 
 @pytest.mark.parametrize("rule", ["*", "mcp__*", "mcp__*__x", "B*"])
-def test_an_allow_rule_for_tools_that_are_not_named_is_refused(rule: str) -> None:
-    """What it would allow could not be seen."""
+def test_an_allow_rule_for_unnamed_tools_is_refused(rule: str) -> None:
+    """Nobody could see which tools it allows."""
     permissions(deny=[rule])
     with pytest.raises(InvalidValue):
         permissions(allow=[rule])
 
 
 def test_paths_count_from_the_working_directory(tmp_path: pathlib.Path) -> None:
-    """A child that works below keeps the rules of the folder above."""
+    """A child in a folder below keeps the rules of the folder above."""
     (tmp_path / "below").mkdir()
     held = permissions(deny=["Read(/below/key)"], root=str(tmp_path))
 

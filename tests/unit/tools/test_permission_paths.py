@@ -1,4 +1,4 @@
-"""Paths held against patterns, as ignore files mean them, by every name that a file has."""
+"""Paths and patterns, with the meaning of ignore files, for every name of a file."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from tests.support.processor_time import QUADRATIC_S
 
 
 def rule(specifier: str, project: pathlib.Path, *, effect: Effect = "deny", tool: str = "Read") -> PermissionRule:
-    """A rule in the settings of `project`, whose home is beside it."""
+    """Return a rule in the settings of `project`, whose home is beside it."""
     home = str(project.parent / "home")
     return PermissionRule(effect=effect, tool=tool, specifier=specifier, source="s", root=str(project), home=home)
 
 
 def names_of(name: str, cwd: str) -> tuple[str, ...]:
-    """All names of a file."""
+    """Return each name of a file."""
     return FileNames().of(name, cwd)
 
 
 def denied(specifier: str, name: str, project: pathlib.Path, *, cwd: pathlib.Path | None = None) -> bool:
-    """Whether a deny rule speaks of a name."""
+    """Return whether a deny rule matches a name."""
     here = str(cwd or project)
     return bind(rule(specifier, project), here).fits(names_of(name, here))
 
@@ -57,13 +57,13 @@ def denied(specifier: str, name: str, project: pathlib.Path, *, cwd: pathlib.Pat
 def test_a_path_pattern_fits_as_documented(
     tmp_path: pathlib.Path, specifier: str, fits: list[str], misses: list[str]
 ) -> None:
-    """With names that are relative to the project."""
+    """Names are relative to the project."""
     assert [each for each in fits if not denied(specifier, each, tmp_path)] == []
     assert [each for each in misses if denied(specifier, each, tmp_path)] == []
 
 
-def test_a_path_counts_from_where_its_prefix_says(tmp_path: pathlib.Path) -> None:
-    """`/` from the settings' folder, `./` from the working directory, `~/` from the home."""
+def test_a_prefix_selects_the_folder_of_a_path(tmp_path: pathlib.Path) -> None:
+    """`/` is the settings' folder, `./` the working directory, and `~/` the home."""
     project, below = tmp_path / "project", tmp_path / "project" / "below"
     below.mkdir(parents=True)
 
@@ -74,7 +74,7 @@ def test_a_path_counts_from_where_its_prefix_says(tmp_path: pathlib.Path) -> Non
 
 
 def test_a_copy_of_the_folder_keeps_its_rules(tmp_path: pathlib.Path) -> None:
-    """`/x` of a project is also refused in a worktree that is somewhere else."""
+    """`/x` of a project is also refused in a worktree elsewhere."""
     project, copy = tmp_path / "project", tmp_path / "copy"
     project.mkdir()
     copy.mkdir()
@@ -83,7 +83,7 @@ def test_a_copy_of_the_folder_keeps_its_rules(tmp_path: pathlib.Path) -> None:
 
 
 def test_a_link_is_denied_by_its_name_and_by_its_target(tmp_path: pathlib.Path) -> None:
-    """Each hop of a chain counts, and so does a folder that is a link."""
+    """Each link of a chain counts, and so does a folder that is a link."""
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets" / "key").write_text("x")
     (tmp_path / "middle").symlink_to("secrets/key")
@@ -99,7 +99,7 @@ def test_a_link_is_denied_by_its_name_and_by_its_target(tmp_path: pathlib.Path) 
 
 
 def test_a_link_is_allowed_only_with_its_target(tmp_path: pathlib.Path) -> None:
-    """A link out of what is allowed is not allowed."""
+    """A link out of an allowed folder is not allowed."""
     (tmp_path / "public").mkdir()
     (tmp_path / "key").write_text("x")
     (tmp_path / "public" / "link").symlink_to("../key")
@@ -109,8 +109,8 @@ def test_a_link_is_allowed_only_with_its_target(tmp_path: pathlib.Path) -> None:
     assert not widens(allow, names_of("public/link", str(tmp_path)), str(tmp_path))
 
 
-def test_a_project_that_is_reached_by_a_link_has_its_rules(tmp_path: pathlib.Path) -> None:
-    """By the name of the link, and by the real name."""
+def test_a_project_behind_a_link_has_its_rules(tmp_path: pathlib.Path) -> None:
+    """The rules hold under the name of the link, and under the real name."""
     (tmp_path / "real" / "secrets").mkdir(parents=True)
     project = tmp_path / "link"
     project.symlink_to("real")
@@ -120,12 +120,12 @@ def test_a_project_that_is_reached_by_a_link_has_its_rules(tmp_path: pathlib.Pat
 
 
 @pytest.mark.parametrize("name", ["\ud800", "x" * 4_000, "a/" * 2_000, "a\0b", ""])
-def test_a_name_that_no_file_can_have_is_no_error(tmp_path: pathlib.Path, name: str) -> None:
+def test_an_impossible_name_is_no_error(tmp_path: pathlib.Path, name: str) -> None:
     """The tool refuses such a name by itself."""
     assert names_of(name, str(tmp_path))
 
 
-def test_a_file_has_no_name_that_is_longer_than_the_kernel_takes(tmp_path: pathlib.Path) -> None:
+def test_a_name_longer_than_the_kernel_accepts_is_refused(tmp_path: pathlib.Path) -> None:
     """The work on a name grows with its length."""
     with pytest.raises(TooManyFiles):
         names_of("x" * 4_097, str(tmp_path))
@@ -164,7 +164,7 @@ def test_a_file_has_no_name_that_is_longer_than_the_kernel_takes(tmp_path: pathl
     ],
 )
 def test_another_spelling_of_a_name_is_denied(tmp_path: pathlib.Path, command: str) -> None:
-    """What bash makes of slashes, variables, patterns under its options, sequences and links of a process."""
+    """Bash expands slashes, variables, patterns with their options, sequences and links of a process."""
     project = tmp_path / "project"
     for folder in ("secrets", ".hid", "a/b/c/deep"):
         (project / folder).mkdir(parents=True)
@@ -194,8 +194,8 @@ def test_another_spelling_of_a_name_is_denied(tmp_path: pathlib.Path, command: s
         "cat /proc/self/status",
     ],
 )
-def test_such_a_spelling_of_another_name_is_not(tmp_path: pathlib.Path, command: str) -> None:
-    """Loops and sequences are ordinary."""
+def test_the_same_spelling_of_other_names_passes(tmp_path: pathlib.Path, command: str) -> None:
+    """Loops and sequences are usual."""
     for folder in ("secrets", ".hid", "src/x"):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / ".hid" / "key").touch()
@@ -207,8 +207,8 @@ def test_such_a_spelling_of_another_name_is_not(tmp_path: pathlib.Path, command:
 
 
 @pytest.mark.parametrize("name", ["x" * 4_097, "a/" * 200_000, "a/../" * 1_000 + ".claude/settings.json"])
-def test_a_name_that_is_too_long_fits_every_rule_that_narrows(tmp_path: pathlib.Path, name: str) -> None:
-    """No file has such a name, so none is looked for: that would take longer the longer the name is."""
+def test_a_name_that_is_too_long_matches_every_narrowing_rule(tmp_path: pathlib.Path, name: str) -> None:
+    """No file has such a name, so none is looked for: that would take longer with each character."""
     began = time.process_time()
 
     def found(effect: Effect, tool: str = "Read") -> Effect | None:
@@ -220,8 +220,8 @@ def test_a_name_that_is_too_long_fits_every_rule_that_narrows(tmp_path: pathlib.
     assert time.process_time() - began < QUADRATIC_S
 
 
-def test_many_names_in_many_folders_fit_every_rule(tmp_path: pathlib.Path) -> None:
-    """A command may name 500 files and 64 folders, each by a chain of links: not all of that is looked up."""
+def test_many_names_in_many_folders_match_every_rule(tmp_path: pathlib.Path) -> None:
+    """A command may name 500 files and 64 folders, each by a chain of links: not each of them is looked up."""
     for at in range(60):
         (tmp_path / f"d{at}").mkdir()
         (tmp_path / f"d{at}" / "l0").symlink_to("../" + "d0/../" * 100 + f"d{at}/f")
@@ -242,7 +242,7 @@ def test_many_names_in_many_folders_fit_every_rule(tmp_path: pathlib.Path) -> No
 
 
 @pytest.mark.parametrize("word", ["{" * 4_000, "{a," * 1_300, "{a,b}" * 800, "*" * 4_000, "*/" * 2_000, "[" * 4_000])
-def test_a_pattern_that_is_made_to_nest_is_judged(tmp_path: pathlib.Path, word: str) -> None:
+def test_a_deeply_nested_pattern_is_judged(tmp_path: pathlib.Path, word: str) -> None:
     """Patterns of many braces stand for more files than are looked for."""
     permissions = Permissions(rules=(rule("./secrets/**", tmp_path),))
     command = "cat " + " ".join(f"{word}{at}" for at in range(20))
@@ -254,8 +254,8 @@ def test_a_pattern_that_is_made_to_nest_is_judged(tmp_path: pathlib.Path, word: 
     assert time.process_time() - began < QUADRATIC_S
 
 
-def test_hundreds_of_files_in_a_few_folders_are_told_apart(tmp_path: pathlib.Path) -> None:
-    """The bound is not met by ordinary commands."""
+def test_hundreds_of_files_in_a_few_folders_are_judged_one_by_one(tmp_path: pathlib.Path) -> None:
+    """Usual commands do not reach the limit."""
     (tmp_path / "src").mkdir()
     for at in range(1_500):
         (tmp_path / "src" / f"f{at}").touch()
@@ -267,20 +267,20 @@ def test_hundreds_of_files_in_a_few_folders_are_told_apart(tmp_path: pathlib.Pat
 
 
 def test_a_path_that_is_too_deep_to_judge_is_denied(tmp_path: pathlib.Path) -> None:
-    """The bound on work must not be a way round."""
+    """The limit of work must not be a way around a rule."""
     assert denied("*.pem", "a/" * 300 + "x", tmp_path)
 
 
 @pytest.mark.parametrize("specifier", ["!x", "~bob/x", "../x", "a/../b", "", "/", "./", "x\0"])
-def test_a_pattern_that_means_nothing_is_refused(specifier: str) -> None:
-    """Negation, other people's homes, and ways up are not understood."""
+def test_a_meaningless_pattern_is_refused(specifier: str) -> None:
+    """Negation, homes of other users, and ways up are not supported."""
     with pytest.raises(InvalidValue):
         path_pattern(specifier)
 
 
 @pytest.mark.parametrize("specifier", ["./secrets/**", "secrets", "/secrets/**", "//{project}/secrets/**"])
 def test_a_rule_covers_the_copies_in_worktrees(tmp_path: pathlib.Path, specifier: str) -> None:
-    """From the project, from the copy itself, from another copy, and from a copy towards the project."""
+    """It matches from the project, from the copy itself, from another copy, and from a copy towards the project."""
     project = tmp_path / "project"
     copy, other = (project / ".ramet" / "worktrees" / each for each in ("one", "two"))
     text = specifier.format(project=str(project).lstrip("/"))
@@ -293,7 +293,7 @@ def test_a_rule_covers_the_copies_in_worktrees(tmp_path: pathlib.Path, specifier
 
 
 @pytest.mark.parametrize("specifier", ["./secrets/**", "secrets", "/secrets/**", "//{project}/secrets/**"])
-def test_a_rule_of_a_folder_of_the_repository_covers_the_copies(tmp_path: pathlib.Path, specifier: str) -> None:
+def test_a_rule_of_a_subfolder_covers_the_copies(tmp_path: pathlib.Path, specifier: str) -> None:
     """A copy is one of the whole repository, wherever in it the session works."""
     project = tmp_path / "repo" / "sub"
     copies = tmp_path / "repo" / ".ramet" / "worktrees"
@@ -305,7 +305,7 @@ def test_a_rule_of_a_folder_of_the_repository_covers_the_copies(tmp_path: pathli
     assert not denied(text, str(copies / "one" / "sub" / "src" / "key"), project)
 
 
-def test_a_copy_that_an_agent_made_of_its_copy_is_covered(tmp_path: pathlib.Path) -> None:
+def test_a_copy_inside_a_copy_is_covered(tmp_path: pathlib.Path) -> None:
     """A repository without a main working tree has copies inside of copies."""
     assert denied("./secrets/**", ".ramet/worktrees/one/.ramet/worktrees/two/secrets/key", tmp_path)
 
@@ -341,7 +341,7 @@ def test_a_rule_of_the_users_own_worktree_covers_the_copies(tmp_path: pathlib.Pa
 
 
 def test_a_link_into_a_copy_is_denied(tmp_path: pathlib.Path) -> None:
-    """A name that leads into a copy counts as the copy's."""
+    """A name that leads into a copy counts as a name in the copy."""
     (tmp_path / ".ramet" / "worktrees" / "one" / "secrets").mkdir(parents=True)
     (tmp_path / "link").symlink_to(".ramet/worktrees/one")
 
@@ -350,7 +350,7 @@ def test_a_link_into_a_copy_is_denied(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("command", ["cat {}/key", "cat {}/*", "sort < {}/key", "cp {}/key /tmp/x"])
 def test_a_command_that_names_a_file_of_a_copy_is_denied(tmp_path: pathlib.Path, command: str) -> None:
-    """Rules for Read hold for what a command reads in a copy."""
+    """Rules for Read hold for files that a command reads in a copy."""
     folder = tmp_path / ".ramet" / "worktrees" / "one" / "secrets"
     folder.mkdir(parents=True)
     (folder / "key").write_text("x")
@@ -360,8 +360,8 @@ def test_a_command_that_names_a_file_of_a_copy_is_denied(tmp_path: pathlib.Path,
     assert judge(permissions, call).verdict == "deny"
 
 
-def test_a_search_leaves_files_of_copies_out(tmp_path: pathlib.Path) -> None:
-    """What a rule denies in the project is not found in a copy."""
+def test_a_search_omits_files_of_copies(tmp_path: pathlib.Path) -> None:
+    """A file that a rule denies in the project is not found in a copy."""
     copy = tmp_path / ".ramet" / "worktrees" / "one"
     hidden = hidden_from_search(Permissions(rules=(rule("./secrets/**", tmp_path),)), str(tmp_path), str(tmp_path))
 
@@ -371,7 +371,7 @@ def test_a_search_leaves_files_of_copies_out(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("specifier", ["./src/**", "/src/**"])
-def test_a_rule_of_allow_does_not_reach_into_copies(tmp_path: pathlib.Path, specifier: str) -> None:
+def test_an_allow_rule_does_not_cover_copies(tmp_path: pathlib.Path, specifier: str) -> None:
     """A copy may hold the work of another agent: nobody allowed that."""
     allow = rule(specifier, tmp_path, effect="allow")
     here = str(tmp_path)

@@ -1,4 +1,4 @@
-"""Programs that start programs, held against rules: what a real bash starts is denied, or a person is asked."""
+"""Rules and programs that start programs: a start by a real bash is denied, or a person is asked."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.marked_program import MarkedProgram
 
 
 def verdict(command: str, *rules: str, cwd: str = "/p", effect: Effect = "deny") -> Effect | None:
-    """What rules of one effect make of a command."""
+    """Return the verdict of rules of one effect on a command."""
     held = tuple(parse_rule(each, effect, source="s", field="f", root="/p") for each in rules or ("Bash(rm:*)",))
     return judge(Permissions(rules=held), Call("Bash", {"command": command}, cwd)).verdict
 
@@ -124,7 +124,7 @@ STARTED_BY_BASH = [
 ]
 
 
-def test_what_bash_starts_is_denied_or_asked(tmp_path: pathlib.Path) -> None:
+def test_each_start_by_bash_is_denied_or_asked_about(tmp_path: pathlib.Path) -> None:
     """Each command starts the program for real, and none of them passes a rule against the program."""
     shells = MarkedProgram(tmp_path)
     for command in STARTED_BY_BASH:
@@ -196,7 +196,7 @@ def test_what_bash_starts_is_denied_or_asked(tmp_path: pathlib.Path) -> None:
     ],
 )
 def test_a_program_that_may_start_another_does_not_hide_it(command: str) -> None:
-    """Known programs and unknown ones: the call is denied, or a person is asked."""
+    """With known programs and unknown ones, the call is denied, or a person is asked."""
     assert verdict(command) in ("deny", "ask")
 
 
@@ -209,8 +209,8 @@ def test_a_program_that_may_start_another_does_not_hide_it(command: str) -> None
         ("A=1 sudo git p$Y", "Bash(git push:*)"),
     ],
 )
-def test_an_operand_that_is_not_known_yet_is_asked_about(command: str, rule: str) -> None:
-    """Where the words that a rule names may come from an expansion, or from the input of xargs."""
+def test_an_unknown_operand_is_asked_about(command: str, rule: str) -> None:
+    """The words of a rule may come from an expansion, or from the input of xargs."""
     assert verdict(command, rule) == "ask"
 
 
@@ -281,12 +281,12 @@ def test_an_operand_that_is_not_known_yet_is_asked_about(command: str, rule: str
     ],
 )
 def test_ordinary_commands_are_not_asked_about(command: str) -> None:
-    """A name among the operands of a program that starts none, and a file by a variable, need nobody."""
+    """A name among the operands of a program that starts none, and a file by a variable, need no person."""
     assert verdict(command) is None
 
 
 def test_globs_and_braces_name_files(tmp_path: pathlib.Path) -> None:
-    """A rule for Read meets the files that the shell would put in the place of a pattern."""
+    """A rule for Read matches the files that the shell would put in the place of a pattern."""
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets" / "key").touch()
     (tmp_path / "public").touch()
@@ -331,7 +331,7 @@ def test_globs_and_braces_name_files(tmp_path: pathlib.Path) -> None:
     ],
 )
 def test_a_command_that_names_a_denied_file_or_its_folder_is_denied(tmp_path: pathlib.Path, command: str) -> None:
-    """Whatever the program is, and from whatever folder of the command the name counts."""
+    """The rule holds for every program, and for names in every folder of the command."""
     for each in ("secrets", "sub/deep"):
         (tmp_path / each).mkdir(parents=True)
     (tmp_path / "secrets" / "key").touch()
@@ -345,8 +345,8 @@ def test_a_command_that_names_a_denied_file_or_its_folder_is_denied(tmp_path: pa
 
 
 @pytest.mark.parametrize("command", ["rm -rf secrets", "python3 x.py secrets/key", "cp x secrets", "dd of=secrets/key"])
-def test_a_command_that_may_change_a_file_meets_rules_for_edit(tmp_path: pathlib.Path, command: str) -> None:
-    """By the file's name or the folder's, for programs that change files and for programs that ramet does not know."""
+def test_a_command_that_may_change_a_file_matches_rules_for_edit(tmp_path: pathlib.Path, command: str) -> None:
+    """Known and unknown programs match by the name of the file or of its folder."""
     assert verdict(command, "Edit(./secrets/**)", cwd=os.fspath(tmp_path)) == "deny"
 
 
@@ -362,8 +362,8 @@ def test_a_command_that_may_change_a_file_meets_rules_for_edit(tmp_path: pathlib
         "[ -d secrets ] && echo yes",
     ],
 )
-def test_a_command_that_names_other_files_meets_no_rule_for_paths(tmp_path: pathlib.Path, command: str) -> None:
-    """Nor does a text that only prints a name."""
+def test_a_command_that_names_other_files_matches_no_rule_for_paths(tmp_path: pathlib.Path, command: str) -> None:
+    """A text that only prints a name matches none either."""
     for each in ("secrets", "src"):
         (tmp_path / each).mkdir()
 

@@ -1,4 +1,4 @@
-"""Tools whose functions are sent away: what comes back is believed in nothing but its content."""
+"""Tools whose functions run in another process: only the content of their results is trusted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.context import make_context
 
 
 class Answering:
-    """A process that gives back the same, whatever it is told."""
+    """Process that returns the same for every call."""
 
     def __init__(self, said: Any = None) -> None:
         self.said = said
@@ -64,32 +64,32 @@ async def asked(tool: BaseTool, processes: Answering, args: Any) -> Any:
     ],
     ids=str,
 )
-async def test_what_is_no_result_is_refused(said: Any) -> None:
-    """Whatever a process sends in place of a result, nothing is made of it."""
+async def test_an_invalid_result_is_refused(said: Any) -> None:
+    """Nothing that a process sends in place of a result is used."""
     with pytest.raises(ProtocolError, match="invalid result"):
         await asked(ADD, Answering(said), {"a": 1, "b": 2})
 
 
 async def test_arguments_are_checked_before_anything_is_sent() -> None:
-    """By the tool's own schema, here."""
+    """The schema of the tool itself is applied here."""
     with pytest.raises(Exception, match="validation error"):
         await asked(ADD, Answering({"value": "never"}), {"a": "one", "b": 2})
 
 
-async def test_the_tool_itself_is_left_as_it_was() -> None:
-    """A stand-in is of one call."""
+async def test_the_tool_itself_does_not_change() -> None:
+    """A proxy is for one call."""
     assert (await asked(ADD, Answering(), {"a": 1, "b": 2})).content == "3"
     assert (ADD.coroutine, ADD.func) == (None, plus)
 
 
 async def test_a_tool_of_one_argument_is_sent_like_any_other() -> None:
-    """LangChain's older `Tool` takes its argument by place."""
+    """LangChain's older `Tool` receives its argument by position."""
     shout = Tool(name="shout", func=str.upper, description="Say it loud.")
     assert (await asked(shout, Answering(), {"tool_input": "hey"})).content == "HEY"
 
 
-async def test_a_function_that_holds_a_secret_does_not_leave() -> None:
-    """As with an agent's packed function: what the policy calls a secret travels in its own way only."""
+async def test_a_function_with_a_secret_is_not_sent() -> None:
+    """As with an agent's packed function, secrets of the policy are sent in their own way only."""
     key = "sk-1234567890"
     holding = StructuredTool.from_function(lambda: key, name="holding", description="Hold a key.")
     processes = Answering()
@@ -98,8 +98,8 @@ async def test_a_function_that_holds_a_secret_does_not_leave() -> None:
         await asked(holding, processes, {})
 
 
-def test_functions_of_every_kind_of_tool() -> None:
-    """A subclass that overrides `_run` is called by that, whatever function it has besides."""
+def test_functions_of_each_kind_of_tool_are_found() -> None:
+    """A subclass that overrides `_run` is called through it, even if it has another function."""
 
     class Own(StructuredTool):
         def _run(self, *args: Any, **kwargs: Any) -> Any:
@@ -110,8 +110,8 @@ def test_functions_of_every_kind_of_tool() -> None:
     assert function_of(own)() == "its own"
 
 
-def test_what_is_done_at_the_other_end() -> None:
-    """Each kind of result says what it is, and a context that is not there says so."""
+def test_each_kind_of_result_is_marked() -> None:
+    """A missing context is an error that says so."""
 
     def refuse() -> None:
         raise ToolException("no")

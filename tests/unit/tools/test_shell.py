@@ -1,4 +1,4 @@
-"""Bash: what comes out, and that nothing stays."""
+"""Bash: its output, and that no process is left."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ async def bash(context: ToolUseContext, command: str, **arguments: Any) -> str:
     return result
 
 
-async def test_output_and_exit_code(context: ToolUseContext) -> None:
-    """Both streams, in the order written, then the exit code; a failure is a result, not an error."""
+async def test_output_and_exit_code_are_returned(context: ToolUseContext) -> None:
+    """Both streams come in the order of writing, then the exit code; a failure is a result, not an error."""
     assert await bash(context, "echo out; echo err >&2; exit 3") == "out\nerr\n[exit code 3]"
     assert await bash(context, "true") == "[exit code 0]"
     assert await bash(context, "kill -9 $$") == "[exit code -9: ended by SIGKILL]"
 
 
-async def test_it_starts_in_the_workspace_without_input(context: ToolUseContext) -> None:
-    """The directory is the run's, and reading input ends at once."""
+async def test_a_command_starts_in_the_workspace_without_input(context: ToolUseContext) -> None:
+    """The directory is that of the run, and reading input ends at once."""
     assert await bash(context, "pwd; cat") == f"{context.cwd.resolve()}\n[exit code 0]"
 
 
 async def test_the_environment_has_no_secrets(context: ToolUseContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only what is allowed by name gets in: neither keys nor anything else that the host was given."""
+    """Only variables that are allowed by name are passed: neither keys nor other values of the host."""
     monkeypatch.setenv("ANTHROPIC_API_KEY", "canary")
     monkeypatch.setenv("LC_ALL", "C.UTF-8")
     monkeypatch.setenv("BASH_ENV", "/canary")
@@ -55,7 +55,7 @@ async def test_the_environment_has_no_secrets(context: ToolUseContext, monkeypat
 
 
 async def test_endless_output_is_bounded(context: ToolUseContext) -> None:
-    """Hundreds of megabytes pass by; the beginning and the end are kept, and how much is missing."""
+    """The result keeps the beginning and the end of hundreds of megabytes, and says how much is missing."""
     text = await bash(context, "echo first; head -c 300000000 /dev/zero | tr '\\0' x; echo; echo last")
 
     assert text.startswith("first\nxxx")
@@ -64,8 +64,8 @@ async def test_endless_output_is_bounded(context: ToolUseContext) -> None:
     assert len(text) < 2 * OUTPUT_BYTES + 200
 
 
-async def test_others_work_while_it_prints(context: ToolUseContext) -> None:
-    """A command that prints without end does not keep the loop: this test goes on, and ends it."""
+async def test_others_run_while_a_command_prints(context: ToolUseContext) -> None:
+    """A command that prints without end does not block the loop: this test continues, and ends it."""
     pid = pid_in(context.cwd / "pid")
     task = asyncio.create_task(bash(context, "yes & echo $! > pid; wait"))
     await eventually(pid)
@@ -79,15 +79,15 @@ async def test_others_work_while_it_prints(context: ToolUseContext) -> None:
     assert not alive(pid())
 
 
-async def test_output_that_is_not_text_is_made_text(context: ToolUseContext) -> None:
-    """NUL and foreign bytes become something that every store can hold."""
+async def test_binary_output_becomes_text(context: ToolUseContext) -> None:
+    """NUL and foreign bytes become characters that every store can hold."""
     text = await bash(context, "printf 'a\\0b\\377c'")
 
     assert text == "a␀b\N{REPLACEMENT CHARACTER}c\n[exit code 0]"
 
 
-async def test_a_background_job_does_not_outlive_its_call(context: ToolUseContext) -> None:
-    """What a command leaves running is ended with it, and does not keep the call waiting."""
+async def test_a_background_job_ends_with_its_call(context: ToolUseContext) -> None:
+    """A process that a command leaves running is ended with it, and does not delay the call."""
     text = await bash(context, "sleep 1000 & echo $!")
 
     assert text.endswith("[exit code 0]")
@@ -95,7 +95,7 @@ async def test_a_background_job_does_not_outlive_its_call(context: ToolUseContex
 
 
 async def test_sigterm_comes_first(context: ToolUseContext) -> None:
-    """A command may clean up before it goes."""
+    """A command may clean up before it ends."""
     command = "trap 'echo bye > said; exit 0' TERM; echo $$ > pid; while :; do sleep 0.01; done"
     task = asyncio.create_task(bash(context, command))
     await eventually(pid_in(context.cwd / "pid"))
@@ -108,10 +108,10 @@ async def test_sigterm_comes_first(context: ToolUseContext) -> None:
 
 
 @pytest.mark.parametrize(("tools_may_take_s", "limit_s"), [(None, 1), (3.5, 0.5)])
-async def test_a_timeout_is_an_error_with_what_came_so_far(
+async def test_a_timeout_is_an_error_with_the_output_so_far(
     context: ToolUseContext, tools_may_take_s: float | None, limit_s: float
 ) -> None:
-    """The model gets the output up to then, and is told what happened; the run's own limit comes first."""
+    """The model also gets the reason; the run's own limit comes first."""
     context.clock = clock = FakeClock()
     context.tool_timeout_s = tools_may_take_s
     pid = pid_in(context.cwd / "pid")
@@ -135,24 +135,24 @@ async def test_a_timeout_is_an_error_with_what_came_so_far(
         {"command": "true", "run_in_background": True},
     ],
 )
-async def test_what_cannot_be_run_is_refused_in_short(context: ToolUseContext, arguments: dict[str, Any]) -> None:
-    """Bad arguments are words, however large they were."""
+async def test_invalid_arguments_get_a_short_error(context: ToolUseContext, arguments: dict[str, Any]) -> None:
+    """The error stays short for arguments of any size."""
     with calling(context), pytest.raises(ToolException) as refusal:
         await BASH.ainvoke(arguments)
 
     assert len(str(refusal.value)) < 500
 
 
-async def test_a_workspace_that_is_gone_is_said_to_be(context: ToolUseContext) -> None:
-    """No traceback for a directory that somebody removed."""
+async def test_a_missing_workspace_is_reported(context: ToolUseContext) -> None:
+    """A removed directory gives no traceback."""
     context.cwd = context.cwd / "gone"
 
     with pytest.raises(ToolException, match="no such"):
         await bash(context, "true")
 
 
-async def test_a_machine_without_bash_is_told_so(context: ToolUseContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A missing program is named."""
+async def test_a_missing_bash_is_reported(context: ToolUseContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the missing program."""
     monkeypatch.setenv("PATH", "/nonexistent")
 
     with pytest.raises(ToolException, match="no bash"):
