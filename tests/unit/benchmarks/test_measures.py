@@ -1,4 +1,4 @@
-"""Each measurement still works: run once, small, it finds the figures that the catalogue shows."""
+"""Each measurement still works: one small run finds the values that the catalogue shows."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ BY_NAME = {each.name: each for each in CATALOGUE}
 
 
 @pytest.mark.parametrize("name", SMALL)
-async def test_a_measurement_finds_its_figures(name: str) -> None:
-    """What the table shows is measured."""
+async def test_a_measurement_finds_its_values(name: str) -> None:
+    """Each value of the table is measured."""
     if name in ON_POSTGRES and (why := absent()):
         pytest.skip(why)
     if name in ON_PODS and not (os.environ.get("KUBECONFIG") and os.environ.get("REGISTRY")):
@@ -103,7 +103,7 @@ async def test_a_measurement_finds_its_figures(name: str) -> None:
 
 
 def test_each_measurement_is_tried() -> None:
-    """No measurement is left out here: those that differ in size only stand for each other."""
+    """No measurement is omitted here, except that one stands for others that differ only in size."""
     modules = {BY_NAME[name].arguments[0] for name in SMALL}
 
     assert {each.arguments[0] for each in CATALOGUE if each.kind == "measure"} == modules
@@ -122,7 +122,7 @@ def test_the_harness_drives_ramet(adapter: str, tmp_path: Path, monkeypatch: pyt
     "measurement", [each for each in CATALOGUE if each.kind == "import"], ids=lambda each: each.name
 )
 def test_an_import_is_measured_in_a_bare_interpreter(measurement: Measurement) -> None:
-    """What is loaded is what the statement loads."""
+    """The measured modules are those that the statement loads."""
     assert '"modules": ' in _printed("-P", "benchmarks/measures/imports.py", *measurement.arguments)
 
 

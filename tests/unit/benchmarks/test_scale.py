@@ -1,4 +1,4 @@
-"""The model of docs/scale.md: what it says follows from its constants, and each limit can be the one that decides."""
+"""The model of docs/scale.md: its results follow from its constants, and each limit can be the deciding one."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ COSTS = Costs(
 )
 
 
-def test_rates_follow_from_what_agents_do() -> None:
-    """A million, of which one in a hundred takes a turn of 20 events each 30 s."""
+def test_rates_follow_from_the_behaviour_of_agents() -> None:
+    """One in a hundred of a million agents takes a turn of 20 events each 30 s."""
     need = predict(1_000_000, COSTS)
 
     assert need.figures["turns/s"] == pytest.approx(333.3, abs=0.1)
@@ -50,33 +50,33 @@ def test_rates_follow_from_what_agents_do() -> None:
         ("takeover", replace(COSTS, taken_up_ms=100)),
     ],
 )
-def test_what_is_dear_decides(expected: str, costs: Costs) -> None:
-    """Each limit of a kernel can be the one that asks for most of them."""
+def test_the_tightest_limit_decides(expected: str, costs: Costs) -> None:
+    """Each limit of a kernel can be the one that needs the most kernels."""
     assert predict(1_000_000, costs).decides == expected
 
 
-def test_so_many_kernels_are_enough() -> None:
-    """No limit of a kernel asks for more than there are, and one fewer would not do."""
+def test_the_number_of_kernels_is_the_smallest_that_is_enough() -> None:
+    """No limit of a kernel needs more, and one fewer would not be enough."""
     need = predict(1_000_000, COSTS)
 
     assert need.kernels - 1 < max(need.kernels_for.values()) <= need.kernels
 
 
-def test_commits_that_each_kernel_hears_can_be_too_many() -> None:
-    """More kernels do not help where hearing of all commits takes what each of them has."""
+def test_received_commits_may_exceed_a_kernel() -> None:
+    """More kernels do not help where receiving each commit takes all the time of each kernel."""
     need = predict(1_000_000, replace(COSTS, heard_us=1_000))
 
     assert need.kernels == 0
     assert need.used["notices"] > 1
 
 
-def test_a_takeover_needs_somebody_else() -> None:
-    """One kernel that falls has nobody: there are two at least."""
+def test_a_takeover_needs_a_second_kernel() -> None:
+    """One kernel that fails has nobody to take over: there are two at least."""
     assert predict(1, COSTS, Load(), Room()).kernels == 2
 
 
-def test_the_kept_results_have_all_constants() -> None:
-    """What `python -m benchmarks.scale` prints comes from a file that is kept."""
+def test_the_stored_results_have_each_constant() -> None:
+    """The output of `python -m benchmarks.scale` comes from a stored file."""
     needs = [predict(size, measured()) for size in SIZES]
 
     assert "1,000,000" in table(needs).splitlines()[0]

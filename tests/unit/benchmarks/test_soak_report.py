@@ -1,4 +1,4 @@
-"""Report of a soak: slopes by least squares, each process from its own level, without what comes before it is warm."""
+"""Report of a soak: slopes by least squares, each process from its own level, without its warm-up."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from benchmarks.soak.server import Sample
 
 
 def sample(life: int, turns: int, *, rss_mb: float = 100.0, cpu_ms: float = 0.0) -> Sample:
-    """A sample in which all else stands still."""
+    """Return a sample in which other values do not change."""
     return Sample(
         life=life,
         at_s=float(turns),
@@ -24,8 +24,8 @@ def sample(life: int, turns: int, *, rss_mb: float = 100.0, cpu_ms: float = 0.0)
     )
 
 
-def test_each_process_begins_at_a_level_of_its_own() -> None:
-    """Two that grow alike have one slope, however different they are; what is between them is no growth."""
+def test_each_process_starts_at_its_own_level() -> None:
+    """Two that grow alike have one slope, however different they are; their difference is no growth."""
     points = [Point(life, turns, level + turns * 0.004) for life, level in ((0, 90.0), (1, 10.0))
               for turns in range(life * 500, life * 500 + 500, 50)]  # fmt: skip
 
@@ -34,15 +34,15 @@ def test_each_process_begins_at_a_level_of_its_own() -> None:
     assert found == pytest.approx(4.0)
 
 
-def test_of_too_few_points_nothing_is_said() -> None:
-    """Neither of one process with two, nor of points that stand still in turns."""
+def test_too_few_points_have_no_slope() -> None:
+    """Neither two samples of one process nor constant points have a slope."""
     assert slope([]) is None
     assert slope([Point(0, 1, 1.0), Point(0, 2, 9.0)]) is None
     assert slope([Point(0, 1, each) for each in (1.0, 2.0, 3.0)]) is None
 
 
-def test_the_first_turns_of_each_process_are_left_out() -> None:
-    """A process that grows while it warms up, and stands still then, does not grow."""
+def test_the_first_turns_of_each_process_are_omitted() -> None:
+    """A process that grows only while it warms up does not grow."""
     samples = [
         sample(life, 1_000 * life + turns, rss_mb=min(turns, 300) / 3, cpu_ms=10.0 * turns)
         for life in (0, 1)
@@ -58,8 +58,8 @@ def test_the_first_turns_of_each_process_are_left_out() -> None:
     assert cpu.reached is True
 
 
-def test_growth_beyond_the_goal_is_said() -> None:
-    """In the table and in JSON; of what has no goal nothing is said, nor of a soak that was too short."""
+def test_growth_beyond_the_goal_is_reported() -> None:
+    """The table and the JSON say so; values without a goal and short soaks are not judged."""
     grows = [sample(0, turns, rss_mb=100 + turns * 0.006, cpu_ms=turns**2 / 100) for turns in range(0, 3_000, 100)]
 
     found = {each["name"]: each for each in as_json(rows(grows, warm_up=0))}

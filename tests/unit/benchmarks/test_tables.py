@@ -1,4 +1,4 @@
-"""A sitting as tables: goals judged by the worst round, ratios taken within rounds, pages changed between marks."""
+"""Tables of one sitting: goals judged by the worst round, ratios within rounds, pages changed between marks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ABOUT = {
 
 
 def sitting(ours: list[float], theirs: list[float] | None = None) -> Sitting:
-    """What rounds with these values leave."""
+    """Return the result of rounds with these values."""
     made = Sitting()
     for who, values in ((OURS, ours), (PEER.name, theirs or [])):
         for value in values:
@@ -39,14 +39,14 @@ def sitting(ours: list[float], theirs: list[float] | None = None) -> Sitting:
 @pytest.mark.parametrize(
     ("values", "verdict"), [([0.1, 0.2, 1.0], "yes"), ([0.1, 0.2, 1.1], "median only"), ([0.1, 1.2, 1.1], "no")]
 )
-def test_a_goal_is_reached_if_the_worst_round_reached_it(values: list[float], verdict: str) -> None:
-    """A goal that only the median reached is not called reached."""
+def test_a_goal_is_reached_if_the_worst_round_reaches_it(values: list[float], verdict: str) -> None:
+    """A goal that only the median reaches is not called reached."""
     (row,) = tables.rows_of([TURN], sitting(values))
 
     assert (row.worst, row.verdict) == (max(values), verdict)
 
 
-def test_a_number_that_must_be_exact_is_not_reached_from_below() -> None:
+def test_an_exact_goal_is_not_reached_from_below() -> None:
     """Fewer requests than a limit allows are as wrong as more."""
     exact = Figure(key="requests", label="requests", unit="requests", exactly=5)
 
@@ -54,11 +54,11 @@ def test_a_number_that_must_be_exact_is_not_reached_from_below() -> None:
 
 
 def test_a_ratio_is_taken_within_a_round() -> None:
-    """A machine that was busy for one round, for both, does not move the ratio."""
+    """A machine that was busy for one round of both does not change the ratio."""
     assert sitting([1.0, 1.0, 4.0], [3.0, 3.0, 12.0]).ratio(TURN, FIGURE, PEER.name) == 3.0
 
 
-def test_the_page_says_how_its_numbers_came_about() -> None:
+def test_the_page_states_the_origin_of_its_numbers() -> None:
     """The table names command, date, commit, load and machine, and has a row for ours and one beside the peer."""
     page = tables.for_page(ABOUT, [TURN], sitting([0.1, 0.2, 0.3], [0.2, 0.4, 0.6]), [PEER])
 
@@ -68,8 +68,8 @@ def test_the_page_says_how_its_numbers_came_about() -> None:
     assert "| Turn: each, ms | 0.2 | – | 0.4 | 2.0 |" in page
 
 
-def test_only_what_stands_between_the_marks_is_replaced() -> None:
-    """What people wrote on the page stays, and a page without one pair of marks is refused."""
+def test_only_text_between_the_marks_is_replaced() -> None:
+    """Other text of the page stays, and a page without one pair of marks is refused."""
     page = f"above\n{tables.BEGIN}\nold\n{tables.END}\nbelow\n"
 
     assert tables.put_into(page, "new") == page.replace("old", "new")
@@ -83,8 +83,8 @@ def test_the_page_of_this_project_can_take_a_table() -> None:
     assert "new" in tables.put_into(PAGE.read_text(), "new")
 
 
-def test_every_value_is_kept_as_json() -> None:
-    """What is kept of a sitting has each round of each project, and can be read again."""
+def test_every_value_is_stored_as_json() -> None:
+    """The file has each round of each project, and can be read again."""
     kept = json.loads(json.dumps(tables.as_data(ABOUT, [TURN], sitting([0.1, 0.2], [0.3, 0.4]))))
 
     assert kept["measurements"]["turn"]["figures"]["ms"]["values"] == {OURS: [0.1, 0.2], PEER.name: [0.3, 0.4]}
@@ -92,10 +92,10 @@ def test_every_value_is_kept_as_json() -> None:
 
 
 @pytest.mark.parametrize("arguments", [["no-such-thing"], ["turn", "--peers", "--write"], ["--write"], ["pods"]])
-def test_what_cannot_be_measured_or_kept_is_refused_at_once(
+def test_an_impossible_measurement_is_refused_at_once(
     arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An unknown name, a part of a sitting that would be kept as if it were one, pods without a cluster: one line."""
+    """Unknown names, partial sittings that would be stored and pods without a cluster get an error of one line."""
     monkeypatch.delenv("REGISTRY", raising=False)
     assert main(arguments) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
