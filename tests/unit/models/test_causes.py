@@ -36,17 +36,17 @@ async def failure(url: str, **more: Any) -> Exception:
     raise AssertionError("it was answered")
 
 
-async def refused() -> Exception:
+async def refusal() -> Exception:
     return await failure(f"http://127.0.0.1:{servers.closed_port()}/v1")
 
 
-async def refused_while_handling(first: Exception) -> Exception:
+async def refusal_while_handling(first: Exception) -> Exception:
     """Return a refusal that came while another failure was handled."""
     try:
         try:
             raise first
         except Exception:
-            raise await refused()  # noqa: B904 - the context is what this is about
+            raise await refusal()  # noqa: B904 - the context is what this is about
     except Exception as error:
         return error
 
@@ -129,13 +129,13 @@ async def test_a_read_timeout_means_that_the_request_may_have_been_sent() -> Non
 async def test_a_request_may_have_been_sent_before_a_refusal(fault: servers.Fault) -> None:
     """A client that tries a second address raises its failure, with the first one as context."""
     async with servers.broken(fault) as server:
-        assert not was_never_sent(await refused_while_handling(await failure(f"http://{server.address}/v1")))
+        assert not was_never_sent(await refusal_while_handling(await failure(f"http://{server.address}/v1")))
 
 
 async def test_an_answer_may_have_come_before_a_refusal() -> None:
     """An error from outside of connecting may have come after an answer."""
-    assert not was_never_sent(await refused_while_handling(KeyError("choices")))
-    assert was_never_sent(await refused_while_handling(await refused()))
+    assert not was_never_sent(await refusal_while_handling(KeyError("choices")))
+    assert was_never_sent(await refusal_while_handling(await refusal()))
 
 
 async def test_each_failure_of_a_group_counts() -> None:
@@ -143,8 +143,8 @@ async def test_each_failure_of_a_group_counts() -> None:
     async with servers.broken(servers.closes_after_the_request) as server:
         sent = await failure(f"http://{server.address}/v1")
 
-    assert was_never_sent(ExceptionGroup("both", [await refused(), await refused()]))
-    assert not was_never_sent(ExceptionGroup("both", [await refused(), sent]))
+    assert was_never_sent(ExceptionGroup("both", [await refusal(), await refusal()]))
+    assert not was_never_sent(ExceptionGroup("both", [await refusal(), sent]))
 
 
 def test_an_error_with_the_name_of_another_is_not_believed() -> None:
@@ -190,7 +190,7 @@ class Fallback(Async):
             raise await failure(self.urls[1])  # noqa: B904
 
 
-async def failed(model: Any, tools: Any = ()) -> ModelFailed:
+async def failure_of(model: Any, tools: Any = ()) -> ModelFailed:
     with pytest.raises(ModelFailed) as raised:
         await complete(bind(model, tools), HI)
     return raised.value
@@ -200,8 +200,8 @@ async def test_a_request_to_a_model_with_a_fallback_may_have_been_received() -> 
     """The last failure is not the only one."""
     nowhere = f"http://127.0.0.1:{servers.closed_port()}"
     async with servers.broken(servers.closes_after_the_request) as server:
-        heard = await failed(Fallback(urls=(f"http://{server.address}", nowhere)))
-        unheard = await failed(Fallback(urls=(nowhere, nowhere)))
+        heard = await failure_of(Fallback(urls=(f"http://{server.address}", nowhere)))
+        unheard = await failure_of(Fallback(urls=(nowhere, nowhere)))
 
     assert (heard.unsent, unheard.unsent) == (False, True)
 
@@ -226,8 +226,8 @@ async def test_a_runnable_around_a_model_is_not_believed() -> None:
         server.adopt(plain)
         server.adopt(persistent)
 
-        assert not (await failed(persistent, [look])).unsent
-        assert (await failed(plain, [look])).unsent
+        assert not (await failure_of(persistent, [look])).unsent
+        assert (await failure_of(plain, [look])).unsent
 
 
 async def test_callbacks_do_not_hide_a_refusal() -> None:
@@ -236,7 +236,7 @@ async def test_callbacks_do_not_hide_a_refusal() -> None:
         nowhere = f"http://127.0.0.1:{servers.closed_port()}"
         model = server.openai(max_retries=0, base_url=nowhere, callbacks=[AsyncCallbackHandler()])
 
-        assert (await failed(model)).unsent
+        assert (await failure_of(model)).unsent
 
 
 async def test_an_error_after_the_first_chunk_counts_as_sent() -> None:
@@ -265,7 +265,7 @@ async def test_an_error_after_a_wait_may_have_come_after_an_answer() -> None:
                 await asyncio.sleep(0)
             raise TypeError("wrong")
 
-    errors = [await failed(Waiting(waits=waits)) for waits in (True, False)]
+    errors = [await failure_of(Waiting(waits=waits)) for waits in (True, False)]
 
     assert [each.unsent for each in errors] == [False, True]
     assert not any(each.retryable for each in errors)
@@ -278,7 +278,7 @@ async def test_an_error_of_code_in_an_sdk_wrapper_is_not_retried() -> None:
         raise TypeError("wrong")
 
     async with provider([]) as server, httpx2.AsyncClient(event_hooks={"request": [wrong]}) as client:
-        error = await failed(server.openai(max_retries=0, http_async_client=client))
+        error = await failure_of(server.openai(max_retries=0, http_async_client=client))
 
     assert "TypeError" in str(error) or "wrong" in str(error)
     assert not error.retryable

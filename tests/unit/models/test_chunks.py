@@ -25,7 +25,7 @@ def blocks(*texts: str, index: int = 0) -> list[AIMessageChunk]:
     return [AIMessageChunk(content=[{"type": "text", "text": text, "index": index}]) for text in texts]
 
 
-def as_langchain_does(chunks: list[AIMessageChunk]) -> AIMessage:
+def merge_with_langchain(chunks: list[AIMessageChunk]) -> AIMessage:
     return cast(AIMessage, message_chunk_to_message(add_ai_message_chunks(*chunks)))
 
 
@@ -63,7 +63,7 @@ def as_langchain_does(chunks: list[AIMessageChunk]) -> AIMessage:
 )
 def test_well_formed_chunks_become_the_message_of_langchain(chunks: list[AIMessageChunk]) -> None:
     """Our way of merging changes the cost, not the message."""
-    assert merge(chunks) == as_langchain_does(chunks)
+    assert merge(chunks) == merge_with_langchain(chunks)
 
 
 def test_merging_does_not_change_the_chunks() -> None:
@@ -79,7 +79,7 @@ def test_merging_does_not_change_the_chunks() -> None:
 def test_incomplete_arguments_are_no_call() -> None:
     """LangChain would close the brackets and call the tool: a path that is cut short is another path."""
     chunks = pieces('{"path": "/srv/data', "/old")
-    assert as_langchain_does(chunks).tool_calls[0]["args"] == {"path": "/srv/data/old"}
+    assert merge_with_langchain(chunks).tool_calls[0]["args"] == {"path": "/srv/data/old"}
 
     reply = merge(chunks)
 

@@ -22,7 +22,7 @@ class SDKError(Exception):
         self.__dict__.update(attributes)
 
 
-def refused(status: int, **headers: str) -> SDKError:
+def answer(status: int, **headers: str) -> SDKError:
     """Return an answer with this status and these headers."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return SDKError(status_code=status, response=SimpleNamespace(status_code=status, headers=named))
@@ -31,7 +31,7 @@ def refused(status: int, **headers: str) -> SDKError:
 @pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504, 529])
 def test_passing_statuses_are_retryable(status: int) -> None:
     """Too many requests, overload and errors of the server are worth another try."""
-    failed = translate(refused(status), "m", NOW)
+    failed = translate(answer(status), "m", NOW)
 
     assert (failed.status, failed.retryable) == (status, True)
 
@@ -39,7 +39,7 @@ def test_passing_statuses_are_retryable(status: int) -> None:
 @pytest.mark.parametrize("status", [400, 401, 402, 403, 404, 413, 422])
 def test_lasting_statuses_are_not_retryable(status: int) -> None:
     """The server would refuse the same request again."""
-    failed = translate(refused(status, retry_after="5"), "m", NOW)
+    failed = translate(answer(status, retry_after="5"), "m", NOW)
 
     assert (failed.status, failed.retryable, failed.retry_after_s) == (status, False, None)
 
@@ -83,7 +83,7 @@ def test_google_calls_its_status_code() -> None:
 
 def test_an_empty_account_is_not_retried() -> None:
     """OpenAI answers 429 for it, too."""
-    empty = refused(429)
+    empty = answer(429)
     empty.code = "insufficient_quota"  # type: ignore[attr-defined]
 
     assert not translate(empty, "m", NOW).retryable
@@ -91,8 +91,8 @@ def test_an_empty_account_is_not_retried() -> None:
 
 def test_the_header_of_the_server_on_retrying_counts() -> None:
     """The SDKs obey x-should-retry."""
-    assert not translate(refused(500, x_should_retry="false"), "m", NOW).retryable
-    assert translate(refused(400, x_should_retry="true"), "m", NOW).retryable
+    assert not translate(answer(500, x_should_retry="false"), "m", NOW).retryable
+    assert translate(answer(400, x_should_retry="true"), "m", NOW).retryable
 
 
 @pytest.mark.parametrize(

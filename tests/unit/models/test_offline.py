@@ -67,7 +67,7 @@ def assert_true(driven: Driven, folder: pathlib.Path) -> int:
     return count
 
 
-def says_what_it_is(driven: Driven) -> bool:
+def says_that_rules_answered(driven: Driven) -> bool:
     """Return whether the last line says that rules gave the answer."""
     return driven.text.endswith(SIGNED) and "rules" in SIGNED and "did not reason" in SIGNED
 
@@ -83,7 +83,7 @@ async def test_the_example_is_explained_from_both_files_of_its_cause() -> None:
     assert line_of(EXAMPLE, "config/payments-sandbox.yaml", "read_timeout_ms: 8000") in driven.text
     assert "docs/acquirer.md:" in driven.text
     assert assert_true(driven, EXAMPLE) >= 15
-    assert says_what_it_is(driven)
+    assert says_that_rules_answered(driven)
 
 
 async def test_a_team_searches_the_example() -> None:
@@ -100,7 +100,7 @@ async def test_a_team_searches_the_example() -> None:
         assert WHY in call["args"]["prompt"]
     assert len([child for child in driven.children if '["' in child.text]) >= 3
     for child in driven.children:
-        assert says_what_it_is(child)
+        assert says_that_rules_answered(child)
 
 
 async def test_the_answer_does_not_start_with_false_leads() -> None:
@@ -276,7 +276,7 @@ async def test_an_answer_says_that_there_is_nothing(
     driven = await drive(OfflineResearcher(), "Why is the parser slow?", make(tmp_path, files))
 
     assert said in driven.text
-    assert says_what_it_is(driven)
+    assert says_that_rules_answered(driven)
 
 
 async def test_odd_names_are_searched(tmp_path: pathlib.Path) -> None:
@@ -340,7 +340,7 @@ async def test_failing_tools_are_reported(tmp_path: pathlib.Path) -> None:
     driven = await drive(OfflineResearcher(), "Why does it crash?", tmp_path, refusals={"Grep": "the disk is on fire"})
 
     assert "searches failed (the disk is on fire)" in driven.text
-    assert says_what_it_is(driven)
+    assert says_that_rules_answered(driven)
 
 
 @pytest.mark.parametrize("tools", [(), ("Bash",), ("SendMessage",)])

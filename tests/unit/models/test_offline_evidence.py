@@ -47,7 +47,7 @@ def assert_exact(driven: Driven, folder: pathlib.Path) -> int:
     return len(cited)
 
 
-async def asked(folder: pathlib.Path, question: str, tools: tuple[str, ...] = READERS) -> str:
+async def answer_of(folder: pathlib.Path, question: str, tools: tuple[str, ...] = READERS) -> str:
     """Return the answer to a question, after each quotation in it was compared with the folder."""
     driven = await drive(OfflineResearcher(), question, folder, tools=tools)
     assert_exact(driven, folder)
@@ -66,7 +66,7 @@ async def test_a_port_that_contradicts_the_code_is_named_with_both_values(
     tmp_path: pathlib.Path, tools: tuple[str, ...]
 ) -> None:
     """Both lines are quoted together, without the setting of equal value."""
-    text = await asked(make(tmp_path, PORT), "Why can the client not connect?", tools)
+    text = await answer_of(make(tmp_path, PORT), "Why can the client not connect?", tools)
 
     (line,) = [each for each in section(text, "Settings of one name with values that").split("\n") if "port" in each]
     assert "`server.port` = 8081 (config/app.yaml:2: `port: 8081`)" in line
@@ -85,7 +85,7 @@ async def test_equal_and_different_units_do_not_contradict(tmp_path: pathlib.Pat
         },
     )
 
-    text = await asked(tmp_path, "Why is it slow and broken?")
+    text = await answer_of(tmp_path, "Why is it slow and broken?")
 
     assert not section(text, "Settings of one name with values that")
     assert "30000" in section(text, "Settings of one name with equal values")
@@ -101,7 +101,7 @@ RENAMED = {
 
 async def test_a_renamed_setting_is_shown_from_both_sides(tmp_path: pathlib.Path) -> None:
     """The setting that code reads and nothing sets stands beside the one that is set and no code names."""
-    text = await asked(make(tmp_path, RENAMED), "Why does the client fail?")
+    text = await answer_of(make(tmp_path, RENAMED), "Why does the client fail?")
 
     said = section(text, "Settings that may have been renamed")
     assert "code reads `timeout_seconds`" in said
@@ -114,7 +114,7 @@ async def test_a_setting_that_other_code_names_was_not_renamed(tmp_path: pathlib
     """One use anywhere is enough."""
     make(tmp_path, {**RENAMED, "other.py": "print(settings.request_timeout)\n"})
 
-    assert not section(await asked(tmp_path, "Why does the client fail?"), "Settings that may have been renamed")
+    assert not section(await answer_of(tmp_path, "Why does the client fail?"), "Settings that may have been renamed")
 
 
 async def test_an_answer_says_that_there_is_no_fault(tmp_path: pathlib.Path) -> None:
@@ -128,7 +128,7 @@ async def test_an_answer_says_that_there_is_no_fault(tmp_path: pathlib.Path) -> 
         },
     )
 
-    text = await asked(tmp_path, "Why is the api failing?", TEAM)
+    text = await answer_of(tmp_path, "Why is the api failing?", TEAM)
 
     assert "No fault was found in 1 file of logs, 1 file of settings, 1 file of source" in text
     assert "Confidence: none." in text
@@ -146,7 +146,7 @@ async def test_a_general_format_names_no_writer(tmp_path: pathlib.Path) -> None:
         },
     )
 
-    text = await asked(tmp_path, "Why does it fail?")
+    text = await answer_of(tmp_path, "Why does it fail?")
 
     assert text.count("a text in code that makes it") == 1
     assert 'bus.py:1: `logger.error("bus lost its carrier %d", n)`' in text
@@ -165,7 +165,7 @@ async def test_the_default_of_a_library_is_found(tmp_path: pathlib.Path) -> None
         },
     )
 
-    text = await asked(tmp_path, "Why does the sync fail?", TEAM)
+    text = await answer_of(tmp_path, "Why does the sync fail?", TEAM)
 
     assert "the same number, 17 s (the setting states no unit): `timeout` = 17.0 (vendor/netlib/client.py:1:" in text
 
@@ -180,7 +180,7 @@ async def test_a_different_number_is_no_evidence(tmp_path: pathlib.Path) -> None
         },
     )
 
-    text = await asked(tmp_path, "Why is the pool failing?")
+    text = await answer_of(tmp_path, "Why is the pool failing?")
 
     assert "pool: no connection within" in text
     assert "1900" not in text
@@ -197,7 +197,7 @@ async def test_fifty_thousand_files_are_bounded_and_the_answer_says_so(tmp_path:
             os.link(tmp_path / "first.txt", folder / f"m{n}.py")
     make(tmp_path, {"zone/api.log": "2026-05-01 10:00:00 ERROR gateway: certificate has expired\n"})
 
-    text = await asked(tmp_path, "Why is the gateway failing?")
+    text = await answer_of(tmp_path, "Why is the gateway failing?")
 
     assert "zone/api.log:1: `2026-05-01 10:00:00 ERROR gateway: certificate has expired`" in text
     assert re.search(r"beyond a bound of the search for `\*\*`: \d+ of 50002 shown", text)
@@ -219,7 +219,7 @@ async def test_a_file_with_a_name_outside_utf_8_is_reported_as_unread(tmp_path: 
     (tmp_path / os.fsdecode(b"caf\xe9.log")).write_text("2026-05-01 10:00:00 ERROR gateway: down\n")
     make(tmp_path, {"a.log": "2026-05-01 10:00:00 ERROR gateway: late\n"})
 
-    text = await asked(tmp_path, "Why is the gateway failing?")
+    text = await answer_of(tmp_path, "Why is the gateway failing?")
 
     assert "gateway: late" in text
     assert r"caf\udce9.log: no name that a tool can be given" in section(text, "Not looked at")
@@ -229,7 +229,7 @@ async def test_a_binary_file_is_reported_as_unread(tmp_path: pathlib.Path, progr
     """The word is in it, and it is no evidence."""
     make(tmp_path, {"core.log": b"ERROR gateway\0\1\2 gateway\n", "a.py": "gateway = 1\n"})
 
-    text = await asked(tmp_path, "Where is the gateway?")
+    text = await answer_of(tmp_path, "Where is the gateway?")
 
     assert "a.py:1: `gateway = 1`" in text
     assert "core.log: is a binary file" in section(text, "Not looked at")
@@ -262,7 +262,7 @@ async def test_an_unreadable_file_is_reported(program: str) -> None:
         (folder / "shut").chmod(0)
         try:
             with ordinary_user(folder):
-                text = await asked(folder, "Where is the gateway?")
+                text = await answer_of(folder, "Where is the gateway?")
         finally:
             (folder / "shut").chmod(0o700)
 
@@ -281,7 +281,7 @@ async def test_a_link_out_of_the_folder_and_a_fifo_are_not_followed(tmp_path: pa
     (folder / "all").symlink_to(outside)
     os.mkfifo(folder / "pipe.log")
 
-    text = await asked(folder, "Why is the gateway failing?", TEAM)
+    text = await answer_of(folder, "Why is the gateway failing?", TEAM)
 
     left_out = section(text, "Not looked at")
     assert "s3cret" not in text
@@ -295,7 +295,7 @@ async def test_only_the_shown_part_of_a_huge_line_counts(tmp_path: pathlib.Path,
     long = "x" * 600_000
     make(tmp_path, {"a.log": f"2026-05-01 10:00:00 ERROR start {long} gateway\n", "b.md": f"{long} gateway\n"})
 
-    text = await asked(tmp_path, "Why is the gateway failing?")
+    text = await answer_of(tmp_path, "Why is the gateway failing?")
 
     assert "a.log:1: the rest of a long line" in text
     assert "b.md:1: the rest of a long line" in text
@@ -307,7 +307,7 @@ async def test_a_name_like_a_place_does_not_mislead(tmp_path: pathlib.Path) -> N
     """A file whose name looks like a path and a line is quoted under its own name, or not at all."""
     make(tmp_path, {"a.py": "x = 1\n", "a.py:12:b.py": "def gateway():\n    pass\n"})
 
-    text = await asked(tmp_path, "Where is the gateway defined?")
+    text = await answer_of(tmp_path, "Where is the gateway defined?")
 
     assert "a.py:12:b.py:1: `def gateway():`" in text
 
@@ -316,7 +316,7 @@ async def test_code_about_logs_is_no_log(tmp_path: pathlib.Path) -> None:
     """A folder of code is named logs, and the name of a file begins with log."""
     make(tmp_path, {"src/logs/handler.py": "# ERROR: gateway down\n", "logging.ini": "level = ERROR\n"})
 
-    text = await asked(tmp_path, "Why is the gateway failing?")
+    text = await answer_of(tmp_path, "Why is the gateway failing?")
 
     assert "No fault was found" in text
     assert not section(text, "Log lines that report trouble")

@@ -73,7 +73,7 @@ def encoders(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
 
 
 @pytest.fixture
-def transformed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def transformed_lengths(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Record the number of messages that the SDK of OpenAI transforms in each request."""
     from openai.resources.chat.completions import completions
     from openai.resources.responses import responses
@@ -115,7 +115,7 @@ async def test_a_long_conversation_is_sent_as_by_the_client_itself(name: str, st
 @pytest.mark.parametrize("streams", [True, False], ids=["streamed", "whole"])
 @pytest.mark.parametrize("name", CLIENTS)
 async def test_a_long_conversation_is_encoded_off_the_event_loop(
-    name: str, streams: bool, encoders: list[threading.Thread], transformed: list[int]
+    name: str, streams: bool, encoders: list[threading.Thread], transformed_lengths: list[int]
 ) -> None:
     """Each request is encoded once, from the second on in a thread; the SDK of OpenAI never sees its messages."""
     messages = conversation(LONG)
@@ -128,11 +128,11 @@ async def test_a_long_conversation_is_encoded_off_the_event_loop(
     assert first is threading.current_thread()
     assert threading.current_thread() not in (second, third)
     assert other is threading.current_thread(), "a request of another kind"
-    assert transformed == ([] if name == "anthropic" else [0] * 4)
+    assert transformed_lengths == ([] if name == "anthropic" else [0] * 4)
 
 
 async def test_a_short_conversation_is_left_to_the_client(
-    encoders: list[threading.Thread], transformed: list[int]
+    encoders: list[threading.Thread], transformed_lengths: list[int]
 ) -> None:
     """A thread would take longer."""
     async with provider({"and now?": ["a"] * 2}) as server:
@@ -141,11 +141,11 @@ async def test_a_short_conversation_is_left_to_the_client(
             await say(bound, conversation(4), streams=True)
 
     assert encoders == [threading.current_thread()] * 2
-    assert transformed == [6] * 2
+    assert transformed_lengths == [6] * 2
 
 
 async def test_callbacks_see_the_messages_of_a_long_conversation(
-    transformed: list[int],
+    transformed_lengths: list[int],
 ) -> None:
     """Callbacks take the public way; the SDK of OpenAI does not see the messages there either."""
     heard: list[int] = []
@@ -160,7 +160,7 @@ async def test_callbacks_see_the_messages_of_a_long_conversation(
         assert len(server.bodies[0]["messages"]) == len(messages)
 
     assert heard == [len(messages)]
-    assert transformed == [0]
+    assert transformed_lengths == [0]
 
 
 async def test_the_extra_body_of_the_owner_is_sent() -> None:

@@ -32,7 +32,7 @@ def grep(pattern: str) -> str:
     return pattern
 
 
-async def streamed(model: BaseChatModel) -> AIMessage:
+async def stream(model: BaseChatModel) -> AIMessage:
     return merge([chunk async for chunk in stream_reply(model, HI)])
 
 
@@ -62,7 +62,7 @@ async def test_a_model_that_can_only_generate_is_asked() -> None:
 
 async def test_a_stream_keeps_the_metadata_of_its_chunks() -> None:
     """Generation info of the chunks is metadata of the reply, as with LangChain's own `astream`."""
-    reply = await streamed(Streaming())
+    reply = await stream(Streaming())
 
     assert reply.content == "in pieces"
     assert reply.response_metadata["finish_reason"].startswith("stop")
@@ -73,7 +73,7 @@ async def test_callbacks_of_the_model_see_each_reply() -> None:
     listener = Listener()
 
     await complete(Async(callbacks=[listener]), HI)
-    await streamed(Streaming(callbacks=[listener]))
+    await stream(Streaming(callbacks=[listener]))
 
     assert listener.heard == ["plain", "in pieces"]
 
@@ -124,7 +124,7 @@ async def test_a_rate_limiter_is_asked_first() -> None:
     limiter = Limiter()
 
     await complete(Async(rate_limiter=limiter), HI)
-    await streamed(Streaming(rate_limiter=limiter))
+    await stream(Streaming(rate_limiter=limiter))
 
     assert limiter.passed == 2
 
@@ -286,7 +286,7 @@ async def test_a_suppressed_cancellation_is_found() -> None:
             async for chunk in super()._astream(*args, **kwargs):
                 yield chunk
 
-    for way in (complete(Deaf(), HI), streamed(Deaf())):
+    for way in (complete(Deaf(), HI), stream(Deaf())):
         asked.clear()
         asking = asyncio.ensure_future(way)
         await asked.wait()

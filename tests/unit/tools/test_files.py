@@ -29,7 +29,7 @@ async def call(context: ToolUseContext, name: str, **arguments: Any) -> str:
     return result
 
 
-async def refused(context: ToolUseContext, name: str, **arguments: Any) -> str:
+async def refusal_of(context: ToolUseContext, name: str, **arguments: Any) -> str:
     with pytest.raises(ToolException) as refusal:
         await call(context, name, **arguments)
     return str(refusal.value)
@@ -122,7 +122,7 @@ async def test_read_reports_a_binary_file(context: ToolUseContext) -> None:
     """A model gets no bytes that are no text."""
     (context.cwd / "a.bin").write_bytes(b"\x7fELF\x00\x01")
 
-    assert "binary" in await refused(context, "Read", file_path="a.bin")
+    assert "binary" in await refusal_of(context, "Read", file_path="a.bin")
 
 
 async def test_read_shows_text_that_is_not_utf8(context: ToolUseContext) -> None:
@@ -134,12 +134,12 @@ async def test_read_shows_text_that_is_not_utf8(context: ToolUseContext) -> None
 
 async def test_read_of_a_directory_points_to_glob(context: ToolUseContext) -> None:
     """The error names the tool that lists directories."""
-    assert "Glob" in await refused(context, "Read", file_path=".")
+    assert "Glob" in await refusal_of(context, "Read", file_path=".")
 
 
 async def test_a_missing_file_is_reported_in_one_sentence(context: ToolUseContext) -> None:
     """The error says that it does not exist."""
-    assert await refused(context, "Read", file_path="no/such") == "no/such: there is no such file or directory"
+    assert await refusal_of(context, "Read", file_path="no/such") == "no/such: there is no such file or directory"
 
 
 async def test_write_makes_a_file_and_its_directories(context: ToolUseContext) -> None:
@@ -153,7 +153,7 @@ async def test_write_refuses_an_unread_file(context: ToolUseContext) -> None:
     """A file that exists is replaced only after it was read."""
     (context.cwd / "a.txt").write_text("old")
 
-    assert "Read it first" in await refused(context, "Write", file_path="a.txt", content="new")
+    assert "Read it first" in await refusal_of(context, "Write", file_path="a.txt", content="new")
     assert (context.cwd / "a.txt").read_text() == "old"
 
     await call(context, "Read", file_path="a.txt")
@@ -172,7 +172,7 @@ async def test_a_change_since_reading_is_noticed(context: ToolUseContext, tool: 
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     arguments = {"content": "x"} if tool == "Write" else {"old_string": "them", "new_string": "x"}
 
-    assert "has changed" in await refused(context, tool, file_path="a.txt", **arguments)
+    assert "has changed" in await refusal_of(context, tool, file_path="a.txt", **arguments)
     assert path.read_text() == "them"
 
 
@@ -202,7 +202,7 @@ async def test_reading_in_one_context_does_not_count_in_another(context: ToolUse
     (context.cwd / "a.txt").write_text("old")
     await call(context, "Read", file_path="a.txt")
 
-    assert "Read it first" in await refused(make_context(context.cwd), "Write", file_path="a.txt", content="new")
+    assert "Read it first" in await refusal_of(make_context(context.cwd), "Write", file_path="a.txt", content="new")
 
 
 async def test_a_replaced_file_keeps_its_mode(context: ToolUseContext) -> None:
@@ -234,8 +234,8 @@ async def test_edit_refuses_a_missing_or_repeated_text(context: ToolUseContext) 
     (context.cwd / "a.txt").write_text("x = 1\nx = 1\n")
     await call(context, "Read", file_path="a.txt")
 
-    assert "not in the file" in await refused(context, "Edit", file_path="a.txt", old_string="y", new_string="z")
-    assert "2 times" in await refused(context, "Edit", file_path="a.txt", old_string="x = 1", new_string="z")
+    assert "not in the file" in await refusal_of(context, "Edit", file_path="a.txt", old_string="y", new_string="z")
+    assert "2 times" in await refusal_of(context, "Edit", file_path="a.txt", old_string="x = 1", new_string="z")
     assert (context.cwd / "a.txt").read_text() == "x = 1\nx = 1\n"
 
     await call(context, "Edit", file_path="a.txt", old_string="x = 1", new_string="z", replace_all=True)
@@ -248,7 +248,7 @@ async def test_edit_refuses_an_edit_without_effect(context: ToolUseContext, old:
     (context.cwd / "a.txt").write_text("same")
     await call(context, "Read", file_path="a.txt")
 
-    await refused(context, "Edit", file_path="a.txt", old_string=old, new_string=new)
+    await refusal_of(context, "Edit", file_path="a.txt", old_string=old, new_string=new)
 
 
 async def test_edit_keeps_line_ends_and_foreign_bytes(context: ToolUseContext) -> None:
@@ -267,26 +267,26 @@ async def test_a_text_that_is_too_large_is_refused_before_it_is_made(context: To
     (context.cwd / "a.txt").write_text("a" * 100_000)
     await call(context, "Read", file_path="a.txt")
 
-    assert str(MAX_CHANGED) in await refused(
+    assert str(MAX_CHANGED) in await refusal_of(
         context, "Edit", file_path="a.txt", old_string="a", new_string="b" * 100_000, replace_all=True
     )
-    assert str(MAX_CHANGED) in await refused(context, "Write", file_path="b.txt", content="b" * (MAX_CHANGED + 1))
+    assert str(MAX_CHANGED) in await refusal_of(context, "Write", file_path="b.txt", content="b" * (MAX_CHANGED + 1))
     assert not (context.cwd / "b.txt").exists()
 
 
 async def test_half_a_surrogate_pair_is_refused(context: ToolUseContext) -> None:
     """Text without a UTF-8 form is refused with its cause, in a content and in the name of a file."""
-    assert "surrogate" in await refused(context, "Write", file_path="a.txt", content="\ud800")
-    assert "encoding" in await refused(context, "Write", file_path="\ud800.txt", content="x")
+    assert "surrogate" in await refusal_of(context, "Write", file_path="a.txt", content="\ud800")
+    assert "encoding" in await refusal_of(context, "Write", file_path="\ud800.txt", content="x")
 
 
 async def test_wrong_arguments_get_a_short_error(context: ToolUseContext) -> None:
     """It is one sentence that names the argument, not a copy of the request."""
-    answer = await refused(context, "Read", file_path="a", limit="x" * 1_000_000)
+    answer = await refusal_of(context, "Read", file_path="a", limit="x" * 1_000_000)
     assert "limit" in answer
     assert len(answer) < 500
 
-    assert "colour: Extra inputs" in await refused(context, "Read", file_path="a", colour="red")
+    assert "colour: Extra inputs" in await refusal_of(context, "Read", file_path="a", colour="red")
 
 
 async def test_a_tool_outside_a_run_says_so() -> None:

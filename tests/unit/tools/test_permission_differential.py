@@ -35,7 +35,7 @@ def texts(dice: random.Random) -> Iterator[str]:
             yield text
 
 
-def as_it_is(text: str) -> str:
+def for_bash(text: str) -> str:
     """Return a text for bash."""
     return text
 
@@ -45,7 +45,7 @@ def for_sh(text: str) -> str:
     return f"sh -c {shlex.quote(text)}"
 
 
-@pytest.mark.parametrize("written", [as_it_is, for_sh])
+@pytest.mark.parametrize("written", [for_bash, for_sh])
 def test_no_shell_starts_a_program_after_rules_pass(tmp_path: pathlib.Path, written: Callable[[str], str]) -> None:
     """Texts that match no rule run for real, and start nothing that a rule forbids."""
     shells, dice = MarkedProgram(tmp_path), random.Random(20)

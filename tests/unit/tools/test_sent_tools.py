@@ -42,7 +42,7 @@ def plus(a: int, b: int) -> int:
 ADD = StructuredTool.from_function(plus)
 
 
-async def asked(tool: BaseTool, processes: Answering, args: Any) -> Any:
+async def call_remotely(tool: BaseTool, processes: Answering, args: Any) -> Any:
     current = CurrentCall(make_context(None, (tool,)), CallId("c1"), StepId("s1"))
     request = {"type": "tool_call", "name": tool.name, "id": "c1", "args": args}
     return await process_proxy(tool, processes, current).ainvoke(request)
@@ -67,25 +67,25 @@ async def asked(tool: BaseTool, processes: Answering, args: Any) -> Any:
 async def test_an_invalid_result_is_refused(said: Any) -> None:
     """Nothing that a process sends in place of a result is used."""
     with pytest.raises(ProtocolError, match="invalid result"):
-        await asked(ADD, Answering(said), {"a": 1, "b": 2})
+        await call_remotely(ADD, Answering(said), {"a": 1, "b": 2})
 
 
 async def test_arguments_are_checked_before_anything_is_sent() -> None:
     """The schema of the tool itself is applied here."""
     with pytest.raises(Exception, match="validation error"):
-        await asked(ADD, Answering({"value": "never"}), {"a": "one", "b": 2})
+        await call_remotely(ADD, Answering({"value": "never"}), {"a": "one", "b": 2})
 
 
 async def test_the_tool_itself_does_not_change() -> None:
     """A proxy is for one call."""
-    assert (await asked(ADD, Answering(), {"a": 1, "b": 2})).content == "3"
+    assert (await call_remotely(ADD, Answering(), {"a": 1, "b": 2})).content == "3"
     assert (ADD.coroutine, ADD.func) == (None, plus)
 
 
 async def test_a_tool_of_one_argument_is_sent_like_any_other() -> None:
     """LangChain's older `Tool` receives its argument by position."""
     shout = Tool(name="shout", func=str.upper, description="Say it loud.")
-    assert (await asked(shout, Answering(), {"tool_input": "hey"})).content == "HEY"
+    assert (await call_remotely(shout, Answering(), {"tool_input": "hey"})).content == "HEY"
 
 
 async def test_a_function_with_a_secret_is_not_sent() -> None:
@@ -95,7 +95,7 @@ async def test_a_function_with_a_secret_is_not_sent() -> None:
     processes = Answering()
     processes.secrets = (key,)
     with pytest.raises(NotShippable, match="secret"):
-        await asked(holding, processes, {})
+        await call_remotely(holding, processes, {})
 
 
 def test_functions_of_each_kind_of_tool_are_found() -> None:
