@@ -19,7 +19,7 @@ def listing(type: Any, name: str, visibility: Visibility, thing: Any, **more: An
 
 
 def test_high_shows_names_signatures_and_docstrings() -> None:
-    """Of a module, only the included names are shown."""
+    """A module shows its included names alone."""
     assert listing("module", "math", "high", math, include=("sin", "pi")).splitlines() == [
         "- module math",
         "  This module provides access to the mathematical functions",
@@ -48,7 +48,7 @@ def test_low_shows_names_alone() -> None:
 
 
 def test_a_tool_shows_its_arguments() -> None:
-    """With high visibility, its description is shown too."""
+    """High visibility shows its description, too."""
     assert listing("tool", "python", "medium", python_tool()) == "- tool python(code, timeout)"
     assert "Run Python in your sandbox." in listing("tool", "python", "high", python_tool())
 

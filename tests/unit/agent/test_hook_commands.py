@@ -70,7 +70,7 @@ async def test_a_command_gets_the_payload_and_the_projects_folder(tmp_path: path
     ],
 )
 async def test_exit_0_decides_and_exit_2_denies(tmp_path: pathlib.Path, command: str, expected: HookDecision) -> None:
-    """With status 0, stdout is the answer; with status 2, stderr is the reason."""
+    """Status 0 makes stdout the answer; status 2 makes stderr the reason."""
     assert await ask(tmp_path, command) == expected
 
 
@@ -120,12 +120,12 @@ async def test_a_missing_folder_closes_the_gate(tmp_path: pathlib.Path) -> None:
     ],
 )
 async def test_exit_2_blocks_the_event(tmp_path: pathlib.Path, event: str, expected: HookDecision) -> None:
-    """At a stop event, blocking means to continue."""
+    """Blocking a stop event means to continue."""
     assert await ask(tmp_path, "echo go on >&2; exit 2", event) == expected
 
 
 async def test_plain_output_becomes_context_at_events_for_the_model(tmp_path: pathlib.Path) -> None:
-    """As in Claude Code, this holds at SubagentStart, SessionStart and UserPromptSubmit only."""
+    """Claude Code limits this to SubagentStart, SessionStart and UserPromptSubmit, and so do we."""
     assert (await ask(tmp_path, "echo the branch is main", "SubagentStart")).context == "the branch is main"
     assert await ask(tmp_path, "echo the branch is main", "PostToolUse") == HookDecision()
 

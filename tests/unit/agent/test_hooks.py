@@ -200,7 +200,7 @@ async def test_hooks_run_in_order_and_see_earlier_rewrites() -> None:
 
 
 async def test_a_change_of_the_payload_in_place_has_no_effect() -> None:
-    """Only the returned value counts; neither the caller nor the next hook sees the change."""
+    """The returned value alone counts; neither the caller nor the next hook sees the change."""
 
     def scribbles(payload: Payload) -> None:
         payload["tool_input"]["path"] = "/etc/passwd"
@@ -278,7 +278,7 @@ async def test_a_block_at_a_stop_event_means_to_continue(event: str) -> None:
 
 
 async def test_a_permission_request_without_an_answer_stays_with_a_person() -> None:
-    """Only an explicit allow is a yes: no answer and no matching hook leave `ask`."""
+    """An explicit allow is needed for a yes: no answer and no matching hook leave `ask`."""
     context = context_with()
 
     silent = await ask({"PermissionRequest": [lambda payload: None]}, "PermissionRequest", context=context)

@@ -140,7 +140,7 @@ def test_the_model_gets_the_schema_first_and_the_problem_after() -> None:
 
 
 def test_the_problem_of_a_hostile_answer_is_short() -> None:
-    """Neither the answer's size nor its number of errors comes back to the model."""
+    """The model receives neither the answer's size nor its number of errors."""
     text = json.dumps({f"k{n}" * 50: n for n in range(1_000)})
 
     problem = OutputContract(SCHEMA).problem(text)
@@ -257,7 +257,7 @@ def test_an_impossible_output_type_is_refused_when_it_is_declared(spec: Any) -> 
 
 
 def test_properties_named_like_references_are_not_references() -> None:
-    """Only a `$ref` in the place of a schema counts."""
+    """A `$ref` counts in the place of a schema alone."""
     schema = {"properties": {"$ref": {"type": "string"}}, "examples": [{"$ref": "https://example.com"}]}
 
     assert OutputContract(schema).parse('{"$ref": "anything"}') == {"$ref": "anything"}

@@ -158,7 +158,7 @@ def test_an_answer_nested_in_a_recursive_choice_is_refused() -> None:
         OutputContract(Plus).parse(json.dumps(answer))
 
 
-def test_all_values_of_one_answer_share_one_bound() -> None:
+def test_values_of_one_answer_share_one_bound() -> None:
     """Values in prose are candidates, and their steps are counted together."""
     one = json.dumps(_nested(14, "bad"))
 

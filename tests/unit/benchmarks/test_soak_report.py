@@ -35,7 +35,7 @@ def test_each_process_starts_at_its_own_level() -> None:
 
 
 def test_too_few_points_have_no_slope() -> None:
-    """Neither two samples of one process nor constant points have a slope."""
+    """Two samples of one process and constant points give no slope."""
     assert slope([]) is None
     assert slope([Point(0, 1, 1.0), Point(0, 2, 9.0)]) is None
     assert slope([Point(0, 1, each) for each in (1.0, 2.0, 3.0)]) is None

@@ -68,7 +68,7 @@ def test_mail_makes_a_finished_run_active_again() -> None:
 
 @given(st.randoms(use_true_random=False))
 def test_children_may_appear_before_their_parents(dice: random.Random) -> None:
-    """In any order of events, each run has its place in the tree."""
+    """Each run has its place in the tree, in any order of events."""
     mixed = list(cut_short().events)
     dice.shuffle(mixed)
     own = {path: iter([e for e in cut_short().events if e.path == path]) for path in {e.path for e in mixed}}
@@ -81,7 +81,7 @@ def test_children_may_appear_before_their_parents(dice: random.Random) -> None:
 
 
 def test_a_function_works_and_does_not_think() -> None:
-    """Only a run with a model thinks."""
+    """A run without a model is never shown as thinking."""
     story = Story()
     story.add(RunSpawned, "main", 0, name="add", prompt="")
     story.add(TurnStarted, "main", 0, turn=1)

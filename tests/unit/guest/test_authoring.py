@@ -111,7 +111,7 @@ def test_failures_are_typed() -> None:
 
 
 def test_a_failed_item_of_a_map_does_not_lose_the_others() -> None:
-    """At most `max_parallel` children run, and the outcomes are in order."""
+    """The number of concurrent children is at most `max_parallel`, and the outcomes are in order."""
     with guest() as host:
         host.start(authors.maps)
         keep(host)
@@ -159,7 +159,7 @@ async def test_the_event_loop_cannot_wait_for_the_host() -> None:
 
 
 async def test_a_forked_process_cannot_ask_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the agent's own process may ask."""
+    """The agent's own process alone may ask."""
     async with linked() as (link, _):
         line = ThreadOverAsync(link)
         monkeypatch.setattr(os, "getpid", lambda: 1)

@@ -56,7 +56,7 @@ async def test_output_and_the_last_value_come_back(inside: Interpreter) -> None:
 
 
 async def test_names_stay_between_calls(inside: Interpreter) -> None:
-    """All calls share one namespace and one thread."""
+    """Calls share one namespace and one thread."""
     await run(inside, "import threading\nx = 41\ndef f(): return x + 1\nthread = threading.get_ident()")
 
     assert await run(inside, "f(), __name__, thread == threading.get_ident()") == "(42, '__main__', True)"
@@ -192,7 +192,7 @@ async def test_code_that_cannot_be_stopped_is_abandoned_and_reported(
 
 
 async def test_time_spent_waiting_for_agents_does_not_count(inside: Interpreter) -> None:
-    """Only the code's own work counts."""
+    """The code's own work counts."""
     inside._module.__dict__.update(waiting=inside.waiting, event=(event := threading.Event()))
     asyncio.get_running_loop().call_later(0.5, event.set)
 

@@ -29,7 +29,7 @@ def test_an_async_function_runs_in_a_loop_of_its_own() -> None:
 
 
 def test_a_lambda_is_sent_by_value() -> None:
-    """Its closure is sent too."""
+    """The closure of the lambda is sent, too."""
     base = 40
     with guest() as host:
         host.start(lambda: base + 2)
@@ -72,7 +72,7 @@ def test_a_long_error_message_is_clipped() -> None:
 
 
 def test_an_error_with_a_broken_str_is_sent() -> None:
-    """Its `__str__` calls sys.exit."""
+    """The `__str__` of this error calls sys.exit."""
     with guest() as host:
         host.start(agents.fail_hostile)
         done = host.failure()
@@ -184,7 +184,7 @@ def test_nothing_is_sent_after_the_last_message_and_output_is_flushed() -> None:
 
 
 def test_a_forked_child_that_returns_sends_nothing() -> None:
-    """Only the agent's own process sends the last message."""
+    """The agent's own process alone sends the last message."""
     with guest() as host:
         host.start(agents.fork_and_return)
 

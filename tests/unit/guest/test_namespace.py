@@ -128,7 +128,7 @@ def test_functions_and_classes_are_available_by_their_names() -> None:
 
 
 def test_a_class_shows_its_included_members_only() -> None:
-    """Its objects do too."""
+    """Objects of the class do so, too."""
     some = Capability("class", "fractions:Fraction", include=("limit_denominator",))
     names = namespace("a", [some])
 

@@ -229,7 +229,7 @@ async def test_a_client_that_breaks_off_ends_its_connection(tmp_path: pathlib.Pa
 
 @pytest.mark.parametrize("has_pidfd", [True, False])
 async def test_the_relay_ends_with_its_parent(tmp_path: pathlib.Path, has_pidfd: bool) -> None:
-    """Its connections end too, even on a kernel without process descriptors."""
+    """The connections of the relay end, too, even on a kernel without process descriptors."""
     relaying = Relay(tmp_path / "s", has_pidfd=has_pidfd)
     async with host(tmp_path / "s"), relaying as relay, relay.client() as client:
         await client.send(b"x")

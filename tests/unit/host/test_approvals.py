@@ -180,7 +180,7 @@ async def test_a_question_is_denied_at_its_deadline() -> None:
 
 
 async def test_an_accepted_answer_counts_even_at_the_deadline() -> None:
-    """At any step of the deadline, an answer is either accepted and counts, or is refused."""
+    """An answer at any step of the deadline is either accepted and counts, or is refused."""
     outcomes: list[tuple[bool, bool]] = []
     for steps in range(100):
         clock = FakeClock()
@@ -222,7 +222,7 @@ async def test_the_question_of_a_stopped_run_leaves_the_inbox(how: str) -> None:
 
 
 async def test_a_stopped_run_asks_nobody() -> None:
-    """Neither a person nor an approver sees a call that will not be made, and nothing is recorded."""
+    """Persons and approvers do not see a call that will not be made, and nothing is recorded."""
     events: list[Event] = []
     asked: list[Pending] = []
 
@@ -240,7 +240,7 @@ async def test_a_stopped_run_asks_nobody() -> None:
 
 
 async def test_a_run_that_waits_for_a_person_holds_no_slot() -> None:
-    """With one slot, another run can work meanwhile."""
+    """Another run can use the only slot meanwhile."""
     slots = Slots(1)
     context = context_with(slot=Slot(slots))
     await context.slot.acquire()
@@ -410,7 +410,7 @@ async def test_an_answer_from_before_a_restart_holds_only_for_its_open_call() ->
 
 @pytest.mark.parametrize(("call_id", "is_dated"), [("", True), (None, True), ("call-0", False)])
 async def test_a_question_outside_a_call_does_not_wait_after_a_restart(call_id: str | None, is_dated: bool) -> None:
-    """Its id is never made again, so that an answer to it would have no effect."""
+    """The id of the question is never made again, so that an answer to it would have no effect."""
     stamp: dict[str, Any] = {"root": "run-01", "run": "run-01", "path": "main", "agent": "main"}
     at = datetime(2026, 1, 1, tzinfo=UTC) if is_dated else None
     asked = ApprovalAsked(**stamp, at=at, approval_id="a-1", tool="Bash", question="Delete it?", call_id=call_id)

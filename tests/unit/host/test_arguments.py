@@ -143,7 +143,7 @@ async def test_an_agent_with_a_model_is_not_spawned_without_a_prompt(fields: dic
 
 
 async def test_a_tree_of_an_agent_with_a_model_needs_a_prompt() -> None:
-    """Without a prompt, the run would complete without an answer."""
+    """The run would complete without an answer if it had no prompt."""
     async with AgentRuntime() as runtime:
         with pytest.raises(InvalidValue, match=r"^prompt: '' is not accepted; expected text: what the agent is to do"):
             await runtime.spawn(Agent(name="reader", model=ScriptedModel(["ok"])))

@@ -470,7 +470,7 @@ async def test_every_line_survives_a_kill(tmp_path: Path) -> None:
 
 
 def test_fsync_can_be_switched_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With fsync, each line is on disk before the run continues; without it, when the file is closed."""
+    """Switched on, fsync writes each line to disk before the run continues; otherwise closing the file does."""
     synced: list[str] = []
 
     def watched(name: str) -> Callable[[int], None]:

@@ -12,7 +12,7 @@ from ramet.store.sqlite.store import SqliteStore
 
 
 async def test_concurrent_closes_of_a_finished_tree_raise_no_conflict(tmp_path: pathlib.Path) -> None:
-    """Its last run ended, and a resume found the same: both mark the tree as over."""
+    """The end of the last run and a resume both mark the tree as over."""
     journal = Journal(SqliteStore(tmp_path / "journal.db"))
     await journal.open()
     await journal.store.put(TREES, "run-1", b'{"cwd":null}')

@@ -50,7 +50,7 @@ async def wait_for_ever() -> None:
 
 
 async def test_the_control_socket_exists_while_the_journal_is_open(tmp_path: Path) -> None:
-    """Before and after, no kernel answers and no file exists."""
+    """No kernel answers and no file exists before and after."""
     door = tmp_path / ".ramet" / "kernel.sock"
     async with AgentRuntime(tmp_path) as runtime:
         assert not door.exists()
@@ -124,7 +124,7 @@ async def test_an_invalid_request_is_refused_and_the_socket_stays_usable(tmp_pat
 
 @pytest.mark.parametrize("data", [b"", b'{"type":"trees"}', b"x" * (3 * MAX_LINE)])
 async def test_a_half_request_or_a_flood_does_not_stop_the_socket(tmp_path: Path, data: bytes) -> None:
-    """Neither is answered with success; the next request succeeds."""
+    """A half request and a flood get no success; the next request succeeds."""
     async with kernel(tmp_path):
         assert b"ok" not in await send_raw(tmp_path, data)
         assert (await send_request(tmp_path, ControlledTrees()))["trees"] == []

@@ -64,7 +64,7 @@ async def test_a_run_that_ends_before_its_first_turn_has_no_start() -> None:
 
 
 async def test_an_event_from_the_future_has_no_lag() -> None:
-    """With a clock that is ahead, the lag is zero and never negative."""
+    """The lag is zero, and never negative, when the clock is ahead."""
     counts = await counts_of((0, RunSpawned(**STAMP, name="main")), (5, TurnStarted(**STAMP, turn=1)), ahead_s=60)
 
     assert (counts.lag.count, counts.lag.sum) == (2, 0.0)

@@ -96,7 +96,7 @@ async def test_a_request_is_recorded_before_it_is_sent() -> None:
 
 
 async def test_one_model_has_one_port() -> None:
-    """The same object gets the same port, and another model gets another; an unknown name is refused."""
+    """One object gets one port, and another model gets another port; an unknown name is refused."""
     gateway = Gateway(FakeClock())
     first, second = ScriptedModel(["a"]), ScriptedModel(["b"])
 

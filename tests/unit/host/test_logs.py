@@ -103,7 +103,7 @@ def test_every_logger_is_included(out: io.StringIO) -> None:
 
 
 def test_uvicorns_own_handlers_are_removed(out: io.StringIO) -> None:
-    """Its lines are JSON and appear once."""
+    """Lines of uvicorn are JSON and appear once."""
     from logging.config import dictConfig
 
     from uvicorn.config import LOGGING_CONFIG

@@ -114,7 +114,7 @@ async def test_connections_beyond_the_rate_wait(tmp_path: pathlib.Path) -> None:
     assert len(run.events) == 5
 
 
-async def test_all_runs_together_have_a_bounded_number_of_connections(tmp_path: pathlib.Path) -> None:
+async def test_the_connections_of_every_run_have_a_common_bound(tmp_path: pathlib.Path) -> None:
     """Each further connection is refused at once with 503 and an event."""
     async with server() as port, House(tmp_path, max_connections=2) as house:
         target = f"127.0.0.1:{port}"

@@ -159,7 +159,7 @@ async def test_session_messages_is_a_copy() -> None:
 
 
 async def test_usage_covers_the_whole_tree() -> None:
-    """All turns and all children count."""
+    """Each turn and each child counts."""
     model = ScriptedModel({"toil": ["done"], "": [fresh("toil"), "ok", "ok"]})
     async with Session(model) as session:
         await session.ask("Go.")

@@ -73,7 +73,7 @@ async def test_the_user_and_password_of_an_address_are_not_shown() -> None:
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 here")
 async def test_an_ipv6_address_has_brackets() -> None:
-    """Without them, nobody could tell its port from it."""
+    """Brackets separate the address from its port."""
     error = await failure(f"http://[::1]:{servers.closed_port()}/v1")
 
     assert was_never_sent(error)
@@ -255,7 +255,7 @@ async def test_an_error_after_the_first_chunk_counts_as_sent() -> None:
 
 
 async def test_an_error_after_a_wait_may_have_come_after_an_answer() -> None:
-    """Nobody knows what the code waited for."""
+    """Code that waits may have waited for an answer."""
 
     class Waiting(Async):
         waits: bool = True

@@ -124,7 +124,7 @@ def test_a_hundred_thousand_pieces_of_one_block_are_joined() -> None:
 
 
 def test_arguments_above_the_limit_are_a_failure() -> None:
-    """Nobody means a call with a megabyte of arguments."""
+    """A megabyte of arguments is never meant as a call."""
     with pytest.raises(ModelFailed, match="1,000,000 bytes") as failure:
         merge(pieces('{"a": "' + "x" * 1_000_001 + '"}'), "gpt-5")
 

@@ -122,7 +122,7 @@ def test_other_errors_are_not_retried(error: Exception) -> None:
 
 
 def test_a_status_of_success_is_ignored() -> None:
-    """In the middle of a stream the status is still 200; the error is in the body."""
+    """The status in the middle of a stream is still 200; the error is in the body."""
     body = {"type": "error", "error": {"type": "overloaded_error"}}
     failed = translate(SDKError(status_code=200, body=body), "m", NOW)
 

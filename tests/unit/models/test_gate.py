@@ -222,7 +222,7 @@ async def test_concurrent_calls_are_limited() -> None:
 
 
 async def test_a_waiting_call_needs_no_place() -> None:
-    """With one place, a call that waits for its retry lets others pass."""
+    """A call that waits for its retry lets others use the only place."""
     clock = FakeClock()
     gate = a_gate(clock, at_once=1)
     failing = asyncio.create_task(gate.call(Provider(clock, busy(status=500))))
@@ -257,7 +257,7 @@ async def test_cancelling_ends_a_wait_at_once(closed: bool) -> None:
 
 
 def test_jitter_shortens_only_our_own_wait() -> None:
-    """With a jitter of half, a wait is between half and all of it; it is limited, and never earlier than asked."""
+    """A wait with a jitter of half is between half and all of it; it is limited, and never earlier than asked."""
     policy = RetryPolicy(attempts=100, base_s=1.0, max_s=8.0, jitter=0.5)
 
     assert policy.wait_s(1, busy(), 0.0) == 1.0

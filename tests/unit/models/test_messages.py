@@ -212,7 +212,7 @@ def test_calls_and_their_results_count() -> None:
     ids=["anthropic", "langchain", "url", "openai"],
 )
 def test_an_image_counts_as_its_stated_figure(block: dict[str, Any]) -> None:
-    """Its bytes, a hundred times as many, do not count; the figure can be set."""
+    """The bytes of an image, a hundred times as many, do not count; the figure can be set."""
     message = HumanMessage([{"type": "text", "text": "look:"}, block])
 
     assert message_bound(message) == MESSAGE_TOKENS + 5 + IMAGE_TOKENS

@@ -115,7 +115,7 @@ async def test_the_answer_does_not_start_with_false_leads() -> None:
 
 
 async def test_the_model_without_scouts_finds_the_same() -> None:
-    """Without the Agent tool, it does the work of its scouts itself."""
+    """The model does the work of its scouts itself when it has no Agent tool."""
     driven = await drive(OfflineResearcher(), WHY, EXAMPLE, tools=READERS)
 
     assert driven.children == []
@@ -125,7 +125,7 @@ async def test_the_model_without_scouts_finds_the_same() -> None:
 
 
 async def test_the_model_without_ripgrep_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its patterns mean the same to both kinds of search."""
+    """The patterns of the model mean the same to both kinds of search."""
     with_ripgrep = await drive(OfflineResearcher(), WHY, EXAMPLE, tools=READERS)
     monkeypatch.setenv("PATH", "/nonexistent")
 
@@ -135,7 +135,7 @@ async def test_the_model_without_ripgrep_finds_the_same(monkeypatch: pytest.Monk
 
 
 async def test_refused_spawns_are_replaced_and_reported() -> None:
-    """Where no child can be spawned, it explores alone, and its answer says so."""
+    """The model explores alone if no child can be spawned, and its answer says so."""
     refusals = {"Agent": "spawn refused (depth): the tree is 3 deep already; free now: 0"}
 
     driven = await drive(OfflineResearcher(), WHY, EXAMPLE, refusals=refusals)
@@ -203,7 +203,7 @@ RUST = {
 
 
 async def test_a_wrong_database_host_is_found(tmp_path: pathlib.Path) -> None:
-    """From a traceback, it cites the setting of the host that cannot be reached."""
+    """A traceback leads it to the setting of the host that cannot be reached."""
     driven = await drive(OfflineResearcher(), "Why do orders give a 500?", make(tmp_path, DJANGO))
 
     assert line_of(tmp_path, "shop/settings.py", "db-old.internal") in driven.text
@@ -212,7 +212,7 @@ async def test_a_wrong_database_host_is_found(tmp_path: pathlib.Path) -> None:
 
 
 async def test_a_panic_is_found_in_the_code(tmp_path: pathlib.Path) -> None:
-    """From a panic, it cites the line of code, in a language without tracebacks."""
+    """A panic leads it to the line of code, in a language without tracebacks."""
     driven = await drive(OfflineResearcher(), "Why does the ferry crash?", make(tmp_path, RUST))
 
     assert line_of(tmp_path, "src/queue.rs", "expect(") in driven.text
@@ -422,7 +422,7 @@ async def test_a_conversation_determines_the_reply() -> None:
 
 
 async def test_a_streamed_answer_equals_the_whole_answer() -> None:
-    """Its chunks make the same message, with the same usage; text comes by the word."""
+    """The chunks of the stream make the same message, with the same usage; text comes by the word."""
     driven = await drive(OfflineResearcher(), WHY, EXAMPLE)
     model = OfflineResearcher().bind_tools([{"name": name} for name in (*READERS, "Agent")])
     for at in [at for at, m in enumerate(driven.messages) if isinstance(m, AIMessage)]:
@@ -514,5 +514,5 @@ def test_any_line_can_be_read(text: str, path: str) -> None:
     ],
 )
 def test_a_name_gives_the_kind_of_a_file(path: str, kind: str) -> None:
-    """Only names of logs are logs."""
+    """Names of logs alone are logs."""
     assert kind_of(path) == kind

@@ -274,7 +274,7 @@ async def test_an_unreadable_file_is_reported(program: str) -> None:
 
 @pytest.mark.timeout(60)
 async def test_a_link_out_of_the_folder_and_a_fifo_are_not_followed(tmp_path: pathlib.Path, program: str) -> None:
-    """Nobody writes to the FIFO: opening it would wait without end."""
+    """The FIFO has no writer: opening it would wait without end."""
     outside = make(tmp_path / "outside", {"keys.log": "ERROR gateway key=s3cret\n"})
     folder = make(tmp_path / "inside", {"a.py": "gateway = 1\n"})
     (folder / "keys.log").symlink_to(outside / "keys.log")

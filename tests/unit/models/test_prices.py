@@ -88,7 +88,7 @@ def test_cached_tokens_are_part_of_the_input_at_their_own_price() -> None:
 
 
 def test_missing_cache_prices_are_those_of_input() -> None:
-    """Nobody promised a discount."""
+    """A missing price gives no discount."""
     assert cost_usd(usage(MILLION, cache_read=MILLION), Price(3, 15)) == pytest.approx(3)
 
 

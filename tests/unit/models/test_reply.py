@@ -181,7 +181,7 @@ async def test_a_model_may_answer_bind_tools_with_itself() -> None:
 
 
 async def test_bind_tools_may_return_any_runnable() -> None:
-    """That runnable is asked, streamed or not."""
+    """The runnable is asked, streamed or not."""
 
     class Odd(Streaming):
         def bind_tools(self, tools: Any, **kwargs: Any) -> Runnable[LanguageModelInput, AIMessage]:

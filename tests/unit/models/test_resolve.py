@@ -71,7 +71,7 @@ def test_short_names_of_agent_files_are_resolved(alias: str) -> None:
 
 
 def test_inherit_gives_the_model_of_the_parent() -> None:
-    """Without a parent, it is an error."""
+    """The name is an error if there is no parent."""
     parents = ScriptedModel(["x"])
 
     assert resolve("inherit", inherited=parents) is parents

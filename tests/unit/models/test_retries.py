@@ -48,7 +48,7 @@ async def test_a_copy_asks_once_and_the_original_is_not_changed(kind: str) -> No
 
 @kinds
 async def test_a_used_model_is_copied_too(kind: str) -> None:
-    """Its client exists by then; the copy has its own client, over the same connections."""
+    """The copy of a model with a client has its own client, over the same connections."""
     async with provider(FAILING) as server:
         model = getattr(server, kind)()
         await requests_of(server, model)
@@ -119,7 +119,7 @@ def test_retries_are_charged_where_no_copy_is_safe() -> None:
 
 
 def test_google_counts_attempts() -> None:
-    """For Google, 0 means the default number and 1 means once; its clients receive the number with each call."""
+    """Google takes 0 as the default number and 1 as once; its clients receive the number with each call."""
     google = type("ChatGoogleGenerativeAI", (Async,), {"__module__": "langchain_google_genai.chat_models"})
     google = type(
         "Google",

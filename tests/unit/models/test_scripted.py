@@ -127,7 +127,7 @@ async def test_chunks_are_cut_as_written() -> None:
     assert [chunk.content for chunk in chunks if chunk.content] == ["a", "bc"]
 
 
-async def test_it_answers_without_an_event_loop() -> None:
+async def test_the_model_answers_without_an_event_loop() -> None:
     """A notebook calls `invoke`."""
     assert ScriptedModel(["x"]).invoke("hi").content == "x"
 

@@ -560,7 +560,7 @@ def test_damaged_archives_are_refused_or_read(noise: bytes, at: int, packed: boo
 # --- what all of them together may be, and how they go ---------------------------------------------------------------
 
 
-async def test_all_bundles_together_stay_below_the_kept_limit(tmp_path: Path) -> None:
+async def test_bundles_together_stay_below_the_kept_limit(tmp_path: Path) -> None:
     """Concurrent uploads count, a restart changes nothing, and a deletion makes room."""
     entries, names = 4 * 2 * ENTRY_BYTES, len("aaarest")
     limits = BundleLimits(kept=entries + names + 3 * 300 + 100)

@@ -172,7 +172,7 @@ async def test_more_turns_than_may_wait_are_refused(new_queue: Talking, agent: E
 
 
 async def test_waiting_turns_are_bounded_in_bytes(new_queue: Talking, agent: Echo) -> None:
-    """Of large bodies, fewer may wait."""
+    """Fewer turns may wait if their bodies are large."""
     conversation = new_queue(body_bytes=1_000, waiting_bytes=1_500)
     conversation.turn(b"wait", "words")
     conversation.turn(bytes(1_000), "words")

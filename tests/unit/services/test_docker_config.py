@@ -71,7 +71,7 @@ async def test_a_file_may_hold_a_name_and_a_password_or_an_identity(environ: dic
 
 @pytest.mark.parametrize("host", ["docker.io", "index.docker.io", "registry-1.docker.io"])
 async def test_dockers_own_registry_has_several_names(environ: dict[str, str], host: str) -> None:
-    """All names share one key."""
+    """The names share one key."""
     configure(environ, {"auths": {"https://index.docker.io/v1/": {"auth": AUTH}}})
 
     assert await login_for(host, environ) == Login("me", SECRET)
@@ -100,7 +100,7 @@ async def test_a_credential_helper_is_asked_for_a_login(
 
 
 async def test_a_helper_may_return_an_identity_token_or_no_login(environ: dict[str, str]) -> None:
-    """Without a login of the helper, the file is used."""
+    """The file is used if the helper returns no login."""
     configure(environ, {"credsStore": "tests", "auths": {"known.example.org": {"auth": AUTH}}})
 
     assert await login_for("identity.example.org", environ) == Login(identity_token="an identity")
@@ -180,5 +180,5 @@ def test_nodes_pull_with_a_name_and_a_password() -> None:
 
 
 def test_a_login_is_never_shown() -> None:
-    """Neither `repr` nor `str` shows the password."""
+    """The password appears neither in `repr` nor in `str`."""
     assert SECRET not in f"{Login('me', SECRET)!r} {Login('me', SECRET)} {[Login('me', SECRET, 'x')]}"

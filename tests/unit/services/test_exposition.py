@@ -57,7 +57,7 @@ def test_a_histogram_counts_every_value_once(values: list[float]) -> None:
 
 
 def test_statuses_from_guests_do_not_fill_the_memory() -> None:
-    """At most 50 statuses are counted by name; later ones count as "other"."""
+    """Statuses are counted by name up to 50; later ones count as "other"."""
     counts, clock = Counts(FakeClock().now), FakeClock()
     recorder = Recorder(clock)
     listening = counts.attach(recorder)

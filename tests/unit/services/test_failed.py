@@ -56,7 +56,7 @@ async def wait_gone(site: Site, *agents: SpawnedAgent) -> None:
 
 
 async def test_a_failed_agent_is_kept_for_its_time_and_then_removed(site: Site) -> None:
-    """Its info names the kept folders; a failed agent without a time stays until it is killed."""
+    """The agent's info names the kept folders; a failed agent without a time stays until it is killed."""
     team = await site.team()
     kept, stays = await fail_agent(site, team, "a", 600), await fail_agent(site, team, "b", None)
     own, sandbox = map(pathlib.Path, (await info(site, kept)).kept)
@@ -83,7 +83,7 @@ async def test_a_narrower_key_does_not_show_where_files_are_kept(site: Site) -> 
 
 
 async def test_killing_a_kept_agent_removes_it_at_once(site: Site) -> None:
-    """Its folders are removed, and no timer is left."""
+    """The folders of the agent are removed, and no timer is left."""
     team = await site.team()
     spawned = await fail_agent(site, team, "a", 600)
     sandbox = pathlib.Path((await info(site, spawned)).kept[1])
@@ -110,7 +110,7 @@ async def test_a_kept_agent_outlives_a_killed_server_for_the_rest_of_its_time(
 
 
 async def test_an_agent_that_cannot_be_reopened_is_kept_as_well(site: Site, tmp_path: pathlib.Path) -> None:
-    """Its time counts from the start of the server that found the failure."""
+    """The time counts from the start of the server that found the failure."""
     team = await site.team()
     spawned = await site.agent(team, "a", keep_failed_s=60)
     again = await site.as_killed(tmp_path / "later")
@@ -135,7 +135,7 @@ async def test_an_agent_cannot_be_kept_longer_than_the_server_allows(site: Site,
 
 
 async def test_an_agent_that_ended_normally_is_not_kept(site: Site) -> None:
-    """Its state is "ended", and no folders are kept."""
+    """The state of the agent is "ended", and no folders are kept."""
     team = await site.team()
     spawned = await site.agent(team, "a", keep_failed_s=60)
     living = site.spawner.agents.find_by_key(spawned.nonce, "info")

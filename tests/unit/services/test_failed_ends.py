@@ -152,7 +152,7 @@ async def test_a_team_deletion_that_failed_at_an_agent_can_be_repeated(
 
 
 async def test_a_spawn_that_could_not_be_undone_is_removed_with_its_team(site: Site, store: Failing) -> None:
-    """Only the agent's row exists, because its removal failed when the spawn was cancelled."""
+    """The agent's row alone exists, because its removal failed when the spawn was cancelled."""
     team = await site.team()
     asking = asyncio.create_task(site.agent(team, type="slow"))
     await eventually(lambda: site.slow.at_it)
@@ -193,7 +193,7 @@ async def test_a_kill_after_a_failed_removal_removes_the_failed_agent(site: Site
     assert await site.left() == ([], [])
 
 
-async def test_what_an_agent_left_whose_team_is_gone_goes_with_its_row(
+async def test_the_rest_of_an_agent_of_a_removed_team_is_removed_with_its_row(
     site: Site, store: Failing, tmp_path: pathlib.Path
 ) -> None:
     """An older server removed the team although the agent's row was left; the next server removes the agent."""

@@ -121,7 +121,7 @@ def test_a_transfer_makes_every_older_key_void() -> None:
 
 
 def test_a_rotated_owner_key_leaves_narrower_keys() -> None:
-    """Only the old owner key becomes void."""
+    """The old owner key alone becomes void."""
     ring = keys.rotate(with_key(a_ring(), "reader", "info"), keys.hash_of("new"))
     assert keys.rights_of(ring, "owner's", NOW) is None
     assert rights_of(ring, "new") == RIGHTS

@@ -211,7 +211,7 @@ async def test_an_image_can_be_the_base_of_another(tmp_path: Path) -> None:
 
 @needs_registry
 async def test_a_registry_with_a_password_needs_it(tmp_path: Path) -> None:
-    """Without the password, or with a wrong one, the refusal has status 401 and nothing is pushed."""
+    """A missing or wrong password gives a refusal with status 401, and nothing is pushed."""
     image = await image_of(tmp_path / "kept", FILES)
     async with registry(tmp_path, password=True) as host:
         base, user = layout(tmp_path / "base", BASE), f"--dest-creds={USER}:{PASSWORD}"
@@ -230,7 +230,7 @@ async def test_a_registry_with_a_password_needs_it(tmp_path: Path) -> None:
 
 @needs_registry
 async def test_a_registry_with_tokens_gets_a_token_for_each_repository(tmp_path: Path) -> None:
-    """Only the token server gets the password; mounting a layer needs a token for both repositories."""
+    """The token server alone gets the password; mounting a layer needs a token for both repositories."""
     image = await image_of(tmp_path / "kept", FILES)
     tokens = TokenServer(tmp_path)
     async with serve(tokens.answer) as tokens.realm, registry(tmp_path, tokens=tokens) as host:
@@ -250,7 +250,7 @@ async def test_a_registry_with_tokens_gets_a_token_for_each_repository(tmp_path:
 
 @needs_registry
 async def test_an_identity_token_is_exchanged_for_an_access_token(tmp_path: Path) -> None:
-    """Without a login, pulling works if the token server allows it, and pushing does not."""
+    """Pulling works without a login if the token server allows it, and pushing does not."""
     tokens = TokenServer(tmp_path)
     async with serve(tokens.answer) as tokens.realm, registry(tmp_path, tokens=tokens) as host:
         base, user = layout(tmp_path / "base", BASE), f"--dest-creds={USER}:{PASSWORD}"

@@ -429,7 +429,7 @@ def test_a_registry_may_be_named_by_its_host() -> None:
 
 
 async def test_a_password_needs_a_username_and_https() -> None:
-    """Neither is sent unencrypted over a network."""
+    """Username and password are never sent unencrypted over a network."""
     with pytest.raises(InvalidValue, match="username"):
         async with open_registry("registry.example.org", password="x"):
             pass

@@ -148,7 +148,7 @@ async def test_concurrent_uploads_to_several_kernels_are_stored_once(kernels: Ke
     assert len(parts) == len({key.partition("/")[2] for key in parts}) == 4, "of one upload, and no draft"
 
 
-async def test_all_kernels_together_share_one_limit_of_kept_bytes(kernels: Kernels) -> None:
+async def test_kernels_share_one_limit_of_kept_bytes(kernels: Kernels) -> None:
     """A refused bundle leaves nothing, and a deletion by another kernel makes room."""
     limits = BundleLimits(kept=4_000)
     one, two = [await kernels.begin(name, limits=limits) for name in ("one", "two")]
@@ -271,7 +271,7 @@ async def test_a_spawn_fails_if_its_image_is_deleted_meanwhile(
 
 
 async def test_a_kernel_that_is_lost_during_a_deletion_deletes_nothing(kernels: Kernels) -> None:
-    """Its mark on the image no longer counts."""
+    """The mark of that kernel on the image no longer counts."""
     one, two = [await kernels.begin(name) for name in ("one", "two")]
     bundle = await one.upload(tar(SUMS))
     image = await made(one, [bundle.id])
@@ -362,7 +362,7 @@ async def test_an_incomplete_upload_is_removed_by_the_next_kernel(kernels: Kerne
 
 
 async def test_an_incomplete_or_damaged_bundle_of_the_store_is_refused(kernels: Kernels) -> None:
-    """If a piece is missing or replaced, nothing is used and nothing stays in the folder."""
+    """A missing or replaced piece makes the bundle unusable, and nothing stays in the folder."""
     one, two = [await kernels.begin(name) for name in ("one", "two")]
     store = kernels.stores["two"]
     bundle, other = await one.upload(tar(LARGE)), await one.upload(tar(SUMS))

@@ -69,7 +69,7 @@ def test_another_programs_socket_is_left_alone(folder: Path) -> None:
 
 
 def test_the_socket_of_a_killed_server_is_replaced(folder: Path) -> None:
-    """Its lock went with the process, and nothing listens there."""
+    """The lock ended with the process, and nothing listens there."""
     path = folder / "serve.sock"
     program = "import os, sys, pathlib; from ramet.services.http.sockets import unix_listener as u"
     program += "; u(pathlib.Path(sys.argv[1])); os.kill(os.getpid(), 9)"

@@ -92,7 +92,7 @@ async def test_a_full_team_refuses_a_spawn_until_an_agent_is_killed(stored_site:
     assert (await site.agent(team, "a")).agent.path == "crew/a"
 
 
-async def test_of_a_hundred_spawns_into_ten_slots_exactly_ten_succeed(stored_site: Site) -> None:
+async def test_ten_of_a_hundred_spawns_into_ten_slots_succeed(stored_site: Site) -> None:
     """AC-S3-3: The other 90 are refused and leave nothing."""
     team = await stored_site.team(agents=10)
     outcomes = await asyncio.gather(*(stored_site.agent(team, f"a{n}") for n in range(100)), return_exceptions=True)
@@ -121,7 +121,7 @@ async def test_an_agent_reserves_by_its_policy_and_limits(site: Site) -> None:
 
 @pytest.mark.parametrize("resource", ["cpu", "memory_mb"])
 async def test_a_team_may_have_more_capacity_than_any_machine(site: Site, resource: str) -> None:
-    """Its agents start, since the shared limit is capped at its maximum."""
+    """Agents of the team start, since the shared limit is capped at its maximum."""
     team = await site.team("", **{resource: 2.0**40})
     await site.agent(team, policy=Policy(cpu_cores=1, memory_mb=64))
     assert await site.free(team, resource) == 2.0**40 - {"cpu": 1, "memory_mb": 64}[resource]
@@ -447,7 +447,7 @@ async def test_repeated_kills_end_an_agent_once(site: Site) -> None:
 async def test_an_agent_killed_while_its_failure_is_handled_leaves_nothing(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its record is not written again after the removal."""
+    """The record of the agent is not written again after the removal."""
     team = await site.team()
     spawned = await site.agent(team)
     closing, go_on = [], asyncio.Event()

@@ -212,7 +212,7 @@ async def test_a_transfer_of_ownership_makes_every_older_key_void(site: Site) ->
 
 
 async def test_there_are_never_two_owners(site: Site) -> None:
-    """Of concurrent transfers and rotations with one key, the first succeeds and the others are refused."""
+    """The first of concurrent transfers and rotations with one key succeeds, and the others are refused."""
     agent = await site.agent(await site.team())
     id, nonce = agent.agent.id, agent.nonce
     asked: list[Awaitable[Any]] = [site.spawner.delegate(id, nonce, Delegate(owner=True)) for _ in range(5)]

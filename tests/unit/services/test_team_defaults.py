@@ -19,7 +19,7 @@ async def make_team(site: Site, **fields: Any) -> CreatedTeam:
     return await site.spawner.create_team(CreateTeam(name="crew", resources=RESOURCES, **fields), OPERATOR)
 
 
-async def test_all_missing_resources_are_named_at_once(tmp_path: pathlib.Path) -> None:
+async def test_missing_resources_are_named_together(tmp_path: pathlib.Path) -> None:
     """The caller can correct the request in one step."""
     async with Site(tmp_path) as site:
         team = await make_team(site)

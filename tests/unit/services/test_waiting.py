@@ -77,7 +77,7 @@ async def test_an_agent_killed_while_its_values_arrive_leaves_nothing(left: Left
     assert list(spawner.agents) == []
 
 
-async def test_of_two_concurrent_requests_with_values_the_second_is_refused(left: Left) -> None:
+async def test_the_second_of_two_concurrent_requests_with_values_is_refused(left: Left) -> None:
     """The agent is opened once."""
     left.site.slow.go_on.set()
     asked = [left.site.spawner.supply_values(left.id, key, VALUES) for key in (left.nonce, OPERATOR)]

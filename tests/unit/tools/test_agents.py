@@ -30,7 +30,7 @@ def parameters(tool: BaseTool) -> dict[str, Any]:
 
 
 def test_the_agent_tool_needs_only_a_prompt() -> None:
-    """Its arguments have their usual names, and only `prompt` is required."""
+    """Arguments have their usual names, and only `prompt` is required."""
     shown = parameters(agent_tool({}))
 
     assert shown["required"] == ["prompt"]

@@ -80,7 +80,7 @@ async def test_answers_come_in_the_order_of_the_calls() -> None:
 
 
 async def test_safe_calls_run_concurrently_up_to_the_limit() -> None:
-    """At most `max_parallel_tools` run concurrently."""
+    """The number of concurrent calls is at most `max_parallel_tools`."""
     at_work, most = 0, 0
 
     async def busy() -> str:
@@ -100,7 +100,7 @@ async def test_safe_calls_run_concurrently_up_to_the_limit() -> None:
 
 
 async def test_waiting_calls_do_not_count_against_the_limit() -> None:
-    """With `waits`, the limits of the tree alone bound the number of children."""
+    """The limits of the tree alone bound the number of children that `waits` allows."""
     gate = Gate("gate")
     gate.tool.metadata = {"concurrency_safe": True, "waits": True}
     seen = Seen(gate.tool, max_parallel_tools=2)
@@ -183,7 +183,7 @@ async def test_a_bug_of_ours_is_not_shown_to_the_model() -> None:
 
 
 async def test_a_tool_that_takes_too_long_is_stopped() -> None:
-    """Its own limit goes before that of the context; the answer gives the limit."""
+    """A limit of the tool goes before that of the context; the answer gives the limit."""
 
     async def slow() -> str:
         """Never finish."""
@@ -347,7 +347,7 @@ async def test_tool_calls_are_reserved_one_by_one() -> None:
 
 
 async def test_denied_and_unknown_calls_cost_nothing() -> None:
-    """Only calls that run are counted."""
+    """Calls that run are counted, and no others."""
     hooks = HookRunner({"PreToolUse": [{"matcher": "add", "hooks": [lambda _: "deny"]}]})
     seen = Seen(add, fail, hooks=hooks, budget=Budget(Limits(tool_calls=3), scope="main"))
 

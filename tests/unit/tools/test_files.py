@@ -50,7 +50,7 @@ async def test_read_accepts_absolute_names_inside_the_workspace(context: ToolUse
 
 
 async def test_read_of_a_part_shows_where_to_continue(context: ToolUseContext) -> None:
-    """With offset and limit, the last line gives the range of lines and the next offset."""
+    """The last line gives the range of lines and the next offset."""
     (context.cwd / "a.txt").write_text("".join(f"line {n}\n" for n in range(1, 11)))
 
     text = await call(context, "Read", file_path="a.txt", offset=3, limit=2)
@@ -76,7 +76,7 @@ async def test_read_of_an_empty_file_says_so(context: ToolUseContext) -> None:
 
 
 async def test_read_limits_the_number_of_lines(context: ToolUseContext) -> None:
-    """At most MAX_LINES are returned, even if more were asked for."""
+    """Read returns MAX_LINES lines at most, even if more were asked for."""
     context.max_result_chars = 1_000_000
     (context.cwd / "a.txt").write_text("x\n" * (MAX_LINES + 5))
 

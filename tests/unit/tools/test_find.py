@@ -124,7 +124,7 @@ async def test_glob_lets_others_run_and_can_be_cancelled(context: ToolUseContext
 
 
 async def test_grep_gives_names_by_default(context: ToolUseContext, program: str) -> None:
-    """Without a mode, only the names of files come, in their order."""
+    """Names of files come, in their order, if no mode is given."""
     make(context.cwd, {"b.txt": "needle\nneedle\n", "a/c.txt": "needle", "z.txt": "hay"})
 
     assert await call(context, "Grep", pattern="needle") == "a/c.txt\nb.txt"

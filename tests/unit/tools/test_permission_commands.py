@@ -175,7 +175,7 @@ def test_a_widening_rule_must_match_every_command(command: str, allowed: bool) -
     ],
 )
 def test_a_shift_in_a_subscript_is_no_here_document(text: str, doubtful: bool) -> None:
-    """Only `<<` after an open bracket of a name, on the same line, can be a shift."""
+    """A shift needs `<<` after an open bracket of a name, on the same line."""
     assert parse(text).doubtful is doubtful
 
 

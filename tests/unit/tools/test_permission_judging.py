@@ -253,7 +253,7 @@ def test_an_invalid_rule_is_refused(rule: str) -> None:
 
 @pytest.mark.parametrize("rule", ["*", "mcp__*", "mcp__*__x", "B*"])
 def test_an_allow_rule_for_unnamed_tools_is_refused(rule: str) -> None:
-    """Nobody could see which tools it allows."""
+    """A reader could not see which tools it allows."""
     permissions(deny=[rule])
     with pytest.raises(InvalidValue):
         permissions(allow=[rule])

@@ -196,7 +196,7 @@ def test_each_start_by_bash_is_denied_or_asked_about(tmp_path: pathlib.Path) -> 
     ],
 )
 def test_a_program_that_may_start_another_does_not_hide_it(command: str) -> None:
-    """With known programs and unknown ones, the call is denied, or a person is asked."""
+    """The call is denied, or a person is asked, with known programs and with unknown ones."""
     assert verdict(command) in ("deny", "ask")
 
 

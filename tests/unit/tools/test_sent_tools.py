@@ -89,7 +89,7 @@ async def test_a_tool_of_one_argument_is_sent_like_any_other() -> None:
 
 
 async def test_a_function_with_a_secret_is_not_sent() -> None:
-    """As with an agent's packed function, secrets of the policy are sent in their own way only."""
+    """Secrets of the policy are sent in their own way only, as with an agent's packed function."""
     key = "sk-1234567890"
     holding = StructuredTool.from_function(lambda: key, name="holding", description="Hold a key.")
     processes = Answering()

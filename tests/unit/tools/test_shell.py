@@ -43,7 +43,7 @@ async def test_a_command_starts_in_the_workspace_without_input(context: ToolUseC
 
 
 async def test_the_environment_has_no_secrets(context: ToolUseContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only variables that are allowed by name are passed: neither keys nor other values of the host."""
+    """Variables pass if they are allowed by name: neither keys nor other values of the host do."""
     monkeypatch.setenv("ANTHROPIC_API_KEY", "canary")
     monkeypatch.setenv("LC_ALL", "C.UTF-8")
     monkeypatch.setenv("BASH_ENV", "/canary")

@@ -387,7 +387,7 @@ def test_a_home_folder_as_project_needs_trust_like_a_project(home: Path, user_di
 
 
 def test_notes_of_the_user_need_trust_in_the_folder(project: Path, user_dir: Path) -> None:
-    """Without trust, the definition is skipped and reported; withdrawn trust removes its notes."""
+    """A definition without trust is skipped and reported; withdrawn trust removes its notes."""
     write(project / ".claude" / "agents", "x", more="memory: user\n")
     found = load_definitions(project, user_dir=user_dir)
     assert "x" not in found

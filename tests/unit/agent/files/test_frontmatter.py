@@ -57,7 +57,7 @@ def test_an_empty_header_has_no_keys() -> None:
         ("---\na: 1\n--- # no end\nb: 2\n---\n", "line 3"),
     ],
 )
-def test_what_is_not_plain_data_is_refused(text: str, reason: str) -> None:
+def test_a_value_outside_plain_data_is_refused(text: str, reason: str) -> None:
     """The error names the file, the line if known, and the reason."""
     assert reason in refused(text)
 

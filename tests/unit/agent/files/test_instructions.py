@@ -42,7 +42,7 @@ def test_instructions_come_from_the_root_down_to_the_nearest(repo: Path) -> None
 
 
 def test_claude_md_is_read_where_agents_md_is_missing(repo: Path) -> None:
-    """Of one folder, one of the two files is read."""
+    """One of the two files of a folder is read."""
     (repo / "CLAUDE.md").write_text("ROOT CLAUDE")
     (repo / "a" / "AGENTS.md").write_text("A AGENTS")
     (repo / "a" / "CLAUDE.md").write_text("A CLAUDE")

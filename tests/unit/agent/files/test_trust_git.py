@@ -184,7 +184,7 @@ def test_an_include_is_the_file_that_git_reads(repo: Path, build: Callable[[Path
 
 
 def test_an_include_below_gits_own_folder_cannot_be_trusted(repo: Path) -> None:
-    """Only git knows the folder `%(prefix)`."""
+    """No program except git knows the folder `%(prefix)`."""
     git(repo, "config", "include.path", "%(prefix)/../tmp/hidden")
 
     with pytest.raises(Unreadable, match="prefix"):
