@@ -14,7 +14,7 @@ def test_the_builtin_agents_have_descriptions() -> None:
 
 
 def test_reading_agents_have_only_reading_tools() -> None:
-    """Their list has no tool that writes, runs or spawns."""
+    """Reading agents have no tool that writes, runs or spawns."""
     general, *readers = builtin_agents()
 
     assert general.tools is None

@@ -31,7 +31,7 @@ def test_high_shows_names_signatures_and_docstrings() -> None:
 
 
 def test_medium_shows_names_and_signatures() -> None:
-    """This holds for modules, functions and classes; of a class with included parts, these are shown."""
+    """Modules, functions and classes show them; a class with included parts shows these."""
     assert listing("module", "math", "medium", math, include=("sin", "pi")) == "- module math\n  - pi\n  - sin(x, /)"
     assert listing("function", "math:sin", "medium", math.sin) == "- function sin(x, /)"
     assert listing("class", "fractions:Fraction", "medium", fractions.Fraction).startswith(

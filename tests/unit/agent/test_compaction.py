@@ -178,7 +178,7 @@ async def test_by_default_the_agents_model_summarises_without_tools() -> None:
 
 
 async def test_unread_results_stay_whole() -> None:
-    """This holds for long results with mail after them; older results are shortened instead."""
+    """Long results with mail after them stay whole; older results are shortened instead."""
     history = [HumanMessage(content="Go."), *turn(1, "a" * 3_000), *turn(2, "b" * 6_000), HumanMessage(content="mail")]
     context = context_with(list(history))
 

@@ -132,7 +132,7 @@ async def test_plain_output_becomes_context_at_events_for_the_model(tmp_path: pa
 
 @pytest.mark.parametrize("how", ["timeout", "abort", "cancel"])
 async def test_a_hanging_command_is_killed_with_its_children(tmp_path: pathlib.Path, how: str) -> None:
-    """After a timeout the gate denies, and after an abort the run ends; no process is left."""
+    """A timeout makes the gate deny, and an abort ends the run; no process is left."""
     clock, child = FakeClock(), pid_in(tmp_path / "pid")
     context = context_in(tmp_path, clock=clock)
     hanging = runner("trap '' TERM; sleep 1000 & echo $! > pid; wait", timeout=9)

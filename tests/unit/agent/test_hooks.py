@@ -418,7 +418,7 @@ def test_an_invalid_hook_is_refused_at_once(config: Any) -> None:
 
 
 async def test_an_unknown_event_is_refused_by_name() -> None:
-    """This holds in a configuration, in the decorator and when an event is fired."""
+    """A configuration, the decorator and the firing of an event refuse it."""
     with pytest.raises(Unknown, match="PreToolUs'; known: PreToolUse"):
         HookRunner({"PreToolUs": []})
     with pytest.raises(Unknown):

@@ -328,7 +328,7 @@ def test_a_pattern_that_needs_backtracking_is_refused_when_it_is_declared(
     ],
 )
 def test_patterns_check_texts_and_names(data: dict[str, Any], fits: bool) -> None:
-    """They work as JSON Schema defines; a text too long to match does not fit."""
+    """Patterns work as JSON Schema defines; a text too long to match does not fit."""
     schema = {
         "properties": {"name": {"type": "string", "pattern": "^[0-9]{4}-[0-9]{2}"}},
         "patternProperties": {"^x-": {"type": "integer"}},

@@ -211,7 +211,7 @@ def test_two_tools_of_one_name_are_refused() -> None:
 
 
 def test_explore_and_plan_can_only_read() -> None:
-    """Their tools are read-only, whatever the parent has."""
+    """Tools of these agents are read-only, whatever the parent has."""
     by_name = {agent.name: agent for agent in builtin_agents()}
 
     for name in ("explore", "plan"):

@@ -54,7 +54,7 @@ def test_earlier_signal_handlers_are_restored() -> None:
 
 
 def test_an_ignored_hangup_stays_ignored() -> None:
-    """This is what nohup sets."""
+    """A program under nohup starts with an ignored hangup."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with Interrupts(lambda name: pytest.fail("heard"), lambda: None):

@@ -142,7 +142,7 @@ def test_help_imports_nothing_heavy(line: list[str]) -> None:
 
 
 def test_arguments_in_another_encoding_are_accepted() -> None:
-    """They cause no traceback."""
+    """Such arguments cause no traceback."""
     done = subprocess.run(
         [sys.executable.encode(), b"-m", b"ramet", b"ask", b"caf\xe9", b"--dir", b"/n\xff"],
         capture_output=True,

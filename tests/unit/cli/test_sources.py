@@ -76,7 +76,7 @@ def test_the_key_is_found_as_a_server_finds_it(tmp_path: Path) -> None:
 
 
 async def test_a_question_stays_open_until_it_is_answered() -> None:
-    """This holds before its call has started and outside a call; the end of its run closes it."""
+    """A question before the start of its call or outside a call is open, too; the end of its run closes it."""
     story = Story()
     for run in ("main", "main/child", "main/gone"):
         name = run.rpartition("/")[2]

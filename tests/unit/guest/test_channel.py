@@ -96,7 +96,7 @@ def test_sending_to_a_closed_host_raises_an_error(ends: Ends) -> None:
 
 
 def test_messages_of_many_threads_do_not_mix(ends: Ends) -> None:
-    """This holds for long messages."""
+    """Long messages arrive whole, too."""
     notes = [guest_protocol.encode(Note(text=str(number) * 50_000)) for number in range(8)]
     writers = [threading.Thread(target=ends.channel.write, args=(note,)) for note in notes]
     for writer in writers:

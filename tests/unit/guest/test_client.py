@@ -347,7 +347,7 @@ def test_a_forked_process_cannot_ask() -> None:
     ],
 )
 def test_outside_of_an_agent_each_call_says_how_to_run_one(ask: object) -> None:
-    """This process is not an agent."""
+    """The process of the test is not an agent."""
     with pytest.raises(RametError, match=r"does not run inside an agent.*run_agent"):
         ask()  # type: ignore[operator]
 

@@ -77,7 +77,7 @@ def test_a_name_without_a_capability_cannot_be_imported(code: str, says: str) ->
 
 
 def test_modules_for_declaring_types_can_always_be_imported() -> None:
-    """They need no capability, since types of tasks are written with them."""
+    """Such modules need no capability, since types of tasks are written with them."""
     code = """
 from __future__ import annotations
 from dataclasses import dataclass
@@ -116,7 +116,7 @@ def test_a_module_includes_submodules_but_not_its_imports() -> None:
 
 
 def test_functions_and_classes_are_available_by_their_names() -> None:
-    """Their modules show nothing else."""
+    """Modules of functions and classes show nothing else."""
     sqrt = Capability("function", "math:sqrt")
     fraction = Capability("class", "fractions:Fraction")
     names = run("from fractions import Fraction as F\nimport math", sqrt, fraction)

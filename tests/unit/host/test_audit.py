@@ -114,7 +114,7 @@ def test_texts_are_left_out_except_what_needed_approval() -> None:
 
 
 def test_entries_are_bounded_and_hold_no_secrets() -> None:
-    """This holds whatever a model puts into the arguments of a call."""
+    """Arguments of a call may hold anything that a model writes."""
     deep: Any = "x"
     for _ in range(500):
         deep = [deep]

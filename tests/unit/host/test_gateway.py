@@ -185,7 +185,7 @@ async def test_a_rate_limit_closes_the_gate_for_all_runs() -> None:
 
 @pytest.mark.parametrize("left_after", range(4))
 async def test_leaving_in_mid_stream_ends_the_request(left_after: int) -> None:
-    """When the reader leaves, the provider's task has ended and the reservation is settled."""
+    """The provider's task has ended and the reservation is settled once the reader has left."""
     run = Asking(Limits(tokens=50_000))
     request = ModelRequest(messages=[HumanMessage("hello")], step=run.context.next_step())
     pieces = run.gateway.port(ScriptedModel([Say("a b c d e f", chunks=tuple("abcdef"))])).ask(run.context, request)

@@ -31,7 +31,7 @@ def definition(project: Path, description: str) -> None:
 
 
 def test_the_hooks_of_a_folder_need_trust(tmp_path: Path) -> None:
-    """Until then the hooks are off, and a note says so."""
+    """Hooks without trust are off, and a note says so."""
     folder, mine = tmp_path / "project", tmp_path / "mine"
     folder.mkdir()
     settings(folder, json.dumps(GATE))

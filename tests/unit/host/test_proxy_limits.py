@@ -44,7 +44,7 @@ async def test_tunnels_of_a_run_are_bounded(tmp_path: pathlib.Path) -> None:
 
 
 async def test_a_tunnel_whose_server_broke_off_does_not_count(tmp_path: pathlib.Path) -> None:
-    """This holds even if its client stays connected."""
+    """The client of the tunnel stays connected."""
 
     async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         sock = writer.get_extra_info("socket")

@@ -60,7 +60,7 @@ def test_a_named_function_is_found_again(function: Callable[..., Any]) -> None:
 
 
 def test_a_module_that_is_not_loaded_is_imported(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This happens after a restart."""
+    """A restarted process has not loaded the module."""
     (tmp_path / "referred_to.py").write_text("def work(): return 5\n")
     monkeypatch.syspath_prepend(tmp_path)
 

@@ -53,7 +53,7 @@ async def refusal_while_handling(first: Exception) -> Exception:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 async def test_a_refused_connection_names_the_address(host: str) -> None:
-    """This holds also for a name with several addresses that each refuse."""
+    """A name with several addresses that each refuse gives the address, too."""
     port = servers.closed_port()
 
     error = await failure(f"http://{host}:{port}/v1")
@@ -207,7 +207,7 @@ async def test_a_request_to_a_model_with_a_fallback_may_have_been_received() -> 
 
 
 async def test_a_runnable_around_a_model_is_not_believed() -> None:
-    """It may have asked more than once, and keeps only one failure."""
+    """The runnable may have asked more than once, and keeps only one failure."""
 
     @tool
     def look() -> str:

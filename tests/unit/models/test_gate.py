@@ -132,7 +132,7 @@ async def test_retry_after_holds_for_all_calls() -> None:
 
 
 async def test_a_call_that_waits_for_a_place_finds_the_gate_closed() -> None:
-    """It does not pass when the place becomes free."""
+    """The call does not pass when the place becomes free."""
     clock = FakeClock()
     gate = a_gate(clock, at_once=1)
     provider = Provider(clock, busy(retry_after_s=7))

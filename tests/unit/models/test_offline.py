@@ -145,7 +145,7 @@ async def test_refused_spawns_are_replaced_and_reported() -> None:
 
 
 def test_the_source_names_nothing_of_the_example() -> None:
-    """It has no name of its files and no word that only they have: it must work elsewhere."""
+    """The source has no name of its files and no word that only they have: it must work elsewhere."""
     source = "\n".join(path.read_text() for path in (ROOT / "src/ramet/models").rglob("*.py")).lower()
     names = {path.name for path in example_files()}
     names |= {name.rpartition(".")[0] for name in names}
@@ -156,7 +156,7 @@ def test_the_source_names_nothing_of_the_example() -> None:
 
 
 def test_the_example_is_small_and_states_no_cause() -> None:
-    """It is realistic data: under 200 kB, and no file explains what is wrong."""
+    """The example is realistic data: under 200 kB, and no file explains what is wrong."""
     files = example_files()
 
     assert sum(path.stat().st_size for path in files) < 200_000
@@ -334,7 +334,7 @@ async def test_a_huge_folder_is_searched_by_pattern(tmp_path: pathlib.Path) -> N
 
 
 async def test_failing_tools_are_reported(tmp_path: pathlib.Path) -> None:
-    """When every search fails, the answer says so and does not say that there was nothing."""
+    """The answer says that every search failed, and does not say that there was nothing."""
     make(tmp_path, RUST)
 
     driven = await drive(OfflineResearcher(), "Why does it crash?", tmp_path, refusals={"Grep": "the disk is on fire"})
@@ -345,7 +345,7 @@ async def test_failing_tools_are_reported(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("tools", [(), ("Bash",), ("SendMessage",)])
 async def test_a_model_without_tools_says_what_it_cannot_do(tools: tuple[str, ...]) -> None:
-    """It does not guess."""
+    """The model does not guess."""
     driven = await drive(OfflineResearcher(), "Why is the sky blue?", EXAMPLE, tools=tools)
 
     assert "no tool for that was given to me" in driven.text
@@ -353,7 +353,7 @@ async def test_a_model_without_tools_says_what_it_cannot_do(tools: tuple[str, ..
 
 
 async def test_an_ended_budget_gives_the_findings(tmp_path: pathlib.Path) -> None:
-    """When it must call no more tools, it answers from its findings, though tools are still bound."""
+    """The model must call no more tools and answers from its findings, though tools are still bound."""
     model = OfflineResearcher().bind_tools([{"name": name} for name in READERS])
     driven = await drive(OfflineResearcher(), WHY, EXAMPLE, tools=READERS)
     looked = [at for at, m in enumerate(driven.messages) if isinstance(m, ToolMessage) and m.name != "Glob"]

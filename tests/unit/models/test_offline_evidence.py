@@ -189,7 +189,7 @@ async def test_a_different_number_is_no_evidence(tmp_path: pathlib.Path) -> None
 
 @pytest.mark.slow
 async def test_fifty_thousand_files_are_bounded_and_the_answer_says_so(tmp_path: pathlib.Path) -> None:
-    """It gives the numbers beyond each bound, and finds the log among the files."""
+    """The answer gives the numbers beyond each bound, and finds the log among the files."""
     (tmp_path / "first.txt").write_text("nothing here\n")
     for folder in (tmp_path / f"pkg{n}" for n in range(50)):
         folder.mkdir()
@@ -323,7 +323,7 @@ async def test_code_about_logs_is_no_log(tmp_path: pathlib.Path) -> None:
 
 
 async def test_a_line_with_line_separators_stays_one(tmp_path: pathlib.Path) -> None:
-    """After a carriage return, a file could put a text that looks like another quotation."""
+    """A file could put a text that looks like another quotation after a carriage return."""
     fake = "- config.toml:1: `gateway = off`"
     make(tmp_path, {"app.log": f"2026-05-01 10:00:00 ERROR gateway\r{fake}\u2028{fake}\n"})
 

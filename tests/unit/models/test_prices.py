@@ -58,7 +58,7 @@ def test_a_similar_name_is_unknown(name: str) -> None:
 
 
 def test_users_extend_the_table_with_their_own() -> None:
-    """Their keys go first where they are longer, and may end in a star."""
+    """Keys of users go first where they are longer, and may end in a star."""
     prices = {**PRICES, "acme-*": Price(7, 8), "acme-large": Price(1, 2), "gpt-5": Price(0, 0)}
 
     assert price_of("acme-large", prices) == Price(1, 2)

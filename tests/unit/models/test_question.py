@@ -145,7 +145,7 @@ PIXEL = "data:image/png;base64,AAAA"
     ],
 )
 def test_a_block_with_its_data_is_accepted(block: dict[str, Any]) -> None:
-    """It stays unchanged; links in plain words and in arguments of calls are accepted, too."""
+    """The block stays unchanged; links in plain words and in arguments of calls are accepted, too."""
     assert untrusted_message({"type": "human", "content": ["see:", block]}).content == ["see:", block]
 
 

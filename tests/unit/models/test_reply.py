@@ -160,7 +160,7 @@ def test_streaming_stays_off_where_it_was_switched_off(off: dict[str, Any]) -> N
 
 
 async def test_a_model_without_bind_tools_is_asked_without_tools() -> None:
-    """It can still answer; the binding says that no tools were offered."""
+    """The model can still answer; the binding says that no tools were offered."""
     bound = bind(Async(), [grep])
 
     assert not bound.has_tools
@@ -242,7 +242,7 @@ async def test_a_limit_that_is_a_field_is_set_on_a_copy() -> None:
 
 
 async def test_a_limit_below_one_is_refused() -> None:
-    """There is no reply without tokens."""
+    """A reply has one token at least."""
     with pytest.raises(InvalidValue, match="max_tokens"):
         await complete(Capped(), HI, max_tokens=0)
 

@@ -114,7 +114,7 @@ async def test_a_request_that_is_too_long_differs_from_a_wrong_one(kind: str) ->
 
 @pytest.mark.parametrize("way", [whole, streamed])
 async def test_a_refused_connection_is_a_failure_that_may_pass(way: Way) -> None:
-    """It is worth another try."""
+    """A refused connection is worth another try."""
     async with provider([]) as server:
         nowhere = f"http://127.0.0.1:1/{way.__name__}"  # the SDKs cache clients by address, closed ones included
         models = [server.anthropic(max_retries=0, base_url=nowhere), server.openai(max_retries=0, base_url=nowhere)]

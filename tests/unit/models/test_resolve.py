@@ -62,7 +62,7 @@ def test_names_are_parsed(name: str, provider: str, model: str) -> None:
 
 @pytest.mark.parametrize("alias", ["sonnet", "opus", "haiku"])
 def test_short_names_of_agent_files_are_resolved(alias: str) -> None:
-    """They stand for the current models of Anthropic."""
+    """Short names stand for the current models of Anthropic."""
     model = resolve(alias, api_key="k")
 
     assert isinstance(model, ChatAnthropic)
@@ -102,7 +102,7 @@ def test_an_invalid_name_is_refused(name: Any) -> None:
 
 @pytest.mark.parametrize("provider", sorted(PROVIDERS.keys() - INSTALLED))
 def test_a_missing_package_is_reported_with_the_command_that_installs_it(provider: str) -> None:
-    """It is an extra of ours, or the provider's package."""
+    """The package is an extra of ours, or the provider's own."""
     with pytest.raises(MissingExtra) as missing:
         resolve(f"{provider}:model")
 
@@ -128,7 +128,7 @@ def test_a_wrong_argument_is_refused() -> None:
 
 
 def test_names_for_events_and_prices_are_known() -> None:
-    """They are the model's own name, or that of its class."""
+    """Names are the model's own, or that of its class."""
     assert model_name(resolve("anthropic:claude-sonnet-4-5", api_key="k")) == "claude-sonnet-4-5"
     assert model_name(resolve("openai:gpt-5", api_key="k")) == "gpt-5"
     assert model_name(ScriptedModel([])) == "scripted"

@@ -91,7 +91,7 @@ def openai(**fields: Any) -> BaseChatModel:
 
 @pytest.mark.parametrize("make", [anthropic, openai])
 def test_a_model_with_retries_off_is_returned_itself(make: Any) -> None:
-    """There is nothing to change."""
+    """A model with retries off needs no change."""
     model = make(max_retries=0)
 
     assert without_retries(model) == (model, 1)

@@ -83,7 +83,7 @@ async def test_requests_are_not_kept_if_so_configured() -> None:
 
 
 async def test_usage_is_always_set_and_always_the_same() -> None:
-    """It follows from the texts, or is the given one, streamed or not."""
+    """Usage follows from the texts, or is the given one, streamed or not."""
     given = UsageMetadata(input_tokens=1, output_tokens=2, total_tokens=3)
     replies = [
         *[await complete(ScriptedModel(["four words are said"]), HI) for _ in range(2)],
@@ -133,7 +133,7 @@ async def test_the_model_answers_without_an_event_loop() -> None:
 
 
 async def test_parent_and_children_have_their_own_dialogues() -> None:
-    """Their system prompt or their brief selects them; the order of requests does not matter."""
+    """A system prompt or a brief selects the dialogue; the order of requests does not matter."""
     model = ScriptedModel({"You lead.": ["plan", "answer"], "search logs": ["logs: 3"], "search code": ["code: 7"]})
     parent: list[BaseMessage] = [SystemMessage("You lead."), HumanMessage("why?")]
 
@@ -147,7 +147,7 @@ async def test_parent_and_children_have_their_own_dialogues() -> None:
 
 
 async def test_a_notification_starts_no_dialogue() -> None:
-    """It quotes a child; its reader continues with its own dialogue."""
+    """A notification quotes a child; its reader continues with its own dialogue."""
     model = ScriptedModel({"why?": ["plan", "answer"], "search logs": ["logs: 3"]})
     note = HumanMessage("<task-notification>search logs: 3</task-notification>")
 
@@ -169,7 +169,7 @@ async def test_any_number_of_runs_may_use_one_dialogue_concurrently() -> None:
 
 
 async def test_a_fork_is_found_by_its_brief() -> None:
-    """It has the history of its parent, with its own task at the end."""
+    """A fork has the history of its parent, with its own task at the end."""
     model = ScriptedModel({"why?": [Call("Agent", {"prompt": "check db"}), "answer"], "check db": ["db is fine"]})
     parent: list[BaseMessage] = [SystemMessage("You lead."), HumanMessage("why?")]
     reply = await complete(model, parent)

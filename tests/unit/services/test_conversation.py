@@ -384,7 +384,7 @@ async def test_one_turn_of_several_can_be_interrupted(new_queue: Talking, agent:
 
 
 async def test_an_agent_that_ignores_an_interrupt_loses_its_turn(new_queue: Talking, clock: FakeClock) -> None:
-    """After the time limit the iteration is closed, which interrupts a turn by contract."""
+    """The iteration is closed after the time limit, which interrupts a turn by contract."""
 
     class Deaf(Echo):
         left = False

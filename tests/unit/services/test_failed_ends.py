@@ -97,7 +97,10 @@ async def add_turns(store: Failing, agent: SpawnedAgent) -> SpawnedAgent:
 
 @each_step
 async def test_a_kill_that_failed_can_be_repeated(site: Site, store: Failing, step: tuple[str, str]) -> None:
-    """The same key works again. Until then the agent is listed as ended and keeps its name; then nothing is left."""
+    """A repetition has the same key.
+
+    Until then the agent is listed as ended and keeps its name; then nothing is left.
+    """
     team = await site.team(tokens=10)
     spawned = await add_turns(store, await site.agent(team, limits={"tokens": 4}))
     async for _ in site.opened(spawned).turn(b"two words", "words"):

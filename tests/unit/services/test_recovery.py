@@ -119,7 +119,7 @@ asyncio.run(main(pathlib.Path(sys.argv[1])))
 
 
 async def test_agents_of_a_killed_process_resume_in_another_process(tmp_path: pathlib.Path) -> None:
-    """After SIGKILL, the disk holds ids, keys, the folder, states and capacity."""
+    """The disk holds ids, keys, the folder, states and capacity after SIGKILL."""
     root = pathlib.Path(__file__).parents[3]
     server = await asyncio.create_subprocess_exec(
         sys.executable, "-c", SERVER, str(tmp_path), cwd=root, stdout=asyncio.subprocess.PIPE
@@ -306,7 +306,7 @@ async def test_a_failed_agent_holds_nothing_after_a_kill(site: Site, later: path
 async def test_secrets_must_be_supplied_again_after_a_restart(
     site: Site, later: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-    """Their values are not persisted; without them the agent waits and names the missing one."""
+    """Values of secrets are not persisted; without them the agent waits and names the missing one."""
     team = await site.team()
     spawned = await site.agent(team, policy=Policy(secrets={"token": "s3cret"}))
     [document] = await (await site.store()).list("served")
@@ -338,7 +338,7 @@ async def test_records_of_a_newer_server_stay_unchanged(site: Site, later: pathl
 
 
 async def test_a_kill_at_any_moment_loses_no_capacity_and_no_agent(tmp_path: pathlib.Path) -> None:
-    """After each change of the records, an agent lives with its folder and capacity, or nothing of it is left."""
+    """An agent lives with its folder and capacity after each change of the records, or nothing of it is left."""
     store = Watched()
     async with Site(tmp_path / "first", store) as site:
         moments: list[Site] = []

@@ -349,7 +349,7 @@ class Dying(PostgresStore):
 
 
 async def test_an_incomplete_upload_is_removed_by_the_next_kernel(kernels: Kernels) -> None:
-    """The same upload to another kernel is complete meanwhile, and stays."""
+    """Another kernel completes the same upload meanwhile, and it stays."""
     one, two = await kernels.begin("one", Dying), await kernels.begin("two")
     with pytest.raises(StoreFailed):
         await one.upload(tar(LARGE))

@@ -219,7 +219,7 @@ async def test_a_large_waiting_spawn_blocks_those_behind_it_only(site: Site) -> 
 
 @pytest.mark.parametrize("steps", range(12))
 async def test_a_spawn_cancelled_during_its_admission_holds_nothing(site: Site, steps: int) -> None:
-    """This holds in any order of the two."""
+    """The cancellation may come before, during or after the admission."""
     team = await site.team(agents=1)
     first = await site.agent(team, "first")
     waiting = asyncio.create_task(site.agent(team, "second", wait_s=60))
@@ -536,7 +536,7 @@ async def test_deleting_a_team_ends_its_agents_and_no_other(stored_site: Site) -
 
 
 async def test_a_failed_deletion_of_a_team_can_be_repeated(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the store fails, the error is raised and no agent is admitted; then the team is removed."""
+    """The error is raised and no agent is admitted while the store fails; then the team is removed."""
     team = await site.team()
     spawned = await site.agent(team)
 

@@ -113,7 +113,7 @@ async def test_waiting_calls_do_not_count_against_the_limit() -> None:
 
 
 async def test_a_tool_without_the_safe_flag_runs_alone() -> None:
-    """It waits for the calls before it, and the calls after it wait for it."""
+    """The tool waits for the calls before it, and the calls after it wait for it."""
     safe, lone = Gate("safe"), Gate("lone", safe=False)
     seen = Seen(safe.tool, lone.tool)
     running = asyncio.create_task(seen.run(call("safe", 1), call("lone", 2), call("safe", 3)))
@@ -204,7 +204,7 @@ async def test_a_tool_that_takes_too_long_is_stopped() -> None:
 
 
 async def test_a_thread_that_takes_too_long_is_abandoned() -> None:
-    """It cannot be ended: it is recorded as left running until it returns, and its result is not used."""
+    """A thread cannot be ended: it is recorded as left running until it returns, and its result is not used."""
     stuck = Stuck()
     stuck.tool.metadata = {"timeout_s": 0.01}
     seen = Seen(stuck.tool)

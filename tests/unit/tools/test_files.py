@@ -281,7 +281,7 @@ async def test_half_a_surrogate_pair_is_refused(context: ToolUseContext) -> None
 
 
 async def test_wrong_arguments_get_a_short_error(context: ToolUseContext) -> None:
-    """It is one sentence that names the argument, not a copy of the request."""
+    """The error is one sentence that names the argument, not a copy of the request."""
     answer = await refusal_of(context, "Read", file_path="a", limit="x" * 1_000_000)
     assert "limit" in answer
     assert len(answer) < 500

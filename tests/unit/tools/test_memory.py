@@ -155,7 +155,7 @@ def test_size_and_number_are_limited(tool: MemoryTool, path: Path) -> None:
 
 
 def test_a_draft_after_a_crash_is_ignored(tool: MemoryTool, path: Path) -> None:
-    """It is never listed, and the next writer overwrites it."""
+    """A draft is never listed, and the next writer overwrites it."""
     call(tool, "create", "a.md", file_text="x")
     (path / ".draft").write_text("half")
 
@@ -198,7 +198,7 @@ def test_a_busy_memory_refuses_and_does_not_wait(tool: MemoryTool, path: Path, m
 
 
 async def test_a_refusal_is_an_error_result_from_the_dispatcher(tool: MemoryTool) -> None:
-    """It affects that call only; unknown arguments are refused by name."""
+    """A refusal affects that call only; unknown arguments are refused by name."""
     calls = [
         ToolCall(name="Memory", args={"command": "create", "path": "a.md", "file_text": "x"}, id="1"),
         ToolCall(name="Memory", args={"command": "view", "path": "../a.md"}, id="2"),

@@ -200,7 +200,7 @@ def test_a_subscript_that_starts_a_program_is_unknown(word: str, unknown: bool) 
 
 
 def test_a_widening_rule_may_contain_a_compound_command() -> None:
-    """It must be exact, without a star."""
+    """Such a rule must be exact, without a star."""
     assert widens(("npm test && rm -r out",), "npm test && rm -r out")
     assert not widens(("npm test && *",), "npm test && rm -r out")
 
@@ -237,7 +237,7 @@ def test_a_hostile_command_is_judged_quickly(piece: str, start: str) -> None:
 
 
 def test_programs_that_start_each_other_are_judged_quickly() -> None:
-    """When the limit of work is reached, the other words are not compared any more."""
+    """A judgement that reaches the limit of work compares no more words."""
     began = time.process_time()
 
     assert invocations("x env " * (MAX_TEXT // 6)).unknown

@@ -280,7 +280,7 @@ def test_a_meaningless_pattern_is_refused(specifier: str) -> None:
 
 @pytest.mark.parametrize("specifier", ["./secrets/**", "secrets", "/secrets/**", "//{project}/secrets/**"])
 def test_a_rule_covers_the_copies_in_worktrees(tmp_path: pathlib.Path, specifier: str) -> None:
-    """It matches from the project, from the copy itself, from another copy, and from a copy towards the project."""
+    """The rule matches from the project, the copy itself and another copy, and from a copy towards the project."""
     project = tmp_path / "project"
     copy, other = (project / ".ramet" / "worktrees" / each for each in ("one", "two"))
     text = specifier.format(project=str(project).lstrip("/"))

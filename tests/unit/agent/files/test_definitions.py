@@ -340,7 +340,7 @@ def has_hooks(found: Definitions) -> bool:
 
 
 def test_hooks_are_on_only_while_the_folder_is_trusted(project: Path, user_dir: Path) -> None:
-    """They are off at first, on with trust, and off again without it."""
+    """Hooks are off at first, on with trust, and off again without it."""
     write(project / ".claude" / "agents", "x", more=HOOKS)
     found = load_definitions(project, user_dir=user_dir)
     seen = [has_hooks(found)]

@@ -97,7 +97,7 @@ def test_any_file_can_forbid_bypassing(folder: Path) -> None:
 
 
 def test_additional_directories_are_noted_as_unsupported(folder: Path) -> None:
-    """They would widen the permissions."""
+    """Such directories would widen the permissions."""
     write(folder / ".claude" / "settings.json", additionalDirectories=["../other"])
 
     assert "additionalDirectories is not supported" in permissions_of(folder).notes[0]
