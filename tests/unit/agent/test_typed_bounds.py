@@ -45,7 +45,7 @@ def _class(kind: str, **fields: Any) -> Any:
     return hint_of({"$ref": "#/types/W"}, {"W": {"kind": kind, "fields": fields}})
 
 
-def _refused(hint: Any, data: Any, words: str) -> None:
+def _expect_refusal(hint: Any, data: Any, words: str) -> None:
     """Expect that the value is refused as an argument and as an answer."""
     with pytest.raises(InvalidValue, match=words):
         decode_value(hint, data, "value")
@@ -72,7 +72,7 @@ def test_defaults_are_counted_by_their_size_for_each_object(kind: str, field: An
     kept = _class(kind, a=field)
 
     assert len(decode_value(list[kept], [{}] * 3, "value")) == 3  # type: ignore[valid-type]
-    _refused(list[kept], [{}] * count, "steps")  # type: ignore[valid-type]
+    _expect_refusal(list[kept], [{}] * count, "steps")  # type: ignore[valid-type]
 
 
 @kinds
@@ -80,7 +80,7 @@ def test_shared_defaults_are_counted_for_each_object(kind: str) -> None:
     """Each object has a place for each default, even if its value needs no copy."""
     wide = _class(kind, **{f"f{at}": {**INTEGER, "default": at} for at in range(300)})
 
-    _refused(list[wide], [{}] * 20_000, "steps")  # type: ignore[valid-type]
+    _expect_refusal(list[wide], [{}] * 20_000, "steps")  # type: ignore[valid-type]
 
 
 @kinds
@@ -202,13 +202,13 @@ def _pairs() -> list[list[str]]:
 )
 def test_numbers_with_equal_hashes_are_refused_in_sets_and_keys(hint: Any, data: Any) -> None:
     """A set or dict would compare each with all others; the refusal comes before it is made."""
-    _refused(hint, data, HASHES)
+    _expect_refusal(hint, data, HASHES)
 
 
 @kinds
 def test_numbers_with_equal_hashes_are_refused_within_classes(kind: str) -> None:
     """Fields of a class and their defaults are checked."""
-    _refused(_class(kind, a=_set(INTEGER)), {"a": _numbers(2_000)}, HASHES)
+    _expect_refusal(_class(kind, a=_set(INTEGER)), {"a": _numbers(2_000)}, HASHES)
     with pytest.raises(InvalidValue, match="one hash"):
         _class(kind, a={**_set(INTEGER), "default": _numbers(2_000)})
     with pytest.raises(InvalidValue, match="one hash"):

@@ -115,7 +115,7 @@ def test_the_harness_drives_ramet(adapter: str, tmp_path: Path, monkeypatch: pyt
     """The adapter fits the harness of the peers, with and without a journal."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))  # The harness leaves what it made there.
 
-    assert '"child_turns": 3' in _printed(f"benchmarks/peers/{adapter}.py", "fanout", "3", "0.0")
+    assert '"child_turns": 3' in _output_of(f"benchmarks/peers/{adapter}.py", "fanout", "3", "0.0")
 
 
 @pytest.mark.parametrize(
@@ -123,8 +123,8 @@ def test_the_harness_drives_ramet(adapter: str, tmp_path: Path, monkeypatch: pyt
 )
 def test_an_import_is_measured_in_a_bare_interpreter(measurement: Measurement) -> None:
     """The measured modules are those that the statement loads."""
-    assert '"modules": ' in _printed("-P", "benchmarks/measures/imports.py", *measurement.arguments)
+    assert '"modules": ' in _output_of("-P", "benchmarks/measures/imports.py", *measurement.arguments)
 
 
-def _printed(*arguments: str) -> str:
+def _output_of(*arguments: str) -> str:
     return subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout

@@ -21,7 +21,7 @@ def root_result(story: Story) -> Result:
     return next(each.result for each in reversed(story.events) if isinstance(each, RunEnded) and each.path == "main")
 
 
-def completed() -> Story:
+def completed_story() -> Story:
     """Return a story of a tree that found an answer."""
     story = under_way()
     story.ended(
@@ -52,7 +52,12 @@ def test_ends_are_reported_as_approved() -> None:
         error=ErrorInfo(type="BudgetExceeded", message="budget of main: tokens asked 900, left 100", scope="main"),
         usage_subtree=Usage(model_calls=12, tool_calls=40, input_tokens=123_456, usd=0.71, estimated=True),
     )
-    pages = [page(completed()), page(completed(), width=60), page(cut_short()), page(under_way(), out_of_budget)]
+    pages = [
+        page(completed_story()),
+        page(completed_story(), width=60),
+        page(cut_short()),
+        page(under_way(), out_of_budget),
+    ]
 
     assert_golden("cli/ends.txt", "\n".join(pages))
 

@@ -162,7 +162,7 @@ async def test_a_slow_side_holds_up_the_other_side(house: House, slow: str) -> N
         async with client(run.path) as tunnel:
             assert await tunnel.ask(f"127.0.0.1:{port}") == 200
             pouring = asyncio.ensure_future(pour(tunnel.writer)) if slow == "server" else None
-            moved = await stalled(run)
+            moved = await count_until_stall(run)
             assert 0 < moved < size / 2
             go.set()
             if pouring is not None:
@@ -175,7 +175,7 @@ async def test_a_slow_side_holds_up_the_other_side(house: House, slow: str) -> N
     assert got == size
 
 
-async def stalled(run: Opened) -> int:
+async def count_until_stall(run: Opened) -> int:
     """Return the number of bytes passed once nothing moves for many turns of the event loop."""
     moved, still = 0, 0
     while still < 200 or moved == 0:

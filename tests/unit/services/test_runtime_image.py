@@ -216,7 +216,7 @@ def images_in(host: str, folder: Path, told: list[Progress]) -> PodImages:
     return PodImages(partial(opened, host, "base:1", environ={"HOME": str(folder)}), "bare", on_progress=told.append)
 
 
-async def made(service: PackagingService, *bundles: str) -> Job:
+async def make_image(service: PackagingService, *bundles: str) -> Job:
     """Make an image of these bundles and return its finished job."""
     return await service.finished((await service.create_image("", bundles)).id)
 
@@ -235,7 +235,7 @@ async def test_an_image_of_pods_is_pushed_when_it_is_made(tmp_path: Path) -> Non
                 (await service.upload(tar({f"{name}/__init__.py": b"", f"skills/{name}/SKILL.md": b""}))).id
                 for name in ("one", "other")
             ]
-            both, alone = await asyncio.gather(made(service, one, other), made(service, one))
+            both, alone = await asyncio.gather(make_image(service, one, other), make_image(service, one))
             image = await service.image(both.image)
             mounts = [str(each.resolve()) for each in (*image.folders, *image.skills)]
             assert [each.step for each in told].count("compiling") == 1
@@ -275,7 +275,7 @@ async def test_an_image_that_cannot_be_pushed_is_a_failed_job(tmp_path: Path, mo
     async with PackagingService(tmp_path / "kept", push=images.image) as service:
         bundle = await service.upload(tar({"kit/__init__.py": b""}))
 
-        failed = await made(service, bundle.id)
+        failed = await make_image(service, bundle.id)
 
         assert failed.error is not None
         assert (failed.state, failed.error.type) == ("failed", "RegistryFailed")
@@ -288,7 +288,7 @@ async def test_an_image_that_cannot_be_pushed_is_a_failed_job(tmp_path: Path, mo
             hosts.append(host)
             await images.image()
             monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
-            assert (await made(service, bundle.id)).state == "done"
+            assert (await make_image(service, bundle.id)).state == "done"
 
 
 @needs_registry
@@ -302,7 +302,7 @@ async def test_an_image_that_its_registry_lost_is_pushed_again(
         await base_in(host, tmp_path / "base")
         async with PackagingService(tmp_path / "kept", push=images.image) as service:
             bundle = await service.upload(tar({"kit/__init__.py": b""}))
-            image = await service.image((await made(service, bundle.id)).image)
+            image = await service.image((await make_image(service, bundle.id)).image)
             plain, whole = await images.image(), await images.image(image)
             assert await images.image(PLAIN._replace(id="empty")) == plain
             at = tmp_path / "storage" / "docker" / "registry" / "v2" / "repositories"

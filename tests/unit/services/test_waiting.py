@@ -25,7 +25,7 @@ class Left:
 
 
 @pytest.fixture
-async def left(tmp_path: pathlib.Path) -> AsyncIterator[Left]:
+async def waiting(tmp_path: pathlib.Path) -> AsyncIterator[Left]:
     """The agent's type waits in `open` until the test continues, and failed agents are kept for no time."""
     async with Site(tmp_path / "first") as site:
         team = await site.team("crew", tokens=10)
@@ -35,24 +35,24 @@ async def left(tmp_path: pathlib.Path) -> AsyncIterator[Left]:
             yield Left(later, team, agent)
 
 
-async def test_a_waiting_agent_holds_its_capacity(left: Left) -> None:
+async def test_a_waiting_agent_holds_its_capacity(waiting: Left) -> None:
     """Time does not end it; a kill frees its capacity, and all of its tokens count as used."""
-    spawner = left.site.spawner
-    await left.site.clock.advance(10_000)
-    info = await spawner.get_agent(left.id, left.nonce)
+    spawner = waiting.site.spawner
+    await waiting.site.clock.advance(10_000)
+    info = await spawner.get_agent(waiting.id, waiting.nonce)
     assert (info.state, info.kept_until) == ("waiting", "")
-    assert await left.site.free(left.team) == 2
+    assert await waiting.site.free(waiting.team) == 2
 
-    await spawner.kill_agent(left.id, left.nonce)
+    await spawner.kill_agent(waiting.id, waiting.nonce)
 
-    assert await left.site.free(left.team) == 3
-    assert await left.site.free(left.team, "tokens") == 6
-    assert await left.site.left() == ([], [])
+    assert await waiting.site.free(waiting.team) == 3
+    assert await waiting.site.free(waiting.team, "tokens") == 6
+    assert await waiting.site.left() == ([], [])
 
 
-async def test_a_request_to_a_waiting_agent_names_the_missing_values(left: Left) -> None:
+async def test_a_request_to_a_waiting_agent_names_the_missing_values(waiting: Left) -> None:
     """History, control, mail and turns raise ValuesMissing."""
-    living = left.site.spawner.agents.authorized_entry(left.id, left.nonce, "turn")
+    living = waiting.site.spawner.agents.authorized_entry(waiting.id, waiting.nonce, "turn")
     for ask in (living.served.history(), living.served.control(None), living.served.mail("hello")):
         with pytest.raises(ValuesMissing, match="LEVEL"):
             await ask
@@ -60,55 +60,55 @@ async def test_a_request_to_a_waiting_agent_names_the_missing_values(left: Left)
         living.served.turn(b"", "words")
 
 
-async def test_an_agent_killed_while_its_values_arrive_leaves_nothing(left: Left) -> None:
+async def test_an_agent_killed_while_its_values_arrive_leaves_nothing(waiting: Left) -> None:
     """The request is refused, and the opened agent is closed."""
-    spawner, slow = left.site.spawner, left.site.slow
-    coming = asyncio.create_task(spawner.supply_values(left.id, left.nonce, VALUES))
+    spawner, slow = waiting.site.spawner, waiting.site.slow
+    coming = asyncio.create_task(spawner.supply_values(waiting.id, waiting.nonce, VALUES))
     await eventually(lambda: slow.at_it == 1)
-    killing = asyncio.create_task(spawner.kill_agent(left.id, left.nonce))
+    killing = asyncio.create_task(spawner.kill_agent(waiting.id, waiting.nonce))
     await asyncio.sleep(0)
     slow.go_on.set()
 
     with pytest.raises(NotYours):
         await coming
     await killing
-    assert await left.site.left() == ([], [])
-    assert await left.site.free(left.team) == 3
+    assert await waiting.site.left() == ([], [])
+    assert await waiting.site.free(waiting.team) == 3
     assert list(spawner.agents) == []
 
 
-async def test_the_second_of_two_concurrent_requests_with_values_is_refused(left: Left) -> None:
+async def test_the_second_of_two_concurrent_requests_with_values_is_refused(waiting: Left) -> None:
     """The agent is opened once."""
-    left.site.slow.go_on.set()
-    asked = [left.site.spawner.supply_values(left.id, key, VALUES) for key in (left.nonce, OPERATOR)]
+    waiting.site.slow.go_on.set()
+    asked = [waiting.site.spawner.supply_values(waiting.id, key, VALUES) for key in (waiting.nonce, OPERATOR)]
     first, second = await asyncio.gather(*asked, return_exceptions=True)
 
     assert not isinstance(first, BaseException)
     assert first.state == "idle"
     assert isinstance(second, InvalidValue)
-    assert left.site.slow.at_it == 1
-    assert left.site.slow.opened[0].opening.env == {"LEVEL": "high"}
+    assert waiting.site.slow.at_it == 1
+    assert waiting.site.slow.opened[0].opening.env == {"LEVEL": "high"}
 
 
-async def test_values_from_a_former_owner_are_refused(left: Left) -> None:
+async def test_values_from_a_former_owner_are_refused(waiting: Left) -> None:
     """A request that waits while a transfer is being recorded is refused like a later one."""
-    left.site.slow.go_on.set()
-    handing_over = left.site.spawner.delegate(left.id, left.nonce, Delegate(owner=True))
-    supplying = left.site.spawner.supply_values(left.id, left.nonce, VALUES)
+    waiting.site.slow.go_on.set()
+    handing_over = waiting.site.spawner.delegate(waiting.id, waiting.nonce, Delegate(owner=True))
+    supplying = waiting.site.spawner.supply_values(waiting.id, waiting.nonce, VALUES)
     owner, refused = await asyncio.gather(handing_over, supplying, return_exceptions=True)
 
     assert not isinstance(owner, BaseException)
     assert isinstance(refused, NotYours)
-    assert (await left.site.spawner.get_agent(left.id, owner.key)).state == "waiting"
+    assert (await waiting.site.spawner.get_agent(waiting.id, owner.key)).state == "waiting"
 
 
-async def test_a_waiting_agent_opens_with_the_rotated_key(left: Left) -> None:
+async def test_a_waiting_agent_opens_with_the_rotated_key(waiting: Left) -> None:
     """The old nonce is refused."""
-    left.site.slow.go_on.set()
-    nonce = await left.site.spawner.rotate(left.id, left.nonce)
+    waiting.site.slow.go_on.set()
+    nonce = await waiting.site.spawner.rotate(waiting.id, waiting.nonce)
     with pytest.raises(NotYours):
-        await left.site.spawner.supply_values(left.id, left.nonce, VALUES)
+        await waiting.site.spawner.supply_values(waiting.id, waiting.nonce, VALUES)
 
-    await left.site.spawner.supply_values(left.id, nonce, VALUES)
+    await waiting.site.spawner.supply_values(waiting.id, nonce, VALUES)
 
-    assert (await left.site.spawner.get_agent(left.id, nonce)).state == "idle"
+    assert (await waiting.site.spawner.get_agent(waiting.id, nonce)).state == "idle"

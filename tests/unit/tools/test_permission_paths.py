@@ -30,7 +30,7 @@ def names_of(name: str, cwd: str) -> tuple[str, ...]:
     return FileNames().of(name, cwd)
 
 
-def denied(specifier: str, name: str, project: pathlib.Path, *, cwd: pathlib.Path | None = None) -> bool:
+def is_denied(specifier: str, name: str, project: pathlib.Path, *, cwd: pathlib.Path | None = None) -> bool:
     """Return whether a deny rule matches a name."""
     here = str(cwd or project)
     return bind(rule(specifier, project), here).fits(names_of(name, here))
@@ -58,8 +58,8 @@ def test_a_path_pattern_fits_as_documented(
     tmp_path: pathlib.Path, specifier: str, fits: list[str], misses: list[str]
 ) -> None:
     """Names are relative to the project."""
-    assert [each for each in fits if not denied(specifier, each, tmp_path)] == []
-    assert [each for each in misses if denied(specifier, each, tmp_path)] == []
+    assert [each for each in fits if not is_denied(specifier, each, tmp_path)] == []
+    assert [each for each in misses if is_denied(specifier, each, tmp_path)] == []
 
 
 def test_a_prefix_selects_the_folder_of_a_path(tmp_path: pathlib.Path) -> None:
@@ -67,10 +67,10 @@ def test_a_prefix_selects_the_folder_of_a_path(tmp_path: pathlib.Path) -> None:
     project, below = tmp_path / "project", tmp_path / "project" / "below"
     below.mkdir(parents=True)
 
-    assert denied("/x", str(project / "x"), project, cwd=below)
-    assert not denied("./x", str(project / "x"), project, cwd=below)
-    assert denied("./x", "x", project, cwd=below)
-    assert denied("~/.ssh/**", str(tmp_path / "home" / ".ssh" / "id"), project)
+    assert is_denied("/x", str(project / "x"), project, cwd=below)
+    assert not is_denied("./x", str(project / "x"), project, cwd=below)
+    assert is_denied("./x", "x", project, cwd=below)
+    assert is_denied("~/.ssh/**", str(tmp_path / "home" / ".ssh" / "id"), project)
 
 
 def test_a_copy_of_the_folder_keeps_its_rules(tmp_path: pathlib.Path) -> None:
@@ -79,7 +79,7 @@ def test_a_copy_of_the_folder_keeps_its_rules(tmp_path: pathlib.Path) -> None:
     project.mkdir()
     copy.mkdir()
 
-    assert denied("/secrets/**", "secrets/key", project, cwd=copy)
+    assert is_denied("/secrets/**", "secrets/key", project, cwd=copy)
 
 
 def test_a_link_is_denied_by_its_name_and_by_its_target(tmp_path: pathlib.Path) -> None:
@@ -92,10 +92,10 @@ def test_a_link_is_denied_by_its_name_and_by_its_target(tmp_path: pathlib.Path) 
     (tmp_path / "circle").symlink_to("circle")
 
     for specifier in ("./secrets/**", "./middle", "./link"):
-        assert denied(specifier, "link", tmp_path)
-    assert denied("./secrets/**", "folder/key", tmp_path)
-    assert denied("./circle", "circle", tmp_path)
-    assert not denied("./other", "link", tmp_path)
+        assert is_denied(specifier, "link", tmp_path)
+    assert is_denied("./secrets/**", "folder/key", tmp_path)
+    assert is_denied("./circle", "circle", tmp_path)
+    assert not is_denied("./other", "link", tmp_path)
 
 
 def test_a_link_is_allowed_only_with_its_target(tmp_path: pathlib.Path) -> None:
@@ -115,8 +115,8 @@ def test_a_project_behind_a_link_has_its_rules(tmp_path: pathlib.Path) -> None:
     project = tmp_path / "link"
     project.symlink_to("real")
 
-    assert denied("/secrets/**", "secrets/key", project)
-    assert denied("/secrets/**", str(tmp_path / "real" / "secrets" / "key"), project)
+    assert is_denied("/secrets/**", "secrets/key", project)
+    assert is_denied("/secrets/**", str(tmp_path / "real" / "secrets" / "key"), project)
 
 
 @pytest.mark.parametrize("name", ["\ud800", "x" * 4_000, "a/" * 2_000, "a\0b", ""])
@@ -268,7 +268,7 @@ def test_hundreds_of_files_in_a_few_folders_are_judged_one_by_one(tmp_path: path
 
 def test_a_path_that_is_too_deep_to_judge_is_denied(tmp_path: pathlib.Path) -> None:
     """The limit of work must not be a way around a rule."""
-    assert denied("*.pem", "a/" * 300 + "x", tmp_path)
+    assert is_denied("*.pem", "a/" * 300 + "x", tmp_path)
 
 
 @pytest.mark.parametrize("specifier", ["!x", "~bob/x", "../x", "a/../b", "", "/", "./", "x\0"])
@@ -285,11 +285,11 @@ def test_a_rule_covers_the_copies_in_worktrees(tmp_path: pathlib.Path, specifier
     copy, other = (project / ".ramet" / "worktrees" / each for each in ("one", "two"))
     text = specifier.format(project=str(project).lstrip("/"))
 
-    assert denied(text, ".ramet/worktrees/one/secrets/key", project)
-    assert denied(text, "secrets/key", project, cwd=copy)
-    assert denied(text, "../two/secrets/key", project, cwd=copy)
-    assert denied(text, "../../../secrets/key", project, cwd=other)
-    assert not denied(text, ".ramet/worktrees/one/src/key", project)
+    assert is_denied(text, ".ramet/worktrees/one/secrets/key", project)
+    assert is_denied(text, "secrets/key", project, cwd=copy)
+    assert is_denied(text, "../two/secrets/key", project, cwd=copy)
+    assert is_denied(text, "../../../secrets/key", project, cwd=other)
+    assert not is_denied(text, ".ramet/worktrees/one/src/key", project)
 
 
 @pytest.mark.parametrize("specifier", ["./secrets/**", "secrets", "/secrets/**", "//{project}/secrets/**"])
@@ -299,15 +299,15 @@ def test_a_rule_of_a_subfolder_covers_the_copies(tmp_path: pathlib.Path, specifi
     copies = tmp_path / "repo" / ".ramet" / "worktrees"
     text = specifier.format(project=str(project).lstrip("/"))
 
-    assert denied(text, str(copies / "one" / "sub" / "secrets" / "key"), project)
-    assert denied(text, "../../two/sub/secrets/key", project, cwd=copies / "one" / "sub")
-    assert denied(text, str(project / "secrets" / "key"), project, cwd=copies / "one" / "sub")
-    assert not denied(text, str(copies / "one" / "sub" / "src" / "key"), project)
+    assert is_denied(text, str(copies / "one" / "sub" / "secrets" / "key"), project)
+    assert is_denied(text, "../../two/sub/secrets/key", project, cwd=copies / "one" / "sub")
+    assert is_denied(text, str(project / "secrets" / "key"), project, cwd=copies / "one" / "sub")
+    assert not is_denied(text, str(copies / "one" / "sub" / "src" / "key"), project)
 
 
 def test_a_copy_inside_a_copy_is_covered(tmp_path: pathlib.Path) -> None:
     """A repository without a main working tree has copies inside of copies."""
-    assert denied("./secrets/**", ".ramet/worktrees/one/.ramet/worktrees/two/secrets/key", tmp_path)
+    assert is_denied("./secrets/**", ".ramet/worktrees/one/.ramet/worktrees/two/secrets/key", tmp_path)
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
@@ -335,9 +335,9 @@ def test_a_rule_of_the_users_own_worktree_covers_the_copies(tmp_path: pathlib.Pa
     ):
         subprocess.run(["git", *args], check=True, capture_output=True)
 
-    assert denied(specifier, str(copy / "secrets" / "key"), project)
-    assert denied(specifier, str(project / "secrets" / "key"), project, cwd=copy)
-    assert not denied(specifier, str(copy / "src" / "key"), project)
+    assert is_denied(specifier, str(copy / "secrets" / "key"), project)
+    assert is_denied(specifier, str(project / "secrets" / "key"), project, cwd=copy)
+    assert not is_denied(specifier, str(copy / "src" / "key"), project)
 
 
 def test_a_link_into_a_copy_is_denied(tmp_path: pathlib.Path) -> None:
@@ -345,7 +345,7 @@ def test_a_link_into_a_copy_is_denied(tmp_path: pathlib.Path) -> None:
     (tmp_path / ".ramet" / "worktrees" / "one" / "secrets").mkdir(parents=True)
     (tmp_path / "link").symlink_to(".ramet/worktrees/one")
 
-    assert denied("./secrets/**", "link/secrets/key", tmp_path)
+    assert is_denied("./secrets/**", "link/secrets/key", tmp_path)
 
 
 @pytest.mark.parametrize("command", ["cat {}/key", "cat {}/*", "sort < {}/key", "cp {}/key /tmp/x"])

@@ -11,7 +11,7 @@ from ramet.agent.files.safe_yaml import MAX_DEPTH, MAX_NODES
 from ramet.core.errors import InvalidValue
 
 
-def refused(text: str) -> str:
+def refusal_of(text: str) -> str:
     with pytest.raises(InvalidValue) as refusal:
         parse(text, source="a.md")
     assert refusal.value.field.startswith("a.md: ")
@@ -59,32 +59,32 @@ def test_an_empty_header_has_no_keys() -> None:
 )
 def test_a_value_outside_plain_data_is_refused(text: str, reason: str) -> None:
     """The error names the file, the line if known, and the reason."""
-    assert reason in refused(text)
+    assert reason in refusal_of(text)
 
 
 def test_a_bomb_of_aliases_is_refused_before_it_is_built() -> None:
     """The expansion is refused at the first anchor."""
     laughs = "".join(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]\n" for n in range(1, 10))
 
-    assert "line 2: anchors" in refused(f"---\nl0: &l0 [lol]\n{laughs}---\n")
+    assert "line 2: anchors" in refusal_of(f"---\nl0: &l0 [lol]\n{laughs}---\n")
 
 
 def test_a_definition_that_contains_itself_is_refused() -> None:
     """A cycle in YAML needs an anchor, and anchors are refused."""
-    assert "anchors" in refused("---\nname: x\nhooks: &h\n  again: *h\n---\n")
+    assert "anchors" in refusal_of("---\nname: x\nhooks: &h\n  again: *h\n---\n")
 
 
 def test_bounds_are_checked_while_reading() -> None:
     """Depth, number of values and size have limits: no RecursionError and no long wait."""
-    assert f"deeper than {MAX_DEPTH}" in refused("---\na: " + "[" * 30_000 + "\n---\n")
-    assert f"more than {MAX_NODES}" in refused("---\na: [" + "1," * MAX_NODES + "]\n---\n")
-    assert str(MAX_HEADER) in refused("---\na: " + "x" * MAX_HEADER + "\n---\n")
+    assert f"deeper than {MAX_DEPTH}" in refusal_of("---\na: " + "[" * 30_000 + "\n---\n")
+    assert f"more than {MAX_NODES}" in refusal_of("---\na: [" + "1," * MAX_NODES + "]\n---\n")
+    assert str(MAX_HEADER) in refusal_of("---\na: " + "x" * MAX_HEADER + "\n---\n")
 
 
 def test_an_error_does_not_quote_the_file() -> None:
     """The file may be a secret under the name of a definition, and others read the report."""
-    assert "hunter2" not in refused("---\npassword: hunter2: {\n---\n")
-    assert "hunter2" not in refused("hunter2\n")
+    assert "hunter2" not in refusal_of("---\npassword: hunter2: {\n---\n")
+    assert "hunter2" not in refusal_of("hunter2\n")
 
 
 def test_prose_with_a_colon_is_read_as_written() -> None:
@@ -97,7 +97,7 @@ def test_prose_with_a_colon_is_read_as_written() -> None:
 
 def test_only_prose_is_read_leniently() -> None:
     """An invalid tool list is not repaired."""
-    assert "line 3" in refused("---\ndescription: fine\ntools: Read: all\n---\n")
+    assert "line 3" in refusal_of("---\ndescription: fine\ntools: Read: all\n---\n")
 
 
 @given(st.text(alphabet=st.sampled_from("ab:-[]{}&*!|>\"'#,? \n\t%@`<~.1")))
