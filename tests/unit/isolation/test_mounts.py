@@ -78,7 +78,9 @@ def test_no_link_below_a_rule_is_followed(mount_root: Path) -> None:
 
 def test_every_folder_may_be_a_root_of_rules(mount_root: Path) -> None:
     """The topmost folder is accepted, too."""
-    assert sources_by_mount([str(mount_root / "repo")], {"/": "/"}) == {str(mount_root / "repo"): str(mount_root / "repo")}
+    assert sources_by_mount([str(mount_root / "repo")], {"/": "/"}) == {
+        str(mount_root / "repo"): str(mount_root / "repo")
+    }
 
 
 @pytest.mark.parametrize("target", ["/proc/self", "/sys/kernel", "/dev/shm", "/run", "/var/run", "/", "/tmp"])

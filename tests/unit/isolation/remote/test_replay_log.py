@@ -79,7 +79,9 @@ def test_unanswered_messages_are_replayed_as_they_were_sent(
 
     tape.record_input(message_bytes(START, b"capsule"))
     feed_in_pieces(tape.record_output, b"".join(words) + started_log, sizes)
-    feed_in_pieces(tape.record_input, b"".join(message_bytes(Answer(id=at), b"answer" * at) for at in sorted(answered)), back)
+    feed_in_pieces(
+        tape.record_input, b"".join(message_bytes(Answer(id=at), b"answer" * at) for at in sorted(answered)), back
+    )
 
     assert tape.unanswered() == b"".join(word for at, word in enumerate(words) if at not in answered) + started_log
     tape.record_output(last[len(started_log) :])
@@ -123,7 +125,9 @@ def test_a_log_without_state_of_the_dead_kernel_cannot_be_replayed(
 def test_answers_make_a_log_replayable_again() -> None:
     """An answered commit and an answered large message no longer prevent a replay."""
     tape = started_log()
-    tape.record_output(message_bytes(UseState(id=1, do="set", name="k"), b"1") + message_bytes(UseState(id=2, do="commit")))
+    tape.record_output(
+        message_bytes(UseState(id=1, do="set", name="k"), b"1") + message_bytes(UseState(id=2, do="commit"))
+    )
     tape.record_output(message_bytes(Spawn(id=3), b"x" * MAX_KEPT) + message_bytes(Output(id=4, target="t")))
     for answered in (1, 2, 3):
         tape.record_input(message_bytes(Answer(id=answered)))
@@ -134,7 +138,9 @@ def test_answers_make_a_log_replayable_again() -> None:
 def test_a_refused_commit_keeps_a_log_unreplayable() -> None:
     """The changes are still only in the kernel's memory."""
     tape = started_log()
-    tape.record_output(message_bytes(UseState(id=1, do="set", name="k"), b"1") + message_bytes(UseState(id=2, do="commit")))
+    tape.record_output(
+        message_bytes(UseState(id=1, do="set", name="k"), b"1") + message_bytes(UseState(id=2, do="commit"))
+    )
     error = ErrorInfo(type="Conflict", message="no")
     tape.record_input(message_bytes(Answer(id=1)) + message_bytes(Answer(id=2, error=error)))
 
