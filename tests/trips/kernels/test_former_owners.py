@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from ramet.services.cluster.auth import PeerAuth
 from ramet.services.teams.tables import TeamTables
+from ramet.services.teams.takeover import Takeover
 from ramet.services.turns.log import REQUEST_KIND
 from ramet.store.postgres import PostgresStore
 from tests.support.postgres import Server, fresh_schema, postgres
@@ -58,20 +59,66 @@ def check_taken_over_answer(answer: Any, detail: str) -> None:
     assert not {"expected", "found", "key"} & set(problem)
 
 
-async def test_writes_to_a_taken_over_team_are_refused_as_taken_over(served: Served, store: PostgresStore) -> None:
-    """Rotations, spawns, kills and deletions were not done, and the answer says that the client can ask again."""
-    team, key = await served.team()
-    asked = {"team": team, "name": "bob", "agent_type": "echo"}
-    made = (await served.ask("POST", "/v1/agents", key, json=asked)).json()
-    agent, nonce = made["agent"]["id"], made["nonce"]
-    await take_over_teams(store)
-    its_agent = f"agent '{agent}' is owned by another kernel now: nothing was done here, repeat the request"
-    its_team = f"team '{team}' is owned by another kernel now: nothing was done here, repeat the request"
+@pytest.mark.parametrize(
+    ("method", "path", "has_nonce", "what"),
+    [
+        ("POST", "/v1/agents/{agent}/rotate", True, "agent"),
+        ("POST", "/v1/agents", False, "team"),
+        ("DELETE", "/v1/agents/{agent}", True, "team"),
+        ("DELETE", "/v1/teams/{team}", False, "team"),
+    ],
+)
+async def test_a_write_to_a_taken_over_team_is_refused_as_taken_over(
+    method: str, path: str, has_nonce: bool, what: str, served: Served, store: PostgresStore
+) -> None:
+    """A rotation, a spawn, a kill and a deletion were not done, and the answer says that the client can ask again.
 
-    check_taken_over_answer(await served.ask("POST", f"/v1/agents/{agent}/rotate", nonce), its_agent)
-    check_taken_over_answer(await served.ask("POST", "/v1/agents", key, json={**asked, "name": "eve"}), its_team)
-    check_taken_over_answer(await served.ask("DELETE", f"/v1/agents/{agent}", nonce), its_team)
-    check_taken_over_answer(await served.ask("DELETE", f"/v1/teams/{team}", key), its_team)
+    Each is the first request after the takeover: the refusal makes the kernel drop the team.
+    """
+    team, key = await served.team()
+    spawn = {"team": team, "name": "bob", "agent_type": "echo"}
+    made = (await served.ask("POST", "/v1/agents", key, json=spawn)).json()
+    ids = {"agent": made["agent"]["id"], "team": team}
+    await take_over_teams(store)
+    body = {"json": {**spawn, "name": "eve"}} if path == "/v1/agents" else {}
+
+    answer = await served.ask(method, path.format(**ids), made["nonce"] if has_nonce else key, **body)
+
+    check_taken_over_answer(
+        answer, f"{what} {ids[what]!r} is owned by another kernel now: nothing was done here, repeat the request"
+    )
+
+
+async def test_a_key_between_two_owners_is_not_reported_as_unknown(
+    served: Served, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel that has dropped a team, and has not heard of its new owner, tells clients to come again."""
+    may_continue = asyncio.Event()
+
+    async def hold(self: Takeover, agents: object, teams: object) -> None:
+        await may_continue.wait()
+
+    router = served.server._parts.router
+    assert router is not None
+    monkeypatch.setattr(router, "_wait_s", 0.1)
+    monkeypatch.setattr(router._fan_out, "_wait_s", 0.1)
+    agent, nonce = await served.agent()
+    team, key = await served.team()
+    await take_over_teams(store)
+    monkeypatch.setattr(Takeover, "_remove_orphaned_agents", hold)
+    takeover = asyncio.create_task(served.server.spawner.take_over())
+    await eventually(lambda: not served.server.has_team(team) and not served.server.has_agent(agent))
+
+    answers = [
+        await served.ask("DELETE", f"/v1/agents/{agent}", nonce),
+        await served.ask("DELETE", f"/v1/teams/{team}", key),
+        await served.ask("GET", "/v1/models", nonce),
+        await served.ask("GET", "/v1/agents", key),
+    ]
+    may_continue.set()
+    await takeover
+
+    assert [answer.status_code for answer in answers] == [503] * 4, [answer.text for answer in answers]
 
 
 async def test_a_turn_that_another_kernel_wrote_first_does_not_begin_here(served: Served, store: PostgresStore) -> None:

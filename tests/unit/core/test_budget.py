@@ -27,7 +27,7 @@ def try_reserve(budget: Budget, amount: Amount, *, last_word: bool = False) -> H
 
 def parts(budget: Budget, resource: str) -> dict[str, float]:
     """Return how a scope's limit is divided."""
-    return {each: getattr(budget, each)(resource) for each in ("left", "held", "kept", "spent")}
+    return {each: getattr(budget, each)(resource) for each in ("remaining", "reserved", "last_word_reserve", "spent")}
 
 
 # --- limits ---------------------------------------------------------------------------------------------------------
@@ -226,7 +226,7 @@ def test_a_tenth_of_the_tokens_up_to_4096_is_kept_for_the_last_word(tokens: int,
     """Large budgets keep no more than an answer needs."""
     budget = Budget(Limits(tokens=tokens), scope="main")
 
-    assert parts(budget, "tokens") == {"left": tokens - kept, "held": 0, "kept": kept, "spent": 0}
+    assert parts(budget, "tokens") == {"remaining": tokens - kept, "reserved": 0, "last_word_reserve": kept, "spent": 0}
     assert budget.remaining("tokens", last_word=True) == tokens
 
 
@@ -237,7 +237,7 @@ def test_a_short_last_word_leaves_the_rest_of_its_reserve() -> None:
 
     root.reserve(Amount(tokens=30), last_word=True).settle(Amount(tokens=20))
 
-    assert parts(root, "tokens") == {"left": 900, "held": 0, "kept": 80, "spent": 20}
+    assert parts(root, "tokens") == {"remaining": 900, "reserved": 0, "last_word_reserve": 80, "spent": 20}
     assert child.remaining("tokens", last_word=True) == 900
 
 
@@ -313,7 +313,7 @@ def test_a_slice_returns_when_its_scope_closes() -> None:
     child.close()
     child.close()
 
-    assert parts(root, "tool_calls") == {"left": 9, "held": 0, "kept": 0, "spent": 1}
+    assert parts(root, "tool_calls") == {"remaining": 9, "reserved": 0, "last_word_reserve": 0, "spent": 1}
 
 
 def test_a_closed_scope_reserves_nothing() -> None:
@@ -345,7 +345,7 @@ def test_a_call_that_outlives_its_scope_is_charged_to_the_tree(used: int, order:
     in_flight.settle(Amount(tool_calls=used))
 
     assert left_meanwhile == 8
-    assert parts(root, "tool_calls") == {"left": 10 - used, "held": 0, "kept": 0, "spent": used}
+    assert parts(root, "tool_calls") == {"remaining": 10 - used, "reserved": 0, "last_word_reserve": 0, "spent": used}
 
 
 def test_a_late_settlement_passes_scopes_that_do_not_limit_the_resource() -> None:
@@ -371,11 +371,11 @@ def test_a_reopened_scope_continues_with_its_unspent_budget() -> None:
 
     child.reopen(root)
 
-    assert parts(child, "tool_calls") == {"left": 4, "held": 0, "kept": 0, "spent": 2}
-    assert parts(root, "tool_calls") == {"left": 4, "held": 4, "kept": 0, "spent": 2}
+    assert parts(child, "tool_calls") == {"remaining": 4, "reserved": 0, "last_word_reserve": 0, "spent": 2}
+    assert parts(root, "tool_calls") == {"remaining": 4, "reserved": 4, "last_word_reserve": 0, "spent": 2}
     child.reserve(Amount(tool_calls=1)).settle(Amount(tool_calls=1))
     child.close()
-    assert parts(root, "tool_calls") == {"left": 7, "held": 0, "kept": 0, "spent": 3}
+    assert parts(root, "tool_calls") == {"remaining": 7, "reserved": 0, "last_word_reserve": 0, "spent": 3}
 
 
 def test_a_scope_is_not_reopened_when_its_slice_was_reserved() -> None:
@@ -390,7 +390,7 @@ def test_a_scope_is_not_reopened_when_its_slice_was_reserved() -> None:
 
     assert child.closed
     assert try_reserve(child, Amount(tool_calls=1)) is None
-    assert parts(root, "tool_calls") == {"left": 5, "held": 5, "kept": 0, "spent": 0}
+    assert parts(root, "tool_calls") == {"remaining": 5, "reserved": 5, "last_word_reserve": 0, "spent": 0}
 
 
 @pytest.mark.parametrize("used", [0, 1, 2, 3])
@@ -410,7 +410,7 @@ def test_a_call_that_spans_a_close_and_a_reopen_is_charged_once(used: int, life:
 
     in_flight.settle(Amount(tool_calls=used))
 
-    assert parts(root, "tool_calls") == {"left": 10 - used, "held": 0, "kept": 0, "spent": used}
+    assert parts(root, "tool_calls") == {"remaining": 10 - used, "reserved": 0, "last_word_reserve": 0, "spent": used}
 
 
 def test_closing_after_refunds_of_money_is_no_error() -> None:

@@ -132,10 +132,8 @@ class FanOut:
 
     async def are_all_settled(self) -> bool:
         """Return whether this kernel is settled, and no team of a lost kernel waits for its takeover."""
-        is_kernel_lost = len(self._directory.reachable_kernels()) < len(
-            self._directory.kernels.keys() - {self._directory.me}
-        )
-        return not (is_kernel_lost and await self._directory.orphans()) and await self._is_settled()
+        # By the teams, not by the kernels: an owner that joined just now is not in the directory yet.
+        return not await self._directory.orphans() and await self._is_settled()
 
     async def _wait_until(self, is_met: Callable[[], Awaitable[bool]]) -> None:
         deadline = asyncio.get_running_loop().time() + self._wait_s

@@ -25,7 +25,7 @@ def test_changeable_settings_are_not_part_of_the_shape() -> None:
     grant = msgspec.structs.replace(POD_REQUEST.grant, timeout_seconds=1.0, pids=2, secrets={"token": "x"})
     about = labels.PodLabels(tree="another", team="another", path="another")
 
-    assert shape_of() == shape_of(name="another", run="another", uid=7, about=about, grant=grant)
+    assert shape_of() == shape_of(name="another", run="another", uid=7, pod_labels=about, grant=grant)
 
 
 @pytest.mark.parametrize("amount", ["memory_mb", "cpu_cores", "tmpfs_size_mb", "workspace_size_mb"])
