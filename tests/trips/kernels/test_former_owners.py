@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from ramet.services.cluster.auth import PeerAuth
+from ramet.services.cluster.router import KernelRouter
 from ramet.services.teams.tables import TeamTables
 from ramet.services.teams.takeover import Takeover
 from ramet.services.turns.log import REQUEST_KIND
@@ -99,7 +100,7 @@ async def test_a_key_between_two_owners_is_not_reported_as_unknown(
         await may_continue.wait()
 
     router = served.server._parts.router
-    assert router is not None
+    assert isinstance(router, KernelRouter)
     monkeypatch.setattr(router, "_wait_s", 0.1)
     monkeypatch.setattr(router._fan_out, "_wait_s", 0.1)
     agent, nonce = await served.agent()
