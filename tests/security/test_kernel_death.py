@@ -40,12 +40,12 @@ async def main(kind, scratch, count, level):
     print("probed", flush=True)
     async def one(at):
         spec = site.spec(grant=grant, workspace=site.workspace(f"run-{at}"))
-        visit = await stack.enter_async_context(site.visit(spec))
+        visit = await stack.enter_async_context(site.start_guest(spec))
         await visit.ask("ignore", numbers=[signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
         with contextlib.suppress(Refused):
             await visit.ask("hide", hold="hidden", quiet=True)
         await visit.ask("hold", path="held")
-        await visit.tell("end_by", number=signal.SIGSTOP)  # It does not even see the end of its channel.
+        await visit.send("end_by", number=signal.SIGSTOP)  # It does not even see the end of its channel.
     async with contextlib.AsyncExitStack() as stack:
         await asyncio.gather(*map(one, range(count)))
         print("ready", flush=True)

@@ -19,7 +19,7 @@ def user_dir() -> Path:
 
 
 def writable_dir(folder: Path) -> Path | None:
-    """Return `wanted`, created if necessary, if files can be written there; otherwise None."""
+    """Return `folder`, created if necessary, if files can be written there; otherwise None."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):

@@ -13,7 +13,7 @@ MAX_NUMBER = 2**53  #: the limit in code too: larger whole numbers are not exact
 
 
 def parse_int(minimum: int) -> Callable[[str], int]:
-    """Return a parser of a whole number from `least`."""
+    """Return a parser of a whole number from `minimum`."""
 
     def parse(text: str) -> int:
         try:

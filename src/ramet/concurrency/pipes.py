@@ -62,9 +62,9 @@ def reader_pipe(
     parent_fds: contextlib.ExitStack,
     child_fds: contextlib.ExitStack,
 ) -> int:
-    """Read a new pipe into `capture` until `ours` is closed; return its write end, which `theirs` closes.
+    """Read a new pipe into `capture` until `parent_fds` is closed; return its write end, which `child_fds` closes.
 
-    `enough` is called when no more data is wanted.
+    `on_full` is called when no more data is wanted.
     """
     source, sink = os.pipe()
     child_fds.callback(os.close, sink)
@@ -73,7 +73,7 @@ def reader_pipe(
 
 
 def writer_pipe(data: bytes, *, parent_fds: contextlib.ExitStack, child_fds: contextlib.ExitStack) -> int:
-    """Write `data` into a new pipe, until `ours` is closed; return its read end, which `theirs` closes."""
+    """Write `data` into a new pipe, until `parent_fds` is closed; return its read end, which `child_fds` closes."""
     source, sink = os.pipe()
     child_fds.callback(os.close, source)
     parent_fds.callback(_Writer(sink, data).close)

@@ -70,7 +70,7 @@ def in_thread(work: Callable[[], T], *, name: str) -> asyncio.Future[T]:
 
 
 def executor_work(accepts: Callable[[contextvars.Context], bool]) -> Iterator[Future[Any]]:
-    """Yield the futures of current executor work whose context variables satisfy `is_meant`.
+    """Yield the futures of current executor work whose context variables satisfy `accepts`.
 
     No other source has this information: a cancelled task no longer refers to its thread. Nothing is found for another
     kind of executor, or for work submitted without a copy of the context variables.

@@ -166,7 +166,7 @@ class Inbox:
     def restore(self, replay: RunReplay, still_waits: Callable[[CallId], bool], emit: EmitEvent) -> None:
         """Restore the recorded questions of a run: they can be answered from now on, and the run asks them again.
 
-        `still_waits` returns whether the question of a call is still to be asked; `tell` records an event of the run.
+        `still_waits` returns whether the question of a call is still to be asked; `emit` records an event of the run.
         """
         self._used_ids.update(replay.past_approvals)
         for question in replay.approvals.values():

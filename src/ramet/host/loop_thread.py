@@ -66,10 +66,10 @@ def refuse_in_loop(blocking: str, instead: str) -> None:
 
 
 class RuntimeLoop:
-    """The event loop that a component works in: the caller's, or a loop of its own from `begin` to `end`."""
+    """The event loop that a component works in: the caller's, or a loop of its own from `start` to `stop`."""
 
     def __init__(self, not_open: str) -> None:
-        """Set `not_open`, the error text of a call before `begin` or after `end`."""
+        """Set `not_open`, the error text of a call before `start` or after `stop`."""
         self._not_open = not_open
         self._loop_thread: LoopThread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None

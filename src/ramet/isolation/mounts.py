@@ -72,7 +72,7 @@ def sources_by_mount(mounts: Iterable[str], roots: Roots | None) -> dict[str, st
 
 
 def sources_of(mounts: Iterable[str], roots: Roots | None, runs: str) -> dict[str, str]:
-    """Return the source of each mount, as `located` does, and check that a sandbox may see it.
+    """Return the source of each mount, as `sources_by_mount` does, and check that a sandbox may see it.
 
     `runs` is the folder of all workspaces.
 

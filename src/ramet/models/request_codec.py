@@ -79,7 +79,9 @@ class SharedHistory:
         return encoded
 
     def decode_messages(self, encoded: object) -> list[BaseMessage]:
-        """Return the messages that a guest sent. Raises ProtocolError for data that `told` cannot produce."""
+        """Return the messages that a guest sent. Raises ProtocolError for data that
+        `encode_messages` cannot produce.
+        """
         if not isinstance(encoded, list):
             raise ProtocolError("messages must be a list")
         if sum(not isinstance(each, int) for each in encoded) > MAX_MESSAGES:
@@ -240,6 +242,6 @@ class SchemaOnlyTool(BaseTool):
 
 
 def schema_only_tool(schema: Mapping[str, Any]) -> SchemaOnlyTool:
-    """Return the tool of a schema that `decode_question` returned."""
+    """Return the tool of a schema that `decode_request` returned."""
     parameters = {"type": "object", "properties": {}, **schema["parameters"], "description": ""}
     return SchemaOnlyTool(name=schema["name"], description=schema["description"], args_schema=parameters)

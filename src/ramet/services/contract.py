@@ -329,7 +329,7 @@ class ResumableAgent(Protocol):
     def resume_turn(self, number: int, body: bytes, format: str, sent: Sequence[bytes]) -> AsyncIterator[bytes]:
         """Continue the turn of this number if the agent has recorded it, else begin it.
 
-        Yields the chunks after those that were `said`. Raises like `turn`.
+        Yields the chunks after those that were `sent`. Raises like `turn`.
         """
 
 

@@ -113,16 +113,16 @@ class Store(Protocol):
         """
 
     def on_commit(self, listener: Callable[[int], None]) -> Callable[[], None]:
-        """Call `heard` with the newest committed ticket, once per batch; return a function that stops this.
+        """Call `listener` with the newest committed ticket, once per batch; return a function that stops this.
 
         The call happens on the event loop, before any `durable` that waits for the same batch returns.
         """
 
     def on_loss(self, listener: Callable[[StoreFailed], None]) -> Callable[[], None]:
-        """Call `heard` once when this store may not be the only writer; return a function that stops this.
+        """Call `listener` once when this store may not be the only writer; return a function that stops this.
 
         The call happens on the event loop. Another kernel may then continue the recorded work, so the listener must
-        stop acting on it. A store in memory never calls `heard`.
+        stop acting on it. A store in memory never calls `listener`.
         """
 
     async def read(
@@ -198,7 +198,7 @@ class Store(Protocol):
         """Publish this kernel's address to all kernels, until it ends: any text, such as a URL."""
 
     def on_kernels(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call `heard` on the event loop when `kernels` may have changed; return a function that stops this.
+        """Call `listener` on the event loop when `kernels` may have changed; return a function that stops this.
 
         The call also happens after this kernel has reconnected to its server, because it may have missed a change. A
         killed kernel is noticed within 2 s, and a lost machine within 10 s.
@@ -240,10 +240,11 @@ class Store(Protocol):
         """Release a tree durably; idempotent. A tree of another kernel is left unchanged, without OwnedElsewhere."""
 
     def on_tree_loss(self, listener: Callable[[OwnedElsewhere], None]) -> Callable[[], None]:
-        """Call `heard` on the event loop for each tree that became another kernel's; return a function that stops this.
+        """Call `listener` on the event loop for each tree that became another kernel's; return a function that stops
+        this.
 
         The call happens once per tree, before `on_commit` and `durable` report the batch in which the loss was noticed.
-        The listener must stop acting on that tree. A store with one kernel never calls `heard`.
+        The listener must stop acting on that tree. A store with one kernel never calls `listener`.
         """
 
 

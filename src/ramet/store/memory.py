@@ -75,7 +75,7 @@ class MemoryStore(SoleKernel):
         raise InvalidValue("ticket", ticket, f"one that `append` returned: 1 to {self._ticket}")
 
     def on_commit(self, listener: Callable[[int], None]) -> Callable[[], None]:
-        """Call `heard` inside each `append`; return a function that stops this."""
+        """Call `listener` inside each `append`; return a function that stops this."""
         self._check()
         return self._news.listen(listener)
 

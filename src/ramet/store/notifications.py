@@ -27,7 +27,7 @@ class News:
         self.head, self._newest, self._notified = head, 0, 0
 
     def listen(self, listener: Callable[[int], None]) -> Callable[[], None]:
-        """Call `heard` with each newest ticket; return a function that stops this and may be called twice."""
+        """Call `listener` with each newest ticket; return a function that stops this and may be called twice."""
         return self._listeners.add(listener)
 
     def notify(self, ticket: int, head: int) -> None:

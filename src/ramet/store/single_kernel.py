@@ -31,7 +31,7 @@ class SoleKernel(ABC):
         self._address = checked_name("address", address)
 
     def on_kernels(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Return a function without effect: `heard` is never called, because there is no other kernel."""
+        """Return a function without effect: `listener` is never called, because there is no other kernel."""
         return self._never()
 
     @property
@@ -80,11 +80,13 @@ class SoleKernel(ABC):
         self._owned.discard(checked_name("tree", tree))
 
     def on_tree_loss(self, listener: Callable[[OwnedElsewhere], None]) -> Callable[[], None]:
-        """Return a function without effect: `heard` is never called, because no other kernel takes a tree."""
+        """Return a function without effect: `listener` is never called, because no other kernel takes a tree."""
         return self._never()
 
     def on_loss(self, listener: Callable[[StoreFailed], None]) -> Callable[[], None]:
-        """Return a function without effect: `heard` is never called, because nothing else can write without a file."""
+        """Return a function without effect: `listener` is never called, because nothing else can
+        write without a file.
+        """
         return self._never()
 
     @abstractmethod

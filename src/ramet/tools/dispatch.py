@@ -74,8 +74,9 @@ async def run_tools(
 ) -> list[ToolMessage]:
     """Answer every call, in order. Raises if the run is stopped or for a bug of ours, never for an error of a tool.
 
-    An answer is added to `context.answered` at once, so that an interrupted turn keeps it, and passed to `keep`, so
-    that an interrupted process does. Raises StoreFailed, before a tool runs, if nothing can be recorded.
+    An answer is added to `context.answered` at once, so that an interrupted turn keeps it, and passed to
+    `record_answer`, so that an interrupted process does. Raises StoreFailed, before a tool runs, if nothing can be
+    recorded.
     """
     by_name = {tool.name: tool for tool in context.tools}
     answers: list[ToolMessage] = []

@@ -29,7 +29,7 @@ class TunnelStart(NamedTuple):
 
 
 class ClientHelloParser:
-    """A parser of the first bytes of a tunnel; `held` has all bytes received so far."""
+    """A parser of the first bytes of a tunnel; `buffered` has all bytes received so far."""
 
     __slots__ = ("_at", "_message", "buffered")
 

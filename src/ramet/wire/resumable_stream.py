@@ -34,7 +34,7 @@ MAX_PACKET = MAX_BUFFERED + _frame.size  #: bytes; a reader refuses a longer pac
 
 
 def buffered_size(frame: Frame) -> int:
-    """Return the part of `MAX_KEPT` that a frame uses. Raises ProtocolError if no session can carry the frame."""
+    """Return the part of `MAX_BUFFERED` that a frame uses. Raises ProtocolError if no session can carry the frame."""
     control, body = len(frame.control), len(frame.body)
     if not 1 <= control <= MAX_CONTROL:
         raise ProtocolError(f"a frame's control part has {control} bytes; 1 to {MAX_CONTROL} are accepted")
@@ -96,7 +96,7 @@ class ResumableStream:
         return self._retained_bytes + buffered_size(frame) <= MAX_BUFFERED
 
     def send(self, frame: Frame) -> None:
-        """Add a frame, which is sent as often as needed. The caller must check `has_room` first."""
+        """Add a frame, which is sent as often as needed. The caller must check `can_send` first."""
         if self._is_ending or not self.can_send(frame):
             raise Bug("a frame was sent after the end of the stream, or while the buffer was full")
         self._last_sent += 1

@@ -42,7 +42,7 @@ async def work(folder):
 async def main():
     async with AgentRuntime(sys.argv[1], keep_results_seconds=0) as runtime:
         handle = await runtime.spawn(work, args=(sys.argv[1],))
-        await handle.run.context.settled()
+        await handle.run.context.wait_persisted()
         print(handle.id, flush=True)
         await handle.result()
 

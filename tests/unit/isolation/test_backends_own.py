@@ -453,7 +453,7 @@ from ramet.testing.conformance.isolation.harness import Workdir
 async def main():
     async with Workdir(f"{module}:{name}", pathlib.Path(scratch)).open() as site:
         assert site.backend.owner is None
-        async with site.visit() as visit:
+        async with site.start_guest() as visit:
             await visit.ask("write", path="file", text="text")
             ran = await visit.sandbox.run_command(["cat", "file"], timeout_s=60, max_bytes=100)
             print(json.dumps([site.probe.level, (await visit.ask("who"))["uid"], ran.stdout.decode(), os.getuid()]))

@@ -15,9 +15,9 @@ from ramet.isolation import probe
 _PROGRAM = """
 import json, os, sys
 sys.path.insert(0, sys.argv[1])
-from ramet.isolation.linux.trials import background as beside
-none, _ = beside.found(), beside.found.cache_clear()
-beside.begin()
+from ramet.isolation.linux.trials import background
+none, _ = background.results(), background.results.cache_clear()
+background.start()
 opened = os.dup2(os.open(sys.argv[2], os.O_RDONLY), 50)
 from ramet.isolation.zygote import prefork as ahead
 ahead.start_zygote(sys.argv[3])
@@ -31,11 +31,11 @@ from ramet.isolation.assignment import ZygoteConfig
 async def main():
     waiting = ahead.claim_zygote()
     room = ZygoteConfig("none", "/nowhere", runtime.find().folders, {}, "bare", has_landlock=False, has_seccomp=False)
-    keeper = await ZygoteClient.of(*waiting, room)
-    child = await keeper.take()
+    keeper = await ZygoteClient.from_prefork(*waiting, room)
+    child = await keeper.take_child()
     place = Path("/proc", str(keeper.pid))
     said = {
-        "trials": [none, beside.found()],
+        "trials": [none, background.results()],
         "is_ours": procfs.stat(keeper.pid).parent == os.getpid(),
         "is_its": procfs.stat(child.pid).parent == keeper.pid,
         "another": ahead.claim_zygote(),
@@ -63,10 +63,10 @@ from ramet.isolation.assignment import ZygoteConfig
 
 async def main():
     waiting = ahead.claim_zygote()
-    os.write(waiting.printed, b"what it says last")
+    os.write(waiting.output, b"what it says last")
     waiting.process.kill()
     try:
-        await ZygoteClient.of(*waiting, ZygoteConfig("none", "/nowhere", (), {}, "bare"))
+        await ZygoteClient.from_prefork(*waiting, ZygoteConfig("none", "/nowhere", (), {}, "bare"))
     except SandboxFailed as error:
         print(error)
 

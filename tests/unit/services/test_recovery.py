@@ -109,8 +109,8 @@ async def main(folder):
         team = await site.team("crew")
         agents = [await site.agent(team, name) for name in "ab"]
         site.opened(agents[1]).ended.set_result(ErrorInfo(type="Crashed", message="it was told to"))
-        living = site.spawner.roster.find(agents[1].nonce, "info")
-        await eventually(lambda: living.failing is not None and living.failing.done())
+        living = site.spawner.agents.find_by_key(agents[1].nonce, "info")
+        await eventually(lambda: living.fail_task is not None and living.fail_task.done())
         print(json.dumps([team.key, *([each.agent.id, each.nonce] for each in agents)]), flush=True)
         await asyncio.Event().wait()
 

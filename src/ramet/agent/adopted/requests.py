@@ -23,7 +23,7 @@ _DEFAULT_RETRIES: Final = 2
 def foreign_request(
     step: StepId, serialized: Mapping[str, Any], messages: Sequence[BaseMessage], callback_kwargs: Mapping[str, Any]
 ) -> ForeignRequest:
-    """Return what is known of a request before it is sent. `about` has the callback's keyword arguments."""
+    """Return what is known of a request before it is sent. `callback_kwargs` has the callback's keyword arguments."""
     metadata, params = callback_kwargs.get("metadata") or {}, callback_kwargs.get("invocation_params") or {}
     model_kwargs = serialized.get("kwargs") or {}
     name = next(

@@ -72,8 +72,8 @@ def find_runnables(folder: Path) -> tuple[Runnable, ...]:
 def trust(folder: Path, user_dir: Path, *, reviewed: tuple[Runnable, ...] | None = None) -> tuple[Runnable, ...]:
     """Record that `folder` is trusted in its current state; return what that switches on.
 
-    `seen` is what a person was shown and approved: if it is out of date, nothing is recorded. An unreadable record is
-    moved to `trust.json.bad`, not overwritten. Raises Unreadable.
+    `reviewed` is what a person was shown and approved: if it is out of date, nothing is recorded. An unreadable record
+    is moved to `trust.json.bad`, not overwritten. Raises Unreadable.
     """
     root = real_path(folder)
     runnables = find_runnables(root)

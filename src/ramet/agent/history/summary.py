@@ -26,7 +26,7 @@ with the text alone."""
 
 
 def summary_prompt(middle: Sequence[BaseMessage], instructions: str, *, max_chars: int) -> list[BaseMessage]:
-    """Return the request for a summary, at most `most` characters: one message, so that no pairing is needed."""
+    """Return the request for a summary, at most `max_chars` characters: one message, so that no pairing is needed."""
     text = "\n\n".join(_line(message) for message in middle)
     if len(text) > max_chars:
         text = f"{text[: max_chars // 2]}\n… [{len(text) - max_chars} characters left out] …\n{text[-max_chars // 2 :]}"
@@ -45,7 +45,7 @@ def summary_message(summary: str) -> HumanMessage:
 
 
 async def agent_notes(context: ToolUseContext, text: str, words: set[str]) -> list[str]:
-    """Return lines about the agents that `said` mentions, and about every living one below this run."""
+    """Return lines about the agents that `text` mentions, and about every living one below this run."""
     listed_names: set[str] = set()
     lines: list[str] = []
     for view in await context.tree.list_runs(context) if context.tree is not None else ():

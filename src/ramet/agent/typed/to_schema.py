@@ -28,7 +28,7 @@ _ACCEPTED = (
 
 
 def schema_of(hint: Any, types_by_name: Types, where: str) -> dict[str, Any]:
-    """Return the schema of a type; the classes that it contains are added to `into`.
+    """Return the schema of a type; the classes that it contains are added to `types_by_name`.
 
     Raises InvalidValue, with the place.
     """

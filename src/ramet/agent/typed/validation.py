@@ -65,7 +65,7 @@ class Validation:
     def validate_value(self, value: Any) -> Any:
         """Return a caller's value as one of the type: it is no data from outside, and may contain itself.
 
-        Raises the errors of `of_data`.
+        Raises the errors of `validate_data`.
         """
         from pydantic import ValidationError
 

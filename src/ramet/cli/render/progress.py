@@ -30,7 +30,7 @@ from ramet.core.outcome import Status
 
 
 class Line(NamedTuple):
-    """A line of progress. `rare` ones are shown even next to a live tree."""
+    """A line of progress. `is_rare` ones are shown even next to a live tree."""
 
     text: str
     is_rare: bool = False

@@ -51,7 +51,7 @@ def print_status(
 ) -> None:
     """Print the outcome and the usage, on one line if it fits; then the path of the transcripts.
 
-    `is_told` is whether the line of the root's end, with the reason, was already printed.
+    `is_printed` is whether the line of the root's end, with the reason, was already printed.
     """
     glyphs = glyphs_for(err)
     head = status_symbol(result.status, glyphs).append(" ").append(ENDINGS[result.status], "bold")

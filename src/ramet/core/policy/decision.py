@@ -1,6 +1,6 @@
 """The request to a policy adapter at a spawn, its possible answers, and how an answer narrows a grant.
 
-An answer never widens: `within` intersects rights and takes the smaller of two limits, whatever the answer says.
+An answer never widens: `clamp_grant` intersects rights and takes the smaller of two limits, whatever the answer says.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def endpoints(field: str, entries: object) -> tuple[str, ...]:
 
 
 def uncovered_endpoints(granted: Collection[str], requested: Collection[str]) -> list[str]:
-    """Return the endpoints of `asked` that no endpoint of `granted` covers; both canonical.
+    """Return the endpoints of `requested` that no endpoint of `granted` covers; both canonical.
 
     "*" covers every name and every public address. A private address in numeric form is covered only by itself: a list
     that contains it means that address, wherever it leads.
@@ -110,7 +110,7 @@ def mounts(field: str, entries: object) -> tuple[str, ...]:
 
 
 def uncovered_mounts(granted: Collection[str], requested: Collection[str]) -> list[str]:
-    """Return the paths of `asked` that are neither in `granted` nor below one of `granted`; all normalized."""
+    """Return the paths of `requested` that are neither in `granted` nor below one of `granted`; all normalized."""
     tops = tuple(f"{top.rstrip('/')}/" for top in granted)
     return [each for each in requested if not f"{each}/".startswith(tops)]
 

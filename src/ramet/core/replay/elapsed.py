@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 @dataclass
 class ActiveTime:
-    """A counter of active time, from each `begin` to the last event `seen` before the next `begin`.
+    """A counter of active time, from each `start` to the last event `observe` before the next `start`.
 
     Time that no event covers is unknown.
     """

@@ -188,7 +188,7 @@ def next_fire_time(schedule: Schedule, after: datetime, next_fire: NextFire) -> 
 
 
 def due_between(schedule: Schedule, after: datetime, now: datetime, next_fire: NextFire, *, limit: int) -> DueTicks:
-    """Return the ticks strictly after `after` that may fire by `now`, in order; only the newest `most` are named.
+    """Return the ticks strictly after `after` that may fire by `now`, in order; only the newest `limit` are named.
 
     No tick is named before an earlier one, whatever their jitters.
     """
@@ -251,5 +251,5 @@ def just_before(moment: datetime) -> datetime:
 
 
 def seconds_until(moment: datetime, now: datetime, *, maximum: float) -> float:
-    """Return the seconds to wait for a time: at least 0, at most `most`."""
+    """Return the seconds to wait for a time: at least 0, at most `maximum`."""
     return min(maximum, max(0.0, math.ceil((moment - now).total_seconds() * 1e6) / 1e6))

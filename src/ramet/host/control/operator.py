@@ -42,7 +42,7 @@ class OperatorControl:
     def __init__(self, runtimes: Collection[object], store: Store) -> None:
         """Set the runtimes and their open store.
 
-        `houses` may change meanwhile; each is a `RuntimeAccess`. `store` is open as long as this object is used.
+        `runtimes` may change meanwhile; each is a `RuntimeAccess`. `store` is open as long as this object is used.
         """
         self._runtime_set, self._store = runtimes, store
 

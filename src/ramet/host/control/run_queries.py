@@ -130,7 +130,9 @@ def _pid_in(lock_file: pathlib.Path) -> str | None:
 
 
 class JournalReader:
-    """A reader of a journal. Enter it to open it; `held` are trees that live in a kernel, None: all open trees."""
+    """A reader of a journal. Enter it to open it; `live_roots` are trees that live in a kernel,
+    None: all open trees.
+    """
 
     def __init__(
         self,

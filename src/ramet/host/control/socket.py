@@ -104,12 +104,12 @@ class Refused(RametError):
 
 
 class ControlSocket:
-    """The kernel's end: listens from `hang` to `take_down`, for all runtimes that share its journal."""
+    """The kernel's end: listens from `start` to `stop`, for all runtimes that share its journal."""
 
     def __init__(self, runtimes: Collection[object], folder: pathlib.Path, store: Store) -> None:
         """Set the runtimes and their open store.
 
-        `houses` may change meanwhile; each is a `RuntimeAccess`. `store` is open as long as this object listens.
+        `runtimes` may change meanwhile; each is a `RuntimeAccess`. `store` is open as long as this object listens.
         """
         self.path, self._store = folder / SOCKET, store
         self._operator = OperatorControl(runtimes, store)

@@ -30,7 +30,7 @@ _buffers = _Buffers()
 
 
 class End(asyncio.BufferedProtocol):
-    """An end of a tunnel: a stream whose bytes go to `take`, and whose end of file goes to `at_end`.
+    """An end of a tunnel: a stream whose bytes go to `on_data`, and whose end of file goes to `on_eof`.
 
     Nothing is read before `start`.
     """
@@ -89,7 +89,7 @@ class End(asyncio.BufferedProtocol):
         return _buffers.view
 
     def buffer_updated(self, size: int) -> None:
-        """Pass the received bytes to `take`. Called by asyncio."""
+        """Pass the received bytes to `on_data`. Called by asyncio."""
         self.received += size
         self.moved_at = self._loop.time()
         self.on_data(bytes(_buffers.view[:size]))
@@ -123,7 +123,7 @@ class End(asyncio.BufferedProtocol):
 class Joined:
     """A client joined with a server: the bytes of each go to the other, uninspected, until both have ended.
 
-    Once the client has disconnected, the server has `gone_s` to take the remaining data; None: no limit.
+    Once the client has disconnected, the server has `drain_s` to take the remaining data; None: no limit.
     """
 
     def __init__(self, client: End, server: End, *, drain_s: float | None = None) -> None:

@@ -34,7 +34,7 @@ async def store_blob(store: Store, root: str, data: bytes) -> str:
 
 
 async def read_blob(store: Store, name: str) -> bytes | None:
-    """Return the bytes that `keep_blob` kept under a name; None if they are missing, or another kind of blob."""
+    """Return the bytes that `store_blob` kept under a name; None if they are missing, or another kind of blob."""
     stored = await store.get_blob(name)
     return stored.removeprefix(_MARK) if stored is not None and stored.startswith(_MARK) else None
 

@@ -160,7 +160,7 @@ class Journal:
         self._pages[root] = page
 
     def page(self, publish: Callable[[Event], None], about: Callable[[], Mapping[str, Any]]) -> TreeJournal:
-        """Return a page for one tree; `about` returns the facts of the whole tree."""
+        """Return a page for one tree; `tree_facts` returns the facts of the whole tree."""
         return TreeJournal(self, publish, about)
 
     async def trees(self, root: str | None = None) -> list[Document]:

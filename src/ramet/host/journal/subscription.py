@@ -16,7 +16,8 @@ _log = logging.getLogger("ramet.subscription")
 
 
 class Listening(Subscription):
-    """A subscription that calls `take` with every kept and new event of a tree, in order, and `over` once at the close.
+    """A subscription that calls `on_event` with every kept and new event of a tree, in order, and `on_close` once at
+    the close.
 
     Neither callback can harm the tree: the first exception is logged.
     """
@@ -27,7 +28,7 @@ class Listening(Subscription):
         self._is_over = self._has_failed = False
 
     def offer(self, event: Event) -> None:
-        """Pass an event to `take` at once."""
+        """Pass an event to `on_event` at once."""
         if not self._is_over:
             try:
                 self._take(event)
@@ -35,7 +36,7 @@ class Listening(Subscription):
                 self._failed()
 
     def put(self, item: Event | AIMessageChunk) -> None:
-        """Pass an event to `take` at once; chunks are ignored."""
+        """Pass an event to `on_event` at once; chunks are ignored."""
         if isinstance(item, Event):
             self.offer(item)
 

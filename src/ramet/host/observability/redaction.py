@@ -86,7 +86,9 @@ class Redaction:
         self.read_environment()
 
     def clean(self, text: str) -> str:
-        """Return the text without the secrets that `look` found, and without texts that look like a secret."""
+        """Return the text without the secrets that `read_environment` found, and without texts that
+        look like a secret.
+        """
         data = text.encode("utf-8", "surrogatepass")
         masked_data = self._mask.feed(data, last=True)
         if masked_data != data:

@@ -253,7 +253,7 @@ async def unfinished_trees(
 ) -> list[UnfinishedTree]:
     """Return trees that are not known to be over, or the one of that root or session: its conversation may be closed.
 
-    A tree whose document cannot be read is left unchanged; `passed_over` is called with the error, and logs it by
+    A tree whose document cannot be read is left unchanged; `on_damaged` is called with the error, and logs it by
     default.
     """
     if journal is None:

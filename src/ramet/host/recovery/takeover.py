@@ -58,7 +58,7 @@ class Takeover:
     async def resume(self, trees: Sequence[UnfinishedTree], *, skip_damaged: bool = False) -> list[Handle]:
         """Resume trees that this kernel owns, one after another. Raises DefinitionMissing.
 
-        A tree that cannot be read raises DamagedTree; with `passes_over` it is logged and left unchanged.
+        A tree that cannot be read raises DamagedTree; with `skip_damaged` it is logged and left unchanged.
         """
         handles = []
         with gc_paused():
@@ -75,7 +75,7 @@ class Takeover:
         return handles
 
     async def resume_each(self, trees: Sequence[UnfinishedTree], on_resumed: Callable[[Handle], None]) -> None:
-        """Resume trees that this kernel owns, and call `heard` with each root.
+        """Resume trees that this kernel owns, and call `on_resumed` with each root.
 
         A tree that cannot continue here is logged. Raises StoreFailed.
         """

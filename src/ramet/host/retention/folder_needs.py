@@ -21,9 +21,9 @@ class FolderNeeds:
     """A check for the folders of one working directory, based on the recorded state of their runs."""
 
     def __init__(self, store: Store, living: Collection[str], can_continue: Callable[[str, str], bool]) -> None:
-        """Set `living`, the roots of this kernel's trees, and `can_go_on`.
+        """Set `living`, the roots of this kernel's trees, and `can_continue`.
 
-        `can_go_on` returns, by root and id, whether a run of such a tree can have another turn.
+        `can_continue` returns, by root and id, whether a run of such a tree can have another turn.
         """
         self._store, self._living, self._can_continue = store, living, can_continue
 

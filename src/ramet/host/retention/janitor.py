@@ -41,7 +41,7 @@ class Collected(Struct, frozen=True, kw_only=True):
 
 
 class RetentionJob:
-    """A job that removes expired trees, from `hang` to `take_down`: as long as the journal is open."""
+    """A job that removes expired trees, from `start` to `stop`: as long as the journal is open."""
 
     def __init__(
         self,
@@ -56,8 +56,8 @@ class RetentionJob:
     ) -> None:
         """Set `living`, the roots of this kernel's trees, which may change meanwhile.
 
-        `folders` are those of runs, to be tidied; `can_go_on` returns, by root and id, whether a run of such a tree can
-        continue.
+        `folders` are those of runs, to be tidied; `can_continue` returns, by root and id, whether a run of such a tree
+        can continue.
         """
         self._store, self._living, self._clock = store, living, clock
         self._removal = TreeDeleter(store, working_dir, transcripts)

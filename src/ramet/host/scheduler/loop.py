@@ -33,7 +33,7 @@ _open: set[str] = set()
 
 
 class SchedulerLoop:
-    """An active scheduler, from `serve` to its cancellation, or to the end of its runtime."""
+    """An active scheduler, from `run` to its cancellation, or to the end of its runtime."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class SchedulerLoop:
         entropy: Callable[[int], bytes],
         store: Store | None = None,
     ) -> None:
-        """Set `store`, which holds the schedules; a loop that does not `serve` needs none."""
+        """Set `store`, which holds the schedules; a loop that does not `run` needs none."""
         self._runtime, self._table, self._dispatcher, self._takeover, self._entropy = (
             runtime,
             table,
@@ -67,7 +67,7 @@ class SchedulerLoop:
         self._wake.set()
 
     def drain(self) -> None:
-        """Start no more ticks: `serve` returns once the started runs have ended, or are left to other schedulers."""
+        """Start no more ticks: `run` returns once the started runs have ended, or are left to other schedulers."""
         self._is_leaving = True
         self._dispatcher.drain()
         self._wake.set()

@@ -103,7 +103,7 @@ class ScheduleTable:
             return False
 
     def watch(self, on_change: Callable[[str], None]) -> Callable[[], None]:
-        """Call `heard` with the id of each schedule that `tell` reports; return a function that stops this."""
+        """Call `on_change` with the id of each schedule that `notify` reports; return a function that stops this."""
         watchers = _watchers.setdefault(self._store, set())
         watchers.add(on_change)
         return lambda: watchers.discard(on_change)

@@ -114,7 +114,7 @@ class Confinement(NamedTuple):
         self.apply_inside(assignment, rules)
 
     def apply_inside(self, assignment: Assignment, rules: landlock.Rules | None) -> None:
-        """Confine, as `shut` does, a process that is in its user namespace already."""
+        """Confine, as `apply` does, a process that is in its user namespace already."""
         networked = assignment.has_network
         if not self.config.is_apart:  # A process that shares its memory with it must outlive it.
             with contextlib.suppress(OSError):

@@ -34,9 +34,9 @@ _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 
 
 class MountSetup:
-    """The mounts of a child: hidden while the child is parked, and added by `place` for its agent.
+    """The mounts of a child: hidden while the child is parked, and added by `apply` for its agent.
 
-    The constructor and `place` raise OSError.
+    The constructor and `apply` raise OSError.
     """
 
     def __init__(self, config: ZygoteConfig) -> None:

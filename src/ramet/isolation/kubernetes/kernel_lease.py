@@ -16,7 +16,7 @@ _PLACE = "place"
 
 
 class KernelLease:
-    """The proof that this kernel is alive, from construction until `leave`."""
+    """The proof that this kernel is alive, from construction until `release`."""
 
     def __init__(self, runs: Path) -> None:
         self._folder = runs / _FOLDER

@@ -51,8 +51,8 @@ class TeamNamespaces:
     ) -> None:
         """Configure the backend. Raises InvalidValue.
 
-        `door` is the listener that all pods dial; it begins and ends with this backend. Without `door`, pods are
-        reached through the API server. `pull_secrets` are Secrets of `namespace`; a team's namespace gets copies.
+        `listener` is the listener that all pods dial; it begins and ends with this backend. Without `listener`, pods
+        are reached through the API server. `pull_secrets` are Secrets of `namespace`; a team's namespace gets copies.
         `warm` pods of each kind wait in `namespace`. None wait in a team's namespace, because its quota is for what the
         team asks for.
         """

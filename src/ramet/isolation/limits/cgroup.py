@@ -152,7 +152,7 @@ class Cgroup:
     def times_at_limit(self) -> int:
         """Return how often the group's own memory limit was reached, not one around it; 0 once the group is removed.
 
-        In version 1 it is known only whether the limit was reached since `begin_anew`, by cached files, too, for which
+        In version 1 it is known only whether the limit was reached since `start_count`, by cached files, too, for which
         no process ends. Raises SandboxFailed.
         """
         return self._count(_peaks_at_limit if self._version == 1 else _times_at_limit)

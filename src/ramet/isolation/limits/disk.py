@@ -119,7 +119,7 @@ class Meter:
 
 
 def used_bytes(workspace: Path, *, max_bytes: int, stop: Callable[[], bool] = lambda: False) -> int:
-    """Return the bytes on disk, without holes; stop counting just above `most`, or when `stop` returns true.
+    """Return the bytes on disk, without holes; stop counting just above `max_bytes`, or when `stop` returns true.
 
     Raises OSError.
     """

@@ -34,13 +34,13 @@ class MemoryBounds:
     ) -> None:
         """Record the limits, and begin to count how often the reservation's limit is reached.
 
-        `whole` is the group of the `reservation`.
+        `team_group` is the group of the `reservation`.
         """
         self._memory_mb, self._reservation, self._team_group = memory_mb, reservation, team_group
         self._times_before = team_group.start_count() if team_group is not None else 0
 
     def describe_exceeded(self, own_group: Cgroup) -> str:
-        """Return which limit a sandbox met that was ended for lack of memory; `own` is its group.
+        """Return which limit a sandbox met that was ended for lack of memory; `own_group` is its group.
 
         Raises SandboxFailed.
 

@@ -70,8 +70,8 @@ def children(process: Stat) -> list[int]:
 def tree(pid: int, *, excluded: Mapping[int, Stat] | None = None, missed: set[int] | None = None) -> dict[int, Stat]:
     """Return a process and all its descendants, by pid; empty if it has ended.
 
-    Processes that were `seen` already, and their descendants, are left out. Each process was the child of another one
-    in the result when it was looked at. A pid that belongs to another process by then is left out and added to
+    Processes that were `excluded` already, and their descendants, are left out. Each process was the child of another
+    one in the result when it was looked at. A pid that belongs to another process by then is left out and added to
     `missed`. So is a process that had ended before it was looked at.
     """
     root = stat(pid)

@@ -128,7 +128,8 @@ class NodeClient:
 
         Raises InvalidValue, IsolationUnavailable, SandboxFailed.
 
-        A mount that is in `there`, or lies below a path in it, is not sent: the machine's image has it at that path.
+        A mount that is in `existing_mounts`, or lies below a path in it, is not sent: the machine's image has it at
+        that path.
         """
         hello = await self.hello()
         if not self.is_open:

@@ -67,7 +67,7 @@ async def open_node_agent(runs: Path, places: Sequence[Path] = (), *, pod: bool 
 
 
 async def serve(line: Line, runs: Path, places: Sequence[Path] = (), *, pod: bool = False) -> bool:
-    """Serve one line with a new `keeper`; return whether the kernel ended it by `Leave`."""
+    """Serve one line with a new `open_node_agent`; return whether the kernel ended it by `Leave`."""
     async with open_node_agent(runs, places, pod=pod) as agent:
         return await agent.serve(line)
 
@@ -94,7 +94,7 @@ async def _main(runs: Path, folders: Sequence[Path]) -> None:
 
 
 class NodeAgent:
-    """The sandboxes of this machine, served on the current line. Call `close`, or use `keeper`."""
+    """The sandboxes of this machine, served on the current line. Call `close`, or use `open_node_agent`."""
 
     def __init__(self, runs: Path, places: Sequence[Path] = (), *, pod: bool = False) -> None:
         self._runs = runs

@@ -18,7 +18,7 @@ MAX_WAITING, FRAME_BYTES = 8 * 1024 * 1024, 256
 class Outbox:
     """The queue that sends posted messages. Windows and open requests bound most of its size.
 
-    `until_room` bounds the answers to messages of the other side: the reader of these messages waits for it.
+    `wait_room` bounds the answers to messages of the other side: the reader of these messages waits for it.
     """
 
     def __init__(self, line: Line) -> None:

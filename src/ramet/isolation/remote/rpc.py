@@ -45,7 +45,7 @@ class PendingRequests:
         self._failure: RametError | None = None
 
     async def ask(self, make_message: Callable[[int], NodeMessage]) -> tuple[Answer, bytes]:
-        """Send the message that `word` returns for a new number; return the answer and its body.
+        """Send the message that `make_message` returns for a new number; return the answer and its body.
 
         Raises the answer's error, or SandboxFailed.
         """

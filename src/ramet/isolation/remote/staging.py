@@ -46,8 +46,8 @@ class Staging:
     async def send_all(self, existing_mounts: Sequence[str] = ()) -> None:
         """Send the initial files of the sandbox: workspace, mounts, shelf.
 
-        Mounts at paths of `there` or below already exist there. Raises InvalidValue, OutputTooLarge for the workspace,
-        SandboxFailed.
+        Mounts at paths of `existing_mounts` or below already exist there. Raises InvalidValue, OutputTooLarge for the
+        workspace, SandboxFailed.
         """
         if not await in_thread(lambda: _is_empty(self._spec.workspace), name="ramet-folder"):
             await self._put(Path(absolute(self._spec.workspace)), max_bytes=self._max_staged_bytes)

@@ -57,7 +57,7 @@ class OutputStream:
 
     @property
     def text(self) -> str:
-        """The newest output, at most `ring_bytes` before decoding. Complete once `drained` has returned."""
+        """The newest output, at most `ring_bytes` before decoding. Complete once `wait_drained` has returned."""
         start, ring = 0, self._ring
         if self.total_bytes > len(ring):  # The text may begin in the middle of a character.
             while start < min(3, len(ring)) and ring[start] & 0xC0 == 0x80:

@@ -216,7 +216,7 @@ class RunFolders:
         limits: FolderLimits | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """Prepare access to the folders; `limits` determine the folders that `tidy` keeps."""
+        """Prepare access to the folders; `limits` determine the folders that `remove_expired` keeps."""
         self.root = state_folder(working_dir) / "runs"
         self._limits = limits or FolderLimits()
         self._clock = clock or SystemClock()

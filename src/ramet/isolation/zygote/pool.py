@@ -50,7 +50,7 @@ class ZygoteKind:
 
 
 class Pool:
-    """Children from warm zygotes. `kept` are paths that every child has, whatever its mounts."""
+    """Children from warm zygotes. `protected_paths` are paths that every child has, whatever its mounts."""
 
     def __init__(self, start: Start, *, parked: int, protected_paths: Sequence[str]) -> None:
         self._start, self._parked, self._kept = start, parked, protected_paths

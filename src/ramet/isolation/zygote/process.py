@@ -25,7 +25,7 @@ class ChildExit(NamedTuple):
 
 
 class ZygoteChild:
-    """A process, on a running event loop. Only `let_go` closes its descriptors."""
+    """A process, on a running event loop. Only `close` closes its descriptors."""
 
     def __init__(
         self, number: int, host_fds: Sequence[int], child_fds: Sequence[int], channel: socket.socket | None = None

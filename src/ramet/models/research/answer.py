@@ -41,7 +41,7 @@ def answer(
     searched: str,
     omissions: Mapping[str, bool],
 ) -> str:
-    """Return the findings as text. `linked` has the lines of a later search; `left_out` is True for an omission by a
+    """Return the findings as text. `linked` has the lines of a later search; `omissions` is True for an omission by a
     bound."""
     ranked = by_weight(lines, question)
     symptoms = [line for line in ranked if question.about_fault and line.kind == "logs"]

@@ -81,7 +81,7 @@ class CommandTurnLog:
             _log.error("a turn of agent %s could not be recorded: %s", self._agent, problem)
 
     def newest(self, limit: int) -> bytes:
-        """Return the end of `history` as JSON: whole messages, at most `most` bytes."""
+        """Return the end of `history` as JSON: whole messages, at most `limit` bytes."""
         messages, size = [msgspec.json.encode(each) for each in self.history()], 2
         first = len(messages)
         while first and size + len(messages[first - 1]) + 1 <= limit:

@@ -21,14 +21,14 @@ _PURPOSE: Final = b"ramet: kernels of one store, 1"
 
 
 class PeerAuth:
-    """The passes of the kernel `me`."""
+    """The passes of the kernel `own_name`."""
 
     def __init__(self, own_name: str, operator: str) -> None:
         self.me = own_name
         self._secret = hmac.new(operator.encode("utf-8", "surrogatepass"), _PURPOSE, hashlib.sha256).digest()
 
     def headers(self, receiver: str) -> dict[str, str]:
-        """Return the headers of a request to the kernel `to`."""
+        """Return the headers of a request to the kernel `receiver`."""
         return {FROM: self.me, PASS: self._pass(self.me, receiver)}
 
     def check(self, headers: Mapping[str, str]) -> str:

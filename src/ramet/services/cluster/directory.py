@@ -48,7 +48,7 @@ class Owner(NamedTuple):
 
 
 class Directory:
-    """The directory of one store, as the kernel `me` sees it. Usable between `open` and `close`."""
+    """The directory of one store, as the kernel `own_name` sees it. Usable between `open` and `close`."""
 
     def __init__(self, store: Store, own_name: str) -> None:
         self.me = own_name
@@ -80,7 +80,7 @@ class Directory:
             await asyncio.wait({self._refresh_task})
 
     def add_listener(self, listener: Callable[[], None]) -> None:
-        """Call `heard` after kernels joined or left, once `seats` is up to date."""
+        """Call `listener` after kernels joined or left, once `kernels` is up to date."""
         self._listeners.append(listener)
 
     def reachable_kernels(self) -> list[KernelInfo]:
@@ -167,7 +167,9 @@ class Directory:
             await asyncio.sleep(_POLL_S)  # The kernel is about to end.
 
     async def ownership_changed(self, own_teams: Collection[str]) -> bool:
-        """Return whether a team has no living kernel, or a team of `mine` is deleted or owned by another kernel."""
+        """Return whether a team has no living kernel, or a team of `own_teams` is deleted or owned
+        by another kernel.
+        """
         kernels = {each.id: each.kernel for each in await self._all()}
         is_lost = any(kernels.get(each, "") != self.me for each in own_teams)
         return is_lost or not all(map(self.is_alive, kernels.values()))

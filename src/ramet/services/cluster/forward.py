@@ -85,7 +85,9 @@ class Body:
         self.read.set()
 
     async def read_start(self, limit: int) -> bytes:
-        """Return the whole body if it has at most `most` bytes. Otherwise return its beginning, longer than `most`."""
+        """Return the whole body if it has at most `limit` bytes. Otherwise return its beginning,
+        longer than `limit`.
+        """
         parts, size = [], 0
         async with aclosing(self.pieces()) as pieces:
             async for piece in pieces:

@@ -53,7 +53,7 @@ class Sender:
 
 
 class Attempt:
-    """A request that is being executed. `is_again`: it was begun before, and no answer is recorded."""
+    """A request that is being executed. `is_repeated`: it was begun before, and no answer is recorded."""
 
     def __init__(
         self, sender: Sender, salt: bytes, *, version: int, is_again: bool, has_begun_turn: bool = False
@@ -82,7 +82,7 @@ class Attempt:
         return answer.replace(self._text, _CUT)
 
     def unredact(self, kept: bytes) -> bytes:
-        """Undo `cut`."""
+        """Undo `redact`."""
         return kept.replace(_CUT, self._text)
 
     @property

@@ -226,12 +226,12 @@ class Server:
     async def terminate(self) -> None:
         """End the server's resources on this machine, except files: sandboxes, control groups, sockets.
 
-        The process then exits. Call only after `rest` or `hand_over`. The event loop is blocked from here on, so that
+        The process then exits. Call only after `settle` or `drain`. The event loop is blocked from here on, so that
         no run records its end.
         """
         if self.runtime.journal is not None and self.runtime.journal.control_socket is not None:
             await self.runtime.journal.control_socket.stop()
-        if self._resting is not None:  # After `hand_over`.
+        if self._resting is not None:  # After `drain`.
             self.listener.close()
         self.runtime.sandboxes.terminate()
 

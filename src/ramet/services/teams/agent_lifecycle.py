@@ -39,7 +39,7 @@ _log = logging.getLogger("ramet.services")
 class AgentLifecycle:
     """The lifecycle of all agents of a server, from spawn to end; `folder` has one folder for each agent.
 
-    Of the failed and ended agents of a team, at most `most_failed` are kept.
+    Of the failed and ended agents of a team, at most `failed_limit` are kept.
     """
 
     def __init__(
@@ -226,7 +226,7 @@ class AgentLifecycle:
         self._end_oldest_failed(entry.row.team)
 
     def _end_oldest_failed(self, team: str) -> None:
-        """Start to end the agents that failed first, if a team has more than `most_failed` of them."""
+        """Start to end the agents that failed first, if a team has more than `failed_limit` of them."""
         for each in oldest_over_limit(self._failed_limit, self._agents.of_team(team)):
             _log.info(
                 "agent %s (%s), which has %s, is removed to make room for newer agents",

@@ -39,8 +39,8 @@ class KeptFailure(NamedTuple):
 class AgentEntry:
     """An agent of this server, until it is killed; a failed agent is kept here as well.
 
-    `talk` belongs to the owner of the conversation. That owner also sets `state` to "working" and back to "idle", and
-    counts `turns`. `keep` records these changes.
+    `queue` belongs to the owner of the conversation. That owner also sets `state` to "working" and back to "idle", and
+    counts `turns`. `save` records these changes.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class AgentEntry:
         spec: AgentSpec | None = None,
         type: AgentType | None = None,
     ) -> None:
-        """Create an entry. Without `opening` and `type`, the agent could not be opened again, or waits for values."""
+        """Create an entry. Without `spec` and `type`, the agent could not be opened again, or waits for values."""
         self.row, self.served, self.spec, self._type = row, served, spec, type
         self.state: AgentState = row.state
         self.turns = row.turns
@@ -156,7 +156,7 @@ class AgentEntry:
                 await self.write(row)
 
     async def write(self, row: AgentRow) -> None:
-        """Record a new row, then use it. The caller holds `changing`.
+        """Record a new row, then use it. The caller holds `write_lock`.
 
         A cancellation is raised when the row is written.
         """
@@ -171,7 +171,7 @@ class AgentEntry:
 
 
 class Admitted(NamedTuple):
-    """An agent, and the key that gave access to it. `by` is the key's hash, or OPERATOR."""
+    """An agent, and the key that gave access to it. `requester` is the key's hash, or OPERATOR."""
 
     entry: AgentEntry
     key: keys.Held

@@ -47,7 +47,7 @@ def stripped_row(row: AgentRow) -> AgentRow:
 
 
 def oldest_over_limit(limit: int, agents: Sequence[AgentEntry]) -> list[AgentEntry]:
-    """Return the failed and ended agents of a team, except the newest `most`."""
+    """Return the failed and ended agents of a team, except the newest `limit`."""
     ended = [each for each in agents if each.state in ("failed", "ended")]
     ended = [each for each in ended if each.end_task is None or has_failed(each.end_task)]
     ended.sort(key=lambda each: (each.failed_at or each.row.created_at, each.row.created_at, each.id))

@@ -29,7 +29,7 @@ _TICK_NS = 1_000_000_000
 
 
 class AgentShelf:
-    """The loaded bundles of one agent, between `open` and `close`. `keep` records which bundles are loaded."""
+    """The loaded bundles of one agent, between `open` and `close`. `save` records which bundles are loaded."""
 
     def __init__(
         self,

@@ -69,7 +69,7 @@ class _OpenParts(NamedTuple):
 
 
 class AgentSpawnerService:
-    """The teams and agents of one server. `roster` is the table of its agents for other services.
+    """The teams and agents of one server. `agents` is the table of its agents for other services.
 
     `folder` has one folder for each agent. `operator` is the key that opens everything, and the only key that creates
     teams. `rules` limit the use of this host by agents. `secrets` and `env_vars` are values for the policies of agents

@@ -174,8 +174,8 @@ class TeamTables:
     async def take_over(self, team: TeamRow, agents: Sequence[AgentRow], previous_kernel: str) -> bool:
         """Write a team and its agents as this kernel's, with their trees. Return False if another kernel was first.
 
-        The result is False if the kernel `of`, which had the team, is alive again, or another kernel has one of the
-        trees. The agents are written unchanged, so that their previous kernel cannot write them any more.
+        The result is False if the kernel `previous_kernel`, which had the team, is alive again, or another kernel has
+        one of the trees. The agents are written unchanged, so that their previous kernel cannot write them any more.
         """
         self.hold(team, *agents)
         try:

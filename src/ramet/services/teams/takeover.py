@@ -27,7 +27,7 @@ _log = logging.getLogger("ramet.services")
 
 @dataclass(frozen=True)
 class Takeover:
-    """The takeover of teams, and of their agents. `coming` are the teams whose agents are being opened."""
+    """The takeover of teams, and of their agents. `pending` are the teams whose agents are being opened."""
 
     kernel: str
     store: Store

@@ -79,7 +79,9 @@ class TeamState:
         return self._row.key
 
     def info(self, bounded_fields: Collection[str]) -> TeamInfo:
-        """Return the description of the team; `together` are the fields of a reservation that the machine enforces."""
+        """Return the description of the team; `bounded_fields` are the fields of a reservation that the machine
+        enforces.
+        """
         team = self.team
         return TeamInfo(
             id=self.id,

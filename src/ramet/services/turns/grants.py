@@ -37,7 +37,7 @@ class Grant:
 
     @contextmanager
     def watch(self, on_lost: Callable[[], object]) -> Iterator[None]:
-        """Call `lost` when the key loses the right, by a change of keys or because its time is over."""
+        """Call `on_lost` when the key loses the right, by a change of keys or because its time is over."""
 
         def look() -> None:
             if not self._entry.has_right(self._by, self._right):

@@ -11,9 +11,9 @@ from ramet.services.turns.turn import Turn
 
 
 class KnownTurns:
-    """Turns by their ids. A turn is forgotten `keep_s` after its end, or when `most` newer turns have ended.
+    """Turns by their ids. A turn is forgotten `keep_s` after its end, or when `limit` newer turns have ended.
 
-    `gone` is called with each forgotten turn. After `shut`, no turn is forgotten because of its time.
+    `on_forget` is called with each forgotten turn. After `stop`, no turn is forgotten because of its time.
     """
 
     def __init__(self, clock: Clock, keep_s: float, limit: int, name: str, on_forget: Callable[[Turn], None]) -> None:

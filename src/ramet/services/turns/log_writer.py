@@ -14,9 +14,10 @@ _MOST_BYTES: Final = 1024 * 1024  #: bytes of a turn that may wait to be recorde
 
 
 class TurnWriter:
-    """A writer that records the chunks of one agent's turns, if the agent has a log, and then shows them, until `end`.
+    """A writer that records the chunks of one agent's turns, if the agent has a log, and then shows them, until
+    `close`.
 
-    `failed` is called with the error if writing is no longer possible.
+    `on_failure` is called with the error if writing is no longer possible.
     """
 
     def __init__(self, log: TurnLog | None, name: str, on_failure: Callable[[RametError], None]) -> None:

@@ -72,9 +72,9 @@ class TurnQueue:
         log: TurnLog | None = None,
         has_right: Callable[[str], bool] = lambda by: True,
     ) -> None:
-        """Call `heard` for each turn when it begins, when it has its first chunk, and when it has ended.
+        """Call `on_phase` for each turn when it begins, when it has its first chunk, and when it has ended.
 
-        `holds` returns whether a key has the right to turns now; its argument is `Turn.by`. With a `log`, turns are
+        `has_right` returns whether a key has the right to turns now; its argument is `Turn.by`. With a `log`, turns are
         recorded before they begin, and chunks before they are read.
         """
         self.limits = limits or TurnLimits()

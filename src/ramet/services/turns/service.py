@@ -68,7 +68,7 @@ class ActiveAgent(Granting, Protocol):
 
 
 class AuthorizedAgent(Protocol):
-    """An agent for the holder of a key; `by` identifies the key."""
+    """An agent for the holder of a key; `requester` identifies the key."""
 
     @property
     def entry(self) -> ActiveAgent:

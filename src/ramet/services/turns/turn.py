@@ -83,7 +83,7 @@ class Turn:
     ) -> None:
         """Create a turn.
 
-        With `keep`, new chunks are passed to it, and can be read once they are recorded: see `show`.
+        With `on_chunk`, new chunks are passed to it, and can be read once they are recorded: see `publish`.
         """
         self.position = position  #: its position in the order of its agent's turns
         self.id, self.format, self.on_leave = id, format, on_leave

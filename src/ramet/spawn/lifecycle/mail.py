@@ -46,7 +46,7 @@ class MailRouter:
         notify: str = "",
         dedupe_s: float | None = None,
     ) -> str:
-        """Put mail into a run's mailbox, and return what happens with it; `asked` is that of `CurrentCall`.
+        """Put mail into a run's mailbox, and return what happens with it; `request_id` is that of `CurrentCall`.
 
         The run whose id is `notify` is notified once, when this run is idle or has ended afterwards. With `dedupe_s`, a
         message that equals one of the same sender, less than `dedupe_s` seconds old, is not delivered. Raises

@@ -77,7 +77,7 @@ class FinalMessage(NamedTuple):
 class GuestChannel(asyncio.Protocol):
     """A channel that is open from `open` to `close`.
 
-    `over` returns its end: the guest's last message, or None if it left without one.
+    `wait_closed` returns its end: the guest's last message, or None if it left without one.
     """
 
     def __init__(self, service: Service, clock: Clock | None = None) -> None:

@@ -51,7 +51,7 @@ class Records:
     ) -> None:
         """Record an event, once.
 
-        Raises ProtocolError if a guest may not report the event. `calls` are the calls of the newest reply, `refused`
+        Raises ProtocolError if a guest may not report the event. `calls` are the calls of the newest reply, `refusal`
         is the last refusal of the host. If the guest `lasts` longer than its kernel, the record holds the number of the
         report.
         """

@@ -82,7 +82,7 @@ class GuestRequests:
         }
 
     def adopt(self, replay: RunReplay) -> None:
-        """Continue with a sandbox that outlived a kernel; `left` is the recorded state.
+        """Continue with a sandbox that outlived a kernel; `replay` is the recorded state.
 
         The sandbox knows the children that it had there, and does not request them again. Raises ProtocolError.
         """

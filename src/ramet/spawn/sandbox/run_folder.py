@@ -33,7 +33,7 @@ def restore_folder(run: Run, placement: Placement | None) -> None:
     """Find the folder of a living sandboxed run, or create an empty one and report the loss.
 
     The loss is recorded for the run. A conversation is informed with its next turn, unless it may continue in a sandbox
-    that outlived its kernel: in that case `tell_lost` informs it if it does not. Raises OSError.
+    that outlived its kernel: in that case `report_lost_folder` informs it if it does not. Raises OSError.
     """
     if run.grant is None or not run.is_living:
         return

@@ -23,7 +23,7 @@ MAX_EVENTS, MAX_BYTES = 5_000, 8 * 2**20  #: of a batch; one event may be larger
 class QueuedChange:
     """A change that is written along with events: a document, a blob, the end of a tree.
 
-    `make` gets the connection, within the transaction, and returns the answer. An error that it returns instead of
+    `apply` gets the connection, within the transaction, and returns the answer. An error that it returns instead of
     raising is raised in the caller; the rest of the batch stays.
     """
 
@@ -46,7 +46,7 @@ class Batch:
 
 
 class Batches:
-    """The batches of an open store. `send` passes one to the writer, which answers with `written` or `broke`."""
+    """The batches of an open store. `send` passes one to the writer, which answers with `on_written` or `fail`."""
 
     def __init__(self, send: Callable[[Batch], None]) -> None:
         self.newest = 0  #: last ticket given out

@@ -13,7 +13,7 @@ from ramet.store.postgres.dsn import Connection
 
 
 class Listener:
-    """A listener that calls `heard` on the loop when another process wrote, and when the session is lost.
+    """A listener that calls `listener` on the loop when another process wrote, and when the session is lost.
 
     `kernels` is called when a kernel, this one included, began, ended or announced its address, and when the session is
     lost.

@@ -38,9 +38,9 @@ class PeerKernel(NamedTuple):
 
 
 class PeerMonitor:
-    """A monitor from `start` to `stop`; `heard` is called on the loop when the set or state of kernels has changed.
+    """A monitor from `start` to `stop`; `listener` is called on the loop when the set or state of kernels has changed.
 
-    `look` returns the kernels' states. `listen` returns once notifications are received; `tell` reports the next of
+    `look` returns the kernels' states. `listen` returns once notifications are received; `notify` reports the next of
     them. Either may raise StoreFailed: the store is then lost, and the monitor ends.
     """
 

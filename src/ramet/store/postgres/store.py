@@ -170,11 +170,11 @@ class PostgresStore:
             await open_store.confirm_ownership()
 
     def on_commit(self, listener: Callable[[int], None]) -> Callable[[], None]:
-        """Call `heard` with the newest committed ticket, once per batch; return a function that stops this."""
+        """Call `listener` with the newest committed ticket, once per batch; return a function that stops this."""
         return self._usable().batches.listeners.add(listener)
 
     def on_loss(self, listener: Callable[[StoreFailed], None]) -> Callable[[], None]:
-        """Call `heard` once if this kernel may have been replaced; return a function that stops this."""
+        """Call `listener` once if this kernel may have been replaced; return a function that stops this."""
         self._usable()
         return self._losses.add(listener)
 
@@ -320,7 +320,7 @@ class PostgresStore:
         await self._changed(tables.announce(self._place, self.kernel, _checked("address", address)), 0)
 
     def on_kernels(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call `heard` when `kernels` may have changed; return a function that stops this."""
+        """Call `listener` when `kernels` may have changed; return a function that stops this."""
         self._usable().watch_kernels()
         return self._watching.add(listener)
 
@@ -368,7 +368,7 @@ class PostgresStore:
         await self._changed(self._writable().ownership.release(_checked("tree", tree)), 0)
 
     def on_tree_loss(self, listener: Callable[[OwnedElsewhere], None]) -> Callable[[], None]:
-        """Call `heard` once for each tree that became another kernel's; return a function that stops this."""
+        """Call `listener` once for each tree that became another kernel's; return a function that stops this."""
         self._usable()
         return self._tree_losses.add(listener)
 

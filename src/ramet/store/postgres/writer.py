@@ -50,7 +50,7 @@ class _Session(NamedTuple):
 
 
 class _UnownedTrees(Exception):
-    """The error for trees that are not this kernel's, or no longer; `asked` are trees with an unknown owner."""
+    """The error for trees that are not this kernel's, or no longer; `trees` are trees with an unknown owner."""
 
     def __init__(self, trees: Sequence[str] = ()) -> None:
         self.trees = trees

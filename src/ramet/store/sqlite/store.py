@@ -108,12 +108,12 @@ class SqliteStore(SoleKernel):
         await (self._commits or self._writes()).durable(ticket)
 
     def on_commit(self, listener: Callable[[int], None]) -> Callable[[], None]:
-        """Call `heard` on the event loop once per batch, before callers that wait for the batch continue."""
+        """Call `listener` on the event loop once per batch, before callers that wait for the batch continue."""
         self._check()
         return self._news.listen(listener)
 
     def on_loss(self, listener: Callable[[StoreFailed], None]) -> Callable[[], None]:
-        """Call `heard` once a commit finds that another kernel writes to the file, or that the file was replaced.
+        """Call `listener` once a commit finds that another kernel writes to the file, or that the file was replaced.
 
         Returns a function that stops this.
         """

@@ -16,8 +16,8 @@ _MOST = 10_000  #: maximum entries of one transaction
 class SqliteWriter:
     """A writer with adaptive group commit. `add`, `hurry` and `close` belong to the event loop, and never wait.
 
-    `told` is called in the thread after each batch, with the number of entries written so far, the newest cursor, and
-    the finished jobs. `ended` is called once, with the exception that ended the writer, or None after `close`.
+    `on_written` is called in the thread after each batch, with the number of entries written so far, the newest cursor,
+    and the finished jobs. `on_ended` is called once, with the exception that ended the writer, or None after `close`.
     """
 
     def __init__(

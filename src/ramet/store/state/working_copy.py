@@ -117,7 +117,7 @@ class WorkingCopy:
         return default if cell is None else self._given(cell_key, self.raw(cell), as_)
 
     async def read(self, cell_key: str, default: Any, as_: Any) -> Any:
-        """Return a new copy of the value like `give`, without blocking."""
+        """Return a new copy of the value like `get_value`, without blocking."""
         if cell_key in self.changes:
             return self.get_value(cell_key, default, as_)
         cell = await self.blob_cache.wait(tree.find(self.root, cell_key))

@@ -15,7 +15,7 @@ _CHUNK = 256 * 1024
 
 
 def numbered(fd: int, name: str, first: int, max_lines: int, max_chars: int) -> tuple[str, str]:
-    """Return lines from `first` on, at most `most` and about `room` characters, with a note on the rest.
+    """Return lines from `first` on, at most `max_lines` and about `max_chars` characters, with a note on the rest.
 
     Also returns the digest of the whole content, empty if the file is too large to be read whole. Raises ToolException
     for a binary file.

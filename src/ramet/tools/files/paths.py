@@ -21,7 +21,7 @@ from langchain_core.tools import ToolException
 from ramet.tools.context import ToolUseContext, current
 
 MAX_NAME = 4096
-#: Directories that are never searched; `KEPT` are also never written to, because their contents are run or trusted.
+#: Directories that are never searched. `PROTECTED` are never written to either: their contents are run or trusted.
 SKIPPED = frozenset(
     {".git", ".hg", ".svn", ".ramet", ".venv", "node_modules", "__pycache__", ".mypy_cache", ".ruff_cache", ".tox"}
 )
@@ -116,7 +116,7 @@ def os_errors_as_tool_errors(shown: str) -> Iterator[None]:
 
 @contextmanager
 def directory(resolved: ResolvedPath, *, make: bool = False) -> Iterator[int]:
-    """Open the directory at `place`, without following links; `make` creates missing directories on the path."""
+    """Open the directory at `resolved`, without following links; `make` creates missing directories on the path."""
     with os_errors_as_tool_errors(resolved.shown):
         fd = os.open(resolved.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -140,7 +140,7 @@ def _open_below(fd: int, part: str, *, make: bool) -> int:
 
 
 def open_file(resolved: ResolvedPath) -> int:
-    """Open the regular file at `place` for reading; return a descriptor, which the caller closes. Never blocks."""
+    """Open the regular file at `resolved` for reading; return a descriptor, which the caller closes. Never blocks."""
     if not resolved.parts:
         regular(resolved.root.stat(), resolved.shown)
     with (

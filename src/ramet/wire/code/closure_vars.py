@@ -47,7 +47,7 @@ def find_unpicklable(
     kwargs: Mapping[str, Any],
     is_unpicklable: Callable[[Any], bool],
 ) -> Part | None:
-    """Return the smallest part of a call for which `guilty` is true; None if no single part is."""
+    """Return the smallest part of a call for which `is_unpicklable` is true; None if no single part is."""
     for index, value in enumerate(args):
         if is_unpicklable(value):
             return Part(f"args[{index}]", value)

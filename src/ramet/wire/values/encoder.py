@@ -53,7 +53,7 @@ TOO_LARGE_REMEDY: Final = (
 
 
 class ValueTooLarge(NotShippable):
-    """A value that takes at least `size` bytes, where `most` are allowed."""
+    """A value that takes at least `size` bytes, where `limit` are allowed."""
 
     def __init__(self, what: str, size: int, limit: int) -> None:
         self.size, self.limit = size, limit

@@ -56,7 +56,7 @@ MACHINE_PROGRAM = (
     + """
 import asyncio, pathlib, sys
 from ramet.isolation.transport import join_token as invitation
-from ramet.isolation.transport.dialer import Backoff, dialled
+from ramet.isolation.transport.dialer import Backoff, open_dialer
 from ramet.isolation.transport.resuming import LineTimeouts
 from ramet.wire.frames import Frame
 
@@ -78,7 +78,7 @@ async def run(folder, heartbeat, silent):
         while (frame := await line.receive()) is not None:
             print("heard", int(frame.control), flush=True)
 
-    async with dialled(invitation.read(pathlib.Path(folder)), patience=patience, backoff=Backoff(try_s=2)) as line:
+    async with open_dialer(invitation.read(pathlib.Path(folder)), patience=patience, backoff=Backoff(try_s=2)) as line:
         watching = asyncio.create_task(watch(line))
         hearing, talking = asyncio.create_task(hear(line)), asyncio.create_task(talk(line))
         await reader.read()

@@ -342,12 +342,12 @@ def test_an_invalid_certificate_of_the_operator_is_refused(tmp_path: Path) -> No
 MACHINE = """
 import asyncio, pathlib, sys
 from ramet.isolation.transport import join_token as invitation
-from ramet.isolation.transport.dialer import Backoff, dialled
+from ramet.isolation.transport.dialer import Backoff, open_dialer
 from ramet.wire.frames import Frame
 
 async def run():
     backoff = Backoff(first_s=0.01, most_s=0.05)
-    async with dialled(invitation.read(pathlib.Path(sys.argv[1])), backoff=backoff) as line:
+    async with open_dialer(invitation.read(pathlib.Path(sys.argv[1])), backoff=backoff) as line:
         for number in range(300):
             await line.send(Frame(b"%d" % number, bytes(50_000)))
         while (frame := await line.receive()) is not None:

@@ -41,7 +41,8 @@ def write(path, text="x"):
         file.write(text)
 
 def clone(flags):
-    return calls.syscall("clone", numbers.of(os.uname().machine).number["clone"], flags | signal.SIGCHLD, 0, 0, 0, 0)
+    table = numbers.table_of(os.uname().machine)
+    return calls.syscall("clone", table.number["clone"], flags | signal.SIGCHLD, 0, 0, 0, 0)
 
 def stage():
     uid, gid = os.getuid(), os.getgid()

@@ -54,7 +54,7 @@ def parse_settings(output: str, environ: Mapping[str, str]) -> UserSettings:
 def program_folders(program: str, environ: Mapping[str, str], *, avoided: Iterable[Path]) -> tuple[str, ...]:
     """Return the folders of programs that git and the user's filters may need: git's own, and those of PATH.
 
-    Folders that hold the user's home are left out, and so are folders in (or around) a folder of `but`.
+    Folders that hold the user's home are left out, and so are folders in (or around) a folder of `avoided`.
     """
     home = Path(environ.get("HOME") or "/").resolve()
     excluded = [folder.resolve() for folder in avoided]

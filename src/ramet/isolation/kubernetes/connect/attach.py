@@ -66,7 +66,7 @@ class PodTransport(Protocol):
     def outlives_s(self) -> float:
         """The time in seconds that a pod waits for another kernel after its own is gone; 0: none can adopt it.
 
-        The other kernel connects by `again`.
+        The other kernel connects by `reconnect`.
         """
 
     def secret(self, pod: str) -> Mapping[str, str]:

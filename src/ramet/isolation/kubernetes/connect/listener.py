@@ -15,7 +15,7 @@ from ramet.isolation.transport.listener import PATH, PodListener
 
 
 class SharedListener:
-    """A `PodTransport` for the backends of all namespaces. It does not listen before `begin`."""
+    """A `PodTransport` for the backends of all namespaces. It does not listen before `start`."""
 
     module = DialTransport.module
 

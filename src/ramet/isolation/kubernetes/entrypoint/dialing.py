@@ -57,7 +57,7 @@ def _move_descriptor(descriptor: int) -> int:
 async def run(
     token: JoinToken, source: int, patience_s: float, pod: pod_args.PodArgs, warmup_thread: threading.Thread
 ) -> None:
-    """Serve successive kernels, once `trying` has ended, until one ends the pod. Raises Gone."""
+    """Serve successive kernels, once `warmup_thread` has ended, until one ends the pod. Raises Gone."""
     import asyncio
 
     from ramet.concurrency.threads import in_thread

@@ -20,7 +20,7 @@ _HELLO = 1  #: the first byte of a connection's first packet, as in `ramet.wire.
 
 
 async def run(stdin: int, stdout: int, patience_s: float, pod: PodArgs, warmup_thread: Thread) -> None:
-    """Serve the line until the kernel ends the pod, once `trying` has ended.
+    """Serve the line until the kernel ends the pod, once `warmup_thread` has ended.
 
     Raises Gone, with the reason, if the line ends before that.
     """

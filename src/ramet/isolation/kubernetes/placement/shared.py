@@ -129,7 +129,7 @@ class SharedPod:
         patience_s: float,
         on_threshold: OnThreshold,
     ) -> None:
-        """Configure the pod. `make` begins a pod; `room` is the capacity for all its runs together."""
+        """Configure the pod. `make` begins a pod; `capacity` is the capacity for all its runs together."""
         self._team, self._namespace, self._pods, self._make_pod = team, namespace, pods, make
         self._room, self._patience_s, self._on_threshold = capacity, patience_s, on_threshold
         self._used: dict[NodeClient, Capacity] = {}

@@ -88,7 +88,7 @@ async def start(
     within_s: float,
     on_threshold: OnThreshold | None,
 ) -> PodSandbox:
-    """Start a new run in a new pod. `places` as in `berth_of`.
+    """Start a new run in a new pod. `places` as in `pod_request`.
 
     Raises SandboxFailed, SpawnRefused, IsolationUnavailable; the pod is deleted then.
     """

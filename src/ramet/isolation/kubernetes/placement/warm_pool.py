@@ -145,7 +145,7 @@ class WarmPool:
             self._empty(kind)
 
     async def wait_for_capacity(self) -> bool:
-        """Release as `make_way` does, and wait until a pod is gone.
+        """Release as `release_waiting_pods` does, and wait until a pod is gone.
 
         Return whether there may be more capacity than before.
         """

@@ -29,7 +29,7 @@ class PodWatch:
         self._watching: asyncio.Task[None] | None = None
 
     def expect(self, name: str, on_change: Callable[[ObservedPod], object]) -> None:
-        """Call `told` with each observed state of a pod from now on. Call this before the pod is created."""
+        """Call `on_change` with each observed state of a pod from now on. Call this before the pod is created."""
         self._callbacks[name] = on_change
         if self._watching is None:
             self._watching = asyncio.get_running_loop().create_task(self._watch())

@@ -33,7 +33,7 @@ def start() -> None:
 
 @functools.cache
 def results() -> Mapping[str, tuple[bool, str]]:
-    """Return for each name whether it works and the observation; empty without `begin`. Blocks until all trials end."""
+    """Return for each name whether it works and the observation; empty without `start`. Blocks until all trials end."""
     if not _running:
         return {}
     pid, read_end = _running.pop()

@@ -13,7 +13,7 @@ _MAX_WAITING = 16  #: pieces that wait for the reader; a writer with more pieces
 class Answering:
     """The answer of one turn while it arrives.
 
-    The reader calls `next` until it returns None, and always calls `leave`.
+    The reader calls `next` until it returns None, and always calls `abandon`.
     """
 
     def __init__(self, number: int) -> None:

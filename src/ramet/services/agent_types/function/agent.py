@@ -108,7 +108,7 @@ class FunctionAgent:
     async def resume_turn(self, number: int, body: bytes, format: str, sent: Sequence[bytes]) -> AsyncGenerator[bytes]:
         """Continue a turn that another kernel began: its function continues, is called again, or had ended.
 
-        Yields the chunks after those of `said`. Leaving the iteration interrupts the turn. Raises like `turn`. Raises
+        Yields the chunks after those of `sent`. Leaving the iteration interrupts the turn. Raises like `turn`. Raises
         Aborted if the turn cannot be continued, and Damaged, StoreFailed.
         """
         shape, resumed_call = format_of(format), self._resumed_call

@@ -58,7 +58,9 @@ class Pieces:
 
 
 class RunningCall:
-    """A call that has `begun` here, or had `ended` elsewhere. `keep` stores its end before its reader sees the end."""
+    """A call that has `attach` here, or had `set_result` elsewhere. `keep` stores its end before its reader sees the
+    end.
+    """
 
     def __init__(self, turn: FunctionTurn, keep: Callable[[FunctionTurn], Awaitable[None]]) -> None:
         self.turn, self.pieces = turn, Pieces()

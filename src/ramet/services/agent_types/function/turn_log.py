@@ -52,7 +52,7 @@ class _Messages(NamedTuple):
 
 
 class FunctionTurns:
-    """The turns of one agent: their number, the active one (`under_way`), and the newest ended ones.
+    """The turns of one agent: their number, the active one (`active_turn`), and the newest ended ones.
 
     Memory holds only as many of the newest turns as `recent_history` may contain; the store holds all turns. Writing
     raises StoreFailed, and TakenOver if another kernel has written.

@@ -69,8 +69,8 @@ class LlmAgent:
     ) -> None:
         """Serve a session that has started.
 
-        `model` returns a model by its name. `outfit` are the applied settings of the run. `used_before` is the usage of
-        earlier trees.
+        `model` returns a model by its name. `settings` are the applied settings of the run. `used_before` is the usage
+        of earlier trees.
         """
         self.isolation = isolation
         self._session, self._clock, self._gateway = session, spec.runtime.clock, spec.runtime.gateway
@@ -147,7 +147,7 @@ class LlmAgent:
     async def resume_turn(self, number: int, body: bytes, format: str, sent: Sequence[bytes]) -> AsyncGenerator[bytes]:
         """Continue a turn that another kernel began: replay its recorded items, then follow it.
 
-        A turn that was not recorded begins here. Yields the chunks after those of `said`. Leaving the iteration
+        A turn that was not recorded begins here. Yields the chunks after those of `sent`. Leaving the iteration
         interrupts the turn. Raises like `turn`.
         """
         if self._root.turns < number:  # The session has not received the message.

@@ -37,7 +37,7 @@ class PodImages:
         *,
         on_progress: OnProgress = no_progress,
     ) -> None:
-        """Call `opening` for each access to the registry: no connection stays open."""
+        """Call `spec` for each access to the registry: no connection stays open."""
         self._opening, self._kind, self._told = spec, kind, on_progress
         self.store: PackagingService | None = None
         self._gates: dict[str, asyncio.Lock] = {}

@@ -66,7 +66,7 @@ async def eventually(
 ) -> None:
     """Wait until the condition, or its awaited value, holds.
 
-    Raises Violation, with the promise and the result of `seen`.
+    Raises Violation, with the promise and the result of `details`.
     """
     try:
         async with asyncio.timeout(PATIENCE_S):
@@ -86,8 +86,8 @@ class Workdir:
     `scratch` is an empty folder, `backend` has the form "package.module:Backend".
 
     The object that `backend` names is called with `runs=`, the parent folder of all workspaces. If its sandboxes run on
-    another machine, `eyes` names an async function for that machine. It receives that folder and a file of a workspace,
-    and returns whether any process there holds the lock on that file; a missing file is held by none.
+    another machine, `lock_probe` names an async function for that machine. It receives that folder and a file of a
+    workspace, and returns whether any process there holds the lock on that file; a missing file is held by none.
     """
 
     backend: str

@@ -25,9 +25,9 @@ class NotHere(Exception):
 class StoreFixture:
     """Access to one store, empty at first.
 
-    `make` returns the store, not open yet: another object each time, except for a store in memory. `watch`
-    returns a read-only store, as another process would open it; None where no other process can. `another` returns the
-    store of a further kernel with the given name; None where there is exactly one kernel.
+    `make` returns the store, not open yet: another object each time, except for a store in memory. `make_reader`
+    returns a read-only store, as another process would open it; None where no other process can. `make_kernel` returns
+    the store of a further kernel with the given name; None where there is exactly one kernel.
     """
 
     make: Callable[[], Store]
@@ -76,7 +76,7 @@ def expect(condition: object, promise: str) -> None:
 
 
 async def raises(kind: type[Exception], awaitable: Awaitable[object], promise: str) -> Any:
-    """Return the error that `what` ends with. Raises Violation if there is none, or another."""
+    """Return the error that `awaitable` ends with. Raises Violation if there is none, or another."""
     try:
         outcome = await awaitable
     except kind as error:

@@ -33,7 +33,7 @@ _OTHER_EXPANSION = re.compile(r"[$`*?\[<>]|\{(?!\})")
 
 
 def parenthesized(text: str, at: int) -> str:
-    """Return the expression in the parentheses that open at `at`; `UNTOLD` if its end is not found."""
+    """Return the expression in the parentheses that open at `at`; `UNKNOWN_EXPRESSION` if its end is not found."""
     depth = 0
     for end in range(at, min(len(text), at + MAX_EXPRESSION)):
         depth += {"(": 1, ")": -1}.get(text[end], 0)
