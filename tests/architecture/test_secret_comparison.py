@@ -33,8 +33,8 @@ DECIDING = (
     ("services/cluster/directory.py", "team_of"),
     ("services/cluster/auth.py", "check"),
     ("services/teams/keys.py", "key_matches"),
-    ("services/teams/keys.py", "held_by"),
-    ("services/teams/service.py", "_rooms_of"),
+    ("services/teams/keys.py", "rights_of_hash"),
+    ("services/teams/service.py", "_teams_of_key"),
 )
 
 
