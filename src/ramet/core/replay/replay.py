@@ -1,6 +1,6 @@
 """Replay of a journal: applies the events of a tree in order and computes the state of every run.
 
-`TreeReplay.tell` applies one event after the other. It decides nothing, and it keeps everything that a run needs to
+`TreeReplay.apply` applies one event after the other. It decides nothing, and it keeps everything that a run needs to
 continue: conversations as data, started calls, unread mail, unanswered questions, and every move of the budget in
 order. The same events always lead to the same state.
 """

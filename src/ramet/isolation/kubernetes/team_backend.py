@@ -81,7 +81,7 @@ class TeamNamespaces:
         return self._default_backend.owner
 
     async def probe(self) -> Probe:
-        """Probe the namespace of runs without a team. Raises what `SharedListener.begin` raises."""
+        """Probe the namespace of runs without a team. Raises what `SharedListener.start` raises."""
         if self._door is not None:
             await self._door.start()
         return await self._default_backend.probe()

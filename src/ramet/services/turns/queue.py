@@ -74,8 +74,8 @@ class TurnQueue:
     ) -> None:
         """Call `on_phase` for each turn when it begins, when it has its first chunk, and when it has ended.
 
-        `has_right` returns whether a key has the right to turns now; its argument is `Turn.by`. With a `log`, turns are
-        recorded before they begin, and chunks before they are read.
+        `has_right` returns whether a key has the right to turns now; its argument is `Turn.requester`. With a `log`,
+        turns are recorded before they begin, and chunks before they are read.
         """
         self.limits = limits or TurnLimits()
         self.turns = 0  #: turns requested so far

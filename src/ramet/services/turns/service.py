@@ -121,7 +121,7 @@ class AgentService:
             self._queue_of(entry, log).restore(logged)
 
     async def drain(self, patience_s: float) -> None:
-        """Leave all turns to other kernels; see `TurnQueue.leave`."""
+        """Leave all turns to other kernels; see `TurnQueue.drain`."""
         await asyncio.gather(*(queue.drain(patience_s) for queue in list(self._queues)))
 
     # ---- the data plane

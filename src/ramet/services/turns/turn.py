@@ -97,7 +97,7 @@ class Turn:
         self.unsaved: list[Chunk] = []  #: chunks that are not recorded yet
         self.recorded: asyncio.Future[None] | None = None  #: done when the request is recorded
         self.has_begun = on_chunk is None  #: whether its beginning is recorded
-        self.resume_from: tuple[int, Sequence[bytes]] | None = None  #: for `ResumableAgent.go_on`
+        self.resume_from: tuple[int, Sequence[bytes]] | None = None  #: for `ResumableAgent.resume_turn`
         self._on_chunk = on_chunk
         self._chunks: deque[Chunk] = deque()
         self._buffer, self._on_reader_gone = buffer, on_reader_gone

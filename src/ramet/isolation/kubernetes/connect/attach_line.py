@@ -27,7 +27,7 @@ class ReconnectingLine:
 
     The owner calls `carry` with connections until the line has ended, or calls `fail` after its own timeout. Unlike a
     `ramet.isolation.transport.resuming.ResumingLine`, the line acknowledges in batches, because each packet costs the
-    API server work. It also tells its reader why it was `fail_line`, and leaves it to its owner how to handle a silent
+    API server work. It also tells its reader why the line failed, and leaves it to its owner how to handle a silent
     connection.
     """
 
@@ -74,7 +74,7 @@ class ReconnectingLine:
     async def receive(self) -> Frame | None:
         """Return the next frame; None once the line has ended permanently.
 
-        Raises ConnectionError if the line was `fail_line`.
+        Raises ConnectionError if the line has failed.
         """
         while not self._inbox:
             if self._is_lost:

@@ -58,7 +58,7 @@ class Pieces:
 
 
 class RunningCall:
-    """A call that has `attach` here, or had `set_result` elsewhere. `keep` stores its end before its reader sees the
+    """A call that was begun here, or has ended elsewhere. `keep` stores its end before its reader sees the
     end.
     """
 

@@ -75,7 +75,7 @@ class LlmAgent:
         self.isolation = isolation
         self._session, self._clock, self._gateway = session, spec.runtime.clock, spec.runtime.gateway
         self._show_tools: bool = spec.info.show_tools
-        self._model, self._settings, self._opening = model, settings, spec
+        self._model, self._settings, self._spec = model, settings, spec
         self._root = session.handle(session.id).run
         self._used_before = used_before
         self._compaction: asyncio.Future[None] | None = None  #: set while the conversation is being compacted
@@ -155,7 +155,7 @@ class LlmAgent:
                 async for chunk in chunks:
                     yield chunk
             return
-        shape, journal = format_of(format), self._opening.runtime.journal
+        shape, journal = format_of(format), self._spec.runtime.journal
         assert journal is not None, "a turn cannot be resumed if it was never recorded"
         created = int(self._clock.now().timestamp())
         new = shape.Writer(f"{self.run}-{number}", self._root.model, created)
@@ -233,13 +233,11 @@ class LlmAgent:
             case ListTools():
                 return [_tool_document(tool) for tool in self._settings.tools]
             case LoadBundle() | UnloadBundle():
-                return await bundle_operations.change(
-                    self._opening, operation, self._settings.check, self._settings.apply
-                )
+                return await bundle_operations.change(self._spec, operation, self._settings.check, self._settings.apply)
             case SetModel():
-                self._opening.rules.check_model("model", operation.model)
+                self._spec.rules.check_model("model", operation.model)
                 name = reconfigure.set_model(self._root, self._model(operation.model), self._gateway)
-                await model_set.write(self._opening, self.run, operation.model)
+                await model_set.write(self._spec, self.run, operation.model)
                 return {"model": name}
             case Compact():
                 return {"compacted": await self._compact(), "messages": len(self._session.messages)}

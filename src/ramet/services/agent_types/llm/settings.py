@@ -31,7 +31,7 @@ class AgentSettings:
     """The settings of one run. A change takes effect from the next turn on."""
 
     def __init__(self, spec: AgentSpec, run: Run) -> None:
-        self._opening, self._run = spec, run
+        self._spec, self._run = spec, run
         self._equipment = Equipment(run)
 
     @property
@@ -41,12 +41,12 @@ class AgentSettings:
 
     def check(self, bundle: LoadableBundle) -> None:
         """Check that the bundle's tools can be added to the present ones. Raises InvalidValue."""
-        self._opening.rules.check_tools("bundle", [each.reference for each in bundle.tools])
+        self._spec.rules.check_tools("bundle", [each.reference for each in bundle.tools])
         self._equipment.check(code_tools(bundle.tools))
 
     def apply(self) -> None:
         """Apply exactly the bundles that are loaded now, from the next turn on."""
-        loaded_bundles, info = self._opening.loaded_bundles, self._opening.info
+        loaded_bundles, info = self._spec.loaded_bundles, self._spec.info
         if loaded_bundles is None:
             return
         search_paths = plugin_search_paths([loaded_bundles.folder], SKILLS)
@@ -63,7 +63,7 @@ class AgentSettings:
         Raises like `set_model`.
         """
         if model is not None:
-            reconfigure.set_model(self._run, model, self._opening.runtime.gateway)
+            reconfigure.set_model(self._run, model, self._spec.runtime.gateway)
         self.apply()
 
 

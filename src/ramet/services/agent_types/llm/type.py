@@ -133,98 +133,98 @@ class LlmType:
 
     # ----
 
-    def _policy(self, opening: AgentSpec) -> Policy | None:
-        return policy_of(opening, may_spawn=opening.info.spawn)
+    def _policy(self, spec: AgentSpec) -> Policy | None:
+        return policy_of(spec, may_spawn=spec.info.spawn)
 
-    async def _start_session(self, opening: AgentSpec, policy: Policy | None, previous_usage: PreviousUsage) -> Session:
+    async def _start_session(self, spec: AgentSpec, policy: Policy | None, previous_usage: PreviousUsage) -> Session:
         session = Session(
-            agent=await self._definition(opening),
-            tools=await _tools(opening),
-            cwd=_working_folder(opening),
-            limits=remaining_limits(opening.limits, previous_usage.used_before("")),
-            spawn=opening.info.spawn,
-            runtime=opening.runtime,
+            agent=await self._definition(spec),
+            tools=await _tools(spec),
+            cwd=_working_folder(spec),
+            limits=remaining_limits(spec.limits, previous_usage.used_before("")),
+            spawn=spec.info.spawn,
+            runtime=spec.runtime,
             root_policy=policy,
-            shelf=opening.loaded_bundles.folder if opening.loaded_bundles is not None else None,
-            gate=await gate_of(opening.runtime, opening.info.gate),
-            state_owner=opening.id,
+            shelf=spec.loaded_bundles.folder if spec.loaded_bundles is not None else None,
+            gate=await gate_of(spec.runtime, spec.info.gate),
+            state_owner=spec.id,
         )
         return await session.start()  # A policy adapter may need to be called.
 
     async def _resume_session(
-        self, opening: AgentSpec, policy: Policy | None, previous_usage: PreviousUsage
+        self, spec: AgentSpec, policy: Policy | None, previous_usage: PreviousUsage
     ) -> tuple[Session, AgentSettings]:
         try:
-            return await self._resume_tree(opening, policy)
+            return await self._resume_tree(spec, policy)
         except Unknown:  # An older version closed it with its server.
-            gate = await gate_of(opening.runtime, opening.info.gate)
+            gate = await gate_of(spec.runtime, spec.info.gate)
             messages = await previous_messages(
-                opening, previous_usage, self.model(opening.info.model), await _tools(opening), gate
+                spec, previous_usage, self.model(spec.info.model), await _tools(spec), gate
             )
-            session = await self._start_session(opening, policy, previous_usage)
+            session = await self._start_session(spec, policy, previous_usage)
             for message in messages:
                 record_message(session.context, message)
-            settings = AgentSettings(opening, session.handle(session.id).run)
+            settings = AgentSettings(spec, session.handle(session.id).run)
             try:
-                settings.restore(await self._chosen_model(opening))
+                settings.restore(await self._chosen_model(spec))
             except BaseException:
                 await run_shielded(session.close("it could not be resumed"))
                 raise
             return session, settings
 
-    async def _resume_tree(self, opening: AgentSpec, policy: Policy | None) -> tuple[Session, AgentSettings]:
-        model, chosen = self.model(opening.info.model), await self._chosen_model(opening)
+    async def _resume_tree(self, spec: AgentSpec, policy: Policy | None) -> tuple[Session, AgentSettings]:
+        model, chosen = self.model(spec.info.model), await self._chosen_model(spec)
         settings: list[AgentSettings] = []
 
         def prepare(run: Run) -> None:
-            if opening.loaded_bundles is not None:
-                run.request = dataclasses.replace(run.request, shelf=opening.loaded_bundles.folder)
-            settings.append(AgentSettings(opening, run))
+            if spec.loaded_bundles is not None:
+                run.request = dataclasses.replace(run.request, shelf=spec.loaded_bundles.folder)
+            settings.append(AgentSettings(spec, run))
             settings[-1].restore(chosen)
 
         session = await Session.resume(
-            opening.run,
+            spec.run,
             None if isinstance(model, str) else model,
-            await _tools(opening),
-            cwd=_working_folder(opening),
-            runtime=opening.runtime,
+            await _tools(spec),
+            cwd=_working_folder(spec),
+            runtime=spec.runtime,
             secrets=secrets_of(policy),
             env_vars=variables_of(policy),
-            gate=await gate_of(opening.runtime, opening.info.gate),
+            gate=await gate_of(spec.runtime, spec.info.gate),
             prepare=prepare,
         )
         return session, settings[-1]
 
-    async def _chosen_model(self, opening: AgentSpec) -> str | BaseChatModel | None:
+    async def _chosen_model(self, spec: AgentSpec) -> str | BaseChatModel | None:
         """Return the model that was set last; None if none was.
 
         Raises like `model`, and if no rule allows the model.
         """
-        name = await model_set.read(opening)
+        name = await model_set.read(spec)
         if name:
-            opening.rules.check_model("model", name)
+            spec.rules.check_model("model", name)
         return self.model(name) if name else None
 
-    async def _definition(self, opening: AgentSpec) -> Agent:
+    async def _definition(self, spec: AgentSpec) -> Agent:
         """Read the agent's definition from the disk in a thread, without blocking the event loop.
 
         Raises Unknown, InvalidValue.
         """
-        return await in_thread(lambda: self._read_definition(opening), name="ramet-definition")
+        return await in_thread(lambda: self._read_definition(spec), name="ramet-definition")
 
-    def _read_definition(self, opening: AgentSpec) -> Agent:
-        info: LlmInfo = opening.info
-        _read_tools(opening)
-        _working_folder(opening)
+    def _read_definition(self, spec: AgentSpec) -> Agent:
+        info: LlmInfo = spec.info
+        _read_tools(spec)
+        _working_folder(spec)
         code: tuple[Capability, ...] = ()
         if PYTHON in info.tools:
-            names = info.modules if info.modules is not None else imports.top_level(opening.image.folders)
+            names = info.modules if info.modules is not None else imports.top_level(spec.image.folders)
             code = tuple(Capability("module", each) for each in names)
         elif info.modules:
             raise InvalidValue("spawn_info.modules", list(info.modules), f"none without the tool {PYTHON!r}")
-        text = render_skills(load_skills((*opening.image.preloaded, *info.skills), _skills(opening)))
+        text = render_skills(load_skills((*spec.image.preloaded, *info.skills), _skills(spec)))
         return Agent(
-            name=opening.name,
+            name=spec.name,
             instructions=f"{info.system_prompt}\n\n{text}".strip(),
             model=self.model(info.model),
             max_turns=info.max_turns,
@@ -232,48 +232,48 @@ class LlmType:
         )
 
 
-def _skills(opening: AgentSpec) -> Sequence[SearchPath]:
+def _skills(spec: AgentSpec) -> Sequence[SearchPath]:
     """Return the search paths for skills: the image first, then the served folder."""
-    return (*image_skills(opening), *served_skills(opening.runtime))
+    return (*image_skills(spec), *served_skills(spec.runtime))
 
 
-def _working_folder(opening: AgentSpec) -> pathlib.Path | None:
+def _working_folder(spec: AgentSpec) -> pathlib.Path | None:
     """Return the agent's working folder; None for an empty folder of its sandbox. Raises InvalidValue."""
-    if opening.info.in_image:
-        if opening.policy is None or len(opening.image.folders) != 1:
+    if spec.info.in_image:
+        if spec.policy is None or len(spec.image.folders) != 1:
             raise InvalidValue("spawn_info.in_image", True, "it only with a policy and an image of one bundle")
-        return opening.image.folders[0]
-    return opening.folder if opening.policy is None else None  # Inside, only mounts exist.
+        return spec.image.folders[0]
+    return spec.folder if spec.policy is None else None  # Inside, only mounts exist.
 
 
-async def _tools(opening: AgentSpec) -> tuple[BaseTool, ...]:
+async def _tools(spec: AgentSpec) -> tuple[BaseTool, ...]:
     """Read the tools from the disk in a thread, without blocking the event loop. Raises like `_read_tools`."""
-    return await in_thread(lambda: _read_tools(opening), name="ramet-tools")
+    return await in_thread(lambda: _read_tools(spec), name="ramet-tools")
 
 
-def _read_tools(opening: AgentSpec) -> tuple[BaseTool, ...]:
+def _read_tools(spec: AgentSpec) -> tuple[BaseTool, ...]:
     """Return the tools that the agent names, and the tools that its image declares.
 
     Raises Unknown for an unknown name. Raises InvalidValue for code that would run in the host, for a function that
     does not exist or cannot be a tool, for two tools of one name, and for too many names.
     """
-    if len(opening.info.tools) > MAX_TOOLS:
-        raise InvalidValue(FIELD, f"{len(opening.info.tools)} names", f"at most {MAX_TOOLS}")
+    if len(spec.info.tools) > MAX_TOOLS:
+        raise InvalidValue(FIELD, f"{len(spec.info.tools)} names", f"at most {MAX_TOOLS}")
     workspace = [each.name for each in workspace_tools()]
     stock, tools = builtin_tools({}), dict[str, BaseTool]()
-    references = [each for each in opening.info.tools if ":" in each]
-    if references and opening.policy is None:
+    references = [each for each in spec.info.tools if ":" in each]
+    if references and spec.policy is None:
         raise InvalidValue(FIELD, references[0], "it only with a policy: code of an image does not run in the host")
-    declared_tools = {each.reference: each for each in opening.image.tools}
-    declared_tools |= {each.reference: each for each in tools_of(references, opening.image.folders, FIELD)}
-    for name in (each for each in opening.info.tools if ":" not in each):
-        if name == PYTHON and opening.policy is None:
+    declared_tools = {each.reference: each for each in spec.image.tools}
+    declared_tools |= {each.reference: each for each in tools_of(references, spec.image.folders, FIELD)}
+    for name in (each for each in spec.info.tools if ":" not in each):
+        if name == PYTHON and spec.policy is None:
             raise InvalidValue(FIELD, name, "it only with a policy: code does not run in the host")
         if name != "*" and name not in (*workspace, PYTHON):
             raise Unknown("tool", name, (*workspace, PYTHON, "*", *declared_tools))
         tools |= {each: stock[each] for each in (workspace if name == "*" else [name])}
-    opening.rules.check_tools(FIELD, (*tools, *declared_tools))
-    spawning_names = {each.name for each in spawning_tools()} if opening.info.spawn else set[str]()
+    spec.rules.check_tools(FIELD, (*tools, *declared_tools))
+    spawning_names = {each.name for each in spawning_tools()} if spec.info.spawn else set[str]()
     for each in code_tools(declared_tools.values()):
         if each.name in tools or each.name in spawning_names:
             raise InvalidValue(FIELD, each.name, "one tool of each name")

@@ -32,13 +32,13 @@ class PodImages:
 
     def __init__(
         self,
-        spec: Callable[[], AbstractAsyncContextManager[Opened]],
+        open_registry: Callable[[], AbstractAsyncContextManager[Opened]],
         kind: Kind = "llm",
         *,
         on_progress: OnProgress = no_progress,
     ) -> None:
-        """Call `spec` for each access to the registry: no connection stays open."""
-        self._opening, self._kind, self._told = spec, kind, on_progress
+        """Call `open_registry` for each access to the registry: no connection stays open."""
+        self._open_registry, self._kind, self._told = open_registry, kind, on_progress
         self.store: PackagingService | None = None
         self._gates: dict[str, asyncio.Lock] = {}
         self._made: dict[str, RuntimeImage] = {}
@@ -53,7 +53,7 @@ class PodImages:
         base_image = await self.image() if image.id else None
         async with self._gates.setdefault(image.id, asyncio.Lock()):
             if (made := self._made.get(image.id)) is None:
-                async with self._opening() as registry:
+                async with self._open_registry() as registry:
                     if base_image is not None:
                         made = await image_on(base_image, image, registry.registry, on_progress=self._told)
                     else:
@@ -78,7 +78,7 @@ class PodImages:
         async with self._gates[source_image.id]:
             if self._made.get(source_image.id) is image:
                 name = reference(image.reference.partition("/")[2])  # without the registry's
-                async with self._opening() as registry:
+                async with self._open_registry() as registry:
                     if await registry.registry.digest(name) is not None:
                         return False
                 _log.warning("image %s is missing in its registry and is pushed again", image.reference)
