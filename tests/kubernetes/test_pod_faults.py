@@ -105,7 +105,7 @@ async def test_a_program_that_fails_under_a_run_says_why(pods: Pods, scratch: Pa
     async with opened(pods.backend(scratch / "runs"), scratch) as site:
         async with site.start_guest(grant=SMALL) as visit:
             assert await visit.failure_of("write", path="/dev/termination-log", text="x"), "the agent has no part in it"
-            await visit.sandbox._stay._machine._line.send(Frame(b"no word of a kernel"))  # type: ignore[attr-defined]
+            await visit.sandbox._lease._machine._line.send(Frame(b"no word of a kernel"))  # type: ignore[attr-defined]
             ended = await visit.wait_ended()
             assert (ended.reason, "ended with status 1: ProtocolError" in ended.detail) == ("lost", True), ended
         assert await pods.names() == []

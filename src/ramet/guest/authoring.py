@@ -184,7 +184,7 @@ class TaskFuture:
         data = to_json_data(values.decode(end.body, message.json_size)) if message.json_size else None
         if task.definition.returns is None:
             return None
-        if task.gives_task:
+        if task.returns_task:
             return data  # Its handle: only that agent's creator, or the host, calls another agent's task.
         try:
             return decode_value(task.returns, data, f"{task.name} -> ")

@@ -565,8 +565,8 @@ async def test_a_resumed_turn_has_the_bundles_loaded_before_the_kill(tmp_path: p
             return AgentShelf("a-1", "", lambda: runtime.sandboxes.folders, packaging, PLAIN, loaded)
 
         async with lost(tmp_path, "local") as runtime:
-            more: dict[str, Any] = {"policy": Policy(), "shelf": shelf(runtime)}
-            await more["shelf"].open()
+            more: dict[str, Any] = {"policy": Policy(), "loaded_bundles": shelf(runtime)}
+            await more["loaded_bundles"].open()
             agent = await llm(["Ready.", Hang()]).open(opening(runtime, tmp_path / "ada", LlmInfo(), **more))
             assert await say(agent, "Hello") == "Ready."
             await agent.control(LoadBundle(bundle))
@@ -577,8 +577,8 @@ async def test_a_resumed_turn_has_the_bundles_loaded_before_the_kill(tmp_path: p
         await ended(answer)
         model = ScriptedModel([Call("twice", {"text": "ab"}), "The first.", "The second."])
         async with restarted(tmp_path, "local") as runtime:
-            more["shelf"] = shelf(runtime, bundle)
-            await more["shelf"].open()
+            more["loaded_bundles"] = shelf(runtime, bundle)
+            await more["loaded_bundles"].open()
             start = opening(runtime, tmp_path / "ada", LlmInfo(), run=run, **more)
             async with opened(LlmType({"scripted": model}, default="scripted"), start) as again:
                 assert await say(again, "Second") == "The second."

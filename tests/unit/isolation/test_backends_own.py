@@ -274,7 +274,7 @@ async def test_fresh_agents_share_no_zygote_and_a_spare_one_is_started(bwrap: Ba
             assert await one.ask("who")
             assert parent(one.sandbox.pid) != parent(other.sandbox.pid)
     (gone,) = first
-    await eventually(lambda: gone.is_gone)
+    await eventually(lambda: gone.has_exited)
 
 
 async def test_without_namespaces_a_fresh_agent_is_refused(site_without_namespaces: BackendFixture) -> None:

@@ -316,7 +316,7 @@ if not pid:
     mapped(made(), 4096); libc.prctl(4, 1); os.write(ready[1], b"x"); os.close(end[1]); os.read(end[0], 1); os._exit(0)
 os.read(ready[0], 1)
 grown = 24 << 20
-print(meter.measure(most=1 << 40).bytes)
+print(meter.measure(max_bytes=1 << 40).bytes)
 """
 
     done = subprocess.run([sys.executable, "-c", BEGIN + script], capture_output=True, text=True, check=True)

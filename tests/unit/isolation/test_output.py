@@ -70,7 +70,7 @@ async def test_printed_text_is_complete_after_draining(tmp_path: Path) -> None:
     told: list[str] = []
 
     with stream_of_script("print('grüße ' * 3)", file=tmp_path / "log", on_text=told.append) as (stream, _):
-        await stream.drained()
+        await stream.wait_drained()
 
     assert stream.text == "".join(told) == (tmp_path / "log").read_text() == "grüße grüße grüße \n"
     assert stream.total_bytes == len(stream.text.encode())
@@ -94,7 +94,7 @@ async def test_the_newest_is_kept_in_memory_and_the_beginning_in_the_file(tmp_pa
     script = "import sys; [sys.stdout.write(f'{n:07}\\n') for n in range(100_000)]"
 
     with stream_of_script(script, ring_bytes=800, file=tmp_path / "log", max_file_bytes=1600) as (stream, _):
-        await stream.drained()
+        await stream.wait_drained()
 
     assert stream.total_bytes == 800_000
     assert stream.text.split() == [f"{n:07}" for n in range(99_900, 100_000)]
@@ -108,7 +108,7 @@ async def test_a_log_file_is_appended_to_within_its_limit(tmp_path: Path) -> Non
     log = tmp_path / "log"
     for text in ("first ", "second ", "third "):
         with stream_of_script(f"print({text!r}, end='')", file=log, max_file_bytes=10) as (stream, _):
-            await stream.drained()
+            await stream.wait_drained()
 
     assert log.read_text() == "first seco\n… [cut off here: at most 10 bytes are kept]\n"
 
@@ -118,7 +118,7 @@ async def test_a_full_log_file_notes_the_cut_only_when_more_arrives(tmp_path: Pa
     log = tmp_path / "log"
     for text, cut in (("12345", False), ("6", True), ("7", True)):
         with stream_of_script(f"print({text!r}, end='')", file=log, max_file_bytes=5) as (stream, _):
-            await stream.drained()
+            await stream.wait_drained()
         assert log.read_text().startswith("12345")
         assert log.read_text().count("cut off") == cut
 
@@ -131,7 +131,7 @@ async def test_a_flood_costs_bounded_memory_and_disk_and_leaves_turns_to_others(
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     most = 0
     with stream_of_script(flood, file=tmp_path / "log", max_file_bytes=1024 * 1024) as (stream, _):
-        drained = asyncio.ensure_future(stream.drained())
+        drained = asyncio.ensure_future(stream.wait_drained())
         while not drained.done():
             heard.clear()
             read = stream.total_bytes

@@ -22,9 +22,9 @@ def restored_grant(supplied: dict[str, str], *, above: tuple[Grant, ...] = (PARE
 
 def test_a_missing_value_is_named_as_the_caller_must_supply_it() -> None:
     """A child's own value is named with the child's path; a shared value, and a root's, by its bare name."""
-    assert restored_grant({}).lacking == ("main/kid:OWN",)
-    assert restored_grant({}, above=(Grant(),)).lacking == ("main/kid:OWN", "SHARED")
-    assert restored_grant({}, above=()).lacking == ("OWN", "SHARED")
+    assert restored_grant({}).missing_variables == ("main/kid:OWN",)
+    assert restored_grant({}, above=(Grant(),)).missing_variables == ("main/kid:OWN", "SHARED")
+    assert restored_grant({}, above=()).missing_variables == ("OWN", "SHARED")
 
 
 def test_values_come_from_the_parent_or_are_supplied_for_the_run() -> None:
@@ -32,8 +32,8 @@ def test_values_come_from_the_parent_or_are_supplied_for_the_run() -> None:
     named = restored_grant({"OWN": "by its name", "SHARED": "by its name"})
     special = restored_grant({"main/kid:OWN": "of the kid", "main/kid:SHARED": "of the kid, too"})
 
-    assert (named.grant.env_vars, named.lacking) == ({"SHARED": "of the parent"}, ("main/kid:OWN",))
-    assert (special.grant.env_vars, special.lacking) == ({"OWN": "of the kid", "SHARED": "of the kid, too"}, ())
+    assert (named.grant.env_vars, named.missing_variables) == ({"SHARED": "of the parent"}, ("main/kid:OWN",))
+    assert (special.grant.env_vars, special.missing_variables) == ({"OWN": "of the kid", "SHARED": "of the kid, too"}, ())
 
 
 def test_a_missing_secret_raises_definition_missing() -> None:

@@ -178,7 +178,7 @@ class AgentLifecycle:
             self._agents.remove(entry)
             self._tables.drop(entry.row)
             if entry.queue is not None:
-                entry.queue.lose(error)
+                entry.queue.fence(error)
             entry.end_task = entry.end_task or self.begin(_close_agent(entry, str(error)))
 
     async def release_and_remove(self, team_state: TeamState, row: AgentRow, used: Mapping[str, float] | None) -> None:
@@ -242,7 +242,7 @@ class AgentLifecycle:
         entry.state = "ended"
         used = await _close_and_measure(entry, reason)
         if entry.queue is not None:
-            await entry.queue.written()  # Else its writes would follow the removal of the other records.
+            await entry.queue.wait_written()  # Else its writes would follow the removal of the other records.
         async with entry.write_lock:
             try:
                 team_state = self._team_states.get(entry.row.team)

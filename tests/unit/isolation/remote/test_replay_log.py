@@ -212,7 +212,7 @@ def test_a_partial_message_of_the_kernel_prevents_a_replay(half: int) -> None:
 @pytest.mark.parametrize("nonsense", [b"\0" * 8, b"\xff" * 8, b"\0\0\0\1\0\0\0\0{"])
 def test_a_log_with_invalid_bytes_cannot_be_replayed(nonsense: bytes) -> None:
     """Invalid bytes in either direction do no other harm."""
-    for direction in ("said", "told"):
+    for direction in ("record_output", "record_input"):
         tape = started_log()
         getattr(tape, direction)(nonsense)
         getattr(tape, direction)(b"more")
