@@ -492,7 +492,7 @@ async def test_events_that_were_dropped_from_memory_are_gone() -> None:
         living = Alive(runtime, session.id)
         service = AgentService(living.admit, TYPES)
 
-        with pytest.raises(Gone, match="behind number 0"):
+        with pytest.raises(Gone, match="after number 0"):
             await anext(service.events("agent-1", OWNER))
         async with aclosing(service.events("agent-1", OWNER, recorder.recent_events[0].seq - 1)) as events:
             assert await anext(events)

@@ -114,7 +114,7 @@ async def test_the_number_of_images_is_bounded(tmp_path: Path, monkeypatch: pyte
         one, two = await kept(service, SUMS), await kept(service, {"more.py": b"x = 1\n"})
         await made(service, [one])
 
-        with pytest.raises(InvalidValue, match="at most 1 on record"):
+        with pytest.raises(InvalidValue, match="at most 1 recorded"):
             await service.create_image("", [two])
         assert (await service.create_image("", [one])).state == "done"
 

@@ -222,7 +222,7 @@ def test_an_unpacked_function_can_be_packed_again(project: pathlib.Path) -> None
 def test_a_module_without_its_source_file_is_named(project: pathlib.Path) -> None:
     """The file existed when the module was imported."""
     (project / "main.py").write_text(
-        SCRIPT.replace("from ramet.wire", "import os; os.remove(shop.money.__file__)\nfrom ramet.wire")
+        SCRIPT.replace("from ramet.wire", "import os; os.remove(shop.money.__file__)\nfrom ramet.wire", 1)
     )
     said = subprocess.run([sys.executable, project / "main.py", "total"], capture_output=True, text=True, check=False)
 
