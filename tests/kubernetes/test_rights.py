@@ -78,7 +78,7 @@ async def _kernel(pods: Pods, runs: Path, name: str) -> AsyncIterator[TeamNamesp
         at = host, free.getsockname()[1]
     kernel = TeamNamespaces(
         runs, namespace=pods.namespace, kubeconfig=pods.kubeconfig, image=pods.images, per="team", standing=standing,
-        door=SharedListener(at, listen=at, identify=lambda: certificates.make([host])), pull_secrets=("login",),
+        listener=SharedListener(at, listen=at, identify=lambda: certificates.make([host])), pull_secrets=("login",),
     )  # fmt: skip
     try:
         yield kernel

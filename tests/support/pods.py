@@ -85,7 +85,7 @@ def dialled(runs: Path) -> TeamNamespaces:
     bare, llm = (RuntimeImage(each, "", f"python{PYTHON}") for each in os.environ[IMAGES].split())
     image: Mapping[Image, PodImage] = {"bare": bare, "llm": llm}
     door = SharedListener(at, listen=at, identify=lambda: certificates.make([host]))
-    return TeamNamespaces(runs, namespace=os.environ[NAMESPACE], image=image, door=door, cpu_reserved=RESERVED)
+    return TeamNamespaces(runs, namespace=os.environ[NAMESPACE], image=image, listener=door, cpu_reserved=RESERVED)
 
 
 TEAM = Reservation(name="conformance-team", memory_mb=1024, sandboxes=8)

@@ -12,7 +12,7 @@ import pytest
 
 from ramet.core.errors import InvalidValue, SandboxFailed
 from ramet.isolation.transport import certificates, join_token
-from ramet.services.config.kubernetes import KernelIdentities, door_of, images_of, pods_of
+from ramet.services.config.kubernetes import KernelIdentities, listener_of, images_of, pods_of
 from ramet.services.config.load import Config, examine, load
 from ramet.services.config.settings import TcpAddress
 from ramet.store.postgres import PostgresStore
@@ -125,7 +125,7 @@ async def test_the_listener_keeps_its_certificate_authority(tmp_path: Path) -> N
     """A client that trusts the pod's authority reaches the kernel; a restarted kernel has the same authority."""
     port, said = free_port(), list[Any]()
     for _ in range(2):
-        door = door_of(load_text(tmp_path, f"pods: {{dial: '127.0.0.1:{port}'}}\n"))
+        door = listener_of(load_text(tmp_path, f"pods: {{dial: '127.0.0.1:{port}'}}\n"))
         assert door is not None
         await door.start()
         await door.start()
@@ -150,7 +150,7 @@ async def test_a_listener_address_in_use_is_refused(tmp_path: Path) -> None:
     with socket.socket() as other:
         other.bind(("0.0.0.0", 0))
         other.listen()
-        door = door_of(load_text(tmp_path, f"pods: {{dial: '127.0.0.1:{other.getsockname()[1]}'}}\n"))
+        door = listener_of(load_text(tmp_path, f"pods: {{dial: '127.0.0.1:{other.getsockname()[1]}'}}\n"))
         assert door is not None
         with pytest.raises(InvalidValue, match=r"pods\.listen"):
             await door.start()

@@ -33,7 +33,10 @@ def test_values_come_from_the_parent_or_are_supplied_for_the_run() -> None:
     special = restored_grant({"main/kid:OWN": "of the kid", "main/kid:SHARED": "of the kid, too"})
 
     assert (named.grant.env_vars, named.missing_variables) == ({"SHARED": "of the parent"}, ("main/kid:OWN",))
-    assert (special.grant.env_vars, special.missing_variables) == ({"OWN": "of the kid", "SHARED": "of the kid, too"}, ())
+    assert (special.grant.env_vars, special.missing_variables) == (
+        {"OWN": "of the kid", "SHARED": "of the kid, too"},
+        (),
+    )
 
 
 def test_a_missing_secret_raises_definition_missing() -> None:

@@ -52,7 +52,7 @@ def pods_of(config: Config, images: PodImages | None = None, store: Store | None
         image=PlainImage(config.base_image) if images is None else partial(_plain_image, config, images),
         image_with=None if images is None else images.image_with_mounts,
         image_again=None if images is None else images.push_again,
-        door=door_of(config),
+        listener=listener_of(config),
         per=config.pods.per,
         warm=config.pods.warm,
         pull_secrets=() if config.pods.pull_secret is None else (config.pods.pull_secret,),
@@ -60,7 +60,7 @@ def pods_of(config: Config, images: PodImages | None = None, store: Store | None
     )
 
 
-def door_of(config: Config) -> SharedListener | None:
+def listener_of(config: Config) -> SharedListener | None:
     """Return the listener that pods dial; None if pods do not dial."""
     pods, dial = config.pods, config.pods.dial
     files = (pods.certificate, pods.key, pods.ca)
