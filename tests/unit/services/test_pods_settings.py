@@ -12,7 +12,7 @@ import pytest
 
 from ramet.core.errors import InvalidValue, SandboxFailed
 from ramet.isolation.transport import certificates, join_token
-from ramet.services.config.kubernetes import KernelIdentities, listener_of, images_of, pods_of
+from ramet.services.config.kubernetes import KernelIdentities, images_of, listener_of, pods_of
 from ramet.services.config.load import Config, examine, load
 from ramet.services.config.settings import TcpAddress
 from ramet.store.postgres import PostgresStore
