@@ -66,7 +66,7 @@ async def test_pods_keep_a_backends_promises(
     """As in tests/conformance, with fewer at once and in a row: each is a pod, or in that of its team."""
     if whose == "OfATeam" and check.__name__ in NOT_SHARED:
         pytest.skip(NOT_SHARED[check.__name__])
-    monkeypatch.setattr(closing, "_CROWD", 6)
+    monkeypatch.setattr(closing, "_MANY", 6)
     monkeypatch.setattr(closing, "_TIMES", 3)
     if check.__name__ in RESERVING:
         monkeypatch.setenv(CPU_RESERVED, str(RESERVING[check.__name__]))
