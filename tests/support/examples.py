@@ -8,7 +8,7 @@ import sys
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
 #: On PostgreSQL each process has a working directory of its own: the folders of sandboxes are in another one.
-_LOST = "is not there any more: it goes on in an empty one"
+_LOST = "no longer exists: the run continues in an empty one"
 
 
 def said_by(example: str, place: str, folder: pathlib.Path) -> list[str]:

@@ -268,8 +268,8 @@ async def test_a_graph_stops_at_max_steps(runtime: AgentRuntime) -> None:
 @pytest.mark.parametrize(
     ("node", "path", "kind", "message"),
     [
-        (lambda state: {"wrong": 1}, None, "StepFailed", "what node left: key: 'wrong' is not accepted"),
-        (lambda state: 3, None, "StepFailed", "what node left: 3 is not accepted"),
+        (lambda state: {"wrong": 1}, None, "StepFailed", "the output of node: key: 'wrong' is not accepted"),
+        (lambda state: 3, None, "StepFailed", "the output of node: 3 is not accepted"),
         (lambda state: {}, lambda state: "nowhere", "Unknown", "unknown node after 'node' 'nowhere'; known: node"),
         (lambda state: {}, lambda state: 1 / 0, "StepFailed", "ZeroDivisionError"),
     ],

@@ -274,7 +274,7 @@ async def test_a_missing_capability_is_named(make_store: MakeStore, monkeypatch:
         owner = architect().module("no_such_package_here.part")
         agent = Agent(name="reader").module("no_such_package_here.part")
         made = await runtime.dynamic.create(owner, agent.recipe())
-        with pytest.raises(AgentNotResolved, match=r"capability 'no_such_package_here\.part' is gone"):
+        with pytest.raises(AgentNotResolved, match=r"capability 'no_such_package_here\.part' is missing"):
             await runtime.dynamic.load(made.ref)
 
 

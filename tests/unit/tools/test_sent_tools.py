@@ -126,5 +126,5 @@ def test_each_kind_of_result_is_marked() -> None:
     assert call_function(lambda: ("a", "b"), (), {}, "c", "s", False) == {"value": ("a", "b")}
     assert call_function(lambda: {1}, (), {}, "c", "s", False) == {"value": "{1}"}
     assert call_function(refuse, (), {}, "c", "s", False) == {"refused": "no"}
-    with pytest.raises(RametError, match="'cwd' of a run's context is not there"):
+    with pytest.raises(RametError, match="'cwd' of a run's context is not available"):
         call_function(look, (), {}, "c", "s", False)
