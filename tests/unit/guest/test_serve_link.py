@@ -118,7 +118,7 @@ async def test_an_answer_of_another_kind_is_refused() -> None:
         asking = asyncio.create_task(link.ask(ListRuns))
         await host.hear()
         await host.answer(1, "no listing")
-        with pytest.raises(ProtocolError, match="an answer that is no Runs"):
+        with pytest.raises(ProtocolError, match="an answer that is not a Runs"):
             (await asking).as_(guest_protocol.Runs)
 
 
