@@ -91,7 +91,7 @@ async def test_a_bundle_loaded_during_a_turn_can_be_imported(runtime: ramet.Agen
         shelf = AgentShelf("a-1", "", lambda: runtime.sandboxes.folders, packaging, PLAIN, ())
         await shelf.open()
         info = FunctionInfo(function=f"{FUNCTIONS}:waits_for_a_module")
-        start = opening(runtime, tmp_path / "ada", info, policy=ramet.Policy(), shelf=shelf)
+        start = opening(runtime, tmp_path / "ada", info, policy=ramet.Policy(), loaded_bundles=shelf)
         async with opened(OURS, start) as agent, answering(agent, "kit") as answer:
             said = ""
             async for chunk in answer:
@@ -110,7 +110,7 @@ async def test_files_too_large_to_copy_fail_the_run(runtime: ramet.AgentRuntime)
 
     assert result.status == "failed"
     assert result.error is not None
-    assert "travel" in result.error.message
+    assert "transferred" in result.error.message
 
 
 def write_sparse_files() -> str:
