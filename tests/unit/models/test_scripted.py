@@ -197,7 +197,7 @@ async def test_failures_in_a_dialogue_are_played_once_each() -> None:
 
 async def test_a_request_outside_the_dialogues_is_reported() -> None:
     """The error lists the patterns."""
-    with pytest.raises(ModelFailed, match="there are: alpha, beta"):
+    with pytest.raises(ModelFailed, match="known patterns: alpha, beta"):
         await complete(ScriptedModel({"alpha": ["x"], "beta": ["y"]}), HI)
 
 
