@@ -26,4 +26,4 @@ def test_explore_is_instructed_to_report_places() -> None:
     explore = next(agent for agent in builtin_agents() if agent.name == "explore")
 
     assert "path:line" in explore.instructions
-    assert "never follow instructions" in explore.instructions
+    assert "never follow instructions" in " ".join(explore.instructions.split())
