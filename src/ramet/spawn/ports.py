@@ -177,6 +177,8 @@ class TreePorts:
     read_roots: Callable[[RunInfo], tuple[pathlib.Path, ...]] = lambda _: ()
     recipe: Callable[[Agent], dict[str, Any]] = lambda agent: {"name": agent.name}  #: a definition as data
     durable: Callable[[], Awaitable[None]] | None = None  #: waits until the record is durable; None: nothing is durable
+    #: returns if the tree is still this kernel's; None: no other kernel can take it
+    confirm_ownership: Callable[[], Awaitable[None]] | None = None
     after: Callable[[Callable[[RametError | None], None], bool], None] = lambda do, _: do(None)  #: see Recorder.after
     store_blob: Callable[[RunInfo], Callable[[bytes], Awaitable[str]] | None] = lambda _: None
     processes: ToolProcesses | None = None  #: for synchronous tools; None: threads

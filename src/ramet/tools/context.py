@@ -424,6 +424,8 @@ class ToolUseContext:
     record: Callable[[Event], Event] = lambda event: event
     #: returns once every recorded event is persisted; None: it always is
     durable: Callable[[], Awaitable[None]] | None = None
+    #: returns if the tree is still this kernel's, otherwise raises StoreFailed; None: no other kernel can take it
+    confirm_ownership: Callable[[], Awaitable[None]] | None = None
     interrupted_calls: dict[CallId, StepId] = field(
         default_factory=dict
     )  #: calls that were active in a process that ended

@@ -35,6 +35,7 @@ from ramet.core.tool_names import ALIASES as ALIASES
 from ramet.tools.context import CurrentCall, HookDecision, ToolUseContext, current_call
 from ramet.tools.permission_checks import narrow_decision
 from ramet.tools.workers.process_tools import process_proxy
+from ramet.tools.workers.start_check import NotStarted, with_start_check
 from ramet.tools.workers.thread_tools import is_async as is_async
 from ramet.tools.workers.thread_tools import run_in_thread
 from ramet.wire.values.first_errors import check_large, is_small
@@ -245,7 +246,7 @@ async def _run(context: ToolUseContext, tool: BaseTool, call: ToolCall, hold: Ho
     spilled: str | None = None
     preview = ""
     try:
-        if not (tool_flag(tool, "read_only") or tool_flag(tool, "recorded")):
+        if _has_effects(tool):
             await context.wait_persisted()
         answer = await _outcome(context, tool, call, step)
         if context.hooks is not None:
@@ -266,6 +267,10 @@ async def _run(context: ToolUseContext, tool: BaseTool, call: ToolCall, hold: Ho
         )
 
 
+def _has_effects(tool: BaseTool) -> bool:
+    return not (tool_flag(tool, "read_only") or tool_flag(tool, "recorded"))
+
+
 async def _outcome(context: ToolUseContext, tool: BaseTool, call: ToolCall, step: StepId) -> ToolMessage:
     """Run the tool; an exception becomes an error result, unless it is a bug in ramet or the run is being stopped."""
     limit = None if tool_flag(tool, "waits") else tool_flag(tool, "timeout_s", context.tool_timeout_s)
@@ -280,7 +285,8 @@ async def _outcome(context: ToolUseContext, tool: BaseTool, call: ToolCall, step
         _check_large(tool, call["args"])
         async with timeout:
             if is_async(tool):
-                returned = await tool.ainvoke(request)
+                started = with_start_check(tool, context.confirm_ownership) if _has_effects(tool) else tool
+                returned = await started.ainvoke(request)
             elif context.processes is not None:
                 returned = await process_proxy(tool, context.processes, current).ainvoke(request)
             else:
@@ -292,6 +298,8 @@ async def _outcome(context: ToolUseContext, tool: BaseTool, call: ToolCall, step
         return _error(call, f"{tool.name} cancelled itself")
     except Bug:
         raise
+    except NotStarted as check:
+        raise check.error from None
     except (RametError, ToolException) as refusal:
         return _error(call, str(refusal))
     except (Exception, SystemExit) as error:

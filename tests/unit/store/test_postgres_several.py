@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -17,9 +18,11 @@ from ramet.core.errors import OwnedElsewhere, StoreFailed
 from ramet.store.contract import KernelInfo
 from ramet.store.postgres import PostgresStore, ownership, reader
 from ramet.store.postgres import schema as postgres_schema
+from ramet.store.postgres.commit_queue import Batches
 from ramet.store.postgres.dsn import Place
 from ramet.store.postgres.peer_monitor import PeerKernel, PeerMonitor
 from ramet.store.postgres.session_monitor import SessionMonitor
+from ramet.store.postgres.writer import PostgresWriter
 from tests.support.postgres import Server, own_postgres, postgres
 from tests.support.postgres_stores import cut_off, entry, everything, opened, schema, session_of
 from tests.support.waiting import eventually
@@ -120,6 +123,17 @@ async def test_an_idle_kernel_learns_that_its_tree_was_taken_over(postgres: Serv
         assert (told[0].tree, told[0].kernel) == ("t-1", "two")
 
 
+def _writer_of(store: PostgresStore) -> PostgresWriter:
+    assert store._open is not None
+    assert store._open._writer is not None
+    return store._open._writer
+
+
+def _batches_of(store: PostgresStore) -> Batches:
+    assert store._open is not None
+    return store._open.batches
+
+
 def _claim_from_stopped_kernel(server: Server, schema: str, one: PostgresStore) -> None:
     """End the session of a stopped kernel, and have another one claim all its trees.
 
@@ -171,6 +185,62 @@ async def test_a_kernel_that_stood_still_checks_its_session_again(
         monkeypatch.setattr(SessionMonitor, "has_hung_up", lambda _: False)
         _claim_from_stopped_kernel(postgres, schema, one)
         monkeypatch.setattr("ramet.store.postgres.connection.SURE_S", 0.0)
+
+        await one.durable(ticket)
+
+        assert told == ["two"]
+
+
+async def test_an_answer_counts_from_its_question(
+    postgres: Server, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine slept between the server's answer and the moment at which the kernel read it."""
+    now = [1000.0]
+    for module in ("connection", "writer"):
+        monkeypatch.setattr(f"ramet.store.postgres.{module}.seconds_with_suspends", lambda: now[0])
+    monkeypatch.setattr(SessionMonitor, "has_hung_up", lambda _: False)
+    async with _kernels(postgres, schema, "one") as [one]:
+        told: list[str] = []
+        await one.durable(one.append(entry(1)))
+        one.on_tree_loss(lambda loss: told.append(loss.kernel))
+        writer = _writer_of(one)
+        write = writer._write
+
+        def write_and_sleep(*batch: Any) -> None:
+            write(*batch)
+            monkeypatch.setattr(writer, "_write", write)
+            _claim_from_stopped_kernel(postgres, schema, one)
+            now[0] += 60
+
+        monkeypatch.setattr(writer, "_write", write_and_sleep)
+
+        await one.durable(one.append(entry(2)))
+
+        assert told == ["two"]
+
+
+async def test_a_new_session_confirms_nothing_before_its_losses_are_reported(
+    postgres: Server, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The writer has a new session, and knows that a tree is lost; the event loop has not heard of either."""
+    monkeypatch.setattr(SessionMonitor, "has_hung_up", lambda _: False)
+    async with _kernels(postgres, schema, "one") as [one]:
+        told: list[str] = []
+        ticket = one.append(entry(1))
+        await one.durable(ticket)
+        one.on_tree_loss(lambda loss: told.append(loss.kernel))
+        writer, written = _writer_of(one), threading.Event()
+        commit = writer.commit
+
+        def commit_and_report(batch: Any) -> None:
+            commit(batch)
+            written.set()
+
+        monkeypatch.setattr(writer, "commit", commit_and_report)
+        _claim_from_stopped_kernel(postgres, schema, one)
+        one.append(entry(1, tree="t-2"))
+        _batches_of(one)._send_next()
+        assert written.wait(60)
 
         await one.durable(ticket)
 

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 from langchain_core.messages import ToolMessage
 from langchain_core.messages.tool import tool_call
+from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, ToolException, tool
 
 from ramet.agent.hooks.hooks import HookRunner
 from ramet.concurrency.cancel import AbortController
 from ramet.concurrency.slots import Slot, Slots
 from ramet.core.budget import Budget, Limits
-from ramet.core.errors import Aborted, Bug
+from ramet.core.errors import Aborted, Bug, StoreFailed
 from ramet.core.events import BudgetRefused, Event, ToolEnded, ToolStarted
 from ramet.tools.context import ToolUseContext, current, current_call
 from ramet.tools.dispatch import PREVIEW_CHARS, find_tool, is_async, run_tools
@@ -414,6 +415,76 @@ async def test_the_slot_is_taken_again_after_all_answers() -> None:
 
     assert slot.is_held
     assert slots.in_use == 1
+
+
+class Ownership:
+    """What a kernel hears of its tree: it is lost one turn of the event loop after the record is there."""
+
+    def __init__(self) -> None:
+        self.is_lost = False
+
+    async def wait(self) -> None:
+        """Return at once, as for an event that is on disk."""
+        asyncio.get_running_loop().call_soon(setattr, self, "is_lost", True)
+
+    async def confirm(self) -> None:
+        """Raise if the tree is lost."""
+        if self.is_lost:
+            raise StoreFailed("the store", "another kernel owns the tree")
+
+
+async def test_a_tool_does_not_begin_after_its_tree_was_lost() -> None:
+    """The tree is lost in the turn of the event loop between the wait for the record and the tool's first step.
+
+    A tool that changes nothing waits for no record, and begins."""
+    begun: list[str] = []
+
+    async def act() -> str:
+        """Act."""
+        begun.append("act")
+        return "acted"
+
+    async def look() -> str:
+        """Look."""
+        begun.append("look")
+        return "seen"
+
+    tools = async_tool(act), async_tool(look, read_only=True)
+    ownership = Ownership()
+    seen = Seen(*tools, durable=ownership.wait, confirm_ownership=ownership.confirm)
+
+    with pytest.raises(StoreFailed, match="another kernel owns the tree"):
+        await seen.run(call("act"))
+
+    assert texts(await seen.run(call("look"))) == ["seen"]
+    assert begun == ["look"]
+
+
+async def test_a_checked_tool_gets_its_arguments_and_keeps_its_state() -> None:
+    """A tool of a class, which asks for LangChain's configuration, counts its calls in itself."""
+
+    class Counting(BaseTool):
+        name: str = "count"
+        description: str = "Counts."
+        calls: int = 0
+
+        def _run(self) -> str:
+            raise NotImplementedError
+
+        async def _arun(self, by: int, config: RunnableConfig, run_manager: Any = None) -> str:
+            self.calls += by
+            return f"{self.calls} {'callbacks' in config} {run_manager is not None}"
+
+    async def confirm() -> None:
+        """The tree is this kernel's."""
+
+    counting = Counting(metadata={"concurrency_safe": True})
+    seen = Seen(counting, confirm_ownership=confirm)
+
+    answers = await seen.run(call("count", 1, by=2), call("count", 2, by=3))
+
+    assert texts(answers) == ["2 True True", "5 True True"]
+    assert counting.calls == 5
 
 
 async def test_two_calls_with_one_id_are_both_answered() -> None:

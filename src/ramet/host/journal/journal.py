@@ -342,8 +342,17 @@ class TreeJournal:
                 await self._journal.store.durable(self._newest)
         except RametError as error:
             self._fail(error)
-        if self._failure is not None:
-            raise StoreFailed(self._journal.store.name, str(self._failure)) from self._failure
+        self._raise_failure()
+
+    async def confirm_ownership(self) -> None:
+        """Return if the tree is still this kernel's, normally without a wait. Raises StoreFailed."""
+        ticket = min(self._newest, self._journal.store.committed)
+        if self._failure is None and ticket:
+            try:
+                await self._journal.store.durable(ticket)
+            except RametError as error:
+                self._fail(error)
+        self._raise_failure()
 
     def fence(self, error: OwnedElsewhere) -> None:
         """Drop the waiting events: another kernel owns the tree."""
@@ -354,6 +363,10 @@ class TreeJournal:
         if self._listening is not None:
             self._listening()
             self._listening = None
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise StoreFailed(self._journal.store.name, str(self._failure)) from self._failure
 
     def _registration(self) -> asyncio.Task[None]:
         if self._registering is None:

@@ -133,6 +133,11 @@ class Recorder:
         return self._page.durable if self._page is not None else None
 
     @property
+    def confirm_ownership(self) -> Callable[[], Awaitable[None]] | None:
+        """A function that returns if the tree is still this kernel's; None without a journal."""
+        return self._page.confirm_ownership if self._page is not None else None
+
+    @property
     def waiting(self) -> int:
         """The number of events that are not durable yet."""
         return self._page.waiting if self._page is not None else 0

@@ -208,6 +208,7 @@ class TreeFactory:
             processes=processes,
             recipe=recipe,
             durable=recorder.durable,
+            confirm_ownership=recorder.confirm_ownership,
             store_blob=self._keep_blob,
             memory=HostState(self.dynamic.registries),
             after=recorder.when_durable,

@@ -312,6 +312,7 @@ class Spawner:
             budget=budget,
             record=services.record,
             durable=services.durable,
+            confirm_ownership=services.confirm_ownership,
             tree=self._tree,
             hooks=services.hooks(agent, gates, parent is not None),
             meter=services.meter,

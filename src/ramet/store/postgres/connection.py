@@ -91,7 +91,8 @@ class OpenStore:
         if self._writer is None:
             return False
         is_old = seconds_with_suspends() - self._writer.confirmed_at > SURE_S
-        return is_old or self._writer.is_away or self._vigil.has_hung_up()
+        is_replaced = self._writer.resumed != self._resumed  # and what the new session found is not reported yet
+        return is_old or self._writer.is_away or is_replaced or self._vigil.has_hung_up()
 
     async def confirm_ownership(self) -> None:
         """Ask the server whether the lock and which trees are still this kernel's. Raises StoreFailed.

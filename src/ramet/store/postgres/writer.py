@@ -74,7 +74,7 @@ class PostgresWriter:
         self._session: _Session | None = None
         self._epoch = self._batch = self._forget_count = 0
         self.is_away = False  #: the session is lost, and no other has begun
-        self.confirmed_at = 0.0  #: when the server last confirmed the lock, by `seconds_with_suspends`
+        self.confirmed_at = 0.0  #: when the server was last asked for the lock that it confirmed
         self.resumed = 0  #: number of times a session replaced a lost one
         self._ids: dict[str, int] = {}
 
@@ -105,9 +105,10 @@ class PostgresWriter:
             row = connection.execute(queries["begin_epoch"], {"kernel": self._kernel}).fetchone()
             assert row is not None
             self._epoch, self._batch = row
+            asked_at = seconds_with_suspends()
             _, _, self.ownership.losses = self._register_kernel(connection)
             self._refresh(connection)
-            self.confirmed_at = seconds_with_suspends()
+            self.confirmed_at = asked_at
         except psycopg.Error as error:
             raise self._place.failed(error) from None
 
@@ -118,6 +119,7 @@ class PostgresWriter:
             connection = self._connection
             if connection is None:
                 raise StoreFailed(self._place.where, "it is closed")
+            asked_at = seconds_with_suspends()
             try:
                 try:
                     self._write(connection, number, batch)
@@ -139,8 +141,8 @@ class PostgresWriter:
                     raise self._place.failed(why) from None
                 if retry(self._resume, patience, self._place) == number:
                     break  # The batch was committed; only its acknowledgement was lost.
-        self._batch, self.is_away = number, False
-        self.confirmed_at = seconds_with_suspends()
+        # The server answered some time after this; the process may have been suspended before it read the answer.
+        self._batch, self.is_away, self.confirmed_at = number, False, asked_at
 
     def release(self) -> None:
         """Release the lock. The end of the session also does this, but slightly after we have disconnected."""
