@@ -17,7 +17,7 @@ from ramet.models.scripted.model import ScriptedModel
 from ramet.store.memory import MemoryStore
 from ramet.store.state.namespaced import Namespaced
 from ramet.store.state.versioned import Versioned
-from ramet.wire.guest_protocol import UseState
+from ramet.wire.guest_protocol.guest_to_host import UseState
 
 DOES = get_args(get_type_hints(UseState, include_extras=True)["do"])
 names = (

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from ramet.core.errors import ProtocolError
 from ramet.core.policy.policy import Isolation, Policy
-from ramet.wire import guest_protocol
-from ramet.wire.guest_protocol import FromGuest, FromHost
+from ramet.wire.guest_protocol import guest_to_host, host_to_guest, message_codec
+from ramet.wire.guest_protocol.guest_to_host import FromGuest
+from ramet.wire.guest_protocol.host_to_guest import FromHost
 
 GUEST: tuple[type[Any], ...] = get_args(FromGuest)
 HOST: tuple[type[Any], ...] = get_args(FromHost)
@@ -48,7 +49,7 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     dict[str, Any]: objects,
     dict[str, str]: st.dictionaries(text, text, max_size=3),
     Policy: policies,
-    guest_protocol.Count: counts,
+    guest_to_host.Count: counts,
     msgspec.Raw: plain.map(msgspec.json.encode).map(msgspec.Raw),
 }
 
@@ -81,7 +82,7 @@ def messages(kinds: tuple[type[Any], ...]) -> st.SearchStrategy[Any]:
 @given(messages(GUEST))
 def test_what_a_guest_says_arrives_as_it_was_said(said: Any) -> None:
     """Every kind of it."""
-    heard = guest_protocol.from_guest(guest_protocol.encode(said))
+    heard = message_codec.from_guest(message_codec.encode(said))
 
     assert type(heard) is type(said)
     assert heard == said
@@ -90,7 +91,7 @@ def test_what_a_guest_says_arrives_as_it_was_said(said: Any) -> None:
 @given(messages(HOST))
 def test_what_the_host_says_arrives_as_it_was_said(told: Any) -> None:
     """Every kind of it."""
-    heard = guest_protocol.from_host(guest_protocol.encode(told))
+    heard = message_codec.from_host(message_codec.encode(told))
 
     assert type(heard) is type(told)
     for each in msgspec.structs.fields(told):
@@ -111,24 +112,24 @@ def test_every_kind_is_told_apart_by_a_name_of_its_own(kind: type[Any]) -> None:
 @given(messages(GUEST), text, plain)
 def test_a_field_that_a_guest_invents_is_refused(said: Any, name: str, value: Any) -> None:
     """In any of its messages, and in the policy that it asks for; a guest passes over what a newer host adds."""
-    fields = msgspec.json.decode(guest_protocol.encode(said))
+    fields = msgspec.json.decode(message_codec.encode(said))
     if name not in (*said.__struct_fields__, "type"):
         with pytest.raises(ProtocolError, match="not a message"):
-            guest_protocol.from_guest(msgspec.json.encode(fields | {name: value}))
+            message_codec.from_guest(msgspec.json.encode(fields | {name: value}))
     if name not in Policy.__struct_fields__:
         with pytest.raises(ProtocolError, match="not a message"):
-            guest_protocol.from_guest(msgspec.json.encode({"type": "spawn", "id": 1, "policy": {name: value}}))
+            message_codec.from_guest(msgspec.json.encode({"type": "spawn", "id": 1, "policy": {name: value}}))
     stop = {"type": "stop", "reason": "x"}
     if name not in ("type", "reason"):
-        assert guest_protocol.from_host(msgspec.json.encode(stop | {name: value})) == guest_protocol.Stop(reason="x")
+        assert message_codec.from_host(msgspec.json.encode(stop | {name: value})) == host_to_guest.Stop(reason="x")
 
 
 @given(messages(HOST) | messages(GUEST), text, st.data())
 def test_a_type_that_is_none_of_its_own_is_refused(message: Any, name: str, data: st.DataObject) -> None:
     """From either side, the other side's included."""
-    fields = msgspec.json.decode(guest_protocol.encode(message))
+    fields = msgspec.json.decode(message_codec.encode(message))
     mine, other = (GUEST, HOST) if isinstance(message, GUEST) else (HOST, GUEST)
-    decode = guest_protocol.from_guest if mine is GUEST else guest_protocol.from_host
+    decode = message_codec.from_guest if mine is GUEST else message_codec.from_host
     tags = {each.__struct_config__.tag for each in mine}
     wrong = data.draw(st.sampled_from([name, None, 1, *[each.__struct_config__.tag for each in other]]))
     if wrong in tags:
@@ -181,7 +182,7 @@ HUGE = b'{"type":"list_runs","id":1' + b"0" * 5_000 + b"}"
 @example(b"\x80\x04\x95\x0c\x00\x00\x00\x00\x00\x00\x00\x8c\x08builtins\x94.")
 def test_bytes_that_are_no_message_are_a_protocol_error(control: bytes) -> None:
     """Of either direction; nothing else is raised, whatever the depth, size or encoding."""
-    for decode in (guest_protocol.from_guest, guest_protocol.from_host):
+    for decode in (message_codec.from_guest, message_codec.from_host):
         with pytest.raises(ProtocolError):
             decode(control)
 
@@ -189,7 +190,7 @@ def test_bytes_that_are_no_message_are_a_protocol_error(control: bytes) -> None:
 @given(messages(GUEST), st.data())
 def test_a_message_that_was_tampered_with_is_a_message_or_a_protocol_error(said: Any, data: st.DataObject) -> None:
     """A value of another kind, or bytes changed at random; what is taken can be said again."""
-    control = guest_protocol.encode(said)
+    control = message_codec.encode(said)
     fields = msgspec.json.decode(control)
     fields[data.draw(st.sampled_from(list(fields)))] = data.draw(plain)
     at = data.draw(st.integers(0, len(control)))
@@ -197,22 +198,22 @@ def test_a_message_that_was_tampered_with_is_a_message_or_a_protocol_error(said:
     for bytes_ in (msgspec.json.encode(fields), changed):
         heard = heard_or_none(bytes_)
         if heard is not None:
-            assert guest_protocol.from_guest(guest_protocol.encode(heard)) == heard
+            assert message_codec.from_guest(message_codec.encode(heard)) == heard
 
 
 def heard_or_none(control: bytes) -> Any:
     """What a guest says; None for a ProtocolError."""
     try:
-        return guest_protocol.from_guest(control)
+        return message_codec.from_guest(control)
     except ProtocolError:
         return None
 
 
 def test_of_a_key_that_comes_twice_the_last_counts() -> None:
     """As everywhere where JSON is read; all checks see that one."""
-    assert guest_protocol.from_guest(b'{"type":"watch","run":"a","run":"b"}') == guest_protocol.Watch(run="b")
+    assert message_codec.from_guest(b'{"type":"watch","run":"a","run":"b"}') == guest_to_host.Watch(run="b")
     with pytest.raises(ProtocolError):
-        guest_protocol.from_guest(b'{"type":"spawn","id":1,"policy":{"memory_mb":1,"memory_mb":0}}')
+        message_codec.from_guest(b'{"type":"spawn","id":1,"policy":{"memory_mb":1,"memory_mb":0}}')
 
 
 @pytest.mark.parametrize(
@@ -228,6 +229,6 @@ def test_of_a_key_that_comes_twice_the_last_counts() -> None:
 def test_an_error_is_short_whatever_the_guest_wrote(control: bytes) -> None:
     """It goes into logs and events."""
     with pytest.raises(ProtocolError) as error:
-        guest_protocol.from_guest(control)
+        message_codec.from_guest(control)
 
     assert len(str(error.value)) < 300

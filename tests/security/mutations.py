@@ -232,7 +232,7 @@ MUTANTS = (
     Mutant("rising numbers", "spawn/sandbox/channel.py", "            if message.id <= self._last_id:\n",
            "            if False:\n",
            tests=CHANNEL),
-    Mutant("unknown fields refused", "wire/guest_protocol.py",
+    Mutant("unknown fields refused", "wire/guest_protocol/guest_to_host.py",
            'class GuestMessage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field',
            'class GuestMessage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=False, tag_field',
            tests=(*CHANNEL, "properties/test_requests.py", "unit/wire/test_hello.py")),

@@ -21,7 +21,7 @@ from ramet.spawn.sandbox.intentions import MAX_ARGUMENTS
 from ramet.spawn.sandbox.requests import MAX_REF, GuestRequests
 from ramet.spawn.tree import RunTree
 from ramet.tools.context import Created
-from ramet.wire.guest_protocol import CreateAgent, PerformTask
+from ramet.wire.guest_protocol.guest_to_host import CreateAgent, PerformTask
 from tests.trips.isolation.test_code_agents import MAKE, MAKER, agent, both, code, converse
 from tests.trips.kits.authoring import Shelf
 from tests.trips.kits.isolated import Name
@@ -124,7 +124,7 @@ async def test_a_recipe_that_is_too_large_is_refused(
     around = f"""
 load = task_fail.__globals__['__builtins__']['__import__']
 line = load('ramet.guest.thread_channel', fromlist=['current_channel']).current_channel()
-requests = load('ramet.wire.guest_protocol', fromlist=['CreateAgent'])
+requests = load('ramet.wire.guest_protocol.guest_to_host', fromlist=['CreateAgent'])
 line.ask(requests.CreateAgent, b'{{"name": "huge", "primer": "' + b'x' * {MAX_BYTES} + b'"}}')
 """
     _, shown = await converse(tmp_path, backend, agent(*MAKER), code(huge), code(around), code("'still here'"))

@@ -12,7 +12,7 @@ from tests.trips.kits.isolated import Name
 ASK = """
 load = task_fail.__globals__['__builtins__']['__import__']
 line = load('ramet.guest.thread_channel', fromlist=['current_channel']).current_channel()
-requests, json = load('ramet.wire.guest_protocol', fromlist=['CreateAgent']), load('json')
+requests, json = load('ramet.wire.guest_protocol.guest_to_host', fromlist=['CreateAgent']), load('json')
 lists = {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}}
 integers = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}
 objects = {"type": "array", "items": {"$ref": "#/types/W"}}

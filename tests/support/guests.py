@@ -15,7 +15,7 @@ _SERVER = """
 import os, signal, socket, struct, sys
 
 from ramet.guest.serve import serve
-from ramet.wire import guest_protocol
+from ramet.wire.guest_protocol import message_codec
 
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them here
 control = socket.socket(fileno=int(sys.argv[1]))
@@ -33,7 +33,7 @@ def exactly(channel, size):
 
 def guest(channel):
     head, body = struct.unpack("!II", exactly(channel, 8))
-    start = guest_protocol.from_host(exactly(channel, head))
+    start = message_codec.from_host(exactly(channel, head))
     serve(channel, start, exactly(channel, body))
 
 

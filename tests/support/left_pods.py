@@ -25,10 +25,12 @@ from ramet.isolation.transport import certificates
 from ramet.isolation.transport.listener import PATH, PodListener
 from ramet.services.packaging.runtime_image.build import RuntimeImage
 from ramet.services.packaging.runtime_image.files import PYTHON
-from ramet.wire import frames, guest_protocol
+from ramet.wire import frames
 from ramet.wire.code.capsule import pack
 from ramet.wire.frames import Frame, FrameReader
-from ramet.wire.guest_protocol import Answer, Done, GuestMessage, HostMessage, Request, StartFunction
+from ramet.wire.guest_protocol import message_codec
+from ramet.wire.guest_protocol.guest_to_host import Done, GuestMessage, Request
+from ramet.wire.guest_protocol.host_to_guest import Answer, HostMessage, StartFunction
 from tests.support.left_function import steps
 from tests.support.pod_runs import wait_for
 
@@ -51,7 +53,7 @@ class Talk:
 
     async def tell(self, told: HostMessage, body: bytes = b"") -> None:
         """Say something."""
-        for piece in frames.pack(guest_protocol.encode(told), body):
+        for piece in frames.pack(message_codec.encode(told), body):
             await asyncio.get_running_loop().sock_sendall(self.sandbox.channel, piece)
 
     async def start(self) -> None:
@@ -67,7 +69,7 @@ class Talk:
                 data = await asyncio.get_running_loop().sock_recv(self.sandbox.channel, 1 << 16)
                 assert data, "it has closed"
                 self._frames += self._reader.feed(data)
-        return guest_protocol.from_guest(self._frames.pop(0).control)
+        return message_codec.from_guest(self._frames.pop(0).control)
 
     async def asked(self) -> int:
         """The number of its next request."""

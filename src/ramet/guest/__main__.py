@@ -17,10 +17,11 @@ from ramet.core.errors import ProtocolError, RametError
 from ramet.core.outcome import ErrorInfo
 from ramet.core.policy.rights import IMPORTS
 from ramet.guest.channel import Channel, connect
-from ramet.wire import guest_protocol
 from ramet.wire.code.capsule import unpack
 from ramet.wire.error_codec import clean, encode_error
-from ramet.wire.guest_protocol import Done, StartConversation, StartFunction
+from ramet.wire.guest_protocol import message_codec
+from ramet.wire.guest_protocol.guest_to_host import Done
+from ramet.wire.guest_protocol.host_to_guest import StartConversation, StartFunction
 from ramet.wire.values.values import Encoded, encode_result
 
 #: Bytes held in reserve, to be able to report that there is no memory left.
@@ -40,7 +41,7 @@ def main(channel: socket.socket) -> int:
     frame = end.read()
     if frame is None:
         return 1
-    start = guest_protocol.from_host(frame.control)
+    start = message_codec.from_host(frame.control)
     match start:
         case StartFunction():
             body = [frame.body]

@@ -14,10 +14,12 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from ramet.core.errors import Aborted, ProtocolError
-from ramet.wire import frames, guest_protocol
+from ramet.wire import frames
 from ramet.wire.error_codec import decode_error
 from ramet.wire.frames import Frame, FrameReader
-from ramet.wire.guest_protocol import Answer, ChildEnded, GuestMessage, IncomingMail, Request, Stop, StreamChunk
+from ramet.wire.guest_protocol import guest_to_host, message_codec
+from ramet.wire.guest_protocol.guest_to_host import GuestMessage, Request
+from ramet.wire.guest_protocol.host_to_guest import Answer, ChildEnded, IncomingMail, Stop, StreamChunk
 
 #: Bytes that wait for the host to read them, before requests wait too, and before the channel is closed.
 HIGH_WATER, MAX_UNREAD = 8 * 1024 * 1024, 128 * 1024 * 1024
@@ -104,7 +106,7 @@ class AsyncChannel(asyncio.Protocol):
         """
         if self._close_reason is not None or self._transport is None:
             raise Aborted(self._close_reason or "the channel is not open")
-        self._transport.writelines(frames.pack(guest_protocol.encode(message), body))
+        self._transport.writelines(frames.pack(message_codec.encode(message), body))
         if self._transport.get_write_buffer_size() > MAX_UNREAD:
             self._fail(f"the host reads nothing: {MAX_UNREAD} bytes wait for it")
             self._transport.abort()
@@ -142,7 +144,7 @@ class AsyncChannel(asyncio.Protocol):
         end = self._ends.get(run)
         if end is None:
             end = self._ends[run] = self._loop.create_future()
-            self.send(guest_protocol.Watch(run=run))
+            self.send(guest_to_host.Watch(run=run))
         return await asyncio.shield(end)
 
     async def _ask(
@@ -226,7 +228,7 @@ class AsyncChannel(asyncio.Protocol):
             self._listener.stop(why)
 
     def _handle_frame(self, frame: Frame) -> None:
-        message = guest_protocol.from_host(frame.control)
+        message = message_codec.from_host(frame.control)
         match message:
             case Answer():
                 self._answer(message, frame.body)

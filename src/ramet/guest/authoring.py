@@ -22,8 +22,8 @@ from ramet.core.errors import Denied, InvalidValue, NeedsInput, RametError, Task
 from ramet.core.outcome import Status
 from ramet.guest.async_channel import End
 from ramet.guest.thread_channel import ChannelClient, current_channel
-from ramet.wire import guest_protocol
-from ramet.wire.guest_protocol import Created, Spawned
+from ramet.wire.guest_protocol import guest_to_host
+from ramet.wire.guest_protocol.answer_data import Created, Spawned
 from ramet.wire.values import values
 from ramet.wire.values.json_object import json_body
 
@@ -45,7 +45,7 @@ class ChannelPerformer:
         Raises InvalidValue or Denied.
         """
         entry = recipe_of(agent).entry()
-        created = current_channel().ask(guest_protocol.CreateAgent, json_body(entry, "recipe")).as_(Created)
+        created = current_channel().ask(guest_to_host.CreateAgent, json_body(entry, "recipe")).as_(Created)
         if created.dropped:
             sys.stdout.write(f"[{agent.name} did not get, because you do not have it: {', '.join(created.dropped)}]\n")
         return AgentRef.parse(created.ref)
@@ -78,7 +78,7 @@ class ChannelPerformer:
         ref = _handle_of(task)
         host = current_channel()
         body = json_body(arguments, "arguments")
-        spawned = host.ask(guest_protocol.PerformTask, body, ref=str(ref), task=task.name, branch=task.branch).as_(
+        spawned = host.ask(guest_to_host.PerformTask, body, ref=str(ref), task=task.name, branch=task.branch).as_(
             Spawned
         )
         return TaskFuture(host, spawned, task)
@@ -166,7 +166,7 @@ class TaskFuture:
 
     def cancel(self, reason: str = "cancelled by its parent") -> None:
         """Stop the task's run and all runs below it, and wait until they have ended."""
-        self._host.ask(guest_protocol.Cancel, target=self.id, reason=reason)
+        self._host.ask(guest_to_host.Cancel, target=self.id, reason=reason)
 
     def __await__(self) -> Generator[Any, None, Any]:
         """Wait for its value without blocking the event loop."""

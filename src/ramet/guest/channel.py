@@ -8,9 +8,10 @@ import struct
 import threading
 
 from ramet.core.errors import RametError
-from ramet.wire import frames, guest_protocol
+from ramet.wire import frames
 from ramet.wire.frames import Frame, FrameReader
-from ramet.wire.guest_protocol import Done
+from ramet.wire.guest_protocol import message_codec
+from ramet.wire.guest_protocol.guest_to_host import Done
 
 _HEADER = struct.Struct("!II")
 #: Seconds that a writing thread gets before the last message is written anyway.
@@ -49,7 +50,7 @@ class Channel:
 
     def write_last(self, done: Done, body: bytes = b"") -> None:
         """Write the last message; later messages are refused."""
-        pieces = frames.pack(guest_protocol.encode(done), body)
+        pieces = frames.pack(message_codec.encode(done), body)
         is_locked = self._writing.acquire(timeout=_LAST_MESSAGE_S)
         try:
             self._write(pieces)

@@ -17,10 +17,10 @@ from ramet.core.outcome import EXIT_CODES, AgentResult, Status
 from ramet.core.policy.policy import Policy
 from ramet.guest.async_channel import End
 from ramet.guest.thread_channel import ChannelClient, current_channel
-from ramet.wire import guest_protocol
 from ramet.wire.code import capsule
 from ramet.wire.error_codec import encode_error
-from ramet.wire.guest_protocol import Checkpoint, Spawned, Stopped, Text
+from ramet.wire.guest_protocol import guest_to_host
+from ramet.wire.guest_protocol.answer_data import Checkpoint, Spawned, Stopped, Text
 from ramet.wire.values import values
 from ramet.wire.values.annotations import returned_type
 
@@ -67,7 +67,7 @@ def start_sub_agent(
     agent, policy = _undecorated(agent, policy)
     packed_call = capsule.pack(agent, args, kwargs)
     spawned = host.ask(
-        guest_protocol.Spawn,
+        guest_to_host.Spawn,
         packed_call.data,
         policy=policy,
         function=packed_call.name,
@@ -139,7 +139,7 @@ def save_checkpoint(value: Any, version: int = 1) -> None:
     Raises NotShippable.
     """
     json_size, body = values.encode(value, what="checkpoint")
-    current_channel().ask(guest_protocol.SaveCheckpoint, body, json_size=json_size, version=version)
+    current_channel().ask(guest_to_host.SaveCheckpoint, body, json_size=json_size, version=version)
 
 
 def load_checkpoint(default: Any = None, *, returns: Any = None, version: int | None = None) -> Any:
@@ -147,7 +147,7 @@ def load_checkpoint(default: Any = None, *, returns: Any = None, version: int | 
 
     Return `default` if there is none, or none of this `version`.
     """
-    answer = current_channel().ask(guest_protocol.LoadCheckpoint)
+    answer = current_channel().ask(guest_to_host.LoadCheckpoint)
     checkpoint = answer.as_(Checkpoint)
     if not checkpoint.found or version not in (None, checkpoint.version):
         return default
@@ -169,7 +169,7 @@ def read_artifact(session_id: str, name: str) -> bytes:
 
     Raises Unknown for another child or name.
     """
-    return current_channel().ask(guest_protocol.ReadArtifact, run=session_id, name=name).body
+    return current_channel().ask(guest_to_host.ReadArtifact, run=session_id, name=name).body
 
 
 def send_message(to: str, text: str, *, dedupe_s: float | None = None) -> str:
@@ -179,7 +179,7 @@ def send_message(to: str, text: str, *, dedupe_s: float | None = None) -> str:
     if the message is refused, and InvalidValue if `dedupe_s` is not a valid time.
     """
     window: dict[str, Any] = {} if dedupe_s is None else {"dedupe_s": checked_window(dedupe_s)}
-    return current_channel().ask(guest_protocol.Send, to=to, text=text, **window).as_(Text).text
+    return current_channel().ask(guest_to_host.Send, to=to, text=text, **window).as_(Text).text
 
 
 class SubAgent:
@@ -212,7 +212,7 @@ class SubAgent:
         Returns the paths of the stopped runs, if there were any.
         """
         try:
-            return self._line.ask(guest_protocol.Cancel, target=self.id, reason=reason).as_(Stopped)
+            return self._line.ask(guest_to_host.Cancel, target=self.id, reason=reason).as_(Stopped)
         except Unknown:  # It lived once, so it has ended.
             return Stopped(stopped=())
 
@@ -221,7 +221,7 @@ class SubAgent:
 
         Raises MailRefused.
         """
-        return self._line.ask(guest_protocol.Send, to=self.id, text=text).as_(Text).text
+        return self._line.ask(guest_to_host.Send, to=self.id, text=text).as_(Text).text
 
     def end(self) -> Future[End]:
         """Return a future of the agent's end, for waiting together with others."""

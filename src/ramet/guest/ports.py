@@ -31,8 +31,9 @@ from ramet.tools.context import (
     current,
     current_call,
 )
-from ramet.wire import guest_protocol
-from ramet.wire.guest_protocol import Record, Reply
+from ramet.wire.guest_protocol import answer_data, guest_to_host
+from ramet.wire.guest_protocol.answer_data import Reply
+from ramet.wire.guest_protocol.guest_to_host import Record
 
 #: Characters of a text that hooks receive; the rest is not sent.
 MAX_HOOK_TEXT = 1_000_000
@@ -56,7 +57,7 @@ class ChannelModel:
         """
         body = encode_request(self.history, request.messages, [tool.name for tool in request.tools])
         answer = await self._link.ask(
-            guest_protocol.AskModel,
+            guest_to_host.AskModel,
             body,
             step=request.step,
             max_tokens=request.max_tokens,
@@ -83,7 +84,7 @@ class ChannelModel:
                 raise InvalidValue("question", f"{len(body)} bytes", str(refusal)) from None
             step = context.next_step()
             pieces = self._link.pieces(
-                guest_protocol.AskModel, body, step=step, max_tokens=max_tokens, aside=True, stream=stream
+                guest_to_host.AskModel, body, step=step, max_tokens=max_tokens, aside=True, stream=stream
             )
             async with aclosing(pieces):
                 async for piece in pieces:
@@ -197,8 +198,8 @@ class ChannelHooks:
         """
         fields = {key: value[:MAX_HOOK_TEXT] if isinstance(value, str) else value for key, value in payload.items()}
         body = msgspec.json.encode(sanitize(fields))
-        answer = await self._link.ask(guest_protocol.FireHook, body, event=event, matcher=matcher)
-        reply = answer.as_(guest_protocol.HookReply)
+        answer = await self._link.ask(guest_to_host.FireHook, body, event=event, matcher=matcher)
+        reply = answer.as_(answer_data.HookReply)
         return HookDecision(**msgspec.structs.asdict(reply))
 
 
@@ -213,8 +214,8 @@ class ChannelApproval:
         call = current_call.get()
         call_id = call.call_id if call is not None else None
         shown = args if len(msgspec.json.encode(sanitize(args))) <= MAX_SHOWN else {}  # The host has them, too.
-        answer = await self._link.ask(guest_protocol.Approve, tool=tool, question=question, args=shown, call_id=call_id)
-        reply = answer.as_(guest_protocol.ApprovalReply)
+        answer = await self._link.ask(guest_to_host.Approve, tool=tool, question=question, args=shown, call_id=call_id)
+        reply = answer.as_(answer_data.ApprovalReply)
         return Approval(reply.allowed, reply.reason)
 
 
@@ -228,7 +229,7 @@ class ChannelSafety:
         self, context: ToolUseContext, *, call_id: CallId, tool: str, args: dict[str, Any]
     ) -> SafetyDecision:
         """Have a call voted on."""
-        reply = (await self._link.ask(guest_protocol.ProposeCall, call_id=call_id)).as_(guest_protocol.SafetyReply)
+        reply = (await self._link.ask(guest_to_host.ProposeCall, call_id=call_id)).as_(answer_data.SafetyReply)
         return SafetyDecision(reply.committed, reply.reason)
 
 

@@ -49,7 +49,8 @@ from ramet.tools.python import NAME as PYTHON
 from ramet.tools.workers import image_tools
 from ramet.wire.code import capsule
 from ramet.wire.error_codec import encode_error
-from ramet.wire.guest_protocol import Done, IncomingMail, StartConversation
+from ramet.wire.guest_protocol.guest_to_host import Done
+from ramet.wire.guest_protocol.host_to_guest import IncomingMail, StartConversation
 from ramet.wire.values import values
 
 #: Seconds that code before a turn may take.

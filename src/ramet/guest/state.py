@@ -19,7 +19,8 @@ from ramet.store.state import values
 from ramet.store.state.sync import run_nowait
 from ramet.store.state.values import MISSING
 from ramet.tools.context import ToolUseContext, Tree, current_call
-from ramet.wire.guest_protocol import StateCommit, StateReply, UseState
+from ramet.wire.guest_protocol.answer_data import StateCommit, StateReply
+from ramet.wire.guest_protocol.guest_to_host import UseState
 
 T = TypeVar("T")
 #: Number of times that one commit or merge calls `resolve` again, because another run changed the same keys again.

@@ -12,9 +12,10 @@ from typing import Any, Protocol, TypeVar
 from ramet.core.errors import Aborted, InvalidValue, ProtocolError, RametError
 from ramet.guest.async_channel import Answered, AsyncChannel, End
 from ramet.guest.channel import Channel, current
-from ramet.wire import guest_protocol
 from ramet.wire.error_codec import decode_error
-from ramet.wire.guest_protocol import Answer, ChildEnded, GuestMessage, HostMessage, Request, Stop, Watch
+from ramet.wire.guest_protocol import message_codec
+from ramet.wire.guest_protocol.guest_to_host import GuestMessage, Request, Watch
+from ramet.wire.guest_protocol.host_to_guest import Answer, ChildEnded, HostMessage, Stop
 
 T = TypeVar("T")
 
@@ -139,7 +140,7 @@ class ThreadChannel:
         failure: BaseException = RametError("the host has closed the channel")
         try:
             while (frame := self._channel.read()) is not None:
-                self._handle_message(guest_protocol.from_host(frame.control), frame.body)
+                self._handle_message(message_codec.from_host(frame.control), frame.body)
         except ProtocolError as error:
             failure = RametError(f"the host broke the rules of the channel: {error}")
         except BaseException as problem:  # most likely out of memory: waiters must receive it
@@ -175,8 +176,8 @@ def _encode_checked(message: GuestMessage) -> bytes:
     A wrong argument is the caller's error, and does not cost the channel.
     """
     try:
-        control = guest_protocol.encode(message)
-        guest_protocol.from_guest(control)
+        control = message_codec.encode(message)
+        message_codec.from_guest(control)
     except (TypeError, ValueError, ProtocolError) as problem:
         raise InvalidValue(
             type(message).__name__, str(problem)[:200], "arguments of the types that are annotated"

@@ -17,8 +17,8 @@ from ramet.core.outcome import Result, Status
 from ramet.guest.async_channel import AsyncChannel
 from ramet.models.json_values import sanitize
 from ramet.tools.context import Created, RunView, SpawnHandle, SpawnRequest, StopReceipt, ToolUseContext
-from ramet.wire import guest_protocol
 from ramet.wire.code import capsule
+from ramet.wire.guest_protocol import answer_data, guest_to_host
 from ramet.wire.values import values
 from ramet.wire.values.json_object import json_body
 
@@ -26,7 +26,7 @@ from ramet.wire.values.json_object import json_body
 class ChannelHandle:
     """A handle of a child over the channel."""
 
-    def __init__(self, link: AsyncChannel, spawned: guest_protocol.Spawned) -> None:
+    def __init__(self, link: AsyncChannel, spawned: answer_data.Spawned) -> None:
         self._link, self._born = link, spawned
 
     @property
@@ -101,7 +101,7 @@ class ChannelTree:
             packed_call = capsule.pack(request.agent, request.args, request.kwargs)
             body, function, tag, heavy = packed_call.data, packed_call.name, packed_call.tag, packed_call.is_heavy
         answer = await self._link.ask(
-            guest_protocol.Spawn,
+            guest_to_host.Spawn,
             body,
             policy=request.policy,
             function=function,
@@ -119,7 +119,7 @@ class ChannelTree:
             branch=request.branch,
             call_id=request.call_id,
         )
-        return ChannelHandle(self._link, answer.as_(guest_protocol.Spawned))
+        return ChannelHandle(self._link, answer.as_(answer_data.Spawned))
 
     def find_recorded_spawn(self, parent: ToolUseContext, prefix: str) -> str | None:
         """Return None: a sandbox starts anew, and compositions work in the host."""
@@ -154,7 +154,7 @@ class ChannelTree:
             fields["notify_when_idle"] = True
         if dedupe_s is not None:
             fields["dedupe_s"] = checked_window(dedupe_s)
-        return (await self._link.ask(guest_protocol.Send, **fields)).as_(guest_protocol.Text).text
+        return (await self._link.ask(guest_to_host.Send, **fields)).as_(answer_data.Text).text
 
     async def stop(self, asker: ToolUseContext, target: str, reason: str) -> StopReceipt:
         """Stop a run below.
@@ -168,21 +168,21 @@ class ChannelTree:
 
         Raises Unknown or Denied.
         """
-        answer = await self._link.ask(guest_protocol.Output, target=target, block=block, timeout_s=timeout_s)
-        return answer.as_(guest_protocol.Text).text
+        answer = await self._link.ask(guest_to_host.Output, target=target, block=block, timeout_s=timeout_s)
+        return answer.as_(answer_data.Text).text
 
     async def list_runs(self, asker: ToolUseContext) -> Sequence[RunView]:
         """Return the runs of the tree."""
-        answer = await self._link.ask(guest_protocol.ListRuns)
-        return [RunView(**msgspec.structs.asdict(run)) for run in answer.as_(guest_protocol.Runs).runs]
+        answer = await self._link.ask(guest_to_host.ListRuns)
+        return [RunView(**msgspec.structs.asdict(run)) for run in answer.as_(answer_data.Runs).runs]
 
     async def create(self, creator: ToolUseContext, entry: Mapping[str, Any]) -> Created:
         """Create an agent from a recipe.
 
         Raises InvalidValue or Denied.
         """
-        answer = await self._link.ask(guest_protocol.CreateAgent, json_body(entry, "recipe"))
-        return Created(*msgspec.structs.astuple(answer.as_(guest_protocol.Created)))
+        answer = await self._link.ask(guest_to_host.CreateAgent, json_body(entry, "recipe"))
+        return Created(*msgspec.structs.astuple(answer.as_(answer_data.Created)))
 
     async def call_task(
         self,
@@ -201,23 +201,23 @@ class ChannelTree:
         """
         body = json_body(arguments, "arguments")
         answer = await self._link.ask(
-            guest_protocol.PerformTask, body, ref=ref, task=task, name=name, branch=branch, call_id=call_id
+            guest_to_host.PerformTask, body, ref=ref, task=task, name=name, branch=branch, call_id=call_id
         )
-        return ChannelHandle(self._link, answer.as_(guest_protocol.Spawned))
+        return ChannelHandle(self._link, answer.as_(answer_data.Spawned))
 
     async def use_state(
-        self, user: ToolUseContext, asked: guest_protocol.UseState, body: bytes = b""
-    ) -> tuple[guest_protocol.StateReply, bytes]:
+        self, user: ToolUseContext, asked: guest_to_host.UseState, body: bytes = b""
+    ) -> tuple[answer_data.StateReply, bytes]:
         """Execute an operation on this run's own state.
 
         Raises InvalidValue, Conflict, UnsavedChanges, Unknown or Denied.
         """
         fields = {name: getattr(asked, name) for name in asked.__struct_fields__ if name != "id"}
-        answer = await self._link.ask(guest_protocol.UseState, body, **fields)
-        return answer.as_(guest_protocol.StateReply), answer.body
+        answer = await self._link.ask(guest_to_host.UseState, body, **fields)
+        return answer.as_(answer_data.StateReply), answer.body
 
 
 async def _stop(link: AsyncChannel, target: str, reason: str) -> StopReceipt:
-    answer = await link.ask(guest_protocol.Cancel, target=target, reason=reason)
-    receipt = answer.as_(guest_protocol.Stopped)
+    answer = await link.ask(guest_to_host.Cancel, target=target, reason=reason)
+    receipt = answer.as_(answer_data.Stopped)
     return StopReceipt(receipt.stopped, receipt.left)

@@ -27,7 +27,8 @@ from ramet.spawn.result_cache import Results
 from ramet.spawn.run import Run
 from ramet.spawn.served_ports import Ports
 from ramet.tools.context import Approve, Ask, Hooks, Meter, RunInfo, Safety, SpawnRequest, ToolProcesses, ToolUseContext
-from ramet.wire.guest_protocol import StateReply, UseState
+from ramet.wire.guest_protocol.answer_data import StateReply
+from ramet.wire.guest_protocol.guest_to_host import UseState
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel

@@ -23,7 +23,8 @@ from ramet.spawn.run import Run
 from ramet.spawn.verdict import partial_text
 from ramet.tools.agents.report_framing import report
 from ramet.tools.context import Created, RunView, SpawnRequest, StopReceipt, ToolUseContext, check_request, current_call
-from ramet.wire.guest_protocol import StateReply, UseState
+from ramet.wire.guest_protocol.answer_data import StateReply
+from ramet.wire.guest_protocol.guest_to_host import UseState
 
 
 class RunTree:

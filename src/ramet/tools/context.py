@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from langchain_core.tools import BaseTool
 
     from ramet.wire.code.capsule import PackedCall
-    from ramet.wire.guest_protocol import StateReply, UseState
+    from ramet.wire.guest_protocol.answer_data import StateReply
+    from ramet.wire.guest_protocol.guest_to_host import UseState
 
 Mode = Literal["fresh", "fork"]
 

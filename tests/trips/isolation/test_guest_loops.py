@@ -45,7 +45,7 @@ from ramet.models.scripted.model import ScriptedModel
 from ramet.spawn.lifecycle import turn
 from ramet.spawn.sandbox.conversation import SandboxedConversation
 from ramet.tools.workspace import workspace_tools
-from ramet.wire.guest_protocol import AskModel, Record
+from ramet.wire.guest_protocol.guest_to_host import AskModel, Record
 from tests.support.guests import Guests, guests
 from tests.support.waiting import alive, eventually
 from tests.trips.kits.guest_loops import Inside

@@ -32,9 +32,11 @@ from ramet.spawn.sandbox.conversation import MAX_TOOL_LISTS, SandboxedConversati
 from ramet.spawn.sandbox.requests import GuestRequests
 from ramet.tools.context import ToolUseContext
 from ramet.tools.workspace import workspace_tools
-from ramet.wire import frames, guest_protocol
+from ramet.wire import frames
 from ramet.wire.frames import FrameReader
-from ramet.wire.guest_protocol import Approve, AskModel, Done, FireHook, HostMessage, Record, StartConversation
+from ramet.wire.guest_protocol import guest_to_host, host_to_guest, message_codec
+from ramet.wire.guest_protocol.guest_to_host import Approve, AskModel, Done, FireHook, Record
+from ramet.wire.guest_protocol.host_to_guest import HostMessage, StartConversation
 from tests.trips.kits.sessions import fresh, kept, nothing_is_held, of_kind
 
 Attack = Callable[["Guest"], Awaitable[None]]
@@ -61,11 +63,11 @@ class Guest:
                 raise EOFError
             self._heard += self._frames.feed(data)
         frame = self._heard.pop(0)
-        return guest_protocol.from_host(frame.control), frame.body
+        return message_codec.from_host(frame.control), frame.body
 
     def say(self, said: Any, body: bytes = b"") -> None:
         """Send any message of the protocol."""
-        self._writer.writelines(frames.pack(guest_protocol.encode(said), body))
+        self._writer.writelines(frames.pack(message_codec.encode(said), body))
 
     def tell(self, event: events.Event, rest: bytes = b"") -> None:
         """Send an event as a record."""
@@ -84,16 +86,16 @@ class Guest:
         body = msgspec.json.encode({"messages": said, "tools": shown})
         self.ask(AskModel, body, **{"step": f"{self.start.run}:{100 + self._id}", **fields})
 
-    async def answer(self) -> tuple[guest_protocol.Answer, bytes]:
+    async def answer(self) -> tuple[host_to_guest.Answer, bytes]:
         """Return the next answer."""
         told, body = await self.hear()
-        assert isinstance(told, guest_protocol.Answer)
+        assert isinstance(told, host_to_guest.Answer)
         self._answered += 1
         return told, body
 
     async def leave(self) -> None:
         """Close the channel, once the host has read every message and answered every request."""
-        self.ask(guest_protocol.ListRuns)
+        self.ask(guest_to_host.ListRuns)
         while self._answered < self._id:
             await self.answer()
         self._writer.close()
@@ -510,7 +512,7 @@ async def test_a_providers_metadata_and_errors_do_not_reach_a_guest(tmp_path: pa
         for _ in range(2):
             guest.question()
             told, body = await guest.answer()
-            heard.append(guest_protocol.encode(told) + body)
+            heard.append(message_codec.encode(told) + body)
             guest.known += 1
         guest.say(Done(ok=False, error=told.error, fields=told.fields))
 
@@ -604,10 +606,10 @@ async def test_the_host_reads_a_last_word_despite_a_failed_send() -> None:
     ours, theirs = socket.socketpair()
     door = GuestChannel(Nothing())  # type: ignore[arg-type]  # nothing is asked of it
     await door.open(ours)
-    for piece in frames.pack(guest_protocol.encode(Done(ok=True)), b"x" * 100_000):
+    for piece in frames.pack(message_codec.encode(Done(ok=True)), b"x" * 100_000):
         theirs.sendall(piece)
     theirs.close()
-    await door.send(guest_protocol.Stop(reason="late"))
+    await door.send(host_to_guest.Stop(reason="late"))
 
     finished = await door.wait_closed()
     await door.close()
@@ -675,7 +677,7 @@ async def test_the_host_stops_reading_until_records_are_durable(
         monkeypatch.setattr(ToolUseContext, "wait_persisted", settled)
         for _ in range(2):
             guest.tell(human("x" * 600_000))
-        guest.ask(guest_protocol.ListRuns)
+        guest.ask(guest_to_host.ListRuns)
         answering = asyncio.ensure_future(guest.answer())
         await is_settling.wait()
         for _ in range(100):

@@ -14,7 +14,8 @@ from ramet.spawn.run import Run
 from ramet.spawn.sandbox.channel import GuestChannel
 from ramet.spawn.sandbox.conversation import SandboxedConversation
 from ramet.spawn.sandbox.requests import GuestRequests
-from ramet.wire.guest_protocol import Done, Stop
+from ramet.wire.guest_protocol.guest_to_host import Done
+from ramet.wire.guest_protocol.host_to_guest import Stop
 from tests.support.guests import Guest, Guests
 
 GRACE_S = 5.0

@@ -20,7 +20,7 @@ from ramet.models.scripted.dialogue import Call
 from ramet.models.scripted.model import ScriptedModel
 from ramet.store.sqlite.store import SqliteStore
 from ramet.tools.workspace import workspace_tools
-from ramet.wire.guest_protocol import Approve, FireHook
+from ramet.wire.guest_protocol.guest_to_host import Approve, FireHook
 from tests.support.providers import provider
 from tests.trips.isolation.test_hostile_guests import Guest, besieged
 from tests.trips.kits.sessions import answers, kept, of_kind, run_of

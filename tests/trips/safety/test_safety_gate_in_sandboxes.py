@@ -25,7 +25,7 @@ from ramet.spawn.lifecycle import turn
 from ramet.store.contract import Entry
 from ramet.store.memory import MemoryStore
 from ramet.tools.workspace import workspace_tools
-from ramet.wire.guest_protocol import Done, ProposeCall
+from ramet.wire.guest_protocol.guest_to_host import Done, ProposeCall
 from tests.support.guests import Guests, guests
 from tests.trips.isolation.test_hostile_guests import WHO, Attack, Guest, besieged
 from tests.trips.kits.guest_loops import Inside

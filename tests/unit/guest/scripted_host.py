@@ -12,11 +12,14 @@ from typing import Any, TypeVar
 import msgspec
 
 from ramet.core.errors import RametError
-from ramet.wire import frames, guest_protocol
+from ramet.wire import frames
 from ramet.wire.code.capsule import pack
 from ramet.wire.error_codec import encode_error
 from ramet.wire.frames import Frame, FrameReader
-from ramet.wire.guest_protocol import Answer, ChildEnded, Done, GuestMessage, HostMessage, Spawned, StartFunction, Watch
+from ramet.wire.guest_protocol import message_codec
+from ramet.wire.guest_protocol.answer_data import Spawned
+from ramet.wire.guest_protocol.guest_to_host import Done, GuestMessage, Watch
+from ramet.wire.guest_protocol.host_to_guest import Answer, ChildEnded, HostMessage, StartFunction
 from ramet.wire.values.values import decode, encode
 
 #: What a test may take in all; one that waits in vain fails then.
@@ -39,7 +42,7 @@ class Host:
 
     def tell(self, told: HostMessage, body: bytes = b"") -> None:
         """Send a message."""
-        for piece in frames.pack(guest_protocol.encode(told), body):
+        for piece in frames.pack(message_codec.encode(told), body):
             self._end.sendall(piece)
 
     def hear(self) -> tuple[GuestMessage, bytes] | None:
@@ -50,7 +53,7 @@ class Host:
                 return None
             self._frames += self._reader.feed(data)
         frame = self._frames.pop(0)
-        return guest_protocol.from_guest(frame.control), frame.body
+        return message_codec.from_guest(frame.control), frame.body
 
     def expect(self, kind: type[S]) -> tuple[S, bytes]:
         """Return the guest's next message, which must be of this kind."""
@@ -62,7 +65,7 @@ class Host:
 
     def answer(self, number: int, data: msgspec.Struct | None = None, body: bytes = b"") -> None:
         """Answer a request."""
-        raw = msgspec.Raw(b"null" if data is None else guest_protocol.encode(data))
+        raw = msgspec.Raw(b"null" if data is None else message_codec.encode(data))
         self.tell(Answer(id=number, data=raw), body)
 
     def refuse(self, number: int, error: RametError) -> None:

@@ -21,8 +21,10 @@ from ramet.guest import thread_channel as line
 from ramet.guest.async_channel import Answered, AsyncChannel, End
 from ramet.guest.authoring import GUEST, to_json_data
 from ramet.guest.thread_channel import ThreadOverAsync
-from ramet.wire import guest_protocol
-from ramet.wire.guest_protocol import ChildEnded, CreateAgent, Created, ListRuns, PerformTask, Spawned
+from ramet.wire.guest_protocol import message_codec
+from ramet.wire.guest_protocol.answer_data import Created, Spawned
+from ramet.wire.guest_protocol.guest_to_host import CreateAgent, ListRuns, PerformTask
+from ramet.wire.guest_protocol.host_to_guest import ChildEnded
 from tests.unit.guest import authors
 from tests.unit.guest.scripted_host import Host, guest
 from tests.unit.guest.test_serve_link import Host as Listener
@@ -196,7 +198,7 @@ class Few:
         assert kind is PerformTask
         self.most = max(self.most, 1 + sum(not each.done() for each in self.ends))
         born = Spawned(run=f"r{len(self.ends)}", path="main/r", name="r")
-        return Answered(msgspec.Raw(guest_protocol.encode(born)), b"")
+        return Answered(msgspec.Raw(message_codec.encode(born)), b"")
 
     def end_of(self, run: str) -> Future[End]:
         """Return the future of a child's end."""

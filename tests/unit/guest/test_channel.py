@@ -12,9 +12,10 @@ import pytest
 
 from ramet.core.errors import ProtocolError, RametError
 from ramet.guest.channel import Channel
-from ramet.wire import frames, guest_protocol
+from ramet.wire import frames
 from ramet.wire.frames import Frame
-from ramet.wire.guest_protocol import Done, Note
+from ramet.wire.guest_protocol import message_codec
+from ramet.wire.guest_protocol.guest_to_host import Done, Note
 
 
 class Ends(NamedTuple):
@@ -78,13 +79,13 @@ def test_nothing_is_sent_after_the_last_message(ends: Ends) -> None:
     """A later message raises an error, and no byte of it is written."""
     ends.channel.write_last(Done(ok=True))
     with pytest.raises(RametError, match="has ended"):
-        ends.channel.write(guest_protocol.encode(Note(text="late")))
+        ends.channel.write(message_codec.encode(Note(text="late")))
     ends.guest.close()
     said = b""
     while part := ends.host.recv(100):
         said += part
 
-    assert said == b"".join(frames.pack(guest_protocol.encode(Done(ok=True))))
+    assert said == b"".join(frames.pack(message_codec.encode(Done(ok=True))))
 
 
 def test_sending_to_a_closed_host_raises_an_error(ends: Ends) -> None:
@@ -92,12 +93,12 @@ def test_sending_to_a_closed_host_raises_an_error(ends: Ends) -> None:
     ends.host.close()
 
     with pytest.raises(RametError, match="the host has closed the channel"):
-        ends.channel.write(guest_protocol.encode(Note(text="x")))
+        ends.channel.write(message_codec.encode(Note(text="x")))
 
 
 def test_messages_of_many_threads_do_not_mix(ends: Ends) -> None:
     """Long messages arrive whole, too."""
-    notes = [guest_protocol.encode(Note(text=str(number) * 50_000)) for number in range(8)]
+    notes = [message_codec.encode(Note(text=str(number) * 50_000)) for number in range(8)]
     writers = [threading.Thread(target=ends.channel.write, args=(note,)) for note in notes]
     for writer in writers:
         writer.start()

@@ -12,19 +12,17 @@ from ramet.core.errors import RametError, SpawnRefused, Unknown
 from ramet.core.outcome import Artifact, ErrorInfo, Usage
 from ramet.guest import client
 from ramet.wire.code.capsule import unpack
-from ramet.wire.guest_protocol import (
+from ramet.wire.guest_protocol.answer_data import Checkpoint, Stopped, Text
+from ramet.wire.guest_protocol.guest_to_host import (
     Cancel,
-    Checkpoint,
     LoadCheckpoint,
     ReadArtifact,
     SaveCheckpoint,
     Send,
     Spawn,
-    Stop,
-    Stopped,
-    Text,
     Watch,
 )
+from ramet.wire.guest_protocol.host_to_guest import Stop
 from ramet.wire.values.values import decode, encode
 from tests.unit.guest import agents
 from tests.unit.guest.scripted_host import Host, guest

@@ -6,7 +6,8 @@ import pytest
 
 from ramet.core.errors import BudgetExceeded
 from ramet.wire.error_codec import decode_error
-from ramet.wire.guest_protocol import Done, Send, StartFunction
+from ramet.wire.guest_protocol.guest_to_host import Done, Send
+from ramet.wire.guest_protocol.host_to_guest import StartFunction
 from tests.unit.guest import agents
 from tests.unit.guest.scripted_host import guest
 

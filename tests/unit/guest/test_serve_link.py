@@ -14,22 +14,13 @@ from ramet.core.errors import Aborted, BudgetExceeded, ProtocolError, Unknown
 from ramet.core.outcome import ErrorInfo
 from ramet.guest import async_channel as link_module
 from ramet.guest.async_channel import Answered, AsyncChannel
-from ramet.wire import frames, guest_protocol
+from ramet.wire import frames
 from ramet.wire.error_codec import encode_error
 from ramet.wire.frames import FrameReader
-from ramet.wire.guest_protocol import (
-    Answer,
-    AskModel,
-    ChildEnded,
-    HostMessage,
-    IncomingMail,
-    ListRuns,
-    Note,
-    Send,
-    Stop,
-    StreamChunk,
-    Text,
-)
+from ramet.wire.guest_protocol import answer_data, guest_to_host, message_codec
+from ramet.wire.guest_protocol.answer_data import Text
+from ramet.wire.guest_protocol.guest_to_host import AskModel, ListRuns, Note, Send
+from ramet.wire.guest_protocol.host_to_guest import Answer, ChildEnded, HostMessage, IncomingMail, Stop, StreamChunk
 from tests.support.waiting import eventually
 
 
@@ -51,21 +42,21 @@ class Host:
         """Receive a stop."""
         self.stops.append(reason)
 
-    async def hear(self) -> guest_protocol.GuestMessage:
+    async def hear(self) -> guest_to_host.GuestMessage:
         """Return the guest's next message."""
         loop = asyncio.get_running_loop()
         while not self._heard:
             self._heard += self._frames.feed(await loop.sock_recv(self.end, 65536))
-        return guest_protocol.from_guest(self._heard.pop(0).control)
+        return message_codec.from_guest(self._heard.pop(0).control)
 
     async def say(self, told: HostMessage, body: bytes = b"") -> None:
         """Send any message of the protocol."""
-        data = b"".join(bytes(piece) for piece in frames.pack(guest_protocol.encode(told), body))
+        data = b"".join(bytes(piece) for piece in frames.pack(message_codec.encode(told), body))
         await asyncio.get_running_loop().sock_sendall(self.end, data)
 
     async def answer(self, number: int, text: str) -> None:
         """Answer a request with a text."""
-        await self.say(Answer(id=number, data=msgspec.Raw(guest_protocol.encode(Text(text=text)))))
+        await self.say(Answer(id=number, data=msgspec.Raw(message_codec.encode(Text(text=text)))))
 
 
 @asynccontextmanager
@@ -119,7 +110,7 @@ async def test_an_answer_of_another_kind_is_refused() -> None:
         await host.hear()
         await host.answer(1, "no listing")
         with pytest.raises(ProtocolError, match="an answer that is not a Runs"):
-            (await asking).as_(guest_protocol.Runs)
+            (await asking).as_(answer_data.Runs)
 
 
 async def test_a_cancelled_request_is_forgotten() -> None:
@@ -162,7 +153,7 @@ async def test_the_end_of_a_child_is_watched_once_for_all_waiters() -> None:
         waits[0].cancel()
         await host.say(ChildEnded(run="run-01", status="completed", exit_code=0, json_size=2), b'"x"')
 
-        assert watch == guest_protocol.Watch(run="run-01")
+        assert watch == guest_to_host.Watch(run="run-01")
         assert [(await each).body for each in waits[1:]] == [b'"x"', b'"x"']
         assert (await link.end_of("run-01")).message.status == "completed"
         link.send(Note(text="after"))
@@ -239,11 +230,11 @@ async def test_a_host_that_does_not_read_is_abandoned_at_a_bound(
 async def test_sent_data_is_flushed_before_the_end() -> None:
     """A message longer than the channel's buffer arrives whole."""
     async with linked() as (link, host):
-        link.send(guest_protocol.Record(number=1), b"x" * 3_000_000)
+        link.send(guest_to_host.Record(number=1), b"x" * 3_000_000)
         flushing = asyncio.create_task(link.flush())
         await asyncio.sleep(0)
         assert not flushing.done()
-        assert await host.hear() == guest_protocol.Record(number=1)
+        assert await host.hear() == guest_to_host.Record(number=1)
         await flushing
 
 

@@ -22,9 +22,12 @@ from ramet.spawn.sandbox import channel as doors
 from ramet.spawn.sandbox import outbound
 from ramet.spawn.sandbox.channel import GuestChannel, LargeReply, Reply
 from ramet.spawn.sandbox.outbound import FileBody
-from ramet.wire import frames, guest_protocol
+from ramet.wire import frames
 from ramet.wire.frames import FrameReader
-from ramet.wire.guest_protocol import Answer, Done, GuestMessage, ListRuns, LoadCheckpoint, Note, Request, Send, Text
+from ramet.wire.guest_protocol import message_codec
+from ramet.wire.guest_protocol.answer_data import Text
+from ramet.wire.guest_protocol.guest_to_host import Done, GuestMessage, ListRuns, LoadCheckpoint, Note, Request, Send
+from ramet.wire.guest_protocol.host_to_guest import Answer
 from tests.support.waiting import eventually
 
 LARGE = 3 * outbound.MAX_OUTBOUND
@@ -121,7 +124,7 @@ class Guest:
         self._end, self._reader, self._got = end, FrameReader(), list[frames.Frame]()
 
     async def say(self, said: GuestMessage, body: bytes = b"") -> None:
-        await self.send(b"".join(bytes(piece) for piece in frames.pack(guest_protocol.encode(said), body)))
+        await self.send(b"".join(bytes(piece) for piece in frames.pack(message_codec.encode(said), body)))
 
     async def send(self, data: bytes) -> None:
         await asyncio.get_running_loop().sock_sendall(self._end, data)
@@ -133,7 +136,7 @@ class Guest:
                 raise EOFError
             self._got += self._reader.feed(data)
         control, body = self._got.pop(0)
-        told = guest_protocol.from_host(control)
+        told = message_codec.from_host(control)
         assert isinstance(told, Answer)
         return told, body
 
@@ -316,7 +319,7 @@ async def test_requests_begin_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> 
             return Reply()
 
     async with open_channel(desk=Noting()) as (_, guest, _desk):
-        said = [guest_protocol.encode(Send(id=number, to="x", text="")) for number in range(1, 11)]
+        said = [message_codec.encode(Send(id=number, to="x", text="")) for number in range(1, 11)]
         await guest.send(b"".join(bytes(piece) for each in said for piece in frames.pack(each)))
         for _ in range(10):
             await guest.hear()

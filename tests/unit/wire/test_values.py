@@ -22,7 +22,7 @@ import pydantic
 import pytest
 
 from ramet.core.errors import InvalidValue, NotShippable, ProtocolError
-from ramet.wire import guest_protocol
+from ramet.wire.guest_protocol import answer_data
 from ramet.wire.values.annotations import returned_type
 from ramet.wire.values.values import decode, encode
 
@@ -256,7 +256,7 @@ def test_a_value_without_an_annotation_arrives_as_plain_data(value: Any, arrives
         ([Named(1), None, Colour.RED], list[Named | Colour | None]),
         (Account.model_validate({"userId": 1, "tags": ["a"], "home": "/x", "other": [1]}), Account),
         (Numbers([1, 2]), Numbers | None),
-        (guest_protocol.Spawned(run="r", path="p", name="n"), guest_protocol.Spawned),
+        (answer_data.Spawned(run="r", path="p", name="n"), answer_data.Spawned),
         ({"size": 1, "names": ("a",)}, Options),
         (5, Annotated[UserId, "an id"]),
         ("fast", Literal["slow", "fast"]),

@@ -23,7 +23,8 @@ from ramet.store.state.namespaced import Namespaced
 from ramet.store.state.validation import checked_key, checked_prefix
 from ramet.store.state.values import MISSING
 from ramet.tools.context import ToolUseContext
-from ramet.wire.guest_protocol import StateCommit, StateReply, UseState
+from ramet.wire.guest_protocol.answer_data import StateCommit, StateReply
+from ramet.wire.guest_protocol.guest_to_host import UseState
 from ramet.wire.values.json_object import paused_gc
 from ramet.wire.values.validators import check_parts
 

@@ -11,7 +11,8 @@ from ramet.host.dynamic.registry import Registries
 from ramet.host.dynamic.run_state import RunState
 from ramet.spawn.run import Run
 from ramet.store.state.namespaced import Namespaced
-from ramet.wire.guest_protocol import StateReply, UseState
+from ramet.wire.guest_protocol.answer_data import StateReply
+from ramet.wire.guest_protocol.guest_to_host import UseState
 
 
 class HostState:

@@ -40,7 +40,8 @@ from ramet.tools.context import ToolUseContext
 from ramet.tools.workers.process_tools import check_tools
 from ramet.wire.code.capsule import PackedCall
 from ramet.wire.error_codec import decode_error, encode_error
-from ramet.wire.guest_protocol import GuestMessage, Request, StartFunction
+from ramet.wire.guest_protocol.guest_to_host import GuestMessage, Request
+from ramet.wire.guest_protocol.host_to_guest import StartFunction
 from ramet.wire.values import values
 
 if TYPE_CHECKING:

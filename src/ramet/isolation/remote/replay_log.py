@@ -14,22 +14,24 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ramet.core.errors import Gone, ProtocolError
-from ramet.wire import guest_protocol
 from ramet.wire.frames import MAX_BODY, MAX_CONTROL
-from ramet.wire.guest_protocol import (
+from ramet.wire.guest_protocol import message_codec
+from ramet.wire.guest_protocol.guest_to_host import (
     DURABLE_REQUESTS,
-    Answer,
-    ChildEnded,
     Done,
     GuestMessage,
-    HostMessage,
     Record,
     Request,
+    UseState,
+    Watch,
+)
+from ramet.wire.guest_protocol.host_to_guest import (
+    Answer,
+    ChildEnded,
+    HostMessage,
     StartConversation,
     StartFunction,
     StreamChunk,
-    UseState,
-    Watch,
 )
 
 MAX_KEPT = 8 * 1024 * 1024  #: bytes of all unanswered messages
@@ -73,7 +75,7 @@ class ChannelLog:
         """Record bytes from the sandbox on their way to the kernel."""
         try:
             for control, frame in self._output_cutter.cut(data):
-                self._take_output(guest_protocol.from_guest(control), frame)
+                self._take_output(message_codec.from_guest(control), frame)
         except ProtocolError as violation:  # The kernel ends the sandbox for that.
             self._refusal = str(violation)
 
@@ -81,7 +83,7 @@ class ChannelLog:
         """Record bytes from the kernel on their way into the sandbox."""
         try:
             for control, _ in self._input_cutter.cut(data):
-                self._take_input(guest_protocol.from_host(control))
+                self._take_input(message_codec.from_host(control))
         except ProtocolError as violation:
             self._refusal = str(violation)
 

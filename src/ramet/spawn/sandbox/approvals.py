@@ -11,7 +11,8 @@ from ramet.models.request_codec import bounded_json
 from ramet.spawn.tool_calls import ToolCallLedger
 from ramet.tools.context import Approval, CurrentCall, HookDecision, ToolUseContext, current_call
 from ramet.tools.permission_checks import narrow_decision, rule_on_call
-from ramet.wire.guest_protocol import ApprovalReply, Approve, FireHook, HookReply, ProposeCall, SafetyReply
+from ramet.wire.guest_protocol.answer_data import ApprovalReply, HookReply, SafetyReply
+from ramet.wire.guest_protocol.guest_to_host import Approve, FireHook, ProposeCall
 
 #: The number of bytes of a hook payload from a guest.
 MAX_PAYLOAD = 8 * 1024 * 1024

@@ -17,9 +17,10 @@ from ramet.concurrency.clock import Clock, SystemClock
 from ramet.core.errors import InvalidValue, ProtocolError
 from ramet.spawn.cpu_metering import metered
 from ramet.spawn.sandbox.outbound import Body, Outbound
-from ramet.wire import guest_protocol
 from ramet.wire.frames import Frame, FrameReader
-from ramet.wire.guest_protocol import Answer, Done, GuestMessage, HostMessage, PerformTask, Request, Spawn, Watch
+from ramet.wire.guest_protocol import message_codec
+from ramet.wire.guest_protocol.guest_to_host import Done, GuestMessage, PerformTask, Request, Spawn, Watch
+from ramet.wire.guest_protocol.host_to_guest import Answer, HostMessage
 
 #: Requests per second that a guest may make continuously, and the number at once after a pause.
 RATE_PER_S, BURST = 200.0, 400.0
@@ -258,7 +259,7 @@ class GuestChannel(asyncio.Protocol):
 
     def _handle_frame(self, frame: Frame) -> None:
         self._tokens -= 1
-        message = guest_protocol.from_guest(frame.control)
+        message = message_codec.from_guest(frame.control)
         if isinstance(message, Done):
             self._end(FinalMessage(message, frame.body))
         elif isinstance(message, Request):
@@ -335,7 +336,7 @@ class GuestChannel(asyncio.Protocol):
 
     async def _send_reply(self, request: Request, reply: Reply) -> None:
         try:
-            await self.send(Answer(id=request.id, data=guest_protocol.raw(reply.data)), reply.body)
+            await self.send(Answer(id=request.id, data=message_codec.raw(reply.data)), reply.body)
         except ProtocolError as error:  # The host's error: the guest broke no rule by its request.
             info, fields = self._service.failed(InvalidValue("answer", request.id, str(error)))
             await self.send(Answer(id=request.id, error=info, fields=fields))

@@ -44,23 +44,14 @@ from ramet.spawn.tool_calls import ToolCallLedger, charge_aside, step_number
 from ramet.tools.builtins import builtin_tools, by_name, is_builtin
 from ramet.tools.context import DeclaredResult, ModelRequest, ToolUseContext
 from ramet.tools.python import NAME as PYTHON
-from ramet.wire import guest_protocol
 from ramet.wire.code import capsule
 from ramet.wire.code.bundle import has_user_modules
 from ramet.wire.error_codec import decode_error
 from ramet.wire.frames import MAX_BODY
-from ramet.wire.guest_protocol import (
-    ApprovalReply,
-    AskModel,
-    Done,
-    HookReply,
-    IncomingMail,
-    Record,
-    Reply,
-    SafetyReply,
-    StartConversation,
-    Stop,
-)
+from ramet.wire.guest_protocol import guest_to_host, host_to_guest
+from ramet.wire.guest_protocol.answer_data import ApprovalReply, HookReply, Reply, SafetyReply
+from ramet.wire.guest_protocol.guest_to_host import AskModel, Done, Record
+from ramet.wire.guest_protocol.host_to_guest import IncomingMail, StartConversation, Stop
 from ramet.wire.values import values
 
 #: Number of tool lists that one conversation may show to a model: each stays bound for a while.
@@ -122,7 +113,7 @@ class SandboxedConversation:
             tools=tuple(tool.name for tool in context.tools),
             tools_tag=tools.tag if tools is not None else "",
             max_turns=run.max_turns,
-            room=guest_protocol.CompactionSettings(
+            room=host_to_guest.CompactionSettings(
                 window_tokens=compaction.window_tokens, at=compaction.at, keep_last=compaction.keep_last
             )
             if compaction
@@ -219,21 +210,21 @@ class SandboxedConversation:
             if not request.aside:
                 self._asking = False
 
-    async def approve(self, request: guest_protocol.Approve) -> ApprovalReply:
+    async def approve(self, request: guest_to_host.Approve) -> ApprovalReply:
         """Ask a person for an approval.
 
         Raises ProtocolError if the call is unknown.
         """
         return await self._gates.approve(request, self._calls)
 
-    async def propose(self, request: guest_protocol.ProposeCall) -> SafetyReply:
+    async def propose(self, request: guest_to_host.ProposeCall) -> SafetyReply:
         """Ask the safety gate about a call.
 
         Raises ProtocolError if the call is unknown, or was asked about before.
         """
         return await self._gates.propose(request, self._calls)
 
-    async def fire_hook(self, request: guest_protocol.FireHook, body: bytes) -> HookReply:
+    async def fire_hook(self, request: guest_to_host.FireHook, body: bytes) -> HookReply:
         """Run the hooks of an event of the loop.
 
         Raises ProtocolError if the event is not allowed.

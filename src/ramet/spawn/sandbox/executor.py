@@ -53,7 +53,8 @@ from ramet.spawn.sandbox.requests import GuestRequests
 from ramet.spawn.sandbox.run_folder import report_lost_folder, restore_folder
 from ramet.spawn.verdict import failed, lost_result, partial_text
 from ramet.wire.error_codec import decode_error
-from ramet.wire.guest_protocol import Done, HostMessage, StartFunction, Stop
+from ramet.wire.guest_protocol.guest_to_host import Done
+from ramet.wire.guest_protocol.host_to_guest import HostMessage, StartFunction, Stop
 from ramet.wire.values import values
 from ramet.wire.values.values import Encoded
 

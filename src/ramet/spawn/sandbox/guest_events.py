@@ -19,7 +19,7 @@ from ramet.spawn.masking import masked_error, masked_failure, masked_text
 from ramet.spawn.run import Run
 from ramet.spawn.sandbox.transcript import Mirror
 from ramet.spawn.tool_calls import ToolCallLedger, step_number
-from ramet.wire.guest_protocol import Record
+from ramet.wire.guest_protocol.guest_to_host import Record
 
 #: Bytes of one record, and of all records of one conversation; a larger transcript is refused. Memory holds less:
 #: `ramet.host.journal.recent_events` bounds a tree's events there, `ramet.spawn.sandbox.transcript` the conversation.

@@ -11,8 +11,8 @@ from ramet.core.ids import CallId, StepId
 from ramet.core.policy.policy import Policy, to_public_dict
 from ramet.core.recipe import MAX_BYTES
 from ramet.spawn.run import Run
-from ramet.wire import guest_protocol
-from ramet.wire.guest_protocol import Request
+from ramet.wire.guest_protocol import guest_to_host
+from ramet.wire.guest_protocol.guest_to_host import Request
 from ramet.wire.values.json_object import json_object
 
 MAX_ARGUMENTS = 1024 * 1024  #: bytes of a task's arguments
@@ -54,16 +54,16 @@ def intended_call(request: Request, body: bytes) -> IntendedCall | None:
     Raises InvalidValue or ProtocolError for an invalid body.
     """
     match request:
-        case guest_protocol.Spawn():
+        case guest_to_host.Spawn():
             return IntendedCall("spawn_sub_agent", _shown_fields(request))
-        case guest_protocol.PerformTask():
+        case guest_to_host.PerformTask():
             return IntendedCall(
                 "perform_task",
                 {**_shown_fields(request), "args": json_object(body, "arguments", max_bytes=MAX_ARGUMENTS)},
             )
-        case guest_protocol.CreateAgent():
+        case guest_to_host.CreateAgent():
             return IntendedCall("create_agent", json_object(body, "recipe", max_bytes=MAX_BYTES))
-        case guest_protocol.Send():
+        case guest_to_host.Send():
             return IntendedCall("send_message", _shown_fields(request))
     return None
 

@@ -14,8 +14,9 @@ from typing import Any, Protocol, TypeVar
 from ramet.concurrency.clock import Clock
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import ProtocolError
-from ramet.wire import frames, guest_protocol
-from ramet.wire.guest_protocol import HostMessage
+from ramet.wire import frames
+from ramet.wire.guest_protocol import message_codec
+from ramet.wire.guest_protocol.host_to_guest import HostMessage
 
 #: Bytes that wait for the guest to read them. Above this nothing is sent, and no request is begun.
 MAX_OUTBOUND = 1024 * 1024
@@ -114,7 +115,7 @@ class Outbound:
         Nothing is sent to a guest that has left. Raises ProtocolError if the message is larger than any reader accepts.
         """
         try:
-            control = guest_protocol.encode(message)
+            control = message_codec.encode(message)
             size = body.size if isinstance(body, FileBody) else len(body)
             head = frames.head(control, size)
             async with self._sending:

@@ -23,11 +23,11 @@ from ramet.spawn.sandbox.conversation import SandboxedConversation
 from ramet.spawn.sandbox.intentions import MAX_ARGUMENTS, IntentionGate
 from ramet.spawn.sandbox.outbound import FileBody, open_body
 from ramet.tools.context import CurrentCall, SpawnHandle, SpawnRequest, Tree, current_call
-from ramet.wire import guest_protocol
 from ramet.wire.code.capsule import PackedCall
 from ramet.wire.error_codec import encode_error
 from ramet.wire.frames import MAX_BODY
-from ramet.wire.guest_protocol import GuestMessage, Request
+from ramet.wire.guest_protocol import answer_data, guest_to_host, host_to_guest
+from ramet.wire.guest_protocol.guest_to_host import GuestMessage, Request
 from ramet.wire.values import values
 from ramet.wire.values.json_object import json_object
 from ramet.wire.values.values import Encoded
@@ -64,21 +64,21 @@ class GuestRequests:
         self.channel: GuestChannel | None = None
         self.sandbox = ""  #: globally unique id of the sandbox, if it can outlive its kernel
         self._handlers: dict[type[Request], Callable[[Any, bytes], Coroutine[Any, Any, Reply | LargeReply]]] = {
-            guest_protocol.Spawn: self._spawn,
-            guest_protocol.Cancel: self._cancel,
-            guest_protocol.Send: self._send,
-            guest_protocol.Output: self._output,
-            guest_protocol.ListRuns: self._list,
-            guest_protocol.CreateAgent: self._create_agent,
-            guest_protocol.PerformTask: self._perform_task,
-            guest_protocol.UseState: self._use_state,
-            guest_protocol.ReadArtifact: self._read_artifact,
-            guest_protocol.SaveCheckpoint: self._save,
-            guest_protocol.LoadCheckpoint: self._load,
-            guest_protocol.AskModel: self._ask_model,
-            guest_protocol.Approve: self._approve,
-            guest_protocol.ProposeCall: self._intend,
-            guest_protocol.FireHook: self._fire_hook,
+            guest_to_host.Spawn: self._spawn,
+            guest_to_host.Cancel: self._cancel,
+            guest_to_host.Send: self._send,
+            guest_to_host.Output: self._output,
+            guest_to_host.ListRuns: self._list,
+            guest_to_host.CreateAgent: self._create_agent,
+            guest_to_host.PerformTask: self._perform_task,
+            guest_to_host.UseState: self._use_state,
+            guest_to_host.ReadArtifact: self._read_artifact,
+            guest_to_host.SaveCheckpoint: self._save,
+            guest_to_host.LoadCheckpoint: self._load,
+            guest_to_host.AskModel: self._ask_model,
+            guest_to_host.Approve: self._approve,
+            guest_to_host.ProposeCall: self._intend,
+            guest_to_host.FireHook: self._fire_hook,
         }
 
     def adopt(self, replay: RunReplay) -> None:
@@ -104,7 +104,7 @@ class GuestRequests:
             return await self._handlers[type(request)](request, body)
         finally:
             if self.sandbox and isinstance(
-                request, guest_protocol.DURABLE_REQUESTS
+                request, guest_to_host.DURABLE_REQUESTS
             ):  # Once it is answered, it is never sent again.
                 await self._run.context.wait_persisted()
 
@@ -113,17 +113,17 @@ class GuestRequests:
 
         Raises ProtocolError if the message is not allowed.
         """
-        if isinstance(message, guest_protocol.Watch):
+        if isinstance(message, guest_to_host.Watch):
             return self._watch(message.run)
         self._take(message, body)
         return self._settle() if self._unsettled >= MAX_UNSETTLED else None
 
     def _take(self, message: GuestMessage, body: bytes) -> None:
         match message:
-            case guest_protocol.Record():
+            case guest_to_host.Record():
                 self._require_conversation().record(message, body, lasts=bool(self.sandbox))
                 self._unsettled += len(body)
-            case guest_protocol.Note():
+            case guest_to_host.Note():
                 self._run.context.emit(Notice, text=masked_text(self._run, message.text, MAX_NOTE))
                 self._unsettled += len(message.text)
             case _:
@@ -147,7 +147,7 @@ class GuestRequests:
         assert tree is not None, "a spawned run has a tree"
         return tree
 
-    async def _spawn(self, guest_request: guest_protocol.Spawn, body: bytes) -> Reply:
+    async def _spawn(self, guest_request: guest_to_host.Spawn, body: bytes) -> Reply:
         agent = None
         if guest_request.function:
             name = safe_name(guest_request.function, "function")
@@ -176,9 +176,7 @@ class GuestRequests:
 
     def _spawned_reply(self, handle: Any) -> Reply:
         self._children[handle.id] = handle
-        spawned = guest_protocol.Spawned(
-            run=handle.id, path=handle.path, name=handle.name, background=handle.background
-        )
+        spawned = answer_data.Spawned(run=handle.id, path=handle.path, name=handle.name, background=handle.background)
         return Reply(spawned)
 
     async def _watch(self, run: str) -> None:
@@ -189,7 +187,7 @@ class GuestRequests:
             info = ErrorInfo(type="Unknown", message=str(unknown))
             lost = Status.LOST
             return await self.channel.send(
-                guest_protocol.ChildEnded(run=run, status=lost, exit_code=EXIT_CODES[lost], error=info)
+                host_to_guest.ChildEnded(run=run, status=lost, exit_code=EXIT_CODES[lost], error=info)
             )
         if run in self._watched_runs:
             return None  # The end is reported only once.
@@ -204,7 +202,7 @@ class GuestRequests:
     async def _report_end(self, child: ChildHandle, run: str, result: Result) -> None:
         assert self.channel is not None
         value = child.take_value(result)
-        message = guest_protocol.ChildEnded(
+        message = host_to_guest.ChildEnded(
             run=run,
             status=result.status,
             exit_code=result.exit_code,
@@ -218,11 +216,11 @@ class GuestRequests:
         )
         await self.channel.send(message, value.body)
 
-    async def _cancel(self, request: guest_protocol.Cancel, _: bytes) -> Reply:
+    async def _cancel(self, request: guest_to_host.Cancel, _: bytes) -> Reply:
         receipt = await self._tree.stop(self._run.context, request.target, request.reason[:1_000])
-        return Reply(guest_protocol.Stopped(stopped=receipt.stopped, left=receipt.left))
+        return Reply(answer_data.Stopped(stopped=receipt.stopped, left=receipt.left))
 
-    async def _send(self, request: guest_protocol.Send, _: bytes) -> Reply:
+    async def _send(self, request: guest_to_host.Send, _: bytes) -> Reply:
         receipt = await self._tree.send(
             self._run.context,
             request.to,
@@ -230,9 +228,9 @@ class GuestRequests:
             notify_when_idle=request.notify_when_idle,
             dedupe_s=request.dedupe_s,
         )
-        return Reply(guest_protocol.Text(text=receipt))
+        return Reply(answer_data.Text(text=receipt))
 
-    async def _output(self, request: guest_protocol.Output, _: bytes) -> LargeReply:
+    async def _output(self, request: guest_to_host.Output, _: bytes) -> LargeReply:
         seconds = max(0.0, min(request.timeout_s, 600.0))
         if request.block:
             wait = self._tree.output(self._run.context, request.target, block=True, timeout_s=seconds)
@@ -241,23 +239,21 @@ class GuestRequests:
 
     async def _output_reply(self, target: str) -> Reply:
         text = await self._tree.output(self._run.context, target, block=False, timeout_s=0.0)
-        return Reply(guest_protocol.Text(text=text[:MAX_TEXT]))
+        return Reply(answer_data.Text(text=text[:MAX_TEXT]))
 
-    async def _list(self, _asked: guest_protocol.ListRuns, _: bytes) -> LargeReply:
+    async def _list(self, _asked: guest_to_host.ListRuns, _: bytes) -> LargeReply:
         return LargeReply(self._runs_reply)
 
     async def _runs_reply(self) -> Reply:
         views = await self._tree.list_runs(self._run.context)
-        return Reply(
-            guest_protocol.Runs(runs=tuple(guest_protocol.RunSummary(**each._asdict()) for each in views[:1_000]))
-        )
+        return Reply(answer_data.Runs(runs=tuple(answer_data.RunSummary(**each._asdict()) for each in views[:1_000])))
 
-    async def _create_agent(self, _asked: guest_protocol.CreateAgent, body: bytes) -> Reply:
+    async def _create_agent(self, _asked: guest_to_host.CreateAgent, body: bytes) -> Reply:
         entry = json_object(body, "recipe", max_bytes=MAX_BYTES)
         created = await self._tree.create(self._run.context, entry)
-        return Reply(guest_protocol.Created(ref=created.ref, dropped=created.dropped))
+        return Reply(answer_data.Created(ref=created.ref, dropped=created.dropped))
 
-    async def _perform_task(self, request: guest_protocol.PerformTask, body: bytes) -> Reply:
+    async def _perform_task(self, request: guest_to_host.PerformTask, body: bytes) -> Reply:
         if len(request.ref) > MAX_REF:
             raise InvalidValue("handle", request.ref, f"at most {MAX_REF} characters")
         handle = await self._tree.call_task(
@@ -271,7 +267,7 @@ class GuestRequests:
         )
         return self._spawned_reply(handle)
 
-    async def _use_state(self, request: guest_protocol.UseState, body: bytes) -> LargeReply:
+    async def _use_state(self, request: guest_to_host.UseState, body: bytes) -> LargeReply:
         async def use() -> Reply:
             return Reply(*await self._tree.use_state(self._run.context, request, body))
 
@@ -279,7 +275,7 @@ class GuestRequests:
 
     # ---- files and checkpoints
 
-    async def _read_artifact(self, request: guest_protocol.ReadArtifact, _: bytes) -> LargeReply:
+    async def _read_artifact(self, request: guest_to_host.ReadArtifact, _: bytes) -> LargeReply:
         child = self._children.get(request.run)
         if child is None:
             raise Unknown("child", request.run, tuple(self._children))
@@ -301,7 +297,7 @@ class GuestRequests:
 
         return LargeReply(read)
 
-    async def _save(self, request: guest_protocol.SaveCheckpoint, body: bytes) -> Reply:
+    async def _save(self, request: guest_to_host.SaveCheckpoint, body: bytes) -> Reply:
         folder = self._run.folder
         assert folder is not None, "a run in a sandbox has a folder"
         max_bytes = self._run.grant.max_output_bytes if self._run.grant is not None else 0
@@ -314,7 +310,7 @@ class GuestRequests:
         await asyncio.to_thread(folder.save_checkpoint, body, request.json_size, request.version)
         return Reply()
 
-    async def _load(self, _asked: guest_protocol.LoadCheckpoint, _: bytes) -> LargeReply:
+    async def _load(self, _asked: guest_to_host.LoadCheckpoint, _: bytes) -> LargeReply:
         return LargeReply(self._checkpoint_reply)
 
     async def _checkpoint_reply(self) -> Reply:
@@ -322,8 +318,8 @@ class GuestRequests:
         assert folder is not None, "a run in a sandbox has a folder"
         checkpoint = await open_body(folder.open_checkpoint)
         if checkpoint is None:
-            return Reply(guest_protocol.Checkpoint(found=False))
-        message = guest_protocol.Checkpoint(found=True, json_size=checkpoint.json_size, version=checkpoint.version)
+            return Reply(answer_data.Checkpoint(found=False))
+        message = answer_data.Checkpoint(found=True, json_size=checkpoint.json_size, version=checkpoint.version)
         return Reply(message, FileBody(fd=checkpoint.fd, offset=checkpoint.offset, size=checkpoint.size))
 
     # ---- requests of a conversation
@@ -333,21 +329,21 @@ class GuestRequests:
             raise ProtocolError("this run is a function: it has no conversation")
         return self._conversation
 
-    async def _ask_model(self, request: guest_protocol.AskModel, body: bytes) -> Reply:
+    async def _ask_model(self, request: guest_to_host.AskModel, body: bytes) -> Reply:
         async def piece(data: bytes) -> None:
             assert self.channel is not None
-            await self.channel.send(guest_protocol.StreamChunk(id=request.id), data)
+            await self.channel.send(host_to_guest.StreamChunk(id=request.id), data)
 
         reply, message = await self._require_conversation().ask_model(request, body, piece)
         return Reply(reply, message)
 
-    async def _approve(self, request: guest_protocol.Approve, _: bytes) -> Reply:
+    async def _approve(self, request: guest_to_host.Approve, _: bytes) -> Reply:
         return Reply(await self._require_conversation().approve(request))
 
-    async def _intend(self, request: guest_protocol.ProposeCall, _: bytes) -> Reply:
+    async def _intend(self, request: guest_to_host.ProposeCall, _: bytes) -> Reply:
         return Reply(await self._require_conversation().propose(request))
 
-    async def _fire_hook(self, request: guest_protocol.FireHook, body: bytes) -> Reply:
+    async def _fire_hook(self, request: guest_to_host.FireHook, body: bytes) -> Reply:
         return Reply(await self._require_conversation().fire_hook(request, body))
 
 

@@ -29,8 +29,9 @@ from ramet.isolation.remote.messages import (
 )
 from ramet.isolation.remote.stream_line import StreamLine
 from ramet.testing.conformance.isolation.harness import ENTRY, GRANT
-from ramet.wire import frames, guest_protocol
+from ramet.wire import frames
 from ramet.wire.frames import Frame
+from ramet.wire.guest_protocol import host_to_guest, message_codec
 from tests.support.outliving import OutlivingBackend
 from tests.support.serving import short_folder
 
@@ -82,8 +83,8 @@ async def machine_at(folder: Path) -> AsyncIterator[OutlivingBackend]:
 
 def start_bytes() -> bytes:
     """Return the first message to a sandbox, as bytes of its channel."""
-    word = guest_protocol.StartFunction(run="run-1", path="main", name="f")
-    return b"".join(bytes(piece) for piece in frames.pack(guest_protocol.encode(word), b""))
+    word = host_to_guest.StartFunction(run="run-1", path="main", name="f")
+    return b"".join(bytes(piece) for piece in frames.pack(message_codec.encode(word), b""))
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another machine")

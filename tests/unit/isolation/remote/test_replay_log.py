@@ -11,27 +11,17 @@ from hypothesis import strategies as st
 from ramet.core.errors import Gone
 from ramet.core.outcome import ErrorInfo
 from ramet.isolation.remote.replay_log import MAX_KEPT, ChannelLog
-from ramet.wire import frames, guest_protocol
+from ramet.wire import frames
 from ramet.wire.frames import FrameReader
-from ramet.wire.guest_protocol import (
-    Answer,
-    ChildEnded,
-    Done,
-    GuestMessage,
-    HostMessage,
-    Note,
-    Output,
-    Record,
-    Spawn,
-    StartFunction,
-    UseState,
-)
+from ramet.wire.guest_protocol import guest_to_host, host_to_guest, message_codec
+from ramet.wire.guest_protocol.guest_to_host import Done, GuestMessage, Note, Output, Record, Spawn, UseState
+from ramet.wire.guest_protocol.host_to_guest import Answer, ChildEnded, HostMessage, StartFunction
 
 START = StartFunction(run="r", path="r", name="f")
-TALK = guest_protocol.StartConversation(run="r", root="r", path="r", agent="a", depth=0, cwd="/", json_size=0)
+TALK = host_to_guest.StartConversation(run="r", root="r", path="r", agent="a", depth=0, cwd="/", json_size=0)
 
 
-ASKS = guest_protocol.AskModel(id=1, step="r:1")
+ASKS = guest_to_host.AskModel(id=1, step="r:1")
 
 
 def started_log() -> ChannelLog:
@@ -42,7 +32,7 @@ def started_log() -> ChannelLog:
 
 
 def message_bytes(word: GuestMessage | HostMessage, body: bytes = b"") -> bytes:
-    return b"".join(bytes(piece) for piece in frames.pack(guest_protocol.encode(word), body))
+    return b"".join(bytes(piece) for piece in frames.pack(message_codec.encode(word), body))
 
 
 def feed_in_pieces(take: Callable[[bytes], None], data: bytes, sizes: Sequence[int]) -> None:
@@ -54,7 +44,7 @@ def feed_in_pieces(take: Callable[[bytes], None], data: bytes, sizes: Sequence[i
 
 
 def replayed_messages(tape: ChannelLog) -> list[GuestMessage]:
-    return [guest_protocol.from_guest(frame.control) for frame in FrameReader().feed(tape.unanswered())]
+    return [message_codec.from_guest(frame.control) for frame in FrameReader().feed(tape.unanswered())]
 
 
 SIZES = st.lists(st.integers(1, 40), max_size=30)
@@ -91,17 +81,17 @@ def test_unanswered_messages_are_replayed_as_they_were_sent(
 def test_watches_and_the_final_message_are_replayed() -> None:
     """A watch is replayed until its end was reported; messages without an answer are dropped."""
     tape = started_log()
-    for word in (guest_protocol.Watch(run="one"), guest_protocol.Watch(run="two"), Note(text="n"), Done(ok=True)):
+    for word in (guest_to_host.Watch(run="one"), guest_to_host.Watch(run="two"), Note(text="n"), Done(ok=True)):
         tape.record_output(message_bytes(word))
     tape.record_input(message_bytes(ChildEnded(run="one", status="completed", exit_code=0), b"value"))
 
-    assert replayed_messages(tape) == [guest_protocol.Watch(run="two"), Done(ok=True)]
+    assert replayed_messages(tape) == [guest_to_host.Watch(run="two"), Done(ok=True)]
 
 
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ([(True, ASKS, b"{}"), (False, guest_protocol.StreamChunk(id=1), b"{}")], "part of a reply"),
+        ([(True, ASKS, b"{}"), (False, host_to_guest.StreamChunk(id=1), b"{}")], "part of a reply"),
         ([(True, UseState(id=1, do="set", name="k"), b"1")], "state"),
         ([(True, UseState(id=1, do="set", name="k"), b"1"), (False, Answer(id=1), b"")], "state"),
         ([(True, UseState(id=1, do="set"), b"1"), (True, UseState(id=2, do="commit"), b"")], "state"),
@@ -159,16 +149,16 @@ def test_records_are_replayed_until_an_answer_confirms_them(
     """An answer to a later request confirms earlier records; an error, or an answer to a hook, does not."""
     kinds: dict[str, Callable[[int], GuestMessage]] = {
         "record": lambda number: Record(number=number),
-        "word": lambda number: guest_protocol.AskModel(id=number, step=f"r:{number}"),
-        "aside": lambda number: guest_protocol.AskModel(id=number, step=f"r:{number}", aside=True),
-        "send": lambda number: guest_protocol.Send(id=number, to="x", text="t"),
-        "hook": lambda number: guest_protocol.FireHook(id=number, event="PreToolUse"),
-        "watch": lambda number: guest_protocol.Watch(run=str(number)),
+        "word": lambda number: guest_to_host.AskModel(id=number, step=f"r:{number}"),
+        "aside": lambda number: guest_to_host.AskModel(id=number, step=f"r:{number}", aside=True),
+        "send": lambda number: guest_to_host.Send(id=number, to="x", text="t"),
+        "hook": lambda number: guest_to_host.FireHook(id=number, event="PreToolUse"),
+        "watch": lambda number: guest_to_host.Watch(run=str(number)),
     }
     tape = started_log()
     said = {number: kinds[kind](number) for number, kind in enumerate(words, 1)}
     feed_in_pieces(tape.record_output, b"".join(message_bytes(word) for word in said.values()), sizes)
-    there, open_ = 0, {number for number, word in said.items() if isinstance(word, guest_protocol.Request)}
+    there, open_ = 0, {number for number, word in said.items() if isinstance(word, guest_to_host.Request)}
     for number, is_well in answers:
         if number in open_:
             open_.remove(number)
@@ -180,7 +170,7 @@ def test_records_are_replayed_until_an_answer_confirms_them(
     assert replayed_messages(tape) == [
         word
         for number, word in said.items()
-        if number in open_ or isinstance(word, guest_protocol.Watch) or (isinstance(word, Record) and number > there)
+        if number in open_ or isinstance(word, guest_to_host.Watch) or (isinstance(word, Record) and number > there)
     ]
 
 
@@ -188,7 +178,7 @@ def test_a_streamed_reply_that_was_answered_is_replayable() -> None:
     """The guest has the whole reply."""
     tape = started_log()
     tape.record_output(message_bytes(ASKS))
-    tape.record_input(message_bytes(guest_protocol.StreamChunk(id=1), b"{}") + message_bytes(Answer(id=1)))
+    tape.record_input(message_bytes(host_to_guest.StreamChunk(id=1), b"{}") + message_bytes(Answer(id=1)))
 
     assert replayed_messages(tape) == []
 

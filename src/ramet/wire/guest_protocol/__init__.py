@@ -1,0 +1,1 @@
+"""The protocol between a guest in a sandbox and its host."""
