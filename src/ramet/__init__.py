@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from ramet.models.scripted.model import ScriptedModel as ScriptedModel
     from ramet.services.client.connect import connect as connect
     from ramet.tools.agents.authoring import authoring_tools as authoring_tools
-    from ramet.tools.context import SpawnRequest as SpawnRequest
     from ramet.tools.context import ToolUseContext as ToolUseContext
     from ramet.tools.python import python_tool as python_tool
+    from ramet.tools.spawn_request import SpawnRequest as SpawnRequest
     from ramet.tools.workspace import workspace_tools as workspace_tools
 
 _WHERE = {

@@ -38,7 +38,7 @@ from ramet.services.config.load import SETTINGS
 from ramet.spawn.handle import Handle
 from ramet.store.state.mapping import Keys
 from ramet.store.state.versioned import Versioned
-from ramet.tools.context import SpawnRequest
+from ramet.tools.spawn_request import SpawnRequest
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference.md"
 #: Accepted in settings files and fired by nothing: the page says so of exactly these.

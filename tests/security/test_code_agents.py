@@ -20,7 +20,7 @@ from ramet.spawn.run import Run
 from ramet.spawn.sandbox.intentions import MAX_ARGUMENTS
 from ramet.spawn.sandbox.requests import MAX_REF, GuestRequests
 from ramet.spawn.tree import RunTree
-from ramet.tools.context import Created
+from ramet.tools.spawn_request import Created
 from ramet.wire.guest_protocol.guest_to_host import CreateAgent, PerformTask
 from tests.trips.isolation.test_code_agents import MAKE, MAKER, agent, both, code, converse
 from tests.trips.kits.authoring import Shelf

@@ -11,7 +11,9 @@ from langchain_core.messages import AIMessage, AIMessageChunk
 from langchain_core.tools import BaseTool
 
 from ramet.core.ids import CallId, Path, RunId, StepId
-from ramet.tools.context import CurrentCall, ModelRequest, RunInfo, ToolUseContext, current_call
+from ramet.tools.context import CurrentCall, ToolUseContext, current_call
+from ramet.tools.model_request import ModelRequest
+from ramet.tools.run_info import RunInfo
 
 
 def run_info(number: int = 0, *, path: str = "main", agent: str = "main", depth: int = 0) -> RunInfo:

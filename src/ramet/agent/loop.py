@@ -22,8 +22,9 @@ from ramet.models.messages import encode
 from ramet.tools.agents.report_framing import message as framed
 from ramet.tools.agents.report_framing import neutralise
 from ramet.tools.agents.task_result import find_declared_result
-from ramet.tools.context import DeclaredResult, ModelRequest, ToolUseContext
+from ramet.tools.context import DeclaredResult, ToolUseContext
 from ramet.tools.dispatch import run_tools
+from ramet.tools.model_request import ModelRequest
 
 MAX_TURNS = 100
 OUTPUT_TRIES = 3  #: maximum final answers that miss their schema or are empty, before the run fails

@@ -22,15 +22,9 @@ from ramet.models.json_values import sanitize
 from ramet.models.messages import decode, encode
 from ramet.models.relay import RelayModel, decode_chunk
 from ramet.models.request_codec import SharedHistory, decode_request, encode_request, untrusted_message
-from ramet.tools.context import (
-    Approval,
-    HookDecision,
-    ModelRequest,
-    SafetyDecision,
-    ToolUseContext,
-    current,
-    current_call,
-)
+from ramet.tools.context import ToolUseContext, current, current_call
+from ramet.tools.decisions import Approval, HookDecision, SafetyDecision
+from ramet.tools.model_request import ModelRequest
 from ramet.wire.guest_protocol import answer_data, guest_to_host
 from ramet.wire.guest_protocol.answer_data import Reply
 from ramet.wire.guest_protocol.guest_to_host import Record

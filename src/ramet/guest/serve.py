@@ -44,8 +44,9 @@ from ramet.models.messages import decode
 from ramet.models.request_codec import SharedHistory
 from ramet.tools.agents.task_result import find_declared_result
 from ramet.tools.builtins import builtin_tools
-from ramet.tools.context import RunInfo, ToolUseContext
+from ramet.tools.context import ToolUseContext
 from ramet.tools.python import NAME as PYTHON
+from ramet.tools.run_info import RunInfo
 from ramet.tools.workers import image_tools
 from ramet.wire.code import capsule
 from ramet.wire.error_codec import encode_error

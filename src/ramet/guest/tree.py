@@ -16,7 +16,9 @@ from ramet.core.ids import CallId, Path, RunId
 from ramet.core.outcome import Result, Status
 from ramet.guest.async_channel import AsyncChannel
 from ramet.models.json_values import sanitize
-from ramet.tools.context import Created, RunView, SpawnHandle, SpawnRequest, StopReceipt, ToolUseContext
+from ramet.tools.context import ToolUseContext
+from ramet.tools.run_info import RunView, StopReceipt
+from ramet.tools.spawn_request import Created, SpawnHandle, SpawnRequest
 from ramet.wire.code import capsule
 from ramet.wire.guest_protocol import answer_data, guest_to_host
 from ramet.wire.values import values

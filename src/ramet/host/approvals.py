@@ -30,7 +30,8 @@ from ramet.core.events import ApprovalAnswered, ApprovalAsked, Event
 from ramet.core.ids import CallId, Path, RunId
 from ramet.core.replay.replay import RunReplay
 from ramet.host.argument_preview import MAX_TEXT, preview, shorten
-from ramet.tools.context import Approval, CurrentCall, ToolUseContext, current_call
+from ramet.tools.context import CurrentCall, ToolUseContext, current_call
+from ramet.tools.decisions import Approval
 
 DEADLINE_S = 600.0
 #: Recorded reasons that name the decider, and contain nothing that a model could follow.

@@ -15,7 +15,8 @@ from ramet.core.events import ModelAsked, ModelCharged
 from ramet.core.outcome import NO_USAGE, Usage
 from ramet.models.messages import input_bound
 from ramet.models.prices import Price, cost_usd, max_usd, price_of
-from ramet.tools.context import ModelRequest, ToolUseContext
+from ramet.tools.context import ToolUseContext
+from ramet.tools.model_request import ModelRequest
 
 if TYPE_CHECKING:
     from langchain_core.messages.ai import UsageMetadata

@@ -25,7 +25,8 @@ from ramet.models.rate_limit import RateLimiters, Retry, RetryPolicy
 from ramet.models.resolve import model_name, resolve
 from ramet.models.retries import without_retries
 from ramet.spawn.ports import ModelPort
-from ramet.tools.context import Charge, ForeignRequest, ModelRequest, ToolUseContext
+from ramet.tools.context import ToolUseContext
+from ramet.tools.model_request import Charge, ForeignRequest, ModelRequest
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel

@@ -12,7 +12,7 @@ from ramet.core.errors import Unknown
 from ramet.host.runtime import running_runtimes
 from ramet.spawn.run import Run
 from ramet.spawn.tree import RunTree
-from ramet.tools.context import RunView
+from ramet.tools.run_info import RunView
 
 
 class AgentRegistry(Mapping[str, RunView]):

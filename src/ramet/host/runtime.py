@@ -71,8 +71,8 @@ from ramet.store.contract import Store
 from ramet.store.memory import MemoryStore
 from ramet.store.state.versioned import Versioned
 from ramet.tools.agents.agents import spawning_tools
-from ramet.tools.context import SpawnRequest
 from ramet.tools.functions import as_tools
+from ramet.tools.spawn_request import SpawnRequest
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel

@@ -47,8 +47,10 @@ from ramet.spawn.birth.plan import as_agent
 from ramet.spawn.handle import Handle
 from ramet.spawn.run import Run
 from ramet.tools.agents.agents import spawning_tools
-from ramet.tools.context import RunView, SpawnRequest, StopReceipt, ToolUseContext
+from ramet.tools.context import ToolUseContext
 from ramet.tools.functions import as_tools
+from ramet.tools.run_info import RunView, StopReceipt
+from ramet.tools.spawn_request import SpawnRequest
 from ramet.tools.workers.process_tools import check_tools
 
 if TYPE_CHECKING:

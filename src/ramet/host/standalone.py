@@ -14,7 +14,8 @@ from ramet.core.budget import NO_LIMITS, Budget, Limits
 from ramet.core.ids import ROOT_NAME, Path, run_id
 from ramet.host.gateway import Gateway
 from ramet.host.journal.recorder import Recorder
-from ramet.tools.context import RunInfo, ToolUseContext
+from ramet.tools.context import ToolUseContext
+from ramet.tools.run_info import RunInfo
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel

@@ -14,7 +14,7 @@ from ramet.core.events import Event
 from ramet.core.outcome import Result, T, Usage
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session, sandboxed_children
-from ramet.tools.context import StopReceipt
+from ramet.tools.run_info import StopReceipt
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel

@@ -26,7 +26,9 @@ from ramet.isolation.workspace.run_dirs import RunFolder
 from ramet.spawn.result_cache import Results
 from ramet.spawn.run import Run
 from ramet.spawn.served_ports import Ports
-from ramet.tools.context import Approve, Ask, Hooks, Meter, RunInfo, Safety, SpawnRequest, ToolProcesses, ToolUseContext
+from ramet.tools.context import Approve, Ask, Hooks, Meter, Safety, ToolProcesses, ToolUseContext
+from ramet.tools.run_info import RunInfo
+from ramet.tools.spawn_request import SpawnRequest
 from ramet.wire.guest_protocol.answer_data import StateReply
 from ramet.wire.guest_protocol.guest_to_host import UseState
 

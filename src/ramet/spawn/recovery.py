@@ -49,7 +49,7 @@ from ramet.spawn.run import Run, TurnResult
 from ramet.spawn.tool_calls import PastCalls, ToolCallLedger
 from ramet.spawn.tree import RunTree
 from ramet.spawn.verdict import lost_result, recorded_verdict
-from ramet.tools.context import RunInfo
+from ramet.tools.run_info import RunInfo
 
 if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage

@@ -30,7 +30,9 @@ from ramet.isolation.workspace.run_dirs import RunFolder
 from ramet.spawn.admission import AdmissionSlot, ResourceShare
 from ramet.spawn.served_ports import Serving
 from ramet.spawn.tool_calls import ToolCallLedger
-from ramet.tools.context import RunInfo, RunView, SpawnRequest, ToolUseContext
+from ramet.tools.context import ToolUseContext
+from ramet.tools.run_info import RunInfo, RunView
+from ramet.tools.spawn_request import SpawnRequest
 from ramet.wire.code.capsule import PackedCall
 from ramet.wire.values.values import Encoded
 

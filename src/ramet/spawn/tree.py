@@ -22,7 +22,9 @@ from ramet.spawn.registry import RunRegistry
 from ramet.spawn.run import Run
 from ramet.spawn.verdict import partial_text
 from ramet.tools.agents.report_framing import report
-from ramet.tools.context import Created, RunView, SpawnRequest, StopReceipt, ToolUseContext, check_request, current_call
+from ramet.tools.context import ToolUseContext, current_call
+from ramet.tools.run_info import RunView, StopReceipt
+from ramet.tools.spawn_request import Created, SpawnRequest, check_request
 from ramet.wire.guest_protocol.answer_data import StateReply
 from ramet.wire.guest_protocol.guest_to_host import UseState
 

@@ -1,7 +1,7 @@
 """The context of a run, for its tools and its loop: one value per run, passed down and never global.
 
-The ports are protocols because their implementations are in higher layers: in the host they are the spawner, the
-gateway and the recorder; in a guest they are the channel's client.
+The interfaces here are protocols because their implementations are in higher layers: in the host they are the spawner,
+the gateway and the recorder; in a guest they are the channel's client.
 """
 
 from __future__ import annotations
@@ -12,21 +12,22 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Ite
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from ramet.concurrency.cancel import AbortController
 from ramet.concurrency.clock import Clock, SystemClock
 from ramet.concurrency.mailbox import Mailbox
 from ramet.concurrency.slots import Slot, Slots
-from ramet.core.arguments import KnownFields, check_callable, check_instance, check_text
-from ramet.core.budget import NO_LIMITS, Budget, Limits
-from ramet.core.errors import BudgetExceeded, InvalidValue
+from ramet.core.budget import Budget, Limits
+from ramet.core.errors import BudgetExceeded
 from ramet.core.events import BudgetRefused, Event
-from ramet.core.ids import CallId, Path, RunId, SessionId, StepId, checked_name, step_id
-from ramet.core.outcome import NO_USAGE, Result, Usage
+from ramet.core.ids import CallId, StepId, step_id
+from ramet.core.outcome import NO_USAGE, Usage
 from ramet.core.policy.permissions import NO_PERMISSIONS, Permissions
-from ramet.core.policy.policy import Policy
+from ramet.tools.decisions import Approval, HookDecision, SafetyDecision
+from ramet.tools.model_request import Charge, ForeignRequest, ModelRequest
+from ramet.tools.run_info import RunInfo, RunView, StopReceipt
+from ramet.tools.spawn_request import Created, SpawnHandle, SpawnRequest
 
 if TYPE_CHECKING:
     from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage
@@ -35,138 +36,6 @@ if TYPE_CHECKING:
     from ramet.wire.code.capsule import PackedCall
     from ramet.wire.guest_protocol.answer_data import StateReply
     from ramet.wire.guest_protocol.guest_to_host import UseState
-
-Mode = Literal["fresh", "fork"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunInfo:
-    """The identity of a run. Immutable."""
-
-    id: RunId
-    root: RunId
-    path: Path
-    agent: str  #: name of the definition
-    depth: int = 0
-    parent: RunId | None = None
-    parent_call: CallId | None = None
-    session: SessionId | None = None
-
-    stamp: dict[str, Any] = field(init=False, repr=False, compare=False)  #: the fields in every event of this run
-
-    def __post_init__(self) -> None:
-        stamp = {
-            "root": self.root,
-            "run": self.id,
-            "path": self.path,
-            "agent": self.agent,
-            "depth": self.depth,
-            "parent": self.parent,
-            "parent_call": self.parent_call,
-        }
-        object.__setattr__(self, "stamp", stamp)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SpawnRequest(metaclass=KnownFields):
-    """The request for a spawn. Nothing in it is granted yet."""
-
-    prompt: str = ""
-    name: str | None = None
-    description: str = ""
-    subagent_type: str | None = None  #: name of a definition; None with no `agent` means fork, unless configured
-    agent: Any = None  #: a definition (`ramet.Agent`) or a function, for callers in code
-    args: tuple[Any, ...] = ()  #: for functions
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
-    #: For functions, after `args`: data that is read at each attempt and not recorded. The resuming process supplies it
-    #: again.
-    late_args: Callable[[], tuple[Any, ...]] | None = None
-    mode: Mode | None = None
-    model: str | None = None
-    background: bool | None = None  #: None uses the definition's value
-    detached: bool = False
-    isolation: str | None = None
-    cwd: str | None = None
-    branch: bool = False  #: its state is a branch of its parent's, which is unchanged until it merges
-    begins_at: str = ""  #: the commit at which the branch begins; set by the host
-    limits: Limits = NO_LIMITS
-    policy: Policy | None = None  #: with a policy, it runs in a sandbox; a child of a sandboxed run always does
-    returns: Any = None  #: type of a sandboxed function's result; None uses its annotation
-    on_output: Callable[[str, str], None] | None = None  #: called with "stdout" or "stderr", and text, as it arrives
-    state_owner: str = ""  #: of a root, set by the host: the server's agent that alone owns the states of its tree
-    shelf: pathlib.Path | None = None  #: set by the host: a folder to read and import from, including later files
-    call_id: CallId | None = None
-    key: str = ""  #: distinguishes spawns of one run that no tool call requested
-    asked: str = ""  #: the sandbox's request for the spawn, as in `CurrentCall`
-
-    def __post_init__(self) -> None:
-        check_text("prompt", self.prompt)
-        check_text("description", self.description)
-        check_instance("name", self.name, (str, NoneType), "text, or None")
-        check_instance("args", self.args, (tuple, list), "a tuple")
-        check_instance("kwargs", self.kwargs, Mapping, "a mapping")
-        check_instance("limits", self.limits, Limits, "ramet.Limits")
-        check_instance("policy", self.policy, (Policy, NoneType), "ramet.Policy")
-        check_callable("on_output", self.on_output)
-        if self.state_owner:
-            checked_name("state_owner", self.state_owner)
-        if self.mode not in (None, "fresh", "fork"):
-            raise InvalidValue("mode", self.mode, "'fresh', 'fork', or None")
-
-
-def check_request(request: object) -> None:
-    """Raise InvalidValue if the value is no SpawnRequest, for example a dict of its fields."""
-    check_instance("request", request, SpawnRequest, "a ramet.SpawnRequest")
-
-
-class StopReceipt(NamedTuple):
-    """The result of a stop. `left` lists what could not be ended, but not processes that were only being killed."""
-
-    stopped: tuple[str, ...]  #: paths
-    #: `path: tool` of synchronous calls whose threads still run, fenced, and of unresponsive tasks
-    left: tuple[str, ...] = ()
-
-
-class RunView(NamedTuple):
-    """A run in a listing; no secrets."""
-
-    id: str
-    path: str
-    name: str
-    agent: str
-    state: str
-    description: str
-    depth: int
-    children: int
-    usage: Usage
-
-
-class Created(NamedTuple):
-    """A recorded agent: its handle, and the requested capabilities that it did not get."""
-
-    ref: str
-    dropped: tuple[str, ...] = ()
-
-
-class SpawnHandle(Protocol):
-    """The result of a spawn."""
-
-    @property
-    def id(self) -> RunId: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def path(self) -> Path: ...
-    @property
-    def background(self) -> bool: ...
-    async def result(self) -> Result:
-        """Wait for the end, without a time limit, and return the result."""
-
-    async def end(self) -> Result:
-        """Wait like `result`, but return as soon as the run has ended: for callers that only record the result."""
-
-    async def cancel(self, reason: str = ...) -> StopReceipt:
-        """End the run and all below it; they have ended when this returns."""
 
 
 class Tree(Protocol):
@@ -238,16 +107,6 @@ class Tree(Protocol):
         """Use the run's own state. Raises InvalidValue, Conflict, UnsavedChanges, Unknown, Denied."""
 
 
-class HookDecision(NamedTuple):
-    """The decision of the hooks about one event. `deny` and `ask` have the reason or question."""
-
-    verdict: Literal["allow", "deny", "ask", "continue"] = "allow"
-    reason: str = ""
-    updated_input: dict[str, Any] | None = None  #: PreToolUse may rewrite a call's arguments
-    updated_output: str | None = None  #: PostToolUse may rewrite the model's result
-    context: str = ""  #: text for the model, as data
-
-
 class Hooks(Protocol):
     """The hook runner's interface for the dispatcher and the loop."""
 
@@ -260,20 +119,6 @@ class Hooks(Protocol):
         """Run the hooks of `event` whose matcher fits, and combine their answers; a failing gate denies."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ModelRequest:
-    """A request to a model."""
-
-    messages: Sequence[BaseMessage]
-    tools: Sequence[BaseTool] = ()
-    step: StepId
-    max_tokens: int | None = None
-    is_final_answer: bool = False  #: uses the reserve that the scope keeps for its owner's last answer
-    is_side_request: bool = (
-        False  #: not part of the conversation, such as a summary of it: its chunks are not published
-    )
-
-
 class Ask(Protocol):
     """The access to a model: reserves, waits for the rate limiter, retries, settles.
 
@@ -283,42 +128,6 @@ class Ask(Protocol):
     def __call__(
         self, context: ToolUseContext, request: ModelRequest
     ) -> AsyncGenerator[AIMessageChunk | AIMessage]: ...
-
-
-class Approval(NamedTuple):
-    """A person's decision on a call; as a condition it is `allowed`."""
-
-    allowed: bool
-    reason: str = ""  #: for the model, with a denial
-
-    def __bool__(self) -> bool:
-        return self.allowed is True
-
-    @property
-    def denial(self) -> str:
-        """Return the denial as text."""
-        return f"it was not approved: {self.reason}" if self.reason else "it was not approved"
-
-
-class ForeignRequest(NamedTuple):
-    """A model request of another framework, with the facts known before it is sent."""
-
-    model: str  #: its name, for events and prices
-    messages: Sequence[BaseMessage]
-    step: StepId
-    schema_bytes: int = 0  #: of the tools that the model is shown
-    max_tokens: int | None = None  #: maximum length of the reply, if the model states it
-    requests: int = 1  #: number of provider requests that the call may make
-
-
-class Charge(Protocol):
-    """The reservation for a request of another framework. Only the first call has an effect."""
-
-    def settle(self, reply: AIMessage) -> None:
-        """Book the reply's usage, or the whole reservation if it has none."""
-
-    def fail(self, error: BaseException) -> None:
-        """Book a request without a reply."""
 
 
 class Meter(Protocol):
@@ -335,13 +144,6 @@ class Approve(Protocol):
         self, context: ToolUseContext, *, tool: str, question: str, args: dict[str, Any]
     ) -> Awaitable[Approval]:
         """Return an approval only if a person approved before the deadline."""
-
-
-class SafetyDecision(NamedTuple):
-    """The safety gate's decision about a call."""
-
-    committed: bool
-    reason: str = ""
 
 
 class Safety(Protocol):

@@ -32,7 +32,8 @@ from ramet.core.events import ToolEnded, ToolStarted
 from ramet.core.ids import CallId, StepId
 from ramet.core.outcome import Usage
 from ramet.core.tool_names import ALIASES as ALIASES
-from ramet.tools.context import CurrentCall, HookDecision, ToolUseContext, current_call
+from ramet.tools.context import CurrentCall, ToolUseContext, current_call
+from ramet.tools.decisions import HookDecision
 from ramet.tools.permission_checks import narrow_decision
 from ramet.tools.workers.process_tools import process_proxy
 from ramet.tools.workers.start_check import NotStarted, with_start_check

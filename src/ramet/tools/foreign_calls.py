@@ -7,7 +7,8 @@ from typing import Any
 from ramet.core.errors import Denied
 from ramet.core.events import ToolEnded
 from ramet.core.ids import CallId, StepId
-from ramet.tools.context import CurrentCall, HookDecision, ToolUseContext, current_call
+from ramet.tools.context import CurrentCall, ToolUseContext, current_call
+from ramet.tools.decisions import HookDecision
 from ramet.tools.permission_checks import narrow_decision
 
 

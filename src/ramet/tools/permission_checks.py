@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ramet.core.policy.permissions import Ruling
-from ramet.tools.context import HookDecision, ToolUseContext
+from ramet.tools.context import ToolUseContext
+from ramet.tools.decisions import HookDecision
 from ramet.tools.permissions.evaluation import Call, judge, may_change
 from ramet.tools.permissions.search_exclusions import hidden_from_search
 

@@ -23,7 +23,7 @@ from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session
 from ramet.models.scripted.dialogue import Script
 from ramet.models.scripted.model import Call, Hang, ScriptedModel
-from ramet.tools.context import SpawnRequest
+from ramet.tools.spawn_request import SpawnRequest
 from tests.support.waiting import eventually
 from tests.trips.kits.sessions import (
     WIDE,

@@ -18,7 +18,8 @@ from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session
 from ramet.host.trees.manager import KEPT_TREES
 from ramet.models.scripted.model import Call, Hang, ScriptedModel
-from ramet.tools.context import SpawnRequest, current
+from ramet.tools.context import current
+from ramet.tools.spawn_request import SpawnRequest
 from tests.support.waiting import eventually
 from tests.trips.kits.sessions import Gate, async_tool, background, following, fresh, of_kind, opened, run_of
 

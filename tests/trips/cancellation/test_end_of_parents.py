@@ -18,7 +18,8 @@ from ramet.host.trees.factory import OpenTree
 from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.spawn.handle import Handle
 from ramet.spawn.run import Run
-from ramet.tools.context import SpawnRequest, require_current_call
+from ramet.tools.context import require_current_call
+from ramet.tools.spawn_request import SpawnRequest
 from tests.support.waiting import eventually
 from tests.trips.agents import isolated as agents
 from tests.trips.kits.isolated import Name, backend

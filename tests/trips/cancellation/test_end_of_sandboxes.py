@@ -10,7 +10,8 @@ import pathlib
 import pytest
 
 import ramet
-from ramet.tools.context import SpawnRequest, require_current_call
+from ramet.tools.context import require_current_call
+from ramet.tools.spawn_request import SpawnRequest
 from tests.security.attacks import answers
 from tests.support.waiting import eventually
 from tests.trips.agents import isolated as agents

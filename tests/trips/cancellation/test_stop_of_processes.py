@@ -11,7 +11,8 @@ from langchain_core.tools import StructuredTool
 
 from ramet import AgentRuntime, Policy, ScriptedModel, Session, Status
 from ramet.models.scripted.model import Call
-from ramet.tools.context import SpawnRequest, require_current_call
+from ramet.tools.context import require_current_call
+from ramet.tools.spawn_request import SpawnRequest
 from ramet.tools.workspace import workspace_tools
 from tests.support.waiting import alive, eventually, pid_in
 from tests.trips.agents import isolated as agents

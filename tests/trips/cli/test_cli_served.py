@@ -24,7 +24,7 @@ from ramet.models.scripted.dialogue import Call
 from ramet.services.client.client import Client
 from ramet.services.server.server import Server
 from ramet.spawn.handle import Handle
-from ramet.tools.context import HookDecision
+from ramet.tools.decisions import HookDecision
 from ramet.tools.workspace import workspace_tools
 from tests.support.serve_process import serve
 from tests.support.serving import short_folder

@@ -29,7 +29,8 @@ from ramet.models.prices import Price
 from ramet.models.scripted.dialogue import Step
 from ramet.models.scripted.model import Call, Hang, ScriptedModel
 from ramet.spawn.handle import Handle
-from ramet.tools.context import SpawnRequest, current
+from ramet.tools.context import current
+from ramet.tools.spawn_request import SpawnRequest
 from tests.support.providers import provider
 from tests.trips.kits.sessions import fresh, kept, of_kind
 from tests.trips.programs.adopted_agent import asks_twice

@@ -8,7 +8,8 @@ from ramet import Agent, AgentRuntime, Session
 from ramet.core.events import ModelAsked, decode
 from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.store.sqlite.store import SqliteStore
-from ramet.tools.context import SpawnRequest, require_current_call
+from ramet.tools.context import require_current_call
+from ramet.tools.spawn_request import SpawnRequest
 from tests.trips.kits.sessions import async_tool, write
 from tests.trips.spawning.test_worktree import git, worktrees
 

@@ -11,8 +11,8 @@ from ramet.core.errors import AgentNotResolved, Unknown
 from ramet.core.policy.capabilities import intersect
 from ramet.core.recipe import Recipe
 from ramet.spawn.run import Run
-from ramet.tools.context import Created, SpawnRequest
 from ramet.tools.python import python_tool
+from ramet.tools.spawn_request import Created, SpawnRequest
 
 ROOT = "0" * 64
 

@@ -22,7 +22,7 @@ from ramet.models.prices import Price
 from ramet.models.rate_limit import RetryPolicy
 from ramet.models.scripted.dialogue import ReplyStep
 from ramet.models.scripted.model import Call, Cut, Fail, Hang, Say, ScriptedModel
-from ramet.tools.context import SpawnRequest
+from ramet.tools.spawn_request import SpawnRequest
 from tests.support.providers import Provider, provider
 from tests.support.waiting import eventually
 from tests.trips.kits.sessions import (

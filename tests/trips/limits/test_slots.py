@@ -19,7 +19,8 @@ from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session
 from ramet.models.scripted.dialogue import ReplyStep
 from ramet.models.scripted.model import Call, ScriptedModel
-from ramet.tools.context import SpawnRequest, current
+from ramet.tools.context import current
+from ramet.tools.spawn_request import SpawnRequest
 from tests.support.waiting import eventually
 from tests.trips.kits.sessions import (
     Gate,

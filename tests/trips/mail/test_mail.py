@@ -23,7 +23,8 @@ from ramet.host.session import Session
 from ramet.models.scripted.dialogue import ReplyStep, Script
 from ramet.models.scripted.model import Call, Fail, ScriptedModel
 from ramet.spawn.lifecycle.supervisor import MAX_WAKES
-from ramet.tools.context import SpawnRequest, current
+from ramet.tools.context import current
+from ramet.tools.spawn_request import SpawnRequest
 from tests.support.waiting import eventually
 from tests.trips.kits.sessions import (
     Gate,

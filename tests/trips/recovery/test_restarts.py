@@ -17,7 +17,7 @@ from ramet.core.replay.replay import TreeReplay
 from ramet.host.trees.project import Project
 from ramet.models.scripted.dialogue import ReplyStep
 from ramet.models.scripted.model import Call, ScriptedModel
-from ramet.tools.context import StopReceipt
+from ramet.tools.run_info import StopReceipt
 from tests.support.waiting import eventually
 from tests.trips.kits.sessions import Gate, background, fresh
 from tests.trips.recovery.test_resume import MakeStore, lost, make

@@ -21,7 +21,8 @@ from ramet.spawn.handle import Handle
 from ramet.store.contract import Store
 from ramet.store.memory import MemoryStore
 from ramet.store.sqlite.store import SqliteStore
-from ramet.tools.context import SpawnRequest, require_current_call
+from ramet.tools.context import require_current_call
+from ramet.tools.spawn_request import SpawnRequest
 from tests.support.cut_journals import cut_behind
 from tests.support.empty_places import place_of
 from tests.support.places import KINDS, store_at

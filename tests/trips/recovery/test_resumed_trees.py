@@ -15,7 +15,7 @@ from ramet.core.limits import SpawnLimits
 from ramet.models.scripted.dialogue import Script
 from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.store.memory import MemoryStore
-from ramet.tools.context import SpawnRequest
+from ramet.tools.spawn_request import SpawnRequest
 from tests.support.waiting import eventually
 from tests.trips.kits.sessions import Gate, answers, fresh, opened, run_of
 from tests.trips.recovery.test_resume import lost

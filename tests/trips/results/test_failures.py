@@ -27,7 +27,8 @@ from ramet.models.rate_limit import RetryPolicy
 from ramet.models.scripted.dialogue import ReplyStep, Script
 from ramet.models.scripted.model import Call, Cut, Fail, ScriptedModel
 from ramet.tools.agents.report_framing import FLAG
-from ramet.tools.context import SpawnRequest, current
+from ramet.tools.context import current
+from ramet.tools.spawn_request import SpawnRequest
 from tests.support.providers import Ends, Provider, Says, provider
 from tests.support.waiting import eventually
 from tests.trips.kits.sessions import (

@@ -184,7 +184,8 @@ async def test_a_call_below_its_own_equal_runs_itself(runtime: AgentRuntime) -> 
 
 async def spawn_equal_call(number: int) -> int:
     """Spawn an equal call once, from the root."""
-    from ramet.tools.context import SpawnRequest, current
+    from ramet.tools.context import current
+    from ramet.tools.spawn_request import SpawnRequest
 
     CallCount.calls += 1
     context = current()

@@ -16,7 +16,8 @@ from ramet.core.policy.policy import Policy
 from ramet.core.safety import Rule, SafetyPolicy
 from ramet.host.safety.gate import SafetyGate
 from ramet.models.scripted.dialogue import Call, Script
-from ramet.tools.context import SpawnRequest, current
+from ramet.tools.context import current
+from ramet.tools.spawn_request import SpawnRequest
 from tests.support.prometheus import Scrape, scrape
 from tests.support.serving import Served, serving
 from tests.trips.kits.safety import Deeds

@@ -13,7 +13,8 @@ from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session
 from ramet.models.scripted.model import Call, Fail, ScriptedModel
 from ramet.spawn.handle import Handle
-from ramet.tools.context import SpawnRequest, current_call
+from ramet.tools.context import current_call
+from ramet.tools.spawn_request import SpawnRequest
 from tests.support.waiting import eventually
 from tests.trips.kits.sessions import (
     GENERAL,

@@ -10,7 +10,7 @@ import pytest
 
 from ramet.host.session import Session
 from ramet.models.scripted.model import ScriptedModel
-from ramet.tools.context import SpawnRequest
+from ramet.tools.spawn_request import SpawnRequest
 
 
 @pytest.fixture

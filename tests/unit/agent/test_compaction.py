@@ -14,7 +14,9 @@ from ramet.agent.hooks.hooks import HookRunner
 from ramet.core.errors import Aborted, InvalidValue, ModelFailed
 from ramet.core.events import Compacted, Event, Notice
 from ramet.core.outcome import Usage
-from ramet.tools.context import ModelRequest, RunView, ToolUseContext
+from ramet.tools.context import ToolUseContext
+from ramet.tools.model_request import ModelRequest
+from ramet.tools.run_info import RunView
 from tests.support.context import make_context
 
 

@@ -14,7 +14,8 @@ from ramet.agent.hooks.hooks import HookRunner
 from ramet.concurrency.clock import FakeClock
 from ramet.core.errors import Aborted
 from ramet.core.events import Event, HookFailed
-from ramet.tools.context import HookDecision, ToolUseContext
+from ramet.tools.context import ToolUseContext
+from ramet.tools.decisions import HookDecision
 from tests.support.context import make_context
 from tests.support.waiting import alive, eventually, pid_in
 

@@ -15,7 +15,8 @@ from ramet.agent.hooks.hooks import HookRunner, hook
 from ramet.concurrency.clock import FakeClock
 from ramet.core.errors import Aborted, InvalidValue, Unknown
 from ramet.core.events import Event, HookFailed, Notice
-from ramet.tools.context import HookDecision, ToolUseContext
+from ramet.tools.context import ToolUseContext
+from ramet.tools.decisions import HookDecision
 from tests.support.context import make_context, run_info
 from tests.support.waiting import eventually
 

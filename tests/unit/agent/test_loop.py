@@ -25,7 +25,8 @@ from ramet.core.events import BudgetRefused, Compacted, Event, MailDelivered, Me
 from ramet.host.gateway import Gateway
 from ramet.models.scripted.dialogue import ReplyStep, Script
 from ramet.models.scripted.model import Call, Fail, Hang, ScriptedModel
-from ramet.tools.context import ModelRequest, ToolUseContext
+from ramet.tools.context import ToolUseContext
+from ramet.tools.model_request import ModelRequest
 from tests.support.context import make_context, run_info
 from tests.support.waiting import eventually
 from tests.trips.kits.sessions import Gate, answers, async_tool, is_valid, said

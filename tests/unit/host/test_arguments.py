@@ -19,7 +19,7 @@ from ramet.core.policy.policy import Policy
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session
 from ramet.models.scripted.model import ScriptedModel
-from ramet.tools.context import SpawnRequest
+from ramet.tools.spawn_request import SpawnRequest
 
 CANARY = "canary-71fe"
 NO_MODEL: Any = RunnableLambda(lambda said: said)

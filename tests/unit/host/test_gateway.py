@@ -22,7 +22,8 @@ from ramet.models.messages import input_bound
 from ramet.models.prices import Price, max_usd
 from ramet.models.rate_limit import RetryPolicy
 from ramet.models.scripted.model import Cut, Fail, Hang, Say, ScriptedModel
-from ramet.tools.context import ModelRequest, ToolUseContext
+from ramet.tools.context import ToolUseContext
+from ramet.tools.model_request import ModelRequest
 from tests.support.context import make_context
 from tests.support.providers import provider
 from tests.support.waiting import eventually

@@ -20,7 +20,8 @@ from ramet.host.registry import AGENT_REGISTRY
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session
 from ramet.models.scripted.model import Call, Hang, ScriptedModel
-from ramet.tools.context import SpawnRequest, current
+from ramet.tools.context import current
+from ramet.tools.spawn_request import SpawnRequest
 from tests.support.waiting import eventually
 from tests.trips.kits.sessions import Gate, background, fresh, kept, of_kind, run_of, said
 

@@ -14,7 +14,7 @@ from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session
 from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.spawn.handle import Handle
-from ramet.tools.context import SpawnRequest
+from ramet.tools.spawn_request import SpawnRequest
 from tests.trips.kits.sessions import Gate, fresh, kept, of_kind
 
 

@@ -19,7 +19,7 @@ from ramet.core.policy.policy import Policy
 from ramet.host.session import Session
 from ramet.models.scripted.model import ScriptedModel
 from ramet.spawn.birth.plan import Plan, as_agent, plan_birth
-from ramet.tools.context import SpawnRequest
+from ramet.tools.spawn_request import SpawnRequest
 from tests.trips.kits.sessions import nothing_is_held, opened, run_of
 
 limits = st.builds(

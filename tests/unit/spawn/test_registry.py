@@ -13,7 +13,7 @@ from ramet.host.session import Session
 from ramet.models.scripted.model import ScriptedModel
 from ramet.spawn.registry import RunRegistry
 from ramet.spawn.run import Run
-from ramet.tools.context import SpawnRequest
+from ramet.tools.spawn_request import SpawnRequest
 from tests.trips.kits.sessions import opened, run_of
 
 

@@ -13,8 +13,9 @@ from ramet.core.ids import Path, RunId
 from ramet.core.outcome import ErrorInfo, Result, Status
 from ramet.core.recipe import Recipe
 from ramet.tools.agents.authoring import authoring_tools
-from ramet.tools.context import Created, ToolUseContext, Tree
+from ramet.tools.context import ToolUseContext, Tree
 from ramet.tools.dispatch import run_tools
+from ramet.tools.spawn_request import Created
 from tests.support.context import make_context
 
 ENTRY = {

@@ -7,7 +7,8 @@ from langchain_core.messages import BaseMessage, HumanMessage
 
 from ramet.concurrency.clock import SystemClock
 from ramet.core.ids import Path, RunId
-from ramet.tools.context import RunInfo, ToolUseContext
+from ramet.tools.context import ToolUseContext
+from ramet.tools.run_info import RunInfo
 
 
 def a_context() -> ToolUseContext:

@@ -8,6 +8,8 @@ import pytest
 
 from ramet.core.policy.policy import Policy
 from ramet.tools.context import require_current_call
+from ramet.tools.decisions import SafetyDecision
+from ramet.tools.spawn_request import SpawnRequest
 from ramet.wire.code import renamed
 
 
@@ -28,6 +30,12 @@ def test_a_function_is_found_by_its_earlier_name() -> None:
     assert load_by_name("ramet.tools.context", "require_current_call") is require_current_call
 
 
+def test_a_class_that_moved_alone_is_found_by_its_former_module() -> None:
+    """Under its present name, and under the name that it had there."""
+    assert load_by_name("ramet.tools.context", "SpawnRequest") is SpawnRequest
+    assert load_by_name("ramet.tools.context", "GateWord") is SafetyDecision
+
+
 def test_an_unknown_name_is_an_error() -> None:
     """The error is that of `pickle`."""
     with pytest.raises(AttributeError):
@@ -43,4 +51,10 @@ def test_each_present_module_exists(module: str) -> None:
 @pytest.mark.parametrize(("module", "name"), sorted((module, new) for (module, _), new in renamed.NAMES.items()))
 def test_each_present_name_exists(module: str, name: str) -> None:
     """A later rename must change the table."""
+    assert hasattr(import_module(renamed.MOVED.get((module, name), module)), name)
+
+
+@pytest.mark.parametrize(("name", "module"), sorted((name, module) for (_, name), module in renamed.MOVED.items()))
+def test_each_moved_name_exists(name: str, module: str) -> None:
+    """A later move must change the table."""
     assert hasattr(import_module(module), name)

@@ -32,8 +32,9 @@ from ramet.core.errors import Aborted, BudgetExceeded, Bug, Denied, RametError
 from ramet.core.events import ToolEnded, ToolStarted
 from ramet.core.ids import CallId
 from ramet.core.outcome import Usage
-from ramet.tools.context import Charge, OrphanedThread, ToolUseContext, current_call
+from ramet.tools.context import OrphanedThread, ToolUseContext, current_call
 from ramet.tools.foreign_calls import has_gates, pass_gates
+from ramet.tools.model_request import Charge
 
 T = TypeVar("T")
 #: Recorded characters of a tool's result.

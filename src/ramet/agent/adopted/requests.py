@@ -12,7 +12,7 @@ from langchain_core.messages import BaseMessage
 
 from ramet.core.ids import StepId
 from ramet.models.retries import no_retries_value
-from ramet.tools.context import ForeignRequest
+from ramet.tools.model_request import ForeignRequest
 
 #: Providers' names for the maximum length of a reply.
 _LIMITS: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens", "num_predict")

@@ -13,7 +13,7 @@ from ramet.agent.definition import Agent, as_agent
 from ramet.concurrency.deadline import run_shielded
 from ramet.core.errors import InvalidValue, RametError, StepFailed
 from ramet.core.outcome import Status, StepFailure
-from ramet.tools.context import SpawnHandle
+from ramet.tools.spawn_request import SpawnHandle
 
 OnFailure = Literal["keep", "stop"]
 

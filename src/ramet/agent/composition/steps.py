@@ -17,7 +17,8 @@ import msgspec
 from ramet.agent.definition import Agent
 from ramet.core.errors import Bug, InvalidValue, NotShippable, ProtocolError, RametError, StepFailed
 from ramet.core.outcome import Result, Status
-from ramet.tools.context import SpawnHandle, SpawnRequest, ToolUseContext, Tree, current
+from ramet.tools.context import ToolUseContext, Tree, current
+from ramet.tools.spawn_request import SpawnHandle, SpawnRequest
 from ramet.wire.values import values
 from ramet.wire.values.annotations import first_parameter, returned_type
 from ramet.wire.values.journal_values import to_record

@@ -11,7 +11,8 @@ from ramet.agent.context import calls_of
 from ramet.core.lifecycle import State
 from ramet.core.outcome import Status
 from ramet.tools.agents.report_framing import neutralise
-from ramet.tools.context import ModelRequest, ToolUseContext
+from ramet.tools.context import ToolUseContext
+from ramet.tools.model_request import ModelRequest
 
 MAX_AGENTS = 200
 RUN_ID = re.compile(r"\brun-[0-9a-f]{2,32}\b")

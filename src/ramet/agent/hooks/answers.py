@@ -17,7 +17,7 @@ import json
 from typing import Any, Literal, NamedTuple
 
 from ramet.agent.hooks.config import GATES
-from ramet.tools.context import HookDecision
+from ramet.tools.decisions import HookDecision
 
 MAX_REASON = 4_000
 MAX_CONTEXT = 20_000

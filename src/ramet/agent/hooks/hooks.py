@@ -36,7 +36,9 @@ from ramet.concurrency.deadline import wait_with_timeout
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import Aborted, Unknown
 from ramet.core.events import HookFailed, Notice
-from ramet.tools.context import HookDecision, RunInfo, ToolUseContext
+from ramet.tools.context import ToolUseContext
+from ramet.tools.decisions import HookDecision
+from ramet.tools.run_info import RunInfo
 
 #: Events at which `{"continue": false}` stops the run itself.
 _STOPPING_EVENTS = GATES | {"PostToolUse", "PostToolUseFailure"}

@@ -7,7 +7,7 @@ from typing import Any
 from ramet.agent.hooks.config import hook
 from ramet.agent.hooks.hooks import HookRunner
 from ramet.core.policy.permissions import NO_PERMISSIONS, Permissions
-from ramet.tools.context import HookDecision
+from ramet.tools.decisions import HookDecision
 from ramet.tools.dispatch import tool_flag
 from ramet.tools.permissions.evaluation import Call, judge
 from ramet.tools.workspace import workspace_tools

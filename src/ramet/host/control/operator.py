@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ramet.host.trees.factory import OpenTree
     from ramet.spawn.handle import Handle
     from ramet.store.contract import Store
-    from ramet.tools.context import StopReceipt
+    from ramet.tools.run_info import StopReceipt
 
 
 class RuntimeAccess(Protocol):

@@ -18,7 +18,7 @@ from ramet.host.dynamic.agents import DynamicAgents, Made, is_known, ref_of
 from ramet.host.dynamic.namespaces import state_location
 from ramet.host.dynamic.task_run import task_request
 from ramet.spawn.run import Run
-from ramet.tools.context import SpawnRequest
+from ramet.tools.spawn_request import SpawnRequest
 
 
 class HostAuthoring:

@@ -11,7 +11,7 @@ from ramet.agent.definition import Agent
 from ramet.core.policy.capabilities import is_code
 from ramet.core.policy.policy import Policy
 from ramet.host.dynamic.agents import ref_of
-from ramet.tools.context import SpawnRequest
+from ramet.tools.spawn_request import SpawnRequest
 
 
 def task_agent(task: Task) -> Agent:

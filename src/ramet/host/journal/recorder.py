@@ -28,7 +28,7 @@ from ramet.host.journal.recent_events import KeptEvents
 if TYPE_CHECKING:
     from langchain_core.messages import AIMessageChunk
 
-    from ramet.tools.context import RunInfo
+    from ramet.tools.run_info import RunInfo
 
 _log = logging.getLogger("ramet.recorder")
 #: Events that a reader may lag behind before it loses the oldest and gets a notice.

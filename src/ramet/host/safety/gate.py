@@ -22,7 +22,8 @@ from ramet.core.ids import CallId, StepId
 from ramet.core.safety import MAX_REASON, VERDICTS, SafetyPolicy, Vote, VoterAnswer, decide
 from ramet.host.safety.policies import FixedPolicy, PolicySource, PolicyVersion
 from ramet.host.safety.voters import RuleVoter, Voter
-from ramet.tools.context import CurrentCall, SafetyDecision, ToolUseContext, current_call
+from ramet.tools.context import CurrentCall, ToolUseContext, current_call
+from ramet.tools.decisions import SafetyDecision
 
 T = TypeVar("T")
 TIMEOUT_S = 30.0

@@ -15,7 +15,7 @@ from ramet.host.sandbox.workspace_files import file_of
 from ramet.isolation.contract import Metrics, Ran, Sandbox
 from ramet.spawn.handle import Handle
 from ramet.spawn.served_ports import Ports
-from ramet.tools.context import StopReceipt
+from ramet.tools.run_info import StopReceipt
 
 #: The default timeout of a command of `run_command`, and the default limit of each of its streams.
 COMMAND_TIMEOUT_S = 60.0

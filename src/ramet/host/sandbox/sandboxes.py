@@ -29,7 +29,8 @@ from ramet.isolation.limits.cgroups import reap_groups
 from ramet.isolation.mounts import Roots, roots_of, sources_of
 from ramet.isolation.workspace.folder_retention import FolderLimits
 from ramet.isolation.workspace.run_dirs import PROXY_SOCKET, RunFolder, RunFolders
-from ramet.tools.context import RunInfo, ToolUseContext
+from ramet.tools.context import ToolUseContext
+from ramet.tools.run_info import RunInfo
 
 _log = logging.getLogger("ramet.sandboxes")
 BackendName = Literal["bwrap", "local"]

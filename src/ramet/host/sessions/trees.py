@@ -26,7 +26,7 @@ from ramet.host.sessions.rows import OPEN, session_row
 from ramet.host.trees.factory import OpenTree, TreeOptions
 from ramet.spawn.birth.policy_decisions import DecidedRequest
 from ramet.spawn.run import Run
-from ramet.tools.context import SpawnRequest
+from ramet.tools.spawn_request import SpawnRequest
 
 if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage

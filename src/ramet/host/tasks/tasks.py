@@ -18,7 +18,8 @@ from ramet.host.dynamic.agents import ref_of
 from ramet.host.dynamic.task_run import task_agent, task_request
 from ramet.host.runtime import AgentRuntime
 from ramet.spawn.handle import Handle
-from ramet.tools.context import SpawnHandle, ToolUseContext
+from ramet.tools.context import ToolUseContext
+from ramet.tools.spawn_request import SpawnHandle
 
 #: The kind of the documents with the answer to a run's question, and the run that continued with the answer.
 ANSWERS = "answer"

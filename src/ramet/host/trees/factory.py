@@ -42,7 +42,7 @@ from ramet.host.trees.prompts import Prompts
 from ramet.host.trees.spill import Spill
 from ramet.spawn.ports import Decide, TreePorts
 from ramet.spawn.tree import RunTree
-from ramet.tools.context import RunInfo
+from ramet.tools.run_info import RunInfo
 
 if TYPE_CHECKING:
     from langchain_core.messages import AIMessageChunk

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from ramet.core.ids import safe_name
 from ramet.disk.state_folder import open_folder
-from ramet.tools.context import RunInfo
+from ramet.tools.run_info import RunInfo
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 

@@ -15,7 +15,8 @@ from ramet.core.policy.decision import MAX_PROMPT, Narrow, PolicyDecision, Polic
 from ramet.core.policy.policy import Policy, PolicyFields, resolve_root_policy, to_public_dict
 from ramet.spawn.ports import Decide
 from ramet.spawn.run import Run
-from ramet.tools.context import SpawnRequest, ToolUseContext, current_call
+from ramet.tools.context import ToolUseContext, current_call
+from ramet.tools.spawn_request import SpawnRequest
 
 if TYPE_CHECKING:
     from ramet.spawn.birth.plan import Plan

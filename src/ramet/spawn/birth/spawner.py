@@ -45,7 +45,10 @@ from ramet.spawn.registry import RunRegistry
 from ramet.spawn.run import Run
 from ramet.spawn.sandbox.run_folder import create_folder, restore_folder
 from ramet.tools.agents.agents import agent_tool
-from ramet.tools.context import ModelRequest, RunInfo, SpawnRequest, ToolUseContext, Tree, current_call
+from ramet.tools.context import ToolUseContext, Tree, current_call
+from ramet.tools.model_request import ModelRequest
+from ramet.tools.run_info import RunInfo
+from ramet.tools.spawn_request import SpawnRequest
 
 if TYPE_CHECKING:
     from langchain_core.tools import BaseTool

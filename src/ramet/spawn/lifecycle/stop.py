@@ -12,7 +12,8 @@ from ramet.core.lifecycle import Fact, State
 from ramet.core.outcome import Status
 from ramet.spawn.run import Run
 from ramet.spawn.verdict import cancelled_result
-from ramet.tools.context import StopReceipt, current_call
+from ramet.tools.context import current_call
+from ramet.tools.run_info import StopReceipt
 
 #: Seconds in which the processes of a stopped run must end, beyond the grace. Longer only inside the kernel.
 PROCESS_END_S = 10.0

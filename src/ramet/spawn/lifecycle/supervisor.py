@@ -30,7 +30,8 @@ from ramet.spawn.registry import RunRegistry
 from ramet.spawn.run import Run, TurnResult
 from ramet.spawn.sandbox.adoption import terminate_orphan
 from ramet.spawn.verdict import cancelled_result
-from ramet.tools.context import StopReceipt, ToolUseContext, current_call
+from ramet.tools.context import ToolUseContext, current_call
+from ramet.tools.run_info import StopReceipt
 
 _log = logging.getLogger("ramet.supervisor")
 #: The number of times that a notice may wake an idle run before a user sends a new message.

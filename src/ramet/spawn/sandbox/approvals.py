@@ -9,7 +9,8 @@ from ramet.core.errors import ProtocolError
 from ramet.core.ids import CallId, StepId
 from ramet.models.request_codec import bounded_json
 from ramet.spawn.tool_calls import ToolCallLedger
-from ramet.tools.context import Approval, CurrentCall, HookDecision, ToolUseContext, current_call
+from ramet.tools.context import CurrentCall, ToolUseContext, current_call
+from ramet.tools.decisions import Approval, HookDecision
 from ramet.tools.permission_checks import narrow_decision, rule_on_call
 from ramet.wire.guest_protocol.answer_data import ApprovalReply, HookReply, SafetyReply
 from ramet.wire.guest_protocol.guest_to_host import Approve, FireHook, ProposeCall

@@ -42,7 +42,8 @@ from ramet.spawn.sandbox.guest_events import Records
 from ramet.spawn.sandbox.transcript import Mirror
 from ramet.spawn.tool_calls import ToolCallLedger, charge_aside, step_number
 from ramet.tools.builtins import builtin_tools, by_name, is_builtin
-from ramet.tools.context import DeclaredResult, ModelRequest, ToolUseContext
+from ramet.tools.context import DeclaredResult, ToolUseContext
+from ramet.tools.model_request import ModelRequest
 from ramet.tools.python import NAME as PYTHON
 from ramet.wire.code import capsule
 from ramet.wire.code.bundle import has_user_modules

@@ -22,7 +22,8 @@ from ramet.spawn.sandbox.channel import GuestChannel, LargeReply, Reply
 from ramet.spawn.sandbox.conversation import SandboxedConversation
 from ramet.spawn.sandbox.intentions import MAX_ARGUMENTS, IntentionGate
 from ramet.spawn.sandbox.outbound import FileBody, open_body
-from ramet.tools.context import CurrentCall, SpawnHandle, SpawnRequest, Tree, current_call
+from ramet.tools.context import CurrentCall, Tree, current_call
+from ramet.tools.spawn_request import SpawnHandle, SpawnRequest
 from ramet.wire.code.capsule import PackedCall
 from ramet.wire.error_codec import encode_error
 from ramet.wire.frames import MAX_BODY

@@ -16,7 +16,8 @@ from ramet.core.errors import Bug
 from ramet.core.ids import CallId
 from ramet.core.outcome import Status
 from ramet.tools.agents.report_framing import report
-from ramet.tools.context import SpawnRequest, ToolUseContext, Tree, require_current_call
+from ramet.tools.context import ToolUseContext, Tree, require_current_call
+from ramet.tools.spawn_request import SpawnRequest
 
 #: Default wait of TaskOutput, and the maximum.
 OUTPUT_WAIT_S = 30.0

@@ -46,6 +46,10 @@ _LIGHT: Final = (
     "ramet.services.agent_types.function.invoke",
     "ramet.sub_agent_client",
     "ramet.tools.context",
+    "ramet.tools.decisions",
+    "ramet.tools.model_request",
+    "ramet.tools.run_info",
+    "ramet.tools.spawn_request",
     "ramet.tools.workers.process_worker",
     "ramet.wire",
 )

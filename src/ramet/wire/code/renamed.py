@@ -69,6 +69,18 @@ NAMES: Final[Mapping[tuple[str, str], str]] = {
     ("ramet.tools.context", "calling"): "require_current_call",
 }
 
+#: Present modules of classes and functions that moved alone, by their former modules and present names.
+MOVED: Final[Mapping[tuple[str, str], str]] = {
+    ("ramet.tools.context", name): f"ramet.tools.{module}"
+    for module, names in {
+        "run_info": ("RunInfo", "RunView", "StopReceipt"),
+        "spawn_request": ("Created", "SpawnHandle", "SpawnRequest", "check_request"),
+        "model_request": ("Charge", "ForeignRequest", "ModelRequest"),
+        "decisions": ("Approval", "HookDecision", "SafetyDecision"),
+    }.items()
+    for name in names
+}
+
 
 def loads(data: bytes) -> Any:
     """Unpickle, with earlier names understood. Only ever called inside a sandbox."""
@@ -77,6 +89,7 @@ def loads(data: bytes) -> Any:
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str, /) -> Any:
-        """Return the class or function, which may have had another name, in a module that had another one."""
+        """Return the class or function, which may have had another name, and been in another module."""
         module = MODULES.get(module, module)
-        return super().find_class(module, NAMES.get((module, name), name))
+        name = NAMES.get((module, name), name)
+        return super().find_class(MOVED.get((module, name), module), name)

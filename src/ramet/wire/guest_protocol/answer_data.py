@@ -92,14 +92,14 @@ class ApprovalReply(Struct, frozen=True, kw_only=True):
 
 
 class SafetyReply(Struct, frozen=True, kw_only=True):
-    """The safety gate's decision about a call (`ramet.tools.context.SafetyDecision`)."""
+    """The safety gate's decision about a call (`ramet.tools.decisions.SafetyDecision`)."""
 
     committed: bool
     reason: str = ""
 
 
 class HookReply(Struct, frozen=True, kw_only=True):
-    """The decision of the hooks (`ramet.tools.context.HookDecision`)."""
+    """The decision of the hooks (`ramet.tools.decisions.HookDecision`)."""
 
     verdict: str = "allow"
     reason: str = ""

@@ -1,0 +1,40 @@
+"""Decisions about a call: of hooks, of a person, and of the safety gate."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    pass
+
+
+class HookDecision(NamedTuple):
+    """The decision of the hooks about one event. `deny` and `ask` have the reason or question."""
+
+    verdict: Literal["allow", "deny", "ask", "continue"] = "allow"
+    reason: str = ""
+    updated_input: dict[str, Any] | None = None  #: PreToolUse may rewrite a call's arguments
+    updated_output: str | None = None  #: PostToolUse may rewrite the model's result
+    context: str = ""  #: text for the model, as data
+
+
+class Approval(NamedTuple):
+    """A person's decision on a call; as a condition it is `allowed`."""
+
+    allowed: bool
+    reason: str = ""  #: for the model, with a denial
+
+    def __bool__(self) -> bool:
+        return self.allowed is True
+
+    @property
+    def denial(self) -> str:
+        """Return the denial as text."""
+        return f"it was not approved: {self.reason}" if self.reason else "it was not approved"
+
+
+class SafetyDecision(NamedTuple):
+    """The safety gate's decision about a call."""
+
+    committed: bool
+    reason: str = ""

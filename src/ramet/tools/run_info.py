@@ -1,0 +1,62 @@
+"""The identity of a run, and what is returned about runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ramet.core.ids import CallId, Path, RunId, SessionId
+from ramet.core.outcome import Usage
+
+if TYPE_CHECKING:
+    pass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunInfo:
+    """The identity of a run. Immutable."""
+
+    id: RunId
+    root: RunId
+    path: Path
+    agent: str  #: name of the definition
+    depth: int = 0
+    parent: RunId | None = None
+    parent_call: CallId | None = None
+    session: SessionId | None = None
+
+    stamp: dict[str, Any] = field(init=False, repr=False, compare=False)  #: the fields in every event of this run
+
+    def __post_init__(self) -> None:
+        stamp = {
+            "root": self.root,
+            "run": self.id,
+            "path": self.path,
+            "agent": self.agent,
+            "depth": self.depth,
+            "parent": self.parent,
+            "parent_call": self.parent_call,
+        }
+        object.__setattr__(self, "stamp", stamp)
+
+
+class StopReceipt(NamedTuple):
+    """The result of a stop. `left` lists what could not be ended, but not processes that were only being killed."""
+
+    stopped: tuple[str, ...]  #: paths
+    #: `path: tool` of synchronous calls whose threads still run, fenced, and of unresponsive tasks
+    left: tuple[str, ...] = ()
+
+
+class RunView(NamedTuple):
+    """A run in a listing; no secrets."""
+
+    id: str
+    path: str
+    name: str
+    agent: str
+    state: str
+    description: str
+    depth: int
+    children: int
+    usage: Usage

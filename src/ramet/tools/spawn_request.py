@@ -1,0 +1,103 @@
+"""The request for a spawn, and what a caller gets."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+
+from ramet.core.arguments import KnownFields, check_callable, check_instance, check_text
+from ramet.core.budget import NO_LIMITS, Limits
+from ramet.core.errors import InvalidValue
+from ramet.core.ids import CallId, Path, RunId, checked_name
+from ramet.core.outcome import Result
+from ramet.core.policy.policy import Policy
+from ramet.tools.run_info import StopReceipt
+
+if TYPE_CHECKING:
+    pass
+
+
+Mode = Literal["fresh", "fork"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SpawnRequest(metaclass=KnownFields):
+    """The request for a spawn. Nothing in it is granted yet."""
+
+    prompt: str = ""
+    name: str | None = None
+    description: str = ""
+    subagent_type: str | None = None  #: name of a definition; None with no `agent` means fork, unless configured
+    agent: Any = None  #: a definition (`ramet.Agent`) or a function, for callers in code
+    args: tuple[Any, ...] = ()  #: for functions
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    #: For functions, after `args`: data that is read at each attempt and not recorded. The resuming process supplies it
+    #: again.
+    late_args: Callable[[], tuple[Any, ...]] | None = None
+    mode: Mode | None = None
+    model: str | None = None
+    background: bool | None = None  #: None uses the definition's value
+    detached: bool = False
+    isolation: str | None = None
+    cwd: str | None = None
+    branch: bool = False  #: its state is a branch of its parent's, which is unchanged until it merges
+    begins_at: str = ""  #: the commit at which the branch begins; set by the host
+    limits: Limits = NO_LIMITS
+    policy: Policy | None = None  #: with a policy, it runs in a sandbox; a child of a sandboxed run always does
+    returns: Any = None  #: type of a sandboxed function's result; None uses its annotation
+    on_output: Callable[[str, str], None] | None = None  #: called with "stdout" or "stderr", and text, as it arrives
+    state_owner: str = ""  #: of a root, set by the host: the server's agent that alone owns the states of its tree
+    shelf: pathlib.Path | None = None  #: set by the host: a folder to read and import from, including later files
+    call_id: CallId | None = None
+    key: str = ""  #: distinguishes spawns of one run that no tool call requested
+    asked: str = ""  #: the sandbox's request for the spawn, as in `CurrentCall`
+
+    def __post_init__(self) -> None:
+        check_text("prompt", self.prompt)
+        check_text("description", self.description)
+        check_instance("name", self.name, (str, NoneType), "text, or None")
+        check_instance("args", self.args, (tuple, list), "a tuple")
+        check_instance("kwargs", self.kwargs, Mapping, "a mapping")
+        check_instance("limits", self.limits, Limits, "ramet.Limits")
+        check_instance("policy", self.policy, (Policy, NoneType), "ramet.Policy")
+        check_callable("on_output", self.on_output)
+        if self.state_owner:
+            checked_name("state_owner", self.state_owner)
+        if self.mode not in (None, "fresh", "fork"):
+            raise InvalidValue("mode", self.mode, "'fresh', 'fork', or None")
+
+
+def check_request(request: object) -> None:
+    """Raise InvalidValue if the value is no SpawnRequest, for example a dict of its fields."""
+    check_instance("request", request, SpawnRequest, "a ramet.SpawnRequest")
+
+
+class Created(NamedTuple):
+    """A recorded agent: its handle, and the requested capabilities that it did not get."""
+
+    ref: str
+    dropped: tuple[str, ...] = ()
+
+
+class SpawnHandle(Protocol):
+    """The result of a spawn."""
+
+    @property
+    def id(self) -> RunId: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def path(self) -> Path: ...
+    @property
+    def background(self) -> bool: ...
+    async def result(self) -> Result:
+        """Wait for the end, without a time limit, and return the result."""
+
+    async def end(self) -> Result:
+        """Wait like `result`, but return as soon as the run has ended: for callers that only record the result."""
+
+    async def cancel(self, reason: str = ...) -> StopReceipt:
+        """End the run and all below it; they have ended when this returns."""
