@@ -17,7 +17,7 @@ from ramet import AgentRuntime, Policy
 from ramet.core.events import RunRetried
 from ramet.core.outcome import Result
 from ramet.core.replay.replay import TreeReplay
-from ramet.spawn.run import Run
+from ramet.spawn.run.run import Run
 from ramet.store.sqlite.store import SqliteStore
 from tests.chaos import functions
 from tests.chaos.checks import Death, check, check_notices, effects, read
@@ -60,7 +60,11 @@ class Loss:
 
             def target() -> int:
                 found: list[Run] = [run for run in runs.values() if (run.parent is not None) == self._patient]
-                return found[0].sandbox.pid if found and found[0].sandbox is not None and (self._patient or said) else 0
+                return (
+                    found[0].sandbox.current.pid
+                    if found and found[0].sandbox.current is not None and (self._patient or said)
+                    else 0
+                )
 
             await eventually(target)
             pid = target()

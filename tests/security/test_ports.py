@@ -52,7 +52,7 @@ def opened(
     room: ProxyQuota | None = None,
 ) -> RunPorts:
     """The ports of an agent once more, in another folder, with limits that a test can reach."""
-    box = handle._handle.run.sandbox
+    box = handle._handle.run.sandbox.current
     assert box is not None
     return RunPorts.open(box, PORTS, folder, limits=limits, quota=room or ProxyQuota(most))
 
@@ -116,7 +116,7 @@ async def test_another_user_cannot_connect(runtime: ramet.AgentRuntime) -> None:
     socket_path = await handle.port("web")
     for above in list(socket_path.parents)[1:5]:  # Only the folder of the sockets is to stand between.
         await asyncio.to_thread(above.chmod, 0o755)
-    path, box = str(socket_path), handle._handle.run.sandbox
+    path, box = str(socket_path), handle._handle.run.sandbox.current
     assert box is not None
     users = {65534, await asyncio.to_thread(user_of, box.pid)} - {0}
 
@@ -134,7 +134,7 @@ async def test_another_user_cannot_connect(runtime: ramet.AgentRuntime) -> None:
 async def test_a_flood_waits_for_its_client_and_stops_nobody(runtime: ramet.AgentRuntime) -> None:
     """What is not read is not held: the guest cannot send it all, while others are born, work and end."""
     handle = await serving(runtime, agents.flood, PORTS, 8000, MUCH, cpu_cores=64.0)
-    path, folder = str(await handle.port("web")), handle._handle.run.folder
+    path, folder = str(await handle.port("web")), handle._handle.run.sandbox.folder
     assert folder is not None
     floods = [await asyncio.open_unix_connection(path, limit=1), await handle.connect("web")]
     for _, writer in floods:
@@ -272,7 +272,7 @@ async def test_a_connection_that_would_lead_to_itself_is_refused(
 ) -> None:
     """Where a guest leaves no other number to connect from than the port's own, TCP joins a socket with itself."""
     handle = await serving(runtime, agents.idle, {"web": 40000})
-    box = handle._handle.run.sandbox
+    box = handle._handle.run.sandbox.current
     assert box is not None
     done = await asyncio.to_thread(
         subprocess.run, [sys.executable, "-c", ONE_PORT, str(box.pid), "40000"], capture_output=True, check=False
@@ -288,7 +288,7 @@ async def test_a_connection_that_would_lead_to_itself_is_refused(
 async def test_an_agent_that_is_dead_and_not_yet_told_of_has_ended(runtime: ramet.AgentRuntime) -> None:
     """Between its death and the word of its zygote there is nobody to connect to: that is an end like any other."""
     handle = await serving(runtime, agents.echo, PORTS, 8000)
-    box = handle._handle.run.sandbox
+    box = handle._handle.run.sandbox.current
     assert isinstance(box, ForkedSandbox)
     zygote = box._zygote.pid
     os.kill(zygote, signal.SIGSTOP)
@@ -308,7 +308,7 @@ async def test_an_agent_that_is_dead_and_not_yet_told_of_has_ended(runtime: rame
 async def test_a_host_without_a_descriptor_says_so_and_goes_on(runtime: ramet.AgentRuntime) -> None:
     """A socket that the host has no room for is an error at once; the next one is had."""
     handle = await serving(runtime, agents.echo, PORTS, 8000)
-    box = handle._handle.run.sandbox
+    box = handle._handle.run.sandbox.current
     assert box is not None
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     lowest = os.dup(0)

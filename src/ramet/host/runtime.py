@@ -66,7 +66,7 @@ from ramet.isolation.workspace.folder_retention import FolderLimits
 from ramet.spawn.birth.plan import as_agent, check_prompt
 from ramet.spawn.handle import Handle
 from ramet.spawn.ports import GRACE_S
-from ramet.spawn.run import Run
+from ramet.spawn.run.run import Run
 from ramet.store.contract import Store
 from ramet.store.memory import MemoryStore
 from ramet.store.state.versioned import Versioned

@@ -45,7 +45,7 @@ from ramet.host.trees.turn_stream import TurnStream
 from ramet.isolation.contract import Backend
 from ramet.spawn.birth.plan import as_agent
 from ramet.spawn.handle import Handle
-from ramet.spawn.run import Run
+from ramet.spawn.run.run import Run
 from ramet.tools.agents.agents import spawning_tools
 from ramet.tools.context import ToolUseContext
 from ramet.tools.functions import as_tools
@@ -326,7 +326,7 @@ class Session(Generic[T]):
         run = self._check_free()
         prompt = await self._run_prompt_hooks(text)
         if (
-            run.woken_by_mail
+            run.turn.woken_by_mail
         ):  # Readers get only recorded events: wait, so that those of an earlier turn are not read here.
             await run.context.wait_persisted()
         self._check_free()  # Another prompt may have arrived while the hooks inspected this one.
@@ -356,7 +356,7 @@ class Session(Generic[T]):
         interrupt the turn.
         """
         run = self._root
-        if not run.is_living or run.state is State.IDLE or run.turns == 0 or run.on_turn is not None:
+        if not run.is_living or run.state is State.IDLE or run.turns == 0 or run.turn.on_result is not None:
             return None
         return TurnStream(run, self._opened.recorder, self._turn_over)
 
@@ -519,7 +519,9 @@ class Session(Generic[T]):
         run = self._root
         if not run.is_living:
             raise RametError("this session has ended")
-        if run.on_turn is not None or (run.state is not State.IDLE and run.turns > 0 and not run.woken_by_mail):
+        if run.turn.on_result is not None or (
+            run.state is not State.IDLE and run.turns > 0 and not run.turn.woken_by_mail
+        ):
             raise BusyError("a turn is under way; wait for it, interrupt it, or send() to it")
         return run
 

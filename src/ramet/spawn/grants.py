@@ -16,7 +16,7 @@ from ramet.core.errors import Bug, InvalidValue, SpawnRefused
 from ramet.core.policy.decision import clamp_grant
 from ramet.core.policy.policy import Grant, Policy, narrow, resolve_root_policy
 from ramet.spawn.ports import TreePorts
-from ramet.spawn.run import Run
+from ramet.spawn.run.run import Run
 from ramet.tools.spawn_request import SpawnRequest
 from ramet.wire.code.capsule import PackedCall, pack
 
@@ -38,7 +38,7 @@ def check_may_spawn(parent: Run, grant: Grant) -> None:
         raise SpawnRefused("policy.allow_sub_agents", "this agent may not start others", free=0)
     if grant.max_sub_agent_depth < 1:
         raise SpawnRefused("policy.max_sub_agent_depth", "no level below this agent is allowed", free=0)
-    spawn_count = parent.admitted_spawns - (parent.spawns_before_turn if parent.persistent else 0)
+    spawn_count = parent.admitted_spawns - (parent.turn.spawns_before if parent.persistent else 0)
     if spawn_count >= grant.max_sub_agents:
         span = "one turn" if parent.persistent else "its lifetime"
         reason = f"it may start at most {grant.max_sub_agents} in {span}"
@@ -76,7 +76,7 @@ def child_grant(
         remaining_s = parent.seconds_left(services.clock.monotonic())
         grant, clamps = narrow(above, policy or Policy(), seconds_left=remaining_s)
         if policy is not None and policy.readonly_mounts:
-            _check_mounts(grant.readonly_mounts, parent.mount_roots, services)
+            _check_mounts(grant.readonly_mounts, parent.sandbox.mount_roots, services)
         if policy is not None and policy.allowed_endpoints:
             _check_endpoints(grant.allowed_endpoints, above.allowed_endpoints, services)
         return grant, tuple(Clamp(f"policy.{each.field}", each.asked, each.given) for each in clamps)
@@ -108,7 +108,7 @@ def narrowed_to(most: Policy, grant: Grant | None, parent: Run | None, services:
 def mount_roots_of(parent: Run | None, grant: Grant | None, services: TreePorts) -> Mapping[str, str]:
     """Return the mounts that the operator granted to a new run or above it, and their targets at that time."""
     if parent is not None and (parent.grant is not None or parent.step_ceiling is not None):
-        return parent.mount_roots
+        return parent.sandbox.mount_roots
     if grant is None or not grant.readonly_mounts or services.placement is None:
         return {}
     return services.placement.mount_roots(grant.readonly_mounts)

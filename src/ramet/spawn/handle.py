@@ -10,7 +10,7 @@ from ramet.core.ids import Path, RunId
 from ramet.core.outcome import Result
 from ramet.spawn.lifecycle.mail import MailRouter
 from ramet.spawn.lifecycle.supervisor import Supervisor
-from ramet.spawn.run import Run
+from ramet.spawn.run.run import Run
 from ramet.tools.context import current_call
 from ramet.tools.run_info import RunView, StopReceipt
 from ramet.wire.values.values import Encoded, encode_result
@@ -97,10 +97,10 @@ class Handle:
 
         The first call returns the value as encoded by the run's own sandbox; later calls encode it as data.
         """
-        output = self._run.sandbox_output
+        output = self._run.sandbox.output
         if output.value is None or result.value is None:
             return encode_result(result.value)
-        self._run.sandbox_output = output._replace(value=None)
+        self._run.sandbox.output = output._replace(value=None)
         return output.value
 
     def send(self, text: str, *, dedupe_s: float | None = None) -> str:

@@ -45,7 +45,8 @@ from ramet.spawn.birth.record import (
     request_of,
 )
 from ramet.spawn.registry import RunRegistry
-from ramet.spawn.run import Run, TurnResult
+from ramet.spawn.run.run import Run
+from ramet.spawn.run.turn import TurnResult
 from ramet.spawn.tool_calls import PastCalls, ToolCallLedger
 from ramet.spawn.tree import RunTree
 from ramet.spawn.verdict import lost_result, recorded_verdict
@@ -81,7 +82,7 @@ def rebuild_tree(tree: RunTree, replay: TreeReplay, supplies: ResumeInputs) -> R
     for each in replay.runs.values():
         runs[each.id] = _restore_run(tree, each, runs, budgets[each.id], supplies)
     for each in replay.runs.values():  # Before any run is active, which could use what these runs were granted.
-        runs[each.id].inherited_calls = _inherited_calls(runs[each.id], each)
+        runs[each.id].sandbox.inherited_calls = _inherited_calls(runs[each.id], each)
         for mail_id, asker in each.awaiting_idle.items():
             if asker in replay.runs and f"idle:{mail_id}" not in replay.runs[asker].mail_ids:
                 tree.post.await_idle(runs[each.id], mail_id, asker)
@@ -98,10 +99,12 @@ def resume_tree(tree: RunTree, replay: TreeReplay) -> None:
         if not run.is_living:
             continue
         if each.state == State.STOPPING or _is_parent_over(run):
-            run.verdict = TurnResult(Status.CANCELLED, error=ErrorInfo(type="Aborted", message="it was being stopped"))
+            run.turn.verdict = TurnResult(
+                Status.CANCELLED, error=ErrorInfo(type="Aborted", message="it was being stopped")
+            )
             tree.supervisor.end(run)
-        elif run.restarts_from_scratch and not run.repeatable and each.turn and run.sandbox_replay is None:
-            run.verdict = lost_result(run, "its process ended")
+        elif run.restarts_from_scratch and not run.repeatable and each.turn and run.sandbox.replay is None:
+            run.turn.verdict = lost_result(run, "its process ended")
             tree.supervisor.end(run)
         elif each.is_in_turn or each.turn == 0 or _has_no_recorded_value(run, each):
             if not run.persistent or each.is_in_turn:
@@ -220,15 +223,15 @@ def _restore_run(
     )
     abort = register.abort if above is None or spawn_event.detached else above.context.abort
     run = tree.spawner.rebuild(info, parent, plan, slot, budget, AbortController(abort))
-    run.parent, run.missing_variables = above, missing
+    run.parent, run.sandbox.missing_variables = above, missing
     run.persistent, run.detached = bool(spawn_data.get("persistent")), spawn_event.detached
     run.background = spawn_event.background or replay.reports_by_notice
     run.max_turns = spawn_data.get("max_turns", run.max_turns)
     run.own_budget = budget if spawn_data.get("owns") else None
     run.turns, run.activations, run.wake_count = replay.turn, replay.generation, replay.wakes
-    run.spawn_count, run.spawns_before_turn = replay.spawns, replay.spawns_before_turn
+    run.spawn_count, run.turn.spawns_before = replay.spawns, replay.spawns_before_turn
     run.admitted_spawns = run.spawn_count
-    run.earlier_elapsed_s, run.resumed_replies, run.resumed_objections = (
+    run.earlier_elapsed_s, run.turn.replies, run.turn.objections = (
         replay.active_time.seconds,
         replay.replies,
         replay.objections,
@@ -238,7 +241,7 @@ def _restore_run(
         if each.kind not in KINDS:
             raise InvalidValue("message.type", each.kind, "one of " + ", ".join(sorted(KINDS)))
     run.context.set_history_loader(partial(_decode_messages, replay.conversation, dict(replay.started_calls)))
-    run.turn_began_at, run.attempt = min(replay.turn_began_at, len(replay.conversation)), replay.attempt
+    run.turn_began_at, run.turn.attempt = min(replay.turn_began_at, len(replay.conversation)), replay.attempt
     if replay.exhausted and replay.is_in_turn:
         run.context.exhausted = BudgetExceeded(replay.exhausted, asked=1, left=0, scope=run.path)
     run.context.interrupted_calls = {
@@ -254,14 +257,14 @@ def _restore_run(
     else:
         is_idle = replay.state == State.IDLE and not _has_no_recorded_value(run, replay)
         run.state = State.IDLE if is_idle else State.STARTING
-        run.sandbox_replay = (
+        run.sandbox.replay = (
             replay
             if replay.sandbox is not None and (replay.is_in_turn or _has_no_recorded_value(run, replay))
             else None
         )
         if run.state is State.IDLE:  # Its newest turn has ended, and no caller waits for it any more.
-            run.verdict = recorded_verdict(run, replay)
-        if run.capsule is None and run.grant is not None:  # Its loop is, or was, in a sandbox, with its calls.
+            run.turn.verdict = recorded_verdict(run, replay)
+        if run.sandbox.capsule is None and run.grant is not None:  # Its loop is, or was, in a sandbox, with its calls.
             run.context.interrupted_calls.clear()
             if run.context.exhausted is None:  # Otherwise no message follows.
                 run.turn_began_at = len(replay.conversation)
@@ -270,7 +273,7 @@ def _restore_run(
         register.known_spawns[parent.info.id, spawn_data["key"]] = run
     if spawn_data.get("asked"):
         register.runs_by_request[spawn_data["asked"]] = run
-    run.was_sandboxed = replay.was_sandboxed
+    run.sandbox.was_started = replay.was_sandboxed
     tree.spawner.restore_folder(run)
     return run
 
@@ -295,7 +298,7 @@ def _decode_messages(
 
 def _inherited_calls(run: Run, replay: RunReplay) -> ToolCallLedger | None:
     """Return the unanswered calls of the newest reply that the guest had received."""
-    if run.capsule is not None or run.grant is None or not replay.is_in_turn or replay.is_rewound:
+    if run.sandbox.capsule is not None or run.grant is None or not replay.is_in_turn or replay.is_rewound:
         return None
     at = next((at for at in reversed(range(len(replay.conversation))) if replay.conversation[at].kind != "tool"), None)
     if at is None or replay.conversation[at].kind != "ai":
@@ -344,6 +347,6 @@ def _restore_result(run: Run, result: Result) -> None:
     was_stopped = result.status in (Status.CANCELLED, Status.TIMEOUT)
     run.state = State.STOPPED if was_stopped else State.ENDED
     run.result = run.reported_result = result
-    run.verdict = TurnResult(result.status, result.value, result.error, result.partial)
+    run.turn.verdict = TurnResult(result.status, result.value, result.error, result.partial)
     run.context.mailbox.close("it was stopped" if was_stopped else "it has finished")
     run.context.abort.abort("its run ended")

@@ -14,7 +14,7 @@ from ramet.core.limits import SpawnLimits
 from ramet.core.outcome import Status
 from ramet.spawn.admission import Admission
 from ramet.spawn.ports import TreePorts
-from ramet.spawn.run import Run
+from ramet.spawn.run.run import Run
 
 
 class Tombstone(NamedTuple):
@@ -108,9 +108,9 @@ class RunRegistry:
 
     def forget(self, run: Run) -> None:
         """Reduce a run to its tombstone."""
-        assert run.verdict is not None, "only an ended run is forgotten"
+        assert run.turn.verdict is not None, "only an ended run is forgotten"
         del self.runs[run.info.id]
-        self.tombstones[run.info.id] = Tombstone(run.info.path, run.name, run.verdict.status)
+        self.tombstones[run.info.id] = Tombstone(run.info.path, run.name, run.turn.verdict.status)
 
     def find(self, target: str, asker: Run | None = None) -> Run:
         """Return the run of this id, path or name; 'parent' is relative to the asker.

@@ -20,7 +20,8 @@ from ramet.core.errors import InvalidValue, NotShippable, RametError
 from ramet.core.events import ResultReused
 from ramet.core.outcome import Status
 from ramet.core.policy.policy import to_public_dict
-from ramet.spawn.run import Run, TurnResult
+from ramet.spawn.run.run import Run
+from ramet.spawn.run.turn import TurnResult
 
 
 class CachedResult(NamedTuple):
@@ -98,7 +99,7 @@ def key_of(run: Run, recipe: Callable[[Agent], dict[str, Any]]) -> str | None:
     inputs are not data.
     """
     agent, request, context = run.agent, run.request, run.context
-    if run.persistent or run.resumes or run.turns > 1 or context.history or run.worktree is not None:
+    if run.persistent or run.turn.resumes or run.turns > 1 or context.history or run.worktree is not None:
         return None
     if request.late_args is not None:  # Read later, when the function is called.
         return None

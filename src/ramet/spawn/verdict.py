@@ -11,7 +11,8 @@ from ramet.core.outcome import ErrorInfo, Status
 from ramet.core.replay.replay import RunReplay
 from ramet.models.messages import decode
 from ramet.spawn.final_answer import answer
-from ramet.spawn.run import Run, TurnResult
+from ramet.spawn.run.run import Run
+from ramet.spawn.run.turn import TurnResult
 from ramet.tools.agents.task_result import find_declared_result
 
 
@@ -28,8 +29,8 @@ def lost_result(run: Run, why: str) -> TurnResult:
 
 def partial_text(run: Run) -> str:
     """Return the newest text of this turn, streaming or recorded."""
-    if run.streamed_text:
-        return "".join(run.streamed_text)
+    if run.turn.streamed_text:
+        return "".join(run.turn.streamed_text)
     return newest_text(reversed(run.context.history[run.turn_began_at :]))
 
 

@@ -96,7 +96,7 @@ async def test_a_cancel_during_an_interrupt_ends_the_session_permanently() -> No
         turn = asyncio.create_task(session.ask("Go."))
         await deaf.entered.wait()
         interrupting = asyncio.create_task(session.interrupt())
-        await eventually(lambda: run_of(session, "main").stop_result)
+        await eventually(lambda: run_of(session, "main").turn.stop_result)
 
         receipt = await session.cancel("enough")
 

@@ -17,7 +17,7 @@ from ramet.core.outcome import ErrorInfo
 from ramet.host.trees.factory import OpenTree
 from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.spawn.handle import Handle
-from ramet.spawn.run import Run
+from ramet.spawn.run.run import Run
 from ramet.tools.context import require_current_call
 from ramet.tools.spawn_request import SpawnRequest
 from tests.support.waiting import eventually
@@ -225,8 +225,10 @@ async def sandboxed_models(runtime: AgentRuntime, child_s: float | None) -> tupl
 
 def leaf_of(tree: OpenTree, left: str) -> Run | None:
     """Return the run two levels below the root once it has written a file of this name, or None."""
-    found = [run for run in tree.tree.register.runs.values() if run.info.depth == 2 and run.folder is not None]
-    return found[0] if found and found[0].folder and (found[0].folder.workspace / left).exists() else None
+    found = [run for run in tree.tree.register.runs.values() if run.info.depth == 2 and run.sandbox.folder is not None]
+    return (
+        found[0] if found and found[0].sandbox.folder and (found[0].sandbox.folder.workspace / left).exists() else None
+    )
 
 
 @of_child
@@ -265,7 +267,7 @@ async def test_a_run_stopped_twice_ends_after_the_sandboxes_below_it(tmp_path: p
         assert middle is not None
 
         stopping = asyncio.create_task(handle.cancel("enough"))
-        await eventually(lambda: middle.was_sandboxed and not middle.context.running_processes)
+        await eventually(lambda: middle.sandbox.was_started and not middle.context.running_processes)
         assert leaf.is_living
         await runtime.get(middle.info.id).cancel("again")
         await stopping
@@ -286,14 +288,14 @@ async def test_children_of_a_failed_sandboxed_parent_end_concurrently(tmp_path: 
         await eventually(
             lambda: (
                 [
-                    child.folder is not None and (child.folder.workspace / "begun").exists()
+                    child.sandbox.folder is not None and (child.sandbox.folder.workspace / "begun").exists()
                     for child in root.living_descendants
                 ]
                 == [True] * 3
             )
         )
-        assert root.folder is not None
-        (root.folder.workspace / "go").touch()
+        assert root.sandbox.folder is not None
+        (root.sandbox.folder.workspace / "go").touch()
 
         assert (await handle.result()).status is Status.FAILED
 
@@ -317,7 +319,7 @@ async def test_a_child_with_the_rest_of_its_parents_time_has_no_own_timeout(
     async with AgentRuntime(tmp_path / "work", backend="local", clock=clock) as runtime:
         policy = Policy(allow_sub_agents=True, memory_mb=512, timeout_seconds=time_s)
         handle = await runtime.spawn(agents.chain_when_told, policy=policy)
-        tree, folder = runtime.trees[handle.run.info.root], handle.run.folder
+        tree, folder = runtime.trees[handle.run.info.root], handle.run.sandbox.folder
         assert folder is not None
         await eventually(folder.workspace.is_dir)
         await clock.advance(born_s)

@@ -145,7 +145,7 @@ async def test_a_cancel_during_a_timeout_leaves_no_process(runtime: ramet.AgentR
     handle = await runtime.start_agent(agent=agents.deaf, args=(mark,), policy=policy)
     run = runtime.get(handle.id).run
     await eventually(lambda: marked(mark))
-    await eventually(lambda: run.sandbox is None)  # From here on it is being ended.
+    await eventually(lambda: run.sandbox.current is None)  # From here on it is being ended.
 
     await handle.cancel("no longer needed")
 

@@ -590,10 +590,10 @@ async def test_cancelling_a_tree_ends_its_guests(inside: Inside, tmp_path: pathl
     async with session(script, tmp_path) as talk:
         reader = talk.submit_message("take charge")
         async for item in reader:
-            if len(inside.guests) == 2 and run_of(talk, "child").streamed_text:
+            if len(inside.guests) == 2 and run_of(talk, "child").turn.streamed_text:
                 break
             if isinstance(item, ToolStarted):
-                await eventually(lambda: len(inside.guests) == 2 and run_of(talk, "child").streamed_text)
+                await eventually(lambda: len(inside.guests) == 2 and run_of(talk, "child").turn.streamed_text)
                 break
         receipt = await talk.cancel("enough")
         await reader.aclose()

@@ -59,7 +59,7 @@ async def test_the_error_names_the_reservation_despite_cached_files(
 ) -> None:
     """Cached files count in a control group of version 1, but Linux drops them, and no process ends for them."""
     holder = await runtime.spawn(agents.hold_and_stay, args=(60,), policy=policy_in_team(160, 256))
-    folder = holder.run.folder
+    folder = holder.run.sandbox.folder
     assert folder is not None
     await eventually((folder.workspace / "begun").exists)
 

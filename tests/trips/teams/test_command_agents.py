@@ -347,7 +347,7 @@ async def test_a_cancelled_opening_leaves_nothing(tmp_path: pathlib.Path) -> Non
     async with runtime_of(tmp_path, "local") as runtime:
         start = opening(runtime, tmp_path / "ada", "local", **sh("sleep 600"))
         task = asyncio.create_task(HERE.open(start))
-        await eventually(lambda: any(runtime.get(root).run.sandbox for root in runtime.trees))
+        await eventually(lambda: any(runtime.get(root).run.sandbox.current for root in runtime.trees))
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

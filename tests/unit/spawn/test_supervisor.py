@@ -13,7 +13,8 @@ from ramet.core.lifecycle import Fact, State
 from ramet.core.outcome import Status
 from ramet.models.scripted.model import ScriptedModel
 from ramet.spawn.lifecycle.supervisor import Supervisor
-from ramet.spawn.run import Run, TurnResult
+from ramet.spawn.run.run import Run
+from ramet.spawn.run.turn import TurnResult
 from tests.trips.kits.sessions import opened, run_of
 
 
@@ -59,7 +60,7 @@ async def test_the_first_of_several_failures_is_raised(idle_root: tuple[Supervis
         told.append(ended)
         raise fail_with("the second")
 
-    run.verdict = TurnResult(Status.COMPLETED)
+    run.turn.verdict = TurnResult(Status.COMPLETED)
     run.context.record, supervisor.on_end = refuse, fail_too
     with pytest.raises(StoreFailed, match="the first"):
         supervisor.apply_fact(run, Fact.FINISHED)

@@ -105,10 +105,10 @@ class AgentHandle:
         declared = run.grant.ports if run.grant is not None else {}
         if name not in declared:
             raise Unknown("port", name, tuple(declared))
-        return await run.served_ports.ports(run.ended())
+        return await run.sandbox.served_ports.ports(run.ended())
 
     def _box(self) -> Sandbox:
-        box = self._handle.run.sandbox
+        box = self._handle.run.sandbox.current
         if box is None:
             raise Gone(f"no process of {self.path} is running now")
         return box

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ramet.core.errors import Gone
 
 if TYPE_CHECKING:  # The command line reads journals without importing the modules that run agents.
-    from ramet.spawn.run import Run
+    from ramet.spawn.run.run import Run
 
 
 def sockets_of(run: Run) -> Mapping[str, pathlib.Path]:
@@ -20,7 +20,7 @@ def sockets_of(run: Run) -> Mapping[str, pathlib.Path]:
     declared = run.grant.ports if run.grant is not None else {}
     if not declared:
         return {}
-    if (ports := run.served_ports.now) is None:
+    if (ports := run.sandbox.served_ports.now) is None:
         state = "has ended" if not run.is_living else "has no active sandbox now"
         raise Gone(f"{run.path} {state}")
     return {name: ports.path(name) for name in declared}

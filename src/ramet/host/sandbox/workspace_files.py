@@ -10,7 +10,7 @@ from ramet.core.errors import Gone
 from ramet.isolation.workspace.artifacts import read_file
 
 if TYPE_CHECKING:  # The command line reads journals without importing the modules that run agents.
-    from ramet.spawn.run import Run
+    from ramet.spawn.run.run import Run
 
 
 class Workspace(NamedTuple):
@@ -25,13 +25,13 @@ async def workspace_of(run: Run) -> Workspace:
 
     Raises Gone; SandboxFailed if its files cannot be copied.
     """
-    if run.grant is None or run.folder is None:
+    if run.grant is None or run.sandbox.folder is None:
         raise Gone(f"{run.path} runs in no sandbox, and has no workspace of its own")
     if not run.is_living:
         raise Gone(f"{run.path} has ended: its files are among the files of its result")
-    if run.sandbox is not None:
-        await run.sandbox.sync()
-    return Workspace(run.folder.workspace, run.grant.max_output_bytes)
+    if run.sandbox.current is not None:
+        await run.sandbox.current.sync()
+    return Workspace(run.sandbox.folder.workspace, run.grant.max_output_bytes)
 
 
 async def file_of(run: Run, path: str) -> bytes:

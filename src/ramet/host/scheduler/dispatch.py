@@ -189,4 +189,4 @@ def _is_resumable(handle: Handle) -> bool:
 
     A function can be continued only in a sandbox that outlives this kernel.
     """
-    return not handle.run.restarts_from_scratch or handle.run.can_outlive_kernel
+    return not handle.run.restarts_from_scratch or handle.run.sandbox.can_outlive_kernel

@@ -11,7 +11,7 @@ from ramet.core.events import Event, MessageRecorded
 from ramet.core.outcome import Result
 from ramet.host.journal.recorder import Recorder
 from ramet.models.messages import decode
-from ramet.spawn.run import Run
+from ramet.spawn.run.run import Run
 
 #: Blocks of a chunk that repeat its text, or its `tool_call_chunks`.
 _REPEATED_BLOCKS = frozenset({"text", "tool_use", "input_json_delta"})
@@ -28,13 +28,13 @@ class TurnStream:
         self._run, self._on_over = run, over
         self._reader = recorder.subscribe(run=run.info.id, chunks=True, past=False)
         self.result: Result | None = None
-        run.on_turn = self._over
+        run.turn.on_result = self._over
 
     def close(self) -> None:
         """Stop reading; the turn continues. Idempotent."""
         self._reader.close()
-        if self._run.on_turn == self._over:
-            self._run.on_turn = None
+        if self._run.turn.on_result == self._over:
+            self._run.turn.on_result = None
 
     def __aiter__(self) -> AsyncIterator[AIMessageChunk | Event]:
         return self.read()

@@ -72,9 +72,9 @@ async def _sync_sandboxes(runtime: AgentRuntime, folder: Path) -> None:
     """Synchronize a shelf with all running sandboxes that read it, also on other machines. Raises SandboxFailed."""
     for opened_tree in runtime.trees.values():
         for run in list(opened_tree.tree.register.living()):
-            if (sandbox := run.sandbox) is not None and run.shelf == folder:
+            if (sandbox := run.sandbox.current) is not None and run.shelf == folder:
                 try:
                     await sandbox.sync()
                 except SandboxFailed:
-                    if run.sandbox is sandbox:  # Otherwise the sandbox has ended and needs no update.
+                    if run.sandbox.current is sandbox:  # Otherwise the sandbox has ended and needs no update.
                         raise

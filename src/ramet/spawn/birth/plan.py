@@ -25,7 +25,7 @@ from ramet.isolation.mounts import source_below
 from ramet.spawn.admission import NO_SHARE, ResourceShare
 from ramet.spawn.grants import Clamp, cap_time, capsule_of, check_may_spawn, child_grant, composition_grant, narrowed_to
 from ramet.spawn.ports import TreePorts
-from ramet.spawn.run import Run
+from ramet.spawn.run.run import Run
 from ramet.tools.spawn_request import SpawnRequest, check_request
 from ramet.wire.code.capsule import PackedCall
 
@@ -226,7 +226,7 @@ def _path_without_links(parent: Run, cwd: pathlib.Path, requested: str) -> pathl
 
     Raises InvalidValue if a link in a mount leads to it: the host reads instructions there.
     """
-    source = source_below(str(cwd), parent.mount_roots)
+    source = source_below(str(cwd), parent.sandbox.mount_roots)
     try:
         if source is not None:
             os.close(open_without_links(source))

@@ -22,7 +22,7 @@ from ramet.core.ids import RunId
 from ramet.core.policy.policy import Grant, Policy, from_json
 from ramet.models.json_values import to_json_value
 from ramet.spawn.ports import TreePorts
-from ramet.spawn.run import Run
+from ramet.spawn.run.run import Run
 from ramet.tools.spawn_request import SpawnRequest
 from ramet.wire.code.capsule import PackedCall
 from ramet.wire.values.annotations import parameter_types
@@ -62,7 +62,7 @@ def to_data(
         spawn_data["state_owner"] = request.state_owner
     if shared or answers:
         spawn_data |= {"shared": shared, "answers": list(answers)}
-    if agent.function is not None and run.capsule is None:
+    if agent.function is not None and run.sandbox.capsule is None:
         spawn_data["args"], spawn_data["kwargs"] = (
             _data("args", list(request.args)),
             _data("kwargs", dict(request.kwargs)),
@@ -75,8 +75,8 @@ def to_data(
         spawn_data["narrowed"] = msgspec.to_builtins(run.policy_ceiling)
     if run.step_ceiling is not None:
         spawn_data["bound"] = _grant_without_values(run, run.step_ceiling)
-    if run.capsule is not None:
-        name, tag, data, is_heavy = run.capsule
+    if run.sandbox.capsule is not None:
+        name, tag, data, is_heavy = run.sandbox.capsule
         spawn_data["capsule"] = {
             "name": name,
             "tag": tag,
@@ -96,8 +96,8 @@ def with_dedupe_key(run: Run, request: SpawnRequest) -> SpawnRequest:
     if request.call_id is not None or request.key or run.agent.function is None or run.context.durable is None:
         return request  # An id exists, or a model spawns only by calls, or there is no journal.
     content = _content_of(request)
-    run.spawned[content] += 1
-    return dataclasses.replace(request, key=f"{content}#{run.spawned[content]}")
+    run.turn.spawn_requests[content] += 1
+    return dataclasses.replace(request, key=f"{content}#{run.turn.spawn_requests[content]}")
 
 
 def restore_counters(run: Run, known: Iterable[tuple[RunId, str]]) -> None:
@@ -108,7 +108,7 @@ def restore_counters(run: Run, known: Iterable[tuple[RunId, str]]) -> None:
     for parent, key in known:
         content, _, number = key.rpartition("#")
         if parent == run.info.id and number.isdecimal():
-            run.spawned[content] = max(run.spawned[content], int(number))
+            run.turn.spawn_requests[content] = max(run.turn.spawn_requests[content], int(number))
 
 
 def _content_of(request: SpawnRequest) -> str:

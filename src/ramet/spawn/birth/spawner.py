@@ -42,7 +42,8 @@ from ramet.spawn.birth.record import to_data
 from ramet.spawn.grants import cap_time, capsule_of, composition_grant, mount_roots_of, narrowed_to
 from ramet.spawn.lifecycle.supervisor import Supervisor
 from ramet.spawn.registry import RunRegistry
-from ramet.spawn.run import Run
+from ramet.spawn.run.run import Run
+from ramet.spawn.run.sandbox import RunSandbox
 from ramet.spawn.sandbox.run_folder import create_folder, restore_folder
 from ramet.tools.agents.agents import agent_tool
 from ramet.tools.context import ToolUseContext, Tree, current_call
@@ -346,10 +347,11 @@ class Spawner:
             gates=(*gates, *gates_of(agent.hooks)),
             compaction=compaction,
             grant=plan.grant,
-            mount_roots=mount_roots_of(parent, plan.grant or plan.step_ceiling, services),
             step_ceiling=plan.step_ceiling,
             policy_ceiling=plan.policy_ceiling,
-            capsule=plan.capsule,
+            sandbox=RunSandbox(
+                capsule=plan.capsule, mount_roots=mount_roots_of(parent, plan.grant or plan.step_ceiling, services)
+            ),
             time_started_at=services.clock.monotonic(),
         )
         context.on_usage = run.count

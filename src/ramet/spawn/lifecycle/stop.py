@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Collection
 
 from ramet.core.lifecycle import Fact, State
 from ramet.core.outcome import Status
-from ramet.spawn.run import Run
+from ramet.spawn.run.run import Run
 from ramet.spawn.verdict import cancelled_result
 from ramet.tools.context import current_call
 from ramet.tools.run_info import StopReceipt
@@ -49,9 +49,9 @@ async def stop_all(
             if run.state is State.STOPPING:
                 stopping.add(id(run))
             message = reason if run is top_run else f"stopped with its parent: {reason}"
-            if run.stop_result is None or run.state is not State.STOPPING:
+            if run.turn.stop_result is None or run.state is not State.STOPPING:
                 own_status = status if run is top_run else Status.CANCELLED
-                run.stop_result = cancelled_result(
+                run.turn.stop_result = cancelled_result(
                     run, own_status, message, scope=over.info.path if over is not None else None
                 )
             tell(run, Fact.STOP_ASKED if run is top_run else Fact.PARENT_STOPS, message)
@@ -64,7 +64,7 @@ async def stop_all(
         task.cancel()
     for run in reversed(runs_to_stop):
         if run.is_living and id(run) not in waiting_ids:
-            run.verdict = run.stop_result or cancelled_result(run, status, reason)
+            run.turn.verdict = run.turn.stop_result or cancelled_result(run, status, reason)
             await end(run)
     leftover = await _left_running([run for run in runs_to_stop if id(run) not in waiting_ids], grace_s)
     return StopReceipt(stopped=tuple(run.info.path for run in runs_to_stop), left=tuple(leftover))

@@ -27,7 +27,8 @@ from ramet.spawn.lifecycle.stop import stop_all, wait_for_ends
 from ramet.spawn.lifecycle.turn import run_turn
 from ramet.spawn.masking import masked_error, masked_text
 from ramet.spawn.registry import RunRegistry
-from ramet.spawn.run import Run, TurnResult
+from ramet.spawn.run.run import Run
+from ramet.spawn.run.turn import TurnResult
 from ramet.spawn.sandbox.adoption import terminate_orphan
 from ramet.spawn.verdict import cancelled_result
 from ramet.tools.context import ToolUseContext, current_call
@@ -97,7 +98,7 @@ class Supervisor:
             run.own_budget.close()
 
     def _record_end(self, run: Run, _: str) -> None:
-        verdict = run.verdict
+        verdict = run.turn.verdict
         assert verdict is not None, "a run ends with a verdict"
         result = self.result_of(run, verdict)
         stored_result = replace(
@@ -129,9 +130,9 @@ class Supervisor:
             usage=run.context.usage,
             usage_subtree=run.subtree,
             artifacts=run.artifacts,
-            files=run.sandbox_output.files,
-            stdout=masked_text(run, run.sandbox_output.stdout),
-            stderr=masked_text(run, run.sandbox_output.stderr),
+            files=run.sandbox.output.files,
+            stdout=masked_text(run, run.sandbox.output.stdout),
+            stderr=masked_text(run, run.sandbox.output.stderr),
         )
 
     # ---- turns
@@ -140,7 +141,7 @@ class Supervisor:
         """Begin the first turn of a root, or the next turn of an idle one, with a user's message."""
         if message is not None:
             run.pending.append(message)
-        run.wake_count, run.woken_by_mail = 0, False
+        run.wake_count, run.turn.woken_by_mail = 0, False
         self._register.loop_is_ending = False
         if run.state is State.IDLE:
             self.apply_fact(run, Fact.WOKEN)
@@ -154,10 +155,10 @@ class Supervisor:
             change, run.pending_change = run.pending_change, None
             change()
         run.turns += 1
-        run.spawns_before_turn = run.spawn_count
+        run.turn.spawns_before = run.spawn_count
         run.failed_spawns = 0
-        run.spawned.clear()
-        run.context.exhausted = run.stop_result = None
+        run.turn.spawn_requests.clear()
+        run.context.exhausted = run.turn.stop_result = None
         run.turn_began_at = len(run.context.history)
         self._watch_time(run)
         run.task = asyncio.create_task(self._turn(run, messages), name=run.info.path, context=_context_without_call())
@@ -176,15 +177,15 @@ class Supervisor:
 
     def resume_turn(self, run: Run, *, began: bool) -> None:
         """Continue a run in the middle of a turn that another process began, or before its first turn."""
-        run.resumes = began
+        run.turn.resumes = began
         if began:
             run.turns -= 1  # It is the same turn.
         else:
             self.start_turn(run)
             return
-        at, exhausted, births_before = run.turn_began_at, run.context.exhausted, run.spawns_before_turn
+        at, exhausted, births_before = run.turn_began_at, run.context.exhausted, run.turn.spawns_before
         self.start_turn(run)
-        run.turn_began_at, run.context.exhausted, run.spawns_before_turn = at, exhausted, births_before
+        run.turn_began_at, run.context.exhausted, run.turn.spawns_before = at, exhausted, births_before
 
     def end(self, run: Run) -> None:
         """End a run with its verdict, before it was active here."""
@@ -193,9 +194,9 @@ class Supervisor:
 
     def _terminate_orphan(self, run: Run) -> None:
         """Terminate a sandbox of an earlier kernel that this run did not continue with."""
-        if run.inherited_calls is not None:
-            run.inherited_calls.close()
-            run.inherited_calls = None
+        if run.sandbox.inherited_calls is not None:
+            run.sandbox.inherited_calls.close()
+            run.sandbox.inherited_calls = None
         end_future = terminate_orphan(run, self._services.placement)
         if end_future is not None:
             self._orphan_ends.add(end_future)
@@ -204,9 +205,9 @@ class Supervisor:
     def _end_unstarted_turn(self, run: Run) -> None:
         """End a turn whose task was cancelled before its first line, so that no code in it could do so."""
         reason = run.context.abort.reason or "it was stopped before it began"
-        run.resumes = False
+        run.turn.resumes = False
         self._repair_history(run)  # It may be in the middle of a turn that another process had begun.
-        self._finish_turn(run, run.stop_result or cancelled_result(run, Status.CANCELLED, reason))
+        self._finish_turn(run, run.turn.stop_result or cancelled_result(run, Status.CANCELLED, reason))
 
     async def _turn(self, run: Run, messages: list[BaseMessage]) -> None:
         try:
@@ -214,23 +215,25 @@ class Supervisor:
         except Exception as bug:  # A bug of ramet, or of git: a waiter must not wait forever.
             _log.exception("the turn of %s could not be ended", run.info.path)
             error = ErrorInfo(type=type(bug).__name__, message=str(bug))
-            run.verdict = TurnResult(Status.FAILED, error=error, partial=run.verdict.partial if run.verdict else "")
+            run.turn.verdict = TurnResult(
+                Status.FAILED, error=error, partial=run.turn.verdict.partial if run.turn.verdict else ""
+            )
             await self._stop_all(run.attached_children(), "its parent failed")
             if run.is_living:
                 self._end(run)
             if run.result is None:
-                run.announce(self.result_of(run, run.verdict))
+                run.announce(self.result_of(run, run.turn.verdict))
 
     async def _run_whole_turn(self, run: Run, messages: list[BaseMessage]) -> None:
         async def begin() -> None:
             await run.context.slot.acquire()
             self.apply_fact(run, Fact.BEGAN)
-            if run.resumes:
+            if run.turn.resumes:
                 run.context.emit(RunResumed, turn=run.turns, cut=tuple(run.context.interrupted_calls))
             else:
                 run.context.emit(TurnStarted, turn=run.turns)
             # A brief that is not recorded yet is sent together with the texts of hooks.
-            is_first = bool(messages) if run.resumes else run.turns == 1
+            is_first = bool(messages) if run.turn.resumes else run.turns == 1
             if is_first and run.context.hooks is not None:
                 messages.extend(await _start_hook_messages(run))
 
@@ -238,10 +241,10 @@ class Supervisor:
             self._services.feed(run.info, chunk, f"{run.info.id}:{run.context.steps}")
 
         verdict = await run_turn(run, messages, begin, feed, self._services, self.on_wait_began)
-        if verdict.status is Status.CANCELLED and run.stop_result is None and not run.context.abort.aborted:
+        if verdict.status is Status.CANCELLED and run.turn.stop_result is None and not run.context.abort.aborted:
             self._register.loop_is_ending = True  # No code of ramet cancelled it: the event loop is ending.
-        run.streamed_text.clear()
-        run.resumes = False
+        run.turn.streamed_text.clear()
+        run.turn.resumes = False
         if verdict.status is not Status.COMPLETED:
             self._repair_history(run)
             ends_run = self._is_end_of_run(run, verdict) and run.state is not State.STOPPING
@@ -279,15 +282,17 @@ class Supervisor:
         self._terminate_orphan(run)
         if run.state in TERMINAL_STATES:
             return  # It was fenced off before it ended.
-        run.verdict = verdict
+        run.turn.verdict = verdict
         if run.state is not State.STOPPING:  # Its end, which follows now, reports the same about the turn.
             run.context.emit(TurnEnded, turn=run.turns, status=str(verdict.status), usage=run.context.usage)
         run.drop_deadline(keep=not run.persistent)
         if self._is_end_of_run(run, verdict):
             return self._end(run)
         self.apply_fact(run, Fact.TURN_OVER)
-        if not (run.woken_by_mail and run.context.mailbox.has("user")):  # A prompt that came during it is unanswered.
-            result, waiter = self.result_of(run, verdict), run.on_turn  # A later waiter waits for the next turn.
+        if not (
+            run.turn.woken_by_mail and run.context.mailbox.has("user")
+        ):  # A prompt that came during it is unanswered.
+            result, waiter = self.result_of(run, verdict), run.turn.on_result  # A later waiter waits for the next turn.
             self._services.after(lambda failure: _report_turn(run, waiter, result, failure), True)
         self.wake_or_end(run)
 
@@ -311,15 +316,15 @@ class Supervisor:
         if run.awaits_prompt and any(each.kind != "notice" for each in run.context.mailbox.unread):
             if run.agent.initial_prompt and not run.pending:
                 run.pending.append(HumanMessage(content=run.agent.initial_prompt))
-            run.woken_by_mail = True
+            run.turn.woken_by_mail = True
             self.start_turn(run)
         if run.state is not State.IDLE:
             return
-        is_held = run.persistent and run.verdict is not None and run.verdict.status is Status.CANCELLED
+        is_held = run.persistent and run.turn.verdict is not None and run.turn.verdict.status is Status.CANCELLED
         if is_held and not run.context.mailbox.has("user"):
             return  # It was interrupted: only a user starts it again, a notice does not.
         if run.context.mailbox.has_waking_mail and run.wake_count < MAX_WAKES:
-            run.wake_count, run.woken_by_mail = run.wake_count + 1, True
+            run.wake_count, run.turn.woken_by_mail = run.wake_count + 1, True
             self.apply_fact(run, Fact.WOKEN)
         elif not run.persistent and not run.attached_children() and not run.waits_for_idle:
             if run.worktree is None:
@@ -327,8 +332,8 @@ class Supervisor:
             elif run.context.mailbox.closed_reason is None:
                 run.context.mailbox.close("it is finishing")
                 run.task = asyncio.create_task(self._end_in_worktree(run), name=run.info.path)
-        elif run.awaiting_idle and run.verdict is not None:
-            self.on_idle(run, self.result_of(run, run.verdict))
+        elif run.awaiting_idle and run.turn.verdict is not None:
+            self.on_idle(run, self.result_of(run, run.turn.verdict))
 
     async def _end_in_worktree(self, run: Run) -> None:
         await self._leave_worktree(run)
@@ -336,10 +341,10 @@ class Supervisor:
             self._end(run)
 
     def _end(self, run: Run) -> None:
-        assert run.verdict is not None
+        assert run.turn.verdict is not None
         run.drop_deadline()
-        was_stopped = run.verdict.status in (Status.CANCELLED, Status.TIMEOUT)
-        why = masked_text(run, run.verdict.error.message) if run.verdict.error else ""
+        was_stopped = run.turn.verdict.status in (Status.CANCELLED, Status.TIMEOUT)
+        why = masked_text(run, run.turn.verdict.error.message) if run.turn.verdict.error else ""
         self.apply_fact(run, Fact.CUT_OFF if was_stopped else Fact.FINISHED, why)
         if run.parent is not None:
             self.wake_or_end(run.parent)
@@ -410,12 +415,12 @@ class Supervisor:
         task = run.task
         if task is None or task.done() or task is asyncio.current_task():
             return
-        interruption = run.stop_result = cancelled_result(run, Status.CANCELLED, reason)
+        interruption = run.turn.stop_result = cancelled_result(run, Status.CANCELLED, reason)
         task.cancel()  # Before its children end, or it would continue with their results.
         await self._stop_all([each for each in run.attached_children() if not each.background], reason)
         await wait_for_ends([run], self._services.grace_s)
-        if run.stop_result is interruption:  # No one stopped it permanently meanwhile.
-            run.stop_result = None
+        if run.turn.stop_result is interruption:  # No one stopped it permanently meanwhile.
+            run.turn.stop_result = None
         if self._services.durable is not None:  # The waiter of the turn is notified before a next turn begins.
             with suppress(StoreFailed):
                 await self._services.durable()
@@ -449,7 +454,7 @@ class Supervisor:
             run = above
         reason = f"its time of {run.limits.seconds:g} s is over"
         if run.persistent:
-            run.stop_result = cancelled_result(run, Status.TIMEOUT, reason, scope=run.info.path)
+            run.turn.stop_result = cancelled_result(run, Status.TIMEOUT, reason, scope=run.info.path)
             if run.task is not None:
                 run.task.cancel()
             await self._stop_all(run.attached_children(), f"its parent ended: {reason}", out_of_time=run)

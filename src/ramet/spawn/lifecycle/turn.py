@@ -25,7 +25,8 @@ from ramet.spawn.final_answer import answer, bounded, bounded_answer, has_answer
 from ramet.spawn.grants import accepts_single_arg
 from ramet.spawn.ports import Placement, TreePorts
 from ramet.spawn.result_cache import cached_or_run
-from ramet.spawn.run import Run, TurnResult
+from ramet.spawn.run.run import Run
+from ramet.spawn.run.turn import TurnResult
 from ramet.spawn.sandbox.executor import run_in_sandbox
 from ramet.spawn.verdict import failed
 from ramet.tools.context import CurrentCall, current_call
@@ -59,11 +60,11 @@ async def run_turn(
             now=services.clock.now,
         )
     except asyncio.CancelledError:
-        if run.stop_result is None and not run.context.abort.aborted and not is_being_cancelled():
+        if run.turn.stop_result is None and not run.context.abort.aborted and not is_being_cancelled():
             return failed(run, RuntimeError("it cancelled itself"))
-        return run.stop_result or failed(run, Aborted(run.context.abort.reason or "its event loop was stopped"))
+        return run.turn.stop_result or failed(run, Aborted(run.context.abort.reason or "its event loop was stopped"))
     except Aborted as stop:
-        return run.stop_result or failed(run, stop)
+        return run.turn.stop_result or failed(run, stop)
     except BudgetExceeded as refusal:
         run.context.record_refusal(refusal)
         return failed(run, refusal)
@@ -79,7 +80,7 @@ async def run_turn(
 async def _done(run: Run, messages: Sequence[BaseMessage], feed: Feed, placement: Placement | None) -> TurnResult:
     """Do the work of a turn in the host or in a sandbox."""
     if run.grant is not None:
-        if run.sandbox_replay is None and run.resumes and run.capsule is None and has_answered(run):
+        if run.sandbox.replay is None and run.turn.resumes and run.sandbox.capsule is None and has_answered(run):
             return TurnResult(Status.COMPLETED, bounded_answer(run))  # It had answered when its process ended.
         assert placement is not None, "a run with a grant has a placement"
         await run.context.wait_persisted()
@@ -97,17 +98,17 @@ async def _converse(run: Run, messages: Sequence[BaseMessage], feed: Feed) -> An
         max_turns=run.max_turns,
         compaction=run.compaction,
         output=contract,
-        resumes=run.resumes,
-        replied=run.resumed_replies if run.resumes else 0,
-        objected=run.resumed_objections if run.resumes else 0,
+        resumes=run.turn.resumes,
+        replied=run.turn.replies if run.turn.resumes else 0,
+        objected=run.turn.objections if run.turn.resumes else 0,
     )
     async with aclosing(query(params)) as pieces:
         async for piece in pieces:
             if isinstance(piece, AIMessageChunk):
-                run.streamed_text.append(piece.text)
+                run.turn.streamed_text.append(piece.text)
                 feed(piece)
             elif isinstance(piece, MessageRecorded):
-                run.streamed_text.clear()
+                run.turn.streamed_text.clear()
     return answer(run)
 
 

@@ -19,7 +19,7 @@ from ramet.core.events import SandboxStarted
 from ramet.core.replay.replay import RunReplay
 from ramet.isolation.contract import Backend, Sandbox, SandboxSpec
 from ramet.spawn.ports import Placement
-from ramet.spawn.run import Run
+from ramet.spawn.run.run import Run
 from ramet.spawn.sandbox.process import end_sandbox, start_sandbox
 
 _canonical_value = msgspec.json.Encoder(order="sorted").encode
@@ -58,11 +58,11 @@ def terminate_orphan(run: Run, placement: Placement | None) -> asyncio.Future[No
 
     Return a future of its end; None if there is no such sandbox.
     """
-    replay, run.sandbox_replay = run.sandbox_replay, None
+    replay, run.sandbox.replay = run.sandbox.replay, None
     record = replay.sandbox if replay is not None else None
-    if record is None or run.grant is None or run.folder is None or placement is None:
+    if record is None or run.grant is None or run.sandbox.folder is None or placement is None:
         return None
-    spec = SandboxSpec(run=run.info.id, grant=run.grant, workspace=run.folder.workspace)
+    spec = SandboxSpec(run=run.info.id, grant=run.grant, workspace=run.sandbox.folder.workspace)
     end_future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     placement.run_in_background(_adopt_and_end(record, spec, placement, end_future))
     return end_future

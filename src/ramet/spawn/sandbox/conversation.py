@@ -36,7 +36,7 @@ from ramet.models.json_values import clean_text, to_json_value
 from ramet.models.relay import encode_chunk
 from ramet.models.request_codec import as_data, decode_request, redact_for_guest, schema_only_tool
 from ramet.spawn.final_answer import bounded_answer
-from ramet.spawn.run import Run
+from ramet.spawn.run.run import Run
 from ramet.spawn.sandbox.approvals import Gates
 from ramet.spawn.sandbox.guest_events import Records
 from ramet.spawn.sandbox.transcript import Mirror
@@ -71,8 +71,8 @@ class SandboxedConversation:
         self._transcript = Mirror(run)
         self._records = Records(run, self._transcript)
         self._gates = Gates(run.context)
-        self._calls = run.inherited_calls or ToolCallLedger(run.context)  #: calls of the newest reply
-        run.inherited_calls = None
+        self._calls = run.sandbox.inherited_calls or ToolCallLedger(run.context)  #: calls of the newest reply
+        run.sandbox.inherited_calls = None
         self._asking = False  #: a request of the conversation is in progress; requests of tools may run concurrently
         self._steps: set[int] = set()
         self._shown: dict[bytes, BaseTool] = {}
@@ -95,7 +95,7 @@ class SandboxedConversation:
         self._calls, self._asking, self._replied = ToolCallLedger(context), False, ""
         self._records.start_after()
         context.declared_result = context.exhausted = None
-        run.streamed_text.clear()
+        run.turn.streamed_text.clear()
         system, history = self._transcript.start_turn(self._messages)
         tree, compaction = context.tree, run.compaction
         types = dict(tree.spawnable(context)) if tree is not None else {}
@@ -124,9 +124,9 @@ class SandboxedConversation:
             gated=context.safety is not None,
             permissions=context.permissions,
             steps=context.steps,
-            resumes=run.resumes,
-            replied=run.resumed_replies if run.resumes else 0,
-            objected=run.resumed_objections if run.resumes else 0,
+            resumes=run.turn.resumes,
+            replied=run.turn.replies if run.turn.resumes else 0,
+            objected=run.turn.objections if run.turn.resumes else 0,
         )
         return start, body + (tools.data if tools is not None else b"")
 
@@ -300,7 +300,7 @@ class SandboxedConversation:
                 if not isinstance(piece, AIMessageChunk):
                     return piece, request_context
                 if not request.aside:
-                    run.streamed_text.append(piece.text)
+                    run.turn.streamed_text.append(piece.text)
                     self._feed(piece)
                 if request.stream:
                     await send_piece(encode_chunk(piece))
@@ -315,7 +315,7 @@ class SandboxedConversation:
         if request.last_word:
             context.exhausted, reply = self._refused, without_calls(reply)
         recorded = self._transcript.record(with_call_ids(reply, request.step), request.step)
-        self._run.streamed_text.clear()
+        self._run.turn.streamed_text.clear()
         self._calls = ToolCallLedger(context, request.step, self._newest_reply())
         return self._reply_to_guest(recorded.message, request_context.last_usage)
 

@@ -37,7 +37,9 @@ from ramet.isolation.workspace.output import OutputStream
 from ramet.spawn.final_answer import bounded_answer, has_answered
 from ramet.spawn.masking import masked_text, private_forms, secret_forms
 from ramet.spawn.ports import Placement
-from ramet.spawn.run import Run, SandboxOutput, TurnResult
+from ramet.spawn.run.run import Run
+from ramet.spawn.run.sandbox import SandboxOutput
+from ramet.spawn.run.turn import TurnResult
 from ramet.spawn.sandbox.adoption import NotAdopted, adopt_sandbox, describe_sandbox, sandbox_id
 from ramet.spawn.sandbox.channel import FinalMessage, GuestChannel
 from ramet.spawn.sandbox.conversation import SandboxedConversation
@@ -76,15 +78,15 @@ async def run_in_sandbox(
     assert run.grant is not None, "a run in a sandbox has a grant"
     step = run.context.next_step()
     backend = await placement.backend(run.grant)
-    conversation = SandboxedConversation(run, messages, feed) if run.capsule is None else None
+    conversation = SandboxedConversation(run, messages, feed) if run.sandbox.capsule is None else None
     run.context.slot.begin_calls()  # One call, so that the run holds no slot while it waits for children.
-    replay, run.sandbox_replay = run.sandbox_replay, None
-    attempt = run.attempt if run.resumes else 1
-    if run.turns > 1 or run.resumes or run.folder is None:
+    replay, run.sandbox.replay = run.sandbox.replay, None
+    attempt = run.turn.attempt if run.turn.resumes else 1
+    if run.turns > 1 or run.turn.resumes or run.sandbox.folder is None:
         restore_folder(run, placement)
-        assert run.folder is not None, "a run in a sandbox has a folder"
-        run.folder.record_resume()
-    run.was_sandboxed = True
+        assert run.sandbox.folder is not None, "a run in a sandbox has a folder"
+        run.sandbox.folder.record_resume()
+    run.sandbox.was_started = True
     try:
         while True:
             job = conversation or FunctionJob(run)
@@ -109,17 +111,19 @@ async def run_in_sandbox(
                 return verdict
             wait_s = run.grant.retry_delay_seconds
             reason = masked_text(run, verdict.error.message)[:500] if verdict.error is not None else ""
-            await asyncio.to_thread(run.folder.clear_workspace)  # Another kernel may continue with the next attempt.
+            await asyncio.to_thread(
+                run.sandbox.folder.clear_workspace
+            )  # Another kernel may continue with the next attempt.
             run.context.emit(RunRetried, attempt=attempt, status=verdict.status, reason=reason, wait_s=wait_s)
             at.mark_recorded()
-            run.resumed_replies = run.resumed_objections = 0
+            run.turn.replies = run.turn.objections = 0
             await run.context.clock.sleep(wait_s)
             attempt += 1
     finally:
         if conversation is not None:
             conversation.close()
         run.context.slot.end_call()
-        placement.run_in_background(asyncio.to_thread(run.folder.record_end))
+        placement.run_in_background(asyncio.to_thread(run.sandbox.folder.record_end))
 
 
 @dataclass
@@ -140,7 +144,7 @@ class _Attempt:
 def _restart(run: Run, error: NotAdopted) -> None:
     """Restart the turn in a new sandbox; recorded messages stay."""
     run.context.emit(Notice, text=f"it starts again in another sandbox: {error}")
-    if run.capsule is None and len(run.context.history) > run.turn_began_at:
+    if run.sandbox.capsule is None and len(run.context.history) > run.turn_began_at:
         run.turn_began_at = len(run.context.history)
         run.context.emit(RunResumed, turn=run.turns)
 
@@ -173,7 +177,7 @@ class FunctionJob:
 
     def start(self) -> tuple[HostMessage, bytes]:
         """Return the first message, with the packed function and the late arguments."""
-        run, capsule, grant = self._run, self._run.capsule, self._run.grant
+        run, capsule, grant = self._run, self._run.sandbox.capsule, self._run.grant
         assert capsule is not None, "a function in a sandbox is packed"
         assert grant is not None, "a run in a sandbox has a grant"
         late_args = run.request.late_args
@@ -220,25 +224,25 @@ def _as_json(late_args: tuple[Any, ...]) -> bytes:
 async def _run_attempt(
     run: Run, job: FunctionJob | SandboxedConversation, requests: GuestRequests, at: _Attempt
 ) -> TurnResult:
-    grant, folder, placement = run.grant, run.folder, at.placement
+    grant, folder, placement = run.grant, run.sandbox.folder, at.placement
     assert grant is not None, "a run in a sandbox has a grant"
     assert folder is not None, "a run in a sandbox has a folder"
-    if at.replay is None and run.missing_variables:
-        raise DefinitionMissing("variable", ", ".join(run.missing_variables))
-    run.sandbox_output = SandboxOutput()
-    run.spawned.clear()
+    if at.replay is None and run.sandbox.missing_variables:
+        raise DefinitionMissing("variable", ", ".join(run.sandbox.missing_variables))
+    run.sandbox.output = SandboxOutput()
+    run.turn.spawn_requests.clear()
     async with placement.observing(run.context, grant) as proxy:
         spec = SandboxSpec(
             run=run.info.id,
             grant=grant,
             workspace=folder.workspace,
-            cwd=run.visible_cwd if run.capsule is None else None,
-            mount_roots=run.mount_roots,
-            image="llm" if run.capsule is None or run.capsule.is_heavy else "bare",
+            cwd=run.visible_cwd if run.sandbox.capsule is None else None,
+            mount_roots=run.sandbox.mount_roots,
+            image="llm" if run.sandbox.capsule is None or run.sandbox.capsule.is_heavy else "bare",
             env=_with_import_path(placement.env(run.info, grant), run.shelf),
             proxy=proxy,
             shelf=run.shelf,
-            has_programs=run.capsule is None and any(tool.name in _PROGRAM_TOOLS for tool in run.context.tools),
+            has_programs=run.sandbox.capsule is None and any(tool.name in _PROGRAM_TOOLS for tool in run.context.tools),
             tree=run.info.root,
             path=run.info.path,
         )
@@ -286,9 +290,9 @@ async def _run_attempt(
             if problem is not None and verdict.status is Status.COMPLETED:
                 verdict = failed(run, problem)
             value = None
-            if verdict.status is Status.COMPLETED and finished is not None and run.capsule is not None:
+            if verdict.status is Status.COMPLETED and finished is not None and run.sandbox.capsule is not None:
                 value = Encoded(finished.done.json_size, finished.body)
-            run.sandbox_output = SandboxOutput(files=files, stdout=stdout, stderr=stderr, value=value)
+            run.sandbox.output = SandboxOutput(files=files, stdout=stdout, stderr=stderr, value=value)
     return verdict
 
 
@@ -301,7 +305,7 @@ def _with_import_path(env: Mapping[str, str], shelf: Path | None) -> Mapping[str
 
 def _serving(run: Run, grant: Grant, sandbox: Sandbox, placement: Placement) -> AbstractAsyncContextManager[None]:
     """Return a context in which the ports of the sandbox are reachable from the host."""
-    return run.served_ports.during(placement.serving_ports(run.info, grant, sandbox) if grant.ports else None)
+    return run.sandbox.served_ports.during(placement.serving_ports(run.info, grant, sandbox) if grant.ports else None)
 
 
 @asynccontextmanager
@@ -322,7 +326,7 @@ async def _start_sandbox(
 
     However the context is left, no process remains, and no channel is read.
     """
-    folder = run.folder
+    folder = run.sandbox.folder
     assert folder is not None, "a run in a sandbox has a folder"
     if at.replay is not None:
         running = RunningSandbox(
@@ -335,18 +339,18 @@ async def _start_sandbox(
     sandbox = running.sandbox
     try:
         running.adoption_data = await describe_sandbox(sandbox, at.backend)
-        run.can_outlive_kernel = bool(running.adoption_data)
+        run.sandbox.can_outlive_kernel = bool(running.adoption_data)
         requests.sandbox = sandbox_id(running.adoption_data)
         if at.replay is not None:
             requests.adopt(at.replay)
-        run.sandbox, requests.channel = sandbox, running.channel
+        run.sandbox.current, requests.channel = sandbox, running.channel
         for name, fd, file in (("stdout", sandbox.stdout, folder.stdout), ("stderr", sandbox.stderr, folder.stderr)):
             stream = _stream(run, name, os.dup(fd), file, spec)  # A stream closes the descriptor that it reads.
             running.streams = (*running.streams, stream)
         await running.channel.open(sandbox.channel)
         yield running
     finally:
-        run.sandbox, run.can_outlive_kernel = None, False
+        run.sandbox.current, run.sandbox.can_outlive_kernel = None, False
         try:
             await run_shielded(_end(running, run))  # Raises if it was cancelled again meanwhile.
         finally:
@@ -385,7 +389,7 @@ async def _end(running: RunningSandbox, run: Run) -> None:
             run.context.emit(Notice, text=f"files written since the last transfer are lost: {sync_error}")
         files, _ = await _collect(run)
         stdout, stderr = (stream.text for stream in running.streams)
-        run.sandbox_output = SandboxOutput(files=files, stdout=stdout, stderr=stderr)
+        run.sandbox.output = SandboxOutput(files=files, stdout=stdout, stderr=stderr)
 
 
 def _stream(run: Run, name: str, fd: int, file: Any, spec: SandboxSpec) -> OutputStream:
@@ -417,8 +421,8 @@ def _turn_result(
     except BudgetExceeded:
         raise
     except RametError as problem:
-        if isinstance(problem, Aborted) and run.stop_result is not None:
-            return run.stop_result  # The host knows the whole stop, the guest only its reason.
+        if isinstance(problem, Aborted) and run.turn.stop_result is not None:
+            return run.turn.stop_result  # The host knows the whole stop, the guest only its reason.
         is_function = isinstance(job, FunctionJob)
         if isinstance(problem, ProtocolError) and not is_function:
             raise  # Another kernel may have known more.
@@ -447,7 +451,7 @@ async def _sync_files(sandbox: Sandbox) -> RametError | None:
 
 async def _collect(run: Run) -> tuple[tuple[Any, ...], RametError | None]:
     """Return the files that the run left, or the error that prevented it."""
-    folder, grant = run.folder, run.grant
+    folder, grant = run.sandbox.folder, run.grant
     assert folder is not None, "a run in a sandbox has a folder"
     assert grant is not None, "a run in a sandbox has a grant"
     try:

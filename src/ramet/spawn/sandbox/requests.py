@@ -17,7 +17,7 @@ from ramet.core.recipe import MAX_BYTES, checked_task_name
 from ramet.core.replay.replay import RunReplay
 from ramet.spawn.grants import PackedFunction
 from ramet.spawn.masking import masked_text
-from ramet.spawn.run import Run
+from ramet.spawn.run.run import Run
 from ramet.spawn.sandbox.channel import GuestChannel, LargeReply, Reply
 from ramet.spawn.sandbox.conversation import SandboxedConversation
 from ramet.spawn.sandbox.intentions import MAX_ARGUMENTS, IntentionGate
@@ -299,7 +299,7 @@ class GuestRequests:
         return LargeReply(read)
 
     async def _save(self, request: guest_to_host.SaveCheckpoint, body: bytes) -> Reply:
-        folder = self._run.folder
+        folder = self._run.sandbox.folder
         assert folder is not None, "a run in a sandbox has a folder"
         max_bytes = self._run.grant.max_output_bytes if self._run.grant is not None else 0
         if len(body) > max_bytes:
@@ -315,7 +315,7 @@ class GuestRequests:
         return LargeReply(self._checkpoint_reply)
 
     async def _checkpoint_reply(self) -> Reply:
-        folder = self._run.folder
+        folder = self._run.sandbox.folder
         assert folder is not None, "a run in a sandbox has a folder"
         checkpoint = await open_body(folder.open_checkpoint)
         if checkpoint is None:

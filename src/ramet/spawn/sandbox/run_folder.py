@@ -9,7 +9,7 @@ from ramet.concurrency.mailbox import Mail
 from ramet.core.errors import Unknown
 from ramet.core.events import FolderLost, MailPushed
 from ramet.spawn.ports import Placement
-from ramet.spawn.run import Run
+from ramet.spawn.run.run import Run
 
 _log = logging.getLogger("ramet.run_folder")
 #: The text for an agent whose folder is missing, sent with its next turn.
@@ -26,7 +26,7 @@ def create_folder(run: Run, placement: Placement | None) -> None:
     """
     if run.grant is not None:
         assert placement is not None, "a plan has no grant without a placement"
-        run.folder = placement.folder(run.info)
+        run.sandbox.folder = placement.folder(run.info)
 
 
 def restore_folder(run: Run, placement: Placement | None) -> None:
@@ -39,11 +39,11 @@ def restore_folder(run: Run, placement: Placement | None) -> None:
         return
     assert placement is not None, "a plan has no grant without a placement"
     try:
-        run.folder = placement.folder(run.info, is_there=True)
-        lost_part = "workspace" if run.folder.restore_workspace() else ""
+        run.sandbox.folder = placement.folder(run.info, is_there=True)
+        lost_part = "workspace" if run.sandbox.folder.restore_workspace() else ""
     except Unknown:
-        run.folder, lost_part = placement.folder(run.info), "folder"
-    if lost_part and run.was_sandboxed:  # Otherwise the folder cannot have held anything.
+        run.sandbox.folder, lost_part = placement.folder(run.info), "folder"
+    if lost_part and run.sandbox.was_started:  # Otherwise the folder cannot have held anything.
         _log.warning(
             "the %s of %s (%s) no longer exists: the run continues in an empty one",
             lost_part,
@@ -51,8 +51,8 @@ def restore_folder(run: Run, placement: Placement | None) -> None:
             run.info.id,
         )
         run.context.emit(FolderLost, part=lost_part)
-        run.is_folder_lost = True
-        if run.sandbox_replay is None:
+        run.sandbox.is_folder_lost = True
+        if run.sandbox.replay is None:
             report_lost_folder(run)
 
 
@@ -61,9 +61,9 @@ def report_lost_folder(run: Run) -> None:
 
     The note wakes no run and is durable. A function receives no note: it restarts in any case.
     """
-    if not run.is_folder_lost:
+    if not run.sandbox.is_folder_lost:
         return
-    run.is_folder_lost = False
+    run.sandbox.is_folder_lost = False
     if run.agent.function is not None:
         return
     for number in itertools.count(1):

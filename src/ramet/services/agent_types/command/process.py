@@ -188,8 +188,8 @@ def _open_pipes(handle: Handle) -> tuple[int, int]:
 
     Raises OSError, and ProtocolError for a file that is no pipe.
     """
-    assert handle.run.folder is not None, "a run in a sandbox has a folder"
-    folder = os.open(handle.run.folder.workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    assert handle.run.sandbox.folder is not None, "a run in a sandbox has a folder"
+    folder = os.open(handle.run.sandbox.folder.workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     with contextlib.ExitStack() as stack:
         stack.callback(os.close, folder)
         write_fd = _open_pipe(folder, exec_in_sandbox.STDIN, os.O_WRONLY)

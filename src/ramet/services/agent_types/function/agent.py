@@ -32,7 +32,7 @@ from ramet.services.agent_types.outcome import as_spent
 from ramet.services.contract import AgentSpec
 from ramet.services.formats.registry import Format, format_of
 from ramet.spawn.handle import Handle
-from ramet.spawn.run import Run
+from ramet.spawn.run.run import Run
 
 _log = logging.getLogger("ramet.services")
 
@@ -286,7 +286,7 @@ class FunctionAgent:
             if run.policy_ceiling is not None:  # A policy adapter narrowed the grant when the run was spawned.
                 run.grant = clamp_grant(run.grant, run.policy_ceiling)
             placement = self._spec.runtime.sandboxes.placement()
-            run.mount_roots = placement.mount_roots(run.grant.readonly_mounts)
+            run.sandbox.mount_roots = placement.mount_roots(run.grant.readonly_mounts)
             run.request = dataclasses.replace(run.request, on_output=call.pieces.printed, shelf=bundle_folder)
 
     def _late_args(self) -> tuple[invoke.History]:

@@ -269,7 +269,7 @@ class LlmAgent:
 
     def _is_free(self) -> bool:
         run = self._root
-        return run.turns == 0 or run.state is State.IDLE or run.woken_by_mail or not run.is_living
+        return run.turns == 0 or run.state is State.IDLE or run.turn.woken_by_mail or not run.is_living
 
     def _close_turn_stream(self) -> None:
         if self._turn_stream is not None:

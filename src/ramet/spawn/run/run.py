@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import math
 import pathlib
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from langchain_core.messages import BaseMessage
 
@@ -21,41 +20,16 @@ from ramet.core.budget import Budget, Limits
 from ramet.core.equal_mail import RecentMail
 from ramet.core.ids import RunId
 from ramet.core.lifecycle import LIVE_STATES, State
-from ramet.core.outcome import NO_USAGE, Artifact, ErrorInfo, Result, Status, Usage
+from ramet.core.outcome import NO_USAGE, Result, Usage
 from ramet.core.policy.policy import Grant, Policy
-from ramet.core.replay.replay import RunReplay
-from ramet.isolation.contract import Sandbox
 from ramet.isolation.git.worktree import Worktree
-from ramet.isolation.workspace.run_dirs import RunFolder
 from ramet.spawn.admission import AdmissionSlot, ResourceShare
-from ramet.spawn.served_ports import Serving
-from ramet.spawn.tool_calls import ToolCallLedger
+from ramet.spawn.run.sandbox import RunSandbox
+from ramet.spawn.run.turn import RunTurn
 from ramet.tools.context import ToolUseContext
 from ramet.tools.run_info import RunInfo, RunView
 from ramet.tools.spawn_request import SpawnRequest
-from ramet.wire.code.capsule import PackedCall
-from ramet.wire.values.values import Encoded
 
-
-class TurnResult(NamedTuple):
-    """The result of a turn."""
-
-    status: Status
-    value: Any = None
-    error: ErrorInfo | None = None
-    partial: str = ""
-
-
-class SandboxOutput(NamedTuple):
-    """The output of a sandbox besides its value: files, the newest printed text, and the encoded value."""
-
-    files: tuple[Artifact, ...] = ()
-    stdout: str = ""
-    stderr: str = ""
-    value: Encoded | None = None
-
-
-NO_OUTPUT = SandboxOutput()
 _SAME_TIME_S = 1e-6  #: two ends of time limits this close to each other count as equal
 
 
@@ -69,6 +43,8 @@ class Run:
     parent: Run | None
     request: SpawnRequest
     context: ToolUseContext
+    turn: RunTurn = field(default_factory=RunTurn)
+    sandbox: RunSandbox = field(default_factory=RunSandbox)
     admission_slot: AdmissionSlot
     waits_for: list[Run] = field(default_factory=list)  #: runs whose results it awaits by a handle
     max_turns: int
@@ -82,14 +58,8 @@ class Run:
     detached: bool = False
     own_budget: Budget | None = None  #: the slice that is returned at its end
     pending: list[BaseMessage] = field(default_factory=list)  #: the first messages of its next turn
-    woken_by_mail: bool = False  #: mail began the current turn, not a prompt
-    resumes: bool = False  #: its turn continues a turn that another process began
-    resumed_replies: int = 0  #: replies of its model in the resumed turn before it continued here
-    resumed_objections: int = 0  #: messages in that turn that told it to continue instead of ending
     earlier_elapsed_s: float = 0.0  #: seconds of its time that passed in other processes
-    spawned: Counter[str] = field(default_factory=Counter)  #: spawns that it has requested in this turn, by content
     turns: int = 0
-    attempt: int = 1  #: of the turn that continues here
     recent_mail: RecentMail | None = None  #: None until mail from outside arrives
     waits_for_idle: set[str] = field(default_factory=set)  #: runs whose idle notice it awaits before its end
     awaiting_idle: dict[str, str] = field(default_factory=dict)  #: mail ids, and the runs to notify when it is idle
@@ -98,37 +68,19 @@ class Run:
     children: dict[RunId, Run] = field(default_factory=dict)  #: the living children
     spawn_count: int = 0
     failed_spawns: int = 0  #: spawns that a policy adapter was asked about and that failed, since the last success
-    spawns_before_turn: int = 0  #: spawns before its newest turn
     subtree: Usage = NO_USAGE
-    verdict: TurnResult | None = None  #: of the last turn
-    stop_result: TurnResult | None = None  #: the result with which it was stopped, while stopping
     result: Result | None = None
     task: asyncio.Task[None] | None = None
     deadline: asyncio.Task[None] | None = None
-    streamed_text: list[str] = field(default_factory=list)  #: text of the reply that is streaming
     worktree: Worktree | None = None
     artifacts: tuple[str, ...] = ()
     compaction: Compaction | None = None
     grant: Grant | None = None  #: the grant of its sandbox; None: it works in the host
-    #: Targets of the mounts of the operator's grant above it, or of its own, at that time (`ramet.isolation.mounts`).
-    mount_roots: Mapping[str, str] = field(default_factory=dict)
     policy_ceiling: Policy | None = None  #: the most that a policy adapter allowed at its spawn
     step_ceiling: Grant | None = None  #: of a composition with a policy: the most that its steps may do
-    missing_variables: tuple[str, ...] = ()  #: variables whose values only a sandbox that continues has
-    capsule: PackedCall | None = None  #: of a function in a sandbox
-    folder: RunFolder | None = None
-    was_sandboxed: bool = False  #: a sandbox was started for it: its folder may hold files
-    is_folder_lost: bool = False  #: it continues in an empty folder, and its agent was not informed yet
-    sandbox: Sandbox | None = None  #: set while a process of it lives
-    served_ports: Serving = field(default_factory=Serving)  #: its ports, while a sandbox of it is active
-    can_outlive_kernel: bool = False  #: its sandbox can outlive its kernel; another kernel can continue with it there
     repeatable: bool = True  #: a function: may be called again if no process can continue it
-    sandbox_replay: RunReplay | None = None  #: replay: an ended kernel may have left it active in a sandbox
-    inherited_calls: ToolCallLedger | None = None  #: calls that its guest had been granted by that kernel
-    sandbox_output: SandboxOutput = NO_OUTPUT  #: output of its newest attempt
     admitted_spawns: int = 0  #: children that it was allowed to start, spawns in progress included
     time_started_at: float = 0.0  #: start of its time, by the monotonic clock; for a root, the start of each turn
-    on_turn: Callable[[Result], None] | None = None  #: called with the result of each turn, if a caller waits for it
     turn_result: Result | None = None  #: of the newest turn that ended here, once that is recorded
     pending_change: Callable[[], None] | None = None  #: a change to apply when its next turn begins
     memory: Any = None  #: its working copy of its state, once that was requested
@@ -176,10 +128,10 @@ class Run:
 
         Inside a sandbox, a folder that is not mounted does not exist; the run's own folder does.
         """
-        if self.grant is None or self.folder is None:
+        if self.grant is None or self.sandbox.folder is None:
             return self.context.cwd
         is_mounted = any(self.context.cwd.is_relative_to(mount) for mount in self.grant.readonly_mounts)
-        return self.context.cwd if is_mounted else self.folder.workspace
+        return self.context.cwd if is_mounted else self.sandbox.folder.workspace
 
     @property
     def shelf(self) -> pathlib.Path | None:
@@ -264,7 +216,7 @@ class Run:
 
     def announce_turn(self, result: Result) -> None:
         """Store the result of a turn, and pass it to the reader of that turn."""
-        self.report_turn(result, self.on_turn)
+        self.report_turn(result, self.turn.on_result)
 
     def report_turn(self, result: Result, reader: Callable[[Result], None] | None) -> None:
         """Store the result of a turn, and pass it to `reader`, which waited for that turn when it ended."""
@@ -289,7 +241,7 @@ class Run:
 
     def reactivate(self) -> None:
         """Clear the last end: the run lives again."""
-        self.result = self.reported_result = self.verdict = self.stop_result = self._ended = self._over = None
+        self.result = self.reported_result = self.turn.verdict = self.turn.stop_result = self._ended = self._over = None
         self.activations += 1
 
     def count(self, usage: Usage) -> None:
