@@ -12,20 +12,16 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 
 from langchain_core.messages import AIMessageChunk, BaseMessage, HumanMessage
-from msgspec.structs import replace
 
-from ramet.agent.history.compaction import repair
-from ramet.agent.loop import ensure_encodable
-from ramet.agent.result_codec import encode_result
-from ramet.concurrency.deadline import run_shielded
 from ramet.core.errors import RametError, StoreFailed
-from ramet.core.events import Event, MessageRecorded, RunEnded, RunResumed, StateChanged, TurnEnded, TurnStarted
+from ramet.core.events import Event, RunEnded, RunResumed, StateChanged, TurnEnded, TurnStarted
 from ramet.core.lifecycle import TERMINAL_STATES, Effect, Fact, State, step
 from ramet.core.outcome import ErrorInfo, Result, Status
-from ramet.isolation.git import worktree
+from ramet.spawn.lifecycle.run_results import recorded_form, report_turn, result_of, unrecorded_result
 from ramet.spawn.lifecycle.stop import stop_all, wait_for_ends
-from ramet.spawn.lifecycle.turn import run_turn
-from ramet.spawn.masking import masked_error, masked_text
+from ramet.spawn.lifecycle.turn import repair_history, run_turn, start_hook_messages
+from ramet.spawn.lifecycle.worktree_end import leave_worktree
+from ramet.spawn.masking import masked_text
 from ramet.spawn.registry import RunRegistry
 from ramet.spawn.run.run import Run
 from ramet.spawn.run.turn import TurnResult
@@ -39,8 +35,6 @@ _log = logging.getLogger("ramet.supervisor")
 MAX_WAKES = 10
 #: Seconds that a stop waits for sandboxes of earlier kernels that are ended with it.
 ORPHAN_END_S = 10.0
-#: The number of characters of a sandboxed run's printed text that are recorded; the rest is in its folder.
-RECORDED_CHARS = 2_000
 
 
 class Supervisor:
@@ -100,14 +94,8 @@ class Supervisor:
     def _record_end(self, run: Run, _: str) -> None:
         verdict = run.turn.verdict
         assert verdict is not None, "a run ends with a verdict"
-        result = self.result_of(run, verdict)
-        stored_result = replace(
-            result,
-            value=encode_result(run.agent, result.value),
-            stdout=result.stdout[-RECORDED_CHARS:],
-            stderr=result.stderr[-RECORDED_CHARS:],
-        )
-        run.context.emit(RunEnded, result=stored_result)
+        result = result_of(run, verdict)
+        run.context.emit(RunEnded, result=recorded_form(run, result))
         run.context.record = lambda event: event  # Late events of a task that ignores cancelling are dropped.
         run.conclude(result)
         self._services.after(lambda failure: self._announce(run, result, failure), run.is_awaited)
@@ -115,25 +103,10 @@ class Supervisor:
     def _announce(self, run: Run, result: Result, failure: RametError | None) -> None:
         """Report a recorded end; if the end cannot be recorded, report that failure instead."""
         if failure is not None:
-            result = _unrecorded_result(result, failure)
+            result = unrecorded_result(result, failure)
         if run.result is not None:  # It was not resumed meanwhile.
             run.announce(result)
         run.announce_turn(result)  # Otherwise the waiter of the cut-off turn would wait forever.
-
-    def result_of(self, run: Run, verdict: TurnResult) -> Result:
-        """Return the result of a turn with its usage, with private values masked in texts for people."""
-        return Result(
-            status=verdict.status,
-            value=verdict.value,
-            error=masked_error(run, verdict.error),
-            partial=verdict.partial,
-            usage=run.context.usage,
-            usage_subtree=run.subtree,
-            artifacts=run.artifacts,
-            files=run.sandbox.output.files,
-            stdout=masked_text(run, run.sandbox.output.stdout),
-            stderr=masked_text(run, run.sandbox.output.stderr),
-        )
 
     # ---- turns
 
@@ -206,7 +179,7 @@ class Supervisor:
         """End a turn whose task was cancelled before its first line, so that no code in it could do so."""
         reason = run.context.abort.reason or "it was stopped before it began"
         run.turn.resumes = False
-        self._repair_history(run)  # It may be in the middle of a turn that another process had begun.
+        repair_history(run)  # It may be in the middle of a turn that another process had begun.
         self._finish_turn(run, run.turn.stop_result or cancelled_result(run, Status.CANCELLED, reason))
 
     async def _turn(self, run: Run, messages: list[BaseMessage]) -> None:
@@ -222,7 +195,7 @@ class Supervisor:
             if run.is_living:
                 self._end(run)
             if run.result is None:
-                run.announce(self.result_of(run, run.turn.verdict))
+                run.announce(result_of(run, run.turn.verdict))
 
     async def _run_whole_turn(self, run: Run, messages: list[BaseMessage]) -> None:
         async def begin() -> None:
@@ -235,7 +208,7 @@ class Supervisor:
             # A brief that is not recorded yet is sent together with the texts of hooks.
             is_first = bool(messages) if run.turn.resumes else run.turns == 1
             if is_first and run.context.hooks is not None:
-                messages.extend(await _start_hook_messages(run))
+                messages.extend(await start_hook_messages(run))
 
         def feed(chunk: AIMessageChunk) -> None:
             self._services.feed(run.info, chunk, f"{run.info.id}:{run.context.steps}")
@@ -246,7 +219,7 @@ class Supervisor:
         run.turn.streamed_text.clear()
         run.turn.resumes = False
         if verdict.status is not Status.COMPLETED:
-            self._repair_history(run)
+            repair_history(run)
             ends_run = self._is_end_of_run(run, verdict) and run.state is not State.STOPPING
             if ends_run and run.children:
                 await self._stop_all(run.attached_children(), f"its parent ended: {verdict.status}")
@@ -254,25 +227,8 @@ class Supervisor:
             await _wait_for_child_sandboxes(run)
         if run.worktree is not None and self._is_end_of_run(run, verdict):
             run.context.mailbox.close("it is finishing")  # Mail must not wake it while its folder is removed.
-            await self._leave_worktree(run)
+            await leave_worktree(run, self._services.git)
         self._finish_turn(run, verdict)
-
-    def _repair_history(self, run: Run) -> None:
-        """Answer the calls that a cut-off turn left open, so that the next request is valid."""
-        if not run.context.history:
-            return
-        known = {id(message) for message in run.context.history}
-        answers = list(run.context.answers.values())
-        if run.context.durable is None:
-            answers = [ensure_encodable(message)[0] for message in answers]  # type: ignore[misc]  # it stays an answer
-        else:
-            known |= {id(message) for message in answers}  # They were recorded when they came.
-        run.context.history[:] = repair([*run.context.history, *answers])
-        run.context.answers.clear()
-        for message in run.context.history:
-            if id(message) not in known:
-                call_id = getattr(message, "tool_call_id", None)
-                run.context.emit(MessageRecorded, message=ensure_encodable(message)[1], call_id=call_id)
 
     def _finish_turn(self, run: Run, verdict: TurnResult) -> None:
         """Decide whether the run ends, becomes idle, or begins its next turn.
@@ -292,8 +248,8 @@ class Supervisor:
         if not (
             run.turn.woken_by_mail and run.context.mailbox.has("user")
         ):  # A prompt that came during it is unanswered.
-            result, waiter = self.result_of(run, verdict), run.turn.on_result  # A later waiter waits for the next turn.
-            self._services.after(lambda failure: _report_turn(run, waiter, result, failure), True)
+            result, waiter = result_of(run, verdict), run.turn.on_result  # A later waiter waits for the next turn.
+            self._services.after(lambda failure: report_turn(run, waiter, result, failure), True)
         self.wake_or_end(run)
 
     def _is_end_of_run(self, run: Run, verdict: TurnResult) -> bool:
@@ -333,10 +289,10 @@ class Supervisor:
                 run.context.mailbox.close("it is finishing")
                 run.task = asyncio.create_task(self._end_in_worktree(run), name=run.info.path)
         elif run.awaiting_idle and run.turn.verdict is not None:
-            self.on_idle(run, self.result_of(run, run.turn.verdict))
+            self.on_idle(run, result_of(run, run.turn.verdict))
 
     async def _end_in_worktree(self, run: Run) -> None:
-        await self._leave_worktree(run)
+        await leave_worktree(run, self._services.git)
         if run.is_living:
             self._end(run)
 
@@ -395,17 +351,12 @@ class Supervisor:
 
     async def follow(self, run: Run) -> AsyncGenerator[Event]:
         """Iterate over the events of one run until its end."""
+        had_ended = run.result is not None
         async with aclosing(self._services.follow(run.info)) as events:
-            if run.result is None:
-                async for event in events:
-                    yield event
-                    if isinstance(event, RunEnded) and not run.is_living:
-                        return
-            else:
-                async for event in events:
-                    yield event
-                    if isinstance(event, RunEnded):
-                        return
+            async for event in events:
+                yield event
+                if isinstance(event, RunEnded) and (had_ended or not run.is_living):
+                    return
 
     async def interrupt(self, run: Run, reason: str) -> None:
         """End the turn of a session's root, not the root.
@@ -442,7 +393,7 @@ class Supervisor:
         return receipt
 
     async def _fence_off(self, run: Run) -> None:
-        await self._leave_worktree(run)
+        await leave_worktree(run, self._services.git)
         self._end(run)
 
     async def _time_out(self, run: Run, seconds: float) -> None:
@@ -460,29 +411,6 @@ class Supervisor:
             await self._stop_all(run.attached_children(), f"its parent ended: {reason}", out_of_time=run)
         else:
             await self.stop(run, reason, Status.TIMEOUT)
-
-    async def _leave_worktree(self, run: Run) -> None:
-        """Remove the run's worktree if nothing changed in it; otherwise record its path as an artifact."""
-        if run.worktree is None:
-            return
-        old_worktree, run.worktree = run.worktree, None
-        finishing = asyncio.create_task(worktree.finish(old_worktree, git=self._services.git))
-        try:
-            with run.context.track_process():
-                await run_shielded(asyncio.wait([finishing]))  # It must not be left half removed; git has a time limit.
-        finally:
-            leftover_path = old_worktree.path if finishing.exception() is not None else finishing.result()
-            run.artifacts = (str(leftover_path),) if leftover_path is not None else ()
-
-
-def _report_turn(run: Run, waiter: Callable[[Result], None] | None, result: Result, failure: RametError | None) -> None:
-    run.report_turn(result if failure is None else _unrecorded_result(result, failure), waiter)
-
-
-def _unrecorded_result(result: Result, failure: RametError) -> Result:
-    """Return a failed result for one that cannot be recorded, so that no caller takes it for a result."""
-    error = ErrorInfo(type=type(failure).__name__, message=str(failure))
-    return replace(result, status=Status.FAILED, value=None, error=error, partial=result.text)
 
 
 async def _wait_for_child_sandboxes(run: Run) -> None:
@@ -504,14 +432,3 @@ def _context_without_call() -> contextvars.Context:
     context = contextvars.copy_context()
     context.run(current_call.set, None)
     return context
-
-
-async def _start_hook_messages(run: Run) -> list[BaseMessage]:
-    """Return the messages of SessionStart or SubagentStart hooks for a run that begins, as data after its brief."""
-    event, hooks = "SubagentStart" if run.info.depth else "SessionStart", run.context.hooks
-    if hooks is None or not hooks.listens(event):
-        return []
-    source = run.info.agent if run.info.depth else "startup"
-    await run.context.wait_persisted()
-    decision = await hooks.fire(event, run.context, {"source": source}, matcher=source)
-    return [HumanMessage(content=decision.context)] if decision.context else []

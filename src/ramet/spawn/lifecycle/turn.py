@@ -9,11 +9,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from langchain_core.messages import AIMessageChunk, BaseMessage
+from langchain_core.messages import AIMessageChunk, BaseMessage, HumanMessage
 
 from ramet.agent.adopted.mark import Adopted
 from ramet.agent.composition.steps import Composed
-from ramet.agent.loop import QueryParams, query
+from ramet.agent.history.compaction import repair
+from ramet.agent.loop import QueryParams, ensure_encodable, query
 from ramet.agent.output import OutputContract
 from ramet.concurrency.cancel import is_being_cancelled
 from ramet.concurrency.threads import owner_loop
@@ -136,3 +137,32 @@ async def _call(run: Run, messages: Sequence[BaseMessage]) -> Any:
     finally:
         current_call.reset(token)
         run.context.slot.end_call()
+
+
+def repair_history(run: Run) -> None:
+    """Answer the calls that a cut-off turn left open, so that the next request is valid."""
+    if not run.context.history:
+        return
+    known = {id(message) for message in run.context.history}
+    answers = list(run.context.answers.values())
+    if run.context.durable is None:
+        answers = [ensure_encodable(message)[0] for message in answers]  # type: ignore[misc]  # it stays an answer
+    else:
+        known |= {id(message) for message in answers}  # They were recorded when they came.
+    run.context.history[:] = repair([*run.context.history, *answers])
+    run.context.answers.clear()
+    for message in run.context.history:
+        if id(message) not in known:
+            call_id = getattr(message, "tool_call_id", None)
+            run.context.emit(MessageRecorded, message=ensure_encodable(message)[1], call_id=call_id)
+
+
+async def start_hook_messages(run: Run) -> list[BaseMessage]:
+    """Return the messages of SessionStart or SubagentStart hooks for a run that begins, as data after its brief."""
+    event, hooks = "SubagentStart" if run.info.depth else "SessionStart", run.context.hooks
+    if hooks is None or not hooks.listens(event):
+        return []
+    source = run.info.agent if run.info.depth else "startup"
+    await run.context.wait_persisted()
+    decision = await hooks.fire(event, run.context, {"source": source}, matcher=source)
+    return [HumanMessage(content=decision.context)] if decision.context else []

@@ -20,7 +20,7 @@ from ramet.services.agent_types.llm.resume_turn import ReplayFilter
 from ramet.services.agent_types.outcome import problem_of
 from ramet.services.problems import error_of, public_message
 from ramet.spawn.handle import Handle
-from ramet.spawn.lifecycle.supervisor import RECORDED_CHARS
+from ramet.spawn.lifecycle.run_results import RECORDED_CHARS
 
 #: The place of a call's text relative to the text that its turn had in an earlier kernel: again from the beginning, or
 #: after that text; or the call had ended there, and the end of its output is recorded.

@@ -1,0 +1,54 @@
+"""Results of runs and of their turns: built, recorded, and reported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from ramet.agent.result_codec import encode_result
+from ramet.core.errors import RametError
+from ramet.core.outcome import ErrorInfo, Result, Status
+from ramet.spawn.masking import masked_error, masked_text
+from ramet.spawn.run.run import Run
+from ramet.spawn.run.turn import TurnResult
+
+#: The number of characters of a sandboxed run's printed text that are recorded; the rest is in its folder.
+RECORDED_CHARS = 2_000
+
+
+def result_of(run: Run, verdict: TurnResult) -> Result:
+    """Return the result of a turn with its usage, with private values masked in texts for people."""
+    return Result(
+        status=verdict.status,
+        value=verdict.value,
+        error=masked_error(run, verdict.error),
+        partial=verdict.partial,
+        usage=run.context.usage,
+        usage_subtree=run.subtree,
+        artifacts=run.artifacts,
+        files=run.sandbox.output.files,
+        stdout=masked_text(run, run.sandbox.output.stdout),
+        stderr=masked_text(run, run.sandbox.output.stderr),
+    )
+
+
+def recorded_form(run: Run, result: Result) -> Result:
+    """Return a result as it is recorded: its value encoded, and only the newest text that it printed."""
+    return replace(
+        result,
+        value=encode_result(run.agent, result.value),
+        stdout=result.stdout[-RECORDED_CHARS:],
+        stderr=result.stderr[-RECORDED_CHARS:],
+    )
+
+
+def report_turn(run: Run, waiter: Callable[[Result], None] | None, result: Result, failure: RametError | None) -> None:
+    """Report the result of a turn to its waiter; if it cannot be recorded, report that failure instead."""
+    run.report_turn(result if failure is None else unrecorded_result(result, failure), waiter)
+
+
+def unrecorded_result(result: Result, failure: RametError) -> Result:
+    """Return a failed result for one that cannot be recorded, so that no caller takes it for a result."""
+    error = ErrorInfo(type=type(failure).__name__, message=str(failure))
+    return replace(result, status=Status.FAILED, value=None, error=error, partial=result.text)
