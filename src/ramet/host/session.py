@@ -510,7 +510,7 @@ class Session(Generic[T]):
     def reload(self) -> bool:
         """Read changed definition files again; return True if any has changed. New spawns use the new definitions."""
         changed = self.project.reload()
-        self._opened.tree.spawner.show_types(self._root)
+        self._opened.tree.spawner.builder.show_types(self._root)
         return changed
 
     # ----

@@ -222,7 +222,7 @@ def _restore_run(
         else register.admission.released_slot()
     )
     abort = register.abort if above is None or spawn_event.detached else above.context.abort
-    run = tree.spawner.rebuild(info, parent, plan, slot, budget, AbortController(abort))
+    run = tree.spawner.builder.build(info, parent, plan, slot, budget, AbortController(abort))
     run.parent, run.sandbox.missing_variables = above, missing
     run.persistent, run.detached = bool(spawn_data.get("persistent")), spawn_event.detached
     run.background = spawn_event.background or replay.reports_by_notice

@@ -7,47 +7,39 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import math
 import pathlib
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.messages import BaseMessage, HumanMessage
 
 from ramet.agent import context as conversation
-from ramet.agent.composition.steps import Composed
 from ramet.agent.definition import Agent
-from ramet.agent.hooks.config import gates_of
 from ramet.agent.loop import MAX_TURNS
-from ramet.agent.toolset import resolve_tools
 from ramet.concurrency.cancel import AbortController
-from ramet.concurrency.mailbox import Mailbox
 from ramet.concurrency.slots import Slot
-from ramet.core.budget import RESOURCES, Amount, Budget, Hold, Limits
-from ramet.core.errors import BudgetExceeded, Bug, InvalidValue, SpawnRefused
+from ramet.core.budget import Amount, Budget, Limits
+from ramet.core.errors import BudgetExceeded, Bug, SpawnRefused
 from ramet.core.events import ClampEvent, Notice, RunSpawned
 from ramet.core.ids import ROOT_NAME, Path, SessionId, child_path
-from ramet.core.lifecycle import Fact
 from ramet.core.outcome import Usage
-from ramet.core.policy.policy import Grant, resolve_root_policy
+from ramet.core.policy.policy import Grant
 from ramet.isolation.git import worktree
 from ramet.isolation.git.worktree import Worktree
 from ramet.models.messages import encode
 from ramet.spawn.admission import AdmissionSlot
-from ramet.spawn.birth.plan import Plan, check_tools, plan_birth, spawnable, system_messages
+from ramet.spawn.birth.child_budget import ChildBudget, own_scope
+from ramet.spawn.birth.plan import Plan, plan_birth, system_messages
 from ramet.spawn.birth.policy_decisions import DecidedRequest, decide_child, decide_root, record
 from ramet.spawn.birth.record import to_data
-from ramet.spawn.grants import cap_time, capsule_of, composition_grant, mount_roots_of, narrowed_to
+from ramet.spawn.birth.root_plan import plan_root
+from ramet.spawn.birth.run_builder import RunBuilder
 from ramet.spawn.lifecycle.supervisor import Supervisor
 from ramet.spawn.registry import RunRegistry
 from ramet.spawn.run.run import Run
-from ramet.spawn.run.sandbox import RunSandbox
 from ramet.spawn.sandbox.run_folder import create_folder, restore_folder
-from ramet.tools.agents.agents import agent_tool
-from ramet.tools.context import ToolUseContext, Tree, current_call
-from ramet.tools.model_request import ModelRequest
+from ramet.tools.context import Tree, current_call
 from ramet.tools.run_info import RunInfo
 from ramet.tools.spawn_request import SpawnRequest
 
@@ -62,8 +54,9 @@ class Spawner:
     """The spawner of one tree's runs; there is no other way to spawn."""
 
     def __init__(self, register: RunRegistry, supervisor: Supervisor, *, tree: Tree) -> None:
-        self._register, self._supervisor, self._tree = register, supervisor, tree
+        self._register, self._supervisor = register, supervisor
         self._services = register.services
+        self.builder = RunBuilder(register, supervisor, tree=tree)
 
     async def spawn(self, parent: Run, request: SpawnRequest, slot: Slot | None = None) -> Run:
         """Spawn a child of `parent`, or raise and leave nothing behind.
@@ -107,7 +100,7 @@ class Spawner:
             try:
                 agent_reservation = parent.context.budget.reserve(_ONE_AGENT)
                 rollback.callback(agent_reservation.refund)
-                scope = _own_scope(parent, plan)
+                scope = own_scope(parent, plan)
             except BudgetExceeded as refusal:
                 raise SpawnRefused(f"budget {refusal.resource}", str(refusal), free=refusal.left) from refusal
             if scope is not None:
@@ -159,10 +152,17 @@ class Spawner:
         if self._services.decide is not None and decided_request.decision is None:
             raise Bug("the policy adapter was not asked about this root")
         limits = limits.tightened(request.limits)
-        own_tools = self._services.own_tools(agent, cwd)
-        may_spawn = self._register.limits.depth > 0
-        toolset = resolve_tools(agent, tools, may_spawn=may_spawn, is_child=False, own=own_tools)
-        check_tools(toolset.tools, request.policy is not None, self._services)
+        plan = plan_root(
+            agent.replace(max_turns=agent.max_turns or max_turns),
+            request,
+            limits,
+            ceiling,
+            self._services,
+            tools=tools,
+            cwd=cwd,
+            may_spawn=self._register.limits.depth > 0,
+        )
+        agent = plan.agent
         run_id = self._services.mint()
         info = RunInfo(
             id=run_id,
@@ -172,28 +172,8 @@ class Spawner:
             session=SessionId(session) if session else None,
         )
         budget = Budget(limits, scope=info.path)
-        bound = composition_grant(None, agent, request)
-        composed = isinstance(agent.function, Composed)
-        grant = resolve_root_policy(request.policy) if request.policy is not None and not composed else None
-        if ceiling is not None:
-            grant = narrowed_to(ceiling, grant, None, self._services)
-            bound = narrowed_to(ceiling, bound, None, self._services)
-        limits = cap_time(grant or bound, limits)
-        agent = agent.replace(limits=limits, max_turns=agent.max_turns or max_turns)
-        plan = Plan(
-            request=request,
-            agent=agent,
-            name=ROOT_NAME,
-            limits=limits,
-            grant=grant,
-            step_ceiling=bound,
-            policy_ceiling=ceiling,
-            capsule=capsule_of(agent, request, grant),
-            toolset=toolset,
-            system=system_messages(agent, cwd, self._services),
-            cwd=cwd,
-        )
-        run = self._build(info, None, plan, self._register.admission.admit_root(), budget, self._register.abort.child())
+        slot, abort = self._register.admission.admit_root(), self._register.abort.child()
+        run = self.builder.build(info, None, plan, slot, budget, abort)
         run.persistent = persistent
         run.context.history[:] = history
         create_folder(run, self._services.placement)
@@ -279,115 +259,15 @@ class Spawner:
         if own_tree is not None and not plan.is_fork:  # A fork's prompt stays its parent's; its brief names the folder.
             system = system_messages(plan.agent, plan.cwd, self._services, works_in=cwd)
         plan = dataclasses.replace(plan, name=name or path, cwd=cwd, system=system)
-        run = self._build(info, parent, plan, admission_slot, budget, AbortController(above))
+        run = self.builder.build(info, parent, plan, admission_slot, budget, AbortController(above))
         run.own_budget = scope.budget if scope is not None else None
         run.worktree = own_tree
         create_folder(run, self._services.placement)
         return run
 
-    def _build(
-        self,
-        info: RunInfo,
-        parent: Run | None,
-        plan: Plan,
-        admission_slot: AdmissionSlot,
-        budget: Budget,
-        abort: AbortController,
-    ) -> Run:
-        agent, request, services = plan.agent, plan.request, self._services
-        if parent is not None and agent.model is None:
-            ask, label, model = parent.context.ask, parent.model, parent.agent.model
-            compaction = parent.compaction
-            agent = agent.replace(model=model) if model is not None else agent
-        elif agent.model is not None:
-            ask, label, window = services.model(agent.model)
-            compaction = services.compaction(window)
-        else:
-            ask, label, compaction = no_model, "", None
-        gates = parent.gates if parent is not None else ()
-        background = request.background if request.background is not None else agent.background
-        context = ToolUseContext(
-            run=info,
-            ask=ask,
-            system_messages=plan.system,
-            cwd=plan.cwd,
-            abort=abort,
-            mailbox=Mailbox(info.path),
-            budget=budget,
-            record=services.record,
-            durable=services.durable,
-            confirm_ownership=services.confirm_ownership,
-            tree=self._tree,
-            hooks=services.hooks(agent, gates, parent is not None),
-            meter=services.meter,
-            approve=services.approve,
-            safety=services.safety,
-            permissions=services.permissions,
-            spill=services.spill(info),
-            store_blob=services.store_blob(info),
-            processes=services.processes,
-            read_roots=services.read_roots(info),
-            clock=services.clock,
-            file_cache=dict(parent.context.file_cache) if parent is not None else {},
-        )
-        run = Run(
-            info=info,
-            name=plan.name,
-            agent=agent,
-            parent=parent,
-            request=request,
-            context=context,
-            admission_slot=admission_slot,
-            limits=plan.limits,
-            max_turns=agent.max_turns or (parent.max_turns if parent is not None else MAX_TURNS),
-            model=label,
-            background=background or request.detached,
-            detached=request.detached,
-            rights=(*parent.rights, plan.toolset) if parent is not None else (plan.toolset,),
-            gates=(*gates, *gates_of(agent.hooks)),
-            compaction=compaction,
-            grant=plan.grant,
-            step_ceiling=plan.step_ceiling,
-            policy_ceiling=plan.policy_ceiling,
-            sandbox=RunSandbox(
-                capsule=plan.capsule, mount_roots=mount_roots_of(parent, plan.grant or plan.step_ceiling, services)
-            ),
-            time_started_at=services.clock.monotonic(),
-        )
-        context.on_usage = run.count
-        context.slot = Slot(self._register.slots, lambda waits: self._record_waiting(run, waits))
-        context.tools = plan.toolset.tools if plan.is_fork else self._with_types(run, plan.toolset.tools)
-        return run
-
-    def rebuild(
-        self,
-        info: RunInfo,
-        parent: Run | None,
-        plan: Plan,
-        admission_slot: AdmissionSlot,
-        budget: Budget,
-        abort: AbortController,
-    ) -> Run:
-        """Build a run that another process spawned, as it was then."""
-        return self._build(info, parent, plan, admission_slot, budget, abort)
-
     def restore_folder(self, run: Run) -> None:
         """Give a run of another process its existing folder: see `ramet.spawn.sandbox.run_folder`."""
         restore_folder(run, self._services.placement)
-
-    def _record_waiting(self, run: Run, waits: bool) -> None:
-        self._supervisor.apply_fact(run, Fact.WAIT_BEGAN if waits else Fact.WAIT_ENDED)
-
-    def show_types(self, run: Run) -> None:
-        """Update the Agent tool of a living run to list the current types."""
-        run.context.tools = self._with_types(run, run.context.tools)
-
-    def _with_types(self, run: Run, tools: tuple[BaseTool, ...]) -> tuple[BaseTool, ...]:
-        """Return the tools, with an Agent tool that lists exactly the types that this run may spawn."""
-        if not any(tool.name == "Agent" for tool in tools):
-            return tools
-        types = tuple(spawnable(run, self._services).items())
-        return tuple(_agent_tool(types) if tool.name == "Agent" else tool for tool in tools)
 
     # ---- recorded, then started
 
@@ -417,58 +297,12 @@ class Spawner:
         return to_data(run, brief, self._services, shared=shared_count, answers=answers)
 
 
-@lru_cache(maxsize=256)
-def _agent_tool(types: tuple[tuple[str, str], ...]) -> BaseTool:
-    """Return the shared Agent tool of all runs that may spawn exactly these types.
-
-    The tool has no state, and making one is costly.
-    """
-    return agent_tool(dict(types))
-
-
 def _uncount_spawn(parent: Run) -> None:
     parent.admitted_spawns -= 1
 
 
 def _count_failed_spawn(parent: Run) -> None:
     parent.failed_spawns += 1
-
-
-class ChildBudget(NamedTuple):
-    """The own budget of a new run.
-
-    A gift is taken from the parent's budget permanently; a slice returns when the scope closes.
-    """
-
-    budget: Budget
-    reservation: Hold | None
-
-    def cancel(self) -> None:
-        """Return everything: the spawn failed."""
-        self.budget.close()
-        if self.reservation is not None:
-            self.reservation.refund()
-
-    def confirm(self) -> None:
-        """Settle the gift: the spawn succeeded."""
-        if self.reservation is not None:
-            self.reservation.settle(self.reservation.amount)
-
-
-def _own_scope(parent: Run, plan: Plan) -> ChildBudget | None:
-    """Return a scope for a new run with limits of its own.
-
-    Raises BudgetExceeded, having taken nothing, if the limits do not fit. A child that outlives its parent cannot
-    return anything to it. Its budget is a gift, so every resource that is limited above must be named.
-    """
-    above = parent.context.budget
-    if not plan.request.detached:
-        return ChildBudget(Budget(plan.limits, scope="", parent=above), None) if plan.limits.counts else None
-    for resource in RESOURCES:
-        if above.limit(resource) != math.inf and getattr(plan.limits, resource) is None:
-            raise InvalidValue(f"limits.{resource}", None, "a limit of its own for a detached agent")
-    reservation = above.reserve(Amount(**{name: getattr(plan.limits, name) or 0 for name in RESOURCES}))
-    return ChildBudget(Budget(plan.limits, scope=""), reservation)
 
 
 def _record_spawn(run: Run, plan: Plan, spawn_data: dict[str, Any]) -> None:
@@ -492,10 +326,3 @@ def _record_spawn(run: Run, plan: Plan, spawn_data: dict[str, Any]) -> None:
         )
     for clamp in plan.clamps:
         run.context.emit(ClampEvent, field=clamp.name, asked=clamp.asked, given=clamp.given)
-
-
-async def no_model(context: ToolUseContext, request: ModelRequest) -> AsyncGenerator[AIMessage]:
-    """Raise InvalidValue: the model port of a run that has no model."""
-    if context.run.path:
-        raise InvalidValue("model", None, f"a model for {context.run.path}: it is a function")
-    yield AIMessage("")  # never reached; makes this a generator, as every model port is

@@ -1,0 +1,145 @@
+"""Build the data of a run from its plan: context, rights, budget and tools."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from langchain_core.messages import AIMessage
+
+from ramet.agent.hooks.config import gates_of
+from ramet.agent.loop import MAX_TURNS
+from ramet.concurrency.cancel import AbortController
+from ramet.concurrency.mailbox import Mailbox
+from ramet.concurrency.slots import Slot
+from ramet.core.budget import Budget
+from ramet.core.errors import InvalidValue
+from ramet.core.lifecycle import Fact
+from ramet.spawn.admission import AdmissionSlot
+from ramet.spawn.birth.plan import Plan, spawnable
+from ramet.spawn.grants import mount_roots_of
+from ramet.spawn.lifecycle.supervisor import Supervisor
+from ramet.spawn.registry import RunRegistry
+from ramet.spawn.run.run import Run
+from ramet.spawn.run.sandbox import RunSandbox
+from ramet.tools.agents.agents import agent_tool
+from ramet.tools.context import ToolUseContext, Tree
+from ramet.tools.model_request import ModelRequest
+from ramet.tools.run_info import RunInfo
+
+if TYPE_CHECKING:
+    from langchain_core.tools import BaseTool
+
+
+class RunBuilder:
+    """The builder of one tree's runs."""
+
+    def __init__(self, register: RunRegistry, supervisor: Supervisor, *, tree: Tree) -> None:
+        self._register, self._supervisor, self._tree = register, supervisor, tree
+        self._services = register.services
+
+    def build(
+        self,
+        info: RunInfo,
+        parent: Run | None,
+        plan: Plan,
+        admission_slot: AdmissionSlot,
+        budget: Budget,
+        abort: AbortController,
+    ) -> Run:
+        """Build a run: a new one, or one that another process spawned, as it was then."""
+        agent, request, services = plan.agent, plan.request, self._services
+        if parent is not None and agent.model is None:
+            ask, label, model = parent.context.ask, parent.model, parent.agent.model
+            compaction = parent.compaction
+            agent = agent.replace(model=model) if model is not None else agent
+        elif agent.model is not None:
+            ask, label, window = services.model(agent.model)
+            compaction = services.compaction(window)
+        else:
+            ask, label, compaction = no_model, "", None
+        gates = parent.gates if parent is not None else ()
+        background = request.background if request.background is not None else agent.background
+        context = ToolUseContext(
+            run=info,
+            ask=ask,
+            system_messages=plan.system,
+            cwd=plan.cwd,
+            abort=abort,
+            mailbox=Mailbox(info.path),
+            budget=budget,
+            record=services.record,
+            durable=services.durable,
+            confirm_ownership=services.confirm_ownership,
+            tree=self._tree,
+            hooks=services.hooks(agent, gates, parent is not None),
+            meter=services.meter,
+            approve=services.approve,
+            safety=services.safety,
+            permissions=services.permissions,
+            spill=services.spill(info),
+            store_blob=services.store_blob(info),
+            processes=services.processes,
+            read_roots=services.read_roots(info),
+            clock=services.clock,
+            file_cache=dict(parent.context.file_cache) if parent is not None else {},
+        )
+        run = Run(
+            info=info,
+            name=plan.name,
+            agent=agent,
+            parent=parent,
+            request=request,
+            context=context,
+            admission_slot=admission_slot,
+            limits=plan.limits,
+            max_turns=agent.max_turns or (parent.max_turns if parent is not None else MAX_TURNS),
+            model=label,
+            background=background or request.detached,
+            detached=request.detached,
+            rights=(*parent.rights, plan.toolset) if parent is not None else (plan.toolset,),
+            gates=(*gates, *gates_of(agent.hooks)),
+            compaction=compaction,
+            grant=plan.grant,
+            step_ceiling=plan.step_ceiling,
+            policy_ceiling=plan.policy_ceiling,
+            sandbox=RunSandbox(
+                capsule=plan.capsule, mount_roots=mount_roots_of(parent, plan.grant or plan.step_ceiling, services)
+            ),
+            time_started_at=services.clock.monotonic(),
+        )
+        context.on_usage = run.count
+        context.slot = Slot(self._register.slots, lambda waits: self._record_waiting(run, waits))
+        context.tools = plan.toolset.tools if plan.is_fork else self._with_types(run, plan.toolset.tools)
+        return run
+
+    def show_types(self, run: Run) -> None:
+        """Update the Agent tool of a living run to list the current types."""
+        run.context.tools = self._with_types(run, run.context.tools)
+
+    def _with_types(self, run: Run, tools: tuple[BaseTool, ...]) -> tuple[BaseTool, ...]:
+        """Return the tools, with an Agent tool that lists exactly the types that this run may spawn."""
+        if not any(tool.name == "Agent" for tool in tools):
+            return tools
+        types = tuple(spawnable(run, self._services).items())
+        return tuple(_agent_tool(types) if tool.name == "Agent" else tool for tool in tools)
+
+    def _record_waiting(self, run: Run, waits: bool) -> None:
+        self._supervisor.apply_fact(run, Fact.WAIT_BEGAN if waits else Fact.WAIT_ENDED)
+
+
+@lru_cache(maxsize=256)
+def _agent_tool(types: tuple[tuple[str, str], ...]) -> BaseTool:
+    """Return the shared Agent tool of all runs that may spawn exactly these types.
+
+    The tool has no state, and making one is costly.
+    """
+    return agent_tool(dict(types))
+
+
+async def no_model(context: ToolUseContext, request: ModelRequest) -> AsyncGenerator[AIMessage]:
+    """Raise InvalidValue: the model port of a run that has no model."""
+    if context.run.path:
+        raise InvalidValue("model", None, f"a model for {context.run.path}: it is a function")
+    yield AIMessage("")  # never reached; makes this a generator, as every model port is
