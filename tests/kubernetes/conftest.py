@@ -1,4 +1,4 @@
-"""What tests with a real cluster use."""
+"""Fixtures for tests with a real cluster."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ __all__ = [
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """What tests leave in a cluster is looked for where one is given."""
+    """Register the check for objects that tests leave in the cluster, if a cluster is given."""
     if (found := given()) is not None:
         config.pluginmanager.register(Leftovers(found), LEFTOVERS)
 
 
 @pytest.fixture
 async def runtime(pods: Pods, scratch: Path) -> AsyncIterator[AgentRuntime]:
-    """A runtime whose agents work in pods; when it has stopped, none is left."""
+    """A runtime whose agents work in pods. No pod is left when it has stopped."""
     runs = RunFolders(scratch).root
     runs.mkdir(0o700, parents=True)
     backend = pods.backend(runs)
@@ -42,7 +42,7 @@ async def runtime(pods: Pods, scratch: Path) -> AsyncIterator[AgentRuntime]:
 
 @pytest.fixture(scope="session")
 def kernel_image(cluster: Cluster) -> str:
-    """An image of ramet as it is here, in the registry of the cluster."""
+    """Return the reference of an image of this source tree, in the registry of the cluster."""
     missing = [each for each in kernel_image_of.NEEDED if shutil.which(each) is None]
     if missing:
         pytest.skip(f"not installed: {', '.join(missing)}")

@@ -1,4 +1,4 @@
-"""AC-S3-1 to AC-S3-13 with pods: the very tests of the other backends, which is AC-S3-9, and what the cluster shows."""
+"""AC-S3-1 to AC-S3-13 with pods: the tests of the other backends, unchanged (AC-S3-9), and checks of the cluster."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ __all__ = [
 
 @pytest.fixture(scope="module")
 def server(cluster: Cluster, shared_namespace: str, pod_images: object) -> Iterator[Server]:
-    """One for all tests. When it has ended, no pod, and no namespace of a team, is left of it.
+    """A server for all tests. No pod and no namespace of a team is left when it has ended.
 
-    The images of its pods are in the registry: it makes none beside other tests that do.
+    The images of its pods are in the registry already, so that it makes none while other tests make theirs.
     """
     if not any(each.name() == "kubelet" for each in psutil.process_iter()):
         pytest.skip("the node is another machine: what works in its pods cannot be seen from here")

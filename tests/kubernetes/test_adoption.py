@@ -1,4 +1,4 @@
-"""A pod outlives its kernel, and another one goes on with the run in it."""
+"""A pod outlives its kernel, and another kernel continues the run in it."""
 
 from __future__ import annotations
 
@@ -33,32 +33,32 @@ pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600)]  # a first push 
 _KINDS: tuple[Image, ...] = ("bare", "llm")
 
 
-async def ours(pods: Pods) -> list[tuple[str, str]]:
-    """Of all that is there for runs: whose, and what it is called."""
+async def list_run_objects(pods: Pods) -> list[tuple[str, str]]:
+    """Return the owner and the name of each pod and each Secret of a run."""
     async with pods.cluster.client(pods.namespace) as kube:
         found = [each.metadata async for each in kube.list(Pod)]
         found += [each.metadata async for each in kube.list(Secret, labels={labels.MANAGED: labels.OURS})]
     return [((each.labels or {})[labels.OWNER], each.name or "") for each in found if each is not None]
 
 
-async def left_nothing(pods: Pods) -> None:
-    """What belongs to a pod goes with it, in the cluster's own time."""
+async def wait_until_nothing_is_left(pods: Pods) -> None:
+    """Wait until no pod and no Secret of a run is left: the cluster removes a Secret some time after its pod."""
     async with asyncio.timeout(180):
-        while await ours(pods):  # noqa: ASYNC110 - it is another's to say
+        while await list_run_objects(pods):  # noqa: ASYNC110 - it is another's to say
             await asyncio.sleep(0.05)
 
 
-async def test_a_run_goes_on_in_its_pod_when_its_kernel_was_killed(pods: Pods, scratch: Path) -> None:
-    """What was asked for and not answered comes again, and nothing else; pod and secret are the next kernel's."""
+async def test_a_run_continues_in_its_pod_after_its_kernel_was_killed(pods: Pods, scratch: Path) -> None:
+    """Another kernel adopts the pod and its Secret, and receives only the requests that have no answer yet."""
     runs = scratch / "runs"
     with abandoned(pods, runs) as (description, number):
-        before = await ours(pods)
+        before = await list_run_objects(pods)
         assert {name for _, name in before} == {description["pod"]}
         async with pods.dialled(runs) as (backend, _):
             assert [each for each in await backend.reap() if not each.startswith("policy ")] == []
             sandbox = await backend.adopt(description, spec_of(runs))
             assert sandbox.describe() == description, "a run is known by it from kernel to kernel"
-            assert {(backend.marks.owner, name) for _, name in before} == set(await ours(pods))
+            assert {(backend.marks.owner, name) for _, name in before} == set(await list_run_objects(pods))
             talk = Talk(sandbox)
             assert await talk.asked() == number
             with pytest.raises(Gone, match="is in use"):
@@ -66,13 +66,13 @@ async def test_a_run_goes_on_in_its_pod_when_its_kernel_was_killed(pods: Pods, s
             assert await talk.finish(number) == LEFT
             assert (await sandbox.wait()).code == 0
             await sandbox.clean_up()
-            await left_nothing(pods)
+            await wait_until_nothing_is_left(pods)
             with pytest.raises(Gone, match="no longer exists"):
                 await backend.adopt(description, spec_of(runs))
 
 
-async def test_of_two_heirs_one_has_the_pod(pods: Pods, scratch: Path) -> None:
-    """The other one leaves it alone: in its end, too."""
+async def test_only_one_of_two_kernels_adopts_a_pod(pods: Pods, scratch: Path) -> None:
+    """A second kernel that adopts the pod at the same time is refused, and leaves the pod running when it closes."""
     runs = scratch / "runs"
     with abandoned(pods, runs) as (description, number):
         async with pods.dialled(runs) as (one, _):
@@ -91,11 +91,11 @@ async def test_of_two_heirs_one_has_the_pod(pods: Pods, scratch: Path) -> None:
                 assert await talk.asked() == number
                 assert await talk.finish(number) == LEFT
                 await winner.clean_up()
-    await left_nothing(pods)
+    await wait_until_nothing_is_left(pods)
 
 
-async def test_a_kernel_that_lives_after_all_does_not_end_what_another_has(pods: Pods, scratch: Path) -> None:
-    """It is said to be dead, and has lost its runs: it ends them, and closes, and the pod is the other's."""
+async def test_a_kernel_taken_for_dead_does_not_end_an_adopted_pod(pods: Pods, scratch: Path) -> None:
+    """A kernel that is wrongly taken for dead loses its run. Its clean-up leaves the adopted pod running."""
     runs, place = scratch / "runs", f"{pods.namespace}-place"
 
     def standing(kernel: str) -> Mapping[str, Any]:
@@ -113,11 +113,11 @@ async def test_a_kernel_that_lives_after_all_does_not_end_what_another_has(pods:
         assert await talk.asked() == number
         assert await talk.finish(number) == LEFT
         await sandbox.clean_up()
-    await left_nothing(pods)
+    await wait_until_nothing_is_left(pods)
 
 
-async def test_a_pod_that_has_ended_is_gone(pods: Pods, scratch: Path) -> None:
-    """With its last word as the reason, and nothing of it is left."""
+async def test_a_pod_that_has_ended_cannot_be_adopted(pods: Pods, scratch: Path) -> None:
+    """Adoption raises Gone with the last message of the pod as the reason, and nothing of the pod is left."""
     runs = scratch / "runs"
     with abandoned(pods, runs, patience_s=1) as (description, _):
         async with pods.cluster.client(pods.namespace) as kube, asyncio.timeout(180):
@@ -127,35 +127,36 @@ async def test_a_pod_that_has_ended_is_gone(pods: Pods, scratch: Path) -> None:
         async with pods.dialled(runs) as (backend, _):
             with pytest.raises(Gone, match="the kernel did not answer for 1 s"):
                 await backend.adopt(description, spec_of(runs))
-            await left_nothing(pods)
+            await wait_until_nothing_is_left(pods)
 
 
-async def test_what_nobody_takes_up_is_left_alone_for_its_patience(
+async def test_a_pod_without_a_kernel_is_removed_after_its_patience(
     pods: Pods, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And removed after that, by a kernel that has nothing else to do; at once by one that ends as the last."""
+    """An idle kernel removes the pod once its patience is over. The last kernel that closes removes it at once."""
     monkeypatch.setattr(reaper, "_SLACK_S", 0.0)
     runs = scratch / "runs"
     with abandoned(pods, runs, patience_s=PATIENCE_S / 5):
         async with pods.dialled(runs) as (backend, _):
             await backend.reap()
-            assert len(await ours(pods)) == 2
-            await left_nothing(pods)
+            assert len(await list_run_objects(pods)) == 2
+            await wait_until_nothing_is_left(pods)
     with abandoned(pods, runs):
         async with pods.dialled(runs) as (other, _):
             await other.probe()
             async with pods.dialled(runs) as (backend, _):
                 await backend.reap()
             await other.reap()
-            assert len(await ours(pods)) == 2, "there is another kernel, which may take it up"
-        await left_nothing(pods)
+            assert len(await list_run_objects(pods)) == 2, "there is another kernel, which may take it up"
+        await wait_until_nothing_is_left(pods)
 
 
 @pytest.fixture
-def live(pods: Pods, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Awaitable[list[Event]]]:
-    """Lives of a trip with pods, one after the other: each with another listener, and another authority.
+def run_trip(pods: Pods, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Awaitable[list[Event]]]:
+    """Return a function that runs a trip with pods and returns the recorded events.
 
-    All but the last are killed at a moment. What is on record in the end, when nothing else is left.
+    Kernel processes run the trip one after another, each with its own listener and certificate authority. Each process
+    except the last is killed at a given moment. The function returns when nothing else is left.
     """
     images = " ".join(pods.images[each].reference for each in _KINDS)
     told = {NAMESPACE: pods.namespace, IMAGES: images, HOST: pods.cluster.host}
@@ -169,15 +170,17 @@ def live(pods: Pods, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
                 assert await kernel.process.wait() == (-signal.SIGKILL if moment else 0), kernel.words
             finally:
                 kernel.kill()
-        await left_nothing(pods)
+        await wait_until_nothing_is_left(pods)
         return [each for tree in (await read(scratch)).values() for each in tree]
 
     return through
 
 
-async def test_a_tree_goes_on_in_its_pods_whose_kernel_was_killed(live: Callable[..., Awaitable[list[Event]]]) -> None:
-    """Each function was called once, and what it said is there once."""
-    events = await live("pods", "before:run_ended:1")
+async def test_a_tree_continues_in_its_pods_after_its_kernel_was_killed(
+    run_trip: Callable[..., Awaitable[list[Event]]],
+) -> None:
+    """Each function is called once, except a function whose call was not recorded, and each run completes once."""
+    events = await run_trip("pods", "before:run_ended:1")
     started = [each for each in events if isinstance(each, SandboxStarted)]
     adopted = {each.sandbox["pod"] for each in started if each.adopted}
     assert adopted, "a function was at work when its kernel was killed"
@@ -188,11 +191,11 @@ async def test_a_tree_goes_on_in_its_pods_whose_kernel_was_killed(live: Callable
     assert [each.result.status for each in events if isinstance(each, RunEnded)] == ["completed"] * RUNS
 
 
-async def test_a_conversation_goes_on_in_its_pod_whose_kernels_were_killed(
-    live: Callable[..., Awaitable[list[Event]]],
+async def test_a_conversation_continues_in_its_pod_after_its_kernels_were_killed(
+    run_trip: Callable[..., Awaitable[list[Event]]],
 ) -> None:
-    """A question waits for a person meanwhile, a summary is made; by its tool, its process was always the same."""
-    events = await live("pod talk", "after:tool_started:1", "after:approval_asked:1", "before:compacted:1")
+    """Kernels die in a tool call, while an approval is open, and before a compaction. Each next one adopts the pod."""
+    events = await run_trip("pod talk", "after:tool_started:1", "after:approval_asked:1", "before:compacted:1")
     started = [each for each in events if isinstance(each, SandboxStarted)]
     assert [each.adopted for each in started] == [False, True, True, True]
     assert len({each.sandbox["pod"] for each in started}) == 1

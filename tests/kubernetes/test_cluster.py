@@ -1,4 +1,4 @@
-"""The cluster that tests get is one where pods run, reach this machine, and are gone in the end."""
+"""Checks of the test cluster: pods run, reach this machine, and are removed with their namespace."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ async def test_a_pod_reaches_this_machine(cluster: Cluster, namespace: str, base
             assert await said == b"here"
 
 
-def test_a_namespace_goes_with_what_is_in_it(cluster: Cluster, namespace: str, base_image: str) -> None:
-    """A pod that would sleep through any grace is gone as soon as the namespace is removed."""
+def test_a_removed_namespace_loses_its_pods_at_once(cluster: Cluster, namespace: str, base_image: str) -> None:
+    """Removal of a namespace ends its pods at once, even a pod that ignores SIGTERM."""
     with cluster.blocking_client(namespace) as kube:
         spec = PodSpec(containers=[Container(name="one", image=base_image, args=["sleep", "600"])])
         kube.create(Pod(metadata=ObjectMeta(name="sleeper"), spec=spec))

@@ -1,4 +1,4 @@
-"""A cluster takes the manifests of `deploy/`, and the rights in them allow a kernel nothing that is not its work."""
+"""A cluster accepts the manifests of `deploy/`. Their rights allow a kernel only what its work needs."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ pytestmark = pytest.mark.kubernetes
 
 
 def kubectl(*words: str, said: str = "") -> subprocess.CompletedProcess[str]:
-    """kubectl with the cluster of the tests."""
+    """Run kubectl on the cluster of the tests, with `said` as its input."""
     return subprocess.run(["kubectl", *words], input=said, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
-def test_a_cluster_takes_the_manifests(cluster: Cluster, namespace: str) -> None:
-    """Checked by the server, without a change; what it is too old for is checked by its schema elsewhere."""
+def test_a_cluster_accepts_the_manifests(cluster: Cluster, namespace: str) -> None:
+    """The server checks the manifests in a dry run. Another test checks kinds that are unknown to an old cluster."""
     versions = kubectl("api-versions").stdout.split()
     manifests = relocated(built(DEPLOY / "example"), namespace)
     known = [each for each in manifests if each["apiVersion"] in versions]
@@ -47,12 +47,12 @@ def test_a_cluster_takes_the_manifests(cluster: Cluster, namespace: str) -> None
 
 @pytest.fixture
 def kernel(kernel_account: Account) -> Client:
-    """The API with the rights of a kernel."""
+    """A client of the API with the rights of a kernel."""
     return Client(kernel_account.config, trust_env=False)
 
 
 def status_of(call: Callable[[], object]) -> int:
-    """What the API server refuses with; 0 where it does not."""
+    """Return the status with which the API server refuses a call; 0 if it allows the call."""
     try:
         call()
     except ApiError as problem:
@@ -61,13 +61,13 @@ def status_of(call: Callable[[], object]) -> int:
 
 
 def pod(image: str) -> Pod:
-    """One that does nothing."""
+    """Return a pod that does nothing."""
     container = Container(name="agent", image=image, args=["sleep", "600"])
     return Pod(metadata=ObjectMeta(name="agent", labels=MANAGED), spec=PodSpec(containers=[container]))
 
 
 def binding(role: str, namespace: str) -> RoleBinding:
-    """A kernel's own, to a ClusterRole."""
+    """Return a binding of a kernel's account to a ClusterRole."""
     return RoleBinding(
         metadata=ObjectMeta(name="kernel", labels=MANAGED),
         roleRef=RoleRef(apiGroup="rbac.authorization.k8s.io", kind="ClusterRole", name=role),
@@ -75,8 +75,8 @@ def binding(role: str, namespace: str) -> RoleBinding:
     )
 
 
-def test_a_kernel_may_do_nothing_else(kernel: Client, namespace: str, base_image: str) -> None:
-    """It enters no pod by exec, has nothing to do with other namespaces and their secrets, and grants nobody more."""
+def test_a_kernel_has_no_rights_beyond_its_work(kernel: Client, namespace: str, base_image: str) -> None:
+    """A kernel enters no pod by exec, reaches no other namespace and its Secrets, and grants no further rights."""
     with kernel:
         assert status_of(lambda: list(kernel.list(Secret, namespace="default"))) == 403
         assert status_of(lambda: kernel.create(pod(base_image), namespace="default")) == 403
@@ -92,7 +92,7 @@ def test_a_kernel_may_do_nothing_else(kernel: Client, namespace: str, base_image
 def test_a_kernel_makes_a_namespace_for_a_team(
     kernel: Client, cluster: Cluster, namespace: str, base_image: str
 ) -> None:
-    """It gives itself there what it may elsewhere, bounds it, and removes it with all that is in it."""
+    """A kernel grants itself rights in the namespace, sets a quota there, and removes the namespace."""
     team = f"{namespace}-team"
     try:
         with kernel:

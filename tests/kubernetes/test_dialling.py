@@ -1,4 +1,4 @@
-"""Pods dial their kernel's listener, on a real cluster: a key in a Secret, and frames that come from the pod itself."""
+"""Pods dial the listener of their kernel on a real cluster, with a join key from a Secret."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from tests.support.waiting import eventually
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600)]  # a first push compiles all of the library
 
 
-async def test_a_pod_dials_its_kernel_and_comes_back_when_the_line_breaks(
+async def test_a_pod_dials_its_kernel_again_after_a_lost_connection(
     cluster: Cluster, namespace: str, kernel_account: Account, tmp_path: Path
 ) -> None:
-    """Its key is void once it is in; its Secret belongs to it, and goes with it."""
+    """The join key is void after the first connection, and the pod owns the Secret of the key."""
     async with Registry(f"http://{cluster.registry}") as registry:
         image = await runtime_image(registry, cluster.base_image.removeprefix(f"{cluster.registry}/"), "bare")
     identity = certificates.make([cluster.host])
@@ -68,16 +68,16 @@ async def test_a_pod_dials_its_kernel_and_comes_back_when_the_line_breaks(
 
 
 @pytest.mark.parametrize("check", [boundaries.secrets_are_files_in_memory, limits.temporary_files])
-async def test_a_pod_that_dials_is_a_place_like_any_other_pod(check: Check, pods: Pods, scratch: Path) -> None:
-    """What is promised of a pod holds whichever way it is reached."""
+async def test_a_pod_that_dials_keeps_the_promises_of_a_pod(check: Check, pods: Pods, scratch: Path) -> None:
+    """A pod that dials keeps the same promises as a pod that its kernel attaches to."""
     (scratch / "runs").mkdir()
     async with pods.dialled(scratch / "runs") as (backend, _):
         await check(BackendFixture(Workdir("", scratch), backend, await backend.probe()))
     assert await pods.names() == []
 
 
-async def test_a_pod_whose_kernel_stays_away_says_so(pods: Pods, scratch: Path) -> None:
-    """It has ended by itself; the API tells so, and why, to a kernel that is there after all."""
+async def test_a_pod_without_its_kernel_ends_itself_and_reports_why(pods: Pods, scratch: Path) -> None:
+    """The pod ends by itself. The API reports the end and its reason to the kernel."""
     (scratch / "runs").mkdir()
     async with pods.dialled(scratch / "runs", patience_s=2) as (backend, network):
         site = BackendFixture(Workdir("", scratch), backend, await backend.probe())

@@ -1,4 +1,4 @@
-"""The examples as programs, with the file of settings that has their agents in pods; nothing is left of them."""
+"""The examples as programs, with settings that put their agents into pods. Nothing is left of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600)]  # the first tes
 
 @pytest.fixture
 def folder() -> Iterator[pathlib.Path]:
-    """Where an example is started, and where its temporary files go; a test ends with nothing in there."""
+    """The folder in which an example starts and has its temporary files. It must be empty when a test ends."""
     with short_folder() as path:
         yield path
         assert list(path.iterdir()) == []
@@ -41,8 +41,8 @@ def settings(cluster: Cluster, namespace: str, tmp_path: pathlib.Path) -> str:
 
 
 @pytest.fixture
-def settings_with_a_door(cluster: Cluster, settings: str) -> str:
-    """The same, where pods dial the server."""
+def settings_with_listener(cluster: Cluster, settings: str) -> str:
+    """The path of a ramet.yaml for this cluster with which pods dial the server."""
     with socket.create_server((cluster.host, 0)) as free:
         dial = f"{cluster.host}:{free.getsockname()[1]}"
     with pathlib.Path(settings).open("a") as file:
@@ -51,7 +51,7 @@ def settings_with_a_door(cluster: Cluster, settings: str) -> str:
 
 
 async def place_of(folder: pathlib.Path) -> str:
-    """What the cluster knows an example by, as soon as it has one."""
+    """Return the name by which the cluster knows an example, as soon as the example has one."""
     found: list[str] = []
 
     def look() -> bool:
@@ -63,7 +63,10 @@ async def place_of(folder: pathlib.Path) -> str:
 
 
 def policies_of(cluster: Cluster, place: str, *, going: bool = True) -> list[str]:
-    """The ways of a place's agents to their kernels; with `going`, also in namespaces that are."""
+    """Return the network policies that let agents of a place dial their kernels.
+
+    With `going`, policies in namespaces that are being removed count as well.
+    """
     with cluster.blocking_client() as kube:
         found = kube.list(NetworkPolicy, namespace="*", labels={labels.PLACE: place})
         spaces = {
@@ -73,7 +76,7 @@ def policies_of(cluster: Cluster, place: str, *, going: bool = True) -> list[str
 
 
 async def run(folder: pathlib.Path, example: str, *options: str) -> tuple[Done, str]:
-    """An example, to its end; and its place."""
+    """Run an example to its end; return how it ended, and its place."""
     async with started(folder, example, *options) as process:
         (out, err), place = await asyncio.gather(process.communicate(), place_of(folder))
     assert process.returncode is not None
@@ -81,7 +84,7 @@ async def run(folder: pathlib.Path, example: str, *options: str) -> tuple[Done, 
 
 
 async def test_a_simple_agent(cluster: Cluster, folder: pathlib.Path, settings: str) -> None:
-    """AC-S3-1: its answer rests on what is in its image, in a pod, and nothing is left."""
+    """AC-S3-1: an agent in a pod answers from a file of its image, and nothing is left."""
     done, place = await run(folder, "simple_agent", "--config", settings)
 
     assert (done.status, done.err) == (0, "")
@@ -93,7 +96,7 @@ async def test_a_simple_agent(cluster: Cluster, folder: pathlib.Path, settings: 
 
 
 async def test_a_team(cluster: Cluster, folder: pathlib.Path, settings: str) -> None:
-    """AC-S3-2: three pods that share a bundle; all are gone in the end, and so is the team's namespace."""
+    """AC-S3-2: three pods share a bundle. The pods and the namespace of their team are gone in the end."""
     done, place = await run(folder, "team_scenario", "--config", settings)
 
     assert (done.status, done.err) == (0, "")
@@ -106,10 +109,10 @@ async def test_a_team(cluster: Cluster, folder: pathlib.Path, settings: str) -> 
 
 
 async def test_a_team_that_is_interrupted_leaves_nothing(
-    cluster: Cluster, folder: pathlib.Path, settings_with_a_door: str
+    cluster: Cluster, folder: pathlib.Path, settings_with_listener: str
 ) -> None:
-    """Ctrl-C once it has a namespace, and agents a way to it: both go all the same, as nobody would find them later."""
-    async with started(folder, "team_scenario", "--config", settings_with_a_door) as process:
+    """Ctrl-C removes the namespace of the team and the network policies, which no later program would find."""
+    async with started(folder, "team_scenario", "--config", settings_with_listener) as process:
         assert process.stdout is not None
         while not (await process.stdout.readline()).startswith(b"team: "):
             pass

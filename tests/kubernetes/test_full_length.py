@@ -1,4 +1,4 @@
-"""Faults as long as they are said to be survived: everybody at the time constants that a server has."""
+"""Faults of the full length that a server survives, with the time constants of a server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATIENCE_S = 60.0  #: what a server's pods have
 
 
 class Talk:
-    """Numbers that are said to a guest, which says each again."""
+    """Numbers that are sent to a guest, which sends each of them back."""
 
     def __init__(self, visit: GuestSession) -> None:
         self._channel, self._told = visit.sandbox.channel, json.dumps({"do": "echo", "given": {}, "quiet": False})
@@ -29,7 +29,7 @@ class Talk:
         self._talking = asyncio.ensure_future(asyncio.gather(self._say(), self._hear()))
 
     async def over(self) -> None:
-        """Say no more, and wait until all that was said was heard."""
+        """Stop sending, and wait until every number has come back."""
         self._over.set()
         async with asyncio.timeout(180):
             await self._talking
@@ -66,11 +66,11 @@ async def _ends(visit: GuestSession) -> None:
     assert (await visit.wait_ended()).code == 7
 
 
-async def test_faults_at_their_full_length(pods: Pods, scratch: Path) -> None:
-    """All at once, each with a pod of its own: what is said on a line meanwhile comes, once and in order."""
+async def test_a_line_loses_nothing_in_faults_of_full_length(pods: Pods, scratch: Path) -> None:
+    """Messages on a line arrive once and in order. The faults occur concurrently, each with its own pod."""
 
     async def a_silent_network(seconds: float) -> None:
-        """Between a pod and its kernel: nothing comes through, and nobody is told so."""
+        """Pass nothing on between a pod and its kernel, without an error on either side."""
         ground = _ground(scratch / f"silent-{seconds}")
         async with pods.dialled(ground.runs, patience_s=PATIENCE_S) as (backend, network):
             async with BackendFixture(ground, backend, await backend.probe()).start_guest(grant=GRANT) as visit:
@@ -85,7 +85,7 @@ async def test_faults_at_their_full_length(pods: Pods, scratch: Path) -> None:
                 await _ends(visit)
 
     async def an_api_that_is_away(seconds: float) -> None:
-        """From a kernel whose pods dial it: a run goes on, and ends; its pod goes once that can be said."""
+        """Hide the API from a kernel whose pods dial it: a run continues and ends, and its pod is deleted later."""
         ground = _ground(scratch / "away")
         async with (
             pods.weather(scratch) as (weather, kubeconfig),

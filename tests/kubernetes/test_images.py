@@ -1,4 +1,4 @@
-"""Pods start from images that were made without a container engine, and import what guests do."""
+"""Pods start from images that are made without a container engine, and import the modules of guests."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ print(json.dumps([os.getuid(), os.access("/opt", os.W_OK), compiled_here, __impo
 """
 
 
-async def said(cluster: Cluster, namespace: str, image: RuntimeImage, kind: Kind) -> list[object]:
-    """What a hardened pod of an image prints, once it has ended."""
+async def run_pod(cluster: Cluster, namespace: str, image: RuntimeImage, kind: Kind) -> list[object]:
+    """Run a hardened pod of an image to its end, and return the JSON that it prints."""
     code = SAY.format(lib=LIB, imports=image.imports, names=(*IMAGES[kind], "ramet.isolation.local"))
     hardened = SecurityContext(
         readOnlyRootFilesystem=True, allowPrivilegeEscalation=False, capabilities=Capabilities(drop=["ALL"])
@@ -62,10 +62,10 @@ async def said(cluster: Cluster, namespace: str, image: RuntimeImage, kind: Kind
 
 
 @pytest.mark.parametrize("kind", ["bare", "llm"])
-async def test_a_pod_of_an_image_with_bundles_imports_all_that_guests_do(
+async def test_a_pod_imports_its_bundle_and_all_modules_of_guests(
     cluster: Cluster, namespace: str, tmp_path: Path, kind: Kind
 ) -> None:
-    """As nobody in particular, writing nowhere and compiling nothing, in a base that has Python alone."""
+    """The pod runs as an ordinary user, writes nothing, compiles nothing, and needs a base image with Python alone."""
     base = cluster.base_image.removeprefix(f"{cluster.registry}/")
     async with Registry(f"http://{cluster.registry}") as registry, PackagingService(tmp_path) as service:
         bundle = await service.upload(tar({"kit/__init__.py": b"WORD = 'from the bundle'\n"}))
@@ -73,5 +73,5 @@ async def test_a_pod_of_an_image_with_bundles_imports_all_that_guests_do(
         runtime = await runtime_image(registry, base, kind)
         image = await image_on(runtime, await service.image(made.image), registry)
 
-    assert await said(cluster, namespace, image, kind) == [10_001, False, [], "from the bundle"]
+    assert await run_pod(cluster, namespace, image, kind) == [10_001, False, [], "from the bundle"]
     assert BYTECODE in " ".join(image.program("x"))

@@ -1,4 +1,4 @@
-"""A kernel runs as `deploy/` says: as nobody, on a root that it cannot write, with its own rights; agents are pods."""
+"""A kernel runs as `deploy/` says: unprivileged, on a read-only root, with its own rights, and with agents in pods."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ pytestmark = [pytest.mark.kubernetes, pytest.mark.slow, pytest.mark.timeout(600)
 TOKEN = "sixteen-letters-at-least"
 
 
-def small(manifests: list[Manifest], namespace: str, image: str) -> list[Manifest]:
-    """One kernel that needs no volume of the cluster, with its agents beside it: what one node can show."""
+def fit_to_one_node(manifests: list[Manifest], namespace: str, image: str) -> list[Manifest]:
+    """Return the manifests of one kernel that fits on one node, without a volume of the cluster."""
     made = copy.deepcopy(manifests)
     kernels = one(made, "StatefulSet")["spec"]
     kernels["replicas"] = 1
@@ -49,18 +49,18 @@ def small(manifests: list[Manifest], namespace: str, image: str) -> list[Manifes
 
 
 def container_of(pod: Any) -> Any:
-    """What is said of the one container of a pod."""
+    """Return the status of the one container of a pod."""
     (status,) = pod.status.containerStatuses
     return status
 
 
 def is_ready(pod: Any) -> bool:
-    """Whether its one container has started and is ready."""
+    """Return whether the one container of a pod has started and is ready."""
     return [each.ready for each in pod.status.containerStatuses or ()] == [True]
 
 
-async def until(kube: AsyncClient, what: Callable[[Any], Any], kind: Any, name: str) -> Any:
-    """An object once it is as it should be, for a minute and a half."""
+async def wait_until(kube: AsyncClient, what: Callable[[Any], Any], kind: Any, name: str) -> Any:
+    """Return an object once `what` is true of it. Fails after three minutes."""
     async with asyncio.timeout(180):
         while True:
             found = await kube.get(kind, name)
@@ -69,8 +69,8 @@ async def until(kube: AsyncClient, what: Callable[[Any], Any], kind: Any, name: 
             await asyncio.sleep(0.2)
 
 
-async def answering(where: str) -> None:
-    """A Service leads to a pod once the node's rules say so: some time after the cluster calls the pod ready."""
+async def wait_until_serving(where: str) -> None:
+    """Wait until the Service leads to the pod: the rules of the node follow some time after the pod is ready."""
     async with asyncio.timeout(180), httpx2.AsyncClient(base_url=where, timeout=180, trust_env=False) as http:
         while True:
             with suppress(httpx2.ConnectError):
@@ -79,8 +79,8 @@ async def answering(where: str) -> None:
             await asyncio.sleep(0.2)
 
 
-async def an_agent_works(kube: AsyncClient, where: str) -> None:
-    """A model agent with a policy is spawned, answers from a pod, and its pod goes with it."""
+async def check_agent_in_pod(kube: AsyncClient, where: str) -> None:
+    """Spawn a model agent with a policy: it answers from a pod, and the pod is removed with it."""
     async with ramet.connect(where, TOKEN) as client:
         team = await client.create_team({"agents": 1}, name="first")
         agent = await client.spawn_agent(
@@ -103,21 +103,21 @@ async def an_agent_works(kube: AsyncClient, where: str) -> None:
 async def test_a_kernel_runs_as_the_manifests_say(
     cluster: Cluster, namespace: str, kernel_image: str, kernel_account: Account
 ) -> None:
-    """It becomes ready, answers by its Service, has agents in pods, tells monitoring, and ends when it is told to."""
+    """The kernel becomes ready, answers by its Service, runs agents in pods, reports metrics, and ends on request."""
     secrets = {"ramet-operator": {"token": TOKEN}, "ramet-postgres": {"url": "/var/lib/ramet/journal.db"}}
     async with cluster.client(namespace) as kube:
         for name, data in secrets.items():
             await kube.create(Secret(metadata=ObjectMeta(name=name), stringData=data))
-        for each in small(relocated(built(DEPLOY / "example"), namespace), namespace, kernel_image):
+        for each in fit_to_one_node(relocated(built(DEPLOY / "example"), namespace), namespace, kernel_image):
             await kube.create(from_dict(each))
 
-        await until(kube, lambda found: found.status.readyReplicas == 1, StatefulSet, "ramet")
+        await wait_until(kube, lambda found: found.status.readyReplicas == 1, StatefulSet, "ramet")
         pod, service = await kube.get(Pod, "ramet-0"), await kube.get(Service, "ramet")
         assert service.spec
         assert container_of(pod).restartCount == 0
         where = f"http://{service.spec.clusterIP}:8470"
-        await answering(where)
-        await an_agent_works(kube, where)
+        await wait_until_serving(where)
+        await check_agent_in_pod(kube, where)
         async with httpx2.AsyncClient(base_url=where, timeout=180, trust_env=False) as http:
             assert (await http.get("/v1/teams")).status_code == 401
             told = scrape((await http.get("/metrics")).text)

@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600)]  # a first push 
 
 
 class Uploads:
-    """Images of bundles that no node has pulled, in the cluster's registry, and what was told of their making."""
+    """Images of bundles in the registry of the cluster that no node has pulled, with the reported progress."""
 
     def __init__(self, pods: Pods, folder: Path) -> None:
         self.told, self.hosts = list[Progress](), [pods.cluster.registry]
@@ -43,7 +43,7 @@ class Uploads:
         self.images.store = self.service
 
     async def image(self) -> Image:
-        """A new one, pushed, and deleted in the registry."""
+        """Make a new image, push it, and delete it from the registry."""
         bundle = await self.service.upload(tar({"kit.py": f"MARK = {os.urandom(8).hex()!r}".encode()}))
         job = await self.service.finished((await self.service.create_image("", [bundle.id])).id)
         image = await self.service.image(job.image)
@@ -58,16 +58,14 @@ class Uploads:
 
 @pytest.fixture
 async def uploads(pods: Pods, scratch: Path) -> AsyncIterator[Uploads]:
-    """Of a service of their own."""
+    """Uploads with their own packaging service."""
     made = Uploads(pods, scratch / "kept")
     async with made.service:
         yield made
 
 
-async def test_an_image_that_was_deleted_under_a_kernel_is_pushed_again(
-    pods: Pods, uploads: Uploads, scratch: Path
-) -> None:
-    """Once for all runs that need it; where that fails, too, a run has the words of the cluster and of the registry."""
+async def test_an_image_deleted_from_the_registry_is_pushed_again(pods: Pods, uploads: Uploads, scratch: Path) -> None:
+    """The kernel pushes the image once for all runs. If that fails, the error quotes the cluster and the registry."""
     cluster = pods.cluster
     (scratch / "ramet.yaml").write_text(
         f"backend: kubernetes\nworking_dir: .\nnamespace: {pods.namespace}\nkubeconfig: {pods.kubeconfig}\n"

@@ -1,4 +1,4 @@
-"""`deploy/` says nothing that Kubernetes does not know, its parts fit each other, and what it runs is locked in."""
+"""Manifests of `deploy/`: Kubernetes knows every field, the parts fit each other, and kernels run confined."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ KUBERNETES = DEPLOY.parent / "docs" / "kubernetes.md"
 
 @pytest.fixture(scope="module")
 def example() -> list[Manifest]:
-    """All that the example brings to a cluster."""
+    """The manifests that the example brings to a cluster."""
     return built(DEPLOY / "example")
 
 
 @pytest.fixture(scope="module")
 def pod(example: list[Manifest]) -> Any:
-    """A kernel's pod, as its StatefulSet has it."""
+    """The pod of a kernel, as its StatefulSet declares it."""
     return one(example, "StatefulSet")["spec"]["template"]
 
 
-def test_every_field_is_one_of_kubernetes(example: list[Manifest]) -> None:
-    """No name is misspelt, no value is of another kind: a cluster would leave out what it does not know."""
+def test_kubernetes_knows_every_field(example: list[Manifest]) -> None:
+    """Each name is spelt right, and each value has the right type: a cluster ignores fields that it does not know."""
     assert {each["kind"] for each in example} >= {"StatefulSet", "PodDisruptionBudget", "ValidatingAdmissionPolicy"}
     assert [wrong for each in example for wrong in misread(each)] == []
 
 
 def test_a_misspelt_field_is_found() -> None:
-    """The strict reading is one: at any depth, in lists as well."""
+    """The strict reading finds a misspelt field at any depth, in lists as well."""
     spec = {"podSelector": {}, "egress": [{"ports": [{"port": 1, "potocol": "TCP"}]}]}
     manifest = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "a"}, "spec": spec}
 
     assert misread(manifest) == ["NetworkPolicy.spec.egress[0].ports[0].potocol"]
 
 
-def test_no_file_is_left_out() -> None:
+def test_the_example_uses_every_manifest() -> None:
     """Each manifest in the folder is part of the example."""
     extra = {"kustomization.yaml", "ramet.yaml"}
     there = {file for file in DEPLOY.rglob("*.yaml") if file.name not in extra}
@@ -53,8 +53,8 @@ def test_no_file_is_left_out() -> None:
     assert set(files_of(DEPLOY / "example")) == there
 
 
-def test_selectors_and_ports_meet_the_kernels(example: list[Manifest], pod: Any) -> None:
-    """Services, the disruption budget and the policies select kernels, by labels and ports that these have."""
+def test_selectors_and_ports_match_the_kernels(example: list[Manifest], pod: Any) -> None:
+    """Services, the disruption budget and the policies select kernels by labels and ports that kernels have."""
     labels, ports = pod["metadata"]["labels"], {each["name"] for each in pod["spec"]["containers"][0]["ports"]}
     policy, way_out = one(example, "NetworkPolicy", "kernels"), one(example, "NetworkPolicy", "to-kernels")
     services = [one(example, "Service", name)["spec"] for name in ("ramet", "ramet-kernels")]
@@ -73,8 +73,8 @@ def test_selectors_and_ports_meet_the_kernels(example: list[Manifest], pod: Any)
     assert one(example, "StatefulSet")["spec"]["serviceName"] == "ramet-kernels"
 
 
-def test_agents_reach_the_door_and_no_http(example: list[Manifest]) -> None:
-    """What agents may dial is what kernels let them in at, from where agents are: one namespace, and those of teams."""
+def test_agents_reach_the_listener_of_pods_and_no_http(example: list[Manifest]) -> None:
+    """Agents dial the port at which kernels accept pods, from the namespace of agents and from namespaces of teams."""
     (rule,) = one(example, "NetworkPolicy", "to-kernels")["spec"]["egress"]
     inside, agents = one(example, "NetworkPolicy", "kernels")["spec"]["ingress"]
     named, of_teams = (each["namespaceSelector"] for each in agents["from"])
@@ -86,8 +86,8 @@ def test_agents_reach_the_door_and_no_http(example: list[Manifest]) -> None:
     assert of_teams["matchLabels"].items() <= team["metadata"]["labels"].items()
 
 
-def test_roles_are_those_that_kernels_give_themselves(example: list[Manifest]) -> None:
-    """In a team's namespace a kernel binds these roles, which it may bind, and which are there."""
+def test_a_kernel_may_bind_the_roles_that_it_needs(example: list[Manifest]) -> None:
+    """A kernel binds these roles in a team's namespace: they exist, and the kernel may bind them."""
     (may_bind,) = (each for each in one(example, "ClusterRole", "ramet-teams")["rules"] if "resourceNames" in each)
 
     assert sorted(may_bind["resourceNames"]) == sorted(quotas.ROLES)
@@ -99,8 +99,8 @@ def test_roles_are_those_that_kernels_give_themselves(example: list[Manifest]) -
     assert team["metadata"]["labels"][label] == profile
 
 
-def test_the_documentation_has_each_right_and_why(example: list[Manifest]) -> None:
-    """Of all roles, by the names of resources and verbs; no right is explained that is not there."""
+def test_the_documentation_explains_each_right(example: list[Manifest]) -> None:
+    """The documentation names each resource and verb of the roles, and explains no right that the roles do not give."""
     rows = re.findall(r"^\| `([a-z/]+)` \| ([a-z, ]+) \| .+ \|$", KUBERNETES.read_text(), re.MULTILINE)
     explained = [(verb, resource) for resource, verbs in rows for verb in verbs.split(", ")]
 
@@ -108,7 +108,7 @@ def test_the_documentation_has_each_right_and_why(example: list[Manifest]) -> No
 
 
 def test_agents_can_reach_nothing_but_kernels(example: list[Manifest]) -> None:
-    """What is not said is denied both ways, and one rule is all that is said."""
+    """Network policies deny both directions, except one rule that lets agents reach kernels."""
     policies = [each["spec"] for each in example if each["kind"] == "NetworkPolicy"]
     (deny,) = (each for each in policies if len(each["policyTypes"]) == 2)
 
@@ -116,7 +116,7 @@ def test_agents_can_reach_nothing_but_kernels(example: list[Manifest]) -> None:
     assert one(example, "NetworkPolicy", "to-kernels")["spec"]["egress"][0].keys() == {"to", "ports"}
 
 
-def test_probes_ask_what_is_there(pod: Any) -> None:
+def test_probes_ask_for_paths_that_need_no_key(pod: Any) -> None:
     """Each probe asks for a path that a kernel answers without a key."""
     container = pod["spec"]["containers"][0]
     open_to_all = {each.path for each in OPERATIONS if each.method == "GET" and not each.needs_key}
@@ -126,23 +126,23 @@ def test_probes_ask_what_is_there(pod: Any) -> None:
     assert asked["readinessProbe"] == "/readyz"
 
 
-def test_the_door_is_where_agents_are_told_to_dial(pod: Any) -> None:
-    """The pod's own address, and the port that policies let them out and in at."""
+def test_agents_dial_the_port_of_the_listener(pod: Any) -> None:
+    """Agents dial the pod's own address, at the port that the policies open."""
     (container,) = pod["spec"]["containers"]
     (door,) = (each["containerPort"] for each in container["ports"] if each["name"] == "door")
 
     assert {"name": "RAMET_PODS_DIAL", "value": f"$(POD_IP):{door}"} in container["env"]
 
 
-def test_there_is_time_to_end(pod: Any) -> None:
-    """The grace of a pod is longer than the sleep before the signal and all that a server waits for after it."""
+def test_the_grace_period_is_long_enough_for_an_orderly_end(pod: Any) -> None:
+    """The grace period of a pod is at least twice the sleep before the signal and all waiting of a server after it."""
     sleep = int(pod["spec"]["containers"][0]["lifecycle"]["preStop"]["exec"]["command"][1])
 
     assert pod["spec"]["terminationGracePeriodSeconds"] >= 2 * (sleep + 2 * Bounds().end_s)
 
 
 def test_a_kernel_has_no_privileges(pod: Any) -> None:
-    """The restricted profile of the pod security standards, a root that is read-only, and bounds."""
+    """The pod keeps the restricted pod security standard, has a read-only root, and has resource limits."""
     spec, container = pod["spec"], pod["spec"]["containers"][0]
 
     assert spec["securityContext"]["runAsNonRoot"] is True
@@ -159,15 +159,15 @@ def test_a_kernel_has_no_privileges(pod: Any) -> None:
 
 
 def test_no_secret_is_in_a_manifest(example: list[Manifest], pod: Any) -> None:
-    """Secrets are named, and made by whoever has them."""
+    """Manifests name Secrets, and the operator makes them."""
     assert not [each for each in example if each["kind"] == "Secret"]
     env = {each["name"]: each.get("valueFrom", {}) for each in pod["spec"]["containers"][0]["env"]}
     assert all("secretKeyRef" in env[name] for name in ("RAMET_STORE", "RAMET_OPERATOR_TOKEN"))
 
 
 @pytest.mark.parametrize("folder", ["base", "example"])
-def test_the_settings_are_understood(folder: str) -> None:
-    """`ramet serve` takes the file as it is, with what the pod has in its environment."""
+def test_ramet_serve_reads_the_settings(folder: str) -> None:
+    """`ramet serve` reads the file unchanged, with the environment of the pod."""
     environ = {"RAMET_KERNEL": "ramet-0", "RAMET_ADDRESS": "http://10.0.0.1:8470", "RAMET_STORE": "postgresql://d/r"}
     environ["RAMET_PODS_DIAL"] = "10.0.0.1:8471"
 

@@ -1,4 +1,4 @@
-"""What goes wrong around a pod: the right end, at once, in the words of whoever knows; and nothing is left."""
+"""Faults around a pod end a run at once, with the right reason and the original message. Nothing is left."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ both_ways = pytest.mark.parametrize("dials", [False, True], ids=["attached", "di
 
 
 @contextlib.asynccontextmanager
-async def reached(dials: bool, pods: Pods, scratch: Path, **given: Any) -> AsyncIterator[BackendFixture]:
-    """A site on a backend whose pods are attached to, or dial it. Nothing of it is left."""
+async def open_backend(dials: bool, pods: Pods, scratch: Path, **given: Any) -> AsyncIterator[BackendFixture]:
+    """Open a backend whose pods are attached to, or dial it. Check at the end that nothing of it is left."""
     async with contextlib.AsyncExitStack() as stack:
         if dials:
             (scratch / "runs").mkdir(exist_ok=True)
@@ -56,9 +56,9 @@ async def reached(dials: bool, pods: Pods, scratch: Path, **given: Any) -> Async
 
 
 @both_ways
-async def test_a_pod_that_is_deleted_under_a_turn_is_lost(dials: bool, pods: Pods, scratch: Path) -> None:
-    """Whoever waits is told at once; what another run has is its own."""
-    async with reached(dials, pods, scratch) as site:
+async def test_a_pod_deleted_during_a_turn_is_lost(dials: bool, pods: Pods, scratch: Path) -> None:
+    """A caller that waits learns of the deletion at once, and another run keeps its pod."""
+    async with open_backend(dials, pods, scratch) as site:
         async with site.start_guest(grant=SMALL) as one, site.start_guest(grant=SMALL) as other:
             waiting = asyncio.ensure_future(one.wait_ended())
             async with pods.cluster.client(pods.namespace) as kube:
@@ -69,10 +69,10 @@ async def test_a_pod_that_is_deleted_under_a_turn_is_lost(dials: bool, pods: Pod
 
 
 @both_ways
-async def test_an_image_that_is_not_there_fails_at_once(dials: bool, pods: Pods, scratch: Path) -> None:
-    """With its name and the registry's words; without waiting for another try."""
+async def test_a_missing_image_fails_at_once(dials: bool, pods: Pods, scratch: Path) -> None:
+    """The error names the image and quotes the registry, without a wait for another attempt."""
     missing = f"{pods.cluster.registry}/none:1"
-    async with reached(dials, pods, scratch, image=missing) as site:
+    async with open_backend(dials, pods, scratch, image=missing) as site:
         with pytest.raises(SandboxFailed, match=r"none:1.*not found"):
             await site.backend.start(site.spec(grant=SMALL))
 
@@ -85,10 +85,10 @@ async def test_an_image_that_is_not_there_fails_at_once(dials: bool, pods: Pods,
     ],
     ids=["without ramet", "before there is a line"],
 )
-async def test_a_program_that_fails_says_why(
+async def test_a_program_that_fails_to_start_reports_why(
     is_ours: bool, arguments: Sequence[str] | None, why: str, pods: Pods, scratch: Path
 ) -> None:
-    """In the last words of its exception."""
+    """The error quotes the last line of the exception, without a traceback."""
     reach = Attach(patience_s=PATIENCE_S)
     if arguments is not None:
         reach.arguments = (*arguments,)  # type: ignore[assignment]  # as of another version
@@ -100,8 +100,8 @@ async def test_a_program_that_fails_says_why(
     assert await pods.names() == []
 
 
-async def test_a_program_that_fails_under_a_run_says_why(pods: Pods, scratch: Path) -> None:
-    """Though the end of its line is told before its own."""
+async def test_a_program_that_fails_during_a_run_reports_why(pods: Pods, scratch: Path) -> None:
+    """The error quotes the exception of the program, although the end of the line is reported first."""
     async with opened(pods.backend(scratch / "runs"), scratch) as site:
         async with site.start_guest(grant=SMALL) as visit:
             assert await visit.failure_of("write", path="/dev/termination-log", text="x"), "the agent has no part in it"
@@ -112,13 +112,13 @@ async def test_a_program_that_fails_under_a_run_says_why(pods: Pods, scratch: Pa
 
 
 @both_ways
-async def test_a_quota_that_is_used_up_refuses_a_birth(dials: bool, pods: Pods, scratch: Path) -> None:
-    """In the API's words; what lives goes on, and when it has gone there is room."""
+async def test_a_used_up_quota_refuses_a_spawn(dials: bool, pods: Pods, scratch: Path) -> None:
+    """The refusal quotes the API, the first run continues, and the refused run leaves no pod and no Secret."""
     async with pods.cluster.client(pods.namespace) as kube:
         quota = ResourceQuota(metadata=ObjectMeta(name="one"), spec=ResourceQuotaSpec(hard={"pods": "1"}))
         await kube.create(quota)
         await _in_force(kube)
-    async with reached(dials, pods, scratch) as site, pods.cluster.client(pods.namespace) as kube:
+    async with open_backend(dials, pods, scratch) as site, pods.cluster.client(pods.namespace) as kube:
         async with site.start_guest(grant=SMALL) as visit:
             with pytest.raises(SpawnRefused, match="exceeded quota") as refusal:
                 await site.backend.start(site.spec(grant=SMALL))
@@ -133,7 +133,7 @@ async def test_a_quota_that_is_used_up_refuses_a_birth(dials: bool, pods: Pods, 
 
 
 async def _secrets(kube: Any) -> list[str]:
-    """The names of those that are ours: a pod's has its name."""
+    """Return the names of our Secrets: the Secret of a pod has the name of the pod."""
     return [each.metadata.name async for each in kube.list(Secret, labels={labels.MANAGED: labels.OURS})]
 
 
@@ -143,8 +143,10 @@ async def _in_force(kube: Any) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_a_pod_without_memory_says_so(pods: Pods, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Killed by the node's kernel before its program was there."""
+async def test_a_pod_without_enough_memory_to_start_reports_it(
+    pods: Pods, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The operating system kills the program before it has started, and the error says that memory ran out."""
     monkeypatch.setattr(manifest, "NODE_AGENT_MB", 0)
     monkeypatch.setattr(manifest, "RUN_MB", 1)
     async with opened(pods.backend(scratch / "runs"), scratch) as site:
@@ -153,8 +155,8 @@ async def test_a_pod_without_memory_says_so(pods: Pods, scratch: Path, monkeypat
     assert await pods.names() == []
 
 
-async def test_a_pod_that_runs_out_of_memory_under_a_run_is_told_as_that(pods: Pods, scratch: Path) -> None:
-    """Ten times: whichever comes first, the end of its line, or the cluster's word, some time after it."""
+async def test_a_run_whose_pod_runs_out_of_memory_ends_with_oom(pods: Pods, scratch: Path) -> None:
+    """Ten runs end with `oom`, whether the end of the line or the later report of the cluster comes first."""
     fill = ["sh", "-c", "dd if=/dev/zero of=/run/full bs=1M count=2000 2>/dev/null"]
 
     async def full(site: BackendFixture, kube: AsyncClient) -> Exit:
@@ -170,8 +172,8 @@ async def test_a_pod_that_runs_out_of_memory_under_a_run_is_told_as_that(pods: P
     assert await pods.names() == []
 
 
-async def test_a_pod_that_no_node_takes_is_not_waited_for_without_end(pods: Pods, scratch: Path) -> None:
-    """In the scheduler's words."""
+async def test_a_pod_that_no_node_accepts_fails_after_a_timeout(pods: Pods, scratch: Path) -> None:
+    """The error quotes the scheduler."""
     nowhere = {"nodeSelector": {"example.org/pool": "none"}}
     async with opened(pods.backend(scratch / "runs", placement=nowhere, unschedulable_s=0.2), scratch) as site:
         with pytest.raises(SandboxFailed, match=r"no node accepted it within 0.2 s: 0/1 nodes are available"):
@@ -179,8 +181,8 @@ async def test_a_pod_that_no_node_takes_is_not_waited_for_without_end(pods: Pods
     assert await pods.names() == []
 
 
-async def test_what_the_cluster_does_not_have_is_refused(pods: Pods, scratch: Path) -> None:
-    """Nothing is lowered: no RuntimeClass, no such level; no namespace, nothing at all, told to whoever may see it."""
+async def test_an_isolation_level_that_the_cluster_lacks_is_refused(pods: Pods, scratch: Path) -> None:
+    """A backend never lowers a level: it refuses L3 without a RuntimeClass, and each run without a namespace."""
     async with opened(pods.backend(scratch / "runs"), scratch) as site:
         assert site.probe.level is Isolation.L2
         with pytest.raises(IsolationUnavailable, match=r"runtime_class_L3.*gvisor"):
@@ -194,8 +196,8 @@ async def test_what_the_cluster_does_not_have_is_refused(pods: Pods, scratch: Pa
                 await site.backend.start(site.spec(grant=SMALL))
 
 
-async def test_what_is_known_of_a_run_is_on_its_pod(pods: Pods, scratch: Path) -> None:
-    """And a policy keeps all of the namespace's agents off the network."""
+async def test_a_pod_has_the_labels_and_annotations_of_its_run(pods: Pods, scratch: Path) -> None:
+    """Labels and annotations name the tree, the team and the path of a run. A policy keeps agents off the network."""
     grant = msgspec.structs.replace(SMALL, reservation=Reservation(name="a_team", memory_mb=256))
     async with (
         opened(pods.backend(scratch / "runs", user_labels={"a": "b"}), scratch) as site,
@@ -213,8 +215,8 @@ async def test_what_is_known_of_a_run_is_on_its_pod(pods: Pods, scratch: Path) -
 
 
 @both_ways
-async def test_a_kernel_killed_at_any_step_leaves_nothing_to_the_next(dials: bool, pods: Pods, scratch: Path) -> None:
-    """Of a pod's life: the next kernel of the same folder removes what is there, once."""
+async def test_a_kernel_killed_at_any_step_leaves_nothing_behind(dials: bool, pods: Pods, scratch: Path) -> None:
+    """The next kernel of the folder removes each object that a killed kernel has left, and removes it once."""
     runs = scratch / "runs"
     runs.mkdir()
     image = pods.images["bare"].reference
@@ -250,8 +252,8 @@ async def test_a_kernel_killed_at_any_step_leaves_nothing_to_the_next(dials: boo
     assert [each.name for each in (runs / ".kernels").iterdir()] == ["place"]
 
 
-async def test_a_kernel_that_comes_up_while_another_one_reaps_keeps_its_pods(pods: Pods, scratch: Path) -> None:
-    """One that is not known to live when it is asked who does, and has a pod right after."""
+async def test_a_kernel_that_starts_during_a_reap_keeps_its_pods(pods: Pods, scratch: Path) -> None:
+    """A reap that began before a kernel was known to live spares the pod of this kernel."""
     place, living = f"{pods.namespace}-place", ["one"]
     came, goes_on = asyncio.Event(), asyncio.Event()
 
@@ -292,8 +294,8 @@ def _doomed(pods: Pods, runs: Path, image: str, step: str, host: str) -> Iterato
             process.kill()
 
 
-async def test_an_api_that_is_away_for_a_while_loses_nothing(pods: Pods, scratch: Path) -> None:
-    """What is said on both sides meanwhile comes, once and in order; runs go on, new ones start, and ends are told."""
+async def test_a_temporary_loss_of_the_api_loses_nothing(pods: Pods, scratch: Path) -> None:
+    """Messages of both sides arrive once and in order. Runs continue, new runs start, and ends are reported."""
     async with (
         pods.weather(scratch) as (weather, kubeconfig),
         opened(pods.backend(scratch / "runs", kubeconfig=kubeconfig), scratch) as site,
@@ -319,8 +321,8 @@ async def test_an_api_that_is_away_for_a_while_loses_nothing(pods: Pods, scratch
         assert (await visit.wait_ended()).code == 7
 
 
-async def test_an_api_that_stays_away_ends_a_run(pods: Pods, scratch: Path) -> None:
-    """After the patience of both ends; what it cannot delete then, the next one reaps."""
+async def test_a_permanent_loss_of_the_api_ends_a_run(pods: Pods, scratch: Path) -> None:
+    """The run is lost after the patience of both ends, and its pod is removed once the API is back."""
     async with pods.weather(scratch) as (weather, kubeconfig):
         backend = pods.backend(scratch / "runs", kubeconfig=kubeconfig, reach=Attach(patience_s=3))
         async with opened(backend, scratch) as site, site.start_guest(grant=SMALL) as visit:

@@ -47,7 +47,7 @@ pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600)]  # the first tes
 
 @pytest.fixture(scope="module")
 def account(cluster: Cluster, shared_namespace: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Account]:
-    """A kernel's, for all of them."""
+    """The account of a kernel, for all tests of this module."""
     with accounted(cluster, shared_namespace, tmp_path_factory.mktemp("account")) as account:
         yield account
 
@@ -63,7 +63,7 @@ async def test_pods_keep_a_backends_promises(
     scratch: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As in tests/conformance, with fewer at once and in a row: each is a pod, or in that of its team."""
+    """Pods of runs, pods of teams and warm pods pass the suite of tests/conformance, with fewer sandboxes."""
     if whose == "OfATeam" and check.__name__ in NOT_SHARED:
         pytest.skip(NOT_SHARED[check.__name__])
     monkeypatch.setattr(closing, "_MANY", 6)

@@ -1,4 +1,4 @@
-"""A pod is deleted under a model's turn: the turn ends as its policy says, and what was below it ends once."""
+"""A pod is deleted during a model's turn: the turn ends as its policy says, and each child ends once."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ async def nap() -> str:
 
 
 @pytest.mark.parametrize("retries", [0, 1])
-async def test_a_pod_that_is_deleted_under_a_models_turn(
+async def test_a_models_turn_whose_pod_is_deleted_is_lost_or_retried(
     retries: int, runtime: AgentRuntime, pods: Pods, scratch: Path
 ) -> None:
-    """While it has a tool and a child at work. It ends as lost, or goes on in a new pod; its child ends once."""
+    """The turn has an active tool and child. It is lost, or continues in a new pod, and its child ends once."""
     worker = Agent(name="worker", description="Works", instructions="Work.")
     helper = Agent(name="helper", description="Helps", instructions="Help.")
     begun = Call("Agent", {"subagent_type": "helper", "prompt": "Count.", "run_in_background": True})

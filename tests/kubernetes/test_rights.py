@@ -1,4 +1,4 @@
-"""A kernel uses each right that `deploy/` gives it. That none is missing the tests of pods show: they have no other."""
+"""A kernel uses each right that `deploy/` gives it. Tests of pods show that no right is missing: they have no other."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LOGIN = "kubernetes.io/dockerconfigjson"
 async def test_a_kernel_uses_each_of_its_rights(
     pods: Pods, kernel_account: Account, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For a team with a namespace: for its pod, one beside it that another kernel takes up, and what is reaped then."""
+    """A team with a namespace and a pod, a separate pod that another kernel adopts, and a reap need every right."""
     audit = Audit(kernel_account.token, monkeypatch)
     team = Reservation(name=f"team-{pods.namespace[-8:]}", cpu_cores=1, memory_mb=512, sandboxes=2)
     grant = msgspec.structs.replace(GRANT, reservation=team)
@@ -47,7 +47,7 @@ async def test_a_kernel_uses_each_of_its_rights(
                 await old.reserve(team)
                 async with at_work(old, scratch, grant) as (talk, number):
                     assert talk.sandbox.level is Isolation.L1, "it shares the team's pod"
-                    await _finished(talk, number)
+                    await _finish_function(talk, number)
                 async with at_work(old, scratch, apart) as (before, number):
                     after = Talk(await heir.adopt(before.sandbox.describe(), spec_of(scratch, apart)))
                     assert pod_of(after.sandbox) == pod_of(before.sandbox)
@@ -55,7 +55,7 @@ async def test_a_kernel_uses_each_of_its_rights(
                     await before.sandbox.clean_up()
                     assert await after.asked() == number
                     assert f"pod {pod_of(talk.sandbox)}" in await heir.reap(), "the team's, of a kernel that is dead"
-                    await _finished(after, number)
+                    await _finish_function(after, number)
             await heir.disband(team.name)
     finally:
         with pods.cluster.blocking_client() as blocking:
@@ -68,7 +68,7 @@ async def test_a_kernel_uses_each_of_its_rights(
 
 @asynccontextmanager
 async def _kernel(pods: Pods, runs: Path, name: str) -> AsyncIterator[TeamNamespaces]:
-    """One that all others take for dead."""
+    """Open a kernel that all other kernels take for dead."""
 
     async def standing() -> KernelIdentity:
         return KernelIdentity(f"{pods.namespace}-place", name, (name,))
@@ -86,8 +86,8 @@ async def _kernel(pods: Pods, runs: Path, name: str) -> AsyncIterator[TeamNamesp
         await kernel.close()
 
 
-async def _finished(talk: Talk, number: int) -> None:
-    """A function says all that it has to say, and ends."""
+async def _finish_function(talk: Talk, number: int) -> None:
+    """Let a function make its remaining requests, and end."""
     assert await talk.finish(number) == LEFT
     assert (await talk.sandbox.wait()).code == 0
     await talk.sandbox.clean_up()

@@ -1,4 +1,4 @@
-"""Kernels of one PostgreSQL come and go, over a turn that is under way in a pod."""
+"""Kernels of one PostgreSQL database are replaced during a turn in a pod."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ KINDS = [
 
 @pytest.fixture
 def all_kernels(tmp_path: Path, postgres: Server) -> Iterator[Kernels]:
-    """None at first."""
+    """The kernels of this test: none at first."""
     with kernels(postgres, tmp_path) as found:
         yield found
 
 
 def free_port(host: str) -> int:
-    """One where nobody listens yet."""
+    """Return a port at which no program listens yet."""
     with socket.socket() as trial:
         trial.bind((host, 0))
         return int(trial.getsockname()[1])
@@ -67,7 +67,7 @@ def free_port(host: str) -> int:
 def two_kernels(
     all_kernels: Kernels, cluster: Cluster, namespace: str, kernel_account: Account, pod_images: object
 ) -> tuple[Kernel, Kernel]:
-    """Of one database, each with a folder and an address of its own, which pods dial."""
+    """Two kernels of one database, each with its own folder and its own address, which pods dial."""
     settings = settings_of(cluster, namespace, kernel_account.kubeconfig)
     first, second = [
         all_kernels.begin(name, **settings, RAMET_PODS_DIAL=f"{cluster.host}:{free_port(cluster.host)}")
@@ -78,7 +78,7 @@ def two_kernels(
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "told to end"])
 @pytest.mark.parametrize(("kind", "info", "says"), KINDS, ids=["function", "conversation"])
-async def test_a_turn_in_a_pod_goes_on_there(
+async def test_a_turn_in_a_pod_continues_there_under_another_kernel(
     kind: str,
     info: Mapping[str, Any],
     says: str,
@@ -88,7 +88,7 @@ async def test_a_turn_in_a_pod_goes_on_there(
     cluster: Cluster,
     namespace: str,
 ) -> None:
-    """Another kernel takes it over: no function or tool is called again, no call is cut off, and the turn is whole."""
+    """Another kernel takes the turn over: it calls no function or tool again, cuts off no call, and loses no chunk."""
     first, second = two_kernels
     async with all_kernels.client(first) as one, all_kernels.client(second) as two:
         crew = await one.create_team({"agents": 1}, name="crew")

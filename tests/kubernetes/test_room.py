@@ -1,4 +1,4 @@
-"""Inside a real pod: what a run has that the pod belongs to, and what its node agent has."""
+"""Checks from inside a real pod: the rights of the run that owns the pod, and of its node agent."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ PROMISES = ("processor", "temporary_files", "descendants_end_with_the_guest", "t
 IN_MEMORY = {"tmp": ("/tmp", 16), "shm": ("/dev/shm", 16), "run": ("/run", 4)}
 
 
-def test_a_run_has_what_its_pod_has(cluster: Cluster, namespace: str, base_image: str) -> None:
-    """Non-root, nothing privileged, a read-only root: promises of every backend, and those of a pod of its own."""
+def test_a_run_in_an_unprivileged_pod_keeps_all_promises(cluster: Cluster, namespace: str, base_image: str) -> None:
+    """An unprivileged pod with a read-only root keeps the promises of every backend, and those of a pod of one run."""
     kube = ["kubectl", "--kubeconfig", str(cluster.kubeconfig), "-n", namespace]
 
     def run(*argv: str, given: bytes = b"") -> bytes:
@@ -83,7 +83,7 @@ def _pod(image: str) -> dict[str, Any]:
 
 
 def _sources() -> bytes:
-    """What is needed of ramet, of its tests and of others, as a tar."""
+    """Return a tar of the sources of ramet, of its tests and of other packages that the checks need."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
         for path, name in ((PROJECT / "src" / "ramet", "src/ramet"), (PROJECT / "tests" / "support", "tests/support")):

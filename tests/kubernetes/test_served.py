@@ -1,4 +1,4 @@
-"""What a server does with pods: they dial it, and several kernels of one database clear up after each other."""
+"""A server with pods: pods dial it, and several kernels of one database clean up after each other."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_a_servers_agent_is_a_pod_that_dials_it(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """As the settings say: nothing goes through the API server's attach stream, nor what its image has on any way."""
+    """Nothing passes the attach stream of the API server, and no content of the image is sent to the pod."""
 
     def attach(*_: object) -> None:
         pytest.fail("a pod was attached to")
@@ -68,12 +68,12 @@ async def test_a_servers_agent_is_a_pod_that_dials_it(
         assert [each async for each in kube.list(Pod)] == []
 
 
-async def test_a_dead_kernels_pods_are_removed_by_another_and_its_teams_stay(
+async def test_a_kernel_removes_the_pods_of_a_dead_kernel_and_keeps_its_teams(
     pods: Pods, postgres: Server, schema: str, scratch: Path
 ) -> None:
-    """Two kernels on two machines share a database alone. What lives is left in peace; a team keeps its namespace.
+    """A kernel removes the pods of a dead kernel. It keeps live pods, and the namespaces of teams.
 
-    There, too, nodes have what they pull images by.
+    The kernels are on two machines and share a database alone. A team's namespace has the login for pulling images.
     """
     team = Reservation(name=f"team-{pods.namespace}", sandboxes=2)
     space = quotas.name_of(team.name)

@@ -1,4 +1,4 @@
-"""Runs of a team in one pod: who is there and who is not, what they reach of each other, and how all of them end."""
+"""Runs of a team in one pod: which runs share it, how the runs are separated, and how they end."""
 
 from __future__ import annotations
 
@@ -103,28 +103,28 @@ print(json.dumps(said))
 
 
 async def in_pod(kube: AsyncClient, pod: str, *command: str) -> str:
-    """What a command says that is started in a pod by its node, with nothing of ours around it."""
+    """Run a command in a pod without any confinement by ramet, and return its output."""
     said = await kube.exec(pod, command=list(command), stdout=True, stderr=True, decode="utf-8")
     return str(said.stdout or "")
 
 
 async def processes(kube: AsyncClient, pod: str) -> Mapping[int, str]:
-    """The command line of each process in a pod but of the one that looks."""
+    """Return the command line of each process in a pod, except the process that looks."""
     look = "import os, pathlib; print({int(each.name): (each / 'cmdline').read_text() for each in "
     look += "pathlib.Path('/proc').iterdir() if each.name.isdigit() and int(each.name) != os.getpid()})"
     found: Mapping[int, str] = ast.literal_eval(await in_pod(kube, pod, "python3", "-I", "-c", look))
     return found
 
 
-async def stopped(pods: Pods, pod: str) -> None:
-    """Stop those in a pod by whom ends are noticed."""
+async def stop_zygotes(pods: Pods, pod: str) -> None:
+    """Stop the zygotes of a pod, which notice the ends of runs."""
     async with pods.cluster.client(pods.namespace) as kube:
         zygotes = [str(pid) for pid, line in (await processes(kube, pod)).items() if "zygote" in line]
         await in_pod(kube, pod, "sh", "-c", f"kill -STOP {' '.join(zygotes)}")
 
 
-async def test_who_is_in_the_teams_pod_and_who_has_one_of_its_own(pods: Pods, scratch: Path) -> None:
-    """Whoever asks for what is not one run's alone in there gets all of it, in another pod; so does who has no team."""
+async def test_a_run_shares_the_pod_of_its_team_or_has_its_own(pods: Pods, scratch: Path) -> None:
+    """A run that needs more than the shared pod offers gets all of it in another pod; so does a run without a team."""
     other = Reservation(name="another", memory_mb=64)
     asks: list[dict[str, Any]] = [
         {"isolation": Isolation.L2},
@@ -159,8 +159,8 @@ async def test_who_is_in_the_teams_pod_and_who_has_one_of_its_own(pods: Pods, sc
         assert (pod.metadata.labels or {})[labels.TEAM] == TEAM.name
 
 
-async def test_two_runs_of_a_pod_reach_nothing_of_each_other_nor_of_what_keeps_them(pods: Pods, scratch: Path) -> None:
-    """Files, processes, memory, signals, sockets. What is not behind their walls gets at all of it."""
+async def test_two_runs_of_a_pod_cannot_reach_each_other_or_their_node_agent(pods: Pods, scratch: Path) -> None:
+    """A run reaches no file, process, memory, signal or socket of the other. An unconfined process reaches them."""
     async with (
         opened(pods.backend(scratch / "runs", team=TEAM), scratch) as site,
         site.start_guest(grant=GRANT, env={"TOKEN": SECRET}) as one,
@@ -201,8 +201,8 @@ async def test_two_runs_of_a_pod_reach_nothing_of_each_other_nor_of_what_keeps_t
         assert {"all processes", f"the priority of {me}", f"a trace of {me}", "a file in /tmp"} <= reached
 
 
-async def test_a_run_that_takes_too_much_is_ended_and_no_other(pods: Pods, scratch: Path) -> None:
-    """Processes and memory are counted for each; who shares the pod with it goes on."""
+async def test_a_run_that_exceeds_its_limits_ends_alone(pods: Pods, scratch: Path) -> None:
+    """Processes and memory are counted for each run, and another run in the pod continues."""
     async with (
         opened(pods.backend(scratch / "runs", team=TEAM), scratch) as site,
         site.start_guest(grant=GRANT) as other,
@@ -218,14 +218,14 @@ async def test_a_run_that_takes_too_much_is_ended_and_no_other(pods: Pods, scrat
         assert await other.ask("fork_until", count=10) == 10
 
 
-async def test_who_cannot_be_ended_inside_is_ended_with_the_pod(
+async def test_a_run_that_cannot_be_killed_ends_with_its_pod(
     pods: Pods, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All who are there are told so, at once; whoever starts next has a new pod."""
+    """Each run in the pod is lost at once, and the next run gets a new pod."""
     monkeypatch.setattr(shared._SharedLease, "silence_s", 0.5)
     async with opened(pods.backend(scratch / "runs", team=TEAM), scratch) as site:
         async with site.start_guest(grant=GRANT) as one, site.start_guest(grant=GRANT) as other:
-            await stopped(pods, pod_of(one.sandbox))
+            await stop_zygotes(pods, pod_of(one.sandbox))
             waiting = asyncio.ensure_future(other.wait_ended())
             ended = await one.sandbox.kill(0)
             assert ended.reason == "lost"
@@ -236,15 +236,15 @@ async def test_who_cannot_be_ended_inside_is_ended_with_the_pod(
             assert (again.sandbox.level, pod_of(again.sandbox) == pod_of(one.sandbox)) == (Isolation.L1, False)
 
 
-async def test_a_run_that_was_let_go_of_and_not_forgotten_costs_the_pod(
+async def test_a_run_that_cannot_be_cleaned_up_costs_the_pod(
     pods: Pods, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody lives on there because whoever cleaned up had no answer."""
+    """The kernel deletes the pod if the clean-up of a run gets no answer, so that the run does not stay there."""
     monkeypatch.setattr(sandbox, "_KILL_S", 0.5)
     monkeypatch.setattr(sandbox, "_FORGET_S", 0.5)
     async with opened(pods.backend(scratch / "runs", team=TEAM), scratch) as site:
         async with site.start_guest(grant=GRANT) as one, site.start_guest(grant=GRANT) as other:
-            await stopped(pods, pod_of(one.sandbox))
+            await stop_zygotes(pods, pod_of(one.sandbox))
             waiting = asyncio.ensure_future(other.wait_ended())
             await one.sandbox.clean_up()
             ended = await waiting
@@ -252,8 +252,8 @@ async def test_a_run_that_was_let_go_of_and_not_forgotten_costs_the_pod(
         await pods.wait_gone()
 
 
-async def test_a_pod_that_is_deleted_ends_all_runs_in_it_and_the_next_has_a_new_one(pods: Pods, scratch: Path) -> None:
-    """In the cluster's words, and the team's name."""
+async def test_a_deleted_pod_ends_its_runs_and_the_next_run_gets_a_new_pod(pods: Pods, scratch: Path) -> None:
+    """The reason quotes the cluster, and names the team."""
     async with opened(pods.backend(scratch / "runs", team=TEAM), scratch) as site:
         async with site.start_guest(grant=GRANT) as one, site.start_guest(grant=GRANT) as other:
             waiting = [asyncio.ensure_future(each.wait_ended()) for each in (one, other)]
@@ -268,10 +268,10 @@ async def test_a_pod_that_is_deleted_ends_all_runs_in_it_and_the_next_has_a_new_
 
 
 @pytest.mark.parametrize("dials", [False, True], ids=["attached", "dialling"])
-async def test_a_pod_without_memory_ends_all_runs_in_it_and_the_next_has_a_new_one(
+async def test_a_pod_out_of_memory_ends_its_runs_and_the_next_gets_a_new_pod(
     dials: bool, pods: Pods, scratch: Path
 ) -> None:
-    """Each is told that it was out of memory, and whose pod; the next one works, and ends by itself."""
+    """Each run learns that the pod of its team was out of memory. The next run works, and ends by itself."""
     small = Reservation(name="small", memory_mb=128, sandboxes=2)
     grant = msgspec.structs.replace(GRANT, reservation=small)
     async with contextlib.AsyncExitStack() as stack:
@@ -298,10 +298,10 @@ async def test_a_pod_without_memory_ends_all_runs_in_it_and_the_next_has_a_new_o
     assert await pods.names() == []
 
 
-async def test_a_pod_that_cannot_be_had_leaves_each_run_its_own(
+async def test_runs_get_their_own_pods_if_the_pod_of_their_team_cannot_start(
     pods: Pods, scratch: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A team may reserve more than any node has: that is told once, and nobody waits for it again."""
+    """A team may reserve more than any node has: the kernel logs that once, and no run waits for it again."""
     large = Reservation(name="large", memory_mb=2.0**24)
     grant = msgspec.structs.replace(GRANT, reservation=large)
     async with opened(pods.backend(scratch / "runs", team=large, unschedulable_s=0.2), scratch) as site:
@@ -312,10 +312,10 @@ async def test_a_pod_that_cannot_be_had_leaves_each_run_its_own(
     assert (len(told), "team large" in told[0]) == (1, True)
 
 
-async def test_a_teams_pod_is_there_before_its_first_run_and_goes_with_the_team(
+async def test_a_teams_pod_starts_before_its_first_run_and_ends_with_the_team(
     cluster: Cluster, pods: Pods, scratch: Path
 ) -> None:
-    """In its namespace, within a quota that has as much room beside it as there is without it."""
+    """The pod is in the namespace of the team, and the quota there leaves room for pods of single runs."""
     team = Reservation(name=f"team-{pods.namespace[-12:]}", cpu_cores=1, memory_mb=256, sandboxes=2)
     space = quotas.name_of(team.name)
     backend = TeamNamespaces(

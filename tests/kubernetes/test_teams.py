@@ -1,4 +1,4 @@
-"""A team with pods has a namespace of its own: what it reserves is a quota there, and it lives as long as the team."""
+"""A team with pods has its own namespace, which lives as long as the team. A quota there holds its reservation."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ MORE = (
 
 @pytest.fixture(scope="module")
 def server(cluster: Cluster, shared_namespace: str) -> Iterator[Server]:
-    """One for the tests of its teams; when it has ended nothing is left of it."""
+    """A server for the tests of teams. Nothing of it is left when it has ended."""
     with short_folder() as folder:
         plugin(folder, ENTRY_POINTS)
         server = Server(folder, "kubernetes", **settings_of(cluster, shared_namespace))
@@ -64,7 +64,7 @@ def server(cluster: Cluster, shared_namespace: str) -> Iterator[Server]:
 
 @pytest.fixture
 async def client(server: Server) -> AsyncIterator[Asking]:
-    """With the operator's key; when a test is over its teams go."""
+    """A client with the operator's key, which deletes the teams after each test."""
     async with ramet.connect(server.folder / ".ramet" / "serve.sock") as client:
         yield client
         for team in await client.list_teams():
@@ -79,22 +79,22 @@ async def kube(cluster: Cluster) -> AsyncIterator[AsyncClient]:
 
 
 def space_of(team: CreatedTeam) -> str:
-    """The name of a team's namespace."""
+    """Return the name of a team's namespace."""
     return f"ramet-team-{team.team.id.removeprefix('team-')}"
 
 
 def cores_of(amount: str) -> float:
-    """Of processor time, as Kubernetes writes it."""
+    """Return the number of processors that an amount means, as Kubernetes writes it."""
     return int(amount[:-1]) / 1000 if amount.endswith("m") else float(amount)
 
 
 async def pods_in(kube: AsyncClient, space: str) -> Sequence[Pod]:
-    """All that are there."""
+    """Return all pods of a namespace."""
     return [each async for each in kube.list(Pod, namespace=space)]
 
 
 async def is_gone(kube: AsyncClient, space: str) -> bool:
-    """Whether a namespace was removed."""
+    """Return whether a namespace was removed."""
     try:
         return is_going(await kube.get(Namespace, space))
     except ApiError as problem:
@@ -103,10 +103,10 @@ async def is_gone(kube: AsyncClient, space: str) -> bool:
         return True
 
 
-async def test_what_a_team_reserves_is_seen_in_the_cluster(
+async def test_the_reservation_of_a_team_is_visible_in_the_cluster(
     client: Asking, kube: AsyncClient, shared_namespace: str
 ) -> None:
-    """Its namespace has a quota, a LimitRange and labels, and its agents' pods; it goes with the team."""
+    """The namespace has a quota, a LimitRange, labels and the pods of the agents, and is removed with the team."""
     team = await client.create_team(ASKED, name="counters")
     space = space_of(team)
     found = await kube.get(Namespace, space)
@@ -135,8 +135,8 @@ async def test_what_a_team_reserves_is_seen_in_the_cluster(
     assert await pods_in(kube, space) == []
 
 
-async def test_what_a_quota_leaves_no_room_for_is_refused(client: Asking, kube: AsyncClient) -> None:
-    """In the words of the API, as a typed error; with room it works, and gives back what it held."""
+async def test_a_turn_without_room_in_the_quota_is_refused(client: Asking, kube: AsyncClient) -> None:
+    """A typed error quotes the API. With room again, the turn works, and the agent gives back its resources."""
     image = await image_of(client, teamkit=KIT)
     team = await client.create_team(ASKED)
     agent = await spawn(client, team, "ada", "function", {"function": "teamkit:work"}, image=image)
@@ -167,10 +167,10 @@ async def test_what_a_quota_leaves_no_room_for_is_refused(client: Asking, kube: 
 
 
 @pytest.mark.leaves("the server that is started again is for the tests that follow")
-async def test_a_killed_server_goes_on_with_its_namespaces(
+async def test_a_restarted_server_keeps_the_namespaces_of_its_teams(
     server: Server, client: Asking, kube: AsyncClient, cluster: Cluster
 ) -> None:
-    """The next one has the team's, with its agents, and removes that of a team that nobody knows."""
+    """The next server has the namespace and the agents of the team, and removes the namespace of an unknown team."""
     team = await client.create_team(ASKED)
     agent = await spawn(client, team, "ada", "shell", {"tools": ["Bash"]})
     assert await agent.say("one") == "1 so far: one"
@@ -197,10 +197,10 @@ async def test_a_killed_server_goes_on_with_its_namespaces(
 
 
 @pytest.mark.parametrize("comes", [True, False])
-async def test_a_right_that_is_not_in_force_yet_is_waited_for(
+async def test_a_kernel_waits_for_a_right_that_is_not_in_force_yet(
     comes: bool, kernel_account: Account, kube: AsyncClient, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each API server has to hear of what a kernel has given itself; one that never does is a refusal, in its words."""
+    """API servers learn late of a right that a kernel gave itself. A right that never takes effect is a refusal."""
     have, refused, late = Objects.ensure, asyncio.Event(), list[asyncio.Task[None]]()
 
     async def have_late(self: Objects, kind: Any, manifest: Any) -> None:
@@ -236,10 +236,10 @@ async def test_a_right_that_is_not_in_force_yet_is_waited_for(
         await spaces.close()
 
 
-async def test_the_rights_of_deploy_are_enough_and_no_more(
+async def test_the_rights_of_deploy_are_enough_and_not_more_than_needed(
     cluster: Cluster, namespace: str, kernel_account: Account, scratch: Path
 ) -> None:
-    """A server with the token of the kernels' account makes a team, has an agent in a pod, and removes both."""
+    """A server with the account of kernels makes a team, runs an agent in a pod, and removes both."""
     environ = {**os.environ, **settings_of(cluster, namespace, kernel_account.kubeconfig)}
     environ |= {"RAMET_WORKING_DIR": str(scratch)}
 

@@ -1,4 +1,4 @@
-"""The three trips of the design, with pods: a model's sub-agent, a function's child, a run that was on a schedule."""
+"""The three trips of the design, with pods: a sub-agent of a model, a child of a function, and a scheduled run."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ async def test_trip_b_a_functions_child_has_a_pod_of_its_own(runtime: AgentRunti
     assert (await handle.result()).status == "cancelled"
 
 
-async def test_a_pod_that_is_deleted_under_a_run_is_that_runs_loss_alone(runtime: AgentRuntime, pods: Pods) -> None:
-    """Whoever waits for it hears whose word it was; what is asked next has a pod of its own."""
+async def test_a_pod_deleted_during_a_run_loses_this_run_alone(runtime: AgentRuntime, pods: Pods) -> None:
+    """The error says that the pod was deleted, and not by this kernel. The next run gets its own pod."""
     mark = f"pods-{os.getpid()}-{next(_marks)}"
     handle = await runtime.start_agent(agents.subtree, Policy(memory_mb=128), (mark, 0))
     await eventually(lambda: len(marked(mark)) == 1)
@@ -92,7 +92,7 @@ async def test_a_pod_that_is_deleted_under_a_run_is_that_runs_loss_alone(runtime
 
 
 async def test_trip_c_a_schedule_fires_in_a_pod_and_is_followed(runtime: AgentRuntime) -> None:
-    """Schedule → run in a pod → journal → whoever follows it sees it to its end; the schedule knows what it came to."""
+    """Schedule → run in a pod → journal → a follower sees all events to the end; the schedule knows the result."""
     async with AgentScheduler(runtime) as scheduler:
         view = await scheduler.schedule_agent_in(0, agents.square, args=[14], policy=Policy(memory_mb=128))
         async with asyncio.timeout(180):

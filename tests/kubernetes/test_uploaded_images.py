@@ -1,4 +1,4 @@
-"""An agent of an uploaded image works in a pod whose image has its bundles: nothing of them travels to it."""
+"""An agent of an uploaded image works in a pod whose image has the bundles: no bundle is sent to the pod."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def ask(text):
 async def test_an_uploaded_image_is_the_same_in_a_pod_as_on_this_machine(
     cluster: Cluster, namespace: str, kernel_account: Account, scratch: Path, sent: list[Path]
 ) -> None:
-    """The same id, the same bundle by its digest, the same answer; a pod and a sub-agent's have it in their images."""
+    """The id, the digest of the bundle and the answer are equal. The pods have the bundle in their images."""
     pods = (
         f"backend: kubernetes\nnamespace: {namespace}\nkubeconfig: {kernel_account.kubeconfig}\n"
         f"base_image: {cluster.base_image}\nregistry_url: http://{cluster.registry}\n"
@@ -83,10 +83,10 @@ async def test_an_uploaded_image_is_the_same_in_a_pod_as_on_this_machine(
 
 
 @needs_registry
-async def test_a_pod_has_its_image_from_a_registry_with_a_login(
+async def test_a_pod_pulls_its_image_from_a_registry_with_a_login(
     cluster: Cluster, namespace: str, kernel_account: Account, scratch: Path, tmp_path: Path, sent: list[Path]
 ) -> None:
-    """By the namespace's pull secret; other mounts travel. A registry that is gone is why there is no pod."""
+    """The node uses the pull secret of the namespace, and other mounts are sent. The error names a lost registry."""
     async with AsyncExitStack() as open_ones:
         async with registry(tmp_path, password=True) as host:
             opening = partial(opened, host, cluster.base_image, username=USER, password=PASSWORD, environ={})
@@ -128,7 +128,7 @@ async def test_a_pod_has_its_image_from_a_registry_with_a_login(
                 namespace=namespace,
                 kubeconfig=kernel_account.kubeconfig,
                 image=await images.image(),
-                image_with=anew(opening, service),
+                image_with=find_image_of_new_kernel(opening, service),
             )
             open_ones.push_async_callback(later.close)
             await later.probe()
@@ -139,8 +139,10 @@ async def test_a_pod_has_its_image_from_a_registry_with_a_login(
             assert len([each async for each in kube.list(Pod)]) == 1
 
 
-def anew(opening: Callable[[], AbstractAsyncContextManager[Opened]], service: PackagingService) -> FindImage:
-    """What a kernel that has just begun knows of the images of pods."""
+def find_image_of_new_kernel(
+    opening: Callable[[], AbstractAsyncContextManager[Opened]], service: PackagingService
+) -> FindImage:
+    """Return the finder of pod images that a newly started kernel has."""
     images = PodImages(opening, "bare")
     images.store = service
     return images.image_with_mounts

@@ -1,4 +1,4 @@
-"""Pods that wait for runs: who gets one, what it is then, and for whom they make way."""
+"""Warm pods, which wait for runs: which runs get them, what they are then, and when they make room."""
 
 from __future__ import annotations
 
@@ -40,39 +40,39 @@ OTHER = msgspec.structs.replace(SMALL, memory_mb=72)  #: of another shape
 
 
 @contextlib.asynccontextmanager
-async def warmed(pods: Pods, scratch: Path, **given: Any) -> AsyncIterator[tuple[BackendFixture, KubernetesBackend]]:
-    """A site on a backend with which one pod of each shape waits. Nothing of it is left."""
+async def open_warm_backend(
+    pods: Pods, scratch: Path, **given: Any
+) -> AsyncIterator[tuple[BackendFixture, KubernetesBackend]]:
+    """Open a backend that keeps one warm pod of each shape. Check at the end that nothing of it is left."""
     backend = pods.backend(scratch / "runs", **{"warm": 1, **given})
     async with opened(backend, scratch) as site:
         yield site, backend
     await pods.wait_gone()
 
 
-def apart(pods: Pods) -> Mapping[str, Any]:
-    """Where a pod waits no run has a place, and where a run is, none waits."""
+def separate_placement(pods: Pods) -> Mapping[str, Any]:
+    """Return a placement that never puts a warm pod and another pod on one node."""
     selector = {"matchLabels": {labels.WAITING: "true"}}
     others = {"labelSelector": selector, "namespaces": [pods.namespace], "topologyKey": "kubernetes.io/hostname"}
     return {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [others]}}}
 
 
 async def objects(pods: Pods, kind: type[Any] = PodObject) -> dict[str, Any]:
-    """What is there for runs, by name."""
+    """Return the objects of runs by name."""
     async with pods.cluster.client(pods.namespace) as kube:
         return {each.metadata.name: each async for each in kube.list(kind, labels={labels.MANAGED: labels.OURS})}
 
 
-def told_of(made: Any, run: str) -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """The labels and annotations of what belongs to a run, but for that run's name."""
+def labels_and_annotations_of(made: Any, run: str) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """Return the labels and annotations of an object of a run, without the id of the run."""
     marks, words = made.metadata.labels, made.metadata.annotations or {}
     assert marks[labels.RUN] == run
     return marks | {labels.RUN: ""}, words | {labels.RUN: ""}
 
 
 @pytest.mark.parametrize("dials", [False, True], ids=["attached", "dialling"])
-async def test_a_run_starts_in_a_pod_that_was_there_before_it_was_asked_for(
-    dials: bool, pods: Pods, scratch: Path
-) -> None:
-    """And nobody can tell it from one that was made for it. It is one run's, and another waits for the next."""
+async def test_a_run_starts_in_a_warm_pod(dials: bool, pods: Pods, scratch: Path) -> None:
+    """A warm pod looks like a pod that was made for the run. One run has it, and another pod waits for the next run."""
     grant = msgspec.structs.replace(SMALL, reservation=Reservation(name="a_team", memory_mb=256))
     asked: dict[str, Any] = {"grant": grant, "tree": "run-tree", "path": "main/one"}
     async with contextlib.AsyncExitStack() as stack:
@@ -92,7 +92,9 @@ async def test_a_run_starts_in_a_pod_that_was_there_before_it_was_asked_for(
                 assert (await warm.ask("who"))["pid"]
                 there, secrets = await objects(pods), await objects(pods, Secret)
                 for found in [there] + [secrets] * dials:
-                    made = [told_of(found[pod_of(each.sandbox)], each.spec.run) for each in (cold, warm)]
+                    made = [
+                        labels_and_annotations_of(found[pod_of(each.sandbox)], each.spec.run) for each in (cold, warm)
+                    ]
                     assert made[0] == made[1]
                 old, new = [there[pod_of(each.sandbox)].spec for each in (cold, warm)]
                 assert new.activeDeadlineSeconds > old.activeDeadlineSeconds, "it counts from before the run"
@@ -106,8 +108,8 @@ async def test_a_run_starts_in_a_pod_that_was_there_before_it_was_asked_for(
             await asyncio.sleep(0.05)
 
 
-async def test_a_pod_waits_whose_image_has_the_bundles_of_a_run(pods: Pods, scratch: Path, sent: list[Path]) -> None:
-    """They are where the run looks for them; one that sees more than that has a new pod."""
+async def test_a_warm_pod_has_the_bundles_of_a_run_in_its_image(pods: Pods, scratch: Path, sent: list[Path]) -> None:
+    """The run finds its bundles at their paths. A run with further mounts gets a new pod."""
     opening = partial(registries.opened, f"http://{pods.cluster.registry}", pods.cluster.base_image, environ={})
     images = PodImages(opening, "bare")
     async with PackagingService(scratch / "kept", push=images.image) as service:
@@ -116,7 +118,10 @@ async def test_a_pod_waits_whose_image_has_the_bundles_of_a_run(pods: Pods, scra
         job = await service.finished((await service.create_image("", [bundle.id])).id)
         [folder] = (await service.image(job.image)).folders
         (scratch / "notes").mkdir()
-        async with warmed(pods, scratch, image=images.image, image_with=images.image_with_mounts) as (_, backend):
+        async with open_warm_backend(pods, scratch, image=images.image, image_with=images.image_with_mounts) as (
+            _,
+            backend,
+        ):
             runs = scratch / "runs"
             waiting = await wait_for(backend, spec(runs, "before", SMALL, mounts=[folder]))
             more = await backend.start(spec(runs, "more", SMALL, mounts=[folder, scratch / "notes"]))
@@ -128,10 +133,10 @@ async def test_a_pod_waits_whose_image_has_the_bundles_of_a_run(pods: Pods, scra
             await asyncio.gather(sandbox.clean_up(), more.clean_up())
 
 
-async def test_a_pod_that_is_of_no_use_any_more_is_given_to_nobody(
+async def test_no_run_gets_a_warm_pod_that_is_deleted_or_cannot_be_taken(
     pods: Pods, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is deleted while it waits, or once it is taken, or cannot be: the run has another one, and is not told."""
+    """A warm pod is deleted while it waits or once it is taken, or cannot be taken: the run starts in another pod."""
     take, moments = Pod.take, ["deleted", "not taken", "taken and deleted"]
 
     async def delete(name: str) -> None:
@@ -150,7 +155,7 @@ async def test_a_pod_that_is_of_no_use_any_more_is_given_to_nobody(
     monkeypatch.setattr(Pod, "take", taken)
     async with (
         pods.weather(scratch) as (weather, kubeconfig),
-        warmed(pods, scratch, kubeconfig=kubeconfig) as (site, backend),
+        open_warm_backend(pods, scratch, kubeconfig=kubeconfig) as (site, backend),
     ):
         wanted = site.spec(grant=SMALL)
         for moment in moments:
@@ -166,13 +171,13 @@ async def test_a_pod_that_is_of_no_use_any_more_is_given_to_nobody(
                         await asyncio.sleep(0.05)
 
 
-async def test_a_backend_that_is_closed_meanwhile_makes_no_other(
+async def test_a_backend_that_closes_during_a_start_makes_no_other_pod(
     pods: Pods, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run that was about to be in the one that had waited fails, and nothing of it is left."""
+    """A run that was about to start in the warm pod fails, and nothing of it is left."""
     take, closing = Pod.take, list[asyncio.Task[None]]()
 
-    async with warmed(pods, scratch) as (site, backend):
+    async with open_warm_backend(pods, scratch) as (site, backend):
 
         async def taken(self: Pod, patch: Mapping[str, Any]) -> None:
             await take(self, patch)
@@ -187,15 +192,15 @@ async def test_a_backend_that_is_closed_meanwhile_makes_no_other(
         assert await pods.names() == []
 
 
-async def test_those_that_wait_make_way_in_a_quota_that_is_full(pods: Pods, scratch: Path) -> None:
-    """A run is refused only if runs have all of it; none waits again soon."""
+async def test_a_warm_pod_makes_room_in_a_full_quota(pods: Pods, scratch: Path) -> None:
+    """A run is refused only if runs use the whole quota. No warm pod starts again at once."""
     async with pods.cluster.client(pods.namespace) as kube:
         quota = ResourceQuota(metadata=ObjectMeta(name="two"), spec=ResourceQuotaSpec(hard={"pods": "2"}))
         await kube.create(quota)
         async with asyncio.timeout(180):
             while (await kube.get(ResourceQuota, "two")).status.used is None:  # type: ignore[union-attr]  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
-    async with warmed(pods, scratch) as (site, backend), site.start_guest(grant=SMALL) as one:
+    async with open_warm_backend(pods, scratch) as (site, backend), site.start_guest(grant=SMALL) as one:
         [waiting] = await ready(backend)
         async with site.start_guest(grant=OTHER) as other:
             mine = {pod_of(one.sandbox), pod_of(other.sandbox)}
@@ -204,32 +209,39 @@ async def test_those_that_wait_make_way_in_a_quota_that_is_full(pods: Pods, scra
                 await site.backend.start(site.spec(grant=SMALL))
 
 
-async def test_those_that_wait_make_way_on_a_node_that_is_full(
+async def test_a_warm_pod_makes_room_on_a_full_node(
     pods: Pods, scratch: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """At once; and what waits itself has no place is told once, and costs no run anything."""
+    """A warm pod makes room at once. A warm pod without a place is logged once, and delays no run."""
 
     def told() -> list[str]:
         said = [each.getMessage() for each in caplog.records]
         return [each for each in said if "no pod waits" in each]
 
-    async with warmed(pods, scratch, placement=apart(pods)) as (site, backend):
+    async with open_warm_backend(pods, scratch, placement=separate_placement(pods)) as (site, backend):
         [waiting] = await wait_for(backend, site.spec(grant=OTHER))
         async with site.start_guest(grant=SMALL) as one:
             assert [pod_of(one.sandbox)] == await pods.names()
             assert waiting != pod_of(one.sandbox)
     assert not told()
-    async with warmed(pods, scratch, placement=apart(pods)) as (site, _), site.start_guest(grant=SMALL) as one:
+    async with (
+        open_warm_backend(pods, scratch, placement=separate_placement(pods)) as (site, _),
+        site.start_guest(grant=SMALL) as one,
+    ):
         await eventually(told)
         async with site.start_guest(grant=SMALL) as other:
             assert {pod_of(one.sandbox), pod_of(other.sandbox)} == set(await pods.names())
     assert ["nodes are available" in each for each in told()] == [True]
 
 
-async def test_those_that_wait_make_way_for_teams_and_none_waits_in_theirs(pods: Pods, scratch: Path) -> None:
-    """A quota of its own is no place on a node."""
+async def test_a_warm_pod_makes_room_for_a_team_and_none_waits_in_its_namespace(pods: Pods, scratch: Path) -> None:
+    """A team has its own quota, but needs a place on a node: a warm pod makes room there."""
     team = Reservation(name=f"team-{pods.namespace[-12:]}", cpu_cores=1, memory_mb=512, sandboxes=2)
-    given: Mapping[str, Any] = {"kubeconfig": pods.kubeconfig, "image": pods.images, "placement": apart(pods)}
+    given: Mapping[str, Any] = {
+        "kubeconfig": pods.kubeconfig,
+        "image": pods.images,
+        "placement": separate_placement(pods),
+    }
     backend = TeamNamespaces(scratch / "runs", namespace=pods.namespace, warm=1, **given)
     async with opened(backend, scratch) as site:
         try:
@@ -245,12 +257,12 @@ async def test_those_that_wait_make_way_for_teams_and_none_waits_in_theirs(pods:
             await backend.disband(team.name)
 
 
-async def test_nobody_waits_for_what_is_not_asked_for_any_more(
+async def test_a_warm_pod_of_a_shape_that_no_run_needs_is_removed(
     pods: Pods, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For a while, or for longer than some others."""
+    """A warm pod is removed if no run needed its shape for a while, or if other shapes were needed more recently."""
     monkeypatch.setattr(warm_pool, "_SHAPES", 1)
-    async with warmed(pods, scratch) as (site, backend):
+    async with open_warm_backend(pods, scratch) as (site, backend):
         [one] = await wait_for(backend, site.spec(grant=SMALL))
         [other] = await wait_for(backend, site.spec(grant=OTHER))
         assert one != other
@@ -262,10 +274,8 @@ async def test_nobody_waits_for_what_is_not_asked_for_any_more(
                     await asyncio.sleep(0.05)
 
 
-async def test_of_a_kernel_that_was_killed_no_pod_waits_and_its_run_goes_on_in_one_that_had(
-    pods: Pods, scratch: Path
-) -> None:
-    """Whoever has waited for nobody has nobody to wait for."""
+async def test_a_killed_kernel_loses_its_warm_pods_and_its_run_is_adopted(pods: Pods, scratch: Path) -> None:
+    """The next kernel removes the pods that still wait, and adopts the run, whose pod was warm before."""
     runs = scratch / "runs"
     with abandoned(pods, runs, warm=1) as (description, number):
         left = await objects(pods)
@@ -280,8 +290,8 @@ async def test_of_a_kernel_that_was_killed_no_pod_waits_and_its_run_goes_on_in_o
             await pods.wait_gone()
 
 
-async def test_a_server_has_pods_wait_before_the_first_run_and_takes_them_with_it(pods: Pods, scratch: Path) -> None:
-    """For runs of the usual policy: whether there was one or not."""
+async def test_a_server_starts_warm_pods_before_the_first_run_and_removes_them(pods: Pods, scratch: Path) -> None:
+    """Warm pods for runs of the default policy start before the first run, and are removed with the server."""
     runs = RunFolders(scratch).root
     runs.mkdir(0o700, parents=True)
     backend = TeamNamespaces(runs, namespace=pods.namespace, kubeconfig=pods.kubeconfig, image=pods.images, warm=1)
