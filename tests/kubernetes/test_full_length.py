@@ -55,13 +55,13 @@ def _number(number: int) -> bytes:
     return b"%08d" % number * 32
 
 
-def _ground(folder: Path) -> Workdir:
+def _make_workdir(folder: Path) -> Workdir:
     ground = Workdir("", folder)
     ground.runs.mkdir(parents=True)
     return ground
 
 
-async def _ends(visit: GuestSession) -> None:
+async def _end_guest(visit: GuestSession) -> None:
     await visit.send("leave", code=7)
     assert (await visit.wait_ended()).code == 7
 
@@ -71,7 +71,7 @@ async def test_a_line_loses_nothing_in_faults_of_full_length(pods: Pods, scratch
 
     async def a_silent_network(seconds: float) -> None:
         """Pass nothing on between a pod and its kernel, without an error on either side."""
-        ground = _ground(scratch / f"silent-{seconds}")
+        ground = _make_workdir(scratch / f"silent-{seconds}")
         async with pods.dialled(ground.runs, patience_s=PATIENCE_S) as (backend, network):
             async with BackendFixture(ground, backend, await backend.probe()).start_guest(grant=GRANT) as visit:
                 talk = Talk(visit)
@@ -82,11 +82,11 @@ async def test_a_line_loses_nothing_in_faults_of_full_length(pods: Pods, scratch
                 before = talk.said
                 await eventually(lambda: talk.heard > before + 10)
                 await talk.over()
-                await _ends(visit)
+                await _end_guest(visit)
 
     async def an_api_that_is_away(seconds: float) -> None:
         """Hide the API from a kernel whose pods dial it: a run continues and ends, and its pod is deleted later."""
-        ground = _ground(scratch / "away")
+        ground = _make_workdir(scratch / "away")
         async with (
             pods.weather(scratch) as (weather, kubeconfig),
             pods.dialled(ground.runs, patience_s=PATIENCE_S, kubeconfig=kubeconfig) as (backend, _),
@@ -96,7 +96,7 @@ async def test_a_line_loses_nothing_in_faults_of_full_length(pods: Pods, scratch
             talk = Talk(visit)
             await asyncio.sleep(seconds)
             await talk.over()
-            await _ends(visit)
+            await _end_guest(visit)
             assert weather.refused > 3, "it was asked for all the while"
             weather.mend()
 

@@ -117,7 +117,7 @@ async def test_a_used_up_quota_refuses_a_spawn(dials: bool, pods: Pods, scratch:
     async with pods.cluster.client(pods.namespace) as kube:
         quota = ResourceQuota(metadata=ObjectMeta(name="one"), spec=ResourceQuotaSpec(hard={"pods": "1"}))
         await kube.create(quota)
-        await _in_force(kube)
+        await _wait_until_in_force(kube)
     async with open_backend(dials, pods, scratch) as site, pods.cluster.client(pods.namespace) as kube:
         async with site.start_guest(grant=SMALL) as visit:
             with pytest.raises(SpawnRefused, match="exceeded quota") as refusal:
@@ -137,7 +137,7 @@ async def _secrets(kube: Any) -> list[str]:
     return [each.metadata.name async for each in kube.list(Secret, labels={labels.MANAGED: labels.OURS})]
 
 
-async def _in_force(kube: Any) -> None:
+async def _wait_until_in_force(kube: Any) -> None:
     async with asyncio.timeout(180):
         while (await kube.get(ResourceQuota, "one")).status.used is None:  # noqa: ASYNC110 - it is another's to say
             await asyncio.sleep(0.05)
@@ -222,7 +222,7 @@ async def test_a_kernel_killed_at_any_step_leaves_nothing_behind(dials: bool, po
     image = pods.images["bare"].reference
     with contextlib.ExitStack() as stack:
         host = pods.cluster.host if dials else ""
-        kernels = [stack.enter_context(_doomed(pods, runs, image, step, host)) for step in STEPS[dials]]
+        kernels = [stack.enter_context(_start_kernel_to_kill(pods, runs, image, step, host)) for step in STEPS[dials]]
         for step, kernel in zip(STEPS[dials], kernels, strict=True):
             assert kernel.stdout is not None, "asked for"
             assert await asyncio.to_thread(kernel.stdout.readline) == f"{step}\n"
@@ -283,7 +283,7 @@ async def test_a_kernel_that_starts_during_a_reap_keeps_its_pods(pods: Pods, scr
 
 
 @contextlib.contextmanager
-def _doomed(pods: Pods, runs: Path, image: str, step: str, host: str) -> Iterator[subprocess.Popen[str]]:
+def _start_kernel_to_kill(pods: Pods, runs: Path, image: str, step: str, host: str) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "tests.support.killed_pods", str(runs), pods.namespace, image, step, host]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, env={**os.environ, "KUBECONFIG": str(pods.kubeconfig)}

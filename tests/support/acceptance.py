@@ -1,4 +1,4 @@
-"""A server process for the acceptance suite, agents that are talked with over HTTP, and processes that tell of them."""
+"""A server process for the acceptance suite, agents that tests talk with over HTTP, and the processes of agents."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Server:
         self.start()
 
     def start(self) -> None:
-        """Until it says that it listens."""
+        """Start the process, and wait until it says that it listens."""
         path = os.pathsep.join([str(self.folder / "plugin"), str(ROOT)])
         command = [sys.executable, "-m", "ramet", "serve", "--dir", str(self.folder), "--backend", self.backend]
         with (self.folder / "stderr").open("a") as errors:
@@ -52,7 +52,7 @@ class Server:
         assert b"ramet serves" in self.process.stdout.readline(), (self.folder / "stderr").read_text()
 
     def end(self, number: signal.Signals) -> int:
-        """By a signal; its exit status."""
+        """End the process by a signal; return its exit status."""
         if self.process.returncode is None:
             self.process.send_signal(number)
             self.process.communicate()
@@ -60,12 +60,12 @@ class Server:
 
     @property
     def agents(self) -> list[str]:
-        """What agents have on disk."""
+        """Return the names of the folders of agents."""
         return [each.name for each in (self.folder / ".ramet" / "agents").glob("*")]
 
 
 def put_rules(folder: pathlib.Path, rules: SafetyPolicy) -> None:
-    """Have a policy `house` in the journal of a server that is not there yet."""
+    """Put a policy `house` into the journal of a server that has not started yet."""
     asyncio.run(_put_rules(folder / ".ramet" / "journal.db", rules))
 
 
@@ -78,7 +78,7 @@ async def _put_rules(file: pathlib.Path, rules: SafetyPolicy) -> None:
 
 
 async def spawn(client: Client, team: CreatedTeam, name: str, agent_type: str, info: Any = None, **more: Any) -> Spoken:
-    """One, in a sandbox."""
+    """Spawn an agent in a sandbox."""
     more.setdefault("policy", POLICY)
     if agent_type != "raw":
         more["transport_format"] = "openai"
@@ -86,13 +86,13 @@ async def spawn(client: Client, team: CreatedTeam, name: str, agent_type: str, i
 
 
 class Spoken:
-    """An agent, as its owner speaks with it in the format of OpenAI's clients."""
+    """An agent whose owner talks with it in the format of OpenAI's clients."""
 
     def __init__(self, client: Client, spawned: SpawnedAgent) -> None:
         self.client, self.id, self.nonce, self.spawned = client, spawned.agent.id, spawned.nonce, spawned.agent
 
     async def pieces(self, text: str) -> AsyncIterator[str]:
-        """A turn, piece for piece."""
+        """Take a turn, and yield its answer piece by piece."""
         async with aclosing(self.client.turn(self.id, body(text), key=self.nonce)) as chunks:
             async for chunk in chunks:
                 if chunk.kind == "error":
@@ -101,32 +101,32 @@ class Spoken:
                     yield piece
 
     async def say(self, text: str) -> str:
-        """A turn; its answer. Raises what it failed with."""
+        """Take a turn, and return its answer. Raises the error of the turn."""
         return "".join([piece async for piece in self.pieces(text)])
 
     async def info(self) -> AgentInfo:
-        """What it is now."""
+        """Return the present state of the agent."""
         return await self.client.get_agent(self.id, key=self.nonce)
 
 
 def body(text: str) -> bytes:
-    """A message in OpenAI's format."""
+    """Return a message in OpenAI's format."""
     return json.dumps({"messages": [{"role": "user", "content": text}]}).encode()
 
 
 def content(chunk: bytes) -> str:
-    """What a chunk says."""
+    """Return the text of a chunk."""
     return str(json.loads(chunk)["choices"][0]["delta"].get("content") or "") if chunk else ""
 
 
 def begun(mark: str) -> psutil.Process | None:
-    """The process that sleeps for so many seconds, wherever on this machine it is."""
+    """Return the process on this machine that sleeps for so many seconds, or None."""
     found = [each for each in psutil.process_iter(["cmdline"]) if each.info["cmdline"] == ["sleep", mark]]
     return found[0] if found else None
 
 
 def main_process_of(mark: str) -> psutil.Process:
-    """The agent's own process, of which that one is a descendant."""
+    """Return the main process of the agent whose descendant sleeps for so many seconds."""
     process = begun(mark)
     assert process is not None
     return next(each for each in process.parents() if "python" in each.name())
@@ -134,7 +134,7 @@ def main_process_of(mark: str) -> psutil.Process:
 
 @asynccontextmanager
 async def at_work(agent: Spoken) -> AsyncIterator[str]:
-    """While it waits for a command, which has this mark. Its turn has failed by the end of the block."""
+    """Make an agent wait for a command; yield the mark of the command. The block must make the turn fail."""
     mark = a_mark()
     turn = asyncio.create_task(agent.say(f"$ sleep {mark}"))
     await eventually(lambda: turn.done() or begun(mark))
@@ -146,7 +146,7 @@ async def at_work(agent: Spoken) -> AsyncIterator[str]:
 
 
 def groups_of(mark: str) -> list[pathlib.Path]:
-    """The control groups of the whole team of the agent that has that process; none where there are none."""
+    """Return the control groups of the team of the agent that has that process; an empty list if there are none."""
     process = begun(mark)
     assert process is not None
     groups = {each.parent for each in cgroups(process.pid)}
@@ -154,12 +154,12 @@ def groups_of(mark: str) -> list[pathlib.Path]:
 
 
 def a_mark() -> str:
-    """Seconds that nobody else sleeps for."""
+    """Return a number of seconds for which no other process sleeps."""
     return f"5{secrets.randbelow(10**9):09d}"
 
 
 async def image_of(client: Client, **files: bytes) -> str:
-    """The id of an image with these modules."""
+    """Make an image with these modules, and return its id."""
     bundle = await client.upload_bundle(tar({f"{name}.py": content for name, content in files.items()}))
     job = await client.create_image([bundle.id])
     async with asyncio.timeout(180):

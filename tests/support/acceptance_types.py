@@ -1,4 +1,4 @@
-"""Agent types that a server of the acceptance suite finds as plugins: no part of ramet knows either."""
+"""Agent types that a server of the acceptance suite finds as plugins: no part of ramet knows them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ raw = tests.support.acceptance_types:RawType
 
 
 def _answer(messages: list[BaseMessage]) -> Step:
-    """`$ command` is run by Bash, and what it came to is said; anything else is said again, with how many came."""
+    """Run `$ command` with Bash and repeat its result. Repeat every other text, with the number of prompts."""
     newest = messages[-1]
     if isinstance(newest, ToolMessage):
         return str(newest.text)
@@ -36,7 +36,7 @@ def _answer(messages: list[BaseMessage]) -> Step:
 
 
 class ShellType(LlmType):
-    """A model that does as it is told."""
+    """A model that obeys its prompts."""
 
     name = "shell"
 
@@ -45,13 +45,13 @@ class ShellType(LlmType):
 
 
 class RawInfo(Struct, forbid_unknown_fields=True):
-    """`trouble` is where it fails: in `check`, or in `open`."""
+    """The method in which the agent fails: `trouble` is `check` or `open`."""
 
     trouble: str = ""
 
 
 class RawType:
-    """Its formats are its own: bytes, that its sandbox sees as they came."""
+    """An agent type with its own formats: its sandbox receives the bytes unchanged."""
 
     name = "raw"
     spawn_info: type = RawInfo
@@ -70,13 +70,13 @@ class RawType:
             raise InvalidValue("spawn_info.trouble", where, "none")
 
 
-def said(body: bytes, format: str) -> bytes:
-    """What its sandbox makes of a body."""
+def echo_body(body: bytes, format: str) -> bytes:
+    """Return what the sandbox makes of a body."""
     return body if format == "plain" else body[::-1]
 
 
 class Raw:
-    """One of them: each turn is a function in a sandbox of its own."""
+    """An agent whose every turn is a function in a sandbox of its own."""
 
     run = ""
 
@@ -85,7 +85,7 @@ class Raw:
         self.ended: asyncio.Future[ErrorInfo | None] = asyncio.get_running_loop().create_future()
 
     async def turn(self, body: bytes, format: str) -> AsyncIterator[bytes]:
-        handle = await self._opening.runtime.spawn(said, args=(body, format), policy=self._opening.policy)
+        handle = await self._opening.runtime.spawn(echo_body, args=(body, format), policy=self._opening.policy)
         value = (await handle.result()).value
         assert isinstance(value, bytes)
         yield value

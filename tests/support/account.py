@@ -28,7 +28,7 @@ _ACCESS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "RoleBinding")
 
 @dataclass(frozen=True, kw_only=True)
 class Account:
-    """A kernel's, with agents in one namespace; the names of its roles begin with that and a dash."""
+    """An account of a kernel with agents in one namespace. Names of its roles begin with the namespace and a dash."""
 
     kubeconfig: Path  #: its token is in it, and no other way to be somebody
     token: str
@@ -36,7 +36,7 @@ class Account:
 
     @property
     def config(self) -> SingleConfig:
-        """For clients of lightkube."""
+        """Return the configuration for clients of lightkube."""
         found = KubeConfig.from_file(self.kubeconfig).get()
         assert found is not None, "as of the cluster"
         return found
@@ -44,7 +44,7 @@ class Account:
 
 @contextlib.contextmanager
 def accounted(cluster: Cluster, namespace: str, folder: Path) -> Iterator[Account]:
-    """While this lasts it is there, and its rights are in force."""
+    """Create the account for the length of the block. Its rights are in force."""
     manifests = [each for each in relocated(built(DEPLOY / "example"), namespace) if each["kind"] in _ACCESS]
     objects: list[Any] = [from_dict(each) for each in manifests]
     with cluster.blocking_client(namespace) as kube:
@@ -80,7 +80,7 @@ def accounted(cluster: Cluster, namespace: str, folder: Path) -> Iterator[Accoun
 def kernel_account(
     cluster: Cluster, namespace: str, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Account]:
-    """With its agents in `namespace`. The roles that a kernel of this process gives itself are the account's."""
+    """The account of a kernel with agents in `namespace`. A kernel of this process grants itself its roles."""
     monkeypatch.setattr(quotas, "ROLES", tuple(f"{namespace}-{each}" for each in quotas.ROLES))
     with accounted(cluster, namespace, tmp_path_factory.mktemp("account")) as account:
         yield account

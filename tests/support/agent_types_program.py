@@ -1,8 +1,8 @@
-"""A program that is an agent, for tests: the standard library alone, as a stranger would write it.
+"""A program that is an agent, for tests. It uses the standard library alone, as a program of a user may.
 
-What it is told means something: `hang` is begun and not brought to its end before it is told to, `log` makes it write
-ten megabytes to stderr, `fail` makes it fail, `die` ends it at once. Anything else is answered with all that it was
-ever told. What comes in the format `raw` comes back as it is.
+Some messages have a meaning: `hang` begins a turn that ends only when the host ends it, `log` writes ten megabytes to
+stderr, `fail` fails, and `die` ends the program at once. The answer to every other message repeats all messages so far.
+The answer to a message in the format `raw` is the message itself.
 """
 
 import json
@@ -12,13 +12,13 @@ import sys
 
 
 def say(kind: str, body: bytes = b"", **fields: object) -> None:
-    """One frame."""
+    """Send one frame."""
     sys.stdout.buffer.write(json.dumps({"type": kind, **fields, "size": len(body)}).encode() + b"\n" + body)
     sys.stdout.buffer.flush()
 
 
 def answer(turn: int, text: str) -> None:
-    """One turn, to its end."""
+    """Answer one turn to its end."""
     if text == "log":
         sys.stderr.write("x" * 10_000_000)
     if text == "die":

@@ -1,6 +1,6 @@
-"""A server with agents of every type that ships, which all mean the same by what they are told.
+"""A server with agents of every type that ships. The same messages mean the same to all of them.
 
-`python -m tests.support.agent_types_server FOLDER BACKEND` serves until it is killed. The words are those of
+`python -m tests.support.agent_types_server FOLDER BACKEND` serves until it is killed. The messages are those of
 `tests.support.agent_types_program`.
 """
 
@@ -31,7 +31,7 @@ _COMMANDS = {"log": "head -c 10000000 /dev/zero >&2; echo done", "die": "kill -9
 
 
 class Obedient(BaseChatModel):
-    """A model that does what it is told, by a tool where that takes one."""
+    """A model that obeys its prompts, with a tool where it needs one."""
 
     @property
     def _llm_type(self) -> str:
@@ -60,7 +60,7 @@ class Obedient(BaseChatModel):
 
 
 def obey(text: str, history: list[Mapping[str, str]]) -> Iterator[str]:
-    """A function that does what it is told."""
+    """Obey a message, as a function in a sandbox."""
     if text == "hang":
         yield "begun "
         time.sleep(600)
@@ -77,7 +77,7 @@ def obey(text: str, history: list[Mapping[str, str]]) -> Iterator[str]:
 
 
 async def obey_here(text: str, history: list[Mapping[str, str]]) -> AsyncIterator[str]:
-    """The same in the host, where it can be interrupted."""
+    """Obey a message as a function in the host, where it can be interrupted."""
     if text == "hang":
         yield "begun "
         await asyncio.sleep(600)
@@ -86,7 +86,7 @@ async def obey_here(text: str, history: list[Mapping[str, str]]) -> AsyncIterato
 
 
 def types() -> Mapping[str, AgentType]:
-    """Those that ship."""
+    """Return the agent types that ship."""
     made: list[AgentType] = [
         LlmType({"obedient": Obedient()}, default="obedient"),
         FunctionType([__name__]),
@@ -96,7 +96,7 @@ def types() -> Mapping[str, AgentType]:
 
 
 async def main(folder: str, backend: Any) -> None:
-    """Serve."""
+    """Serve until this process is killed."""
     in_host = Rules(sandboxed=False)  # Without a policy they are in the host, which is one of the places.
     async with Server(folder, backend=backend, types=types(), rules=in_host) as server:
         print(server.where, flush=True)  # noqa: T201 - whoever started it waits for that

@@ -22,7 +22,7 @@ _TYPES = {
 
 
 def messages(body: dict[str, Any]) -> list[BaseMessage]:
-    """The request's messages, tool results as ToolMessages."""
+    """Return the messages of a request, with tool results as ToolMessages."""
     system = body.get("system")
     read: list[BaseMessage] = [SystemMessage(_text(system))] if system else []
     for message in body.get("messages", []):
@@ -43,12 +43,12 @@ def messages(body: dict[str, Any]) -> list[BaseMessage]:
 
 
 def error(status: int, reason: str) -> dict[str, Any]:
-    """The body of an error."""
+    """Return the body of an error."""
     return {"type": "error", "error": {"type": _TYPES.get(status, "api_error"), "message": reason}}
 
 
 def whole(body: dict[str, Any], reply: AIMessage) -> dict[str, Any]:
-    """The reply to a request that did not ask for a stream."""
+    """Return the reply to a request without a stream."""
     content: list[dict[str, Any]] = [{"type": "text", "text": str(reply.text)}] if reply.content else []
     for call in reply.tool_calls:
         content.append({"type": "tool_use", "id": call["id"], "name": call["name"], "input": call["args"]})
@@ -58,7 +58,7 @@ def whole(body: dict[str, Any], reply: AIMessage) -> dict[str, Any]:
 async def stream(
     answer: Answer, body: dict[str, Any], reply: AIMessage, pieces: Sequence[str] | None, *, closing: bool = True
 ) -> None:
-    """The reply as events; without `closing`, it stops before those that say it is whole."""
+    """Send the reply as events. Without `closing`, stop before the events that complete it."""
     start = _message(body, reply)
     usage = start["usage"]
     start["usage"] = {**usage, "output_tokens": 1}
@@ -87,18 +87,18 @@ async def stream(
 
 
 async def stream_error(answer: Answer, kind: str) -> None:
-    """An error in the middle of a stream."""
+    """Send an error in the middle of a stream."""
     await answer.event({"type": "error", "error": {"type": kind, "message": "said in mid-stream"}}, "error")
 
 
 def words(text: str) -> list[str]:
-    """The text in pieces, cut after each space."""
+    """Return the text in pieces, cut after each space."""
     pieces = text.split(" ")
     return [piece + " " for piece in pieces[:-1]] + pieces[-1:]
 
 
 def halves(text: str) -> tuple[str, str]:
-    """The text in two pieces: no client may take the first for the whole."""
+    """Return the text in two pieces: no client may take the first piece for the whole."""
     return text[: len(text) // 2], text[len(text) // 2 :]
 
 

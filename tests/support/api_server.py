@@ -1,4 +1,4 @@
-"""The API of a cluster for pods and secrets, as far as kernels ask for them: what no real one can be brought to say.
+"""The API of a cluster for pods and secrets, as far as kernels use it. A test chooses its answers.
 
 It has no nodes and no kubelets: a pod gets a place when a test says so.
 """
@@ -17,7 +17,7 @@ from tests.support import http
 
 
 class Reply(NamedTuple):
-    """An answer that is given instead of the true one."""
+    """An answer instead of the true one."""
 
     status: int
     text: str = ""
@@ -26,13 +26,13 @@ class Reply(NamedTuple):
 
 
 def refusal(code: int, message: str, reason: str = "") -> Reply:
-    """As the API server itself says it."""
+    """Return a refusal in the form of the API server."""
     status = {"kind": "Status", "status": "Failure", "message": message, "code": code, "reason": reason}
     return Reply(code, json.dumps(status), "application/json")
 
 
 class ApiServer:
-    """What is there, by kind and name, and what was asked for."""
+    """The objects of a cluster by kind and name, and the requests for them."""
 
     def __init__(self) -> None:
         self.there: dict[tuple[str, str], dict[str, Any]] = {}
@@ -44,11 +44,11 @@ class ApiServer:
         self._breaks = 0
 
     def names(self, kind: str) -> list[str]:
-        """Of what is there."""
+        """Return the names of the objects of a kind."""
         return [name for each, name in self.there if each == kind]
 
     def add(self, kind: str, made: Mapping[str, Any]) -> None:
-        """Have it there, with a uid."""
+        """Add an object, and give it a uid."""
         uid = {"uid": f"uid-{len(self._events)}"}
         self._put(kind, made["metadata"]["name"], {**made, "metadata": {**made["metadata"], **uid}}, "ADDED")
 
@@ -60,11 +60,11 @@ class ApiServer:
         self._put(kind, name, made, "MODIFIED")
 
     def remove(self, kind: str, name: str) -> None:
-        """As somebody else may."""
+        """Remove an object, as another client of the API may."""
         self._put(kind, name, copy.deepcopy(self.there.pop((kind, name))), "DELETED")
 
     def break_watches(self) -> None:
-        """All that are open end, and the next begins where it says."""
+        """End all open watches. The next watch begins at the position that it asks for."""
         self._breaks += 1
         self._tell()
 
@@ -80,7 +80,7 @@ class ApiServer:
         self._news = asyncio.Event()
 
     async def handle(self, asked: http.Received, answer: http.Answer) -> None:
-        """See `http.Handler`."""
+        """Answer one request; see `http.Handler`."""
         url = urllib.parse.urlsplit(asked.path)
         query = dict(urllib.parse.parse_qsl(url.query))
         _, kind, *rest = url.path.partition("/namespaces/")[2].split("/")
@@ -137,7 +137,7 @@ def _json(body: dict[str, Any]) -> Reply:
 
 @contextlib.asynccontextmanager
 async def serving() -> AsyncIterator[tuple[ApiServer, str]]:
-    """One on a free port of this machine, and its address."""
+    """Serve an API on a free port of this machine; yield it and its address."""
     server = ApiServer()
     async with http.serve(server.handle) as address:
         yield server, address

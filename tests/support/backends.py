@@ -15,7 +15,7 @@ from ramet.testing.conformance.isolation.harness import BackendFixture, Workdir
 
 @asynccontextmanager
 async def opened(backend: ZygoteBackend, scratch: Path) -> AsyncIterator[BackendFixture]:
-    """A site on it, below a folder; skipped where this machine does not have it."""
+    """Open a backend below a folder. Skip the test if this machine does not have the backend."""
     (scratch / "runs").mkdir(exist_ok=True)
     try:
         probe = await backend.probe()

@@ -1,4 +1,4 @@
-"""Loopback addresses at which a request fails, each in a way of its own."""
+"""Loopback addresses at which a request fails, each with its own fault."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Broken:
 
 
 def closed_port() -> int:
-    """A port of this machine at which nobody listens."""
+    """Return a port of this machine at which no program listens."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port: int = taken.getsockname()[1]
@@ -33,7 +33,7 @@ async def closes_at_once(reader: asyncio.StreamReader, writer: asyncio.StreamWri
 
 
 async def closes_after_the_request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Read the request, and close the connection without a word."""
+    """Read the request, and close the connection without an answer."""
     await _request(reader)
 
 
@@ -54,7 +54,7 @@ async def speaks_no_tls(reader: asyncio.StreamReader, writer: asyncio.StreamWrit
 
 
 async def answers_a_page(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answer with a page for people: a 200 in which a client finds no reply."""
+    """Answer with a page for people: status 200, without a reply that a client can read."""
     await _request(reader)
     writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 6\r\n\r\n<html>")
     await writer.drain()
@@ -69,7 +69,7 @@ async def _request(reader: asyncio.StreamReader) -> None:
 
 @contextlib.asynccontextmanager
 async def broken(fault: Fault) -> AsyncIterator[Broken]:
-    """A server on a free port of this machine that has this fault."""
+    """Serve on a free port of this machine, with this fault."""
     made: list[Broken] = []
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""The Kubernetes that KUBECONFIG names, for tests marked `kubernetes`: a namespace for each, none left in the end.
+"""The Kubernetes cluster that KUBECONFIG names, for tests with the mark `kubernetes`: each test gets its own namespace.
 
 `make test-kubernetes` starts one (tests/cluster). A module, or the conftest of a folder, imports the fixtures it uses.
 """
@@ -45,7 +45,7 @@ _WIDE_KINDS = (core_v1.Namespace, rbac_authorization_v1.ClusterRole, rbac_author
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """Where it is, and how to talk to it."""
+    """The address of a cluster, and clients of its API."""
 
     kubeconfig: Path
     registry: str  #: host and port, as nodes and tests reach it, over plain HTTP
@@ -53,36 +53,36 @@ class Cluster:
 
     @property
     def base_image(self) -> str:
-        """Debian with python3.11 and nothing of ours."""
+        """Return the reference of an image with Debian, python3.11 and nothing of ramet."""
         return f"{self.registry}/base:1"
 
     @property
     def config(self) -> SingleConfig:
-        """For clients of lightkube."""
+        """Return the configuration for clients of lightkube."""
         found = KubeConfig.from_file(self.kubeconfig).get()
         assert found is not None, f"{self.kubeconfig} has no current context"
         return found
 
     def client(self, namespace: str = "default") -> AsyncClient:
-        """A client with all rights. Close it: a test that leaves its connections behind fails."""
+        """Return a client with all rights. Close it: a test that leaves its connections behind fails."""
         return AsyncClient(self.config, namespace=namespace, trust_env=False)
 
     @contextlib.contextmanager
     def one_at_a_time(self) -> Iterator[None]:
-        """While it lasts, no other process has this of the same cluster: what one pushes, the next one finds."""
+        """Exclude other processes with the same cluster: an image that one process pushes, the next process finds."""
         with self.kubeconfig.open() as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
     def blocking_client(self, namespace: str = "default") -> Client:
-        """The same for what is not async."""
+        """Return a client with all rights for code that is not async."""
         return Client(self.config, namespace=namespace, timeout=httpx2.Timeout(30), trust_env=False)
 
 
 class Leftovers:
-    """The namespaces of this session; at its end, the run fails if something of them, or of ramet, is still there.
+    """The namespaces of this session. The session fails if an object of them, or of ramet, is left at its end.
 
-    The processes of `pytest -n` tell whoever started them which they had; that one looks, when all have ended.
+    Each process of `pytest -n` reports its namespaces to the process that started it, which looks when all have ended.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -90,18 +90,18 @@ class Leftovers:
         self._left = list[str]()
 
     def new_name(self) -> str:
-        """For a namespace that nobody else has. One that begins with it is looked for, too."""
+        """Return the name of a new namespace. The check covers each namespace whose name begins with it."""
         self._names.append(f"ramet-test-{secrets.token_hex(4)}")
         return self._names[-1]
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Take over what a process of `pytest -n` had; one that crashed tells nothing."""
+        """Take over the namespaces of a process of `pytest -n`. A process that crashed reports none."""
         self._names += getattr(node, "workeroutput", {}).get("namespaces", [])
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Wait until all is gone, or fail."""
+        """Wait until no object is left, or fail."""
         told: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
         if told is not None:
             told["namespaces"] = self._names
@@ -112,25 +112,25 @@ class Leftovers:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Say what is left."""
+        """Print the objects that are left."""
         if self._left:
             terminalreporter.section("left behind in the cluster", red=True)
             terminalreporter.write_line("\n".join(self._left))
 
     def _look(self, kube: Client) -> list[str]:
         self._left = [
-            told for kind in _WIDE_KINDS for told in _named(kube, kind) if told.startswith(tuple(self._names))
+            told for kind in _WIDE_KINDS for told in _names_of(kube, kind) if told.startswith(tuple(self._names))
         ]
         # Only where nobody else is at work can all that ramet has made be told from what is in use.
         if os.environ.get("RAMET_CLUSTER") == "own":
-            labelled = [_named(kube, kind, labels=MANAGED) for kind in _WIDE_KINDS]
-            labelled += [_named(kube, kind, labels=MANAGED, namespace="*") for kind in _KINDS]
+            labelled = [_names_of(kube, kind, labels=MANAGED) for kind in _WIDE_KINDS]
+            labelled += [_names_of(kube, kind, labels=MANAGED, namespace="*") for kind in _KINDS]
             self._left += [told for names in labelled for told in names]
         return self._left
 
 
 def may(kube: Client, verb: str, resource: str, namespace: str) -> bool:
-    """What the API server says that it would let a client do; a resource is `pods`, or a part of one, `pods/log`."""
+    """Return whether the API server lets a client do something; a resource is `pods`, or a part of one, `pods/log`."""
     what, _, part = resource.partition("/")
     asked = ResourceAttributes(verb=verb, resource=what, subresource=part, namespace=namespace)
     answer = kube.create(
@@ -140,12 +140,12 @@ def may(kube: Client, verb: str, resource: str, namespace: str) -> bool:
     return answer.status.allowed
 
 
-def _named(kube: Any, kind: Any, **where: Any) -> list[str]:
+def _names_of(kube: Any, kind: Any, **where: Any) -> list[str]:
     return [f"{each.metadata.name} ({kind.__name__})" for each in kube.list(kind, **where)]
 
 
 def until(holds: Callable[[], bool]) -> bool:
-    """Whether something comes to be true within a minute; blocks, for what is not async."""
+    """Wait until something is true, for three minutes at most; return whether it is true. Blocks the thread."""
     deadline = time.monotonic() + _GONE_S
     while not (held := holds()) and time.monotonic() < deadline:
         time.sleep(0.1)  # no loop runs where this waits
@@ -153,7 +153,7 @@ def until(holds: Callable[[], bool]) -> bool:
 
 
 def _host_of(server: str) -> str:
-    """The address of this machine on the way to a server."""
+    """Return the address of this machine on the way to a server."""
     url = urllib.parse.urlsplit(server)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
         way.connect((url.hostname or "", url.port or 443))
@@ -161,7 +161,7 @@ def _host_of(server: str) -> str:
 
 
 def given() -> Cluster | None:
-    """The cluster that tests may use, if there is one. A KUBECONFIG alone may be of one that is in use."""
+    """Return the cluster that tests may use, or None. A KUBECONFIG alone may name a cluster in production."""
     kubeconfig, registry = os.environ.get("KUBECONFIG"), os.environ.get("REGISTRY")
     if not (kubeconfig and registry):
         return None
@@ -185,15 +185,15 @@ def base_image(cluster: Cluster) -> str:
 
 @pytest.fixture
 def namespace(cluster: Cluster, pytestconfig: pytest.Config) -> Iterator[str]:
-    """A fresh namespace, ready for pods; in the end its pods are gone, and all else soon after.
+    """A fresh namespace that is ready for pods. Its pods are gone in the end, and all other objects soon after.
 
-    A namespace takes 5 s to begin to go: the end of the session waits for that, and fails if one stays.
+    The removal of a namespace takes 5 s to begin: the end of the session waits for it, and fails if a namespace stays.
     """
     yield from namespaced(cluster, pytestconfig)
 
 
 def namespaced(cluster: Cluster, pytestconfig: pytest.Config) -> Iterator[str]:
-    """What `namespace` is, for fixtures of another scope."""
+    """Make the namespace of the fixture `namespace`, for fixtures of another scope."""
     leftovers = pytestconfig.pluginmanager.get_plugin(LEFTOVERS)
     assert isinstance(leftovers, Leftovers)
     name = leftovers.new_name()
@@ -201,7 +201,7 @@ def namespaced(cluster: Cluster, pytestconfig: pytest.Config) -> Iterator[str]:
         kube.create(core_v1.Namespace(metadata=ObjectMeta(name=name)))
     try:
         with cluster.blocking_client(name) as kube:
-            assert until(partial(_takes_pods, kube)), "no service account for pods"
+            assert until(partial(_accepts_pods, kube)), "no service account for pods"
         yield name
     finally:
         with cluster.blocking_client(name) as kube:
@@ -209,12 +209,12 @@ def namespaced(cluster: Cluster, pytestconfig: pytest.Config) -> Iterator[str]:
 
 
 def remove_namespaces(kube: Client, prefix: str) -> None:
-    """Remove each namespace whose name begins so; returns when their pods are gone, the rest follows."""
+    """Remove each namespace whose name begins so. Returns when their pods are gone; the rest follows."""
     for each in kube.list(core_v1.Namespace):
         if each.metadata and (name := each.metadata.name) and name.startswith(prefix):
-            with _absent_is_fine():
+            with _ignore_missing():
                 kube.delete(core_v1.Namespace, name)
-            with _absent_is_fine():
+            with _ignore_missing():
                 kube.deletecollection(core_v1.Pod, namespace=name, grace_period=0)
             assert until(partial(_is_empty, kube, name)), f"pods of {name} do not end"
 
@@ -223,12 +223,12 @@ def _is_empty(kube: Client, namespace: str) -> bool:
     return not list(kube.list(core_v1.Pod, namespace=namespace))
 
 
-def _takes_pods(kube: Client) -> bool:
+def _accepts_pods(kube: Client) -> bool:
     return any(each.metadata and each.metadata.name == "default" for each in kube.list(core_v1.ServiceAccount))
 
 
 @contextlib.contextmanager
-def _absent_is_fine() -> Iterator[None]:
+def _ignore_missing() -> Iterator[None]:
     try:
         yield
     except ApiError as problem:

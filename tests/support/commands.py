@@ -1,4 +1,4 @@
-"""Commands of a test, run by `ramet.concurrency.processes` and never waiting for a real clock."""
+"""Commands of a test, run by `ramet.concurrency.processes` with a fake clock."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ramet.concurrency.processes import Ended, run
 
 
 class Done(NamedTuple):
-    """How a script ended, and what it printed."""
+    """The end of a script, and its output."""
 
     ended: Ended
     stdout: bytes

@@ -17,7 +17,7 @@ from ramet.tools.run_info import RunInfo
 
 
 def run_info(number: int = 0, *, path: str = "main", agent: str = "main", depth: int = 0) -> RunInfo:
-    """Who a run of a test is: `run-00`, `run-01`, …, all of the tree `run-00`."""
+    """Return the identity of a run of a test: `run-00`, `run-01`, …, all of the tree `run-00`."""
     return RunInfo(
         id=RunId(f"run-{number:02d}"),
         root=RunId("run-00"),
@@ -29,7 +29,7 @@ def run_info(number: int = 0, *, path: str = "main", agent: str = "main", depth:
 
 
 def no_model(context: ToolUseContext, request: ModelRequest) -> AsyncIterator[AIMessageChunk | AIMessage]:
-    """Stand where the way to a model would be, in tests that must not take it."""
+    """Replace the model in tests that must not ask one."""
     raise AssertionError("this test asks no model")
 
 
@@ -44,7 +44,7 @@ def make_context(cwd: pathlib.Path | None = None, tools: Sequence[BaseTool] = ()
 
 @contextmanager
 def calling(context: ToolUseContext, call_id: str = "call-1") -> Iterator[ToolUseContext]:
-    """Be inside a tool call of `context`, as tools find it through `current()`."""
+    """Enter a tool call of `context`, as tools find it through `current()`."""
     token = current_call.set(CurrentCall(context, CallId(call_id), StepId(f"{context.run.id}:{call_id}")))
     try:
         yield context

@@ -1,4 +1,4 @@
-"""A journal as a kernel leaves it that was killed behind one of its writes."""
+"""A journal that ends after one of its events, as a killed kernel leaves it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ramet.store.memory import MemoryStore
 
 
 async def cut_behind(store: MemoryStore, is_last: Callable[[Event], bool], nth: int = 1) -> MemoryStore:
-    """A store with what was written up to the `nth` event that is the last; trees that were over by then are not."""
+    """Return a store with all events up to the `nth` for which `is_last` is true; no tree is marked as over."""
     await store.open()
     left = await MemoryStore().open()
     for each in await store.list(TREES):

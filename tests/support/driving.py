@@ -1,4 +1,4 @@
-"""A loop as small as can be, to drive a model through real tools in tests that are not about the loop."""
+"""A minimal loop that drives a model through real tools, in tests whose subject is not the loop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_TURNS = 30
 
 
 class Driven(NamedTuple):
-    """A conversation driven to its end, with those of the children that it led to."""
+    """A conversation that was driven to its end, with the conversations of its children."""
 
     text: str
     messages: list[BaseMessage]
@@ -26,7 +26,7 @@ class Driven(NamedTuple):
 
     @property
     def calls(self) -> list[ToolCall]:
-        """Every call that the model made, in order."""
+        """Return every call that the model made, in order."""
         return [call for message in self.messages if isinstance(message, AIMessage) for call in message.tool_calls]
 
 
@@ -38,7 +38,7 @@ async def drive(
     tools: Sequence[str] = (*READERS, "Agent"),
     refusals: Mapping[str, str] | None = None,
 ) -> Driven:
-    """Ask until there is an answer. Tools named in `refusals` answer with that error instead of running."""
+    """Ask the model until it answers. Tools named in `refusals` answer with that error instead of running."""
     context = make_context(folder)
     real: dict[str, BaseTool] = {tool.name: tool for tool in workspace_tools()}
     bound = model.bind_tools([{"name": name} for name in tools]) if tools else model

@@ -1,4 +1,4 @@
-"""An agent type for tests of the services: it says again what it hears, waits, fails or ends when it is told to."""
+"""An agent type for tests of the services: it repeats its messages, and waits, fails or ends on request."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from ramet.services.contract import AgentSpec, Image, RunningAgent
 
 
 class EchoInfo(Struct, forbid_unknown_fields=True):
-    """`trouble` is where it fails: in `check`, or in `open`."""
+    """The method in which the agent fails: `trouble` is `check` or `open`."""
 
     prefix: str = ""
     trouble: str = ""
 
 
 class Shout(Struct, forbid_unknown_fields=True):
-    """From now on louder."""
+    """Repeat each word so many times from now on."""
 
     times: int = 1
 
 
 class Echo:
-    """One of them. A body of words is answered word by word; these mean something:
+    """An agent that answers a body word by word. Some words have a meaning:
 
     `wait` waits until `go_on` is set; `fail` fails with a ModelFailed; `die` ends the agent.
     """
@@ -83,7 +83,7 @@ class Echo:
 
 
 class EchoType:
-    """Opens them, and keeps a list of all that it opened."""
+    """An agent type that keeps a list of all agents that it has opened."""
 
     name = "echo"
     spawn_info: type = EchoInfo

@@ -1,4 +1,4 @@
-"""Places (`tests.support.places`) where nothing is yet, for one test each."""
+"""Places (`tests.support.places`) without a journal, for one test each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.places import KINDS
 
 @contextlib.contextmanager
 def place_of(kind: str, folder: pathlib.Path) -> Iterator[str]:
-    """A place where nothing is yet; what a server has there is removed in the end."""
+    """Yield a place without a journal. What a server keeps there is removed in the end."""
     if kind == "sqlite":
         yield f"sqlite {folder / 'journal.db'}"
         return

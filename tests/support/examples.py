@@ -1,4 +1,4 @@
-"""Running an example as its docstring says, in a folder that must be as empty afterwards as before."""
+"""Examples as programs, in a folder that must be as empty afterwards as before."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LOST = "no longer exists: the run continues in an empty one"
 
 
 def said_by(example: str, place: str, folder: pathlib.Path) -> list[str]:
-    """The lines of an example that keeps its journal at a place ("sqlite" or "postgres SCHEMA DSN") and is killed."""
+    """Run an example with its journal at a place ("sqlite" or "postgres SCHEMA DSN"); return the printed lines."""
     kind, schema, dsn = (*place.split(" ", 2), "")[:3]
     where = ["--schema", schema, "--dsn", dsn] if kind == "postgres" else []
     done = subprocess.run(

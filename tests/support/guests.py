@@ -1,4 +1,4 @@
-"""Guests without a sandbox: processes forked from one that has imported everything, each with its end of a channel."""
+"""Guests without a sandbox: processes that are forked from one with all imports, each with its end of a channel."""
 
 from __future__ import annotations
 
@@ -57,25 +57,25 @@ while True:
 
 
 class Guest(NamedTuple):
-    """A process, and the host's end of its channel."""
+    """A guest process, and the host's end of its channel."""
 
     channel: socket.socket
     pid: int
 
     def kill(self) -> None:
-        """End it, if it has not ended by itself."""
+        """Kill the process, if it has not ended by itself."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
 
 
 class Guests:
-    """Where they come from."""
+    """The process from which guests are forked."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
 
     def launch(self) -> Guest:
-        """One more."""
+        """Fork one more guest."""
         ours, theirs = socket.socketpair()
         with theirs:
             socket.send_fds(self._control, [b"x"], [theirs.fileno()])
@@ -86,7 +86,7 @@ class Guests:
 
 @contextlib.contextmanager
 def guests() -> Iterator[Guests]:
-    """Start the process that they are forked from, and end it."""
+    """Start the process from which guests are forked, and end it."""
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:

@@ -1,4 +1,4 @@
-"""A folder as somebody would fill it who wants its reader to fail."""
+"""A folder whose contents make careless readers fail."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEPTH = 3000
 
 @contextlib.contextmanager
 def field() -> Iterator[Path]:
-    """A temporary folder for what pytest could not remove: left among its own, it would fail every later run."""
+    """Yield a temporary folder for files that pytest cannot remove: in pytest's folder they would fail later runs."""
     path = Path(tempfile.mkdtemp(prefix="ramet-hostile-"))
     try:
         yield path
@@ -29,7 +29,7 @@ def field() -> Iterator[Path]:
 
 
 def bury(root: Path, depth: int = DEPTH, name: str = "d") -> None:
-    """Folders in folders, one file in each of the last ten."""
+    """Make folders in folders, with one file in each of the last ten."""
     here = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     try:
         for level in range(depth):
@@ -44,7 +44,7 @@ def bury(root: Path, depth: int = DEPTH, name: str = "d") -> None:
 
 
 def fill(root: Path, outside: Path) -> None:
-    """One of everything; `outside` is a folder of the host that must stay as it is."""
+    """Make one file of every kind. `outside` is a folder of the host that must not change."""
     (root / "plain").write_text("plain")
     (root / "link to file").symlink_to(outside / "secret")
     (root / "link to folder").symlink_to(outside, target_is_directory=True)
@@ -76,14 +76,14 @@ def fill(root: Path, outside: Path) -> None:
 
 
 def make_immutable(path: Path) -> None:
-    """Set a flag that stands against removal; skips the test where that cannot be done."""
+    """Set a flag that prevents removal; skip the test if this is not possible."""
     done = subprocess.run(["chattr", "+i", str(path)], capture_output=True, check=False)
     if done.returncode:
         pytest.skip("flags need root, and a file system that has them")
 
 
 def mount_in(path: Path) -> None:
-    """Mount a file system on a folder, to be taken away by `umount`; skips the test where that cannot be done."""
+    """Mount a file system on a folder, for `umount` later; skip the test if this is not possible."""
     done = subprocess.run(["mount", "-t", "tmpfs", "none", str(path)], capture_output=True, check=False)
     if done.returncode:
         pytest.skip(f"cannot mount here: {os.strerror(errno.EPERM)}")

@@ -1,4 +1,4 @@
-"""Policy adapters of an organisation: one that keeps its promises, and some that each break one."""
+"""Policy adapters of an organisation: one keeps the promises of an adapter, and each other one breaks a promise."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ramet.host.policy_adapters import Allow, Narrow, PolicyAnswer, PolicyReques
 
 
 class HouseRules:
-    """No network for functions named `spawn`, no agents deeper than two levels."""
+    """An adapter that keeps its promises: no network for functions named `spawn`, and at most two levels of agents."""
 
     name = "house rules"
 
@@ -23,14 +23,14 @@ class HouseRules:
 
 
 class Silent(HouseRules):
-    """Answers nothing about what it does not know."""
+    """An adapter that returns None for agents that it does not know."""
 
     async def decide(self, request: PolicyRequest) -> PolicyAnswer:
         return Allow() if request.agent == "function" else None  # type: ignore[return-value]  # that is the point
 
 
 class Raising(HouseRules):
-    """Fails where a birth is strange."""
+    """An adapter that raises KeyError for an agent whose name is not ASCII."""
 
     async def decide(self, request: PolicyRequest) -> PolicyAnswer:
         if not request.agent.isascii():
@@ -39,14 +39,14 @@ class Raising(HouseRules):
 
 
 class Wordless(HouseRules):
-    """Refuses, and does not say why."""
+    """An adapter that refuses without a reason."""
 
     async def decide(self, request: PolicyRequest) -> PolicyAnswer:
         return Refuse("")
 
 
 class Moody(HouseRules):
-    """Answers by which object it is asked with."""
+    """An adapter whose answer depends on the identity of the request object."""
 
     def __init__(self) -> None:
         self._seen: list[PolicyRequest] = []
@@ -58,7 +58,7 @@ class Moody(HouseRules):
 
 
 class Busy(HouseRules):
-    """Takes one question at a time, and fails for the others."""
+    """An adapter that answers one request at a time, and fails for concurrent requests."""
 
     _asked = 0
 
@@ -74,7 +74,7 @@ class Busy(HouseRules):
 
 
 class Stuck(HouseRules):
-    """Cannot answer once a call of it was cancelled."""
+    """An adapter that cannot answer any more once a call was cancelled."""
 
     _was_cancelled = False
 
@@ -90,7 +90,7 @@ class Stuck(HouseRules):
 
 
 class Nameless(HouseRules):
-    """Has no name."""
+    """An adapter without a name."""
 
     name: Any = None
 

@@ -1,4 +1,4 @@
-"""The least HTTP/1.1 server that real clients are content with: keep-alive, one handler, breaking off on demand."""
+"""A minimal HTTP/1.1 server for real clients: keep-alive, one handler, and connections that break off on demand."""
 
 from __future__ import annotations
 
@@ -22,50 +22,50 @@ class Received:
 
 
 class Answer:
-    """The way back: one whole answer, or a stream of pieces that may break off."""
+    """An answer to a request: a whole one, or a stream of pieces that may break off."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
         self.broken = False  #: nothing more can follow on this connection
 
     async def send(self, status: int, body: dict[str, Any], headers: dict[str, str] | None = None) -> None:
-        """One whole answer in JSON."""
+        """Send one whole answer in JSON."""
         await self.send_text(status, json.dumps(body), {"content-type": "application/json", **(headers or {})})
 
     async def send_text(self, status: int, text: str, headers: dict[str, str]) -> None:
-        """One whole answer, of any kind or none."""
+        """Send one whole answer of any content type, or of none."""
         data = text.encode()
         self._head(status, {"content-length": str(len(data)), **headers})
         self._writer.write(data)
         await self._writer.drain()
 
     async def start_stream(self) -> None:
-        """The head of a stream of server-sent events."""
+        """Send the head of a stream of server-sent events."""
         self._head(200, {"content-type": "text/event-stream", "transfer-encoding": "chunked"})
 
     async def event(self, data: dict[str, Any] | str, name: str | None = None) -> None:
-        """One server-sent event."""
+        """Send one server-sent event."""
         text = data if isinstance(data, str) else json.dumps(data)
         await self.piece((f"event: {name}\n" if name else "") + f"data: {text}\n\n")
 
     async def piece(self, text: str) -> None:
-        """Some of a stream."""
+        """Send a piece of a stream."""
         encoded = text.encode()
         self._writer.write(f"{len(encoded):x}\r\n".encode() + encoded + b"\r\n")
         await self._writer.drain()
 
     async def end_stream(self) -> None:
-        """The stream ends as it should."""
+        """End the stream in the regular way."""
         self._writer.write(b"0\r\n\r\n")
         await self._writer.drain()
 
     def break_off(self) -> None:
-        """The connection is gone, as if a cable had been cut."""
+        """Break the connection, as a cut cable does."""
         self.broken = True
         self._writer.transport.abort()
 
     async def start_body(self, length: int) -> None:
-        """The head of an answer of so many bytes, which may never come."""
+        """Send the head of an answer of so many bytes. The bytes may never come."""
         self._head(200, {"content-type": "application/json", "content-length": str(length)})
         await self._writer.drain()
 
@@ -86,7 +86,7 @@ Handler = Callable[[Received, Answer], Awaitable[None]]
 
 @contextlib.asynccontextmanager
 async def serve(handler: Handler) -> AsyncIterator[str]:
-    """The address of a server on a free port of this machine; all its connections are closed on leaving."""
+    """Serve on a free port of this machine; yield the address. All connections are closed in the end."""
     connections: set[asyncio.Task[None]] = set()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,6 +1,7 @@
-"""What is looked at inside a pod, or a place like one: each promise of the suite that one sandbox at a time can show.
+"""Checks inside a pod, or a place like one: each promise of the suite that one sandbox at a time can show.
 
-Run as `python -m tests.support.in_pod FOLDER [NAME…]`; prints a line of JSON for each: name, and "" or what was wrong.
+Run as `python -m tests.support.in_pod FOLDER [NAME…]`. Prints a line of JSON for each check: its name, and "" or the
+problem.
 """
 
 from __future__ import annotations
@@ -41,20 +42,20 @@ HERE = "tests.support.in_pod:in_pod"
 
 
 def in_pod(runs: pathlib.Path) -> LocalBackend:
-    """The backend that is looked at."""
+    """Return the backend that is checked."""
     return LocalBackend(runs, pod=True)
 
 
 async def main(folder: pathlib.Path, names: list[str]) -> None:
-    """All of them, or those of these names."""
+    """Run all checks, or the checks of these names."""
     for at, check in enumerate((*CHECKS, *pod_checks.CHECKS)):
         if check.__name__ in names or not (names or check.__name__ in NOT_HERE):
             place = folder / str(at)
             place.mkdir()
-            print(json.dumps([check.__name__, await _wrong(check, place)]), flush=True)  # noqa: T201
+            print(json.dumps([check.__name__, await _problem_of(check, place)]), flush=True)  # noqa: T201
 
 
-async def _wrong(check: Check, folder: pathlib.Path) -> str:
+async def _problem_of(check: Check, folder: pathlib.Path) -> str:
     try:
         await run(check, Workdir(HERE, folder))
     except NotHere as why:

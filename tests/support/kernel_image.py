@@ -1,4 +1,4 @@
-"""An image that kernels of `deploy/` run in, and agents: the base image, ramet as it is here, what its extras need."""
+"""An image for kernels of `deploy/` and for agents: the base image, this source tree, and the packages of extras."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ NEEDED = ("skopeo", "umoci")  #: programs
 
 
 def pushed(registry: str) -> str:
-    """The reference of the image, by what is in it; made and pushed unless the registry has it."""
-    needed = list(_needed("ramet", EXTRAS))
+    """Return the reference of the image, named by its content. Make and push it if the registry does not have it."""
+    needed = list(_requirements_of("ramet", EXTRAS))
     sources = sorted(SOURCE.rglob("*.py"))
     digest = hashlib.sha256(b"2" + repr([(each.name, each.version) for each in needed]).encode())
     for file in sources:
@@ -59,8 +59,8 @@ def _run(*command: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def _needed(name: str, extras: tuple[str, ...]) -> Iterator[importlib.metadata.Distribution]:
-    """A distribution and all that it needs, each once."""
+def _requirements_of(name: str, extras: tuple[str, ...]) -> Iterator[importlib.metadata.Distribution]:
+    """Yield a distribution and all its requirements, each once."""
     found, open_ones = dict[str, set[str]](), [(name, set(extras))]
     while open_ones:
         each, asked = open_ones.pop()

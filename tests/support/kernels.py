@@ -1,4 +1,4 @@
-"""Several `ramet serve` on one PostgreSQL database, each a process with a folder and a name of its own."""
+"""Several `ramet serve` on one PostgreSQL database, each a process with its own folder and name."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ outliving = tests.support.outliving:OutlivingBackend
 
 
 class Kernel:
-    """One of them: a process. `url` is there once it listens."""
+    """One `ramet serve`, a process. `url` is known once it listens."""
 
     def __init__(self, name: str, process: subprocess.Popen[bytes], log: pathlib.Path) -> None:
         self.name, self.process, self._log = name, process, log
@@ -39,7 +39,7 @@ class Kernel:
 
     @property
     def url(self) -> str:
-        """Where it listens, once it does."""
+        """Return the address at which the kernel listens; wait until it does."""
         if not self._url:
             assert self.process.stdout is not None
             words = self.process.stdout.readline().decode().split()
@@ -49,16 +49,16 @@ class Kernel:
 
     @property
     def said(self) -> str:
-        """What it has logged."""
+        """Return what the kernel has logged."""
         return self._log.read_text()
 
     def kill(self) -> None:
-        """As a machine that crashes would."""
+        """Kill the kernel, as a crash of its machine does."""
         self.process.kill()
         self.process.wait()
 
     def close(self) -> None:
-        """End it if it is there, and leave nothing."""
+        """Kill the kernel if it runs, and close its pipe."""
         if self.process.poll() is None:
             self.kill()
         if self.process.stdout is not None:
@@ -66,7 +66,7 @@ class Kernel:
 
 
 class Kernels:
-    """Those of one database. `begin` adds one, also of a name that one had that is gone."""
+    """The kernels of one database. `begin` adds one, also with the name of a kernel that has ended."""
 
     def __init__(self, folder: pathlib.Path, dsn: str) -> None:
         self._folder, self.dsn = folder, dsn
@@ -74,7 +74,7 @@ class Kernels:
         plugin(folder, ENTRY_POINTS)
 
     def begin(self, name: str, token: str = TOKEN, *, module: str = "ramet", **settings: str) -> Kernel:
-        """It may not listen yet. `settings` are of its environment; without them, its agents are in sandboxes here."""
+        """Start a kernel, which may not listen yet. `settings` are its environment, by default local sandboxes."""
         folder = self._folder / name
         folder.mkdir(exist_ok=True)
         env = {
@@ -92,24 +92,24 @@ class Kernels:
         return self.all[-1]
 
     def client(self, kernel: Kernel) -> Client:
-        """One with the operator's key, to be opened."""
+        """Return a client with the operator's key, which is not open yet."""
         return Client(kernel.url, TOKEN)
 
     def end_session(self, name: str) -> None:
-        """Have the database end what it has of a kernel, as it does where a machine is gone."""
+        """Let the database end the sessions of a kernel, as it does when a machine is lost."""
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             query = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name LIKE %s"
             assert connection.execute(query, [f"ramet {name} pid %"]).fetchall()
 
     def close(self) -> None:
-        """Kill those that are left."""
+        """Kill the kernels that still run."""
         for each in self.all:
             each.close()
 
 
 @contextmanager
 def kernels(server: Server, folder: pathlib.Path) -> Iterator[Kernels]:
-    """None at first; the database is theirs alone, and goes with them."""
+    """Make a database for kernels of its own, none at first. The database is removed in the end."""
     name = fresh_schema()
     with psycopg.connect(server.dsn, autocommit=True) as connection:
         connection.execute(f'CREATE DATABASE "{name}"')
@@ -125,13 +125,13 @@ def kernels(server: Server, folder: pathlib.Path) -> Iterator[Kernels]:
 
 @pytest.fixture
 def all_kernels(tmp_path: pathlib.Path, stores: str) -> Iterator[Kernels]:
-    """None at first."""
+    """The kernels of this test: none at first."""
     with kernels(postgres.running(), tmp_path) as found:
         yield found
 
 
 @pytest.fixture
 async def stack() -> AsyncIterator[AsyncExitStack]:
-    """Closes clients."""
+    """A stack that closes clients in the end."""
     async with AsyncExitStack() as found:
         yield found

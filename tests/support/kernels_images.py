@@ -1,4 +1,4 @@
-"""An image with a function that greets, and agents that are this function, by clients of several kernels."""
+"""An image with a function that greets, and agents of this function, for clients of several kernels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ GREETER = {"greeter.py": b"def greet(text):\n    return 'hello from an image'\n"
 
 
 async def image_of(client: Client, bundle: str, *, asked: Client | None = None, key: str | None = None) -> str:
-    """The id of an image of one bundle; whether it is done `asked` is asked, else the same client."""
+    """Make an image of one bundle, and return its id. The client `asked` waits for it, by default the same one."""
     job = await client.create_image([bundle], key=key)
     async with asyncio.timeout(180):
         while job.state in ("queued", "running"):
@@ -23,12 +23,12 @@ async def image_of(client: Client, bundle: str, *, asked: Client | None = None, 
 
 
 async def spawn_greeter(client: Client, team: str, name: str, image: str, key: str) -> SpawnedAgent:
-    """An agent of that image."""
+    """Spawn an agent of that image."""
     info, policy = {"function": "greeter:greet"}, Policy()
     return await client.spawn_agent(team, name, "function", info, image=image, policy=policy, key=key)
 
 
 async def greeting(client: Client, agent: SpawnedAgent) -> bytes:
-    """What it says."""
+    """Return the greeting of an agent."""
     asked = b'{"messages": [{"role": "user", "content": "Go"}]}'
     return await client.say(agent.agent.id, asked, key=agent.nonce)

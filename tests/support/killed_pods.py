@@ -1,7 +1,7 @@
-"""A kernel that stops at one step of a pod's life, says so, and waits to be killed there.
+"""A kernel that stops at one step of the life of a pod, prints the step, and waits to be killed there.
 
-Told: the folder of all workspaces, the namespace, the image, the step, one of STEPS, and how pods are reached: the
-address at which they find this machine, or "" for the attach stream.
+Arguments: the folder of all workspaces, the namespace, the image, the step (one of STEPS), and the address at which
+pods find this machine, or "" for the attach stream.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ STEPS = {
 
 
 def stop(here: str) -> None:
-    """If this is the step: whatever is under way stays as it is."""
+    """Print this step and wait to be killed, if it is the chosen step. All work in progress stays as it is."""
     if here == sys.argv[4]:
         sys.stdout.write(f"{here}\n")
         sys.stdout.flush()
@@ -44,8 +44,8 @@ def stop(here: str) -> None:
             signal.pause()
 
 
-def _after(owner: Any, name: str, here: str, when: Callable[[Any], bool] = lambda _: True) -> None:
-    """Have a coroutine method stop here once it has done its work."""
+def _stop_after(owner: Any, name: str, here: str, when: Callable[[Any], bool] = lambda _: True) -> None:
+    """Make a coroutine method stop here once it has done its work."""
     method = getattr(owner, name)
 
     async def stopped(*given: Any, **more: Any) -> Any:
@@ -58,12 +58,12 @@ def _after(owner: Any, name: str, here: str, when: Callable[[Any], bool] = lambd
 
 
 async def main(runs: Path, namespace: str, image: str, host: str) -> None:
-    """One life of a pod, as far as it goes."""
-    _after(Api, "create_secret", "sworn")
-    _after(Api, "create_pod", "created", lambda more: not more.get("dry_run"))
-    _after(Api, "patch_secret", "owned")
-    _after(Api, "delete_pod", "deleted")
-    _after(NodeClient, "hello", "greeted")
+    """Take a pod through its life, as far as the chosen step."""
+    _stop_after(Api, "create_secret", "sworn")
+    _stop_after(Api, "create_pod", "created", lambda more: not more.get("dry_run"))
+    _stop_after(Api, "patch_secret", "owned")
+    _stop_after(Api, "delete_pod", "deleted")
+    _stop_after(NodeClient, "hello", "greeted")
     see, carry = Pod._see, Attached._carry
 
     def seen(self: Pod, seen: ObservedPod) -> None:
@@ -85,11 +85,11 @@ async def main(runs: Path, namespace: str, image: str, host: str) -> None:
             url = f"wss://{host}:{landing.port}{PATH}"
             reach = DialTransport(landing, url=url, ca=identity.ca, patience_s=_LONG_S)
         program = RuntimeImage(image, "", f"python{PYTHON}")
-        await live(runs, KubernetesBackend(runs, namespace=namespace, image=program, reach=reach))
+        await run_pod(runs, KubernetesBackend(runs, namespace=namespace, image=program, reach=reach))
 
 
-async def live(runs: Path, backend: KubernetesBackend) -> None:
-    """The same, once all stops are set."""
+async def run_pod(runs: Path, backend: KubernetesBackend) -> None:
+    """Take a pod of a backend through its life, once all stops are set."""
     sandbox = await backend.start(spec(runs, sys.argv[4], SMALL))
     stop("started")
     sandbox.channel.close()

@@ -1,7 +1,7 @@
-"""`python -m tests.support.killed_server serve …` is `ramet serve`, and kills itself where a file tells it to.
+"""`python -m tests.support.killed_server serve …` is `ramet serve`, and kills itself if a file asks for it.
 
-A file `kill-before` in its folder: when a request with an Idempotency-Key was done, and its answer is not on record.
-`kill-after`: when the answer is on record, and was not sent. The file is removed at that.
+A file `kill-before` in its folder: when a request with an Idempotency-Key is done, and its answer is not recorded.
+`kill-after`: when the answer is recorded, and is not sent. The server removes the file first.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ FOLDER = pathlib.Path(sys.argv[sys.argv.index("--dir") + 1])
 
 
 def die_at(point: str) -> None:
-    """As a machine that crashes, if the file is there."""
+    """Kill this process, as a crash does, if the file is there."""
     if (mark := FOLDER / point).exists():
         mark.unlink()
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 class KilledLedger(Ledger):
-    """Dies before or after it puts on record what was done."""
+    """A ledger that kills the process before or after it records an answer or a turn."""
 
     async def answer(self, *args: Any) -> None:
-        """Keep an answer."""
+        """Record an answer."""
         die_at("kill-before")
         await super().answer(*args)
         die_at("kill-after")
 
     async def begin_turn(self, attempt: Attempt) -> None:
-        """Put a turn on record."""
+        """Record a turn."""
         die_at("kill-before-turn")
         await super().begin_turn(attempt)
         die_at("kill-after-turn")

@@ -1,4 +1,4 @@
-"""What is at work in a pod whose kernel is killed; travels there with its module."""
+"""A function that works in a pod whose kernel is killed; its module is sent to the pod."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ramet.guest.client import save_checkpoint
 
 
 def steps(count: int) -> int:
-    """Ask for something so often, one after the other."""
+    """Save so many checkpoints, one after the other."""
     for number in range(count):
         save_checkpoint(number)
     return count

@@ -1,8 +1,8 @@
-"""A kernel that is killed over a function in a pod of its own, at a moment that the next kernel knows.
+"""A kernel that is killed during a function in its own pod, at a moment that the next kernel knows.
 
-Told: the folder of all workspaces, the namespace, the image, the address at which pods find this machine, their
-patience, and how many pods wait for a run: the function is in one of these, if there are any. It says what the next
-kernel has to know in a line of JSON, once it has answered some requests and heard one more.
+Arguments: the folder of all workspaces, the namespace, the image, the address at which pods find this machine, their
+patience, and the number of warm pods: the function is in one of these, if there are any. The kernel prints one line of
+JSON for the next kernel, once it has answered some requests and received one more.
 """
 
 from __future__ import annotations
@@ -40,30 +40,30 @@ LEFT = STEPS - ANSWERED - 1  #: requests behind the one that is open then
 
 
 def spec_of(runs: Path, grant: Grant = GRANT) -> SandboxSpec:
-    """The same for both kernels."""
+    """Return the specification that both kernels use."""
     return SandboxSpec(run="left", grant=grant, workspace=runs / "left")
 
 
 class Talk:
-    """A function in a sandbox, as its kernel hears it."""
+    """The conversation of a kernel with a function in a sandbox."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self.sandbox = sandbox
         self._reader, self._frames = FrameReader(), list[Frame]()
 
     async def tell(self, told: HostMessage, body: bytes = b"") -> None:
-        """Say something."""
+        """Send a message."""
         for piece in frames.pack(message_codec.encode(told), body):
             await asyncio.get_running_loop().sock_sendall(self.sandbox.channel, piece)
 
     async def start(self) -> None:
-        """Have a function keep one value after the other, and return how many."""
+        """Start a function that saves one checkpoint after the other, and returns their number."""
         capsule = pack(steps, (STEPS,))
         first = StartFunction(run="left", path="main", name=capsule.name, capsule_tag=capsule.tag)
         await self.tell(first, capsule.data)
 
     async def hear(self) -> GuestMessage:
-        """What it says next."""
+        """Return the next message of the function."""
         async with asyncio.timeout(180):
             while not self._frames:
                 data = await asyncio.get_running_loop().sock_recv(self.sandbox.channel, 1 << 16)
@@ -72,17 +72,17 @@ class Talk:
         return message_codec.from_guest(self._frames.pop(0).control)
 
     async def asked(self) -> int:
-        """The number of its next request."""
+        """Return the number of the function's next request."""
         said = await self.hear()
         assert isinstance(said, Request), said
         return said.id
 
     async def answer(self, number: int) -> None:
-        """There is nothing to say."""
+        """Send an empty answer to a request."""
         await self.tell(Answer(id=number))
 
     async def finish(self, number: int) -> int:
-        """Answer this request and all that follow; how many followed."""
+        """Answer this request and all that follow; return how many followed."""
         count = 0
         await self.answer(number)
         while not isinstance(said := await self.hear(), Done):
@@ -95,7 +95,7 @@ class Talk:
 
 @contextlib.asynccontextmanager
 async def at_work(backend: Backend, runs: Path, grant: Grant = GRANT) -> AsyncIterator[tuple[Talk, int]]:
-    """A function that has asked for something, and has some answers; the number of its open request."""
+    """Start a function and answer some of its requests; yield it with the number of its open request."""
     spec = spec_of(runs, grant)
     spec.workspace.mkdir(parents=True, exist_ok=True)
     talk = Talk(await backend.start(spec))
@@ -106,7 +106,7 @@ async def at_work(backend: Backend, runs: Path, grant: Grant = GRANT) -> AsyncIt
 
 
 async def main(runs: Path, namespace: str, image: str, host: str, patience_s: float, warm: int) -> None:
-    """Until somebody kills it."""
+    """Hold a function at work until this process is killed."""
     identity = certificates.make([host])
     async with PodListener(host, 0, identity.context) as landing:
         reach = DialTransport(landing, url=f"wss://{host}:{landing.port}{PATH}", ca=identity.ca, patience_s=patience_s)
@@ -122,7 +122,7 @@ async def main(runs: Path, namespace: str, image: str, host: str, patience_s: fl
 
 @contextlib.contextmanager
 def abandoned(pods: Any, runs: Path, *, patience_s: float = 600, warm: int = 0) -> Iterator[tuple[dict[str, Any], int]]:
-    """What a kernel knew that was killed: where its function is at work, and the number of what that has asked for."""
+    """Start a kernel and kill it; yield the description of its sandbox and the number of the open request."""
     words = [str(runs), pods.namespace, pods.images["bare"].reference, pods.cluster.host, str(patience_s), str(warm)]
     with subprocess.Popen(
         [sys.executable, "-m", "tests.support.left_pods", *words],

@@ -1,4 +1,4 @@
-"""A place like the inside of a hardened pod, on any machine: namespaces, mounts, a user of its own, nothing privileged.
+"""A place like the inside of a hardened pod, on any machine: namespaces, mounts, its own user, no privileges.
 
 Run by root as `python like_a_pod.py UID FOLDER TMPFS_MB MODULE…`: the module is the first process, FOLDER its own, and
 the project is read-only below /mnt, its packages below /srv.
@@ -28,7 +28,7 @@ _PYTHON = "/srv/bin/python"
 
 
 def main() -> int:
-    """Make the place, be what is wanted in it, and end with it."""
+    """Make the place, run the module in it, and end with it."""
     uid, folder, tmpfs_mb, command = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4:]
     calls.unshare(
         calls.CLONE_NEWNS
@@ -41,15 +41,15 @@ def main() -> int:
     child = os.fork()
     if child == 0:
         calls.prctl(calls.PR_SET_PDEATHSIG, signal.SIGKILL)
-        _furnish(uid, folder, tmpfs_mb)
-        _become(uid)
+        _mount_file_systems(uid, folder, tmpfs_mb)
+        _become_user(uid)
         os.chdir("/mnt")
         env = {"PYTHONPATH": "/mnt/src:/mnt", "PATH": "/usr/bin:/bin", "TMPDIR": folder, "HOME": folder}
         os.execve(_PYTHON, [_PYTHON, "-m", *command], env)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 0xFF
 
 
-def _furnish(uid: int, folder: str, tmpfs_mb: int) -> None:
+def _mount_file_systems(uid: int, folder: str, tmpfs_mb: int) -> None:
     calls.mount("none", "/", None, calls.MS_REC | calls.MS_PRIVATE)
     open_the_way([pathlib.Path(sys.base_prefix)])
     calls.mount("proc", "/proc", "proc", _FLAGS)
@@ -68,7 +68,7 @@ def _furnish(uid: int, folder: str, tmpfs_mb: int) -> None:
         fcntl.ioctl(any_socket, 0x8914, struct.pack("16sh22x", b"lo", 1))
 
 
-def _become(uid: int) -> None:
+def _become_user(uid: int) -> None:
     os.setgroups([])
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)

@@ -1,4 +1,4 @@
-"""Both ends of a line within one process."""
+"""A line with both ends in one process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ramet.wire.frames import Frame
 
 @contextlib.asynccontextmanager
 async def two_ends() -> AsyncIterator[tuple[StreamLine, StreamLine]]:
-    """Two ends of one line; whatever is left open is closed."""
+    """Yield the two ends of one line, and close both in the end."""
     ends = [StreamLine(*await asyncio.open_connection(sock=each)) for each in socket.socketpair()]
     try:
         yield ends[0], ends[1]
@@ -25,5 +25,5 @@ async def two_ends() -> AsyncIterator[tuple[StreamLine, StreamLine]]:
 
 
 async def say(line: Line, word: NodeMessage, body: bytes = b"") -> None:
-    """Send a word."""
+    """Send a message over a line."""
     await line.send(Frame(encode(word), body))

@@ -1,4 +1,4 @@
-"""Another machine, as far as this one can be one: a mount namespace with a /tmp of its own, and an ordinary user."""
+"""A substitute for another machine: a mount namespace with its own /tmp, and an ordinary user."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ PATIENCE_S = 400.0  #: without a kernel: longer than any test waits
 
 
 def main(scratch: Path, runs: Path, uid: int, listener: int | None = None) -> None:
-    """Serve standard input and output, or one kernel after the other that comes to a listening socket.
+    """Serve standard input and output, or a listening socket to which kernels come one after the other.
 
-    Nothing that is written in /tmp or in `scratch` can be seen from outside.
+    Files that are written in /tmp or in `scratch` cannot be seen from outside.
     """
     folders = [Path(each) for each in python_runtime.find().folders]
     calls.unshare(calls.CLONE_NEWNS)
@@ -31,7 +31,7 @@ def main(scratch: Path, runs: Path, uid: int, listener: int | None = None) -> No
         calls.mount("tmpfs", str(place), "tmpfs", calls.MS_NOSUID | calls.MS_NODEV, "mode=1777")
     for folder, fd in opened:
         if any(folder.is_relative_to(place) for place in places):
-            _stand_in(folder, fd)
+            _make_mount_point(folder, fd)
             calls.mount(f"/proc/self/fd/{fd}", str(folder), None, calls.MS_BIND | calls.MS_REC)
         os.close(fd)
     runs.mkdir(mode=0o700, parents=True)
@@ -58,7 +58,7 @@ async def _serve_all(listener: socket.socket, runs: Path) -> None:
                 await line.close()
 
 
-def _stand_in(path: Path, fd: int) -> None:
+def _make_mount_point(path: Path, fd: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     if os.path.isdir(f"/proc/self/fd/{fd}"):  # noqa: PTH112
         path.mkdir(exist_ok=True)

@@ -22,7 +22,7 @@ PROJECT = Path(__file__).parents[2]
 
 
 class MachineBackend:
-    """One machine for all of its sandboxes, from the first word on."""
+    """One machine for all sandboxes of this backend, started by the first request."""
 
     name = "machine"
     owner = None
@@ -33,7 +33,7 @@ class MachineBackend:
         self._closing: asyncio.Task[None] | None = None
 
     async def machine(self) -> NodeClient:
-        """The machine, started."""
+        """Start the machine if needed; return its client."""
         if self._closing is not None:
             raise SandboxFailed("the backend is closed")
         if self._starting is None:
@@ -42,30 +42,30 @@ class MachineBackend:
         return machine
 
     async def process(self) -> subprocess.Popen[bytes]:
-        """Of the machine."""
+        """Return the process of the machine."""
         await self.machine()
         assert self._starting is not None, "as above"
         return self._starting.result()[0]
 
     async def probe(self) -> Probe:
-        """What it said."""
+        """Return what the machine reports of itself."""
         hello = await (await self.machine()).hello()
         return Probe(hello.level, hello.mechanisms, hello.missing, hello.remedy, remote=True)
 
     async def start(self, spec: SandboxSpec) -> RemoteSandbox:
-        """There."""
+        """Start a sandbox on the machine."""
         return await (await self.machine()).start(spec)
 
     async def adopt(self, description: Mapping[str, Any], spec: SandboxSpec) -> RemoteSandbox:
-        """Raises Gone."""
+        """Adopt nothing: sandboxes end with their line. Raises Gone."""
         raise Gone(f"run {spec.run} ended with its line")
 
     async def reap(self) -> Sequence[str]:
-        """A machine ends with its line."""
+        """Reap nothing: a machine ends with its line."""
         return ()
 
     async def close(self) -> None:
-        """End it."""
+        """End the machine."""
         if self._closing is None:
             self._closing = asyncio.get_running_loop().create_task(self._close())
         await asyncio.shield(self._closing)
@@ -79,14 +79,14 @@ class MachineBackend:
         (_folder(self._runs) / str(process.pid)).unlink()
 
     async def _start(self) -> tuple[subprocess.Popen[bytes], NodeClient]:
-        process = _program(self._runs)
+        process = _start_program(self._runs)
         assert process.stdin is not None, "asked for"
         assert process.stdout is not None, "likewise"
         line = await piped(process.stdout, process.stdin)
         return process, NodeClient(line, on_threshold=self._on_threshold)
 
 
-def _program(runs: Path) -> subprocess.Popen[bytes]:
+def _start_program(runs: Path) -> subprocess.Popen[bytes]:
     uid = 61200 + os.getpid() % 300  #: what a user may have counts for all of it
     arguments = [str(runs.parent), str(runs), str(uid)]
     program = [sys.executable, "-m", "tests.support.machine", *arguments]
@@ -98,7 +98,7 @@ def _program(runs: Path) -> subprocess.Popen[bytes]:
 
 
 async def eyes(runs: Path, file: Path) -> bool:
-    """Whether a process of any of these machines holds the lock on a file there."""
+    """Return whether a process of one of these machines holds the lock on a file there."""
     for each in _folder(runs).iterdir():
         try:
             if is_locked(Path(f"/proc/{each.name}/root{file}")):

@@ -1,4 +1,4 @@
-"""The manifests of `deploy/`, as they reach a cluster, and as strictly read as no cluster reads them."""
+"""The manifests of `deploy/`, as they reach a cluster, with a check that is stricter than the check of a cluster."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Manifest = dict[str, Any]
 
 
 def built(folder: Path) -> list[Manifest]:
-    """What `kubectl apply -k` would send; where there is no kubectl, what the files say."""
+    """Return what `kubectl apply -k` would send; without kubectl, the content of the files."""
     if shutil.which("kubectl"):
         command = ["kubectl", "kustomize", str(folder)]
         said = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -27,7 +27,7 @@ def built(folder: Path) -> list[Manifest]:
 
 
 def files_of(folder: Path) -> Iterator[Path]:
-    """The files of manifests that a kustomization takes in, wherever they are."""
+    """Yield the files of manifests that a kustomization includes, wherever they are."""
     kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text())
     for name in (*kustomization.get("resources", ()), *kustomization.get("components", ())):
         named = (folder / name).resolve()
@@ -35,33 +35,33 @@ def files_of(folder: Path) -> Iterator[Path]:
 
 
 def misread(manifest: Manifest) -> list[str]:
-    """The paths of what a manifest says and Kubernetes does not know; lightkube's types are those of its schema.
+    """Return the paths of fields that Kubernetes does not know; lightkube's types follow its schema.
 
-    Raises msgspec.ValidationError for a value of another kind.
+    Raises msgspec.ValidationError if a value has the wrong type.
     """
     read: Any = from_dict(manifest)  # of any kind
-    return list(_lost(manifest, read.to_dict(), manifest["kind"]))
+    return list(_unknown_paths(manifest, read.to_dict(), manifest["kind"]))
 
 
-def _lost(said: Any, read: Any, path: str) -> Iterator[str]:
+def _unknown_paths(said: Any, read: Any, path: str) -> Iterator[str]:
     if isinstance(said, Mapping) and isinstance(read, Mapping):
         for key, value in said.items():
-            yield from _lost(value, read[key], f"{path}.{key}") if key in read else [f"{path}.{key}"]
+            yield from _unknown_paths(value, read[key], f"{path}.{key}") if key in read else [f"{path}.{key}"]
     elif isinstance(said, Sequence) and not isinstance(said, str) and isinstance(read, Sequence):
         for number, pair in enumerate(zip(said, read, strict=True)):
-            yield from _lost(*pair, f"{path}[{number}]")
+            yield from _unknown_paths(*pair, f"{path}[{number}]")
     elif said != read:
         yield path
 
 
 def one(manifests: Sequence[Manifest], kind: str, name: str = "ramet") -> Manifest:
-    """The manifest of this kind and name."""
+    """Return the manifest of this kind and name."""
     (found,) = (each for each in manifests if each["kind"] == kind and each["metadata"]["name"] == name)
     return found
 
 
 def relocated(manifests: Sequence[Manifest], namespace: str) -> list[Manifest]:
-    """The same in one other namespace; what belongs to no namespace has its name in front of its own."""
+    """Return the manifests for one other namespace, whose name becomes a prefix of names outside of namespaces."""
     made = copy.deepcopy(list(manifests))
     wide = {each["metadata"]["name"] for each in made if each["kind"] == "ClusterRole"}
     for each in made:

@@ -13,7 +13,7 @@ FILES = {"x": "$(rm x)\n", "y": "b[$(rm x)]\n"}
 
 
 class MarkedProgram:
-    """Runs commands, each with a mark of its own, so that a late start counts for its own command."""
+    """A runner of commands, each with its own mark, so that a late start counts for its own command."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         self._folder, self._marks = folder / "work", folder / "marks"

@@ -1,4 +1,4 @@
-"""A backend of another package, as entry points lead to it: the local one, under another name."""
+"""A backend of another package, found by an entry point: the local backend, under another name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ramet.isolation.local import LocalBackend
 
 
 class MoonBackend:
-    """Does what the local one does."""
+    """A backend that does what the local backend does."""
 
     name = "moon"
     owner: tuple[int, int] | None = None

@@ -17,30 +17,30 @@ KERNEL, MACHINE = "10.91.1.2", "10.91.2.2"  #: addresses of the hosts; they mean
 
 
 class Network:
-    """Hosts `kernel` and `machine`. Names are its own, so that several are not in each other's way."""
+    """Two hosts, `kernel` and `machine`. Their namespaces have unique names, so that networks do not collide."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     def at(self, host: str) -> str:
-        """The namespace of a host."""
+        """Return the namespace of a host."""
         return f"{self._name}-{host}"
 
     async def start(self, host: str, program: str, *args: str) -> asyncio.subprocess.Process:
-        """Run Python there."""
+        """Run a Python program on a host."""
         inside = ("ip", "netns", "exec", self.at(host))
         return await asyncio.create_subprocess_exec(
             *inside, sys.executable, "-c", program, *args, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
         )
 
     def drop(self, is_dropped: bool) -> None:
-        """Have the router forward nothing, and say nothing of it: connections are half-open."""
+        """Make the router drop packets without an error, so that connections are half-open; or forward them again."""
         inside = ("ip", "netns", "exec", self.at("router"))
         value = "0" if is_dropped else "1"
         subprocess.run((*inside, "sh", "-c", f"echo {value} > /proc/sys/net/ipv4/ip_forward"), check=True, timeout=180)
 
     def unplug(self, is_unplugged: bool) -> None:
-        """Take the machine's link down. Its way to the kernel is set anew when it is up again."""
+        """Take the link of the machine down or up. Its route to the kernel is set again when it is up."""
         self._ip("-n", self.at("machine"), "link", "set", "up0", "down" if is_unplugged else "up")
         if not is_unplugged:
             self._ip("-n", self.at("machine"), "route", "replace", "default", "via", "10.91.2.1")
@@ -51,7 +51,7 @@ class Network:
 
 @contextlib.contextmanager
 def network() -> Iterator[Network]:
-    """Made by root alone: elsewhere the test is skipped."""
+    """Make a network. Skips the test if this process is not root."""
     if os.geteuid() != 0 or not Path("/usr/sbin/ip").exists():
         pytest.skip("only root makes networks, with `ip`")
     made = Network(f"ramet-{uuid.uuid4().hex[:8]}")

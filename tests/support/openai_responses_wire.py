@@ -16,7 +16,7 @@ __all__ = ["error", "messages", "stream", "stream_error", "whole"]
 
 
 def messages(body: dict[str, Any]) -> list[BaseMessage]:
-    """The request's messages."""
+    """Return the messages of a request."""
     asked = body.get("input", [])
     if isinstance(asked, str):
         return [HumanMessage(asked)]
@@ -35,7 +35,7 @@ def messages(body: dict[str, Any]) -> list[BaseMessage]:
 
 
 def whole(body: dict[str, Any], reply: AIMessage) -> dict[str, Any]:
-    """The reply to a request that did not ask for a stream."""
+    """Return the reply to a request without a stream."""
     return {
         **_response(body, "completed"),
         "output": [*_message(reply), *_calls(reply)],
@@ -46,7 +46,7 @@ def whole(body: dict[str, Any], reply: AIMessage) -> dict[str, Any]:
 async def stream(
     answer: Answer, body: dict[str, Any], reply: AIMessage, pieces: Sequence[str] | None, *, closing: bool = True
 ) -> None:
-    """The reply as events; without `closing`, it stops before those that say it is whole."""
+    """Send the reply as events. Without `closing`, stop before the events that complete it."""
     await _event(answer, "response.created", response=_response(body, "in_progress"))
     at = {"item_id": "msg_loopback", "output_index": 0, "content_index": 0}
     for item in _message(reply):

@@ -13,7 +13,7 @@ from tests.support.http import Answer
 
 
 def messages(body: dict[str, Any]) -> list[BaseMessage]:
-    """The request's messages."""
+    """Return the messages of a request."""
     read: list[BaseMessage] = []
     for message in body.get("messages", []):
         text = _text(message.get("content"))
@@ -30,14 +30,14 @@ def messages(body: dict[str, Any]) -> list[BaseMessage]:
 
 
 def error(status: int, reason: str) -> dict[str, Any]:
-    """The body of an error."""
+    """Return the body of an error."""
     code = {429: "rate_limit_exceeded", 401: "invalid_api_key"}.get(status)
     kind = "server_error" if status >= 500 else "invalid_request_error"
     return {"error": {"message": reason, "type": kind, "param": None, "code": code}}
 
 
 def whole(body: dict[str, Any], reply: AIMessage) -> dict[str, Any]:
-    """The reply to a request that did not ask for a stream."""
+    """Return the reply to a request without a stream."""
     message: dict[str, Any] = {"role": "assistant", "content": str(reply.text) or None}
     calls = [_call(index, *call) for index, call in enumerate(_calls(reply))]
     if calls:
@@ -49,7 +49,7 @@ def whole(body: dict[str, Any], reply: AIMessage) -> dict[str, Any]:
 async def stream(
     answer: Answer, body: dict[str, Any], reply: AIMessage, pieces: Sequence[str] | None, *, closing: bool = True
 ) -> None:
-    """The reply as events; without `closing`, it stops before those that say it is whole."""
+    """Send the reply as events. Without `closing`, stop before the events that complete it."""
     envelope = _envelope(body, "chat.completion.chunk")
 
     async def delta(fields: dict[str, Any], finish_reason: str | None = None) -> None:
@@ -72,7 +72,7 @@ async def stream(
 
 
 async def stream_error(answer: Answer, kind: str) -> None:
-    """An error in the middle of a stream."""
+    """Send an error in the middle of a stream."""
     kind = {"overloaded_error": "server_error"}.get(kind, kind)
     await answer.event({"error": {"message": "said in mid-stream", "type": kind, "param": None, "code": kind}})
 

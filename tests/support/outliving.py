@@ -1,4 +1,4 @@
-"""A backend whose machine outlives the kernel that started it: the next one of the same folder goes on with it."""
+"""A backend whose machine outlives its kernel: the next kernel of the same folder adopts the sandboxes there."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROJECT = Path(__file__).parents[2]
 
 
 class OutlivingBackend:
-    """One machine for all kernels of a folder of runs, one after the other. The last of them says `end`."""
+    """One machine for all kernels of a folder, one after the other. The last kernel calls `end`."""
 
     name = "outliving"
     owner = None
@@ -33,53 +33,53 @@ class OutlivingBackend:
         self.process: subprocess.Popen[bytes] | None = None  #: of the machine, if this began it
 
     async def machine(self) -> NodeClient:
-        """The machine, reached."""
+        """Start or reach the machine; return its client."""
         if self._machine is None:
-            self._machine = asyncio.create_task(self._reached())
+            self._machine = asyncio.create_task(self._connect_or_begin())
         return await asyncio.shield(self._machine)
 
     async def probe(self) -> Probe:
-        """What it said."""
+        """Return what the machine reports of itself."""
         hello = await (await self.machine()).hello()
         return Probe(hello.level, hello.mechanisms, hello.missing, hello.remedy, remote=True)
 
     async def start(self, spec: SandboxSpec) -> OutlivingSandbox:
-        """There."""
-        return self._known(await (await self.machine()).start(spec))
+        """Start a sandbox on the machine."""
+        return self._describable(await (await self.machine()).start(spec))
 
     async def adopt(self, description: Mapping[str, Any], spec: SandboxSpec) -> OutlivingSandbox:
-        """What an earlier kernel of this folder had started there."""
+        """Adopt a sandbox that an earlier kernel of this folder started on the machine. Raises Gone."""
         try:
-            return self._known(await (await self.machine()).adopt(description["number"], spec))
+            return self._describable(await (await self.machine()).adopt(description["number"], spec))
         except OSError as problem:
             raise Gone(str(problem)) from problem
 
-    def _known(self, box: RemoteSandbox) -> OutlivingSandbox:
+    def _describable(self, box: RemoteSandbox) -> OutlivingSandbox:
         return OutlivingSandbox(box, {"machine": self._path.stat().st_ino, "number": box.number})
 
     async def reap(self) -> Sequence[str]:
-        """It ends by itself."""
+        """Reap nothing: the machine ends by itself."""
         return ()
 
     async def close(self) -> None:
-        """End it."""
+        """End the machine if this backend has reached it."""
         if self._machine is not None:
             machine, self._machine = await self._machine, None
             await machine.close()
 
     async def end(self) -> None:
-        """End what an earlier kernel has left, if it is there."""
+        """End the machine of an earlier kernel, if it is there."""
         with contextlib.suppress(OSError):
-            await (await self._dialled()).close()
+            await (await self._dial()).close()
 
-    async def _reached(self) -> NodeClient:
+    async def _connect_or_begin(self) -> NodeClient:
         try:
-            return await self._dialled()
+            return await self._dial()
         except OSError:
             await asyncio.to_thread(self._begin)
-            return await self._dialled()
+            return await self._dial()
 
-    async def _dialled(self) -> NodeClient:
+    async def _dial(self) -> NodeClient:
         return NodeClient(StreamLine(*await asyncio.open_unix_connection(self._path)))
 
     def _begin(self) -> None:
@@ -102,7 +102,7 @@ class OutlivingBackend:
 
 
 class OutlivingSandbox:
-    """A sandbox there, that says where it is."""
+    """A sandbox on the machine, with a description for adoption."""
 
     def __init__(self, inner: RemoteSandbox, described: Mapping[str, Any]) -> None:
         self._inner, self._described = inner, described
@@ -111,5 +111,5 @@ class OutlivingSandbox:
         return getattr(self._inner, name)
 
     def describe(self) -> Mapping[str, Any]:
-        """Its machine, and its number there."""
+        """Return the machine, and the number of the sandbox there."""
         return self._described

@@ -1,4 +1,4 @@
-"""Kernels of one folder whose sandboxes are on a machine that outlives them: the next goes on with what is there."""
+"""Kernels of one folder whose sandboxes are on a machine that outlives them: the next kernel adopts the sandboxes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.serving import short_folder
 
 @asynccontextmanager
 async def outliving_kernels() -> AsyncIterator[tuple[Kernels, OutlivingBackend]]:
-    """None at first, begun by `begin_outliving`, and the machine; all of it ends with this."""
+    """Yield kernels, none at first, and their machine. All of them end with the block; `begin_outliving` starts one."""
     with short_folder() as folder, kernels(postgres.running(), folder) as all_kernels, inheriting_orphans():
         machine = OutlivingBackend(RunFolders(folder / "one").root)
         try:
@@ -27,5 +27,5 @@ async def outliving_kernels() -> AsyncIterator[tuple[Kernels, OutlivingBackend]]
 
 
 def begin_outliving(all_kernels: Kernels) -> Kernel:
-    """The kernel of that folder, the first one or the next."""
+    """Start the first or the next kernel of that folder."""
     return all_kernels.begin("one", RAMET_BACKEND="outliving")

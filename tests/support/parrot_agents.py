@@ -1,4 +1,4 @@
-"""An agent type for tests of what clients of models are given: it answers in their formats, word by word."""
+"""An agent type for tests of the formats of model clients: it answers in their formats, word by word."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.echo_agents import Echo, EchoInfo
 
 
 class Parrot(Echo):
-    """Answers `<n>: words`, where n counts the turns; `fail` and `wait` mean what they mean to an echo."""
+    """An agent that answers `<n>: words`, where n counts the turns. It obeys `fail` and `wait` as an echo does."""
 
     async def turn(self, body: bytes, format: str) -> AsyncIterator[bytes]:
         shape = format_of(format)
@@ -36,7 +36,7 @@ class Parrot(Echo):
 
 
 class ParrotType:
-    """Opens them."""
+    """An agent type that keeps a list of all agents that it has opened."""
 
     name = "parrot"
     spawn_info: type = EchoInfo
@@ -55,5 +55,5 @@ class ParrotType:
 
 
 def said(text: str) -> Any:
-    """A user's message, as either client takes it."""
+    """Return a message of a user, which both clients accept."""
     return {"role": "user", "content": text}

@@ -1,6 +1,6 @@
-"""Where a journal is, as one word of a command line: the processes of a test open the same store by it.
+"""The place of a journal as one argument of a command line, with which all processes of a test open the same store.
 
-`sqlite PATH` or `postgres SCHEMA DSN`. What is imported here is paid for by each of those processes.
+A place is `sqlite PATH` or `postgres SCHEMA DSN`. Each of these processes pays for the imports of this module.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 
 def store_at(place: str) -> Store:
-    """The store that is there, not open yet."""
+    """Return the store of a place, not open yet."""
     kind, _, where = place.partition(" ")
     if kind == "sqlite":
         from ramet.store.sqlite.store import SqliteStore
@@ -36,9 +36,9 @@ def store_at(place: str) -> Store:
 
 
 async def killed(program: pathlib.Path, place: str, *arguments: object) -> None:
-    """Run a script on a place until it kills itself, and nobody holds the place any more.
+    """Run a program on a place until it kills itself, and until the lock of the place is free.
 
-    Warm where the module of the test says so.
+    The program starts warm if the module of the test asks for that.
     """
     from tests.support import warm
 
@@ -49,11 +49,11 @@ async def killed(program: pathlib.Path, place: str, *arguments: object) -> None:
     else:
         child = await asyncio.create_subprocess_exec(sys.executable, program, *words, env=env)
     assert await child.wait() == -signal.SIGKILL
-    await let_go(place)
+    await wait_until_released(place)
 
 
 def kill_at_put(store: Store, when: str, number: int, *, kind: str = "") -> Store:
-    """The store, which ends its process like a power cut before or after it writes its n-th document, of that kind."""
+    """Make a store kill its process before or after it writes its n-th document (of a kind), like a power cut."""
     put, left, counted = store.put, number, kind
 
     async def deadly(
@@ -73,8 +73,8 @@ def kill_at_put(store: Store, when: str, number: int, *, kind: str = "") -> Stor
     return store
 
 
-async def let_go(place: str) -> None:
-    """Return once nobody has the lock: the server notices the death of a process a moment after that."""
+async def wait_until_released(place: str) -> None:
+    """Return once the lock is free: the server notices the death of a process a moment later."""
     kind, schema, dsn = (*place.split(" ", 2), "")[:3]
     if kind != "postgres":
         return

@@ -1,4 +1,4 @@
-"""Models written by hand, as users write them: the least that LangChain lets a model be, and a little more."""
+"""Models written by hand, as users write them: the minimum that LangChain requires, and a little more."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from pydantic import Field
 
 
 class Answering(BaseChatModel):
-    """A model by its one method, `answer`. It takes tools, and asks nobody what they are."""
+    """A model with the single method `answer`. It accepts tools, and ignores their descriptions."""
 
     @property
     def _llm_type(self) -> str:
         return type(self).__name__.lower()
 
     def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Any:
-        """It knows its tools."""
+        """Return the model itself: it knows its tools."""
         return self
 
     def answer(self, messages: list[BaseMessage]) -> AIMessage:
-        """What it says to a conversation."""
+        """Return the reply to a conversation."""
         raise NotImplementedError
 
     def _generate(
@@ -33,7 +33,7 @@ class Answering(BaseChatModel):
 
 
 class Plain(BaseChatModel):
-    """The least that LangChain lets a model be: it counts how often it was asked, and with what."""
+    """The minimum that LangChain requires of a model. It records the arguments of each request."""
 
     asked: list[dict[str, Any]] = Field(default_factory=list)
 
@@ -49,7 +49,7 @@ class Plain(BaseChatModel):
 
 
 class Async(Plain):
-    """The same, without a thread."""
+    """A plain model that needs no thread."""
 
     async def _agenerate(
         self, messages: list[BaseMessage], stop: list[str] | None = None, run_manager: object = None, **kwargs: Any
@@ -58,7 +58,7 @@ class Async(Plain):
 
 
 class Streaming(Async):
-    """And one that streams."""
+    """A plain model that streams."""
 
     async def _astream(
         self, messages: list[BaseMessage], stop: list[str] | None = None, run_manager: object = None, **kwargs: Any

@@ -1,6 +1,6 @@
-"""A stranger's store: plain sqlite3, one kernel, every change committed at once, on the event loop.
+"""A store of a user: plain sqlite3, one kernel, every change committed at once, on the event loop.
 
-It is short, and promises nothing about power cuts. What it takes of ramet is documented for writers of stores.
+It is short, and promises nothing about power cuts. The documentation for writers of stores explains all that it uses.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class PlainStore(SoleKernel):
         self._intake, self._news = Intake(), News()
 
     async def open(self) -> Self:
-        """Begin, as the only writer."""
+        """Open the file, as the only writer unless it is opened to be read. Raises StoreInUse or StoreFailed."""
         if self._db is not None:
             return self
         if not self.read_only:
@@ -76,7 +76,7 @@ class PlainStore(SoleKernel):
         return self
 
     async def close(self) -> None:
-        """End; idempotent."""
+        """Close the file; idempotent."""
         if self._db is not None:
             self._db.close()
             self._db, self._why = None, "it is closed"
@@ -250,7 +250,7 @@ class PlainStore(SoleKernel):
 
 
 class Amnesiac(PlainStore):
-    """Says that a document is written, and writes none of the second kind that it is asked for."""
+    """A store that reports a write of several documents together, and writes none of them."""
 
     async def put_together(self, blobs: Sequence[bytes], documents: Sequence[DocumentWrite]) -> Sequence[Document]:
         if len(documents) > 1:
@@ -259,17 +259,17 @@ class Amnesiac(PlainStore):
 
 
 def by_url(url: str, kernel: str) -> PlainStore:
-    """The store of a URL, as an entry point of "ramet.stores" leads to it."""
+    """Return the store of a URL, as an entry point of "ramet.stores" does."""
     return PlainStore(pathlib.Path(urlsplit(url).path), kernel=kernel)
 
 
 def place(folder: pathlib.Path) -> StoreFixture:
-    """Where it is checked."""
+    """Return the fixture for checks of the store."""
     path = folder / "plain.db"
     return StoreFixture(lambda: PlainStore(path), lambda: PlainStore(path, read_only=True))
 
 
 def broken_place(folder: pathlib.Path) -> StoreFixture:
-    """Where one that breaks a promise is checked."""
+    """Return the fixture for checks of a store that breaks a promise."""
     path = folder / "plain.db"
     return StoreFixture(lambda: Amnesiac(path), lambda: Amnesiac(path, read_only=True))

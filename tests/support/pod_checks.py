@@ -1,4 +1,4 @@
-"""Promises of a sandbox that has a pod of its own, beside those of every backend; `reaching` is tried from inside."""
+"""Promises of a sandbox with its own pod, in addition to those of every backend. `reaching` attacks from inside."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _OTHERS_REFUSE = {
 
 
 async def secrets_are_files_that_end_with_the_run(site: BackendFixture) -> None:
-    """In memory, its user's alone, to be read and not written, and in no environment; gone before `wait` returns."""
+    """A secret is a read-only file in memory, for its user alone, in no environment, and gone before `wait` returns."""
     async with site.start_guest(grant=replace_grant(GRANT, secrets={"token": "s3cret"})) as visit:
         expect(await visit.ask("read", path="/run/secrets/token") == "s3cret", "a secret is read")
         expect("s3cret" not in json.dumps(await visit.ask("who")), "a secret is in no environment")
@@ -63,8 +63,8 @@ async def secrets_are_files_that_end_with_the_run(site: BackendFixture) -> None:
         )
 
 
-async def a_pod_is_one_runs_at_a_time(site: BackendFixture) -> None:
-    """A second one is refused while the first is there, and finds nothing of it afterwards."""
+async def a_pod_has_one_run_at_a_time(site: BackendFixture) -> None:
+    """A second run is refused while the first is there, and finds no file of it afterwards."""
     async with site.start_guest() as visit:
         for place in ("/tmp", "/dev/shm"):
             await visit.ask("write", path=f"{place}/left", text="x")
@@ -80,8 +80,8 @@ async def a_pod_is_one_runs_at_a_time(site: BackendFixture) -> None:
             expect(await visit.ask("listing", path=place) == [], f"{place} is empty")
 
 
-async def processes_are_counted_without_the_keepers(site: BackendFixture) -> None:
-    """Never more than granted, whoever else is the same user, and one less while a thread of the node agent works."""
+async def processes_are_counted_without_the_node_agent(site: BackendFixture) -> None:
+    """A run never has more processes than granted, and one process less while a thread of the node agent works."""
     async with site.start_guest(grant=replace_grant(GRANT, pids=12)) as visit:
         for deed in ("fork_until", "start_threads_until"):
             started = await visit.ask(deed, count=40)
@@ -94,8 +94,8 @@ async def processes_are_counted_without_the_keepers(site: BackendFixture) -> Non
         expect(ran.stdout in (b"9\n", b"10\n"), f"a command starts 10 beside itself and the agent under 12: {ran}")
 
 
-async def who_loses_its_parent_is_still_watched(site: BackendFixture) -> None:
-    """Memory counts wherever in the pod it is."""
+async def the_memory_of_an_orphan_counts(site: BackendFixture) -> None:
+    """Memory of an orphan counts, wherever in the pod it is."""
     async with site.start_guest(grant=replace_grant(GRANT, memory_mb=96)) as visit:
         await visit.send("hide", hold="held", quiet=True, mb=192)
         async with time_limit():
@@ -105,7 +105,7 @@ async def who_loses_its_parent_is_still_watched(site: BackendFixture) -> None:
 
 
 async def memory_of_the_container(site: BackendFixture) -> None:
-    """Who is killed by the kernel for it is told as such, and is not the node agent."""
+    """A kill by the operating system for lack of memory is reported as `oom`, and does not hit the node agent."""
     most = limits().memory_mb
     if most is None:
         raise NotHere("nothing limits the memory of this container")
@@ -120,8 +120,8 @@ async def memory_of_the_container(site: BackendFixture) -> None:
         expect(ended.reason == "signalled", f"ours is not, though there was one before: {ended}")
 
 
-async def the_proxy_is_all_that_is_reached(site: BackendFixture) -> None:
-    """Its port of the loopback, by TCP; nobody listens, nothing is sent elsewhere."""
+async def only_the_proxy_is_reached(site: BackendFixture) -> None:
+    """A run reaches only the port of the proxy, by TCP: it cannot listen, or send elsewhere."""
     path = site.workdir.runs / "proxy.sock"
     with socket.socket(socket.AF_UNIX) as listener, socket.socket() as other:
         listener.bind(str(path))
@@ -141,7 +141,7 @@ async def the_proxy_is_all_that_is_reached(site: BackendFixture) -> None:
                 said = await visit.failure_of("connect_tcp", host="127.0.0.1", port=port)
                 expect(said in _REFUSED, f"another port is not reached: {said or 'it was'}")
                 tried = [sys.executable, "-c", _NETWORK, str(port)]
-                free = (await _free(*tried)).split()
+                free = (await _run_unconfined(*tried)).split()
                 expect(free == [b"done"] * 5, f"a control: with nothing around it all of them succeed: {free}")
                 ran = await visit.sandbox.run_command(tried, timeout_s=60, max_bytes=1000)
                 shut = ran.stdout.decode().split()
@@ -151,7 +151,7 @@ async def the_proxy_is_all_that_is_reached(site: BackendFixture) -> None:
 
 
 async def ports_are_refused_by_name(site: BackendFixture) -> None:
-    """The loopback is the pod's: whoever else is in it would be reached, and the kernel is elsewhere."""
+    """Ports are refused: other processes of the pod would reach them, and the kernel is elsewhere."""
     try:
         async with site.start_guest(grant=replace_grant(GRANT, ports={"web": 8000})):
             raise Violation("ports that nobody could reach are not granted")
@@ -181,8 +181,8 @@ for each in tries:
 """
 
 
-async def the_keeper_is_out_of_reach(site: BackendFixture) -> None:
-    """Who is the same user, outside: not read, signalled, traced, limited or scheduled by its pid."""
+async def the_node_agent_is_out_of_reach(site: BackendFixture) -> None:
+    """The node agent has the same user: a run cannot read, signal, trace, limit or schedule it by its pid."""
     machine = os.uname().machine
     number = {**syscall_numbers.table_of(machine).number, "rt_sigqueueinfo": 129 if machine == "x86_64" else 138}
     program = [sys.executable, "-c", inspect.getsource(reaching)]
@@ -197,7 +197,7 @@ async def the_keeper_is_out_of_reach(site: BackendFixture) -> None:
             expect(said and not reached, f"{name} is reached by {reached}: {ran}")
     sleeping = await asyncio.create_subprocess_exec("sleep", "600")
     try:
-        tried = json.loads(await _free(*program, str(sleeping.pid), json.dumps(number)))
+        tried = json.loads(await _run_unconfined(*program, str(sleeping.pid), json.dumps(number)))
         refused = {what for what, why in tried.items() if why}
         expect(refused <= _OTHERS_REFUSE, f"a control: with nothing but the pod around it they succeed, not {refused}")
     finally:
@@ -205,15 +205,15 @@ async def the_keeper_is_out_of_reach(site: BackendFixture) -> None:
         await sleeping.wait()
 
 
-async def _free(*argv: str) -> bytes:
-    """What a program prints that nothing confines but the pod."""
+async def _run_unconfined(*argv: str) -> bytes:
+    """Return what a program prints that only the pod confines."""
     process = await asyncio.create_subprocess_exec(*argv, stdout=asyncio.subprocess.PIPE)
     out, _ = await process.communicate()
     return out
 
 
-async def only_its_own_can_be_written(site: BackendFixture) -> None:
-    """Its workspace, and what the pod has in memory for it: nothing of its image, volumes, kernel or node agent."""
+async def a_run_writes_only_its_own_files(site: BackendFixture) -> None:
+    """A run writes its workspace and its files in memory, and nothing of its image, volumes, kernel or node agent."""
     keepers = [str(site.workdir.scratch), str(site.workdir.runs), str(pathlib.Path(__file__).parents[2]), sys.prefix]
     async with site.start_guest() as visit:
         for place in (".", "/tmp", "/dev/shm"):
@@ -224,13 +224,13 @@ async def only_its_own_can_be_written(site: BackendFixture) -> None:
 
 
 CHECKS: tuple[Check, ...] = (
-    only_its_own_can_be_written,
+    a_run_writes_only_its_own_files,
     secrets_are_files_that_end_with_the_run,
-    a_pod_is_one_runs_at_a_time,
-    processes_are_counted_without_the_keepers,
-    who_loses_its_parent_is_still_watched,
+    a_pod_has_one_run_at_a_time,
+    processes_are_counted_without_the_node_agent,
+    the_memory_of_an_orphan_counts,
     memory_of_the_container,
-    the_proxy_is_all_that_is_reached,
+    only_the_proxy_is_reached,
     ports_are_refused_by_name,
-    the_keeper_is_out_of_reach,
+    the_node_agent_is_out_of_reach,
 )

@@ -1,4 +1,4 @@
-"""Runs in pods, for whoever looks at one: a site on a backend, and a run that answers."""
+"""Runs in pods for tests: a backend that is open, and the specification of a run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SMALL = Grant(memory_mb=64, tmpfs_size_mb=8, workspace_size_mb=8)
 
 
 def spec(runs: Path, run: str, grant: Grant = DEFAULTS, *, mounts: Sequence[Path] = ()) -> SandboxSpec:
-    """The suite's guest in a new workspace, that sees these."""
+    """Return the specification of the suite's guest in a new workspace, with these mounts."""
     workspace = runs / run
     workspace.mkdir(parents=True)
     grant = replace_grant(grant, readonly_mounts=tuple(map(str, mounts)))
@@ -29,7 +29,7 @@ def spec(runs: Path, run: str, grant: Grant = DEFAULTS, *, mounts: Sequence[Path
 
 @contextlib.asynccontextmanager
 async def opened(backend: Any, scratch: Path) -> AsyncIterator[BackendFixture]:
-    """A site on a backend, which is closed in the end."""
+    """Open a backend, and close it in the end."""
     (scratch / "runs").mkdir(exist_ok=True)
     try:
         yield BackendFixture(Workdir("", scratch), backend, await backend.probe())
@@ -38,7 +38,7 @@ async def opened(backend: Any, scratch: Path) -> AsyncIterator[BackendFixture]:
 
 
 async def wait_for(backend: KubernetesBackend, spec: SandboxSpec, count: int = 1) -> list[str]:
-    """Have so many pods wait for such a run, as if one had been started before; their names."""
+    """Make so many pods wait for such a run, as after an earlier run; return their names."""
     level, runtime_class = backend._level(await backend.probe(), spec.grant.isolation)
     furnished = await backend._images.image_for(spec)
     berth = single.pod_request(spec, furnished.image_paths, runtime_class)
@@ -49,7 +49,7 @@ async def wait_for(backend: KubernetesBackend, spec: SandboxSpec, count: int = 1
 
 
 async def ready(backend: KubernetesBackend, count: int = 1) -> list[str]:
-    """Wait until so many pods wait, whatever for, and a run can start in each; their names."""
+    """Wait until so many warm pods are ready for runs; return their names."""
     spares = backend._own_pods._warm_pool
     await eventually(lambda: len(spares.ready_pods) == count)
     return spares.ready_pods

@@ -1,6 +1,6 @@
-"""A backend of pods for checks that name one, and eyes to see whether anybody lives in them.
+"""A backend of pods for checks that name one, and a look into pods for processes that still live.
 
-Both take namespace and images from the environment, for another process has to find the same.
+Both take namespace and images from the environment, so that another process finds the same.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ except BlockingIOError:
 
 
 def backend(runs: Path, team: Reservation | None = None, warm: int = 0) -> KubernetesBackend:
-    """Of this cluster."""
+    """Return a backend of this cluster."""
     bare, llm = (RuntimeImage(each, "", f"python{PYTHON}") for each in os.environ[IMAGES].split())
     image: Mapping[Image, PodImage] = {"bare": bare, "llm": llm}
     reserved = float(os.environ.get(CPU_RESERVED, RESERVED))
@@ -78,7 +78,7 @@ def backend(runs: Path, team: Reservation | None = None, warm: int = 0) -> Kuber
 
 
 def dialled(runs: Path) -> TeamNamespaces:
-    """Of this cluster, with a listener at a port of its own and a new authority: each kernel has another one."""
+    """Return a backend whose pods dial. Each call has a listener at its own port, and a new certificate authority."""
     host = os.environ[HOST]
     with socket.create_server((host, 0)) as free:
         at = host, free.getsockname()[1]
@@ -92,7 +92,7 @@ TEAM = Reservation(name="conformance-team", memory_mb=1024, sandboxes=8)
 
 
 class OfATeam:
-    """A backend whose every run is of one team, and so in its pod where that is enough, else in one of its own."""
+    """A backend whose every run belongs to one team. A run shares its team's pod if that is enough, or has its own."""
 
     def __init__(self, runs: Path) -> None:
         self._pods = backend(runs, team=TEAM)
@@ -100,12 +100,12 @@ class OfATeam:
         self.adopt, self.reap, self.close = self._pods.adopt, self._pods.reap, self._pods.close
 
     async def probe(self) -> Probe:
-        """What stands between runs of that pod is less than a pod; and no limit there is the cluster's."""
+        """Return a probe with a lower level, and without CPU limits: runs of one pod are separated less than pods."""
         probe = await self._pods.probe()
         return probe._replace(level=Isolation.L1, mechanisms={**probe.mechanisms, "cgroup_cpu": False})
 
     async def start(self, spec: SandboxSpec) -> PodSandbox:
-        """See `KubernetesBackend.start`."""
+        """Start a run of the team; see `KubernetesBackend.start`."""
         spec = replace(spec, grant=msgspec.structs.replace(spec.grant, reservation=TEAM))
         sandbox = await self._pods.start(spec)
         assert (sandbox.level is Isolation.L1) is fits(spec), f"{spec} is at {sandbox.level}"
@@ -113,7 +113,7 @@ class OfATeam:
 
 
 class Waited:
-    """A backend whose every run starts in a pod that has waited for it."""
+    """A backend whose every run starts in a warm pod."""
 
     def __init__(self, runs: Path) -> None:
         self._pods = backend(runs, warm=1)
@@ -121,7 +121,7 @@ class Waited:
         self.adopt, self.reap, self.close = self._pods.adopt, self._pods.reap, self._pods.close
 
     async def start(self, spec: SandboxSpec) -> PodSandbox:
-        """See `KubernetesBackend.start`."""
+        """Wait for a warm pod, and start a run in it; see `KubernetesBackend.start`."""
         waiting = await wait_for(self._pods, spec)
         sandbox = await self._pods.start(spec)
         assert [sandbox.pod] == waiting
@@ -129,7 +129,7 @@ class Waited:
 
 
 async def eyes(runs: Path, file: Path) -> bool:
-    """Whether a process in any pod of the namespace holds the lock on a file there."""
+    """Return whether a process in any pod of the namespace holds the lock on a file there."""
     known = KubeConfig.from_file(os.environ[EYES]).get()
     async with AsyncClient(known, namespace=os.environ[NAMESPACE]) as kube:
         async for pod in kube.list(Pod):
@@ -148,7 +148,7 @@ async def eyes(runs: Path, file: Path) -> bool:
 
 @dataclass(frozen=True)
 class Pods:
-    """A namespace for pods, the images that they are made of, and how kernels get at it: with no right but theirs."""
+    """A namespace for pods, their images, and a kubeconfig with only the rights of a kernel."""
 
     cluster: Cluster
     namespace: str
@@ -156,7 +156,7 @@ class Pods:
     images: Mapping[Image, PodImage]
 
     def backend(self, runs: Path, **given: Any) -> KubernetesBackend:
-        """A backend of this namespace. Close it."""
+        """Return a backend of this namespace. Close it."""
         settings: dict[str, Any] = {
             "namespace": self.namespace,
             "image": self.images,
@@ -170,7 +170,7 @@ class Pods:
     async def dialled(
         self, runs: Path, *, patience_s: float = PATIENCE_S, **given: Any
     ) -> AsyncIterator[tuple[KubernetesBackend, Relay]]:
-        """A backend whose pods dial a listener of its own, and the network between them. Closed in the end."""
+        """Open a backend whose pods dial its own listener; yield it with the network between them."""
         host = self.cluster.host
         identity = certificates.make([host])
         async with PodListener(host, 0, identity.context) as landing, relayed(host, landing.port, at=host) as relay:
@@ -184,7 +184,7 @@ class Pods:
 
     @contextlib.asynccontextmanager
     async def weather(self, folder: Path) -> AsyncIterator[tuple[Relay, Path]]:
-        """A network between a kernel and the API that can be cut, and a kubeconfig that leads through it."""
+        """Open a network between a kernel and the API that a test can cut; yield it with a kubeconfig that uses it."""
         config = yaml.safe_load(self.kubeconfig.read_text())
         where = urlsplit(config["clusters"][0]["cluster"]["server"])
         async with relayed(where.hostname or "", where.port or 443) as relay:
@@ -194,37 +194,37 @@ class Pods:
             yield relay, file
 
     async def names(self) -> list[str]:
-        """Of all pods that are there."""
+        """Return the names of all pods."""
         async with self.cluster.client(self.namespace) as kube:
             return [each.metadata.name or "" async for each in kube.list(Pod) if each.metadata is not None]
 
     async def wait_gone(self) -> None:
-        """Wait until no pod is there."""
+        """Wait until no pod is left."""
         async with asyncio.timeout(180):
             while await self.names():  # noqa: ASYNC110 - it is another's to say
                 await asyncio.sleep(0.05)
 
 
 def pod_of(sandbox: Sandbox) -> str:
-    """The name of the pod that it is in."""
+    """Return the name of the pod of a sandbox."""
     assert isinstance(sandbox, PodSandbox)
     return sandbox.pod
 
 
 def settings_of(cluster: Cluster, namespace: str, kubeconfig: Path | None = None) -> dict[str, str]:
-    """What a server, or an example, finds in its environment to have its agents in pods: with all rights, or these."""
+    """Return the environment with which a server or an example has agents in pods, with all rights or with these."""
     settings = {"backend": "kubernetes", "namespace": namespace, "base_image": cluster.base_image.partition("/")[2]}
     settings |= {"registry_url": cluster.registry, "kubeconfig": str(kubeconfig or cluster.kubeconfig)}
     return {f"RAMET_{name.upper()}": value for name, value in settings.items()}
 
 
 def living_of(cluster: Cluster, working_dir: Path) -> list[str]:
-    """What there is of the kernels of a working directory, see `living_at`."""
+    """Return the live objects of the kernels of a working directory; see `living_at`."""
     return living_at(cluster, (RunFolders(working_dir).root / ".kernels" / "place").read_text())
 
 
 def living_at(cluster: Cluster, place: str) -> list[str]:
-    """The pods of a place, and the namespaces of its teams, that nobody has ended."""
+    """Return the names of the pods of a place, and of the namespaces of its teams that are not being removed."""
     with cluster.blocking_client() as kube:
         pods = list(kube.list(Pod, namespace="*", labels={labels.PLACE: place}))
         spaces = [each for each in kube.list(Namespace, labels={labels.PLACE: place}) if not is_going(each)]
@@ -233,13 +233,13 @@ def living_at(cluster: Cluster, place: str) -> list[str]:
 
 
 def is_going(space: Namespace) -> bool:
-    """Whether a namespace was removed, and is not gone."""
+    """Return whether a namespace is being removed."""
     return space.status is not None and space.status.phase == "Terminating"
 
 
 @pytest.fixture(scope="session")
 def pod_images(cluster: Cluster) -> Mapping[Image, PodImage]:
-    """Runtime images of both kinds, in the cluster's registry."""
+    """Runtime images of both kinds, in the registry of the cluster."""
 
     async def made() -> Mapping[Image, PodImage]:
         base = cluster.base_image.removeprefix(f"{cluster.registry}/")
@@ -253,26 +253,26 @@ def pod_images(cluster: Cluster) -> Mapping[Image, PodImage]:
 
 @pytest.fixture
 def pods(cluster: Cluster, namespace: str, kernel_account: Account, pod_images: Mapping[Image, PodImage]) -> Pods:
-    """A namespace of its own, empty."""
+    """An empty namespace for the pods of this test."""
     return Pods(cluster, namespace, kernel_account.kubeconfig, pod_images)
 
 
 @pytest.fixture(scope="module")
 def shared_namespace(cluster: Cluster, pytestconfig: pytest.Config) -> Iterator[str]:
-    """One for all tests of a module that do not see each other's pods."""
+    """A namespace for all tests of a module that do not look at each other's pods."""
     yield from namespaced(cluster, pytestconfig)
 
 
 @pytest.fixture
 def scratch() -> Iterator[Path]:
-    """An empty folder that is not below /tmp: a pod's own /tmp is memory, where the folder of workspaces is not."""
+    """An empty folder that is not below /tmp: a pod's own /tmp is memory, and the folder of workspaces is not."""
     with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="ramet-pods-") as folder:
         yield Path(folder)
 
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """What is packed to be sent to another machine while this lasts, by its path here."""
+    """The paths of folders that are packed during the test, to be sent to another machine."""
     found = list[Path]()
     packed = OutgoingDir.pack
 

@@ -1,4 +1,4 @@
-"""Real PostgreSQL servers for tests: `initdb` in a temporary folder, a private Unix socket, fsync on, gone at the end.
+"""Real PostgreSQL servers for tests, each in a temporary folder with a private Unix socket and fsync on.
 
 Nothing is installed here: `make tools` does that.
 """
@@ -29,7 +29,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def programs() -> pathlib.Path | None:
-    """The folder of `initdb` and `postgres`, the newest if there are several."""
+    """Return the folder of `initdb` and `postgres`, the newest one; None if they are not installed."""
     debian = pathlib.Path("/usr/lib/postgresql").glob("*/bin/initdb")
     found = sorted(
         debian, key=lambda path: [int(part) for part in path.parent.parent.name.split(".") if part.isdigit()]
@@ -41,7 +41,7 @@ def programs() -> pathlib.Path | None:
 
 
 def account() -> pwd.struct_passwd:
-    """Whom the server runs as: ourselves, but never root, whom PostgreSQL refuses."""
+    """Return the user of the server: this process's user, but never root, which PostgreSQL refuses."""
     if os.getuid() != 0:
         return pwd.getpwuid(os.getuid())
     for name in ("postgres", "nobody"):
@@ -53,7 +53,7 @@ def account() -> pwd.struct_passwd:
 
 
 def absent() -> str:
-    """Why there can be no server here; empty if there can."""
+    """Return why no server can run here; an empty string if one can."""
     if programs() is None:
         return "PostgreSQL is not installed (initdb, postgres): `make tools` installs it"
     try:
@@ -64,10 +64,10 @@ def absent() -> str:
 
 
 class Server:
-    """One server with a cluster of its own. It ends with us, also if we are killed."""
+    """A server with its own database cluster. It ends with this process, even if this process is killed."""
 
     def __init__(self, address: str = "") -> None:
-        """`address` is one of this machine at which it listens as well, for everybody: of a network of a test's own."""
+        """Start a server. It also listens at `address` of this machine, for everybody in the network of a test."""
         bin_folder = programs()
         assert bin_folder is not None, "look at `absent` first"
         self._bin, self._user = bin_folder, account()
@@ -90,22 +90,22 @@ class Server:
 
     @property
     def dsn(self) -> str:
-        """How to connect to it."""
+        """Return the connection string of the server."""
         return f"host={self._folder} user=ramet dbname=postgres"
 
     @property
     def pid(self) -> int:
-        """Of its first process."""
+        """Return the pid of the server's first process."""
         assert self._process is not None
         return self._process.pid
 
     @property
     def socket(self) -> pathlib.Path:
-        """Where it listens."""
+        """Return the path of the server's socket."""
         return self._folder / ".s.PGSQL.5432"
 
     def begin(self) -> None:
-        """Have it start; it is not ready yet."""
+        """Start the server, without waiting until it is ready."""
         assert self._process is None or self._process.poll() is not None
         options = {
             "listen_addresses": self._address,
@@ -119,7 +119,7 @@ class Server:
         self._process = self._run([str(self._bin / "postgres"), "-D", str(self._folder / "data"), *settings])
 
     def is_ready(self) -> bool:
-        """Whether one can connect. Fails with the server's own words if it has ended."""
+        """Return whether the server accepts connections. Fails with the server's log if it has ended."""
         assert self._process is not None
         if self._process.poll() is not None:
             pytest.fail(f"PostgreSQL did not start: {(self._folder / 'log').read_text()[-2000:]}")
@@ -130,7 +130,7 @@ class Server:
         return True
 
     def start(self) -> None:
-        """Start it and wait until it is ready."""
+        """Start the server, and wait until it is ready."""
         self.begin()
         until = time.monotonic() + _START_S
         while not self.is_ready():
@@ -138,13 +138,13 @@ class Server:
             threading.Event().wait(0.02)
 
     def crash(self) -> None:
-        """End it at once, like `pg_ctl stop -m immediate`: nothing is written any more."""
+        """End the server at once, like `pg_ctl stop -m immediate`: it writes nothing more."""
         assert self._process is not None
         self._process.send_signal(signal.SIGQUIT)
         self._process.wait(_START_S)
 
     def restart(self) -> None:
-        """End it as `pg_ctl stop -m fast` does, and start it again; returns when it is ready."""
+        """End the server like `pg_ctl stop -m fast`, start it again, and wait until it is ready."""
         assert self._process is not None
         self._process.send_signal(signal.SIGINT)
         self._process.wait(_START_S)
@@ -161,7 +161,7 @@ class Server:
                 os.kill(each, number)
 
     def stop(self) -> None:
-        """End it and remove all that it had; idempotent."""
+        """End the server and remove its folder; idempotent."""
         process, self._process = self._process, None
         if process is not None and process.poll() is None:
             process.send_signal(signal.SIGCONT)
@@ -174,7 +174,7 @@ class Server:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _run(self, argv: list[str]) -> subprocess.Popen[bytes]:
-        """Start a program as the server's user. From the main thread: it ends with the thread that started it."""
+        """Start a program as the server's user, from the main thread: it ends with the thread that started it."""
         assert threading.current_thread() is threading.main_thread()
         other = os.getuid() != self._user.pw_uid
         with (self._folder / "log").open("ab") as log:
@@ -197,8 +197,8 @@ def _end_with_parent() -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGQUIT)
 
 
-def _present() -> None:
-    """Skip the test where PostgreSQL is not there; in CI that is a failure."""
+def _require_postgres() -> None:
+    """Skip the test if PostgreSQL is not installed; fail it in CI."""
     if why := absent():
         if os.environ.get("CI"):
             pytest.fail(why, pytrace=False)
@@ -209,9 +209,9 @@ _shared: list[Server] = []
 
 
 def shared(config: pytest.Config) -> Server:
-    """The server for all tests of this session, started if it is not; never stop it.
+    """Return the server for all tests of this session; start it if it does not run. Never stop it.
 
-    To be started by a session fixture: what is started within a test would be "left behind" by it.
+    Call it in a session fixture: a server that starts within a test counts as left behind by that test.
     """
     if not _shared:
         _shared.append(Server())
@@ -220,9 +220,9 @@ def shared(config: pytest.Config) -> Server:
 
 
 def start_if_used(request: pytest.FixtureRequest) -> None:
-    """Start the server of all tests if one of those that will run says `postgres` in its parameters, and it is there.
+    """Start the server of all tests if a selected test has the parameter `postgres`, and PostgreSQL is installed.
 
-    For a session fixture; the test itself says if the server is not there.
+    For a session fixture. The test itself reports that PostgreSQL is not installed.
     """
     used = (
         value for item in request.session.items if hasattr(item, "callspec") for value in item.callspec.params.values()
@@ -232,8 +232,8 @@ def start_if_used(request: pytest.FixtureRequest) -> None:
 
 
 def running() -> Server:
-    """The server that a session fixture has started; the test is skipped where there can be none."""
-    _present()
+    """Return the server that a session fixture has started; skip the test if PostgreSQL is not installed."""
+    _require_postgres()
     return _shared[0]
 
 
@@ -241,14 +241,14 @@ def running() -> Server:
 def postgres(pytestconfig: pytest.Config) -> Server:
     """One server for all tests, which use schemas of their own."""
     # There is one such fixture in every module that imports it, but one server.
-    _present()
+    _require_postgres()
     return shared(pytestconfig)
 
 
 @pytest.fixture
 def own_postgres() -> Iterator[Server]:
-    """A server of this test's own, to be stopped, crashed and started."""
-    _present()
+    """A server of this test alone, which the test may stop, crash and start."""
+    _require_postgres()
     server = Server()
     try:
         yield server
@@ -257,5 +257,5 @@ def own_postgres() -> Iterator[Server]:
 
 
 def fresh_schema() -> str:
-    """The name of a schema that nobody else uses."""
+    """Return the name of a new schema."""
     return f"ramet_{os.getpid()}_{next(_names)}"

@@ -16,20 +16,20 @@ from tests.support.postgres import Server, fresh_schema
 
 @pytest.fixture
 def schema(postgres: Server) -> str:
-    """A schema of this test's own."""
+    """A schema of this test alone."""
     return fresh_schema()
 
 
 @pytest.fixture
 async def store(postgres: Server, schema: str) -> AsyncIterator[PostgresStore]:
-    """An open store in it."""
+    """An open store in `schema`."""
     async with opened(PostgresStore(postgres.dsn, schema=schema)) as store:
         yield store
 
 
 @contextlib.asynccontextmanager
 async def opened(store: PostgresStore) -> AsyncIterator[PostgresStore]:
-    """A store, opened, and closed in the end."""
+    """Open a store, and close it in the end."""
     try:
         yield await store.open()
     finally:
@@ -37,12 +37,12 @@ async def opened(store: PostgresStore) -> AsyncIterator[PostgresStore]:
 
 
 def entry(seq: int, *, tree: str = "t-1", run: str = "r-1", data: bytes | None = None) -> Entry:
-    """An entry like any other."""
+    """Return an ordinary entry."""
     return Entry(tree, run, seq, "noted", data if data is not None else b'{"n":%d}' % seq)
 
 
 async def everything(store: PostgresStore, *, tree: str | None = None, run: str | None = None) -> list[StoredEvent]:
-    """All events, page by page."""
+    """Return all events, read page by page."""
     found: list[StoredEvent] = []
     while page := await store.read(found[-1].cursor if found else 0, tree=tree, run=run):
         found += page
@@ -50,7 +50,7 @@ async def everything(store: PostgresStore, *, tree: str | None = None, run: str 
 
 
 def per_writer(events: list[StoredEvent]) -> dict[str, list[int]]:
-    """The numbers of the events by the run, without its `r-`, in order."""
+    """Return the numbers of the events in order, by run (without the prefix `r-`)."""
     found: dict[str, list[int]] = {}
     for event in events:
         found.setdefault(event.run[2:], []).append(event.seq)
@@ -58,7 +58,7 @@ def per_writer(events: list[StoredEvent]) -> dict[str, list[int]]:
 
 
 def session_of(store: PostgresStore) -> int:
-    """The server's process that works for a kernel."""
+    """Return the pid of the server's process that works for a kernel."""
     parts = store._open
     assert parts is not None
     assert parts._writer is not None
@@ -67,7 +67,7 @@ def session_of(store: PostgresStore) -> int:
 
 @contextlib.contextmanager
 def cut_off(store: PostgresStore, server: Server) -> Iterator[None]:
-    """End the session of a store's kernel; until the end of the block it gets no other."""
+    """End the session of a store's kernel. The kernel gets no other session until the end of the block."""
     connect = store._place.connect
 
     def refused(*_: object, **__: object) -> NoReturn:

@@ -1,4 +1,4 @@
-"""A bound that tells work of quadratic time from work of linear time, on a busy machine, too."""
+"""A bound that separates work of quadratic time from work of linear time, even on a busy machine."""
 
 #: Seconds of the processor that no input of the largest size may take. Each takes about 1 s at most; quadratic searches
 #: in such texts took 36 s and more.

@@ -1,4 +1,4 @@
-"""The text exposition format of Prometheus, 0.0.4, read as strictly as its description is written."""
+"""A strict reader of the text exposition format of Prometheus, 0.0.4."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ Labels = frozenset[tuple[str, str]]
 
 
 class Scrape(NamedTuple):
-    """What a server told."""
+    """The metrics that a server reported."""
 
     kinds: Mapping[str, str]  #: by family
     values: Mapping[tuple[str, Labels], float]
 
     def value(self, name: str, **labels: str) -> float:
-        """One value; 0 where there is none yet."""
+        """Return one value; 0 if there is none yet."""
         return self.values.get((name, frozenset(labels.items())), 0.0)
 
 
 def scrape(text: str) -> Scrape:
-    """Read a text; an AssertionError names the line that is none."""
+    """Read the metrics in a text. Raises AssertionError with the line that is not valid."""
     kinds, helped, values = dict[str, str](), set[str](), dict[tuple[str, Labels], float]()
     assert text.endswith("\n")
     for line in text[:-1].split("\n"):

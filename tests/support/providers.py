@@ -1,4 +1,4 @@
-"""Loopback servers that speak the wire formats of Anthropic and OpenAI, play a script and count what they are asked.
+"""Loopback servers with the wire formats of Anthropic and OpenAI, which play a script and count requests.
 
 OpenAI has two: Chat Completions, and Responses (`server.openai(use_responses_api=True)`).
 
@@ -36,18 +36,18 @@ _paths = itertools.count()
 
 @dataclass(frozen=True)
 class Ends(Cut):
-    """A stream that ends neatly, but without the events that close a reply."""
+    """A stream that ends in the regular way, but without the events that complete a reply."""
 
 
 @dataclass(frozen=True)
 class Says(Cut):
-    """A stream in whose middle the provider reports an error: the status was 200 long before."""
+    """A stream in which the provider reports an error after status 200."""
 
     error: str = "overloaded_error"
 
 
 class Provider:
-    """One loopback server for both wire formats, and the clients that were made for it."""
+    """A loopback server for all wire formats, and the clients that were made for it."""
 
     def __init__(self, url: str, script: Script) -> None:
         self.url = url
@@ -61,7 +61,7 @@ class Provider:
 
     @property
     def count(self) -> int:
-        """How many HTTP requests came."""
+        """Return the number of HTTP requests."""
         return len(self.requests)
 
     async def arrived(self, count: int) -> None:
@@ -71,25 +71,25 @@ class Provider:
 
     @property
     def bodies(self) -> list[dict[str, Any]]:
-        """What the requests said."""
+        """Return the bodies of the requests."""
         return [request.body for request in self.requests]
 
     def anthropic(self, model: str = "claude-sonnet-5-5", **kwargs: Any) -> ChatAnthropic:
-        """The real ChatAnthropic, talking to this server."""
+        """Return a real ChatAnthropic that talks to this server."""
         fields: dict[str, Any] = {"model": model, "base_url": self._address(), "api_key": "test", **kwargs}
         made = ChatAnthropic(**fields)
         self._models.append(made)
         return made
 
     def openai(self, model: str = "gpt-5.4-mini", **kwargs: Any) -> ChatOpenAI:
-        """The real ChatOpenAI, talking to this server."""
+        """Return a real ChatOpenAI that talks to this server."""
         fields: dict[str, Any] = {"model": model, "base_url": self._address() + "/v1", "api_key": "test", **kwargs}
         made = ChatOpenAI(**fields)
         self._models.append(made)
         return made
 
     def adopt(self, model: BaseChatModel) -> None:
-        """Close this model's connections too when the server goes."""
+        """Close this model's connections too when the server ends."""
         self._models.append(model)
 
     def _address(self) -> str:
@@ -97,7 +97,7 @@ class Provider:
         return f"{self.url}/{next(_paths)}"
 
     async def close_clients(self) -> None:
-        """Close every connection that a client made here still keeps."""
+        """Close every connection that the clients of this server still have."""
         for model in self._models:
             for name in ("_async_client", "root_async_client"):
                 client = getattr(model, name, None)
@@ -109,7 +109,7 @@ class Provider:
                     client.close()
 
     async def answer(self, request: Received, answer: Answer) -> None:
-        """Play the next step in the format that was asked for."""
+        """Play the next step in the wire format of the request."""
         self.requests.append(request)
         async with self._arrivals:
             self._arrivals.notify_all()
@@ -172,7 +172,7 @@ def _wire(path: str) -> ModuleType:
 
 @contextlib.asynccontextmanager
 async def provider(script: Script) -> AsyncIterator[Provider]:
-    """A server that plays `script` to whoever asks, in the wire format of the path that is asked."""
+    """Serve `script` to all clients, in the wire format of the requested path."""
     made: list[Provider] = []
 
     async def handle(request: Received, answer: Answer) -> None:

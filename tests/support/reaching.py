@@ -1,7 +1,7 @@
-"""What a process can try on another of the same user, by its pid: a program that says what became of each attempt.
+"""A program that tries all that a process can do to another of the same user, by its pid, and prints each outcome.
 
-Nothing that succeeds here changes anything. Run with a pid and the numbers of calls, as the text of this file: it needs
-nothing that a sandbox may not have.
+No success changes anything. Run with a pid and the numbers of calls, as the text of this file: it needs nothing that a
+sandbox may lack.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def attempts(pid: int, number: Mapping[str, int]) -> dict[str, Callable[[], object]]:
-    """By name."""
+    """Return the attempts by name."""
     other = pathlib.Path("/proc", str(pid))
     here = ctypes.create_string_buffer(64)
     piece = (ctypes.c_uint64 * 2)(ctypes.addressof(here), 8)
@@ -41,7 +41,7 @@ def attempts(pid: int, number: Mapping[str, int]) -> dict[str, Callable[[], obje
         "cwd": (other / "cwd").readlink,
         "kill": lambda: os.kill(pid, signal.SIGCONT),
         "pidfd_send_signal": lambda: signal.pidfd_send_signal(os.pidfd_open(pid), signal.SIGCONT),
-        "rt_sigqueueinfo": lambda: call("rt_sigqueueinfo", pid, signal.SIGCONT, _queued()),
+        "rt_sigqueueinfo": lambda: call("rt_sigqueueinfo", pid, signal.SIGCONT, _siginfo()),
         "prlimit, to look": lambda: resource.prlimit(pid, resource.RLIMIT_CORE),
         "prlimit, to set": lambda: resource.prlimit(pid, resource.RLIMIT_RSS, (limit, limit)),
         "setpriority": lambda: os.setpriority(os.PRIO_PROCESS, pid, 0),
@@ -60,8 +60,8 @@ def attempts(pid: int, number: Mapping[str, int]) -> dict[str, Callable[[], obje
     }
 
 
-def _queued() -> ctypes.Array[ctypes.c_char]:
-    """A siginfo_t as sigqueue(3) makes it."""
+def _siginfo() -> ctypes.Array[ctypes.c_char]:
+    """Return a siginfo_t as sigqueue(3) makes it."""
     found = ctypes.create_string_buffer(128)
     ctypes.c_int.from_buffer(found, 0).value = signal.SIGCONT
     ctypes.c_int.from_buffer(found, 8).value = -1  # SI_QUEUE
@@ -69,7 +69,7 @@ def _queued() -> ctypes.Array[ctypes.c_char]:
 
 
 def main(pid: int, number: Mapping[str, int]) -> None:
-    """Print, for each, "" if it succeeded, or the name of its error."""
+    """Print for each attempt "" if it succeeded, or the name of its error."""
     said = {}
     for name, attempt in attempts(pid, number).items():
         try:

@@ -1,4 +1,4 @@
-"""A folder that an older ramet leaves: `python -m tests.support.recorded FOLDER` writes it, and ends as by a power cut.
+"""A folder as an older ramet leaves it: `python -m tests.support.recorded FOLDER` writes it, and kills itself.
 
 The archive beside `test_older_records.py` was written by the code of 93a443c.
 """
@@ -48,7 +48,7 @@ def scripted() -> ScriptedModel:
 
 
 async def main(folder: pathlib.Path) -> None:
-    """Leave it all, and end."""
+    """Write all records, and kill this process."""
     os.chdir(PLACE)
     os.environ["RAMET_TEST_WAIT"] = "1"
     async with AgentRuntime(folder, backend="local") as runtime:

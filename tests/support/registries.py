@@ -1,4 +1,4 @@
-"""A container registry on this machine, and skopeo to look at it with; both from Debian."""
+"""A container registry on this machine, and skopeo as its client; both are packages of Debian."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _HASH = "$2y$05$abcdefghijklmnopqrstuuOQiyCxlgf/oeuTqixKmWdcYUh4Hjl0a"
 
 
 class TokenServer:
-    """Gives USER the tokens that it is asked for, and nobody else any but to pull; `asked` has the scopes of each.
+    """A server that gives USER the tokens of a request, and everybody else only tokens to pull; `asked` has the scopes.
 
     USER is known by PASSWORD, or by IDENTITY.
     """
@@ -42,12 +42,12 @@ class TokenServer:
 
     @property
     def config(self) -> dict[str, str]:
-        """What the registry is told of it."""
+        """Return the settings with which a registry uses this server."""
         said = {"realm": f"{self.realm}/token", "service": "here", "issuer": "tests"}
         return {**said, "rootcertbundle": str(self._certificate)}
 
     async def answer(self, request: Received, answer: Answer) -> None:
-        """One request."""
+        """Answer one request."""
         given = request.headers.get("authorization", "")
         query = urllib.parse.parse_qs(urllib.parse.urlsplit(request.path).query) or {"scope": [], "service": []}
         if request.method == "POST":
@@ -84,7 +84,7 @@ def _url64(data: bytes) -> str:
 
 @contextlib.asynccontextmanager
 async def registry(folder: Path, *, password: bool = False, tokens: TokenServer | None = None) -> AsyncIterator[str]:
-    """A new registry that keeps its images in `folder`; its host and port. USER opens it with PASSWORD, or a token."""
+    """Run a new registry with its images in `folder`; yield its host and port. USER logs in by PASSWORD or a token."""
     (folder / "htpasswd").write_text(f"{USER}:{_HASH}\n")
     config = {
         "version": "0.1",
@@ -122,7 +122,7 @@ async def registry(folder: Path, *, password: bool = False, tokens: TokenServer 
 
 
 async def skopeo(*args: str | Path) -> str:
-    """What skopeo says, which must succeed."""
+    """Run skopeo, which must succeed, and return its output."""
     process = await asyncio.create_subprocess_exec(
         "skopeo", "--insecure-policy", *args, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
@@ -134,7 +134,7 @@ async def skopeo(*args: str | Path) -> str:
 def layout(
     folder: Path, files: dict[str, bytes], *, env: tuple[str, ...] = ("PATH=/usr/bin",), architecture: str = "amd64"
 ) -> Path:
-    """An image of one layer with these files, as a folder in OCI's layout; its tag is "base"."""
+    """Make an image of one layer with these files, as a folder in the layout of OCI; its tag is "base"."""
     blobs = folder / "blobs" / "sha256"
     blobs.mkdir(parents=True)
 

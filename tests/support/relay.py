@@ -1,4 +1,4 @@
-"""A network between two programs that a test makes fail: what goes from one to the other goes through this."""
+"""A network between two programs that a test can break: a relay passes on all that they send."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 
 class Relay:
-    """Passes connections on to an address. `cut` breaks them, `hush` has them go silent; `mend` ends both."""
+    """A relay of connections to an address. `cut` breaks them, `hush` makes them silent, and `mend` ends both."""
 
     def __init__(self, host: str, port: int) -> None:
         self._there = host, port
@@ -21,22 +21,22 @@ class Relay:
         self._tasks = set[asyncio.Task[None]]()
 
     def cut(self) -> None:
-        """Break all that is open, and let nobody in."""
+        """Break all open connections, and refuse new ones."""
         self._is_cut = True
         for each in self._open:
             each.transport.abort()
 
     def hush(self) -> None:
-        """Pass nothing on, and say nothing of it."""
+        """Pass nothing on, without an error."""
         self._flows.clear()
 
     def mend(self) -> None:
-        """It is as before: what was silent goes on where it was, what is broken is so for good."""
+        """Pass connections on again: silent connections continue where they were, and broken ones stay broken."""
         self._is_cut = False
         self._flows.set()
 
     def meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """A connection has come."""
+        """Serve a new connection."""
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -74,7 +74,7 @@ class Relay:
 
 @contextlib.asynccontextmanager
 async def relayed(host: str, port: int, *, at: str = "127.0.0.1") -> AsyncIterator[Relay]:
-    """A relay to there, listening at an address of this machine."""
+    """Open a relay to an address, which listens at an address of this machine."""
     relay = Relay(host, port)
     server = await asyncio.start_server(relay.meet, at, 0)
     relay.port = server.sockets[0].getsockname()[1]

@@ -1,4 +1,4 @@
-"""Rights in the words of RBAC: those that roles give, and those that a kernel has used."""
+"""Rights in the terms of RBAC: rights that roles give, and rights that a kernel has used."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _EVERYONES = "selfsubjectaccessreviews.authorization.k8s.io"
 
 
 class Right(NamedTuple):
-    """A resource is as kubectl has it, `networkpolicies.networking.k8s.io`, or a part of one, `pods/attach`."""
+    """A verb and a resource, named as in kubectl, `networkpolicies.networking.k8s.io`, or as a part, `pods/attach`."""
 
     verb: str
     resource: str
@@ -27,7 +27,7 @@ class Right(NamedTuple):
 
 
 class Audit:
-    """What an account did in this process while this lasts, as rights, each with the namespaces; "" is none."""
+    """The rights that an account used in this process, each with its namespaces; "" is no namespace."""
 
     def __init__(self, token: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self.used: dict[Right, set[str]] = defaultdict(set)
@@ -38,7 +38,7 @@ class Audit:
             response = await told(transport, request)
             if request.headers.get("Authorization") == f"Bearer {token}":
                 found = self.refused if response.status_code in (401, 403) else self.used
-                for right, namespace in _needed(request):
+                for right, namespace in _rights_needed(request):
                     found[right].add(namespace)
             return response
 
@@ -46,7 +46,7 @@ class Audit:
 
 
 def granted(manifests: Sequence[Manifest]) -> frozenset[Right]:
-    """What the roles among these manifests give, wherever they are bound."""
+    """Return the rights that the roles among these manifests give, wherever they are bound."""
     rules = [rule for each in manifests if each["kind"] == "ClusterRole" for rule in each["rules"]]
     return frozenset(
         Right(verb, _resource(what, group), name)
@@ -63,8 +63,8 @@ def _resource(what: str, group: str) -> str:
     return f"{name}.{group}{slash}{part}" if group else what
 
 
-def _needed(request: httpx2.Request) -> Iterator[tuple[Right, str]]:
-    """What a request takes, and in which namespace, as an API server sees it."""
+def _rights_needed(request: httpx2.Request) -> Iterator[tuple[Right, str]]:
+    """Yield the rights that a request needs, with its namespace, as an API server sees it."""
     prefix, *words = request.url.path.strip("/").split("/")
     group, words = ("", words[1:]) if prefix == "api" else (words[0], words[2:])
     namespace = ""

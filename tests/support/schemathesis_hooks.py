@@ -1,4 +1,4 @@
-"""What schemathesis is told about this interface beside its OpenAPI document; the tool loads this file itself."""
+"""Additions to the OpenAPI document for schemathesis, which loads this file itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An agent type that calls any tool by its name, and says its system prompt, as a team's key can ask a model to."""
+"""An agent type that calls any tool by its name and shows its system prompt: a team's key can ask a model for both."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ told = tests.support.scripted_tool_types:ToldType
 
 
 def _answer(messages: list[BaseMessage]) -> Step:
-    """`call NAME {JSON}` is a call of a tool, `system` asks for the system prompt, a tool's result is said again."""
+    """Call a tool for `call NAME {JSON}`, repeat the result of a tool, and answer `system` with the system prompt."""
     if isinstance(messages[-1], ToolMessage):
         return f"RESULT {messages[-1].text}"
     asked = [str(each.text) for each in messages if isinstance(each, HumanMessage)][-1]
@@ -27,7 +27,7 @@ def _answer(messages: list[BaseMessage]) -> Step:
 
 
 class ToldType(LlmType):
-    """A model that calls what it is told to."""
+    """A model that makes the calls that a prompt names."""
 
     name = "told"
 

@@ -1,4 +1,4 @@
-"""`ramet serve` as a process of its own."""
+"""`ramet serve` as its own process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ECHO = "[ramet.agent_types]\necho = tests.support.echo_agents:EchoType\n"
 
 
 def plugin(folder: pathlib.Path, points: str = ECHO) -> pathlib.Path:
-    """A package that is installed, as far as entry points go: without `points` it brings the agent type `echo`."""
+    """Install a package as far as entry points need it. Without `points` it brings the agent type `echo`."""
     info = folder / "plugin" / "echoes-1.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: echoes\nVersion: 1\n")
@@ -24,13 +24,13 @@ def plugin(folder: pathlib.Path, points: str = ECHO) -> pathlib.Path:
 
 
 class Process:
-    """A server, what it said at its start, and its end."""
+    """A server process, and its first line of output."""
 
     def __init__(self, process: asyncio.subprocess.Process, line: str) -> None:
         self.process, self.line = process, line
 
     async def end(self, number: signal.Signals) -> tuple[int, str]:
-        """Its exit status and all that it said on stderr, after a signal."""
+        """Send a signal, and return the exit status and all of stderr."""
         self.process.send_signal(number)
         assert self.process.stderr is not None
         said = (await self.process.stderr.read()).decode()
@@ -41,7 +41,7 @@ class Process:
 async def serve(
     folder: pathlib.Path, *options: str, descriptors: str = "", module: str = "ramet", **env: str
 ) -> AsyncIterator[Process]:
-    """`ramet serve` in a folder, once it says that it listens; it may open so many descriptors."""
+    """Run `ramet serve` in a folder; yield it once it listens. `descriptors` limits its open files."""
     limited = () if not descriptors else ("sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh")
     path = os.pathsep.join([str(folder / "plugin"), str(ROOT)])
     process = await asyncio.create_subprocess_exec(

@@ -1,4 +1,4 @@
-"""A server over a folder of a short name, and the simplest way to ask it: bytes over a socket, or httpx2 over it."""
+"""A server in a folder with a short name, and simple clients of it: bytes over a socket, or httpx2 over the socket."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ from tests.support.echo_agents import EchoType
 
 @contextmanager
 def short_folder() -> Iterator[pathlib.Path]:
-    """A folder with a short path: a socket's address is at most 107 bytes."""
+    """Yield a folder with a short path: the address of a socket has at most 107 bytes."""
     with tempfile.TemporaryDirectory(prefix="r") as path:
         yield pathlib.Path(path)
 
 
 class Served:
-    """A server with agents that echo, and an HTTP client of it."""
+    """A server with echo agents, and an HTTP client of it."""
 
     def __init__(self, server: Server, echo: EchoType, http: httpx2.AsyncClient) -> None:
         self.server, self.echo, self.http = server, echo, http
 
     async def ask(self, method: str, path: str, key: str = "", **options: Any) -> httpx2.Response:
-        """One request with a key."""
+        """Send one request with a key."""
         headers = {"authorization": f"Bearer {key}"} if key else {}
         return await self.http.request(method, path, headers={**headers, **options.pop("headers", {})}, **options)
 
     async def team(self, **resources: float) -> tuple[str, str]:
-        """A new team: its id and key."""
+        """Make a new team; return its id and key."""
         asked = {"resources": {"agents": 4, **resources}}
         made = (await self.ask("POST", "/v1/teams", self.server.operator, json=asked)).raise_for_status().json()
         return made["team"]["id"], made["key"]
 
     async def agent(self, **spawn: Any) -> tuple[str, str]:
-        """A new agent in a new team: its id and nonce."""
+        """Spawn a new agent in a new team; return its id and nonce."""
         team, key = await self.team()
         asked = {"team": team, "name": "bob", "agent_type": "echo", **spawn}
         made = (await self.ask("POST", "/v1/agents", key, json=asked)).raise_for_status().json()
         return made["agent"]["id"], made["nonce"]
 
     async def connection(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A bare connection, for what no client would send."""
+        """Open a bare connection, for requests that no client would send."""
         if self.server.where.startswith("http://"):
             host, _, port = self.server.where.removeprefix("http://").rpartition(":")
             return await asyncio.open_connection(host, int(port))
@@ -56,7 +56,7 @@ class Served:
 
 @asynccontextmanager
 async def serving(folder: pathlib.Path, **options: Any) -> AsyncIterator[Served]:
-    """A server at work in this event loop."""
+    """Run a server in this event loop."""
     echo = options.pop("echo", None) or EchoType()
     options.setdefault("types", {"echo": echo})
     async with Server(folder, **options) as server:

@@ -1,4 +1,4 @@
-"""A server's spawner for tests, with agents that say again what they hear, and a look at what it keeps."""
+"""The spawner of a server for tests, with echo agents, and access to its records."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OPERATOR = "op_of-this-test"
 
 
 class Images:
-    """There is one, besides the plain one."""
+    """An image store with one image in addition to the plain one."""
 
     async def image(self, id: str, team: str) -> Image:
         if id not in ("", "sha256:1"):
@@ -49,7 +49,7 @@ class Images:
 
 
 class SlowType(EchoType):
-    """Each waits in `open` until `go_on` is set; `at_it` counts those that have come so far."""
+    """An agent type that waits in `open` until `go_on` is set; `at_it` counts the calls so far."""
 
     name = "slow"
 
@@ -68,7 +68,7 @@ class SlowType(EchoType):
 
 
 class Site:
-    """What tests ask of a server's spawner."""
+    """The spawner of a server, with the requests that tests make."""
 
     def __init__(
         self,
@@ -106,40 +106,40 @@ class Site:
         await self.runtime.stop()
 
     async def team(self, name: str = "", **resources: float) -> CreatedTeam:
-        """One of three agents, if nothing else is said."""
+        """Make a team of three agents, unless `resources` say otherwise."""
         return await self.spawner.create_team(CreateTeam(name=name, resources={"agents": 3, **resources}), OPERATOR)
 
     async def agent(self, team: CreatedTeam, name: str = "a", type: str = "echo", **fields: Any) -> SpawnedAgent:
-        """An agent of that name."""
+        """Spawn an agent with that name."""
         asked = SpawnAgent(team=team.team.id, name=name, agent_type=type, **fields)
         return await self.spawner.spawn_agent(asked, team.key)
 
     async def free(self, team: CreatedTeam, resource: str = "agents") -> float:
-        """What the team has left."""
+        """Return what the team has left of a resource."""
         return (await self.spawner.get_team(team.team.id, team.key)).free[resource]
 
     def opened(self, agent: SpawnedAgent) -> Echo:
-        """The agent itself."""
+        """Return the agent object itself."""
         return next(each for each in (*self.echo.opened, *self.slow.opened) if each.opening.id == agent.agent.id)
 
     async def store(self) -> Store:
-        """What it keeps its records in."""
+        """Return the store of the records."""
         return await self.runtime.open_store()
 
     async def left(self) -> tuple[list[str], list[str]]:
-        """The ids of which there is a record, and those of which there is a folder."""
+        """Return the ids of agents with a record, and the ids of agents with a folder."""
         records = [each.key for each in await (await self.store()).list("served")]
         return sorted(records), sorted(each.name for each in self.agents.glob("*"))
 
     async def as_killed(self, folder: pathlib.Path, **asked: Any) -> Site:
-        """A site, not begun yet, with the records and folders of this one as they are now: a kill would leave them."""
+        """Return a site that is not started, with the records and folders of this one, as a kill leaves them now."""
         store = await self.store()
         return self.begun_anew(folder, [*await store.list("team"), *await store.list("served")], **asked)
 
     def begun_anew(
         self, folder: pathlib.Path, records: Sequence[Document], *, store: MemoryStore | None = None, **asked: Any
     ) -> Site:
-        """A site, not begun yet, with these records and the folders of this one."""
+        """Return a site that is not started, with these records and the folders of this one."""
         store = store or MemoryStore()
         store._documents = {(each.kind, each.key): each for each in records}
         if self.agents.exists():

@@ -1,4 +1,4 @@
-"""Models for tests of several kernels: one says numbers and waits for a file in between, one calls a tool and hears."""
+"""Models for tests of several kernels: one counts and waits for a file, one calls a tool and repeats its result."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOOK_S = 0.01
 
 
 class Counting(BaseChatModel):
-    """Asked "count N WAIT FOLDER" it says the numbers to N; before number WAIT it waits until FOLDER/go is there."""
+    """A model that counts to N on "count N WAIT FOLDER". Before the number WAIT it waits until FOLDER/go exists."""
 
     @property
     def _llm_type(self) -> str:
@@ -31,7 +31,7 @@ class Counting(BaseChatModel):
         return self
 
     async def _astream(self, messages: list[BaseMessage], *args: Any, **options: Any) -> AsyncIterator[Any]:
-        most, wait, folder = _asked(messages)
+        most, wait, folder = _parse_prompt(messages)
         (folder / f"asked-{len(list(folder.glob('asked-*')))}").touch()
         for number in range(1, most + 1):
             if number == wait:
@@ -40,21 +40,21 @@ class Counting(BaseChatModel):
             yield ChatGenerationChunk(message=AIMessageChunk(content=f"{number} "))
 
     async def _agenerate(self, messages: list[BaseMessage], *args: Any, **options: Any) -> ChatResult:
-        most, _, _ = _asked(messages)
+        most, _, _ = _parse_prompt(messages)
         text = "".join(f"{number} " for number in range(1, most + 1))
         return ChatResult(generations=[ChatGeneration(message=AIMessage(content=text))])
 
 
-def _asked(messages: list[BaseMessage]) -> tuple[int, int, pathlib.Path]:
+def _parse_prompt(messages: list[BaseMessage]) -> tuple[int, int, pathlib.Path]:
     _, most, wait, folder = str(messages[-1].text).split()
     return int(most), int(wait), pathlib.Path(folder)
 
 
 class Hearing(Answering):
-    """Calls its tool `hold` with what it is asked, once, and says what it has heard of it."""
+    """A model that calls its tool `hold` once with the prompt, and repeats the result."""
 
     def answer(self, messages: list[BaseMessage]) -> AIMessage:
-        """The call, or what came of it."""
+        """Return the call, or its result."""
         newest = messages[-1]
         said = AIMessage(f"heard {newest.text}")
         if newest.type != "tool":
@@ -64,7 +64,7 @@ class Hearing(Answering):
 
 
 class SlowType(LlmType):
-    """An llm agent of one of these models."""
+    """An agent type whose agents use one of these models."""
 
     name = "slow"
 

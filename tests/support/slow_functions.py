@@ -1,4 +1,4 @@
-"""Functions for tests of kernels that come and go: they say something, and wait in between. And agents of them."""
+"""Functions for tests of kernels that are replaced: they print something, wait, and continue. With a type of agents."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOOK_S = 0.01
 
 
 def counts(text: str, history: list[dict[str, str]]) -> Generator[str, None, str]:
-    """Asked "count N WAIT FOLDER" it says the numbers to N; before number WAIT it waits until FOLDER/go is there.
+    """Count to N on "count N WAIT FOLDER". Before the number WAIT, wait until FOLDER/go exists.
 
     Then it says how many messages there were before. In the folder it leaves a file for each call.
     """
@@ -31,7 +31,7 @@ def counts(text: str, history: list[dict[str, str]]) -> Generator[str, None, str
 
 
 def waits_for(name: str) -> Generator[str, None, None]:
-    """Says which call it is, and then what a module says that is not there yet."""
+    """Yield the id of the call, and then the word of a module that does not exist yet."""
     yield f"{uuid.uuid4().hex}\n"
     while importlib.util.find_spec(name) is None:
         time.sleep(LOOK_S)
@@ -39,7 +39,7 @@ def waits_for(name: str) -> Generator[str, None, None]:
 
 
 def holds(text: str) -> str:
-    """Says which call it is, waits for so many seconds, and says it again."""
+    """Print the id of the call, wait for so many seconds, and return the id."""
     me = uuid.uuid4().hex
     print(me, flush=True)  # noqa: T201 - that is what is tried
     until = time.monotonic() + float(text)
@@ -49,7 +49,7 @@ def holds(text: str) -> str:
 
 
 class SlowFunctions(FunctionType):
-    """Agents that are these functions, in the host as well."""
+    """An agent type for these functions, which work in the host as well."""
 
     name = "slow-function"
 

@@ -1,4 +1,4 @@
-"""Two agents of one module: what the specialist can be asked is a function of the lead's code."""
+"""Two agents of one module: the task of the specialist is a function in the code of the lead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An agent type that keeps the interpreter's lock in C: nothing of Python runs in its server meanwhile."""
+"""An agent type that holds the interpreter's lock in C: no Python code of its server runs meanwhile."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ ENTRY_POINT = "[ramet.agent_types]\nstalling = tests.support.stalling_agents:Sta
 
 
 class PollFd(ctypes.Structure):
-    """What `poll` of C takes."""
+    """The structure that `poll` of C takes."""
 
     _fields_ = (("fd", ctypes.c_int), ("events", ctypes.c_short), ("revents", ctypes.c_short))
 
 
 def stand_still_in_c(fd: int, seconds: int = 10) -> bool:
-    """Keep the interpreter's lock until something can be read, or for so long; says whether something can.
+    """Hold the interpreter's lock until something can be read, or for so many seconds; return whether it can be read.
 
     Whoever waits for a dump lets the loop go on after a while, and tries again: there is one dump for each stall, and
     on a slow machine it may have been made a moment before this was called.
@@ -31,7 +31,7 @@ def stand_still_in_c(fd: int, seconds: int = 10) -> bool:
 
 
 class Stalling(Echo):
-    """A body is the name of a pipe: it stands still until that can be read."""
+    """An agent that stands still until the pipe whose name is the body can be read."""
 
     async def turn(self, body: bytes, format: str) -> AsyncIterator[bytes]:
         fd = os.open(body, os.O_RDWR)
@@ -44,7 +44,7 @@ class Stalling(Echo):
 
 
 class StallingType(EchoType):
-    """Opens them."""
+    """An agent type whose agents stand still."""
 
     name = "stalling"
 

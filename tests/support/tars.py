@@ -1,4 +1,4 @@
-"""Archives for tests: honest ones, and headers with anything in them."""
+"""Archives for tests: valid ones, and headers with arbitrary content."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def tar(
     mode: int = 0o644,
     format: int = tarfile.PAX_FORMAT,
 ) -> bytes:
-    """These files as tar programs write them."""
+    """Return these files as tar programs write them."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=format) as archive:
         for name, content in files.items():
@@ -31,7 +31,7 @@ def tar(
 def header(
     name: bytes, *, kind: bytes = b"0", size: int | bytes = 0, mode: int = 0o644, prefix: bytes = b"", link: bytes = b""
 ) -> bytes:
-    """One header, whatever it says; its checksum is right."""
+    """Return one header with arbitrary fields and a correct checksum."""
     told = size if isinstance(size, bytes) else b"%011o\0" % size
     block = b"".join((
         name.ljust(100, b"\0")[:100], b"%07o\0" % mode, b"0000000\0" * 2, told, b"%011o\0" % 0, b" " * 8, kind,
@@ -41,13 +41,13 @@ def header(
 
 
 def member(name: bytes, content: bytes = b"", **said: bytes | int) -> bytes:
-    """A header and what follows it. `said` is for `header`."""
+    """Return a header and the content that follows it. `said` is for `header`."""
     size = said.pop("size", len(content))
     return header(name, size=size, **said) + content + bytes(-len(content) % 512)  # type: ignore[arg-type]
 
 
 def record(key: bytes, value: bytes) -> bytes:
-    """One of an extended header's."""
+    """Return one record of an extended header."""
     rest = b" " + key + b"=" + value + b"\n"
     length = len(rest) + 1
     while len(str(length)) + len(rest) != length:

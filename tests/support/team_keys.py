@@ -1,4 +1,4 @@
-"""`ramet serve` as a process, and what a team's key can ask of it over HTTP."""
+"""`ramet serve` as a process, and requests of a team's key over HTTP."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class TeamClient:
 
 
 class ServeProcess:
-    """A running `ramet serve`, ended on leaving; it logs into a file of its folder."""
+    """A running `ramet serve`, which ends with the block. It logs into a file of its folder."""
 
     def __init__(self, folder: pathlib.Path, *options: str, **env: str) -> None:
         path = os.pathsep.join([str(folder / "plugin"), str(ROOT)])
@@ -69,7 +69,7 @@ class ServeProcess:
         return self
 
     def kill(self) -> None:
-        """Kill the server, which notices nothing of that."""
+        """Kill the server with SIGKILL."""
         self._process.kill()
         self._process.wait()
 
@@ -80,7 +80,7 @@ class ServeProcess:
 
 @contextmanager
 def team_client(folder: pathlib.Path, key: str = "") -> Iterator[TeamClient]:
-    """A client of the server that runs in a folder, with the key of its one team, which is made if there is none."""
+    """Open a client of the server in a folder, with the key of its one team. Makes the team if `key` is empty."""
     transport = httpx2.HTTPTransport(uds=str(folder / ".ramet" / "serve.sock"))
     with httpx2.Client(transport=transport, base_url="http://ramet", timeout=180) as http:
         yield TeamClient(folder, http, key)
@@ -88,7 +88,7 @@ def team_client(folder: pathlib.Path, key: str = "") -> Iterator[TeamClient]:
 
 @contextmanager
 def served(settings: Mapping[str, Any] | None = None, *options: str, **env: str) -> Iterator[TeamClient]:
-    """A server with these settings in its `ramet.yaml`, an agent type `shell` whose model obeys, and one team."""
+    """Run a server with these settings in its `ramet.yaml`, an obedient agent type `shell`, and one team."""
     with short_folder() as folder:
         plugin(folder, ENTRY_POINTS + scripted_tool_types.ENTRY_POINTS)
         file = folder / "ramet.yaml"

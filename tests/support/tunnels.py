@@ -18,7 +18,7 @@ Speak = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Send back what comes, until its end."""
+    """Send all bytes back, until their end."""
     while data := await reader.read(65536):
         writer.write(data)
         await writer.drain()
@@ -26,7 +26,7 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 @contextlib.asynccontextmanager
 async def server(speak: Speak = echo, *, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
-    """The port of a server on the loopback, which closes each connection when `speak` returns."""
+    """Run a server on the loopback, which closes each connection when `speak` returns; yield its port."""
     tasks: set[asyncio.Task[None]] = set()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -53,18 +53,18 @@ async def server(speak: Speak = echo, *, tls: ssl.SSLContext | None = None) -> A
 
 
 class Client:
-    """One connection to a proxy."""
+    """A connection to a proxy."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
 
     async def ask(self, target: str, *, first: bytes = b"") -> int:
-        """Ask for a tunnel; returns the status. A refusal is read to its end."""
+        """Request a tunnel; return the status. A refusal is read to its end."""
         self.writer.write(f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n".encode() + first)
         return await self.status()
 
     async def status(self) -> int:
-        """Of the answer that comes."""
+        """Return the status of the answer."""
         head = await self.reader.readuntil(b"\r\n\r\n")
         status = int(head.split()[1])
         if status != 200:
@@ -72,12 +72,12 @@ class Client:
         return status
 
     async def send(self, data: bytes) -> None:
-        """Send it all."""
+        """Send all bytes."""
         self.writer.write(data)
         await self.writer.drain()
 
     async def rest(self) -> bytes:
-        """What comes until the other side ends, or cuts."""
+        """Return the bytes until the other side ends or breaks the connection."""
         data = b""
         with contextlib.suppress(ConnectionError):
             while piece := await self.reader.read(65536):
@@ -87,7 +87,7 @@ class Client:
 
 @contextlib.asynccontextmanager
 async def client(path: pathlib.Path) -> AsyncIterator[Client]:
-    """A connection to the proxy at `path`."""
+    """Open a connection to the proxy at `path`."""
     reader, writer = await asyncio.open_unix_connection(path)
     try:
         yield Client(reader, writer)
@@ -98,7 +98,7 @@ async def client(path: pathlib.Path) -> AsyncIterator[Client]:
 
 
 class Opened:
-    """A run's proxy, where it is, and what it decided."""
+    """The proxy of a run: its path, and its decisions."""
 
     def __init__(self, path: pathlib.Path) -> None:
         self.path = path
@@ -106,13 +106,13 @@ class Opened:
         self.door: RunProxy
 
     async def ask(self, target: str) -> int:
-        """The status that a new connection gets for `target`."""
+        """Return the status that a new connection gets for `target`."""
         async with client(self.path) as asking:
             return await asking.ask(target)
 
 
 class House:
-    """The proxies of runs, whose names all lead where `names` says, and which are closed with it."""
+    """The proxies of runs. Their host names lead where `names` says, and the proxies close with the block."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class House:
         return self.names[host]
 
     async def open(self, *endpoints: str) -> Opened:
-        """A proxy for one run."""
+        """Open a proxy for one run."""
         self._count += 1
         opened = Opened(self._folder / f"{self._count}.sock")
         opened.door = await self.proxy.open(opened.path, endpoints, owner=None, on_event=opened.events.append)
@@ -149,7 +149,7 @@ class House:
 
 
 class Relay:
-    """A relay in a process of its own, made as a sandbox makes it; `process` is what it must not outlive."""
+    """A relay in its own process, made as a sandbox makes it. `process` is the parent that it must not outlive."""
 
     _SCRIPT = """
 import os, sys
@@ -184,14 +184,14 @@ sys.stdin.read()
         await eventually(lambda: not alive(self.pid))
 
     async def end_parent(self) -> None:
-        """End what it must not outlive."""
+        """End the parent, which the relay must not outlive."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         await self.process.wait()
 
     @contextlib.asynccontextmanager
     async def client(self) -> AsyncIterator[Client]:
-        """A connection to its port."""
+        """Open a connection to the port of the relay."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         try:
             yield Client(reader, writer)

@@ -1,4 +1,4 @@
-"""Turns of slow agents (`tests.support.slow_agents`), and who reads them to their end, wherever they go on."""
+"""Turns of slow agents (`tests.support.slow_agents`), and readers that follow them to their end on any kernel."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ramet.wire.sse import ServerSentEvent
 
 
 def counting(most: int, wait: int, folder: pathlib.Path) -> bytes:
-    """A message: say the numbers to `most`, and wait before number `wait` until there is `folder/go`."""
+    """Return a message: count to `most`, and wait before the number `wait` until `folder/go` exists."""
     text = f"count {most} {wait} {folder}"
     return json.dumps({"messages": [{"role": "user", "content": text}]}).encode()
 
@@ -43,10 +43,10 @@ class HeaderNotingClient(Client):
 
 
 class Reader:
-    """Reads one turn, which it asks for, or that is there; `done` when it is over.
+    """A reader of one turn, a new one or an existing one; `done` ends with the turn.
 
     `turn_id` is empty until the server has accepted the turn. A kernel that is killed before then may or may not have
-    the turn on record, and the request fails with 502, as docs/services.md says: nobody asks for it a second time.
+    recorded the turn, and the request fails with 502, as docs/services.md says: the client does not repeat it.
     """
 
     def __init__(
@@ -59,12 +59,12 @@ class Reader:
 
     @property
     def text(self) -> str:
-        """What was said, in the format of OpenAI."""
+        """Return the text of the turn, in the format of OpenAI."""
         said = [json.loads(each.body) for each in self.chunks if each.kind == "chunk"]
         return "".join(choice["delta"].get("content") or "" for each in said for choice in each["choices"])
 
     async def leave(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         self.done.cancel()
         await asyncio.wait({self.done})
 

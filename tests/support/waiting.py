@@ -1,4 +1,4 @@
-"""Waiting for what is about to be true, and looking at processes that are not our children."""
+"""Waiting for conditions that become true, and a look at processes that are not children of this one."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _LONGEST_S = 0.1  #: and at most this
 
 
 async def eventually(condition: Callable[[], object], *, within_s: float = 180) -> None:
-    """Return once `condition` holds; a test that waits in vain fails after a minute, or `within_s`.
+    """Return once `condition` holds; a test that waits in vain fails after three minutes, or `within_s`.
 
-    A look that costs much, as one at all processes of the machine does, is taken less often: what is waited for needs
+    A costly condition, such as one about all processes of the machine, is evaluated less often: the awaited work needs
     the processor as well.
     """
     async with asyncio.timeout(within_s):
@@ -27,7 +27,7 @@ async def eventually(condition: Callable[[], object], *, within_s: float = 180) 
 
 
 def alive(pid: int) -> bool:
-    """Whether a process still runs; one that only waits to be reaped by whoever adopted it does not."""
+    """Return whether a process still runs; a process that only waits to be reaped does not."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         state = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         return state not in ("Z", "X")
@@ -35,7 +35,7 @@ def alive(pid: int) -> bool:
 
 
 def pid_in(file: pathlib.Path) -> Callable[[], int]:
-    """A condition for `eventually`: the pid that a shell wrote into `file`, 0 until its line is whole."""
+    """Return a condition for `eventually`: the pid that a shell wrote into `file`, 0 until its line is whole."""
 
     def read() -> int:
         with contextlib.suppress(FileNotFoundError):

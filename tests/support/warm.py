@@ -1,7 +1,7 @@
-"""Programs that are forked from a process which has imported what they need: a tenth of a cold start's processor time.
+"""Programs that are forked from a process with their imports: a tenth of the processor time of a cold start.
 
-For sweeps, where the same program is killed at each of many moments. Each is a process of its own, with its own end, as
-if Python had been started for it; only the imports are done. That a program starts cold is shown by tests beside them.
+For sweeps that kill the same program at each of many moments. Each program is a process with its own end, as if Python
+had been started for it; only the imports are done. Other tests show that a program starts cold.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _NUMBER = struct.Struct("=i")
 
 
 class Forked:
-    """A program that was started by `Warm`: of `asyncio.subprocess.Process` what tests use."""
+    """A program that `Warm` started, with the part of `asyncio.subprocess.Process` that tests use."""
 
     def __init__(
         self, pid: int, news: socket.socket, stdout: asyncio.StreamReader | None, stderr: asyncio.StreamReader | None
@@ -64,13 +64,13 @@ class Forked:
         self._loop.add_reader(news, self._end)
 
     async def wait(self) -> int:
-        """Its exit code once it has ended; what is negative is a signal's number."""
+        """Wait for the end, and return the exit code; a negative one is the number of a signal."""
         await self._over.wait()
         assert self.returncode is not None
         return self.returncode
 
     def kill(self) -> None:
-        """SIGKILL, if it lives."""
+        """Send SIGKILL, if the program lives."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
 
@@ -84,7 +84,7 @@ class Forked:
 
 
 class Warm:
-    """The process that they are forked from. It ends with us, also if we are killed; so do no programs of its."""
+    """The process that forks programs. It ends with this process, even by SIGKILL; its programs do not."""
 
     def __init__(self) -> None:
         self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -99,7 +99,7 @@ class Warm:
             )
 
     def close(self) -> None:
-        """End it."""
+        """End the process."""
         self._orders.close()
         self._process.wait()
 
@@ -112,7 +112,7 @@ class Warm:
         stdout: int = DEVNULL,
         stderr: int | IO[str] | None = None,
     ) -> Forked:
-        """Fork a program: a file, or a module by its name. It has a session of its own, and nothing to read."""
+        """Fork a program: a file, or a module by its name. It has its own session, and an empty stdin."""
         loop = asyncio.get_running_loop()
         order = {
             "program": str(program),
@@ -129,7 +129,7 @@ class Warm:
             passed.callback(os.close, nothing)
             outs = list[int]()
             for stream in (stdout, 2 if stderr is None else stderr):
-                reader, out = await _piped() if stream == PIPE else (None, -1)
+                reader, out = await _open_pipe() if stream == PIPE else (None, -1)
                 readers.append(reader)
                 if reader is not None:
                     passed.callback(os.close, out)
@@ -143,7 +143,7 @@ class Warm:
         return Forked(pid, news, *readers)
 
 
-async def _piped() -> tuple[asyncio.StreamReader, int]:
+async def _open_pipe() -> tuple[asyncio.StreamReader, int]:
     reads, writes = os.pipe()
     reader = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
@@ -156,13 +156,13 @@ _asked: list[Warm] = []
 
 
 def asked_for() -> Warm | None:
-    """The one that the module of this test has asked for with `usefixtures("warm")`; None is a cold start."""
+    """Return the process that this test's module requests with `usefixtures("warm")`; None means a cold start."""
     return _asked[-1] if _asked else None
 
 
 @pytest.fixture(scope="module")
 def warm(pytestconfig: pytest.Config) -> Iterator[Warm]:
-    """Programs of this module's tests may start warm. There is one process for all modules."""
+    """The process from which programs of this module's tests start warm. All modules share one process."""
     if not _shared:
         _shared.append(Warm())
         pytestconfig.add_cleanup(lambda: _shared.pop().close())

@@ -1,7 +1,7 @@
-"""What `tests.support.warm` forks programs from: `python -m tests.support.warming SOCKET MODULE…`.
+"""The process from which `tests.support.warm` forks programs: `python -m tests.support.warming SOCKET MODULE…`.
 
-It has one thread and no event loop, imports the modules, and is then told of one program after the other, with four
-descriptors each: where its pid and its end are told, and its three streams.
+It has one thread and no event loop, imports the modules, and then receives one order for a program after the other.
+Each order comes with four descriptors: one for its pid and its end, and three for its streams.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ _NUMBER = struct.Struct("=i")
 
 
 def main() -> None:
-    """Serve until nobody is there; in a fork, be the program."""
+    """Serve orders until the other end closes; in a fork, run the program."""
     orders = socket.socket(fileno=int(sys.argv[1]))
     for name in sys.argv[2:]:
         importlib.import_module(name)
     assert len(list(pathlib.Path("/proc/self/task").iterdir())) == 1, "a fork would not have the other threads"
     gc.collect()
     gc.freeze()  # What is here stays, in every fork.
-    order = served(orders)
+    order = serve(orders)
     if order is not None:
-        become(order)
+        run_program(order)
 
 
-def served(orders: socket.socket) -> dict[str, Any] | None:
-    """What to be, in a fork; None where nobody is there any more."""
+def serve(orders: socket.socket) -> dict[str, Any] | None:
+    """Return the order in a fork; return None once the other end has closed."""
     with selectors.DefaultSelector() as selector:
         selector.register(orders, selectors.EVENT_READ)
         while True:
             for key, _ in selector.select():
                 if key.data is not None:
                     selector.unregister(key.fd)
-                    _tell_end(key.fd, *key.data)
+                    _report_end(key.fd, *key.data)
                     continue
                 told, fds, _, _ = socket.recv_fds(orders, 1 << 20, 4)
                 if not told:
@@ -65,14 +65,14 @@ def served(orders: socket.socket) -> dict[str, Any] | None:
                 selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, teller))
 
 
-def _tell_end(pidfd: int, pid: int, teller: socket.socket) -> None:
+def _report_end(pidfd: int, pid: int, teller: socket.socket) -> None:
     os.close(pidfd)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     with teller:
         teller.send(_NUMBER.pack(code), socket.MSG_NOSIGNAL)
 
 
-def become(order: dict[str, Any]) -> None:
+def run_program(order: dict[str, Any]) -> None:
     """Run the program as `python FILE` or `python -m MODULE` does, in this process."""
     os.setsid()
     os.chdir(order["cwd"])

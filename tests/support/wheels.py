@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def wheel(folder: Path, name: str, version: str, source: str, *, needs: str = "") -> Path:
-    """A wheel with one module of that name, in `folder`, which pip takes as the place to find links (`-f`)."""
+    """Make a wheel with one module of that name in `folder`, which pip takes as a place to find links (`-f`)."""
     folder.mkdir(exist_ok=True)
     path = folder / f"{name}-{version}-py3-none-any.whl"
     about = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n" + (
