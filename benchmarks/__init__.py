@@ -1,1 +1,1 @@
-"""What ramet costs: measured by `python -m benchmarks` (`make bench`), never by a test. See docs/performance.md."""
+"""Costs of ramet, measured by `python -m benchmarks` (`make bench`) and never by a test. See docs/performance.md."""

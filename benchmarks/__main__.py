@@ -23,7 +23,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure and print; 0 only if everything could be measured."""
+    """Measure and print. Return 0 only if every measurement succeeded."""
     asked = _parser().parse_args(argv)
     if asked.list:
         print("\n".join(f"{each.name:<16} {each.title}" for each in CATALOGUE))

@@ -1,4 +1,4 @@
-"""Functions that are measured in sandboxes: a module that imports nothing much, as agents' modules should be."""
+"""Functions that are measured in sandboxes. The module imports little, as modules of agents should."""
 
 from __future__ import annotations
 
@@ -14,51 +14,51 @@ HALF = Policy(memory_mb=256)
 
 
 def nothing() -> int:
-    """The least an agent can do."""
+    """Do the least that an agent can do."""
     return 1
 
 
 def megabyte() -> list[dict[str, str]]:
-    """A typed result of 1 MB."""
+    """Return a typed result of 1 MB."""
     return [{"name": f"row {n}", "text": "x" * 80} for n in range(10_000)]
 
 
 def wait() -> None:
-    """Do nothing for long."""
+    """Sleep for an hour."""
     _say("here")
     time.sleep(3600)
 
 
 def middle() -> object:
-    """The second of three levels."""
+    """Spawn the third of three levels."""
     return spawn_sub_agent(nothing, Policy(memory_mb=128)).output
 
 
 def top() -> object:
-    """The first."""
+    """Spawn the second of three levels."""
     return spawn_sub_agent(middle, HALF).output
 
 
 def deaf() -> None:
-    """A synchronous call that does not hear SIGTERM."""
+    """Ignore SIGTERM in a synchronous call."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     time.sleep(600)
 
 
 def above_deaf() -> None:
-    """Deaf itself, and waiting for one."""
+    """Ignore SIGTERM, and wait for a child that ignores it."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     spawn_sub_agent(deaf, Policy(memory_mb=64))
 
 
 def top_of_deaf() -> None:
-    """Likewise."""
+    """Ignore SIGTERM, and wait for a child and a grandchild that ignore it."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     spawn_sub_agent(above_deaf, HALF)
 
 
 def hostile() -> None:
-    """Two processes that nothing short of SIGKILL ends, one in a session of its own."""
+    """Run two processes that only SIGKILL ends, one of them in its own session."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if not os.fork():
         os.setsid()

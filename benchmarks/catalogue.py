@@ -1,4 +1,4 @@
-"""What is measured, in which unit, and what is to be reached; worst cases come first."""
+"""The catalogue of measurements, with units and goals; worst cases come first."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def _measure(
     most_rounds: int = 3,
     on_cluster: bool = False,
 ) -> Measurement:
-    """By a module of `benchmarks.measures`: of that name, unless `arguments` begin with another."""
+    """Return a measurement by a module of `benchmarks.measures`, which `arguments` name; by default `name` does."""
     return Measurement(
         name=name,
         title=title,
@@ -414,7 +414,7 @@ CATALOGUE: tuple[Measurement, ...] = (
 
 
 def named(names: list[str]) -> tuple[Measurement, ...]:
-    """The measurements of these names, all for none, in the order of the catalogue. Raises LookupError."""
+    """Return the measurements of these names in the order of the catalogue, or all for no names. Raises LookupError."""
     known = {each.name for each in CATALOGUE}
     for name in names:
         if name not in known:

@@ -1,4 +1,4 @@
-"""Pods to measure: a namespace that is gone afterwards, and agents in it that do nothing."""
+"""Pods for measurements, in a namespace that is removed afterwards, with agents in them that do nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GRANT = Grant(memory_mb=64, tmpfs_size_mb=8, workspace_size_mb=8)
 
 
 class Place(NamedTuple):
-    """Where pods are made, of what, and the folder of all workspaces."""
+    """The namespace and the image of pods, and the folder of all workspaces."""
 
     namespace: str
     image: RuntimeImage
@@ -34,7 +34,7 @@ class Place(NamedTuple):
 
 @asynccontextmanager
 async def place() -> AsyncIterator[Place]:
-    """On the cluster of KUBECONFIG, with the registry of REGISTRY."""
+    """Make a place on the cluster of KUBECONFIG, with the registry of REGISTRY."""
     async with Registry(f"http://{os.environ['REGISTRY']}") as registry:
         image = await runtime_image(registry, _BASE, "bare")
     namespace = f"ramet-bench-{secrets.token_hex(4)}"
@@ -49,7 +49,7 @@ async def place() -> AsyncIterator[Place]:
 
 
 def spec(runs: Path, run: str, grant: Grant = GRANT) -> SandboxSpec:
-    """A run with a new workspace."""
+    """Return the specification of a run with a new workspace."""
     workspace = runs / run
     workspace.mkdir(parents=True)
     return SandboxSpec(run=run, grant=grant, workspace=workspace, entry=ENTRY)

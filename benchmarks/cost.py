@@ -13,7 +13,7 @@ Figures = dict[str, float]  #: what a measurement found, by the names that `benc
 
 
 class Cost:
-    """What a block took: `with Cost() as cost: …`, then `cost.cpu_s` and `cost.wall_s`."""
+    """The time that a block took: `with Cost() as cost: …`, then `cost.cpu_s` and `cost.wall_s`."""
 
     wall_s: float
     cpu_s: float
@@ -28,7 +28,7 @@ class Cost:
 
 
 def rss_mb() -> float:
-    """Memory now, after giving back what is free."""
+    """Return the present memory of this process, after it gave back what is free."""
     gc.collect()
     try:
         ctypes.CDLL(None).malloc_trim(0)
@@ -38,5 +38,5 @@ def rss_mb() -> float:
 
 
 def own_kb() -> float:
-    """Memory now that no other process shares."""
+    """Return the present memory that no other process shares."""
     return float(psutil.Process().memory_full_info().uss) / 1024

@@ -1,4 +1,4 @@
-"""The least server that the real ChatOpenAI client is content with: it counts requests, and delegates when told to."""
+"""A minimal server for the real ChatOpenAI client: it counts requests, and delegates on request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LATENCY_S = 0.02  #: of every reply, so that all children have asked before one 
 
 
 class Loopback:
-    """A prompt `delegate N` is answered with N calls of the Agent tool, any other conversation with "done"."""
+    """A server that answers a prompt `delegate N` with N calls of the Agent tool, and everything else with "done"."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -50,7 +50,7 @@ class Loopback:
 
 
 def _answer(body: dict[str, Any]) -> bytes:
-    """The whole reply as one HTTP answer, as a stream of events if that was asked for."""
+    """Return the whole reply as one HTTP answer, as a stream of events if the request asks for one."""
     newest = body["messages"][-1]
     words = str(newest.get("content")).split()
     calls = []

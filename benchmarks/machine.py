@@ -1,4 +1,4 @@
-"""Where and on what the numbers were measured."""
+"""The machine and the commit of a measurement."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def machine() -> dict[str, Any]:
-    """The machine, without anything that tells whose it is."""
+    """Return a description of the machine that does not tell whose it is."""
     return {
         "cpu": _cpu(),
         "cores": os.cpu_count(),
@@ -22,17 +22,17 @@ def machine() -> dict[str, Any]:
 
 
 def has_cluster() -> bool:
-    """Whether there is a Kubernetes to measure on."""
+    """Return whether there is a Kubernetes cluster for measurements."""
     return bool(os.environ.get("KUBECONFIG") and os.environ.get("REGISTRY"))
 
 
 def load() -> list[float]:
-    """Load averages of the last 1, 5 and 15 minutes: on a shared machine, what others did meanwhile."""
+    """Return the load averages of the last 1, 5 and 15 minutes: on a shared machine, the work of others."""
     return [round(each, 2) for each in os.getloadavg()]
 
 
 def commit() -> str:
-    """The commit that was measured, `-changed` where the tree differs from it; `uncommitted` where there is none."""
+    """Return the measured commit, with `-changed` if the tree differs from it; `uncommitted` without a commit."""
     name = _git("rev-parse", "--short=10", "HEAD")
     if name is None:
         return "uncommitted"

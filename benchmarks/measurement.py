@@ -1,4 +1,4 @@
-"""What a measurement is: a process that prints figures, each with its unit, and perhaps a goal."""
+"""Types of a measurement: a process that prints figures, each with its unit and perhaps a goal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Figure:
-    """One number of a measurement. `key` is its name in what the process prints."""
+    """One number of a measurement. `key` is its name in the output of the process."""
 
     key: str
     label: str
@@ -18,13 +18,13 @@ class Figure:
 
     @property
     def goal(self) -> str:
-        """The goal as a table shows it."""
+        """Return the goal as a table shows it."""
         if self.exactly is not None:
             return f"{self.exactly:g}"
         return "" if self.at_most is None else f"≤ {self.at_most:g}"
 
     def is_met(self, value: float) -> bool | None:
-        """Whether `value` is as good as the goal; None where there is none."""
+        """Return whether `value` meets the goal; None if there is none."""
         if self.exactly is not None:
             return value == self.exactly
         return None if self.at_most is None else value <= self.at_most
@@ -35,7 +35,7 @@ Kind = Literal["import", "harness", "durable", "measure"]
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """One process, run `rounds` times (or fewer where it takes long), which prints figures."""
+    """A process that prints figures. It is run `rounds` times, or fewer times if it takes long."""
 
     name: str
     title: str

@@ -1,4 +1,4 @@
-"""A model that does as the prompt says, at once: what is measured is what is around it."""
+"""A model that obeys its prompt at once, so that a measurement shows the costs around it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _numbers = itertools.count()
 
 
 class Obedient(BaseChatModel):
-    """Reads the newest human message and does one of these; anything else is answered with "done".
+    """A model that reads the newest human message and obeys one of these; it answers all others with "done".
 
     tools N NAME    N replies with one call of the tool NAME each
     batch N NAME    one reply with N calls
@@ -32,7 +32,7 @@ class Obedient(BaseChatModel):
         return "obedient"
 
     def bind_tools(self, tools: Any, **_: Any) -> Any:
-        """It needs no telling."""
+        """Return the model itself: it knows its tools."""
         return self
 
     def _generate(self, *_: Any, **__: Any) -> ChatResult:

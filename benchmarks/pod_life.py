@@ -1,4 +1,4 @@
-"""What the API of a cluster is asked for in the life of a pod, and what an idle one takes of its kernel.
+"""Requests to the API of a cluster during the life of a pod, and the costs of an idle pod for its kernel.
 
 tests/cluster/cluster.sh run .venv/bin/python -m benchmarks.pod_life     # or with KUBECONFIG and REGISTRY of yours
 """
@@ -22,16 +22,16 @@ PODS = 6
 
 
 async def measure(pods: int = PODS) -> dict[str, float]:
-    """For each of so many at once, that are attached to; none of them does anything."""
+    """Return the figures for each of so many concurrent pods. Kernels attach to them, and they do nothing."""
     async with place() as at:
         backend = KubernetesBackend(at.runs, namespace=at.namespace, image=at.image)
         try:
-            return await _lives(backend, at.runs, pods)
+            return await _measure_lives(backend, at.runs, pods)
         finally:
             await backend.close()
 
 
-async def _lives(backend: KubernetesBackend, runs: Path, pods: int) -> dict[str, float]:
+async def _measure_lives(backend: KubernetesBackend, runs: Path, pods: int) -> dict[str, float]:
     asked = _count_requests()
     await backend.probe()
     await (await backend.start(spec(runs, "first"))).clean_up()  # which has what is made once
@@ -44,7 +44,7 @@ async def _lives(backend: KubernetesBackend, runs: Path, pods: int) -> dict[str,
 
 
 def _count_requests() -> collections.Counter[str]:
-    """Of all clients of this process, from now on, by method and what they are about."""
+    """Count all requests of this process from now on, by method and kind of object."""
     asked, send = collections.Counter[str](), httpx2.AsyncClient.send
 
     async def counted(self: httpx2.AsyncClient, request: httpx2.Request, **options: Any) -> httpx2.Response:

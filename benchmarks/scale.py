@@ -1,4 +1,4 @@
-"""What so many agents take, and which limit comes first: `python -m benchmarks.scale [RESULTS]`.
+"""A prediction of the needs of many agents, and of the first limit: `python -m benchmarks.scale [RESULTS]`.
 
 The constants are medians of a file that `python -m benchmarks … --json` wrote; nothing is fitted. What is assumed, of
 agents (`Load`) and of machines (`Room`), stands here. docs/scale.md explains it.
@@ -23,7 +23,7 @@ DAY_S = 86_400
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """What agents do."""
+    """Assumptions about the work of agents."""
 
     working: float = 0.01  #: this part of all is at work
     pace_s: float = 30.0  #: between the beginnings of two turns of one at work
@@ -37,7 +37,7 @@ class Load:
 
 @dataclass(frozen=True, kw_only=True)
 class Room:
-    """What a kernel, the database and a node may take."""
+    """Assumptions about what a kernel, the database and a node may use."""
 
     memory_gb: float = 4.0  #: of a kernel
     busy: float = 0.5  #: of a kernel's one processor; the rest is for peaks
@@ -53,7 +53,7 @@ class Room:
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """What was measured."""
+    """Measured costs."""
 
     base_mb: float  #: a kernel with nobody
     conversation_kb: float
@@ -78,7 +78,7 @@ class Costs:
 
 @dataclass(frozen=True, kw_only=True)
 class Need:
-    """What so many agents take."""
+    """The predicted needs of so many agents."""
 
     agents: int
     kernels_for: Mapping[str, float]  #: how many kernels each of their limits asks for, before it is rounded up
@@ -88,17 +88,17 @@ class Need:
 
     @property
     def decides(self) -> str:
-        """Why there are so many kernels."""
+        """Return the limit that decides the number of kernels."""
         return max(self.kernels_for, key=self.kernels_for.__getitem__)
 
     @property
     def first(self) -> str:
-        """Which limit that more kernels do not move is used most."""
+        """Return the most used limit that more kernels do not move."""
         return max(self.used, key=self.used.__getitem__)
 
 
 def predict(agents: int, costs: Costs, load: Load | None = None, room: Room | None = None) -> Need:
-    """The least that is enough for all of them."""
+    """Return the least that is enough for all agents."""
     load, room = load or Load(), room or Room()
     turns = agents * load.working / load.pace_s
     events, commits = turns * load.events, turns * costs.turn_commits
@@ -114,7 +114,7 @@ def predict(agents: int, costs: Costs, load: Load | None = None, room: Room | No
         "memory": memory_gb / (room.memory_gb - costs.base_mb / 2**10),
         "processor": turns * turn_s / left if left > 0 else math.inf,
         "connections": (connections + pods) / room.connections,
-        "takeover": _for_takeover(agents * costs.taken_up_ms / 1e3, room),
+        "takeover": _kernels_for_takeover(agents * costs.taken_up_ms / 1e3, room),
     }
     most = max(kernels_for.values())
     kernels = math.ceil(most) if most < math.inf else 0
@@ -151,14 +151,14 @@ def predict(agents: int, costs: Costs, load: Load | None = None, room: Room | No
     return Need(agents=agents, kernels_for=kernels_for, kernels=kernels, figures=figures, used=used)
 
 
-def _for_takeover(cpu_s: float, room: Room) -> float:
-    """So many kernels n that n - 1 of them take up what one has: n (n - 1) = processor time / (time · busy)."""
+def _kernels_for_takeover(cpu_s: float, room: Room) -> float:
+    """Return the number n of kernels of which n - 1 take up what one has: n (n - 1) = CPU time / (time · busy)."""
     asked = cpu_s / (room.takeover_s * room.busy)
     return max(2.0, (1 + math.sqrt(1 + 4 * asked)) / 2)
 
 
 def measured(path: Path = MEASURED) -> Costs:
-    """The constants, from a file of results. Raises KeyError for what it has not."""
+    """Return the costs from a file of results. Raises KeyError for a missing one."""
     kept = json.loads(path.read_text())["measurements"]
 
     def of(measurement: str, figure: str) -> float:
@@ -197,7 +197,7 @@ POD_WRITES = 6.0
 
 
 def table(needs: Sequence[Need]) -> str:
-    """Markdown: a column for each size."""
+    """Return a table in Markdown, with a column for each size."""
     lines = [
         f"| agents | {' | '.join(f'{each.agents:,}' for each in needs)} |",
         f"|---|{'--:|' * len(needs)}",
@@ -218,8 +218,8 @@ def _line(name: str, cells: Sequence[str]) -> str:
     return f"| {name} | {' | '.join(cells)} |"
 
 
-def checked(path: Path = MEASURED) -> str:
-    """What the small population says of the large one, beside what was found: Markdown."""
+def check_prediction(path: Path = MEASURED) -> str:
+    """Return a table in Markdown: the large population as the small one predicts it, and as it was measured."""
     kept = json.loads(path.read_text())["measurements"]
     small, large = (
         {key: float(figure["median"]) for key, figure in kept[name]["figures"].items()}
@@ -245,7 +245,7 @@ def main(argv: Sequence[str]) -> None:
     """Print both tables."""
     path = Path(argv[0]) if argv else MEASURED
     costs = measured(path)
-    print(table([predict(size, costs) for size in SIZES]), checked(path), sep="\n\n")
+    print(table([predict(size, costs) for size in SIZES]), check_prediction(path), sep="\n\n")
 
 
 if __name__ == "__main__":

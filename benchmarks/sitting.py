@@ -1,4 +1,4 @@
-"""One sitting: every measurement in fresh processes, round by round, peers right beside ours.
+"""A sitting: every measurement in fresh processes, round by round, with peers right after ours.
 
 Rounds go over all measurements, not over one after the other, so that what else the machine does is spread over all;
 and a ratio to a peer is taken within each round, between two processes that ran one after the other.
@@ -26,30 +26,30 @@ OURS_DURABLE = "ramet_durable"
 
 @dataclass(kw_only=True)
 class Sitting:
-    """Values by measurement, by who was measured, by figure: one for each round."""
+    """Values of a sitting by measurement, measured project and figure: one value for each round."""
 
     values: dict[str, dict[str, dict[str, list[float]]]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
 
     def add(self, measurement: Measurement, who: str, figures: Mapping[str, float]) -> None:
-        """Keep what one process printed."""
+        """Add the figures that one process printed."""
         kept = self.values.setdefault(measurement.name, {}).setdefault(who, {})
         for figure in measurement.figures:
             kept.setdefault(figure.key, []).append(float(f"{figures[figure.key]:.6g}"))
 
     def of(self, measurement: Measurement, figure: Figure, who: str = OURS) -> list[float]:
-        """The values of a figure, in the order of the rounds; empty if it was not measured."""
+        """Return the values of a figure, in the order of the rounds; empty if it was not measured."""
         return self.values.get(measurement.name, {}).get(who, {}).get(figure.key, [])
 
     def ratio(self, measurement: Measurement, figure: Figure, peer: str) -> float | None:
-        """How many times as much a peer takes: the median over the rounds."""
+        """Return how many times as much a peer takes: the median over the rounds."""
         pairs = zip(self.of(measurement, figure, peer), self.of(measurement, figure), strict=False)
         ratios = [theirs / ours for theirs, ours in pairs if ours > 0]
         return median(ratios) if ratios else None
 
 
 def sit(measurements: Sequence[Measurement], *, rounds: int, peers: Mapping[str, str]) -> Sitting:
-    """Measure. `peers` are interpreters by the peer's name. What fails is noted, and the rest goes on."""
+    """Measure. `peers` are interpreters by the name of the peer. A failure is noted, and the rest continues."""
     sitting = Sitting()
     subprocess.run([sys.executable, "-m", "compileall", "-q", "src", "benchmarks"], cwd=ROOT, check=False)
     for number in range(1, rounds + 1):
@@ -59,14 +59,14 @@ def sit(measurements: Sequence[Measurement], *, rounds: int, peers: Mapping[str,
             print(f"round {number} of {rounds}: {each.name}", file=sys.stderr)
             for who, command in _commands(each, peers):
                 try:
-                    sitting.add(each, who, _measured(command))
+                    sitting.add(each, who, _run_measurement(command))
                 except (RuntimeError, LookupError, ValueError) as failure:
                     sitting.failures.append(f"{each.name}, {who}, round {number}: {failure}")
     return sitting
 
 
 def _commands(measurement: Measurement, peers: Mapping[str, str]) -> list[tuple[str, list[str]]]:
-    """Who is measured, in turn, and how."""
+    """Return the projects to measure, in turn, with their commands."""
     match measurement.kind:
         case "import":
             script = str(ROOT / "benchmarks" / "measures" / "imports.py")
@@ -84,8 +84,8 @@ def _commands(measurement: Measurement, peers: Mapping[str, str]) -> list[tuple[
             ]
 
 
-def _measured(command: Sequence[str]) -> dict[str, float]:
-    """What a fresh process prints on its last line. Raises RuntimeError if it fails."""
+def _run_measurement(command: Sequence[str]) -> dict[str, float]:
+    """Return the figures that a fresh process prints on its last line. Raises RuntimeError if it fails."""
     # The harness leaves by os._exit, so nobody else would clear away what it and the peers leave in files.
     with tempfile.TemporaryDirectory(prefix="ramet-bench-") as scratch:
         os.chmod(scratch, 0o711)  # noqa: PTH101 - PostgreSQL runs as another user where we are root
@@ -104,6 +104,6 @@ def _measured(command: Sequence[str]) -> dict[str, float]:
 
 
 def _environment() -> dict[str, str]:
-    """Ours, with nothing in it that slows imports down, sends traces, or stands between us and a loopback server."""
+    """Return our environment without settings that slow imports down, send traces, or redirect loopback requests."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return kept | {"LANGSMITH_TRACING": "false", "LANGCHAIN_TRACING_V2": "false", "NO_PROXY": "127.0.0.1"}

@@ -29,12 +29,12 @@ class Row:
 
     @property
     def worst(self) -> float:
-        """All figures are costs."""
+        """Return the largest value: all figures are costs."""
         return max(self.values)
 
     @property
     def verdict(self) -> str:
-        """Against the goal: `yes` if even the worst round reached it."""
+        """Return the verdict on the goal: `yes` if even the worst round reached it."""
         if self.figure.is_met(self.median) is None:
             return ""
         if all(self.figure.is_met(each) for each in self.values):
@@ -43,7 +43,7 @@ class Row:
 
 
 def rows_of(measurements: Sequence[Measurement], sitting: Sitting) -> list[Row]:
-    """What was measured of ours, in the order of the catalogue."""
+    """Return our measured figures, in the order of the catalogue."""
     return [
         Row(measurement=measurement, figure=figure, values=values)
         for measurement in measurements
@@ -53,7 +53,7 @@ def rows_of(measurements: Sequence[Measurement], sitting: Sitting) -> list[Row]:
 
 
 def for_terminal(measurements: Sequence[Measurement], sitting: Sitting, peers: Sequence[Peer]) -> str:
-    """Lines of text."""
+    """Return the sitting as lines of text."""
     lines = []
     for measurement, rows in groupby(rows_of(measurements, sitting), key=lambda row: row.measurement):
         lines.append(f"{measurement.name}: {measurement.title}")
@@ -71,7 +71,7 @@ def for_terminal(measurements: Sequence[Measurement], sitting: Sitting, peers: S
 def for_page(
     about: dict[str, Any], measurements: Sequence[Measurement], sitting: Sitting, peers: Sequence[Peer]
 ) -> str:
-    """Markdown: how it was measured, ours against the goals, ours beside the peers."""
+    """Return the sitting as Markdown: provenance, our figures and goals, our figures and those of the peers."""
     lines = [_provenance(about), "", "| what | worst | median | unit | goal | reached |", "|---|--:|--:|---|--:|---|"]
     for measurement, rows in groupby(rows_of(measurements, sitting), key=lambda row: row.measurement):
         lines.append(f"| **{measurement.title}** | | | | | |")
@@ -81,7 +81,7 @@ def for_page(
             for row in rows
         ]
     if peers:
-        lines += ["", *_beside(measurements, sitting, peers)]
+        lines += ["", *_compare_with_peers(measurements, sitting, peers)]
     return "\n".join(lines)
 
 
@@ -95,7 +95,7 @@ def _provenance(about: dict[str, Any]) -> str:
     )
 
 
-def _beside(measurements: Sequence[Measurement], sitting: Sitting, peers: Sequence[Peer]) -> list[str]:
+def _compare_with_peers(measurements: Sequence[Measurement], sitting: Sitting, peers: Sequence[Peer]) -> list[str]:
     names = ["ramet", "ramet, journal on", *(peer.label for peer in peers)]
     who = [OURS, OURS_DURABLE, *(peer.name for peer in peers)]
     lines = [
@@ -116,7 +116,7 @@ def _beside(measurements: Sequence[Measurement], sitting: Sitting, peers: Sequen
 
 
 def number(value: float) -> str:
-    """Three digits that mean something; more only before the point."""
+    """Return a number with three significant digits, or with more before the point."""
     if value and abs(value) < 0.001:
         return "< 0.001"
     if abs(value) >= 100 or value == int(value):
@@ -125,7 +125,7 @@ def number(value: float) -> str:
 
 
 def put_into(page: str, table: str) -> str:
-    """The page with what stands between its markers replaced. Raises ValueError if it has not exactly one pair."""
+    """Replace what is between the markers of a page. Raises ValueError if the page has not exactly one pair."""
     if page.count(BEGIN) != 1 or page.count(END) != 1 or page.index(BEGIN) > page.index(END):
         raise ValueError(f"the page needs one line {BEGIN} and one line {END} below it")
     before, rest = page.split(BEGIN)
@@ -134,7 +134,7 @@ def put_into(page: str, table: str) -> str:
 
 
 def as_data(about: dict[str, Any], measurements: Sequence[Measurement], sitting: Sitting) -> dict[str, Any]:
-    """Everything, as plain data: every value of every round."""
+    """Return the sitting as plain data, with every value of every round."""
     by_name: dict[str, Any] = {}
     for measurement in measurements:
         figures = {

@@ -1,4 +1,4 @@
-"""The peers, each installed into a virtual environment of its own, once, below `.cache/bench`."""
+"""Peers, each installed once into its own virtual environment below `.cache/bench`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CACHE = ROOT / ".cache" / "bench"
 
 @dataclass(frozen=True, kw_only=True)
 class Peer:
-    """Another project, as `peers/bench_NAME.py` drives it."""
+    """Another project, which `peers/bench_NAME.py` drives."""
 
     name: str
     label: str
@@ -43,9 +43,9 @@ PEERS = (
 
 
 def python_of(peer: Peer) -> str:
-    """The interpreter that has the peer, installed now if need be. Raises RuntimeError if that fails.
+    """Return the interpreter that has the peer, and install it if needed. Raises RuntimeError if that fails.
 
-    What the peer shares with us is taken in our version: `constraints.txt` is in force.
+    Packages that the peer shares with us have our version: `constraints.txt` is in force.
     """
     home = CACHE / peer.name
     wanted = "\n".join((sys.version, *peer.packages))

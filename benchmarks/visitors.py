@@ -1,4 +1,4 @@
-"""Clients of a server in a process of their own, so that the server's CPU time is the server's.
+"""Clients of a server in their own process, so that the CPU time of the server is the server's alone.
 
     python -m benchmarks.visitors requests SOCKET COUNT CONNECTIONS
     python -m benchmarks.visitors readers SOCKET PATH KEY MANY
@@ -22,20 +22,20 @@ _ASK = b"GET /healthz HTTP/1.1\r\nhost: ramet\r\n\r\n"
 
 
 class Visitors:
-    """They are there and wait for `go`, which returns what they saw."""
+    """Clients that wait for `go`, which returns their results."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
     async def go(self) -> dict[str, Any]:
-        """Have them begin, and wait for the end."""
+        """Let the clients begin, and wait for their end."""
         seen, _ = await self._process.communicate(b"\n")
         return cast(dict[str, Any], json.loads(seen))
 
 
 @asynccontextmanager
 async def visitors(*arguments: str) -> AsyncIterator[Visitors]:
-    """A process of clients."""
+    """Start a process of clients, and yield it once they are ready."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "benchmarks.visitors", *arguments, cwd=ROOT, stdin=-1, stdout=-1
     )
@@ -50,7 +50,7 @@ async def visitors(*arguments: str) -> AsyncIterator[Visitors]:
 
 
 async def requests(socket: str, count: str, connections: str) -> dict[str, Any]:
-    """Small requests on connections that stay, one after the other on each."""
+    """Make small requests on open connections, one after the other on each."""
     each, took = int(count) // int(connections), list[float]()
     opened = [await asyncio.open_unix_connection(socket) for _ in range(int(connections))]
 
@@ -70,7 +70,7 @@ async def requests(socket: str, count: str, connections: str) -> dict[str, Any]:
 
 
 async def readers(socket: str, path: str, key: str, many: str) -> dict[str, Any]:
-    """Readers of one stream, who look at nothing but its beginning and its end; `first` is when the last began."""
+    """Read one stream with many clients, only its beginning and end; `first` is the time when the last one began."""
     request = f"GET {path} HTTP/1.1\r\nhost: ramet\r\nx-api-key: {key}\r\n\r\n".encode()
     opened = []
     for _ in range(int(many)):

@@ -1,1 +1,1 @@
-"""One file for each thing that is measured, in a process of its own: `python -m benchmarks.measures NAME …`."""
+"""Measurements, one module for each, which runs in its own process: `python -m benchmarks.measures NAME …`."""

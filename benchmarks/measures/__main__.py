@@ -1,4 +1,4 @@
-"""Run one measurement here and print its figures as one line of JSON."""
+"""Run one measurement here, and print its figures as one line of JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from importlib import import_module
 
 
 def main(name: str, *arguments: str) -> None:
-    """Measure `name`: whole numbers among the arguments are handed on as such."""
+    """Measure `name`. Whole numbers among the arguments are passed on as numbers."""
     module = import_module(f"benchmarks.measures.{name}")
     given = [int(each) if each.isdecimal() else each for each in arguments]
     print(json.dumps(asyncio.run(module.measure(*given))), flush=True)

@@ -1,4 +1,4 @@
-"""One reply with 1,000 tool calls: all at once, one after another, and synchronous ones in threads."""
+"""A reply with 1,000 tool calls: concurrent ones, consecutive ones, and synchronous ones in threads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ramet import Session
 
 
 async def measure(calls: int = 1_000) -> Figures:
-    """Microseconds of CPU for each call, and seconds until the batch was answered."""
+    """Return the microseconds of CPU for each call, and the seconds until the batch was answered."""
     figures: Figures = {}
     async with Session(Obedient(), [add, add_safe, add_sync]) as session:
         for tool in ("add_safe", "add", "add_sync"):

@@ -17,18 +17,18 @@ SHAPES: dict[str, tuple[int, ...]] = {
 
 
 async def measure(shape: str) -> Figures:
-    """Grow the tree, wait until every agent in it sleeps, cancel its root; fails if anything is left."""
+    """Grow the tree, wait until each agent in it sleeps, and cancel its root. Fails if anything is left."""
     return await cancel(SHAPES[shape])
 
 
 async def cancel(levels: Sequence[int]) -> Figures:
-    """`levels` says how many children each agent of a level has."""
+    """Measure a tree in which `levels` says how many children each agent of a level has."""
     size = level = 1
     for each in levels:
         level *= each
         size += level
     wide = SpawnLimits(depth=len(levels), children=max(levels), runs=size, running=None)
-    born = _Born(size)
+    born = _SpawnCounter(size)
     async with AgentRuntime() as runtime:
         with Cost() as growing:
             root = await runtime.spawn(_grow, args=(levels, born), spawn_limits=wide)
@@ -46,8 +46,8 @@ async def cancel(levels: Sequence[int]) -> Figures:
     }
 
 
-class _Born:
-    """Counts births until all are there."""
+class _SpawnCounter:
+    """A counter of spawned runs, which notices when all of them are there."""
 
     def __init__(self, expected: int) -> None:
         self.missing = expected
@@ -59,7 +59,7 @@ class _Born:
             self.all.set()
 
 
-async def _grow(levels: Sequence[int], born: _Born) -> None:
+async def _grow(levels: Sequence[int], born: _SpawnCounter) -> None:
     context = current()
     assert context.tree is not None
     born.one()

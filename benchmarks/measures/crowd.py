@@ -1,4 +1,4 @@
-"""One reply that asks for 500 sub-agents under the limits that a session has by default: most of them wait for room."""
+"""A reply that asks for 500 sub-agents under the default limits of a session: most of them wait for admission."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ramet import Agent, Session
 
 
 async def measure(children: int = 500) -> Figures:
-    """What it takes until all were born, asked their model and reported, and for each of them."""
+    """Return the time until all agents were spawned, asked their model and reported, and the CPU time for each."""
     async with Session(Obedient(), agents=[Agent(name="worker", tools=[])]) as session:
         with Cost() as cost:
             result = await session.ask(f"spawn {children} 1")

@@ -1,4 +1,4 @@
-"""What depth costs: an event recorded and delivered to a reader of the tree, and a turn, at depth 1 and 100."""
+"""Costs of depth: an event that is recorded and delivered to a reader of the tree, and a turn, at depth 1 and 100."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ BURST = 50  #: events between two moments in which the reader may run
 
 
 async def measure(depth: int = 100, events: int = 5_000, turns: int = 100, repeats: int = 7) -> Figures:
-    """Two agents of one session, one near its root and one far below, do the same in turns."""
+    """Measure two agents of one session in turn: one near the root, and one far below it."""
     limits = SpawnLimits(depth=depth + 1, children=8, runs=2 * depth + 10, running=None)
     worker = Agent(name="worker", model=Obedient(), tools=[add], max_turns=turns + 10)
     async with Session(Obedient(), [add], spawn_limits=limits, agents=[worker]) as session:
-        near, far = await _bottom(session, 1), await _bottom(session, depth)
+        near, far = await _spawn_at_depth(session, 1), await _spawn_at_depth(session, depth)
         figures: Figures = {}
         async with aclosing(session.events()) as arriving:
-            await _skip_to(arriving, _mark(near))
+            await _skip_to(arriving, _emit_mark(near))
             per_event = [
                 (await _per_event(each, arriving, events), each) for _ in range(repeats) for each in (near, far)
             ]
@@ -36,8 +36,8 @@ async def measure(depth: int = 100, events: int = 5_000, turns: int = 100, repea
     return figures
 
 
-async def _bottom(session: Session, depth: int) -> ToolUseContext:
-    """The context of an agent that stands `depth` below the root and stays."""
+async def _spawn_at_depth(session: Session, depth: int) -> ToolUseContext:
+    """Spawn an agent at `depth` below the root that stays active; return its context."""
     found: asyncio.Future[ToolUseContext] = asyncio.get_running_loop().create_future()
     await session.spawn(SpawnRequest(agent=_descend, args=(depth - 1, found)))
     return await found
@@ -53,7 +53,7 @@ async def _descend(further: int, found: asyncio.Future[ToolUseContext]) -> None:
     await handle.result()
 
 
-def _mark(context: ToolUseContext) -> str:
+def _emit_mark(context: ToolUseContext) -> str:
     text = f"mark {context.next_step()}"
     context.emit(Notice, text=text)
     return text

@@ -1,4 +1,4 @@
-"""Agents that agents write down: made and durable, found again after a restart, deep down, and among very many."""
+"""Agents that agents define: created durably, and loaded after a restart, deep down, and among very many."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEPTH = 10
 
 
 def creator() -> Agent:
-    """The agent that code declares."""
+    """Return the agent that code declares."""
     agent = Agent(name="architect", primer="You make specialists.")
     agent.cls(Agent)
     agent.module("math")
@@ -26,7 +26,7 @@ def creator() -> Agent:
 
 
 def written(name: str) -> Recipe:
-    """What it writes down: a primer, two capabilities, one task."""
+    """Return the recipe of an agent: a primer, two capabilities, one task."""
     agent = Agent(name=name, primer="You solve equations. You are careful, and you say what you cannot do.")
     agent.cls(Agent)
     agent.module("math", include=["sin", "cos", "pi"])
@@ -39,18 +39,18 @@ def written(name: str) -> Recipe:
 
 
 async def measure(count: str = "300", many: str = "100000") -> Figures:
-    """Milliseconds for each."""
+    """Return the milliseconds for each."""
     owner = creator()
     with tempfile.TemporaryDirectory(prefix="ramet-bench-") as folder:
-        figures, one, deep = await _made(folder, owner, int(count))
-        figures["cold_ms"] = median([await _cold(folder, one) for _ in range(5)])
-        figures["deep_ms"] = median([await _cold(folder, deep) for _ in range(5)])
+        figures, one, deep = await _create_agents(folder, owner, int(count))
+        figures["cold_ms"] = median([await _load_after_restart(folder, one) for _ in range(5)])
+        figures["deep_ms"] = median([await _load_after_restart(folder, deep) for _ in range(5)])
         among = await _fill(folder, owner, int(many))
-        figures["among_ms"] = median([await _cold(folder, each) for each in among])
+        figures["among_ms"] = median([await _load_after_restart(folder, each) for each in among])
     return figures
 
 
-async def _made(folder: str, owner: Agent, count: int) -> tuple[Figures, AgentRef, AgentRef]:
+async def _create_agents(folder: str, owner: Agent, count: int) -> tuple[Figures, AgentRef, AgentRef]:
     async with AgentRuntime(folder) as runtime:
         await runtime.dynamic.create(owner, written("first"))
         recipes = [written(f"agent-{number}") for number in range(count)]
@@ -63,8 +63,8 @@ async def _made(folder: str, owner: Agent, count: int) -> tuple[Figures, AgentRe
         return {"create_ms": cost.cpu_s / count * 1e3, "create_wall_ms": cost.wall_s / count * 1e3}, made.ref, deep
 
 
-async def _cold(folder: str, ref: AgentRef) -> float:
-    """A handle followed by a process that has just opened the store."""
+async def _load_after_restart(folder: str, ref: AgentRef) -> float:
+    """Return the milliseconds in which a process that has just opened the store loads a handle."""
     async with AgentRuntime(folder) as runtime:
         await runtime.open_store()
         start = perf_counter()
@@ -73,7 +73,7 @@ async def _cold(folder: str, ref: AgentRef) -> float:
 
 
 async def _fill(folder: str, owner: Agent, count: int) -> Sequence[AgentRef]:
-    """So many agents in one registry, written in few commits; handles of some."""
+    """Write so many agents into one registry, in few commits; return handles of some of them."""
     root, found = ref_of(owner), list[AgentRef]()
     async with AgentRuntime(folder) as runtime:
         mine = await runtime.dynamic.registries.namespace(root.namespace)

@@ -12,7 +12,7 @@ PROMPT = "x" * 1_000
 
 
 async def measure(messages: int = 500, turns: int = 15) -> Figures:
-    """CPU of a prompt that calls one tool, after `messages` messages of which half have 1 KB, and after a few."""
+    """Measure the CPU of a prompt with one tool call, after `messages` messages (half of them 1 KB) and after a few."""
     short = await _prompts(0, turns, Limits())
     long = await _prompts(messages, turns, Limits())
     budget = await _prompts(messages, turns, Limits(tokens=10**12, usd=None))

@@ -1,4 +1,4 @@
-"""Function agents in sandboxes, one after another: from a parked process, from a cold fork, from nothing."""
+"""Function agents in sandboxes, one after another: from a parked process, from a cold fork, and from nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PAUSE_S = 0.02
 
 
 async def measure(count: int = 200) -> Figures:
-    """Milliseconds from `run_agent` to its result."""
+    """Return the milliseconds from `run_agent` to its result."""
     figures: Figures = {}
     fresh = Policy(isolation=Isolation.FRESH)
     for name, kind, parked, policy, times in (

@@ -1,4 +1,4 @@
-"""A kernel with 50 agents that ignore SIGTERM and leave their sessions is killed: how long any of them lives on."""
+"""Time in which a killed kernel's 50 agents end, which ignore SIGTERM and leave their sessions."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ asyncio.run(main())
 
 
 async def measure(backend: str = "bwrap") -> Figures:
-    """Milliseconds until nothing is left of what the kernel had started."""
+    """Return the milliseconds until no process of the kernel is left."""
     kernel = subprocess.Popen(  # noqa: ASYNC220 - nothing else runs here
         [sys.executable, "-c", KERNEL % backend], cwd=ROOT, stdout=subprocess.PIPE
     )
     assert kernel.stdout is not None
     line = await asyncio.to_thread(kernel.stdout.readline)
     assert line == b"ready\n", line
-    doomed = _below(kernel.pid)
+    doomed = _descendants_of(kernel.pid)
     os.kill(kernel.pid, signal.SIGKILL)
     began = time.perf_counter()
-    while any(_lives(pid) for pid in doomed):  # noqa: ASYNC110 - they are processes
+    while any(_is_alive(pid) for pid in doomed):  # noqa: ASYNC110 - they are processes
         await asyncio.sleep(0.002)
     took = time.perf_counter() - began
     kernel.wait()
@@ -54,8 +54,8 @@ async def measure(backend: str = "bwrap") -> Figures:
     return {"until_gone_ms": took * 1e3, "processes": len(doomed)}
 
 
-def _below(pid: int) -> list[int]:
-    """Every process below one."""
+def _descendants_of(pid: int) -> list[int]:
+    """Return every process below one."""
     parents = {}
     for each in Path("/proc").iterdir():
         if each.name.isdecimal():
@@ -72,7 +72,7 @@ def _below(pid: int) -> list[int]:
     return found
 
 
-def _lives(pid: int) -> bool:
+def _is_alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
     except (FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""Many sandboxes: as fast as they go for a while, and a thousand that only wait."""
+"""Many sandboxes: as many as possible for a while, and a thousand that only wait."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SMALL = Policy(memory_mb=64, pids=4)
 
 
 async def measure(kind: str, amount: int) -> Figures:
-    """`rate SECONDS`: sandboxes a second, and what is left of them; `idle COUNT`: memory of each."""
+    """Measure sandboxes per second and what is left of them (`rate SECONDS`), or the memory of each (`idle COUNT`)."""
     return await (_rate(amount) if kind == "rate" else _idle(amount))
 
 
@@ -23,7 +23,7 @@ async def _rate(seconds: int, at_once: int = 4) -> Figures:
     async with AgentRuntime() as runtime:
         for _ in range(20):
             await runtime.run_agent(nothing, SMALL)
-        before, until, count = _held(), time.perf_counter() + seconds, 0
+        before, until, count = _count_held(), time.perf_counter() + seconds, 0
 
         async def go_on() -> None:
             nonlocal count
@@ -36,12 +36,12 @@ async def _rate(seconds: int, at_once: int = 4) -> Figures:
         await asyncio.gather(*(go_on() for _ in range(at_once)))
         took = time.perf_counter() - began
         await asyncio.sleep(2)  # What nobody waits for is done by then.
-        after = _held()
+        after = _count_held()
     return {"per_s": count / took, "fds_left": after[0] - before[0], "groups_left": after[1] - before[1]}
 
 
-def _held() -> tuple[int, int]:
-    """Descriptors of this process, and control groups of ramet."""
+def _count_held() -> tuple[int, int]:
+    """Return the numbers of descriptors of this process, and of control groups of ramet."""
     groups = sum(1 for _ in Path("/sys/fs/cgroup/memory/ramet").rglob("agent*")) if _has_groups() else 0
     return len(os.listdir("/proc/self/fd")), groups  # noqa: PTH208 - once a round
 

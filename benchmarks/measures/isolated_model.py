@@ -1,4 +1,4 @@
-"""A model agent in a sandbox: from its request to the end of its first turn, and what its process has for itself."""
+"""A model agent in a sandbox: time from its request to the end of its first turn, and private memory of its process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ramet.models.scripted.dialogue import Hang
 
 
 async def measure(count: int = 40) -> Figures:
-    """Milliseconds, and MB of private memory while it waits for its model."""
+    """Return the milliseconds, and the MB of private memory while the agent waits for its model."""
     async with AgentRuntime() as runtime:
         found = []
         for _ in range(count + 3):

@@ -1,4 +1,4 @@
-"""Sandboxed agents below sandboxed agents: three levels to a result, and cancelled while a call inside is stuck."""
+"""Sandboxed agents below sandboxed agents: three levels to a result, and a cancel while a call inside is stuck."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ALL = Policy(allow_sub_agents=True, memory_mb=512)
 
 
 async def measure(count: int = 40, cancels: int = 3) -> Figures:
-    """Milliseconds from request to result, and seconds that a cancel takes beyond its grace."""
+    """Return the milliseconds from request to result, and the seconds that a cancel takes beyond its grace."""
     async with AgentRuntime() as runtime:
         found = []
         for _ in range(count + 3):
@@ -22,11 +22,11 @@ async def measure(count: int = 40, cancels: int = 3) -> Figures:
             result = await runtime.run_agent(top, ALL)
             found.append((time.perf_counter() - began) * 1e3)
             assert result.output == 1, result
-        late = [await _cancelled(runtime) for _ in range(cancels)]
+        late = [await _measure_cancel(runtime) for _ in range(cancels)]
     return {"nested_p50_ms": median(found[3:]), "beyond_grace_s": max(late)}
 
 
-async def _cancelled(runtime: AgentRuntime) -> float:
+async def _measure_cancel(runtime: AgentRuntime) -> float:
     import asyncio
 
     handle = await runtime.start_agent(top_of_deaf, ALL)

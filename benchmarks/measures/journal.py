@@ -1,4 +1,4 @@
-"""The journal in SQLite: durable events, acknowledgements, commits, following, and how large the file is.
+"""The journal in SQLite: durable events, acknowledgements, commits, following, and the size of the file.
 
 Sizes matter: a sitting appends 1,000,000 events of some 400 bytes, half a gigabyte in the folder for temporary files.
 """
@@ -28,19 +28,19 @@ ACKS = 2_000
 
 
 async def measure(count: int = 1_000_000) -> Figures:
-    """Rates and sizes of a journal with `count` events."""
+    """Measure rates and sizes of a journal with `count` events."""
     with tempfile.TemporaryDirectory(prefix="ramet-bench-") as folder:
         path = Path(folder, "journal.db")
         store = await SqliteStore(path).open()
         try:
-            figures = await _appended(store, count)
+            figures = await _append_and_read(store, count)
         finally:
             await store.close()
         json_bytes = sum(len(each.data) for each in _entries()) * count / len(_entries())
         return {**figures, "size_ratio": path.stat().st_size / json_bytes}  # noqa: ASYNC240 - it is over
 
 
-async def _appended(store: SqliteStore, count: int) -> Figures:
+async def _append_and_read(store: SqliteStore, count: int) -> Figures:
     entries = _entries()
     acks = [await _ack(store, entries[n % len(entries)]) for n in range(min(ACKS, count // 10))]
     single = await _produce(store, count // 20, 1)
@@ -93,7 +93,7 @@ async def _produce(store: SqliteStore, count: int, at_once: int) -> Figures:
 
 @functools.cache
 def _entries() -> tuple[Entry, ...]:
-    """The events of a turn with a tool, for each producer in a run of its own."""
+    """Return the events of a turn with a tool, for each producer in its own run."""
     return tuple(
         Entry("run-0123456789abcdef", event.run, number, kind, encode(event))
         for who in range(PRODUCERS)
@@ -102,7 +102,7 @@ def _entries() -> tuple[Entry, ...]:
 
 
 def turn_of(run: str) -> list[tuple[str, Event]]:
-    """The events of a turn with one tool, by their types: some 400 bytes each."""
+    """Return the events of a turn with one tool with their types: some 400 bytes each."""
     common: dict[str, Any] = {
         "root": "run-0123456789abcdef",
         "run": run,

@@ -1,7 +1,7 @@
-"""Kernels, each a process, on one PostgreSQL: durable events, what they cost each side, and what hearing of them costs.
+"""Kernels, each a process, on one PostgreSQL: costs of durable events for each side, and of notices of them.
 
-`writers` append for a while as the producers of `journal` do; `listeners` are kernels that only hear of it. CPU time of
-the server is that of all its processes, from /proc; the rest is each kernel's own.
+`writers` append for a while as the producers of `journal` do; `listeners` are kernels that only receive notices. The
+CPU time of the server is the sum of its processes, from /proc; each kernel measures its own.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SESSIONS = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE '
 
 
 async def measure(writers: int = 1, listeners: int = 0, lasting_ms: int = 5_000) -> Figures:
-    """Rates, microseconds and bytes for each event, over all writers together."""
+    """Return rates, microseconds and bytes for each event, over all writers together."""
     server = Server()
     started: list[asyncio.subprocess.Process] = []
     try:
@@ -75,7 +75,7 @@ async def measure(writers: int = 1, listeners: int = 0, lasting_ms: int = 5_000)
 
 
 async def write(dsn: str, name: str, lasting_ms: str) -> None:
-    """Have producers append for so long, and say what it took."""
+    """Let producers append for so long, and print what it took."""
     store = await PostgresStore(dsn, kernel=name).open()
     entries = [
         [Entry(f"run-{name}", run, seq, kind, encode(event)) for seq, (kind, event) in enumerate(turn_of(run), 1)]
@@ -84,7 +84,7 @@ async def write(dsn: str, name: str, lasting_ms: str) -> None:
     await store.durable(max(store.append(mine[0]) for mine in entries))  # names are known from here on
     commits = list[int]()
     store.on_commit(commits.append)
-    await _told()
+    await _wait_for_order()
     began, cpu_s, events = time.monotonic(), time.process_time(), 0
 
     async def produce(mine: list[Entry]) -> None:
@@ -101,17 +101,17 @@ async def write(dsn: str, name: str, lasting_ms: str) -> None:
 
 
 async def listen(dsn: str, name: str) -> None:
-    """Hear what others write, and say what that took."""
+    """Receive notices of what others write, and print what it took."""
     await PostgresStore(dsn, kernel=name).open()
-    await _told()
+    await _wait_for_order()
     cpu_s = time.process_time()
-    await _told()
+    await _wait_for_order()
     _say(cpu_s=time.process_time() - cpu_s)
     await asyncio.Event().wait()
 
 
 def server_cpu_s(pid: int) -> float:
-    """What a PostgreSQL server has used until now: its first process, those that live, those that have ended."""
+    """Return the CPU time of a PostgreSQL server until now: of its first process, and of live and ended children."""
     children = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
     ticks = _ticks(pid, ended=True) + sum(_ticks(each, ended=False) for each in children)
     return ticks / os.sysconf("SC_CLK_TCK")
@@ -143,14 +143,14 @@ def _tell(process: asyncio.subprocess.Process) -> None:
     process.stdin.write(b"\n")
 
 
-async def _told() -> None:
-    if not _asked:
+async def _wait_for_order() -> None:
+    if not _announced:
         _say()
-        _asked.append(True)
+        _announced.append(True)
     await asyncio.to_thread(sys.stdin.readline)
 
 
-_asked: list[bool] = []  #: once it is said that this process is ready
+_announced: list[bool] = []  #: once it is said that this process is ready
 
 
 def _say(**what: float) -> None:

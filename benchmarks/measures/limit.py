@@ -1,4 +1,4 @@
-"""A limit of model calls under many parallel children: HTTP requests that the real ChatOpenAI client gets through."""
+"""A limit of model calls under many concurrent children: the number of HTTP requests of the real ChatOpenAI client."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ramet import Agent, Limits, Session, SpawnLimits, Status
 
 
 async def measure(children: int, limit: int = 5) -> Figures:
-    """One reply asks for so many children, each of which asks the model at once; the tree may make `limit` calls."""
+    """Spawn so many children with one reply, each of which asks the model at once. The tree may make `limit` calls."""
     async with Loopback().serve() as server:
         model = ChatOpenAI(model="gpt-4o", base_url=f"{server.url}/v1", api_key=SecretStr("none"), max_retries=0)
         with Cost() as cost:

@@ -1,4 +1,4 @@
-"""Memory of agents that do nothing: waiting for a model, idle between turns, asleep, and over."""
+"""Memory of agents that do nothing: agents that wait for a model, are idle between turns, sleep, or have ended."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ramet.core.events import Event, StateChanged, TurnStarted
 
 
 async def measure(kind: str, count: int) -> Figures:
-    """How much a process grows by `count` agents of that kind, for each of them."""
-    grow = {"waiting": _waiting, "idle": _idle, "asleep": _asleep, "session": _sessions, "over": _over}[kind]
+    """Return the memory by which a process grows for each of `count` agents of a kind."""
+    grow = {"waiting": _waiting, "idle": _idle, "asleep": _asleep, "session": _sessions, "over": _ended}[kind]
     async with AsyncExitStack() as stack:
         await grow(stack, 20)  # What the first ones import and cache is not theirs.
         before = rss_mb()
@@ -46,7 +46,7 @@ async def _sessions(stack: AsyncExitStack, count: int) -> None:
         assert (await session.ask("tools 1 add")).value == "done"
 
 
-async def _over(stack: AsyncExitStack, count: int) -> None:
+async def _ended(stack: AsyncExitStack, count: int) -> None:
     """Trees that have ended, one after another, in a runtime that lives on: what each leaves behind."""
     runtime = await stack.enter_async_context(AgentRuntime())
     agent = Agent(name="worker", model=Obedient(), tools=[])
@@ -75,14 +75,14 @@ async def _children(
     events = await stack.enter_async_context(aclosing(session.events()))
     for _ in range(count):
         await session.spawn(request)
-    await _seen(events, count, is_there)
+    await _wait_for_events(events, count, is_there)
 
 
 async def _sleep_after(_: str) -> None:
     await asyncio.sleep(3600)
 
 
-async def _seen(events: AsyncGenerator[Event], count: int, is_there: Callable[[Event], bool]) -> None:
+async def _wait_for_events(events: AsyncGenerator[Event], count: int, is_there: Callable[[Event], bool]) -> None:
     async for event in events:
         count -= is_there(event)
         if not count:

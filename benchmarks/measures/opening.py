@@ -1,4 +1,4 @@
-"""A session that is opened, answers a prompt with one tool call, and is closed: the first of a process, and others."""
+"""A session that opens, answers a prompt with one tool call, and closes: the first of a process, and later ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ramet import AgentRuntime, Session
 
 
 async def measure(count: int = 30) -> Figures:
-    """Milliseconds of CPU for each session: with a runtime of its own, and in a folder with a journal."""
+    """Return the milliseconds of CPU for each session: with its own runtime, and in a folder with a journal."""
     first = await _session()
     later = [await _session() for _ in range(count)]
     with tempfile.TemporaryDirectory(prefix="ramet-bench-") as folder:

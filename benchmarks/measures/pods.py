@@ -1,4 +1,4 @@
-"""Agents as pods, beside bare pods of the same image that print one byte: on the cluster of KUBECONFIG and REGISTRY."""
+"""Agents as pods, compared with bare pods of the same image, on the cluster of KUBECONFIG and REGISTRY."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _RESERVED = 0.05  #: of a processor, for each: 20 fit on a node of 2 cores
 
 
 async def measure(rounds: int = 10, crowd: int = 20) -> Figures:
-    """Create to first byte and to first frame, in turn; so many at once, idle, and their end; and in pods that wait."""
+    """Measure the time to the first byte and the first frame in turn, then many pods at once, then warm pods."""
     async with place() as at:
-        return {**await _measured(at, rounds, crowd), "waited_ms": await _waited(at, rounds)}
+        return {**await _start_cold(at, rounds, crowd), "waited_ms": await _start_in_warm_pods(at, rounds)}
 
 
-async def _measured(at: Place, rounds: int, crowd: int) -> Figures:
+async def _start_cold(at: Place, rounds: int, crowd: int) -> Figures:
     namespace, image, runs = at
     backend = KubernetesBackend(runs, namespace=namespace, image=image, cpu_reserved=_RESERVED)
     api = Api(namespace, None)
@@ -44,7 +44,7 @@ async def _measured(at: Place, rounds: int, crowd: int) -> Figures:
         await backend.probe()
         bare, mounted, frames, starts = list[float](), list[float](), list[float](), list[float]()
         for number in range(rounds + 1):
-            took, with_volumes = await _bare(api, image), await _bare(api, image, has_volumes=True)
+            took, with_volumes = await _start_bare_pod(api, image), await _start_bare_pod(api, image, has_volumes=True)
             framed.clear()
             began = time.monotonic()
             sandbox = await backend.start(spec(runs, f"one-{number}"))
@@ -76,8 +76,8 @@ async def _measured(at: Place, rounds: int, crowd: int) -> Figures:
         await backend.close()
 
 
-async def _waited(at: Place, rounds: int) -> float:
-    """Milliseconds until a run has begun, median, where a pod waits for each."""
+async def _start_in_warm_pods(at: Place, rounds: int) -> float:
+    """Return the median of the milliseconds until a run has begun in a warm pod."""
     backend = KubernetesBackend(at.runs, namespace=at.namespace, image=at.image, cpu_reserved=_RESERVED, warm=1)
     starts = list[float]()
     try:
@@ -94,8 +94,8 @@ async def _waited(at: Place, rounds: int) -> float:
     return median(starts[1:])  # For the first one none has waited.
 
 
-async def _bare(api: Api, image: RuntimeImage, *, has_volumes: bool = False) -> float:
-    """Seconds until the first byte of a pod with nothing to it, or nothing but the volumes that each agent's pod has.
+async def _start_bare_pod(api: Api, image: RuntimeImage, *, has_volumes: bool = False) -> float:
+    """Return the seconds until the first byte of a bare pod, or of one with only the volumes of an agent's pod.
 
     A kubelet looks every 300 ms whether a pod's volumes are mounted, and for the first time when none can be.
     """

@@ -1,6 +1,7 @@
-"""A kernel with many conversations at rest, taken up from its journal, and some at work: what `scale` predicts.
+"""A kernel with many idle conversations, resumed from its journal, and some active ones: what `scale` predicts.
 
-Those at rest have had one turn with a tool. Each at work takes a turn with a tool, `pace_ms` after the last one began.
+Each idle conversation has had one turn with a tool. Each active one begins a turn with a tool `pace_ms` after the last
+one began.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ EVENTS = 7  #: of each at rest: one tool call
 
 
 async def measure(idle: int = 1_000, working: int = 20, lasting_ms: int = 5_000, pace_ms: int = 1_000) -> Figures:
-    """Kilobytes, CPU time and events of so many conversations for so long."""
+    """Return kilobytes, CPU time and events of so many conversations for so long."""
     with tempfile.TemporaryDirectory(prefix="ramet-bench-") as folder:
         path = pathlib.Path(folder) / "journal.db"
         await recovery.write(path, idle, EVENTS)
@@ -59,7 +60,7 @@ async def measure(idle: int = 1_000, working: int = 20, lasting_ms: int = 5_000,
 
 
 async def _work(session: Session, lasting_s: float, pace_s: float, number: int) -> list[float]:
-    """Take turns, and say how long each took."""
+    """Take turns, and return how long each took."""
     clock, took = asyncio.get_running_loop().time, list[float]()
     began = clock()
     await asyncio.sleep(pace_s * (number * 0.618 % 1))  # they did not all begin at once

@@ -1,4 +1,4 @@
-"""What recording an event costs, in memory and with transcripts on disk: messages of 1 KB, and small events."""
+"""Costs of recording an event, in memory and with transcripts on disk: messages of 1 KB, and small events."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MESSAGE = encode(AIMessage("x" * 1_000))
 
 
 async def measure(count: int = 5_000) -> Figures:
-    """Microseconds of CPU for each event, recorded by an agent of a runtime without and with a folder."""
+    """Return the microseconds of CPU for each event, recorded by an agent of a runtime without and with a folder."""
     with tempfile.TemporaryDirectory(prefix="ramet-bench-") as folder:
         return {
             **{f"memory_{kind}_us": cost for kind, cost in (await _costs(None, count)).items()},

@@ -1,4 +1,4 @@
-"""A kernel that was killed with many runs open: from its journal to runs that can go on."""
+"""A kernel that was killed with many open runs: the time from its journal to runs that can continue."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ABOUT = (
 
 
 async def measure(runs: int = 1_000, events: int = 200) -> Figures:
-    """Seconds until `resume` has taken up `runs` trees of one run with `events` events each, none of them at work."""
+    """Return the seconds in which `resume` resumes `runs` idle trees of one run with `events` events each."""
     with tempfile.TemporaryDirectory(prefix="ramet-bench-") as folder:
         path = pathlib.Path(folder) / "journal.db"
         await write(path, runs, events)
@@ -47,7 +47,7 @@ async def measure(runs: int = 1_000, events: int = 200) -> Figures:
 
 
 async def write(path: pathlib.Path, runs: int, events: int) -> None:
-    """A journal of trees of one run each, all at rest."""
+    """Write a journal of idle trees of one run each."""
     store, about = await SqliteStore(path).open(), list[asyncio.Future[object]]()
     for number in range(runs):
         root = f"run-{number:016x}"
@@ -60,7 +60,7 @@ async def write(path: pathlib.Path, runs: int, events: int) -> None:
 
 
 def lines(root: str, events: int) -> list[tuple[str, bytes]]:
-    """The events of a tree of one run that rests, by their types."""
+    """Return the events of an idle tree of one run, with their types."""
     stamp: dict[str, Any] = {"root": root, "run": root, "path": "main", "agent": "worker"}
     worker = {"name": "worker", "model": "offline"}
     birth: dict[str, Any] = {"agent": worker, "brief": "", "cwd": "/", "persistent": True, "limits": {}}

@@ -1,4 +1,4 @@
-"""Three kernels on one PostgreSQL, of which the one whose schedules' runs are at work is killed: until all go on."""
+"""Three kernels on one PostgreSQL. One with runs of schedules is killed: the time until its runs continue."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ LOOK_S = 0.002
 
 
 async def for_ever() -> None:
-    """What is scheduled."""
+    """Wait for ever, as the function of a schedule."""
     await asyncio.Event().wait()
 
 
 async def measure(runs: int = 200) -> Figures:
-    """Seconds from SIGKILL to the first run that goes on in one of two other kernels, and to the last."""
+    """Return the seconds from SIGKILL to the first and to the last run that continues in one of two other kernels."""
     return await measured("benchmarks.measures.scheduled_takeover", runs)
 
 
 async def hold(dsn: str, runs: str) -> None:
-    """Have so many runs at work, each of a schedule, until killed."""
+    """Hold so many runs of schedules at work until this process is killed."""
     store = PostgresStore(dsn, kernel="one")
     async with AgentRuntime(store=store) as runtime, AgentScheduler(runtime) as scheduler:
         for number in range(int(runs)):
@@ -38,7 +38,7 @@ async def hold(dsn: str, runs: str) -> None:
 
 
 async def adopt(dsn: str, name: str) -> None:
-    """Be a scheduler among others, until killed, and say when a run goes on here."""
+    """Run a scheduler among others until this process is killed, and print the time when a run continues here."""
     async with AgentRuntime(store=PostgresStore(dsn, kernel=name)) as runtime, AgentScheduler(runtime):
         say("ready")
         known = 0

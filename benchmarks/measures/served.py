@@ -1,7 +1,7 @@
-"""What a server pays for those who are there and do nothing: conversations, clients, readers of a stream.
+"""Costs of idle conversations, clients, and readers of a stream, for a server.
 
-Clients are in a process of their own. A conversation is an agent of the type `llm` after one turn, in the journal and
-in all views of the server.
+Clients are in their own process. A conversation is an agent of the type `llm` after one turn, in the journal and in all
+views of the server.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PIPES = 2  #: to the process of the clients
 
 
 async def measure(conversations: int = 100, clients: int = 300) -> Figures:
-    """Kilobytes and descriptors for each."""
+    """Return kilobytes and descriptors for each."""
     teller = TellerType()
     with tempfile.TemporaryDirectory(prefix="ramet-b-") as folder:
         async with Server(folder, types={"teller": teller, "llm": LlmType(default="offline")}) as server:
@@ -40,12 +40,12 @@ async def measure(conversations: int = 100, clients: int = 300) -> Figures:
 
 async def _conversations(server: Server, team: CreatedTeam, count: int) -> Figures:
     for number in range(FIRST):
-        await _talked_with(server, team, f"first-{number}")
+        await _converse(server, team, f"first-{number}")
     before, fds = rss_mb(), _descriptors()
     with Cost() as cost:
         for first in range(0, count, AT_ONCE):
             names = (f"agent-{number}" for number in range(first, min(first + AT_ONCE, count)))
-            await asyncio.gather(*(_talked_with(server, team, name) for name in names))
+            await asyncio.gather(*(_converse(server, team, name) for name in names))
     return {
         "conversation_kb": (rss_mb() - before) / count * 1024,
         "conversation_fds": (_descriptors() - fds) / count,
@@ -53,7 +53,7 @@ async def _conversations(server: Server, team: CreatedTeam, count: int) -> Figur
     }
 
 
-async def _talked_with(server: Server, team: CreatedTeam, name: str) -> None:
+async def _converse(server: Server, team: CreatedTeam, name: str) -> None:
     agent = await _spawn(server, team, name, "llm")
     turn = server.agents.turn(agent.agent.id, agent.nonce, b"Say something.")
     async with aclosing(server.agents.read_turn(agent.agent.id, agent.nonce, turn.id)) as chunks:
@@ -62,7 +62,7 @@ async def _talked_with(server: Server, team: CreatedTeam, name: str) -> None:
 
 
 async def _clients(server: Server, count: int) -> Figures:
-    """Connections that have asked nothing yet."""
+    """Measure connections that have made no request yet."""
     for clients in (FIRST, count):
         before, fds = rss_mb(), _descriptors()
         async with visitors("requests", server.where, str(clients), str(clients)) as all_of_them:
@@ -77,7 +77,7 @@ async def _clients(server: Server, count: int) -> Figures:
 
 
 async def _readers(server: Server, teller: TellerType, team: CreatedTeam, count: int) -> Figures:
-    """Readers of the one turn of an agent that says nothing yet."""
+    """Measure readers of one turn of an agent that has not answered yet."""
     agent = await _spawn(server, team, "talker", "teller")
     for readers in (FIRST, count):
         teller.go.clear()

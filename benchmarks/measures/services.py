@@ -1,7 +1,7 @@
-"""The services over a Unix socket: small requests, spawns and turns beside the same without HTTP, streams, images.
+"""The services over a Unix socket: small requests, spawns and turns compared with calls without HTTP, streams, images.
 
-Small requests and readers come from a process of their own (`benchmarks.visitors`): CPU time is the server's alone.
-The rest uses `ramet.connect` in the server's process, on one processor: what it takes is both ends of it.
+Small requests and readers come from their own process (`benchmarks.visitors`): CPU time is the server's alone. The rest
+uses `ramet.connect` in the server's process, on one processor: its time is the time of both ends.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ CONNECTIONS = 32
 
 
 class Nothing(Struct, forbid_unknown_fields=True):
-    """No more is said at the spawn."""
+    """An empty spawn info."""
 
 
 class Teller:
-    """An agent that says as many words as the message asks for, or waits for good."""
+    """An agent that says as many words as the message asks for, or waits until it ends."""
 
     def __init__(self, opening: AgentSpec, go: asyncio.Event) -> None:
         self._go = go
@@ -43,7 +43,7 @@ class Teller:
         self.ended: asyncio.Future[ErrorInfo | None] = asyncio.get_running_loop().create_future()
 
     async def turn(self, body: bytes, format: str) -> AsyncIterator[bytes]:
-        """`body` is a number of words, which come without a pause, as from many agents at once; 0 waits."""
+        """Say `body` words without a pause, as many agents do concurrently; wait for 0."""
         await self._go.wait()
         for _ in range(int(body)):
             yield b'{"token": "word"}'
@@ -51,30 +51,30 @@ class Teller:
             await asyncio.shield(self.ended)
 
     async def interrupt(self) -> None:
-        """Nothing to interrupt."""
+        """Interrupt nothing."""
 
     async def control(self, operation: Any) -> Any:
-        """There are no operations."""
+        """Refuse nothing: there are no operations."""
 
     async def history(self) -> Sequence[Mapping[str, Any]]:
-        """It forgets."""
+        """Return an empty history."""
         return []
 
     async def mail(self, text: str) -> None:
-        """It does not listen."""
+        """Ignore the mail."""
 
     def spent(self) -> Mapping[str, float]:
-        """Nothing."""
+        """Return no costs."""
         return {}
 
     async def close(self, reason: str) -> None:
-        """It is over."""
+        """End the agent."""
         if not self.ended.done():
             self.ended.set_result(None)
 
 
 class TellerType:
-    """Next to nothing, so that what is measured is what is around it."""
+    """An agent type that costs almost nothing, so that the measurement shows the costs around it."""
 
     name = "teller"
     spawn_info: type = Nothing
@@ -86,15 +86,15 @@ class TellerType:
         self.go.set()
 
     async def check(self, spec: AgentSpec) -> None:
-        """Anything goes."""
+        """Accept every specification."""
 
     async def open(self, spec: AgentSpec) -> RunningAgent:
-        """At once."""
+        """Open an agent at once."""
         return Teller(spec, self.go)
 
 
 async def measure(count: int = 2_000, readers: int = 100, turns: int = 1_000) -> Figures:
-    """Microseconds, milliseconds, megabytes. The last readers are as many as `turns`."""
+    """Return microseconds, milliseconds and megabytes. `turns` is also the number of the last readers."""
     teller = TellerType()
     with tempfile.TemporaryDirectory(prefix="ramet-b-") as folder:
         async with Server(folder, types={"teller": teller}) as server:
@@ -112,7 +112,7 @@ async def measure(count: int = 2_000, readers: int = 100, turns: int = 1_000) ->
 
 
 async def _small(server: Server, count: int) -> Figures:
-    """`GET /healthz` on connections that stay."""
+    """Measure `GET /healthz` on connections that stay open."""
     async with visitors("requests", server.where, str(count), str(CONNECTIONS)) as all_of_them:
         with Cost() as cost:
             seen = await all_of_them.go()
@@ -138,7 +138,7 @@ async def _spawn(server: Server, team: CreatedTeam, name: str) -> SpawnedAgent:
 
 
 async def _turns(server: Server, agent: SpawnedAgent, count: int) -> Figures:
-    """A turn of one word, which is nothing beside what is around it: by ramet's client, and on a plain connection."""
+    """Measure a turn of one word, which itself costs nothing: by ramet's client, and on a plain connection."""
     by_client, plain = [], []
     async with connect(server.where, agent.nonce) as client:
         for _ in range(count):
@@ -159,7 +159,7 @@ async def _turns(server: Server, agent: SpawnedAgent, count: int) -> Figures:
 
 
 async def _stream(server: Server, teller: TellerType, agent: SpawnedAgent, readers: int, words: int) -> Figures:
-    """What a word of one turn costs for each reader, and how long it is until the last one has the first."""
+    """Measure the cost of a word of one turn for each reader, and the time until the last reader has the first word."""
     teller.go.clear()
     turn = server.agents.turn(agent.agent.id, agent.nonce, str(words).encode())
     path = f"/v1/agents/{agent.agent.id}/turns/{turn.id}"
@@ -172,7 +172,7 @@ async def _stream(server: Server, teller: TellerType, agent: SpawnedAgent, reade
 
 
 async def _images(server: Server) -> Figures:
-    """A bundle of 1 MB in 100 files, uploaded and made an image of, and the same again."""
+    """Measure a bundle of 1 MB in 100 files that is uploaded and made an image, twice."""
     packed, dice = io.BytesIO(), random.Random(1)  # noqa: S311, RUF100 - dice, no secrets
     with tarfile.open(fileobj=packed, mode="w:gz") as tar:
         for number in range(100):
@@ -194,7 +194,7 @@ async def _images(server: Server) -> Figures:
 
 
 async def _open_turns(server: Server, team: CreatedTeam, count: int) -> Figures:
-    """Turns that are open, each with its agent and a client that reads it."""
+    """Measure open turns, each with its agent and a client that reads it."""
     agents = [await _spawn(server, team, f"open-{number}") for number in range(count)]
     before, sockets = rss_mb(), []
     for agent in agents:

@@ -1,4 +1,4 @@
-"""State: a commit of one key among 1,000, forks, and one of 100,000 entries looked up by who has just begun."""
+"""State: a commit of one key among 1,000, forks, and one of 100,000 entries that a new process looks up."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KEYS = 1_000
 
 
 async def measure(count: int = 1_000, entries: int = 100_000) -> Figures:
-    """Milliseconds and bytes, in a file of their own."""
+    """Return milliseconds and bytes, of a store in its own file."""
     with tempfile.TemporaryDirectory(prefix="ramet-bench-") as folder:
         store = await SqliteStore(Path(folder, "journal.db")).open()
         try:

@@ -1,4 +1,4 @@
-"""Three kernels on one PostgreSQL, of which the one with the trees is killed: until the others have taken up all."""
+"""Three kernels on one PostgreSQL. The one with the trees is killed: the time until the others have taken over."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ _CALL = "import asyncio, sys; from {module} import {role}; asyncio.run({role}(*s
 
 
 async def measure(trees: int = 200) -> Figures:
-    """Seconds from SIGKILL to the first tree, and to the last, that two other kernels have set to work."""
+    """Return the seconds from SIGKILL to the first and to the last tree that two other kernels have resumed."""
     return await measured("benchmarks.measures.takeover", trees)
 
 
 async def measured(module: str, trees: int) -> Figures:
-    """The same, of whatever a module's `hold` has and its `adopt` goes on with, each in a process of its own."""
+    """Measure a takeover of what a module's `hold` has by its `adopt`, each in its own process."""
     server = Server()
     kernels: list[asyncio.subprocess.Process] = []
     try:
         holder = await _start(module, "hold", server.dsn, str(trees))
         kernels.append(holder)
-        await _said(holder)
+        await _read_line(holder)
         others = [await _start(module, "adopt", server.dsn, name) for name in ("two", "three")]
         kernels += others
         for each in others:
-            await _said(each)
-        await _all_watch(server.dsn, 1 + len(others))
+            await _read_line(each)
+        await _wait_until_all_watch(server.dsn, 1 + len(others))
         taken: list[float] = []
-        hearing = [asyncio.ensure_future(_hear(each, taken)) for each in others]
+        hearing = [asyncio.ensure_future(_collect_times(each, taken)) for each in others]
         began = time.monotonic()
         holder.kill()
         while len(taken) < trees:  # noqa: ASYNC110 - two processes say it
@@ -57,7 +57,7 @@ async def measured(module: str, trees: int) -> Figures:
 
 
 async def hold(dsn: str, trees: str) -> None:
-    """Have so many trees at rest, until killed."""
+    """Hold so many idle trees until this process is killed."""
     store = await PostgresStore(dsn, kernel="one").open()
     for number in range(int(trees)):
         root = f"run-{number:016x}"
@@ -69,15 +69,15 @@ async def hold(dsn: str, trees: str) -> None:
 
 
 async def adopt(dsn: str, name: str) -> None:
-    """Adopt what falls, until killed, and say when."""
+    """Take over trees of dead kernels until this process is killed, and print each time."""
     async with AgentRuntime(store=PostgresStore(dsn, kernel=name)) as runtime:
         await runtime.adopt(lambda _: say(time.monotonic()), agents=[Agent(name="worker", model="offline")])
         say("ready")
         await asyncio.Event().wait()
 
 
-async def _all_watch(dsn: str, kernels: int) -> None:
-    """Wait until each of them waits for the lock of another: what follows is not the noise of their beginning."""
+async def _wait_until_all_watch(dsn: str, kernels: int) -> None:
+    """Wait until each kernel waits for the lock of another, so that their start disturbs no measurement."""
     query = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
     with psycopg.connect(dsn, autocommit=True) as connection:
         while connection.execute(query).fetchone() != (kernels,):  # noqa: ASYNC110 - it is another server's state
@@ -95,18 +95,18 @@ async def _start(module: str, role: str, *arguments: str) -> asyncio.subprocess.
     )
 
 
-async def _said(process: asyncio.subprocess.Process) -> str:
+async def _read_line(process: asyncio.subprocess.Process) -> str:
     assert process.stdout is not None
     return (await process.stdout.readline()).decode().strip()
 
 
-async def _hear(process: asyncio.subprocess.Process, taken: list[float]) -> None:
-    while said := await _said(process):
+async def _collect_times(process: asyncio.subprocess.Process, taken: list[float]) -> None:
+    while said := await _read_line(process):
         taken.append(float(said))
 
 
 def say(what: object) -> None:
-    """Tell the process that measures."""
+    """Print a line for the process that measures."""
     print(what, flush=True)
 
 

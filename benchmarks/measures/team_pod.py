@@ -1,4 +1,4 @@
-"""Runs that start in the pod of their team, which is there: on the cluster of KUBECONFIG and REGISTRY."""
+"""Runs that start in the existing pod of their team, on the cluster of KUBECONFIG and REGISTRY."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ TEAM = Reservation(name="bench", memory_mb=512, sandboxes=8)
 
 
 async def measure(runs: int = 60) -> Figures:
-    """One after the other, each with an empty workspace: from the call to the word that all gates are shut."""
+    """Measure consecutive starts, each with an empty workspace: from the call until all gates are shut."""
     async with place() as at:
         backend = KubernetesBackend(at.runs, namespace=at.namespace, image=at.image, team=TEAM)
         try:
-            return await _measured(backend, at.runs, runs)
+            return await _start_runs(backend, at.runs, runs)
         finally:
             await backend.close()
 
 
-async def _measured(backend: KubernetesBackend, folder: Path, runs: int) -> Figures:
+async def _start_runs(backend: KubernetesBackend, folder: Path, runs: int) -> Figures:
     starts, cpu = list[float](), list[float]()
     places, grant = set[str](), msgspec.structs.replace(GRANT, reservation=TEAM)
     for number in range(runs + 1):

@@ -1,4 +1,4 @@
-"""A tree of models three levels deep, 10 children each: 1,110 sub-agents, each asks, delegates, answers."""
+"""A tree of models three levels deep, with 10 children each: 1,110 sub-agents that ask, delegate and answer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ramet import Agent, Session, SpawnLimits
 
 
 async def measure(width: int = 10, depth: int = 3) -> Figures:
-    """What the tree takes from the prompt to the answer, and for each sub-agent in it."""
+    """Return the costs of the tree from the prompt to the answer, and of each sub-agent in it."""
     size = sum(width**level for level in range(1, depth + 1))
     async with Session(
         Obedient(),

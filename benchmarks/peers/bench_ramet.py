@@ -62,15 +62,15 @@ class A:
         return result
 
     async def turns(self, k: int) -> Any:
-        """One run of k turns with one tool call each, then the answer."""
+        """Run k turns with one tool call each, then the answer."""
         return await self._run("turn", k)
 
     async def spawns(self, k: int) -> Any:
-        """One run of k turns with one child each, then the answer."""
+        """Run k turns with one child each, then the answer."""
         return await self._run("spawn", k)
 
     async def fanout(self, n: int, lat: float) -> Any:
-        """One turn with n children at once, each asking a model that takes `lat` seconds."""
+        """Run one turn with n concurrent children, each of which asks a model that takes `lat` seconds."""
         return await self._run("fan", n, lat)
 
 

@@ -8,7 +8,7 @@ from common import main  # type: ignore[import-not-found]  # the harness
 
 
 class A(bench_ramet.A):  # type: ignore[misc]  # see above
-    """As `bench_ramet`, durable."""
+    """The adapter of `bench_ramet`, with a journal."""
 
     async def setup(self) -> None:
         """Make the parts that every run shares; the sitting removes the folder."""

@@ -1,4 +1,4 @@
-"""Agent types of the soaked server: a model that answers, fails or takes its time as it is told, and a function."""
+"""Agent types of the soaked server: a model that answers, fails or is slow as its prompt says, and a function."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ PIECES: Final = 8  #: of each answer
 PLUGIN: Final = f"[ramet.agent_types]\nsoak = {__name__}:SoakType\nsoak-function = {__name__}:SoakFunctions\n"
 
 
-class Told(BaseChatModel):
-    """A model that reads the newest prompt, "ACT TOKEN": `say`, `slow`, or `fail`, which fails as a provider would."""
+class ObedientModel(BaseChatModel):
+    """A model that obeys the newest prompt, "ACT TOKEN": `say`, `slow`, or `fail`, which fails as a provider does."""
 
     @property
     def _llm_type(self) -> str:
@@ -50,12 +50,12 @@ class Told(BaseChatModel):
 
 
 def answer(prompt: str) -> str:
-    """The answer to a prompt: it names the prompt's token, and is some hundred characters long."""
+    """Return the answer to a prompt: some hundred characters that name the prompt's token."""
     return f"heard {prompt.split()[-1]} " + "and so on " * 40
 
 
 def works(text: str) -> str:
-    """Answer as the model does, in a process of its own."""
+    """Answer as the model does, in its own process."""
     return f"heard {text.split()[-1]} "
 
 
@@ -64,16 +64,16 @@ def _prompt(messages: Sequence[BaseMessage]) -> str:
 
 
 class SoakType(LlmType):
-    """Conversations with that model, in the host."""
+    """An agent type for conversations with that model, in the host."""
 
     name = "soak"
 
     def __init__(self) -> None:
-        super().__init__({"told": Told()}, default="told")
+        super().__init__({"told": ObedientModel()}, default="told")
 
 
 class SoakFunctions(FunctionType):
-    """Functions of this module, in a sandbox where a policy says so."""
+    """An agent type for functions of this module, in a sandbox if a policy says so."""
 
     name = "soak-function"
 

@@ -1,6 +1,6 @@
-"""Mixed load on a server that comes and goes: conversations of bounded length, and what became of each turn.
+"""Mixed load on a server that restarts: conversations of bounded length, and the fate of each turn.
 
-What is acknowledged must be in the history exactly once; what was cut off by a restart, at most once.
+A turn that was acknowledged must be in the history exactly once; a turn that a restart cut off, at most once.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ class Account:
 
     @property
     def turns(self) -> int:
-        """How many were answered."""
+        """Return the number of turns that were answered."""
         return self.done.total()
 
 
 class Worker:
-    """One client with one conversation at a time. `rounds` counts what it did, whatever came of it."""
+    """A client with one conversation at a time. `rounds` counts its acts, whatever came of them."""
 
     def __init__(self, number: int, seed: int, server: Server, account: Account, is_up: asyncio.Event) -> None:
-        """`is_up` is cleared before a process of the server is ended, and set once the next one listens."""
+        """Make a worker. `is_up` is cleared before a server process is ended, and set once the next one listens."""
         self.rounds = 0
         self._number, self._dice = number, random.Random(seed * 1_000 + number)  # noqa: S311, RUF100 - no secrets
         self._server, self._account, self._is_up = server, account, is_up
@@ -61,17 +61,17 @@ class Worker:
         self._first = list(WEIGHTS)
 
     async def work(self, key: str, is_over: Callable[[], bool]) -> None:
-        """Do one thing after the other until it is over, and look at the last conversation."""
+        """Act until the soak is over, and then check the last conversation."""
         async with ramet.connect(self._server.socket) as client:
             while not is_over():
-                await self._tried(lambda: self._round(client, key))
+                await self._try(lambda: self._round(client, key))
                 self.rounds += 1
             for _ in range(_TRIES):
-                if await self._tried(lambda: self._retire(client)):
+                if await self._try(lambda: self._retire(client)):
                     break
 
-    async def _tried(self, act: Callable[[], Awaitable[None]]) -> bool:
-        """Do something while the server is there; False if it went meanwhile, or refused."""
+    async def _try(self, act: Callable[[], Awaitable[None]]) -> bool:
+        """Act while the server is up. Return False if it went down meanwhile, or refused."""
         await self._is_up.wait()
         life = self._server.lives
         try:
@@ -118,7 +118,7 @@ class Worker:
         self._acknowledge(token, "say")
 
     async def _cut(self, client: Client, agent: SpawnedAgent) -> None:
-        """Leave in the middle of an answer: the turn goes on, and the next one waits for its end."""
+        """Leave in the middle of an answer: the turn continues, and the next turn waits for its end."""
         token = self._token()
         self._unsure.append(token)
         async with aclosing(client.turn(agent.agent.id, body("say", token), key=agent.nonce)) as chunks:
@@ -127,7 +127,7 @@ class Worker:
         self._acknowledge(token, "cut")
 
     async def _cancel(self, client: Client, agent: SpawnedAgent) -> None:
-        """Interrupt an answer that takes its time; it may stand in the history as far as it came."""
+        """Interrupt a slow answer. The part that came may be in the history."""
         self._unsure.append(token := self._token())
         async with aclosing(client.turn(agent.agent.id, body("slow", token), key=agent.nonce)) as chunks:
             await anext(chunks)
@@ -148,7 +148,7 @@ class Worker:
         self._account.wrong.append(f"{self._unsure[-1]}: an answer of a model that fails")
 
     async def _spawn(self, client: Client, key: str) -> None:
-        """Have an agent in a sandbox of its own for one turn."""
+        """Spawn an agent in its own sandbox for one turn."""
         self._agents += 1
         name = f"function-{self._number}-{self._agents}"
         spawned = await client.spawn_agent(TEAM, name, "soak-function", WORKS, policy=Policy(), key=key)
@@ -164,7 +164,7 @@ class Worker:
         self._account.done[act] += 1
 
     async def _retire(self, client: Client) -> None:
-        """Look at what the history of the conversation says of each turn, and end it."""
+        """Check the history of the conversation for each turn, and end the conversation."""
         agent = self._agent
         if agent is None:
             return
@@ -183,7 +183,7 @@ class Worker:
 
 
 def body(act: str, token: str) -> bytes:
-    """A message in the format of OpenAI's clients."""
+    """Return a message in the format of OpenAI's clients."""
     return json.dumps({"messages": [{"role": "user", "content": f"{act} {token}"}]}).encode()
 
 

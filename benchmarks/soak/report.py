@@ -12,14 +12,14 @@ LEAST: Final = 3  #: points of one process, below which nothing is said of it
 
 
 class Goal(NamedTuple):
-    """The most that something may grow by in 1,000 turns; `of_mean` as a share of its mean."""
+    """The largest growth in 1,000 turns that is acceptable; with `of_mean`, as a share of the mean."""
 
     most: float
     of_mean: bool = False
 
 
 class Row(NamedTuple):
-    """One line of the table: a slope for each 1,000 turns, and whether it is as small as it should be."""
+    """A line of the table: a slope for each 1,000 turns, and whether it meets its goal."""
 
     name: str
     unit: str
@@ -30,7 +30,7 @@ class Row(NamedTuple):
 
     @property
     def reached(self) -> bool | None:
-        """None where there is no goal, or too little to say."""
+        """Return whether the goal is met; None without a goal, or with too few values."""
         if self.goal is None or self.slope is None or self.first is None or self.last is None:
             return None
         most = self.goal.most * ((self.first + self.last) / 2 if self.goal.of_mean else 1)
@@ -38,7 +38,7 @@ class Row(NamedTuple):
 
 
 class Point(NamedTuple):
-    """A value after so many turns, of one process."""
+    """A value of one process after so many turns."""
 
     life: int
     turns: float
@@ -56,7 +56,7 @@ _VALUES: Final[Sequence[tuple[str, str, Callable[[Sample], float], Goal | None]]
 
 
 def rows(samples: Sequence[Sample], warm_up: int) -> list[Row]:
-    """The table's lines. The first `warm_up` turns of each process are left out."""
+    """Return the lines of the table, without the first `warm_up` turns of each process."""
     warm = _warm(samples, warm_up)
     found = [_row(name, unit, [Point(each.life, each.turns, value(each)) for each in warm], goal)
              for name, unit, value, goal in _VALUES]  # fmt: skip
@@ -64,7 +64,7 @@ def rows(samples: Sequence[Sample], warm_up: int) -> list[Row]:
 
 
 def slope(points: Sequence[Point]) -> float | None:
-    """Growth in 1,000 turns by least squares, each process from a level of its own; None for too few points."""
+    """Return the growth in 1,000 turns by least squares, with an offset for each process; None for too few points."""
     above = below = 0.0
     count = 0
     for _, group in groupby(points, key=lambda each: each.life):
@@ -80,13 +80,13 @@ def slope(points: Sequence[Point]) -> float | None:
 
 
 def table(lines: Iterable[Row]) -> str:
-    """The lines as text for a terminal."""
+    """Return the lines as text for a terminal."""
     head = f"{'':<26} {'first':>10} {'last':>10} {'in 1,000 turns':>15}  goal"
     return "\n".join([head, *(_line(each) for each in lines)])
 
 
 def as_json(lines: Iterable[Row]) -> list[dict[str, Any]]:
-    """The lines as plain data."""
+    """Return the lines as plain data."""
     return [
         {
             "name": each.name,
@@ -109,7 +109,7 @@ def _warm(samples: Sequence[Sample], warm_up: int) -> list[Sample]:
 
 
 def _cpu(samples: Sequence[Sample]) -> list[Point]:
-    """Of each pair of samples of one process with turns between them."""
+    """Return the CPU time of a turn, from each pair of samples of one process with turns between them."""
     return [
         Point(one.life, (one.turns + other.turns) / 2, (other.cpu_ms - one.cpu_ms) / (other.turns - one.turns))
         for one, other in pairwise(samples)
@@ -118,7 +118,7 @@ def _cpu(samples: Sequence[Sample]) -> list[Point]:
 
 
 def _row(name: str, unit: str, points: Sequence[Point], goal: Goal | None) -> Row:
-    """`first` and `last` are means of the first and last fifth."""
+    """Return a line whose `first` and `last` are means of the first and last fifth of the points."""
     fifth = max(1, len(points) // 5)
     first = sum(each.value for each in points[:fifth]) / fifth if points else None
     last = sum(each.value for each in points[-fifth:]) / fifth if points else None

@@ -1,4 +1,4 @@
-"""`ramet serve` as a process of the soak: started in a folder, looked at, and ended by a signal."""
+"""`ramet serve` as a process of the soak: started in a folder, sampled, and ended by a signal."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Sample(Struct, frozen=True, kw_only=True):
 
 
 class Server:
-    """One folder, and the process that serves it. `tracebacks` counts those that all processes of it have printed."""
+    """A folder, and the process that serves it. `tracebacks` counts the tracebacks of all its processes."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         self.state, self.socket = folder / ".ramet", folder / ".ramet" / "serve.sock"
@@ -49,7 +49,7 @@ class Server:
         (info / "entry_points.txt").write_text(PLUGIN)
 
     async def start(self) -> None:
-        """Start a process, and return once it listens. Raises RuntimeError with what it said if it does not."""
+        """Start a process, and wait until it listens. Raises RuntimeError with its log if it does not."""
         path = os.pathsep.join([str(self._folder / "plugin"), str(ROOT)])
         env = {**os.environ, "PYTHONPATH": path, "RAMET_HOME": str(self._folder / "home")}
         with (self._folder / "log").open("ab") as log:
@@ -63,7 +63,7 @@ class Server:
             raise RuntimeError(f"the server did not start: {(self._folder / 'log').read_text()[-2_000:]}")
 
     async def end(self, number: signal.Signals) -> None:
-        """End the process by a signal, and wait for that; idempotent."""
+        """End the process by a signal, and wait for its end; idempotent."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -73,7 +73,7 @@ class Server:
         self.tracebacks = (self._folder / "log").read_bytes().count(_TRACEBACK)
 
     def sample(self, at_s: float, turns: int) -> Sample:
-        """Look at the process. Raises OSError if it is not there."""
+        """Measure the process. Raises OSError if it is not there."""
         assert self._process is not None
         proc = pathlib.Path(f"/proc/{self._process.pid}")
         fields = (proc / "stat").read_text().rpartition(")")[2].split()
@@ -92,7 +92,7 @@ class Server:
         )
 
     def sockets_left(self) -> list[str]:
-        """Names of the sockets in the folder: none once the last process has ended in order."""
+        """Return the names of the sockets in the folder: none once the last process has ended in order."""
         return sorted(each.name for each in self._folder.rglob("*") if each.is_socket())
 
 

@@ -1,4 +1,4 @@
-"""One soak: processes of a server one after the other, workers that go on across them, and samples."""
+"""One soak: server processes one after the other, workers that continue across them, and samples."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing was lost, doubled or wrong, and every process ended as it was told to."""
+        """Return whether no turn was lost, doubled or wrong, and no traceback and no socket is left."""
         account = self.account
         return not (account.lost or account.doubled or account.wrong or self.tracebacks or self.sockets_left)
 
     @property
     def rows(self) -> list[report.Row]:
-        """Return the slopes of what grew."""
+        """Return the slopes of the sampled values."""
         return report.rows(self.samples, self.plan.warm_up)
 
     def text(self) -> str:
-        """The report for a terminal."""
+        """Return the report for a terminal."""
         account = self.account
         done = ", ".join(f"{count} {act}" for act, count in sorted(account.done.items()))
         return "\n".join(
@@ -72,7 +72,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
         )
 
     def as_json(self) -> dict[str, Any]:
-        """The report and every sample, as plain data."""
+        """Return the report and every sample, as plain data."""
         account = self.account
         return {
             "plan": msgspec.to_builtins(self.plan),
@@ -93,7 +93,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
 
 async def soak(plan: Plan, progress: Callable[[str], object] = lambda line: None) -> Outcome:
-    """Soak a server in a folder of its own, which goes with it; no process of it stays, whatever happens.
+    """Soak a server in its own folder. The folder and all processes of the server are gone in the end.
 
     `progress` is called with a line for each process of the server when it is up, and every half minute.
     """
@@ -116,7 +116,7 @@ class _Soak:
         ]
 
     async def run(self) -> Outcome:
-        """All lives of the server, the last of which ends once all workers have looked at what they did."""
+        """Run all processes of the server. The last one ends once all workers have checked their conversations."""
         await self._server.start()
         async with ramet.connect(self._server.socket) as client:
             # An agent whose birth or end a restart cut off is nobody's, and keeps its place.
@@ -148,7 +148,7 @@ class _Soak:
         )
 
     async def _live(self, working: Sequence[asyncio.Task[None]], life: int) -> None:
-        """Let a process have its share of the time, and each worker do all that there is to be done."""
+        """Give a process its share of the time, and give each worker time for a few rounds."""
         next_line = time.monotonic()
         until = time.monotonic() + self._plan.seconds / self._plan.lives
         rounds = [each.rounds for each in self._workers]
