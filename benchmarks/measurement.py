@@ -8,7 +8,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Figure:
-    """One number of a measurement. `key` is its name in the output of the process."""
+    """A number of a measurement. `key` is its name in the output of the process."""
 
     key: str
     label: str

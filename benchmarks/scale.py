@@ -152,7 +152,7 @@ def predict(agents: int, costs: Costs, load: Load | None = None, room: Room | No
 
 
 def _kernels_for_takeover(cpu_s: float, room: Room) -> float:
-    """Return the number n of kernels of which n - 1 take up what one has: n (n - 1) = CPU time / (time · busy)."""
+    """Return the number n of kernels that take over in time: n (n - 1) = CPU time / (time · busy)."""
     asked = cpu_s / (room.takeover_s * room.busy)
     return max(2.0, (1 + math.sqrt(1 + 4 * asked)) / 2)
 

@@ -1,4 +1,4 @@
-"""A sitting as tables: for the terminal, for docs/performance.md, and as the JSON that is kept."""
+"""A sitting as tables: for the terminal, for docs/performance.md, and as JSON for a file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One figure over all rounds."""
+    """A figure over all rounds."""
 
     measurement: Measurement
     figure: Figure

@@ -47,7 +47,7 @@ async def _sessions(stack: AsyncExitStack, count: int) -> None:
 
 
 async def _ended(stack: AsyncExitStack, count: int) -> None:
-    """Trees that have ended, one after another, in a runtime that lives on: what each leaves behind."""
+    """Trees that have ended, one after another, in a runtime that stays open: the memory that each leaves behind."""
     runtime = await stack.enter_async_context(AgentRuntime())
     agent = Agent(name="worker", model=Obedient(), tools=[])
     for _ in range(count):

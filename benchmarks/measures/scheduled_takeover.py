@@ -24,7 +24,7 @@ async def measure(runs: int = 200) -> Figures:
 
 
 async def hold(dsn: str, runs: str) -> None:
-    """Hold so many runs of schedules at work until this process is killed."""
+    """Hold so many active runs of schedules until this process is killed."""
     store = PostgresStore(dsn, kernel="one")
     async with AgentRuntime(store=store) as runtime, AgentScheduler(runtime) as scheduler:
         for number in range(int(runs)):

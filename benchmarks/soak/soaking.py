@@ -1,4 +1,4 @@
-"""One soak: server processes one after the other, workers that continue across them, and samples."""
+"""A soak: server processes one after the other, workers that continue across them, and samples."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
 
 async def soak(plan: Plan, progress: Callable[[str], object] = lambda line: None) -> Outcome:
-    """Soak a server in its own folder. The folder and all processes of the server are gone in the end.
+    """Soak a server in its own folder. Neither the folder nor a process of the server is left in the end.
 
     `progress` is called with a line for each process of the server when it is up, and every half minute.
     """

@@ -42,7 +42,7 @@ async def test_a_servers_agent_is_a_pod_that_dials_it(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Nothing passes the attach stream of the API server, and no content of the image is sent to the pod."""
+    """The server never attaches to the pod, and sends it no content of its image."""
 
     def attach(*_: object) -> None:
         pytest.fail("a pod was attached to")

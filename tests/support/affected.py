@@ -1,7 +1,7 @@
 """The fast tests that a change concerns: `python -m tests.support.affected [REVISION]` prints their files.
 
 A test is concerned if it was changed, if it imports a changed module, or if it imports a module that imports one.
-Without a revision, the change is what the working tree has beside the last commit, or else the last commit itself.
+Without a revision, the change is the difference between the working tree and the last commit, or else the last commit.
 """
 
 from __future__ import annotations

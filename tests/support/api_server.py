@@ -1,6 +1,6 @@
 """The API of a cluster for pods and secrets, as far as kernels use it. A test chooses its answers.
 
-It has no nodes and no kubelets: a pod gets a place when a test says so.
+It has no nodes and no kubelets: a test gives each pod its place.
 """
 
 from __future__ import annotations

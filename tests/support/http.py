@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Received:
-    """One HTTP request, its body parsed."""
+    """An HTTP request with a parsed body."""
 
     method: str
     path: str

@@ -31,7 +31,7 @@ outliving = tests.support.outliving:OutlivingBackend
 
 
 class Kernel:
-    """One `ramet serve`, a process. `url` is known once it listens."""
+    """A process of `ramet serve`. `url` is known once it listens."""
 
     def __init__(self, name: str, process: subprocess.Popen[bytes], log: pathlib.Path) -> None:
         self.name, self.process, self._log = name, process, log

@@ -106,7 +106,7 @@ async def at_work(backend: Backend, runs: Path, grant: Grant = GRANT) -> AsyncIt
 
 
 async def main(runs: Path, namespace: str, image: str, host: str, patience_s: float, warm: int) -> None:
-    """Hold a function at work until this process is killed."""
+    """Hold an active function until this process is killed."""
     identity = certificates.make([host])
     async with PodListener(host, 0, identity.context) as landing:
         reach = DialTransport(landing, url=f"wss://{host}:{landing.port}{PATH}", ca=identity.ca, patience_s=patience_s)

@@ -22,7 +22,7 @@ PROJECT = Path(__file__).parents[2]
 
 
 class MachineBackend:
-    """One machine for all sandboxes of this backend, started by the first request."""
+    """A backend with one machine for all its sandboxes, which the first request starts."""
 
     name = "machine"
     owner = None

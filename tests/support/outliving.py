@@ -22,7 +22,7 @@ PROJECT = Path(__file__).parents[2]
 
 
 class OutlivingBackend:
-    """One machine for all kernels of a folder, one after the other. The last kernel calls `end`."""
+    """A backend with one machine for all kernels of a folder, one after the other. The last kernel calls `end`."""
 
     name = "outliving"
     owner = None

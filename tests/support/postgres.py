@@ -239,7 +239,7 @@ def running() -> Server:
 
 @pytest.fixture(scope="session")
 def postgres(pytestconfig: pytest.Config) -> Server:
-    """One server for all tests, which use schemas of their own."""
+    """The server for all tests, which use schemas of their own."""
     # There is one such fixture in every module that imports it, but one server.
     _require_postgres()
     return shared(pytestconfig)

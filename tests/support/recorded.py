@@ -1,6 +1,6 @@
 """A folder as an older ramet leaves it: `python -m tests.support.recorded FOLDER` writes it, and kills itself.
 
-The archive beside `test_older_records.py` was written by the code of 93a443c.
+The code of 93a443c wrote the archive that stands next to `test_older_records.py`.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ class PollFd(ctypes.Structure):
 def stand_still_in_c(fd: int, seconds: int = 10) -> bool:
     """Hold the interpreter's lock until something can be read, or for so many seconds; return whether it can be read.
 
-    Whoever waits for a dump lets the loop go on after a while, and tries again: there is one dump for each stall, and
-    on a slow machine it may have been made a moment before this was called.
+    A caller that waits for a dump lets the loop run for a while, and tries again: there is one dump for each stall, and
+    on a slow machine the dump may be made a moment before this call.
     """
     libc = ctypes.PyDLL(None)  # Unlike those of CDLL, its functions keep the lock.
     return bool(libc.poll(ctypes.byref(PollFd(fd, select.POLLIN, 0)), ctypes.c_ulong(1), seconds * 1_000))
