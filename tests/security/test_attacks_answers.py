@@ -1,4 +1,4 @@
-"""Attacks 93 to 97 of the list: values and errors that hope to do something to the host that takes them in."""
+"""Attacks 93 to 97, 106 and 168 of the list: values, errors, endings and files that try to act on the host."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.security.kit import Kernel
 
 @pytest.fixture
 def trap(kernel: Kernel) -> pathlib.Path:
-    """A file that is made by whoever runs the command of a bomb."""
+    """Return the path of a file that the command of a bomb makes, wherever the command runs."""
     found = kernel.base / "scratch" / "exploded"
     found.unlink(missing_ok=True)
     return found
 
 
 def test_93_the_bomb_works(trap: pathlib.Path) -> None:
-    """93: the positive control: unpickling the result of `pickled_bomb` runs its command."""
+    """93: positive control: unpickling the result of `pickled_bomb` runs its command."""
     import pickle
 
     pickle.loads(answers.pickled_bomb(f"touch {trap}"))
@@ -31,10 +31,10 @@ def test_93_the_bomb_works(trap: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("agent", [answers.bomb, answers.nested_bomb])
-def test_93_neg_1_a_reducer_is_never_run_by_the_host(
+def test_93_neg_1_the_host_never_runs_a_reducer(
     kernel: Kernel, trap: pathlib.Path, agent: Callable[[str], Any]
 ) -> None:
-    """93, NEG-1: an object with a malicious __reduce__ is an error that names its type, wherever it is in the value."""
+    """93, NEG-1: a run that returns an object with a malicious __reduce__ fails with an error that names the type."""
     result = kernel.run(agent, f"touch {trap}")
 
     assert (result["status"], result["output"]) == ("failed", None)
@@ -44,7 +44,7 @@ def test_93_neg_1_a_reducer_is_never_run_by_the_host(
 
 
 def test_93_a_pickle_as_bytes_stays_bytes(kernel: Kernel, trap: pathlib.Path) -> None:
-    """93: nothing opens it: not the host, not the journal, not a parent."""
+    """93: the host passes on a pickle in a bytes value and does not unpickle it."""
     result = kernel.run(answers.pickled_bomb, f"touch {trap}")
 
     assert result["output"]["@bytes"] > 10
@@ -68,8 +68,8 @@ THINGS = [
 
 
 @pytest.mark.parametrize("kind", THINGS)
-def test_95_what_cannot_travel_says_what_to_do(kernel: Kernel, kind: str) -> None:
-    """95: a clear error with the type and a way out; the host keeps running."""
+def test_95_an_unshippable_value_gives_a_clear_error(kernel: Kernel, kind: str) -> None:
+    """95: the run fails with a `NotShippable` error whose text is not short, and the host serves the next run."""
     result = kernel.run(answers.return_thing, kind)
 
     assert (result["status"], result["output"]) == ("failed", None)
@@ -79,8 +79,11 @@ def test_95_what_cannot_travel_says_what_to_do(kernel: Kernel, kind: str) -> Non
 
 
 @pytest.mark.parametrize("agent", [answers.large, answers.large_text])
-def test_95_ac_s0_11_a_result_beyond_its_cap_is_refused(kernel: Kernel, agent: Callable[[int], Any]) -> None:
-    """95, AC-S0-11: ten times the cap is an error that names the cap; just below it is a result."""
+def test_95_ac_s0_11_a_result_above_its_cap_is_refused(kernel: Kernel, agent: Callable[[int], Any]) -> None:
+    """95, AC-S0-11: a result of ten times the cap gives an error that names the cap.
+
+    A result below the cap is accepted.
+    """
     cap = 1 << 20
     before = kernel.play("facts")["peak_mb"]
 
@@ -110,8 +113,8 @@ def test_95_ac_s0_11_a_result_beyond_its_cap_is_refused(kernel: Kernel, agent: C
         ("exit text", None),
     ],
 )
-def test_96_errors_are_clipped_text(kernel: Kernel, kind: str, type_name: str | None) -> None:
-    """96, 99: words of 100 MB, words that raise, names that are no names: a bounded text, and a run that failed."""
+def test_96_an_error_becomes_a_bounded_text(kernel: Kernel, kind: str, type_name: str | None) -> None:
+    """96, 99: an error of 100 MB, with methods that raise, or with an odd type name becomes a bounded text."""
     result = kernel.run(answers.raise_error, kind, memory_mb=512)
 
     assert result["exit_code"] != 0
@@ -125,8 +128,8 @@ def test_96_errors_are_clipped_text(kernel: Kernel, kind: str, type_name: str | 
         assert type_name is None or error["type"].endswith(type_name)
 
 
-def test_96_an_errors_reason_arrives(kernel: Kernel) -> None:
-    """96: an ordinary error keeps its type and its words, and its traceback is on stderr."""
+def test_96_the_text_of_an_ordinary_error_arrives(kernel: Kernel) -> None:
+    """96: a run that raises an ordinary error fails with exit code 1 and the text of the error."""
     result = kernel.run(answers.raise_error, "plain")
 
     assert (result["status"], result["exit_code"]) == ("failed", 1)
@@ -146,8 +149,8 @@ def test_96_an_errors_reason_arrives(kernel: Kernel) -> None:
         ("child answers", {"crashed", "failed"}),
     ],
 )
-def test_106_an_end_without_a_word_is_no_completion(kernel: Kernel, how: str, statuses: set[str]) -> None:
-    """106: exit code 0 without a result, signals, a channel closed on purpose: told as what it is, each time."""
+def test_106_an_end_without_a_result_is_no_success(kernel: Kernel, how: str, statuses: set[str]) -> None:
+    """106: a guest that exits, is killed, or closes the channel without a result gives the same failure each time."""
     results = [kernel.run(answers.leave, how, timeout_seconds=20) for _ in range(2)]
 
     for result in results:
@@ -159,15 +162,15 @@ def test_106_an_end_without_a_word_is_no_completion(kernel: Kernel, how: str, st
     assert kernel.attack(spawning.one) == 1
 
 
-def test_106_signals_are_named(kernel: Kernel) -> None:
-    """106: who was ended by a signal is told which."""
+def test_106_the_error_names_the_signal(kernel: Kernel) -> None:
+    """106: the error of a run that a signal ended names that signal."""
     message = kernel.run(answers.leave, "segv")["error"]["message"]
 
     assert "SIGSEGV" in message or str(int(signal.SIGSEGV)) in message
 
 
-def test_168_what_is_left_is_collected_as_regular_files_within_the_cap(kernel: Kernel) -> None:
-    """168, AC-S0-11: a file above `max_output_bytes` is not copied and said so; a small one beside it may be."""
+def test_168_ac_s0_11_a_file_above_the_cap_is_not_collected(kernel: Kernel) -> None:
+    """168, AC-S0-11: the host does not copy a file above `max_output_bytes`. A run that fails for it names the cap."""
     before = kernel.play("facts")["disk_mb"]
 
     result = kernel.run(resources.leave_large_file, 40, max_output_bytes=1 << 20, workspace_size_mb=64)
@@ -178,15 +181,15 @@ def test_168_what_is_left_is_collected_as_regular_files_within_the_cap(kernel: K
         assert str(1 << 20) in result["error"]["message"]
 
 
-def test_168_a_sparse_file_is_taken_at_its_word(kernel: Kernel) -> None:
-    """168: a file that says it has 100 GB is not copied."""
+def test_168_a_sparse_file_above_the_cap_is_not_collected(kernel: Kernel) -> None:
+    """168: the host does not copy a sparse file whose size is 100 GB."""
     result = kernel.run(resources.leave_sparse_file, 100, max_output_bytes=1 << 20)
 
     assert "sparse.bin" not in {each["name"] for each in result["artifacts"] if each["size"] > 1 << 20}
 
 
-def test_168_an_honest_file_arrives_with_its_bytes(kernel: Kernel) -> None:
-    """168: the control: a regular file is there, with its size and content, readable by the host's user."""
+def test_168_a_regular_file_arrives_with_its_content(kernel: Kernel) -> None:
+    """168: control: a regular file becomes an artifact with its size and content."""
     result = kernel.run(spawning.leave_file, "words of the agent")
 
     [artifact] = result["artifacts"]

@@ -1,4 +1,4 @@
-"""Attacks 72 to 89 of the list: bytes on the own channel that no honest client would send."""
+"""Attacks 72 to 89 of the list: bytes on a guest's channel that no honest client would send."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ BROKEN = {"failed", "crashed", "lost"}
 SPAWN: dict[str, Any] = {"type": "spawn", "id": 1_000, "function": "one", "capsule_tag": "no such tag"}
 
 
-def hexed(data: bytes) -> str:
-    """Bytes on their way to a kernel, which is told JSON."""
+def to_hex(data: bytes) -> str:
+    """Return bytes as hexadecimal text, since a kernel receives its arguments as JSON."""
     return data.hex()
 
 
 def assert_broken(kernel: Kernel, result: dict[str, Any]) -> None:
-    """The run ended for its bad manners, with a reason; the kernel serves the next."""
+    """Assert that a run failed for breaking the rules of the channel. Assert that the kernel serves the next run."""
     assert result["status"] in BROKEN, result
     assert result["exit_code"] != 0
     assert result["output"] is None
@@ -34,7 +34,7 @@ def assert_broken(kernel: Kernel, result: dict[str, Any]) -> None:
 
 
 def test_an_honest_frame_is_answered(kernel: Kernel) -> None:
-    """The positive control of all below: the same bytes, if they are right, get an answer."""
+    """Positive control of the tests below: a correct frame gets an answer."""
     [said] = kernel.attack(channel.ask, [{"type": "list_runs", "id": 1_000}])
 
     assert (said["type"], said["id"]) == ("answer", 1_000)
@@ -46,11 +46,11 @@ def test_an_honest_frame_is_answered(kernel: Kernel) -> None:
     [(0, 0), (0, 10), (2**31, 0), (2**32 - 1, 0), (frames.MAX_CONTROL + 1, 0), (2, 2**31), (2, 2**32 - 1)],
     ids=str,
 )
-def test_72_lengths_beyond_the_cap_close_the_channel(kernel: Kernel, head: tuple[int, int]) -> None:
-    """72: control of 0, 2^31, 2^32-1, one above the cap; bodies likewise: closed at once, nothing is allocated."""
+def test_72_a_length_beyond_the_cap_closes_the_channel(kernel: Kernel, head: tuple[int, int]) -> None:
+    """72: a head with a length of zero or above the cap ends the run. The host allocates no memory for it."""
     before = kernel.play("facts")["peak_mb"]
 
-    result = kernel.run(channel.send_hex, hexed(HEAD.pack(*head) + b"{}" * 100))
+    result = kernel.run(channel.send_hex, to_hex(HEAD.pack(*head) + b"{}" * 100))
 
     assert_broken(kernel, result)
     assert kernel.play("facts")["peak_mb"] - before < 32
@@ -86,9 +86,9 @@ WRONG: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_72_88_what_is_no_message_is_refused(kernel: Kernel, name: str) -> None:
-    """72, 88, 95: not JSON, unknown types and fields, wrong types, a provider's address and key: never acted upon."""
-    result = kernel.run(channel.send_hex, hexed(WRONG[name]))
+def test_72_88_a_malformed_message_is_refused(kernel: Kernel, name: str) -> None:
+    """72, 88, 95: the host refuses malformed JSON, unknown types and fields, and an address or key of a provider."""
+    result = kernel.run(channel.send_hex, to_hex(WRONG[name]))
 
     if name.startswith(("policy", "negative", "size", "keys")) and result["status"] == "completed":
         assert result["output"].startswith("answered"), result  # an error as an answer will do for these
@@ -98,11 +98,11 @@ def test_72_88_what_is_no_message_is_refused(kernel: Kernel, name: str) -> None:
 
 
 @pytest.mark.parametrize("ids", [[1_000, 1_000], [1_000, 999], [1_000, -5], [1_000, 0]], ids=str)
-def test_84_numbers_rise_or_the_channel_closes(kernel: Kernel, ids: list[int]) -> None:
-    """84: a number that is used again, or runs backwards, is no request: no double spawn, no double charge."""
+def test_84_an_id_that_does_not_rise_closes_the_channel(kernel: Kernel, ids: list[int]) -> None:
+    """84: a request whose id repeats or falls ends the run."""
     questions = b"".join(message({"type": "list_runs", "id": number}) for number in ids)
 
-    assert_broken(kernel, kernel.run(channel.send_hex, hexed(questions)))
+    assert_broken(kernel, kernel.run(channel.send_hex, to_hex(questions)))
 
 
 OTHERS: list[dict[str, Any]] = [
@@ -113,8 +113,8 @@ OTHERS: list[dict[str, Any]] = [
 ]
 
 
-def test_85_runs_of_others_are_as_unknown_as_those_that_never_were(kernel: Kernel) -> None:
-    """85, NEG-3, NEG-8: cancel, read, mail to another tree's run by its true id: the same words as for no such run."""
+def test_85_a_foreign_run_gets_the_error_of_a_missing_run(kernel: Kernel) -> None:
+    """85, NEG-3, NEG-8: a request with the id of another tree's run gets the error of a run that does not exist."""
     agent = "tests.security.attacks.answers:write_and_wait"
     other = kernel.play("start", key="other tree", agent=agent, args=["private", 60])
     questions = [
@@ -134,13 +134,13 @@ def test_85_runs_of_others_are_as_unknown_as_those_that_never_were(kernel: Kerne
     assert ended["error"]["message"] != "cancelled by its parent"
 
 
-def test_85_a_watch_on_others_tells_nothing(kernel: Kernel) -> None:
-    """85: watching another tree's run brings the words that a run which never was brings, and none of its end."""
+def test_85_a_watch_of_a_foreign_run_reveals_nothing(kernel: Kernel) -> None:
+    """85: a watch of another tree's run gets the reply for a missing run, and no notice of its end."""
     agent = "tests.security.attacks.answers:write_and_wait"
     other = kernel.play("start", key="watched", agent=agent, args=["private", 0.3])
 
     true, false = (
-        kernel.run(channel.send_hex, hexed(message({"type": "watch", "run": run})), 1.0)["output"]
+        kernel.run(channel.send_hex, to_hex(message({"type": "watch", "run": run})), 1.0)["output"]
         for run in (other, "0" * len(other))
     )
 
@@ -148,15 +148,15 @@ def test_85_a_watch_on_others_tells_nothing(kernel: Kernel) -> None:
     assert true.replace(other, "ID") == false.replace("0" * len(other), "ID")
 
 
-def test_82_a_run_that_may_not_spawn_is_refused_by_raw_frames_too(kernel: Kernel) -> None:
-    """82: the host says no, not the client inside."""
+def test_82_a_raw_spawn_frame_of_a_run_that_may_not_spawn_is_refused(kernel: Kernel) -> None:
+    """82: the host itself refuses to spawn, without the client's check in the guest."""
     [said] = kernel.attack(channel.ask, [SPAWN], allow_sub_agents=False)
 
     assert said["error"]["type"] == "SpawnRefused"
 
 
-def test_93_a_capsule_is_not_opened_by_the_host(kernel: Kernel) -> None:
-    """93, 97: a body that runs a command when unpickled, sent as a function, does nothing here."""
+def test_93_the_host_does_not_unpack_a_function(kernel: Kernel) -> None:
+    """93, 97: the host does not unpickle the body of a spawn message."""
     import pickle
 
     from ramet.wire.code.capsule import current_tag
@@ -167,14 +167,17 @@ def test_93_a_capsule_is_not_opened_by_the_host(kernel: Kernel) -> None:
     for tag in (current_tag(), "cpython-0.0/0", ""):
         for bomb in bombs:
             policy: dict[str, Any] = {"allow_sub_agents": True}
-            kernel.run(channel.send_hex, hexed(message({**SPAWN, "capsule_tag": tag}, bomb)), 0.5, **policy)
+            kernel.run(channel.send_hex, to_hex(message({**SPAWN, "capsule_tag": tag}, bomb)), 0.5, **policy)
 
     assert not trap.exists()
     assert kernel.attack(spawning.one) == 1
 
 
-def test_95_a_last_word_that_lies_about_its_value_is_an_error(kernel: Kernel) -> None:
-    """93, 95: sizes that do not fit, pickles for data, markers that nobody wrote: never completed, never executed."""
+def test_95_a_malformed_final_message_is_an_error(kernel: Kernel) -> None:
+    """93, 95: a final message with a wrong size, a pickle or a false marker fails the run.
+
+    The host unpickles nothing.
+    """
     import pickle
 
     from tests.security.attacks.answers import Bomb
@@ -197,7 +200,7 @@ def test_95_a_last_word_that_lies_about_its_value_is_an_error(kernel: Kernel) ->
         "wrong type": message({"type": "done", "ok": "yes"}),
     }
     for name, lie in lies.items():
-        result = kernel.run(channel.send_hex, hexed(lie))
+        result = kernel.run(channel.send_hex, to_hex(lie))
         assert result["status"] != "completed", name
         assert result["output"] is None
         assert result["error"]["message"]
@@ -206,42 +209,45 @@ def test_95_a_last_word_that_lies_about_its_value_is_an_error(kernel: Kernel) ->
     assert kernel.attack(spawning.one) == 1
 
 
-def test_106_two_last_words_are_one(kernel: Kernel) -> None:
-    """106: after a last word nothing counts: the first one stands, or the run has failed; never the second."""
+def test_106_a_second_final_message_never_becomes_the_result(kernel: Kernel) -> None:
+    """106: after two final messages the first one is the result, or the run has failed."""
     first = message({"type": "done", "ok": True, "json_size": 1}, b"1")
     second = message({"type": "done", "ok": True, "json_size": 1}, b"2")
 
-    result = kernel.run(channel.send_hex, hexed(first + second))
+    result = kernel.run(channel.send_hex, to_hex(first + second))
 
     assert (result["status"], result["output"]) == ("completed", 1) or result["status"] in BROKEN
 
 
-def test_106_a_crash_after_the_last_word_is_told_as_it_is(kernel: Kernel) -> None:
-    """106: a result, and then exit code 3: the result stands or the crash does, the same each time."""
+def test_106_a_crash_after_the_result_ends_the_same_way_each_time(kernel: Kernel) -> None:
+    """106: a guest that sends a result and exits with code 3 gets the same status and output in each of three runs."""
     last = message({"type": "done", "ok": True, "json_size": 1}, b"1")
 
-    ends = [kernel.run(channel.send_hex_and_leave, hexed(last), 3) for _ in range(3)]
+    ends = [kernel.run(channel.send_hex_and_leave, to_hex(last), 3) for _ in range(3)]
 
     assert len({(end["status"], end["output"]) for end in ends}) == 1
 
 
-def test_an_event_cannot_be_forged_for_another_run(kernel: Kernel) -> None:
-    """NEG-3, 85: what a guest records is stamped by the host; a body that is no event ends the run or is dropped."""
+def test_a_forged_event_does_not_stop_the_kernel(kernel: Kernel) -> None:
+    """NEG-3, 85: a guest that sends an event of another tree ends normally or with an error.
+
+    The kernel serves the next run.
+    """
     body = b'{"type":"run_ended","run":"main","path":"main","root":"x","status":"completed"}'
 
-    result = kernel.run(channel.send_hex, hexed(message({"type": "record"}, body)), 0.5)
+    result = kernel.run(channel.send_hex, to_hex(message({"type": "record"}, body)), 0.5)
 
     assert result["status"] in {*BROKEN, "completed"}
     assert kernel.attack(spawning.one) == 1
 
 
-def test_the_channel_is_not_for_programs_that_an_agent_starts(kernel: Kernel) -> None:
-    """The socket is the identity: it is closed in whatever the agent executes."""
+def test_programs_of_an_agent_do_not_get_its_channel(kernel: Kernel) -> None:
+    """The socket of the channel is closed in a program that the agent executes."""
     assert kernel.attack(channel.lend_channel) != "0"
 
 
-def test_75_a_flood_of_requests_is_slowed_and_others_are_not(kernel: Kernel) -> None:
-    """75: requests as fast as they go: answered at the bucket's pace, while others are born as ever."""
+def test_75_a_flood_of_requests_is_slowed_and_other_runs_are_not(kernel: Kernel) -> None:
+    """75: the host answers a flood of requests at the rate limit, and completes other runs meanwhile."""
     agent = "tests.security.attacks.channel:ask_much"
     kernel.play("begin", key="flood", agent=agent, args=[1_000_000, 3.0])
 
@@ -255,8 +261,8 @@ def test_75_a_flood_of_requests_is_slowed_and_others_are_not(kernel: Kernel) -> 
         assert result["status"] in BROKEN
 
 
-def test_75_answers_that_nobody_reads_do_not_pile_up(kernel: Kernel) -> None:
-    """75: a guest that asks and never reads is no longer read; the host's memory stays flat."""
+def test_75_unread_replies_do_not_grow_the_host(kernel: Kernel) -> None:
+    """75: a guest that sends requests and never reads adds less than 64 MB to the host's memory."""
     before = kernel.play("facts")["peak_mb"]
     question = {"type": "save_checkpoint", "json_size": 2}
 
@@ -268,7 +274,7 @@ def test_75_answers_that_nobody_reads_do_not_pile_up(kernel: Kernel) -> None:
 
 @pytest.mark.parametrize("name", SLOW)
 def test_73_a_frame_has_a_deadline(kernel: Kernel, name: str) -> None:
-    """73: part of a head, of a control, of a body, and a byte at a time: ended long before the run's own time."""
+    """73: a guest that sends part of a frame, or one byte at a time, ends with an error for its channel."""
     result = kernel.play("result", key=name)
 
     assert result["status"] in BROKEN

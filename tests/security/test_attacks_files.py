@@ -1,4 +1,4 @@
-"""Attacks 1 to 20 of the list: files of the host. Each has its positive control: the same attempt without a sandbox."""
+"""Attacks 1 to 20 of the list: files of the host. A positive control makes the same attempt without a sandbox."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.security.kit import Kernel, Raised, as_root, assert_refused, assert_w
 
 
 def test_01_a_secret_of_the_host_cannot_be_read(kernel: Kernel) -> None:
-    """1: a file that everybody on the host may read is not there inside, wherever it lies."""
+    """1: an agent cannot read files of the host that every user of the host may read."""
     paths = [
         kernel.secret,
         kernel.home / ".ssh" / "id_test",
@@ -31,8 +31,8 @@ def test_01_a_secret_of_the_host_cannot_be_read(kernel: Kernel) -> None:
     assert_refused(kernel.attack(files.read, told))
 
 
-def test_01_folders_that_are_hidden_are_not_watched(kernel: Kernel) -> None:
-    """1: no guest is told which files others make and use in a folder that it cannot list: the host's, or a run's."""
+def test_01_an_agent_cannot_watch_a_hidden_folder(kernel: Kernel) -> None:
+    """1: an agent cannot watch folders that it cannot list, neither the host's nor another run's."""
     agent = "tests.security.attacks.answers:write_and_wait"
     kernel.play("start", key="watched", agent=agent, args=["private words", 60, "watched.txt"])
     try:
@@ -45,13 +45,13 @@ def test_01_folders_that_are_hidden_are_not_watched(kernel: Kernel) -> None:
         kernel.play("cancel", key="watched")
 
 
-def test_01_programs_still_follow_a_file(kernel: Kernel) -> None:
-    """A program that would watch a file of its workspace looks at it again and again where it may not watch."""
+def test_01_a_program_can_still_follow_a_file(kernel: Kernel) -> None:
+    """A program follows lines that are added to a file of its workspace."""
     assert kernel.attack(files.follow_a_file) == ["first\n", "second\n"]
 
 
-def test_02_accounts_and_homes_are_not_seen(kernel: Kernel) -> None:
-    """2: /etc/shadow is not readable; a home shows at most the way to the interpreter that runs here."""
+def test_02_accounts_and_homes_are_hidden(kernel: Kernel) -> None:
+    """2: an agent cannot read /etc/shadow, and a home shows at most the folders that lead to the interpreter."""
     control = as_root(files.read, ["/etc/shadow"])
     if control is not None:
         assert_works(control)
@@ -71,8 +71,8 @@ def test_02_accounts_and_homes_are_not_seen(kernel: Kernel) -> None:
         assert [name for name in names if not any(way.is_relative_to(here / name) for way in ways)] == [], folder
 
 
-def test_04_nothing_of_the_system_can_be_written(kernel: Kernel) -> None:
-    """4: no file is made in a folder of the system, none is opened for writing, no mode is changed."""
+def test_04_an_agent_cannot_write_to_folders_of_the_system(kernel: Kernel) -> None:
+    """4: an agent makes no file in a folder of the system, opens none for writing, and changes no mode."""
     import msgspec
 
     folders = [
@@ -99,14 +99,14 @@ def test_04_nothing_of_the_system_can_be_written(kernel: Kernel) -> None:
     assert_refused(tried)
 
 
-def test_05_proc_is_no_way_out_of_the_root(kernel: Kernel) -> None:
-    """5: roots, working directories and descriptors in /proc lead to the own tree only."""
+def test_05_proc_gives_no_way_out_of_the_root(kernel: Kernel) -> None:
+    """5: roots, working directories and descriptors in /proc do not lead to a secret of the host."""
     assert worked(kernel.control(files.read_through_proc, str(kernel.secret))["/proc/self/root"])
     assert_refused(kernel.attack(files.read_through_proc, str(kernel.secret)))
 
 
-def test_06_links_to_the_host_lead_nowhere_and_are_not_collected(kernel: Kernel) -> None:
-    """6, AC-S0-11: a link in the workspace is not followed, inside or by the host that collects what was left."""
+def test_06_links_to_the_host_are_not_followed_or_collected(kernel: Kernel) -> None:
+    """6, AC-S0-11: neither the agent nor the host that collects artifacts follows a link in the workspace."""
     assert_works(kernel.control(files.link_to, str(kernel.secret), str(kernel.base)))
 
     result = kernel.run(files.link_to, str(kernel.secret), str(kernel.base))
@@ -119,8 +119,8 @@ def test_06_links_to_the_host_lead_nowhere_and_are_not_collected(kernel: Kernel)
         assert kernel.key.text not in pathlib.Path(each["path"]).read_text()
 
 
-def test_09_hard_links_take_nothing_out_or_in(kernel: Kernel) -> None:
-    """9: no second name for a file outside; what has two names inside is not collected."""
+def test_09_a_hard_link_to_a_file_outside_is_refused(kernel: Kernel) -> None:
+    """9: an agent makes no hard link to a file outside. The host does not collect a file with two names."""
     assert_works(kernel.control(files.hard_link_to, str(kernel.secret)))
 
     result = kernel.run(files.hard_link_to, str(kernel.secret))
@@ -130,16 +130,16 @@ def test_09_hard_links_take_nothing_out_or_in(kernel: Kernel) -> None:
         assert not {"first.txt", "second.txt"} & {each["name"] for each in result["artifacts"]}
 
 
-def test_11_no_device_can_be_made(kernel: Kernel) -> None:
-    """11: mknod of a disk, of memory, of a null device."""
+def test_11_an_agent_cannot_make_a_device(kernel: Kernel) -> None:
+    """11: mknod of a disk, of memory and of a null device is refused."""
     control = as_root(files.make_devices)
     if control is not None:
         assert_works(control)
     assert_refused(kernel.attack(files.make_devices))
 
 
-def test_12_a_setuid_file_gains_nothing_and_its_mode_stays_behind(kernel: Kernel) -> None:
-    """12: a program marked setuid runs as who started it, or not at all; the host's copy has no such bits."""
+def test_12_a_setuid_file_gives_no_rights_and_loses_its_bits(kernel: Kernel) -> None:
+    """12: a setuid program runs as the user that started it, or not at all. Artifacts have no setuid or setgid bits."""
     program = shutil.which("id")
     assert program is not None
     control = kernel.control(files.gain_by_setuid, program)
@@ -152,8 +152,11 @@ def test_12_a_setuid_file_gains_nothing_and_its_mode_stays_behind(kernel: Kernel
         assert pathlib.Path(each["path"]).stat().st_mode & (stat.S_ISUID | stat.S_ISGID) == 0
 
 
-def test_13_configuration_left_in_a_workspace_is_never_obeyed(kernel: Kernel) -> None:
-    """13: git's, the hooks', python's: the host reads none of it. The control shows that git would."""
+def test_13_the_host_obeys_no_configuration_in_a_workspace(kernel: Kernel) -> None:
+    """13: the host runs no command from files of git, hooks or python in a workspace.
+
+    The control shows that git would.
+    """
     trap = kernel.base / "scratch" / "obeyed"
     command = f"touch {trap}"
     planted = pathlib.Path(kernel.base / "scratch" / "planted")
@@ -176,8 +179,8 @@ def test_13_configuration_left_in_a_workspace_is_never_obeyed(kernel: Kernel) ->
     "path",
     ["relative/path", "../../etc", "~/.ssh", "/etc/../root", "", "/a\0b", "/" + "x/" * 5000, "/ends\udcff", "//", "."],
 )
-def test_14_a_mount_is_given_by_a_plain_absolute_path(kernel: Kernel, path: str) -> None:
-    """14: relative, climbing, ~, NUL, 5,000 components, not UTF-8: an error that names the field, before any bind."""
+def test_14_a_mount_needs_a_plain_absolute_path(kernel: Kernel, path: str) -> None:
+    """14: a mount path that is relative, odd or too long gives an error that names the field."""
     with pytest.raises(Raised) as raised:
         kernel.run(spawning.one, readonly_mounts=[path])
 
@@ -185,8 +188,8 @@ def test_14_a_mount_is_given_by_a_plain_absolute_path(kernel: Kernel, path: str)
     assert "readonly_mounts" in raised.value.told["field"]
 
 
-def test_14_a_guest_reads_no_file_of_the_host_by_an_artifacts_name(kernel: Kernel) -> None:
-    """14, 89: climbing, absolute, NUL, endless names of artifacts are refused; the child's own file is read."""
+def test_14_an_artifact_name_reads_no_file_of_the_host(kernel: Kernel) -> None:
+    """14, 89: the host refuses hostile names of artifacts, and reads the child's own file."""
     names = ["report.txt", "../../../../../../" + str(kernel.secret), str(kernel.secret), "../report.txt", "a\0b"]
     names += ["./../.git/config", "report.txt/", "~/.ssh/id_test", "x/" * 5000, "", ".", "report.txt\n", "\ud800"]
 
@@ -197,8 +200,8 @@ def test_14_a_guest_reads_no_file_of_the_host_by_an_artifacts_name(kernel: Kerne
     assert kernel.key.text not in str(hostile)
 
 
-def test_14_a_mount_shows_what_was_asked_for_and_is_read_only(kernel: Kernel, tmp_path: pathlib.Path) -> None:
-    """14: a folder that was granted is there at its own path, and cannot be written; its neighbours are not there."""
+def test_14_a_mount_shows_only_its_folder_and_is_read_only(kernel: Kernel, tmp_path: pathlib.Path) -> None:
+    """14: an agent can read a granted folder at its own path, and can neither write to it nor read a file beside it."""
     granted = kernel.base / "scratch" / "granted"
     granted.mkdir(exist_ok=True)
     (granted / "open.txt").write_text("for the agent")
@@ -216,24 +219,24 @@ def test_14_a_mount_shows_what_was_asked_for_and_is_read_only(kernel: Kernel, tm
     assert_refused(written)
 
 
-def test_17_files_cannot_be_opened_by_handle(kernel: Kernel) -> None:
-    """17: name_to_handle_at and open_by_handle_at."""
+def test_17_an_agent_cannot_open_a_file_by_handle(kernel: Kernel) -> None:
+    """17: name_to_handle_at and open_by_handle_at are refused."""
     control = as_root(files.open_by_handle)
     if control is not None:
         assert_works(control)
     assert_refused(kernel.attack(files.open_by_handle), "EPERM", "ENOSYS")
 
 
-def test_18_mounts_and_root_stay_as_they_are(kernel: Kernel) -> None:
-    """18: mount, remount, umount, pivot_root, chroot, and the newer calls for the same."""
+def test_18_an_agent_cannot_change_mounts_or_its_root(kernel: Kernel) -> None:
+    """18: mount, remount, umount, pivot_root, chroot and the newer calls are refused."""
     control = as_root(files.change_mounts)
     if control is not None:
         assert_works(control, "pivot_root")
     assert_refused(kernel.attack(files.change_mounts), "EPERM", "ENOSYS", "EACCES")
 
 
-def test_20_whatever_a_workspace_holds_the_host_lists_and_removes_it(kernel: Kernel) -> None:
-    """20: twins, flags, attributes, names that are no text, closed and endless folders: no crash, and it goes away."""
+def test_20_the_host_lists_and_removes_an_odd_workspace(kernel: Kernel) -> None:
+    """20: a workspace with odd names, flags, attributes and deep or closed folders does not stop the host."""
     assert_works(kernel.control(files.make_it_hard_to_delete, True), *PRIVILEGED)
 
     result = kernel.run(files.make_it_hard_to_delete)
@@ -248,8 +251,11 @@ def test_20_whatever_a_workspace_holds_the_host_lists_and_removes_it(kernel: Ker
 PRIVILEGED = ("immutable", "append only", "trusted attribute", "capability")
 
 
-def test_a_users_own_package_travels_and_nothing_beside_it(kernel: Kernel) -> None:
-    """1, rows 146, AC-S0-2: a function of a project in a closed home works as it is; its .env and .git stay out."""
+def test_a_users_package_works_and_its_project_stays_hidden(kernel: Kernel) -> None:
+    """1, rows 146, AC-S0-2: a function of a project in a closed home works.
+
+    The agent cannot read the project's .env and .git.
+    """
     result = kernel.run("work_package.work:triple", 14)
     assert (result["status"], result["output"]) == ("completed", 42)
 
@@ -260,7 +266,7 @@ def test_a_users_own_package_travels_and_nothing_beside_it(kernel: Kernel) -> No
 
 
 def test_each_run_has_a_workspace_of_its_own(kernel: Kernel) -> None:
-    """118, NEG-3: a file left by one run is not seen by the next, nor by one that runs beside it."""
+    """118, NEG-3: neither a concurrent run nor a later run sees a file that another run left."""
     from tests.security.attacks import answers
 
     agent = "tests.security.attacks.answers:write_and_wait"
@@ -279,8 +285,8 @@ def test_each_run_has_a_workspace_of_its_own(kernel: Kernel) -> None:
     assert ended["status"] == "cancelled"
 
 
-def test_a_refusal_is_an_error_of_ours() -> None:
-    """What a policy refuses is a RametError, so that one handler takes them all."""
+def test_a_refused_policy_raises_a_ramet_error() -> None:
+    """A policy with a wrong value raises a `RametError`, so that one handler catches each refusal."""
     import ramet
 
     with pytest.raises(RametError):

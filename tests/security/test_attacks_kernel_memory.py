@@ -1,4 +1,4 @@
-"""Memory that the kernel holds for a guest and charges to no process: bounded with control groups and without."""
+"""Memory that the kernel holds for a guest and charges to no process is bounded, with control groups and without."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ needs_memory = pytest.mark.skipif(
 
 
 def assert_bounded(result: dict[str, Any]) -> None:
-    """It ended for its memory, or never had as much as its policy allows."""
+    """Assert that a run ended as out of memory, or held no more memory than its policy allows."""
     if result["status"] == "completed":
         assert result["output"]["held_mb"] <= MEMORY_MB
     else:
@@ -29,8 +29,8 @@ def assert_bounded(result: dict[str, Any]) -> None:
 
 
 @needs_memory
-def test_socket_buffers_stay_within_the_memory_limit_without_control_groups(kernel: Kernel) -> None:
-    """One process that asks for large buffers does not get them."""
+def test_large_socket_buffers_stay_within_the_memory_limit(kernel: Kernel) -> None:
+    """One process that asks for large socket buffers stays within `memory_mb`, or ends as out of memory."""
     assert kernel.control(kernel_memory.fill_sockets, BOUND_MB)["held_mb"] >= BOUND_MB
 
     assert_bounded(kernel.run(kernel_memory.fill_sockets, BOUND_MB, HOLD_S, memory_mb=MEMORY_MB))
@@ -38,7 +38,7 @@ def test_socket_buffers_stay_within_the_memory_limit_without_control_groups(kern
 
 @needs_memory
 def test_sockets_of_several_processes_count_as_memory(kernel: Kernel) -> None:
-    """Eight processes with buffers of the default size are ended together as out of memory."""
+    """A run of eight processes with socket buffers of the default size ends as out of memory."""
     arguments = (BOUND_MB, HOLD_S, 8, False)
 
     assert kernel.control(kernel_memory.fill_sockets, BOUND_MB, 0, 8, False)["held_mb"] >= BOUND_MB // 2
@@ -48,8 +48,8 @@ def test_sockets_of_several_processes_count_as_memory(kernel: Kernel) -> None:
 
 
 @needs_memory
-def test_sockets_of_a_process_whose_first_thread_has_ended_count_as_memory(kernel: Kernel) -> None:
-    """A process that looks as if it had ended is no way to hide what its network holds."""
+def test_sockets_of_a_process_without_its_first_thread_count_as_memory(kernel: Kernel) -> None:
+    """A process whose first thread has ended cannot hide its socket buffers: the run ends as out of memory."""
     result = kernel.run(
         kernel_memory.fill_sockets_without_a_first_thread, BOUND_MB, HOLD_S, memory_mb=MEMORY_MB, pids=32
     )
@@ -58,14 +58,14 @@ def test_sockets_of_a_process_whose_first_thread_has_ended_count_as_memory(kerne
 
 
 @needs_memory
-def test_memory_of_a_process_that_is_no_child_of_the_agents_is_bounded(kernel: Kernel) -> None:
-    """The agent gets no process beside itself whose memory nobody counts."""
+def test_memory_of_a_process_that_is_no_child_of_the_agent_is_bounded(kernel: Kernel) -> None:
+    """An agent cannot hide memory in a process that is not its child."""
     assert_bounded(kernel.run(kernel_memory.fill_beside, MEMORY_MB + 32, HOLD_S, memory_mb=MEMORY_MB))
 
 
 @needs_memory
-def test_sockets_hidden_in_the_queue_of_another_count_as_memory(kernel: Kernel) -> None:
-    """A socket that is only in flight has no descriptor; its buffer counts all the same."""
+def test_sockets_hidden_in_the_queue_of_a_socket_count_as_memory(kernel: Kernel) -> None:
+    """The buffer of a socket in flight counts as memory, although no process has a descriptor of the socket."""
     control = kernel.control(kernel_memory.fill_sockets_in_flight, BOUND_MB)
     assert control["held_mb"] > MEMORY_MB
 
@@ -74,7 +74,7 @@ def test_sockets_hidden_in_the_queue_of_another_count_as_memory(kernel: Kernel) 
 
 @needs_memory
 def test_page_tables_count_as_memory(kernel: Kernel) -> None:
-    """A process that only reads, sparsely, is ended for the page tables that it needs."""
+    """A process that reads one page in each 2 MiB ends as out of memory, for its page tables."""
     bound_mb = MEMORY_MB + 32
     assert kernel.control(kernel_memory.fill_page_tables, bound_mb)["held_mb"] == bound_mb
 
@@ -84,8 +84,8 @@ def test_page_tables_count_as_memory(kernel: Kernel) -> None:
 
 
 @needs_memory
-def test_shared_memory_that_was_unmapped_counts_as_memory(kernel: Kernel) -> None:
-    """Of each shared area one page stays mapped; the area holds its memory, and is charged with it."""
+def test_unmapped_shared_memory_counts_as_memory(kernel: Kernel) -> None:
+    """A shared area of which one page stays mapped counts with all the memory that it holds."""
     bound_mb = MEMORY_MB + 32
     assert kernel.control(kernel_memory.hide_shared_memory, bound_mb)["held_mb"] == bound_mb
 
@@ -95,7 +95,7 @@ def test_shared_memory_that_was_unmapped_counts_as_memory(kernel: Kernel) -> Non
 
 
 def test_without_a_control_group_shared_areas_are_small(kernel: Kernel) -> None:
-    """An area as large as what is charged for one is mapped; none is larger, and `/dev/zero` makes none."""
+    """An agent without a control group can map a small shared area, but neither a larger one nor `/dev/zero`."""
     assert_works(kernel.control(kernel_memory.map_shared_areas), "huge page")
     if has_memory_cgroup(kernel):
         pytest.skip("a control group counts them")
@@ -106,8 +106,8 @@ def test_without_a_control_group_shared_areas_are_small(kernel: Kernel) -> None:
     assert_refused(tried, "ENOMEM", "EACCES")
 
 
-def test_a_buffer_is_not_made_larger_and_asking_is_no_error(kernel: Kernel) -> None:
-    """Programs that set the size of a buffer go on; the buffer stays as it is."""
+def test_a_request_for_a_larger_buffer_succeeds_and_changes_nothing(kernel: Kernel) -> None:
+    """Programs that set the size of a socket buffer get no error, and the buffer keeps its size."""
     control = kernel.control(kernel_memory.buffers)
     assert control["SO_SNDBUF"] > 0
     assert control["SO_RCVBUF"] > 0
@@ -116,12 +116,12 @@ def test_a_buffer_is_not_made_larger_and_asking_is_no_error(kernel: Kernel) -> N
 
 
 def has_memory_cgroup(kernel: Kernel) -> bool:
-    """Whether memory of a guest of this kernel is bounded by a control group, as root can have one."""
+    """Return whether a control group bounds the memory of guests of this kernel, as root can have one."""
     return kernel.user == "me" and worked(kernel.attack(kernel_memory.make_queues)["memory"])
 
 
-def test_without_a_control_group_no_memory_is_kept_outside_of_processes(kernel: Kernel) -> None:
-    """Message queues, semaphores and pages that a pipe pins belong to no process and have no bound of their own."""
+def test_without_a_control_group_memory_outside_of_processes_is_refused(kernel: Kernel) -> None:
+    """Message queues, semaphores and pages pinned by a pipe belong to no process, so a sandbox refuses them."""
     assert_works(kernel.control(kernel_memory.pin_pages))
     assert_works(kernel.control(kernel_memory.make_queues))
     if has_memory_cgroup(kernel):
@@ -131,8 +131,8 @@ def test_without_a_control_group_no_memory_is_kept_outside_of_processes(kernel: 
     assert_refused(kernel.attack(kernel_memory.pin_pages), "EPERM", "EINVAL")
 
 
-def test_buffers_of_tcp_stay_small_in_a_sandbox_with_endpoints(kernel: Kernel) -> None:
-    """Without a control group they do not grow with the traffic, as they do in the control."""
+def test_tcp_buffers_stay_small_in_a_sandbox_with_endpoints(kernel: Kernel) -> None:
+    """TCP buffers do not grow with the traffic, as they do in the control, where there is no control group."""
     policy: dict[str, Any] = {"network": "allow_list", "allowed_endpoints": ["127.0.0.1:1"]}
     if not kernel.has_namespaces or has_memory_cgroup(kernel):
         pytest.skip("no endpoints without namespaces; a control group counts buffers")
@@ -141,13 +141,13 @@ def test_buffers_of_tcp_stay_small_in_a_sandbox_with_endpoints(kernel: Kernel) -
     assert kernel.attack(kernel_memory.fill_tcp, 64, **policy)["held_mb"] < 1
 
 
-def test_programs_that_copy_files_go_on_without_sendfile(kernel: Kernel) -> None:
-    """Copying a file falls back to reading and writing."""
+def test_a_file_is_copied_without_sendfile(kernel: Kernel) -> None:
+    """Copying a file works by reading and writing where sendfile is refused."""
     assert kernel.attack(copy_a_file) == 3 << 20
 
 
 def copy_a_file() -> int:
-    """Copy a file as the standard library does; says how large the copy is."""
+    """Copy a file as the standard library does, and return the size of the copy in bytes."""
     with open("first", "wb") as file:  # noqa: PTH123
         file.write(b"x" * (3 << 20))
     shutil.copyfile("first", "second")

@@ -1,4 +1,4 @@
-"""Attacks 101 to 109 of the list: who will not end, and what is left when others end."""
+"""Attacks 101 to 109 and 167 of the list: agents that refuse to end, and what remains when an agent or kernel ends."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _marks = itertools.count()
 
 @pytest.fixture
 def mark(kernel: Kernel) -> str:
-    """A word that is in the command lines of one test's processes and of no others."""
+    """Return a word that is in the command lines of one test's processes and of no others."""
     return f"marked-{os.getpid()}-{next(_marks)}"
 
 
 @pytest.mark.parametrize("deaf", [False, True])
-def test_101_neg_6_when_cancel_returns_everybody_is_gone(kernel: Kernel, mark: str, deaf: bool) -> None:
-    """101, NEG-6: an agent with programs in sessions of their own, deaf to SIGTERM or not: none is left."""
+def test_101_neg_6_no_process_is_left_when_cancel_returns(kernel: Kernel, mark: str, deaf: bool) -> None:
+    """101, NEG-6: cancel ends an agent's programs in other sessions, also where they ignore SIGTERM."""
     kernel.start_never_ending("stubborn", mark, deaf=deaf)
 
     ended = kernel.play("cancel", key="stubborn", reason="the reason given")
@@ -38,23 +38,26 @@ def test_101_neg_6_when_cancel_returns_everybody_is_gone(kernel: Kernel, mark: s
 
 
 @pytest.mark.parametrize("agent", [answers.stop_self, resources.spin_for_ever])
-def test_101_time_ends_who_stops_or_spins(kernel: Kernel, agent: Callable[[], None]) -> None:
-    """101: SIGSTOP to oneself, a loop that lets no signal handler run: ended as `timeout`."""
+def test_101_an_agent_that_stops_or_spins_ends_as_timeout(kernel: Kernel, agent: Callable[[], None]) -> None:
+    """101: an agent that sends itself SIGSTOP, or loops without signal handlers, ends as `timeout`."""
     result = kernel.run(agent, timeout_seconds=0.5)
 
     assert (result["status"], result["output"]) == ("timeout", None)
 
 
-def test_101_the_end_of_an_agent_is_the_end_of_what_it_started(kernel: Kernel, mark: str) -> None:
-    """101: an agent that returns leaves no program behind."""
+def test_101_the_programs_of_an_agent_end_with_it(kernel: Kernel, mark: str) -> None:
+    """101: an agent that returns leaves no program running."""
     result = kernel.run(answers.start_and_return, mark)
 
     assert result["output"] == 2
     wait_until(lambda: not kernel.play("processes", mark=mark))
 
 
-def test_104_the_keepers_death_is_told_and_mended(kernel: Kernel, mark: str) -> None:
-    """104: when what keeps an agent is killed, the agent is gone, its caller is told, the next one is served."""
+def test_104_the_death_of_a_sandbox_process_fails_its_run_alone(kernel: Kernel, mark: str) -> None:
+    """104: killing the process of ramet above an agent ends the agent with an error.
+
+    The kernel serves the next runs.
+    """
     pids = kernel.start_never_ending("orphan", mark)
     keepers = kernel.play("ancestors", pid=min(pids))
     assert keepers
@@ -69,7 +72,7 @@ def test_104_the_keepers_death_is_told_and_mended(kernel: Kernel, mark: str) -> 
 
 
 def test_167_a_command_in_a_sandbox_is_confined_like_its_agent(kernel: Kernel) -> None:
-    """167: a command that the owner runs beside an agent sees its workspace, and none of the host's secrets."""
+    """167: a command that the owner runs in an agent's sandbox reads its workspace, and no secret of the host."""
     kernel.play("start", key="host of it", agent="tests.security.attacks.answers:write_and_wait", args=["w", 60])
 
     own = kernel.play("command", key="host of it", argv=["cat", "mine.txt"])
@@ -86,8 +89,8 @@ def test_167_a_command_in_a_sandbox_is_confined_like_its_agent(kernel: Kernel) -
     assert used["pids"] >= 1
 
 
-def test_109_what_this_machine_cannot_give_is_refused(kernel: Kernel) -> None:
-    """109, NEG-2: a level that nobody offers here is an error that says what is missing; nothing runs below it."""
+def test_109_neg_2_a_missing_isolation_level_is_refused(kernel: Kernel) -> None:
+    """109, NEG-2: an isolation level that the machine lacks gives an error that names what is missing and a remedy."""
     with pytest.raises(Raised) as raised:
         kernel.run(spawning.one, isolation="L4")
 
@@ -98,8 +101,8 @@ def test_109_what_this_machine_cannot_give_is_refused(kernel: Kernel) -> None:
 
 
 @pytest.fixture(params=["bwrap", "local"])
-def doomed(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A kernel with agents that never end, in a process that may be killed; and the mark of theirs."""
+def dying_kernel(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Start a process with a kernel and ten agents that never end. Return the process and the mark of the agents."""
     backend = request.param
     mark = f"doomed-{backend}-{os.getpid()}"
     process = subprocess.Popen(
@@ -115,7 +118,7 @@ def doomed(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[t
     process.kill()
     process.wait()
     process.stdout.close()
-    for pid in marked(mark):
+    for pid in marked_processes(mark):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
@@ -141,8 +144,8 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
-def marked(mark: str) -> list[int]:
-    """The living processes with this mark, whoever started them; the kernel that was told it aside."""
+def marked_processes(mark: str) -> list[int]:
+    """Return the pids of living programs with this mark, without the kernel that got the mark as an argument."""
     found = []
     for folder in pathlib.Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -153,25 +156,25 @@ def marked(mark: str) -> list[int]:
     return found
 
 
-def test_103_no_agent_outlives_a_kernel_that_is_killed(doomed: tuple[subprocess.Popen[str], str]) -> None:
-    """103, NEG-15: after kill -9 of the kernel nobody is left of ten deaf agents with sessions of their own."""
-    process, mark = doomed
-    wait_until(lambda: len(marked(mark)) == 20)
+def test_103_neg_15_no_agent_outlives_a_killed_kernel(dying_kernel: tuple[subprocess.Popen[str], str]) -> None:
+    """103, NEG-15: after kill -9 of a kernel with ten agents that ignore signals no program of them is left."""
+    process, mark = dying_kernel
+    wait_until(lambda: len(marked_processes(mark)) == 20)
 
     process.kill()
     process.wait()
 
-    wait_until(lambda: not marked(mark))
+    wait_until(lambda: not marked_processes(mark))
 
 
-def test_103_what_a_killed_kernel_left_is_removed_by_the_next(
-    doomed: tuple[subprocess.Popen[str], str], tmp_path: pathlib.Path
+def test_103_a_kernel_removes_the_cgroups_of_a_killed_one(
+    dying_kernel: tuple[subprocess.Popen[str], str], tmp_path: pathlib.Path
 ) -> None:
-    """103: cgroups and folders of the dead are found and removed when the next kernel starts in the same folder."""
-    process, mark = doomed
+    """103: the next kernel of the same folder works, lists no old session, and removes the old kernel's cgroups."""
+    process, mark = dying_kernel
     process.kill()
     process.wait()
-    wait_until(lambda: not marked(mark))
+    wait_until(lambda: not marked_processes(mark))
     backend = mark.split("-")[1]
 
     script = "import asyncio, sys, ramet\nfrom tests.security.attacks import spawning\n"
@@ -193,5 +196,5 @@ def test_103_what_a_killed_kernel_left_is_removed_by_the_next(
 
 
 def cgroups_of(pid: int) -> list[pathlib.Path]:
-    """Groups that a kernel has left and that still bear its number."""
+    """Return the control groups whose names still hold the pid of a kernel."""
     return [path for path in pathlib.Path("/sys/fs/cgroup").rglob(f"*ramet*{pid}*") if path.is_dir()]

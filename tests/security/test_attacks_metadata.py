@@ -1,4 +1,4 @@
-"""Modes, times, attributes and links of files that the kernel's own user has on the host: no guest changes them.
+"""Guests do not change modes, times, attributes and links of files of the kernel's own user.
 
 Landlock does not decide over these calls. A root file system that is read-only in the guest's mount namespace does.
 """
@@ -21,8 +21,8 @@ OPTIONAL = ("setxattr", "file flags")
 
 
 @pytest.fixture(scope="module", params=("local", "bwrap"))
-def owner(request: pytest.FixtureRequest) -> Iterator[Kernel]:
-    """The kernel of an ordinary user who may make user namespaces, and whose agents run as that same user."""
+def owner_kernel(request: pytest.FixtureRequest) -> Iterator[Kernel]:
+    """Start a kernel of an ordinary user who may make user namespaces. Its agents run as that same user."""
     user = "ordinary" if os.geteuid() == 0 else "me"
     if reason := why_not(user, request.param):
         pytest.skip(reason)
@@ -34,7 +34,7 @@ def owner(request: pytest.FixtureRequest) -> Iterator[Kernel]:
 
 
 def plant(kernel: Kernel, place: str) -> list[str]:
-    """A key, a program and a folder that the kernel's user owns; returns their paths."""
+    """Make a key, a program and a folder that the kernel's user owns, and return their paths."""
     folder = kernel.base / "scratch" / place
     key, program, inner = folder / "key", folder / "program", folder / "folder"
     inner.mkdir(parents=True)
@@ -49,8 +49,8 @@ def plant(kernel: Kernel, place: str) -> list[str]:
     return [str(path) for path in (key, program, inner)]
 
 
-def seen(paths: list[str]) -> list[Any]:
-    """All that those calls could change, the time of the last change among it."""
+def metadata_of(paths: list[str]) -> list[Any]:
+    """Return the metadata that the calls of the attack could change, the change time included."""
     found: list[Any] = []
     for path in paths:
         about = os.lstat(path)
@@ -60,46 +60,46 @@ def seen(paths: list[str]) -> list[Any]:
 
 
 def assert_unchanged(kernel: Kernel, paths: list[str], **policy: Any) -> None:
-    """Every attempt on these paths is refused, and nothing about the files has changed."""
-    before = seen(paths)
+    """Assert that every attempt on these paths is refused, and that the metadata is unchanged."""
+    before = metadata_of(paths)
 
     tried = kernel.attack(metadata.change, paths, **policy)
 
     for path in paths:
         assert_refused(tried[path])
-    assert seen(paths) == before
+    assert metadata_of(paths) == before
 
 
-def test_a_guest_does_not_change_modes_times_and_attributes_of_its_users_files(owner: Kernel) -> None:
-    """The control changes all of them; the guest is refused, by name and by descriptor, and nothing has changed."""
-    for path, tried in owner.control(metadata.change, plant(owner, "unconfined")).items():
+def test_a_guest_cannot_change_metadata_of_its_users_files(owner_kernel: Kernel) -> None:
+    """The control changes modes, times and attributes. The guest is refused, by name and by descriptor."""
+    for path, tried in owner_kernel.control(metadata.change, plant(owner_kernel, "unconfined")).items():
         folders = () if pathlib.Path(path).is_file() else ("link",)
         assert_works(tried, *OPTIONAL, *folders)
 
-    assert_unchanged(owner, plant(owner, "planted"))
+    assert_unchanged(owner_kernel, plant(owner_kernel, "planted"))
 
 
-def test_a_read_only_mount_keeps_its_modes_times_and_attributes(owner: Kernel) -> None:
-    """A guest that may read a mount can open its files, and still changes nothing about them."""
-    paths = plant(owner, "mounted")
+def test_a_read_only_mount_keeps_its_modes_times_and_attributes(owner_kernel: Kernel) -> None:
+    """A guest can open the files of a read-only mount, and cannot change their metadata."""
+    paths = plant(owner_kernel, "mounted")
 
-    assert_unchanged(owner, paths, readonly_mounts=[str(pathlib.Path(paths[0]).parent)])
+    assert_unchanged(owner_kernel, paths, readonly_mounts=[str(pathlib.Path(paths[0]).parent)])
 
 
-def test_the_workspaces_of_other_runs_keep_their_modes_and_times(owner: Kernel) -> None:
-    """The folder of another run that lives, and a file in it, stay as they are."""
+def test_the_workspaces_of_other_runs_keep_their_modes_and_times(owner_kernel: Kernel) -> None:
+    """A guest cannot change the metadata of another active run's workspace and of a file in it."""
     agent = "tests.security.attacks.answers:write_and_wait"
-    owner.play("start", key="other", agent=agent, args=["private words", 60, "other.txt"])
+    owner_kernel.play("start", key="other", agent=agent, args=["private words", 60, "other.txt"])
     try:
-        [workspace] = owner.play("named", name="other.txt")
+        [workspace] = owner_kernel.play("named", name="other.txt")
 
-        assert_unchanged(owner, [workspace, f"{workspace}/other.txt"])
+        assert_unchanged(owner_kernel, [workspace, f"{workspace}/other.txt"])
     finally:
-        owner.play("cancel", key="other")
+        owner_kernel.play("cancel", key="other")
 
 
-def test_a_guest_still_changes_files_of_its_own(owner: Kernel) -> None:
-    """Its workspace, /tmp and /dev/shm can be written, and modes and times of files there changed."""
-    tried = owner.attack(metadata.use_own_files)
+def test_a_guest_can_change_its_own_files(owner_kernel: Kernel) -> None:
+    """A guest can write and change modes and times in its workspace, in /tmp and in /dev/shm."""
+    tried = owner_kernel.attack(metadata.use_own_files)
 
     assert_works(tried)

@@ -1,4 +1,4 @@
-"""Attacks 55 to 62 of the list: reaching whom the policy does not name."""
+"""Attacks 55 to 62 of the list: reaching addresses that the policy does not name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NOBODY = (*NO_WAY, "ECONNREFUSED")
 
 
 def own_addresses() -> list[str]:
-    """The addresses of this machine beyond loopback; none on a machine without network."""
+    """Return the addresses of this machine beyond loopback; none on a machine without network."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         try:
             asking.connect(("192.0.2.1", 9))
@@ -38,13 +38,13 @@ def own_addresses() -> list[str]:
 
 @pytest.fixture
 def port(kernel: Kernel) -> int:
-    """A service on the host's loopback."""
+    """Start a service on the host's loopback, and return its port."""
     found: int = kernel.play("listen", key="service", address="127.0.0.1")
     return found
 
 
-def test_55_no_address_is_reached_by_ipv4(kernel: Kernel, port: int) -> None:
-    """55: loopback, the machine's own address, the metadata service, the world, by TCP and UDP: nobody hears."""
+def test_55_an_agent_reaches_no_ipv4_address(kernel: Kernel, port: int) -> None:
+    """55: loopback, the machine's own address, the metadata service and the world are out of reach by TCP and UDP."""
     udp = kernel.play("listen", key="udp", address="127.0.0.1", kind="udp")
     addresses = [("127.0.0.1", port), ("127.0.0.1", udp), ("127.8.8.8", port), ("0.0.0.0", port)]
     addresses += [(own, port) for own in own_addresses()]
@@ -59,8 +59,8 @@ def test_55_no_address_is_reached_by_ipv4(kernel: Kernel, port: int) -> None:
     assert (kernel.play("heard", key="service"), kernel.play("heard", key="udp")) == before == (1, 1)
 
 
-def test_56_no_address_is_reached_by_ipv6(kernel: Kernel) -> None:
-    """56: loopback, link-local, and IPv4 in the clothes of IPv6."""
+def test_56_an_agent_reaches_no_ipv6_address(kernel: Kernel) -> None:
+    """56: loopback, link-local and IPv4 addresses in IPv6 form are out of reach."""
     port = kernel.play("listen", key="six", address="127.0.0.1")
     addresses = [("::ffff:127.0.0.1", port), ("::1", port), ("fe80::1", port), ("64:ff9b::7f00:1", port)]
     assert worked(kernel.control(network.connect, addresses[:1])[f"tcp ::ffff:127.0.0.1 {port}"])
@@ -69,8 +69,8 @@ def test_56_no_address_is_reached_by_ipv6(kernel: Kernel) -> None:
     assert kernel.play("heard", key="six") == 1
 
 
-def test_55_names_are_not_resolved_and_nobody_listens(kernel: Kernel) -> None:
-    """55: no name service answers, and no port is opened to which others could connect."""
+def test_55_an_agent_cannot_resolve_names_or_listen(kernel: Kernel) -> None:
+    """55: no name service answers, and an agent opens no port to which others could connect."""
     assert worked(kernel.control(network.resolve, ["localhost"])["localhost"])
     assert_works(kernel.control(network.listen))
 
@@ -82,8 +82,8 @@ def test_55_names_are_not_resolved_and_nobody_listens(kernel: Kernel) -> None:
         assert_refused(listening, *NO_WAY)
 
 
-def test_58_sockets_of_other_families_are_not_opened(kernel: Kernel) -> None:
-    """58: raw, packet, netlink, AF_ALG, vsock, bluetooth, xdp and all the others, high bits or not."""
+def test_58_an_agent_cannot_open_sockets_of_other_families(kernel: Kernel) -> None:
+    """58: raw, packet, netlink, AF_ALG, vsock, bluetooth, xdp and other sockets are refused, even with high bits."""
     control = as_root(network.other_families)
     if control is not None:
         for name in ("netlink raw", "packet raw", "ipv4 raw"):
@@ -92,8 +92,8 @@ def test_58_sockets_of_other_families_are_not_opened(kernel: Kernel) -> None:
     assert_refused(kernel.attack(network.other_families), "EAFNOSUPPORT", "EPERM", "EACCES")
 
 
-def test_59_60_services_on_unix_sockets_are_not_reached(kernel: Kernel) -> None:
-    """59, 60: a service of the host, by abstract name and by path, as stream and as datagram."""
+def test_59_60_an_agent_reaches_no_unix_socket_of_the_host(kernel: Kernel) -> None:
+    """59, 60: a service of the host is out of reach by abstract name and by path, as stream and as datagram."""
     path, name = str(kernel.base / "service.sock"), f"ramet-test-{kernel.backend}-{kernel.user}-{os.getpid()}"
     kernel.play("listen", key="by path", address=path)
     kernel.play("listen", key="by name", address=f"@{name}")
@@ -109,8 +109,8 @@ def test_59_60_services_on_unix_sockets_are_not_reached(kernel: Kernel) -> None:
     assert_refused(tried, "ENOENT", "EACCES", "EPERM", "ECONNREFUSED", "EAFNOSUPPORT")
 
 
-def test_60_an_agent_with_an_endpoint_reaches_no_unix_socket_of_the_host(kernel: Kernel) -> None:
-    """60: one in a mount, and on `local` one anywhere: the kernel's own socket obeys whoever is its user."""
+def test_60_an_agent_with_an_endpoint_reaches_no_unix_socket_in_a_mount(kernel: Kernel) -> None:
+    """60: a Unix socket in a mount is out of reach, since the kernel's own socket obeys each process of its user."""
     folder = kernel.base / "shared"
     folder.mkdir()
     folder.chmod(0o777)  # The kernel may be another user's.
@@ -125,8 +125,8 @@ def test_60_an_agent_with_an_endpoint_reaches_no_unix_socket_of_the_host(kernel:
     assert_refused(tried, "EAFNOSUPPORT")
 
 
-def test_neg_10_a_name_that_an_agent_takes_impersonates_nobody(kernel: Kernel) -> None:
-    """NEG-10: a socket that an agent opens is not found by the host, nor by another agent."""
+def test_neg_10_a_socket_of_an_agent_impersonates_no_service(kernel: Kernel) -> None:
+    """NEG-10: neither the host nor another agent reaches a socket that an agent opens under a service's name."""
     name = f"ramet-squatted-{kernel.backend}-{kernel.user}-{os.getpid()}"
     assert_works(kernel.control(network.squat, name, "squatted.sock"))
 
@@ -142,7 +142,7 @@ def test_neg_10_a_name_that_an_agent_takes_impersonates_nobody(kernel: Kernel) -
 
 
 def assert_no_endpoints_there(kernel: Kernel, policy: dict[str, Any]) -> None:
-    """Without a network namespace nothing keeps an agent to the proxy: an allow-list is refused by name."""
+    """Assert that a run with an allow-list fails by name: without a network namespace nothing enforces the proxy."""
     result = kernel.run(network.proxy_address, **policy)
 
     assert result["status"] == "failed"
@@ -150,8 +150,8 @@ def assert_no_endpoints_there(kernel: Kernel, policy: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("endpoints", [None, [], [""], ["localhost:1"]])
-def test_62_without_the_word_network_nothing_is_reached(kernel: Kernel, port: int, endpoints: Any) -> None:
-    """62: an absent list, an empty one, one of somebody else: the proxy is not there, or it says no."""
+def test_62_an_agent_without_a_matching_endpoint_reaches_nothing(kernel: Kernel, port: int, endpoints: Any) -> None:
+    """62: an agent with an absent, empty or different list of endpoints has no proxy, or the proxy refuses."""
     policy: dict[str, Any] = {} if endpoints is None else {"allowed_endpoints": endpoints}
     if endpoints:
         policy["network"] = "allow_list"
@@ -171,8 +171,8 @@ def test_62_without_the_word_network_nothing_is_reached(kernel: Kernel, port: in
 @pytest.mark.parametrize(
     "endpoints", [[" "], ["example.org"], ["http://example.org:80"], ["a:b"], ["a:99999"], ["a:0"]]
 )
-def test_62_an_endpoint_is_host_and_port(kernel: Kernel, endpoints: list[str]) -> None:
-    """62: an entry that is no host:port is an error that names the field, never "any"."""
+def test_62_an_endpoint_needs_a_host_and_a_port(kernel: Kernel, endpoints: list[str]) -> None:
+    """62: an entry that is no host:port gives an error that names the field, and never means "any"."""
     with pytest.raises(Raised) as raised:
         kernel.run(network.proxy_address, network="allow_list", allowed_endpoints=endpoints)
 
@@ -180,8 +180,8 @@ def test_62_an_endpoint_is_host_and_port(kernel: Kernel, endpoints: list[str]) -
     assert "allowed_endpoints" in raised.value.told["field"]
 
 
-def test_55_62_an_allowed_endpoint_is_reached_and_no_other(kernel: Kernel, port: int) -> None:
-    """55, 62, NEG-5: the listed host and port answer through the proxy of HTTP_PROXY; another port is refused."""
+def test_55_62_neg_5_an_agent_reaches_only_its_allowed_endpoint(kernel: Kernel, port: int) -> None:
+    """55, 62, NEG-5: the listed host and port answer through the proxy of HTTP_PROXY. Another port is refused."""
     other = kernel.play("listen", key="other", address="127.0.0.1")
     policy: dict[str, Any] = {"network": "allow_list", "allowed_endpoints": [f"127.0.0.1:{port}"]}
 
@@ -200,8 +200,11 @@ def test_55_62_an_allowed_endpoint_is_reached_and_no_other(kernel: Kernel, port:
     assert kernel.play("heard", key="other") == 0
 
 
-def test_55_62_the_proxy_is_the_only_way_for_who_may_use_it(kernel: Kernel, port: int) -> None:
-    """55, 58: with an allow-list sockets exist, and still nothing goes past the proxy: by TCP, by UDP, raw."""
+def test_55_58_an_agent_with_endpoints_cannot_bypass_the_proxy(kernel: Kernel, port: int) -> None:
+    """55, 58: an agent with an allow-list can open sockets.
+
+    Past the proxy it reaches nothing by TCP, UDP or raw sockets.
+    """
     udp = kernel.play("listen", key="udp too", address="127.0.0.1", kind="udp")
     assert worked(kernel.control(network.connect, [("127.0.0.1", udp)])[f"udp 127.0.0.1 {udp}"])
     policy: dict[str, Any] = {"network": "allow_list", "allowed_endpoints": ["127.0.0.1:1"]}
