@@ -67,7 +67,7 @@ def _types(test: str) -> tuple[str, ...]:
 
 
 GROUPS = _layer("test_a_run_is_in_a_control_group_with_its_limit")
-UNMAPPED = _layer("test_memory_that_belongs_to_no_process_is_refused_where_nothing_counts_it")
+UNMAPPED = _layer("test_memory_without_a_process_is_refused_where_uncounted")
 
 MUTANTS = (
     # ---- the gates of a process
@@ -121,14 +121,14 @@ MUTANTS = (
            "",
            tests=PROCESSES),
     Mutant("other workspaces covered", "isolation/confine/sandbox_root.py", 'for path in ("/run", config.runs):',
-           'for path in ("/run",):', tests=_layer("test_workspaces_of_others_are_not_there")),
+           'for path in ("/run",):', tests=_layer("test_an_agent_sees_no_workspace_of_another_run")),
     Mutant("folder of all workspaces read-only", "isolation/confine/sandbox_root.py",
            "        _restrict(self._config.runs, calls.MS_RDONLY)\n", "",
-           tests=_layer("test_the_folder_of_all_workspaces_cannot_be_written")),
+           tests=_layer("test_an_agent_cannot_write_to_the_folder_of_workspaces")),
     Mutant("nosuid and nodev on a workspace", "isolation/confine/sandbox_root.py",
            "_restrict(assignment.workspace, calls.MS_NOSUID | calls.MS_NODEV, off=calls.MS_RDONLY)",
            "_restrict(assignment.workspace, 0, off=calls.MS_RDONLY)", LOCAL,
-           _layer("test_programs_and_devices_in_a_workspace_have_no_effect"),
+           _layer("test_a_workspace_is_mounted_nosuid_and_nodev"),
            # A read-only root is nosuid and nodev as well, and the workspace is bound from it.
            also=(Edit("isolation/zygote/launcher.py", "    if is_read_only:  # Before", "    if False:  # Before"),)),
     Mutant("size of a tmpfs", "isolation/confine/sandbox_root.py",
@@ -237,7 +237,7 @@ MUTANTS = (
            'class GuestMessage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=False, tag_field',
            tests=(*CHANNEL, "properties/test_requests.py", "unit/wire/test_hello.py")),
     Mutant("sizes of a value", "wire/values/decoder.py", "    if not 0 < json_size <= len(body):\n", "    if False:\n",
-           tests=_layer("test_a_value_that_announces_another_size_than_it_has_is_refused")),
+           tests=_layer("test_a_value_with_a_false_size_is_refused")),
     Mutant("a question shows the call of the model: arguments", "spawn/sandbox/approvals.py",
            'tool=tool, question=question, args=call["args"])', "tool=tool, question=question, args=request.args)",
            tests=QUESTIONS),

@@ -1,4 +1,4 @@
-"""Attacks 21 to 39 of the list: other processes, and the parts of the kernel that lead out."""
+"""Attacks 21 to 39, 92 and 194 of the list: other processes, and parts of the kernel that lead out of a sandbox."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.security.kit import REFUSED, Kernel, as_root, assert_refused, assert_
 NO = ("EPERM", "EACCES")
 
 
-def test_21_no_process_of_the_host_can_be_signalled(kernel: Kernel) -> None:
-    """21: neither the kernel, nor a bystander of the same user, nor pid 1 is asked, slowed, limited or ended."""
+def test_21_an_agent_cannot_signal_a_process_of_the_host(kernel: Kernel) -> None:
+    """21: an agent cannot signal, slow, limit or end the kernel, or another process of the same user."""
     doomed = kernel.play("victim")
     assert_works(
         kernel.control(processes.signal_others, [doomed]), f"queue {doomed}", f"group {doomed}", f"end {doomed}"
@@ -29,8 +29,8 @@ def test_21_no_process_of_the_host_can_be_signalled(kernel: Kernel) -> None:
     assert kernel.play("is_alive", pid=pids[0])
 
 
-def test_21_a_sibling_cannot_be_signalled(kernel: Kernel) -> None:
-    """21: the processes of another agent are out of reach, by the numbers that the host knows them by."""
+def test_21_an_agent_cannot_signal_a_sibling(kernel: Kernel) -> None:
+    """21: an agent cannot signal the processes of another agent by the pids that the host sees."""
     mark = f"sibling-of-{kernel.backend}-{kernel.user}"
     pids = kernel.start_never_ending("sibling", mark)
 
@@ -41,8 +41,8 @@ def test_21_a_sibling_cannot_be_signalled(kernel: Kernel) -> None:
     kernel.play("cancel", key="sibling")
 
 
-def test_21_ending_everybody_ends_nobody_else(kernel: Kernel) -> None:
-    """21: kill(-1) reaches no process outside."""
+def test_21_kill_of_every_process_ends_none_outside(kernel: Kernel) -> None:
+    """21: kill(-1) in a sandbox ends no process outside."""
     pid = kernel.play("victim")
 
     kernel.run(processes.signal_everyone)
@@ -50,8 +50,8 @@ def test_21_ending_everybody_ends_nobody_else(kernel: Kernel) -> None:
     assert kernel.play("is_alive", pid=pid)
 
 
-def test_22_only_own_processes_are_listed(kernel: Kernel) -> None:
-    """22: /proc shows the processes of this sandbox, or nothing."""
+def test_22_an_agent_lists_only_its_own_processes(kernel: Kernel) -> None:
+    """22: /proc shows the processes of the sandbox, or nothing."""
     pid = kernel.play("victim")
     assert pid in kernel.control(processes.list_processes)
 
@@ -61,8 +61,8 @@ def test_22_only_own_processes_are_listed(kernel: Kernel) -> None:
     assert len(seen) <= 4
 
 
-def test_23_no_process_can_be_traced(kernel: Kernel) -> None:
-    """23: ptrace, process_vm_readv and writev, pidfd_getfd and kcmp, on others and on one's own child."""
+def test_23_an_agent_can_trace_no_process(kernel: Kernel) -> None:
+    """23: ptrace, process_vm_readv and writev, pidfd_getfd and kcmp are refused, even on the agent's own child."""
     pid = kernel.play("victim")
     control = as_root(processes.trace, 1)
     if control is not None:
@@ -74,8 +74,8 @@ def test_23_no_process_can_be_traced(kernel: Kernel) -> None:
     assert_refused({name: said for name, said in tried.items() if name.startswith(("child", "let"))}, "EPERM", "ENOSYS")
 
 
-def test_24_nothing_is_learnt_about_other_processes(kernel: Kernel) -> None:
-    """24: memory, environment, maps and links of processes of the host."""
+def test_24_an_agent_learns_nothing_about_processes_of_the_host(kernel: Kernel) -> None:
+    """24: memory, environment, maps and links of the host's processes cannot be read."""
     pids = [kernel.play("victim"), kernel.play("own_pid")]
     assert worked(kernel.control(processes.look_into, pids[:1])[f"{pids[0]} environ"])
 
@@ -85,8 +85,11 @@ def test_24_nothing_is_learnt_about_other_processes(kernel: Kernel) -> None:
     assert_refused(tried, "ENOENT", "EACCES", "EPERM", "ESRCH")
 
 
-def test_26_no_secret_is_in_a_command_line(kernel: Kernel) -> None:
-    """26, NEG-7: values of a policy are in no command line and no environment that the host can list."""
+def test_26_neg_7_no_command_line_or_environment_holds_a_secret(kernel: Kernel) -> None:
+    """26, NEG-7: a secret is in no command line, environment or file of the host.
+
+    The agent finds it in /run/secrets.
+    """
     secret, variable = canary(), canary()
     if not kernel.has_namespaces:
         assert_no_secrets_there(kernel, secret.text)
@@ -113,7 +116,7 @@ def test_26_no_secret_is_in_a_command_line(kernel: Kernel) -> None:
 
 
 def assert_no_secrets_there(kernel: Kernel, text: str) -> None:
-    """Without namespaces there is no private place for a secret: refused by name, and not repeated anywhere."""
+    """Assert that a run with a secret fails by name, since a machine without namespaces has no private place for it."""
     result = kernel.run(processes.environment, secrets={"token": text})
 
     assert result["status"] == "failed"
@@ -122,8 +125,8 @@ def assert_no_secrets_there(kernel: Kernel, text: str) -> None:
     assert kernel.play("files_with", text=text) == []
 
 
-def test_28_no_namespace_can_be_made(kernel: Kernel) -> None:
-    """28: user, mount, pid, net and the other namespaces by unshare, by clone, by clone3."""
+def test_28_an_agent_cannot_make_a_namespace(kernel: Kernel) -> None:
+    """28: unshare, clone and clone3 make no user, mount, pid, net or other namespace."""
     control = as_root(processes.new_namespaces)
     if control is not None:
         assert_works(control, "high bits")
@@ -133,8 +136,8 @@ def test_28_no_namespace_can_be_made(kernel: Kernel) -> None:
     assert_refused(said, "EPERM", "ENOSYS")
 
 
-def test_29_no_namespace_can_be_entered(kernel: Kernel) -> None:
-    """29: setns to one's own, to a bystander's, to the kernel's, to no descriptor at all."""
+def test_29_an_agent_cannot_enter_a_namespace(kernel: Kernel) -> None:
+    """29: setns is refused for namespaces of the agent, of another process and of the kernel, and for no descriptor."""
     pids = [kernel.play("victim"), kernel.play("own_pid")]
     control = as_root(processes.enter_namespaces, [])
     if control is not None:
@@ -156,16 +159,16 @@ def test_30_no_setting_of_the_kernel_can_be_changed(kernel: Kernel) -> None:
     assert_refused(kernel.attack(processes.open_settings))
 
 
-def test_30_the_kernels_memory_and_log_are_closed(kernel: Kernel) -> None:
-    """30: kernel memory, its log, addresses."""
+def test_30_an_agent_cannot_read_kernel_memory_and_log(kernel: Kernel) -> None:
+    """30: kernel memory, the kernel's log and addresses of its symbols cannot be read."""
     control = as_root(processes.read_settings)
     if control is not None:
         assert worked(control["/proc/kmsg"])
     assert_refused(kernel.attack(processes.read_settings))
 
 
-def test_31_dangerous_parts_of_the_kernel_are_closed(kernel: Kernel) -> None:
-    """31: bpf, perf, userfaultfd, io_uring, kexec, reboot, modules, syslog, quota, time, swap."""
+def test_31_dangerous_calls_of_the_kernel_are_refused(kernel: Kernel) -> None:
+    """31: bpf, perf, userfaultfd, io_uring, kexec, reboot, modules, syslog, quota, time and swap are refused."""
     control = as_root(processes.call_the_kernel)
     if control is not None:  # the machine would let root through, or has no such call at all
         assert [name for name, said in control.items() if said in NO] == []
@@ -173,8 +176,8 @@ def test_31_dangerous_parts_of_the_kernel_are_closed(kernel: Kernel) -> None:
     assert_refused(kernel.attack(processes.call_the_kernel), "EPERM", "ENOSYS")
 
 
-def test_31_calls_by_another_abi_are_no_way_round(kernel: Kernel) -> None:
-    """31: int 0x80 and x32, whose numbers mean other calls, end the process or are refused."""
+def test_31_calls_by_another_abi_are_refused(kernel: Kernel) -> None:
+    """31: int 0x80 and x32, whose numbers mean other calls, are refused or end the process."""
     control = as_root(processes.call_by_another_abi)
     if control:
         assert worked(control["int 0x80"]) or control["int 0x80"].startswith("signal")
@@ -184,15 +187,15 @@ def test_31_calls_by_another_abi_are_no_way_round(kernel: Kernel) -> None:
     assert {name for name, said in tried.items() if said not in ("signal 31", "EPERM", "ENOSYS", "signal 11")} == set()
 
 
-def test_31_no_process_is_made_beside_its_maker(kernel: Kernel) -> None:
-    """31: a process whose parent is its maker's parent would be outside of what is counted; no call makes one."""
+def test_31_an_agent_cannot_make_a_sibling_process(kernel: Kernel) -> None:
+    """31: no call makes a process whose parent is the caller's parent. The count of processes would miss it."""
     assert_works(kernel.control(processes.clone_beside))
 
     assert_refused(kernel.attack(processes.clone_beside), "EPERM", "ENOSYS")
 
 
-def test_32_keyrings_are_closed(kernel: Kernel) -> None:
-    """32: add_key, request_key and keyctl; the keyring of the host's session cannot be described."""
+def test_32_an_agent_cannot_use_keyrings(kernel: Kernel) -> None:
+    """32: add_key, request_key and keyctl are refused."""
     control = kernel.control(processes.use_keyrings)
     assert worked(control["add_key"])
     assert worked(control["join session"])
@@ -200,8 +203,8 @@ def test_32_keyrings_are_closed(kernel: Kernel) -> None:
     assert_refused(kernel.attack(processes.use_keyrings), "EPERM", "ENOSYS")
 
 
-def test_34_no_limit_can_be_raised(kernel: Kernel) -> None:
-    """34: hard limits, priority and the real-time class; the limits that matter are there."""
+def test_34_an_agent_cannot_raise_its_limits(kernel: Kernel) -> None:
+    """34: hard limits, priority and the real-time class cannot be raised. The limit of core files is zero."""
     control = as_root(processes.raise_limits)
     if control is not None:
         assert worked(control["nice"])
@@ -214,8 +217,11 @@ def test_34_no_limit_can_be_raised(kernel: Kernel) -> None:
     assert kernel.attack(processes.limits)["CORE"] == 0
 
 
-def test_35_nobody_becomes_somebody_else(kernel: Kernel) -> None:
-    """35: setuid, setgroups, capset; a setuid program runs as who started it; no capability, none to be had."""
+def test_35_an_agent_cannot_change_its_user_or_capabilities(kernel: Kernel) -> None:
+    """35: setuid, setgroups and capset are refused.
+
+    Setuid programs run as the agent's user, and it has no capability.
+    """
     control = as_root(processes.gain_rights)
     if control is not None:
         assert_works(control)
@@ -238,8 +244,8 @@ def test_35_nobody_becomes_somebody_else(kernel: Kernel) -> None:
 SETUID = ("/usr/bin/su", "/usr/bin/mount", "/usr/bin/passwd", "/usr/bin/chsh", "/usr/bin/newgrp")
 
 
-def test_35_an_agent_is_nobody_of_importance_on_the_host(kernel: Kernel) -> None:
-    """30, 35: whoever runs the kernel, no process of an agent belongs to uid 0 of the host."""
+def test_35_no_process_of_an_agent_is_root_on_the_host(kernel: Kernel) -> None:
+    """30, 35: no process of an agent belongs to uid 0 of the host, also where root runs the kernel."""
     mark = f"nobody-{kernel.backend}-{kernel.user}"
     pids = kernel.start_never_ending("nobody", mark)
 
@@ -250,8 +256,8 @@ def test_35_an_agent_is_nobody_of_importance_on_the_host(kernel: Kernel) -> None
     assert 0 not in owners
 
 
-def test_37_terminals_are_not_typed_into(kernel: Kernel) -> None:
-    """37: TIOCSTI and TIOCLINUX are refused on whatever stdio is, high bits or not, and on a terminal of one's own."""
+def test_37_an_agent_cannot_type_into_terminals(kernel: Kernel) -> None:
+    """37: TIOCSTI and TIOCLINUX are refused on stdio, also with high bits, and on a terminal that the agent opens."""
     control = as_root(processes.type_into_terminals)
     if control is not None:
         assert worked(control["TIOCSTI own"])
@@ -264,8 +270,8 @@ def test_37_terminals_are_not_typed_into(kernel: Kernel) -> None:
     assert tried_tty in REFUSED
 
 
-def test_38_a_crash_leaves_no_core(kernel: Kernel) -> None:
-    """38: no core file, and no handler of the host is started."""
+def test_38_a_crash_leaves_no_core_file(kernel: Kernel) -> None:
+    """38: a crash leaves no core file, and the limit of core files is zero."""
     control = as_root(processes.dump_core)
     if control is not None:
         assert control["dumped"]
@@ -274,7 +280,7 @@ def test_38_a_crash_leaves_no_core(kernel: Kernel) -> None:
 
 
 def test_39_a_program_from_memory_is_confined_too(kernel: Kernel) -> None:
-    """39: what runs from no file at all reads no more than its maker."""
+    """39: a program without a file cannot read the host's secret either."""
     assert kernel.key.text in kernel.control(processes.run_from_memory, str(kernel.secret))["by execveat"]
 
     said = kernel.attack(processes.run_from_memory, str(kernel.secret))
@@ -282,7 +288,7 @@ def test_39_a_program_from_memory_is_confined_too(kernel: Kernel) -> None:
     assert kernel.key.text not in str(said)
 
 
-def test_92_keys_of_the_host_are_nowhere_inside(kernel: Kernel) -> None:
+def test_92_an_agent_finds_no_keys_of_the_host(kernel: Kernel) -> None:
     """92: the provider keys in the host's environment are in no variable, file, process or memory of an agent."""
     searched = [kernel.key.first, kernel.key.second, [str(kernel.base), "/run", "/tmp", "/etc", "/dev/shm"]]
     # The whole of the host's /tmp holds what others left there, and may be a matter of minutes.
@@ -292,8 +298,8 @@ def test_92_keys_of_the_host_are_nowhere_inside(kernel: Kernel) -> None:
     assert kernel.key.text not in str(kernel.attack(processes.environment))
 
 
-def test_92_no_process_of_ours_beside_an_agent_carries_the_hosts_environment(kernel: Kernel) -> None:
-    """92: launcher, zygote, parked and working agents are all started with nothing of it."""
+def test_92_no_process_below_the_kernel_has_the_hosts_environment(kernel: Kernel) -> None:
+    """92: ramet starts its launcher, zygote, parked and active agents without variables of the host."""
     mark = f"environment-{kernel.backend}-{kernel.user}"
     kernel.start_never_ending("environment", mark)
 
@@ -304,8 +310,8 @@ def test_92_no_process_of_ours_beside_an_agent_carries_the_hosts_environment(ker
     assert [each for each in seen if kernel.key.text in each or "HOST_PLAIN" in each] == []
 
 
-def test_194_variables_of_the_host_come_by_name_only(kernel: Kernel) -> None:
-    """194: what the policy names is forwarded, what it sets is set, and nothing else of the host's environment is."""
+def test_194_an_agent_gets_only_variables_that_its_policy_names(kernel: Kernel) -> None:
+    """194: an agent gets the variables that its policy forwards or sets, and no other variable of the host."""
     seen = kernel.attack(
         processes.environment, allowed_env_vars=["HOST_PLAIN", "NOT_SET_ANYWHERE"], env_vars={"MINE": "my words"}
     )
@@ -317,16 +323,16 @@ def test_194_variables_of_the_host_come_by_name_only(kernel: Kernel) -> None:
     assert "HOST_PLAIN" not in kernel.attack(processes.environment)
 
 
-def test_only_the_channel_and_the_streams_are_inherited(kernel: Kernel) -> None:
-    """51, NEG-10: no descriptor of the host comes along but stdio and the one channel."""
+def test_an_agent_inherits_only_its_streams_and_channel(kernel: Kernel) -> None:
+    """51, NEG-10: an agent inherits no descriptor except stdin, stdout, stderr and its channel."""
     fds = kernel.attack(processes.identity)["fds"]
 
     assert set(fds) >= {0, 1, 2}
     assert len(fds) <= 4
 
 
-def test_fresh_sandboxes_are_as_tight(kernel: Kernel) -> None:
-    """1, 18, 28, 31, 55: the gates are the same for an agent that shares no zygote, where there are such."""
+def test_fresh_sandboxes_refuse_the_same_attacks(kernel: Kernel) -> None:
+    """1, 18, 28, 31, 55: an agent that shares no zygote is refused as well, where the backend has fresh sandboxes."""
     if kernel.backend == "local" and not kernel.has_namespaces:
         pytest.skip("L1 offers no fresh sandbox")
     fresh: dict[str, Any] = {"isolation": "fresh"} if kernel.backend == "bwrap" else {}
@@ -338,8 +344,8 @@ def test_fresh_sandboxes_are_as_tight(kernel: Kernel) -> None:
     assert kernel.attack(processes.search_for, kernel.key.first, kernel.key.second, ["/run", "/tmp"], **fresh) == []
 
 
-def test_namespaces_of_its_own(kernel: Kernel) -> None:
-    """L2: every namespace differs from the host's, and from those of the next agent."""
+def test_an_agent_has_namespaces_of_its_own(kernel: Kernel) -> None:
+    """L2: each namespace of an agent differs from the host's and from another agent's."""
     if not kernel.has_namespaces:
         pytest.skip("L1 promises no namespaces")
     kernel.play("start", key="neighbour", agent="tests.security.attacks.processes:tell_identity_and_wait", args=[60])

@@ -1,4 +1,4 @@
-"""Attacks 41 to 54 of the list: using up what others need. Each attack stops by itself at a bound it is given."""
+"""Attacks 41 to 54 of the list: using up resources of others. Each attack stops by itself at a given bound."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FULL = {"ENOSPC", "EDQUOT", "EFBIG"}
 
 @pytest.fixture(scope="session")
 def outer_limit(kernel: Kernel) -> None:
-    """The limit around the kernel holds: what has no sandbox stops at it, far above any policy here."""
+    """Assert that processes without a sandbox stop at the limit around the kernel, far above the policies here."""
     found = kernel.control(resources.fork_much, 300)
     assert found == {"lived": 300, "stopped": "bound"}
     if kernel.is_bounded:
@@ -26,16 +26,16 @@ def outer_limit(kernel: Kernel) -> None:
 
 
 @pytest.mark.usefixtures("outer_limit")
-def test_41_forks_stop_at_the_policys_number(kernel: Kernel) -> None:
-    """41, 52: the first fork beyond `pids` fails; the control forks ten times as many."""
+def test_41_forks_stop_at_the_policys_limit(kernel: Kernel) -> None:
+    """41, 52: a fork beyond `pids` fails, or ends the agent. The control makes 300 processes."""
     result = kernel.run(resources.fork_much, 300, 2, pids=16)
 
     assert_bounded(kernel, result, "BlockingIOError")
 
 
 @pytest.mark.usefixtures("outer_limit")
-def test_41_a_fork_bomb_leaves_others_alone_and_ends(kernel: Kernel) -> None:
-    """41: while a bomb runs, siblings are born and the bomb ends when its time is over, with all it made."""
+def test_41_a_fork_bomb_ends_and_other_agents_run(kernel: Kernel) -> None:
+    """41: other agents run during a fork bomb. The bomb ends at its timeout, with its processes."""
     before = kernel.play("facts")["pids"]
     agent = "tests.security.attacks.resources:fork_for_ever"
     kernel.play("begin", key="bomb", agent=agent, args=[60], policy={"pids": 32, "timeout_seconds": 2})
@@ -50,14 +50,14 @@ def test_41_a_fork_bomb_leaves_others_alone_and_ends(kernel: Kernel) -> None:
 
 @pytest.mark.usefixtures("outer_limit")
 def test_42_threads_count_as_processes(kernel: Kernel) -> None:
-    """42: threads stop at the same number."""
+    """42: threads stop at `pids`, as processes do."""
     result = kernel.run(resources.start_threads, 200, 2, pids=16)
 
     assert_bounded(kernel, result, "RuntimeError")
 
 
 def assert_bounded(kernel: Kernel, result: dict[str, Any], error: str) -> None:
-    """What would be 17 processes fails; where no namespace counts them, the agent is ended, and told why."""
+    """Assert that at most 16 processes lived, or that the agent ended with an error that names processes."""
     if kernel.has_namespaces or result["status"] == "completed":
         assert result["output"]["stopped"] == error
         assert 4 <= result["output"]["lived"] <= 16
@@ -66,8 +66,8 @@ def assert_bounded(kernel: Kernel, result: dict[str, Any], error: str) -> None:
 
 
 @pytest.mark.parametrize("folder", ["/tmp", "/dev/shm", "."])
-def test_44_disks_fill_up_at_the_policys_size(kernel: Kernel, folder: str) -> None:
-    """44: /tmp, /dev/shm and the workspace take what the policy says and no more; or there is no such folder."""
+def test_44_folders_fill_up_at_the_policys_size(kernel: Kernel, folder: str) -> None:
+    """44: /tmp, /dev/shm and the workspace hold what the policy allows, or are missing."""
     if folder != ".":
         assert kernel.control(resources.fill, folder, 64) == {"written_mb": 64, "stopped": "bound"}
 
@@ -93,8 +93,8 @@ def test_44_disks_fill_up_at_the_policys_size(kernel: Kernel, folder: str) -> No
         assert kernel.play("facts")["disk_mb"] < before + 270  # It looks once in a while; a disk is quick.
 
 
-def test_44_one_large_file_stops_there_too(kernel: Kernel) -> None:
-    """44: the same for a single file in the workspace."""
+def test_44_one_large_file_stops_at_the_policys_size(kernel: Kernel) -> None:
+    """44: a single large file in the workspace stops at `workspace_size_mb`, or ends the run."""
     result = kernel.run(resources.fill_one_file, ".", 256, workspace_size_mb=16)
 
     if result["status"] == "completed":
@@ -105,8 +105,8 @@ def test_44_one_large_file_stops_there_too(kernel: Kernel) -> None:
 
 
 @pytest.mark.parametrize("way", ["mapping", "socket"])
-def test_44_removed_files_that_no_descriptor_shows_count(kernel: Kernel, way: str) -> None:
-    """44: the same for files without a name that only a mapping or the queue of a socket holds."""
+def test_44_removed_files_without_a_descriptor_count(kernel: Kernel, way: str) -> None:
+    """44: removed files that only a mapping or the queue of a socket holds count for the workspace."""
     assert kernel.control(resources.fill_without_names, ".", 64, way)["written_mb"] == 64
 
     result = kernel.run(resources.fill_without_names, ".", 128, way, 60.0, workspace_size_mb=16, memory_mb=512)
@@ -115,8 +115,8 @@ def test_44_removed_files_that_no_descriptor_shows_count(kernel: Kernel, way: st
     assert "policy.workspace_size_mb is 16" in result["error"]["message"]
 
 
-def test_44_a_folder_that_is_moved_while_it_is_looked_for_counts(kernel: Kernel) -> None:
-    """44: a folder that is always moved to where the count has been already is counted all the same."""
+def test_44_a_folder_that_moves_during_the_count_counts(kernel: Kernel) -> None:
+    """44: a folder that always moves to a place that the watchdog has counted already counts for the workspace."""
     result = kernel.run(disk_hiding.move_folder, 64, 30.0, workspace_size_mb=16)
 
     assert_full(result)
@@ -124,15 +124,15 @@ def test_44_a_folder_that_is_moved_while_it_is_looked_for_counts(kernel: Kernel)
 
 @pytest.mark.parametrize("way", ["number", "process"])
 def test_44_removed_files_whose_descriptors_move_count(kernel: Kernel, way: str) -> None:
-    """44: removed files count, though their descriptors change number or process while they are looked for."""
+    """44: removed files count, although their descriptors change number or process during the count."""
     result = kernel.run(disk_hiding.move_descriptors, 64, 30.0, way, workspace_size_mb=16)
 
     assert_full(result)
 
 
 @pytest.mark.parametrize("way", ["itself", "below"])
-def test_44_removed_folders_that_are_kept_open_count(kernel: Kernel, way: str) -> None:
-    """44: a folder that was large counts, though it is removed and only a descriptor keeps it, or a folder in it."""
+def test_44_removed_folders_with_an_open_descriptor_count(kernel: Kernel, way: str) -> None:
+    """44: a removed large folder counts while a descriptor holds the folder, or a folder in it."""
     if kernel.control(disk_hiding.keep_folders, 48, 0.0, way)["held_mb"] < 48:
         pytest.skip("this file system takes the room back when entries of a folder are removed")
 
@@ -142,14 +142,14 @@ def test_44_removed_folders_that_are_kept_open_count(kernel: Kernel, way: str) -
 
 
 def assert_full(result: dict[str, Any]) -> None:
-    """The agent was ended, and told that its workspace is full."""
+    """Assert that the run ended with an error which says that its workspace is full."""
     assert result["status"] != "completed", result["output"]
     assert "policy.workspace_size_mb is 16" in result["error"]["message"]
 
 
 @pytest.mark.parametrize("folder", ["/tmp", "/dev/shm"])
-def test_45_names_run_out_before_the_machines_do(kernel: Kernel, folder: str) -> None:
-    """45: empty files in memory end with ENOSPC, long before a million."""
+def test_45_empty_files_run_out_at_the_policys_size(kernel: Kernel, folder: str) -> None:
+    """45: empty files in memory stop at an error, or end the agent as `oom`, before 300,000."""
     result = kernel.run(resources.fill_with_names, folder, 300_000, tmpfs_size_mb=4, memory_mb=128)
 
     if result["status"] == "completed":
@@ -159,8 +159,8 @@ def test_45_names_run_out_before_the_machines_do(kernel: Kernel, folder: str) ->
 
 
 @pytest.mark.alone("it compares what it gets of the processors with the time that passes")
-def test_47_processors_are_shared_as_the_policy_says(kernel: Kernel) -> None:
-    """47: eight spinning processes under a tenth of a processor get about that, where they would get far more."""
+def test_47_processor_time_stays_within_the_policys_share(kernel: Kernel) -> None:
+    """47: eight spinning processes with a tenth of a processor get about that share."""
     control = kernel.control(resources.spin, 8, 1)
     assert control["processor"] > 0.25 * control["passed"]
 
@@ -170,8 +170,8 @@ def test_47_processors_are_shared_as_the_policy_says(kernel: Kernel) -> None:
     assert found["processor"] <= (0.2 if kernel.user == "me" else 0.4) * found["passed"]
 
 
-def test_47_101_who_never_comes_back_is_ended_at_its_time(kernel: Kernel) -> None:
-    """47, 101: a deaf, spinning agent with threads ends as `timeout`, and no process of it is left."""
+def test_47_101_a_spinning_agent_ends_at_its_timeout(kernel: Kernel) -> None:
+    """47, 101: a spinning agent with threads that ignores signals ends as `timeout`, and leaves no process."""
     before = kernel.play("facts")["pids"]
 
     result = kernel.run(resources.spin_for_ever, timeout_seconds=0.5)
@@ -180,8 +180,8 @@ def test_47_101_who_never_comes_back_is_ended_at_its_time(kernel: Kernel) -> Non
     assert kernel.play("facts")["pids"] <= before + 8
 
 
-def test_48_descriptors_run_out_inside_only(kernel: Kernel) -> None:
-    """48: EMFILE for the agent; the host holds as many as before."""
+def test_48_an_agent_runs_out_of_descriptors_alone(kernel: Kernel) -> None:
+    """48: the agent gets EMFILE, and the host holds as many descriptors as before."""
     kernel.attack(spawning.one)
     before = kernel.play("facts")["fds"]
 
@@ -192,8 +192,8 @@ def test_48_descriptors_run_out_inside_only(kernel: Kernel) -> None:
     assert kernel.play("facts")["fds"] <= before + 8
 
 
-def test_49_a_flood_of_output_stalls_and_fills_nothing(kernel: Kernel) -> None:
-    """49, NEG-9: a gigabyte on stdout and stderr: memory and disk of the host are flat, the result is bounded."""
+def test_49_neg_9_a_flood_of_output_does_not_grow_the_host(kernel: Kernel) -> None:
+    """49, NEG-9: a gigabyte on stdout and stderr does not grow memory and disk of the host. The result is bounded."""
     before = kernel.play("facts")
 
     result = kernel.run(resources.flood_output, 1024, max_output_bytes=1 << 20)
@@ -210,8 +210,8 @@ def test_49_a_flood_of_output_stalls_and_fills_nothing(kernel: Kernel) -> None:
     assert kernel.attack(spawning.one) == 1
 
 
-def test_49_the_newest_output_is_kept_and_nothing_is_lost_before_the_bound(kernel: Kernel) -> None:
-    """166: the last words of both streams are in the result, whole lines in order."""
+def test_49_output_below_the_bound_is_whole(kernel: Kernel) -> None:
+    """166: the result holds the first and last lines of stdout in order, and the last line of stderr."""
     result = kernel.run(resources.print_lines, 1000)
 
     assert result["stdout"].splitlines()[-3:] == ["line 998", "line 999", "last word"]
@@ -219,8 +219,8 @@ def test_49_the_newest_output_is_kept_and_nothing_is_lost_before_the_bound(kerne
     assert result["stderr"].strip() == "last complaint"
 
 
-def test_51_descriptors_sent_to_the_host_stay_away(kernel: Kernel) -> None:
-    """51: a flood of descriptors through the channel, and in circles, leaves the host's number flat."""
+def test_51_the_host_keeps_no_descriptor_that_a_guest_sends(kernel: Kernel) -> None:
+    """51: a flood of descriptors through the channel, and in circles, does not raise the host's number."""
     kernel.attack(spawning.one)
     before = kernel.play("facts")["fds"]
 
@@ -230,8 +230,8 @@ def test_51_descriptors_sent_to_the_host_stay_away(kernel: Kernel) -> None:
     assert kernel.play("facts")["fds"] <= before + 8
 
 
-def test_52_what_one_agent_hoards_others_still_get(kernel: Kernel) -> None:
-    """52: timers, watches, pipes and queued signals: one agent's hoard leaves the host and other agents enough."""
+def test_52_one_agents_hoard_leaves_enough_for_others(kernel: Kernel) -> None:
+    """52: an agent that hoards timers, watches, pipes and signals leaves enough for the host and other agents."""
     if not kernel.has_namespaces:
         pytest.skip("timers are counted per user, and without user namespaces all agents are one")
     agent = "tests.security.attacks.resources:hoard"
@@ -248,8 +248,8 @@ def test_52_what_one_agent_hoards_others_still_get(kernel: Kernel) -> None:
     assert [name for name, number in other.items() if not number and name not in refused] == []
 
 
-def test_52_many_short_sleeps_harm_nobody(kernel: Kernel) -> None:
-    """52: ten thousand of them, and a sibling beside."""
+def test_52_many_short_sleeps_leave_other_agents_running(kernel: Kernel) -> None:
+    """52: another agent runs during ten thousand short sleeps of the first one."""
     agent = "tests.security.attacks.resources:sleep_often"
     kernel.play("begin", key="restless", agent=agent, args=[10_000])
 
@@ -258,8 +258,8 @@ def test_52_many_short_sleeps_harm_nobody(kernel: Kernel) -> None:
 
 
 @pytest.mark.parametrize("megabytes", [60, 120, 400])
-def test_54_a_result_at_the_memory_limit_is_whole_or_none(kernel: Kernel, megabytes: int) -> None:
-    """54: what needs more memory to be sent than there is comes as an error, never in part."""
+def test_54_a_result_at_the_memory_limit_is_whole_or_missing(kernel: Kernel, megabytes: int) -> None:
+    """54: a result that needs too much memory to send gives an error, and never a part of the result."""
     result = kernel.run(resources.answer_at_the_limit, megabytes, memory_mb=128, max_output_bytes=63 << 20)
 
     if result["status"] == "completed":
@@ -270,8 +270,8 @@ def test_54_a_result_at_the_memory_limit_is_whole_or_none(kernel: Kernel, megaby
         assert result["error"]["message"]
 
 
-def test_memory_is_bounded_and_the_end_is_called_oom(kernel: Kernel) -> None:
-    """52, AC-S0-12: who uses four times its memory ends as `oom`; who stays below does not."""
+def test_an_agent_above_its_memory_ends_as_oom(kernel: Kernel) -> None:
+    """52, AC-S0-12: an agent that uses four times its memory ends as `oom`. An agent below its limit completes."""
     assert kernel.control(resources.eat_memory, 300) == 300
 
     within = kernel.run(resources.eat_memory, 30, memory_mb=96)
@@ -282,8 +282,8 @@ def test_memory_is_bounded_and_the_end_is_called_oom(kernel: Kernel) -> None:
 
 
 @pytest.mark.alone("where there is no control group, it counts how soon the watchdog gets to look")
-def test_memory_of_children_counts_too(kernel: Kernel) -> None:
-    """52: six processes of 60 MB each do not live under 128 MB together."""
+def test_memory_of_child_processes_counts(kernel: Kernel) -> None:
+    """52: six processes of 60 MB each do not live within 128 MB together."""
     assert kernel.control(resources.eat_memory_in_children, 6, 60)["held_by"] == 6
 
     result = kernel.run(resources.eat_memory_in_children, 6, 60, 20, memory_mb=128, pids=32)
@@ -291,8 +291,8 @@ def test_memory_of_children_counts_too(kernel: Kernel) -> None:
     assert result["status"] == "oom" or result["output"]["megabytes"] <= 160
 
 
-def test_memory_that_is_handed_on_all_the_time_counts_too(kernel: Kernel) -> None:
-    """52: processes that give their address space to a child and end, a thousand times a second, hide none of it."""
+def test_memory_that_moves_between_processes_counts(kernel: Kernel) -> None:
+    """52: processes that pass their address space to a child and end cannot hide memory."""
     assert len(kernel.control(hopping.hold, 2, 90, 0.1)) == 2
 
     result = kernel.run(hopping.hold, 2, 90, 8, memory_mb=96, pids=32)  # A busy machine looks late.

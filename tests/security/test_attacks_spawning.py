@@ -1,4 +1,4 @@
-"""Attacks 77 to 92 of the list by the client inside: asking for more than one has, and more often than one may."""
+"""Attacks 77 to 92 and 116 of the list by the client inside: requests for more than a run may have."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ LIMITS: dict[str, dict[str, Any]] = {
 }
 
 
-def test_77_no_right_that_the_parent_lacks_is_given(kernel: Kernel) -> None:
-    """77, NEG-2: a mount, a network, an endpoint, a variable, a secret, a lower isolation: refused by name, unborn."""
+def test_77_neg_2_a_child_gets_no_right_that_its_parent_lacks(kernel: Kernel) -> None:
+    """77, NEG-2: a child that asks for a mount, endpoint, variable, secret or lower isolation is refused by name."""
     said = kernel.attack(spawning.widen, {"as it is": {}, **RIGHTS}, **PARENT, isolation="L1")
 
     assert said.pop("as it is")["output"] == 1
@@ -55,8 +55,8 @@ def test_77_no_right_that_the_parent_lacks_is_given(kernel: Kernel) -> None:
         assert refusal["limit"] == f"policy.{name}"
 
 
-def test_77_every_public_endpoint_leads_to_no_private_address(kernel: Kernel) -> None:
-    """77, 55: the child of an agent that may reach everything public names the host's loopback, and is not born."""
+def test_77_a_child_of_a_public_endpoint_gets_no_private_address(kernel: Kernel) -> None:
+    """77, 55: an agent that may reach each public endpoint cannot spawn a child with an address of loopback."""
     if not kernel.has_namespaces:
         return  # No agent has endpoints there.
     port = kernel.play("listen", key="service", address="127.0.0.1")
@@ -69,8 +69,8 @@ def test_77_every_public_endpoint_leads_to_no_private_address(kernel: Kernel) ->
         assert (refusal["error"], refusal.get("limit")) == ("SpawnRefused", "policy.allowed_endpoints"), name
 
 
-def test_77_limits_above_the_parents_become_the_parents(kernel: Kernel) -> None:
-    """77: such a child is born, and its limits are the parent's: told by what it sees of its /tmp."""
+def test_77_limits_above_the_parents_are_cut_to_the_parents(kernel: Kernel) -> None:
+    """77: a child that asks for higher limits is spawned with the parent's limits: its /tmp shows the parent's size."""
     said = kernel.attack(spawning.widen, LIMITS, **PARENT)
 
     assert {name: each["error"] for name, each in said.items() if each["error"]} == {}
@@ -79,8 +79,8 @@ def test_77_limits_above_the_parents_become_the_parents(kernel: Kernel) -> None:
         assert seen["tmp_mb"] <= 16
 
 
-def test_77_clamps_are_told_as_events(kernel: Kernel) -> None:
-    """77, 59: each limit that was cut is an event that names what was asked and what was given."""
+def test_77_a_cut_limit_gives_an_event(kernel: Kernel) -> None:
+    """77, 59: a limit that is cut gives an event with the limit, the value asked for, and the value granted."""
     said = kernel.attack(spawning.widen, {"many": {"pids": 10_000}}, **PARENT)
 
     clamps = [each["told"] for each in kernel.play("events", run=said["many"]["run"]) if each["type"] == "ClampEvent"]
@@ -89,8 +89,8 @@ def test_77_clamps_are_told_as_events(kernel: Kernel) -> None:
         assert word in clamps[0]
 
 
-def test_78_absent_or_null_is_the_parents_never_unlimited(kernel: Kernel) -> None:
-    """78: a child that asks for nothing may open no more processes than its parent."""
+def test_78_a_missing_limit_becomes_the_parents(kernel: Kernel) -> None:
+    """78: a child that asks for no limit may have no more processes than its parent."""
 
     found = kernel.attack(spawning.fork_in_child, 100, 2, **{**PARENT, "pids": 16})
 
@@ -98,8 +98,8 @@ def test_78_absent_or_null_is_the_parents_never_unlimited(kernel: Kernel) -> Non
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
-def test_80_depth_ends_where_the_policy_says(kernel: Kernel, depth: int) -> None:
-    """80, AC-S0-4: a chain lives down to the limit; the next is refused and the refusal names the depth."""
+def test_80_ac_s0_4_depth_ends_at_the_policys_limit(kernel: Kernel, depth: int) -> None:
+    """80, AC-S0-4: a chain of children runs down to the limit. The refusal of the next child names the depth."""
     policy = {"allow_sub_agents": True, "memory_mb": 1024, "cpu_cores": 8, "max_sub_agent_depth": depth}
 
     *lived, refusal = kernel.attack(spawning.chain, depth + 1, **policy)
@@ -109,8 +109,8 @@ def test_80_depth_ends_where_the_policy_says(kernel: Kernel, depth: int) -> None
     assert "depth" in refusal["limit"]
 
 
-def test_80_neg_13_children_that_are_asked_for_at_once_stay_within_the_number(kernel: Kernel) -> None:
-    """80: a thousand requests from forty threads under a limit of ten: ten are born, the rest is told why."""
+def test_80_neg_13_concurrent_spawns_stay_within_the_limit(kernel: Kernel) -> None:
+    """80: many spawn requests from forty threads start ten children, the limit. The other requests get a refusal."""
     number = 1000 if kernel.user == "me" else 200
     found = kernel.attack(
         spawning.start_many,
@@ -128,8 +128,8 @@ def test_80_neg_13_children_that_are_asked_for_at_once_stay_within_the_number(ke
     assert [limit for limit in found["refused"] if "sub_agents" not in limit and "children" not in limit] == []
 
 
-def test_80_ac_s0_5_memory_of_living_children_stays_within_the_parents(kernel: Kernel) -> None:
-    """80, AC-S0-5: a parent of 512 MB never has more than four children of 128 MB, however they race."""
+def test_80_ac_s0_5_memory_of_children_stays_within_the_parents(kernel: Kernel) -> None:
+    """80, AC-S0-5: a parent of 512 MB never has more than four children of 128 MB at once."""
     found = kernel.attack(
         spawning.start_many,
         40,
@@ -147,8 +147,8 @@ def test_80_ac_s0_5_memory_of_living_children_stays_within_the_parents(kernel: K
     assert found["at_once"] <= 4
 
 
-def test_neg_13_what_copies_itself_is_bounded(kernel: Kernel) -> None:
-    """NEG-13: an agent that starts copies as wide and deep as it can ends, and counts no more than its limits allow."""
+def test_neg_13_an_agent_that_copies_itself_is_bounded(kernel: Kernel) -> None:
+    """NEG-13: an agent that spawns copies in width and depth ends with no more copies than its limits allow."""
     policy = {
         "allow_sub_agents": True,
         "memory_mb": 4096,
@@ -160,8 +160,8 @@ def test_neg_13_what_copies_itself_is_bounded(kernel: Kernel) -> None:
     assert 1 < kernel.attack(spawning.replicate, 50, **policy) <= 1 + 2 + 4
 
 
-def test_82_ac_s0_3_who_may_not_spawn_is_told_so(kernel: Kernel) -> None:
-    """82, AC-S0-3: the default is no; so is the word of a parent for its child."""
+def test_82_ac_s0_3_a_run_that_may_not_spawn_is_refused(kernel: Kernel) -> None:
+    """82, AC-S0-3: the default policy forbids to spawn, and a parent can forbid it for a child."""
     refusal = kernel.attack(spawning.spawn_one)
     assert (refusal["error"], refusal["limit"]) == ("SpawnRefused", "policy.allow_sub_agents")
 
@@ -185,8 +185,8 @@ BAD_NAMES = [
 ]
 
 
-def test_86_names_lead_nowhere(kernel: Kernel) -> None:
-    """86: climbing, newlines, NUL, a megabyte, Unicode tricks: refused, or harmless and the kernel serves on."""
+def test_86_a_hostile_name_of_a_child_is_refused(kernel: Kernel) -> None:
+    """86: names with slashes, newlines, NUL, a megabyte or Unicode tricks are refused, and make no file."""
     said = kernel.attack(spawning.hostile_names, ["plain-name", *BAD_NAMES], **PARENT)
 
     assert said[0] == {"error": None, "output": 1}
@@ -205,7 +205,7 @@ LOADERS = (
 
 @pytest.mark.parametrize("name", [*LOADERS, "A=B", "", "NUL\0", "1BAD", "a b"])
 def test_90_variables_that_load_code_are_refused(kernel: Kernel, name: str) -> None:
-    """90: by value and by name, of a root: an error that names the field; nothing is started."""
+    """90: a root's variable that loads code gives an error that names the field, by value and by name."""
     for policy in ({"env_vars": {name: "/tmp/evil.so"}}, {"allowed_env_vars": [name]}):
         with pytest.raises(Raised) as raised:
             kernel.run(processes.environment, **policy)
@@ -213,15 +213,15 @@ def test_90_variables_that_load_code_are_refused(kernel: Kernel, name: str) -> N
         assert "env_vars" in str(raised.value.told)
 
 
-def test_90_nor_are_they_given_to_a_child(kernel: Kernel) -> None:
-    """90: a child's request with such a variable is refused."""
+def test_90_variables_that_load_code_are_refused_for_a_child(kernel: Kernel) -> None:
+    """90: a child that asks for such a variable is refused."""
     said = kernel.attack(spawning.widen, {name: {"env_vars": {name: "/tmp/evil.so"}} for name in LOADERS}, **PARENT)
 
     assert [name for name, each in said.items() if each["error"] not in {"SpawnRefused", "InvalidValue"}] == []
 
 
-def test_77_a_secret_is_passed_on_by_name_and_only_by_who_has_it(kernel: Kernel) -> None:
-    """77, NEG-7: a child gets a secret of its parent by asking for it, not by default."""
+def test_77_neg_7_a_child_gets_a_secret_only_by_name(kernel: Kernel) -> None:
+    """77, NEG-7: a child that asks for its parent's secret gets it. Another child gets none."""
     secret = canary()
     if not kernel.has_namespaces:
         pytest.skip("refused there: see attack 26")
@@ -233,8 +233,8 @@ def test_77_a_secret_is_passed_on_by_name_and_only_by_who_has_it(kernel: Kernel)
     assert got["not asked"] == {}
 
 
-def test_116_neg_3_checkpoints_are_of_one_logical_run(kernel: Kernel) -> None:
-    """116, NEG-3: what one run keeps is its own: another finds nothing, however alike."""
+def test_116_neg_3_a_checkpoint_belongs_to_one_run(kernel: Kernel) -> None:
+    """116, NEG-3: a run reads its own checkpoint. Another run of the same function finds none."""
     first = kernel.attack(spawning.checkpoint, {"step": 1, "data": [1.5, "two", None]})
     second = kernel.attack(spawning.checkpoint, {"step": 9})
 
@@ -242,8 +242,8 @@ def test_116_neg_3_checkpoints_are_of_one_logical_run(kernel: Kernel) -> None:
     assert second == {"before": None, "after": {"step": 9}}
 
 
-def test_a_thing_that_is_no_function_is_refused_with_words(kernel: Kernel) -> None:
-    """Bad input inside: numbers, None, text, a function that holds a lock: an error that says what to do."""
+def test_an_agent_that_is_no_function_is_refused(kernel: Kernel) -> None:
+    """A spawn of a number, None, a text, or a function that holds a lock gives a typed error."""
     said = kernel.attack(spawning.spawn_with_many_faces, ["number", "none", "code", "lock"], **PARENT)
 
     assert [name for name, each in said.items() if each["error"] is None] == []
@@ -251,8 +251,8 @@ def test_a_thing_that_is_no_function_is_refused_with_words(kernel: Kernel) -> No
     assert {each["error"] for each in said.values()} <= {"NotShippable", "InvalidValue", "TypeError", "Unknown"}
 
 
-def test_neg_8_an_id_of_the_past_stands_for_nobody_else(kernel: Kernel) -> None:
-    """NEG-8: after a child has ended its id still means that child; another agent's means nothing."""
+def test_neg_8_an_unknown_id_reads_no_artifact(kernel: Kernel) -> None:
+    """NEG-8: an artifact of an id that no run has gives the error `Unknown`."""
     policy: dict[str, Any] = PARENT
     said = kernel.attack(spawning.reach_artifacts, ["report.txt"], "0" * 16, **policy)
 

@@ -1,4 +1,4 @@
-"""A kernel that is killed takes everything along that it had started, wherever it was in its work."""
+"""A kernel that is killed leaves no process that it started, at any point of its work."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]))
 
 @pytest.fixture
 def tmp_path(tmp_path: Path) -> Path:
-    """A folder whose sandboxes have a user that nobody else has now: there are 606, and other tests are at work."""
+    """Return a folder whose user for sandboxes has no process now: there are 606 users, and other tests run."""
     for number in range(100):
         folder = tmp_path / f"scratch-{number}"
         folder.mkdir()
-        if not of_owner(backend("local", folder)) | of_owner(backend("bwrap", folder)):
+        if not processes_of_owner(backend("local", folder)) | processes_of_owner(backend("bwrap", folder)):
             return folder
     raise AssertionError("every user of sandboxes is at work")
 
@@ -84,7 +84,7 @@ async def kernel(
         await process.communicate()
 
 
-async def said(process: asyncio.subprocess.Process, word: str) -> None:
+async def assert_printed(process: asyncio.subprocess.Process, word: str) -> None:
     assert process.stdout is not None
     assert (await process.stdout.readline()).decode().strip() == word
 
@@ -93,7 +93,7 @@ def backend(kind: str, scratch: Path) -> ZygoteBackend:
     return BwrapBackend(scratch / "runs") if kind == "bwrap" else LocalBackend(scratch / "runs")
 
 
-async def works(kind: str, scratch: Path) -> None:
+async def skip_without_backend(kind: str, scratch: Path) -> None:
     one = backend(kind, scratch)
     probe = await one.probe()
     await one.close()
@@ -102,7 +102,7 @@ async def works(kind: str, scratch: Path) -> None:
 
 
 class Family:
-    """Every process below one, told apart from later ones of the same pid."""
+    """Set of the processes below one process. Their start times tell them from later processes of the same pid."""
 
     def __init__(self, pid: int) -> None:
         self._root = pid
@@ -110,25 +110,28 @@ class Family:
         self.look()
 
     def look(self) -> int:
-        """Take note of who is there now; says how many were ever seen."""
+        """Add the processes that live now, and return the number of processes ever seen."""
         self._born.update((pid, one.start_time) for pid, one in procfs.tree(self._root).items())
         return len(self._born)
 
     def living(self) -> set[int]:
-        """Who of them lives, wherever it is now."""
+        """Return the pids of the processes that still live, wherever they are now."""
         found = {pid: procfs.stat(pid) for pid in self._born}
         return {pid for pid, one in found.items() if one and one.start_time == self._born[pid] and one.is_alive}
 
 
-async def ended(family: Family, one: ZygoteBackend) -> None:
-    """Wait until nobody of a family lives, nor of the user that its sandboxes have; tells who stays."""
+async def assert_ended(family: Family, one: ZygoteBackend) -> None:
+    """Wait until no process of a family lives, nor of the user of its sandboxes.
+
+    Fail with a text about those that stay.
+    """
     with contextlib.suppress(TimeoutError):
-        await eventually(lambda: not family.living() | of_owner(one))
-    assert not list(map(described, family.living() | of_owner(one)))
+        await eventually(lambda: not family.living() | processes_of_owner(one))
+    assert not list(map(description_of, family.living() | processes_of_owner(one)))
 
 
-def described(pid: int) -> str:
-    """What is known of a process."""
+def description_of(pid: int) -> str:
+    """Return what /proc shows about a process."""
     told = []
     for name in ("cmdline", "status", "wchan", "cgroup"):
         with contextlib.suppress(OSError):
@@ -136,8 +139,8 @@ def described(pid: int) -> str:
     return "\n".join(told)
 
 
-def of_owner(one: ZygoteBackend) -> set[int]:
-    """The processes of the user that sandboxes of this folder have to themselves; nobody's if that is our own."""
+def processes_of_owner(one: ZygoteBackend) -> set[int]:
+    """Return the pids of the user that sandboxes of this folder have to themselves; none if that user is our own."""
     if one.owner is None:
         return set()
     found = set()
@@ -149,12 +152,12 @@ def of_owner(one: ZygoteBackend) -> set[int]:
 
 
 @pytest.mark.parametrize("kind", ["bwrap", "local", "bare"])
-async def test_agents_that_will_not_end_end_with_their_kernel(kind: str, tmp_path: Path) -> None:
-    """Fifty that are deaf to signals, with children in sessions of their own where they can have them."""
-    await works(kind, tmp_path / "probe")
+async def test_agents_that_ignore_signals_end_with_their_kernel(kind: str, tmp_path: Path) -> None:
+    """Fifty agents that ignore signals, with hidden children where the backend allows them, end with the kernel."""
+    await skip_without_backend(kind, tmp_path / "probe")
     async with kernel(kind, tmp_path, count=50) as process:
-        await said(process, "probed")
-        await said(process, "ready")
+        await assert_printed(process, "probed")
+        await assert_printed(process, "ready")
         family = Family(process.pid)
         files = [file for name in ("held", "hidden") for file in (tmp_path / "runs").glob(f"*/{name}")]
         assert len(files) >= 50
@@ -164,41 +167,41 @@ async def test_agents_that_will_not_end_end_with_their_kernel(kind: str, tmp_pat
         process.kill()
         await process.wait()
 
-        await ended(family, backend(kind, tmp_path))
+        await assert_ended(family, backend(kind, tmp_path))
         assert not any(map(is_locked, files))
 
 
 @pytest.mark.parametrize("kind", ["bwrap", "local", "bare"])
 @pytest.mark.parametrize("grown", [1, 2, 4, 6, 9])
-async def test_a_kernel_that_is_killed_while_it_starts_some_leaves_none(kind: str, grown: int, tmp_path: Path) -> None:
-    """Killed as soon as so many processes have been seen below it: launchers, zygotes, parked and half-made agents."""
-    await works(kind, tmp_path / "probe")
+async def test_a_kernel_killed_while_it_starts_agents_leaves_none(kind: str, grown: int, tmp_path: Path) -> None:
+    """A kernel killed after its first few processes leaves no launcher, zygote, parked or half-started agent."""
+    await skip_without_backend(kind, tmp_path / "probe")
     async with kernel(kind, tmp_path, count=20) as process:
-        await said(process, "probed")
+        await assert_printed(process, "probed")
         family = Family(process.pid)
         await eventually(lambda: family.look() > grown)
         process.kill()
         await process.wait()
-        await ended(family, backend(kind, tmp_path))
+        await assert_ended(family, backend(kind, tmp_path))
 
 
-async def test_fresh_agents_and_the_one_that_was_started_ahead_end_with_their_kernel(tmp_path: Path) -> None:
-    await works("bwrap", tmp_path / "probe")
+async def test_fresh_and_parked_agents_end_with_their_kernel(tmp_path: Path) -> None:
+    await skip_without_backend("bwrap", tmp_path / "probe")
     async with kernel("bwrap", tmp_path, count=3, level=Isolation.FRESH) as process:
-        await said(process, "probed")
-        await said(process, "ready")
+        await assert_printed(process, "probed")
+        await assert_printed(process, "ready")
         family = Family(process.pid)
         process.send_signal(signal.SIGKILL)
         await process.wait()
-        await ended(family, backend("bwrap", tmp_path))
+        await assert_ended(family, backend("bwrap", tmp_path))
 
 
 @pytest.mark.alone("whichever kernel begins next removes it, also one of another test")
-async def test_what_a_dead_kernel_left_on_the_machine_is_removed_by_the_next(tmp_path: Path) -> None:
-    await works("bwrap", tmp_path / "probe")
+async def test_the_next_kernel_removes_control_groups_of_a_dead_one(tmp_path: Path) -> None:
+    await skip_without_backend("bwrap", tmp_path / "probe")
     async with kernel("bwrap", tmp_path, count=2) as process:
-        await said(process, "probed")
-        await said(process, "ready")
+        await assert_printed(process, "probed")
+        await assert_printed(process, "ready")
         family = Family(process.pid)
         groups = {line.rpartition(":")[2] for pid in family.living() for line in cgroups(pid)}
         process.kill()
@@ -216,12 +219,12 @@ async def test_what_a_dead_kernel_left_on_the_machine_is_removed_by_the_next(tmp
         await next_one.close()
 
 
-async def test_what_kernels_of_other_folders_left_goes_as_well(tmp_path: Path) -> None:
-    """A folder may never have a kernel again: whoever reaps removes the groups of all dead ones, and tells its own."""
-    await works("bwrap", tmp_path / "probe")
+async def test_a_kernel_removes_control_groups_of_other_folders(tmp_path: Path) -> None:
+    """A kernel removes the control groups of each dead kernel, and returns only those of its own folder."""
+    await skip_without_backend("bwrap", tmp_path / "probe")
     async with kernel("bwrap", tmp_path, count=2) as process:
-        await said(process, "probed")
-        await said(process, "ready")
+        await assert_printed(process, "probed")
+        await assert_printed(process, "ready")
         family = Family(process.pid)
         groups = {line.rpartition(":")[2].strip("/") for pid in family.living() for line in cgroups(pid)}
         process.kill()

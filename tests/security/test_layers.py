@@ -1,4 +1,4 @@
-"""Layers that another layer backs: each is looked at by itself, since no attack succeeds when it alone is missing.
+"""Layers that another layer backs: each has its own test, since no attack succeeds when one layer is missing.
 
 `make mutants` removes one after the other and expects a test of this file to fail.
 """
@@ -38,17 +38,17 @@ GROUP_FILES = {
 
 
 def backend_of(kind: str, runs: pathlib.Path) -> ZygoteBackend:
-    """A backend: bubblewrap, namespaces without it, or neither ("bare")."""
+    """Return a backend: bubblewrap, namespaces without bubblewrap, or neither ("bare")."""
     if kind == "bwrap":
         return BwrapBackend(runs, parked=1)
     return LocalBackend(runs, parked=1, namespaces=kind == "local")
 
 
 @asynccontextmanager
-async def visited(
+async def start_sandbox(
     kind: str, folder: pathlib.Path, *, has_cgroups: bool = True
 ) -> AsyncIterator[tuple[BackendFixture, GuestSession]]:
-    """A sandbox with limits, of a backend of its own."""
+    """Start a sandbox with limits, of a backend of its own."""
     async with opened(backend_of(kind, folder / "runs"), folder) as site:
         if not has_cgroups:
             assert isinstance(site.backend, ZygoteBackend)
@@ -58,7 +58,7 @@ async def visited(
 
 
 class Mount(NamedTuple):
-    """A mount, as a sandbox sees it."""
+    """Mount, as a sandbox sees it."""
 
     folder: str
     flags: frozenset[str]
@@ -66,7 +66,7 @@ class Mount(NamedTuple):
 
 
 class Sandbox(NamedTuple):
-    """What the kernel says of an agent's process, and what the process sees."""
+    """State of an agent's process, as the kernel and the process itself see it."""
 
     status: Mapping[str, str]
     limits: Mapping[str, tuple[str, str]]  #: soft and hard, by the kernel's name
@@ -77,7 +77,7 @@ class Sandbox(NamedTuple):
     listed: tuple[str, ...]  #: in the folder of all workspaces
 
     def mount(self, folder: str) -> Mount:
-        """The uppermost mount at a folder."""
+        """Return the uppermost mount at a folder."""
         return [each for each in self.mounts if each.folder == folder][-1]
 
 
@@ -86,17 +86,17 @@ _seen: dict[str, Sandbox] = {}
 
 @pytest.fixture
 async def sandbox(kind: str, tmp_path: pathlib.Path) -> Sandbox:
-    """An agent of this kind of backend, looked at once for all tests. Core files are allowed where it is started."""
+    """Return the state of an agent of this kind of backend, read once for all tests. Its host allows core files."""
     if kind not in _seen:
-        with core_files_allowed():
-            async with visited(kind, tmp_path) as (site, visit):
+        with allow_core_files():
+            async with start_sandbox(kind, tmp_path) as (site, visit):
                 (site.workdir.runs / "neighbour").mkdir(mode=0o755)
-                _seen[kind] = await look_at(site, visit, has_mounts=kind != "bare")
+                _seen[kind] = await read_sandbox(site, visit, has_mounts=kind != "bare")
     return _seen[kind]
 
 
-async def look_at(site: BackendFixture, visit: GuestSession, *, has_mounts: bool) -> Sandbox:
-    """All that the tests of this file ask for."""
+async def read_sandbox(site: BackendFixture, visit: GuestSession, *, has_mounts: bool) -> Sandbox:
+    """Read the state that the tests of this file check."""
     process = pathlib.Path(f"/proc/{visit.sandbox.pid}")
     status = dict(line.split(":\t", 1) for line in (process / "status").read_text().splitlines() if ":\t" in line)
     limits = {}
@@ -118,8 +118,8 @@ async def look_at(site: BackendFixture, visit: GuestSession, *, has_mounts: bool
 
 
 @contextlib.contextmanager
-def core_files_allowed() -> Iterator[None]:
-    """Have what is started inherit a limit of core files above zero."""
+def allow_core_files() -> Iterator[None]:
+    """Give new processes a limit of core files above zero."""
     soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
     if hard == 0:
         pytest.skip("this machine allows no core files at all")
@@ -139,19 +139,19 @@ with_mounts = pytest.mark.parametrize("kind", ["bwrap", "local"])
 
 @every_kind
 def test_a_program_that_an_agent_starts_gains_no_rights(sandbox: Sandbox) -> None:
-    """no_new_privs is set, also where no program that would gain rights can be reached."""
+    """An agent's process has no_new_privs set, also where it can reach no program that gains rights."""
     assert sandbox.status["NoNewPrivs"] == "1"
 
 
 @every_kind
 def test_core_files_are_forbidden_where_the_host_allows_them(sandbox: Sandbox) -> None:
-    """The soft and the hard limit are zero, whatever the host's are."""
+    """The soft and the hard limit of core files are zero, although the host's are not."""
     assert sandbox.limits["Max core file size"] == ("0", "0")
 
 
 @every_kind
 def test_private_memory_of_a_process_is_limited(sandbox: Sandbox) -> None:
-    """RLIMIT_DATA is memory_mb, and what the stacks of its threads and its interpreter need."""
+    """RLIMIT_DATA is `memory_mb` plus room for stacks of threads and for the interpreter."""
     soft, hard = sandbox.limits["Max data size"]
 
     assert soft == hard != "unlimited"
@@ -159,11 +159,9 @@ def test_private_memory_of_a_process_is_limited(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.parametrize("kind", ["local", "bare"])
-async def test_memory_that_belongs_to_no_process_is_refused_where_nothing_counts_it(
-    kind: str, tmp_path: pathlib.Path
-) -> None:
-    """Without control groups there is no memfd, which no limit of a process covers."""
-    async with visited(kind, tmp_path, has_cgroups=False) as (_, visit):
+async def test_memory_without_a_process_is_refused_where_uncounted(kind: str, tmp_path: pathlib.Path) -> None:
+    """A sandbox without control groups refuses memfd, whose memory no limit of a process covers."""
+    async with start_sandbox(kind, tmp_path, has_cgroups=False) as (_, visit):
         assert await visit.failure_of("share", kind="descriptor", mb=1) == "EPERM"
 
 
@@ -171,7 +169,7 @@ async def test_memory_that_belongs_to_no_process_is_refused_where_nothing_counts
 
 
 def can_be_limited(controller: str) -> bool:
-    """Whether this process may make a control group that limits something. Version 1 is tried by hand."""
+    """Return whether this process may make a control group with a limit. Groups of version 1 are made by hand."""
     own = procfs.own_cgroups()
     for mount in procfs.cgroup_mounts():
         if mount.version == 1 and controller in mount.controllers and controller in own:
@@ -194,7 +192,7 @@ def can_be_limited(controller: str) -> bool:
 @pytest.mark.parametrize("controller", GROUP_FILES)
 @every_kind
 def test_a_run_is_in_a_control_group_with_its_limit(sandbox: Sandbox, controller: str) -> None:
-    """Memory, processor time and processes: each where this machine lets us limit it."""
+    """Control groups limit memory, processor time and processes of a run, where this machine allows it."""
     if not can_be_limited(controller):
         pytest.skip(f"no control group of {controller} can be made here")
 
@@ -208,21 +206,21 @@ def test_a_run_is_in_a_control_group_with_its_limit(sandbox: Sandbox, controller
 
 
 @with_mounts
-def test_programs_and_devices_in_a_workspace_have_no_effect(sandbox: Sandbox) -> None:
-    """Its mount is nosuid and nodev."""
+def test_a_workspace_is_mounted_nosuid_and_nodev(sandbox: Sandbox) -> None:
+    """Setuid programs and devices in a workspace have no effect."""
     assert {"nosuid", "nodev"} <= sandbox.mount(sandbox.workspace).flags
 
 
 @with_mounts
-def test_the_folder_of_all_workspaces_cannot_be_written(sandbox: Sandbox) -> None:
-    """Its mount is read-only, and the workspace in it is not."""
+def test_an_agent_cannot_write_to_the_folder_of_workspaces(sandbox: Sandbox) -> None:
+    """The mount of the folder of workspaces is read-only, and the mount of the own workspace is not."""
     assert "ro" in sandbox.mount(sandbox.runs).flags
     assert "rw" in sandbox.mount(sandbox.workspace).flags
 
 
 @with_mounts
-def test_workspaces_of_others_are_not_there(sandbox: Sandbox) -> None:
-    """The folder of all workspaces is covered by an empty one, with the own workspace in it."""
+def test_an_agent_sees_no_workspace_of_another_run(sandbox: Sandbox) -> None:
+    """An empty folder covers the folder of workspaces, with the agent's own workspace in it."""
     assert sandbox.mount(sandbox.runs).filesystem == "tmpfs"
     assert sandbox.listed == (pathlib.Path(sandbox.workspace).name,)
 
@@ -231,7 +229,7 @@ def test_workspaces_of_others_are_not_there(sandbox: Sandbox) -> None:
 
 
 async def test_the_program_that_starts_sandboxes_gets_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not only what it starts: a launcher that is looked into has nothing of the host's variables."""
+    """The launcher, as well as the programs that it starts, gets no variable of the host."""
     monkeypatch.setenv("SOME_SERVICE_TOKEN", "a secret of the host")
     source, sink = os.pipe()
     try:
@@ -248,7 +246,7 @@ async def test_the_program_that_starts_sandboxes_gets_no_environment(monkeypatch
 
 
 @pytest.mark.parametrize("size", [-1, 0, 2, 2**40])
-def test_a_value_that_announces_another_size_than_it_has_is_refused(size: int) -> None:
-    """Before anything of it is read: what is there may be a whole value."""
+def test_a_value_with_a_false_size_is_refused(size: int) -> None:
+    """A value whose announced size is not its real size is refused before anything of it is read."""
     with pytest.raises(ProtocolError, match=f"announces {size} bytes of JSON in a body of 1"):
         values.decode(b"7", size)
