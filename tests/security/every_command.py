@@ -1,4 +1,4 @@
-"""A program that gives every command of the command line in one folder, and says on stderr how each of them ended."""
+"""Program that runs each command of the command line in one folder, and writes to stderr how each of them ended."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def double(number: int) -> int:
 
 
 def read_run_folders(project: pathlib.Path) -> None:
-    """Do to each run's folder what a kernel does that goes on with the run; a refusal names the folder."""
+    """Do to each run's folder what a kernel does that resumes the run. A refusal names the folder."""
     folders = RunFolders(project)
     for run in folders.list():
         with contextlib.suppress(InvalidValue, Damaged, OSError):
@@ -72,13 +72,13 @@ async def serve(project: pathlib.Path) -> None:
 
 
 def say(text: str) -> None:
-    """Write a line that no command writes."""
+    """Write a line with the mark of this program to stderr."""
     sys.stderr.write(f"{MARK}{text}\n")
     sys.stderr.flush()
 
 
-def give_all(project: pathlib.Path) -> None:
-    """Give every command, a server's start and the reading of runs' folders before the removal."""
+def run_all(project: pathlib.Path) -> None:
+    """Run each command. Start a server and read the runs' folders before the removal."""
     for command in COMMANDS:
         if command.startswith("gc"):
             for name, act in (("run folders", read_run_folders), ("server", lambda folder: asyncio.run(serve(folder)))):
@@ -95,4 +95,4 @@ def give_all(project: pathlib.Path) -> None:
 
 if __name__ == "__main__":
     resource.setrlimit(resource.RLIMIT_AS, (1 << 32, 1 << 32))  # What reads a file without an end fails soon.
-    give_all(pathlib.Path(sys.argv[1]))
+    run_all(pathlib.Path(sys.argv[1]))

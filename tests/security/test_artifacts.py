@@ -1,4 +1,4 @@
-"""A hostile workspace gives up its plain files, and gets nothing of the host's in return.
+"""Hostile workspaces give up their plain files, and get nothing of the host in return.
 
 Each attack is shown to be real: a reader without our care falls for it.
 """
@@ -25,7 +25,7 @@ SECRET = "the-secret-of-the-host"
 
 @pytest.fixture
 def host(tmp_path: Path) -> Path:
-    """A folder of the host, with a secret in it."""
+    """Make a folder of the host, with a secret in it."""
     path = tmp_path / "host"
     path.mkdir()
     (path / "secret").write_text(SECRET)
@@ -46,7 +46,7 @@ def into(tmp_path: Path) -> Path:
 
 
 def read(folder: Path) -> str:
-    """All that was copied."""
+    """Return the text of each file that was copied."""
     return "".join(each.read_text(errors="replace") for each in sorted(folder.rglob("*")) if each.is_file())
 
 
@@ -67,10 +67,10 @@ def second_name(workspace: Path, host: Path) -> None:
 
 
 @pytest.mark.parametrize("attack", [link_to_file, link_to_folder, relative_link, second_name])
-def test_no_name_leads_to_a_file_of_the_host(
+def test_no_link_leads_to_a_file_of_the_host(
     workspace: Path, host: Path, into: Path, tmp_path: Path, attack: Callable[[Path, Path], None]
 ) -> None:
-    """It is refused and listed; the plain file beside it is taken."""
+    """The host refuses and lists a link, and copies the plain file beside it."""
     attack(workspace, host)
     shutil.copytree(workspace, tmp_path / "naive")
     assert SECRET in read(tmp_path / "naive")
@@ -100,8 +100,8 @@ def device(path: Path) -> None:
 
 
 @pytest.mark.parametrize(("make", "kind"), [(fifo, "a FIFO"), (listener, "a socket"), (device, "a device")])
-def test_what_is_no_file_is_not_opened(workspace: Path, into: Path, make: Callable[[Path], None], kind: str) -> None:
-    """A reader would wait for a FIFO, and read a device without end."""
+def test_a_fifo_or_device_is_not_opened(workspace: Path, into: Path, make: Callable[[Path], None], kind: str) -> None:
+    """The host refuses a FIFO, a socket and a device, on which a reader could wait or read without end."""
     make(workspace / "x")
 
     found = collect(workspace, into, max_bytes=1000)
@@ -110,8 +110,8 @@ def test_what_is_no_file_is_not_opened(workspace: Path, into: Path, make: Callab
     assert [each.name for each in found.artifacts] == ["mine"]
 
 
-def test_a_workspace_full_of_tricks_costs_nobody_anything(host: Path) -> None:
-    """What can be taken is; each of the rest is listed in printable words."""
+def test_a_workspace_full_of_hostile_names_gives_its_plain_files(host: Path) -> None:
+    """The host copies the plain files, and lists each refused entry as printable text."""
     with field() as path:
         workspace, into = path / "workspace", path / "artifacts"
         workspace.mkdir()
@@ -137,8 +137,8 @@ def test_a_workspace_full_of_tricks_costs_nobody_anything(host: Path) -> None:
         assert SECRET not in read(into)
 
 
-def test_a_long_list_of_refusals_is_cut_and_says_so(workspace: Path, into: Path) -> None:
-    """The host's memory is not theirs to fill."""
+def test_a_long_list_of_refusals_is_cut(workspace: Path, into: Path) -> None:
+    """The list of refusals has a bound, so that a workspace cannot fill the host's memory. It counts the rest."""
     for number in range(artifacts.MAX_REFUSED + 7):
         os.mkfifo(workspace / f"{number}{'n' * 200}")
 
@@ -150,7 +150,7 @@ def test_a_long_list_of_refusals_is_cut_and_says_so(workspace: Path, into: Path)
 
 
 def test_a_name_too_long_for_a_path_is_refused(workspace: Path, into: Path) -> None:
-    """A copy that nobody could open is no copy."""
+    """The host refuses a file whose path is too long to open."""
     folder = workspace.joinpath(*["n" * 200] * 6)
     folder.mkdir(parents=True)
     (folder / "file").touch()
@@ -165,7 +165,7 @@ def test_a_name_too_long_for_a_path_is_refused(workspace: Path, into: Path) -> N
 
 @contextlib.contextmanager
 def just_before_copying(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> Iterator[None]:
-    """`act` at the worst moment: everything is looked at, nothing is copied."""
+    """Call `act` after the host has checked each file, and before it copies any."""
     copied = artifacts._copied
 
     def later(*args: object) -> object:
@@ -177,10 +177,10 @@ def just_before_copying(monkeypatch: pytest.MonkeyPatch, act: Callable[[], objec
         yield
 
 
-def test_a_file_that_grows_is_cut_at_the_size_that_was_checked(
+def test_a_file_that_grows_is_cut_at_its_checked_size(
     workspace: Path, into: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So no more is copied than was allowed."""
+    """The host copies no more of a growing file than the checked size."""
     with just_before_copying(monkeypatch, lambda: (workspace / "mine").write_text("plain" * 1000)):
         found = collect(workspace, into, max_bytes=5)
 
@@ -189,10 +189,10 @@ def test_a_file_that_grows_is_cut_at_the_size_that_was_checked(
         collect(workspace, into, max_bytes=5)
 
 
-def test_a_file_that_shrinks_has_the_size_that_is_left(
+def test_a_file_that_shrinks_is_listed_with_its_copied_size(
     workspace: Path, into: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is said of a copy is true of the copy."""
+    """The size of an artifact is the size of the copy."""
     with just_before_copying(monkeypatch, lambda: (workspace / "mine").write_text("pl")):
         found = collect(workspace, into, max_bytes=5)
 
@@ -230,10 +230,10 @@ def gone(workspace: Path, host: Path) -> None:
 @pytest.mark.parametrize(
     "swap", [swap_for_link, swap_for_hard_link, swap_for_other_file, swap_for_fifo, second_name_too_late, gone]
 )
-def test_a_file_that_is_swapped_is_refused(
+def test_a_swapped_file_is_refused(
     workspace: Path, host: Path, into: Path, monkeypatch: pytest.MonkeyPatch, swap: Callable[[Path, Path], None]
 ) -> None:
-    """What is copied is what was looked at, or nothing."""
+    """The host copies the file that it checked, or nothing."""
     with just_before_copying(monkeypatch, lambda: swap(workspace, host)):
         found = collect(workspace, into, max_bytes=1000)
 
@@ -242,10 +242,10 @@ def test_a_file_that_is_swapped_is_refused(
     assert read(into) == ""
 
 
-def test_a_folder_that_is_swapped_for_a_link_is_refused(
+def test_a_folder_swapped_for_a_link_is_refused(
     workspace: Path, host: Path, into: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No component of a name is followed."""
+    """The host follows no link in any part of a path."""
     (workspace / "folder").mkdir()
     (workspace / "folder" / "secret").write_text("my own")
 
@@ -260,10 +260,10 @@ def test_a_folder_that_is_swapped_for_a_link_is_refused(
     assert [line.split(":")[0] for line in found.refused] == ["folder/secret"]
 
 
-def test_a_folder_that_is_moved_away_is_not_followed_by_a_link_to_it(
+def test_a_link_to_the_moved_folder_is_refused(
     workspace: Path, host: Path, into: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file is the very one that was looked at, and a link leads to it: links are refused by themselves."""
+    """The host refuses a link in a path, even where the link leads to the checked file."""
     (workspace / "folder").mkdir()
     (workspace / "folder" / "report").write_text("my own")
 
@@ -283,8 +283,8 @@ def folder_at(path: Path) -> None:
     (path / "secret").write_text("mine")
 
 
-def test_a_workspace_in_motion_never_gives_away_the_secret(workspace: Path, host: Path, into: Path) -> None:
-    """Somebody exchanges a file, a link and a folder without pause; the collecting never follows, and never fails."""
+def test_a_changing_workspace_never_reveals_the_secret(workspace: Path, host: Path, into: Path) -> None:
+    """A thread swaps a file, links and a folder without pause. The collection follows no link, and never fails."""
     over = threading.Event()
 
     def move() -> None:

@@ -1,4 +1,4 @@
-"""Code that breaks out of its capabilities, and guests that lie about agents: nothing of the host is reached."""
+"""Code that breaks out of its capabilities, and guests that lie about agents, reach nothing of the host."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ BREAKS = {
 async def test_code_that_breaks_out_of_a_view_is_still_in_its_sandbox(
     tmp_path: pathlib.Path, backend: Name, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Having `os`, it finds no variable, file or process of the host, and can write nowhere outside."""
+    """Code with the whole `os` module finds no variable, file or process of the host, and writes nothing outside."""
     monkeypatch.setenv("SECRET_OF_THE_HOST", "canary-4711")
     secret = tmp_path / "secret.txt"
     secret.write_text("canary-4712")
@@ -76,8 +76,8 @@ print(found)
 
 
 @both
-async def test_who_may_not_make_agents_makes_none_by_any_way(tmp_path: pathlib.Path, backend: Name) -> None:
-    """The class can be got at without the capability; the host looks at the capability."""
+async def test_code_without_the_capability_makes_no_agent(tmp_path: pathlib.Path, backend: Name) -> None:
+    """Code that gets the class `Agent` without its capability is denied, since the host checks the capability."""
     around = """
 imports = task_fail.__globals__['__builtins__']['__import__']
 Agent = imports('ramet.agent.definition', fromlist=['Agent']).Agent
@@ -90,10 +90,10 @@ with Agent(name="helper", primer="x") as helper: pass
 
 
 @both
-async def test_a_refused_handle_is_an_error_and_no_birth(
+async def test_a_forged_handle_is_an_error_and_starts_no_run(
     tmp_path: pathlib.Path, backend: Name, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Forged by code: another root, another version, no handle at all, one that is too long."""
+    """A handle with another root or version, a malformed one, or one that is too long, is refused."""
     shelf = Shelf()
     monkeypatch.setattr(RunTree, "_authoring", lambda tree: shelf)
     forge = """
@@ -117,7 +117,7 @@ right = solver.ref
 async def test_a_recipe_that_is_too_large_is_refused(
     tmp_path: pathlib.Path, backend: Name, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the guest's own half, and by the host's for whoever goes around that; the run goes on."""
+    """Both the guest's own check and the host refuse a large recipe, and the run continues."""
     shelf = Shelf()
     monkeypatch.setattr(RunTree, "_authoring", lambda tree: shelf)
     huge = "with Agent(name='huge', primer='x' * 262_000 + 'ä' * 100): pass"
@@ -136,8 +136,8 @@ line.ask(requests.CreateAgent, b'{{"name": "huge", "primer": "' + b'x' * {MAX_BY
     assert shelf.kept == {}
 
 
-async def test_a_module_that_ends_the_process_when_it_is_imported_ends_its_own_run(tmp_path: pathlib.Path) -> None:
-    """What a capability names is imported in the sandbox, and there alone."""
+async def test_a_capability_of_a_missing_module_fails_its_run(tmp_path: pathlib.Path) -> None:
+    """A run whose capability names a missing module fails with `AgentNotResolved`."""
     result, _ = await converse(tmp_path, "local", agent(Capability("module", "antigravity_is_not_there")))
     assert result.status is Status.FAILED
     assert result.error is not None
@@ -148,26 +148,26 @@ async def test_a_module_that_ends_the_process_when_it_is_imported_ends_its_own_r
 
 
 class Stub:
-    """The tree of a run, which reads recipes and keeps nothing."""
+    """Tree of a run that reads recipes and stores nothing."""
 
     def __init__(self) -> None:
         self.asked: list[Any] = []
 
     async def create(self, context: Any, entry: Any) -> Created:
-        """As a runtime does: nothing is believed."""
+        """Check an entry as a runtime does, and record its recipe."""
         recipe = Recipe.from_entry(entry)
         self.asked.append(recipe)
         return Created(recipe.name)
 
     async def call_task(self, context: Any, ref: str, task: str, arguments: Any, **more: Any) -> Any:
-        """Nobody is born here."""
+        """Record the call, and start no run."""
         assert type(arguments) is dict
         self.asked.append((ref, task, more))
         raise RametError("nobody")
 
 
-def errands() -> GuestRequests:
-    """Those of a run with such a tree."""
+def guest_requests() -> GuestRequests:
+    """Return the requests of a run with the stub as its tree."""
 
     class Context:
         tree, safety = Stub(), None
@@ -194,8 +194,8 @@ plain = st.recursive(
 
 
 @st.composite
-def mutated(draw: st.DrawFn) -> Any:
-    """A real entry with one part replaced by something else."""
+def mutated_entries(draw: st.DrawFn) -> Any:
+    """Return a real entry with one part replaced by another value."""
     entry = json.loads(json.dumps(ENTRY))
     at: Any = entry
     while True:
@@ -207,27 +207,27 @@ def mutated(draw: st.DrawFn) -> Any:
         at = at[key]
 
 
-@given(mutated() | plain | st.just({"name": "a" * 1_000_000}) | st.just({"name": "../../etc"}))
+@given(mutated_entries() | plain | st.just({"name": "a" * 1_000_000}) | st.just({"name": "../../etc"}))
 @settings(suppress_health_check=[HealthCheck.too_slow])
-async def test_whatever_is_written_down_is_a_recipe_or_a_typed_error(entry: Any) -> None:
-    """No other error, and no import."""
+async def test_an_odd_recipe_is_accepted_or_gives_a_typed_error(entry: Any) -> None:
+    """Any entry is a recipe or raises a typed error, and the host imports no module."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("importlib.import_module", lambda *_: pytest.fail("nothing is imported"))
         try:
             body = json.dumps(entry).encode()
-            await errands().answer(CreateAgent(id=1), body)
+            await guest_requests().answer(CreateAgent(id=1), body)
         except (InvalidValue, ProtocolError):
             pass
 
 
 @given(st.binary(max_size=100), st.text(max_size=30), st.text(max_size=30), st.none() | st.text(max_size=30))
-async def test_whatever_is_asked_of_a_task_is_a_typed_error(body: bytes, ref: str, task: str, name: str | None) -> None:
-    """Bytes that are no arguments, names that are none, handles of any kind."""
+async def test_an_odd_task_request_gives_a_typed_error(body: bytes, ref: str, task: str, name: str | None) -> None:
+    """A task request with odd bytes, names or handles raises a typed error."""
     with pytest.raises(RametError):
-        await errands().answer(PerformTask(id=1, ref=ref, task=task, name=name), body)
+        await guest_requests().answer(PerformTask(id=1, ref=ref, task=task, name=name), body)
     with pytest.raises(InvalidValue):
-        await errands().answer(PerformTask(id=1, ref=ref, task="a b"), b"{}")
+        await guest_requests().answer(PerformTask(id=1, ref=ref, task="a b"), b"{}")
     with pytest.raises(InvalidValue):
-        await errands().answer(PerformTask(id=1, ref="x" * (MAX_REF + 1), task="t"), b"{}")
+        await guest_requests().answer(PerformTask(id=1, ref="x" * (MAX_REF + 1), task="t"), b"{}")
     with pytest.raises(InvalidValue):
-        await errands().answer(PerformTask(id=1, ref=ref, task="t"), b" " * (MAX_ARGUMENTS + 1))
+        await guest_requests().answer(PerformTask(id=1, ref=ref, task="t"), b" " * (MAX_ARGUMENTS + 1))

@@ -1,4 +1,4 @@
-"""A repository that nobody trusts: none of its programs runs when ramet makes, looks at or removes a worktree."""
+"""Programs of an untrusted repository do not run when ramet makes, reads or removes a worktree."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LIVES = [(user, vector) for user in USERS for vector in (BUILDERS if user == "me
 
 
 def as_user(user: str, *command: str) -> list[str]:
-    """The command line that runs a command as that user, in an outer limit."""
+    """Return the command line that runs a command as that user, in an outer limit."""
     if user == "me":
         return list(command)
     outer = [*UNSHARED, sys.executable, "-I", str(HERE / "outer.py"), str(ORDINARY), *command]
@@ -42,15 +42,15 @@ def as_user(user: str, *command: str) -> list[str]:
 
 @pytest.fixture
 def base() -> Iterator[pathlib.Path]:
-    """A folder that any user may come to."""
+    """Make a folder that any user may enter."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix="ramet-repositories-", dir=OUTSIDE))
     folder.chmod(0o755)
     yield folder
     shutil.rmtree(folder)
 
 
-def played(user: str, *arguments: str) -> dict[str, Any]:
-    """What ran in hostile repositories, as one user; see `tests.security.hostile_repositories`."""
+def play_repositories(user: str, *arguments: str) -> dict[str, Any]:
+    """Run `tests.security.hostile_repositories` as one user, and return what ran in each repository."""
     if user != "me" and os.geteuid() != 0:
         pytest.skip("only root can become another user; 'me' is an ordinary one already")
     folder = pathlib.Path(tempfile.mkdtemp(prefix="ramet-repositories-", dir=OUTSIDE))
@@ -67,15 +67,15 @@ def played(user: str, *arguments: str) -> dict[str, Any]:
 
 
 @functools.cache
-def lives(user: str) -> dict[str, Any]:
-    """What ran in hostile repositories, as one user."""
-    return played(user, "", *(vector for other, vector in LIVES if other == user))
+def protected_runs(user: str) -> dict[str, Any]:
+    """Return what ran in hostile repositories with every layer in place, as one user."""
+    return play_repositories(user, "", *(vector for other, vector in LIVES if other == user))
 
 
 @pytest.mark.parametrize(("user", "vector"), LIVES)
 def test_no_program_of_an_untrusted_repository_runs(user: str, vector: str) -> None:
-    """Neither on the host nor in a sandbox, from the making of a worktree to its removal."""
-    lived = lives(user)[vector]
+    """Programs of a repository run neither on the host nor in a sandbox during the life of a worktree."""
+    lived = protected_runs(user)[vector]
     assert not lived["outside"], "it ran on the host"
     assert not lived["inside"], "it ran in a sandbox"
     if vector not in REFUSED:
@@ -84,7 +84,7 @@ def test_no_program_of_an_untrusted_repository_runs(user: str, vector: str) -> N
 
 @pytest.mark.parametrize("vector", BUILDERS)
 def test_control_plain_git_runs_each_program(base: pathlib.Path, vector: str) -> None:
-    """The positive control: each repository is really hostile."""
+    """Positive control: plain git runs the program of each repository."""
     made = BUILDERS[vector](base)
 
     live_unprotected(made)
@@ -92,8 +92,8 @@ def test_control_plain_git_runs_each_program(base: pathlib.Path, vector: str) ->
     assert made.outside.exists()
 
 
-async def test_ask_in_an_untrusted_repository_runs_nothing_of_it(base: pathlib.Path) -> None:
-    """A project's agent type asks for a worktree; the command line, offline and without any trust given, makes one."""
+async def test_ask_in_an_untrusted_repository_runs_none_of_its_programs(base: pathlib.Path) -> None:
+    """`ramet ask` starts an agent type that asks for a worktree, and runs no filter of the repository."""
     made = plain(base, "project", attributes="* filter=evil\n")
     for name, text in {
         ".claude/agents/explore.md": "---\nname: explore\ndescription: Look\nisolation: worktree\n---\nLook.\n",
@@ -115,24 +115,24 @@ async def test_ask_in_an_untrusted_repository_runs_nothing_of_it(base: pathlib.P
 
 
 @pytest.mark.parametrize("user", USERS)
-def test_a_program_that_runs_nevertheless_reaches_nothing(user: str) -> None:
-    """The sandbox alone, with the options removed: the filter runs, and can do none of what it tries."""
-    found = played(user, "options", "burglar", *(("clean", "process") if user == "me" else ()))
+def test_a_program_in_the_sandbox_of_git_reaches_nothing(user: str) -> None:
+    """The sandbox alone, without the options of git, lets the filter run, and stops each of its attempts."""
+    found = play_repositories(user, "options", "burglar", *(("clean", "process") if user == "me" else ()))
 
     assert found["burglar"]["did"] == ["ran"]
     assert [name for name, each in found.items() if each["outside"]] == []
     assert all(each["inside"] for each in found.values()), "the control: without options each runs"
 
 
-def test_options_alone_keep_every_program_from_running() -> None:
-    """The options alone, with the sandbox removed. That each program is overridden shows in a sandbox, too."""
-    found = played("me", "sandbox", *FEW)
+def test_the_options_of_git_alone_stop_every_program() -> None:
+    """The options alone, without the sandbox, keep each program from running."""
+    found = play_repositories("me", "sandbox", *FEW)
 
     assert [name for name, each in found.items() if each["outside"] or each["inside"]] == []
 
 
-def test_control_a_program_outside_of_a_sandbox_reaches_everything(base: pathlib.Path) -> None:
-    """The positive control: each attempt of the filter works where nothing stands against it."""
+def test_control_a_program_outside_of_a_sandbox_does_each_attempt(base: pathlib.Path) -> None:
+    """Positive control: each attempt of the filter works without a sandbox."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         made = burglar(base, server.getsockname()[1])
 
@@ -143,8 +143,8 @@ def test_control_a_program_outside_of_a_sandbox_reaches_everything(base: pathlib
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root works for other owners")
-async def test_root_does_not_own_what_git_makes_in_the_repository_of_another_user(base: pathlib.Path) -> None:
-    """A root host works as the owner of the repository; the owner can go on with all of it."""
+async def test_root_owns_no_file_that_git_makes_for_another_user(base: pathlib.Path) -> None:
+    """A root host works as the owner of the repository, so that the owner owns each file."""
     made = plain(base, "owned")
     for path in (made.repo, *made.repo.rglob("*")):
         os.lchown(path, ORDINARY, ORDINARY)

@@ -1,4 +1,4 @@
-"""Every command ends soon in a folder with a stranger's `.ramet`, and touches nothing outside of it."""
+"""Each command ends soon in a folder with a stranger's `.ramet`, and changes nothing outside of the folder."""
 
 # Small files of a test, looked at by a loop that has nothing else to do.
 
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.timeout(700)
 
 @pytest.fixture
 def state(tmp_path: pathlib.Path) -> pathlib.Path:
-    """A folder for a journal."""
+    """Make a folder for a journal."""
     folder = tmp_path / "state"
     folder.mkdir()
     return folder
@@ -44,7 +44,7 @@ def state(tmp_path: pathlib.Path) -> pathlib.Path:
 
 @pytest.fixture
 def outside(tmp_path: pathlib.Path) -> pathlib.Path:
-    """A folder that no agent was given, with files and an empty folder."""
+    """Make a folder that no agent was given, with files and an empty folder."""
     folder = tmp_path / "outside"
     (folder / "folder").mkdir(parents=True)
     (folder / "file").write_bytes(b"")
@@ -54,7 +54,7 @@ def outside(tmp_path: pathlib.Path) -> pathlib.Path:
 
 @pytest.fixture
 def project(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
-    """The stranger's folder, with the journal of an old tree that has ended."""
+    """Make the stranger's folder, with the journal of an old tree that has ended."""
     folder = tmp_path / "project"
     (folder / ".ramet").mkdir(parents=True)
     asyncio.run(old_journal(folder / ".ramet", RUN))
@@ -64,7 +64,7 @@ def project(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 async def old_journal(state: pathlib.Path, *runs: str) -> None:
-    """A journal of trees that have ended, as an older version wrote it."""
+    """Write a journal of trees that have ended, as an older version wrote it."""
     await make_journal(state)
     store = await SqliteStore(state / "journal.db").open()
     for run in runs:
@@ -77,18 +77,18 @@ async def old_journal(state: pathlib.Path, *runs: str) -> None:
 
 
 def old_events(run: str) -> list[Event]:
-    """A tree that an older version wrote, and that ended on a day."""
+    """Return the events of a tree that an older version wrote, and that ended on a fixed day."""
     return [msgspec.structs.replace(each, at=datetime(2026, 1, 1, tzinfo=UTC)) for each in older_events(run)]
 
 
 def content(folder: pathlib.Path) -> list[tuple[str, bytes]]:
-    """All that is below a folder."""
+    """Return the paths and bytes of each entry below a folder."""
     found = sorted(folder.rglob("*"))
     return [(str(each.relative_to(folder)), each.read_bytes() if each.is_file() else b"") for each in found]
 
 
-def ends_of_commands(project: pathlib.Path, tmp_path: pathlib.Path) -> dict[str, tuple[str, str]]:
-    """Give every command in a process that may be killed; returns the status and the words of each."""
+def run_commands(project: pathlib.Path, tmp_path: pathlib.Path) -> dict[str, tuple[str, str]]:
+    """Run each command in a process that may be killed. Return the exit status and the text of each."""
     ended = subprocess.run(
         [sys.executable, "-m", every_command.__name__, str(project)],
         env=os.environ | {"RAMET_HOME": str(tmp_path / "home"), "COLUMNS": "200"},
@@ -120,11 +120,11 @@ def ends_of_commands(project: pathlib.Path, tmp_path: pathlib.Path) -> dict[str,
 def test_every_command_refuses_planted_files_of_a_journal(
     project: pathlib.Path, outside: pathlib.Path, tmp_path: pathlib.Path, name: str
 ) -> None:
-    """No command ends well, each names the file, and a file that the planted one names is still there."""
+    """Each command fails and names the journal, and the file that a planted journal names stays."""
     (ROLLBACKS | SIDECARS)[name](project / ".ramet", outside)
     before = content(outside)
 
-    ends = ends_of_commands(project, tmp_path)
+    ends = run_commands(project, tmp_path)
 
     assert content(outside) == before
     assert ends.keys() >= set(every_command.COMMANDS)
@@ -140,7 +140,7 @@ def test_every_command_refuses_planted_files_of_a_journal(
 async def test_a_store_refuses_planted_files_beside_it(
     state: pathlib.Path, outside: pathlib.Path, name: str, read_only: bool
 ) -> None:
-    """A store at any path looks before SQLite does, also one that only reads; nothing is changed."""
+    """A store refuses planted files beside its journal, also when it only reads, and changes nothing."""
     await make_journal(state)
     (ROLLBACKS | SIDECARS)[name](state, outside)
     before = content(outside)
@@ -162,10 +162,8 @@ asyncio.run(SqliteStore(sys.argv[1]).open())
 
 
 @pytest.mark.parametrize("size", [512, 1_000, 4_096, 10_000, 40_000])
-async def test_a_kernel_that_was_killed_at_its_beginning_is_followed_by_another(
-    tmp_path: pathlib.Path, size: int
-) -> None:
-    """The system kills a process at its first write behind `size`; the next one opens what was left behind."""
+async def test_a_journal_whose_first_kernel_was_killed_can_be_opened(tmp_path: pathlib.Path, size: int) -> None:
+    """A store opens a journal whose first writer was killed at a write beyond `size` bytes."""
     path = tmp_path / "journal.db"
     ended = await asyncio.to_thread(
         subprocess.run, [sys.executable, "-B", "-c", KILLED, str(path), str(size)], capture_output=True, check=False
@@ -180,8 +178,8 @@ async def test_a_kernel_that_was_killed_at_its_beginning_is_followed_by_another(
     await store.close()
 
 
-async def test_a_rollback_journal_that_has_not_begun_is_accepted(tmp_path: pathlib.Path) -> None:
-    """A process may be killed before it wrote anything to its rollback journal, or before the header is valid."""
+async def test_a_rollback_journal_without_a_header_is_accepted(tmp_path: pathlib.Path) -> None:
+    """A store opens with an empty or zeroed rollback journal, which a process leaves that is killed early."""
     for left in (b"", bytes(12), bytes(512)):
         path = tmp_path / f"{len(left)}.db"
         path.touch(0o600)
@@ -197,7 +195,7 @@ async def test_a_rollback_journal_that_has_not_begun_is_accepted(tmp_path: pathl
 
 
 def fill_transcripts(state: pathlib.Path, outside: pathlib.Path) -> None:
-    """Entries that wait, lead elsewhere or do not end, beside an old transcript."""
+    """Plant transcripts that wait, are links or do not end, beside an old transcript."""
     tree = state / "transcripts" / "0123456789abcdef"
     tree.mkdir(parents=True)
     (tree / "main.jsonl").write_bytes(b"\n".join(map(encode, old_events(RUN))) + b"\n")
@@ -226,7 +224,7 @@ def fill_transcripts(state: pathlib.Path, outside: pathlib.Path) -> None:
 
 
 def make_deep(folder: pathlib.Path, depth: int) -> None:
-    """A folder in a folder in a folder, deeper than any path can name."""
+    """Make nested folders, deeper than any path can name."""
     folder.mkdir()
     here = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     for _ in range(depth):
@@ -238,14 +236,14 @@ def make_deep(folder: pathlib.Path, depth: int) -> None:
     os.close(here)
 
 
-def test_no_command_hangs_on_entries_of_transcripts(
+def test_no_command_hangs_on_planted_transcripts(
     project: pathlib.Path, outside: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-    """`ramet gc` says what it passed over, and does its work on all else; all other commands work as ever."""
+    """`ramet gc` names the entries that it skips and removes the old transcript. Other commands work."""
     fill_transcripts(project / ".ramet", outside)
     before = content(outside)
 
-    ends = ends_of_commands(project, tmp_path)
+    ends = run_commands(project, tmp_path)
 
     assert content(outside) == before
     status, words = ends["gc --older-than 0"]
@@ -259,7 +257,7 @@ def test_no_command_hangs_on_entries_of_transcripts(
 def test_gc_replaces_values_beside_planted_entries(
     project: pathlib.Path, outside: pathlib.Path, tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A transcript beside pipes and files without an end loses its values; each odd entry is named."""
+    """`ramet gc` replaces values in a transcript beside pipes and endless files, and names each odd entry."""
     fill_transcripts(project / ".ramet", outside)
     before = content(outside)
     tree = project / ".ramet" / "transcripts" / "0123456789abcdef"
@@ -280,7 +278,7 @@ KINDS = ("pipe", "link", "second name", "endless", "file")
 
 
 def plant_run_folder(folder: pathlib.Path, outside: pathlib.Path, name: str, kind: str) -> None:
-    """The folder of a run with one planted entry."""
+    """Make the folder of a run with one planted entry."""
     (folder / "workspace").mkdir(parents=True)
     about = {"path": "main", "agent": "older", "created": "2026-01-01T00:00:00Z"}
     (folder / "run.json").write_bytes(msgspec.json.encode(about))
@@ -299,10 +297,10 @@ def plant_run_folder(folder: pathlib.Path, outside: pathlib.Path, name: str, kin
         os.truncate(place, 1 << 40 if kind == "endless" else 0)
 
 
-def test_no_command_hangs_on_entries_of_run_folders(
+def test_no_command_hangs_on_planted_run_folders(
     project: pathlib.Path, outside: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-    """Planted entries of runs' folders lead nowhere, and `ramet gc` removes them with the folders."""
+    """Commands follow no planted entry of a run's folder, and `ramet gc` removes the folders."""
     runs = project / ".ramet" / "runs"
     planted = {f"{place:016}": each for place, each in enumerate(itertools.product(FILES, KINDS))}
     asyncio.run(old_journal(project / ".ramet", *planted))
@@ -310,7 +308,7 @@ def test_no_command_hangs_on_entries_of_run_folders(
         plant_run_folder(runs / run, outside, name, kind)
     before = content(outside)
 
-    ends = ends_of_commands(project, tmp_path)
+    ends = run_commands(project, tmp_path)
 
     assert content(outside) == before
     assert ends["run folders"] == ("0", "")

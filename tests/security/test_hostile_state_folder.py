@@ -1,4 +1,4 @@
-"""A folder from a stranger brings a `.ramet` of its own: nothing is read, written, or believed through it."""
+"""State folders `.ramet` that a stranger planted are refused: nothing is read, written or believed through them."""
 
 # Small files of a test, looked at by a loop that has nothing else to do.
 
@@ -29,8 +29,8 @@ def double(number: int) -> int:
     return 2 * number
 
 
-async def doubled(folder: pathlib.Path) -> object:
-    """The value of a run on record in a folder."""
+async def run_double(folder: pathlib.Path) -> object:
+    """Return the value of a run that is recorded in a folder."""
     async with AgentRuntime(folder) as runtime:
         handle = await runtime.spawn(double, args=(2,))
         return (await handle.result()).value
@@ -38,7 +38,7 @@ async def doubled(folder: pathlib.Path) -> object:
 
 @pytest.fixture
 def outside(tmp_path: pathlib.Path) -> pathlib.Path:
-    """A folder that no agent was given, with a file and an empty folder."""
+    """Make a folder that no agent was given, with a file and an empty folder."""
     folder = tmp_path / "outside"
     (folder / "folder").mkdir(parents=True)
     (folder / "file").write_bytes(b"")
@@ -47,19 +47,19 @@ def outside(tmp_path: pathlib.Path) -> pathlib.Path:
 
 @pytest.fixture
 def project(tmp_path: pathlib.Path) -> pathlib.Path:
-    """The stranger's folder."""
+    """Make the stranger's folder."""
     folder = tmp_path / "project"
     folder.mkdir()
     return folder
 
 
 def content(folder: pathlib.Path) -> list[tuple[str, int]]:
-    """All that is below a folder, with sizes."""
+    """Return the paths and sizes of each entry below a folder."""
     return sorted((str(each.relative_to(folder)), each.lstat().st_size) for each in folder.rglob("*"))
 
 
 def link(name: str, target: str) -> Plant:
-    """A symbolic link in the state folder."""
+    """Return a plant that makes a symbolic link in the state folder."""
 
     def plant(state: pathlib.Path, outside: pathlib.Path) -> None:
         state.mkdir()
@@ -69,24 +69,24 @@ def link(name: str, target: str) -> Plant:
 
 
 def link_as_folder(state: pathlib.Path, outside: pathlib.Path) -> None:
-    """The state folder itself is a link."""
+    """Make the state folder itself a link."""
     state.symlink_to(outside / "folder")
 
 
 def hard_link(state: pathlib.Path, outside: pathlib.Path) -> None:
-    """The journal is a file of somebody else's by another name."""
+    """Make the journal a hard link to a file outside."""
     state.mkdir()
     (state / "journal.db").hardlink_to(outside / "file")
 
 
 def pipe(state: pathlib.Path, outside: pathlib.Path) -> None:
-    """The journal is a pipe, which may wait for ever."""
+    """Make the journal a pipe, on which a reader may wait for ever."""
     state.mkdir()
     os.mkfifo(state / "journal.db", 0o600)
 
 
 def readable_journal(state: pathlib.Path, outside: pathlib.Path) -> None:
-    """A journal as a version control system checks it out: readable by others, which no journal of ours is."""
+    """Make a journal that other users can read, as a version control system checks it out."""
     state.mkdir()
     asyncio.run(empty_journal(state / "journal.db"))
     (state / "journal.db").chmod(0o644)
@@ -97,8 +97,8 @@ async def empty_journal(path: pathlib.Path) -> None:
     await store.close()
 
 
-def foreign(state: pathlib.Path, outside: pathlib.Path) -> None:
-    """The state folder belongs to another user."""
+def foreign_folder(state: pathlib.Path, outside: pathlib.Path) -> None:
+    """Make a state folder that belongs to another user."""
     state.mkdir()
     os.chown(state, 60_701, 60_701)
 
@@ -116,7 +116,7 @@ PLANTS: dict[str, Plant] = {
     "a hard link as the journal": hard_link,
     "a pipe as the journal": pipe,
     "a journal that others can read": readable_journal,
-    "a state folder of another user": foreign,
+    "a state folder of another user": foreign_folder,
 }
 
 
@@ -124,14 +124,14 @@ PLANTS: dict[str, Plant] = {
 async def test_a_runtime_refuses_a_planted_state_folder(
     project: pathlib.Path, outside: pathlib.Path, name: str
 ) -> None:
-    """A typed error names the path, before anything was written anywhere."""
-    if PLANTS[name] is foreign and os.geteuid() != 0:
+    """A typed error names the path, before the runtime writes anything outside."""
+    if PLANTS[name] is foreign_folder and os.geteuid() != 0:
         pytest.skip("only root can make a folder of another user")
     await asyncio.to_thread(PLANTS[name], project / ".ramet", outside)
     before = content(outside)
 
     with pytest.raises(InvalidValue, match=r"\.ramet"):
-        await doubled(project)
+        await run_double(project)
 
     assert content(outside) == before
 
@@ -139,23 +139,21 @@ async def test_a_runtime_refuses_a_planted_state_folder(
 async def test_a_link_to_the_project_itself_is_followed(
     tmp_path: pathlib.Path, project: pathlib.Path, outside: pathlib.Path
 ) -> None:
-    """The owner's own link is resolved once; a link that the project brings is refused all the same."""
+    """The owner's own link to the project is followed. A link in the project's state folder is refused."""
     (tmp_path / "short").symlink_to(project)
 
-    assert await doubled(tmp_path / "short") == 4
+    assert await run_double(tmp_path / "short") == 4
     assert (project / ".ramet" / "journal.db").stat().st_size
 
     (project / ".ramet" / "transcripts").rename(project / "moved")
     (project / ".ramet" / "transcripts").symlink_to(outside / "folder")
     with pytest.raises(InvalidValue, match="transcripts"):
-        await doubled(tmp_path / "short")
+        await run_double(tmp_path / "short")
     assert not any((outside / "folder").iterdir())
 
 
-async def test_transcripts_do_not_follow_a_link_that_is_made_later(
-    project: pathlib.Path, outside: pathlib.Path
-) -> None:
-    """A link that appears while a runtime is at work leads nowhere either."""
+async def test_transcripts_do_not_follow_a_later_link(project: pathlib.Path, outside: pathlib.Path) -> None:
+    """A link that replaces the transcripts of an active runtime is refused."""
     async with AgentRuntime(project) as runtime:
         await (await runtime.spawn(double, args=(1,))).result()
         (project / ".ramet" / "transcripts").rename(project / "moved")
@@ -179,7 +177,7 @@ async def test_transcripts_do_not_follow_a_link_that_is_made_later(
 async def test_a_journal_with_foreign_objects_is_refused(
     tmp_path: pathlib.Path, statement: str, read_only: bool
 ) -> None:
-    """What a schema of ramet does not have is hostile: a trigger would change what is written."""
+    """A journal with a trigger, view, table or index that ramet does not make is refused."""
     path = tmp_path / "journal.db"
     await empty_journal(path)
     with sqlite3.connect(path) as planted:
@@ -194,7 +192,7 @@ async def test_a_journal_with_foreign_objects_is_refused(
 def test_the_command_line_refuses_a_planted_journal(
     project: pathlib.Path, outside: pathlib.Path, capsys: pytest.CaptureFixture[str], verb: str
 ) -> None:
-    """One line names the file and the way out; the journal of another folder is neither shown nor changed."""
+    """One line of error names the journal and the symbolic link. The journal behind the link is unchanged."""
     asyncio.run(empty_journal(outside / "journal.db"))
     (project / ".ramet").mkdir()
     (project / ".ramet" / "journal.db").symlink_to(outside / "journal.db")
@@ -209,10 +207,10 @@ def test_the_command_line_refuses_a_planted_journal(
     assert content(outside) == before
 
 
-def test_asking_in_a_folder_with_linked_transcripts_is_refused(
+def test_ask_in_a_folder_with_linked_transcripts_is_refused(
     project: pathlib.Path, outside: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`ramet ask` in a cloned repository writes nothing where its link leads."""
+    """`ramet ask` in a cloned repository writes nothing to the target of a link."""
     (project / ".ramet").mkdir()
     (project / ".ramet" / "transcripts").symlink_to(outside / "folder")
 
@@ -222,8 +220,8 @@ def test_asking_in_a_folder_with_linked_transcripts_is_refused(
     assert not any((outside / "folder").iterdir())
 
 
-async def test_a_linked_kernel_socket_is_not_asked(project: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    """A link to another program's socket leads nobody there."""
+async def test_a_request_does_not_follow_a_linked_kernel_socket(project: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """A request to a kernel does not connect to another program's socket behind a link."""
     (project / ".ramet").mkdir()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
         other.bind(str(tmp_path / "other"))
@@ -240,7 +238,7 @@ async def test_a_linked_kernel_socket_is_not_asked(project: pathlib.Path, tmp_pa
 
 @pytest.mark.parametrize("name", ["agents", "packaging"])
 async def test_a_server_refuses_linked_folders(project: pathlib.Path, outside: pathlib.Path, name: str) -> None:
-    """Agents' folders and images are not made where a link leads."""
+    """A server makes no folder of agents or images in the target of a link."""
     (project / ".ramet").mkdir()
     (project / ".ramet" / name).symlink_to(outside / "folder")
 
@@ -250,8 +248,8 @@ async def test_a_server_refuses_linked_folders(project: pathlib.Path, outside: p
     assert not any((outside / "folder").iterdir())
 
 
-def test_shelves_are_not_made_where_a_link_leads(project: pathlib.Path, outside: pathlib.Path) -> None:
-    """What sandboxes are given later is kept below the folder of runs, and nowhere else."""
+def test_shelves_are_not_made_behind_a_link(project: pathlib.Path, outside: pathlib.Path) -> None:
+    """Files for later sandboxes are not made in the target of a link."""
     folders = RunFolders(project)
     folders.create("first")
     (project / ".ramet" / "runs" / ".shelves").symlink_to(outside / "folder")

@@ -1,4 +1,4 @@
-"""AC-S1-6: no type's name and no file's name leads out of its own memory, or into another's."""
+"""AC-S1-6: no name of an agent type or of a file leads out of its own memory, or into another memory."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ TYPES = st.one_of(st.sampled_from(HOSTILE), st.text(max_size=80), st.from_regex(
 
 
 @given(TYPES)
-def test_a_types_folder_is_one_component_below_its_place(agent_type: str) -> None:
-    """Whatever a type is called, and it is a name that a disk takes."""
+def test_a_types_folder_is_one_component_below_the_memory_folder(agent_type: str) -> None:
+    """The folder of each agent type is one printable name of at most 100 bytes."""
     folder = memory_folder(agent_type, "project", project_dir=Path("/p"), user_dir=Path("/u"))
 
     assert folder.path.parent == Path("/p/.claude/agent-memory")
@@ -62,26 +62,26 @@ def test_a_types_folder_is_one_component_below_its_place(agent_type: str) -> Non
 @example("x" * 64 + "y", "x" * 64 + "z")
 @example("sco\u0301ut", "sc\u00f3ut")
 def test_two_types_never_share_a_folder(one: str, other: str) -> None:
-    """Also where one is chosen to look like what another is made into."""
+    """Different names of agent types give different folders, also where one name imitates the folder of the other."""
     assert (folder_name(one) == folder_name(other)) == (one == other)
 
 
 @given(TYPES)
-def test_a_folders_name_taken_as_a_type_is_another_folder(agent_type: str) -> None:
-    """Whoever knows what a hostile name is made into cannot be called that and read along."""
+def test_a_type_named_like_a_folder_gets_another_folder(agent_type: str) -> None:
+    """A type that takes the folder name of a hostile type as its own name does not get that folder."""
     name = folder_name(agent_type)
 
     assert (folder_name(name) == name) == (name == agent_type)
 
 
 def test_a_plain_name_is_its_own_folder() -> None:
-    """Claude's users find their notes where they are."""
+    """A plain type name is its own folder name, so that Claude's users find their notes."""
     assert folder_name("code-reviewer") == "code-reviewer"
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A project with a memory, and a secret beside it."""
+    """Make a project with a memory, and a secret beside the memory."""
     path = tmp_path / "project"
     (path / "memory").mkdir(parents=True)
     (path / "memory" / "MEMORY.md").write_text("mine")
@@ -106,7 +106,10 @@ ATTEMPTS: list[dict[str, Any]] = [
 
 
 def attempt_all(tool: MemoryTool, path: str) -> list[type[BaseException]]:
-    """Try every command on `path`; all must be refused, and none may show the secret."""
+    """Try every command on `path`.
+
+    Assert that each is refused and that no error holds the secret. Return the errors' types.
+    """
     refusals: list[type[BaseException]] = []
     for each in ATTEMPTS:
         with pytest.raises(RametError) as refusal:
@@ -151,14 +154,14 @@ def secrets(root: Path) -> list[str]:
     ],
 )
 def test_paths_that_could_mean_another_place_are_refused(tool: MemoryTool, root: Path, path: str) -> None:
-    """By their form, before the disk is asked."""
+    """The tool refuses a path with a hostile form, and touches no file."""
     assert attempt_all(tool, path) == [InvalidValue] * len(ATTEMPTS)
     assert secrets(root) == ["SECRET", "SECRET"]
     assert names(root / "memory") == ["MEMORY.md"]
 
 
 def test_a_linked_file_is_neither_read_nor_written_through(tool: MemoryTool, root: Path) -> None:
-    """Deleting one removes the link."""
+    """The tool refuses to read or write through a link to a file. Delete removes the link."""
     link = root / "memory" / "link.md"
     link.symlink_to(root.parent / "secret.md")
 
@@ -172,7 +175,7 @@ def test_a_linked_file_is_neither_read_nor_written_through(tool: MemoryTool, roo
 
 
 def test_a_linked_folder_is_not_entered(tool: MemoryTool, root: Path) -> None:
-    """Neither by name, nor by listing, nor by deleting it with all in it."""
+    """The tool refuses files below a link to a folder, and lists none. Delete removes nothing behind the link."""
     link = root / "memory" / "people"
     link.symlink_to(root / "other", target_is_directory=True)
 
@@ -183,8 +186,8 @@ def test_a_linked_folder_is_not_entered(tool: MemoryTool, root: Path) -> None:
 
 
 @pytest.mark.parametrize("component", ["memory", "."])
-def test_a_memory_that_was_replaced_by_a_link_is_refused(root: Path, component: str) -> None:
-    """A run with a shell may put a link where its memory, or a folder above it, was."""
+def test_a_memory_replaced_by_a_link_is_refused(root: Path, component: str) -> None:
+    """The tool refuses a memory when the memory, or a folder above it, has been replaced by a link."""
     inner = root / "a" / "memory"
     inner.mkdir(parents=True)
     replaced = inner if component == "memory" else inner.parent
@@ -204,14 +207,14 @@ def test_a_memory_that_was_replaced_by_a_link_is_refused(root: Path, component: 
 
 
 def test_a_memory_outside_of_its_root_cannot_be_made(tmp_path: Path) -> None:
-    """Neither beside it nor through `..`."""
+    """A memory folder beside its root, directly or through `..`, is refused."""
     for path in (tmp_path / "beside", tmp_path / "root" / ".." / "beside"):
         with pytest.raises(InvalidValue):
             MemoryFolder(path, tmp_path / "root")
 
 
 def test_pipes_and_folders_in_place_of_files_are_refused_without_waiting(tool: MemoryTool, root: Path) -> None:
-    """Opening a pipe would wait for its writer for ever."""
+    """The tool refuses a pipe or a folder in place of a file, since opening a pipe would wait for its writer."""
     os.mkfifo(root / "memory" / "pipe.md")
     (root / "memory" / "folder.md").mkdir()
 
@@ -222,7 +225,7 @@ def test_pipes_and_folders_in_place_of_files_are_refused_without_waiting(tool: M
 
 
 def test_a_hard_link_is_replaced_and_not_written_through(tool: MemoryTool, root: Path) -> None:
-    """Files are replaced by new ones, so what shares its bytes elsewhere keeps them."""
+    """The tool replaces a file by a new one, so that another name of the old file keeps its content."""
     (root / "memory" / "hard.md").hardlink_to(root.parent / "secret.md")
 
     tool.invoke({"command": "create", "path": "hard.md", "file_text": "evil"})

@@ -1,4 +1,4 @@
-"""A child's mounts stay below its parent's: symbolic links on the way to them are refused, whenever they appear."""
+"""Mounts of a child stay below its parent's: symbolic links on the way to them are refused, also later ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PRIVATE = ("journal.db", "operator-token", "serve.sock", "transcripts/one", "run
 
 
 class Scene:
-    """A repository that its operator grants, with links in it that lead to what nobody granted."""
+    """Repository that its operator grants, with links to files that no agent was granted."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
@@ -36,7 +36,7 @@ class Scene:
 
     @property
     def links(self) -> dict[str, str]:
-        """Links of the repository: where each lies, and where it leads."""
+        """Return the links of the repository, by name, and their targets."""
         home = self.kernel.home
         return {
             "file": str(self.kernel.secret),
@@ -54,21 +54,21 @@ class Scene:
 
     @property
     def below_links(self) -> dict[str, tuple[str, str]]:
-        """Mounts that lead through a link, and what is looked at there, by name."""
+        """Return mounts that lead through a link, and the path to read there, by name."""
         names = {name: (name, name) for name in ("file", "shadow", "journal", "runs", "transcripts", "sub/deep/up")}
         key = {name: (name, f"{name}/id_test") for name in ("folder", "relative", "chain")}
         middle = {"middle folder": ("home/.ssh", "home/.ssh/id_test"), "middle file": ("home/.ssh/id_test",) * 2}
         return {**names, **key, **middle, "inside": ("inner/deep", "inner/deep/file.txt")}
 
     def cases(self) -> dict[str, dict[str, Any]]:
-        """What `attacks.mounts.ask` is told of these mounts."""
+        """Return the cases of these mounts for `attacks.mounts.ask`."""
         return {
             name: {"mounts": [str(self.repo / mount)], "path": str(self.repo / path)}
             for name, (mount, path) in self.below_links.items()
         }
 
     def other_kernel(self, *place: str) -> pathlib.Path:
-        """The state folder of another kernel, in a folder beside the repository."""
+        """Return the state folder of another kernel, in a folder beside the repository."""
         state = self.kernel.base.joinpath("others", *place, ".ramet")
         if not state.exists():
             for name in (*PRIVATE, "skills/note", "worktrees/one/file"):
@@ -85,19 +85,19 @@ class Scene:
 
 @pytest.fixture
 def scene(kernel: Kernel) -> Scene:
-    """The repository of one kernel."""
+    """Make the repository of one kernel."""
     return Scene(kernel)
 
 
 def assert_refused_by_name(said: dict[str, Any], name: str, path: str) -> None:
-    """The child was not born, and its parent was told which right, which path and why."""
+    """Assert that a spawn was refused, and that the error names the right, the path and the symbolic link."""
     assert (said["error"], said.get("limit")) == ("SpawnRefused", "policy.readonly_mounts"), (name, said)
     assert path in said["message"], (name, said)
     assert "symbolic link" in said["message"], (name, said)
 
 
-def test_a_child_mount_that_leads_through_a_symbolic_link_is_refused(kernel: Kernel, scene: Scene) -> None:
-    """Issue 16, line 1: to a file, a folder, through one in the middle, to the kernel's own files, and inside."""
+def test_a_child_mount_through_a_symbolic_link_is_refused(kernel: Kernel, scene: Scene) -> None:
+    """Issue 16, line 1: a child's mount through a link is refused, also where the link leads inside of the grant."""
     assert kernel.key.text in kernel.control(mounts.look, str(scene.repo / "folder" / "id_test"))
 
     said = kernel.attack(mounts.ask, scene.cases(), readonly_mounts=[str(scene.repo)], **PARENT)
@@ -109,8 +109,8 @@ def test_a_child_mount_that_leads_through_a_symbolic_link_is_refused(kernel: Ker
         assert_refused_by_name(each, name, str(scene.repo / scene.below_links[name][0]))
 
 
-def test_a_grandchild_mount_that_leads_through_a_symbolic_link_is_refused(kernel: Kernel, scene: Scene) -> None:
-    """Issue 16, line 1: one level further down, below a mount that its parent asked for itself."""
+def test_a_grandchild_mount_through_a_symbolic_link_is_refused(kernel: Kernel, scene: Scene) -> None:
+    """Issue 16, line 1: a grandchild's mount through a link is refused, below a mount that its parent asked for."""
     link = str(scene.repo / "sub" / "deep" / "up")
     case = {"up": {"mounts": [link], "path": link}}
 
@@ -120,8 +120,8 @@ def test_a_grandchild_mount_that_leads_through_a_symbolic_link_is_refused(kernel
     assert_refused_by_name(said["up"], "up", link)
 
 
-def swapped(kernel: Kernel, scene: Scene, method: str) -> dict[str, Any]:
-    """What becomes of a child whose mount is a link to keys from the moment that its backend calls `method`."""
+def ask_for_swapped_mount(kernel: Kernel, scene: Scene, method: str) -> dict[str, Any]:
+    """Spawn a child whose mount becomes a link to keys when its backend calls `method`. Return the result."""
     folder = scene.repo / f"swapped at {method}"
     folder.mkdir()
     (folder / "id_test").write_text("honest")
@@ -136,8 +136,8 @@ def swapped(kernel: Kernel, scene: Scene, method: str) -> dict[str, Any]:
 
 
 def test_a_folder_swapped_for_a_link_before_it_is_bound_is_refused(kernel: Kernel, scene: Scene) -> None:
-    """Issue 16, line 1: it was a folder when the child was admitted, and is a link when its mounts are made."""
-    said = swapped(kernel, scene, "start_zygote")
+    """Issue 16, line 1: a folder that becomes a link after the admission, before the mounts are made, is refused."""
+    said = ask_for_swapped_mount(kernel, scene, "start_zygote")
 
     assert kernel.key.text not in str(said)
     assert said["output"] is None
@@ -146,10 +146,10 @@ def test_a_folder_swapped_for_a_link_before_it_is_bound_is_refused(kernel: Kerne
 
 
 def test_a_folder_swapped_for_a_link_before_its_rule_is_made_is_refused(kernel: Kernel, scene: Scene) -> None:
-    """Issue 16, line 1: in the host's own root nothing is bound, and the rule is made once the child is told."""
+    """Issue 16, line 1: a folder that becomes a link before its Landlock rule is made is refused."""
     if kernel.backend == "bwrap":
         pytest.skip("the folder is bound by then, and the child sees the one that was admitted")
-    said = swapped(kernel, scene, "_assign")
+    said = ask_for_swapped_mount(kernel, scene, "_assign")
 
     assert kernel.key.text not in str(said)
     assert said["output"] is None
@@ -158,7 +158,7 @@ def test_a_folder_swapped_for_a_link_before_its_rule_is_made_is_refused(kernel: 
 
 
 def test_a_child_mount_of_the_kernels_own_files_is_refused(kernel: Kernel, scene: Scene) -> None:
-    """Issue 16, line 1: the journal, transcripts and workspaces of other runs, below a mount that holds them all."""
+    """Issue 16, line 1: a child cannot mount the kernel's journal, transcripts and runs below its parent's mount."""
     names = ("journal.db", "runs", "transcripts")
     cases = {name: {"mounts": [str(scene.state / name)], "path": str(scene.state / name)} for name in names}
 
@@ -169,8 +169,8 @@ def test_a_child_mount_of_the_kernels_own_files_is_refused(kernel: Kernel, scene
         assert str(scene.state / name) in each["message"], each
 
 
-def test_a_child_mount_below_its_parents_is_seen(kernel: Kernel, scene: Scene) -> None:
-    """Issue 16, line 1: a folder and a file without links on the way, also as a grandchild."""
+def test_a_child_can_read_a_mount_below_its_parents(kernel: Kernel, scene: Scene) -> None:
+    """Issue 16, line 1: a child and a grandchild can read a folder and a file without links on the way."""
     file = str(scene.repo / "sub" / "deep" / "file.txt")
     cases = {
         "folder": {"mounts": [str(scene.repo / "sub")], "path": file},
@@ -189,8 +189,8 @@ def test_a_child_mount_below_its_parents_is_seen(kernel: Kernel, scene: Scene) -
     )
 
 
-def test_a_link_that_the_operator_grants_is_followed_once(kernel: Kernel, scene: Scene) -> None:
-    """Issue 16, line 1: a link to a folder is seen at its own path, and so is what lies below it, for a child too."""
+def test_a_link_granted_by_the_operator_is_followed_once(kernel: Kernel, scene: Scene) -> None:
+    """Issue 16, line 1: a granted link is readable at its own path, also for a child. A link below it is refused."""
     granted = kernel.base / "granted"
     if not granted.is_symlink():
         granted.symlink_to("repo")
@@ -208,8 +208,8 @@ def test_a_link_that_the_operator_grants_is_followed_once(kernel: Kernel, scene:
     assert_refused_by_name(said["through a link"], "through a link", through)
 
 
-def test_a_link_in_a_mount_leads_nowhere_inside(kernel: Kernel, scene: Scene) -> None:
-    """Issue 16, line 1: a guest may follow it as far as it sees, and no mount of the host is made of it."""
+def test_a_link_in_a_mount_shows_no_file_of_the_host(kernel: Kernel, scene: Scene) -> None:
+    """Issue 16, line 1: a guest reads no file outside of a mount through a link in it. It can follow a link inside."""
     for name in ("file", "folder/id_test", "home/.ssh/id_test", "shadow", "journal"):
         said = kernel.attack(mounts.look_or_say, str(scene.repo / name), readonly_mounts=[str(scene.repo)])
         assert said in ("FileNotFoundError", "PermissionError"), (name, said)
@@ -218,8 +218,8 @@ def test_a_link_in_a_mount_leads_nowhere_inside(kernel: Kernel, scene: Scene) ->
 
 
 @pytest.mark.parametrize("target", ["/proc/self", "/sys", "/run", "/"])
-def test_an_operators_link_to_a_tree_of_the_kernel_is_refused(kernel: Kernel, scene: Scene, target: str) -> None:
-    """Issue 16, line 1: the real path decides, not the name."""
+def test_an_operators_link_to_a_system_folder_is_refused(kernel: Kernel, scene: Scene, target: str) -> None:
+    """Issue 16, line 1: a granted link to /proc/self, /sys, /run or / is refused, since the real path decides."""
     link = kernel.base / f"link to {target.strip('/').replace('/', ' ')}"
     if not link.is_symlink():
         link.symlink_to(target)
@@ -233,10 +233,11 @@ def test_an_operators_link_to_a_tree_of_the_kernel_is_refused(kernel: Kernel, sc
 
 
 @pytest.mark.parametrize("through", ["its own path", "a link"])
-def test_a_mount_around_the_kernels_folder_does_not_show_what_is_private(
-    kernel: Kernel, scene: Scene, through: str
-) -> None:
-    """Issue 16, line 1: the journal, transcripts and folders of other runs; what a project keeps there is shown."""
+def test_a_mount_around_the_kernels_folder_hides_private_files(kernel: Kernel, scene: Scene, through: str) -> None:
+    """Issue 16, line 1: a mount hides the journal, transcripts and other runs' folders.
+
+    The project's own files are shown.
+    """
     if not kernel.has_namespaces:
         pytest.skip("without namespaces nothing below a granted folder can be hidden")
     work = scene.state.parent
@@ -260,8 +261,8 @@ def test_a_mount_around_the_kernels_folder_does_not_show_what_is_private(
     assert said == dict.fromkeys(names, "FileNotFoundError")
 
 
-def test_a_mount_around_folders_of_other_kernels_does_not_show_what_is_private(kernel: Kernel, scene: Scene) -> None:
-    """Wherever they lie below the mount, one in another's worktree, and one that began after the last run."""
+def test_a_mount_around_other_kernels_folders_hides_private_files(kernel: Kernel, scene: Scene) -> None:
+    """A mount hides private files of other kernels, at any depth, and of a kernel that began after the last run."""
     if not kernel.has_namespaces:
         pytest.skip("without namespaces nothing below a granted folder can be hidden")
     near = scene.other_kernel("near")
@@ -281,7 +282,7 @@ def test_a_mount_around_folders_of_other_kernels_does_not_show_what_is_private(k
 
 
 def test_a_mount_of_another_kernels_files_is_refused(kernel: Kernel, scene: Scene) -> None:
-    """For a child below what its parent was granted, and for an operator, also behind a link."""
+    """A mount of another kernel's private files is refused, for a child and for an operator, also behind a link."""
     state = scene.other_kernel("near")
     cases = {name: {"mounts": [str(state / name)], "path": str(state / name)} for name in (*PRIVATE, "")}
     link = kernel.base / "link to a journal"

@@ -1,4 +1,4 @@
-"""Guests that send requests and do not read the replies: the host's memory stays flat, and other runs are served."""
+"""Guests that send requests and do not read the replies do not grow the host's memory, and other runs are served."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_unread_replies_do_not_grow_the_host(kernel: Kernel, kind: str) -> None:
 
 
 def test_a_guest_that_reads_late_gets_every_reply_in_order(kernel: Kernel) -> None:
-    """The positive control: the same flood is answered whole, once it is read."""
+    """Positive control: a guest that reads late gets each reply of a flood, whole and in order."""
     replies = kernel.attack(flooding.read_late, 1 << 20, 100)
 
     assert [number for number, _ in replies] == list(range(1_000, 1_100))
@@ -52,8 +52,8 @@ def test_a_guest_that_reads_late_gets_every_reply_in_order(kernel: Kernel) -> No
 
 
 @pytest.mark.parametrize("backend", ["local", "bwrap"])
-async def test_a_guest_that_never_reads_is_ended_with_the_reason(tmp_path: pathlib.Path, backend: Any) -> None:
-    """After five minutes without a read, while replies wait for it, a run fails and its error says why."""
+async def test_a_guest_that_never_reads_fails_with_the_reason(tmp_path: pathlib.Path, backend: Any) -> None:
+    """A run that does not read waiting replies for five minutes fails, and its error says why."""
     if backend == "bwrap" and shutil.which("bwrap") is None:
         pytest.skip("bubblewrap is not installed")
     clock, said = FakeClock(), asyncio.Event()
@@ -75,8 +75,8 @@ async def test_a_guest_that_never_reads_is_ended_with_the_reason(tmp_path: pathl
     assert "300 s" in result.error.message
 
 
-async def test_a_parent_that_waits_for_long_is_not_ended(tmp_path: pathlib.Path) -> None:
-    """A parent that waits for hours for its child, and has read all that came, is no slow consumer."""
+async def test_a_parent_that_waits_for_hours_is_not_ended(tmp_path: pathlib.Path) -> None:
+    """A parent that waits for its child for hours, and has read each reply, keeps running."""
     clock = FakeClock()
     async with ramet.AgentRuntime(working_dir=tmp_path, backend="local", clock=clock) as runtime:
         policy = ramet.Policy(timeout_seconds=100_000, allow_sub_agents=True)

@@ -1,4 +1,4 @@
-"""A guest that makes an agent whose types would keep the host busy, and asks it for values of them."""
+"""Guests make an agent whose types would keep the host busy, and ask for values of the types."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ ask(objects, [], "dataclass", {f"f{each}": {} for each in range(8_000)})
 
 
 @both
-async def test_types_of_a_guest_are_refused_before_the_work(tmp_path: pathlib.Path, backend: Name) -> None:
-    """A large default in many objects, numbers of one hash, and a class of many fields: the guest hears the bound."""
+async def test_expensive_types_of_a_guest_are_refused(tmp_path: pathlib.Path, backend: Name) -> None:
+    """A large default in many objects, numbers of one hash, and a class of many fields get an error with the bound."""
     result, shown = await converse(tmp_path, backend, agent(*MAKER), code(ASK + ATTACKS))
 
     assert result.status is Status.COMPLETED

@@ -1,5 +1,7 @@
-"""Ways out of the workspace, tried. Each attack is shown to be real: the same thing without the attack, or without our
-defence, does work."""
+"""Ways out of the workspace are refused.
+
+Each attack is shown to be real: a harmless call of the same kind, or the attack without our defence, works.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ READERS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.fixture
 def outside(tmp_path: Path) -> Path:
-    """A directory of the host with a secret in it."""
+    """Make a directory of the host with a secret in it."""
     path = tmp_path / "outside"
     path.mkdir()
     (path / "secret.txt").write_text(SECRET)
@@ -38,7 +40,7 @@ def outside(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def context(tmp_path: Path, outside: Path) -> ToolUseContext:
-    """A run whose workspace lies beside it."""
+    """Make a run whose workspace lies beside that directory."""
     root = tmp_path / "root"
     root.mkdir()
     (root / "mine.txt").write_text("a secret of my own")
@@ -47,7 +49,7 @@ def context(tmp_path: Path, outside: Path) -> ToolUseContext:
 
 @pytest.fixture(params=["ripgrep", "python"])
 def program(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Searches run with ripgrep, and on a PATH that has none."""
+    """Run searches with ripgrep, and on a PATH without ripgrep."""
     if request.param == "python":
         monkeypatch.setenv("PATH", "/nonexistent")
     elif shutil.which("rg") is None:
@@ -60,24 +62,24 @@ async def call(context: ToolUseContext, name: str, **arguments: Any) -> str:
 
 
 def names(path: Path) -> list[str]:
-    """What is in a directory."""
+    """Return the names in a directory."""
     return sorted(each.name for each in path.iterdir())
 
 
-def on(name: str, path: str) -> dict[str, str]:
-    """The argument by which a tool takes a path."""
+def path_argument(name: str, path: str) -> dict[str, str]:
+    """Return the argument by which a tool takes a path."""
     return {"path": path} if name in ("Grep", "Glob") else {"file_path": path}
 
 
-async def refused(context: ToolUseContext, name: str, arguments: dict[str, Any]) -> None:
-    """The call is refused in words that do not hold the secret."""
+async def assert_refused(context: ToolUseContext, name: str, arguments: dict[str, Any]) -> None:
+    """Assert that a call is refused, with a text that does not hold the secret."""
     with pytest.raises(ToolException) as refusal:
         await call(context, name, **arguments)
     assert SECRET not in str(refusal.value)
 
 
-async def test_control_the_tools_do_work_inside(context: ToolUseContext) -> None:
-    """What is refused below is not refused because nothing works."""
+async def test_control_the_tools_work_inside(context: ToolUseContext) -> None:
+    """Control: each tool works on files of the workspace."""
     assert "my own" in await call(context, "Read", file_path="mine.txt")
     assert "my own" in await call(context, "Grep", pattern="secret", path="mine.txt", output_mode="content")
     await call(context, "Edit", file_path="mine.txt", old_string="my own", new_string="ours")
@@ -101,10 +103,10 @@ async def test_control_the_tools_do_work_inside(context: ToolUseContext) -> None
 async def test_no_name_leads_out(
     context: ToolUseContext, outside: Path, path: str, name: str, arguments: dict[str, Any]
 ) -> None:
-    """`..`, absolute names, and the kernel's own links in /proc."""
+    """Paths with `..`, absolute paths and links in /proc are refused."""
     path = path.format(outside=outside, root=context.cwd)
 
-    await refused(context, name, {**on(name, path), **arguments})
+    await assert_refused(context, name, {**path_argument(name, path), **arguments})
 
     assert (outside / "secret.txt").read_text() == SECRET
 
@@ -114,7 +116,7 @@ async def test_no_name_leads_out(
 async def test_no_link_leads_out(
     context: ToolUseContext, outside: Path, link: str, name: str, arguments: dict[str, Any]
 ) -> None:
-    """Links to outside are refused, to files and to directories, by detours, and to what is not there yet."""
+    """Links to files and directories outside are refused, also through other links and to missing files."""
     (context.cwd / "file").symlink_to(outside / "secret.txt")
     (context.cwd / "folder").symlink_to(outside)
     (context.cwd / "chain").symlink_to("file")
@@ -123,14 +125,14 @@ async def test_no_link_leads_out(
     if link != "dangling":
         assert (context.cwd / link).read_text() == SECRET  # the attack is real
 
-    await refused(context, name, {**on(name, link), **arguments})
+    await assert_refused(context, name, {**path_argument(name, link), **arguments})
 
     assert names(outside) == ["secret.txt"]
     assert (outside / "secret.txt").read_text() == SECRET
 
 
 async def test_control_links_inside_work(context: ToolUseContext) -> None:
-    """It is not links that are refused."""
+    """Control: a link to a file of the workspace works."""
     (context.cwd / "link").symlink_to("mine.txt")
 
     assert "my own" in await call(context, "Read", file_path="link")
@@ -139,8 +141,8 @@ async def test_control_links_inside_work(context: ToolUseContext) -> None:
     assert (context.cwd / "link").is_symlink()
 
 
-def test_a_directory_swapped_after_the_check_is_noticed(context: ToolUseContext, outside: Path) -> None:
-    """Between the check of a name and its opening, a directory becomes a link: no way out, to read or to write."""
+def test_a_directory_swapped_after_the_check_is_refused(context: ToolUseContext, outside: Path) -> None:
+    """A directory that becomes a link between check and open leads nowhere, to read or to write."""
     (context.cwd / "sub").mkdir()
     (context.cwd / "sub/secret.txt").write_text("harmless")
     place = resolve(context, "sub/secret.txt")
@@ -155,8 +157,8 @@ def test_a_directory_swapped_after_the_check_is_noticed(context: ToolUseContext,
         raise AssertionError("it was followed")
 
 
-def test_a_file_swapped_after_the_check_is_noticed(context: ToolUseContext, outside: Path) -> None:
-    """The same with the last part of the name."""
+def test_a_file_swapped_after_the_check_is_refused(context: ToolUseContext, outside: Path) -> None:
+    """A file that becomes a link between check and open is refused."""
     place = resolve(context, "mine.txt")
     (context.cwd / "mine.txt").unlink()
     (context.cwd / "mine.txt").symlink_to(outside / "secret.txt")
@@ -168,7 +170,7 @@ def test_a_file_swapped_after_the_check_is_noticed(context: ToolUseContext, outs
 
 @pytest.mark.usefixtures("program")
 async def test_searches_do_not_follow_links(context: ToolUseContext, outside: Path) -> None:
-    """Neither the names nor the lines behind a link are found."""
+    """Searches find neither the names nor the lines behind a link."""
     (context.cwd / "folder").symlink_to(outside)
     (context.cwd / "file").symlink_to(outside / "secret.txt")
 
@@ -179,15 +181,15 @@ async def test_searches_do_not_follow_links(context: ToolUseContext, outside: Pa
 
 @pytest.mark.usefixtures("program")
 @pytest.mark.parametrize("arguments", [{"pattern": "x", "glob": "../*"}, {"pattern": "x", "path": ".."}])
-async def test_searches_do_not_climb(context: ToolUseContext, arguments: dict[str, Any]) -> None:
-    """A pattern or a path that goes up is refused."""
-    await refused(context, "Grep", arguments)
-    await refused(context, "Glob", {"pattern": "../*"})
-    await refused(context, "Glob", {"pattern": str(context.cwd.parent) + "/**"})
+async def test_searches_above_the_workspace_are_refused(context: ToolUseContext, arguments: dict[str, Any]) -> None:
+    """A pattern or path that leads above the workspace is refused."""
+    await assert_refused(context, "Grep", arguments)
+    await assert_refused(context, "Glob", {"pattern": "../*"})
+    await assert_refused(context, "Glob", {"pattern": str(context.cwd.parent) + "/**"})
 
 
-async def test_writing_through_a_hard_link_leaves_the_other_name_alone(context: ToolUseContext, outside: Path) -> None:
-    """A hard link cannot be told from a file; but a change makes a new file, and the host's keeps its content."""
+async def test_writing_to_a_hard_link_does_not_change_the_other_file(context: ToolUseContext, outside: Path) -> None:
+    """A change of a hard link makes a new file, so that the host's file keeps its content."""
     (context.cwd / "hard.txt").hardlink_to(outside / "secret.txt")
     await call(context, "Read", file_path="hard.txt")
 
@@ -200,52 +202,52 @@ async def test_writing_through_a_hard_link_leaves_the_other_name_alone(context: 
 
 @pytest.mark.usefixtures("program")
 @pytest.mark.parametrize(("name", "arguments"), READERS)
-async def test_a_fifo_stops_nobody(context: ToolUseContext, name: str, arguments: dict[str, Any]) -> None:
-    """A FIFO that nobody writes to would keep whoever opens it waiting for ever; here this test ends."""
+async def test_a_fifo_is_refused_without_waiting(context: ToolUseContext, name: str, arguments: dict[str, Any]) -> None:
+    """The tools refuse a FIFO without a writer, on which an open would wait for ever."""
     os.mkfifo(context.cwd / "fifo")
 
     with pytest.raises(ToolException, match="FIFO"):
-        await call(context, name, **{**on(name, "fifo"), **arguments})
+        await call(context, name, **{**path_argument(name, "fifo"), **arguments})
     assert await call(context, "Grep", pattern="secret") == "mine.txt"
     assert "fifo" in await call(context, "Glob", pattern="*")
 
 
 @pytest.mark.parametrize(("name", "arguments"), READERS)
-async def test_a_socket_is_no_file(
+async def test_a_socket_is_refused(
     context: ToolUseContext, monkeypatch: pytest.MonkeyPatch, name: str, arguments: dict[str, Any]
 ) -> None:
-    """A socket is named as what it is."""
+    """The refusal of a socket says that the file is a socket."""
     monkeypatch.chdir(context.cwd)  # the names of sockets are short
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind("sock")
 
         with pytest.raises(ToolException, match="socket"):
-            await call(context, name, **{**on(name, "sock"), **arguments})
+            await call(context, name, **{**path_argument(name, "sock"), **arguments})
 
 
 @pytest.mark.parametrize(("name", "arguments"), READERS)
 async def test_a_device_is_not_opened(context: ToolUseContext, name: str, arguments: dict[str, Any]) -> None:
-    """A device inside the workspace, here one that never ends, is refused unopened; one outside is outside."""
-    await refused(context, name, {**on(name, "/dev/zero"), **arguments})
+    """A device in the workspace is refused without an open. A device outside is refused as any path outside."""
+    await assert_refused(context, name, {**path_argument(name, "/dev/zero"), **arguments})
     try:
         os.mknod(context.cwd / "zero", 0o666 | 0o020000, os.makedev(1, 5))
     except PermissionError:
         pytest.skip("only root makes devices")
 
     with pytest.raises(ToolException, match="device"):
-        await call(context, name, **{**on(name, "zero"), **arguments})
+        await call(context, name, **{**path_argument(name, "zero"), **arguments})
 
 
 @pytest.mark.parametrize("name", [".git/hooks/post-checkout", ".git/config", "sub/.git/config", ".ramet/x", ".GIT/x"])
-async def test_what_the_host_runs_is_not_written(context: ToolUseContext, name: str) -> None:
-    """A hook of git's would run in the host when it makes a worktree; reading it is harmless."""
+async def test_files_that_the_host_would_run_are_not_written(context: ToolUseContext, name: str) -> None:
+    """Files of git and ramet, such as hooks, can be read but not written."""
     path = context.cwd / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("old")
     await call(context, "Read", file_path=name)
 
-    await refused(context, "Write", {"file_path": name, "content": "new"})
-    await refused(context, "Edit", {"file_path": name, "old_string": "old", "new_string": "new"})
+    await assert_refused(context, "Write", {"file_path": name, "content": "new"})
+    await assert_refused(context, "Edit", {"file_path": name, "old_string": "old", "new_string": "new"})
 
     assert path.read_text() == "old"
     await call(context, "Write", file_path=".github/workflows/ci.yml", content="control: not everything with a dot")
@@ -261,20 +263,20 @@ async def test_a_name_cannot_forge_a_line(context: ToolUseContext) -> None:
 
 
 @pytest.mark.parametrize("name", ["mine.txt\0.png", "\0", "x" * 1_000_000, "\udcff\ud800"])
-async def test_impossible_names(context: ToolUseContext, name: str) -> None:
-    """Names that no file can have are refused by every tool, in few words."""
+async def test_impossible_names_are_refused(context: ToolUseContext, name: str) -> None:
+    """Each tool refuses names that no file can have, with a short text."""
     for tool, arguments in READERS:
         with pytest.raises(ToolException) as refusal:
-            await call(context, tool, **{**on(tool, name), **arguments})
+            await call(context, tool, **{**path_argument(tool, name), **arguments})
         assert len(str(refusal.value)) < 1_000
 
 
-async def test_a_refused_write_leaves_nothing(context: ToolUseContext) -> None:
-    """No directory, no temporary file."""
+async def test_a_refused_write_leaves_no_file(context: ToolUseContext) -> None:
+    """A refused write leaves no directory and no temporary file."""
     before = sorted(context.cwd.rglob("*"))
 
-    await refused(context, "Write", {"file_path": "new/../../x", "content": "y"})
-    await refused(context, "Write", {"file_path": "mine.txt", "content": "not read before"})
-    await refused(context, "Write", {"file_path": "mine.txt/below", "content": "a file is no directory"})
+    await assert_refused(context, "Write", {"file_path": "new/../../x", "content": "y"})
+    await assert_refused(context, "Write", {"file_path": "mine.txt", "content": "not read before"})
+    await assert_refused(context, "Write", {"file_path": "mine.txt/below", "content": "a file is no directory"})
 
     assert sorted(context.cwd.rglob("*")) == before
