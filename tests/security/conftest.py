@@ -1,4 +1,4 @@
-"""The kernels that attacks are played against: one for each user and backend, kept for all tests."""
+"""Kernels that attacks run against: one for each user and backend, shared by the tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _kernels: dict[tuple[str, str], Kernel] = {}
 
 
 def why_not(user: str, backend: str) -> str | None:
-    """Why this machine cannot show an attack as this user on this backend; None: it can."""
+    """Return why this machine cannot show an attack as this user on this backend, or None if it can."""
     if not pathlib.Path("/proc/self/ns").exists():
         return "not Linux: nothing to attack"
     if backend == "bwrap" and shutil.which("bwrap") is None:
@@ -27,7 +27,7 @@ def why_not(user: str, backend: str) -> str | None:
 
 @pytest.fixture(scope="session", params=KERNELS, ids="-".join)
 def kernel(request: pytest.FixtureRequest) -> Iterator[Kernel]:
-    """A kernel of one user with one backend, in a process of its own."""
+    """Start a kernel of one user with one backend, in a process of its own."""
     user, backend = request.param
     if reason := why_not(user, backend):
         pytest.skip(reason)
@@ -41,7 +41,7 @@ def kernel(request: pytest.FixtureRequest) -> Iterator[Kernel]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Start a kernel again that a test before has lost, before anybody counts what is open."""
+    """Restart a kernel that an earlier test lost, before any test counts open files."""
     for found in _kernels.values():
         if found.was_lost:
             found.start()

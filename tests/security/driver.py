@@ -1,4 +1,4 @@
-"""A kernel in a process of its own, that plays scenes it is told: one JSON object a line in, one out.
+"""Kernel in a process of its own that plays scenes: one JSON object a line in, one out.
 
 {"scene": "tests.security.scenes:run", "given": {…}}  →  {"value": …} or {"error": {"type": …, "message": …}}
 """
@@ -20,20 +20,20 @@ from tests.security.scenes import Host, plain
 LINE_BYTES = 256 << 20
 
 
-def told(problem: BaseException) -> dict[str, Any]:
-    """An error as data: type, words, and the attributes that say more."""
+def error_as_dict(problem: BaseException) -> dict[str, Any]:
+    """Return an error as data: its type, its text, and its public attributes."""
     more = {key: plain(value) for key, value in vars(problem).items() if not key.startswith("_")}
     return {"type": type(problem).__name__, "message": str(problem)[:2000], **more}
 
 
 async def play(host: Host, line: bytes) -> dict[str, Any]:
-    """One scene; what it raises is an answer."""
+    """Play one scene, and return its value or its error."""
     asked = json.loads(line)
     module, _, name = asked["scene"].partition(":")
     try:
         return {"value": plain(await getattr(import_module(module), name)(host, **asked["given"]))}
     except Exception as problem:
-        return {"error": told(problem)}
+        return {"error": error_as_dict(problem)}
 
 
 async def serve(backend: Any, base: pathlib.Path, answers: int) -> None:

@@ -1,4 +1,4 @@
-"""Every layer that `make mutants` removes is still where its row says, and so are the tests that must notice."""
+"""Each layer that `make mutants` removes is still where its row says, and so are the tests that must notice."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from tests.security.mutations import MUTANTS, Mutant
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda each: each.layer)
-def test_a_layer_that_is_to_be_removed_is_in_the_source_once(mutant: Mutant) -> None:
-    """Who changes a layer changes its row in tests/security/mutations.py, too."""
+def test_the_words_of_a_layer_occur_once_in_the_source(mutant: Mutant) -> None:
+    """The row of a layer matches its source.
+
+    A change of a layer also changes its row in tests/security/mutations.py.
+    """
     assert misses(mutant) == []
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda each: each.layer)
-def test_the_tests_of_a_layer_are_there(mutant: Mutant) -> None:
-    """A row without a file of tests would be noticed by none."""
+def test_the_tests_of_a_layer_exist(mutant: Mutant) -> None:
+    """The files and functions of the tests that must notice a missing layer exist."""
     paths = [path.partition("::") for tests in selections_of(mutant) for path in tests.paths]
 
     assert paths
@@ -26,5 +29,5 @@ def test_the_tests_of_a_layer_are_there(mutant: Mutant) -> None:
 
 
 def test_no_layer_has_two_rows() -> None:
-    """Names are unique: the table is read by them."""
+    """Names of layers are unique, since the table is read by name."""
     assert len({each.layer for each in MUTANTS}) == len(MUTANTS)

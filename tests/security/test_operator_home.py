@@ -1,4 +1,4 @@
-"""What lies in the operator's home is nobody's but the operator's: real `ramet serve`, a team's key."""
+"""Files in the operator's home are for the operator only: real `ramet serve`, a team's key."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SECRET = "PLANTED-4711"
 
 @pytest.fixture
 def operators_home(tmp_path: pathlib.Path) -> pathlib.Path:
-    """A home with a skill, an agent definition and its memory, each of which holds a secret."""
+    """Make a home with a skill, an agent definition and its memory. Each of them holds a secret."""
     mine = tmp_path / ".ramet"
     files = {
         "skills/payroll/SKILL.md": f"---\ndescription: pay\n---\n{SECRET}\n",
@@ -33,8 +33,8 @@ def _skill(client: TeamClient, name: str, text: str) -> None:
     (folder / "SKILL.md").write_text(f"---\ndescription: of the folder\n---\n{text}\n")
 
 
-def test_agents_get_skills_of_the_served_folder_and_none_of_the_operators_home(operators_home: pathlib.Path) -> None:
-    """A skill of the home is unknown, and a refusal names neither it nor its place; that of the folder is told."""
+def test_agents_get_skills_of_the_served_folder_only(operators_home: pathlib.Path) -> None:
+    """A skill of the home is refused without its text or path. A skill of the served folder reaches the agent."""
     with served(None, HOME=str(operators_home), RAMET_HOME="") as client:
         _skill(client, "greeting", "Say hello.")
         (client.folder / ".ramet" / "skills" / "out").symlink_to(operators_home / ".ramet" / "skills" / "payroll")
@@ -49,8 +49,8 @@ def test_agents_get_skills_of_the_served_folder_and_none_of_the_operators_home(o
         assert "Say hello." in client.say(spawned, "system")
 
 
-def test_the_skills_of_a_home_that_is_served_are_not_offered(tmp_path: pathlib.Path) -> None:
-    """Where the served folder is the operator's home, its skills are still the operator's own."""
+def test_skills_of_a_served_home_are_not_offered(tmp_path: pathlib.Path) -> None:
+    """Skills of the operator's home stay private where the served folder is that home."""
     with served(None, HOME=str(tmp_path), RAMET_HOME="") as client:
         (tmp_path / ".ramet").symlink_to(client.folder / ".ramet")
         _skill(client, "payroll", SECRET)
@@ -61,8 +61,8 @@ def test_the_skills_of_a_home_that_is_served_are_not_offered(tmp_path: pathlib.P
         assert "payroll" not in refused.json()["known"]
 
 
-def test_agents_cannot_start_agents_of_the_operators_own_definitions(operators_home: pathlib.Path) -> None:
-    """Neither the tool's list nor a call by the name reaches a definition, or a memory, of the home."""
+def test_agents_cannot_start_the_operators_own_definitions(operators_home: pathlib.Path) -> None:
+    """Neither the list of tools nor a call by name reaches a definition or memory of the home."""
     with served(None, HOME=str(operators_home), RAMET_HOME="") as client:
         spawned = client.spawn("lead", "told", spawn_info={"spawn": True}).raise_for_status().json()
 

@@ -1,4 +1,4 @@
-"""Ports of agents: a hostile guest, another run, and a hostile folder gain nothing by them."""
+"""Ports of agents give nothing to a hostile guest, to another run, or to a hostile folder."""
 
 from __future__ import annotations
 
@@ -44,49 +44,49 @@ open("/proc/sys/net/ipv4/ip_local_port_range", "w").write(f"{sys.argv[2]} {sys.a
 MUCH = 32 << 20  #: bytes: far more than may be on their way to a client that reads nothing
 
 
-def opened(
+def open_ports(
     handle: AgentHandle,
     folder: pathlib.Path,
     limits: PortLimits | None = None,
     most: int = 1000,
     room: ProxyQuota | None = None,
 ) -> RunPorts:
-    """The ports of an agent once more, in another folder, with limits that a test can reach."""
+    """Open the ports of an agent again, in another folder, with limits that a test can reach."""
     box = handle._handle.run.sandbox.current
     assert box is not None
     return RunPorts.open(box, PORTS, folder, limits=limits, quota=room or ProxyQuota(most))
 
 
 def user_of(pid: int) -> int:
-    """Who a process runs as."""
+    """Return the uid that a process runs as."""
     return pathlib.Path(f"/proc/{pid}").stat().st_uid
 
 
 def is_zombie(pid: int) -> bool:
-    """Whether a process has died and is not reaped yet."""
+    """Return whether a process has died and is not reaped yet."""
     return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
 
 
 def descriptors() -> int:
-    """How many this process has open."""
+    """Return the number of descriptors that this process has open."""
     return len(list(pathlib.Path("/proc/self/fd").iterdir()))
 
 
-async def connected_until_refused(ports: RunPorts) -> None:
-    """Connect again and again."""
+async def connect_until_refused(ports: RunPorts) -> None:
+    """Connect again and again, until a connection is refused."""
     while True:
         await ports.connect("web")
 
 
 @pytest.fixture
 async def folder() -> AsyncIterator[pathlib.Path]:
-    """A folder of a short name."""
+    """Make a folder with a short name."""
     with short_folder() as path:
         yield path
 
 
 async def test_another_run_reaches_neither_the_socket_nor_the_port(runtime: ramet.AgentRuntime) -> None:
-    """Not at the socket's path, and not at the number, which in its own sandbox is its own."""
+    """Another run reaches neither the socket by its path, nor the port by its number."""
     handle = await serving(runtime, agents.greet, PORTS, 8000, "hello")
     path = str(await handle.port("web"))
 
@@ -96,8 +96,8 @@ async def test_another_run_reaches_neither_the_socket_nor_the_port(runtime: rame
         assert "reached" not in tried.output.values(), tried.output
 
 
-async def test_a_run_with_ports_reaches_nobody_by_them(runtime: ramet.AgentRuntime) -> None:
-    """Its loopback is its own: a service of the host on the same number is out of reach, and so is its own socket."""
+async def test_a_run_with_ports_reaches_no_service_by_them(runtime: ramet.AgentRuntime) -> None:
+    """A run reaches neither a service of the host on the same port number, nor a socket of ports by its path."""
     with socket.create_server(("127.0.0.1", 0)) as service:
         port = service.getsockname()[1]
         control = agents.reach("", port)
@@ -111,7 +111,7 @@ async def test_a_run_with_ports_reaches_nobody_by_them(runtime: ramet.AgentRunti
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
 async def test_another_user_cannot_connect(runtime: ramet.AgentRuntime) -> None:
-    """Neither nobody nor the user that sandboxes run as."""
+    """Neither `nobody` nor the user of sandboxes can connect to the socket of a port."""
     handle = await serving(runtime, agents.greet, PORTS, 8000, "hello")
     socket_path = await handle.port("web")
     for above in list(socket_path.parents)[1:5]:  # Only the folder of the sockets is to stand between.
@@ -131,8 +131,8 @@ async def test_another_user_cannot_connect(runtime: ramet.AgentRuntime) -> None:
         assert "PermissionError" in tried.stderr
 
 
-async def test_a_flood_waits_for_its_client_and_stops_nobody(runtime: ramet.AgentRuntime) -> None:
-    """What is not read is not held: the guest cannot send it all, while others are born, work and end."""
+async def test_a_flood_waits_for_its_client_and_other_runs_go_on(runtime: ramet.AgentRuntime) -> None:
+    """A guest cannot send bytes that its client does not read. Other runs are spawned, work and end meanwhile."""
     handle = await serving(runtime, agents.flood, PORTS, 8000, MUCH, cpu_cores=64.0)
     path, folder = str(await handle.port("web")), handle._handle.run.sandbox.folder
     assert folder is not None
@@ -159,8 +159,8 @@ async def test_a_flood_waits_for_its_client_and_stops_nobody(runtime: ramet.Agen
         writer.transport.abort()
 
 
-async def test_a_client_that_reads_a_flood_leaves_the_loop_to_others(runtime: ramet.AgentRuntime) -> None:
-    """Bytes pass through in pieces: between two of them the kernel does what else is to be done."""
+async def test_a_client_that_reads_a_flood_does_not_block_other_runs(runtime: ramet.AgentRuntime) -> None:
+    """The kernel passes on bytes in pieces, and does other work between two pieces."""
     handle = await serving(runtime, agents.flood, PORTS, 8000, 1 << 40)
     reader, writer = await asyncio.open_unix_connection(str(await handle.port("web")))
     taken = 0
@@ -179,8 +179,8 @@ async def test_a_client_that_reads_a_flood_leaves_the_loop_to_others(runtime: ra
     assert taken > 0
 
 
-async def test_a_guest_that_hangs_up_costs_nothing(runtime: ramet.AgentRuntime) -> None:
-    """Each client sees an end; no descriptor stays, and the next client is served like the first."""
+async def test_a_guest_that_hangs_up_leaves_no_descriptor(runtime: ramet.AgentRuntime) -> None:
+    """Each client sees the end of its connection, no descriptor stays open, and another agent serves its client."""
     handle = await serving(runtime, agents.hang_up, PORTS, 8000)
     path = str(await handle.port("web"))
 
@@ -199,12 +199,12 @@ async def test_a_guest_that_hangs_up_costs_nothing(runtime: ramet.AgentRuntime) 
     assert await asked_at(await other.port("web")) == "hello /"
 
 
-async def test_a_guest_that_never_answers_is_left_after_a_while(
+async def test_a_guest_that_never_answers_loses_its_client_in_time(
     runtime: ramet.AgentRuntime, folder: pathlib.Path
 ) -> None:
-    """The connection of a client that waits is cut once nothing has moved for the time that is given."""
+    """The host cuts a connection when no byte has passed for `idle_s`."""
     handle = await serving(runtime, agents.keep_silent, PORTS, 8000)
-    ports = opened(handle, folder / "ports", PortLimits(idle_s=0.2))
+    ports = open_ports(handle, folder / "ports", PortLimits(idle_s=0.2))
     try:
         reader, writer = await asyncio.open_unix_connection(str(ports.path("web")))
         writer.write(b"is anybody there?")
@@ -214,15 +214,15 @@ async def test_a_guest_that_never_answers_is_left_after_a_while(
         await ports.close()
 
 
-async def test_a_guest_that_takes_nobody_is_left_after_a_while(
+async def test_a_connection_that_the_guest_does_not_accept_ends_in_time(
     runtime: ramet.AgentRuntime, folder: pathlib.Path
 ) -> None:
-    """A connection that is not even refused ends after the time for it, by name where it is one of ours."""
+    """The host ends a connection that the guest does not accept within `connect_s`; an own one raises `PortRefused`."""
     handle = await serving(runtime, agents.take_nobody, PORTS, 8000)
-    ports = opened(handle, folder / "ports", PortLimits(connect_s=0.2))
+    ports = open_ports(handle, folder / "ports", PortLimits(connect_s=0.2))
     try:
         with pytest.raises(PortRefused, match=r"accepted no connection within 0\.2 s"):  # Its queue holds one or two.
-            await connected_until_refused(ports)
+            await connect_until_refused(ports)
         reader, writer = await asyncio.open_unix_connection(str(ports.path("web")))
         assert await rest(reader) == b""
         writer.close()
@@ -230,14 +230,12 @@ async def test_a_guest_that_takes_nobody_is_left_after_a_while(
         await ports.close()
 
 
-async def test_a_client_that_has_left_makes_room_whatever_the_guest_does(
-    runtime: ramet.AgentRuntime, folder: pathlib.Path
-) -> None:
-    """A guest that never closes holds no connection whose client is gone, also when it reads nothing of much."""
+async def test_a_client_that_left_frees_its_connection(runtime: ramet.AgentRuntime, folder: pathlib.Path) -> None:
+    """A guest that never closes or reads holds no connection of a client that has left."""
     handle = await serving(runtime, agents.keep_silent, PORTS, 8000)
     room = ProxyQuota(1000)
     for size in (1, 4 << 20):
-        ports = opened(handle, folder / "ports", PortLimits(connections=2, drain_s=0.2), room=room)
+        ports = open_ports(handle, folder / "ports", PortLimits(connections=2, drain_s=0.2), room=room)
         try:
             path = str(ports.path("web"))
             for _ in range(3):  # The third one waits for one of the first two.
@@ -250,10 +248,10 @@ async def test_a_client_that_has_left_makes_room_whatever_the_guest_does(
             await ports.close()
 
 
-async def test_a_client_that_only_ends_its_side_is_answered(runtime: ramet.AgentRuntime, folder: pathlib.Path) -> None:
-    """It says no more, and still listens: however long that takes, it has not left."""
+async def test_a_client_that_ends_only_its_side_is_answered(runtime: ramet.AgentRuntime, folder: pathlib.Path) -> None:
+    """A client that has sent an end of file still gets its answer."""
     handle = await serving(runtime, agents.answer_at_the_end, PORTS, 8000)
-    ports = opened(handle, folder / "ports", PortLimits(drain_s=0.0))
+    ports = open_ports(handle, folder / "ports", PortLimits(drain_s=0.0))
     port = await ports.loopback_port("web")
     try:
         path = str(ports.path("web"))
@@ -267,10 +265,8 @@ async def test_a_client_that_only_ends_its_side_is_answered(runtime: ramet.Agent
         await ports.close()
 
 
-async def test_a_connection_that_would_lead_to_itself_is_refused(
-    runtime: ramet.AgentRuntime, folder: pathlib.Path
-) -> None:
-    """Where a guest leaves no other number to connect from than the port's own, TCP joins a socket with itself."""
+async def test_a_connection_to_itself_is_refused(runtime: ramet.AgentRuntime, folder: pathlib.Path) -> None:
+    """A connection is refused where the guest leaves TCP no source port except the port itself."""
     handle = await serving(runtime, agents.idle, {"web": 40000})
     box = handle._handle.run.sandbox.current
     assert box is not None
@@ -285,8 +281,8 @@ async def test_a_connection_that_would_lead_to_itself_is_refused(
             await handle.connect("web")
 
 
-async def test_an_agent_that_is_dead_and_not_yet_told_of_has_ended(runtime: ramet.AgentRuntime) -> None:
-    """Between its death and the word of its zygote there is nobody to connect to: that is an end like any other."""
+async def test_a_connection_to_a_dead_agent_raises_gone(runtime: ramet.AgentRuntime) -> None:
+    """A connection to an agent that died raises `Gone`, also before the agent's zygote reports the death."""
     handle = await serving(runtime, agents.echo, PORTS, 8000)
     box = handle._handle.run.sandbox.current
     assert isinstance(box, ForkedSandbox)
@@ -305,8 +301,8 @@ async def test_an_agent_that_is_dead_and_not_yet_told_of_has_ended(runtime: rame
             await connecting
 
 
-async def test_a_host_without_a_descriptor_says_so_and_goes_on(runtime: ramet.AgentRuntime) -> None:
-    """A socket that the host has no room for is an error at once; the next one is had."""
+async def test_a_host_without_a_free_descriptor_refuses_and_recovers(runtime: ramet.AgentRuntime) -> None:
+    """A connection without a free descriptor raises an error that names descriptors. The next connection works."""
     handle = await serving(runtime, agents.echo, PORTS, 8000)
     box = handle._handle.run.sandbox.current
     assert box is not None
@@ -324,17 +320,17 @@ async def test_a_host_without_a_descriptor_says_so_and_goes_on(runtime: ramet.Ag
     (await box.dial(8000)).close()
 
 
-async def test_a_guest_that_is_slow_to_accept_leaves_no_connection_behind(runtime: ramet.AgentRuntime) -> None:
-    """With SYN cookies, one that its full queue drops looks open to us, while nobody is there: it hangs in silence."""
+async def test_a_run_with_ports_has_no_syn_cookies(runtime: ramet.AgentRuntime) -> None:
+    """SYN cookies are off. With them a connection that a full queue drops would look open to the host."""
     handle = await runtime.start_agent(agents.setting, ramet.Policy(ports=PORTS), ("tcp_syncookies",))
 
     assert (await handle.result()).output == "0"
 
 
-async def test_connections_have_an_end(runtime: ramet.AgentRuntime, folder: pathlib.Path) -> None:
-    """One more than may be open waits until another one has ended; one of ours is refused."""
+async def test_connections_of_a_run_are_bounded(runtime: ramet.AgentRuntime, folder: pathlib.Path) -> None:
+    """A client above the limit waits until another connection ends. An own connection above the limit is refused."""
     handle = await serving(runtime, agents.echo, PORTS, 8000)
-    ports = opened(handle, folder / "ports", PortLimits(connections=2))
+    ports = open_ports(handle, folder / "ports", PortLimits(connections=2))
     try:
         path = str(ports.path("web"))
         clients = [await asyncio.open_unix_connection(path) for _ in range(3)]
@@ -363,10 +359,10 @@ async def test_connections_have_an_end(runtime: ramet.AgentRuntime, folder: path
         writer.close()
 
 
-async def test_connections_of_all_runs_have_an_end(runtime: ramet.AgentRuntime, folder: pathlib.Path) -> None:
-    """Where the process has no room for one more, it is closed at once."""
+async def test_connections_of_all_runs_are_bounded(runtime: ramet.AgentRuntime, folder: pathlib.Path) -> None:
+    """The host closes a connection at once where the process has no room for one more."""
     handle = await serving(runtime, agents.echo, PORTS, 8000)
-    ports = opened(handle, folder / "ports", most=0)
+    ports = open_ports(handle, folder / "ports", most=0)
     try:
         reader, writer = await asyncio.open_unix_connection(str(ports.path("web")))
         assert await rest(reader) == b""
@@ -376,10 +372,10 @@ async def test_connections_of_all_runs_have_an_end(runtime: ramet.AgentRuntime, 
 
 
 @pytest.mark.parametrize("planted", ["link", "link to a socket", "link to nothing", "file", "folder"])
-async def test_what_stands_in_place_of_a_socket_is_neither_used_nor_removed(
+async def test_a_file_in_place_of_a_socket_is_neither_used_nor_removed(
     runtime: ramet.AgentRuntime, folder: pathlib.Path, planted: str
 ) -> None:
-    """The error names the port and what is there; a link's target is untouched."""
+    """The error names the port and the path. The file, folder or link, and a link's target, stay as they are."""
     handle = await serving(runtime, agents.greet, PORTS, 8000, "hello")
     (folder / "ports").mkdir()
     place, target = folder / "ports" / "web.sock", folder / "target"
@@ -397,7 +393,7 @@ async def test_what_stands_in_place_of_a_socket_is_neither_used_nor_removed(
         before = place.lstat()
 
         with pytest.raises(InvalidValue, match=r"remove the existing file") as refused:
-            opened(handle, folder / "ports")
+            open_ports(handle, folder / "ports")
 
         assert (refused.value.field, refused.value.value) == ("ports.web", str(place))
         assert place.lstat() == before
@@ -405,27 +401,25 @@ async def test_what_stands_in_place_of_a_socket_is_neither_used_nor_removed(
 
 
 async def test_a_link_in_place_of_the_folder_is_not_followed(runtime: ramet.AgentRuntime, folder: pathlib.Path) -> None:
-    """Nothing is made where it leads."""
+    """The host makes no file in the target of a link, and does not change the target's mode."""
     handle = await serving(runtime, agents.greet, PORTS, 8000, "hello")
     (folder / "elsewhere").mkdir(mode=0o755)
     (folder / "ports").symlink_to(folder / "elsewhere")
 
     with pytest.raises(SandboxFailed):
-        opened(handle, folder / "ports")
+        open_ports(handle, folder / "ports")
 
     assert list((folder / "elsewhere").iterdir()) == []
     assert (folder / "elsewhere").stat().st_mode & 0o777 == 0o755
 
 
-async def test_what_took_the_place_of_a_socket_is_not_removed_in_its_end(
-    runtime: ramet.AgentRuntime, folder: pathlib.Path
-) -> None:
-    """Only a socket is; a socket that a dead kernel left makes room, and lies in a folder for us alone."""
+async def test_a_file_that_replaced_a_socket_is_not_removed(runtime: ramet.AgentRuntime, folder: pathlib.Path) -> None:
+    """Close removes only a socket. Open replaces a dead kernel's socket, and makes the folder private."""
     handle = await serving(runtime, agents.greet, PORTS, 8000, "hello")
     (folder / "ports").mkdir(mode=0o777)
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(folder / "ports" / "web.sock"))
-    ports = opened(handle, folder / "ports")
+    ports = open_ports(handle, folder / "ports")
     assert (folder / "ports").stat().st_mode & 0o777 == 0o700
     assert await asked_at(ports.path("web")) == "hello /"
     ports.path("web").unlink()

@@ -1,6 +1,6 @@
-"""Ways past the proxy, tried from where an agent is: a network namespace of its own, with a relay as the only way out.
+"""Ways past the proxy, tried from a network namespace whose only way out is a relay.
 
-Each attack is shown to be real: without the proxy, or with the endpoint listed, the same thing works.
+Each attack is shown to be real: without the proxy, or with the endpoint listed, the attempt works.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ os.execve(sys.argv[2], sys.argv[2:], {**os.environ, **proxies})
 """
 
 
-def namespaces() -> None:
-    """Skips where an ordinary process gets no network of its own."""
+def skip_without_namespaces() -> None:
+    """Skip where an ordinary process gets no network of its own."""
     probe = [shutil.which("unshare") or "false", "-Urn", "true"]
     if subprocess.run(probe, capture_output=True, timeout=180).returncode:
         pytest.skip("user namespaces are off here: there is no cage to try from")
 
 
 async def run(*command: str, env: dict[str, str] | None = None) -> tuple[int, str]:
-    """Exit status and output of a command."""
+    """Return the exit status and the output of a command."""
     process = await asyncio.create_subprocess_exec(
         *command,
         stdin=asyncio.subprocess.DEVNULL,
@@ -69,20 +69,20 @@ async def run(*command: str, env: dict[str, str] | None = None) -> tuple[int, st
     return process.returncode, output.decode()
 
 
-async def caged(path: pathlib.Path, *command: str, env: dict[str, str] | None = None) -> tuple[int, str]:
-    """The same from inside the cage whose way out is the proxy at `path`."""
+async def run_in_cage(path: pathlib.Path, *command: str, env: dict[str, str] | None = None) -> tuple[int, str]:
+    """Run a command in the cage whose way out is the proxy at `path`. Return its exit status and output."""
     return await run("unshare", "-Urn", sys.executable, "-c", CAGE, str(path), *command, env=env)
 
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """For localhost and other.localhost."""
+    """Make a certificate for localhost and other.localhost."""
     return make_certificate(tmp_path_factory.mktemp("certificate"))
 
 
 @pytest.fixture
 async def web(certificate: pathlib.Path) -> AsyncIterator[int]:
-    """The port of a web server that answers for any name."""
+    """Start a web server that answers for any name, and return its port."""
 
     async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -96,7 +96,7 @@ async def web(certificate: pathlib.Path) -> AsyncIterator[int]:
 
 @pytest.fixture
 async def house(tmp_path: pathlib.Path) -> AsyncIterator[House]:
-    """A proxy."""
+    """Make a proxy."""
     async with House(tmp_path, names=NAMES, private=PRIVATE) as house:
         yield house
 
@@ -115,11 +115,11 @@ CLIENTS = {name: argv if argv[0] != "-c" else [sys.executable, *argv] for name, 
 
 
 @pytest.mark.parametrize("name", CLIENTS)
-async def test_common_clients_reach_what_is_listed_and_nothing_else(
+async def test_common_clients_reach_only_a_listed_endpoint(
     house: House, web: int, certificate: pathlib.Path, name: str
 ) -> None:
-    """They need no more than the environment; without the proxy there is no network at all."""
-    namespaces()
+    """Clients need only variables of the environment. Around the proxy they reach no server."""
+    skip_without_namespaces()
     if name == "curl" and shutil.which("curl") is None:
         pytest.skip("no curl here")
     url = f"https://localhost:{web}/"
@@ -128,22 +128,20 @@ async def test_common_clients_reach_what_is_listed_and_nothing_else(
     listed, empty = await house.open(f"localhost:{web}"), await house.open()
 
     assert (await run(*argv, env=trust))[1].strip() == "hello"
-    assert (await caged(listed.path, *argv, env=trust))[1].strip() == "hello"
-    code, output = await caged(empty.path, *argv, env=trust)
+    assert (await run_in_cage(listed.path, *argv, env=trust))[1].strip() == "hello"
+    code, output = await run_in_cage(empty.path, *argv, env=trust)
     assert code != 0
     assert "403" in output
     assert [event.status for event in empty.events] == [403]
     no_proxy = {**trust, "NO_PROXY": "*", "no_proxy": "*"}
     assert (await run(*argv, env=no_proxy))[1].strip() == "hello"
-    code, output = await caged(listed.path, *argv, env=no_proxy)
+    code, output = await run_in_cage(listed.path, *argv, env=no_proxy)
     assert (code != 0, "hello" in output) == (True, False)
 
 
-async def test_tls_for_another_name_than_the_listed_one_is_cut(
-    house: House, web: int, certificate: pathlib.Path
-) -> None:
-    """Attack 68: the server would answer for both names, and does when there is no proxy."""
-    namespaces()
+async def test_tls_for_a_name_that_is_not_listed_is_cut(house: House, web: int, certificate: pathlib.Path) -> None:
+    """Attack 68: the proxy cuts TLS for another name. The server answers for both names without the proxy."""
+    skip_without_namespaces()
     if shutil.which("curl") is None:
         pytest.skip("no curl here")
     opened = await house.open(f"localhost:{web}")
@@ -153,14 +151,14 @@ async def test_tls_for_another_name_than_the_listed_one_is_cut(
         return ["/usr/bin/env", "curl", "-sS", *over, f"https://{name}/"]
 
     assert (await run(*curl("other.localhost")))[1] == "hello"
-    assert (await caged(opened.path, *curl("localhost")))[1] == "hello"
-    code, output = await caged(opened.path, *curl("other.localhost"))
+    assert (await run_in_cage(opened.path, *curl("localhost")))[1] == "hello"
+    code, output = await run_in_cage(opened.path, *curl("other.localhost"))
     assert (code != 0, "hello" in output) == (True, False)
     assert opened.events[-1].reason == "TLS asks for another server: other.localhost"
 
 
 def requests(port: int) -> dict[bytes, int]:
-    """Attacks 63 and 64, and what they imitate: to status."""
+    """Return requests of attacks 63 and 64, and plain ones, with the status that each gets."""
 
     def connect(target: str) -> bytes:
         return f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n".encode()
@@ -196,8 +194,8 @@ def requests(port: int) -> dict[bytes, int]:
     }
 
 
-async def test_tricks_in_the_request_get_the_same_answer_directly_and_relayed(house: House, web: int) -> None:
-    """Attacks 63, 64 and 67: the relay decides nothing, and hides nothing."""
+async def test_hostile_requests_get_the_same_answer_directly_and_relayed(house: House, web: int) -> None:
+    """Attacks 63, 64 and 67: a hostile request through the relay gets the status and event of a direct one."""
     opened = await house.open(f"localhost:{web}")
     async with Relay(opened.path) as relay:
         for request, status in requests(web).items():
@@ -213,8 +211,8 @@ async def test_tricks_in_the_request_get_the_same_answer_directly_and_relayed(ho
             assert first.allowed == (status == 200)
 
 
-async def test_a_star_lets_nobody_into_the_host(tmp_path: pathlib.Path, web: int) -> None:
-    """Attacks 55 and 56, through the proxy: loopback, metadata and the host's own addresses; by name, too."""
+async def test_a_star_gives_no_way_to_private_addresses(tmp_path: pathlib.Path, web: int) -> None:
+    """Attacks 55 and 56, through the proxy: `*` reaches no private, metadata or own address, by number or by name."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         with contextlib.suppress(OSError):  # a machine without a network has no such address
             probe.connect(("192.0.2.254", 9))
@@ -276,9 +274,9 @@ asyncio.run(main())
 """
 
 
-async def test_a_public_address_is_reached_unless_it_is_the_host_s_own(tmp_path: pathlib.Path) -> None:
-    """What listens on all addresses of the host is no more reached by a public one of them than by 127.0.0.1."""
-    namespaces()
+async def test_a_star_reaches_a_public_address_except_the_hosts_own(tmp_path: pathlib.Path) -> None:
+    """The proxy refuses the host's own public addresses for `*`, as it refuses 127.0.0.1. A listed one is reached."""
+    skip_without_namespaces()
     if shutil.which("ip") is None:
         pytest.skip("no iproute2 here, which makes the two networks")
     env = {"PYTHONPATH": os.pathsep.join([str(PROJECT), *filter(None, sys.path)])}
@@ -297,7 +295,7 @@ async def test_a_public_address_is_reached_unless_it_is_the_host_s_own(tmp_path:
 
 @pytest.fixture
 def flood(house: House) -> Iterator[Any]:
-    """Opens as many connections to a proxy as it takes, each with the beginning of a request."""
+    """Return a function that opens as many half-open requests to a proxy as the proxy takes."""
     with contextlib.ExitStack() as open_:
 
         def open_many(opened: Opened, count: int) -> int:
@@ -314,8 +312,8 @@ def flood(house: House) -> Iterator[Any]:
         yield open_many
 
 
-async def test_a_thousand_half_open_requests_disturb_only_their_own_run(house: House, web: int, flood: Any) -> None:
-    """Attack 69: a proxy takes 16 at a time and lets some wait; another run's requests are answered meanwhile."""
+async def test_a_thousand_half_open_requests_slow_only_their_own_run(house: House, web: int, flood: Any) -> None:
+    """Attack 69: the proxy accepts fewer than 200 of 2,000 half-open requests. Another run's requests are answered."""
     target = f"localhost:{web}"
     attacker, other = await house.open(target), await house.open(target)
     assert await attacker.ask(target) == 200
@@ -329,8 +327,8 @@ async def test_a_thousand_half_open_requests_disturb_only_their_own_run(house: H
     assert len(attacker.events) == 1
 
 
-async def test_slow_requests_free_their_place_in_time(tmp_path: pathlib.Path, web: int) -> None:
-    """Attack 69: none is held longer than the deadline of a header, so that even the attacker's proxy comes back."""
+async def test_slow_requests_end_at_the_deadline_of_a_header(tmp_path: pathlib.Path, web: int) -> None:
+    """Attack 69: the proxy ends a slow request with 408, so that the attacker's own proxy answers again."""
     target = f"localhost:{web}"
     limits = ProxyLimits(header_s=0.1, burst=1000)
     async with House(tmp_path, names=NAMES, private=PRIVATE, limits=limits) as house:
@@ -345,8 +343,8 @@ async def test_slow_requests_free_their_place_in_time(tmp_path: pathlib.Path, we
     assert [event.status for event in opened.events].count(408) >= 24
 
 
-async def test_a_thousand_tunnels_are_not_given_to_one_run(tmp_path: pathlib.Path) -> None:
-    """64 are; the others are refused, and another run still gets one."""
+async def test_one_run_gets_at_most_64_tunnels(tmp_path: pathlib.Path) -> None:
+    """A run gets 64 of 1,000 tunnels and a refusal for each other one. Another run still gets a tunnel."""
     limits = ProxyLimits(burst=10_000)
     async with server() as port, House(tmp_path, limits=limits) as house:
         target = f"127.0.0.1:{port}"
@@ -361,8 +359,8 @@ async def test_a_thousand_tunnels_are_not_given_to_one_run(tmp_path: pathlib.Pat
     assert answers == [200] * 64 + [503] * 936
 
 
-async def test_no_word_makes_a_run_another(house: House, web: int) -> None:
-    """Attack 70: what it says of itself is not read; only the socket counts."""
+async def test_no_header_gives_a_run_the_rights_of_another(house: House, web: int) -> None:
+    """Attack 70: the proxy knows a run by its socket, and does not read headers about the run."""
     target = f"localhost:{web}"
     rich, poor = await house.open(target), await house.open("evil.test:1")
     fields = [
@@ -380,7 +378,7 @@ async def test_no_word_makes_a_run_another(house: House, web: int) -> None:
 
 @pytest.fixture
 def open_folder() -> Iterator[pathlib.Path]:
-    """A folder through which every user may pass."""
+    """Make a folder through which every user may pass."""
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder)
         path.chmod(0o711)
@@ -389,7 +387,7 @@ def open_folder() -> Iterator[pathlib.Path]:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two other users")
 async def test_another_user_cannot_open_the_socket(open_folder: pathlib.Path) -> None:
-    """Attack 70, on the host's side of the bind: the sandbox of another uid finds the file closed."""
+    """Attack 70, on the host's side of the mount: a process of another uid cannot connect to the proxy's socket."""
     connect = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1])"
     path, proxy, found = open_folder / "s", Proxy(), {}
     await proxy.open(path, (), owner=(60_700, 60_700), on_event=lambda event: None)

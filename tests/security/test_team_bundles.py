@@ -1,4 +1,4 @@
-"""What a team uploads is for that team and the operator; what the operator uploads is for everybody. Real HTTP."""
+"""Bundles and images of a team are for that team and the operator; the operator's are for each team. Real HTTP."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ TEAMS = {"rules": {"bundles": "teams"}}
 
 @pytest.fixture
 def client() -> Iterator[TeamClient]:
-    """A server whose teams may upload."""
+    """Start a server whose teams may upload."""
     with served(TEAMS) as found:
         yield found
 
 
 def team(client: TeamClient, name: str) -> str:
-    """The key of a new team."""
+    """Create a team, and return its key."""
     asked = {"name": name, "resources": {"agents": 4}}
     return str(client.ask("POST", "/v1/teams", client.operator, json=asked).raise_for_status().json()["key"])
 
 
 def upload(client: TeamClient, key: str, data: bytes = PRIVATE) -> str:
-    """The id of an uploaded bundle."""
+    """Upload a bundle, and return its id."""
     return str(client.ask("POST", "/v1/bundles", key, content=data).raise_for_status().json()["id"])
 
 
 def image(client: TeamClient, key: str, *bundles: str, base: str = "") -> str:
-    """The id of an image, once it is made."""
+    """Build an image, and return its id once the image is done."""
     asked = client.ask("POST", "/v1/images", key, json={"bundles": bundles, "base": base})
     job = asked.raise_for_status().json()
     until = time.monotonic() + 60
@@ -54,31 +54,31 @@ def image(client: TeamClient, key: str, *bundles: str, base: str = "") -> str:
     return str(job["image"])
 
 
-def listed(client: TeamClient, kind: str, key: str) -> set[str]:
-    """The ids of all bundles, or images, that a key is shown."""
+def list_ids(client: TeamClient, kind: str, key: str) -> set[str]:
+    """Return the ids of the bundles, or images, that a key may list."""
     return {each["id"] for each in client.ask("GET", f"/v1/{kind}", key).raise_for_status().json()[kind]}
 
 
-def told(answer: httpx2.Response, id: str) -> tuple[int, str]:
-    """What an answer says, without the id that was asked for."""
+def masked_answer(answer: httpx2.Response, id: str) -> tuple[int, str]:
+    """Return the status and text of an answer, with a placeholder for the id that was asked for."""
     return answer.status_code, answer.text.replace(id, "<id>")
 
 
-def test_a_list_shows_a_team_its_own_and_the_operators_bundles_and_images(client: TeamClient) -> None:
-    """The operator sees all; neither the bundles nor the images of another team are in a team's list."""
+def test_a_team_lists_its_own_and_the_operators_uploads(client: TeamClient) -> None:
+    """The operator lists each upload. A team's list has no bundle or image of another team."""
     other = team(client, "other")
     private, shared = upload(client, other), upload(client, client.operator, SHARED)
     theirs, everybodys = image(client, other, private), image(client, client.operator, shared)
 
-    assert listed(client, "bundles", client.key) == {shared}
-    assert listed(client, "images", client.key) == {everybodys}
+    assert list_ids(client, "bundles", client.key) == {shared}
+    assert list_ids(client, "images", client.key) == {everybodys}
     for key in (other, client.operator):
-        assert listed(client, "bundles", key) == {private, shared}
-        assert listed(client, "images", key) == {theirs, everybodys}
+        assert list_ids(client, "bundles", key) == {private, shared}
+        assert list_ids(client, "images", key) == {theirs, everybodys}
 
 
 def test_a_foreign_bundle_or_image_gets_the_answer_of_a_missing_one(client: TeamClient) -> None:
-    """Spawning, reading, building, building on top, jobs, loading and deleting: a team cannot tell the two apart."""
+    """A team gets the same answer for a foreign id and a missing id, in each request that names an id."""
     other = team(client, "other")
     private = upload(client, other)
     theirs = image(client, other, private)
@@ -100,17 +100,17 @@ def test_a_foreign_bundle_or_image_gets_the_answer_of_a_missing_one(client: Team
             "load": (bundle, client.ask("POST", f"{path}/control", agent["nonce"], json=loads)),
             "load with a narrower key": (bundle, client.ask("POST", f"{path}/control", narrow["key"], json=loads)),
         }
-        return {name: told(answer, id) for name, (id, answer) in asked.items()}
+        return {name: masked_answer(answer, id) for name, (id, answer) in asked.items()}
 
     foreign, missing = answers(private, theirs), answers(NOWHERE, NOWHERE)
 
     assert foreign == missing
     assert {status for status, _ in foreign.values()} == {404}
-    assert listed(client, "images", client.key) == set()
+    assert list_ids(client, "images", client.key) == set()
 
 
-def test_an_agent_reads_what_its_own_team_uploaded(client: TeamClient) -> None:
-    """The control: the same request with the team's own image shows the file."""
+def test_an_agent_reads_the_files_of_its_own_team(client: TeamClient) -> None:
+    """Control: the same request with the team's own image shows the file."""
     own = image(client, client.key, upload(client, client.key))
 
     agent = client.spawn("bob", image=own, **INSIDE).raise_for_status().json()
@@ -118,22 +118,25 @@ def test_an_agent_reads_what_its_own_team_uploaded(client: TeamClient) -> None:
     assert SECRET in client.say(agent, "$ cat privmod/__init__.py")
 
 
-def test_an_operators_image_of_a_teams_bundle_is_for_that_team(client: TeamClient) -> None:
-    """The operator may build on what a team uploaded; that does not show the bundle to other teams."""
+def test_an_operators_image_with_a_teams_bundle_is_for_that_team(client: TeamClient) -> None:
+    """The operator may build on a team's bundle. Other teams neither list nor use the image."""
     other = team(client, "other")
     private, shared = upload(client, other), upload(client, client.operator, SHARED)
     mixed = image(client, client.operator, shared, private)
 
-    assert listed(client, "images", other) == {mixed}
-    assert listed(client, "images", client.key) == set()
-    missing = told(client.spawn("spy", image=NOWHERE, policy={}), NOWHERE)
-    assert told(client.spawn("spy", image=mixed, policy={}), mixed) == missing
-    job = told(client.ask("GET", f"/v1/jobs/{mixed}", client.key), mixed)
-    assert job == told(client.ask("GET", f"/v1/jobs/{NOWHERE}", client.key), NOWHERE)
+    assert list_ids(client, "images", other) == {mixed}
+    assert list_ids(client, "images", client.key) == set()
+    missing = masked_answer(client.spawn("spy", image=NOWHERE, policy={}), NOWHERE)
+    assert masked_answer(client.spawn("spy", image=mixed, policy={}), mixed) == missing
+    job = masked_answer(client.ask("GET", f"/v1/jobs/{mixed}", client.key), mixed)
+    assert job == masked_answer(client.ask("GET", f"/v1/jobs/{NOWHERE}", client.key), NOWHERE)
 
 
-def test_a_team_builds_of_its_own_and_of_the_operators_bundles(client: TeamClient) -> None:
-    """On top of the operator's image, and beside the operator's bundle; no other team sees the result."""
+def test_a_team_builds_from_its_own_and_the_operators_bundles(client: TeamClient) -> None:
+    """A team may build on the operator's image, or with the operator's bundle.
+
+    Another team does not list the result.
+    """
     other = team(client, "other")
     shared = upload(client, client.operator, SHARED)
     base = image(client, client.operator, shared)
@@ -142,44 +145,44 @@ def test_a_team_builds_of_its_own_and_of_the_operators_bundles(client: TeamClien
     beside, on_top = image(client, client.key, shared, private), image(client, client.key, private, base=base)
 
     assert beside == on_top, "the same bundles in the same order"
-    assert listed(client, "images", client.key) == {base, beside}
-    assert listed(client, "images", other) == {base}
+    assert list_ids(client, "images", client.key) == {base, beside}
+    assert list_ids(client, "images", other) == {base}
     assert client.spawn("bob", image=beside, policy={}).status_code == 201
 
 
 def test_two_teams_with_the_same_files_do_not_learn_of_each_other(client: TeamClient) -> None:
-    """Both own the bundle. Each makes an image of its own: no answer tells that another has one already."""
+    """Both teams own the same bundle, and each builds its own image. No answer shows the other team's image."""
     other = team(client, "other")
     private = upload(client, other)
     theirs = image(client, other, private)
 
     assert upload(client, client.key) == private
-    assert listed(client, "bundles", client.key) == {private}
-    assert listed(client, "images", client.key) == set()
+    assert list_ids(client, "bundles", client.key) == {private}
+    assert list_ids(client, "images", client.key) == set()
     asked = client.ask("POST", "/v1/images", client.key, json={"bundles": [private]})
     assert (asked.status_code, asked.json()["state"]) == (202, "queued")
     ours = image(client, client.key, private)
-    assert listed(client, "images", client.key) == {ours}
-    assert listed(client, "images", other) == {theirs}
+    assert list_ids(client, "images", client.key) == {ours}
+    assert list_ids(client, "images", other) == {theirs}
     assert ours != theirs
     assert client.ask("GET", f"/v1/images/{theirs}", client.key).status_code == 404
     assert client.ask("GET", f"/v1/jobs/{theirs}", client.key).status_code == 404
 
 
-def test_what_the_operator_uploads_as_well_is_everybodys(client: TeamClient) -> None:
-    """Whoever comes first: a team's upload takes nothing from the others, and the operator's gives it to all."""
+def test_a_bundle_that_the_operator_uploads_too_is_for_each_team(client: TeamClient) -> None:
+    """A team's upload takes no bundle from other teams. The operator's upload gives a bundle to each team."""
     other = team(client, "other")
     private = upload(client, other)
     shared = upload(client, client.operator, SHARED)
 
     assert upload(client, other, SHARED) == shared
-    assert listed(client, "bundles", client.key) == {shared}
+    assert list_ids(client, "bundles", client.key) == {shared}
     assert upload(client, client.operator) == private
-    assert listed(client, "bundles", client.key) == {private, shared}
+    assert list_ids(client, "bundles", client.key) == {private, shared}
 
 
-def test_what_an_ended_team_uploaded_is_the_operators_only(client: TeamClient) -> None:
-    """A later team of the same name has nothing of it."""
+def test_the_uploads_of_an_ended_team_are_for_the_operator_only(client: TeamClient) -> None:
+    """A later team of the same name does not list the uploads."""
     other = team(client, "other")
     private = upload(client, other)
     theirs = image(client, other, private)
@@ -188,13 +191,13 @@ def test_what_an_ended_team_uploaded_is_the_operators_only(client: TeamClient) -
     again = team(client, "other")
 
     for key in (again, client.key):
-        assert listed(client, "bundles", key) == listed(client, "images", key) == set()
-    assert listed(client, "bundles", client.operator) == {private}
-    assert listed(client, "images", client.operator) == {theirs}
+        assert list_ids(client, "bundles", key) == list_ids(client, "images", key) == set()
+    assert list_ids(client, "bundles", client.operator) == {private}
+    assert list_ids(client, "images", client.operator) == {theirs}
 
 
-def test_what_was_uploaded_belongs_to_the_same_team_after_a_restart() -> None:
-    """The server was killed: its agents have their images and loaded bundles again, and other teams still nothing."""
+def test_uploads_belong_to_the_same_team_after_a_restart() -> None:
+    """Agents of a killed server have their images and loaded bundles again. Other teams list none of them."""
     with short_folder() as folder:
         plugin(folder, ENTRY_POINTS + scripted_tool_types.ENTRY_POINTS)
         (folder / "ramet.yaml").write_text('{"rules": {"bundles": "teams"}}')
@@ -212,6 +215,6 @@ def test_what_was_uploaded_belongs_to_the_same_team_after_a_restart() -> None:
 
             assert (there["state"], there["bundles"]) == ("idle", [late])
             assert SECRET in client.say(agent, "$ cat privmod/__init__.py")
-            assert listed(client, "bundles", key) == {private, late}
-            assert listed(client, "images", key) == {ours}
-            assert listed(client, "bundles", other) == listed(client, "images", other) == set()
+            assert list_ids(client, "bundles", key) == {private, late}
+            assert list_ids(client, "images", key) == {ours}
+            assert list_ids(client, "bundles", other) == list_ids(client, "images", other) == set()

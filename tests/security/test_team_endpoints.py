@@ -1,4 +1,4 @@
-"""Which addresses the holder of a team's key reaches through the server's proxy: a real server, a real listener."""
+"""Addresses that the holder of a team's key reaches through the server's proxy: a real server, a real listener."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ for target in '{targets}'.split():
 
 
 class Service:
-    """A service of the server's host on loopback, which counts who calls."""
+    """Service of the server's host on loopback, which counts its callers."""
 
     def __init__(self) -> None:
         self.callers = 0
@@ -85,18 +85,18 @@ class Service:
 
 @pytest.fixture
 def service() -> Iterator[Service]:
-    """A service of the host that nobody was given."""
+    """Start a service of the host that no agent was given."""
     with Service() as service:
         yield service
 
 
 def spawn(client: TeamClient, name: str, *endpoints: str) -> httpx2.Response:
-    """Ask for an agent with Bash and these endpoints."""
+    """Spawn an agent with Bash and these endpoints, and return the response."""
     return client.spawn(name, spawn_info=SHELL, policy={"allowed_endpoints": list(endpoints)})
 
 
 def schedule(client: TeamClient, *endpoints: str) -> httpx2.Response:
-    """Ask for an agent with these endpoints, later."""
+    """Schedule an agent with these endpoints for later, and return the response."""
     policy = {"allowed_endpoints": list(endpoints)}
     asked = {"agent": {"name": "later", "model": "offline"}, "prompt": "x", "in_s": 3600, "policy": policy}
     return client.ask("POST", "/v1/schedules", client.operator, json=asked)
@@ -109,7 +109,7 @@ def dial(client: TeamClient, spawned: httpx2.Response, *targets: str) -> dict[st
 
 
 def assert_refused(answer: httpx2.Response, value: str) -> None:
-    """The refusal names field, value, and the rule that would allow the value."""
+    """Assert that the refusal names the field, the value, and the rule that would allow the value."""
     assert answer.status_code == 409, (value, answer.text)
     problem: dict[str, Any] = answer.json()
     assert (problem["type"], problem["limit"]) == ("urn:ramet:problem:spawn-refused", "policy.allowed_endpoints")
@@ -117,8 +117,8 @@ def assert_refused(answer: httpx2.Response, value: str) -> None:
     assert "rules.endpoints" in problem["detail"]
 
 
-def test_a_team_lists_no_private_address_by_its_number(service: Service) -> None:
-    """Without a rule a team has public endpoints: nothing that it lists leads its agents to the host's own services."""
+def test_a_team_cannot_list_a_private_address(service: Service) -> None:
+    """A team without a rule may list public endpoints only, and `*` does not reach the host's own services."""
     with served() as client:
         for number, each in enumerate(PRIVATE):
             endpoint = each.format(service.port)
@@ -139,7 +139,7 @@ def test_a_team_lists_no_private_address_by_its_number(service: Service) -> None
 
 
 def test_a_rule_gives_exactly_its_endpoints(service: Service) -> None:
-    """With `rules.endpoints` a private address is given that stands there by its number, and nothing else."""
+    """The rule `rules.endpoints` allows its private address by number, and no other endpoint."""
     mine = f"127.0.0.1:{service.port}"
     with served({"rules": {"endpoints": [mine, "*.Example.org:443"]}}) as client:
         for endpoint in ("*", "example.com:443", "8.8.8.8:53", f"127.0.0.1:{service.port + 1}", "[::1]:443"):
@@ -153,8 +153,8 @@ def test_a_rule_gives_exactly_its_endpoints(service: Service) -> None:
     assert service.callers == 1
 
 
-def test_a_rule_is_asked_again_after_a_restart(service: Service) -> None:
-    """An agent that has an endpoint which the rules no longer give is failed, and says so; the environment decides."""
+def test_a_rule_is_checked_again_after_a_restart(service: Service) -> None:
+    """An agent whose endpoint the rules no longer allow fails after a restart, with an error that names the rule."""
     mine = f"127.0.0.1:{service.port}"
     with short_folder() as folder:
         plugin(folder, ENTRY_POINTS)

@@ -1,4 +1,4 @@
-"""What the holder of a team's key reaches on the machine of a server: real `ramet serve`, real HTTP, real sandboxes."""
+"""Reach of a team's key on the machine of a server: real `ramet serve`, real HTTP, real sandboxes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ BACKENDS = ("bwrap", "local")
 
 
 def token_of(client: TeamClient) -> str:
-    """The command that prints the operator's token, for an agent that can read it."""
+    """Return the command that prints the operator's token, for an agent that can read it."""
     return f"$ cat {client.folder}/.ramet/operator-token"
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_model_with_bash_cannot_read_the_operators_token(backend: str) -> None:
-    """Without a policy the agent gets the default sandbox, and its shell sees neither the token nor the journal."""
+    """An agent without a policy gets the default sandbox, and its shell reads neither token nor environments."""
     with served(None, "--backend", backend) as client:
         made = client.spawn("bob", spawn_info=SHELL)
         assert made.status_code == 201, made.text
@@ -35,7 +35,7 @@ def test_a_model_with_bash_cannot_read_the_operators_token(backend: str) -> None
 
 
 def test_the_operators_rule_lets_agents_work_in_the_host() -> None:
-    """`rules.sandboxed: false` is the control: the same attack reads the token, and the answer says `none`."""
+    """Control: with `rules.sandboxed: false` the same attack reads the token, and the answer says `none`."""
     with served({"rules": {"sandboxed": False}}) as client:
         spawned = client.spawn("bob", spawn_info=SHELL).raise_for_status().json()
 
@@ -43,8 +43,8 @@ def test_the_operators_rule_lets_agents_work_in_the_host() -> None:
         assert client.operator in client.say(spawned, token_of(client))
 
 
-def test_only_agents_without_touching_tools_stay_in_the_host() -> None:
-    """A model that only talks may work in the host; each of these gets a sandbox."""
+def test_only_agents_without_tools_run_in_the_host() -> None:
+    """A model that only talks runs in the host. An agent with a tool, code or children gets a sandbox."""
     with served() as client:
         asked = {
             "talks": {},
@@ -65,8 +65,8 @@ def test_only_agents_without_touching_tools_stay_in_the_host() -> None:
         assert "in the host" not in program.text, "a program is started in a sandbox, whatever it says then"
 
 
-def test_a_machine_without_sandboxes_refuses_with_the_reason() -> None:
-    """Where bubblewrap is missing nothing falls back to the host: the refusal names what is missing."""
+def test_a_machine_without_sandboxes_refuses_agents_with_tools() -> None:
+    """An agent with tools never runs in the host for want of bubblewrap: the refusal names what is missing."""
     with served(None, PATH="/nowhere") as client:
         refused = client.spawn("bob", spawn_info=SHELL)
         talks = client.spawn("talks")
@@ -78,7 +78,7 @@ def test_a_machine_without_sandboxes_refuses_with_the_reason() -> None:
 
 
 def test_requests_outside_of_the_operators_rules_are_refused_by_name() -> None:
-    """Each refusal says which field, which value, and what is accepted; what the rules name is given."""
+    """Each refusal names the field. A request within the rules is accepted."""
     with served({"rules": {"tools": ["Read"], "models": ["shell"], "mounts": ["given"], "variables": ["LANG"]}}) as at:
         (at.folder / "given" / "below").mkdir(parents=True)
         (at.folder / "given" / "out").symlink_to("/etc")
@@ -98,8 +98,8 @@ def test_requests_outside_of_the_operators_rules_are_refused_by_name() -> None:
         assert at.spawn("yes", spawn_info={"tools": ["Read"]}, policy=policy).status_code == 201
 
 
-def test_rules_in_the_environment_win_over_those_in_the_file() -> None:
-    """As every other setting: the file says none, the environment says Bash."""
+def test_rules_in_the_environment_override_the_file() -> None:
+    """Variables of the environment replace rules of the file, as for each other setting."""
     settings = {"rules": {"tools": ["Read"], "sandboxed": False}}
     with served(settings, RAMET_RULES_TOOLS="Bash Grep", RAMET_RULES_SANDBOXED="true") as client:
         loop = client.spawn("loop").raise_for_status().json()
@@ -109,8 +109,8 @@ def test_rules_in_the_environment_win_over_those_in_the_file() -> None:
         assert loop["agent"]["isolation"] == "L2", "all agents, those without tools as well"
 
 
-def test_a_team_cannot_upload_a_bundle_unless_a_rule_says_so() -> None:
-    """Code that all teams can import comes from the operator; `rules.bundles: teams` opens it."""
+def test_a_team_may_upload_a_bundle_only_with_a_rule() -> None:
+    """The server refuses a team's bundle without `rules.bundles: teams`. The operator may upload."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         module = tarfile.TarInfo("kit.py")
@@ -129,7 +129,7 @@ def test_a_team_cannot_upload_a_bundle_unless_a_rule_says_so() -> None:
 
 
 def test_a_spawn_names_a_bounded_number_of_tools() -> None:
-    """The refusal names the field; what is named costs the server work before anything is reserved."""
+    """A spawn with more than 200 tools is refused, and the refusal names the field."""
     with served() as client:
         refused = client.spawn("many", spawn_info={"tools": [f"kit:f{i}" for i in range(201)]}, policy={})
 

@@ -40,8 +40,8 @@ VALUE = "postgresql://app:hunter2-0123456789@db/app"
 VARIABLES = {"DATABASE_URL": VALUE}
 
 
-def holding(text: str, folder: pathlib.Path) -> list[str]:
-    """The files below a folder that hold a text, plain or as JSON writes it."""
+def files_with(text: str, folder: pathlib.Path) -> list[str]:
+    """Return the names of files below a folder that hold a text, plain or as JSON writes it."""
     forms = {text.encode(), msgspec.json.encode(text)[1:-1]}
     found = (each for each in folder.rglob("*") if each.is_file() and not each.is_symlink())
     return [each.name for each in found if any(form in each.read_bytes() for form in forms)]
@@ -51,7 +51,7 @@ def holding(text: str, folder: pathlib.Path) -> list[str]:
 
 
 async def test_a_secret_in_an_error_is_masked(runtime: ramet.AgentRuntime, tmp_path: pathlib.Path) -> None:
-    """Neither the result nor any file of the host holds the secret, however the error's text spells it."""
+    """Neither the result nor any file of the host holds the secret, in each spelling of the error's text."""
     for form in ("plain", "repr", "json", "type", "cut"):
         secret = SECRET if form != "type" else "correct_horse_0123456789"
         result = await runtime.run_agent(leaking.fail_with_secret, Policy(secrets={"token": secret}), args=(form,))
@@ -62,7 +62,7 @@ async def test_a_secret_in_an_error_is_masked(runtime: ramet.AgentRuntime, tmp_p
         for part in (secret.split("\n")[0], "horse", "staple"):
             assert part not in shown, form
     await runtime.stop()
-    assert holding("horse", tmp_path) == []
+    assert files_with("horse", tmp_path) == []
 
 
 async def test_a_variable_in_an_error_is_masked(runtime: ramet.AgentRuntime, tmp_path: pathlib.Path) -> None:
@@ -72,31 +72,31 @@ async def test_a_variable_in_an_error_is_masked(runtime: ramet.AgentRuntime, tmp
     assert result.error is not None
     assert result.error.message == "cannot log in with ***"
     await runtime.stop()
-    assert holding(VALUE, tmp_path) == []
+    assert files_with(VALUE, tmp_path) == []
 
 
 async def test_a_variable_in_printed_text_is_not_recorded(runtime: ramet.AgentRuntime, tmp_path: pathlib.Path) -> None:
-    """The end of stderr is part of the record, without values of variables."""
+    """The recorded end of stderr holds no values of variables."""
     result = await runtime.run_agent(leaking.print_variable, Policy(env_vars=VARIABLES))
 
     assert result.stderr.startswith("password: ***\n")
     await runtime.stop()
-    assert holding(VALUE, tmp_path) == []
+    assert files_with(VALUE, tmp_path) == []
 
 
 async def test_a_secret_in_a_childs_error_is_masked(runtime: ramet.AgentRuntime, tmp_path: pathlib.Path) -> None:
-    """The parent and the record are told of the error without the secret."""
+    """The parent and the journal receive the child's error without the secret."""
     policy = Policy(secrets={"token": SECRET}, allow_sub_agents=True)
 
     result = await runtime.run_agent(leaking.spawn_child_that_fails, policy)
 
     assert result.output == "the server refused *** today"
     await runtime.stop()
-    assert holding("horse", tmp_path) == []
+    assert files_with("horse", tmp_path) == []
 
 
 async def test_a_secret_in_a_tools_error_is_masked(tmp_path: pathlib.Path) -> None:
-    """The error of a tool that works in a sandbox is in the conversation and on record without the secret."""
+    """The error of a tool in a sandbox is in the conversation and the journal without the secret."""
     folder = tmp_path / "work"
     folder.mkdir()
 
@@ -118,33 +118,33 @@ async def test_a_secret_in_a_tools_error_is_masked(tmp_path: pathlib.Path) -> No
 
     assert "refused" in said
     assert "horse" not in said
-    assert holding("horse", tmp_path) == []
+    assert files_with("horse", tmp_path) == []
 
 
 # ---- values of variables
 
 
 async def test_values_of_variables_are_not_stored(runtime: ramet.AgentRuntime, tmp_path: pathlib.Path) -> None:
-    """A function reads its variable; journal and transcripts have the variable's name only."""
+    """A function reads its variable. Files of the host hold only the variable's name."""
     result = await runtime.run_agent(leaking.read_variable, Policy(env_vars=VARIABLES))
 
     assert result.output == VALUE[::-1]
     await runtime.stop()
-    assert holding(VALUE, tmp_path) == []
-    assert "journal.db" in holding("DATABASE_URL", tmp_path)
+    assert files_with(VALUE, tmp_path) == []
+    assert "journal.db" in files_with("DATABASE_URL", tmp_path)
 
 
-async def left_at_work(store: MemoryStore, tmp_path: pathlib.Path, backend: Name, **policy: Any) -> MemoryStore:
-    """What a kernel leaves that is killed while a function with a variable is at work."""
+async def interrupted_store(store: MemoryStore, tmp_path: pathlib.Path, backend: Name, **policy: Any) -> MemoryStore:
+    """Return the store of a kernel that was killed while a function with a variable was active."""
     async with ramet.AgentRuntime(tmp_path / "first", store=store, backend=backend) as runtime:
         handle = await runtime.run_agent(leaking.read_variable, Policy(env_vars=VARIABLES, **policy))
         assert handle.status is Status.COMPLETED
     return await cut_behind(store, lambda event: isinstance(event, RunSpawned))
 
 
-async def test_a_run_goes_on_with_values_that_are_supplied_again(backend: Name, tmp_path: pathlib.Path) -> None:
-    """`resume` takes values of variables as it takes those of secrets."""
-    left = await left_at_work(MemoryStore(), tmp_path, backend)
+async def test_a_run_resumes_with_values_that_are_supplied_again(backend: Name, tmp_path: pathlib.Path) -> None:
+    """`resume` takes values of variables."""
+    left = await interrupted_store(MemoryStore(), tmp_path, backend)
 
     async with ramet.AgentRuntime(tmp_path / "second", store=left, backend=backend) as runtime:
         [handle] = await runtime.resume(env_vars={"DATABASE_URL": "another-value"})
@@ -153,9 +153,9 @@ async def test_a_run_goes_on_with_values_that_are_supplied_again(backend: Name, 
     assert result.value == "another-value"[::-1]
 
 
-async def test_a_run_does_not_go_on_without_the_values(backend: Name, tmp_path: pathlib.Path) -> None:
-    """The error names the variable, and nothing is started."""
-    left = await left_at_work(MemoryStore(), tmp_path, backend)
+async def test_a_run_does_not_resume_without_the_values(backend: Name, tmp_path: pathlib.Path) -> None:
+    """`resume` without the values raises an error that names the variable."""
+    left = await interrupted_store(MemoryStore(), tmp_path, backend)
 
     async with ramet.AgentRuntime(tmp_path / "second", store=left, backend=backend) as runtime:
         with pytest.raises(DefinitionMissing, match="variable 'DATABASE_URL'"):
@@ -163,7 +163,7 @@ async def test_a_run_does_not_go_on_without_the_values(backend: Name, tmp_path: 
 
 
 async def test_a_schedule_with_values_of_variables_is_refused() -> None:
-    """A schedule is on record, and would keep them."""
+    """A schedule is persisted, and would keep the values."""
     async with ramet.AgentRuntime(store=MemoryStore(), clock=FakeClock()) as runtime:
         scheduler = AgentScheduler(runtime)
         with pytest.raises(InvalidValue) as refusal:
@@ -175,7 +175,7 @@ async def test_a_schedule_with_values_of_variables_is_refused() -> None:
 
 
 async def test_a_servers_record_of_an_agent_has_no_values(tmp_path: pathlib.Path) -> None:
-    """Neither those of its policy nor those of its environment."""
+    """The record holds values neither of the agent's policy nor of its environment."""
     async with Site(tmp_path) as site:
         team = await site.team("crew")
         await site.agent(team, env=VARIABLES, policy=Policy(env_vars={"OTHER": f"{VALUE}/other"}))
@@ -185,8 +185,8 @@ async def test_a_servers_record_of_an_agent_has_no_values(tmp_path: pathlib.Path
     assert b"DATABASE_URL" in row.data
 
 
-async def test_an_agent_whose_values_are_gone_waits_with_its_reason(tmp_path: pathlib.Path) -> None:
-    """After a restart the agent waits, and the reason names the variable."""
+async def test_an_agent_without_its_values_waits_and_names_the_variable(tmp_path: pathlib.Path) -> None:
+    """After a restart the agent is in state `waiting`, and its error names the variable."""
     async with Site(tmp_path / "first") as site:
         team = await site.team("crew")
         spawned = await site.agent(team, env=VARIABLES)
@@ -203,7 +203,7 @@ async def test_an_agent_whose_values_are_gone_waits_with_its_reason(tmp_path: pa
 
 
 def older_events(root: str) -> list[Event]:
-    """A tree as older versions wrote it: the grant in its birth has the values of variables."""
+    """Return the events of a tree of an older version, whose grant holds the values of variables."""
     stamp: dict[str, Any] = {"root": root, "run": root, "path": "main", "agent": "older"}
     grant = msgspec.to_builtins(Grant(env_vars=dict(VARIABLES))) | {"secrets": []}
     birth = {"agent": {"name": "older"}, "cwd": "/", "system": [], "max_turns": 1, "limits": {}, "grant": grant}
@@ -215,7 +215,7 @@ def older_events(root: str) -> list[Event]:
 
 
 async def write_older(store: Any, root: str) -> None:
-    """Put an old tree, and an old record of a served agent, into a store."""
+    """Put an old tree into a store."""
     await store.put(TREES, root, msgspec.json.encode({"number": "0123456789abcdef", "cwd": None, "over": True}))
     for event in older_events(root):
         kind = str(type(event).__struct_config__.tag)
@@ -223,7 +223,7 @@ async def write_older(store: Any, root: str) -> None:
 
 
 async def test_gc_replaces_values_that_older_versions_stored(tmp_path: pathlib.Path) -> None:
-    """They are gone from the journal, its log, and the transcripts, and the tree can still be looked at."""
+    """`ramet gc` removes values from the journal and the transcripts, and the result can still be read."""
     root, state = "r" * 16, tmp_path / ".ramet"
     transcripts = state / "transcripts" / "0123456789abcdef"
     transcripts.mkdir(parents=True)
@@ -231,11 +231,11 @@ async def test_gc_replaces_values_that_older_versions_stored(tmp_path: pathlib.P
     store = await SqliteStore(state / "journal.db").open()
     await write_older(store, root)
     await store.close()
-    assert set(holding(VALUE, tmp_path)) == {"journal.db", "main.jsonl"}
+    assert set(files_with(VALUE, tmp_path)) == {"journal.db", "main.jsonl"}
 
     assert await asyncio.to_thread(main, ["gc", "--dir", str(tmp_path), "--older-than", "7d"]) == 0
 
-    assert holding(VALUE, tmp_path) == []
+    assert files_with(VALUE, tmp_path) == []
     with sqlite3.connect(state / "journal.db") as journal:
         [(data,)] = journal.execute("SELECT data FROM events WHERE seq = 1").fetchall()
     journal.close()

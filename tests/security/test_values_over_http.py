@@ -1,4 +1,4 @@
-"""Values of an agent's secrets and variables are in no answer of a server but the agent's own, no log, and no file."""
+"""Values of secrets and variables are in no answer of a server but the agent's own, no log, and no file."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ PROGRAM = pathlib.Path(__file__).with_name("revealing_program.py").read_text()
 
 @pytest.fixture(scope="module", params=["bwrap", "local"])
 def client(request: pytest.FixtureRequest) -> Iterator[TeamClient]:
-    """One server for all tests here."""
+    """Start one server for the tests of this module."""
     with served(None, "--backend", request.param) as client:
         yield client
 
 
-def revealing(client: TeamClient, name: str) -> dict[str, Any]:
-    """An agent that reveals its values, and has them."""
+def spawn_revealing_agent(client: TeamClient, name: str) -> dict[str, Any]:
+    """Spawn an agent that reveals its values, and assert that it has them."""
     made = client.spawn(name, "command", spawn_info={"argv": ["python3", "-c", PROGRAM]}, **VALUES)
     assert made.status_code == 201, made.text
     spawned: dict[str, Any] = made.json()
@@ -35,35 +35,35 @@ def revealing(client: TeamClient, name: str) -> dict[str, Any]:
 
 
 def turn(client: TeamClient, spawned: dict[str, Any], text: str) -> str:
-    """What the server answers to one message, however it ended."""
+    """Send one message, and return the server's answer, whatever its status."""
     body = {"model": "any", "messages": [{"role": "user", "content": text}]}
     return client.ask("POST", "/v1/chat/completions", spawned["nonce"], json=body).text
 
 
 def control(client: TeamClient, spawned: dict[str, Any], **operation: Any) -> str:
-    """What the server answers to one operation."""
+    """Send one operation, and return the server's answer."""
     path = f"/v1/agents/{spawned['agent']['id']}/control"
     return client.ask("POST", path, spawned["nonce"], json=operation).text
 
 
 def state(client: TeamClient, spawned: dict[str, Any]) -> str:
-    """The agent as the server shows it."""
+    """Return the server's description of the agent."""
     return client.ask("GET", f"/v1/agents/{spawned['agent']['id']}", spawned["nonce"]).text
 
 
-def holding_values(client: TeamClient) -> list[str]:
-    """The files of the server's folder, its log among them, that hold a value."""
+def files_with_values(client: TeamClient) -> list[str]:
+    """Return the names of files in the server's folder, its log included, that hold a value."""
     files = (each for each in client.folder.rglob("*") if each.is_file() and not each.is_symlink())
     return [each.name for each in files if b"CANARY" in each.read_bytes()]
 
 
 def end(client: TeamClient, spawned: dict[str, Any]) -> None:
-    """End the agent, so that its sandbox, which has the values, is gone."""
+    """End the agent, so that no sandbox holds the values."""
     client.ask("DELETE", f"/v1/agents/{spawned['agent']['id']}", spawned["nonce"]).raise_for_status()
 
 
 def test_an_error_or_refusal_of_a_program_has_no_values(client: TeamClient) -> None:
-    spawned = revealing(client, "refuser")
+    spawned = spawn_revealing_agent(client, "refuser")
 
     said = [turn(client, spawned, "error"), control(client, spawned, **{"@type": "call", "operation": "x"})]
     end(client, spawned)
@@ -71,11 +71,11 @@ def test_an_error_or_refusal_of_a_program_has_no_values(client: TeamClient) -> N
     for each in said:
         assert "***" in each
         assert "CANARY" not in each
-    assert holding_values(client) == []
+    assert files_with_values(client) == []
 
 
 def test_the_log_of_a_program_has_no_values_where_it_is_cut(client: TeamClient) -> None:
-    spawned = revealing(client, "noisy")
+    spawned = spawn_revealing_agent(client, "noisy")
 
     turn(client, spawned, "noise")
     said = control(client, spawned, **{"@type": "log"})
@@ -84,12 +84,12 @@ def test_the_log_of_a_program_has_no_values_where_it_is_cut(client: TeamClient) 
     assert "left out here" in said
     assert "ffff" not in said
     assert "CANARY" not in said
-    assert holding_values(client) == []
+    assert files_with_values(client) == []
 
 
 @pytest.mark.parametrize("text", ["frame 0", "frame 1", "frame 66", "exit"])
-async def test_the_end_of_a_program_is_told_without_values(client: TeamClient, text: str) -> None:
-    spawned = revealing(client, text.replace(" ", "-"))
+async def test_the_end_of_a_program_is_reported_without_values(client: TeamClient, text: str) -> None:
+    spawned = spawn_revealing_agent(client, text.replace(" ", "-"))
 
     said = turn(client, spawned, text)
     await eventually(lambda: '"failed"' in state(client, spawned))
@@ -98,11 +98,11 @@ async def test_the_end_of_a_program_is_told_without_values(client: TeamClient, t
 
     assert "***" in said
     assert "CANARY" not in said
-    assert holding_values(client) == []
+    assert files_with_values(client) == []
 
 
-def misfits() -> dict[str, Any]:
-    """Parts of a request that are refused, each with a value in it."""
+def invalid_parts() -> dict[str, Any]:
+    """Return parts of a request that are refused, each with a value in it."""
     return {
         "mounts": {"policy": {"secrets": {"tok": TOKEN}, "readonly_mounts": ["x"]}},
         "policy": {"policy": TOKEN},
@@ -119,9 +119,9 @@ def misfits() -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("case", misfits())
+@pytest.mark.parametrize("case", invalid_parts())
 def test_a_refused_policy_or_environment_is_not_shown(client: TeamClient, case: str) -> None:
-    refused = client.spawn("misfit", "command", spawn_info={"argv": ["true"]}, **misfits()[case])
+    refused = client.spawn("misfit", "command", spawn_info={"argv": ["true"]}, **invalid_parts()[case])
 
     assert refused.status_code == 422
     assert "not shown" in refused.text
