@@ -1,4 +1,4 @@
-"""Repositories whose configuration names programs, and what becomes of those programs when ramet uses git there.
+"""Repositories whose configuration names programs, and a report of which programs run when ramet uses git there.
 
 Run as `python -m tests.security.hostile_repositories FOLDER [WITHOUT [VECTOR…]]`: builds each repository below FOLDER,
 takes a worktree through its whole life in it, and prints as JSON which programs ran. WITHOUT names a layer to remove.
@@ -33,7 +33,7 @@ ATTRIBUTES = "*.txt filter=evil diff=evil merge=evil\n"
 
 
 class Hostile(NamedTuple):
-    """One repository, and the files that its programs make when they run."""
+    """Hostile repository, and the files that its programs make when they run."""
 
     repo: pathlib.Path
     folder: pathlib.Path  #: that a session is opened in
@@ -42,19 +42,19 @@ class Hostile(NamedTuple):
 
     @property
     def command(self) -> str:
-        """A shell command that makes both canaries."""
+        """Return a shell command that makes both canaries."""
         return f"touch '{self.inside}' '{self.outside}'"
 
 
 def git(where: pathlib.Path, *args: str) -> str:
-    """Run git as a careless user does."""
+    """Run git as a careless user does, and return its output."""
     identity = ["-c", "user.name=Ann", "-c", "user.email=ann@localhost", "-c", "protocol.file.allow=always"]
     done = subprocess.run(["git", *identity, *args], cwd=where, capture_output=True, text=True, check=True)
     return done.stdout.strip()
 
 
 def plain(base: pathlib.Path, name: str, *, attributes: str = ATTRIBUTES) -> Hostile:
-    """A repository with one commit, still harmless."""
+    """Make a repository with one commit that is still harmless."""
     repo = base / name
     repo.mkdir(parents=True)
     (repo / "a.txt").write_text("one\n")
@@ -66,35 +66,35 @@ def plain(base: pathlib.Path, name: str, *, attributes: str = ATTRIBUTES) -> Hos
 
 
 def smudge(base: pathlib.Path) -> Hostile:
-    """A filter of the configuration, used on checkout."""
+    """Make a repository with a filter in its configuration that a checkout runs."""
     made = plain(base, "smudge")
     git(made.repo, "config", "filter.evil.smudge", f"{made.command}; cat")
     return made
 
 
 def clean(base: pathlib.Path) -> Hostile:
-    """A filter of the configuration, used by status."""
+    """Make a repository with a filter in its configuration that `git status` runs."""
     made = plain(base, "clean")
     git(made.repo, "config", "filter.evil.clean", f"{made.command}; cat")
     return made
 
 
 def process(base: pathlib.Path) -> Hostile:
-    """A filter of the configuration that would stay for many files."""
+    """Make a repository with a filter in its configuration that stays for many files."""
     made = plain(base, "process")
     git(made.repo, "config", "filter.evil.process", f"{made.command}; exit 1")
     return made
 
 
 def odd_name(base: pathlib.Path) -> Hostile:
-    """A filter whose name holds what options are written with."""
+    """Make a repository with a filter whose name holds the characters of options."""
     made = plain(base, "odd-name", attributes="*.txt filter=a=b.smudge=c\n")
     git(made.repo, "config", "filter.a=b.smudge=c.smudge", f"{made.command}; cat")
     return made
 
 
 def info_attributes(base: pathlib.Path) -> Hostile:
-    """A filter that only `.git/info/attributes` selects."""
+    """Make a repository with a filter that only `.git/info/attributes` selects."""
     made = plain(base, "info-attributes", attributes="")
     (made.repo / ".git" / "info" / "attributes").write_text(ATTRIBUTES)
     git(made.repo, "config", "filter.evil.smudge", f"{made.command}; cat")
@@ -102,7 +102,7 @@ def info_attributes(base: pathlib.Path) -> Hostile:
 
 
 def included(base: pathlib.Path) -> Hostile:
-    """A filter in a file that the configuration includes."""
+    """Make a repository with a filter in a file that the configuration includes."""
     made = plain(base, "included")
     git(made.repo, "config", "--file", ".git/more", "filter.evil.smudge", f"{made.command}; cat")
     git(made.repo, "config", "include.path", "more")
@@ -110,7 +110,7 @@ def included(base: pathlib.Path) -> Hostile:
 
 
 def included_if(base: pathlib.Path) -> Hostile:
-    """A filter in files that the configuration includes only on the branches that ramet makes, one inside another."""
+    """Make a repository with a filter in nested files that the configuration includes only on ramet's branches."""
     made = plain(base, "included-if")
     (made.repo / ".git" / "more").mkdir()
     git(made.repo, "config", "--file", ".git/more/last", "filter.evil.smudge", f"{made.command}; cat")
@@ -120,7 +120,7 @@ def included_if(base: pathlib.Path) -> Hostile:
 
 
 def included_in_worktrees(base: pathlib.Path) -> Hostile:
-    """A filter in a file that the configuration includes only in linked worktrees."""
+    """Make a repository with a filter in a file that the configuration includes only in linked worktrees."""
     made = plain(base, "included-in-worktrees")
     git(made.repo, "config", "--file", ".git/more", "filter.evil.smudge", f"{made.command}; cat")
     git(made.repo, "config", "includeIf.gitdir/i:**/Worktrees/**.path", str(made.repo / ".git" / "more"))
@@ -128,7 +128,7 @@ def included_in_worktrees(base: pathlib.Path) -> Hostile:
 
 
 def worktree_config(base: pathlib.Path) -> Hostile:
-    """A filter in the configuration of a worktree."""
+    """Make a repository with a filter in the configuration of a worktree."""
     made = plain(base, "worktree-config")
     git(made.repo, "config", "extensions.worktreeConfig", "true")
     git(made.repo, "config", "--worktree", "filter.evil.smudge", f"{made.command}; cat")
@@ -136,7 +136,7 @@ def worktree_config(base: pathlib.Path) -> Hostile:
 
 
 def promisor(base: pathlib.Path) -> Hostile:
-    """A missing object, to be fetched by a program of the repository's choice."""
+    """Make a repository with a missing object that a program of the repository would fetch."""
     made = plain(base, "promisor")
     origin = base / "promisor-origin"
     git(base, "clone", "--quiet", "--bare", str(made.repo), str(origin))
@@ -155,7 +155,7 @@ def promisor(base: pathlib.Path) -> Hostile:
 
 
 def embedded(base: pathlib.Path) -> Hostile:
-    """A bare repository among the files of another one, with programs of its own."""
+    """Make a bare repository with its own programs among the files of another repository."""
     outer = plain(base, "embedded")
     inner = outer.repo / "inner"
     shutil.copytree(outer.repo / ".git", inner)
@@ -171,7 +171,7 @@ def embedded(base: pathlib.Path) -> Hostile:
 
 
 def nested(base: pathlib.Path) -> Hostile:
-    """A repository at the place of a submodule, put there by whoever works in the worktree; see `work_in`."""
+    """Make a repository with the place of a submodule, which `work_in` fills with a repository."""
     made = plain(base, "nested")
     link = git(made.repo, "rev-parse", "HEAD")
     git(made.repo, "update-index", "--add", "--cacheinfo", f"160000,{link},sub")
@@ -180,7 +180,7 @@ def nested(base: pathlib.Path) -> Hostile:
 
 
 def burglar(base: pathlib.Path, port: int) -> Hostile:
-    """A filter that tries what a sandbox is to keep it from, and writes into the repository what it could do."""
+    """Make a repository with a filter that tries to leave its sandbox. The filter records what it could do."""
     made = plain(base, "burglar")
     home = base / "home"
     home.mkdir()
@@ -224,7 +224,7 @@ BUILDERS: dict[str, Callable[[pathlib.Path], Hostile]] = {
 
 
 def work_in(path: pathlib.Path, made: Hostile) -> None:
-    """Change what git has to look into, with its old size; fill the place of a submodule."""
+    """Change a file but not its size, so that git must read the file. Fill the place of a submodule."""
     file = path / "a.txt"
     if file.exists():
         file.write_text("two\n")
@@ -238,7 +238,7 @@ def work_in(path: pathlib.Path, made: Hostile) -> None:
 
 
 async def live(made: Hostile) -> list[str]:
-    """Take a worktree through its whole life: created, changed, finished, restored, pruned; returns refusals."""
+    """Create, change, finish, restore and prune a worktree. Return the refusals."""
     refusals = []
     try:
         child = await worktree.create(made.folder, "child")
@@ -257,7 +257,7 @@ async def live(made: Hostile) -> list[str]:
 
 
 def live_unprotected(made: Hostile) -> None:
-    """The positive control: the same with git as anybody calls it."""
+    """Use the repository with plain git, as the positive control."""
     copy = made.repo.parent / "copy"
     subprocess.run(["git", "worktree", "add", "-b", "ramet/copy", str(copy)], cwd=made.folder, capture_output=True)
     if copy.is_dir():
@@ -266,7 +266,7 @@ def live_unprotected(made: Hostile) -> None:
 
 
 def outcome(made: Hostile, refusals: list[str]) -> dict[str, object]:
-    """What a repository's programs did."""
+    """Return what a repository's programs did."""
     is_there = made.inside.exists()
     return {
         "outside": made.outside.exists(),
@@ -277,7 +277,7 @@ def outcome(made: Hostile, refusals: list[str]) -> dict[str, object]:
 
 
 async def every(base: pathlib.Path, without: str, names: list[str]) -> dict[str, dict[str, object]]:
-    """What ran of each repository."""
+    """Build each named repository, use it, and return what its programs did."""
     if without:
         git_module._LAUNCHER = WITHOUT[without]
     found: dict[str, dict[str, object]] = {}

@@ -1,4 +1,7 @@
-"""Kernels to attack, each a process of its own, of this user or an ordinary one, in an outer limit; and controls."""
+"""Kernels to attack and controls.
+
+Each kernel is a process of its own, of this or an ordinary user, in an outer limit.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,7 @@ SLOW: dict[str, tuple[bytes, float]] = {
 
 
 class Raised(Exception):
-    """A scene raised on the host: the error as data."""
+    """Error that a scene raised on the host, as data."""
 
     def __init__(self, told: Mapping[str, Any]) -> None:
         self.told = told
@@ -60,29 +63,29 @@ class Raised(Exception):
 
 
 class Canary(NamedTuple):
-    """A secret in two halves, so that a search for it does not find itself."""
+    """Secret in two halves, so that a search for the secret does not find itself."""
 
     first: str
     second: str
 
     @property
     def text(self) -> str:
-        """The secret."""
+        """Return the secret."""
         return self.first + self.second
 
 
 def canary() -> Canary:
-    """A new secret, as keys of providers look."""
+    """Return a new secret that looks like a provider's key."""
     return Canary("sk-canary-" + secrets.token_hex(8), secrets.token_hex(8))
 
 
 def worked(said: str) -> bool:
-    """Whether an attempt did what it wanted."""
+    """Return whether an attempt succeeded."""
     return said.startswith(DONE)
 
 
 def assert_refused(tried: Mapping[str, str], *allowed: str) -> None:
-    """No attempt worked, and each was refused as refusals are called."""
+    """Assert that no attempt worked, and that each failed with the name of a refusal."""
     assert tried, "nothing was tried"
     names = frozenset(allowed) or REFUSED
     wrong = {name: said for name, said in tried.items() if said not in names}
@@ -90,14 +93,14 @@ def assert_refused(tried: Mapping[str, str], *allowed: str) -> None:
 
 
 def assert_works(tried: Mapping[str, str], *but: str) -> None:
-    """The positive control: every attempt works where nothing stands against it."""
+    """Assert, as the positive control, that each attempt works without a sandbox."""
     assert tried, "nothing was tried"
     wrong = {name: said for name, said in tried.items() if not worked(said) and name not in but}
     assert not wrong, wrong
 
 
 def wait_until(condition: Callable[[], object]) -> None:
-    """Return once it holds; a test that waits in vain fails."""
+    """Wait until the condition holds. Fail the test if it does not hold in time."""
     end = time.monotonic() + HANG_S
     while not condition():
         assert time.monotonic() < end, "waited in vain"
@@ -105,12 +108,12 @@ def wait_until(condition: Callable[[], object]) -> None:
 
 
 def named(function: Callable[..., Any]) -> str:
-    """A function as "module:qualname"."""
+    """Return a function's name as "module:qualname"."""
     return f"{function.__module__}:{function.__qualname__}"
 
 
 class Kernel:
-    """A runtime in another process. One that hangs is killed and started again: a fault costs one test."""
+    """Runtime in another process. A kernel that hangs is killed and started again, so that a fault costs one test."""
 
     def __init__(self, user: str, backend: str) -> None:
         self.user, self.backend = user, backend
@@ -126,7 +129,7 @@ class Kernel:
         self._log = self.base.with_name(self.base.name + ".log")
 
     def _furnish(self) -> None:
-        """A home that is closed to others, with a project in it that holds more than its package."""
+        """Make a home that is closed to others, with a project in it that holds more than its package."""
         for folder in (self.package, self.project / ".git", self.home / "work", self.base / "scratch"):
             folder.mkdir(parents=True)
         (self.home / ".ssh").mkdir()
@@ -149,17 +152,17 @@ class Kernel:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether an outer limit of processes stands around it."""
+        """Return whether an outer limit of processes surrounds the kernel."""
         release = tuple(int(part) for part in os.uname().release.split(".")[:2])
         return os.geteuid() == 0 and release >= (6, 14)
 
     @property
     def package(self) -> pathlib.Path:
-        """The package of its user."""
+        """Return the folder of its user's package."""
         return self.project / "work_package"
 
     def start(self) -> None:
-        """Start it, within the outer limit where this user can have one."""
+        """Start the kernel, within the outer limit where this user can have one."""
         self.was_lost = False
         python = [sys.executable, "-m", "tests.security.driver", self.backend, str(self.base)]
         if os.geteuid() == 0:
@@ -185,13 +188,13 @@ class Kernel:
         assert said == {"value": "ready"}, said
 
     def begin_slow_ones(self) -> None:
-        """Start the guests that take their time."""
+        """Start the guests that send their frames slowly."""
         agent, policy = "tests.security.attacks.channel:drip_hex", {"timeout_seconds": 300}
         for name, (data, rest) in SLOW.items():
             self.play("begin", key=name, agent=agent, args=[data.hex(), rest], policy=policy)
 
     def stop(self) -> None:
-        """End it and everything that it started."""
+        """End the kernel and each process that it started."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -207,12 +210,15 @@ class Kernel:
         process.stdout.close()
 
     def remove(self) -> None:
-        """Take its folder away."""
+        """Remove the folder and the log of the kernel."""
         self._log.unlink(missing_ok=True)
         shutil.rmtree(self.base, ignore_errors=True)
 
     def play(self, scene: str, **given: Any) -> Any:
-        """Play a scene of `tests.security.scenes`. Raises Raised for what the host raised in it."""
+        """Play a scene of `tests.security.scenes`, and return its value.
+
+        Raises Raised if the scene raises on the host.
+        """
         assert self._process is not None
         assert self._process.stdin is not None
         line = json.dumps({"scene": f"tests.security.scenes:{scene}", "given": given})
@@ -224,13 +230,13 @@ class Kernel:
         return said["value"]
 
     def run(self, agent: Callable[..., Any] | str, *args: Any, **policy: Any) -> dict[str, Any]:
-        """Run an agent under a policy to its end; the result as plain data."""
+        """Run an agent under a policy to its end, and return its result as plain data."""
         name = agent if isinstance(agent, str) else named(agent)
         found: dict[str, Any] = self.play("run", agent=name, args=list(args), policy=policy)
         return found
 
     def start_never_ending(self, key: str, mark: str, *, deaf: bool = True) -> list[int]:
-        """Start an agent that never ends, with two programs beside it; returns the pids of the programs."""
+        """Start an agent that never ends, with two programs. Return the pids of the programs."""
         self.play("start", key=key, agent="tests.security.attacks.answers:never_end", args=[mark, deaf])
         pids: list[int] = []
 
@@ -242,13 +248,13 @@ class Kernel:
         return pids
 
     def attack(self, agent: Callable[..., Any], *args: Any, **policy: Any) -> Any:
-        """Run an agent that reports what became of its attempts."""
+        """Run an agent that reports its attempts, and return the report."""
         found = self.run(agent, *args, **policy)
         assert found["status"] == "completed", (found["status"], found["error"], found["stderr"][-2000:])
         return found["output"]
 
     def control(self, agent: Callable[..., Any], *args: Any) -> Any:
-        """The same function as the same user, with nothing around it."""
+        """Run the function of an attack as the same user without a sandbox, and return its report."""
         return self.play("unconfined", agent=named(agent), args=list(args))
 
     def _answer(self, seconds: float) -> dict[str, Any]:
@@ -301,7 +307,7 @@ def look_around(project):
 
 
 def as_root(agent: Callable[..., Any], *args: Any) -> Any:
-    """The positive control of what only root can do: the function as root in scratch namespaces, None for others."""
+    """Run a function as root in scratch namespaces, as the control of what only root can do; None for other users."""
     return _as_root(named(agent), json.dumps(args)) if os.geteuid() == 0 else None
 
 

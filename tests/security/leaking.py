@@ -39,7 +39,7 @@ def print_variable() -> None:
 
 
 def spawn_child_that_fails() -> str:
-    """Say the error of a child that has a secret of its parent's."""
+    """Return the error of a child that has a secret of its parent's."""
     from ramet import Policy
     from ramet.sub_agent_client import spawn_sub_agent
 
@@ -48,12 +48,12 @@ def spawn_child_that_fails() -> str:
 
 
 def read_variable() -> str:
-    """Say a variable's value backwards, so that the result does not hold the value."""
+    """Return a variable's value backwards, so that the result does not hold the value."""
     return os.environ["DATABASE_URL"][::-1]
 
 
 def wait_for_ever() -> None:
-    """End only by being ended."""
+    """Wait until the process is ended."""
     import threading
 
     print("waiting", flush=True)  # noqa: T201

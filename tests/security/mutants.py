@@ -1,4 +1,4 @@
-"""Remove one layer after the other from a copy of the source and run the tests that must notice it.
+"""Remove one layer after the other from a copy of the source and run the tests that must notice.
 
     make mutants                          # every layer; about half an hour
     make mutants ARGS="seccomp rlimit"    # those whose name contains a word; --list names them
@@ -34,18 +34,18 @@ BOUND_S = 900.0
 
 
 class Selection(NamedTuple):
-    """What is run at once: files or tests, and the kernel that attacks are played against."""
+    """Tests that run together: files or names of tests, and the kernel that attacks run against."""
 
     paths: tuple[str, ...]
     kernel: str = ""
 
 
 class Hung(Exception):
-    """Selection did not end in time."""
+    """Error for tests that did not end in time."""
 
 
 class Found(NamedTuple):
-    """What the tests say without a layer."""
+    """Result of the tests without a layer."""
 
     mutant: Mutant
     noticed_by: tuple[str, ...]
@@ -53,12 +53,12 @@ class Found(NamedTuple):
 
 
 def misses(mutant: Mutant, source: pathlib.Path = SOURCE) -> list[Edit]:
-    """The edits of a mutant whose words do not occur exactly once in their file."""
+    """Return the edits of a mutant whose words do not occur exactly once in their file."""
     return [each for each in mutant.edits if (source / each.file).read_text().count(each.words) != 1]
 
 
 def selections_of(mutant: Mutant) -> list[Selection]:
-    """The tests that must notice that a layer is missing, as they are run."""
+    """Return the tests that must notice that a layer is missing, by how they run."""
     attacks = [f"tests/security/test_attacks_{name}.py" for name in mutant.tests if "/" not in name]
     others = [f"tests/{name}" for name in mutant.tests if "/" in name]
     found = [Selection(tuple(attacks), mutant.kernel)] if attacks else []
@@ -66,7 +66,7 @@ def selections_of(mutant: Mutant) -> list[Selection]:
 
 
 class Scratch:
-    """A copy of the source, and a Python that has it in place of the project's."""
+    """Copy of the source, and a Python that imports the copy in place of the project's source."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         self._folder, self._whole, self._source = folder, folder / "whole", folder / "src"
@@ -80,12 +80,12 @@ class Scratch:
         self._python = folder / "venv" / "bin" / "python"
 
     def restore(self) -> None:
-        """Have every layer in the source again."""
+        """Put each layer back into the copy."""
         shutil.rmtree(self._source, ignore_errors=True)
         shutil.copytree(self._whole, self._source)
 
     def remove(self, mutant: Mutant) -> None:
-        """Have all layers but one in the source."""
+        """Remove one layer from the copy."""
         self.restore()
         for edit in mutant.edits:
             file = self._source / "ramet" / edit.file
@@ -95,7 +95,7 @@ class Scratch:
             compileall.compile_file(file, quiet=2)
 
     def failures(self, tests: Selection, *, again: bool = False) -> list[str]:
-        """Run tests until enough have failed, or `again` those that failed before; returns those that fail.
+        """Run tests until enough have failed, or with `again` only earlier failures. Return the tests that fail.
 
         Raises Hung.
         """
@@ -134,7 +134,7 @@ def _link(source: str, target: str) -> str:
 
 
 def attack(scratch: Scratch, mutant: Mutant) -> Found:
-    """Run the tests of a layer without it. A test counts that fails then, and does not with every layer in place."""
+    """Run the tests of a layer without it. A test counts if it fails then, and passes with each layer in place."""
     failed: dict[str, Selection] = {}
     try:
         scratch.remove(mutant)
@@ -150,32 +150,32 @@ def attack(scratch: Scratch, mutant: Mutant) -> Found:
 
 
 def line(found: Found) -> str:
-    """A row of the table."""
+    """Return a row of the table."""
     names = list(dict.fromkeys(test.rpartition("::")[2].partition("[")[0] for test in found.noticed_by))
     said = ", ".join(f"`{name}`" for name in names[:ENOUGH]) or found.note or "**none**"
     shown_on = found.mutant.kernel if any("/" not in name for name in found.mutant.tests) else "each backend"
     return f"| {found.mutant.layer} | {shown_on} | {said} |"
 
 
-def chosen(words: Sequence[str]) -> list[Mutant]:
-    """The mutants whose layer contains one of the words; without words, all."""
+def select_mutants(words: Sequence[str]) -> list[Mutant]:
+    """Return the mutants whose layer contains one of the words, or each mutant if there are no words."""
     return [each for each in MUTANTS if not words or any(word in each.layer for word in words)]
 
 
-def tell(text: str) -> None:
-    """Show progress, beside the table."""
+def log(text: str) -> None:
+    """Print progress to stderr, apart from the table."""
     print(text, file=sys.stderr, flush=True)  # noqa: T201 - a command
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Try the layers that are named, or all."""
-    mutants = chosen([each for each in arguments if each != "--list"])
+    """Try the named layers, or each layer if none is named."""
+    mutants = select_mutants([each for each in arguments if each != "--list"])
     if "--list" in arguments or not mutants:
-        tell("\n".join(each.layer for each in mutants or MUTANTS))
+        log("\n".join(each.layer for each in mutants or MUTANTS))
         return 0 if mutants else 2
     lost = [(each.layer, edit) for each in mutants for edit in misses(each)]
     for layer, edit in lost:
-        tell(f"{layer}: these words do not occur once in src/ramet/{edit.file}: {edit.words!r}")
+        log(f"{layer}: these words do not occur once in src/ramet/{edit.file}: {edit.words!r}")
     if lost:
         return 1
     unnoticed: list[str] = []
@@ -187,9 +187,9 @@ def main(arguments: Sequence[str]) -> int:
             found = attack(scratch, mutant)
             print(line(found), flush=True)  # noqa: T201 - a command
             said = f"{len(found.noticed_by)} tests fail" if found.noticed_by else "NOT NOTICED"
-            tell(f"[{number}/{len(mutants)}] {mutant.layer}: {said}, {time.monotonic() - began:.0f} s")
+            log(f"[{number}/{len(mutants)}] {mutant.layer}: {said}, {time.monotonic() - began:.0f} s")
             unnoticed += [] if found.noticed_by else [mutant.layer]
-    tell(f"no test notices: {', '.join(unnoticed)}" if unnoticed else f"all {len(mutants)} removals are noticed")
+    log(f"no test notices: {', '.join(unnoticed)}" if unnoticed else f"all {len(mutants)} removals are noticed")
     return 1 if unnoticed else 0
 
 

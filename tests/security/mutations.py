@@ -1,8 +1,8 @@
-"""The layers of the sandbox and of what is around it, each with the change of the source that removes it.
+"""Layers of the sandbox and of its surroundings, each with the change of the source that removes the layer.
 
-To add a layer, add a row: its name, a file below src/ramet, words that occur once in that file, and what replaces them.
-`tests` name the tests that must notice: "files" is tests/security/test_attacks_files.py, played against the kernel that
-`kernel` names; what has a slash is a path below tests, which may go on with "::" and the name of a test.
+To add a layer, add a row: its name, a file below src/ramet, words that occur once in that file, and their replacement.
+`tests` name the tests that must notice: "files" is tests/security/test_attacks_files.py, run against the kernel that
+`kernel` names. A name with a slash is a path below tests, which may end with "::" and the name of a test.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ ME, ORDINARY, LOCAL, BARE = "me-bwrap", "ordinary-bwrap", "me-local", "bare-loca
 
 
 class Edit(NamedTuple):
-    """Words that occur once in a file, and what replaces them."""
+    """Words that occur once in a file, and their replacement."""
 
     file: str
     words: str
@@ -21,7 +21,7 @@ class Edit(NamedTuple):
 
 
 class Mutant(NamedTuple):
-    """A layer, and the edit that removes it."""
+    """Layer, and the edit that removes the layer."""
 
     layer: str
     file: str
@@ -33,7 +33,7 @@ class Mutant(NamedTuple):
 
     @property
     def edits(self) -> tuple[Edit, ...]:
-        """All edits that remove the layer."""
+        """Return each edit that removes the layer."""
         return Edit(self.file, self.words, self.instead), *self.also
 
 
@@ -57,12 +57,12 @@ AT_REST, TEAM = ("security/test_values_at_rest.py",), ("security/test_team_key.p
 
 
 def _layer(test: str) -> tuple[str, ...]:
-    """A test that looks at a layer by itself, since another one backs it."""
+    """Return the path of a test for one layer alone, where another layer backs the layer."""
     return (f"security/test_layers.py::{test}",)
 
 
 def _types(test: str) -> tuple[str, ...]:
-    """A test of the bounds of types and their values."""
+    """Return the path of a test of the bounds of types and their values."""
     return (f"unit/agent/test_typed_bounds.py::test_{test}",)
 
 

@@ -1,6 +1,6 @@
-"""Runs a command as root of a user namespace in which nobody may make another: what a hardened machine is like.
+"""Run a command as root of a user namespace that allows no further namespace, as on a hardened machine.
 
-Run by root as `python -I no_namespaces.py COMMAND…`. Everything below looks as before: users have their own numbers.
+Run by root as `python -I no_namespaces.py COMMAND…`. Processes in the namespace keep their own uids.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ USERS = 65536
 
 
 def main() -> int:
-    """Make the namespace, forbid further ones, run the command in it; end with it."""
+    """Make the namespace, forbid further ones, run the command in it, and end with the command."""
     libc = ctypes.CDLL(None, use_errno=True)
     waiting, ready = os.pipe()
     mapped, mapping = os.pipe()

@@ -1,4 +1,4 @@
-"""The first process of a test's kernel: an outer limit around it, another user if one is wanted, then the kernel.
+"""First process of a test's kernel: set an outer limit, become another user if one is given, and start the kernel.
 
 Run by root as `unshare --mount --pid --fork --kill-child --mount-proc python -I outer.py UID MODULE ARGUMENTS…`.
 """
@@ -19,7 +19,7 @@ PROJECT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def limit_pids() -> None:
-    """Bound the processes of this pid namespace, where the kernel has a bound for each (6.14 and later)."""
+    """Limit the processes of this pid namespace, where the kernel has a limit for each (6.14 and later)."""
     release = tuple(int(part) for part in os.uname().release.split(".")[:2])
     if release >= (6, 14):
         pathlib.Path("/proc/sys/kernel/pid_max").write_text(str(MOST_PIDS))
@@ -27,9 +27,9 @@ def limit_pids() -> None:
 
 
 def open_the_way(needed: list[pathlib.Path]) -> None:
-    """Let other users reach these folders, whatever stands above them: in this mount namespace only.
+    """Let other users reach these folders below closed ones, in this mount namespace only.
 
-    A folder that others may not enter is covered by an empty one that holds nothing but what is needed.
+    An empty folder that holds only the needed folders covers each folder that others may not enter.
     """
     covered: dict[pathlib.Path, list[pathlib.Path]] = {}
     for path in needed:
@@ -48,7 +48,7 @@ def open_the_way(needed: list[pathlib.Path]) -> None:
 
 
 def main() -> int:
-    """Set up, start the kernel, and reap what is orphaned until it ends."""
+    """Set up, start the kernel, and reap orphaned processes until the kernel ends."""
     uid, command = int(sys.argv[1]), sys.argv[2:]
     limit_pids()
     if uid:

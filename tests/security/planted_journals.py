@@ -1,4 +1,4 @@
-"""SQLite's files beside a journal, as a stranger may write them into a `.ramet`."""
+"""Files of SQLite beside a journal, as a stranger may write them into a `.ramet`."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Plant = Callable[[pathlib.Path, pathlib.Path], None]  #: is told of the state fo
 
 
 def header(pages: int) -> bytes:
-    """The header of a rollback journal that undoes all that was written to a database of so many pages."""
+    """Return the header of a rollback journal that undoes each write to a database of `pages` pages."""
     return (_MAGIC + struct.pack(">5I", 0, 1, pages, SECTOR, PAGE)).ljust(SECTOR, b"\0")
 
 
-def naming(file: pathlib.Path) -> bytes:
-    """The end of a rollback journal that names a super-journal, which SQLite removes after it rolled back."""
+def super_journal(file: pathlib.Path) -> bytes:
+    """Return the end of a rollback journal that names a super-journal, which SQLite removes after the rollback."""
     name = os.fsencode(file)
     return struct.pack(">I", _LOCK_PAGE) + name + struct.pack(">II", len(name), sum(name)) + _MAGIC
 
@@ -35,7 +35,7 @@ async def make_journal(state: pathlib.Path) -> None:
 
 
 def beside(name: str, content: Callable[[pathlib.Path], bytes]) -> Plant:
-    """A file beside the journal; its content may name a file outside."""
+    """Return a plant of a file beside the journal. The content of the file may name a file outside."""
 
     def plant(state: pathlib.Path, outside: pathlib.Path) -> None:
         (state / f"journal.db{name}").write_bytes(content(outside / "file"))
@@ -44,7 +44,7 @@ def beside(name: str, content: Callable[[pathlib.Path], bytes]) -> Plant:
 
 
 def beside_empty(content: Callable[[pathlib.Path], bytes]) -> Plant:
-    """A rollback journal beside a journal without content, as at a real beginning."""
+    """Return a plant of a rollback journal beside an empty journal, as at a real start."""
 
     def plant(state: pathlib.Path, outside: pathlib.Path) -> None:
         (state / "journal.db").write_bytes(b"")
@@ -54,13 +54,13 @@ def beside_empty(content: Callable[[pathlib.Path], bytes]) -> Plant:
 
 
 def endless(state: pathlib.Path, outside: pathlib.Path) -> None:
-    """A rollback journal of 1 TB that takes no room."""
+    """Make a rollback journal of 1 TB that takes no space on the disk."""
     (state / "journal.db-journal").write_bytes(header(0))
     os.truncate(state / "journal.db-journal", 1 << 40)
 
 
 def special(name: str) -> dict[str, Plant]:
-    """A link, a second name, a pipe, a socket and a folder in place of a file beside the journal."""
+    """Return plants of a link, hard link, pipe, socket and folder in place of a file beside the journal."""
 
     def link(state: pathlib.Path, outside: pathlib.Path) -> None:
         (state / name).symlink_to(outside / "file")
@@ -78,11 +78,11 @@ def special(name: str) -> dict[str, Plant]:
         (state / name).mkdir()
 
     kinds: dict[str, Plant] = {"link": link, "second name": second_name, "pipe": pipe, "socket": bound}
-    return {f"{kind} as {name}": replacing(name, plant) for kind, plant in (kinds | {"folder": folder}).items()}
+    return {f"{kind} as {name}": with_replacement(name, plant) for kind, plant in (kinds | {"folder": folder}).items()}
 
 
-def replacing(name: str, plant: Plant) -> Plant:
-    """The same in place of a file that is there."""
+def with_replacement(name: str, plant: Plant) -> Plant:
+    """Return a plant that first removes the file that is there."""
 
     def replace(state: pathlib.Path, outside: pathlib.Path) -> None:
         (state / name).unlink(missing_ok=True)
@@ -92,7 +92,7 @@ def replacing(name: str, plant: Plant) -> Plant:
 
 
 def make_socket(path: pathlib.Path) -> None:
-    """The file of a socket at which nobody listens."""
+    """Make the file of a socket that has no listener."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as each:
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -103,13 +103,13 @@ def make_socket(path: pathlib.Path) -> None:
 
 #: Rollback journals that no kernel leaves behind.
 ROLLBACKS: dict[str, Plant] = {
-    "a rollback journal that names a file": beside("-journal", lambda file: header(1) + naming(file)),
-    "a beginning that names a file": beside("-journal", lambda file: header(0) + naming(file)),
+    "a rollback journal that names a file": beside("-journal", lambda file: header(1) + super_journal(file)),
+    "a beginning that names a file": beside("-journal", lambda file: header(0) + super_journal(file)),
     "a beginning that names a file, in one sector": beside(
-        "-journal", lambda file: header(0)[: -len(naming(file))] + naming(file)
+        "-journal", lambda file: header(0)[: -len(super_journal(file))] + super_journal(file)
     ),
-    "a beginning of an empty journal that names a file": beside_empty(lambda file: header(0) + naming(file)),
-    "zeros that name a file": beside("-journal", lambda file: bytes(SECTOR) + naming(file)),
+    "a beginning of an empty journal that names a file": beside_empty(lambda file: header(0) + super_journal(file)),
+    "zeros that name a file": beside("-journal", lambda file: bytes(SECTOR) + super_journal(file)),
     "a rollback journal of a database": beside("-journal", lambda file: header(5)),
     "a rollback journal that empties a journal": beside("-journal", lambda file: header(0)),
     "an endless rollback journal": endless,

@@ -1,4 +1,4 @@
-"""A program that is an agent and reveals its variables and its secret in every text that is no answer."""
+"""Program that is an agent and reveals its variables and its secret in each text except an answer."""
 
 import json
 import os

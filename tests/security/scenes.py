@@ -1,6 +1,6 @@
-"""What happens on the host's side of an attack: runs, victims, services, and what can be counted afterwards.
+"""Scenes on the host's side of an attack: runs, victims, services, and counts of resources.
 
-Played by `tests.security.driver` inside a kernel's process. Each scene takes plain data and gives plain data back.
+The module `tests.security.driver` plays scenes in a kernel's process. Each scene takes and returns plain data.
 """
 
 # A scene has its kernel's loop for itself while it looks at files.
@@ -32,7 +32,7 @@ from ramet.core.policy import policy as policies
 
 
 class Host:
-    """A runtime with what the scenes have started beside it."""
+    """Runtime, with the handles and services that scenes have started."""
 
     def __init__(self, runtime: Any, base: pathlib.Path) -> None:
         self.runtime, self.base = runtime, base
@@ -49,7 +49,7 @@ class Host:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON types; bytes are told by their number and their beginning."""
+    """Return a value as JSON types. Bytes become their number and their beginning."""
     if isinstance(value, bytes | bytearray):
         return {"@bytes": len(value), "begins": value[:64].hex()}
     if isinstance(value, enum.Enum):
@@ -68,7 +68,7 @@ def plain(value: Any) -> Any:
 
 
 def function(name: str) -> Any:
-    """What "module:qualname" stands for."""
+    """Return the function that "module:qualname" names."""
     module, _, path = name.partition(":")
     found: Any = import_module(module)
     for part in path.split("."):
@@ -82,7 +82,7 @@ def function(name: str) -> Any:
 async def run(
     host: Host, agent: str, policy: dict[str, Any] | None = None, args: list[Any] | None = None, kwargs: Any = None
 ) -> Any:
-    """Run an agent to its end."""
+    """Run an agent to its end, and return its result."""
     return await host.runtime.run_agent(
         agent=function(agent), policy=policies.from_json(policy or {}), args=tuple(args or ()), kwargs=kwargs or {}
     )
@@ -91,7 +91,7 @@ async def run(
 async def start(
     host: Host, key: str, agent: str, policy: dict[str, Any] | None = None, args: list[Any] | None = None
 ) -> str:
-    """Start an agent, wait until it has printed its first words, and keep it under `key`; returns its id."""
+    """Start an agent under `key`, wait for its first output or its end, and return its id."""
     heard = asyncio.Event()
     host.printed[key] = []
 
@@ -113,14 +113,14 @@ async def start(
 
 
 async def said(host: Host, key: str) -> str:
-    """What a kept agent has printed so far."""
+    """Return the output so far of an agent that was started under `key`."""
     return "".join(host.printed[key])
 
 
 async def begin(
     host: Host, key: str, agent: str, policy: dict[str, Any] | None = None, args: list[Any] | None = None
 ) -> str:
-    """Start an agent that says nothing, and keep it under `key`."""
+    """Start an agent under `key` without waiting for output, and return its id."""
     host.handles[key] = await host.runtime.start_agent(
         agent=function(agent), policy=policies.from_json(policy or {}), args=tuple(args or ())
     )
@@ -128,34 +128,34 @@ async def begin(
 
 
 async def result(host: Host, key: str) -> Any:
-    """How a kept agent ended."""
+    """Return the result of an agent that was started under `key`."""
     return await host.handles.pop(key).result()
 
 
 async def cancel(host: Host, key: str, reason: str = "enough") -> Any:
-    """End a kept agent; returns how it ended."""
+    """Cancel an agent that was started under `key`, and return its result."""
     await host.handles[key].cancel(reason)
     return await host.handles.pop(key).result()
 
 
 async def command(host: Host, key: str, argv: list[str]) -> Any:
-    """Run a command in a kept agent's sandbox."""
+    """Run a command in the sandbox of an agent that was started under `key`."""
     return await host.handles[key].run_command(argv)
 
 
 async def metrics(host: Host, key: str) -> Any:
-    """What a kept agent uses now."""
+    """Return what an agent that was started under `key` uses now."""
     found = host.handles[key].metrics()
     return await found if asyncio.iscoroutine(found) else found
 
 
 async def status(host: Host) -> Any:
-    """What the runtime says of itself."""
+    """Return the status of the runtime."""
     return host.runtime.get_status()
 
 
 async def unconfined(host: Host, agent: str, args: list[Any]) -> Any:
-    """The same function as the same user without any sandbox: the positive control."""
+    """Run a function as the same user without a sandbox, as the positive control, and return its value."""
     script = "import json, sys; from tests.security.scenes import function\n"
     script += "print('\\n' + json.dumps(function(sys.argv[1])(*json.loads(sys.argv[2]))))"
     process = await asyncio.create_subprocess_exec(
@@ -171,12 +171,12 @@ async def unconfined(host: Host, agent: str, args: list[Any]) -> Any:
 
 
 async def events(host: Host, run: str) -> list[Any]:
-    """Every event of a run that has ended, each with its type."""
+    """Return each event of a run that has ended, with the event's type."""
     return [{"type": type(each).__name__, "told": repr(each)} async for each in host.runtime.get(run).events()]
 
 
 async def swap_for_link(host: Host, path: str, target: str, method: str) -> None:
-    """Have a folder moved away and a link put in its place, once a backend is about to do something for its mounts."""
+    """Arrange that a folder is replaced by a link as soon as `method` of the backend is called for its mounts."""
     backend = await host.runtime.sandboxes.backend()
     original = getattr(backend, method)
 
@@ -194,7 +194,7 @@ async def swap_for_link(host: Host, path: str, target: str, method: str) -> None
 
 
 async def victim(host: Host) -> int:
-    """A process of this user that an attack may try to reach."""
+    """Start a process of this user that an attack may try to reach, and return its pid."""
     process = await asyncio.create_subprocess_exec("sleep", "1000", env={"CANARY": "in the environment of a victim"})
 
     async def end() -> None:
@@ -207,12 +207,12 @@ async def victim(host: Host) -> int:
 
 
 async def own_pid(host: Host) -> int:
-    """Of this kernel."""
+    """Return the pid of this kernel."""
     return os.getpid()
 
 
 async def ancestors(host: Host, pid: int) -> list[int]:
-    """The processes between this kernel and one below it, from the nearest to that one to the nearest to this."""
+    """Return the processes between this kernel and one below it, the nearest to that process first."""
     found: list[int] = []
     while (pid := int(pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])) not in (
         os.getpid(),
@@ -224,17 +224,17 @@ async def ancestors(host: Host, pid: int) -> list[int]:
 
 
 async def kill(host: Host, pid: int) -> None:
-    """End a process at once."""
+    """Kill a process."""
     os.kill(pid, signal.SIGKILL)
 
 
 async def owner(host: Host, pid: int) -> int:
-    """The user to whom a process belongs on this host."""
+    """Return the uid that a process has on this host."""
     return pathlib.Path(f"/proc/{pid}").stat().st_uid
 
 
 async def is_alive(host: Host, pid: int) -> bool:
-    """Whether a process lives."""
+    """Return whether a process lives."""
     with contextlib.suppress(OSError):
         return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     return False
@@ -243,7 +243,7 @@ async def is_alive(host: Host, pid: int) -> bool:
 async def listen(
     host: Host, key: str, address: str, kind: str = "stream", greeting: str = "hello from the host"
 ) -> int:
-    """A service of the host: on a loopback address, or a Unix socket by path or, with @, by abstract name."""
+    """Start a service on a loopback address, or on a Unix socket by path or, with @, by abstract name."""
 
     async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         host.heard[key] += 1
@@ -280,7 +280,7 @@ async def listen(
 
 
 class Counting(asyncio.DatagramProtocol):
-    """Counts what arrives."""
+    """Protocol that counts datagrams."""
 
     def __init__(self, heard: dict[str, int], key: str) -> None:
         self._heard, self._key = heard, key
@@ -290,7 +290,7 @@ class Counting(asyncio.DatagramProtocol):
 
 
 async def heard(host: Host, key: str) -> int:
-    """How many callers a service has had."""
+    """Return the number of callers of a service."""
     return host.heard[key]
 
 
@@ -298,7 +298,7 @@ async def heard(host: Host, key: str) -> int:
 
 
 async def facts(host: Host) -> dict[str, int]:
-    """What this kernel holds: descriptors, memory at its highest, bytes below its folder."""
+    """Return this kernel's descriptors, peak memory, disk use below its folder, and number of processes."""
     return {
         "fds": len(os.listdir("/proc/self/fd")),  # noqa: PTH208
         "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
@@ -308,13 +308,13 @@ async def facts(host: Host) -> dict[str, int]:
 
 
 async def reset_peak(host: Host) -> float:
-    """Forget the highest use of memory so far; returns the use now, in MB."""
+    """Reset the peak use of memory, and return the use now, in MB."""
     pathlib.Path("/proc/self/clear_refs").write_text("5")
     return _memory_mb("VmRSS")
 
 
 async def peak(host: Host) -> float:
-    """The highest use of memory since `reset_peak`, in MB."""
+    """Return the peak use of memory since `reset_peak`, in MB."""
     return _memory_mb("VmHWM")
 
 
@@ -324,7 +324,7 @@ def _memory_mb(field: str) -> float:
 
 
 async def processes(host: Host, mark: str) -> list[int]:
-    """The living processes that have `mark` in their command line, this one aside."""
+    """Return the living processes with `mark` in their command line, except this one."""
     found: list[int] = []
     for name in os.listdir("/proc"):  # noqa: PTH208
         if name.isdigit() and int(name) != os.getpid() and await is_alive(host, int(name)):
@@ -335,7 +335,7 @@ async def processes(host: Host, mark: str) -> list[int]:
 
 
 async def command_lines(host: Host) -> str:
-    """Command lines and environments of every process that this user can look into, this kernel aside."""
+    """Return command lines and environments of each process that this user can read, except this kernel."""
     seen: list[str] = []
     for name in os.listdir("/proc"):  # noqa: PTH208
         if name.isdigit() and int(name) != os.getpid():
@@ -346,7 +346,7 @@ async def command_lines(host: Host) -> str:
 
 
 async def environments(host: Host) -> list[str]:
-    """What every process below this kernel was started with, victims aside."""
+    """Return the environment of each process below this kernel, except victims."""
     seen: list[str] = []
     for name in os.listdir("/proc"):  # noqa: PTH208
         if name.isdigit():
@@ -358,7 +358,7 @@ async def environments(host: Host) -> list[str]:
 
 
 async def is_below(pid: int) -> bool:
-    """Whether a process descends from this kernel."""
+    """Return whether a process descends from this kernel."""
     while pid > 1:
         pid = int(pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
         if pid == os.getpid():
@@ -367,7 +367,7 @@ async def is_below(pid: int) -> bool:
 
 
 async def files_with(host: Host, text: str, below: str | None = None) -> list[str]:
-    """Every regular file below the kernel's folder that holds `text`; links are not followed."""
+    """Return each regular file below the kernel's folder that holds `text`. Links are not followed."""
     found: list[str] = []
     for name, _ in files_below(below or host.base):
         with contextlib.suppress(OSError):  # gone since, or not ours to read
@@ -377,12 +377,12 @@ async def files_with(host: Host, text: str, below: str | None = None) -> list[st
 
 
 async def named(host: Host, name: str) -> list[str]:
-    """Every file or folder of that name below the kernel's folder."""
+    """Return each folder below the kernel's folder that holds a file or folder of that name."""
     return [folder for folder, folders, files in os.walk(host.base) if name in (*folders, *files)]
 
 
 def files_below(top: str | pathlib.Path) -> list[tuple[str, int]]:
-    """The regular files below a folder, with their blocks on the disk; what is too deep to be named is left out."""
+    """Return the regular files below a folder with their blocks on disk, except those too deep to name."""
     found: list[tuple[str, int]] = []
     for folder, _, names in os.walk(top):
         for name in names:

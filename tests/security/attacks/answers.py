@@ -1,4 +1,4 @@
-"""Attacks 93 to 106: what comes back. Values, errors and endings that hope to do something on the host."""
+"""Attacks 93 to 106: values, errors and endings that try to act on the host."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEAF = "trap '' TERM HUP INT; "
 
 
 class Bomb:
-    """Runs a command wherever it is unpickled."""
+    """Object that runs a command when it is unpickled."""
 
     def __init__(self, command: str) -> None:
         self.command = command
@@ -28,7 +28,7 @@ class Bomb:
 
 
 class Weird:
-    """Fails whoever looks at it."""
+    """Object whose repr, str and len end the process that calls them."""
 
     def __repr__(self) -> str:
         raise SystemExit("repr")
@@ -40,7 +40,7 @@ class Weird:
 
 
 class Endless(Exception):
-    """An error whose words are 100 MB."""
+    """Error with a text of 100 MB."""
 
     def __str__(self) -> str:
         return "A" * 100_000_000
@@ -49,7 +49,7 @@ class Endless(Exception):
 
 
 class Vicious(Exception):
-    """An error that fails whoever looks at it."""
+    """Error whose text and repr cannot be read: both raise."""
 
     def __str__(self) -> str:
         raise ValueError("str")
@@ -59,7 +59,7 @@ class Vicious(Exception):
 
 
 class Fatal(BaseException):
-    """Not an Exception."""
+    """Error that is no `Exception`."""
 
 
 def bomb(command: str) -> Any:
@@ -68,17 +68,17 @@ def bomb(command: str) -> Any:
 
 
 def nested_bomb(command: str) -> Any:
-    """The same, deep in a value that could travel otherwise."""
+    """Return such an object deep in a value that could be sent otherwise."""
     return {"a": [1, 2, {"b": Bomb(command)}]}
 
 
 def pickled_bomb(command: str) -> bytes:
-    """A pickle as bytes: a legal result, as long as nobody opens it."""
+    """Return a pickle as bytes, which is a legal result while no process unpickles it."""
     return pickle.dumps(Bomb(command))
 
 
 def return_thing(kind: str) -> Any:
-    """Return what cannot travel, or only looks as if it could."""
+    """Return a value that cannot be sent, or that only looks as if it could."""
     things: dict[str, Callable[[], Any]] = {
         "lock": threading.Lock,
         "socket": lambda: socket.socketpair()[0],
@@ -111,7 +111,7 @@ def _deep() -> list[Any]:
 
 
 def raise_error(kind: str) -> None:
-    """End with an error that is unpleasant to show."""
+    """Raise an error that is hard to show."""
     match kind:
         case "endless":
             raise Endless
@@ -141,17 +141,17 @@ def raise_error(kind: str) -> None:
 
 
 def large(size: int) -> bytes:
-    """A result of a given size."""
+    """Return a result of a given size."""
     return b"\x80" * size
 
 
 def large_text(size: int) -> str:
-    """A text of a given size, of a character that JSON would escape."""
+    """Return a text of a given size, of a character that JSON would escape."""
     return "\x01" * size
 
 
 def leave(how: str) -> None:
-    """End without a word."""
+    """End without a result."""
     match how:
         case "exit 0":
             os._exit(0)
@@ -175,13 +175,13 @@ def leave(how: str) -> None:
 
 
 def stop_self() -> None:
-    """Stop, so that only SIGKILL or SIGCONT helps."""
+    """Stop the process, so that only SIGKILL or SIGCONT helps."""
     os.kill(os.getpid(), 19)
     time.sleep(60)
 
 
 def write_and_wait(text: str, seconds: float, name: str = "mine.txt") -> str:
-    """Leave a file, say so, and stay for a while."""
+    """Leave a file, print that it is ready, and wait."""
     pathlib.Path(name).write_text(text)
     print("ready", flush=True)  # noqa: T201
     time.sleep(seconds)
@@ -189,12 +189,12 @@ def write_and_wait(text: str, seconds: float, name: str = "mine.txt") -> str:
 
 
 def look_for(name: str) -> list[str]:
-    """Every file of that name that can be found."""
+    """Return each path of that name that can be found."""
     return [f"{folder}/{name}" for folder, _, names in os.walk("/") if name in names]
 
 
 def never_end(mark: str, deaf: bool = True) -> None:
-    """Run on with two programs beside, one in a session of its own; `mark` is in the command lines of both."""
+    """Run for ever with two programs, one in a session of its own. Both command lines hold `mark`."""
     if deaf:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGPIPE):
             signal.signal(number, signal.SIG_IGN)
@@ -206,14 +206,14 @@ def never_end(mark: str, deaf: bool = True) -> None:
 
 
 def start_and_return(mark: str) -> int:
-    """Start two programs that never end, one in a session of its own, and be done."""
+    """Start two programs that never end, one in a session of its own, and return."""
     start_marked(mark)
     start_marked(mark, start_new_session=True)
     return 2
 
 
 def start_marked(mark: str, deaf: bool = True, *, start_new_session: bool = False) -> None:
-    """Start a program that forks nothing, waits for a word that never comes, and bears a mark in its command line."""
+    """Start a program that waits for ever, forks no process, and has a mark in its command line."""
     reading, writing = os.pipe()
     script = f"{DEAF if deaf else ''}read never; read never # {mark}"
     command = ["sh", "-c", script]

@@ -1,4 +1,4 @@
-"""Attacks 72 to 89 on the own channel, by its bytes: they pass over the client that ramet ships."""
+"""Attacks 72 to 89 on the guest's channel, by raw bytes: they bypass the client that ramet ships."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HEAD = struct.Struct("!II")
 
 
 def find() -> int:
-    """The descriptor of the own channel: the one Unix socket that was there before anything was opened; -1: none."""
+    """Return the descriptor of the channel: the Unix socket that was open at the start; -1 if there is none."""
     for fd in range(3, 256):
         with contextlib.suppress(OSError):
             if stat.S_ISSOCK(os.fstat(fd).st_mode):
@@ -30,20 +30,20 @@ def find() -> int:
 
 
 def message(said: dict[str, Any], body: bytes = b"") -> bytes:
-    """One frame as the host expects it."""
+    """Return one frame as the host expects it."""
     control = json.dumps(said).encode()
     return HEAD.pack(len(control), len(body)) + control + body
 
 
 def send_hex(data: str, seconds: float = 5.0) -> str:
-    """Send bytes as they are; says whether the host hung up or answered, and what, or left this guest in peace."""
+    """Send bytes as they are, and return whether the host closed the channel, answered (and what), or did nothing."""
     fd = find()
     _write(fd, bytes.fromhex(data))
     return _reaction(fd, seconds)
 
 
 def drip_hex(data: str, pause: float) -> None:
-    """Send one byte at a time, then do nothing for ever."""
+    """Send one byte at a time, then wait for ever."""
     fd = find()
     for byte in bytes.fromhex(data):
         _write(fd, bytes([byte]))
@@ -59,7 +59,7 @@ def send_hex_and_leave(data: str, code: int) -> None:
 
 
 def ask(questions: list[dict[str, Any]], body: bytes = b"") -> list[Any]:
-    """Ask raw questions one after the other; each gets what the host answered, or that it hung up."""
+    """Send raw requests one after the other. Return the reply to each, or the error that ended the exchange."""
     fd = find()
     said: list[Any] = []
     for question in questions:
@@ -73,7 +73,7 @@ def ask(questions: list[dict[str, Any]], body: bytes = b"") -> list[Any]:
 
 
 def ask_much(number: int, seconds: float, question: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Ask as often and fast as the host takes it; says how many were sent and answered, in which time."""
+    """Send requests as fast as the host reads them. Return the numbers sent and answered, and the time."""
     fd = find()
     os.set_blocking(fd, False)
     template = question or {"type": "list_runs"}
@@ -109,7 +109,7 @@ def ask_much(number: int, seconds: float, question: dict[str, Any] | None = None
 
 
 def ask_and_never_read(number: int, question: dict[str, Any]) -> str:
-    """Ask for large answers and leave them all unread, so that they pile up on the host."""
+    """Send requests without reading the replies, so that the replies wait on the host."""
     fd = find()
     os.set_blocking(fd, False)
     with contextlib.suppress(OSError):
@@ -121,7 +121,7 @@ def ask_and_never_read(number: int, question: dict[str, Any]) -> str:
 
 
 def pass_descriptors(bound: int) -> dict[str, str]:
-    """Send descriptors: through the own channel, and in circles through sockets that are closed on the way."""
+    """Send descriptors through the channel, and in circles through sockets that are closed on the way."""
     channel, null = find(), os.open("/dev/null", os.O_RDONLY)
     tried: dict[str, str] = {}
     if channel >= 0:
@@ -150,7 +150,7 @@ def _circles(stack: contextlib.ExitStack, bound: int) -> None:
 
 
 def lend_channel() -> str:
-    """Speak on the channel from a child process, as a program started by an agent could."""
+    """Write to the channel from a program that a child process executes, and return the exit code."""
     fd = find()
     child = os.fork()
     if child == 0:
@@ -188,7 +188,7 @@ def _reaction(fd: int, seconds: float) -> str:
 
 
 def _answer(fd: int, number: int) -> Any:
-    """The control part of the answer to a question; what else comes is passed over."""
+    """Return the control part of the answer to a request. Other frames are skipped."""
     while True:
         control, body = HEAD.unpack(_exactly(fd, HEAD.size))
         said = json.loads(_exactly(fd, control))

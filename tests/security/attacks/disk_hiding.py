@@ -1,7 +1,7 @@
 """Files that are somewhere else whenever the watchdog looks at the workspace.
 
-A guest knows when that happens: inotify tells it that a folder was opened by somebody. Where it is refused, descriptors
-move all the time. Every attack stops by itself.
+A guest learns from inotify that a folder was opened. Where inotify is refused, descriptors move all the time. Each
+attack stops by itself.
 """
 
 # The calls are made as the kernel takes them.
@@ -33,7 +33,7 @@ _NAME = "n" * 240
 
 
 def move_folder(bound_mb: int, seconds: float) -> dict[str, object]:
-    """Fill a folder that is moved away from whichever folder is being counted."""
+    """Fill a folder that moves out of the folder that is being counted."""
     for folder in "ab":
         os.mkdir(folder)
         for number in range(_DECOYS):
@@ -58,7 +58,7 @@ def move_folder(bound_mb: int, seconds: float) -> dict[str, object]:
 
 
 def move_descriptors(bound_mb: int, seconds: float, way: str) -> dict[str, object]:
-    """Hold removed files by descriptors that change their number or their process while they are looked for."""
+    """Hold removed files by descriptors that change their number or process during the count."""
     mine, other = socket.socketpair()
     opened = _watch(".")
     decoys = [os.open("/dev/null", os.O_RDONLY) for _ in range(_DECOY_DESCRIPTORS)]
@@ -134,7 +134,7 @@ def _watch(*folders: str) -> int:
 
 
 def _is_opened(watcher: int, end: float) -> bool:
-    """Wait until the folders are looked at, at once where nobody says so; False when the time is over."""
+    """Wait until the folders are opened, or return at once without inotify. Return False at the end of the time."""
     left = max(0.0, end - time.monotonic())
     return left > 0 if watcher < 0 else bool(select.select([watcher], [], [], left)[0])
 
@@ -164,7 +164,7 @@ def _removed_file() -> int:
 
 
 def _hold(sock: socket.socket) -> None:
-    """Hold the descriptors that come, and give them back when asked; does not return."""
+    """Hold descriptors that arrive, and return them on request, for ever."""
     while True:
         held = _receive(sock)
         sock.recv(1)

@@ -1,4 +1,4 @@
-"""Attacks 1 to 20: files. Each returns what became of every attempt."""
+"""Attacks 1 to 20: files. Each attack returns the outcome of each attempt."""
 
 # The calls are made as the kernel takes them.
 # ruff: noqa: PTH101, PTH102, PTH103, PTH109, PTH116, PTH208
@@ -22,12 +22,12 @@ def read(paths: list[str]) -> Tried:
 
 
 def look_at(paths: list[str]) -> Tried:
-    """See whether something is there at all."""
+    """Try whether paths exist."""
     return {path: attempt(os.lstat, path) for path in paths}
 
 
 def watch(paths: list[str]) -> Tried:
-    """Ask to be told of whatever is done in folders."""
+    """Watch folders by inotify."""
     return {path: attempt(_watch, path) for path in paths}
 
 
@@ -40,7 +40,7 @@ def _watch(path: str) -> None:
 
 
 def follow_a_file() -> list[str]:
-    """Have a program tell of lines as they are added to a file of the own workspace."""
+    """Run `tail -f` on a file of the workspace, and return the lines that it prints."""
     with open("followed", "w", buffering=1) as file:  # noqa: PTH123
         file.write("first\n")
         command = ["tail", "-n", "+1", "-f", "followed"]
@@ -54,7 +54,7 @@ def follow_a_file() -> list[str]:
 
 
 def list_folders(paths: list[str]) -> dict[str, list[str]]:
-    """What is seen in folders, and the own one; a folder that cannot be listed shows nothing."""
+    """Return the entries of folders and the current folder; none for a folder that cannot be listed."""
     seen: dict[str, list[str]] = {"cwd": [os.getcwd()]}
     for path in paths:
         try:
@@ -65,7 +65,7 @@ def list_folders(paths: list[str]) -> dict[str, list[str]]:
 
 
 def write_outside(folders: list[str], files: list[str]) -> Tried:
-    """Make an unnamed file in folders of the system, and open files of it for writing."""
+    """Make an unnamed file in folders of the system, change their modes, and open files for writing."""
     tried: Tried = {}
     for folder in folders:
         tried[f"make in {folder}"] = attempt(open_and_close, folder, os.O_TMPFILE | os.O_WRONLY)
@@ -80,7 +80,7 @@ def _touch(folder: str) -> None:
 
 
 def read_through_proc(secret: str) -> Tried:
-    """Leave the root by the doors that /proc has."""
+    """Leave the root through links of /proc."""
     doors = [
         "/proc/1/root",
         "/proc/self/root",
@@ -94,7 +94,7 @@ def read_through_proc(secret: str) -> Tried:
 
 
 def link_to(secret: str, folder: str) -> Tried:
-    """Leave links to a file and a folder of the host in the own workspace, and follow them."""
+    """Make links in the workspace to a file and a folder of the host, and follow them."""
     tried = {
         "make link": attempt(os.symlink, secret, "innocent.txt"),
         "make folder link": attempt(os.symlink, folder, "innocent"),
@@ -108,7 +108,7 @@ def link_to(secret: str, folder: str) -> Tried:
 
 
 def hard_link_to(secret: str) -> Tried:
-    """Take a second name for a file outside, and for one inside."""
+    """Make a hard link to a file outside, and to one inside."""
     tried = {"outside": attempt(os.link, secret, "stolen.txt")}
     pathlib.Path("first.txt").write_text("one file")
     tried["inside"] = attempt(os.link, "first.txt", "second.txt")
@@ -116,7 +116,7 @@ def hard_link_to(secret: str) -> Tried:
 
 
 def make_devices() -> Tried:
-    """Make device nodes: the first disk, memory, a null device, here and in /tmp."""
+    """Make device nodes of the first disk, memory and a null device, in the workspace and in /tmp."""
     tried: Tried = {}
     for folder in (".", "/tmp"):
         for kind, mode, device in (
@@ -131,7 +131,7 @@ def make_devices() -> Tried:
 
 
 def gain_by_setuid(program: str) -> dict[str, object]:
-    """Copy a program that tells its effective uid, mark it setuid and setgid, and run it."""
+    """Copy a program that prints its effective uid, mark it setuid and setgid, and run it."""
     own = pathlib.Path("gain")
     own.write_bytes(pathlib.Path(program).read_bytes())
     marked = attempt(own.chmod, 0o6755)
@@ -167,7 +167,7 @@ def plant_configuration(command: str) -> list[str]:
 
 
 def open_by_handle() -> Tried:
-    """Name a file by the number that the file system gave it: the way out of containers that is called shocker."""
+    """Open a file by its handle in the file system: the way out of containers that is called shocker."""
     handle = ctypes.create_string_buffer(128)
     ctypes.memmove(handle, (128 - 8).to_bytes(4, "little"), 4)
     mount = ctypes.create_string_buffer(8)
@@ -181,7 +181,7 @@ def open_by_handle() -> Tried:
 
 
 def change_mounts() -> Tried:
-    """Change what is mounted where, by the old calls and by the new ones. The controls run in a scratch namespace."""
+    """Change mounts and the root by old and new calls. The controls run in a scratch namespace."""
     os.makedirs("here", exist_ok=True)
     os.makedirs("put", exist_ok=True)
     read_only, remount, bind, private, detach = 1, 32, 4096, 1 << 18, 2
@@ -209,7 +209,7 @@ REACHED = ("EINVAL", "EBADF", "EFAULT", "EBUSY", "ENOTTY")
 
 
 def make_it_hard_to_delete(tidy: bool = False) -> Tried:
-    """Leave names, flags and depths behind on which a careless removal or listing trips; `tidy` takes the flags off."""
+    """Leave names, flags and depths that break a careless removal or listing. `tidy` clears the flags."""
     tried: Tried = {}
 
     def flag(name: str, bits: int) -> None:

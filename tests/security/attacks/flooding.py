@@ -1,4 +1,4 @@
-"""Floods of requests whose replies are much larger than the requests, on the own channel, with no reply read."""
+"""Floods of requests on the guest's channel whose replies are much larger than the requests, and are not read."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ STUCK = "the host has stopped reading"
 
 
 def leave_file(size: int) -> None:
-    """A child that leaves one large file."""
+    """Leave one large file, as a child."""
     pathlib.Path("large.bin").write_bytes(bytes(size))
 
 
 def return_text(size: int) -> str:
-    """A child that returns a large value."""
+    """Return a large value, as a child."""
     return "x" * size
 
 
 def flood(kind: str, size: int, number: int) -> None:
-    """Send `number` requests of a kind, read no reply, say how it went, then do nothing for ever."""
+    """Send `number` requests of a kind without reading replies, print whether the host read them, and wait for ever."""
     fd = find()
     question = _prepare(fd, kind, size)
     os.set_blocking(fd, False)
@@ -38,7 +38,7 @@ def flood(kind: str, size: int, number: int) -> None:
 
 
 def read_late(size: int, number: int) -> list[list[int]]:
-    """Send requests for a checkpoint until the host stops reading; read each reply afterwards: its id and its size."""
+    """Send requests until the host stops reading, then read each reply. Return the id and size of each."""
     fd = find()
     question = _prepare(fd, "load_checkpoint", size)
     os.set_blocking(fd, False)
@@ -61,7 +61,7 @@ def _sent(fd: int, question: dict[str, Any], number: int) -> str:
 
 
 def _pending(fd: int, question: dict[str, Any], number: int) -> bytes:
-    """Write as much of all requests as the host takes; returns what it did not take."""
+    """Write as much of the requests as the host reads. Return the rest."""
     numbered = question["type"] != "watch"
     rest = b"".join(_padded({**question, "id": 1_000 + at} if numbered else question) for at in range(number))
     while rest and select.select([], [fd], [], 2.0)[1]:
@@ -71,13 +71,13 @@ def _pending(fd: int, question: dict[str, Any], number: int) -> bytes:
 
 
 def _padded(said: dict[str, Any]) -> bytes:
-    """A message of 4 KiB: a flood of them does not fit into the buffers of a socket."""
+    """Return a message of 4 KiB: a flood of them does not fit into the buffers of a socket."""
     control = json.dumps(said).encode().ljust(4096)
     return HEAD.pack(len(control), 0) + control
 
 
 def _prepare(fd: int, kind: str, size: int) -> dict[str, Any]:
-    """Make what a flood asks for; returns the request."""
+    """Make the file or value that a flood requests, and return the request."""
     if kind == "load_checkpoint":
         from ramet.wire.values import values
 

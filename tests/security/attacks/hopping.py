@@ -1,4 +1,4 @@
-"""Memory that never stays: each process hands its whole address space on to the next one, and ends."""
+"""Memory that moves all the time: each process passes its whole address space to the next one, and ends."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _FILLING_US, _FILLED_US = 100, 800  #: how long each process lives: the stack is
 
 
 def hold(processes: int, megabytes: int, seconds: float, others: int = 12) -> list[int]:
-    """Hold memory in several processes that hop, beside others that idle; says how much each had in the end, in MiB.
+    """Hold memory in several processes that hop, beside idle ones. Return the final memory of each in MiB.
 
-    The others make a look longer: between the list of who lives and what each has.
+    The idle processes lengthen the time between the list of living processes and the reading of their memory.
     """
     idle = []
     for _ in range(others):
@@ -47,9 +47,9 @@ def hold(processes: int, megabytes: int, seconds: float, others: int = 12) -> li
 
 
 def hop(megabytes: int, seconds: float, writing: int) -> None:
-    """Hold memory and hand it on for a while, then write how much there was, in MiB; does not return.
+    """Hold memory and pass it on for a while, then write its size in MiB. Does not return.
 
-    A parent waits within the kernel, for its child has its memory (vfork); so its child can end it.
+    A parent waits in the kernel while its child has its memory (vfork), so the child can end the parent.
     """
     libc = ctypes.PyDLL(None)  # Whoever runs has the interpreter: nobody gives it back.
     stacks = [mmap.mmap(-1, _STACK, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) for _ in range(4)]

@@ -1,4 +1,4 @@
-"""Memory of the kernel that no process is charged for. Every attack stops by itself at a bound that it is given."""
+"""Memory of the kernel that no process is charged for. Each attack stops by itself at a given bound."""
 
 # The calls are made as the kernel takes them.
 # ruff: noqa: PTH108
@@ -28,7 +28,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def fill_sockets(bound_mb: int, seconds: float = 0.0, processes: int = 1, ask: bool = True) -> dict[str, object]:
-    """Fill pairs of sockets and keep them for a while; `ask` for large buffers first. Says how much they took."""
+    """Fill pairs of sockets and keep them for a while; `ask` requests large buffers first. Return the size in MiB."""
     reading, writing = os.pipe()
     waiting, release = os.pipe()
     children: list[int] = []
@@ -72,7 +72,7 @@ def _fill_one(end: socket.socket, bound: int, ask: bool) -> int:
 
 
 def fill_sockets_without_a_first_thread(bound_mb: int, seconds: float) -> None:
-    """Fill sockets by another thread, and end the first one alone: the process then looks as if it had ended."""
+    """Fill sockets in a second thread, and end the first thread alone, so that the process looks ended."""
 
     def fill() -> None:
         fill_sockets(bound_mb, seconds, 8, False)
@@ -83,7 +83,7 @@ def fill_sockets_without_a_first_thread(bound_mb: int, seconds: float) -> None:
 
 
 def fill_beside(bound_mb: int, seconds: float) -> dict[str, object]:
-    """Have memory filled by a process that is no child of the own one. Says how much it filled."""
+    """Fill memory in a process that is no child of this one, and return the size in MiB."""
     reading, writing = os.pipe()
     try:
         child = syscall("clone", 0x8000 | signal.SIGCHLD, 0, 0, 0, 0)  # CLONE_PARENT
@@ -102,7 +102,7 @@ def fill_beside(bound_mb: int, seconds: float) -> dict[str, object]:
 
 
 def fill_sockets_in_flight(bound_mb: int, seconds: float = 0.0) -> dict[str, object]:
-    """Hide full sockets in the queue of another, where no descriptor of a process shows them."""
+    """Hide full sockets in the queue of another socket, where no process has a descriptor of them."""
     filled, outer = 0, socket.socketpair()
     with contextlib.suppress(OSError):
         while filled < bound_mb * _MIB:
@@ -117,7 +117,7 @@ def fill_sockets_in_flight(bound_mb: int, seconds: float = 0.0) -> dict[str, obj
 
 
 def fill_tcp(warm_up_mb: int) -> dict[str, float]:
-    """Have buffers of TCP grow by much traffic over the own loopback, then fill them; says how much they took."""
+    """Grow TCP buffers by much traffic over loopback, then fill them. Return the size in MiB."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         sender = socket.create_connection(server.getsockname())
         receiver, _ = server.accept()
@@ -152,7 +152,7 @@ def _fill_packets(end: socket.socket) -> int:
 
 
 def fill_page_tables(bound_mb: int, seconds: float = 0.0) -> dict[str, object]:
-    """Read one page of each 2 MiB of an area that holds nothing: a page table each, and no memory of the process's."""
+    """Read one page in each 2 MiB of an empty area: each needs a page table, and no memory of the process."""
     read, private, anonymous, no_reserve, no_huge_page, step = 1, 2, 0x20, 0x4000, 15, 2 << 20
     size = bound_mb * 256 * step
     _libc.mmap.restype = ctypes.c_void_p
@@ -169,7 +169,7 @@ def fill_page_tables(bound_mb: int, seconds: float = 0.0) -> dict[str, object]:
 
 
 def hide_shared_memory(bound_mb: int, seconds: float = 0.0) -> dict[str, object]:
-    """Fill shared areas of 1 MiB and unmap each but for its first page: the area keeps what it held."""
+    """Fill shared areas of 1 MiB and unmap each except its first page. The area keeps its memory."""
     _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     held = []
     for _ in range(bound_mb):
@@ -181,7 +181,7 @@ def hide_shared_memory(bound_mb: int, seconds: float = 0.0) -> dict[str, object]
 
 
 def map_shared_areas() -> Tried:
-    """Map shared areas that are larger than what is charged for one, by each way that there is."""
+    """Map shared areas that are larger than their charge allows, in each possible way, and a small one."""
     zero, huge_page = attempt_opened("/dev/zero"), 0x40000
     return {
         "large": attempt(_shared_area, 16 * _MIB, -1),
@@ -193,7 +193,7 @@ def map_shared_areas() -> Tried:
 
 
 def attempt_opened(path: str) -> int | str:
-    """Open a file to read and write; the descriptor, or the refusal."""
+    """Open a file to read and write, and return the descriptor or the name of the error."""
     try:
         return os.open(path, os.O_RDWR)
     except OSError as problem:
@@ -212,7 +212,7 @@ def _shared_area(size: int, fd: int, more: int = 0) -> int:
 
 
 def make_queues() -> Tried:
-    """Make what System V keeps outside of every process: a message queue, a set of semaphores, shared memory."""
+    """Make a message queue, semaphores and shared memory of System V, which live outside of processes."""
     made = {"queue": _libc.msgget, "semaphores": _libc.semget, "memory": _libc.shmget}
     given = {"queue": (0, 0o600), "semaphores": (0, _SEM_SET, 0o600), "memory": (0, _MIB, 0o600)}
     return {name: attempt(_made, call, *given[name]) for name, call in made.items()}
@@ -229,7 +229,7 @@ def _made(call: object, *arguments: int) -> None:
 
 
 def pin_pages() -> Tried:
-    """Have a pipe hold pages of a file that is removed then: a few bytes each, of a folio of a megabyte perhaps."""
+    """Make a pipe hold pages of a file that is removed. Each entry of a few bytes may pin a megabyte."""
     reading, writing = os.pipe()
     file = os.open("pinned", os.O_CREAT | os.O_RDWR)
     os.write(file, b"x" * _MIB)
@@ -250,7 +250,7 @@ def _tee(source: int, target: int) -> None:
 
 
 def buffers() -> dict[str, str | int]:
-    """Ask for a larger buffer by every name that it has; what was answered, and whether the buffer has grown."""
+    """Request larger buffers by each option. Return the growth of each buffer, or the error."""
     end, other = socket.socketpair()
     found: dict[str, str | int] = {}
     for name, number, look in (

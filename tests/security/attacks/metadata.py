@@ -54,7 +54,7 @@ def _flag(fd: int) -> None:
 
 
 def use_own_files() -> Tried:
-    """Change modes and times, set an attribute, link, write: all of it in the own workspace and in /tmp."""
+    """Write, change modes and times, and link in the workspace, /tmp and /dev/shm. Write to /dev/null."""
     tried: Tried = {}
     for folder in (".", "/tmp", "/dev/shm"):
         path = f"{folder}/own.txt"

@@ -1,4 +1,4 @@
-"""Attacks on mounts by the client that ramet ships: children that ask for paths below what their parent was granted."""
+"""Attacks on mounts by the client that ramet ships: children ask for paths below their parent's mounts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def look(path: str) -> str:
 
 
 def look_or_say(path: str) -> str:
-    """Return what `look` returns, or the name of the error that stopped it."""
+    """Return the value of `look`, or the name of the error that stopped it."""
     try:
         return look(path)
     except OSError as problem:
@@ -27,12 +27,12 @@ def look_or_say(path: str) -> str:
 
 
 def look_at_each(paths: list[str]) -> dict[str, str]:
-    """Return what `look_or_say` says of each path."""
+    """Return the value of `look_or_say` for each path."""
     return {path: look_or_say(path) for path in paths}
 
 
 def ask(cases: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Start a child for each case, with `mounts`, that looks at `path`; return what became of each by its name."""
+    """Spawn a child for each case, with `mounts`, that reads `path`. Return the outcome of each by its name."""
     from ramet.sub_agent_client import spawn_sub_agent
 
     said: dict[str, Any] = {}
@@ -48,7 +48,7 @@ def ask(cases: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def ask_below(mounts: list[str], cases: dict[str, dict[str, Any]]) -> Any:
-    """Start a child with `mounts` that starts the children of `ask`, and return what they became."""
+    """Spawn a child with `mounts` that spawns the children of `ask`, and return their outcomes."""
     from ramet.sub_agent_client import spawn_sub_agent
 
     policy = _policy({"readonly_mounts": mounts, "allow_sub_agents": True})

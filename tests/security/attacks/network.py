@@ -1,4 +1,4 @@
-"""Attacks 55 to 62: talking to somebody who was not allowed."""
+"""Attacks 55 to 62: connections to addresses that are not allowed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _udp(host: str, port: int) -> None:
 
 
 def listen(host: str = "127.0.0.1") -> Tried:
-    """Wait for callers: what other sandboxes or the host would connect to."""
+    """Listen on a TCP port to which other sandboxes or the host could connect."""
 
     def tcp() -> None:
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
@@ -53,7 +53,7 @@ def listen(host: str = "127.0.0.1") -> Tried:
 
 
 def resolve(names: list[str]) -> Tried:
-    """Ask for the addresses of names."""
+    """Resolve names."""
     return {name: attempt(_address, name) for name in names}
 
 
@@ -62,7 +62,7 @@ def _address(name: str) -> str:
 
 
 def other_families() -> Tried:
-    """Open sockets of every family that is not for talking to oneself, by every type; the high bits too."""
+    """Open sockets of each family that leads outside, by each type, and with high bits set."""
     tried: Tried = {}
     for name, number in FAMILIES.items():
         for kind, shown in (
@@ -84,7 +84,7 @@ def _opened(family: int, kind: int, protocol: int = 0) -> None:
 
 
 def unix_sockets(paths: list[str], abstract: list[str]) -> Tried:
-    """Call services of the host by path and by abstract name, and squat a name that others would call."""
+    """Connect to services of the host by path and by abstract name."""
     tried: Tried = {}
     for shown, address in [(path, path) for path in paths] + [(f"@{name}", f"\0{name}") for name in abstract]:
         for kind, number in (("stream", socket.SOCK_STREAM), ("dgram", socket.SOCK_DGRAM)):
@@ -115,14 +115,14 @@ _kept: list[socket.socket] = []
 
 
 def squat_and_wait(name: str, seconds: float) -> None:
-    """The same, and stay there for those who may come."""
+    """Listen as `squat` does, and wait for callers."""
     squat(name, "/tmp/squatted.sock")
     print("ready", flush=True)  # noqa: T201
     time.sleep(seconds)
 
 
 def through_the_proxy(targets: list[str]) -> dict[str, str]:
-    """Ask the proxy of the environment for a tunnel to each host:port, and say hello through it."""
+    """Request a tunnel to each host:port from the proxy of the environment, and send a greeting through it."""
     said: dict[str, str] = {}
     for target in targets:
         said[target] = attempt(_tunnelled, target)
@@ -130,7 +130,7 @@ def through_the_proxy(targets: list[str]) -> dict[str, str]:
 
 
 def proxy_address() -> str:
-    """What the environment says the proxy is."""
+    """Return the address of the proxy from the environment."""
     return next(
         (os.environ[key] for key in ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy") if key in os.environ), ""
     )
@@ -151,7 +151,7 @@ def _tunnelled(target: str) -> str:
 
 
 def proxy_by_library(host: str, port: int) -> str:
-    """Ask for a page as ordinary code does that knows of proxies: the tunnel of http.client."""
+    """Request a page as ordinary code with a proxy does: by the tunnel of http.client."""
     import http.client
 
     proxy = http.client.HTTPConnection(proxy_address().rpartition("://")[2].rstrip("/"), timeout=5)

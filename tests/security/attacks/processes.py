@@ -1,4 +1,4 @@
-"""Attacks 21 to 39: other processes, and what the kernel offers to those who ask for more."""
+"""Attacks 21 to 39: other processes, and calls of the kernel that give more rights."""
 
 # The calls are made as the kernel takes them.
 # ruff: noqa: PTH109, PTH113, PTH123, PTH208
@@ -33,7 +33,7 @@ NAMESPACES = {
 
 
 def signal_others(pids: list[int]) -> Tried:
-    """Reach processes by number: to look whether they are there, to change them, to end them."""
+    """Signal, slow, pin, limit and end processes by pid."""
     tried: Tried = {}
     for pid in pids:
         tried[f"ask {pid}"] = attempt(os.kill, pid, 0)
@@ -49,7 +49,7 @@ def signal_others(pids: list[int]) -> Tried:
 
 
 def signal_everyone() -> str:
-    """End every process that can be reached, but the own."""
+    """Kill each process that can be reached, except this one."""
     return in_child(os.kill, -1, signal.SIGKILL)
 
 
@@ -58,7 +58,7 @@ def _signal_by_pidfd(pid: int) -> None:
 
 
 def list_processes() -> list[int]:
-    """The processes that are seen."""
+    """Return the pids that are visible."""
     try:
         return sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
     except OSError:
@@ -66,7 +66,7 @@ def list_processes() -> list[int]:
 
 
 def look_into(pids: list[int]) -> Tried:
-    """Read and follow what /proc says about other processes."""
+    """Read and follow what /proc shows about other processes."""
     tried: Tried = {}
     for pid in pids:
         for name in ("environ", "cmdline", "maps", "mem", "auxv", "stack", "syscall", "io", "status"):
@@ -85,7 +85,7 @@ def _first_bytes(path: str) -> int:
 
 
 def trace(pid: int) -> Tried:
-    """Attach to a process, read and write its memory, take its descriptors: first another's, then a child's."""
+    """Attach to a process, read and write its memory, and take its descriptors: another's first, then a child's."""
     tried = _trace(pid)
     child = os.fork()
     if child == 0:
@@ -119,7 +119,7 @@ def _trace(pid: int) -> Tried:
 
 
 def new_namespaces() -> Tried:
-    """Make namespaces of one's own: the first step of most ways out of a sandbox."""
+    """Make namespaces, which is the first step of most ways out of a sandbox."""
     tried: Tried = {}
     for name, bit in NAMESPACES.items():
         tried[f"unshare {name}"] = in_child(syscall, "unshare", bit)
@@ -146,7 +146,7 @@ def _reaped(child: int) -> None:
 
 
 def clone_beside() -> Tried:
-    """Make a process whose parent is the parent of its maker, by both calls and with other flags."""
+    """Make a process whose parent is the caller's parent, by both calls and with other flags."""
     parent, vfork = 0x8000, 0x4000
     tried: Tried = {}
     for name, make in (("clone", _clone_only), ("clone3", _clone3_only)):
@@ -176,7 +176,7 @@ def _reaped_here(said: str) -> str:
 
 
 def enter_namespaces(pids: list[int]) -> Tried:
-    """Join namespaces: one's own again, those of others, and one that is no namespace at all."""
+    """Join this process's namespaces, those of others, and a descriptor that is no namespace."""
     tried = {"no descriptor": called("setns", -1, 0)}
     for pid in ("self", *pids):
         for name in ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup"):
@@ -199,7 +199,7 @@ def _entered(path: str) -> None:
 
 
 def open_settings() -> Tried:
-    """Open for writing what the kernel is set by. Nothing is written: the opening is the right to."""
+    """Open settings of the kernel for writing, without a write, and lower this process's OOM score."""
     paths = [
         "/proc/sys/kernel/core_pattern",
         "/proc/sys/kernel/modprobe",
@@ -232,7 +232,7 @@ def _spare_me() -> None:
 
 
 def read_settings() -> Tried:
-    """Read what only the host should: kernel memory, symbols' addresses, its log."""
+    """Open files that only the host should read: kernel memory, addresses, and the kernel's log."""
     paths = [
         "/proc/kcore",
         "/dev/mem",
@@ -247,7 +247,7 @@ def read_settings() -> Tried:
 
 
 def call_the_kernel() -> Tried:
-    """Every call that opens a large or dangerous part of the kernel, with arguments that change nothing."""
+    """Call each dangerous part of the kernel, with arguments that change nothing."""
     nothing = ctypes.create_string_buffer(256)
     words: dict[str, tuple[int | bytes | ctypes.Array[ctypes.c_char] | None, ...]] = {
         "bpf": (0, nothing, 128),
@@ -303,7 +303,7 @@ def call_by_another_abi() -> Tried:
 
 
 def use_keyrings() -> Tried:
-    """Reach the keys that the kernel keeps for a session, a user, a process."""
+    """Reach the keys that the kernel keeps for a session, a user and a process."""
     tried: Tried = {}
     for name, ring in (("thread", -1), ("process", -2), ("session", -3), ("user", -4), ("user session", -5)):
         tried[f"describe {name}"] = called("keyctl", 6, ring, None, 0)
@@ -315,7 +315,7 @@ def use_keyrings() -> Tried:
 
 
 def raise_limits() -> Tried:
-    """Take more than was given: limits, priority, the real-time class."""
+    """Raise hard limits, the priority, and the scheduling class."""
     tried: Tried = {}
     for name in ("NPROC", "NOFILE", "CORE", "FSIZE", "AS", "DATA", "MEMLOCK", "SIGPENDING", "MSGQUEUE"):
         kind = getattr(resource, f"RLIMIT_{name}", None)
@@ -334,13 +334,13 @@ def _silent_nice() -> None:
 
 
 def limits() -> dict[str, int]:
-    """The hard limits that are in force; -1 is none."""
+    """Return the hard limits of this process; -1 means no limit."""
     names = ("NPROC", "NOFILE", "CORE", "FSIZE", "DATA", "AS", "CPU")
     return {name: resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))[1] for name in names}
 
 
 def status() -> dict[str, str]:
-    """What the kernel says about this process: capabilities, no_new_privs, seccomp, uids."""
+    """Return what the kernel says about this process: capabilities, no_new_privs, seccomp, uids."""
     try:
         lines = pathlib.Path("/proc/self/status").read_text().splitlines()
     except OSError:
@@ -349,7 +349,7 @@ def status() -> dict[str, str]:
 
 
 def gain_rights() -> Tried:
-    """Become somebody else, or get a capability back."""
+    """Change uid, gid and groups, and get a capability back."""
     network = (ctypes.c_uint32 * 6)(1 << 12, 1 << 12, 0, 0, 0, 0)  # CAP_NET_ADMIN, effective and permitted
     head = (ctypes.c_uint32 * 2)(0x20080522, 0)
     other = 12345 if os.geteuid() == 0 else 0
@@ -365,7 +365,7 @@ def gain_rights() -> Tried:
 
 
 def run_setuid_programs(programs: list[str]) -> Tried:
-    """Run programs that are setuid on the host, and tell as whom they ran."""
+    """Run programs that are setuid on the host, and return the uid of each."""
     tried: Tried = {}
     for program in programs:
         said = attempt(_uid_of, program)
@@ -374,7 +374,7 @@ def run_setuid_programs(programs: list[str]) -> Tried:
 
 
 def _uid_of(program: str) -> str:
-    """The effective uid that a program gets, seen while it waits for its input."""
+    """Return the effective uid of a program, read while the program waits for its input."""
     child = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         lines = pathlib.Path(f"/proc/{child.pid}/status").read_text().splitlines()
@@ -385,7 +385,7 @@ def _uid_of(program: str) -> str:
 
 
 def type_into_terminals() -> Tried:
-    """Put characters into the terminal of whoever started us, and open it; the high bits too, which filters miss."""
+    """Put characters into the terminals of stdio and an own one, also with high bits, and open /dev/tty."""
     tried: Tried = {}
     letter = ctypes.create_string_buffer(b"x", 1)
     for name, number in (("TIOCSTI", 0x5412), ("TIOCLINUX", 0x541C)):
@@ -412,7 +412,7 @@ def _typed(terminal: int) -> None:
 
 
 def dump_core() -> dict[str, object]:
-    """Crash, with the wish for a core file."""
+    """Crash with a request for a core file."""
     child = os.fork()
     if child == 0:
         hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
@@ -427,7 +427,7 @@ def dump_core() -> dict[str, object]:
 
 
 def run_from_memory(secret: str) -> Tried:
-    """Run a program that lies in no file, and let it read what must not be read."""
+    """Run a program without a file, and let it read a secret."""
     try:
         fd = os.memfd_create("program")
         os.write(fd, pathlib.Path("/usr/bin/cat").read_bytes())
@@ -458,12 +458,12 @@ def _executed(fd: int, argument: str) -> str:
 
 
 def environment() -> dict[str, str]:
-    """Every variable that is set."""
+    """Return the variables of this process."""
     return dict(os.environ)
 
 
 def identity() -> dict[str, object]:
-    """Who and where this process takes itself to be."""
+    """Return this process's own view of its ids, host, folder, descriptors and namespaces."""
     return {
         "pid": os.getpid(),
         "uid": os.getuid(),
@@ -480,13 +480,16 @@ def identity() -> dict[str, object]:
 
 
 def tell_identity_and_wait(seconds: float) -> None:
-    """Print the same, and stay for a while."""
+    """Print the value of `identity`, and wait."""
     print(json.dumps(identity()), flush=True)  # noqa: T201
     time.sleep(seconds)
 
 
 def search_for(first: str, second: str, folders: list[str]) -> list[str]:
-    """Every place where a secret is found, which is told in two halves so that the search does not find itself."""
+    """Return each place that holds a secret.
+
+    The secret comes in two halves, so that the search does not find itself.
+    """
     head, tail = first.encode(), second.encode()
     found: list[str] = []
 
@@ -519,7 +522,7 @@ def _content(path: str) -> bytes:
 
 
 def _memory() -> list[tuple[str, bytes]]:
-    """The readable memory of this process that is its own; nothing where /proc is closed."""
+    """Return the readable memory of this process; nothing where /proc is closed."""
     pieces: list[tuple[str, bytes]] = []
     try:
         with open("/proc/self/maps") as maps, open("/proc/self/mem", "rb", buffering=0) as memory:

@@ -1,4 +1,4 @@
-"""Attacks 41 to 54: using up what others need too. Every one stops by itself at a bound that it is given."""
+"""Attacks 41 to 54: using up resources of others. Each attack stops by itself at a given bound."""
 
 # The calls are made as the kernel takes them.
 # ruff: noqa: PTH102, PTH108, PTH123
@@ -20,7 +20,7 @@ from tests.security.attacks.trying import DONE, called, name_of, syscall
 
 
 def fork_much(bound: int, seconds: float = 0.0) -> dict[str, object]:
-    """Fork children that stay for a while, up to `bound`; says how many lived at once and what stopped it."""
+    """Fork children that stay for a while, up to `bound`. Return how many lived at once and what stopped it."""
     reading, writing = os.pipe()
     children: list[int] = []
     stopped = "bound"
@@ -43,7 +43,7 @@ def fork_much(bound: int, seconds: float = 0.0) -> dict[str, object]:
 
 
 def fork_for_ever(seconds: float) -> None:
-    """A bomb: every child forks on, none ends by itself before `seconds` are over."""
+    """Fork as a bomb: each child forks too, and none ends before `seconds` have passed."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         with contextlib.suppress(OSError):
@@ -51,7 +51,7 @@ def fork_for_ever(seconds: float) -> None:
 
 
 def start_threads(bound: int, seconds: float = 0.0) -> dict[str, object]:
-    """Start threads that stay for a while, up to `bound`."""
+    """Start threads that stay for a while, up to `bound`. Return how many lived at once and what stopped it."""
     enough = threading.Event()
     threads: list[threading.Thread] = []
     stopped = "bound"
@@ -71,7 +71,7 @@ def start_threads(bound: int, seconds: float = 0.0) -> dict[str, object]:
 
 
 def fill(folder: str, bound_mb: int, seconds: float = 0.0) -> dict[str, object]:
-    """Write files of 1 MiB into a folder, up to `bound_mb`, and keep them for a while; says what stopped it where."""
+    """Write files of 1 MiB into a folder, up to `bound_mb`, and keep them for a while. Return what stopped it."""
     written = 0
     stopped = "bound"
     block = b"\xa5" * (1 << 20)
@@ -91,7 +91,7 @@ def fill(folder: str, bound_mb: int, seconds: float = 0.0) -> dict[str, object]:
 
 
 def fill_one_file(folder: str, bound_mb: int) -> dict[str, object]:
-    """Write one large file, then a sparse one that only claims to be large."""
+    """Write one large file, up to `bound_mb`. Return its size in MiB and what stopped it."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     block, written, stopped = b"\xa5" * (1 << 20), 0, "bound"
     with open(f"{folder}/one", "wb", buffering=0) as file:
@@ -105,7 +105,7 @@ def fill_one_file(folder: str, bound_mb: int) -> dict[str, object]:
 
 
 def fill_without_names(folder: str, bound_mb: int, way: str, seconds: float = 0.0) -> dict[str, object]:
-    """Write files of 4 MiB, remove them, and hold them where no descriptor of a process shows them."""
+    """Write files of 4 MiB, remove them, and hold them without a descriptor in any process."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     held, ends, written, stopped = [], socket.socketpair(), 0, "bound"
     block, batch = b"\xa5" * (4 << 20), list[int]()
@@ -129,7 +129,7 @@ def fill_without_names(folder: str, bound_mb: int, way: str, seconds: float = 0.
 
 
 def _mapped(fd: int) -> int:
-    """Map one page of a file: as C does, without a descriptor beside it."""
+    """Map one page of a file as C does, without a second descriptor."""
     libc = ctypes.CDLL(None)
     libc.mmap.restype = ctypes.c_void_p
     start: int = libc.mmap(None, ctypes.c_size_t(4096), 1, 1, fd, ctypes.c_long(0))
@@ -137,7 +137,7 @@ def _mapped(fd: int) -> int:
 
 
 def fill_with_names(folder: str, bound: int) -> dict[str, object]:
-    """Make empty files in a folder, up to `bound`."""
+    """Make empty files in a folder, up to `bound`. Return the number and what stopped it."""
     made, stopped = 0, "bound"
     try:
         os.mkdir(f"{folder}/names")
@@ -149,7 +149,7 @@ def fill_with_names(folder: str, bound: int) -> dict[str, object]:
 
 
 def spin(processes: int, seconds: float) -> dict[str, float]:
-    """Use every processor for a while; says the processor seconds that all of it got, and the time that passed."""
+    """Use every processor for a while. Return the processor seconds of the children, and the time that passed."""
     began = time.monotonic()
     children: list[int] = []
     for _ in range(processes):
@@ -166,7 +166,7 @@ def spin(processes: int, seconds: float) -> dict[str, float]:
 
 
 def spin_for_ever() -> None:
-    """Never come back, in a thread and in the main one, deaf to signals that can be ignored."""
+    """Loop for ever in two threads, and ignore each signal that can be ignored."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_spin, daemon=True).start()
@@ -179,7 +179,7 @@ def _spin() -> None:
 
 
 def open_files(bound: int) -> dict[str, object]:
-    """Open descriptors, up to `bound`."""
+    """Open descriptors, up to `bound`. Return the number and what stopped it."""
     fds: list[int] = []
     stopped = "bound"
     try:
@@ -194,7 +194,7 @@ def open_files(bound: int) -> dict[str, object]:
 
 
 def flood_output(megabytes: int) -> int:
-    """Print without end in sight, on both streams; says how much was taken."""
+    """Print megabytes without pause on both streams, and return their number."""
     block = b"z" * (1 << 20)
     for number in range(megabytes):
         os.write(1 + number % 2, block)
@@ -202,7 +202,7 @@ def flood_output(megabytes: int) -> int:
 
 
 def print_lines(lines: int) -> str:
-    """Print numbered lines, then a last word on each stream."""
+    """Print numbered lines, then a last line on each stream."""
     for number in range(lines):
         print(f"line {number}")  # noqa: T201
     print("last word", flush=True)  # noqa: T201
@@ -211,7 +211,7 @@ def print_lines(lines: int) -> str:
 
 
 def hoard(bound: int, seconds: float) -> dict[str, int]:
-    """Take timers, watches, pipes, queued signals, up to `bound` of each; say how many, and hold them for a while."""
+    """Take timers, watches, pipes and queued signals, up to `bound` of each, and hold them. Return the numbers."""
     libc = ctypes.CDLL(None, use_errno=True)
     taken = {"timers": 0, "watches": 0, "instances": 0, "pipes": 0, "signals": 0}
     timer = ctypes.c_int()
@@ -251,14 +251,14 @@ def hoard(bound: int, seconds: float) -> dict[str, int]:
 
 
 def sleep_often(number: int) -> str:
-    """Sleep very often and very short."""
+    """Sleep many times for no time at all."""
     for _ in range(number):
         time.sleep(0)
     return DONE
 
 
 def eat_memory(megabytes: int, seconds: float = 0.0) -> int:
-    """Use memory, page by page, and keep it for a while; says how much, if it lives to say it."""
+    """Use memory, page by page, and keep it for a while. Return the size in MiB."""
     held = bytearray()
     for _ in range(megabytes):
         held += os.urandom(4096) * 256
@@ -267,7 +267,7 @@ def eat_memory(megabytes: int, seconds: float = 0.0) -> int:
 
 
 def eat_memory_in_children(processes: int, megabytes: int, seconds: float = 0.0) -> dict[str, int]:
-    """Use memory in several processes at once, each below the limit; says how many had theirs, and what lives on."""
+    """Use memory in several processes at once, each below the limit. Return how many got it and what still lives."""
     reading, writing = os.pipe()
     ready_r, ready_w = os.pipe()
     children: list[int] = []
@@ -296,12 +296,12 @@ def eat_memory_in_children(processes: int, megabytes: int, seconds: float = 0.0)
 
 
 def answer_at_the_limit(megabytes: int) -> bytes:
-    """Return a value that fills the memory there is, so that sending it needs more."""
+    """Return a value that fills the memory, so that sending it needs more."""
     return os.urandom(1 << 20) * megabytes
 
 
 def leave_large_file(megabytes: int, name: str = "large.bin") -> str:
-    """Leave a file of some size in the workspace, really written."""
+    """Leave a file of some size in the workspace, with real content, and a small one."""
     with open(name, "wb") as file:
         for _ in range(megabytes):
             file.write(b"\x5a" * (1 << 20))
@@ -310,7 +310,7 @@ def leave_large_file(megabytes: int, name: str = "large.bin") -> str:
 
 
 def leave_sparse_file(gigabytes: int) -> str:
-    """Leave a file that says it is huge and holds nothing."""
+    """Leave an empty file with a large size."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     with open("sparse.bin", "wb") as file:
         with contextlib.suppress(OSError):

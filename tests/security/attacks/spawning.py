@@ -1,4 +1,4 @@
-"""Attacks 77 to 92 by the client that ramet ships: asking for more than one has, more often than one may."""
+"""Attacks 77 to 92 by the client that ramet ships: requests for more than a run has or may do."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from tests.security.attacks.trying import name_of
 
 
 def one() -> int:
-    """A child that does nothing."""
+    """Return 1, as a child that does nothing."""
     return 1
 
 
 def say(word: str) -> str:
-    """A child that repeats what it was told."""
+    """Return the word, as a child that repeats its argument."""
     return word
 
 
 def stay(seconds: float) -> list[float]:
-    """A child that takes its time; says from when to when it lived, by the machine's clock."""
+    """Wait, as a child, and return the start and end on the machine's clock."""
     began = time.monotonic()
     time.sleep(seconds)
     return [began, time.monotonic()]
@@ -40,7 +40,7 @@ def _policy(fields: dict[str, Any]) -> Any:
 
 
 def _told(problem: BaseException) -> dict[str, Any]:
-    """An error as data: its type, what stood against it, its words."""
+    """Return an error as data: its type, the limit or field that it names, and its text."""
     return {
         "error": type(problem).__name__,
         "limit": getattr(problem, "limit", None),
@@ -50,7 +50,7 @@ def _told(problem: BaseException) -> dict[str, Any]:
 
 
 def widen(policies: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Ask for one child under each of these policies; says what became of each."""
+    """Spawn one child under each of these policies, and return the outcome of each."""
     from ramet.sub_agent_client import spawn_sub_agent
 
     said: dict[str, Any] = {}
@@ -64,20 +64,20 @@ def widen(policies: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def what_it_got(fields: dict[str, Any]) -> Any:
-    """Ask for a child under a policy that tells what it found: its limits as it can see them."""
+    """Spawn a child under a policy, and return the limits that the child sees."""
     from ramet.sub_agent_client import spawn_sub_agent
 
     return spawn_sub_agent(agent=limits_inside, policy=_policy(fields)).output
 
 
 def limits_inside() -> dict[str, Any]:
-    """What a child sees of its limits and its surroundings."""
+    """Return the limits and the environment that a child sees."""
     tmp = os.statvfs("/tmp")
     return {"tmp_mb": tmp.f_blocks * tmp.f_frsize >> 20, "variables": sorted(os.environ), "cwd": os.getcwd()}  # noqa: PTH109
 
 
 def spawn_one(fields: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Ask for a single child; an error is data."""
+    """Spawn a single child. Return its result, or the error as data."""
     from ramet.sub_agent_client import spawn_sub_agent
 
     try:
@@ -88,21 +88,21 @@ def spawn_one(fields: dict[str, Any] | None = None) -> dict[str, Any]:
 
 
 def fork_in_child(bound: int, seconds: float) -> Any:
-    """Let a child that asked for nothing fork as much as it can."""
+    """Let a child with a default policy fork as much as it can."""
     from ramet.sub_agent_client import spawn_sub_agent
 
     return spawn_sub_agent(agent=fork_much, args=(bound, seconds)).output
 
 
 def chain_with(fields: dict[str, Any]) -> Any:
-    """Let a child under a policy ask for a child."""
+    """Let a child under a policy spawn a child."""
     from ramet.sub_agent_client import spawn_sub_agent
 
     return spawn_sub_agent(agent=spawn_one, policy=_policy(fields)).output
 
 
 def secrets_of_children() -> dict[str, Any]:
-    """What two children find in /run/secrets: one that asked for its parent's token, one that did not."""
+    """Return the secrets of two children: one that asked for its parent's token, and one that did not."""
     from ramet.sub_agent_client import spawn_sub_agent
 
     asked = spawn_sub_agent(agent=secrets_inside, policy=_policy({"secrets": {"token": None}}))
@@ -110,13 +110,13 @@ def secrets_of_children() -> dict[str, Any]:
 
 
 def secrets_inside() -> dict[str, str]:
-    """The secrets that are there."""
+    """Return the secrets in /run/secrets."""
     folder = pathlib.Path("/run/secrets")
     return {file.name: file.read_text() for file in folder.iterdir()} if folder.exists() else {}
 
 
 def chain(levels: int) -> list[Any]:
-    """Each level asks for the next; returns from the deepest that lived, with the refusal that stopped it."""
+    """Spawn a chain of children. Return one entry for each that lived, and the refusal that stopped the chain."""
     from ramet.sub_agent_client import spawn_sub_agent
 
     if levels == 0:
@@ -131,7 +131,7 @@ def chain(levels: int) -> list[Any]:
 
 
 def replicate(width: int) -> int:
-    """Copy oneself as often and as deep as is let; returns how many copies there were, this one included."""
+    """Spawn copies in width and depth until refused. Return the number of copies, this one included."""
     from ramet.sub_agent_client import start_sub_agent
 
     handles = []
@@ -146,7 +146,7 @@ def replicate(width: int) -> int:
 
 
 def start_many(number: int, threads: int, fields: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Ask for children from many threads at once; says how many were born, and what stood against the others."""
+    """Spawn children from many threads at once. Return how many were spawned, and the limits that refused the rest."""
     from ramet.sub_agent_client import start_sub_agent
 
     gate = threading.Barrier(threads)
@@ -177,7 +177,7 @@ def start_many(number: int, threads: int, fields: dict[str, Any] | None = None) 
 
 
 def hostile_names(names: list[str]) -> list[Any]:
-    """Give children names that lead elsewhere, or that do not end."""
+    """Give children names that lead elsewhere, or that are too long."""
     from ramet.sub_agent_client import start_sub_agent
 
     said: list[Any] = []
@@ -190,7 +190,7 @@ def hostile_names(names: list[str]) -> list[Any]:
 
 
 def reach_artifacts(names: list[str], run: str | None = None) -> list[Any]:
-    """Ask for files by names that lead elsewhere: of a child, or of a run that is told."""
+    """Read artifacts by names that lead elsewhere, of a child or of a given run."""
     from ramet.sub_agent_client import read_artifact, spawn_sub_agent
 
     if run is None:
@@ -212,7 +212,7 @@ def leave_file(text: str = "left by a child") -> str:
 
 
 def checkpoint(value: Any) -> dict[str, Any]:
-    """What was kept before, and keep something now."""
+    """Load the checkpoint, and save a new one. Return both."""
     from ramet.sub_agent_client import load_checkpoint, save_checkpoint
 
     before = load_checkpoint()
@@ -221,7 +221,7 @@ def checkpoint(value: Any) -> dict[str, Any]:
 
 
 def spawn_with_many_faces(agents: list[str]) -> dict[str, Any]:
-    """Ask for children that are no functions at all."""
+    """Spawn values that are no functions."""
     from ramet.sub_agent_client import spawn_sub_agent
 
     said: dict[str, Any] = {}

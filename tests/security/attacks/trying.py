@@ -1,4 +1,4 @@
-"""Trying what must not work, and saying what became of it: "done", or the name of the error. Runs inside sandboxes."""
+"""Attempts that must not work, with their outcome: "done", or the name of the error. Runs in sandboxes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def attempt(what: Callable[..., Any], *arguments: Any) -> str:
-    """`DONE`, with what came of it in a few characters, or the error's name."""
+    """Return `DONE` with the beginning of the value, or the name of the error."""
     try:
         value = what(*arguments)
     except BaseException as problem:
@@ -59,13 +59,13 @@ def attempt(what: Callable[..., Any], *arguments: Any) -> str:
 
 
 def name_of(problem: BaseException) -> str:
-    """The error's number by name, or its type."""
+    """Return the name of an error's number, or of its type."""
     number = problem.errno if isinstance(problem, OSError) else None
     return errno.errorcode.get(number or 0, type(problem).__name__)
 
 
 def syscall(name: str, *arguments: int | bytes | ctypes.Array[Any] | None) -> int:
-    """Call the kernel by number, past what libc would refuse by itself. Raises OSError."""
+    """Call the kernel by number, past the checks of libc. Raises OSError."""
     ctypes.set_errno(0)
     words = [ctypes.c_long(each) if isinstance(each, int) else each for each in arguments]
     got: int = _libc.syscall(ctypes.c_long(_NUMBERS[name]), *words)
@@ -76,22 +76,22 @@ def syscall(name: str, *arguments: int | bytes | ctypes.Array[Any] | None) -> in
 
 
 def called(name: str, *arguments: int | bytes | ctypes.Array[Any] | None) -> str:
-    """What becomes of a system call: `attempt` of it."""
+    """Return the outcome of a system call, as `attempt` does."""
     return attempt(syscall, name, *arguments)
 
 
 def open_and_close(path: str, flags: int) -> None:
-    """Open a file; that it opens is all that is wanted."""
+    """Open a file and close it."""
     os.close(os.open(path, flags))
 
 
 def text_of(path: str) -> str:
-    """All of a file."""
+    """Return the text of a file."""
     return pathlib.Path(path).read_text(errors="replace")
 
 
 def in_child(what: Callable[..., Any], *arguments: Any) -> str:
-    """What becomes of an attempt that may spoil its process: `attempt` in a fork, or the signal that ended it."""
+    """Return the outcome of an attempt in a fork, as `attempt` does, or the signal that ended the fork."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -110,5 +110,5 @@ def in_child(what: Callable[..., Any], *arguments: Any) -> str:
 
 
 def knows(name: str) -> bool:
-    """Whether this machine has the system call at all."""
+    """Return whether the numbers of this machine include the system call."""
     return name in _NUMBERS
