@@ -237,7 +237,7 @@ def work_in(path: pathlib.Path, made: Hostile) -> None:
         file.write_text("one\n")
 
 
-async def live(made: Hostile) -> list[str]:
+async def use_worktree(made: Hostile) -> list[str]:
     """Create, change, finish, restore and prune a worktree. Return the refusals."""
     refusals = []
     try:
@@ -276,7 +276,7 @@ def outcome(made: Hostile, refusals: list[str]) -> dict[str, object]:
     }
 
 
-async def every(base: pathlib.Path, without: str, names: list[str]) -> dict[str, dict[str, object]]:
+async def run_each(base: pathlib.Path, without: str, names: list[str]) -> dict[str, dict[str, object]]:
     """Build each named repository, use it, and return what its programs did."""
     if without:
         git_module._LAUNCHER = WITHOUT[without]
@@ -284,11 +284,11 @@ async def every(base: pathlib.Path, without: str, names: list[str]) -> dict[str,
     with socket.create_server(("127.0.0.1", 0)) as server:
         for name in names or BUILDERS:
             made = burglar(base, server.getsockname()[1]) if name == "burglar" else BUILDERS[name](base)
-            refusals = await live(made)
+            refusals = await use_worktree(made)
             found[name] = outcome(made, refusals)
     return found
 
 
 if __name__ == "__main__":
     folder, without, *vectors = *sys.argv[1:2], *(sys.argv[2:] or [""])
-    sys.stdout.write(json.dumps(asyncio.run(every(pathlib.Path(folder), without, vectors))))
+    sys.stdout.write(json.dumps(asyncio.run(run_each(pathlib.Path(folder), without, vectors))))

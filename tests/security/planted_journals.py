@@ -34,7 +34,7 @@ async def make_journal(state: pathlib.Path) -> None:
     await store.close()
 
 
-def beside(name: str, content: Callable[[pathlib.Path], bytes]) -> Plant:
+def plant_file(name: str, content: Callable[[pathlib.Path], bytes]) -> Plant:
     """Return a plant of a file beside the journal. The content of the file may name a file outside."""
 
     def plant(state: pathlib.Path, outside: pathlib.Path) -> None:
@@ -43,7 +43,7 @@ def beside(name: str, content: Callable[[pathlib.Path], bytes]) -> Plant:
     return plant
 
 
-def beside_empty(content: Callable[[pathlib.Path], bytes]) -> Plant:
+def plant_rollback(content: Callable[[pathlib.Path], bytes]) -> Plant:
     """Return a plant of a rollback journal beside an empty journal, as at a real start."""
 
     def plant(state: pathlib.Path, outside: pathlib.Path) -> None:
@@ -59,7 +59,7 @@ def endless(state: pathlib.Path, outside: pathlib.Path) -> None:
     os.truncate(state / "journal.db-journal", 1 << 40)
 
 
-def special(name: str) -> dict[str, Plant]:
+def special_files(name: str) -> dict[str, Plant]:
     """Return plants of a link, hard link, pipe, socket and folder in place of a file beside the journal."""
 
     def link(state: pathlib.Path, outside: pathlib.Path) -> None:
@@ -103,19 +103,19 @@ def make_socket(path: pathlib.Path) -> None:
 
 #: Rollback journals that no kernel leaves behind.
 ROLLBACKS: dict[str, Plant] = {
-    "a rollback journal that names a file": beside("-journal", lambda file: header(1) + super_journal(file)),
-    "a beginning that names a file": beside("-journal", lambda file: header(0) + super_journal(file)),
-    "a beginning that names a file, in one sector": beside(
+    "a rollback journal that names a file": plant_file("-journal", lambda file: header(1) + super_journal(file)),
+    "a beginning that names a file": plant_file("-journal", lambda file: header(0) + super_journal(file)),
+    "a beginning that names a file, in one sector": plant_file(
         "-journal", lambda file: header(0)[: -len(super_journal(file))] + super_journal(file)
     ),
-    "a beginning of an empty journal that names a file": beside_empty(lambda file: header(0) + super_journal(file)),
-    "zeros that name a file": beside("-journal", lambda file: bytes(SECTOR) + super_journal(file)),
-    "a rollback journal of a database": beside("-journal", lambda file: header(5)),
-    "a rollback journal that empties a journal": beside("-journal", lambda file: header(0)),
+    "a beginning of an empty journal that names a file": plant_rollback(lambda file: header(0) + super_journal(file)),
+    "zeros that name a file": plant_file("-journal", lambda file: bytes(SECTOR) + super_journal(file)),
+    "a rollback journal of a database": plant_file("-journal", lambda file: header(5)),
+    "a rollback journal that empties a journal": plant_file("-journal", lambda file: header(0)),
     "an endless rollback journal": endless,
 }
 SIDECARS = {
     name: plant
     for suffix in ("-wal", "-shm", "-journal", ".lock")
-    for name, plant in special(f"journal.db{suffix}").items()
+    for name, plant in special_files(f"journal.db{suffix}").items()
 }

@@ -106,7 +106,7 @@ def dying_kernel(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iter
     backend = request.param
     mark = f"doomed-{backend}-{os.getpid()}"
     process = subprocess.Popen(
-        [sys.executable, "-c", DOOMED, backend, str(tmp_path / "work"), mark],
+        [sys.executable, "-c", DYING_KERNEL, backend, str(tmp_path / "work"), mark],
         cwd=PROJECT,
         env={**os.environ, "PYTHONPATH": str(PROJECT)},
         stdout=subprocess.PIPE,
@@ -123,7 +123,7 @@ def dying_kernel(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iter
             os.kill(pid, signal.SIGKILL)
 
 
-DOOMED = """
+DYING_KERNEL = """
 import asyncio, sys
 import ramet
 from tests.security.attacks import answers

@@ -126,7 +126,7 @@ def test_60_an_agent_with_an_endpoint_reaches_no_unix_socket_in_a_mount(kernel: 
 
 
 def test_neg_10_a_socket_of_an_agent_impersonates_no_service(kernel: Kernel) -> None:
-    """NEG-10: neither the host nor another agent reaches a socket that an agent opens under a service's name."""
+    """NEG-10: another agent cannot reach a socket that an agent opens. With namespaces the host cannot either."""
     name = f"ramet-squatted-{kernel.backend}-{kernel.user}-{os.getpid()}"
     assert_works(kernel.control(network.squat, name, "squatted.sock"))
 

@@ -115,7 +115,7 @@ def test_44_removed_files_without_a_descriptor_count(kernel: Kernel, way: str) -
     assert "policy.workspace_size_mb is 16" in result["error"]["message"]
 
 
-def test_44_a_folder_that_moves_during_the_count_counts(kernel: Kernel) -> None:
+def test_44_a_folder_that_moves_during_the_count_is_counted(kernel: Kernel) -> None:
     """44: a folder that always moves to a place that the watchdog has counted already counts for the workspace."""
     result = kernel.run(disk_hiding.move_folder, 64, 30.0, workspace_size_mb=16)
 
@@ -158,7 +158,7 @@ def test_45_empty_files_run_out_at_the_policys_size(kernel: Kernel, folder: str)
         assert result["status"] == "oom"  # names are memory of the agent's own
 
 
-@pytest.mark.alone("it compares what it gets of the processors with the time that passes")
+@pytest.mark.alone("it compares its processor time with the time that passes")
 def test_47_processor_time_stays_within_the_policys_share(kernel: Kernel) -> None:
     """47: eight spinning processes with a tenth of a processor get about that share."""
     control = kernel.control(resources.spin, 8, 1)
@@ -281,7 +281,7 @@ def test_an_agent_above_its_memory_ends_as_oom(kernel: Kernel) -> None:
     assert (beyond["status"], beyond["exit_code"], beyond["output"]) == ("oom", 137, None)
 
 
-@pytest.mark.alone("where there is no control group, it counts how soon the watchdog gets to look")
+@pytest.mark.alone("without a control group its result depends on how soon the watchdog looks")
 def test_memory_of_child_processes_counts(kernel: Kernel) -> None:
     """52: six processes of 60 MB each do not live within 128 MB together."""
     assert kernel.control(resources.eat_memory_in_children, 6, 60)["held_by"] == 6

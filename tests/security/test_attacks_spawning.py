@@ -55,7 +55,7 @@ def test_77_neg_2_a_child_gets_no_right_that_its_parent_lacks(kernel: Kernel) ->
         assert refusal["limit"] == f"policy.{name}"
 
 
-def test_77_a_child_of_a_public_endpoint_gets_no_private_address(kernel: Kernel) -> None:
+def test_77_a_public_endpoint_gives_a_child_no_private_address(kernel: Kernel) -> None:
     """77, 55: an agent that may reach each public endpoint cannot spawn a child with an address of loopback."""
     if not kernel.has_namespaces:
         return  # No agent has endpoints there.

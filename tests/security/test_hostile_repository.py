@@ -29,7 +29,7 @@ REFUSED = ("embedded", "promisor")
 USERS = ("me", "ordinary", "bare")
 #: What is tried as other users than this one: a filter of each step, and one that is hidden when programs are listed.
 FEW = ("smudge", "clean", "included_if")
-LIVES = [(user, vector) for user in USERS for vector in (BUILDERS if user == "me" else FEW)]
+USER_VECTORS = [(user, vector) for user in USERS for vector in (BUILDERS if user == "me" else FEW)]
 
 
 def as_user(user: str, *command: str) -> list[str]:
@@ -69,10 +69,10 @@ def play_repositories(user: str, *arguments: str) -> dict[str, Any]:
 @functools.cache
 def protected_runs(user: str) -> dict[str, Any]:
     """Return what ran in hostile repositories with every layer in place, as one user."""
-    return play_repositories(user, "", *(vector for other, vector in LIVES if other == user))
+    return play_repositories(user, "", *(vector for other, vector in USER_VECTORS if other == user))
 
 
-@pytest.mark.parametrize(("user", "vector"), LIVES)
+@pytest.mark.parametrize(("user", "vector"), USER_VECTORS)
 def test_no_program_of_an_untrusted_repository_runs(user: str, vector: str) -> None:
     """Programs of a repository run neither on the host nor in a sandbox during the life of a worktree."""
     lived = protected_runs(user)[vector]

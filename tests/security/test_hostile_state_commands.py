@@ -151,7 +151,7 @@ async def test_a_store_refuses_planted_files_beside_it(
     assert content(outside) == before
 
 
-KILLED = """
+KILLED_WRITER = """
 import asyncio, resource, signal, sys
 from ramet.store.sqlite.store import SqliteStore
 signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
@@ -166,7 +166,10 @@ async def test_a_journal_whose_first_kernel_was_killed_can_be_opened(tmp_path: p
     """A store opens a journal whose first writer was killed at a write beyond `size` bytes."""
     path = tmp_path / "journal.db"
     ended = await asyncio.to_thread(
-        subprocess.run, [sys.executable, "-B", "-c", KILLED, str(path), str(size)], capture_output=True, check=False
+        subprocess.run,
+        [sys.executable, "-B", "-c", KILLED_WRITER, str(path), str(size)],
+        capture_output=True,
+        check=False,
     )
     assert ended.returncode == -signal.SIGXFSZ, ended.stderr
     if size < 4_096:  # It died while the first page was written.

@@ -196,7 +196,7 @@ async def test_fresh_and_parked_agents_end_with_their_kernel(tmp_path: Path) -> 
         await assert_ended(family, backend("bwrap", tmp_path))
 
 
-@pytest.mark.alone("whichever kernel begins next removes it, also one of another test")
+@pytest.mark.alone("the next kernel of any test removes the control groups of a dead one")
 async def test_the_next_kernel_removes_control_groups_of_a_dead_one(tmp_path: Path) -> None:
     await skip_without_backend("bwrap", tmp_path / "probe")
     async with kernel("bwrap", tmp_path, count=2) as process:

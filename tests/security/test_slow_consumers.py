@@ -97,7 +97,7 @@ def wait_for_child() -> None:
     spawn_sub_agent(spawning.stay, args=(1_000.0,))
 
 
-_KEEP = """
+_RECORD = """
 import pathlib
 from ramet.concurrency.clock import FakeClock
 from ramet.core.events import Notice, StateChanged
@@ -119,6 +119,6 @@ print((peak() - before) >> 10)
 
 def test_the_events_of_a_tree_do_not_grow_the_host() -> None:
     """200 MB of events that a guest recorded add less than 64 MB to the host's memory."""
-    done = subprocess.run([sys.executable, "-c", _KEEP], capture_output=True, text=True, timeout=HANG_S, check=True)
+    done = subprocess.run([sys.executable, "-c", _RECORD], capture_output=True, text=True, timeout=HANG_S, check=True)
 
     assert int(done.stdout) < BOUND_MB, f"the host grew by {int(done.stdout)} MB"

@@ -21,7 +21,7 @@ def token_of(client: TeamClient) -> str:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_model_with_bash_cannot_read_the_operators_token(backend: str) -> None:
-    """An agent without a policy gets the default sandbox, and its shell reads neither token nor environments."""
+    """An agent without a policy gets the default sandbox. Its shell finds the token in no file and no environment."""
     with served(None, "--backend", backend) as client:
         made = client.spawn("bob", spawn_info=SHELL)
         assert made.status_code == 201, made.text

@@ -127,14 +127,14 @@ def pass_descriptors(bound: int) -> dict[str, str]:
     if channel >= 0:
         with socket.socket(fileno=os.dup(channel)) as host:
             host.setblocking(False)
-            tried["channel"] = attempt(_flooded, host, null, bound)
+            tried["channel"] = attempt(_flood_descriptors, host, null, bound)
     with contextlib.ExitStack() as stack:
         tried["circles"] = attempt(_circles, stack, bound)
     os.close(null)
     return tried
 
 
-def _flooded(host: socket.socket, fd: int, bound: int) -> None:
+def _flood_descriptors(host: socket.socket, fd: int, bound: int) -> None:
     fds = array("i", [fd] * 200)
     for _ in range(bound):  # an empty message carries descriptors as well as a full one
         host.sendmsg([b"\0"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])

@@ -31,7 +31,7 @@ def flood(kind: str, size: int, number: int) -> None:
     fd = find()
     question = _prepare(fd, kind, size)
     os.set_blocking(fd, False)
-    sys.stdout.write(_sent(fd, question, number))
+    sys.stdout.write(_send_flood(fd, question, number))
     sys.stdout.flush()
     while True:
         time.sleep(60)
@@ -56,21 +56,21 @@ def read_late(size: int, number: int) -> list[list[int]]:
     return replies
 
 
-def _sent(fd: int, question: dict[str, Any], number: int) -> str:
+def _send_flood(fd: int, question: dict[str, Any], number: int) -> str:
     return STUCK if _pending(fd, question, number) else "the host has taken all requests"
 
 
 def _pending(fd: int, question: dict[str, Any], number: int) -> bytes:
     """Write as much of the requests as the host reads. Return the rest."""
     numbered = question["type"] != "watch"
-    rest = b"".join(_padded({**question, "id": 1_000 + at} if numbered else question) for at in range(number))
+    rest = b"".join(_padded_message({**question, "id": 1_000 + at} if numbered else question) for at in range(number))
     while rest and select.select([], [fd], [], 2.0)[1]:
         with contextlib.suppress(BlockingIOError):
             rest = rest[os.write(fd, rest) :]
     return rest
 
 
-def _padded(said: dict[str, Any]) -> bytes:
+def _padded_message(said: dict[str, Any]) -> bytes:
     """Return a message of 4 KiB: a flood of them does not fit into the buffers of a socket."""
     control = json.dumps(said).encode().ljust(4096)
     return HEAD.pack(len(control), 0) + control

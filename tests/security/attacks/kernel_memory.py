@@ -182,7 +182,7 @@ def hide_shared_memory(bound_mb: int, seconds: float = 0.0) -> dict[str, object]
 
 def map_shared_areas() -> Tried:
     """Map shared areas that are larger than their charge allows, in each possible way, and a small one."""
-    zero, huge_page = attempt_opened("/dev/zero"), 0x40000
+    zero, huge_page = open_or_error("/dev/zero"), 0x40000
     return {
         "large": attempt(_shared_area, 16 * _MIB, -1),
         "beyond 4 GiB": attempt(_shared_area, 1 << 32, -1),
@@ -192,7 +192,7 @@ def map_shared_areas() -> Tried:
     }
 
 
-def attempt_opened(path: str) -> int | str:
+def open_or_error(path: str) -> int | str:
     """Open a file to read and write, and return the descriptor or the name of the error."""
     try:
         return os.open(path, os.O_RDWR)
@@ -215,10 +215,10 @@ def make_queues() -> Tried:
     """Make a message queue, semaphores and shared memory of System V, which live outside of processes."""
     made = {"queue": _libc.msgget, "semaphores": _libc.semget, "memory": _libc.shmget}
     given = {"queue": (0, 0o600), "semaphores": (0, _SEM_SET, 0o600), "memory": (0, _MIB, 0o600)}
-    return {name: attempt(_made, call, *given[name]) for name, call in made.items()}
+    return {name: attempt(_make, call, *given[name]) for name, call in made.items()}
 
 
-def _made(call: object, *arguments: int) -> None:
+def _make(call: object, *arguments: int) -> None:
     assert callable(call)
     number = call(*arguments)
     if number < 0:

@@ -23,12 +23,12 @@ def _change(path: str) -> Tried:
     return {
         "chmod": attempt(os.chmod, path, 0o4777),
         "fchmodat": attempt(_in_folder, folder, name),
-        "fchmod": attempt(_opened, path, lambda fd: os.fchmod(fd, 0o4777)),
+        "fchmod": attempt(_with_descriptor, path, lambda fd: os.fchmod(fd, 0o4777)),
         "utimensat": attempt(os.utime, path, (1, 1)),
-        "futimens": attempt(_opened, path, lambda fd: os.utime(fd, (1, 1))),
+        "futimens": attempt(_with_descriptor, path, lambda fd: os.utime(fd, (1, 1))),
         "chown": attempt(os.chown, path, os.getuid(), os.getgid()),
         "setxattr": attempt(os.setxattr, path, "user.note", b"changed"),
-        "file flags": attempt(_opened, path, _flag),
+        "file flags": attempt(_with_descriptor, path, _flag),
         "link": attempt(os.link, path, f"second-{name}"),
     }
 
@@ -41,7 +41,7 @@ def _in_folder(folder: str, name: str) -> None:
         os.close(fd)
 
 
-def _opened(path: str, change: Any) -> None:
+def _with_descriptor(path: str, change: Any) -> None:
     fd = os.open(path, os.O_RDONLY)
     try:
         change(fd)

@@ -71,15 +71,15 @@ def other_families() -> Tried:
             (socket.SOCK_RAW, "raw"),
             (socket.SOCK_SEQPACKET, "seqpacket"),
         ):
-            tried[f"{name} {shown}"] = attempt(_opened, number, kind)
-            tried[f"{name} {shown} high"] = attempt(_opened, number | 1 << 32, kind)
+            tried[f"{name} {shown}"] = attempt(_open_socket, number, kind)
+            tried[f"{name} {shown} high"] = attempt(_open_socket, number | 1 << 32, kind)
     for name, number in (("ipv4", socket.AF_INET), ("ipv6", socket.AF_INET6)):
-        tried[f"{name} raw"] = attempt(_opened, number, socket.SOCK_RAW, 1)
+        tried[f"{name} raw"] = attempt(_open_socket, number, socket.SOCK_RAW, 1)
     tried["socketpair of netlink"] = attempt(socket.socketpair, socket.AF_NETLINK, socket.SOCK_DGRAM)
     return tried
 
 
-def _opened(family: int, kind: int, protocol: int = 0) -> None:
+def _open_socket(family: int, kind: int, protocol: int = 0) -> None:
     os.close(syscall("socket", family, kind, protocol))
 
 
@@ -88,11 +88,11 @@ def unix_sockets(paths: list[str], abstract: list[str]) -> Tried:
     tried: Tried = {}
     for shown, address in [(path, path) for path in paths] + [(f"@{name}", f"\0{name}") for name in abstract]:
         for kind, number in (("stream", socket.SOCK_STREAM), ("dgram", socket.SOCK_DGRAM)):
-            tried[f"{kind} {shown}"] = attempt(_called, address, number)
+            tried[f"{kind} {shown}"] = attempt(_call, address, number)
     return tried
 
 
-def _called(address: str, kind: int) -> None:
+def _call(address: str, kind: int) -> None:
     with socket.socket(socket.AF_UNIX, kind) as connection:
         connection.settimeout(2)
         connection.connect(address)
@@ -125,7 +125,7 @@ def through_the_proxy(targets: list[str]) -> dict[str, str]:
     """Request a tunnel to each host:port from the proxy of the environment, and send a greeting through it."""
     said: dict[str, str] = {}
     for target in targets:
-        said[target] = attempt(_tunnelled, target)
+        said[target] = attempt(_open_tunnel, target)
     return said
 
 
@@ -136,7 +136,7 @@ def proxy_address() -> str:
     )
 
 
-def _tunnelled(target: str) -> str:
+def _open_tunnel(target: str) -> str:
     host, _, port = proxy_address().rpartition("://")[2].rstrip("/").rpartition(":")
     with socket.create_connection((host, int(port)), timeout=5) as connection:
         connection.sendall(f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n".encode())

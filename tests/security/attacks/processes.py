@@ -132,14 +132,14 @@ def new_namespaces() -> Tried:
 
 
 def _clone(flags: int) -> None:
-    _reaped(syscall("clone", flags | signal.SIGCHLD, 0, 0, 0, 0))
+    _reap(syscall("clone", flags | signal.SIGCHLD, 0, 0, 0, 0))
 
 
 def _clone3(flags: int) -> None:
-    _reaped(syscall("clone3", (ctypes.c_uint64 * 11)(flags, 0, 0, 0, signal.SIGCHLD), 88))
+    _reap(syscall("clone3", (ctypes.c_uint64 * 11)(flags, 0, 0, 0, signal.SIGCHLD), 88))
 
 
-def _reaped(child: int) -> None:
+def _reap(child: int) -> None:
     if child == 0:
         os._exit(0)
     os.waitpid(child, 0)
@@ -150,9 +150,9 @@ def clone_beside() -> Tried:
     parent, vfork = 0x8000, 0x4000
     tried: Tried = {}
     for name, make in (("clone", _clone_only), ("clone3", _clone3_only)):
-        tried[name] = _reaped_here(in_child(make, parent))
-    tried["clone high"] = _reaped_here(in_child(_clone_only, parent | 1 << 32))
-    tried["vfork"] = _reaped_here(in_child(_clone_only, parent | vfork))
+        tried[name] = _reap_here(in_child(make, parent))
+    tried["clone high"] = _reap_here(in_child(_clone_only, parent | 1 << 32))
+    tried["vfork"] = _reap_here(in_child(_clone_only, parent | vfork))
     return tried
 
 
@@ -168,7 +168,7 @@ def _clone3_only(flags: int) -> int:
     return child
 
 
-def _reaped_here(said: str) -> str:
+def _reap_here(said: str) -> str:
     """Wait for a child that another process made."""
     if said.startswith("done: "):
         os.waitpid(int(said.removeprefix("done: ")), 0x4000_0000)  # __WALL: whatever signal it sends at its end.
@@ -180,7 +180,7 @@ def enter_namespaces(pids: list[int]) -> Tried:
     tried = {"no descriptor": called("setns", -1, 0)}
     for pid in ("self", *pids):
         for name in ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup"):
-            tried[f"{pid} {name}"] = in_child(_entered, f"/proc/{pid}/ns/{name}")
+            tried[f"{pid} {name}"] = in_child(_enter, f"/proc/{pid}/ns/{name}")
     for pid in pids:
         tried[f"pidfd {pid}"] = attempt(_enter_by_pidfd, pid)
     return tried
@@ -190,7 +190,7 @@ def _enter_by_pidfd(pid: int) -> None:
     syscall("setns", os.pidfd_open(pid), NAMESPACES["mount"])
 
 
-def _entered(path: str) -> None:
+def _enter(path: str) -> None:
     fd = os.open(path, os.O_RDONLY)
     try:
         syscall("setns", fd, 0)
@@ -398,14 +398,14 @@ def type_into_terminals() -> Tried:
     except OSError:
         return tried
     try:
-        tried["TIOCSTI own"] = in_child(_typed, follower)
+        tried["TIOCSTI own"] = in_child(_type_into, follower)
     finally:
         os.close(leader)
         os.close(follower)
     return tried
 
 
-def _typed(terminal: int) -> None:
+def _type_into(terminal: int) -> None:
     os.setsid()
     fcntl.ioctl(terminal, 0x540E, 0)
     syscall("ioctl", terminal, 0x5412, ctypes.create_string_buffer(b"x", 1))
@@ -439,11 +439,11 @@ def run_from_memory(secret: str) -> Tried:
         return f"{done.returncode} {done.stdout}"
 
     said = {"made": "done", "by /proc": attempt(run, f"/proc/self/fd/{fd}")}
-    said["by execveat"] = in_child(_executed, fd, secret)
+    said["by execveat"] = in_child(_execute, fd, secret)
     return said
 
 
-def _executed(fd: int, argument: str) -> str:
+def _execute(fd: int, argument: str) -> str:
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:

@@ -116,7 +116,7 @@ def fill_without_names(folder: str, bound_mb: int, way: str, seconds: float = 0.
             batch.append(fd)
             written += os.write(fd, block) >> 20
             if way == "mapping":
-                held.append(_mapped(fd))
+                held.append(_map_page(fd))
             elif len(batch) == 16:
                 socket.send_fds(ends[0], [b"x"], batch)
             if way == "mapping" or len(batch) == 16:
@@ -128,7 +128,7 @@ def fill_without_names(folder: str, bound_mb: int, way: str, seconds: float = 0.
     return {"written_mb": written, "stopped": stopped}
 
 
-def _mapped(fd: int) -> int:
+def _map_page(fd: int) -> int:
     """Map one page of a file as C does, without a second descriptor."""
     libc = ctypes.CDLL(None)
     libc.mmap.restype = ctypes.c_void_p
