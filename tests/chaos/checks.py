@@ -1,4 +1,4 @@
-"""What must be true of a journal, whatever happened to the kernels that wrote it."""
+"""Checks of a journal that must hold whatever happened to the kernels that wrote it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DEEDS = (events.ToolStarted, events.ModelAsked, events.SandboxStarted, events.R
 
 @dataclass
 class Death:
-    """What was on record, and what had been asked, when a kernel died."""
+    """Records and questions that existed when a kernel died."""
 
     asked: int = 0  #: questions to the model so far
     replies: set[str] = field(default_factory=set)  #: that are on record
@@ -30,7 +30,7 @@ class Death:
 
 
 def store_of(folder: pathlib.Path, server: Sequence[str] = ()) -> Store:
-    """The store of a trip, to be read."""
+    """Return the store of a trip, opened for reading only."""
     if server:
         from ramet.store.postgres import PostgresStore
 
@@ -39,7 +39,7 @@ def store_of(folder: pathlib.Path, server: Sequence[str] = ()) -> Store:
 
 
 async def read(folder: pathlib.Path, server: Sequence[str] = ()) -> dict[str, list[Event]]:
-    """The events of each tree."""
+    """Read the events of each tree."""
     if not server and not (folder / "journal.db").exists():
         return {}
     try:
@@ -58,12 +58,12 @@ async def read(folder: pathlib.Path, server: Sequence[str] = ()) -> dict[str, li
 
 
 def lines(file: pathlib.Path) -> list[str]:
-    """Whole lines of a file that may not be there."""
+    """Return the whole lines of a file, and none if the file is missing."""
     return file.read_text().split("\n")[:-1] if file.exists() else []
 
 
 def death_of(folder: pathlib.Path, trees: dict[str, list[Event]]) -> Death:
-    """How things stood when a kernel died."""
+    """Return the replies, questions and events that existed when a kernel died."""
     stories = [TreeReplay().apply_all(told) for told in trees.values()]
     return Death(
         asked=len(lines(folder / "asked")),
@@ -73,14 +73,14 @@ def death_of(folder: pathlib.Path, trees: dict[str, list[Event]]) -> Death:
 
 
 def the_tree(trees: dict[str, list[Event]]) -> list[Event]:
-    """The one tree in which anything was done; a birth that nobody was told of may be there, and nothing below it."""
+    """Return the one tree that did work. Other trees may hold a spawn that was never answered, and nothing below it."""
     done = [told for told in trees.values() if any(isinstance(each, _DEEDS) for each in told)]
     assert len(done) == 1, f"{len(done)} trees were at work"
     return done[0]
 
 
 def check(folder: pathlib.Path, trees: dict[str, list[Event]], deaths: Sequence[Death]) -> TreeReplay:
-    """What holds for every trip once it is over."""
+    """Check what holds for every trip after its end."""
     told = the_tree(trees)
     story = TreeReplay().apply_all(told)
     assert story.is_over, f"not over: {[run.spawn_event.path for run in story.runs.values() if not run.is_over]}"
@@ -94,13 +94,16 @@ def check(folder: pathlib.Path, trees: dict[str, list[Event]], deaths: Sequence[
 
 
 def untold(told: Sequence[Event]) -> set[str]:
-    """Runs whose sandbox was on record before it was told anything when a kernel died: they began in another one."""
+    """Return the runs whose kernel died after recording the sandbox and before sending the start message.
+
+    Each began again in a new sandbox.
+    """
     text = "not received its start message"
     return {each.run for each in told if isinstance(each, events.Notice) and text in each.text}
 
 
 def check_notices(story: TreeReplay) -> None:
-    """Each background child's end is told once, in its parent's conversation; and nobody else's."""
+    """Check that each background child's end is reported once, in its parent's conversation and in no other."""
     for run in story.runs.values():
         texts = [str(each.get("content")) for each in run.messages if each.get("type") == "human"]
         said = Counter(
@@ -115,7 +118,7 @@ def check_notices(story: TreeReplay) -> None:
 
 
 def effects(folder: pathlib.Path) -> dict[str, set[str]]:
-    """What was done, and the steps that it was done in."""
+    """Return each effect with the steps that it was done in."""
     found: dict[str, set[str]] = defaultdict(set)
     for line in lines(folder / "effects"):
         step, what = json.loads(line)
@@ -124,7 +127,7 @@ def effects(folder: pathlib.Path) -> dict[str, set[str]]:
 
 
 def _replies(run: RunReplay) -> list[str]:
-    """What is on record of its model's replies, named as the model names the questions."""
+    """Return the recorded replies of a run's model, named as the model names the questions."""
     briefs = [at for at, each in enumerate(run.messages) if each.get("type") == "human" and each["content"] in PLANS]
     if not briefs:
         return []

@@ -1,4 +1,4 @@
-"""A store that meets its fate at a write: killed before it is made or as soon as it is there, or its disk is full."""
+"""Store with a fault at one write: its process dies before or after the write, or its disk is full."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ramet.store.contract import Document, Entry, Store
 
 
 class Kill(NamedTuple):
-    """A moment of fate: the n-th write of a kind. As text: `before:tool_started:2`, `after:*:17`.
+    """Moment of a fault: the n-th write of a kind. As text: `before:tool_started:2`, `after:*:17`.
 
-    `acked` is the moment in which the store has been told that an event is there, and nobody who waits for it has.
-    `full:model_asked:1` does not kill: from that write on, the disk that the log lies on has no room left.
+    `acked` is the moment after the store's commit listener is called and before any waiter wakes.
+    `full:model_asked:1` does not kill: from that write on, the disk of the log has no room left.
     """
 
     when: str  #: before | acked | after | full
@@ -28,7 +28,7 @@ class Kill(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Kill | None:
-        """The moment that a text names; None for an empty one."""
+        """Return the moment that a text names, or None for an empty text."""
         if not text:
             return None
         when, what, nth = text.split(":")
@@ -36,7 +36,7 @@ class Kill(NamedTuple):
 
 
 def make_deadly(store: Store, kill: Kill | None, log: pathlib.Path) -> None:
-    """Have a store kill its process at that moment, and say so in `log` before."""
+    """Make a store kill its process at that moment, after a line in `log`."""
     if kill is None:
         return
     append, put = store.append, store.put
@@ -87,13 +87,13 @@ def make_deadly(store: Store, kill: Kill | None, log: pathlib.Path) -> None:
 
 
 def fill(disk: pathlib.Path) -> None:
-    """Leave no room on this disk: nothing can grow there until `ballast` is removed."""
+    """Fill this disk: no file can grow there until `ballast` is removed."""
     with (disk / "ballast").open("wb", buffering=0) as ballast, contextlib.suppress(OSError):
         while True:
             ballast.write(b"\0" * 4096)
 
 
 def die() -> NoReturn:
-    """End this process as a power cut would, as far as it is concerned."""
+    """End this process by SIGKILL, as suddenly as a power cut."""
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError("it was killed")

@@ -1,4 +1,4 @@
-"""Trips B and C: functions that work in sandboxes, with checkpoints and children, and one that is scheduled."""
+"""Functions of trips B and C: two with checkpoints and children in sandboxes, and one that is scheduled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ REGIONS = ("north", "south")
 
 
 def survey() -> dict[str, Any]:
-    """Have one region after the other counted by a child; what is done is kept, and not done again."""
+    """Have a child count each region in turn. A checkpoint keeps finished regions, so that none is counted again."""
     from ramet import Policy
     from ramet.sub_agent_client import load_checkpoint, save_checkpoint, spawn_sub_agent
 
@@ -30,7 +30,7 @@ def survey() -> dict[str, Any]:
 
 
 def region(name: str) -> list[str]:
-    """Have two towns counted side by side."""
+    """Have two towns counted concurrently."""
     from ramet import Policy
     from ramet.sub_agent_client import map_sub_agents
 
@@ -40,7 +40,7 @@ def region(name: str) -> list[str]:
 
 
 def town(name: str) -> str:
-    """Count one."""
+    """Count one town."""
     return f"counted {name}"
 
 
@@ -51,7 +51,10 @@ RUNS = 1 + len(REGIONS) * 3
 
 
 def hold_one(patient: bool) -> dict[str, Any]:
-    """Start a child that never ends by itself, and say how it ended; on a further attempt, only that there was one."""
+    """Start a child that never ends by itself, and return how it ended.
+
+    A further attempt returns only that it is one.
+    """
     from ramet import Policy
     from ramet.sub_agent_client import load_checkpoint, save_checkpoint, spawn_sub_agent
 
@@ -65,14 +68,14 @@ def hold_one(patient: bool) -> dict[str, Any]:
 
 
 def never_end() -> None:
-    """Be there until somebody ends it."""
+    """Wait until the process is terminated."""
     print("here", flush=True)  # noqa: T201 - it is how it is known to be at work
     while True:
         time.sleep(60)
 
 
 def stay(name: str) -> None:
-    """Bear a name among processes, at most 15 letters long, and be there until somebody kills it."""
+    """Take a process name of at most 15 letters, ignore SIGTERM, and wait until SIGKILL."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(15, name.encode())  # PR_SET_NAME
     print("here", flush=True)  # noqa: T201 - as above
@@ -81,7 +84,7 @@ def stay(name: str) -> None:
 
 
 def tick(folder: str) -> str:
-    """What a schedule runs: an effect that can be counted."""
+    """Leave one countable effect, as the function of a schedule."""
     from tests.chaos.planned import count
 
     count(pathlib.Path(folder), "tick")

@@ -1,4 +1,4 @@
-"""Kernels as processes of their own: started, killed at a moment, and whether anything of them is left."""
+"""Kernels as separate processes: start them, kill them at a moment, and find what they leave."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 class Kernel:
-    """One life of the program."""
+    """Process of the program, from its start to its end."""
 
     def __init__(self, process: asyncio.subprocess.Process | warm.Forked, errors: pathlib.Path) -> None:
         self.process, self._errors = process, errors
 
     @property
     def pid(self) -> int:
-        """Of its process."""
+        """Process id."""
         return self.process.pid
 
     @property
     def words(self) -> str:
-        """The end of what it said on stderr."""
+        """Last 3000 characters of its stderr."""
         return self._errors.read_text()[-3000:]
 
     async def up(self) -> None:
-        """Return once it is about to begin, or has ended."""
+        """Return when the program is about to begin, or has ended."""
         assert self.process.stdout is not None
         await self.process.stdout.readline()
 
     async def end(self) -> int:
-        """Wait for its end; what is negative is a signal's number."""
+        """Wait for the end and return the exit code; a negative code is a signal's number."""
         return await asyncio.wait_for(self.process.wait(), LIFE_S)
 
     async def kill_after(self, seconds: float) -> int:
-        """Kill it so long after it began, unless it has ended by then."""
+        """Kill the process so many seconds after it is up, unless it has ended by then."""
         await self.up()
         with contextlib.suppress(TimeoutError):
             return await asyncio.wait_for(self.process.wait(), seconds)
@@ -55,7 +55,7 @@ class Kernel:
         return await self.end()
 
     def kill(self) -> None:
-        """SIGKILL, if it lives. `Process.kill` would look first whether it has ended, and take its exit code away."""
+        """Send SIGKILL if the process lives. `Process.kill` would poll first, and take the exit code away."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
 
@@ -63,7 +63,10 @@ class Kernel:
 async def start(
     trip: str, folder: pathlib.Path, kill: Kill | None = None, server: Sequence[str] = (), *, before: Sequence[str] = ()
 ) -> Kernel:
-    """Start a life of a trip, warm where the module of the test says so; `before` is a command that starts it."""
+    """Start a process of a trip, warm where the test module asks for it.
+
+    `before` is a command that starts the program.
+    """
     errors = folder / "stderr"
     program, arguments = "tests.chaos.program", (trip, str(folder), str(kill or ""), *server)
     with errors.open("a") as file:
@@ -83,7 +86,7 @@ async def start(
 
 @contextlib.contextmanager
 def inheriting_orphans() -> Iterator[Orphans]:
-    """While this lasts, what a dead kernel leaves behind is ours, and so seen."""
+    """Become the parent of the processes that a dead kernel leaves, so that they can be seen."""
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     orphans = Orphans()
@@ -95,21 +98,21 @@ def inheriting_orphans() -> Iterator[Orphans]:
 
 
 class Orphans:
-    """Processes that became ours because whoever started them died."""
+    """Processes that became children of this one because their parent died."""
 
     def __init__(self) -> None:
         self._ours = _children()
 
     def expect(self, pid: int) -> None:
-        """This one was started meanwhile, and stays."""
+        """Accept this process as one of ours: it was started meanwhile and stays."""
         self._ours.add(pid)
 
     async def gone(self) -> None:
-        """Return once none is left alive; the dead are reaped."""
+        """Wait until none is left alive; dead ones are reaped."""
         await eventually(lambda: not self._living())
 
     def end(self) -> None:
-        """Leave none to other tests."""
+        """Kill and reap all, so that other tests see none."""
         for pid in _children() - self._ours:  # Also what is about to end, a zombie with a thread left, say.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -128,7 +131,7 @@ class Orphans:
 
 
 def descendants(pid: int) -> list[int]:
-    """All processes below one, those that are only to be reaped aside."""
+    """Return the living processes below one; a process that only waits to be reaped is left out."""
     below = [each for each in _children(pid) if alive(each)]
     return below + [further for each in below for further in descendants(each)]
 

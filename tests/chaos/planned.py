@@ -1,4 +1,4 @@
-"""Trip A: a model with a plan for each brief, which keeps nothing, and a tool whose every call leaves a line."""
+"""Model and tool of trip A: the model follows a plan for each brief, and each tool call leaves a line in a file."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from tests.support.plain_models import Answering
 
 
 def child(prompt: str, **more: Any) -> dict[str, Any]:
-    """A call of the Agent tool."""
+    """Return a call of the Agent tool."""
     return {"name": "Agent", "args": {"prompt": prompt, "subagent_type": "general-purpose", **more}}
 
 
 def note(text: str) -> dict[str, Any]:
-    """A call of the tool that is counted."""
+    """Return a call of the counted tool."""
     return {"name": "note", "args": {"text": text}}
 
 
 def mail(text: str) -> dict[str, Any]:
-    """A call of the tool that writes to the reader."""
+    """Return a call of the tool that sends a message to the reader."""
     return {"name": "SendMessage", "args": {"to": "reader", "message": text}}
 
 
@@ -58,13 +58,13 @@ NOTES = sorted(
 
 
 class Planned(Answering):
-    """Says what the plan of its brief says next: a new process goes on where another was."""
+    """Model that answers with the next step of its brief's plan, also in a new process after a kill."""
 
     model_name: str = "planned"
     folder: str = ""
 
     def answer(self, messages: list[BaseMessage]) -> AIMessage:
-        """The next step of its plan, and a line about having been asked."""
+        """Return the next step of the plan, and leave a line about the question."""
         at = next(i for i, each in enumerate(messages) if isinstance(each, HumanMessage) and each.text in PLANS)
         said = sum(isinstance(each, AIMessage) for each in messages[at:])
         brief = messages[at].text
@@ -87,13 +87,13 @@ def _reply(brief: str, said: int) -> AIMessage:
 
 
 def count(folder: pathlib.Path, what: str) -> None:
-    """Leave a line about an effect, with the step by which it is known."""
+    """Leave a line about an effect, with the id of its step."""
     with (folder / "effects").open("a") as file:
         file.write(json.dumps([require_current_call().step_id, what]) + "\n")
 
 
 def tools(folder: pathlib.Path) -> list[BaseTool]:
-    """One tool whose every call is counted, and which may be called again."""
+    """Return one tool that counts each call and may be repeated."""
 
     async def note(text: str) -> str:
         count(folder, text)

@@ -1,7 +1,7 @@
-"""A kernel that is to be killed: `python -m tests.chaos.program TRIP FOLDER KILL [DSN SCHEMA]`, until it ends well.
+"""Kernel that is killed by tests: `python -m tests.chaos.program TRIP FOLDER KILL [DSN SCHEMA]`, until it ends well.
 
-It goes on with what its journal holds, or begins. KILL is a moment (`tests.chaos.deadly.Kill`) at which it kills
-itself; empty, it lives until its trip is over. It says `up` when it is about to begin.
+The program resumes the trees of its journal, or begins one. KILL is a moment (`tests.chaos.deadly.Kill`) at which it
+kills itself; with an empty KILL it lives until its trip is over. It prints `up` when it is about to begin.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LIMITS = Limits(model_calls=60, tokens=100_000, tool_calls=100, agents=60)
 
 
 async def tree_of_models(runtime: AgentRuntime, folder: pathlib.Path, brief: str = "lead") -> Handle | None:
-    """Trip A."""
+    """Resume or spawn trip A, a tree of models."""
     model = Planned(folder=str(folder))
     for handle in await runtime.resume(llm=model, tools=tools(folder)):
         return handle
@@ -51,7 +51,7 @@ async def tree_of_models(runtime: AgentRuntime, folder: pathlib.Path, brief: str
 
 
 async def tree_of_talks(runtime: AgentRuntime, folder: pathlib.Path) -> Handle | None:
-    """Trip D."""
+    """Resume or spawn trip D, a tree of conversations in sandboxes."""
     model = Planned(folder=str(folder))
     for handle in await runtime.resume(llm=model, tools=talking.tools()):
         return handle
@@ -73,7 +73,7 @@ _people = set[asyncio.Task[None]]()
 async def one_talk(
     runtime: AgentRuntime, folder: pathlib.Path, brief: str, limits: Limits = LIMITS, policy: Policy | None = TALKS
 ) -> Handle | None:
-    """Trips of one conversation."""
+    """Resume or spawn a trip of one conversation."""
     agent = talking.talker(folder)
     _people.add(asyncio.create_task(talking.says_yes(runtime)))
     for handle in await runtime.resume(llm=talking.Narrow(folder=str(folder)), tools=talking.tools(), agents=[agent]):
@@ -84,7 +84,7 @@ async def one_talk(
 
 
 async def nested_functions(runtime: AgentRuntime, folder: pathlib.Path, timeout_s: float = 60) -> Handle | None:
-    """Trip B."""
+    """Resume or spawn trip B, nested functions."""
     for handle in await runtime.resume():
         return handle
     if (folder / "begun").exists():
@@ -94,7 +94,7 @@ async def nested_functions(runtime: AgentRuntime, folder: pathlib.Path, timeout_
 
 
 async def schedule(runtime: AgentRuntime, folder: pathlib.Path) -> None:
-    """Trip C: one tick, until it is told how it ended."""
+    """Run trip C: one tick, until its end is reported."""
     async with AgentScheduler(runtime) as scheduler:
         known = {view.name: view for view in await scheduler.list()}
         view = known.get("job") or await scheduler.schedule_agent_in(
@@ -106,9 +106,9 @@ async def schedule(runtime: AgentRuntime, folder: pathlib.Path) -> None:
 
 
 async def stopped(runtime: AgentRuntime, folder: pathlib.Path, *, late: bool = False) -> None:
-    """A function that is told to stop; over once its process is gone, as a later kernel sees it.
+    """Stop a function that ignores SIGTERM, and write its status once a later kernel sees that its process is gone.
 
-    With `late` its kernel is killed before, and the next one tells it so, at once.
+    With `late` the first kernel dies before it cancels, and the next one cancels right after resume.
     """
     for handle in await runtime.resume():
         if late:
@@ -130,7 +130,7 @@ async def stopped(runtime: AgentRuntime, folder: pathlib.Path, *, late: bool = F
 
 
 def bearing(name: str) -> list[str]:
-    """Processes of this name, on whichever machine that this one can be."""
+    """Return the ids of processes with this name, on any machine that this one stands for."""
     found = list[str]()
     for each in pathlib.Path("/proc").glob("[0-9]*/comm"):
         with contextlib.suppress(OSError):
@@ -140,14 +140,14 @@ def bearing(name: str) -> list[str]:
 
 
 def outliving(folder: pathlib.Path) -> Backend:
-    """Sandboxes that a killed kernel leaves at work."""
+    """Return a backend whose sandboxes outlive a killed kernel."""
     runs = RunFolders(folder).root
     runs.mkdir(0o700, parents=True, exist_ok=True)
     return OutlivingBackend(runs)
 
 
 def pods(folder: pathlib.Path) -> Backend:
-    """Pods that dial, of the cluster that the environment names."""
+    """Return a backend of pods that dial, in the cluster that the environment names."""
     from tests.support.pods import dialled
 
     return dialled(RunFolders(folder).root)
@@ -175,7 +175,7 @@ TRIPS: dict[str, tuple[Trip, BackendName | Callable[[pathlib.Path], Backend] | N
 
 
 async def main(trip: str, folder: pathlib.Path, kill: Kill | None, server: list[str]) -> None:
-    """Go on with what is there, or begin."""
+    """Resume the trees of the journal, or begin the trip."""
     store = _store(folder, server)
     make_deadly(store, kill, folder / "deaths")
     begin, where = TRIPS[trip]

@@ -1,4 +1,4 @@
-"""A round: a trip, kernels killed at moments that a seed draws, one that is let live, and what must hold then."""
+"""Round of kills: a trip, kernels killed at moments that a seed draws, a last kernel that lives, and the checks."""
 
 from __future__ import annotations
 
@@ -65,24 +65,24 @@ FURTHER = (0, 0, 1, 2)
 
 @dataclass(frozen=True)
 class Round:
-    """What is to happen, by number and seed: the same ones draw the same moments."""
+    """Plan of one round. The number and the seed draw the moments, always alike."""
 
     number: int
     seed: int
 
     @property
     def trip(self) -> str:
-        """Which trip."""
+        """Name of the trip."""
         return TRIPS[self.number % len(TRIPS)]
 
     @property
     def on_server(self) -> bool:
-        """Whether its journal is on PostgreSQL: always, or in turns with a file."""
+        """True if the journal is on PostgreSQL: always for that trip, in turns with a file for others."""
         turn = (self.number // 2 + self.number // len(TRIPS)) % 2
         return self.trip == "postgres" or (self.trip != "models" and turn == 1)
 
     def moments(self) -> list[Kill | float]:
-        """When its kernels are killed, one after the other: at a write, or so many seconds after they are up."""
+        """Draw the moments at which kernels are killed in turn: at a write, or some seconds after a kernel is up."""
         dice = random.Random(f"{self.seed}/{self.number}")  # noqa: S311, RUF100 - dice, no secrets
         writes = WRITES[kind_of(self.trip)]
         # Every kind of write, before and after it, has its turn as the first; what follows is drawn.
@@ -102,14 +102,14 @@ class Round:
 
 
 def kind_of(trip: str) -> str:
-    """What a trip writes, wherever it does."""
+    """Return the kind of writes that a trip makes, wherever it runs."""
     kinds = {"postgres": "models", "talking": "models"}
     kinds |= dict.fromkeys(("local", "bwrap", "outliving"), "functions")
     return kinds.get(trip, trip)
 
 
 async def play(this: Round, folder: pathlib.Path, server: Sequence[str]) -> None:
-    """Play a round. Fails with what did not hold, and with what it takes to play it again."""
+    """Play a round. A failure carries a note with the number, seed and kills that play the round again."""
     trip = "models" if this.trip == "postgres" else this.trip
     deaths: list[Death] = []
     moments = this.moments()
@@ -156,7 +156,7 @@ async def _look(trip: str, folder: pathlib.Path, server: Sequence[str], deaths: 
 
 
 def _look_at_schedule(folder: pathlib.Path, trees: int) -> None:
-    """A tick begins at most once, and nobody claims more than is known."""
+    """Check that a tick begins at most once, and that `completed` is never reported without its effect."""
     statuses = json.loads((folder / "ended").read_text())["statuses"]
     assert len(statuses) == 1, statuses
     assert statuses[0] in ("completed", "lost"), statuses

@@ -1,8 +1,8 @@
-"""One of several kernels on a database: `python -m tests.chaos.several NAME FOLDER DSN SCHEMA TREES SKEW_H FATE KILL`.
+"""Kernel among several on a database: `python -m tests.chaos.several NAME FOLDER DSN SCHEMA TREES SKEW_H FATE KILL`.
 
-It begins so many trees, adopts those of kernels that fall, and lives until its stdin ends. What it does it says in
-lines of JSON. Its clock is SKEW_H hours ahead. At the moment KILL (`tests.chaos.deadly.Kill`) it meets its FATE:
-`kill`, or `stop`, which is SIGSTOP: somebody wakes it up, and it goes on with the write that it was about to make.
+The program begins TREES trees, takes over the trees of dead kernels, and lives until its stdin ends. It reports each
+act as a line of JSON. Its clock is SKEW_H hours ahead. At the moment KILL (`tests.chaos.deadly.Kill`) it meets its
+FATE: `kill`, or `stop`, which is SIGSTOP: after SIGCONT it continues with the write that it was about to make.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from tests.chaos.program import LIMITS
 
 
 class SkewedClock(SystemClock):
-    """The system's, wrong by so many hours."""
+    """System clock that is wrong by so many hours."""
 
     def __init__(self, hours: float) -> None:
         self._by = timedelta(hours=hours)
 
     def now(self) -> datetime:
-        """The wrong time."""
+        """Return the wrong time."""
         return super().now() + self._by
 
 
 def say(**what: object) -> None:
-    """One line, at once."""
+    """Print one line of JSON at once."""
     print(json.dumps(what), flush=True)  # noqa: T201 - it is what this program is for
 
 
 async def main(
     name: str, folder: pathlib.Path, dsn: str, schema: str, trees: int, skew_h: float, fate: str, kill: Kill | None
 ) -> None:
-    """Live until stdin ends."""
+    """Run the kernel until stdin ends."""
     store = PostgresStore(dsn, schema=schema, kernel=name)
     if fate == "stop":
         deadly.die = _stop  # type: ignore[assignment]  # it is not the end

@@ -1,6 +1,6 @@
-"""Conversations in sandboxes that outlive their kernel: those of trip A, one that needs much, one that crashes.
+"""Conversations in sandboxes that outlive their kernel: those of trip A, a long one, and one that crashes.
 
-A tool counts how often it was called in its process: results say whether that is the same one still.
+The tool counts its calls in its process, so that results show whether it is still that process.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LONG = " word" * 300
 
 
 def tools() -> list[BaseTool]:
-    """One tool, whose results say how many there were in its process."""
+    """Return one tool whose results tell how often it was called in its process."""
     return [StructuredTool.from_function(func=note, name="note", description="Notes.")]
 
 
@@ -55,14 +55,14 @@ def note(text: str) -> str:
 
 
 class Narrow(Answering):
-    """Has a small window, and knows by its own newest reply how far it is. It lets the tool crash once."""
+    """Model with a small window, which reads its progress from its newest reply. It lets the tool crash once."""
 
     model_name: str = "narrow"
     folder: str = ""
     profile: Any = Field(default_factory=lambda: {"max_input_tokens": 2_000})
 
     def answer(self, messages: list[BaseMessage]) -> AIMessage:
-        """The next of its calls, a summary for who has no brief, or that it is done."""
+        """Return the next calls, a summary if no brief is in the messages, or the last reply."""
         brief = next((each.text for each in messages if isinstance(each, HumanMessage) and each.text in CALLS), None)
         size = sum(len(each.text) for each in messages) // 3
         usage = UsageMetadata(input_tokens=size, output_tokens=2, total_tokens=size + 2)
@@ -87,7 +87,7 @@ class Narrow(Answering):
 
 
 def talker(folder: pathlib.Path) -> Agent:
-    """Whom a hook watches."""
+    """Return an agent whose tool calls a hook checks."""
     return Agent(name="talker", model=Narrow(folder=str(folder)), hooks={"PreToolUse": [_look_at]})
 
 
@@ -98,7 +98,7 @@ def _look_at(payload: dict[str, Any]) -> dict[str, Any] | str | None:
 
 
 async def says_yes(runtime: AgentRuntime) -> None:
-    """A person who sees every question, and has nothing against anything."""
+    """Approve every pending question, as a person who always agrees."""
     while True:
         for opened in list(runtime.trees.values()):
             for each in opened.inbox.pending:

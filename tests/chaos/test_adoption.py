@@ -1,4 +1,4 @@
-"""A kernel is killed over agents in sandboxes that outlive it: the next goes on with them, and repeats nothing."""
+"""A kernel is killed over agents in sandboxes that outlive it: the next kernel adopts them, and repeats nothing."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ MOMENTS = (
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-async def test_who_goes_on_begins_nothing_anew(moment: str, tmp_path: pathlib.Path) -> None:
-    """Every run that had a sandbox on record still has it, and each was born once, whenever the kernel was killed."""
+async def test_the_next_kernel_adopts_active_sandboxes_and_repeats_no_run(moment: str, tmp_path: pathlib.Path) -> None:
+    """The next kernel adopts each active sandbox and spawns each run once, wherever the first kernel was killed."""
     with inheriting_orphans():
         kernel = await start("outliving", tmp_path, Kill.parse(moment))
         assert await kernel.end() == -signal.SIGKILL, kernel.words
@@ -73,8 +73,11 @@ TALKS = (
 
 
 @pytest.mark.parametrize("moment", TALKS)
-async def test_who_goes_on_with_a_conversation_hears_the_rest_of_it(moment: str, tmp_path: pathlib.Path) -> None:
-    """Its process is the same one, it is asked nothing again, and the record is as if nobody had been killed."""
+async def test_an_adopted_conversation_continues_in_its_process(moment: str, tmp_path: pathlib.Path) -> None:
+    """An adopted conversation continues in its process.
+
+    No recorded question is asked again, and no event is recorded twice.
+    """
     with inheriting_orphans():
         kernel = await start("talking", tmp_path, Kill.parse(moment))
         assert await kernel.end() == -signal.SIGKILL, kernel.words
@@ -114,9 +117,9 @@ def _is_note(event: MessageRecorded) -> bool:
         "after:message_recorded:13",
     ],
 )
-async def test_what_a_kernel_knew_of_a_conversation_its_heir_knows(moment: str, tmp_path: pathlib.Path) -> None:
-    """What a hook denied and a person is asked, which calls were counted, and what it was shortened to."""
-    story = await _killed_once("talk", moment, tmp_path)
+async def test_the_next_kernel_knows_denials_counts_and_compaction(moment: str, tmp_path: pathlib.Path) -> None:
+    """The next kernel of a conversation knows its denials, approvals, counted calls and compaction."""
+    story = await _replay_after_one_kill("talk", moment, tmp_path)
     said = [str(each["content"]) for each in story.messages if each["type"] == "tool"]
     assert all(text.startswith(begins) for text, begins in zip(said, TALKED[-len(said) :], strict=True)), said
     spent = json.loads((tmp_path / "ended").read_text())["spent"]
@@ -124,17 +127,25 @@ async def test_what_a_kernel_knew_of_a_conversation_its_heir_knows(moment: str, 
 
 
 @pytest.mark.parametrize("moment", ["before:tool_ended:1", "after:model_asked:2", "after:tool_started:2"])
-async def test_what_fails_after_it_was_gone_on_with_is_tried_again(moment: str, tmp_path: pathlib.Path) -> None:
-    """From where the kernel was killed on: the calls that were cut off are answered, and each once."""
-    story = await _killed_once("crash", moment, tmp_path)
+async def test_an_adopted_run_that_crashes_is_retried(moment: str, tmp_path: pathlib.Path) -> None:
+    """An adopted run that crashes is retried.
+
+    Each call of its conversation has one answer, those cut off by the kill included.
+    """
+    story = await _replay_after_one_kill("crash", moment, tmp_path)
     assert not [each for each in groups([decode(each) for each in story.messages]) if each.open or each.orphans]
 
 
 @pytest.mark.parametrize(
     ("trip", "moment"), [("spent", "before:turn_ended:1"), ("spent here", "after:message_recorded:12")]
 )
-async def test_what_had_said_its_last_word_had_spent_its_budget(trip: str, moment: str, tmp_path: pathlib.Path) -> None:
-    """Though its kernel was killed before that was on record: it is no answer, and is not asked for again."""
+async def test_a_run_killed_after_its_last_reply_is_budget_exhausted(
+    trip: str, moment: str, tmp_path: pathlib.Path
+) -> None:
+    """A run whose kernel dies after the last reply ends as budget_exhausted.
+
+    The reply is only a partial result, and no question is asked again.
+    """
     with inheriting_orphans():
         kernel = await start(trip, tmp_path, Kill.parse(moment))
         assert await kernel.end() == -signal.SIGKILL, kernel.words
@@ -152,10 +163,13 @@ async def test_what_had_said_its_last_word_had_spent_its_budget(trip: str, momen
     ("trip", "moment", "resource"),
     [("spent", "after:tool_ended:4", "tool_calls"), ("few questions", "before:model_asked:4", "model_calls")],
 )
-async def test_what_a_budget_refused_has_its_last_word_where_it_is(
+async def test_an_adopted_run_knows_what_its_budget_refused(
     trip: str, moment: str, resource: str, tmp_path: pathlib.Path
 ) -> None:
-    """Who goes on with it knows what its kernel had refused, and asks nothing of its model but the last word."""
+    """An adopted run whose budget refused a request gets one last reply from its model and ends as budget_exhausted.
+
+    It stays in its sandbox.
+    """
     with inheriting_orphans():
         kernel = await start(trip, tmp_path, Kill.parse(moment))
         assert await kernel.end() == -signal.SIGKILL, kernel.words
@@ -171,8 +185,8 @@ async def test_what_a_budget_refused_has_its_last_word_where_it_is(
     assert end.result.partial == last.message["content"]
 
 
-async def _killed_once(trip: str, moment: str, folder: pathlib.Path) -> RunReplay:
-    """The replay of a trip of one conversation, whose process was adopted by a second kernel."""
+async def _replay_after_one_kill(trip: str, moment: str, folder: pathlib.Path) -> RunReplay:
+    """Return the replay of a one-conversation trip whose process a second kernel adopted."""
     with inheriting_orphans():
         kernel = await start(trip, folder, Kill.parse(moment))
         assert await kernel.end() == -signal.SIGKILL, kernel.words
@@ -189,8 +203,8 @@ async def _killed_once(trip: str, moment: str, folder: pathlib.Path) -> RunRepla
     return story.root
 
 
-async def test_what_was_being_stopped_is_not_gone_on_with(tmp_path: pathlib.Path) -> None:
-    """Its sandbox is ended by the next kernel, not left to itself."""
+async def test_a_run_that_was_being_stopped_is_terminated(tmp_path: pathlib.Path) -> None:
+    """A run that was being stopped when its kernel died is terminated by the next kernel, and ends as cancelled."""
     with inheriting_orphans():
         kernel = await start("stopped", tmp_path, Kill.parse("after:state_changed:1"))
         assert await kernel.end() == -signal.SIGKILL, kernel.words
@@ -202,8 +216,8 @@ async def test_what_was_being_stopped_is_not_gone_on_with(tmp_path: pathlib.Path
     assert (tmp_path / "ended").read_text() == "cancelled"
 
 
-async def test_what_is_stopped_before_it_was_gone_on_with_is_gone(tmp_path: pathlib.Path) -> None:
-    """A word to stop that comes at once finds it where the last kernel left it: nothing of it lives on there."""
+async def test_a_run_cancelled_right_after_resume_leaves_no_process(tmp_path: pathlib.Path) -> None:
+    """A run that is cancelled right after resume has no process left when the cancel returns."""
     with inheriting_orphans():
         kernel = await start("stopped late", tmp_path)
         assert await kernel.end() == -signal.SIGKILL, kernel.words

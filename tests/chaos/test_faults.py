@@ -1,4 +1,7 @@
-"""What a tree relies on fails under it: a sandbox, what keeps sandboxes, the disk; servers are a file of their own."""
+"""Faults under a tree: a sandbox, a zygote or a kernel is killed, or the disk is full.
+
+Faults of servers have a file of their own.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ pytestmark = pytest.mark.slow
 
 
 class Loss:
-    """A run of `functions.hold_one`, some process of which is killed while it works."""
+    """Run of `functions.hold_one` that loses a process to SIGKILL while it works."""
 
     def __init__(self, folder: pathlib.Path, backend: Name, *, patient: bool, retries: int = 0) -> None:
         self._folder, self._backend, self._patient = folder, backend, patient
@@ -45,7 +48,7 @@ class Loss:
         self.retries: list[str] = []  #: what each attempt before the last came to
 
     async def play(self, *, zygote: bool) -> Result:
-        """Begin, kill, and wait for the end; what is on record is over then, and no process is left."""
+        """Begin, kill, and wait for the end. Checks that the journal is complete and that no process is left."""
         said: list[str] = []
         before = set(descendants(os.getpid()))
         store = SqliteStore(self._folder / "journal.db")
@@ -77,8 +80,8 @@ class Loss:
         return result
 
 
-async def test_a_child_that_is_killed_is_told_as_crashed(tmp_path: pathlib.Path) -> None:
-    """Its parent goes on, and knows."""
+async def test_a_killed_child_is_reported_as_crashed(tmp_path: pathlib.Path) -> None:
+    """A parent continues after its child is killed, and receives the status crashed with an exit code other than 0."""
     result = await Loss(tmp_path, "local", patient=True).play(zygote=False)
 
     assert result.status == "completed"
@@ -86,15 +89,15 @@ async def test_a_child_that_is_killed_is_told_as_crashed(tmp_path: pathlib.Path)
     assert result.value["exit_code"] != 0
 
 
-async def test_a_run_that_is_killed_is_crashed(tmp_path: pathlib.Path) -> None:
-    """Without retries that is its end."""
+async def test_a_killed_run_ends_as_crashed(tmp_path: pathlib.Path) -> None:
+    """A killed run without retries ends as crashed."""
     result = await Loss(tmp_path, "local", patient=False).play(zygote=False)
 
     assert (result.status, result.value) == ("crashed", None)
 
 
-async def test_a_run_that_is_killed_is_tried_again_as_its_policy_says(tmp_path: pathlib.Path) -> None:
-    """The next attempt finds the checkpoint of the one that was killed."""
+async def test_a_killed_run_is_retried_as_its_policy_says(tmp_path: pathlib.Path) -> None:
+    """The next attempt finds the checkpoint of the killed attempt."""
     loss = Loss(tmp_path, "local", patient=False, retries=1)
 
     result = await loss.play(zygote=False)
@@ -103,14 +106,14 @@ async def test_a_run_that_is_killed_is_tried_again_as_its_policy_says(tmp_path: 
     assert loss.retries == ["crashed"]
 
 
-async def test_what_a_zygote_kept_is_lost_with_it(backend: Name, tmp_path: pathlib.Path) -> None:
-    """Parent or child, nobody says that it completed, and nobody waits for ever."""
+async def test_a_killed_zygote_ends_its_runs(backend: Name, tmp_path: pathlib.Path) -> None:
+    """A run whose zygote is killed ends as lost or crashed, parent or child, and is never reported as completed."""
     result = await Loss(tmp_path, backend, patient=True).play(zygote=True)
 
     assert (result.status if result.value is None else result.value["status"]) in ("lost", "crashed")
 
 
-async def test_after_a_zygotes_death_another_is_tried(tmp_path: pathlib.Path) -> None:
+async def test_a_run_of_a_killed_zygote_is_retried_in_a_new_one(tmp_path: pathlib.Path) -> None:
     """The next attempt has a sandbox of a new zygote."""
     loss = Loss(tmp_path, "local", patient=False, retries=1)
 
@@ -120,8 +123,11 @@ async def test_after_a_zygotes_death_another_is_tried(tmp_path: pathlib.Path) ->
     assert loss.retries[0] in ("lost", "crashed")
 
 
-async def test_a_child_is_never_taken_for_another_that_a_checkpoint_skips(tmp_path: pathlib.Path) -> None:
-    """The kernel dies in the second region: the function skips the first, and gets the second's own child."""
+async def test_resume_never_confuses_a_child_with_one_that_is_skipped(tmp_path: pathlib.Path) -> None:
+    """A function whose kernel dies in the second region skips the first region.
+
+    It receives the second region's own child.
+    """
     with inheriting_orphans() as orphans:
         kernel = await start("local", tmp_path, Kill("after", "sandbox_started", 5))
         assert await kernel.end() == -signal.SIGKILL
@@ -136,8 +142,8 @@ async def test_a_child_is_never_taken_for_another_that_a_checkpoint_skips(tmp_pa
     assert len(story.runs) == RUNS
 
 
-async def test_a_question_that_two_kernels_died_over_is_counted_twice(tmp_path: pathlib.Path) -> None:
-    """Each request that was under way is counted, and stays so: no budget is stretched by deaths."""
+async def test_a_model_request_interrupted_by_a_kill_stays_counted(tmp_path: pathlib.Path) -> None:
+    """A model request that was under way at a kill stays counted: kills extend no budget."""
     with inheriting_orphans() as orphans:
         for kill in (Kill("after", "model_asked", 1), Kill("after", "model_asked", 1), None):
             kernel = await start("models", tmp_path, kill)
@@ -149,8 +155,8 @@ async def test_a_question_that_two_kernels_died_over_is_counted_twice(tmp_path: 
     assert spent["model_calls"] == 16
 
 
-async def test_a_letter_is_never_taken_for_one_of_a_dead_kernel(tmp_path: pathlib.Path) -> None:
-    """What was sent before a kernel died and what is sent after it both arrive, each once."""
+async def test_messages_sent_before_and_after_a_kill_arrive_once_each(tmp_path: pathlib.Path) -> None:
+    """A message sent before a kernel died and one sent after resume both arrive, each once."""
     with inheriting_orphans() as orphans:
         for kill in (Kill("after", "mail_pushed", 1), None):
             kernel = await start("letters", tmp_path, kill)
@@ -180,7 +186,10 @@ cp "$folder"/disk/journal.db* "$folder/"
 
 @pytest.mark.parametrize("moment", ["full:model_asked:2", pytest.param("full:tool_started:4", marks=pytest.mark.chaos)])
 async def test_a_full_disk_ends_the_run_and_loses_nothing(tmp_path: pathlib.Path, moment: str) -> None:
-    """What was shown is kept, the run says StoreFailed, and with room again another process brings it to its end."""
+    """A run on a full disk fails with StoreFailed and keeps every event that was shown.
+
+    Another process ends the tree once there is room.
+    """
     if os.getuid() != 0 or shutil.which("unshare") is None:
         pytest.skip("a small disk of one's own takes root and unshare")
     program = [sys.executable, "-m", "tests.chaos.program", "models", str(tmp_path)]

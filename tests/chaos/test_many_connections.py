@@ -1,4 +1,4 @@
-"""More connections than a server holds, each of which was answered once: the operator is answered all the same."""
+"""More connections than a server keeps, each answered once: the operator is still served."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def folder() -> Iterator[pathlib.Path]:
         yield path
 
 
-def opened(path: pathlib.Path, number: int) -> list[socket.socket]:
-    """So many connections, each of which has had an answer. Waits for the server's accepting."""
+def open_connections(path: pathlib.Path, number: int) -> list[socket.socket]:
+    """Open so many connections and read an answer on each. Waits until the server accepts each one."""
     found = []
     for _ in range(number):
         each = socket.socket(socket.AF_UNIX)
@@ -39,8 +39,8 @@ def opened(path: pathlib.Path, number: int) -> list[socket.socket]:
     return found
 
 
-def held(process: int) -> int:
-    """How many descriptors it has."""
+def count_descriptors(process: int) -> int:
+    """Count the open descriptors of a process."""
     return len(list(pathlib.Path(f"/proc/{process}/fd").iterdir()))
 
 
@@ -58,17 +58,20 @@ def is_cut(connection: socket.socket) -> bool:
     ("descriptors", "most"),
     [pytest.param("1000", 500, id="500"), pytest.param("", 10_000, id="10000", marks=pytest.mark.chaos)],
 )
-async def test_who_holds_connections_keeps_nobody_out(folder: pathlib.Path, descriptors: str, most: int) -> None:
-    """Of so many and a hundred more the oldest give way; agents are spawned, talk and end; at the end all is free."""
+async def test_idle_connections_keep_no_client_out(folder: pathlib.Path, descriptors: str, most: int) -> None:
+    """The server closes the oldest connections above its bound; agents are spawned, answer and end.
+
+    Descriptors are released at the end.
+    """
     may_open, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = min(most, int(descriptors or may_open) // 2)  # as the server bounds them
     plugin(folder)
     async with serve(folder, descriptors=descriptors) as server:
         path = folder / ".ramet" / "serve.sock"
-        before = held(server.process.pid)
-        connections = await asyncio.to_thread(opened, path, most + 100)
+        before = count_descriptors(server.process.pid)
+        connections = await asyncio.to_thread(open_connections, path, most + 100)
         try:
-            assert held(server.process.pid) <= before + most + 20
+            assert count_descriptors(server.process.pid) <= before + most + 20
             await eventually(lambda: sum(map(is_cut, connections[:100])) == 100)
 
             async with ramet.connect(path) as client:
@@ -79,4 +82,4 @@ async def test_who_holds_connections_keeps_nobody_out(folder: pathlib.Path, desc
         finally:
             for each in connections:
                 each.close()
-        await eventually(lambda: held(server.process.pid) <= before + 5)
+        await eventually(lambda: count_descriptors(server.process.pid) <= before + 5)

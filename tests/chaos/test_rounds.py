@@ -1,4 +1,4 @@
-"""Kernels killed at every kind of recorded step, and at any moment, in each trip: what was promised holds at the end.
+"""Kernels killed at every kind of recorded step, and at any moment, in each trip: the promises hold at the end.
 
 `make test` plays the first rounds of one seed, `make chaos` others. One is played again by
 `RAMET_CHAOS_SEED=7 pytest tests/chaos -k round-12-`.
@@ -33,7 +33,7 @@ BEGAN = time.monotonic()
 
 @pytest.fixture(scope="session")
 def server(pytestconfig: pytest.Config) -> Server | None:
-    """One PostgreSQL server for all rounds, where there can be one."""
+    """Return one PostgreSQL server for all rounds, or None where there can be none."""
     return None if absent() else shared(pytestconfig)
 
 
@@ -55,7 +55,7 @@ def _marks(number: int) -> list[pytest.MarkDecorator]:
 @pytest.mark.usefixtures("warm")
 @pytest.mark.parametrize("number", _rounds())
 async def test_a_tree_outlives_its_kernels(number: int, tmp_path: pathlib.Path, server: Server | None) -> None:
-    """NEG-15: nothing on record is done again, nothing lost, reserved or left alive, and the tree ends truthfully."""
+    """NEG-15: no recorded step runs again, nothing is lost, reserved or left alive, and the tree's status is true."""
     if number >= FIRST and time.monotonic() - BEGAN > MOST_S:
         pytest.skip(f"{MOST_S} s are over; play it alone with -k round-{number}-")
     this = Round(number, SEED)
@@ -71,8 +71,8 @@ async def test_a_tree_outlives_its_kernels(number: int, tmp_path: pathlib.Path, 
             connection.execute(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE')
 
 
-def test_every_kind_of_write_has_its_turn() -> None:
-    """All rounds together kill before and after each kind of write of each trip."""
+def test_the_rounds_kill_around_every_kind_of_write() -> None:
+    """The first 200 rounds kill before and after each kind of write of each trip."""
     struck: dict[str, set[tuple[str, str]]] = {trip: set() for trip in WRITES}
     for number in range(200):
         this = Round(number, SEED)

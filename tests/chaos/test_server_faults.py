@@ -1,4 +1,4 @@
-"""PostgreSQL fails under a tree: its sessions are ended, it crashes, it is stopped, and kernels die meanwhile.
+"""PostgreSQL fails under a tree: its sessions end, it crashes, it is stopped, and kernels die meanwhile.
 
 Each moment is a question to the model, drawn by a seed: `RAMET_CHAOS_SEED=7 pytest tests/chaos/test_server_faults.py`.
 `make test` plays one of each kind, `make chaos` others.
@@ -37,28 +37,28 @@ SEEDS = [
 
 @pytest.fixture
 def schema(postgres: Server) -> Iterator[str]:
-    """A schema of this test's own, on the server of all."""
+    """Schema of this test's own, on the shared server."""
     schema = fresh_schema()
     yield schema
     with psycopg.connect(postgres.dsn, autocommit=True) as connection:
         connection.execute(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE')
 
 
-async def live(
+async def run_with_faults(
     folder: pathlib.Path, place: Sequence[str], moments: Sequence[int], fault: Callable[[Kernel], Awaitable[object]]
 ) -> Kernel:
-    """A kernel's life, with a fault whenever it has asked so many questions; whatever happens, it ends by itself."""
+    """Run a kernel to its end, with a fault whenever it has asked so many questions."""
     kernel = await start("models", folder, None, place)
     for moment in moments:
-        await eventually(lambda n=moment: _asked(folder) >= n or kernel.process.returncode is not None)  # type: ignore[misc]
+        await eventually(lambda n=moment: _count_questions(folder) >= n or kernel.process.returncode is not None)  # type: ignore[misc]
         if kernel.process.returncode is None:
             await fault(kernel)
     await kernel.end()
     return kernel
 
 
-async def look(folder: pathlib.Path, place: Sequence[str], deaths: Sequence[Death] = ()) -> None:
-    """What holds in the end: all of it was done, once, and each question asked once unless a kernel died over it."""
+async def check_outcome(folder: pathlib.Path, place: Sequence[str], deaths: Sequence[Death] = ()) -> None:
+    """Check that every effect happened once, and that each question was asked once unless a kernel died in it."""
     story = check(folder, await read(folder, place), deaths)
     check_notices(story)
     assert story.root.result is not None
@@ -70,10 +70,10 @@ async def look(folder: pathlib.Path, place: Sequence[str], deaths: Sequence[Deat
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-async def test_sessions_that_are_ended_are_taken_up_again(
+async def test_a_kernel_continues_after_its_database_sessions_end(
     seed: int, tmp_path: pathlib.Path, postgres: Server, schema: str
 ) -> None:
-    """At any moment the server ends the kernel's session, the one that reads, or both: the same kernel goes on."""
+    """A kernel finishes its tree although the server ends its session, the reader's session, or both, at any moment."""
     dice = random.Random(seed)  # noqa: S311, RUF100 - dice, no secrets
     whose = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE %s"
     ended = 0
@@ -86,17 +86,17 @@ async def test_sessions_that_are_ended_are_taken_up_again(
 
     place = (postgres.dsn, schema)
     with inheriting_orphans() as orphans:
-        kernel = await live(tmp_path, place, sorted(dice.sample(range(1, QUESTIONS), 5)), end_sessions)
+        kernel = await run_with_faults(tmp_path, place, sorted(dice.sample(range(1, QUESTIONS), 5)), end_sessions)
         await orphans.gone()
 
     assert kernel.process.returncode == 0, kernel.words
     assert ended
-    await look(tmp_path, place)
+    await check_outcome(tmp_path, place)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-async def test_a_server_that_crashes_is_waited_for(seed: int, tmp_path: pathlib.Path, own_postgres: Server) -> None:
-    """It stops at once and starts again, in the middle of a tree: the same kernel goes on where it was."""
+async def test_a_kernel_waits_for_a_crashed_server(seed: int, tmp_path: pathlib.Path, own_postgres: Server) -> None:
+    """A kernel continues its tree after the server crashed and started again."""
     dice = random.Random(seed)  # noqa: S311, RUF100 - dice, no secrets
 
     place = (own_postgres.dsn, "crashed")
@@ -108,18 +108,21 @@ async def test_a_server_that_crashes_is_waited_for(seed: int, tmp_path: pathlib.
             orphans.expect(own_postgres.pid)
             await eventually(own_postgres.is_ready)
 
-        kernel = await live(tmp_path, place, sorted(dice.sample(range(1, QUESTIONS), 2)), crash)
+        kernel = await run_with_faults(tmp_path, place, sorted(dice.sample(range(1, QUESTIONS), 2)), crash)
         await orphans.gone()
 
     assert kernel.process.returncode == 0, kernel.words
-    await look(tmp_path, place)
+    await check_outcome(tmp_path, place)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-async def test_a_kernel_that_dies_while_the_server_is_down_is_followed_by_another(
+async def test_a_tree_survives_a_kernel_that_dies_with_its_server(
     seed: int, tmp_path: pathlib.Path, own_postgres: Server
 ) -> None:
-    """One that is started meanwhile says StoreFailed and does nothing; the next goes on when the server is there."""
+    """A kernel started while the server is down ends with StoreFailed and does nothing.
+
+    The next kernel finishes the tree.
+    """
     dice = random.Random(seed)  # noqa: S311, RUF100 - dice, no secrets
     place = (own_postgres.dsn, "both")
 
@@ -129,13 +132,13 @@ async def test_a_kernel_that_dies_while_the_server_is_down_is_followed_by_anothe
         await kernel.end()
 
     with inheriting_orphans() as orphans:
-        await live(tmp_path, place, [dice.randrange(1, QUESTIONS)], both_die)
+        await run_with_faults(tmp_path, place, [dice.randrange(1, QUESTIONS)], both_die)
         await orphans.gone()
-        asked = _asked(tmp_path)
+        asked = _count_questions(tmp_path)
         meanwhile = await start("models", tmp_path, None, place)
         assert await meanwhile.end() == 1
         assert "StoreFailed" in meanwhile.words
-        assert _asked(tmp_path) == asked
+        assert _count_questions(tmp_path) == asked
 
         own_postgres.start()
         orphans.expect(own_postgres.pid)
@@ -143,14 +146,14 @@ async def test_a_kernel_that_dies_while_the_server_is_down_is_followed_by_anothe
         kernel = await start("models", tmp_path, None, place)
         assert await kernel.end() == 0, kernel.words
         await orphans.gone()
-    await look(tmp_path, place, deaths)
+    await check_outcome(tmp_path, place, deaths)
 
 
 @pytest.mark.parametrize("seconds", [0.5, pytest.param(5, marks=pytest.mark.chaos)])
-async def test_a_server_that_is_stopped_is_waited_for(
+async def test_a_kernel_waits_for_a_stopped_server(
     seconds: float, tmp_path: pathlib.Path, own_postgres: Server
 ) -> None:
-    """SIGSTOP of PostgreSQL in the middle of a tree: nobody acts meanwhile, and it goes on when the server does."""
+    """A kernel takes no step while PostgreSQL is stopped by SIGSTOP, and continues after SIGCONT."""
 
     async def stop(kernel: Kernel) -> None:
         own_postgres.signal_all(signal.SIGSTOP)
@@ -162,12 +165,12 @@ async def test_a_server_that_is_stopped_is_waited_for(
 
     place = (own_postgres.dsn, "stopped")
     with inheriting_orphans() as orphans:
-        kernel = await live(tmp_path, place, [3], stop)
+        kernel = await run_with_faults(tmp_path, place, [3], stop)
         await orphans.gone()
 
     assert kernel.process.returncode == 0, kernel.words
-    await look(tmp_path, place)
+    await check_outcome(tmp_path, place)
 
 
-def _asked(folder: pathlib.Path) -> int:
+def _count_questions(folder: pathlib.Path) -> int:
     return len(lines(folder / "asked"))

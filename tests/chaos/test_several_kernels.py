@@ -1,4 +1,4 @@
-"""Several kernels as processes on one PostgreSQL, killed or stopped: each tree goes on in exactly one of them."""
+"""Several kernels as processes on one PostgreSQL, killed or stopped: each tree continues in exactly one of them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.slow
 
 
 class Several:
-    """Kernels on one schema, each a process that says what it does."""
+    """Kernels on one schema, each a process that reports its acts."""
 
     def __init__(self, folder: pathlib.Path, server: Server) -> None:
         self.folder, self.dsn, self.schema = folder, server.dsn, fresh_schema()
@@ -45,7 +45,7 @@ class Several:
     async def start(
         self, name: str, *, trees: int = 0, skew_h: float = 0, kill: Kill | None = None, fate: str = "kill"
     ) -> None:
-        """Start one, and wait until it adopts."""
+        """Start a kernel, and wait until it is ready to take over trees."""
         with (self.folder / "stderr").open("a") as errors:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "tests.chaos.several", name, str(self.folder), self.dsn, self.schema),
@@ -60,31 +60,31 @@ class Several:
         await eventually(lambda: self.said[name] or process.returncode is not None)
 
     def all(self, name: str, what: str) -> list[str]:
-        """What a kernel said of a kind."""
+        """Return the values of one key in a kernel's reports."""
         return [line[what] for line in self.said[name] if what in line]
 
     def signal(self, name: str, number: signal.Signals) -> None:
-        """Signal one."""
+        """Send a signal to a kernel."""
         os.kill(self._processes[name].pid, number)
 
     def is_stopped(self, name: str) -> bool:
-        """Whether one is stopped by a signal."""
+        """Return whether a kernel is stopped by a signal."""
         stat = pathlib.Path(f"/proc/{self._processes[name].pid}/stat").read_text()
         return stat.rpartition(")")[2].split()[0] == "T"
 
     async def end(self, name: str) -> int:
-        """Let one end, and wait for that; its code."""
+        """End a kernel by closing its stdin, and return its exit code."""
         process = self._processes.pop(name)
         assert process.stdin is not None
         process.stdin.close()
         return await asyncio.wait_for(process.wait(), 180)
 
     async def died(self, name: str) -> int:
-        """Wait until one has ended by itself; its code."""
+        """Wait until a kernel has ended by itself, and return its exit code."""
         return await asyncio.wait_for(self._processes[name].wait(), 180)
 
     async def over(self, roots: int) -> dict[str, dict[str, Any]]:
-        """Wait until so many trees are there and all are over; what is said of each."""
+        """Wait until so many trees exist and all are over, and return the document of each."""
         reader = await PostgresStore(self.dsn, schema=self.schema, read_only=True).open()
         try:
             async with asyncio.timeout(180):
@@ -100,7 +100,7 @@ class Several:
             await reader.close()
 
     async def close(self) -> None:
-        """End all, and remove what they left."""
+        """End all kernels, and drop their schema."""
         for name, process in list(self._processes.items()):
             with contextlib.suppress(ProcessLookupError):
                 self.signal(name, signal.SIGCONT)
@@ -118,7 +118,7 @@ class Several:
 
 @pytest.fixture
 async def several(tmp_path: pathlib.Path, postgres: Server) -> AsyncIterator[Several]:
-    """No kernel yet."""
+    """Kernels that a test starts; none at first."""
     with inheriting_orphans() as orphans:
         kernels = Several(tmp_path, postgres)
         try:
@@ -128,8 +128,8 @@ async def several(tmp_path: pathlib.Path, postgres: Server) -> AsyncIterator[Sev
             await orphans.gone()
 
 
-def _whole(told: list[Any], folder: pathlib.Path) -> TreeReplay:
-    """A tree whose replay has no gap, in which nothing is done after an end, and whose budgets add up."""
+def _check_tree(told: list[Any], folder: pathlib.Path) -> TreeReplay:
+    """Return the replay of a completed tree without gaps, without acts after an end, and with budgets that add up."""
     story = check(folder, {told[0].root: told}, [])
     check_notices(story)
     result = story.root.result
@@ -138,10 +138,12 @@ def _whole(told: list[Any], folder: pathlib.Path) -> TreeReplay:
     return story
 
 
-async def test_the_trees_of_a_killed_kernel_go_on_each_in_one_of_two_others(several: Several) -> None:
-    """kill -9 with four trees of models and functions: nothing is done twice, and every budget adds up.
+async def test_each_tree_of_a_killed_kernel_is_taken_over_by_one_other(several: Several) -> None:
+    """Two kernels take over the trees of one that dies by SIGKILL, each tree once.
 
-    Their clocks are an hour apart from each other: nothing that they decide about each other asks one.
+    No effect is repeated, and budgets add up.
+
+    The clocks differ by an hour from each other: no decision about another kernel reads a clock.
     """
     await several.start("two", skew_h=1)
     await several.start("three", skew_h=-1)
@@ -158,7 +160,7 @@ async def test_the_trees_of_a_killed_kernel_go_on_each_in_one_of_two_others(seve
     assert adopted == dict.fromkeys(adopted, 1), "each by one"
     assert set(adopted) <= left
     empty = several.folder / "empty"
-    stories = {root: _whole(told, empty) for root, told in (await read(several.folder, _server(several))).items()}
+    stories = {root: _check_tree(told, empty) for root, told in (await read(several.folder, _server(several))).items()}
     assert stories.keys() == roots
     models = [story for story in stories.values() if story.root.spawn_event.agent == "lead"]
     found = [story.root.result and story.root.result.value for story in stories.values() if story not in models]
@@ -168,12 +170,10 @@ async def test_the_trees_of_a_killed_kernel_go_on_each_in_one_of_two_others(seve
 
 
 @pytest.mark.parametrize("moment", ["before", "acked"])
-async def test_a_kernel_that_was_stopped_and_lost_its_trees_goes_on_with_nothing_of_them(
-    several: Several, moment: str
-) -> None:
-    """Both believe that they own them: the late writes of the first are not there, and it ends what it was doing.
+async def test_a_stopped_kernel_that_lost_its_trees_does_nothing_in_them(several: Several, moment: str) -> None:
+    """A kernel that wakes after its trees were taken over records nothing in them, and ends its own runs of them.
 
-    No call begins in it, either: also not one whose intent was on record before it was stopped.
+    No tool call begins in it, not even one whose intent was recorded before SIGSTOP.
     """
     await several.start("one", trees=2, kill=Kill(moment, "tool_started", 5), fate="stop")
     await eventually(lambda: several.is_stopped("one"))
@@ -193,7 +193,7 @@ async def test_a_kernel_that_was_stopped_and_lost_its_trees_goes_on_with_nothing
     assert lines(several.folder / "effects") == before
     empty = several.folder / "empty"
     for told in (await read(several.folder, _server(several))).values():
-        _whole(told, empty)
+        _check_tree(told, empty)
 
 
 def _server(several: Several) -> tuple[str, str]:
