@@ -1,4 +1,4 @@
-"""`cluster.sh` finds the server programs where README.md says, says where there are none, and ends only its own."""
+"""`cluster.sh` finds server programs where README.md says, reports their absence, and ends only its processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOTHING = "no Kubernetes server programs"
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """A clone that has nothing but the script, with nothing beside it."""
+    """Clone that holds only the script, with nothing beside it."""
     made = tmp_path / "here" / "clone"
     (made / "tests").mkdir(parents=True)
     shutil.copytree(HERE, made / "tests" / "cluster", ignore=shutil.ignore_patterns("*.py", "__pycache__"))
@@ -24,15 +24,15 @@ def clone(tmp_path: Path) -> Path:
 
 
 def sh(clone: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """`cluster.sh` of a clone, in an environment that names no cluster."""
+    """Run `cluster.sh` of a clone, in an environment that names no cluster."""
     named = ("KUBECONFIG", "REGISTRY", "RAMET_KUBE", "CI")
     kept = {key: value for key, value in os.environ.items() if key not in named}
     script = clone / "tests" / "cluster" / "cluster.sh"
     return subprocess.run([script, *words], env=kept | env, capture_output=True, text=True, check=False)
 
 
-def test_without_programs_nothing_is_run_and_ci_fails(clone: Path) -> None:
-    """A run says in one line that there is no cluster, and is done; where CI asks, that is a failure."""
+def test_run_without_server_programs_is_skipped_and_fails_in_ci(clone: Path) -> None:
+    """`cluster.sh run` without server programs prints one line and succeeds; with CI set it fails."""
     calm, ci = sh(clone, "run", "echo", "ran"), sh(clone, "run", "echo", "ran", CI="true")
 
     assert (calm.returncode, calm.stdout, calm.stderr.count("\n")) == (0, "", 1)
@@ -41,8 +41,8 @@ def test_without_programs_nothing_is_run_and_ci_fails(clone: Path) -> None:
 
 
 @pytest.mark.parametrize("hops", [0, 1, 2])
-def test_a_file_beside_it_is_taken_only_with_its_checksum(clone: Path, tmp_path: Path, hops: int) -> None:
-    """Beside the clone, or beside what it was cloned from: found there, and refused because it is another file."""
+def test_a_file_beside_the_clone_is_used_only_with_its_checksum(clone: Path, tmp_path: Path, hops: int) -> None:
+    """A file beside the clone, or beside the clone's origin, is found, and refused when its checksum is wrong."""
     for hop in range(hops):
         further = tmp_path / f"hop-{hop}" / "clone"
         subprocess.run(["git", "clone", "-q", str(clone), str(further)], check=True, capture_output=True)
@@ -61,7 +61,7 @@ def test_a_file_beside_it_is_taken_only_with_its_checksum(clone: Path, tmp_path:
 
 
 def test_ramet_kube_names_a_file_or_a_folder(clone: Path, tmp_path: Path) -> None:
-    """What the user names is taken as it is; where it is not, the refusal says what would be accepted."""
+    """RAMET_KUBE is used as given. A wrong path is refused, and the error lists what would be accepted."""
     file = tmp_path / "kube-multi.xz"
     file.write_text("the user's own")
 
@@ -72,16 +72,16 @@ def test_ramet_kube_names_a_file_or_a_folder(clone: Path, tmp_path: Path) -> Non
     assert "expected kube-multi.xz, a folder that has it, or the word build" in wrong.stderr
 
 
-def test_a_cluster_of_ones_own_is_used_with_its_registry(clone: Path) -> None:
-    """With KUBECONFIG a command is just run; without the registry's address it is refused."""
+def test_a_given_cluster_is_used_only_with_its_registry(clone: Path) -> None:
+    """A command runs unchanged if KUBECONFIG and REGISTRY are set, and is refused without REGISTRY."""
     ran = sh(clone, "run", "sh", "-c", "echo $KUBECONFIG $REGISTRY; exit 7", KUBECONFIG="mine", REGISTRY="r:1")
 
     assert (ran.returncode, ran.stdout) == (7, "mine r:1\n")
     assert sh(clone, "run", "echo", "ran", KUBECONFIG="mine").returncode == 2
 
 
-def test_down_ends_nobody_else(clone: Path, tmp_path: Path) -> None:
-    """The number of a process that has come again since is not ours to end."""
+def test_down_ends_no_process_with_a_reused_number(clone: Path, tmp_path: Path) -> None:
+    """`cluster.sh down` leaves a process alone whose number was recorded for an earlier process."""
     home = tmp_path / "kube"
     (home / "run").mkdir(parents=True)
     with subprocess.Popen(["sleep", "60"]) as other:
