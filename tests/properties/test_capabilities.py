@@ -1,4 +1,4 @@
-"""What a child keeps of its creator's capabilities is never more than was asked for, nor more than there was."""
+"""A child's capabilities are never more than it asked for, and never more than its creator has."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _sets = st.lists(_modules | _functions, max_size=4)
 
 
 def _names(capabilities: tuple[Capability, ...] | list[Capability]) -> set[tuple[str, str]]:
-    """Everything that a set of capabilities lets one reach."""
+    """Return every name that a set of capabilities reaches."""
     return {
         (module, name)
         for module in _MODULES
@@ -38,14 +38,14 @@ def _names(capabilities: tuple[Capability, ...] | list[Capability]) -> set[tuple
 
 @given(_sets, _sets)
 def test_a_child_never_gets_what_its_creator_lacks(asked: list[Capability], held: list[Capability]) -> None:
-    """Nothing outside either set; and what is left is stable: asking for it again changes nothing."""
+    """The grant has no name outside either set, and asking for the grant again changes nothing."""
     granted = intersect(asked, held).capabilities
 
     assert _names(granted) <= _names(asked) & _names(held)
     assert _names(intersect(granted, held).capabilities) == _names(granted)
 
 
-def test_what_both_have_in_common_is_granted_and_the_rest_is_named() -> None:
+def test_common_names_are_granted_and_dropped_names_are_listed() -> None:
     """AC-S4-4: a child that asks for sin, tan and pi of one that has sin, cos and pi gets sin and pi."""
     asked = Capability("module", "math", include=("sin", "tan", "pi"))
     held = Capability("module", "math", include=("sin", "cos", "pi"))
@@ -69,7 +69,7 @@ def test_what_both_have_in_common_is_granted_and_the_rest_is_named() -> None:
         ("object", "os"),
     ],
 )
-def test_what_is_no_name_is_refused(kind: str, name: str) -> None:
-    """The error says which field."""
+def test_an_invalid_name_is_refused(kind: str, name: str) -> None:
+    """The error names the field of the capability."""
     with pytest.raises(InvalidValue, match=r"^capability\."):
         Capability(kind, name)  # type: ignore[arg-type]  # on purpose

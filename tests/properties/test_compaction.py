@@ -1,4 +1,4 @@
-"""Whatever a conversation looks like, compaction parts no call from its answers and loses nothing that is open."""
+"""Compaction separates no call from its answers and loses no open call, in conversations of any shape."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ sizes = st.sampled_from([0, 1, 50, 250, 1_000, 4_000])
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[BaseMessage]:
-    """Conversations of any shape: cut-off turns, late and repeated answers, mail in between, broken calls, orphans."""
+    """Draw any conversation: cut-off turns, late or repeated answers, mail between, broken calls, orphans."""
     history: list[BaseMessage] = []
     late: list[ToolMessage] = []
     for number in range(draw(st.integers(0, 12))):
@@ -78,15 +78,18 @@ compactions = st.builds(
 )
 
 
-def compacted(compaction: Compaction, history: list[BaseMessage], trigger: str = "auto") -> list[BaseMessage]:
-    """The history after one compaction."""
+def compact_once(compaction: Compaction, history: list[BaseMessage], trigger: str = "auto") -> list[BaseMessage]:
+    """Return the history after one compaction."""
     context = make_context(history=history)
     asyncio.run(compaction.compact(context, trigger=trigger))
     return context.history
 
 
 def pairs(history: list[BaseMessage]) -> dict[str, list[str]]:
-    """Message id of each reply with calls -> message ids of its answers, by a rule of its own: newest asker first."""
+    """Map the id of each reply with calls to the ids of its answers.
+
+    Written without ramet's own pairing: newest asker first.
+    """
     found: dict[str, list[str]] = {}
     open_calls: list[tuple[str, str]] = []
     for message in history:
@@ -102,7 +105,7 @@ def pairs(history: list[BaseMessage]) -> dict[str, list[str]]:
 
 
 def open_replies(history: list[BaseMessage]) -> set[str]:
-    """Replies with a call that nobody answered."""
+    """Return the ids of replies with an unanswered call."""
     found = pairs(history)
     return {
         str(each.id)
@@ -116,13 +119,13 @@ def ids(history: list[BaseMessage]) -> list[str]:
 
 
 @given(histories(), compactions, st.sampled_from(["auto", "manual"]))
-def test_every_reply_that_stays_has_the_answers_it_had_and_no_answer_stands_alone(
+def test_a_kept_reply_keeps_its_answers_and_no_answer_stands_alone(
     history: list[BaseMessage], compaction: Compaction, trigger: str
 ) -> None:
-    """Pairs stay whole, open calls stay, in order; if anything was changed, orphans are gone."""
+    """Pairs of call and answer stay whole, open calls stay, and the order stays. A changed history has no orphans."""
     before = list(history)
 
-    after = compacted(compaction, history, trigger)
+    after = compact_once(compaction, history, trigger)
 
     was, now = pairs(before), pairs(after)
     assert all(now[reply] == was[reply] for reply in now)
@@ -134,21 +137,21 @@ def test_every_reply_that_stays_has_the_answers_it_had_and_no_answer_stands_alon
 
 
 @given(histories(), compactions)
-def test_compaction_that_is_not_needed_changes_nothing(history: list[BaseMessage], compaction: Compaction) -> None:
-    """Once below the threshold, doing it again is doing nothing."""
-    once = compacted(compaction, history)
+def test_a_compaction_that_is_not_needed_changes_nothing(history: list[BaseMessage], compaction: Compaction) -> None:
+    """A second compaction below the threshold returns the same history."""
+    once = compact_once(compaction, history)
     if not compaction.needed(make_context(history=once)):
-        assert compacted(compaction, once) is once
+        assert compact_once(compaction, once) is once
 
 
 @given(histories(), compactions, st.sampled_from(["auto", "manual"]))
-def test_compaction_never_makes_a_conversation_longer_and_keeps_its_brief_its_rules_and_what_is_unread(
+def test_compaction_never_grows_and_keeps_brief_rules_and_newest_part(
     history: list[BaseMessage], compaction: Compaction, trigger: str
 ) -> None:
-    """The first human message, what the system said, and all from the newest reply on are there, unchanged."""
+    """The first human message, the system messages, and everything from the newest reply on stay unchanged."""
     before = list(history)
 
-    after = compacted(compaction, history, trigger)
+    after = compact_once(compaction, history, trigger)
 
     assert estimated_tokens(after) <= estimated_tokens(before)
     first = next((each for each in before if isinstance(each, HumanMessage)), None)
@@ -160,19 +163,19 @@ def test_compaction_never_makes_a_conversation_longer_and_keeps_its_brief_its_ru
 
 
 @given(histories(), compactions)
-def test_every_agent_that_was_named_is_still_named(history: list[BaseMessage], compaction: Compaction) -> None:
-    """Ids of runs survive as text, wherever they go."""
+def test_every_run_id_in_the_answers_survives_compaction(history: list[BaseMessage], compaction: Compaction) -> None:
+    """Ids of runs stay somewhere in the text of the history."""
     named = {f"run-0{n}f" for n in range(12) if any(f"run-0{n}f" in str(each.content) for each in history)}
 
-    after = compacted(compaction, history)
+    after = compact_once(compaction, history)
 
     text = "".join(str(each.content) for each in after)
     assert {each for each in named if each not in text} == set()
 
 
 @given(histories())
-def test_groups_cover_the_history_without_gaps_and_hold_calls_with_their_answers(history: list[BaseMessage]) -> None:
-    """Nothing is in two groups or in none; what is open is marked, and what answers nothing."""
+def test_groups_cover_the_history_and_join_calls_with_their_answers(history: list[BaseMessage]) -> None:
+    """Each message is in exactly one group. Groups with open calls are marked, and so are answers without a call."""
     pieces = list(groups(history))
 
     assert [i for piece in pieces for i in range(piece.start, piece.stop)] == list(range(len(history)))
@@ -186,10 +189,10 @@ def test_groups_cover_the_history_without_gaps_and_hold_calls_with_their_answers
 
 
 @given(histories())
-def test_a_repaired_history_answers_each_call_right_away_and_repairing_again_changes_nothing(
+def test_a_repaired_history_answers_each_call_at_once(
     history: list[BaseMessage],
 ) -> None:
-    """No provider refuses it; everything but orphans is still there."""
+    """A repaired history can be sent to any provider, and a second repair changes nothing. Only orphans are removed."""
     repaired = repair(history)
 
     index = 0

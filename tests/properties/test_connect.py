@@ -1,4 +1,4 @@
-"""However a request to the proxy is cut and whatever it says: one answer, and a target that all readers agree on."""
+"""A request to the proxy has one answer, however it is cut, and a target that every reader understands alike."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def cut(data: bytes, cuts: list[int]) -> list[bytes]:
 @example(b"GET a.b:1 HTTP/1.1\r\n\0", [20])
 @example(b"x" * (MAX_HEADER_BYTES - 1) + b"\rx", [MAX_HEADER_BYTES])
 def test_how_a_request_is_cut_makes_no_difference(request_bytes: bytes, cuts: list[int]) -> None:
-    """The same target or refusal, the same first bytes of the tunnel; also when it comes byte by byte."""
+    """A request in any pieces gives the same target or refusal, and the same first bytes of the tunnel."""
     whole = read([request_bytes])
 
     assert read(cut(request_bytes, cuts)) == whole
@@ -69,7 +69,7 @@ def test_how_a_request_is_cut_makes_no_difference(request_bytes: bytes, cuts: li
 @example("0x7f.1:80")
 @example("example.org.:443")
 @example("[::ffff:127.0.0.1]:80")
-def test_an_accepted_target_is_what_every_reader_understands(text: str) -> None:
+def test_every_reader_understands_an_accepted_target_alike(text: str) -> None:
     """`urllib` reads the same host and port, `ipaddress` the same address, and the C library no number in a name."""
     target = parse_target(text)
     if isinstance(target, ConnectRefusal):
@@ -94,7 +94,7 @@ def test_an_accepted_target_is_what_every_reader_understands(text: str) -> None:
 
 @given(addresses)
 def test_every_address_written_plainly_is_accepted(text: str) -> None:
-    """So that the property above speaks of something."""
+    """Plain addresses are accepted, so that the property above has examples."""
     assert isinstance(parse_target(text), Target)
 
 
@@ -103,7 +103,7 @@ names = st.from_regex(r"[a-z]{1,20}(\.[a-z]{1,20}){1,3}", fullmatch=True)
 
 @given(names, st.lists(st.integers(0, 2_000), max_size=8), st.integers(1, 50))
 def test_how_a_hello_is_cut_makes_no_difference(name: str, cuts: list[int], size: int) -> None:
-    """Neither into arrivals, nor into records."""
+    """A TLS hello gives the same server name however it is cut into chunks or records."""
     message = handshake(hello_body(server_name(name.upper().encode())))
     records = b"".join(record(message[at : at + size]) for at in range(0, len(message), size))
 
@@ -115,8 +115,8 @@ def test_how_a_hello_is_cut_makes_no_difference(name: str, cuts: list[int], size
 
 
 @given(st.binary(max_size=200) | st.binary(max_size=200).map(handshake).map(record))
-def test_any_bytes_are_an_opening_or_a_protocol_error(data: bytes) -> None:
-    """Nothing else gets out."""
+def test_any_bytes_are_a_tunnel_start_or_a_protocol_error(data: bytes) -> None:
+    """The parser returns a TunnelStart, or None for too few bytes, or raises ProtocolError and nothing else."""
     try:
         found = ClientHelloParser().feed(data)
     except ProtocolError:

@@ -1,4 +1,4 @@
-"""Decorators in any order make one definition; what is said twice is refused in any order."""
+"""Decorators in any order make one definition; a repeated setting is refused in any order."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ CONFLICTS: list[tuple[Decorator, Decorator]] = [
 ]
 
 
-def decorated(decorators: list[Any]) -> Agent:
-    """The first is the innermost."""
+def apply_decorators(decorators: list[Any]) -> Agent:
+    """Apply the decorators, the first one innermost."""
     made: Any = work
     for each in decorators:
         made = each(made)
@@ -51,45 +51,45 @@ def decorated(decorators: list[Any]) -> Agent:
 
 
 @given(st.permutations(list(SAYING)))
-def test_the_order_of_decorators_is_nothing(order: list[str]) -> None:
-    """One definition, and it is still the function."""
-    made = decorated([SAYING[name] for name in order])
+def test_the_order_of_decorators_does_not_matter(order: list[str]) -> None:
+    """Decorators in any order make an equal definition, which can still be called as the function."""
+    made = apply_decorators([SAYING[name] for name in order])
 
-    assert made == decorated(list(SAYING.values()))
+    assert made == apply_decorators(list(SAYING.values()))
     assert (made.name, made.description, made.limits.seconds, made.limits.agents) == ("worker", "Works.", 9, 5)
     assert made("text") == "text"
 
 
 @given(st.permutations(list(SAYING)), st.sets(st.sampled_from(list(SAYING))))
-def test_any_of_them_in_any_order(order: list[str], chosen: set[str]) -> None:
-    """Also if only some say something."""
+def test_any_selection_of_decorators_works_in_any_order(order: list[str], chosen: set[str]) -> None:
+    """A selection of the decorators makes an equal definition in any order."""
     some = [SAYING[name] for name in order if name in chosen]
     if some:
-        assert decorated(some) == decorated([each for name, each in SAYING.items() if name in chosen])
+        assert apply_decorators(some) == apply_decorators([each for name, each in SAYING.items() if name in chosen])
 
 
 @given(st.sampled_from(CONFLICTS), st.booleans(), st.integers(0, 2))
-def test_what_is_said_twice_is_refused_in_any_order(
+def test_a_repeated_setting_is_refused_in_any_order(
     pair: tuple[Decorator, Decorator], turned: bool, between: int
 ) -> None:
-    """Whatever stands between them."""
+    """Two decorators that state the same setting are refused, whatever stands between them."""
     first, second = pair[::-1] if turned else pair
     harmless: list[Decorator] = [policy(readonly_mounts=["/usr"]), resources(max_output_bytes=1000)]
 
     with pytest.raises(InvalidValue):
-        decorated([first, *harmless[:between], second])
+        apply_decorators([first, *harmless[:between], second])
 
 
-def test_a_conflict_names_both() -> None:
-    """What the one says, and what the other had said."""
+def test_a_conflict_names_both_values() -> None:
+    """The error names the refused value and the one that another decorator states."""
     with pytest.raises(InvalidValue) as refusal:
-        decorated([timeout(3), timeout(5)])
+        apply_decorators([timeout(3), timeout(5)])
     assert (
         str(refusal.value)
         == "timeout: 5 is not accepted; expected a value that is stated once; another decorator states timeout=3"
     )
 
     with pytest.raises(InvalidValue, match=r"timeout: 5 is not accepted.*policy.timeout_seconds=3\.0"):
-        decorated([policy(timeout_seconds=3), timeout(5)])
+        apply_decorators([policy(timeout_seconds=3), timeout(5)])
     with pytest.raises(InvalidValue, match=r"one @agent for 'a'; another one has \{'name': 'a'\}"):
-        decorated([agent(name="a"), timeout(1), agent(name="b")])
+        apply_decorators([agent(name="a"), timeout(1), agent(name="b")])

@@ -1,4 +1,4 @@
-"""Events go into a journal and come back the same, or are refused before they are written."""
+"""Events are read back from a journal unchanged, or refused before they are written."""
 
 from __future__ import annotations
 
@@ -72,15 +72,15 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
 }
 
 
-def of(kind: type[Event]) -> st.SearchStrategy[Event]:
+def strategy_of(kind: type[Event]) -> st.SearchStrategy[Event]:
     return st.builds(kind, **{name: VALUES[hint] for name, hint in typing.get_type_hints(kind).items()})
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 @given(data=st.data())
-def test_an_event_comes_back_as_it_was(kind: type[Event], data: st.DataObject) -> None:
-    """decode(encode(event)) is the event, of the same type, for every type and any content."""
-    event = data.draw(of(kind))
+def test_an_event_is_read_back_unchanged(kind: type[Event], data: st.DataObject) -> None:
+    """decode(encode(event)) equals the event and has its type, for every type and any content."""
+    event = data.draw(strategy_of(kind))
 
     back = decode(encode(event))
 
@@ -88,23 +88,23 @@ def test_an_event_comes_back_as_it_was(kind: type[Event], data: st.DataObject) -
     assert back == event
 
 
-@given(event=st.one_of(*map(of, KINDS)))
+@given(event=st.one_of(*map(strategy_of, KINDS)))
 def test_an_event_is_one_line(event: Event) -> None:
-    """Whatever is in it, a reader that splits at line ends gets one event per line."""
+    """An encoded event holds no line end, so that a reader gets one event per line."""
     line = encode(event)
 
     assert line.splitlines() == [line]
 
 
 def test_every_event_of_the_module_is_in_the_vocabulary() -> None:
-    """An event that can be written can be read: none was forgotten in the union."""
+    """The union of events holds every event class of the module: an event that can be written can be read."""
     defined = {each for each in vars(events).values() if isinstance(each, type) and issubclass(each, Event)} - {Event}
 
     assert defined == set(KINDS)
 
 
 def test_event_types_are_stable_names() -> None:
-    """The names in journals: changing one makes old journals unreadable, so it is a decision."""
+    """Tags of events are fixed: changing one makes old journals unreadable, so it is a decision."""
     assert sorted(str(kind.__struct_config__.tag) for kind in KINDS) == sorted(
         """agent_created approval_answered approval_asked budget_refused clamped clock_stepped command_run compacted
         endpoint_asked folder_lost hook_failed intention_decided intention_recorded
@@ -117,7 +117,7 @@ def test_event_types_are_stable_names() -> None:
 
 @pytest.mark.parametrize("kind", ["", "run_spawned ", "RunSpawned", "event", "from_the_future", "__class__"])
 def test_an_unknown_type_is_refused(kind: str) -> None:
-    """A journal of a newer version is not misread as something else."""
+    """Events of a newer version are not misread as something else."""
     line = msgspec.json.encode({"type": kind, **WHOSE})
 
     with pytest.raises(InvalidValue):
@@ -152,17 +152,17 @@ def test_an_unknown_type_is_refused(kind: str) -> None:
     ],
     ids=lambda line: repr(line)[:40],
 )
-def test_what_is_no_event_is_refused(line: bytes | str) -> None:
-    """Bad bytes are one typed error, whatever is wrong with them, and a short one."""
+def test_a_malformed_event_is_refused(line: bytes | str) -> None:
+    """Malformed bytes raise InvalidValue with a short message."""
     with pytest.raises(InvalidValue) as refusal:
         decode(line)
 
     assert len(str(refusal.value)) < 500
 
 
-@given(event=st.one_of(*map(of, KINDS)), cut=st.integers(1, 10**6))
+@given(event=st.one_of(*map(strategy_of, KINDS)), cut=st.integers(1, 10**6))
 def test_half_a_line_is_never_an_event(event: Event, cut: int) -> None:
-    """A record that a crash cut off is noticed, wherever the cut is."""
+    """A record that a crash cut off is refused, wherever the cut is."""
     line = encode(event)
 
     with pytest.raises(InvalidValue):
@@ -170,8 +170,8 @@ def test_half_a_line_is_never_an_event(event: Event, cut: int) -> None:
 
 
 @given(said=st.text(), args=st.dictionaries(st.text(), st.text(), max_size=3))
-def test_whatever_a_model_says_can_be_recorded(said: str, args: dict[str, str]) -> None:
-    """Half a surrogate pair, as cut emoji leave behind, is written as U+FFFD; the rest stays as it was."""
+def test_any_text_of_a_model_can_be_recorded(said: str, args: dict[str, str]) -> None:
+    """Half a surrogate pair, as cut emoji leave behind, is written as U+FFFD. Other characters stay unchanged."""
     event = ToolStarted(**WHOSE, tool="t", step_id=said, args={"said": said, **args})
 
     back = decode(encode(event))
@@ -182,14 +182,14 @@ def test_whatever_a_model_says_can_be_recorded(said: str, args: dict[str, str]) 
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_a_number_that_could_not_be_read_back_is_refused_when_written(value: float) -> None:
-    """JSON has no NaN: found when it is appended, not when the journal is needed."""
+def test_a_number_that_json_lacks_is_refused_when_written(value: float) -> None:
+    """JSON has no NaN and no infinity: the error comes at the append, not when the journal is read."""
     with pytest.raises(InvalidValue):
         encode(ClampEvent(**WHOSE, field="memory_mb", asked=value, given=1.0))
 
 
-def test_not_a_number_inside_plain_data_is_null() -> None:
-    """What JSON cannot say inside arguments is null, and the event can be read."""
+def test_nan_inside_arguments_is_recorded_as_null() -> None:
+    """NaN inside arguments becomes null, and the event can be read."""
     back = decode(encode(ToolStarted(**WHOSE, tool="t", step_id="s", args={"x": math.nan})))
 
     assert isinstance(back, ToolStarted)
@@ -197,14 +197,14 @@ def test_not_a_number_inside_plain_data_is_null() -> None:
 
 
 @pytest.mark.parametrize("value", [object(), 1j, KINDS], ids=["object", "complex", "classes"])
-def test_what_json_cannot_hold_is_refused_when_written(value: object) -> None:
-    """A hook that puts an object into arguments learns of it; nothing half-written is left."""
+def test_a_value_that_json_cannot_hold_is_refused_when_written(value: object) -> None:
+    """An object that a hook puts into arguments raises InvalidValue."""
     with pytest.raises(InvalidValue):
         encode(ToolStarted(**WHOSE, tool="t", step_id="s", args={"x": value}))
 
 
-def test_nesting_without_end_is_refused_when_written() -> None:
-    """Neither a crash of the interpreter nor a line that nobody can read."""
+def test_deep_nesting_is_refused_when_written() -> None:
+    """Arguments of 100,000 levels raise InvalidValue instead of crashing the interpreter."""
     args: dict[str, Any] = {}
     for _ in range(100_000):
         args = {"a": args}
@@ -213,15 +213,15 @@ def test_nesting_without_end_is_refused_when_written() -> None:
         encode(ToolStarted(**WHOSE, tool="t", step_id="s", args=args))
 
 
-def test_fields_that_say_nothing_are_not_written() -> None:
-    """A token costs a short line."""
+def test_default_fields_are_not_written() -> None:
+    """Fields at their default are left out, so that a token costs a short line."""
     assert encode(Notice(**WHOSE, text="hi")) == (
         b'{"type":"notice","root":"run-00","run":"run-01","path":"main/a","agent":"explore","text":"hi"}'
     )
 
 
-def test_two_events_do_not_share_what_is_in_them() -> None:
-    """An event's empty arguments are its own."""
+def test_two_events_do_not_share_their_arguments() -> None:
+    """An event's empty arguments are an object of its own."""
     first, second = (ToolStarted(**WHOSE, tool="t", step_id="s") for _ in range(2))
 
     first.args["x"] = 1
@@ -230,7 +230,7 @@ def test_two_events_do_not_share_what_is_in_them() -> None:
 
 
 def test_events_cannot_be_changed() -> None:
-    """A subscriber cannot rewrite what the next one reads."""
+    """A subscriber cannot change what the next subscriber reads."""
     event = StateChanged(**WHOSE, state="running")
 
     with pytest.raises(AttributeError):

@@ -1,4 +1,4 @@
-"""Whatever a message says survives being written down and read again."""
+"""Messages survive encoding and decoding, whatever they hold."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ spoiled: st.SearchStrategy[Any] = st.recursive(
 
 
 @given(messages)
-def test_decoding_what_was_encoded_gives_the_message(message: BaseMessage) -> None:
-    """By way of JSON text, too."""
+def test_an_encoded_message_decodes_to_itself(message: BaseMessage) -> None:
+    """A message survives encoding, also by way of JSON text."""
     data = encode(message)
 
     assert decode(data) == message
@@ -96,8 +96,8 @@ def test_decoding_what_was_encoded_gives_the_message(message: BaseMessage) -> No
 
 
 @given(anything)
-def test_what_is_encoded_is_json_and_what_is_not_is_refused(value: Any) -> None:
-    """Nothing in between: no bytes as text, no tuple as a list, no NaN."""
+def test_a_value_is_encoded_as_json_or_refused(value: Any) -> None:
+    """No value is altered on the way: no bytes become text, no tuple a list, no NaN a number."""
     message = HumanMessage("x", additional_kwargs={"x": value})
     try:
         data = encode(message)
@@ -112,8 +112,8 @@ def test_what_is_encoded_is_json_and_what_is_not_is_refused(value: Any) -> None:
 
 
 @given(anything)
-def test_decoding_never_raises_anything_but_invalid_value(value: Any) -> None:
-    """Whatever a guest or a broken file holds."""
+def test_decoding_raises_nothing_but_invalid_value(value: Any) -> None:
+    """Data of a guest or of a broken file decodes or raises InvalidValue."""
     for data in (value, {"type": "ai", "content": value}, {"type": "ai", "content": "", "tool_calls": value}):
         try:
             decode(data)
@@ -122,15 +122,15 @@ def test_decoding_never_raises_anything_but_invalid_value(value: Any) -> None:
 
 
 @given(messages)
-def test_the_bound_is_never_below_the_text(message: BaseMessage) -> None:
-    """One token for each byte is the most that any tokenizer makes of it."""
+def test_the_token_bound_is_never_below_the_bytes_of_the_text(message: BaseMessage) -> None:
+    """Tokenizers make at most one token of each byte."""
     if isinstance(message.content, str):
         assert message_bound(message) >= len(message.content.encode())
 
 
 @given(spoiled)
 def test_cleaned_text_can_be_written(value: Any) -> None:
-    """And cleaning what is clean changes nothing."""
+    """Cleaned text can be encoded as UTF-8, and cleaning it again changes nothing."""
     cleaned = sanitize(value)
 
     json.dumps(cleaned, ensure_ascii=False).encode()

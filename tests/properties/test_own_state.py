@@ -1,4 +1,4 @@
-"""Whatever a guest asks of its state, it gets an answer or an error of ours, and nobody else's state is touched."""
+"""A guest's requests on its state end in an answer or an error of ramet, and touch no other agent's state."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ asked = st.builds(
 @example([(UseState(id=1, do="set", name="../other/secret"), b"{}")])
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.tuples(asked, bodies), max_size=25))
-def test_a_guest_reaches_its_own_state_alone(said: list[tuple[UseState, bytes]]) -> None:
-    """Errors are typed; other agents' keys, and its own registry, are as they were."""
-    asyncio.run(_reaches(said))
+def test_a_guest_reaches_only_its_own_state(said: list[tuple[UseState, bytes]]) -> None:
+    """Errors are typed. Keys of other agents and the guest's own registry stay unchanged."""
+    asyncio.run(_check_requests(said))
 
 
-async def _reaches(said: list[tuple[UseState, bytes]]) -> None:
+async def _check_requests(said: list[tuple[UseState, bytes]]) -> None:
     store = await MemoryStore().open()
     whole = await Versioned.open(store, STATE)
     theirs: dict[str, Any] = {"other/secret": 42, "minefield": 1}
@@ -83,7 +83,7 @@ async def _reaches(said: list[tuple[UseState, bytes]]) -> None:
 
 
 async def test_a_value_of_too_many_parts_is_refused() -> None:
-    """A megabyte of single digits is more objects than the host makes for a guest; the key stays unset."""
+    """A value of more than 500,000 parts is refused, and its key stays unset."""
     store = await MemoryStore().open()
     whole = await Versioned.open(store, STATE)
     own = RunState(

@@ -1,4 +1,4 @@
-"""What a pattern costs by its text is not less than what the engine finds: it refuses none for its size afterwards."""
+"""The computed cost of a pattern is never below the engine's: the engine refuses no accepted pattern for its size."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _patterns = st.recursive(st.builds("{}{}".format, _ATOMS, _REPEATS), _repeated, 
 @example("[]a]{1000}{1000}")
 @example(r"(?:[\]]\w{300}|b[)]{9})")
 def test_no_pattern_within_the_bound_is_too_large_for_the_engine(pattern: str) -> None:
-    """Repeats of repeats, groups, classes in classes, escapes, and brackets that only look like some."""
+    """The engine accepts the size of nested repeats, groups, nested classes, escapes, and escaped brackets."""
     if len(pattern) > MAX_PATTERN or cost_of(pattern).size > MAX_SIZE:
         return
     reason = ""
@@ -52,8 +52,8 @@ def test_no_pattern_within_the_bound_is_too_large_for_the_engine(pattern: str) -
 
 
 @given(st.text(st.sampled_from("ab-]}[{(?:i<>)^$|*+\\wpxu&~#,0159 \n"), max_size=40))
-def test_whatever_is_no_pattern_has_a_cost_too(text: str) -> None:
-    """The engine refuses it afterwards: reading it raises nothing else, and ends."""
+def test_a_malformed_pattern_has_a_cost_or_is_unreadable(text: str) -> None:
+    """Reading any text ends with a cost or UnreadablePattern, and raises nothing else."""
     try:
         cost = cost_of(text)
     except UnreadablePattern:

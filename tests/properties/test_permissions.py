@@ -1,4 +1,4 @@
-"""Rules only ever narrow what stricter rules leave: deny always wins, and asking never widens."""
+"""Permission rules only narrow what stricter rules leave: deny always wins, and ask never widens."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ AROUND = ["{}", "ls; {}", "ls && {}", "ls | {}", "$({})", "({})", '"$({})"', "ls
 
 
 def rule(text: str, effect: Effect) -> PermissionRule:
-    """A rule of the project `/p`."""
+    """Parse a rule of the project `/p`."""
     return parse_rule(text, effect, source="s", field="f", root="/p")
 
 
@@ -66,7 +66,7 @@ def test_deny_always_wins_and_asking_never_widens(before: Permissions, more: Per
 
 @given(held, calls)
 def test_the_order_of_rules_does_not_matter(permissions: Permissions, call: Call) -> None:
-    """Whichever file comes first."""
+    """Rules in reverse order, or decoded from data, give the same verdict."""
     turned = Permissions(rules=permissions.rules[::-1], modes=permissions.modes)
 
     assert judge(turned, call).verdict == judge(permissions, call).verdict
@@ -75,7 +75,7 @@ def test_the_order_of_rules_does_not_matter(permissions: Permissions, call: Call
 
 @given(st.lists(st.sampled_from(AROUND), max_size=4))
 def test_a_command_is_found_however_it_is_nested(around: list[str]) -> None:
-    """Any way to put a command among others leaves it in sight of a rule that narrows."""
+    """A narrowing rule finds a command in any nesting, or the command counts as unknown."""
     command = "rm x"
     for each in around:
         command = each.format(command)
@@ -89,8 +89,8 @@ WITHOUT_LINE_ENDS = dict.fromkeys(map(ord, "\\\n"))
 
 
 @given(st.text(alphabet="ab '\"\\$`(){}<>|&;#\n=*-", max_size=60))
-def test_any_text_can_be_cut(text: str) -> None:
-    """Without an error, into commands that are parts of the text, whichever line ends are joined."""
+def test_any_text_can_be_parsed_into_commands(text: str) -> None:
+    """Text of any kind is parsed without an error into commands that are parts of it, apart from joined lines."""
     joined = text.translate(WITHOUT_LINE_ENDS)
 
     for command in parse(text).commands:
@@ -104,7 +104,7 @@ def test_any_text_can_be_cut(text: str) -> None:
     )
 )
 def test_any_argument_can_be_judged(value: Any) -> None:
-    """A model may write anything where a path, a command or an address should be."""
+    """A model may write any value where a path, a command or an address should be."""
     permissions = Permissions(rules=tuple(rule(text, "deny") for text in ("Bash(rm:*)", "Read(./a/**)")))
 
     for tool, name in (("Bash", "command"), ("Read", "file_path"), ("Grep", "path"), ("WebFetch", "url")):

@@ -1,4 +1,4 @@
-"""Whatever is asked of whomever, a child has no more than its parent, and is told where it has less than it asked."""
+"""A child has no more than its parent, whatever it asks, and reads where it got less than it asked."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ roots = st.fixed_dictionaries(
 
 
 def child_of(parent: Grant, asked: Policy) -> Grant:
-    """What is given; a refusal makes the example one that says nothing."""
+    """Return the narrowed grant; an example that is refused is skipped."""
     try:
         return narrow(parent, asked)[0]
     except SpawnRefused:
@@ -110,8 +110,8 @@ def child_of(parent: Grant, asked: Policy) -> Grant:
         raise
 
 
-def shrunk(grant: Grant, draw: st.DrawFn) -> Policy:
-    """Something that `grant` has all rights for, so that refusals do not starve the examples."""
+def subset_of(grant: Grant, draw: st.DrawFn) -> Policy:
+    """Draw a policy for which `grant` has all rights, so that few examples are refused."""
     fields: dict[str, Any] = draw(st.fixed_dictionaries({}, optional={name: FIELDS[name] for name in LIMITS}))
     for name in ("allowed_endpoints", "readonly_mounts", "allowed_env_vars", "secrets"):
         if draw(st.booleans()):
@@ -128,16 +128,16 @@ def shrunk(grant: Grant, draw: st.DrawFn) -> Policy:
 
 @st.composite
 def chains(draw: st.DrawFn) -> tuple[Grant, Policy, Policy]:
-    """A parent, what its child asks for, and what its grandchild does: most of it granted."""
+    """Draw a parent's grant, a child's policy and a grandchild's policy, most of them granted."""
     parent = draw(roots)
-    first = shrunk(parent, draw) if draw(st.booleans()) else draw(policies)
+    first = subset_of(parent, draw) if draw(st.booleans()) else draw(policies)
     child = child_of(parent, first)
     assume(child.max_sub_agent_depth > 0)
-    return parent, first, shrunk(child, draw) if draw(st.booleans()) else draw(policies)
+    return parent, first, subset_of(child, draw) if draw(st.booleans()) else draw(policies)
 
 
 def is_within(field: str, child: Grant, parent: Grant) -> bool:
-    """Whether a field of one grant holds no more than that of another, by a rule of its own."""
+    """Return whether a field of one grant holds no more than that of another, without ramet's own rules."""
     mine, above = getattr(child, field), getattr(parent, field)
     match field:
         case "max_sub_agent_depth":
@@ -167,7 +167,7 @@ def is_within(field: str, child: Grant, parent: Grant) -> bool:
 
 
 def covers(pattern: str, endpoint: str) -> bool:
-    """Label by label."""
+    """Return whether a pattern covers an endpoint, compared label by label."""
     if pattern == endpoint:
         return True
     if pattern == "*":
@@ -185,7 +185,7 @@ def covers(pattern: str, endpoint: str) -> bool:
 
 
 def as_policy(grant: Grant) -> Policy:
-    """A policy that asks for exactly this."""
+    """Return the policy that asks for exactly this grant."""
     return Policy(**{name: getattr(grant, name) for name in Grant.__struct_fields__})
 
 
@@ -196,7 +196,10 @@ def as_policy(grant: Grant) -> Policy:
 def test_a_child_has_no_more_than_its_parent_in_any_field(
     chain: tuple[Grant, Policy, Policy], seconds_left: float | None
 ) -> None:
-    """Each compared by itself; and no longer than its parent lives."""
+    """Every field of the child's grant is within the parent's.
+
+    The child's time is within the parent's remaining time.
+    """
     parent, asked, _ = chain
 
     child, _ = narrow(parent, asked, seconds_left=seconds_left)
@@ -207,7 +210,7 @@ def test_a_child_has_no_more_than_its_parent_in_any_field(
 
 @given(chains())
 def test_a_grandchild_has_no_more_than_its_grandparent(chain: tuple[Grant, Policy, Policy]) -> None:
-    """Nothing comes back that was lost on the way."""
+    """A right that the child lost does not come back for the grandchild."""
     parent, first, second = chain
     child = child_of(parent, first)
 
@@ -218,8 +221,8 @@ def test_a_grandchild_has_no_more_than_its_grandparent(chain: tuple[Grant, Polic
 
 
 @given(chains())
-def test_to_ask_for_what_one_got_is_to_get_it(chain: tuple[Grant, Policy, Policy]) -> None:
-    """And nothing is told the second time."""
+def test_asking_for_a_granted_policy_grants_it_unchanged(chain: tuple[Grant, Policy, Policy]) -> None:
+    """A second request for the granted policy returns the same grant without clamps."""
     parent, asked, _ = chain
     child = child_of(parent, asked)
 
@@ -227,10 +230,10 @@ def test_to_ask_for_what_one_got_is_to_get_it(chain: tuple[Grant, Policy, Policy
 
 
 @given(chains(), st.none() | st.floats(0.001, 10))
-def test_a_clamp_is_told_exactly_where_a_limit_was_changed(
+def test_a_clamp_is_reported_for_each_changed_limit_and_no_other(
     chain: tuple[Grant, Policy, Policy], seconds_left: float | None
 ) -> None:
-    """Once, with what was asked and what was given; everything else that was asked is given as asked."""
+    """Each changed limit is reported once, with the asked and the given value. Every other limit is given as asked."""
     parent, asked, _ = chain
 
     child, clamped = narrow(parent, asked, seconds_left=seconds_left)
@@ -247,8 +250,8 @@ def test_a_clamp_is_told_exactly_where_a_limit_was_changed(
 
 
 @given(roots, policies)
-def test_what_is_absent_is_inherited_and_never_without_end(parent: Grant, asked: Policy) -> None:
-    """Null, missing and inherited are one; two limits and the secrets have a default of their own."""
+def test_an_absent_field_is_inherited_or_has_its_default(parent: Grant, asked: Policy) -> None:
+    """Absent fields are inherited. Memory, CPU and secrets have defaults of their own, and depth decreases by one."""
     try:
         child, _ = narrow(parent, asked)
     except SpawnRefused:
@@ -283,15 +286,15 @@ WIDER: dict[str, Any] = {
 
 
 @given(roots, st.sampled_from(RIGHTS), st.data())
-def test_one_right_too_many_is_refused_by_its_name(parent: Grant, right: str, data: st.DataObject) -> None:
-    """Among any number that are granted; and neither the parent nor what was asked has changed."""
+def test_one_excessive_right_is_refused_by_its_name(parent: Grant, right: str, data: st.DataObject) -> None:
+    """An excessive right among granted ones is refused by name. Parent and policy stay unchanged."""
     parent = msgspec.structs.replace(
         parent,
         allow_sub_agents=parent.allow_sub_agents and right != "allow_sub_agents",
         isolation=Isolation.L2 if right == "isolation" else parent.isolation,
         allowed_endpoints=tuple(each for each in parent.allowed_endpoints if each != "*"),
     )
-    fine = as_policy(child_of(parent, data.draw(st.composite(lambda draw: shrunk(parent, draw))())))
+    fine = as_policy(child_of(parent, data.draw(st.composite(lambda draw: subset_of(parent, draw))())))
     held, wider = getattr(fine, right), WIDER[right]
     if isinstance(held, tuple):
         position = data.draw(st.integers(0, len(held)))
@@ -309,8 +312,8 @@ def test_one_right_too_many_is_refused_by_its_name(parent: Grant, right: str, da
 
 
 @given(roots, policies)
-def test_the_way_is_the_same_for_who_writes_json(parent: Grant, asked: Policy) -> None:
-    """A guest's words have the same effect as a program's."""
+def test_a_policy_from_json_has_the_same_effect(parent: Grant, asked: Policy) -> None:
+    """A policy read from JSON is narrowed or refused like the policy that was written."""
     read = from_json(to_json(asked))
 
     assert read == asked
@@ -335,7 +338,7 @@ anything = st.recursive(
 
 @given(st.dictionaries(st.sampled_from(Policy.__struct_fields__) | st.text(), anything, max_size=4))
 def test_plain_data_is_a_policy_or_an_invalid_value_that_names_a_field(data: dict[str, Any]) -> None:
-    """A name that is no field is always refused; what is taken comes back equal, and can be shown."""
+    """A key that is no field is always refused. An accepted policy survives JSON and can be shown."""
     refused = refusal_of(data)
     if refused is not None:
         assert refused.removeprefix("policy.")[:200] in {name[:200] for name in (*data, "network")}
@@ -348,12 +351,12 @@ def test_plain_data_is_a_policy_or_an_invalid_value_that_names_a_field(data: dic
 
 @given(st.binary(max_size=200) | st.text(max_size=200))
 def test_text_that_is_no_policy_is_an_invalid_value(data: bytes | str) -> None:
-    """And nothing else is raised."""
+    """Text and bytes are a policy or an InvalidValue for `policy`, and raise nothing else."""
     assert (refusal_of(data) or "policy").startswith("policy")
 
 
 def refusal_of(data: Any) -> str | None:
-    """The field that an InvalidValue names; None for a policy."""
+    """Return the field that an InvalidValue names, or None for a policy."""
     try:
         from_json(data)
     except InvalidValue as refusal:
@@ -368,8 +371,8 @@ ports = st.sampled_from(["1", "443", "65535", "65536", "0", "01", "", "x"])
 
 
 @given(st.builds("{}:{}".format, hostish, ports) | st.text(max_size=40))
-def test_an_endpoint_that_is_accepted_is_one_that_the_proxy_reads_alike(text: str) -> None:
-    """Its canonical form is stable, and names to the proxy what it named in the policy."""
+def test_the_proxy_reads_an_accepted_endpoint_like_the_policy(text: str) -> None:
+    """The canonical form of an endpoint is stable, and names the same target to the proxy."""
     try:
         found = rights.endpoints("f", [text])
     except InvalidValue:
@@ -391,7 +394,7 @@ def test_an_endpoint_that_is_accepted_is_one_that_the_proxy_reads_alike(text: st
     st.sampled_from(["a.org:1", "a.org:2", "b.a.org:1", "x.b.a.org:1", "[2606:4700::1]:1", "192.0.2.1:1", "ba.org:1"]),
 )
 def test_the_proxy_lets_through_exactly_what_a_grant_covers(granted: list[str], endpoint: str) -> None:
-    """One rule in two places."""
+    """The proxy and the policy agree on whether a grant covers an endpoint."""
     target = parse_target(endpoint)
     assert isinstance(target, Target)
 
@@ -404,8 +407,8 @@ pathish = st.lists(
 
 
 @given(pathish.map("/".join) | pathish.map(lambda parts: "/" + "/".join(parts)) | st.text(max_size=30))
-def test_a_mount_that_is_accepted_is_absolute_normal_and_no_more_than_it_says(text: str) -> None:
-    """Its canonical form is stable and leads nowhere but down."""
+def test_an_accepted_mount_is_absolute_and_normalised(text: str) -> None:
+    """The canonical form of a mount is stable, has no `..`, and adds no folder to the given path."""
     try:
         (path,) = rights.mounts("f", [text])
     except InvalidValue:

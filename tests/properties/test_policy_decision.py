@@ -1,4 +1,4 @@
-"""An answer of a policy adapter never widens a grant, whatever the answer says."""
+"""A policy adapter's answer never widens a grant, whatever it holds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EQUAL = ("max_sub_agent_depth",)  #: a child's is smaller than its parent's; her
 
 @given(roots, policies)
 def test_an_answer_never_widens(grant: Grant, answer: Policy) -> None:
-    """Each field holds at most what it held, by the rule that children are tested with."""
+    """Each field of the clamped grant is within the field before, by the rule of the tests for children."""
     less = clamp_grant(grant, answer)
 
     for field in Grant.__struct_fields__:
@@ -35,8 +35,8 @@ def test_an_answer_never_widens(grant: Grant, answer: Policy) -> None:
 
 
 @given(roots, most)
-def test_nothing_is_left_that_the_answer_does_not_have(grant: Grant, answer: Policy) -> None:
-    """What was narrowed is within the answer, too; and narrowing it again changes nothing."""
+def test_the_clamped_grant_is_within_the_answer(grant: Grant, answer: Policy) -> None:
+    """The clamped grant is within the answer, and clamping it again changes nothing."""
     less = clamp_grant(grant, answer)
 
     assert clamp_grant(less, answer) == less
@@ -76,8 +76,8 @@ MUCH = Policy(
 
 
 @pytest.mark.parametrize("field", [each for each in Policy.__struct_fields__ if each not in LIMIT_FIELDS])
-def test_every_right_can_be_taken_away(field: str) -> None:
-    """Or an answer that names it is refused: none is passed over in silence."""
+def test_an_answer_can_narrow_every_right(field: str) -> None:
+    """Each field that is no limit is narrowed by an answer, or is one of four known exceptions."""
     if field not in LESS:
         assert field in ("env_vars", "retry_delay_seconds", "reservation", "retry_count")
         return
@@ -86,8 +86,8 @@ def test_every_right_can_be_taken_away(field: str) -> None:
     assert clamp_grant(grant, Policy(**{field: LESS[field]})) != grant
 
 
-def test_a_port_is_left_by_its_name_and_number() -> None:
-    """Another number behind the same name is another right."""
+def test_a_port_stays_only_with_its_name_and_number() -> None:
+    """A different number behind the same name is a different right."""
     grant = resolve_root_policy(Policy(ports={"web": 8000, "api": 8001, "db": 5432}))
 
     assert clamp_grant(grant, Policy(ports={"web": 8000, "api": 9001})).ports == {"web": 8000}
@@ -95,12 +95,12 @@ def test_a_port_is_left_by_its_name_and_number() -> None:
 
 @given(roots)
 def test_an_empty_answer_changes_nothing(grant: Grant) -> None:
-    """Absent leaves what there is."""
+    """Absent fields of an answer leave the grant as it is."""
     assert clamp_grant(grant, Policy()) == grant
 
 
-def test_both_sides_of_an_endpoint_count() -> None:
-    """The narrower entry of the two is what is left, whichever side has it."""
+def test_the_narrower_endpoint_of_grant_and_answer_stays() -> None:
+    """The narrower of two endpoints stays, whichever side has it."""
     grant = resolve_root_policy(Policy(allowed_endpoints=("*.example.org:443", "api.other.org:443")))
 
     less = clamp_grant(grant, Policy(allowed_endpoints=("docs.example.org:443", "*.other.org:443", "evil.net:443")))
@@ -108,8 +108,8 @@ def test_both_sides_of_an_endpoint_count() -> None:
     assert set(less.allowed_endpoints) == {"docs.example.org:443", "api.other.org:443"}
 
 
-def test_a_mount_below_a_mount_is_left() -> None:
-    """So is one that lies below the answer's."""
+def test_the_deeper_mount_of_grant_and_answer_stays() -> None:
+    """The deeper of two mounts stays, whichever side has it."""
     grant = resolve_root_policy(Policy(readonly_mounts=("/data", "/opt/tools/bin")))
 
     less = clamp_grant(grant, Policy(readonly_mounts=("/data/public", "/opt/tools", "/home")))
@@ -117,7 +117,7 @@ def test_a_mount_below_a_mount_is_left() -> None:
     assert set(less.readonly_mounts) == {"/data/public", "/opt/tools/bin"}
 
 
-def test_no_network_is_no_endpoint() -> None:
+def test_a_disabled_network_leaves_no_endpoint() -> None:
     grant = resolve_root_policy(Policy(allowed_endpoints=("*",), isolation=Isolation.L1))
 
     assert clamp_grant(grant, Policy(network="disabled")).allowed_endpoints == ()
@@ -135,7 +135,7 @@ def test_no_network_is_no_endpoint() -> None:
     ids=["env_vars", "secrets", "retry_delay_seconds", "reservation", "a dict"],
 )
 def test_an_answer_that_cannot_narrow_names_its_field(policy: Any, field: str) -> None:
-    """And shows no value of a secret."""
+    """The error names the field and shows no value of a secret."""
     with pytest.raises(InvalidValue) as refused:
         Narrow(policy=policy)
 
@@ -143,6 +143,6 @@ def test_an_answer_that_cannot_narrow_names_its_field(policy: Any, field: str) -
     assert "hunter2" not in str(refused.value)
 
 
-def test_limits_that_are_none_are_refused() -> None:
+def test_limits_of_another_type_are_refused() -> None:
     with pytest.raises(InvalidValue, match=r"narrow\.limits"):
         Narrow(limits={"tokens": 1})  # type: ignore[arg-type]  # that is the point

@@ -1,4 +1,4 @@
-"""A value on record is JSON, and the same value comes out of it again."""
+"""Recorded values are JSON, and the same value is read back from it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ramet.wire.values.journal_values import MAX_BYTES, from_record, to_record
 
 
 class Colour(enum.Enum):
-    """One of two."""
+    """Enum of two members."""
 
     RED = "red"
     BLUE = "blue"
@@ -27,7 +27,7 @@ class Colour(enum.Enum):
 
 @dataclass
 class Thing:
-    """Something with fields of many types."""
+    """Dataclass with fields of many types."""
 
     number: int
     colour: Colour
@@ -49,35 +49,35 @@ THINGS = st.recursive(
 )
 
 
-def written(value: Any) -> Any:
-    """As it comes out of a journal."""
+def record_as_json(value: Any) -> Any:
+    """Return the record of a value as it comes out of a journal."""
     return msgspec.json.decode(msgspec.json.encode(to_record(value)))
 
 
 @given(VALUES)
-def test_data_comes_back_as_it_was(value: Any) -> None:
-    """Bytes, large integers, decimals and keys that begin with "@" included."""
-    assert from_record(written(value)) == value
+def test_data_is_read_back_unchanged(value: Any) -> None:
+    """Bytes, large integers, decimals and keys that begin with "@" are read back unchanged."""
+    assert from_record(record_as_json(value)) == value
 
 
 @given(THINGS)
-def test_objects_come_back_by_their_annotation(thing: Thing) -> None:
-    """Nested ones, too."""
-    assert from_record(written(thing), Thing) == thing
-    assert from_record(written([thing]), list[Thing]) == [thing]
+def test_objects_are_read_back_by_their_annotation(thing: Thing) -> None:
+    """Objects are read back by their annotation, nested ones and lists of them, too."""
+    assert from_record(record_as_json(thing), Thing) == thing
+    assert from_record(record_as_json([thing]), list[Thing]) == [thing]
 
 
-def test_numbers_that_some_readers_round_are_no_json_numbers() -> None:
-    """They are inside of a body, and exact."""
+def test_numbers_that_json_readers_may_round_stay_exact() -> None:
+    """Large integers, infinity and decimals are encoded in a body instead of as JSON numbers."""
     for number in (2**53 + 1, -(2**63), 10**40, math.inf, decimal.Decimal("0.1")):
-        data = written({"n": number})
+        data = record_as_json({"n": number})
         assert not any(isinstance(each, int | float) and abs(each) > 2**53 for each in data.values())
         assert from_record(data) == {"n": number}
 
 
 @pytest.mark.parametrize("value", [object(), lambda: 1, {"a": [object()]}, b"x" * (MAX_BYTES + 1)])
-def test_what_is_no_data_is_not_kept(value: Any) -> None:
-    """Nor what is too large for a line of a journal."""
+def test_a_value_that_is_no_data_is_refused(value: Any) -> None:
+    """Objects that are no data, and values too large for a line of a journal, raise NotShippable."""
     with pytest.raises(NotShippable):
         to_record(value)
 
@@ -93,7 +93,10 @@ def test_what_is_no_data_is_not_kept(value: Any) -> None:
         ("text", InvalidValue),
     ],
 )
-def test_what_was_never_written_is_refused(data: Any, error: type[Exception]) -> None:
-    """And what could not be kept is said to be missing."""
+def test_a_malformed_record_is_refused(data: Any, error: type[Exception]) -> None:
+    """A malformed record raises a typed error.
+
+    A record of an object that could not be encoded raises DefinitionMissing.
+    """
     with pytest.raises(error):
         from_record(data, Thing)

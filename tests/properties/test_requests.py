@@ -1,4 +1,4 @@
-"""Every message of the channel comes back as it was said; anything else from a guest is a ProtocolError, no other."""
+"""Messages of the channel arrive as they were sent; anything else from a guest raises only ProtocolError."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
 
 
 def values(annotation: Any) -> st.SearchStrategy[Any]:
-    """Anything that a field of this annotation can hold."""
+    """Draw any value that a field of this annotation can hold."""
     if annotation in VALUES:
         return VALUES[annotation]
     options = get_args(annotation)
@@ -67,21 +67,21 @@ def values(annotation: Any) -> st.SearchStrategy[Any]:
         (inner,) = (each for each in options if each is not type(None))
         return st.none() | values(inner)
     assert issubclass(annotation, msgspec.Struct), f"no values for {annotation}"
-    return built(annotation)
+    return structs_of(annotation)
 
 
-def built(kind: type[Any]) -> st.SearchStrategy[Any]:
+def structs_of(kind: type[Any]) -> st.SearchStrategy[Any]:
     return st.builds(kind, **{each.name: values(each.type) for each in msgspec.structs.fields(kind)})
 
 
 def messages(kinds: tuple[type[Any], ...]) -> st.SearchStrategy[Any]:
-    """Any message of any of these kinds."""
-    return st.sampled_from(kinds).flatmap(built)
+    """Draw a message of any of these kinds."""
+    return st.sampled_from(kinds).flatmap(structs_of)
 
 
 @given(messages(GUEST))
-def test_what_a_guest_says_arrives_as_it_was_said(said: Any) -> None:
-    """Every kind of it."""
+def test_a_message_of_a_guest_arrives_as_it_was_sent(said: Any) -> None:
+    """Every kind of guest message arrives with its type and fields."""
     heard = message_codec.from_guest(message_codec.encode(said))
 
     assert type(heard) is type(said)
@@ -89,8 +89,8 @@ def test_what_a_guest_says_arrives_as_it_was_said(said: Any) -> None:
 
 
 @given(messages(HOST))
-def test_what_the_host_says_arrives_as_it_was_said(told: Any) -> None:
-    """Every kind of it."""
+def test_a_message_of_the_host_arrives_as_it_was_sent(told: Any) -> None:
+    """Every kind of host message arrives with its type and fields."""
     heard = message_codec.from_host(message_codec.encode(told))
 
     assert type(heard) is type(told)
@@ -100,8 +100,8 @@ def test_what_the_host_says_arrives_as_it_was_said(told: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", [*GUEST, *HOST], ids=lambda kind: str(kind.__name__))
-def test_every_kind_is_told_apart_by_a_name_of_its_own(kind: type[Any]) -> None:
-    """And one side's words are none of the other's."""
+def test_every_kind_of_message_has_a_tag_of_its_own(kind: type[Any]) -> None:
+    """No tag is used twice, by guest and host together. Only messages of guests refuse unknown fields."""
     tags = [each.__struct_config__.tag for each in (*GUEST, *HOST)]
 
     assert tags.count(kind.__struct_config__.tag) == 1
@@ -111,7 +111,10 @@ def test_every_kind_is_told_apart_by_a_name_of_its_own(kind: type[Any]) -> None:
 
 @given(messages(GUEST), text, plain)
 def test_a_field_that_a_guest_invents_is_refused(said: Any, name: str, value: Any) -> None:
-    """In any of its messages, and in the policy that it asks for; a guest passes over what a newer host adds."""
+    """An unknown field is refused in every guest message and in a policy.
+
+    A guest ignores a field that a newer host adds.
+    """
     fields = msgspec.json.decode(message_codec.encode(said))
     if name not in (*said.__struct_fields__, "type"):
         with pytest.raises(ProtocolError, match="not a message"):
@@ -125,8 +128,8 @@ def test_a_field_that_a_guest_invents_is_refused(said: Any, name: str, value: An
 
 
 @given(messages(HOST) | messages(GUEST), text, st.data())
-def test_a_type_that_is_none_of_its_own_is_refused(message: Any, name: str, data: st.DataObject) -> None:
-    """From either side, the other side's included."""
+def test_a_message_of_unknown_or_foreign_type_is_refused(message: Any, name: str, data: st.DataObject) -> None:
+    """A message without a type, or with an unknown type or one of the other side, raises ProtocolError."""
     fields = msgspec.json.decode(message_codec.encode(message))
     mine, other = (GUEST, HOST) if isinstance(message, GUEST) else (HOST, GUEST)
     decode = message_codec.from_guest if mine is GUEST else message_codec.from_host
@@ -181,36 +184,36 @@ HUGE = b'{"type":"list_runs","id":1' + b"0" * 5_000 + b"}"
 @example(b'{"type":"spawn","id":1,"policy":[]}')
 @example(b"\x80\x04\x95\x0c\x00\x00\x00\x00\x00\x00\x00\x8c\x08builtins\x94.")
 def test_bytes_that_are_no_message_are_a_protocol_error(control: bytes) -> None:
-    """Of either direction; nothing else is raised, whatever the depth, size or encoding."""
+    """Bytes that are no message raise only ProtocolError in both directions, whatever their depth, size or encoding."""
     for decode in (message_codec.from_guest, message_codec.from_host):
         with pytest.raises(ProtocolError):
             decode(control)
 
 
 @given(messages(GUEST), st.data())
-def test_a_message_that_was_tampered_with_is_a_message_or_a_protocol_error(said: Any, data: st.DataObject) -> None:
-    """A value of another kind, or bytes changed at random; what is taken can be said again."""
+def test_a_tampered_message_is_a_message_or_a_protocol_error(said: Any, data: st.DataObject) -> None:
+    """Changed fields or bytes raise ProtocolError, or are a message that can be encoded again."""
     control = message_codec.encode(said)
     fields = msgspec.json.decode(control)
     fields[data.draw(st.sampled_from(list(fields)))] = data.draw(plain)
     at = data.draw(st.integers(0, len(control)))
     changed = control[:at] + data.draw(st.binary(max_size=3)) + control[data.draw(st.integers(at, len(control))) :]
     for bytes_ in (msgspec.json.encode(fields), changed):
-        heard = heard_or_none(bytes_)
+        heard = decode_or_none(bytes_)
         if heard is not None:
             assert message_codec.from_guest(message_codec.encode(heard)) == heard
 
 
-def heard_or_none(control: bytes) -> Any:
-    """What a guest says; None for a ProtocolError."""
+def decode_or_none(control: bytes) -> Any:
+    """Decode a guest's message, or return None after a ProtocolError."""
     try:
         return message_codec.from_guest(control)
     except ProtocolError:
         return None
 
 
-def test_of_a_key_that_comes_twice_the_last_counts() -> None:
-    """As everywhere where JSON is read; all checks see that one."""
+def test_the_last_of_two_equal_keys_counts() -> None:
+    """The last of two equal keys counts, as in other JSON readers, and is the one that is checked."""
     assert message_codec.from_guest(b'{"type":"watch","run":"a","run":"b"}') == guest_to_host.Watch(run="b")
     with pytest.raises(ProtocolError):
         message_codec.from_guest(b'{"type":"spawn","id":1,"policy":{"memory_mb":1,"memory_mb":0}}')
@@ -226,8 +229,8 @@ def test_of_a_key_that_comes_twice_the_last_counts() -> None:
     ],
     ids=["field", "type", "level", "policy"],
 )
-def test_an_error_is_short_whatever_the_guest_wrote(control: bytes) -> None:
-    """It goes into logs and events."""
+def test_an_error_is_short_whatever_the_guest_sent(control: bytes) -> None:
+    """Errors of guest messages go into logs and events, and stay below 300 characters."""
     with pytest.raises(ProtocolError) as error:
         message_codec.from_guest(control)
 

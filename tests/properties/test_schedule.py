@@ -1,4 +1,4 @@
-"""Whatever the schedule, whoever dies: no tick twice, none before its time, none lost that was promised."""
+"""A tick never begins twice or too early, and no promised tick is lost, for any schedule and any deaths."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ passings = st.lists(
 
 @st.composite
 def schedules(draw: Any) -> Schedule:
-    """Any schedule that is accepted."""
+    """Draw any schedule that is accepted."""
     timing = draw(timings)
     most = min(3600.0, timing.seconds) if isinstance(timing, Interval) else 3600.0
     return Schedule(
@@ -69,14 +69,14 @@ def schedules(draw: Any) -> Schedule:
 
 @dataclass
 class World:
-    """A schedule as schedulers see it that come, look, and are killed."""
+    """Schedule with a clock and a current owner; schedulers look at it and are killed."""
 
     book: ScheduleRecord
     now: datetime
     owner: int = 0
 
     def look(self, names: Any) -> list[Claim]:
-        """One look: what was decided, and what is begun."""
+        """Reconcile and claim once, and return the claims that begin."""
         lives = {str(self.owner)}.__contains__
         settled = ticks.reconcile(self.book, self.now, next_fire, lives)
         assert settled.state.decided >= self.book.state.decided
@@ -86,7 +86,7 @@ class World:
 
 @given(schedule=schedules(), passing=passings, data=st.data())
 def test_a_tick_begins_at_most_once_and_never_before_its_time(schedule: Schedule, passing: Any, data: Any) -> None:
-    """Schedulers look at any times, runs end or go on, also at others, processes die between claim, start and end."""
+    """A tick begins at most once and in time. Schedulers look at any moment, and die between claim, start and end."""
     world = World(ScheduleRecord(schedule=schedule, state=TickState(decided=START)), START)
     names, begun, latest = count(), list[tuple[datetime, datetime]](), START
     for seconds, dies in passing:
@@ -116,14 +116,17 @@ def test_a_tick_begins_at_most_once_and_never_before_its_time(schedule: Schedule
 
 
 @given(schedule=schedules(), passing=passings)
-def test_under_all_nothing_is_lost_up_to_its_number(schedule: Schedule, passing: Any) -> None:
-    """With `all` and nothing in the way, each look begins the newest so many of what has come since the last."""
+def test_misfire_all_begins_every_missed_tick_up_to_its_bound(schedule: Schedule, passing: Any) -> None:
+    """Each look begins the newest ticks since the last look, up to `misfire_max`, if misfire is `all`.
+
+    The test allows overlap.
+    """
     schedule = replace(schedule, misfire="all", overlap="allow")
     world = World(ScheduleRecord(schedule=schedule, state=TickState(decided=START)), START)
     names, last, begun = count(), START, list[datetime]()
     for seconds, _ in passing:
         world.now += timedelta(seconds=seconds)
-        came = walked(schedule, last, world.now)
+        came = walk_ticks(schedule, last, world.now)
         claims = world.look(names)
         assert [claim.due.tick for claim in claims] == came[-schedule.misfire_max :][-ticks.MAX_WAITING :]
         last = came[-1] if came else last
@@ -132,12 +135,12 @@ def test_under_all_nothing_is_lost_up_to_its_number(schedule: Schedule, passing:
 
 
 @given(schedule=schedules(), after=st.integers(-100, 200_000), span=st.integers(0, 400_000), most=st.integers(1, 5))
-def test_what_came_is_what_a_walk_finds(schedule: Schedule, after: int, span: int, most: int) -> None:
-    """Reckoned or looked up from the end, the newest ticks are those that one meets walking; as many come before."""
+def test_due_ticks_are_those_that_a_walk_finds(schedule: Schedule, after: int, span: int, most: int) -> None:
+    """The newest due ticks equal those of a walk from tick to tick, and `before` counts the older ones."""
     assume(not isinstance(schedule.timing, Interval) or span < 4000 * schedule.timing.seconds)
     begin = START + timedelta(seconds=after)
     come = due_between(schedule, begin, begin + timedelta(seconds=span), next_fire, limit=most)
-    all_of_them = walked(schedule, begin, begin + timedelta(seconds=span))
+    all_of_them = walk_ticks(schedule, begin, begin + timedelta(seconds=span))
 
     assert list(come.ticks) == all_of_them[-most:]
     assert come.before <= len(all_of_them) - len(come.ticks)
@@ -147,7 +150,7 @@ def test_what_came_is_what_a_walk_finds(schedule: Schedule, after: int, span: in
 
 @given(schedule=schedules(), after=st.integers(-100_000, 40_000_000))
 def test_the_next_tick_is_strictly_later_and_the_nearest(schedule: Schedule, after: int) -> None:
-    """Asked from any moment between two ticks, the same one comes next."""
+    """Every moment between two ticks has the same next tick."""
     begin = START + timedelta(seconds=after / 3)
     tick = next_fire_time(schedule, begin, next_fire)
     if tick is None:
@@ -160,23 +163,23 @@ def test_the_next_tick_is_strictly_later_and_the_nearest(schedule: Schedule, aft
 
 
 @given(schedule=schedules())
-def test_ticks_begin_in_order(schedule: Schedule) -> None:
-    """For an interval no jitter lets a tick overtake the one before it."""
+def test_ticks_of_an_interval_begin_in_order(schedule: Schedule) -> None:
+    """Jitter lets no tick of an interval overtake the tick before it."""
     if isinstance(schedule.timing, Interval):
-        moments = [fires_at(schedule, tick) for tick in walked(schedule, START, START + timedelta(seconds=5))]
+        moments = [fires_at(schedule, tick) for tick in walk_ticks(schedule, START, START + timedelta(seconds=5))]
         assert all(one <= other for one, other in pairwise(moments))
 
 
 @given(schedule=schedules())
 def test_a_schedule_reads_back_from_json(schedule: Schedule) -> None:
-    """Equal, field by field."""
+    """A schedule read from JSON equals the one that was written."""
     book = ScheduleRecord(schedule=schedule, state=TickState(decided=START))
 
     assert ticks.decode("s", ticks.encode(book)) == book
 
 
-def walked(schedule: Schedule, after: datetime, now: datetime) -> list[datetime]:
-    """What has come, found the slow way; of a fast interval the newest, since nobody looks at more."""
+def walk_ticks(schedule: Schedule, after: datetime, now: datetime) -> list[datetime]:
+    """Return the due ticks by walking from one to the next. Of a fast interval only the newest are walked."""
     if isinstance(schedule.timing, Interval):
         most = timedelta(seconds=schedule.timing.seconds) * 5000
         if now - after > most:
@@ -189,5 +192,5 @@ def walked(schedule: Schedule, after: datetime, now: datetime) -> list[datetime]
 
 
 def is_tick(schedule: Schedule, tick: datetime) -> bool:
-    """Whether the schedule names this very moment."""
+    """Return whether the schedule fires at this very moment."""
     return next_fire_time(schedule, tick - timedelta(microseconds=1), next_fire) == tick

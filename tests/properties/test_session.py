@@ -1,4 +1,4 @@
-"""Whatever breaks, and wherever: each frame comes once, in order; and a peer that cheats is found out."""
+"""Frames of a resumable stream arrive once and in order, wherever the connection breaks; a cheating peer is found."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def end(number: int) -> bytes:
 
 
 class Side:
-    """One end, and what it has said and heard."""
+    """End of a line, with the frames that it sent and received."""
 
     def __init__(self) -> None:
         self.session = ResumableStream()
@@ -47,7 +47,7 @@ class Side:
 
 
 class BreakingLine(RuleBasedStateMachine):
-    """Two sides, and a wire that loses the end of what is under way, in each direction, when it breaks.
+    """Two sides and a wire that loses the last packets under way, in each direction, when it breaks.
 
     Acknowledgements may be withheld for as long as a side likes.
     """
@@ -103,12 +103,12 @@ class BreakingLine(RuleBasedStateMachine):
         self.connect()
 
     @invariant()
-    def each_once_and_in_order(self) -> None:
+    def every_frame_arrives_once_and_in_order(self) -> None:
         assert [int(each.control) for each in self.kernel.heard] == list(range(1, len(self.kernel.heard) + 1))
         assert [int(each.control) for each in self.machine.heard] == list(range(1, len(self.machine.heard) + 1))
 
     def teardown(self) -> None:
-        """Once the wire holds, all that was sent arrives, and can be forgotten."""
+        """Check that every sent frame arrives and is acknowledged once the wire holds."""
         if not hasattr(self, "sides"):
             return
         self.connect()
@@ -130,8 +130,8 @@ class BreakingLine(RuleBasedStateMachine):
 TestBreakingLine = BreakingLine.TestCase
 
 
-def greeted(*, sent: int = 0, written: int = 0) -> ResumableStream:
-    """One that has greeted, and sent and written so many."""
+def stream_after_hello(*, sent: int = 0, written: int = 0) -> ResumableStream:
+    """Return a stream after the hello of both sides, with so many frames sent and written."""
     mine = ResumableStream()
     mine.on_connected()
     mine.next_packet()
@@ -169,9 +169,9 @@ BROKEN = {
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_peer_that_breaks_a_rule_is_a_protocol_error(name: str) -> None:
-    """Two of three frames were written; all packets but the last are good, and after it nothing is taken or said."""
+    """A packet that breaks a rule raises ProtocolError. Afterwards the stream neither receives nor sends."""
     *good, bad = BROKEN[name]
-    mine = greeted(sent=3, written=2)
+    mine = stream_after_hello(sent=3, written=2)
     for each in good:
         mine.feed(each)
     taken = mine.last_received
@@ -198,9 +198,12 @@ def test_a_peer_that_breaks_a_rule_is_a_protocol_error(name: str) -> None:
         "cut",
     ],
 )
-def test_a_connection_begins_with_a_hello_that_can_be_true(bad: bytes) -> None:
-    """Three were sent, and one of them acknowledged on the connection before."""
-    mine = greeted(sent=3, written=3)
+def test_a_connection_begins_with_a_possible_hello(bad: bytes) -> None:
+    """A missing or impossible hello raises ProtocolError.
+
+    The stream has sent three frames and seen one acknowledged.
+    """
+    mine = stream_after_hello(sent=3, written=3)
     mine.feed(ack(1))
     mine.on_connected()
 
@@ -208,8 +211,8 @@ def test_a_connection_begins_with_a_hello_that_can_be_true(bad: bytes) -> None:
         mine.feed(bad)
 
 
-def test_nothing_is_said_before_the_peer_has_told_where_to_go_on() -> None:
-    """But the hello, once."""
+def test_only_a_hello_is_sent_before_the_hello_of_the_peer() -> None:
+    """A new connection sends its hello once, and no frame before the peer's hello."""
     mine = ResumableStream()
     mine.send(Frame(b"{}"))
     mine.on_connected()
@@ -219,8 +222,8 @@ def test_nothing_is_said_before_the_peer_has_told_where_to_go_on() -> None:
 
 
 def test_a_sender_waits_when_eight_mebibytes_are_not_acknowledged() -> None:
-    """Empty frames weigh, too; an acknowledgement makes room."""
-    mine, half = greeted(), Frame(b"{}", bytes(MAX_BUFFERED // 2 - 200))
+    """An acknowledgement makes room for the next frame. A frame that exceeds the whole buffer raises ProtocolError."""
+    mine, half = stream_after_hello(), Frame(b"{}", bytes(MAX_BUFFERED // 2 - 200))
     mine.send(half)
     mine.send(half)
 
@@ -233,9 +236,9 @@ def test_a_sender_waits_when_eight_mebibytes_are_not_acknowledged() -> None:
 
 
 @given(st.lists(st.binary(max_size=40), max_size=8))
-def test_whatever_comes_is_a_frame_or_a_protocol_error(packets: list[bytes]) -> None:
-    """No other error, and never more than one number further at once."""
-    mine = greeted(sent=2, written=1)
+def test_any_packet_is_accepted_or_a_protocol_error(packets: list[bytes]) -> None:
+    """Arbitrary packets raise no other error, and each advances the count of received frames by one at most."""
+    mine = stream_after_hello(sent=2, written=1)
     for packet in packets:
         before = mine.last_received
         try:

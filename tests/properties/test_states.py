@@ -1,4 +1,4 @@
-"""The tree of a state has one form for each content, and differences and merges add up; a state is a dict."""
+"""The tree of a state has one form for each content, differences and merges add up, and a state behaves like a dict."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ many = st.dictionaries(st.integers(0, 2_000).map("key-{:04}".format), cells, min
 
 
 class Trees:
-    """Trees in a store of their own."""
+    """Trees of a store of their own."""
 
     def __init__(self) -> None:
         self.store = MemoryStore()
@@ -53,8 +53,8 @@ class Trees:
 
 @settings(max_examples=30)
 @given(many, contents, st.randoms(use_true_random=False))
-def test_equal_content_has_an_equal_root_whatever_came_first(content: Any, passing: Any, random: Any) -> None:
-    """Written at once, or one by one in any order with other keys in between that are removed again."""
+def test_equal_content_has_an_equal_root_whatever_its_history(content: Any, passing: Any, random: Any) -> None:
+    """Content has the same root, written at once or key by key in any order, with other keys removed in between."""
     trees = Trees()
     at_once_written = trees.update(tree.EMPTY, content)
     root = trees.update(tree.EMPTY, passing)
@@ -70,8 +70,8 @@ def test_equal_content_has_an_equal_root_whatever_came_first(content: Any, passi
         assert trees.shelf.now(tree.find(root, key)) == content.get(key)
 
 
-def test_at_every_number_of_entries_the_form_is_that_of_the_content() -> None:
-    """Up one by one and down again, past where leaves become branches."""
+def test_the_root_depends_only_on_the_content_at_every_size() -> None:
+    """The root equals that of a fresh tree, while entries are added and removed one by one past every split."""
     trees = Trees()
     for names in (
         [f"key-{n:02}" for n in range(60)],
@@ -92,8 +92,8 @@ def test_at_every_number_of_entries_the_form_is_that_of_the_content() -> None:
 
 @settings(max_examples=40)
 @given(many, contents, contents)
-def test_a_difference_is_what_leads_from_one_to_the_other(one: Any, changes: Any, other: Any) -> None:
-    """Nothing that is the same in both, all that is not; the other way round it is reversed."""
+def test_a_difference_leads_from_one_tree_to_the_other(one: Any, changes: Any, other: Any) -> None:
+    """A difference holds every changed key and no other. The difference in the other direction is reversed."""
     trees = Trees()
     for after in ({**one, **changes}, other):
         first, second = trees.update(tree.EMPTY, one), trees.update(tree.EMPTY, after)
@@ -108,8 +108,8 @@ def test_a_difference_is_what_leads_from_one_to_the_other(one: Any, changes: Any
 
 
 @given(contents, keys, st.integers(0, 20))
-def test_a_scan_finds_what_begins_alike_in_order(content: Any, prefix: str, limit: int) -> None:
-    """With and without a limit, and shortened."""
+def test_a_scan_finds_the_keys_of_a_prefix_in_order(content: Any, prefix: str, limit: int) -> None:
+    """A scan returns the keys of a prefix in order, with a limit, and shortened at a separator."""
     trees = Trees()
     root = trees.update(tree.EMPTY, content)
     for begins in (prefix, prefix[:1], "n/", "", "k" * 20):
@@ -120,8 +120,8 @@ def test_a_scan_finds_what_begins_alike_in_order(content: Any, prefix: str, limi
         assert {*trees.shelf.now(tree.scan(root, begins, cut="/\0"))} == short
 
 
-def test_keys_that_are_the_beginnings_of_each_other_make_a_deep_tree_and_nothing_worse() -> None:
-    """No walk depends on Python's stack."""
+def test_keys_that_are_prefixes_of_each_other_make_a_deep_tree() -> None:
+    """A tree of 1,024 nested prefixes is read and compared without a deep Python stack."""
     trees = Trees()
     content = {"k" * n: cell(b"1") for n in range(1, 1_025)}
     root = trees.update(tree.EMPTY, content)
@@ -135,8 +135,8 @@ def test_keys_that_are_the_beginnings_of_each_other_make_a_deep_tree_and_nothing
     st.dictionaries(keys.filter(lambda key: "/" not in key and key not in (".", "..")), st.integers(0, 9), max_size=20)
 )
 @settings(max_examples=30)
-def test_merging_is_the_same_either_way_where_nothing_clashes(content: Any) -> None:
-    """Two branches that changed different keys: the same content, whoever merges whom."""
+def test_merging_different_keys_gives_the_same_content_either_way(content: Any) -> None:
+    """Two branches that changed different keys merge to the same content in both directions."""
     names = [*content]
     state = Versioned()
     for key in names:
@@ -158,7 +158,7 @@ def test_merging_is_the_same_either_way_where_nothing_clashes(content: Any) -> N
 
 
 class States(RuleBasedStateMachine):
-    """A state on SQLite against a plain dict for every commit, with branches; its process is cut off between steps."""
+    """State on SQLite with branches, compared with a plain dict for every commit, and reopened between steps."""
 
     names = st.sampled_from(["a", "b", "n/a", "n/b/c", "__d__", *(f"key-{n}" for n in range(30))])
     data = st.integers(0, 3) | st.text(max_size=3) | st.just("x" * 400) | st.lists(st.integers(0, 2), max_size=2)
@@ -214,16 +214,16 @@ class States(RuleBasedStateMachine):
         self.working = dict(self.committed.get(self.branch, {}))
 
     @rule()
-    def cut_off(self) -> None:
-        """What is not committed is gone, all else is there."""
+    def reopen(self) -> None:
+        """Reopen the store. Uncommitted changes are gone, and everything else is there."""
         self.runner.run(self.store.close())
         self.runner.run(self._open(self.branch))
         self.working = dict(self.committed.get(self.branch, {}))
 
     @precondition(lambda self: self.committed)
     @rule(branch=branches)
-    def go(self, branch: str) -> None:
-        """To another branch, which is made if there is none."""
+    def switch_branch(self, branch: str) -> None:
+        """Switch to another branch, and create it if it does not exist."""
         self.discard()
         if branch not in self.committed and self.branch in self.committed:
             self.runner.run(self.state.fork(branch))
@@ -235,7 +235,7 @@ class States(RuleBasedStateMachine):
     @precondition(lambda self: self.branch in self.committed)
     @rule(branch=branches, decides=st.booleans())
     def merge(self, branch: str, decides: bool) -> None:
-        """Whatever comes of it holds all that only one side has changed."""
+        """Merge a branch, and check that the result keeps equal keys and takes each other key from one side."""
         if branch not in self.committed:
             return
         self.discard()
@@ -259,13 +259,13 @@ class States(RuleBasedStateMachine):
     @precondition(lambda self: self.bases)
     @rule(at=st.integers(0, 50))
     def look_back(self, at: int) -> None:
-        """Every commit is as it was."""
+        """Check that an earlier commit still has its content."""
         commit, content = [*self.bases.items()][at % len(self.bases)]
         state = self.runner.run(Versioned.open(self.store, "notes", at=commit))
         assert {key: state.get(key) for key in state.keys()} == content
 
     @invariant()
-    def it_is_the_same(self) -> None:
+    def the_state_equals_the_dict(self) -> None:
         if not hasattr(self, "state"):
             return
         assert self.state.keys() == sorted(self.working)

@@ -1,4 +1,4 @@
-"""Whatever is done to a store, one on disk gives the same answers as one in memory."""
+"""A store on disk gives the same answers as one in memory, in any sequence of operations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ versions = st.none() | st.integers(0, 3)
 
 
 class Stores(RuleBasedStateMachine):
-    """Each step is done to both, and what they answer, or refuse, is compared."""
+    """Stores in memory and on SQLite that take the same steps; their answers and refusals are compared."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class Stores(RuleBasedStateMachine):
         self.both(lambda store: store.delete_blob(self.blobs[at % len(self.blobs)]))
 
     @rule()
-    def open_again(self) -> None:
+    def reopen(self) -> None:
         self.both(lambda store: store.close())
         self.stores[1] = SqliteStore(Path(self.folder.name) / "journal.db")
         self.heard[1].clear()
@@ -121,11 +121,11 @@ class Stores(RuleBasedStateMachine):
     # --- what must hold -----------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """What was appended is committed."""
+        """Commit what was appended."""
         self.both(lambda store: store.put("settled", "settled", b""))
 
     @invariant()
-    def nobody_is_told_backwards(self) -> None:
+    def commits_are_announced_in_order(self) -> None:
         for heard in self.heard:
             assert heard == sorted(set(heard))
 

@@ -1,4 +1,4 @@
-"""Whatever crosses a channel arrives as it was; whatever else comes is refused by one kind of error."""
+"""Values cross a channel unchanged, and anything else on the channel raises an error of one kind."""
 
 from __future__ import annotations
 
@@ -128,48 +128,48 @@ numbers = arrays.arrays(
 )
 
 
-def there_and_back(value: Any, returns: Any = None) -> Any:
+def round_trip(value: Any, returns: Any = None) -> Any:
     json_size, body = encode(value)
     return decode(body, json_size, returns=returns)
 
 
-def same(one: Any, other: Any) -> bool:
-    """Equal, of the same types all the way down: 1 is not True, 0.0 is not -0.0."""
+def is_same(one: Any, other: Any) -> bool:
+    """Return whether two values are equal and of the same types at every depth: 1 is not True, 0.0 is not -0.0."""
     if type(one) is not type(other):
         return False
     if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(same, one, other))
+        return len(one) == len(other) and all(map(is_same, one, other))
     if isinstance(one, dict):
-        return same([*one], [*other]) and same([*one.values()], [*other.values()])
+        return is_same([*one], [*other]) and is_same([*one.values()], [*other.values()])
     if isinstance(one, float):
         return one == other and math.copysign(1, one) == math.copysign(1, other)
     return bool(one == other)
 
 
 @given(data)
-def test_data_arrives_as_it_was(value: Any) -> None:
-    """Types, order and signs of zero included."""
-    assert same(there_and_back(value), value)
+def test_data_arrives_unchanged(value: Any) -> None:
+    """Types, order and the signs of zeros arrive unchanged."""
+    assert is_same(round_trip(value), value)
 
 
 @given(typed)
-def test_objects_that_the_reader_names_arrive_as_they_were(value: Any) -> None:
-    """Dataclasses, models, structs, tuples with names and members, inside each other."""
-    assert same(there_and_back(value, Everything), value)
+def test_objects_of_named_types_arrive_unchanged(value: Any) -> None:
+    """Dataclasses, models, structs, named tuples and enum members arrive unchanged, nested in each other, too."""
+    assert is_same(round_trip(value, Everything), value)
 
 
 @given(typed)
-def test_objects_that_nobody_names_arrive_as_dicts(value: Any) -> None:
-    """And are data again, which can travel on."""
-    arrived = there_and_back(value)
+def test_objects_of_unnamed_types_arrive_as_data(value: Any) -> None:
+    """Objects without a named type arrive as data that can be sent on unchanged."""
+    arrived = round_trip(value)
 
-    assert same(there_and_back(arrived), arrived)
+    assert is_same(round_trip(arrived), arrived)
 
 
 @given(numbers)
 def test_arrays_arrive_bit_by_bit(value: numpy.ndarray[Any, Any]) -> None:
-    """With shape and byte order."""
-    arrived = there_and_back({"it": value})["it"]
+    """Arrays keep shape and byte order, and are writable."""
+    arrived = round_trip({"it": value})["it"]
 
     assert (arrived.dtype, arrived.shape, arrived.tobytes()) == (value.dtype, value.shape, value.tobytes())
     assert arrived.flags.writeable
@@ -177,15 +177,15 @@ def test_arrays_arrive_bit_by_bit(value: numpy.ndarray[Any, Any]) -> None:
 
 @given(st.floats(), st.floats(), st.sampled_from([numpy.float32, numpy.float64, numpy.complex128]))
 def test_every_float_arrives(one: float, other: float, kind: type) -> None:
-    """NaN and the infinities too, alone and in numpy's own scalars."""
-    arrived = there_and_back([one, {"x": other}, None, complex(one, other), kind(1.5)])
+    """NaN and the infinities arrive, alone and in numpy's own scalars."""
+    arrived = round_trip([one, {"x": other}, None, complex(one, other), kind(1.5)])
 
     assert repr(arrived) == repr([one, {"x": other}, None, complex(one, other), kind(1.5)])
 
 
 @given(st.binary(max_size=200), st.integers(-1, 220), st.sampled_from([None, Everything, Row, dict[str, int]]))
 def test_noise_is_refused(body: bytes, json_size: int, returns: Any) -> None:
-    """Or is a value by chance; nothing else comes of it."""
+    """Random bytes raise ProtocolError or InvalidValue, or are a value by chance."""
     try:
         decode(body, json_size, returns=returns)
     except ProtocolError:
@@ -195,8 +195,8 @@ def test_noise_is_refused(body: bytes, json_size: int, returns: Any) -> None:
 
 
 @given(typed | data | numbers.map(lambda value: [value, value]), st.data(), st.sampled_from([None, Everything, Model]))
-def test_a_spoiled_value_is_refused(value: Any, spoil: st.DataObject, returns: Any) -> None:
-    """One of ramet's errors, whatever is changed where; or another value."""
+def test_a_corrupted_value_is_refused(value: Any, spoil: st.DataObject, returns: Any) -> None:
+    """A corrupted value raises ProtocolError or InvalidValue, or is another value."""
     json_size, body = encode(value)
     spoiled = bytearray(body)
     for _ in range(spoil.draw(st.integers(1, 4))):
@@ -241,8 +241,8 @@ tagged = st.recursive(
 
 
 @given(tagged, st.binary(max_size=60), st.sampled_from([None, Everything, Model, Row, set[Colour]]))
-def test_a_hostile_writer_gets_no_further(raw: Any, parts: bytes, returns: Any) -> None:
-    """JSON made of the format's own tags, wrongly put together, with any parts behind it."""
+def test_hostile_json_raises_only_known_errors(raw: Any, parts: bytes, returns: Any) -> None:
+    """JSON of the format's own tags in wrong combinations raises ProtocolError, InvalidValue, or is a value."""
     import msgspec
 
     text = msgspec.json.encode(raw)
@@ -254,10 +254,10 @@ def test_a_hostile_writer_gets_no_further(raw: Any, parts: bytes, returns: Any) 
         assert returns is not None
 
 
-def test_the_strategies_reach_what_they_are_for() -> None:
-    """One value of each kind, in case a strategy narrows."""
+def test_one_value_of_each_kind_arrives() -> None:
+    """A fixed value of each kind arrives, in case a strategy narrows. An unknown tag is refused."""
     value = [Row("a", None, frozenset()), Colour.BLUE, Mark.A | Mark.B, uuid.UUID(int=5), Decimal("1.50"), 10**5000]
 
-    assert same(there_and_back(value, Everything), value)
+    assert is_same(round_trip(value, Everything), value)
     with pytest.raises(ProtocolError):
         decode(b'{"@other":1}', 12)

@@ -1,4 +1,4 @@
-"""Server-sent events come out as they went in, whatever the bytes are and however they arrive."""
+"""Server-sent events are decoded as they were encoded, for any bytes in any pieces."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ lines = st.lists(st.sampled_from([b"\n", b"\r", b"\r\n", b" ", b":", b"data: x",
 @given(st.lists(st.one_of(bodies, lines.map(b"".join))), st.lists(st.integers(1, 7), min_size=1))
 @example([b"", b"\n", b" a", b"\xef\xbb\xbf"], [1])
 def test_events_come_back_exactly(given_bodies: list[bytes], cuts: list[int]) -> None:
-    """decode(encode(x)) = x under any chunking, with heartbeats between."""
+    """decode(encode(x)) equals x in any pieces, with heartbeats between events."""
     sent = [ServerSentEvent("chunk", body, f"t:{number}") for number, body in enumerate(given_bodies, 1)]
     stream = HEARTBEAT.join(encode(*each) for each in sent)
 
@@ -32,7 +32,7 @@ def test_events_come_back_exactly(given_bodies: list[bytes], cuts: list[int]) ->
 
 @pytest.mark.parametrize("end", [b"\n", b"\r", b"\r\n"], ids=["lf", "cr", "crlf"])
 def test_lines_may_end_in_any_way(end: bytes) -> None:
-    """Other servers end lines in other ways; a CR and its LF may come apart."""
+    """Servers may end lines by LF, CR or CRLF, and a CR may arrive before its LF."""
     stream = end.join([b"event: a", b"data:x", b"data:  y", b"", b"data: z", b"", b""])
     parser = Parser()
 
@@ -44,13 +44,13 @@ def test_lines_may_end_in_any_way(end: bytes) -> None:
 @pytest.mark.parametrize(
     "piece", [b"data: " + b"x" * 200, b"data: xxxxxxxxxxxxxxxxxxxxxxxxx\n" * 8], ids=["line", "lines"]
 )
-def test_an_event_has_a_size(piece: bytes) -> None:
-    """What never ends is refused before it fills the memory."""
+def test_an_event_above_the_size_limit_is_refused(piece: bytes) -> None:
+    """An endless event is refused before it fills the memory."""
     with pytest.raises(ProtocolError, match="more than 100 bytes"):
         list(Parser(max_event=100).feed(piece))
 
 
-def test_what_says_it_is_base64_must_be() -> None:
-    """A broken event is no event."""
+def test_a_base64_event_with_other_data_is_refused() -> None:
+    """A broken base64 event raises ProtocolError."""
     with pytest.raises(ProtocolError, match="base64"):
         list(Parser().feed(b"event: chunk-base64\ndata: !\n\n"))
