@@ -1,4 +1,7 @@
-"""Births are asked for, granted, refused and called off in any order; counts stay exact, and nobody waits for ever."""
+"""Admissions are requested, granted, refused and cancelled in any order.
+
+Counts stay exact, and no request waits forever.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ indexes = st.integers(0, 10**6)
 
 @dataclass(eq=False)
 class Node:
-    """A run, as far as admission must know it."""
+    """Run, as far as admission must know it."""
 
     path: str
     parent: Node | None
@@ -43,7 +46,7 @@ class Node:
 
 @dataclass(eq=False)
 class Asked:
-    """One birth that was asked for; decided when its task is done, and over when the decision was taken notice of."""
+    """Request for admission. Decided when its task is done, and over when the test has handled the decision."""
 
     parent: Node
     task: asyncio.Task[AdmissionSlot]
@@ -63,7 +66,7 @@ class Asked:
 
 
 class Births(RuleBasedStateMachine):
-    """The oracle keeps the tree; whether a birth may be refused it finds by letting all end that can."""
+    """Machine whose oracle keeps the tree. A request may be refused if no end of a run can make room for it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -100,7 +103,7 @@ class Births(RuleBasedStateMachine):
         return [each for each in self.asked if each.granted and not each.over]
 
     def may_end(self, node: Node, asking: set[int]) -> bool:
-        """A run ends by itself once it neither asks nor waits for anybody, nor has children that end with it."""
+        """Return whether a run can end by itself: it has no open request, no open wait and no attached child."""
         return (
             node.living
             and not node.persistent
@@ -113,19 +116,21 @@ class Births(RuleBasedStateMachine):
     # --- what may happen ----------------------------------------------------------------------------------------------
 
     @rule()
-    def pass_on(self) -> None:
-        self.watched(lambda: None)
+    def let_the_loop_turn(self) -> None:
+        self.act_and_check_refusals(lambda: None)
 
     @precondition(lambda self: self.living)
     @rule(who=indexes)
     def ask(self, who: int) -> None:
         parent = self.living[who % len(self.living)]
-        self.watched(lambda: self.asked.append(Asked(parent, self.loop.create_task(self.admission.admit(parent)))))
+        self.act_and_check_refusals(
+            lambda: self.asked.append(Asked(parent, self.loop.create_task(self.admission.admit(parent))))
+        )
 
     @precondition(lambda self: self.under_way)
     @rule(which=indexes, detached=st.booleans())
-    def be_born(self, which: int, detached: bool) -> None:
-        """Between the place and the newborn on the register there may be a while."""
+    def add_admitted_run(self, which: int, detached: bool) -> None:
+        """Add an admitted run to the tree, some time after its admission."""
         born = self.under_way[which % len(self.under_way)]
         born.over = True
         born.parent.births += 1
@@ -136,11 +141,11 @@ class Births(RuleBasedStateMachine):
 
     @precondition(lambda self: self.under_way)
     @rule(which=indexes)
-    def fail_to_be_born(self, which: int) -> None:
-        """Something after admission refused it: its place goes back."""
+    def fail_after_admission(self, which: int) -> None:
+        """Fail a spawn after its admission, which releases the slot."""
         lost = self.under_way[which % len(self.under_way)]
         lost.over = True
-        self.watched(lambda: self.admission.release(lost.task.result()))
+        self.act_and_check_refusals(lambda: self.admission.release(lost.task.result()))
 
     @precondition(lambda self: self.living)
     @rule(who=indexes)
@@ -148,7 +153,7 @@ class Births(RuleBasedStateMachine):
         asking = {id(each.parent) for each in self.waiting}
         able = [node for node in self.living if self.may_end(node, asking)]
         if able:
-            self.watched(lambda: self.finish(able[who % len(able)]))
+            self.act_and_check_refusals(lambda: self.finish(able[who % len(able)]))
 
     def finish(self, node: Node) -> None:
         node.living = False
@@ -160,14 +165,14 @@ class Births(RuleBasedStateMachine):
 
     @precondition(lambda self: self.waiting)
     @rule(which=indexes)
-    def call_off(self, which: int) -> None:
+    def cancel_request(self, which: int) -> None:
         each = self.waiting[which % len(self.waiting)]
-        self.watched(lambda: each.task.cancel())
+        self.act_and_check_refusals(lambda: each.task.cancel())
 
     @precondition(lambda self: self.waiting)
     @rule(who=indexes, which=indexes)
-    def call_off_in_the_moment_of_an_end(self, who: int, which: int) -> None:
-        """Room comes and the one it is given to goes, between two turns of the loop."""
+    def cancel_request_as_a_run_ends(self, who: int, which: int) -> None:
+        """End a run and cancel a request that may get its room, between two turns of the loop."""
         asking = {id(each.parent) for each in self.waiting}
         able = [node for node in self.living if self.may_end(node, asking)]
         each = self.waiting[which % len(self.waiting)]
@@ -177,23 +182,26 @@ class Births(RuleBasedStateMachine):
                 self.finish(able[who % len(able)])
             each.task.cancel()
 
-        self.watched(both)
+        self.act_and_check_refusals(both)
 
     @precondition(lambda self: len(self.living) > 1)
     @rule(who=indexes, whom=indexes)
     def wait_for(self, who: int, whom: int) -> None:
-        """By a handle: for anybody who does not wait for it in turn (a circle is its writer's own)."""
+        """Wait for another run by its handle, unless that run waits for this one.
+
+        Waiting in a circle is an error of the user.
+        """
         others = [each.parent for each in self.waiting] or self.living  # Those who are stuck are who matters most.
         node, other = self.living[who % len(self.living)], others[whom % len(others)]
         if not self.needs(other, node) and not other.persistent:
-            self.watched(lambda: self.begin_to_wait(node, other))
+            self.act_and_check_refusals(lambda: self.begin_to_wait(node, other))
 
     def begin_to_wait(self, node: Node, other: Node) -> None:
         node.waits_for.append(other)
         self.admission.recheck_queue()
 
     def needs(self, node: Node, other: Node) -> bool:
-        """Whether `node` cannot end before `other` does."""
+        """Return whether `node` cannot end before `other` does."""
         if node is other:
             return True
         below = [child for child in node.living_descendants if child.living and not child.detached]
@@ -201,8 +209,8 @@ class Births(RuleBasedStateMachine):
 
     # --- what must hold -----------------------------------------------------------------------------------------------
 
-    def watched(self, act: Callable[[], object]) -> None:
-        """Do something; whoever is refused by that must have had nothing to hope for."""
+    def act_and_check_refusals(self, act: Callable[[], object]) -> None:
+        """Act, then check that no refused request could have been served later."""
         act()
         self.turn()
         refused = [each for each in self.asked if each.refused and not each.over]
@@ -215,7 +223,7 @@ class Births(RuleBasedStateMachine):
                 assert not self.would_be_served(each, refused), "refused although somebody's end would have made room"
 
     def would_be_served(self, asker: Asked, refused: list[Asked]) -> bool:
-        """Whether it would get room if nobody were refused and all that can end came to its end."""
+        """Return whether the request would get room if no request were refused and every run ended that can."""
         asking = {id(each.parent) for each in [*self.waiting, *refused]}
         gone: set[int] = set()
         under_way = [id(each.parent) for each in self.under_way]
@@ -255,25 +263,25 @@ class Births(RuleBasedStateMachine):
         assert self.admission.queued == len(self.waiting)
 
     @invariant()
-    def nobody_waits_while_there_is_room(self) -> None:
+    def no_request_waits_while_there_is_room(self) -> None:
         for each in self.waiting:
             held = sum(child.living for child in each.parent.living_descendants)
             held += sum(other.parent is each.parent for other in self.under_way)
             assert held >= self.admission.limits.children or self.admission.slot_count >= self.admission.limits.runs
 
     def teardown(self) -> None:
-        """Nobody waits for ever: if all that can end does, and nothing new is asked for, every birth is decided."""
+        """Check that every request is decided once each run that can end has ended, and no new request comes."""
         try:
             progress = bool(self.nodes)
             while progress:
                 progress = False
                 while self.under_way:
-                    self.be_born(0, False)
+                    self.add_admitted_run(0, False)
                     progress = True
                 asking = {id(each.parent) for each in self.waiting}
                 able = next((node for node in self.living if self.may_end(node, asking)), None)
                 if able is not None:
-                    self.watched(partial(self.finish, able))
+                    self.act_and_check_refusals(partial(self.finish, able))
                     progress = True
             assert not self.waiting, "a deadlock"
             assert all(node.persistent for node in self.living)

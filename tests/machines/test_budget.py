@@ -1,7 +1,7 @@
-"""Whatever agents reserve, settle, open, close and resume, in whatever order: nothing is created and nothing is lost.
+"""Agents reserve, settle, open, close and resume in any order: no amount is created or lost.
 
-The oracle keeps no balances. It knows who asked for what and what became of it, and works out from that, in exact
-fractions, what each scope must show.
+The oracle keeps no balances. It knows each request and its outcome, and computes from them, in exact fractions, what
+each scope must show.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ indexes = st.integers(0, 11)
 
 @dataclass(eq=False)
 class Scope:
-    """A scope, and what the oracle knows of it."""
+    """Scope, with what the oracle knows of it."""
 
     real: Budget
     parent: Scope | None
@@ -70,7 +70,7 @@ class Scope:
 
 @dataclass(eq=False)
 class Asked:
-    """One reservation that was granted."""
+    """Reservation that was granted."""
 
     real: Hold
     scope: Scope
@@ -93,7 +93,7 @@ class BudgetTree(RuleBasedStateMachine):
     # --- what must be -------------------------------------------------------------------------------------------------
 
     def used(self, scope: Scope, which: int) -> Fraction:
-        """What of the scope's limit is spent or held, slices of scopes below included."""
+        """Return what is spent or held of the scope's limit, slices of scopes below included."""
         total = Fraction(0)
         for asked in self.asked:
             if asked.scope.owner(which) is scope:
@@ -163,8 +163,8 @@ class BudgetTree(RuleBasedStateMachine):
         self.ask(self.scopes[who % len(self.scopes)], amount, last_word=last_word)
 
     @rule(who=indexes, resource=st.sampled_from(COUNTED), kept=st.booleans(), more=st.integers(0, 1))
-    def reserve_all_that_is_left(self, who: int, resource: str, kept: bool, more: int) -> None:
-        """With or without what is kept, and by one too much: where refusing and granting meet."""
+    def reserve_the_rest(self, who: int, resource: str, kept: bool, more: int) -> None:
+        """Reserve the rest or one more, with or without the last word's part: the border of grant and refusal."""
         scope, which = self.scopes[who % len(self.scopes)], RESOURCES.index(resource)
         owner = scope.owner(which)
         if owner is not None:
@@ -237,7 +237,7 @@ class BudgetTree(RuleBasedStateMachine):
     # --- what holds at all times --------------------------------------------------------------------------------------
 
     @invariant()
-    def every_scope_shows_what_its_history_says(self) -> None:
+    def every_scope_shows_its_history(self) -> None:
         for scope in self.scopes:
             for which, name in enumerate(RESOURCES):
                 if scope.limit(which) is not None:
@@ -254,8 +254,8 @@ class BudgetTree(RuleBasedStateMachine):
                 assert scope.real.remaining(name) >= 0
 
     @invariant()
-    def no_scope_lets_through_more_than_its_limit(self) -> None:
-        """But for what was used beyond a reservation, which is on record."""
+    def no_scope_exceeds_its_limit(self) -> None:
+        """Use beyond a reservation is recorded, and is the only excess over a limit."""
         for scope in self.scopes:
             below = [each for each in self.asked if scope in each.scope.above()]
             for which in ALL:
@@ -265,11 +265,11 @@ class BudgetTree(RuleBasedStateMachine):
                     assert through <= limit + sum(each.beyond(which) for each in below), RESOURCES[which]
 
     @invariant()
-    def a_hold_is_open_until_the_first_word_about_it(self) -> None:
+    def a_hold_is_open_until_settled_or_refunded(self) -> None:
         assert [each.real.is_open for each in self.asked] == [each.actual is None for each in self.asked]
 
     def teardown(self) -> None:
-        """When all is settled and closed, the root has spent what was used, and holds nothing."""
+        """Check that a root whose reservations are all settled has spent what was used, and holds nothing."""
         for asked in self.asked:
             asked.real.refund()
             asked.actual = asked.actual or Amount()

@@ -1,4 +1,4 @@
-"""Trees of controllers that grow, are stopped anywhere, and are forgotten in any order."""
+"""Trees of controllers grow, are aborted at any node, and are forgotten in any order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ deadlines = st.none() | st.integers(-5, 20).map(float)
 
 
 class Listener:
-    """Remembers what it was told, and then fails if it is of that kind."""
+    """Listener that remembers each reason, and then fails if it is of that kind."""
 
     def __init__(self, heard: list[str | None], *, fails: bool) -> None:
         self.heard, self.fails = heard, fails
@@ -30,7 +30,7 @@ class Listener:
 
 @dataclass(eq=False)
 class Told:
-    """One listener: what it heard, and what it must have heard."""
+    """Listener with the reasons that it received and those that it must have received."""
 
     listener: Listener | None
     heard: list[str | None]
@@ -40,7 +40,7 @@ class Told:
 
 @dataclass(eq=False)
 class Node:
-    """What the oracle knows of one controller, whether or not anybody still holds the controller."""
+    """Node of the oracle for one controller, whether or not the controller is still held."""
 
     parent: Node | None
     deadline: float | None
@@ -67,7 +67,7 @@ class CancelTree(RuleBasedStateMachine):
         return [node for node in self.nodes if node.real is not None]
 
     def alive(self) -> set[Node]:
-        """A controller lives as long as it, or one below it, is held."""
+        """Return the nodes that must live: each held controller and every one above it."""
         return {above for node in self.held() for above in node.above()}
 
     def pick(self, which: int) -> tuple[Node, AbortController]:
@@ -79,13 +79,13 @@ class CancelTree(RuleBasedStateMachine):
     # --- what may happen ----------------------------------------------------------------------------------------------
 
     @rule(deadline=deadlines)
-    def plant(self, deadline: float | None) -> None:
+    def add_root(self, deadline: float | None) -> None:
         real = AbortController(deadline=deadline)
         self.nodes.append(Node(None, deadline, real, weakref.ref(real)))
 
     @precondition(lambda self: self.held())
     @rule(which=indexes, deadline=deadlines)
-    def give_birth(self, which: int, deadline: float | None) -> None:
+    def add_child(self, which: int, deadline: float | None) -> None:
         node, real = self.pick(which)
         child = real.child(deadline=deadline)
         nearest = min((each for each in (node.deadline, deadline) if each is not None), default=None)
@@ -142,7 +142,7 @@ class CancelTree(RuleBasedStateMachine):
     # --- what holds at all times --------------------------------------------------------------------------------------
 
     @invariant()
-    def everyone_below_a_stopped_one_is_stopped_and_nobody_else(self) -> None:
+    def an_abort_reaches_exactly_the_controllers_below(self) -> None:
         for node in self.held():
             assert node.real is not None
             assert node.real.reason == node.reason
@@ -155,14 +155,14 @@ class CancelTree(RuleBasedStateMachine):
             assert node.real.deadline == node.deadline
 
     @invariant()
-    def every_listener_is_told_once_or_never(self) -> None:
+    def every_listener_is_called_once_or_never(self) -> None:
         for node in self.nodes:
             for told in node.told:
                 assert told.heard == told.due
 
     @invariant()
-    def what_nobody_holds_is_gone(self) -> None:
-        """At once, without the garbage collector; and nobody is gone who is needed."""
+    def controllers_without_holders_are_freed(self) -> None:
+        """Controllers without a holder are freed at once, without the garbage collector; needed ones stay."""
         assert {node for node in self.nodes if node.ref() is not None} == self.alive()
 
 

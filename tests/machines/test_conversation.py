@@ -1,4 +1,4 @@
-"""Turns are asked, answered, read, left, interrupted and forgotten in every order, between any turns of the loop."""
+"""Turns are requested, answered, read, left, interrupted and forgotten in any order, between turns of the loop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ indexes = st.integers(0, 11)
 
 
 class Puppet:
-    """An agent that says what it is told to, and hears an interrupt only if it is not `deaf`."""
+    """Agent that follows orders, and obeys an interrupt only if it is not `deaf`."""
 
     run, isolation = "run", "none"
 
@@ -71,7 +71,7 @@ class Puppet:
 
 @dataclass(eq=False)
 class Reader:
-    """One that reads a turn behind a number, and what it got."""
+    """Reader of a turn from a chunk number on, with the chunks that it got."""
 
     turn: Turn
     after: int
@@ -89,7 +89,7 @@ class Reader:
 
 
 class Talk(RuleBasedStateMachine):
-    """The event loop moves only when a rule says so: what happens between two turns of it meets in the next."""
+    """Machine that moves the event loop only by a rule: acts between two turns of the loop meet in the next turn."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -169,24 +169,24 @@ class Talk(RuleBasedStateMachine):
 
     @precondition(lambda self: not self.is_closed)
     @rule()
-    def die(self) -> None:
+    def end_the_agent(self) -> None:
         self.is_closed = True
         self.puppet.ended.set_result(ErrorInfo(type="Crashed", message="it was told to"))
 
     # --- what holds ---------------------------------------------------------------------------------------------------
 
     @invariant()
-    def nothing_grows_without_bound(self) -> None:
+    def queue_and_buffer_stay_bounded(self) -> None:
         assert self.conversation.waiting <= LIMITS.waiting
         assert 0 <= self.conversation.kept_bytes <= LIMITS.kept_bytes
 
     @invariant()
-    def turns_begin_in_the_order_in_which_they_came(self) -> None:
+    def turns_begin_in_the_order_of_their_requests(self) -> None:
         numbers = [int(body) for body in self.puppet.begun]
         assert numbers == sorted(set(numbers))
 
     @invariant()
-    def nobody_reads_less_or_anything_else(self) -> None:
+    def every_reader_reads_its_turn_without_gaps(self) -> None:
         bodies = {turn: body for body, turn in self.asked}
         for reader in self.readers:
             said = self.puppet.said.get(bodies[reader.turn], [])
@@ -208,7 +208,7 @@ class Talk(RuleBasedStateMachine):
             self.go_on()
         assert all(turn.is_over for _, turn in self.asked)
         assert not asyncio.all_tasks(self.loop)
-        self.nobody_reads_less_or_anything_else()
+        self.every_reader_reads_its_turn_without_gaps()
         self.loop.close()
 
 

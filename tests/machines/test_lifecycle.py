@@ -1,4 +1,4 @@
-"""Long lives: whatever facts arrive, in whatever order, every path ends, and after an end there is no effect."""
+"""Long sequences of facts in any order: every path can end, and after an end there is no effect."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ONCE_A_LIFE = (Effect.REFUND, Effect.CLOSE_MAIL, Effect.RELEASE, Effect.RECORD_E
 
 
 class Lifecycle(RuleBasedStateMachine):
-    """One run, and what its supervisor would have done by now."""
+    """Run, with what its supervisor would have done by now."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class Lifecycle(RuleBasedStateMachine):
         self.mail_open = True
 
     @rule(fact=st.sampled_from(Fact))
-    def happens(self, fact: Fact) -> None:
+    def apply(self, fact: Fact) -> None:
         before = self.state
         try:
             self.state, effects = step(self.state, fact)
@@ -62,23 +62,23 @@ class Lifecycle(RuleBasedStateMachine):
                 assert self.done[Effect.RECORD_END] == self.done[Effect.NOTIFY], "told before it was recorded"
 
     @invariant()
-    def every_life_ends_exactly_once(self) -> None:
+    def every_start_has_exactly_one_end(self) -> None:
         ended = self.lives - (self.state in LIVE_STATES)
         assert {effect: self.done[effect] for effect in ONCE_A_LIFE} == dict.fromkeys(ONCE_A_LIFE, ended)
 
     @invariant()
-    def mail_is_open_while_it_lives(self) -> None:
+    def mail_is_open_while_the_run_is_live(self) -> None:
         assert self.mail_open == (self.state in LIVE_STATES)
 
     @invariant()
-    def an_end_is_always_one_fact_away(self) -> None:
+    def one_fact_can_always_end_a_live_run(self) -> None:
         if self.state in LIVE_STATES:
             assert step(self.state, Fact.FINISHED).state in TERMINAL_STATES
             assert step(self.state, Fact.CUT_OFF).state is State.STOPPED
 
     @invariant()
-    def what_ended_was_aborted(self) -> None:
-        """So that nothing below it goes on."""
+    def an_ended_run_was_aborted(self) -> None:
+        """Runs that end or stop are aborted, so that no run below continues."""
         assert self.aborted or self.state in LIVE_STATES - {State.STOPPING}
 
     @invariant()

@@ -1,4 +1,4 @@
-"""Mail is pushed, repeated, refused, drained: none is lost, none comes twice, each sender's stays in order."""
+"""Mail is pushed, repeated, refused and drained: none is lost, none comes twice, each sender's mail stays in order."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Mails(RuleBasedStateMachine):
         return size <= MAX_BYTES and len(self.unread) < MAX_MAILS and held + size <= MAX_UNREAD_BYTES
 
     def send(self, mail: Mail) -> None:
-        """Push, and check that it is accepted, known, or refused as it must be."""
+        """Push, and check that the mail is accepted, recognised as known, or refused, as the oracle says."""
         known = mail.id in {each.id for each in self.accepted[-1_000:]}
         if self.closed is not None or (not known and not self.has_room(mail)):
             with pytest.raises(MailRefused) as refusal:
@@ -79,7 +79,7 @@ class Mails(RuleBasedStateMachine):
     @precondition(lambda self: self.accepted)
     @rule(which=st.integers(0, 500))
     def repeat(self, which: int) -> None:
-        """Sent again by somebody who is not sure, with whatever text: the id decides."""
+        """Send known mail again with another text: its id decides."""
         known = self.accepted[-1 - which % len(self.accepted)]
         self.send(Mail(id=known.id, sender=known.sender, text="again"))
 
@@ -107,7 +107,7 @@ class Mails(RuleBasedStateMachine):
     # --- what holds at all times --------------------------------------------------------------------------------------
 
     @invariant()
-    def what_is_unread_is_counted(self) -> None:
+    def unread_mail_is_counted(self) -> None:
         assert len(self.box) == len(self.unread)
 
     @invariant()
@@ -117,11 +117,11 @@ class Mails(RuleBasedStateMachine):
         assert sum(len(each.text) for each in mail) <= MAX_UNREAD_BYTES
 
     @invariant()
-    def the_host_heard_of_each_accepted_mail_once(self) -> None:
+    def the_listener_gets_each_accepted_mail_once(self) -> None:
         assert self.heard == self.accepted
 
     def teardown(self) -> None:
-        """In the end everything accepted was read, once, in order: so each sender's mail was, too."""
+        """Check that every accepted mail was read once and in order, and so the mail of each sender, too."""
         self.read += self.box.drain()
         assert self.read == self.accepted
         assert len({each.id for each in self.read}) == len(self.read)

@@ -1,4 +1,4 @@
-"""Places are asked for, handed over, given back and given up, in every order and between any two turns of the loop."""
+"""Slots are requested, passed on, released and given up, in any order and between any two turns of the event loop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ indexes = st.integers(0, 11)
 
 @dataclass(eq=False)
 class Asked:
-    """One that asked for a place, in the order of asking."""
+    """Request for a slot, in the order of asking."""
 
     task: asyncio.Task[None]
     given_back: bool = False
@@ -31,7 +31,7 @@ class Asked:
 
 
 class Line(RuleBasedStateMachine):
-    """The event loop moves only when a rule says so: what happens between two turns meets in the next."""
+    """Machine that moves the event loop only by a rule: acts between two turns of the loop meet in the next turn."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Line(RuleBasedStateMachine):
         self.asked.append(Asked(self.loop.create_task(self.slots.acquire())))
 
     @rule()
-    def ask_at_once(self) -> None:
+    def acquire_at_once(self) -> None:
         in_line = self.slots.queued
         taken = self.slots.try_acquire()
         assert not (taken and in_line), "it overtook those who wait"
@@ -87,7 +87,7 @@ class Line(RuleBasedStateMachine):
 
     @rule()
     def settle(self) -> None:
-        """Once everything ran that can, no place is lost and nobody waits without need, and none was overtaken."""
+        """Check that no slot is lost, no request waits without need, and none was overtaken, once the loop is idle."""
         for _ in range(5):
             self.turn()
         waiting = [each for each in self.asked if each.waits]
@@ -106,7 +106,7 @@ class Line(RuleBasedStateMachine):
         assert self.holders <= self.slots.in_use <= self.slots.capacity
 
     def teardown(self) -> None:
-        """When all are gone, all places are free."""
+        """Check that all slots are free when every request is over."""
         for each in self.asked:
             each.task.cancel()
         for _ in range(5):

@@ -1,6 +1,6 @@
-"""Whoever is admitted and released, in whatever order: what is held, spent and free is the total.
+"""Agents are admitted and released in any order: held, spent and free amounts add up to the total.
 
-The oracle keeps no balances: it knows who was admitted with what, and what each used, in exact fractions.
+The oracle keeps no balances. It knows each admission and what each agent used, in exact fractions.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class TeamMachine(RuleBasedStateMachine):
             self.beyond[name] += max(Fraction(0), Fraction(used[name]) - Fraction(need[name]))
 
     @rule(which=indexes)
-    def release_one_that_holds_nothing(self, which: int) -> None:
+    def release_an_unknown_agent(self, which: int) -> None:
         before = self.team
         self.team = self.team.release(f"nobody-{which}", {"tokens": 5})
         assert self.team is before
@@ -89,7 +89,7 @@ class TeamMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.living)
     @rule(which=indexes, value=st.sampled_from([-1, math.nan, math.inf, True, "3", None]))
-    def nonsense(self, which: int, value: float) -> None:
+    def refuse_invalid_amounts(self, which: int, value: float) -> None:
         before, agent = self.team, sorted(self.living)[which % len(self.living)]
         with pytest.raises(InvalidValue):
             self.team.admit("new", {"agents": value, "tokens": 0, "usd": 0})
@@ -113,7 +113,7 @@ class TeamMachine(RuleBasedStateMachine):
             assert all(value >= 0 for value in amounts.values())
 
     @invariant()
-    def nobody_holds_what_the_team_does_not_count(self) -> None:
+    def agents_hold_only_counted_resources(self) -> None:
         assert set(self.team.held) == set(self.living)
         assert all(set(each) <= set(self.team.total) for each in self.team.held.values())
         assert set(self.team.spent) <= set(CONSUMED_RESOURCES) & set(self.team.total)
