@@ -1,4 +1,4 @@
-"""What the suites need before their first test begins."""
+"""Session fixture that starts the server of the suites before their first test."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from tests.support import postgres
 
 @pytest.fixture(scope="session", autouse=True)
 def server_of_the_stores(request: pytest.FixtureRequest) -> None:
-    """PostgreSQL, if one of the tests that will run needs it."""
+    """Start PostgreSQL if one of the selected tests needs it."""
     postgres.start_if_used(request)

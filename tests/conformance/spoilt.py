@@ -1,4 +1,4 @@
-"""Backends that break one promise each: what the suite is for. All stand on `local`, and clean up behind themselves."""
+"""Backends that break one promise each, which the suite must notice. Each stands on `local` and cleans up."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ramet.isolation.local import LocalBackend
 
 
 class Whole:
-    """A backend that does everything as it should, by another; each of those below does one thing otherwise."""
+    """Backend that passes every call on unchanged. Each class below changes one thing."""
 
     def __init__(self, *, runs: pathlib.Path) -> None:
         self.runs = runs
@@ -33,7 +33,7 @@ class Whole:
 
 
 class Changed:
-    """A sandbox that does everything as it should, by another, but for what is set on it."""
+    """Sandbox that passes every call on, except for the attributes set on it."""
 
     def __init__(self, real: Sandbox, **changes: object) -> None:
         self.real = real
@@ -45,7 +45,7 @@ class Changed:
 
 
 class Limitless(Whole):
-    """Passes limits over."""
+    """Backend that ignores limits."""
 
     async def start(self, spec: SandboxSpec) -> Sandbox:
         wide = {"memory_mb": 2048, "pids": 500, "cpu_cores": 4.0, "tmpfs_size_mb": 512, "workspace_size_mb": 512}
@@ -53,28 +53,28 @@ class Limitless(Whole):
 
 
 class Apart(Whole):
-    """Passes over that sandboxes share a reservation."""
+    """Backend that ignores a shared reservation."""
 
     async def start(self, spec: SandboxSpec) -> Sandbox:
         return await self.real.start(replace(spec, grant=msgspec.structs.replace(spec.grant, reservation=None)))
 
 
 class Forgetful(Whole):
-    """Passes over where to work, and secrets."""
+    """Backend that ignores the working directory and secrets."""
 
     async def start(self, spec: SandboxSpec) -> Sandbox:
         return await self.real.start(replace(spec, cwd=None, grant=msgspec.structs.replace(spec.grant, secrets={})))
 
 
 class Generous(Whole):
-    """Gives more of the environment than was said."""
+    """Backend that adds a variable to the environment."""
 
     async def start(self, spec: SandboxSpec) -> Sandbox:
         return await self.real.start(replace(spec, env={**spec.env, "HOST": "name"}))
 
 
 class Open(Whole):
-    """Shows the workspace of the one before to each."""
+    """Backend that shows each sandbox the workspace of the one before."""
 
     def __init__(self, *, runs: pathlib.Path) -> None:
         super().__init__(runs=runs)
@@ -86,21 +86,21 @@ class Open(Whole):
 
 
 class Lowering(Whole):
-    """Gives less than was asked without a word."""
+    """Backend that grants less isolation than was asked, without an error."""
 
     async def start(self, spec: SandboxSpec) -> Sandbox:
         return await self.real.start(replace(spec, grant=msgspec.structs.replace(spec.grant, isolation=Isolation.L0)))
 
 
 class Understating(Whole):
-    """Does not know its level."""
+    """Backend that reports too low a level."""
 
     async def start(self, spec: SandboxSpec) -> Sandbox:
         return Changed(await self.real.start(spec), level=Isolation.L0)
 
 
 class Miscounting(Whole):
-    """Tells another exit status."""
+    """Backend that reports another exit status."""
 
     async def start(self, spec: SandboxSpec) -> Sandbox:
         real = await self.real.start(spec)
@@ -113,14 +113,14 @@ class Miscounting(Whole):
 
 
 class Deaf(Whole):
-    """Delivers no signals."""
+    """Backend that delivers no signals."""
 
     async def start(self, spec: SandboxSpec) -> Sandbox:
         return Changed(await self.real.start(spec), signal=lambda number: None)
 
 
 class Hasty(Whole):
-    """Kills without waiting for the end."""
+    """Backend that kills without waiting for the end."""
 
     async def start(self, spec: SandboxSpec) -> Sandbox:
         real = await self.real.start(spec)
@@ -133,7 +133,7 @@ class Hasty(Whole):
 
 
 class Brutal(Whole):
-    """Kills without asking first."""
+    """Backend that kills without asking first."""
 
     async def start(self, spec: SandboxSpec) -> Sandbox:
         real = await self.real.start(spec)
@@ -145,7 +145,7 @@ class Brutal(Whole):
 
 
 class Untidy(Whole):
-    """Lets go of nothing until it is closed."""
+    """Backend that releases nothing until it is closed."""
 
     def __init__(self, *, runs: pathlib.Path) -> None:
         super().__init__(runs=runs)
@@ -167,7 +167,7 @@ class Untidy(Whole):
 
 
 class Leaking(Whole):
-    """Keeps a pair of descriptors for each sandbox until it is closed."""
+    """Backend that keeps two descriptors of each sandbox until it is closed."""
 
     def __init__(self, *, runs: pathlib.Path) -> None:
         super().__init__(runs=runs)
@@ -184,7 +184,7 @@ class Leaking(Whole):
 
 
 class Constant(Whole):
-    """Measures nothing."""
+    """Backend that reports constant usage."""
 
     async def start(self, spec: SandboxSpec) -> Sandbox:
         async def metrics() -> Metrics:
@@ -194,7 +194,7 @@ class Constant(Whole):
 
 
 class Silent(Whole):
-    """Loses what is printed."""
+    """Backend that loses what is printed."""
 
     async def start(self, spec: SandboxSpec) -> Sandbox:
         real = await self.real.start(spec)
@@ -202,7 +202,7 @@ class Silent(Whole):
 
 
 class Blocking(Whole):
-    """Hands out a channel that blocks."""
+    """Backend whose channel blocks."""
 
     async def start(self, spec: SandboxSpec) -> Sandbox:
         sandbox = await self.real.start(spec)
@@ -211,7 +211,7 @@ class Blocking(Whole):
 
 
 class Undescribed(Whole):
-    """Describes itself by an object."""
+    """Backend that describes itself by a value that is no JSON."""
 
     async def start(self, spec: SandboxSpec) -> Sandbox:
         def describe() -> Mapping[str, Any]:
@@ -221,7 +221,7 @@ class Undescribed(Whole):
 
 
 class Outside(Whole):
-    """Runs commands on the host."""
+    """Backend that runs commands on the host."""
 
     async def start(self, spec: SandboxSpec) -> Sandbox:
         async def run_command(argv: Sequence[str], *, timeout_s: float, max_bytes: int) -> Ran:
@@ -245,7 +245,7 @@ class Outside(Whole):
 
 
 class Lingering(Whole):
-    """Closes at the fourth time of asking."""
+    """Backend that closes only when it is asked for the fourth time."""
 
     asked = 0
 
@@ -256,7 +256,7 @@ class Lingering(Whole):
 
 
 class Greedy(Whole):
-    """Reaps what lives."""
+    """Backend that reports a living sandbox as reaped."""
 
     async def reap(self) -> Sequence[str]:
         return ["everything"]

@@ -1,4 +1,4 @@
-"""Stores that break one promise each, so that the suite can be seen to notice it."""
+"""Stores that break one promise each, so that the suite is seen to notice it."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from ramet.store.sqlite.store import SqliteStore
 
 
 class Whole(MemoryStore):
-    """Breaks nothing."""
+    """Store that breaks nothing."""
 
 
 class Recounting(MemoryStore):
-    """Gives the same ticket twice."""
+    """Store that gives the same ticket twice."""
 
     def append(self, entry: Entry) -> int:
         return max(super().append(entry) - 1, 1)
 
 
 class Forgetful(MemoryStore):
-    """Loses every hundredth event."""
+    """Store that loses every hundredth event."""
 
     def append(self, entry: Entry) -> int:
         ticket = super().append(entry)
@@ -33,7 +33,7 @@ class Forgetful(MemoryStore):
 
 
 class Narrow(MemoryStore):
-    """Takes names for the same that differ in their case."""
+    """Store that confuses names which differ only in case."""
 
     async def read(self, after: int = 0, *, tree: str | None = None, run: str | None = None, limit: int = 1_000) -> Any:
         found = await super().read(after, limit=1_000_000)
@@ -42,14 +42,14 @@ class Narrow(MemoryStore):
 
 
 class Unbounded(MemoryStore):
-    """Does not mind the limit."""
+    """Store that ignores the limit of a read."""
 
     async def read(self, after: int = 0, *, tree: str | None = None, run: str | None = None, limit: int = 1_000) -> Any:
         return await super().read(after, tree=tree, run=run, limit=1_000_000)
 
 
 class Reusing(MemoryStore):
-    """Uses the cursors of forgotten events again."""
+    """Store that reuses the cursors of forgotten events."""
 
     async def forget(self, tree: str) -> int:
         gone = await super().forget(tree)
@@ -58,14 +58,14 @@ class Reusing(MemoryStore):
 
 
 class Impatient(SqliteStore):
-    """Says that something is durable before it is."""
+    """Store that reports events as durable before they are."""
 
     async def durable(self, ticket: int) -> None:
         return
 
 
 class Undecided(MemoryStore):
-    """Lets several win."""
+    """Store that lets several claims win."""
 
     async def put(
         self, kind: str, key: str, data: bytes, *, expected: int | None = None, tree: str | None = None
@@ -77,14 +77,14 @@ class Undecided(MemoryStore):
 
 
 class Wild(MemoryStore):
-    """Takes what a prefix ends with for a wildcard."""
+    """Store that ignores wildcard characters at the end of a prefix."""
 
     async def list(self, kind: str, *, prefix: str = "") -> list[Document]:
         return await super().list(kind, prefix=prefix.rstrip("%_"))
 
 
 class Piecemeal(MemoryStore):
-    """Writes one document after another, until one is refused."""
+    """Store that writes documents one after another until one is refused."""
 
     async def put_together(self, blobs: Sequence[bytes], documents: Sequence[DocumentWrite]) -> Sequence[Document]:
         written = [await self.put(*each[:3], expected=each.expected) for each in documents]
@@ -93,7 +93,7 @@ class Piecemeal(MemoryStore):
 
 
 class Scattered(MemoryStore):
-    """Keeps the blobs, whatever becomes of the documents."""
+    """Store that keeps blobs although their documents are refused."""
 
     async def put_together(self, blobs: Sequence[bytes], documents: Sequence[DocumentWrite]) -> Sequence[Document]:
         await super().put_together(blobs, [])
@@ -101,28 +101,28 @@ class Scattered(MemoryStore):
 
 
 class Hurried(MemoryStore):
-    """Has forgotten the last document."""
+    """Store that leaves out the last document of an atomic write."""
 
     async def put_together(self, blobs: Sequence[bytes], documents: Sequence[DocumentWrite]) -> Sequence[Document]:
         return await super().put_together(blobs, documents[:-1])
 
 
 class Trusting(MemoryStore):
-    """Looks at versions only."""
+    """Store that checks versions of documents only, and not what they replace."""
 
     async def put_together(self, blobs: Sequence[bytes], documents: Sequence[DocumentWrite]) -> Sequence[Document]:
         return await super().put_together(blobs, [each._replace(over=None) for each in documents])
 
 
 class Padded(MemoryStore):
-    """Gives empty bytes for what is not there."""
+    """Store that returns empty bytes for missing blobs."""
 
     def get_blobs_now(self, names: Sequence[str]) -> Mapping[str, bytes]:
         return {**dict.fromkeys(names, b""), **super().get_blobs_now(names)}
 
 
 class Textual(MemoryStore):
-    """Keeps text only."""
+    """Store that keeps text only."""
 
     async def read(self, after: int = 0, *, tree: str | None = None, run: str | None = None, limit: int = 1_000) -> Any:
         found = await super().read(after, tree=tree, run=run, limit=limit)
@@ -130,14 +130,14 @@ class Textual(MemoryStore):
 
 
 class Deaf(MemoryStore):
-    """Calls no listeners."""
+    """Store that calls no listeners."""
 
     def on_commit(self, listener: Callable[[int], None]) -> Callable[[], None]:
         return super().on_commit(lambda _: None)
 
 
 class Endless(MemoryStore):
-    """Lets who waits wait when it is closed."""
+    """Store that lets waiters wait after it is closed."""
 
     async def close(self) -> None:
         if self._why is None:
@@ -145,14 +145,14 @@ class Endless(MemoryStore):
 
 
 class Immortal(MemoryStore):
-    """May be used when it is closed."""
+    """Store that may be used after it is closed."""
 
     def _check(self) -> None:
         return
 
 
 class Shared(SqliteStore):
-    """Lets a second kernel in, as a reader that says it may write."""
+    """Store that lets a second kernel in, as a reader that claims it may write."""
 
     async def open(self) -> Any:
         try:
@@ -162,7 +162,7 @@ class Shared(SqliteStore):
 
 
 class Sleepy(SqliteStore):
-    """Never wakes who waits beside the kernel."""
+    """Store that never wakes a waiter of another process."""
 
     async def wait(self, after: int, *, timeout_s: float | None = None) -> bool:
         if self.read_only and timeout_s is None:
@@ -171,14 +171,14 @@ class Sleepy(SqliteStore):
 
 
 class Clinging(MemoryStore):
-    """Never lets go of a tree."""
+    """Store that never releases a tree."""
 
     async def release(self, tree: str) -> None:
         return
 
 
 class Mute(MemoryStore):
-    """Announces nothing."""
+    """Store that announces no kernel."""
 
     async def announce(self, address: str) -> None:
         return

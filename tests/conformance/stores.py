@@ -1,4 +1,4 @@
-"""The stores that the suite is run over: each a place that is empty at first."""
+"""Stores that the suite runs over, each of them empty at first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support import postgres
 
 
 def memory(_: Path) -> StoreFixture:
-    """Kept in one object."""
+    """Store in one object of this process."""
     store = MemoryStore()
 
     def make() -> Store:
@@ -24,13 +24,13 @@ def memory(_: Path) -> StoreFixture:
 
 
 def sqlite(folder: Path) -> StoreFixture:
-    """A file in a folder."""
+    """Store in one file of a folder."""
     path = folder / "journal.db"
     return StoreFixture(lambda: SqliteStore(path), lambda: SqliteStore(path, read_only=True))
 
 
 def postgresql(_: Path) -> StoreFixture:
-    """A schema of its own on the server of the tests."""
+    """Store in a schema of its own on the tests' server."""
     dsn, schema = postgres.running().dsn, postgres.fresh_schema()
     return StoreFixture(
         lambda: PostgresStore(dsn, schema=schema),

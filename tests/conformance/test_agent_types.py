@@ -1,6 +1,6 @@
-"""Every agent type keeps the promises of `ramet.services.contract` in every place: through a real server and client.
+"""Each agent type keeps the promises of `ramet.services.contract` on each backend, through a real server and client.
 
-A server a place, in a process of its own, so that what it leaves can be seen from outside.
+Each server runs in a process of its own, so that what it leaves can be seen from outside.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ EMPTY = b'{"messages": []}'
 
 
 class Server:
-    """One at work in a process of its own."""
+    """Server in a process of its own."""
 
     def __init__(self, backend: str, folder: pathlib.Path) -> None:
         self.backend, self.folder = backend, folder
         self.start()
 
     def start(self) -> None:
-        """Begin, with all that an earlier one left."""
+        """Start the server, with everything that an earlier one left."""
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", SERVER, str(self.folder), self.backend],
@@ -56,13 +56,13 @@ class Server:
         assert self.process.stdout.readline(), (self.folder / "log").read_text()
 
     def kill(self) -> None:
-        """End it without a word."""
+        """Kill the server by SIGKILL."""
         self.process.kill()
         self.process.communicate()
 
 
 class Place:
-    """Where agents are to be, and the server that has them there."""
+    """Kind of isolation for agents, with the server that runs them there."""
 
     def __init__(self, name: str, server: Server) -> None:
         self.name, self.server = name, server
@@ -70,7 +70,7 @@ class Place:
         self.policy = None if name == "host" else Policy()
 
     def spawn_info(self, agent_type: str) -> dict[str, Any]:
-        """What an agent is made of that does what it is told."""
+        """Return the `spawn_info` of an agent that obeys its prompts."""
         match agent_type:
             case "llm":
                 return {"tools": ["Bash"]}
@@ -79,7 +79,7 @@ class Place:
         return {"argv": [PYTHON, "-c", PROGRAM]}
 
     def left_of(self, info: AgentInfo) -> list[pathlib.Path]:
-        """What there is of an agent on this machine: its folder, and processes and open files of its run."""
+        """Return what is left of an agent on this machine: its folder, working directories and open files."""
         left = list((self.server.folder / ".ramet" / "agents").glob(f"{info.id}*"))
         open_files = pathlib.Path(f"/proc/{self.server.process.pid}/fd").iterdir()
         for link in (*pathlib.Path("/proc").glob("[0-9]*/cwd"), *open_files):
@@ -91,7 +91,7 @@ class Place:
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[dict[str, Server]]:
-    """By their backends, each started when it is first needed."""
+    """Servers by backend, each started when it is first needed."""
     found: dict[str, Server] = {}
     try:
         yield found
@@ -116,7 +116,7 @@ async def client(place: Place) -> AsyncIterator[Client]:
 
 
 class Agent(NamedTuple):
-    """One at work, and how to talk with it."""
+    """Running agent, with the calls to talk with it."""
 
     client: Client
     info: AgentInfo
@@ -124,12 +124,12 @@ class Agent(NamedTuple):
     team: str
 
     async def chunks(self, text: str, **options: Any) -> list[Chunk]:
-        """All of a turn."""
+        """Return all chunks of a turn."""
         body = json.dumps({"messages": [{"role": "user", "content": text}]}).encode()
         return [each async for each in self.client.turn(self.info.id, body, format="openai", key=self.nonce, **options)]
 
     async def say(self, text: str) -> str:
-        """The text of a turn that ends well, without what stands at its ends."""
+        """Return the text of a turn that ends well, without spaces at its ends."""
         chunks = await self.chunks(text)
         assert chunks[-1].kind == "done", chunks[-1].body
         return text_of(chunks)
@@ -139,14 +139,14 @@ class Agent(NamedTuple):
 
 
 def text_of(chunks: list[Chunk]) -> str:
-    """What an answer in OpenAI's format says."""
+    """Return the text of an answer in OpenAI's format."""
     deltas = [json.loads(each.body)["choices"][0]["delta"] for each in chunks if each.kind == "chunk"]
     return "".join(filter(None, (each.get("content") for each in deltas))).strip()
 
 
 @asynccontextmanager
-async def spawned(client: Client, place: Place, agent_type: str, **more: Any) -> AsyncIterator[Agent]:
-    """An agent in a team of its own; when it is gone nothing is left of it, and its team has all of its room."""
+async def running_agent(client: Client, place: Place, agent_type: str, **more: Any) -> AsyncIterator[Agent]:
+    """Spawn an agent in a team of its own. After its end, nothing is left of it and its team's resources are free."""
     team = await client.create_team({"agents": 1})
     asked = {"spawn_info": place.spawn_info(agent_type), "policy": place.policy, **more}
     made = await client.spawn_agent(team.team.id, "ada", agent_type, key=team.key, **asked)
@@ -157,12 +157,12 @@ async def spawned(client: Client, place: Place, agent_type: str, **more: Any) ->
         last = await agent.now()
         await client.kill_agent(made.agent.id, key=made.nonce)
         await eventually(lambda: not place.left_of(last))
-        await free(client, team.team.id)
+        await wait_until_team_is_free(client, team.team.id)
         await client.delete_team(team.team.id)
 
 
-async def free(client: Client, team: str) -> None:
-    """Wait until nobody holds a part of a team."""
+async def wait_until_team_is_free(client: Client, team: str) -> None:
+    """Wait until no agent holds resources of a team."""
     async with asyncio.timeout(180):
         while (await client.get_team(team)).held != {"agents": 0}:  # noqa: ASYNC110 - it happens in another process
             await asyncio.sleep(0.01)
@@ -172,9 +172,9 @@ every = pytest.mark.parametrize("agent_type", TYPES)
 
 
 @every
-async def test_a_conversation(client: Client, place: Place, agent_type: str) -> None:
-    """An answer comes in pieces and ends with `done`; the next turn knows it, and both are in the history."""
-    async with spawned(client, place, agent_type) as agent:
+async def test_a_conversation_is_streamed_and_remembered(client: Client, place: Place, agent_type: str) -> None:
+    """An answer comes in chunks and ends with `done`. The next turn knows it, and both are in the history."""
+    async with running_agent(client, place, agent_type) as agent:
         first = await agent.chunks("one two")
         assert [each.number for each in first] == list(range(1, len(first) + 1))
         assert len(first) > 3
@@ -197,9 +197,9 @@ async def test_a_conversation(client: Client, place: Place, agent_type: str) -> 
 
 
 @every
-async def test_a_turn_that_goes_wrong(client: Client, place: Place, agent_type: str) -> None:
-    """It ends with an `error` of the type's, behind what was said; the agent takes the next one."""
-    async with spawned(client, place, agent_type) as agent:
+async def test_a_failed_turn_ends_with_an_error(client: Client, place: Place, agent_type: str) -> None:
+    """A failed turn or a wrong body ends with an `error` chunk, and the agent answers the next turn."""
+    async with running_agent(client, place, agent_type) as agent:
         failed = await agent.chunks("fail")
         assert (failed[-1].kind, json.loads(failed[-1].body)["type"]) == ("error", "urn:ramet:problem:task-failed")
         assert "it was told to" in json.loads(failed[-1].body)["detail"]
@@ -212,8 +212,11 @@ async def test_a_turn_that_goes_wrong(client: Client, place: Place, agent_type: 
 
 @every
 async def test_an_interrupt_ends_the_turn_and_not_the_agent(client: Client, place: Place, agent_type: str) -> None:
-    """What was said is kept; a reader who wants to leave with it does the same."""
-    async with spawned(client, place, agent_type) as agent:
+    """An interrupted prompt stays in the history.
+
+    A reader who leaves with `on_leave=interrupt` interrupts the turn, too.
+    """
+    async with running_agent(client, place, agent_type) as agent:
         for leave in (False, True):
             body = json.dumps({"messages": [{"role": "user", "content": "hang"}]}).encode()
             heard: list[Chunk] = []
@@ -235,9 +238,11 @@ async def test_an_interrupt_ends_the_turn_and_not_the_agent(client: Client, plac
 
 
 @every
-async def test_mail_operations_and_keys(client: Client, place: Place, agent_type: str) -> None:
-    """Mail is taken or refused, an operation there is not is named, and a key that is none opens nothing at all."""
-    async with spawned(client, place, agent_type) as agent:
+async def test_mail_unknown_operations_and_wrong_keys_are_checked(
+    client: Client, place: Place, agent_type: str
+) -> None:
+    """Mail is accepted or refused by the type, an unknown operation is named, and a wrong key gives no access."""
+    async with running_agent(client, place, agent_type) as agent:
         id, nonce = agent.info.id, agent.nonce
         if agent_type == "function":
             with pytest.raises(MailRefused):
@@ -261,19 +266,22 @@ async def test_mail_operations_and_keys(client: Client, place: Place, agent_type
 
 
 @every
-async def test_ten_megabytes_of_log_stall_nobody(client: Client, place: Place, agent_type: str) -> None:
-    """They are read as they come, and none of it is taken for an answer."""
-    async with spawned(client, place, agent_type) as agent:
+async def test_ten_megabytes_of_log_do_not_stall_a_turn(client: Client, place: Place, agent_type: str) -> None:
+    """Log output is read as it comes, and none of it is in an answer."""
+    async with running_agent(client, place, agent_type) as agent:
         assert await agent.say("log") == "log"
         assert await agent.say("two") == "log | two"
 
 
 @every
-async def test_a_process_that_is_killed(client: Client, place: Place, agent_type: str) -> None:
-    """The turn in it fails and says so; the agent is failed with it, or takes the next one in a process of its own."""
+async def test_a_killed_process_fails_its_turn(client: Client, place: Place, agent_type: str) -> None:
+    """A turn fails as crashed when its process is killed.
+
+    A command agent fails with it; others take the next turn in a new process.
+    """
     if place.name == "host" and agent_type != "command":
         pytest.skip("it has no process but the server's")
-    async with spawned(client, place, agent_type) as agent:
+    async with running_agent(client, place, agent_type) as agent:
         last = (await agent.chunks("die"))[-1]
         assert (last.kind, json.loads(last.body)["outcome"]) == ("error", "crashed")
         if agent_type == "command":
@@ -283,15 +291,15 @@ async def test_a_process_that_is_killed(client: Client, place: Place, agent_type
             assert "SIGKILL" in info.error.message
             with pytest.raises(Gone, match="SIGKILL"):
                 await agent.say("two")
-            await free(client, agent.team)
+            await wait_until_team_is_free(client, agent.team)
         else:
             assert await agent.say("two") == "die | two"
 
 
 @every
-async def test_an_agent_that_is_killed_in_a_turn_leaves_nothing(client: Client, place: Place, agent_type: str) -> None:
-    """Whoever reads the turn is told; processes, files and the folder are gone, as `spawned` sees to."""
-    async with spawned(client, place, agent_type) as agent:
+async def test_an_agent_killed_in_a_turn_leaves_nothing(client: Client, place: Place, agent_type: str) -> None:
+    """Killing an agent in a turn leaves no process, open file or folder, as `running_agent` checks."""
+    async with running_agent(client, place, agent_type) as agent:
         body = json.dumps({"messages": [{"role": "user", "content": "hang"}]}).encode()
         async for chunk in client.turn(agent.info.id, body, format="openai", key=agent.nonce):
             if chunk.kind == "chunk" and text_of([chunk]) == "begun":
@@ -299,19 +307,25 @@ async def test_an_agent_that_is_killed_in_a_turn_leaves_nothing(client: Client, 
         assert (await agent.now()).state == "working"
 
 
-async def test_bodies_pass_byte_for_byte(client: Client, place: Place) -> None:
-    """In a format that nobody but the agent knows, its default since it named no other."""
+async def test_a_body_passes_byte_for_byte(client: Client, place: Place) -> None:
+    """A body in a format that only the agent knows passes unchanged.
+
+    Its one format is the default, and others are refused.
+    """
     body = bytes(range(256)) * 40 + b"\n\ndata: x\r\n"
     raw = {"spawn_info": {**place.spawn_info("command"), "formats": ["raw"]}}
-    async with spawned(client, place, "command", **raw) as agent:
+    async with running_agent(client, place, "command", **raw) as agent:
         assert agent.info.transport_format == "raw"
         assert await client.say(agent.info.id, body, key=agent.nonce) == body
         with pytest.raises(InvalidValue, match="format"):
             await agent.say("in a format that it did not name")
 
 
-async def test_what_cannot_be_spawned_holds_nothing(client: Client, place: Place) -> None:
-    """An unknown type, wrong info, a format that it has not, a program that is not there or is none: each typed."""
+async def test_a_refused_spawn_holds_nothing(client: Client, place: Place) -> None:
+    """A wrong type, field, format, program, function or tool raises a typed error.
+
+    No agent and no held resource is left.
+    """
     team = await client.create_team({"agents": 1})
     missing: dict[str, Any] = {"argv": ["no/such/program"]}
     wrong: list[tuple[type[Exception], str, str, dict[str, Any], str]] = [
@@ -337,7 +351,10 @@ async def test_what_cannot_be_spawned_holds_nothing(client: Client, place: Place
 
 @pytest.mark.leaves("the server that it starts anew is the one that other tests go on with")
 async def test_agents_outlive_a_server_that_is_killed(place: Place) -> None:
-    """Of every type, under the same id and key, with what was said; nothing of the first server is left at work."""
+    """Agents of every type answer after a restart under the same id and key, with their history.
+
+    Nothing of them is left after their end.
+    """
     if place.name == "host":
         pytest.skip("the server is that of the place local, where agents of the host are among those that outlive it")
     kept = []

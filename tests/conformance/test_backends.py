@@ -1,4 +1,4 @@
-"""Every backend keeps every promise of the contract, whoever runs it; and the suite notices one that does not."""
+"""Each backend keeps every promise of the contract, for root and other users; the suite notices a broken promise."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ async def test_a_backend_keeps_its_promises(backend: str, check: Check, tmp_path
 
 @pytest.mark.skipif("os.getuid() != 0", reason="only root can be another machine")
 @pytest.mark.parametrize("check", CHECKS, ids=BY_NAME)
-async def test_a_sandbox_of_another_machine_keeps_them_too(check: Check, tmp_path: pathlib.Path) -> None:
-    """All of the above over a line: no shared disk, no pid of this host."""
+async def test_a_sandbox_on_another_machine_keeps_the_contract(check: Check, tmp_path: pathlib.Path) -> None:
+    """A sandbox behind a network line passes the whole suite, with no shared disk and no pid of this host."""
     try:
         await run(check, Workdir(REMOTE, tmp_path, lock_probe="tests.support.machines:eyes"))
     except NotHere as why:
@@ -41,8 +41,10 @@ async def test_a_sandbox_of_another_machine_keeps_them_too(check: Check, tmp_pat
 @pytest.mark.timeout(600)
 @pytest.mark.skipif("os.getuid() != 0", reason="only root can become somebody else")
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_it_keeps_them_for_an_ordinary_user_too(backend: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """All of the above once more, by a user of no account who cannot enter the folder that Python is in."""
+def test_a_backend_keeps_the_contract_for_an_ordinary_user(
+    backend: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Backends pass the suite for a user without an account, who cannot enter the folder that Python is in."""
     scratch = pathlib.Path("/tmp", f"ramet-conformance-{os.getpid()}-{backend}")
     scratch.mkdir(mode=0o700)
     os.chown(scratch, ORDINARY, ORDINARY)
@@ -103,10 +105,10 @@ def test_it_keeps_them_for_an_ordinary_user_too(backend: str, tmp_path_factory: 
         ("Greedy", "a_living_sandbox_is_not_reaped"),
     ],
 )
-async def test_the_suite_notices_a_promise_that_is_broken(
+async def test_the_suite_notices_a_broken_promise(
     spoilt: str, broken: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A backend that is spoilt in one way fails the check of that promise, with a word about it."""
+    """A backend that is broken in one way fails the check of that promise, with a message."""
     monkeypatch.setattr("ramet.testing.conformance.isolation.harness.PATIENCE_S", 6)
 
     with pytest.raises(Violation) as violation:
@@ -115,12 +117,12 @@ async def test_the_suite_notices_a_promise_that_is_broken(
     assert str(violation.value)
 
 
-async def test_the_backends_under_the_spoilt_ones_are_whole(tmp_path: pathlib.Path) -> None:
-    """A control: passing everything on breaks nothing."""
+async def test_the_base_of_the_broken_backends_is_whole(tmp_path: pathlib.Path) -> None:
+    """Control: a backend that passes every call on breaks nothing."""
     await run(BY_NAME["exit_status"], Workdir("tests.conformance.spoilt:Whole", tmp_path))
 
 
-async def test_a_name_that_stands_for_no_backend_is_an_error(tmp_path: pathlib.Path) -> None:
+async def test_a_wrong_backend_name_is_an_error(tmp_path: pathlib.Path) -> None:
     for name in ("ramet.isolation.none:Backend", "ramet.isolation.local:None_", "nonsense"):
         with pytest.raises(
             ValueError, match=r"backend: .* expected a module and the callable in it that creates a backend"
@@ -129,7 +131,7 @@ async def test_a_name_that_stands_for_no_backend_is_an_error(tmp_path: pathlib.P
 
 
 def test_the_suite_needs_no_test_framework() -> None:
-    """A stranger's machine may have none."""
+    """The suite imports no pytest: another machine may have none."""
     said = subprocess.run(
         [sys.executable, "-c", "import sys, ramet.testing.conformance.isolation.suite; print('pytest' in sys.modules)"],
         capture_output=True,

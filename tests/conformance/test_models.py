@@ -1,4 +1,4 @@
-"""What every model must do, whoever answers: the scripted one, and the real clients of two providers over HTTP."""
+"""Each model keeps the same promises: the scripted one, and the real clients of two providers over HTTP."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def read(path: str) -> str:
 
 
 class Case(NamedTuple):
-    """A model that plays a script, and what it can say about the requests that reached it."""
+    """Model that plays a script, with what it knows of the requests that reached it."""
 
     model: BaseChatModel
     requests: Callable[[], int]
@@ -92,7 +92,7 @@ PLAYS: dict[str, Play] = {
 
 @pytest.fixture(params=PLAYS)
 def play(request: pytest.FixtureRequest) -> Play:
-    """How a script is played: by a model of our own, or over the wire to a real client."""
+    """Way to play a script: by the scripted model, or over HTTP to a real client."""
     return PLAYS[request.param]
 
 
@@ -102,14 +102,14 @@ Asking = Callable[..., "asyncio.Future[AIMessage]"]
 async def streamed(
     bound: Bound | BaseChatModel, messages: list[BaseMessage] = ASKED, max_tokens: int | None = None
 ) -> AIMessage:
-    """The reply, asked for as a stream."""
+    """Return the reply to a streaming request."""
     return merge([chunk async for chunk in stream_reply(bound, messages, max_tokens=max_tokens)])
 
 
 async def whole(
     bound: Bound | BaseChatModel, messages: list[BaseMessage] = ASKED, max_tokens: int | None = None
 ) -> AIMessage:
-    """The reply, asked for in one piece."""
+    """Return the reply to a request without streaming."""
     return await complete(bound, messages, max_tokens=max_tokens)
 
 
@@ -117,7 +117,7 @@ both_ways = pytest.mark.parametrize("reply_of", [streamed, whole])
 
 
 async def test_text_arrives_in_pieces_that_make_up_the_whole(play: Play) -> None:
-    """A stream has more than one piece, and nothing of the text is lost or doubled."""
+    """A stream has more than one piece, and its text is neither cut nor doubled."""
     async with play(["The payment service ran out of connections."]) as case:
         chunks = [chunk async for chunk in stream_reply(case.model, ASKED)]
 
@@ -132,7 +132,7 @@ async def test_text_arrives_in_pieces_that_make_up_the_whole(play: Play) -> None
 
 @both_ways
 async def test_a_tool_call_arrives_with_its_arguments(play: Play, reply_of: Asking) -> None:
-    """Name, arguments and id of a call are what the model said."""
+    """Name, arguments and id of a call are those that the model sent."""
     async with play([Call("grep", {"pattern": "ERROR", "path": "logs"}, id="call_7")]) as case:
         reply = await reply_of(bind(case.model, [grep]))
 
@@ -144,7 +144,7 @@ async def test_a_tool_call_arrives_with_its_arguments(play: Play, reply_of: Aski
 
 @both_ways
 async def test_calls_of_one_reply_keep_their_order(play: Play, reply_of: Asking) -> None:
-    """Two calls are two calls, in the order of saying."""
+    """Two calls of a reply arrive as two calls, in order."""
     calls = [Call("read", {"path": "a"}, id="call_a"), Call("read", {"path": "b"}, id="call_b")]
     async with play([calls]) as case:
         reply = await reply_of(bind(case.model, [read]))
@@ -155,8 +155,8 @@ async def test_calls_of_one_reply_keep_their_order(play: Play, reply_of: Asking)
     ]
 
 
-async def test_arguments_that_are_no_json_are_an_invalid_call(play: Play) -> None:
-    """Half of the arguments is never taken for all of them."""
+async def test_arguments_that_are_no_json_make_an_invalid_call(play: Play) -> None:
+    """Arguments that were cut off are never used as if they were whole."""
     cut_short = AIMessage(
         "",
         invalid_tool_calls=[
@@ -173,8 +173,8 @@ async def test_arguments_that_are_no_json_are_an_invalid_call(play: Play) -> Non
 
 
 @both_ways
-async def test_usage_is_what_was_reported(play: Play, reply_of: Asking) -> None:
-    """Input, output and cached tokens reach the one who pays."""
+async def test_usage_is_as_the_provider_reported(play: Play, reply_of: Asking) -> None:
+    """Input, output and cached tokens are in the usage of the reply."""
     used = UsageMetadata(input_tokens=120, output_tokens=30, total_tokens=150, input_token_details={"cache_read": 100})
     async with play([Say("Done.", usage=used)]) as case:
         reply = await reply_of(case.model)
@@ -187,8 +187,8 @@ async def test_usage_is_what_was_reported(play: Play, reply_of: Asking) -> None:
 
 
 @both_ways
-async def test_the_model_sees_the_tools_that_were_bound(play: Play, reply_of: Asking) -> None:
-    """Both tools are in the request, and the binding says that they were offered."""
+async def test_the_model_sees_its_bound_tools(play: Play, reply_of: Asking) -> None:
+    """Both tools are in the request, and the binding shows that tools were offered."""
     tools: list[BaseTool] = [grep, read]
     async with play(["Nothing to do."]) as case:
         bound = bind(case.model, tools)
@@ -200,7 +200,7 @@ async def test_the_model_sees_the_tools_that_were_bound(play: Play, reply_of: As
 
 @both_ways
 async def test_the_cap_on_the_output_is_in_the_request(play: Play, reply_of: Asking) -> None:
-    """`max_tokens` is on the wire, with the tools still there."""
+    """`max_tokens` is in the request, and the tools stay in it."""
     async with play(["Short."]) as case:
         await reply_of(bind(case.model, [grep]), max_tokens=77)
 
@@ -209,8 +209,8 @@ async def test_the_cap_on_the_output_is_in_the_request(play: Play, reply_of: Ask
 
 
 @both_ways
-async def test_an_answered_call_can_be_followed_up(play: Play, reply_of: Asking) -> None:
-    """The reply of one request, with its tool's result, is accepted as the history of the next."""
+async def test_an_answered_call_can_be_in_the_next_request(play: Play, reply_of: Asking) -> None:
+    """A reply with a tool's result is accepted as the history of the next request."""
     async with play([Call("grep", {"pattern": "x"}, id="call_1"), "Found."]) as case:
         bound = bind(case.model, [grep])
         first = await reply_of(bound)
@@ -224,10 +224,10 @@ async def test_an_answered_call_can_be_followed_up(play: Play, reply_of: Asking)
     ("status", "retryable"),
     [(400, False), (401, False), (403, False), (404, False), (500, True), (503, True), (529, True)],
 )
-async def test_a_refusal_says_its_status_and_whether_to_try_again(
+async def test_a_refusal_has_its_status_and_whether_to_retry(
     play: Play, reply_of: Asking, status: int, retryable: bool
 ) -> None:
-    """Overload and server errors may pass; a bad request or key will not. One request was made, none in secret."""
+    """Overload and server errors may be retried; a bad request or key may not. The client itself retries nothing."""
     async with play([Fail(status), "Should not be reached."]) as case:
         with pytest.raises(ModelFailed) as failure:
             await reply_of(case.model)
@@ -237,8 +237,8 @@ async def test_a_refusal_says_its_status_and_whether_to_try_again(
 
 
 @both_ways
-async def test_a_429_says_how_long_to_wait(play: Play, reply_of: Asking) -> None:
-    """Retry-After reaches the gate."""
+async def test_a_429_tells_how_long_to_wait(play: Play, reply_of: Asking) -> None:
+    """Retry-After is in the error of the model."""
     async with play([Fail(429, retry_after_s=7)]) as case:
         with pytest.raises(ModelFailed) as failure:
             await reply_of(case.model)
@@ -247,8 +247,8 @@ async def test_a_429_says_how_long_to_wait(play: Play, reply_of: Asking) -> None
 
 
 @both_ways
-async def test_a_cut_reply_is_a_failure_and_may_be_asked_for_again(play: Play, reply_of: Asking) -> None:
-    """What came before the cut is never taken for the reply."""
+async def test_a_cut_reply_is_a_failure_that_may_be_retried(play: Play, reply_of: Asking) -> None:
+    """Text before the cut is never used as the reply."""
     async with play([Cut(after_chars=10)]) as case:
         with pytest.raises(ModelFailed) as failure:
             await reply_of(case.model)
@@ -256,8 +256,8 @@ async def test_a_cut_reply_is_a_failure_and_may_be_asked_for_again(play: Play, r
     assert failure.value.retryable
 
 
-async def test_what_came_before_the_cut_was_streamed(play: Play) -> None:
-    """A reader sees the text up to the cut, then the failure."""
+async def test_the_text_before_a_cut_is_streamed(play: Play) -> None:
+    """A reader receives the text up to the cut, then the failure."""
     seen: list[str] = []
 
     async def listen(model: BaseChatModel) -> None:
@@ -271,8 +271,8 @@ async def test_what_came_before_the_cut_was_streamed(play: Play) -> None:
     assert "".join(seen) == "Everything"
 
 
-async def test_cancelling_in_mid_stream_passes_untouched(play: Play) -> None:
-    """Who is cancelled while waiting for the next piece is cancelled, not told that the provider failed."""
+async def test_a_cancellation_in_mid_stream_stays_a_cancellation(play: Play) -> None:
+    """A cancelled reader gets CancelledError, not a failure of the provider."""
     begun = asyncio.Event()
 
     async def listen(model: BaseChatModel) -> None:
@@ -289,7 +289,7 @@ async def test_cancelling_in_mid_stream_passes_untouched(play: Play) -> None:
 
 
 async def test_a_reader_who_leaves_early_closes_the_stream(play: Play) -> None:
-    """Nothing keeps coming, or being paid for, once nobody reads."""
+    """The next request is answered after a reader left in mid-stream."""
     async with play([Hang(after_chars=10), "Still there."]) as case:
         async with contextlib.aclosing(stream_reply(case.model, ASKED)) as chunks:
             async for _ in chunks:
@@ -298,8 +298,8 @@ async def test_a_reader_who_leaves_early_closes_the_stream(play: Play) -> None:
         assert str((await whole(case.model)).text) == "Still there."
 
 
-async def test_many_at_once_each_get_their_own_reply(play: Play) -> None:
-    """Concurrent requests do not mix."""
+async def test_concurrent_requests_each_get_their_own_reply(play: Play) -> None:
+    """Twenty concurrent requests each get the reply to their own message."""
 
     def echo(messages: list[BaseMessage]) -> str:
         return f"You said: {messages[-1].content}"

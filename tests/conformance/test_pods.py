@@ -1,4 +1,4 @@
-"""What a sandbox promises that has a pod of its own, in a place like a pod on this machine."""
+"""A sandbox with a pod of its own keeps its promises, in an environment like a pod on this machine."""
 
 from __future__ import annotations
 
@@ -42,8 +42,11 @@ pytestmark = pytest.mark.skipif("os.geteuid() != 0", reason="only root makes a p
 
 
 @pytest.fixture(scope="module")
-def said() -> Iterator[dict[str, str]]:
-    """Of every promise, what was wrong: one place for all, since each begins with it as it found it."""
+def violations() -> Iterator[dict[str, str]]:
+    """Violation of each promise, empty if it is kept.
+
+    One environment serves every check: each begins with it as it was.
+    """
     with tempfile.TemporaryDirectory(prefix="ramet-pod-", dir="/var/tmp") as folder:
         os.chown(folder, USER, USER)
         place = [sys.executable, like_a_pod.__file__, str(USER), folder, "16", in_pod.__name__, folder, *PROMISES]
@@ -53,9 +56,9 @@ def said() -> Iterator[dict[str, str]]:
 
 
 @pytest.mark.parametrize("promise", PROMISES)
-def test_a_sandbox_with_a_pod_of_its_own_keeps_its_promises(said: dict[str, str], promise: str) -> None:
-    assert said[promise] in ("", "not here: nothing limits the memory of this container")
+def test_a_sandbox_with_a_pod_of_its_own_keeps_its_promises(violations: dict[str, str], promise: str) -> None:
+    assert violations[promise] in ("", "not here: nothing limits the memory of this container")
 
 
-def test_what_is_not_looked_at_there_is_something_that_others_look_at() -> None:
+def test_checks_left_out_in_a_pod_are_checks_of_the_suite() -> None:
     assert {each.__name__ for each in CHECKS} >= in_pod.NOT_HERE

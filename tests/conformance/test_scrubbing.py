@@ -1,4 +1,4 @@
-"""Values of variables that older versions recorded are replaced in every store whose events can be."""
+"""Values of variables that older versions recorded are replaced in every store that can rewrite events."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.security.test_values_at_rest import VALUE, write_older
 
 
 @pytest.mark.parametrize("name", ["sqlite", "postgres"])
-async def test_values_in_the_events_of_a_store_are_replaced(name: str, tmp_path: Path) -> None:
-    """The events are read again without the value, and a second call finds nothing to do."""
+async def test_recorded_values_of_variables_are_replaced(name: str, tmp_path: Path) -> None:
+    """Scrubbed events are read without the value, and a second call finds nothing to replace."""
     async with STORES[name](tmp_path).open() as store:
         assert isinstance(store, Rewritable)
         await write_older(store, "r" * 16)

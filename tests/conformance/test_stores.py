@@ -1,4 +1,4 @@
-"""Every store keeps every promise of the contract."""
+"""Each store keeps every promise of the contract, and the suite notices a broken promise."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def test_a_store_keeps_its_promises(store: str, check: Check, tmp_path: Pa
 
 
 def test_the_suite_needs_no_test_framework() -> None:
-    """A stranger's machine may have none."""
+    """The suite imports no pytest: another machine may have none."""
     said = subprocess.run(
         [sys.executable, "-c", "import sys, ramet.testing.conformance.store.suite; print('pytest' in sys.modules)"],
         capture_output=True,
@@ -71,23 +71,23 @@ def test_the_suite_needs_no_test_framework() -> None:
         ("Mute", "an_open_kernel_is_alive"),
     ],
 )
-async def test_the_suite_notices_a_promise_that_is_broken(
+async def test_the_suite_notices_a_broken_promise(
     spoilt: str, broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A store that is spoilt in one way fails the check of that promise."""
+    """A store that is broken in one way fails the check of that promise."""
     monkeypatch.setattr(harness, "PATIENCE_S", 0.5)
 
     with pytest.raises((Violation, StoreFailed)):
-        await run(BY_NAME[broken], _spoilt(spoilt, tmp_path))
+        await run(BY_NAME[broken], _broken_store(spoilt, tmp_path))
 
 
 @pytest.mark.parametrize("check", CHECKS[:5], ids=lambda check: check.__name__)
-async def test_the_store_under_the_spoilt_ones_is_whole(check: Check, tmp_path: Path) -> None:
-    """A control: passing everything on breaks nothing."""
-    await run(check, _spoilt("Whole", tmp_path))
+async def test_the_base_of_the_broken_stores_is_whole(check: Check, tmp_path: Path) -> None:
+    """Control: a store that passes every call on breaks nothing."""
+    await run(check, _broken_store("Whole", tmp_path))
 
 
-def _spoilt(name: str, folder: Path) -> StoreFixture:
+def _broken_store(name: str, folder: Path) -> StoreFixture:
     kind = getattr(spoilt_stores, name)
     if issubclass(kind, SqliteStore):
         path = folder / "journal.db"
