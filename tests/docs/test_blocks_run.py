@@ -1,4 +1,4 @@
-"""Each ```python block of README.md and docs/ is run as a reader would run it, a file's blocks in order."""
+"""Python blocks of README.md and docs/ run without an error, in order, as a reader would run them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FENCE = re.compile(r"(?P<indent> *)(?P<fence>`{3,}|~{3,})(?P<info>.*)")
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """One fenced block: where its first line of code stands, its language, and the words after that."""
+    """Fenced block: the line where its code begins, its language, and the words after the language."""
 
     line: int
     language: str
@@ -30,7 +30,7 @@ class Block:
 
 
 def blocks(text: str) -> list[Block]:
-    """The fenced blocks of a Markdown text, in order. A fence that is never closed is a ValueError."""
+    """Return the fenced blocks of a Markdown text, in order. Raises ValueError if a fence is never closed."""
     found: list[Block] = []
     lines = iter(enumerate(text.splitlines(), start=1))
     for number, line in lines:
@@ -50,8 +50,8 @@ def blocks(text: str) -> list[Block]:
     return found
 
 
-def to_run(text: str) -> list[Block]:
-    """The Python blocks a reader can run. Words other than `no-run: reason` are a ValueError."""
+def runnable_blocks(text: str) -> list[Block]:
+    """Return the Python blocks that a reader can run. Raises ValueError for words other than `no-run: reason`."""
     python = [block for block in blocks(text) if block.language in ("python", "py")]
     for block in python:
         if block.words and not re.fullmatch(r"no-run: \S.*", block.words):
@@ -63,7 +63,7 @@ def run(page: Path, text: str) -> None:
     """Run the blocks of a page in one `__main__` of their own; tracebacks name the page and its lines."""
     main = ModuleType("__main__")
     with asyncio.Runner() as runner:
-        for block in to_run(text):
+        for block in runnable_blocks(text):
             source = "\n" * (block.line - 1) + block.code
             code = compile(source, str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
             sys.modules["__main__"] = main
@@ -73,23 +73,23 @@ def run(page: Path, text: str) -> None:
 
 
 @pytest.fixture
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working directory, and a `__main__` that is put back."""
+def scratch_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Empty working directory, with a `__main__` that is restored afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
     return tmp_path
 
 
 @pytest.mark.parametrize("page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES])
-@pytest.mark.usefixtures("elsewhere")
-def test_what_a_page_shows_runs(page: Path) -> None:
-    """A reader who copies a page's blocks in order gets no error."""
+@pytest.mark.usefixtures("scratch_folder")
+def test_every_block_of_a_page_runs(page: Path) -> None:
+    """A reader who copies the blocks of a page in order gets no error."""
     run(page, page.read_text())
 
 
-@pytest.mark.usefixtures("elsewhere")
+@pytest.mark.usefixtures("scratch_folder")
 def test_blocks_share_names_and_may_await() -> None:
-    """A later block uses what an earlier one made, and `await` needs no function around it."""
+    """A later block uses names of an earlier one, and `await` needs no function around it."""
     page = """
 ```python
 import asyncio
@@ -107,7 +107,7 @@ asyncio.run(asyncio.sleep(0))
     run(Path("page.md"), page)
 
 
-@pytest.mark.usefixtures("elsewhere")
+@pytest.mark.usefixtures("scratch_folder")
 def test_a_failing_block_is_reported_at_its_line_of_the_page() -> None:
     """The traceback of a failing block ends at the page's own line."""
     with pytest.raises(ZeroDivisionError) as failure:
@@ -117,16 +117,16 @@ def test_a_failing_block_is_reported_at_its_line_of_the_page() -> None:
     assert (str(last.path), last.lineno + 1) == ("page.md", 5)
 
 
-def test_what_is_not_run_says_why() -> None:
-    """`no-run` with a reason is skipped; without one, or with any other word, the page is refused."""
-    assert to_run("```python no-run: needs a key\n1 / 0\n```\n```sh\nfalse\n```\n") == []
+def test_a_skipped_block_needs_a_reason() -> None:
+    """A block with `no-run` and a reason is skipped. A page with other words, or without a reason, is refused."""
+    assert runnable_blocks("```python no-run: needs a key\n1 / 0\n```\n```sh\nfalse\n```\n") == []
     for words in ("no-run", "no-run:", "skip"):
         with pytest.raises(ValueError, match="and a reason"):
-            to_run(f"```python {words}\n1\n```\n")
+            runnable_blocks(f"```python {words}\n1\n```\n")
 
 
 def test_a_longer_fence_holds_a_shorter_one() -> None:
-    """A page may show a fence inside a longer fence; an open end is refused."""
+    """A page may show a fence inside a longer fence. A fence that is never closed is refused."""
     assert [block.language for block in blocks("````markdown\n```python\n1 / 0\n```\n````\n")] == ["markdown"]
     with pytest.raises(ValueError, match="line 1 is never closed"):
         blocks("```python\n1\n")

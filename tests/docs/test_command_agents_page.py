@@ -1,4 +1,4 @@
-"""docs/command-agents.md names every frame, its fields and all of `spawn_info`; its program is the one that ships."""
+"""docs/command-agents.md names every frame with its fields and every field of `spawn_info`; its program is shipped."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOLD = [
 
 
 def row(name: str, heading: str) -> str:
-    """The row of that name below a heading."""
+    """Return the row of a name below a heading."""
     section = PAGE.partition(f"## {heading}\n")[2].partition("\n## ")[0]
     (found,) = [line for line in section.splitlines() if line.startswith(f"| `{name}` |")]
     return found
@@ -35,23 +35,23 @@ def row(name: str, heading: str) -> str:
     + [(each, "What it says") for each in get_args(command_protocol.ProgramMessage)],
     ids=lambda each: each.__name__ if inspect.isclass(each) else None,
 )
-def test_a_frame_is_in_its_table(kind: type[Struct], heading: str) -> None:
-    """With all of its fields."""
+def test_every_frame_is_listed_with_its_fields(kind: type[Struct], heading: str) -> None:
+    """Each frame has a row with its fields, except for `size`."""
     told = row(str(kind.__struct_config__.tag), heading)
     for field in set(kind.__struct_fields__) - {"size"}:
         assert f"`{field}`" in told
 
 
-def test_what_is_started_is_in_its_table() -> None:
-    """Every field of `spawn_info`; operations are named."""
+def test_every_field_of_spawn_info_is_listed() -> None:
+    """Each field of `spawn_info` has a row, and the page shows each operation."""
     for field in CommandInfo.__struct_fields__:
         row(field, "From a file to an answer")
     for operation in CommandType.operations:
         assert f'"@type": "{operation}"' in PAGE
 
 
-def test_the_program_is_the_example_that_ships() -> None:
-    """But for what types and the linter want of it."""
+def test_the_loop_of_the_program_is_that_of_the_shipped_example() -> None:
+    """The last statement of the program, its loop, equals that of the shipped example."""
     shown = ast.parse(textwrap.dedent(PAGE.partition("<<'END'\n")[2].partition("\nEND\n")[0]))
     shipped = ast.parse((ROOT / "src" / "ramet" / "examples" / "commands" / "parrot.py").read_text())
     loop = [ast.unparse(each.body[-1]) for each in (shown, shipped)]

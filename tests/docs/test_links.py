@@ -1,4 +1,4 @@
-"""What a page points to is there: the file, and the heading in it."""
+"""Links of a page lead to an existing file, and to a heading in it."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ PAGES = sorted(page for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
 
 
 def links(text: str) -> list[str]:
-    """Where a page points to inside the project; blocks and code spans point nowhere."""
+    """Return the links of a page inside the project. Links in blocks and code spans are left out."""
     prose = re.sub(r"`[^`\n]*`", "", re.sub(r"(?ms)^ *```.*?^ *```$", "", text))
     return [each for each in re.findall(r"\]\(([^)\s]+)\)", prose) if not re.match(r"[a-z]+:", each)]
 
 
 def anchors(text: str) -> set[str]:
-    """The headings of a page as links name them."""
+    """Return the headings of a page in the form that links use."""
     headings = re.findall(r"(?m)^#+ (.+)$", re.sub(r"(?ms)^ *```.*?^ *```$", "", text))
     return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
 
 
 @pytest.mark.parametrize("page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES])
-def test_links_lead_somewhere(page: Path) -> None:
-    """A reader who follows a link of a page arrives at a file, and at the heading that was meant."""
+def test_every_link_leads_to_a_file_and_heading(page: Path) -> None:
+    """A reader who follows a link arrives at an existing file, and at an existing heading."""
     broken = []
     for link in links(page.read_text()):
         name, _, anchor = link.partition("#")
@@ -35,7 +35,7 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert not broken
 
 
-def test_a_broken_link_is_seen() -> None:
-    """Links in code are not links; a heading is named as forges name it."""
+def test_links_and_headings_are_recognised() -> None:
+    """Links in code are ignored, and a heading has the anchor that forges give it."""
     assert links("[a](b.md#c) `[d](e)` [f](https://g)\n```\n[h](i)\n```\n") == ["b.md#c"]
     assert anchors("# What is here, and what is not\n## `Session`\n") == {"what-is-here-and-what-is-not", "session"}

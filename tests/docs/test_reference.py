@@ -1,4 +1,4 @@
-"""docs/reference.md names everything that has a name, and nothing that is gone."""
+"""docs/reference.md names exactly what the code has."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ NEVER_FIRED: set[str] = set()
 
 
 def table(page: str, heading: str) -> dict[str, str]:
-    """The rows below a heading, up to the next one: the code that opens a row, and the whole row."""
+    """Return the rows below a heading, up to the next one: the code that opens a row, mapped to the row."""
     lines = iter(page.splitlines())
     if heading not in (line.lstrip("#").strip() for line in lines if line.startswith("#")):
         pytest.fail(f"reference.md has no heading {heading!r}")
@@ -60,23 +60,23 @@ def table(page: str, heading: str) -> dict[str, str]:
     return rows
 
 
-def codes(row: str) -> set[str]:
-    """Everything in a row that is written as code."""
+def code_spans(row: str) -> set[str]:
+    """Return every code span in a row."""
     return set(re.findall(r"`([^`]+)`", row))
 
 
 def parameters(make: Callable[..., object]) -> set[str]:
-    """The settings that a constructor takes."""
+    """Return the parameters of a constructor."""
     return set(inspect.signature(make).parameters)
 
 
 def members(cls: type, *made: str) -> set[str]:
-    """The public names of a class, and those that its objects get when they are made."""
+    """Return the public names of a class, and those that its objects get when they are made."""
     return {name for name in vars(cls) if not name.startswith("_")} | set(made)
 
 
 def fields(cls: type) -> set[str]:
-    """The fields of a dataclass or a msgspec struct that can be given."""
+    """Return the fields of a dataclass or a msgspec struct that a caller can set."""
     if dataclasses.is_dataclass(cls):
         return {each.name for each in dataclasses.fields(cls) if each.init}
     return set(inspect.signature(cls).parameters)
@@ -128,12 +128,12 @@ def page() -> str:
 
 @pytest.mark.parametrize("heading", TABLES)
 def test_a_table_names_exactly_what_the_code_has(page: str, heading: str) -> None:
-    """A new name without its line in the reference fails, and so does a line whose name is gone."""
+    """A name without its row in the reference fails, and so does a row without its name."""
     assert set(table(page, heading)) == TABLES[heading]
 
 
-def test_what_an_object_gets_when_it_is_made_is_listed(page: str) -> None:
-    """Public attributes that no class body shows are in the tables as well."""
+def test_every_public_attribute_of_an_object_is_listed(page: str) -> None:
+    """Public attributes of a runtime or session that no class body shows are in the tables."""
     runtime = AgentRuntime()
     session = Session(ramet.ScriptedModel([]), runtime=runtime)
     for made, heading in ((runtime, "Of a runtime"), (session, "Of a session")):
@@ -141,11 +141,11 @@ def test_what_an_object_gets_when_it_is_made_is_listed(page: str) -> None:
 
 
 def test_every_status_is_named(page: str) -> None:
-    """Whoever reads `Status` finds each of its values."""
-    assert set(Status) <= codes(table(page, "Public names")["Status"])
+    """The row of `Status` shows each of its values."""
+    assert set(Status) <= code_spans(table(page, "Public names")["Status"])
 
 
-def test_every_event_is_there_with_its_fields(page: str) -> None:
+def test_every_event_is_listed_with_its_fields(page: str) -> None:
     """Each kind of event has its row: tag, class, and exactly its own fields."""
     assert isinstance(AnyEvent, UnionType)
     shown = {tag: row.split("|")[2:4] for tag, row in table(page, "Kinds").items()}
@@ -153,33 +153,35 @@ def test_every_event_is_there_with_its_fields(page: str) -> None:
         str(cls.__struct_config__.tag): (cls.__name__, set(cls.__struct_fields__) - set(Event.__struct_fields__))
         for cls in get_args(AnyEvent)
     }
-    assert {tag: (name.strip(" `"), codes(own)) for tag, (name, own) in shown.items()} == there
+    assert {tag: (name.strip(" `"), code_spans(own)) for tag, (name, own) in shown.items()} == there
 
 
-def test_gates_and_what_nothing_fires_are_said_of_the_right_hook_events(page: str) -> None:
-    """The reference says of each hook event whether it fails closed, and does not promise one that never comes."""
+def test_every_hook_event_shows_whether_it_gates_and_whether_it_fires(page: str) -> None:
+    """The row of a hook event tells whether it fails closed, and whether any code fires it."""
     rows = table(page, "Hook events")
     assert {event for event, row in rows.items() if "| means no |" in row} == GATES
-    assert {event for event, row in rows.items() if "| never yet |" in row} == NEVER_FIRED == set(EVENTS) - fired()
+    assert (
+        {event for event, row in rows.items() if "| never yet |" in row} == NEVER_FIRED == set(EVENTS) - fired_events()
+    )
 
 
-def fired() -> set[str]:
-    """The hook events that some code fires, by their names beside a `fire(`, an `event =` or a `return`."""
+def fired_events() -> set[str]:
+    """Return the hook events that some code fires, found beside a `fire(`, an `event =` or a `return`."""
     text = "\n".join(file.read_text() for file in Path(ramet.__path__[0]).rglob("*.py"))
     places = re.findall(r"^.*(?:\.fire\(|event = |event, hooks = |return \(?\").*$", text, re.MULTILINE)
     return {event for event in EVENTS if any(f'"{event}"' in line for line in places)}
 
 
-def test_every_key_and_mode_of_permissions_is_there(page: str) -> None:
-    """The table has the keys that are read, and no other; the modes stand in the row of their key."""
+def test_every_key_and_mode_of_permissions_is_listed(page: str) -> None:
+    """The table has exactly the keys that are read, and the modes are in the row of their key."""
     rows = table(page, "Permissions")
 
     assert set(rows) == set(KEYS)
     assert all(f"`{mode}`" in rows["defaultMode"] for mode in MODES)
 
 
-def test_every_error_is_there_with_what_it_carries(page: str) -> None:
-    """Each error class that a caller can meet has its row and names what its objects carry."""
+def test_every_error_is_listed_with_its_values(page: str) -> None:
+    """Each error class that a caller can meet has its row, with the values that its objects carry."""
     rows = table(page, "Errors")
     errors = {cls.__name__: cls for cls in error_classes()}
     assert set(rows) == set(errors)
@@ -192,11 +194,11 @@ def test_every_error_is_there_with_what_it_carries(page: str) -> None:
             "code",
             "repo",
         }
-        assert carried <= codes(rows[name]), name
+        assert carried <= code_spans(rows[name]), name
 
 
 def error_classes() -> Iterator[type[RametError]]:
-    """RametError and all below it, wherever they are defined."""
+    """Yield RametError and every subclass of it in ramet."""
     for module in pkgutil.walk_packages(ramet.__path__, "ramet."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
@@ -207,7 +209,7 @@ def error_classes() -> Iterator[type[RametError]]:
             yield cls
 
 
-def test_every_command_is_there_with_its_options(page: str) -> None:
+def test_every_command_is_listed_with_its_options(page: str) -> None:
     """Each command has its row, and a table with exactly its arguments and options."""
     parsers = dict(commands("ramet", build_parser()))
     leaves = {name for name in parsers if name == "ramet" or not any(each.startswith(f"{name} ") for each in parsers)}
@@ -217,7 +219,7 @@ def test_every_command_is_there_with_its_options(page: str) -> None:
 
 
 def commands(name: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    """A command and all below it, by what is typed."""
+    """Yield a command and every command below it, by the words that a user types."""
     yield name, parser
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -226,15 +228,15 @@ def commands(name: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str, 
 
 
 def options(parser: argparse.ArgumentParser) -> Iterator[str]:
-    """What a command takes, help aside."""
+    """Yield the arguments and options of a command, except for help."""
     for action in parser._actions:
         if isinstance(action, argparse._HelpAction | argparse._SubParsersAction):
             continue
         yield action.option_strings[-1] if action.option_strings else str(action.metavar)
 
 
-def test_every_setting_is_there_with_its_variable(page: str) -> None:
-    """Each setting of a server has its one name in the environment beside it."""
+def test_every_setting_is_listed_with_its_variable(page: str) -> None:
+    """Each setting of a server has its row, with its environment variable."""
     rows = table(page, "ramet.yaml")
     assert {name: row.split("|")[2].strip(" `") for name, row in rows.items()} == {
         setting.name: setting.variable for setting in SETTINGS
@@ -242,7 +244,7 @@ def test_every_setting_is_there_with_its_variable(page: str) -> None:
 
 
 def test_a_missing_row_is_noticed(page: str) -> None:
-    """The comparison is not vacuous: without its row, an event is missed."""
+    """Control: a table without the row of an event does not have that event."""
     without = "\n".join(line for line in page.splitlines() if not line.startswith("| `run_spawned` |"))
     assert "run_spawned" in table(page, "Kinds")
     assert "run_spawned" not in table(without, "Kinds")

@@ -1,4 +1,4 @@
-"""The shell lines of a page about the services are one session, run as a reader would type them."""
+"""Shell blocks of a page about the services are one session, run as a reader would type it."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ BEGIN = "set -euo pipefail; trap 'kill %1 2>/dev/null || true; wait' EXIT\n"
 
 
 @pytest.fixture
-def short() -> Iterator[pathlib.Path]:
-    """A folder whose sockets have short names."""
+def short_folder() -> Iterator[pathlib.Path]:
+    """Folder with a short path, so that its sockets have short names."""
     with tempfile.TemporaryDirectory(prefix="ramet-", dir="/tmp") as folder:  # noqa: S108, RUF100 - for the length
         yield pathlib.Path(folder)
 
 
 @pytest.mark.parametrize("page", PAGES)
-async def test_the_session_of_a_page_runs_as_it_stands(short: pathlib.Path, page: str) -> None:
-    """Every line succeeds, and the server ends when it is told to."""
+async def test_the_shell_session_of_a_page_runs_unchanged(short_folder: pathlib.Path, page: str) -> None:
+    """Every command of the session succeeds, and its server has ended afterwards."""
     if shutil.which("curl") is None:
         pytest.skip("there is no curl")
     script = "".join(block.code for block in blocks((ROOT / "docs" / page).read_text()) if block.language == "sh")
     assert script.count("api ") > 5
     env = {
         "PATH": os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]]),
-        "HOME": str(short),
+        "HOME": str(short_folder),
         "LANG": "C.UTF-8",
     }
-    folder = short / "served"
+    folder = short_folder / "served"
     folder.mkdir()
 
     done = subprocess.run(  # noqa: ASYNC221 - nothing else is to be done meanwhile
