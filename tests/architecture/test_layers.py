@@ -1,4 +1,4 @@
-"""Imports point down only, and the check that says so is seen to fail."""
+"""Imports point down only, and the check of them is seen to fail."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TRESPASSES = {
 
 
 def lint_imports(source: Path) -> subprocess.CompletedProcess[str]:
-    """Run the project's contracts over the `ramet` that lies in `source`."""
+    """Run the project's import contracts over the `ramet` in `source`."""
     return subprocess.run(
         [
             Path(sys.executable).with_name("lint-imports"),
@@ -54,7 +54,7 @@ def lint_imports(source: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def trespassed(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProcess[str]:
-    """The verdict on a copy of the source in which each package imports what it must not."""
+    """Report on a copy of the source in which each package imports what it must not."""
     source = tmp_path_factory.mktemp("trespassed")
     for package in {*TRESPASSES, "sixth_toe"}:  # those not written yet, too, and one that has no layer
         folder = source / "ramet" / package
@@ -69,7 +69,7 @@ def trespassed(tmp_path_factory: pytest.TempPathFactory) -> subprocess.Completed
     return lint_imports(source)
 
 
-def test_the_source_keeps_its_contracts() -> None:
+def test_the_source_keeps_its_import_contracts() -> None:
     """No module of ramet imports upward, sideways, or in a circle; core decides without the world."""
     verdict = lint_imports(PACKAGE.parent)
 
@@ -79,20 +79,20 @@ def test_the_source_keeps_its_contracts() -> None:
 @pytest.mark.parametrize(
     ("package", "imported"), [(package, module) for package, modules in TRESPASSES.items() for module in modules]
 )
-def test_a_trespass_is_named(trespassed: subprocess.CompletedProcess[str], package: str, imported: str) -> None:
-    """An import that breaks a contract fails the check, which names both sides."""
+def test_a_forbidden_import_is_named(trespassed: subprocess.CompletedProcess[str], package: str, imported: str) -> None:
+    """A forbidden import fails the check, which names both modules."""
     assert trespassed.returncode == 1, trespassed.stdout + trespassed.stderr
     assert f"ramet.{package}.trespasser -> {imported} (l." in trespassed.stdout, trespassed.stdout
 
 
-def test_a_circle_is_named(trespassed: subprocess.CompletedProcess[str]) -> None:
-    """Two modules of one package that import each other fail the check."""
+def test_an_import_cycle_is_named(trespassed: subprocess.CompletedProcess[str]) -> None:
+    """Two modules of a package that import each other fail the check."""
     assert "No two modules of a package import each other, however long the way round BROKEN" in trespassed.stdout
     assert ".other -> .one" in trespassed.stdout or ".one -> .other" in trespassed.stdout, trespassed.stdout
 
 
 def test_a_package_without_a_layer_is_named(trespassed: subprocess.CompletedProcess[str]) -> None:
-    """A new package must be given its place before it can be merged."""
+    """A new package without a layer fails the check."""
     assert "sixth_toe" in trespassed.stdout
 
 
@@ -101,7 +101,7 @@ def sources(under: Path) -> list[Path]:
 
 
 def imports(module: Path) -> list[tuple[int, str]]:
-    """Line and full name of each import of a module, wherever it stands in it."""
+    """Return line and full name of each import anywhere in a module."""
     found: list[tuple[int, str]] = []
     for node in ast.walk(ast.parse(module.read_text())):
         if isinstance(node, ast.Import):
@@ -113,7 +113,7 @@ def imports(module: Path) -> list[tuple[int, str]]:
 
 
 def lines_for_type_checkers(module: Path) -> set[int]:
-    """Lines of `if TYPE_CHECKING:`, which no interpreter runs."""
+    """Return the lines of `if TYPE_CHECKING:` blocks, which no interpreter runs."""
     return {
         line
         for node in ast.walk(ast.parse(module.read_text()))
@@ -124,8 +124,11 @@ def lines_for_type_checkers(module: Path) -> set[int]:
 
 
 @pytest.mark.parametrize("package", ["core", "wire"])
-def test_the_lowest_layers_need_the_standard_library_and_msgspec_only(package: str) -> None:
-    """A pod that starts cold loads nothing else to read a frame or take a decision; types do not count."""
+def test_the_lowest_layers_import_only_stdlib_and_msgspec(package: str) -> None:
+    """A pod that starts cold loads nothing else to read a frame or take a decision.
+
+    Imports for type checkers do not count.
+    """
     allowed = {*sys.stdlib_module_names, "msgspec", "ramet"}
 
     strangers = [
@@ -139,7 +142,7 @@ def test_the_lowest_layers_need_the_standard_library_and_msgspec_only(package: s
 
 
 def test_no_module_imports_the_facade() -> None:
-    """Inside, names come from the module that holds them; `from ramet import …` would hide an edge.
+    """Modules import a name from the module that holds it: `from ramet import …` would hide a dependency.
 
     The examples are on top of all, are imported by nobody, and show what users write.
     """
@@ -157,7 +160,7 @@ def test_no_module_imports_the_facade() -> None:
 
 
 def is_plain(node: ast.stmt) -> bool:
-    """Whether a statement of an `__init__` only describes: it runs nothing and loads nothing."""
+    """Return whether a statement of an `__init__` only describes: it runs nothing and loads nothing."""
     match node:
         case ast.Expr(value=ast.Constant(value=str())):  # a docstring
             return True
@@ -190,8 +193,8 @@ def is_literal(value: ast.expr) -> bool:
 @pytest.mark.parametrize(
     "init", [pytest.param(p, id=str(p.relative_to(PACKAGE))) for p in PACKAGE.rglob("__init__.py")]
 )
-def test_an_init_only_points(init: Path) -> None:
-    """An `__init__` holds a docstring, TYPE_CHECKING imports, a lazy `__getattr__`: importing it does nothing."""
+def test_an_init_module_does_nothing(init: Path) -> None:
+    """An `__init__` holds a docstring, TYPE_CHECKING imports and a lazy `__getattr__`: importing it does nothing."""
     assert [ast.unparse(node)[:120] for node in ast.parse(init.read_text()).body if not is_plain(node)] == []
 
 
@@ -209,8 +212,8 @@ HEAVY = [
 ]
 
 
-def test_import_ramet_loads_nothing() -> None:
-    """`import ramet` is paid for by everyone who imports it: nothing is loaded before it is used."""
+def test_import_ramet_loads_no_heavy_package() -> None:
+    """`import ramet` loads no heavy package before its first use, since every user pays for it."""
     loaded = subprocess.run(
         [sys.executable, "-c", "import sys, ramet; print(*sys.modules)"], capture_output=True, text=True, check=True
     )

@@ -1,4 +1,4 @@
-"""The leak check of tests/conftest.py catches what it says, and lets the tidy pass."""
+"""The leak check of tests/conftest.py catches each kind of leak, and lets tidy tests pass."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ LEFT = {
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What pytest says of tests that leave something behind, when it is started as by `nohup`."""
+    """Report of pytest on tests that leak, started with SIGHUP ignored as by `nohup`."""
     folder = tmp_path_factory.mktemp("leaks")
     (folder / "conftest.py").write_text(CONFTEST.read_text() + "\nBOUND_S = 0.2\n")
     (folder / "test_leaks.py").write_text(TESTS)
@@ -99,15 +99,15 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize("test", LEFT)
-def test_what_is_left_behind_fails_the_test_that_left_it(report: str, test: str) -> None:
-    """A pending task, an open file or socket, a thread, a process: each fails its test and is named."""
+def test_a_leak_fails_its_test_and_is_named(report: str, test: str) -> None:
+    """A pending task, an open file or socket, a thread or a process fails the test that left it, and is named."""
     section = report.split(f" ERROR at teardown of {test} _", 1)[1].split("\n____", 1)[0]
 
     assert LEFT[test] in section
 
 
-def test_the_tidy_pass(report: str) -> None:
-    """Servers, threads and processes that are ended, a home of one's own, and a stated exception are no leak.
+def test_tidy_tests_pass(report: str) -> None:
+    """Ended servers, threads and processes, a home of one's own, and a leak with a stated reason are accepted.
 
     A hang-up that the tests were started to ignore ends what they start, and not them.
     """

@@ -150,14 +150,14 @@ RECURRING = {
 
 
 def modules() -> Iterator[Path]:
-    """Each module of ramet, below its package; examples are programs to copy, and named for their readers."""
+    """Yield each module of ramet, relative to its package. Examples are programs to copy, named for their readers."""
     for path in sorted(PACKAGE.rglob("*.py")):
         if path.name not in ("__init__.py", "__main__.py") and "examples" not in path.parts:
             yield path.relative_to(PACKAGE)
 
 
-def crowded(paths: list[Path]) -> dict[str, int]:
-    """The folders with more modules than fit on a page."""
+def crowded_folders(paths: list[Path]) -> dict[str, int]:
+    """Return the folders with more modules than fit on a page."""
     count: dict[str, int] = defaultdict(int)
     for path in paths:
         count[str(path.parent)] += 1
@@ -165,12 +165,12 @@ def crowded(paths: list[Path]) -> dict[str, int]:
 
 
 def metaphors(paths: list[Path]) -> list[str]:
-    """The modules whose name is on the stop list."""
+    """Return the modules whose name is on the stop list."""
     return [str(path) for path in paths if path.stem in STOP_LIST and path.stem not in RECURRING]
 
 
-def unexplained(paths: list[Path]) -> dict[str, list[str]]:
-    """The names that several folders have and that nothing explains."""
+def unexplained_names(paths: list[Path]) -> dict[str, list[str]]:
+    """Return the names that recur in several folders without an explanation."""
     folders: dict[str, list[str]] = defaultdict(list)
     for path in paths:
         folders[path.stem].append(str(path.parent))
@@ -187,7 +187,7 @@ NO_BEGINNING = frozenset(
 
 
 def riddles(source: str) -> list[str]:
-    """The first lines of docstrings whose subject is in another place."""
+    """Return the docstrings that begin with neither a verb nor a noun, by first word and line."""
     found = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -199,15 +199,15 @@ def riddles(source: str) -> list[str]:
 
 
 def glossary() -> list[tuple[str, str]]:
-    """The words of the glossary, with the modules that own them."""
+    """Return the words of the glossary, with the modules that own them."""
     rows = re.findall(r"^\| (.+?) \| .+? \| `(.+?)` \|$", GLOSSARY.read_text(), re.M)
     return [(word.strip(), module) for words, module in rows for word in words.split(",")]
 
 
 def test_a_folder_holds_no_more_modules_than_fit_on_a_page() -> None:
-    """A reader finds the module from the tree alone."""
-    assert crowded(list(modules())) == {}
-    assert crowded([Path(f"core/m{number}.py") for number in range(17)]) == {"core": 17}
+    """A reader finds the module in the tree alone."""
+    assert crowded_folders(list(modules())) == {}
+    assert crowded_folders([Path(f"core/m{number}.py") for number in range(17)]) == {"core": 17}
 
 
 def test_no_module_is_named_by_a_metaphor_or_a_participle() -> None:
@@ -221,13 +221,13 @@ def test_a_module_name_that_recurs_means_one_thing() -> None:
     paths = list(modules())
     stems = [path.stem for path in paths]
 
-    assert unexplained(paths) == {}
-    assert unexplained([Path("host/heap.py"), Path("spawn/heap.py")]) == {"heap": ["host", "spawn"]}
+    assert unexplained_names(paths) == {}
+    assert unexplained_names([Path("host/heap.py"), Path("spawn/heap.py")]) == {"heap": ["host", "spawn"]}
     assert [name for name in RECURRING if stems.count(name) < 2] == []
 
 
-def test_each_word_of_the_glossary_is_there_once_and_has_its_module() -> None:
-    """One word for one concept, owned by one module."""
+def test_each_word_of_the_glossary_is_unique_and_has_its_module() -> None:
+    """Each concept has one word, owned by one existing module."""
     words = [word for word, _ in glossary()]
 
     assert len(words) > 90
@@ -236,7 +236,7 @@ def test_each_word_of_the_glossary_is_there_once_and_has_its_module() -> None:
 
 
 def test_a_docstring_begins_with_a_verb_or_a_noun() -> None:
-    """A reader understands it without the one before."""
+    """A reader understands a docstring without the one before."""
     found = {str(path): riddles((PACKAGE / path).read_text()) for path in modules()}
 
     assert {path: lines for path, lines in found.items() if lines} == {}

@@ -1,4 +1,4 @@
-"""What the project says about itself is true: its map, its commands, and that it stands on any machine."""
+"""The project's descriptions of itself are true: its map, its commands, and its files on any machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TESTS = ROOT / "tests" / "README.md"
 
 
 def missing(text: str, root: Path = ROOT) -> list[str]:
-    """What a map names, in `code spans` and in the trees of its fenced blocks, that does not exist.
+    """Return the names in a map's `code spans` and in the trees of its fenced blocks that do not exist.
 
     A span is looked up when it has the form of a path (`agent/loop.py`, `docs/design/`) or of a module or a name in one
     (`ramet.agent.loop`, `core.budget.Budget`). Run paths (`main/searcher/2`) and dot folders of users are not. In a
@@ -38,7 +38,7 @@ def missing(text: str, root: Path = ROOT) -> list[str]:
 
 
 def exists(span: str, root: Path) -> bool:
-    """Whether a span stands for something, or has not the form of a path or module at all."""
+    """Return whether a span names something that exists, or has not the form of a path or module."""
     package = root / "src" / "ramet"
     if re.fullmatch(r"[\w.-]+(/[\w.-]*)+|[\w-]+\.(py|md|toml|txt)", span) and not span.startswith((".", "main/")):
         named = [base / span for base in (root, root / "src", package)]
@@ -52,7 +52,7 @@ def exists(span: str, root: Path) -> bool:
 
 
 def has(place: Path, parts: list[str]) -> bool:
-    """Whether `parts` lead from a package to a module, and on to a class, function or attribute in it."""
+    """Return whether `parts` lead from a package to a module, and on to a class, function or attribute in it."""
     if not parts:
         return True
     if (place / parts[0]).is_dir():
@@ -82,7 +82,7 @@ def defines(body: list[ast.stmt], names: list[str]) -> bool:
 
 
 def test_the_map_names_only_what_exists() -> None:
-    """Each file and module that ARCHITECTURE.md names is there."""
+    """Each file and module in ARCHITECTURE.md exists."""
     assert missing(MAP.read_text()) == []
 
 
@@ -99,13 +99,13 @@ def test_the_map_stays_two_pages() -> None:
     assert len(MAP.read_text().splitlines()) <= 120
 
 
-def unnamed(text: str, folders: list[str]) -> list[str]:
-    """The folders of tests that a text does not name."""
+def unnamed_folders(text: str, folders: list[str]) -> list[str]:
+    """Return the folders of tests that a text does not name."""
     return [folder for folder in folders if f"`tests/{folder}" not in text]
 
 
-def test_the_tests_of_each_promise_can_be_found() -> None:
-    """The map of tests has a row for each of the fifteen promises, names every folder, and only what exists."""
+def test_the_map_of_tests_lists_each_promise_and_folder() -> None:
+    """The map has a row for each of the fifteen promises, names every folder, and names only what exists."""
     text = TESTS.read_text()
     parts = [path.name for path in (ROOT / "tests").iterdir() if path.is_dir() and not path.name.startswith(("_", "."))]
     shared = {"agents", "kits", "programs"}  # of several trips
@@ -115,12 +115,12 @@ def test_the_tests_of_each_promise_can_be_found() -> None:
 
     assert missing(text) == []
     assert re.findall(r"^\| (\d+)\. ", text, re.M) == [str(number) for number in range(1, 16)]
-    assert unnamed(text, parts + [f"trips/{name}" for name in trips if name not in shared]) == []
-    assert unnamed("`tests/unit`", ["unit", "moon"]) == ["moon"]
+    assert unnamed_folders(text, parts + [f"trips/{name}" for name in trips if name not in shared]) == []
+    assert unnamed_folders("`tests/unit`", ["unit", "moon"]) == ["moon"]
 
 
 def test_a_wrong_map_is_noticed(tmp_path: Path) -> None:
-    """Names of modules, files and functions that do not exist are found; other code spans are left alone."""
+    """Missing modules, files and functions are found, and other code spans are left alone."""
     loop = tmp_path / "src" / "ramet" / "agent" / "loop.py"
     loop.parent.mkdir(parents=True)
     loop.write_text("class Loop:\n    def turn(self): ...\n")
@@ -138,8 +138,8 @@ def test_a_wrong_map_is_noticed(tmp_path: Path) -> None:
 # --- the same on any machine ----------------------------------------------------------------------------------------
 
 
-def texts() -> dict[Path, str]:
-    """Each text file of the project that git does not ignore."""
+def text_files() -> dict[Path, str]:
+    """Return each text file of the project that git does not ignore."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -168,11 +168,11 @@ PINS = re.compile(r"(constraints|requirements).*[.]txt|.*[.]lock|package-lock[.]
 SOMEONES_HOME = re.compile(r"/(home|Users)/[a-z][\w-]*/")
 
 
-def test_no_file_says_where_packages_are_downloaded() -> None:
-    """Package indexes are the user's own choice: no file names one, and no pin holds an address."""
+def test_no_file_names_a_package_index() -> None:
+    """Package indexes are the user's choice: no file names one, and no pin holds an address."""
     found = [
         f"{path}: {text[match.start() : match.end() + 40].splitlines()[0]}"
-        for path, text in texts().items()
+        for path, text in text_files().items()
         for pattern in ([INDEX, DOWNLOAD, re.compile("://")] if PINS.fullmatch(path.name) else [INDEX, DOWNLOAD])
         for match in pattern.finditer(text)
     ]
@@ -181,12 +181,12 @@ def test_no_file_says_where_packages_are_downloaded() -> None:
 
 
 def test_no_file_holds_a_path_of_one_machine() -> None:
-    """What is written here is true on every machine: no file names this checkout's folder or someone's home."""
+    """Files name neither this checkout's folder nor a user's home, so that they are true on every machine."""
     here = re.compile(rf"(?<![\w.-]){re.escape(str(ROOT))}(?![\w.-])" if len(ROOT.parts) > 2 else r"(?!)")
 
     assert [
         f"{path}: {match.group()}"
-        for path, text in texts().items()
+        for path, text in text_files().items()
         for pattern in (here, SOMEONES_HOME)
         for match in pattern.finditer(text)
     ] == []
@@ -195,8 +195,8 @@ def test_no_file_holds_a_path_of_one_machine() -> None:
 # --- commands -------------------------------------------------------------------------------------------------------
 
 
-def test_ci_runs_what_the_readme_names() -> None:
-    """CI has no recipe of its own: each command of `.ci/run` is one that README.md tells a reader to run."""
+def test_ci_runs_only_commands_of_the_readme() -> None:
+    """Each command of `.ci/run` is one that README.md tells a reader to run."""
     script = (ROOT / ".ci" / "run").read_text()
     commands = [line for line in script.splitlines() if line and not line.startswith(("#", "set ", "cd ", "PS4="))]
     readme = (ROOT / "README.md").read_text()

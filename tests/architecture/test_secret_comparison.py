@@ -39,7 +39,7 @@ DECIDING = (
 
 
 def own_name(node: ast.expr) -> str:
-    """The last name of a variable, an attribute or a called function; empty for anything else."""
+    """Return the last name of a variable, an attribute or a called function; empty for anything else."""
     match node:
         case ast.Call(func=func):
             return own_name(func)
@@ -51,7 +51,7 @@ def own_name(node: ast.expr) -> str:
 
 
 def compared_secrets(source: str) -> Iterator[str]:
-    """The comparisons in a module by ==, != and `in`, one side of which is a secret by its name."""
+    """Yield the comparisons in a module by ==, != and `in` with a secret, known by its name, on one side."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Compare):
             operands = (node.left, *node.comparators)
@@ -62,8 +62,8 @@ def compared_secrets(source: str) -> Iterator[str]:
                 yield f"line {node.lineno}: {ast.unparse(node)}"
 
 
-def test_no_key_is_compared_by_an_operator_that_stops_at_the_first_difference() -> None:
-    """`==` and `in` take longer the more of a guess is right."""
+def test_no_key_is_compared_by_an_operator_that_stops_early() -> None:
+    """`==` and `in` take the longer the more of a guess is right."""
     files = [file for place in PLACES for file in [SOURCE / place, *(SOURCE / place).rglob("*.py")] if file.is_file()]
 
     found = {str(file.relative_to(SOURCE)): list(compared_secrets(file.read_text())) for file in files}
@@ -74,7 +74,7 @@ def test_no_key_is_compared_by_an_operator_that_stops_at_the_first_difference() 
 
 @pytest.mark.parametrize(("file", "function"), DECIDING)
 def test_a_function_that_decides_on_a_key_compares_in_constant_time(file: str, function: str) -> None:
-    """It calls hmac.compare_digest."""
+    """Functions that decide on a key call hmac.compare_digest."""
     functions = [
         node
         for node in ast.walk(ast.parse((SOURCE / file).read_text()))
@@ -89,5 +89,5 @@ def test_a_function_that_decides_on_a_key_compares_in_constant_time(file: str, f
     "line", ["hash_of(key) == hash", "hash != each.key", "key in known", "self._hashes[key] == hashes[0]"]
 )
 def test_a_comparison_of_keys_is_recognised(line: str) -> None:
-    """The control: what the check looks for is found."""
+    """Control: the check finds known comparisons of keys."""
     assert list(compared_secrets(f"def opens():\n    return {line}\n"))

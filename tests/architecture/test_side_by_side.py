@@ -1,4 +1,4 @@
-"""Tests that run in several processes at a time: what belongs together stays together, and who must be alone is."""
+"""Tests in several processes: those that share something stay in one process, and those marked `alone` run alone."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_alone():
 
 
 def run(folder: Path, text: str, *options: str) -> str:
-    """What pytest says of two files of the same tests, with the conftest of this project."""
+    """Return what pytest prints for two files with the same tests, with the conftest of this project."""
     (folder / "tests").mkdir()
     (folder / "pyproject.toml").write_text(
         "[tool.pytest.ini_options]\nasyncio_mode = 'auto'\n"
@@ -63,22 +63,22 @@ def run(folder: Path, text: str, *options: str) -> str:
     return done.stdout
 
 
-def test_two_run_at_a_time_but_for_who_must_be_alone(tmp_path: Path) -> None:
-    """Tests of two files run side by side; while one that is marked `alone` runs, no other may begin."""
+def test_tests_run_concurrently_except_those_marked_alone(tmp_path: Path) -> None:
+    """Tests of two files run concurrently. While one that is marked `alone` runs, no other may begin."""
     said = run(tmp_path, TESTS, "-n", "2")
 
     assert "6 passed" in said, said
 
 
 def test_alone_needs_its_reason(tmp_path: Path) -> None:
-    """Being alone costs everybody time: a mark without a word of why is an error."""
+    """An `alone` mark without a reason is an error, since it makes every other test wait."""
     said = run(tmp_path, "import pytest\n@pytest.mark.alone\ndef test_it(): pass\n", "-n", "2")
 
     assert "alone needs its reason" in said, said
 
 
-def test_what_no_file_can_hold_is_told_all_the_same(tmp_path: Path) -> None:
-    """Half a character in a log or an error of a test costs nobody the report of it."""
+def test_a_lone_surrogate_in_a_log_or_error_is_reported(tmp_path: Path) -> None:
+    """Half a character in a log or an error of a test does not break its report."""
     said = run(tmp_path, "import logging\ndef test_it(): logging.warning('\\ud800'); assert not '\\ud801'\n", "-n", "2")
 
     assert "2 failed" in said, said
@@ -98,6 +98,6 @@ def test_what_no_file_can_hold_is_told_all_the_same(tmp_path: Path) -> None:
         ("tests/kubernetes/test_served.py::test_it", "tests/kubernetes/test_served.py"),
     ],
 )
-def test_what_shares_something_stays_in_one_process(test: str, share: str) -> None:
-    """A file's fixtures are made once, attacks do not meet, and what shares nothing goes where there is time."""
+def test_tests_that_share_something_stay_in_one_process(test: str, share: str) -> None:
+    """Tests of one file share a process, and so do attacks. Long tests that share nothing run one by one, anywhere."""
     assert share_of(test) == share

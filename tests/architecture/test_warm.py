@@ -1,4 +1,4 @@
-"""Programs that start warm are processes of their own, as those that Python is started for."""
+"""Programs that start warm are processes of their own, like programs that a new Python starts."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ sys.exit(3)
 
 
 @pytest.mark.parametrize(("word", "code"), [("ends", 3), ("killed", -signal.SIGKILL)])
-async def test_a_warm_program_has_its_own_words_place_streams_and_end(
+async def test_a_warm_program_has_its_own_arguments_streams_and_end(
     tmp_path: pathlib.Path, warm: Warm, word: str, code: int
 ) -> None:
-    """And nothing of what it was forked from, but for what that has imported."""
+    """A warm program has its own arguments, folder, environment, streams, session and exit code."""
     program, there = tmp_path / "program.py", tmp_path / "there"
     program.write_text(PROGRAM)
     there.mkdir()
@@ -46,8 +46,8 @@ async def test_a_warm_program_has_its_own_words_place_streams_and_end(
     assert said == {"words": [word, "ü"], "name": "__main__", **place}
 
 
-async def test_one_that_hangs_can_be_killed_while_another_works(tmp_path: pathlib.Path, warm: Warm) -> None:
-    """Who starts them serves any number at a time."""
+async def test_a_hanging_warm_program_delays_no_other(tmp_path: pathlib.Path, warm: Warm) -> None:
+    """Another program starts and ends while one hangs, and the hanging one can be killed."""
     (tmp_path / "hangs.py").write_text("import time\nprint(flush=True)\ntime.sleep(600)")
     (tmp_path / "ends.py").write_text("")
     hangs = await warm.start(tmp_path / "hangs.py", stdout=PIPE)
