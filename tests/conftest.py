@@ -1,4 +1,4 @@
-"""What holds for every test: a home of its own, no keys, no tracing, and nothing left behind."""
+"""Settings and fixtures of every test: a home of its own, no keys, no tracing, and no leaks."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ _homes = itertools.count()
 
 
 def pytest_configure() -> None:
-    """Ctrl-C means something here and in what the tests start, also where a shell runs them in the background."""
+    """Handle Ctrl-C here and in what the tests start, also where a shell runs the tests in the background."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What is collected stays to the end: nobody looks through it for garbage, then or later."""
+    """Keep collected tests out of garbage collection, since they stay to the end."""
     gc.disable()
     try:
         return (yield)
@@ -58,7 +58,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that need a cluster say so where none is given. A KUBECONFIG alone may be of a cluster that is in use."""
+    """Skip the tests that need a cluster if none is given. A KUBECONFIG alone may be of a cluster that is in use."""
     if not (os.environ.get("KUBECONFIG") and os.environ.get("REGISTRY")):
         for item in items:
             if item.get_closest_marker("kubernetes"):
@@ -67,20 +67,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What tests start finds ramet compiled, and neither they nor what they start keep bytecode of their own.
+    """Compile ramet for the programs that tests start, and let neither tests nor programs write bytecode.
 
-    Python takes a file of the same second and size for the one it compiled: a test that writes a module anew would run
-    the old one, now and then.
+    Python takes a source file of the same second and size for the one it compiled: a test that writes a module
+    again would run the old one now and then.
     """
-    _have_hang_ups_reach_what_is_started()
+    _pass_hang_ups_to_started_programs()
     if not sys.dont_write_bytecode:
         compileall.compile_dir(ROOT.parent / "src", quiet=2)
     sys.dont_write_bytecode = True
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 
 
-def _have_hang_ups_reach_what_is_started() -> None:
-    """Under `nohup` a hang-up ends neither these tests nor their workers, but means something in what tests start.
+def _pass_hang_ups_to_started_programs() -> None:
+    """Survive a hang-up under `nohup`, in tests and their workers, but let it end the programs that tests start.
 
     An ignored signal stays ignored in a program that is executed; one with a handler gets its default action there.
     The process that only hands tests out to workers collects nothing, and so leaves the signal ignored for them.
@@ -93,10 +93,11 @@ def _have_hang_ups_reach_what_is_started() -> None:
 
 
 def share_of(test: str) -> str:
-    """Which tests run one after the other in one process: those of a file, or of a folder that is about one machine.
+    """Return the share of a test: tests of one share run one after another in one process.
 
-    Attacks, and what limits them, are in each other's way: by names in /dev/shm, by what a user may have in all. The
-    tests of some files take long and have nothing in common: each of those goes where there is time.
+    A share is a file, or a folder whose tests affect one machine. Attacks, and tests of their limits, disturb each
+    other: by names in /dev/shm, and by what one user may have in all. Tests of some files take long and have
+    nothing in common: each of those is a share of its own.
     """
     path = test.partition("::")[0]
     for folder in ("tests/security/", "tests/unit/isolation/"):
@@ -108,7 +109,7 @@ def share_of(test: str) -> str:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """`pytest -n 2` hands out shares as a whole, the largest first."""
+    """Give whole shares to the workers of `pytest -n 2`, the largest first."""
     from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]  # it ships none
 
     scheduler = LoadScopeScheduling(config, log)
@@ -118,14 +119,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
 @pytest.hookimpl(tryfirst=True, wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """A test marked `alone` begins when the other processes of `pytest -n` have ended theirs, and they wait for it."""
+    """Begin a test marked `alone` when the other processes of `pytest -n` have ended theirs; they wait for it."""
     if not hasattr(item.config, "workerinput"):
         return (yield)
     mark = item.get_closest_marker("alone")
     assert mark is None or mark.args, "alone needs its reason: @pytest.mark.alone('it counts what is on the machine')"
     # Folders can be locked, and these are there anyway. Who wants to be alone waits at the door, which keeps others
     # from going in before.
-    with _opened(ROOT) as room, _opened(ROOT.parent) as door:
+    with _open_folder(ROOT) as room, _open_folder(ROOT.parent) as door:
         faulthandler.dump_traceback_later(600)  # A wait here belongs to no test, and so has no other limit.
         fcntl.flock(door, fcntl.LOCK_EX)
         fcntl.flock(room, fcntl.LOCK_EX if mark else fcntl.LOCK_SH)
@@ -139,7 +140,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 @pytest.hookimpl(wrapper=True)
 def pytest_report_to_serializable() -> Generator[None, Any, Any]:
-    """A test may log what no file can hold: it is told in its escaped form, as reports travel as UTF-8."""
+    """Escape text in a report that UTF-8 cannot hold, since reports travel as UTF-8."""
     return _writable((yield))
 
 
@@ -152,7 +153,7 @@ def _writable(told: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _opened(folder: Path) -> Iterator[int]:
+def _open_folder(folder: Path) -> Iterator[int]:
     fd = os.open(folder, os.O_RDONLY)
     try:
         yield fd
@@ -165,7 +166,7 @@ def _opened(folder: Path) -> Iterator[int]:
 
 @pytest.fixture(autouse=True)
 def home(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The user's home, empty: HOME, and RAMET_HOME inside it (not made yet, as on a new machine)."""
+    """Empty home of the user: HOME, and RAMET_HOME inside it (not made yet, as on a new machine)."""
     path = tmp_path_factory.getbasetemp() / f"home-{next(_homes)}"
     path.mkdir()
     monkeypatch.setenv("HOME", str(path))
@@ -177,29 +178,29 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind(request: pytest.FixtureRequest, home: Path) -> Iterator[None]:
-    """A test that leaves a thread, process, socket, pipe or open file fails, and says which."""
-    if _leaves(request):
+    """Fail a test that leaves a thread, process, socket, pipe or open file, and name each."""
+    if _may_leave(request):
         yield
         return
     files, threads, processes = _open_files(), set(threading.enumerate()), _children()
     yield
-    left = _settled(lambda: _left(files, threads, processes))
+    left = _wait_until_clean(lambda: _leaks(files, threads, processes))
     if left:
         pytest.fail("left behind: " + "; ".join(left), pytrace=False)
 
 
 @pytest.fixture(autouse=True)
 def no_task_left_behind(request: pytest.FixtureRequest, nothing_left_behind: None) -> None:
-    """An async test that leaves a task on its loop fails, and says which."""
+    """Fail an async test that leaves a task on its loop, and name the task."""
     # Asked for here, before the test's own fixtures, so that it looks when they are gone; and after
     # `nothing_left_behind`, which so looks when the loop is closed, too.
-    if _is_async(request) and not _leaves(request):
+    if _is_async(request) and not _may_leave(request):
         request.getfixturevalue("tasks_of_the_loop")
 
 
 @pytest.fixture
 async def tasks_of_the_loop() -> AsyncIterator[None]:
-    """See `no_task_left_behind`."""
+    """Check the tasks of the loop for `no_task_left_behind`."""
     yield
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     if not tasks:
@@ -209,8 +210,8 @@ async def tasks_of_the_loop() -> AsyncIterator[None]:
         pytest.fail("tasks left behind: " + "; ".join(repr(task) for task in tasks), pytrace=False)
 
 
-def _leaves(request: pytest.FixtureRequest) -> bool:
-    """Whether the test says that it leaves something behind; it must say why."""
+def _may_leave(request: pytest.FixtureRequest) -> bool:
+    """Return whether the test is marked as leaving something behind; the mark must have a reason."""
     mark = request.node.get_closest_marker("leaves")
     assert mark is None or mark.args, "leaves needs its reason: @pytest.mark.leaves('the client keeps its pool')"
     return mark is not None
@@ -222,8 +223,8 @@ def _is_async(request: pytest.FixtureRequest) -> bool:
     return inspect.iscoroutinefunction(getattr(hypothesis, "inner_test", function))
 
 
-def _settled(look: Callable[[], list[str]]) -> list[str]:
-    """What `look` still finds once garbage is collected and what was ending has had time to end."""
+def _wait_until_clean(look: Callable[[], list[str]]) -> list[str]:
+    """Return what `look` still finds after a garbage collection and after time for ending things to end."""
     if not (found := look()):
         return found
     gc.collect()
@@ -236,7 +237,7 @@ def _settled(look: Callable[[], list[str]]) -> list[str]:
     return found
 
 
-def _left(files: dict[int, str], threads: set[threading.Thread], processes: set[int]) -> list[str]:
+def _leaks(files: dict[int, str], threads: set[threading.Thread], processes: set[int]) -> list[str]:
     now = _open_files()
     return [
         *(f"fd {fd} ({what})" for fd, what in now.items() if files.get(fd) != what),
@@ -246,7 +247,10 @@ def _left(files: dict[int, str], threads: set[threading.Thread], processes: set[
 
 
 def _open_files() -> dict[int, str]:
-    """Descriptor to what it is; devices aside (libraries keep /dev/urandom and /dev/null open for good)."""
+    """Map each open descriptor to its target, except devices.
+
+    Libraries keep /dev/urandom and /dev/null open permanently.
+    """
     found: dict[int, str] = {}
     with contextlib.suppress(FileNotFoundError):  # no /proc: nothing to see
         for link in Path("/proc/self/fd").iterdir():
@@ -258,7 +262,7 @@ def _open_files() -> dict[int, str]:
 
 
 def _children() -> set[int]:
-    """The processes we started and did not reap."""
+    """Return the processes that this one started and did not reap."""
     pids: set[int] = set()
     for task in Path("/proc/self/task").glob("*/children"):
         with contextlib.suppress(OSError):
