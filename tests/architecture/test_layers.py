@@ -54,7 +54,7 @@ def lint_imports(source: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def trespassed(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProcess[str]:
-    """Report on a copy of the source in which each package imports what it must not."""
+    """Report on a copy of the source in which each package imports forbidden modules."""
     source = tmp_path_factory.mktemp("trespassed")
     for package in {*TRESPASSES, "sixth_toe"}:  # those not written yet, too, and one that has no layer
         folder = source / "ramet" / package
@@ -144,7 +144,7 @@ def test_the_lowest_layers_import_only_stdlib_and_msgspec(package: str) -> None:
 def test_no_module_imports_the_facade() -> None:
     """Modules import a name from the module that holds it: `from ramet import …` would hide a dependency.
 
-    The examples are on top of all, are imported by nobody, and show what users write.
+    The examples are above every layer: no module imports them, and they show what users write.
     """
     packages = {path.name for path in PACKAGE.iterdir() if path.is_dir()}
 

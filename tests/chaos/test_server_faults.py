@@ -58,7 +58,7 @@ async def run_with_faults(
 
 
 async def check_outcome(folder: pathlib.Path, place: Sequence[str], deaths: Sequence[Death] = ()) -> None:
-    """Check that every effect happened once, and that each question was asked once unless a kernel died in it."""
+    """Check that every effect happened once, and that each question was asked once if no kernel died."""
     story = check(folder, await read(folder, place), deaths)
     check_notices(story)
     assert story.root.result is not None

@@ -211,7 +211,7 @@ class Blocking(Whole):
 
 
 class Undescribed(Whole):
-    """Backend that describes itself by a value that is no JSON."""
+    """Backend whose description changes on its way through JSON."""
 
     async def start(self, spec: SandboxSpec) -> Sandbox:
         def describe() -> Mapping[str, Any]:

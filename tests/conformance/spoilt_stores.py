@@ -108,7 +108,7 @@ class Hurried(MemoryStore):
 
 
 class Trusting(MemoryStore):
-    """Store that checks versions of documents only, and not what they replace."""
+    """Store that checks versions of documents and ignores `over`, the data that they must have."""
 
     async def put_together(self, blobs: Sequence[bytes], documents: Sequence[DocumentWrite]) -> Sequence[Document]:
         return await super().put_together(blobs, [each._replace(over=None) for each in documents])

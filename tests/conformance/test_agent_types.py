@@ -349,7 +349,7 @@ async def test_a_refused_spawn_holds_nothing(client: Client, place: Place) -> No
     await client.delete_team(team.team.id)
 
 
-@pytest.mark.leaves("the server that it starts anew is the one that other tests go on with")
+@pytest.mark.leaves("the server that it restarts is used by later tests")
 async def test_agents_outlive_a_server_that_is_killed(place: Place) -> None:
     """Agents of every type answer after a restart under the same id and key, with their history.
 

@@ -45,7 +45,7 @@ pytestmark = pytest.mark.skipif("os.geteuid() != 0", reason="only root makes a p
 def violations() -> Iterator[dict[str, str]]:
     """Violation of each promise, empty if it is kept.
 
-    One environment serves every check: each begins with it as it was.
+    One environment serves every check: each finds it unchanged.
     """
     with tempfile.TemporaryDirectory(prefix="ramet-pod-", dir="/var/tmp") as folder:
         os.chown(folder, USER, USER)

@@ -71,7 +71,7 @@ def parameters(make: Callable[..., object]) -> set[str]:
 
 
 def members(cls: type, *made: str) -> set[str]:
-    """Return the public names of a class, and those that its objects get when they are made."""
+    """Return the public names of a class, and those of attributes that its objects get in the constructor."""
     return {name for name in vars(cls) if not name.startswith("_")} | set(made)
 
 

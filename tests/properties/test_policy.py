@@ -1,4 +1,4 @@
-"""A child has no more than its parent, whatever it asks, and reads where it got less than it asked."""
+"""A child has no more than its parent, whatever it asks, and clamps show where it has less than it asked."""
 
 from __future__ import annotations
 

@@ -242,7 +242,7 @@ tagged = st.recursive(
 
 @given(tagged, st.binary(max_size=60), st.sampled_from([None, Everything, Model, Row, set[Colour]]))
 def test_hostile_json_raises_only_known_errors(raw: Any, parts: bytes, returns: Any) -> None:
-    """JSON of the format's own tags in wrong combinations raises ProtocolError, InvalidValue, or is a value."""
+    """JSON of the format's own tags, wrongly combined, is a value or raises ProtocolError or InvalidValue."""
     import msgspec
 
     text = msgspec.json.encode(raw)
