@@ -40,7 +40,7 @@ _homes = itertools.count()
 
 
 def pytest_configure() -> None:
-    """Handle Ctrl-C here and in what the tests start, also where a shell runs the tests in the background."""
+    """Handle Ctrl-C in tests and in the programs that they start, also where a shell runs them in the background."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -74,7 +74,7 @@ def test_tidy_end():
     never.set(); kept[-1].kill(); kept[-1].wait()
 """
 
-LEFT = {
+LEAKS = {
     "test_leaves_task": "tasks left behind: <Task pending",
     "test_leaves_task_from_hypothesis": "never_ends",
     "test_leaves_socket": "(socket:[",
@@ -98,12 +98,12 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> str:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False).stdout
 
 
-@pytest.mark.parametrize("test", LEFT)
+@pytest.mark.parametrize("test", LEAKS)
 def test_a_leak_fails_its_test_and_is_named(report: str, test: str) -> None:
     """A pending task, an open file or socket, a thread or a process fails the test that left it, and is named."""
     section = report.split(f" ERROR at teardown of {test} _", 1)[1].split("\n____", 1)[0]
 
-    assert LEFT[test] in section
+    assert LEAKS[test] in section
 
 
 def test_tidy_tests_pass(report: str) -> None:

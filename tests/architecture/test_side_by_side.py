@@ -99,5 +99,5 @@ def test_a_lone_surrogate_in_a_log_or_error_is_reported(tmp_path: Path) -> None:
     ],
 )
 def test_tests_that_share_something_stay_in_one_process(test: str, share: str) -> None:
-    """Tests of one file share a process, and so do attacks. Long tests that share nothing run one by one, anywhere."""
+    """Tests of one file share a process, and so do attacks. A long test that shares nothing may run in any."""
     assert share_of(test) == share

@@ -1,4 +1,4 @@
-"""A kernel is killed over agents in sandboxes that outlive it: the next kernel adopts them, and repeats nothing."""
+"""Agents in sandboxes outlive their killed kernel: the next kernel adopts them, and repeats nothing."""
 
 from __future__ import annotations
 

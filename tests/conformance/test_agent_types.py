@@ -168,10 +168,10 @@ async def wait_until_team_is_free(client: Client, team: str) -> None:
             await asyncio.sleep(0.01)
 
 
-every = pytest.mark.parametrize("agent_type", TYPES)
+each_agent_type = pytest.mark.parametrize("agent_type", TYPES)
 
 
-@every
+@each_agent_type
 async def test_a_conversation_is_streamed_and_remembered(client: Client, place: Place, agent_type: str) -> None:
     """An answer comes in chunks and ends with `done`. The next turn knows it, and both are in the history."""
     async with running_agent(client, place, agent_type) as agent:
@@ -196,7 +196,7 @@ async def test_a_conversation_is_streamed_and_remembered(client: Client, place: 
     ]
 
 
-@every
+@each_agent_type
 async def test_a_failed_turn_ends_with_an_error(client: Client, place: Place, agent_type: str) -> None:
     """A failed turn or a wrong body ends with an `error` chunk, and the agent answers the next turn."""
     async with running_agent(client, place, agent_type) as agent:
@@ -210,7 +210,7 @@ async def test_a_failed_turn_ends_with_an_error(client: Client, place: Place, ag
         assert await agent.say("two") == "fail | two"
 
 
-@every
+@each_agent_type
 async def test_an_interrupt_ends_the_turn_and_not_the_agent(client: Client, place: Place, agent_type: str) -> None:
     """An interrupted prompt stays in the history.
 
@@ -237,7 +237,7 @@ async def test_an_interrupt_ends_the_turn_and_not_the_agent(client: Client, plac
         assert [each["content"] for each in history if each["role"] == "user"] == ["hang", "hang", "two"]
 
 
-@every
+@each_agent_type
 async def test_mail_unknown_operations_and_wrong_keys_are_checked(
     client: Client, place: Place, agent_type: str
 ) -> None:
@@ -265,7 +265,7 @@ async def test_mail_unknown_operations_and_wrong_keys_are_checked(
         assert (await agent.now()).turns == 0
 
 
-@every
+@each_agent_type
 async def test_ten_megabytes_of_log_do_not_stall_a_turn(client: Client, place: Place, agent_type: str) -> None:
     """Log output is read as it comes, and none of it is in an answer."""
     async with running_agent(client, place, agent_type) as agent:
@@ -273,7 +273,7 @@ async def test_ten_megabytes_of_log_do_not_stall_a_turn(client: Client, place: P
         assert await agent.say("two") == "log | two"
 
 
-@every
+@each_agent_type
 async def test_a_killed_process_fails_its_turn(client: Client, place: Place, agent_type: str) -> None:
     """A turn fails as crashed when its process is killed.
 
@@ -296,7 +296,7 @@ async def test_a_killed_process_fails_its_turn(client: Client, place: Place, age
             assert await agent.say("two") == "die | two"
 
 
-@every
+@each_agent_type
 async def test_an_agent_killed_in_a_turn_leaves_nothing(client: Client, place: Place, agent_type: str) -> None:
     """Killing an agent in a turn leaves no process, open file or folder, as `running_agent` checks."""
     async with running_agent(client, place, agent_type) as agent:

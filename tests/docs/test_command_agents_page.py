@@ -15,7 +15,7 @@ from ramet.wire import command_protocol
 from tests.docs.test_blocks_run import ROOT
 
 PAGE = (ROOT / "docs" / "command-agents.md").read_text()
-TOLD = [
+HOST_FRAMES = [
     each
     for each in vars(command_protocol).values()
     if inspect.isclass(each) and each.__base__ is command_protocol.ToProgram
@@ -31,7 +31,7 @@ def row(name: str, heading: str) -> str:
 
 @pytest.mark.parametrize(
     ("kind", "heading"),
-    [(each, "What it is told") for each in TOLD]
+    [(each, "What it is told") for each in HOST_FRAMES]
     + [(each, "What it says") for each in get_args(command_protocol.ProgramMessage)],
     ids=lambda each: each.__name__ if inspect.isclass(each) else None,
 )

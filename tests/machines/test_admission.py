@@ -45,7 +45,7 @@ class Node:
 
 
 @dataclass(eq=False)
-class Asked:
+class Request:
     """Request for admission. Decided when its task is done, and over when the test has handled the decision."""
 
     parent: Node
@@ -72,7 +72,7 @@ class Births(RuleBasedStateMachine):
         super().__init__()
         self.loop = asyncio.new_event_loop()
         self.nodes: list[Node] = []
-        self.asked: list[Asked] = []
+        self.asked: list[Request] = []
 
     @initialize(
         children=st.integers(1, 3),
@@ -95,11 +95,11 @@ class Births(RuleBasedStateMachine):
         return [node for node in self.nodes if node.living]
 
     @property
-    def waiting(self) -> list[Asked]:
+    def waiting(self) -> list[Request]:
         return [each for each in self.asked if each.waits]
 
     @property
-    def under_way(self) -> list[Asked]:
+    def under_way(self) -> list[Request]:
         return [each for each in self.asked if each.granted and not each.over]
 
     def may_end(self, node: Node, asking: set[int]) -> bool:
@@ -124,7 +124,7 @@ class Births(RuleBasedStateMachine):
     def ask(self, who: int) -> None:
         parent = self.living[who % len(self.living)]
         self.act_and_check_refusals(
-            lambda: self.asked.append(Asked(parent, self.loop.create_task(self.admission.admit(parent))))
+            lambda: self.asked.append(Request(parent, self.loop.create_task(self.admission.admit(parent))))
         )
 
     @precondition(lambda self: self.under_way)
@@ -222,7 +222,7 @@ class Births(RuleBasedStateMachine):
             if self.admission.limits.when_full == "queue":
                 assert not self.would_be_served(each, refused), "refused although somebody's end would have made room"
 
-    def would_be_served(self, asker: Asked, refused: list[Asked]) -> bool:
+    def would_be_served(self, asker: Request, refused: list[Request]) -> bool:
         """Return whether the request would get room if no request were refused and every run ended that can."""
         asking = {id(each.parent) for each in [*self.waiting, *refused]}
         gone: set[int] = set()

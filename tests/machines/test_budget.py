@@ -69,7 +69,7 @@ class Scope:
 
 
 @dataclass(eq=False)
-class Asked:
+class Reservation:
     """Reservation that was granted."""
 
     real: Hold
@@ -88,7 +88,7 @@ class BudgetTree(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.scopes: list[Scope] = []
-        self.asked: list[Asked] = []
+        self.asked: list[Reservation] = []
 
     # --- what must be -------------------------------------------------------------------------------------------------
 
@@ -184,7 +184,7 @@ class BudgetTree(RuleBasedStateMachine):
         else:
             assert refusing is None, "let through though it does not fit"
             drawn = [min(has, Fraction(value)) for has, value in zip(kept, amount, strict=True)]
-            self.asked.append(Asked(hold, scope, drawn))
+            self.asked.append(Reservation(hold, scope, drawn))
         assert {each: each.real.fired for each in self.scopes} == fired, "the wrong scope fired"
 
     @precondition(lambda self: self.asked)

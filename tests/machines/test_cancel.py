@@ -29,7 +29,7 @@ class Listener:
 
 
 @dataclass(eq=False)
-class Told:
+class ListenerRecord:
     """Listener with the reasons that it received and those that it must have received."""
 
     listener: Listener | None
@@ -47,7 +47,7 @@ class Node:
     real: AbortController | None  #: None once it was dropped
     ref: weakref.ref[AbortController]
     reason: str | None = None
-    told: list[Told] = field(default_factory=list)
+    told: list[ListenerRecord] = field(default_factory=list)
 
     def above(self) -> list[Node]:
         return [self, *(self.parent.above() if self.parent is not None else [])]
@@ -112,7 +112,7 @@ class CancelTree(RuleBasedStateMachine):
         heard: list[str | None] = []
         listener = Listener(heard, fails=fails)
         real.add_listener(listener.hear)
-        node.told.append(Told(listener, heard, [] if node.reason is None else [node.reason]))
+        node.told.append(ListenerRecord(listener, heard, [] if node.reason is None else [node.reason]))
 
     @precondition(lambda self: self.held())
     @rule(which=indexes, listener=indexes)

@@ -15,7 +15,7 @@ indexes = st.integers(0, 11)
 
 
 @dataclass(eq=False)
-class Asked:
+class Request:
     """Request for a slot, in the order of asking."""
 
     task: asyncio.Task[None]
@@ -37,7 +37,7 @@ class Line(RuleBasedStateMachine):
         super().__init__()
         self.loop = asyncio.new_event_loop()
         self.slots = Slots(1)
-        self.asked: list[Asked] = []
+        self.asked: list[Request] = []
         self.at_once = 0  # places taken without waiting, and not given back
 
     def turn(self) -> None:
@@ -56,7 +56,7 @@ class Line(RuleBasedStateMachine):
 
     @rule()
     def ask(self) -> None:
-        self.asked.append(Asked(self.loop.create_task(self.slots.acquire())))
+        self.asked.append(Request(self.loop.create_task(self.slots.acquire())))
 
     @rule()
     def acquire_at_once(self) -> None:

@@ -18,7 +18,7 @@ def work(text: str) -> str:
     return text
 
 
-SAYING: dict[str, Decorator] = {
+DECORATORS: dict[str, Decorator] = {
     "agent": agent(name="worker", max_turns=3, limits=Limits(agents=5), policy=Policy(tmpfs_size_mb=16)),
     "policy": policy(Policy(pids=20, allowed_endpoints=["example.org:443"])),
     "more policy": policy(workspace_size_mb=32),
@@ -50,22 +50,22 @@ def apply_decorators(decorators: list[Any]) -> Agent:
     return made
 
 
-@given(st.permutations(list(SAYING)))
+@given(st.permutations(list(DECORATORS)))
 def test_the_order_of_decorators_does_not_matter(order: list[str]) -> None:
     """Decorators in any order make an equal definition, which can still be called as the function."""
-    made = apply_decorators([SAYING[name] for name in order])
+    made = apply_decorators([DECORATORS[name] for name in order])
 
-    assert made == apply_decorators(list(SAYING.values()))
+    assert made == apply_decorators(list(DECORATORS.values()))
     assert (made.name, made.description, made.limits.seconds, made.limits.agents) == ("worker", "Works.", 9, 5)
     assert made("text") == "text"
 
 
-@given(st.permutations(list(SAYING)), st.sets(st.sampled_from(list(SAYING))))
+@given(st.permutations(list(DECORATORS)), st.sets(st.sampled_from(list(DECORATORS))))
 def test_any_selection_of_decorators_works_in_any_order(order: list[str], chosen: set[str]) -> None:
     """A selection of the decorators makes an equal definition in any order."""
-    some = [SAYING[name] for name in order if name in chosen]
+    some = [DECORATORS[name] for name in order if name in chosen]
     if some:
-        assert apply_decorators(some) == apply_decorators([each for name, each in SAYING.items() if name in chosen])
+        assert apply_decorators(some) == apply_decorators([each for name, each in DECORATORS.items() if name in chosen])
 
 
 @given(st.sampled_from(CONFLICTS), st.booleans(), st.integers(0, 2))

@@ -32,7 +32,7 @@ bodies = (
     )
     | st.sampled_from([b'{"a":{"sides":"x","value":[1]}}', b'{"a":{"sides":7,"value":7}}', b'{"a":7}'])
 )
-asked = st.builds(
+requests = st.builds(
     UseState,
     id=st.just(1),
     do=st.sampled_from(DOES),
@@ -48,7 +48,7 @@ asked = st.builds(
 @example([(UseState(id=1, do="set", name=REGISTRY), b"{}")])
 @example([(UseState(id=1, do="set", name="../other/secret"), b"{}")])
 @settings(max_examples=150, deadline=None)
-@given(st.lists(st.tuples(asked, bodies), max_size=25))
+@given(st.lists(st.tuples(requests, bodies), max_size=25))
 def test_a_guest_reaches_only_its_own_state(said: list[tuple[UseState, bytes]]) -> None:
     """Errors are typed. Keys of other agents and the guest's own registry stay unchanged."""
     asyncio.run(_check_requests(said))

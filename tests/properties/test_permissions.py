@@ -33,7 +33,7 @@ modes = st.builds(
     lambda mode: ModeRule(mode=mode, source="s"),
     st.sampled_from(["plan", "dontAsk", "acceptEdits", "bypassPermissions"]),
 )
-held = st.builds(
+permission_sets = st.builds(
     lambda rules, modes: Permissions(rules=tuple(rules), modes=tuple(modes)),
     st.lists(rules, max_size=6),
     st.lists(modes, max_size=2),
@@ -48,7 +48,7 @@ calls = st.one_of(
 )
 
 
-@given(held, rules, calls)
+@given(permission_sets, rules, calls)
 def test_deny_always_wins_and_asking_never_widens(before: Permissions, more: PermissionRule, call: Call) -> None:
     """A rule of `deny` or `ask` makes no verdict weaker; a rule of `allow` weakens neither `deny` nor `ask`."""
     after = before.merged_with(Permissions(rules=(more,)))
@@ -64,7 +64,7 @@ def test_deny_always_wins_and_asking_never_widens(before: Permissions, more: Per
         assert now == "deny"
 
 
-@given(held, calls)
+@given(permission_sets, calls)
 def test_the_order_of_rules_does_not_matter(permissions: Permissions, call: Call) -> None:
     """Rules in reverse order, or decoded from data, give the same verdict."""
     turned = Permissions(rules=permissions.rules[::-1], modes=permissions.modes)

@@ -143,7 +143,7 @@ def stream_after_hello(*, sent: int = 0, written: int = 0) -> ResumableStream:
     return mine
 
 
-BROKEN = {
+BROKEN_PACKETS = {
     "nothing": [b""],
     "another kind": [b"\x09" + bytes(8)],
     "a hello twice": [hello(0, 0)],
@@ -167,10 +167,10 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.parametrize("name", BROKEN_PACKETS)
 def test_a_peer_that_breaks_a_rule_is_a_protocol_error(name: str) -> None:
     """A packet that breaks a rule raises ProtocolError. Afterwards the stream neither receives nor sends."""
-    *good, bad = BROKEN[name]
+    *good, bad = BROKEN_PACKETS[name]
     mine = stream_after_hello(sent=3, written=2)
     for each in good:
         mine.feed(each)

@@ -1,4 +1,4 @@
-"""Values cross a channel unchanged, and anything else on the channel raises an error of one kind."""
+"""Values cross a channel unchanged; any other bytes raise ProtocolError, or InvalidValue for a named type."""
 
 from __future__ import annotations
 
