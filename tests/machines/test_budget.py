@@ -15,7 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from ramet.core.budget import LAST_WORD_TOKENS, RESOURCES, Amount, Budget, Hold, Limits
+from ramet.core.budget import FINAL_ANSWER_TOKENS, RESOURCES, Amount, Budget, Hold, Limits
 from ramet.core.errors import BudgetExceeded, InvalidValue
 
 ALL = range(len(RESOURCES))
@@ -107,7 +107,7 @@ class BudgetTree(RuleBasedStateMachine):
         limit = scope.limit(which) or Fraction(0)
         kept = Fraction(0)
         if RESOURCES[which] == "tokens":
-            kept = min(Fraction(int(limit) // 10), Fraction(LAST_WORD_TOKENS))
+            kept = min(Fraction(int(limit) // 10), Fraction(FINAL_ANSWER_TOKENS))
         elif RESOURCES[which] == "usd":
             kept = limit / 10
         elif RESOURCES[which] == "model_calls":
@@ -119,19 +119,19 @@ class BudgetTree(RuleBasedStateMachine):
                     kept += min(each.drawn[which], Fraction(max(0, each.real.amount[which] - each.actual[which])))
         return kept
 
-    def free(self, scope: Scope, which: int, *, last_word: bool = False) -> Fraction:
+    def free(self, scope: Scope, which: int, *, is_final_answer: bool = False) -> Fraction:
         limit = scope.limit(which)
         assert limit is not None
         if scope.closed:
             return Fraction(0)
-        return limit - self.used(scope, which) - (0 if last_word else self.kept(scope, which))
+        return limit - self.used(scope, which) - (0 if is_final_answer else self.kept(scope, which))
 
-    def refusing(self, scope: Scope, amount: Amount, *, last_word: bool = False) -> tuple[Scope, str] | None:
+    def refusing(self, scope: Scope, amount: Amount, *, is_final_answer: bool = False) -> tuple[Scope, str] | None:
         for which, value in enumerate(amount):
             owner = scope.owner(which)
             if not value or owner is None:
                 continue
-            if Fraction(value) > self.free(owner, which, last_word=last_word and owner is scope):
+            if Fraction(value) > self.free(owner, which, is_final_answer=is_final_answer and owner is scope):
                 return owner, RESOURCES[which]
         return None
 
@@ -158,9 +158,9 @@ class BudgetTree(RuleBasedStateMachine):
             assert refusing is None, "given more than was free"
             self.scopes.append(Scope(real, parent, slices=[Fraction(each) for each in grant]))
 
-    @rule(who=indexes, amount=amounts, last_word=st.booleans())
-    def reserve(self, who: int, amount: Amount, last_word: bool) -> None:
-        self.ask(self.scopes[who % len(self.scopes)], amount, last_word=last_word)
+    @rule(who=indexes, amount=amounts, is_final_answer=st.booleans())
+    def reserve(self, who: int, amount: Amount, is_final_answer: bool) -> None:
+        self.ask(self.scopes[who % len(self.scopes)], amount, is_final_answer=is_final_answer)
 
     @rule(who=indexes, resource=st.sampled_from(COUNTED), kept=st.booleans(), more=st.integers(0, 1))
     def reserve_the_rest(self, who: int, resource: str, kept: bool, more: int) -> None:
@@ -168,15 +168,15 @@ class BudgetTree(RuleBasedStateMachine):
         scope, which = self.scopes[who % len(self.scopes)], RESOURCES.index(resource)
         owner = scope.owner(which)
         if owner is not None:
-            value = max(0, int(self.free(owner, which, last_word=kept))) + more
-            self.ask(scope, Amount(**{resource: value}), last_word=kept)
+            value = max(0, int(self.free(owner, which, is_final_answer=kept))) + more
+            self.ask(scope, Amount(**{resource: value}), is_final_answer=kept)
 
-    def ask(self, scope: Scope, amount: Amount, *, last_word: bool) -> None:
-        refusing = self.refusing(scope, amount, last_word=last_word)
-        kept = [self.kept(scope, which) if last_word else Fraction(0) for which in ALL]
+    def ask(self, scope: Scope, amount: Amount, *, is_final_answer: bool) -> None:
+        refusing = self.refusing(scope, amount, is_final_answer=is_final_answer)
+        kept = [self.kept(scope, which) if is_final_answer else Fraction(0) for which in ALL]
         fired = {each: each.real.fired for each in self.scopes}
         try:
-            hold = scope.real.reserve(amount, last_word=last_word)
+            hold = scope.real.reserve(amount, is_final_answer=is_final_answer)
         except BudgetExceeded as refusal:
             self.check_refusal(refusal, refusing)
             assert refusing is not None
@@ -243,14 +243,14 @@ class BudgetTree(RuleBasedStateMachine):
                 if scope.limit(which) is not None:
                     real = scope.real
                     assert real.spent(name) + real.reserved(name) == pytest.approx(float(self.used(scope, which)))
-                    assert real.last_word_reserve(name) == pytest.approx(float(self.kept(scope, which)))
+                    assert real.final_answer_reserve(name) == pytest.approx(float(self.kept(scope, which)))
                     assert real.remaining(name) == pytest.approx(float(max(Fraction(0), self.free(scope, which))))
 
     @invariant()
     def nothing_is_negative(self) -> None:
         for scope in self.scopes:
             for name in RESOURCES:
-                assert min(scope.real.reserved(name), scope.real.last_word_reserve(name)) > -1e-9
+                assert min(scope.real.reserved(name), scope.real.final_answer_reserve(name)) > -1e-9
                 assert scope.real.remaining(name) >= 0
 
     @invariant()

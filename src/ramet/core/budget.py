@@ -34,9 +34,9 @@ _INDEXES = range(len(RESOURCES))
 _TOLERANCE = 1e-9  #: sums of money in binary fractions are off by less than this
 _MAX_EXACT = 2**53  #: above this value floats and readers of JSON round, and a count would no longer be exact
 
-#: The reserve for a last answer: one call, and this share of tokens and money, at most LAST_WORD_TOKENS tokens.
-LAST_WORD_SHARE = 0.1
-LAST_WORD_TOKENS = 4096
+#: The reserve for a last answer: one call, and this share of tokens and money, at most FINAL_ANSWER_TOKENS tokens.
+FINAL_ANSWER_SHARE = 0.1
+FINAL_ANSWER_TOKENS = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +93,7 @@ class Budget:
     """
 
     __slots__ = (
-        "_last_word_reserve",
+        "_final_answer_reserve",
         "_limit",
         "_owner",
         "_reserved",
@@ -116,21 +116,21 @@ class Budget:
         ]
         self._spent: list[float] = [0] * len(RESOURCES)
         self._reserved: list[float] = [0] * len(RESOURCES)
-        self._last_word_reserve: list[float] = [0] * len(RESOURCES)
+        self._final_answer_reserve: list[float] = [0] * len(RESOURCES)
         calls, tokens, usd = limits.model_calls, limits.tokens, limits.usd
-        self._last_word_reserve[0] = min(int((tokens or 0) * LAST_WORD_SHARE), LAST_WORD_TOKENS)
-        self._last_word_reserve[1] = (usd or 0.0) * LAST_WORD_SHARE
-        self._last_word_reserve[2] = 1 if calls else 0
+        self._final_answer_reserve[0] = min(int((tokens or 0) * FINAL_ANSWER_SHARE), FINAL_ANSWER_TOKENS)
+        self._final_answer_reserve[1] = (usd or 0.0) * FINAL_ANSWER_SHARE
+        self._final_answer_reserve[2] = 1 if calls else 0
         self._returned: list[float] = [0] * len(RESOURCES)  #: counted as spent above, of earlier slices
         self._slice: Hold | None = None
         if parent is not None:
             self._slice = parent.reserve(self._grant())
 
-    def remaining(self, resource: str, *, last_word: bool = False) -> float:
+    def remaining(self, resource: str, *, is_final_answer: bool = False) -> float:
         """Return how much of `resource` could be reserved now; infinity if nothing limits it."""
         index = RESOURCES.index(resource)
         owner = self._owner[index]
-        return math.inf if owner is None else max(0, owner._free(index, last_word and owner is self))
+        return math.inf if owner is None else max(0, owner._free(index, is_final_answer and owner is self))
 
     def limit(self, resource: str) -> float:
         """Return the most that the owner of `resource` may ever use; infinity if nothing limits it."""
@@ -138,24 +138,24 @@ class Budget:
         owner = self._owner[index]
         return math.inf if owner is None else owner._limit[index] or 0
 
-    def reserve(self, amount: Amount, *, last_word: bool = False) -> Hold:
+    def reserve(self, amount: Amount, *, is_final_answer: bool = False) -> Hold:
         """Hold all of `amount`, or nothing.
 
-        Raises BudgetExceeded, naming the scope whose limit fired, if `amount` does not fit. `last_word` draws on the
-        amount that this scope keeps for its owner's last answer. A closed scope has nothing left. Raises InvalidValue
-        if `amount` is not a valid quantity.
+        Raises BudgetExceeded, naming the scope whose limit fired, if `amount` does not fit. `is_final_answer` draws on
+        the amount that this scope keeps for its owner's last answer. A closed scope has nothing left. Raises
+        InvalidValue if `amount` is not a valid quantity.
         """
         _check(amount)
         for index, requested in enumerate(amount):
             owner = self._owner[index]
             if requested and owner is not None:
-                free = owner._free(index, last_word and owner is self)
+                free = owner._free(index, is_final_answer and owner is self)
                 if requested > free + _TOLERANCE:
                     owner.fired = owner.fired or RESOURCES[index]
                     raise BudgetExceeded(RESOURCES[index], asked=requested, left=max(0, free), scope=owner.scope)
         drawn = _ZERO
-        if last_word:
-            drawn = Amount(*map(min, self._last_word_reserve, amount))  # type: ignore[arg-type]  # whole numbers stay whole
+        if is_final_answer:
+            drawn = Amount(*map(min, self._final_answer_reserve, amount))  # type: ignore[arg-type]  # whole numbers stay whole
             self._change_reserve(drawn, -1)
         for index, requested in enumerate(amount):
             owner = self._owner[index]
@@ -170,7 +170,9 @@ class Budget:
             owner = self._owner[index]
             if used and owner is not None:
                 owner._spent[index] += used
-                owner._last_word_reserve[index] = min(owner._last_word_reserve[index], max(0, owner._free(index, True)))
+                owner._final_answer_reserve[index] = min(
+                    owner._final_answer_reserve[index], max(0, owner._free(index, True))
+                )
 
     def close(self) -> None:
         """Return the amount that is neither spent nor held here to the scope above. Idempotent.
@@ -214,9 +216,9 @@ class Budget:
         """Return the amount that is reserved and not yet settled, slices of scopes below included."""
         return self._reserved[RESOURCES.index(resource)]
 
-    def last_word_reserve(self, resource: str) -> float:
+    def final_answer_reserve(self, resource: str) -> float:
         """Return the amount that is set aside for the owner's last answer."""
-        return self._last_word_reserve[RESOURCES.index(resource)]
+        return self._final_answer_reserve[RESOURCES.index(resource)]
 
     def describe_remaining(self) -> str:
         """Describe what remains of the limited resources; empty if nothing is limited."""
@@ -224,16 +226,21 @@ class Budget:
             f"{name} {self.remaining(name):.12g}" for name in RESOURCES if self.remaining(name) != math.inf
         )
 
-    def _free(self, index: int, last_word: bool) -> float:
+    def _free(self, index: int, is_final_answer: bool) -> float:
         limit = self._limit[index]
         assert limit is not None, "`_free` is called on the owner of a limit"
         if self.closed:
             return 0
-        return limit - self._spent[index] - self._reserved[index] - (0 if last_word else self._last_word_reserve[index])
+        return (
+            limit
+            - self._spent[index]
+            - self._reserved[index]
+            - (0 if is_final_answer else self._final_answer_reserve[index])
+        )
 
     def _change_reserve(self, amount: Amount, sign: int) -> None:
-        self._last_word_reserve = [
-            reserve + sign * value for reserve, value in zip(self._last_word_reserve, amount, strict=True)
+        self._final_answer_reserve = [
+            reserve + sign * value for reserve, value in zip(self._final_answer_reserve, amount, strict=True)
         ]
 
     def _grant(self) -> Amount:

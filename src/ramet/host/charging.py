@@ -81,8 +81,8 @@ class Account:
         """
         budget, request, provider = self._context.budget, self._request, self._provider
         calls, tokens, usd, max_tokens = provider.requests, 0, 0.0, request.max_tokens
-        tokens_left = budget.remaining("tokens", last_word=request.is_final_answer)
-        usd_left = budget.remaining("usd", last_word=request.is_final_answer)
+        tokens_left = budget.remaining("tokens", is_final_answer=request.is_final_answer)
+        usd_left = budget.remaining("usd", is_final_answer=request.is_final_answer)
         if tokens_left != math.inf or usd_left != math.inf:
             bound = input_bound(request.messages, self._schema_bytes())
             requested_tokens = request.max_tokens or provider.output_limit() or DEFAULT_OUTPUT_TOKENS
@@ -103,7 +103,9 @@ class Account:
                 max_tokens = min(requested_tokens, LEAST_OUTPUT_TOKENS)
             tokens = (bound + max_tokens) * calls
             usd = max_usd(bound, max_tokens, price) * calls if price is not None else 0.0
-        hold = budget.reserve(Amount(tokens=tokens, usd=usd, model_calls=calls), last_word=request.is_final_answer)
+        hold = budget.reserve(
+            Amount(tokens=tokens, usd=usd, model_calls=calls), is_final_answer=request.is_final_answer
+        )
         self._context.emit(
             ModelAsked,
             step_id=request.step,

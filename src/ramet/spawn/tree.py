@@ -53,7 +53,7 @@ class RunTree:
             if (known_run := self.register.runs_by_request.get(request_key)) is not None:
                 # This request led to it, and its sandbox has not received the answer.
                 return await self._handle_of_child(known_run)
-            request = dataclasses.replace(request, asked=request_key)
+            request = dataclasses.replace(request, request_key=request_key)
         request = with_dedupe_key(run, request)
         known = self.register.known_spawns.pop((run.info.id, key_of(request)), None)
         if known is not None and (not request.call_id or known.request.prompt == request.prompt):

@@ -53,7 +53,7 @@ class SpawnRequest(metaclass=KnownFields):
     shelf: pathlib.Path | None = None  #: set by the host: a folder to read and import from, including later files
     call_id: CallId | None = None
     key: str = ""  #: distinguishes spawns of one run that no tool call requested
-    asked: str = ""  #: the sandbox's request for the spawn, as in `CurrentCall`
+    request_key: str = ""  #: the sandbox's request for the spawn, as in `CurrentCall`
 
     def __post_init__(self) -> None:
         check_text("prompt", self.prompt)

@@ -108,7 +108,7 @@ async def wait_for_schedule(project: Path, id: str, holds: Callable[[ScheduleVie
         while True:
             async with await journal_reader(project) as records:
                 found = await ScheduleTable(records.store).read(id)
-                if found is not None and holds(await view_now(found.book, records)):
+                if found is not None and holds(await view_now(found.record, records)):
                     return
 
 

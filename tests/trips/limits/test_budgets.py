@@ -227,7 +227,7 @@ async def test_a_turn_returns_the_tokens_that_it_did_not_use() -> None:
 
     assert (result.usage.tokens, result.usage.cache_read_tokens) == (100, 40)
     assert (budget.spent("tokens"), budget.reserved("tokens")) == (100, 0)
-    assert budget.remaining("tokens", last_word=True) == 20_000 - 100
+    assert budget.remaining("tokens", is_final_answer=True) == 20_000 - 100
 
 
 async def test_a_refused_request_costs_a_call_and_no_tokens() -> None:
@@ -360,7 +360,7 @@ async def test_a_child_returns_what_it_did_not_spend() -> None:
         await session.ask("Go.")
         budget = run_of(session, "main").context.budget
 
-        left = [budget.remaining("model_calls", last_word=True), budget.remaining("tool_calls")]
+        left = [budget.remaining("model_calls", is_final_answer=True), budget.remaining("tool_calls")]
 
     assert left == [20 - 3, 20 - 1]
     assert nothing_is_held(session)

@@ -130,7 +130,7 @@ async def test_refused_connections_leave_the_budget_whole() -> None:
         budget = run_of(session, "main").context.budget
 
         assert [budget.spent(each) for each in ("usd", "tokens", "model_calls")] == [0, 0, 0]
-        assert budget.remaining("usd", last_word=True) == 1.0
+        assert budget.remaining("usd", is_final_answer=True) == 1.0
         assert session.usage == NO_USAGE
 
 

@@ -32,7 +32,7 @@ def budgets(session: Session) -> Figures:
     """Return for each run what is left, spent, held, and kept for a last answer of each resource."""
     return {
         run.info.path: {
-            name: (budget.remaining(name), budget.spent(name), budget.reserved(name), budget.last_word_reserve(name))
+            name: (budget.remaining(name), budget.spent(name), budget.reserved(name), budget.final_answer_reserve(name))
             for name in RESOURCES
         }
         for run in opened(session).tree.register.runs.values()

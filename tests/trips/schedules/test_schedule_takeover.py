@@ -173,4 +173,4 @@ async def test_a_runtime_that_stops_during_a_claim_leaves_the_run_to_others() ->
         (found,) = await ScheduleTable(store).all()
     await runtime.journal.release(beside)
 
-    assert [each.status for each in ticks.report(found.book.state)] == ["running"]
+    assert [each.status for each in ticks.report(found.record.state)] == ["running"]

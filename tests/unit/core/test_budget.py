@@ -18,16 +18,18 @@ FRACTION_RESOURCES = ("usd", "seconds")
 NO_QUANTITY: list[Any] = [-1, -1e-9, math.nan, math.inf, -math.inf, 10**400]
 
 
-def try_reserve(budget: Budget, amount: Amount, *, last_word: bool = False) -> Hold | None:
+def try_reserve(budget: Budget, amount: Amount, *, is_final_answer: bool = False) -> Hold | None:
     try:
-        return budget.reserve(amount, last_word=last_word)
+        return budget.reserve(amount, is_final_answer=is_final_answer)
     except BudgetExceeded:
         return None
 
 
 def parts(budget: Budget, resource: str) -> dict[str, float]:
     """Return how a scope's limit is divided."""
-    return {each: getattr(budget, each)(resource) for each in ("remaining", "reserved", "last_word_reserve", "spent")}
+    return {
+        each: getattr(budget, each)(resource) for each in ("remaining", "reserved", "final_answer_reserve", "spent")
+    }
 
 
 # --- limits ---------------------------------------------------------------------------------------------------------
@@ -62,9 +64,9 @@ def test_a_limit_of_zero_lets_nothing_through(resource: str) -> None:
     """Zero is a limit; even the last word is refused."""
     budget = Budget(Limits(**{resource: 0}), scope="main")
 
-    for last_word in (False, True):
+    for is_final_answer in (False, True):
         with pytest.raises(BudgetExceeded) as refusal:
-            budget.reserve(Amount(**{resource: 1}), last_word=last_word)
+            budget.reserve(Amount(**{resource: 1}), is_final_answer=is_final_answer)
 
         assert (refusal.value.resource, refusal.value.left) == (resource, 0)
 
@@ -87,7 +89,7 @@ def test_without_limits_everything_fits() -> None:
     budget.reserve(Amount(10**12, 1e9, 10**12, 10**12, 10**12))
 
     assert budget.describe_remaining() == ""
-    assert [budget.last_word_reserve(name) for name in RESOURCES] == [0] * len(RESOURCES)
+    assert [budget.final_answer_reserve(name) for name in RESOURCES] == [0] * len(RESOURCES)
 
 
 def test_describe_left_shows_exact_numbers_of_limited_resources() -> None:
@@ -201,12 +203,12 @@ def test_the_last_word_is_one_of_the_limited_calls() -> None:
     children = [Budget(Limits(), scope=f"main/{number}", parent=root) for number in range(1_000)]
 
     granted = [hold for child in children if (hold := try_reserve(child, ONE_CALL)) is not None]
-    stolen = [hold for child in children if (hold := try_reserve(child, ONE_CALL, last_word=True)) is not None]
-    last = try_reserve(root, ONE_CALL, last_word=True)
+    stolen = [hold for child in children if (hold := try_reserve(child, ONE_CALL, is_final_answer=True)) is not None]
+    last = try_reserve(root, ONE_CALL, is_final_answer=True)
     for hold in [*granted, last]:
         assert hold is not None
         hold.settle(ONE_CALL)
-    more = [try_reserve(scope, ONE_CALL, last_word=True) for scope in (root, *children)]
+    more = [try_reserve(scope, ONE_CALL, is_final_answer=True) for scope in (root, *children)]
 
     assert (len(granted), stolen, root.spent("model_calls")) == (4, [], 5)
     assert more == [None] * 1_001
@@ -217,8 +219,8 @@ def test_a_single_call_is_the_last_word() -> None:
     budget = Budget(Limits(model_calls=1), scope="main")
 
     assert try_reserve(budget, ONE_CALL) is None
-    assert try_reserve(budget, ONE_CALL, last_word=True) is not None
-    assert try_reserve(budget, ONE_CALL, last_word=True) is None
+    assert try_reserve(budget, ONE_CALL, is_final_answer=True) is not None
+    assert try_reserve(budget, ONE_CALL, is_final_answer=True) is None
 
 
 @pytest.mark.parametrize(("tokens", "kept"), [(9, 0), (10, 1), (1_000, 100), (40_960, 4_096), (10_000_000, 4_096)])
@@ -226,8 +228,13 @@ def test_a_tenth_of_the_tokens_up_to_4096_is_kept_for_the_last_word(tokens: int,
     """Large budgets keep no more than an answer needs."""
     budget = Budget(Limits(tokens=tokens), scope="main")
 
-    assert parts(budget, "tokens") == {"remaining": tokens - kept, "reserved": 0, "last_word_reserve": kept, "spent": 0}
-    assert budget.remaining("tokens", last_word=True) == tokens
+    assert parts(budget, "tokens") == {
+        "remaining": tokens - kept,
+        "reserved": 0,
+        "final_answer_reserve": kept,
+        "spent": 0,
+    }
+    assert budget.remaining("tokens", is_final_answer=True) == tokens
 
 
 def test_a_short_last_word_leaves_the_rest_of_its_reserve() -> None:
@@ -235,10 +242,10 @@ def test_a_short_last_word_leaves_the_rest_of_its_reserve() -> None:
     root = Budget(Limits(tokens=1_000), scope="main")
     child = Budget(Limits(), scope="main/a", parent=root)
 
-    root.reserve(Amount(tokens=30), last_word=True).settle(Amount(tokens=20))
+    root.reserve(Amount(tokens=30), is_final_answer=True).settle(Amount(tokens=20))
 
-    assert parts(root, "tokens") == {"remaining": 900, "reserved": 0, "last_word_reserve": 80, "spent": 20}
-    assert child.remaining("tokens", last_word=True) == 900
+    assert parts(root, "tokens") == {"remaining": 900, "reserved": 0, "final_answer_reserve": 80, "spent": 20}
+    assert child.remaining("tokens", is_final_answer=True) == 900
 
 
 def test_a_refunded_last_word_can_be_reserved_again() -> None:
@@ -247,10 +254,10 @@ def test_a_refunded_last_word_can_be_reserved_again() -> None:
     child = Budget(Limits(), scope="main/a", parent=root)
     child.reserve(ONE_CALL).settle(ONE_CALL)
 
-    root.reserve(Amount(tokens=100, model_calls=1), last_word=True).refund()
+    root.reserve(Amount(tokens=100, model_calls=1), is_final_answer=True).refund()
 
     assert try_reserve(child, ONE_CALL) is None
-    assert try_reserve(root, Amount(tokens=100, model_calls=1), last_word=True) is not None
+    assert try_reserve(root, Amount(tokens=100, model_calls=1), is_final_answer=True) is not None
 
 
 def test_a_failed_last_word_leaves_its_tokens_for_the_next_try() -> None:
@@ -259,10 +266,10 @@ def test_a_failed_last_word_leaves_its_tokens_for_the_next_try() -> None:
     child = Budget(Limits(), scope="main/a", parent=root)
     child.reserve(Amount(tokens=900)).settle(Amount(tokens=900))
 
-    root.reserve(Amount(tokens=100, model_calls=1), last_word=True).settle(ONE_CALL)
+    root.reserve(Amount(tokens=100, model_calls=1), is_final_answer=True).settle(ONE_CALL)
 
     assert try_reserve(child, Amount(tokens=1)) is None
-    assert root.remaining("tokens", last_word=True) == 100
+    assert root.remaining("tokens", is_final_answer=True) == 100
 
 
 # --- scopes ---------------------------------------------------------------------------------------------------------
@@ -313,7 +320,7 @@ def test_a_slice_returns_when_its_scope_closes() -> None:
     child.close()
     child.close()
 
-    assert parts(root, "tool_calls") == {"remaining": 9, "reserved": 0, "last_word_reserve": 0, "spent": 1}
+    assert parts(root, "tool_calls") == {"remaining": 9, "reserved": 0, "final_answer_reserve": 0, "spent": 1}
 
 
 def test_a_closed_scope_reserves_nothing() -> None:
@@ -325,9 +332,9 @@ def test_a_closed_scope_reserves_nothing() -> None:
     child.close()
 
     for scope in (child, grandchild):
-        for last_word in (False, True):
-            assert try_reserve(scope, ONE_CALL, last_word=last_word) is None
-            assert try_reserve(scope, Amount(tool_calls=1), last_word=last_word) is None
+        for is_final_answer in (False, True):
+            assert try_reserve(scope, ONE_CALL, is_final_answer=is_final_answer) is None
+            assert try_reserve(scope, Amount(tool_calls=1), is_final_answer=is_final_answer) is None
 
 
 @pytest.mark.parametrize("used", [0, 1, 3], ids=["refunded", "used", "overshot"])
@@ -345,7 +352,12 @@ def test_a_call_that_outlives_its_scope_is_charged_to_the_tree(used: int, order:
     in_flight.settle(Amount(tool_calls=used))
 
     assert left_meanwhile == 8
-    assert parts(root, "tool_calls") == {"remaining": 10 - used, "reserved": 0, "last_word_reserve": 0, "spent": used}
+    assert parts(root, "tool_calls") == {
+        "remaining": 10 - used,
+        "reserved": 0,
+        "final_answer_reserve": 0,
+        "spent": used,
+    }
 
 
 def test_a_late_settlement_passes_scopes_that_do_not_limit_the_resource() -> None:
@@ -371,11 +383,11 @@ def test_a_reopened_scope_continues_with_its_unspent_budget() -> None:
 
     child.reopen(root)
 
-    assert parts(child, "tool_calls") == {"remaining": 4, "reserved": 0, "last_word_reserve": 0, "spent": 2}
-    assert parts(root, "tool_calls") == {"remaining": 4, "reserved": 4, "last_word_reserve": 0, "spent": 2}
+    assert parts(child, "tool_calls") == {"remaining": 4, "reserved": 0, "final_answer_reserve": 0, "spent": 2}
+    assert parts(root, "tool_calls") == {"remaining": 4, "reserved": 4, "final_answer_reserve": 0, "spent": 2}
     child.reserve(Amount(tool_calls=1)).settle(Amount(tool_calls=1))
     child.close()
-    assert parts(root, "tool_calls") == {"remaining": 7, "reserved": 0, "last_word_reserve": 0, "spent": 3}
+    assert parts(root, "tool_calls") == {"remaining": 7, "reserved": 0, "final_answer_reserve": 0, "spent": 3}
 
 
 def test_a_scope_is_not_reopened_when_its_slice_was_reserved() -> None:
@@ -390,7 +402,7 @@ def test_a_scope_is_not_reopened_when_its_slice_was_reserved() -> None:
 
     assert child.closed
     assert try_reserve(child, Amount(tool_calls=1)) is None
-    assert parts(root, "tool_calls") == {"remaining": 5, "reserved": 5, "last_word_reserve": 0, "spent": 0}
+    assert parts(root, "tool_calls") == {"remaining": 5, "reserved": 5, "final_answer_reserve": 0, "spent": 0}
 
 
 @pytest.mark.parametrize("used", [0, 1, 2, 3])
@@ -410,7 +422,12 @@ def test_a_call_that_spans_a_close_and_a_reopen_is_charged_once(used: int, life:
 
     in_flight.settle(Amount(tool_calls=used))
 
-    assert parts(root, "tool_calls") == {"remaining": 10 - used, "reserved": 0, "last_word_reserve": 0, "spent": used}
+    assert parts(root, "tool_calls") == {
+        "remaining": 10 - used,
+        "reserved": 0,
+        "final_answer_reserve": 0,
+        "spent": used,
+    }
 
 
 def test_closing_after_refunds_of_money_is_no_error() -> None:

@@ -169,7 +169,7 @@ async def sweep(
         await remove_expired_results(store, before=before)
     kept_roots = {await _root_of_run(records, run) for run in keep}
     kept_roots |= {
-        claim.run for entry in await ScheduleTable(store).all() for claim in entry.book.state.claims if claim.run
+        claim.run for entry in await ScheduleTable(store).all() for claim in entry.record.state.claims if claim.run
     }
     removal = TreeDeleter(store, working_dir, transcripts or state_folder(working_dir) / "transcripts")
     documents = await store.list(TREES)

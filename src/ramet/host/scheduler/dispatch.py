@@ -57,7 +57,7 @@ class TickDispatcher:
         started_claim = replace(claim, run=self._runtime.mint())
         try:
             if (
-                await self._table.change(schedule.id, lambda book: ticks.update_claim(book, claim, started_claim))
+                await self._table.change(schedule.id, lambda record: ticks.update_claim(record, claim, started_claim))
                 is None
             ):
                 return  # The schedule was cancelled, or a scheduler that considered this one dead took the claim over.
@@ -151,7 +151,7 @@ class TickDispatcher:
         await self._note(schedule, claim, Status.FAILED, error=error)
 
     async def _release_claim(self, schedule: Schedule, claim: Claim) -> None:
-        await self._table.change(schedule.id, lambda book: ticks.release(book, claim))
+        await self._table.change(schedule.id, lambda record: ticks.release(record, claim))
 
     async def _note(
         self,
@@ -174,7 +174,7 @@ class TickDispatcher:
             text=shorten(text),
             error=shorten_error(error),
         )
-        await self._table.change(schedule.id, lambda book: ticks.complete_claim(book, result, claim.owner))
+        await self._table.change(schedule.id, lambda record: ticks.complete_claim(record, result, claim.owner))
 
 
 def _policy_of(schedule: Schedule, agent: Agent) -> Policy | None:

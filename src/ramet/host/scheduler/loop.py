@@ -108,7 +108,7 @@ class SchedulerLoop:
     async def _check_all(self, group: asyncio.TaskGroup) -> None:
         self._agenda.clear()  # before the store is read: entries added meanwhile stay
         for entry in await self._table.all():
-            await self._try(group, entry.book.schedule.id, entry)
+            await self._try(group, entry.record.schedule.id, entry)
 
     async def _wait_for_work(self) -> None:
         """Wait for the next time, or for a change."""
@@ -130,14 +130,14 @@ class SchedulerLoop:
     async def _consider(self, group: asyncio.TaskGroup, id: str, entry: Versioned | None = None) -> None:
         """Reconcile one schedule, claim the ticks that may begin, and start them."""
         while (entry := entry or await self._read(id)) is not None:
-            owners = await self._living(entry.book)
+            owners = await self._living(entry.record)
             now = self._runtime.clock.now()
-            settled = ticks.reconcile(entry.book, now, next_fire, owners.__contains__)
+            settled = ticks.reconcile(entry.record, now, next_fire, owners.__contains__)
             if ticks.is_deletable(settled) or _is_old(settled, now):
                 await self._table.remove(id, entry.version)
                 return
             record, claims = ticks.claim_due(settled, now, self._id, self._claim_id)
-            if record is entry.book or await self._table.write(record, entry.version):
+            if record is entry.record or await self._table.write(record, entry.version):
                 for claim in claims:
                     group.create_task(self._fire(record.schedule, claim), name=f"ramet tick of {id}")
                 for claim in ticks.orphaned_claims(record, owners.__contains__):

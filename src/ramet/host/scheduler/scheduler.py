@@ -208,7 +208,7 @@ class AgentScheduler:
     async def resume(self, id: str) -> ScheduleView:
         """Resume a schedule with its next time; ticks that were missed during the pause are dropped. Raises Unknown."""
         now = await self._now()
-        return await self._change(id, lambda book: ticks.resume(book, now))
+        return await self._change(id, lambda record: ticks.resume(record, now))
 
     async def trigger(self, id: str) -> ScheduleView:
         """Run a schedule now, besides its times, also while it is paused. Raises Unknown.
@@ -216,7 +216,7 @@ class AgentScheduler:
         If one of its runs is active, the new run starts after that, unless `overlap="allow"`.
         """
         now = await self._now()
-        return await self._change(id, lambda book: ticks.trigger(book, now))
+        return await self._change(id, lambda record: ticks.trigger(record, now))
 
     async def results(self, id: str) -> tuple[TickResult, ...]:
         """Return a schedule's last ticks: the newest twenty that ended, the running ones, the waiting ones.
@@ -282,27 +282,27 @@ class AgentScheduler:
             entry = await self._table.read(schedule.id)
             if entry is None:
                 record, version = ScheduleRecord(schedule=schedule, state=TickState(decided=decided)), 0
-            elif entry.book.schedule.asked == schedule.asked and not (
-                entry.book.state.cancelled or ticks.is_over(entry.book, next_fire)
+            elif entry.record.schedule.asked == schedule.asked and not (
+                entry.record.state.cancelled or ticks.is_over(entry.record, next_fire)
             ):
-                return self._touch(entry.book)
+                return self._touch(entry.record)
             else:
-                record, version = ticks.replace_definition(entry.book, schedule, decided), entry.version
+                record, version = ticks.replace_definition(entry.record, schedule, decided), entry.version
             if await self._table.write(record, version):
                 return self._touch(record)
 
     async def _change(self, id: str, step: Callable[[ScheduleRecord], ScheduleRecord | None]) -> ScheduleView:
         await self._now()
-        book = await self._table.change(id, lambda book: None if book.state.cancelled else step(book))
-        if book is None:
+        record = await self._table.change(id, lambda record: None if record.state.cancelled else step(record))
+        if record is None:
             raise await self._unknown(id)
-        return self._touch(book)
+        return self._touch(record)
 
     async def _read(self, id: str) -> ScheduleRecord:
         entry = await self._table.read(id)
-        if entry is None or entry.book.state.cancelled:
+        if entry is None or entry.record.state.cancelled:
             raise await self._unknown(id)
-        return entry.book
+        return entry.record
 
     async def _unknown(self, id: str) -> Unknown:
         return Unknown("schedule", str(id), tuple(record.schedule.id for record in await self._table.listed()))

@@ -57,7 +57,7 @@ class TickTakeover:
                 await self._mark_lost(schedule, claim, problem)
             return True
         own_claim = replace(claim, owner=owner)
-        if await self._table.change(schedule.id, lambda book: ticks.update_claim(book, claim, own_claim)) is None:
+        if await self._table.change(schedule.id, lambda record: ticks.update_claim(record, claim, own_claim)) is None:
             return True  # The schedule was cancelled, or another living scheduler has the claim.
         if isinstance(continuation, Handle):
             await self._dispatcher.follow(schedule, own_claim, continuation)
@@ -98,4 +98,4 @@ class TickTakeover:
         message = f"{problem} ({problem.__cause__})" if isinstance(problem, DefinitionMissing) else str(problem)
         _log.warning("run %s of schedule %s cannot be resumed: %s", claim.run, schedule.id, message[:500])
         now, message = self._runtime.clock.now(), f"its process ended, and no process can resume it: {message}"
-        await self._table.change(schedule.id, lambda book: ticks.mark_lost(book, claim, now, message))
+        await self._table.change(schedule.id, lambda record: ticks.mark_lost(record, claim, now, message))

@@ -39,7 +39,7 @@ class Documents(Protocol):
 class Versioned(NamedTuple):
     """A schedule record, and the version of its document."""
 
-    book: ScheduleRecord
+    record: ScheduleRecord
     version: int
 
 
@@ -65,7 +65,7 @@ class ScheduleTable:
 
     async def listed(self) -> list[ScheduleRecord]:
         """Return every schedule that was not cancelled, in order of ids."""
-        return [entry.book for entry in await self.all() if not entry.book.state.cancelled]
+        return [entry.record for entry in await self.all() if not entry.record.state.cancelled]
 
     async def write(self, record: ScheduleRecord, version: int) -> bool:
         """Write a record of which `version` was read, 0 for a new one; return False if another writer was faster."""
@@ -81,15 +81,15 @@ class ScheduleTable:
         None means that the schedule is gone or that `step` returned None, and nothing was written.
         """
         while (entry := await self.read(id)) is not None:
-            changed = step(entry.book)
-            if changed is None or changed is entry.book or await self.write(changed, entry.version):
+            changed = step(entry.record)
+            if changed is None or changed is entry.record or await self.write(changed, entry.version):
                 return changed
         return None
 
     async def cancel(self, id: str) -> bool:
         """Delete a schedule, as soon as its active runs have ended; return False if there is none."""
-        while (entry := await self.read(id)) is not None and not entry.book.state.cancelled:
-            record = ticks.cancel(entry.book)
+        while (entry := await self.read(id)) is not None and not entry.record.state.cancelled:
+            record = ticks.cancel(entry.record)
             change = self.remove(id, entry.version) if ticks.is_deletable(record) else self.write(record, entry.version)
             if await change:
                 return True

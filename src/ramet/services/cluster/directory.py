@@ -153,7 +153,7 @@ class Directory:
         Some kernel continues such a tree.
         """
         return any(
-            claim.run == tree for schedule in await self._schedules.all() for claim in schedule.book.state.claims
+            claim.run == tree for schedule in await self._schedules.all() for claim in schedule.record.state.claims
         )
 
     async def has_left(self, kernel: KernelInfo) -> bool:

@@ -48,8 +48,8 @@ def to_data(
         "persistent": run.persistent,
         "key": key_of(request),
     }
-    if request.asked:
-        spawn_data["asked"] = request.asked
+    if request.request_key:
+        spawn_data["asked"] = request.request_key
     if run.worktree is not None:
         spawn_data["worktree"] = {
             "path": str(run.worktree.path),
