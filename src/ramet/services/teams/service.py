@@ -14,10 +14,9 @@ from typing import NamedTuple, Self
 import msgspec
 from msgspec.structs import replace
 
-from ramet.concurrency.cancel import is_being_cancelled
 from ramet.concurrency.deadline import run_shielded
 from ramet.concurrency.threads import in_thread
-from ramet.core.errors import Aborted, Conflict, InvalidValue, NotYours, RametError, SpawnRefused
+from ramet.core.errors import Aborted, Conflict, InvalidValue, NotYours, RametError
 from ramet.core.ids import checked_name
 from ramet.core.team import resources
 from ramet.host.runtime import AgentRuntime
@@ -35,29 +34,24 @@ from ramet.services.contract import (
     SupplyValues,
     TeamInfo,
 )
-from ramet.services.errors import TakenOver
 from ramet.services.rules import Rules
 from ramet.services.teams import keys
 from ramet.services.teams.agent_lifecycle import AgentLifecycle
+from ramet.services.teams.agent_spawns import AgentSpawns, Entropy, cancel_spawns
 from ramet.services.teams.agents import AgentEntry, AgentTable, has_failed
 from ramet.services.teams.delegation import Owners
-from ramet.services.teams.failed_agents import checked_keep_failed
 from ramet.services.teams.recovery import Recovery
-from ramet.services.teams.secret_values import strip_secrets
 from ramet.services.teams.tables import TEAM, AgentRow, TeamRow, TeamTables
 from ramet.services.teams.takeover import Takeover
 from ramet.services.teams.team_state import TeamState
 from ramet.services.teams.validation import (
     Checks,
-    check_notes,
     checked_defaults,
-    checked_wait,
     copy_json,
     reservation_of,
 )
 
 _log = logging.getLogger("ramet.services")
-Entropy = Callable[[int], bytes]
 
 
 class _OpenParts(NamedTuple):
@@ -66,6 +60,7 @@ class _OpenParts(NamedTuple):
     tables: TeamTables
     lifecycle: AgentLifecycle
     takeover: Takeover
+    spawns: AgentSpawns
 
 
 class AgentSpawnerService:
@@ -146,7 +141,8 @@ class AgentSpawnerService:
             raise
         await self._configure(team_states)
         await self._runtime.sandboxes.warm()
-        self._team_states, self._open_parts = team_states, _OpenParts(tables, lifecycle, takeover)
+        spawns = AgentSpawns(self.agents, team_states, lifecycle, self._checks, self._rules, clock, self._spawning_rows)
+        self._team_states, self._open_parts = team_states, _OpenParts(tables, lifecycle, takeover, spawns)
 
     async def take_over(self) -> None:
         """Take over the teams of dead kernels of the same store. Each team is taken over by one of the living kernels.
@@ -195,7 +191,7 @@ class AgentSpawnerService:
         if self._open_parts is None:
             return
         lifecycle, self._open_parts = self._open_parts.lifecycle, None
-        await _cancel_spawns(*self._team_states.values())
+        await cancel_spawns(*self._team_states.values())
         ends = [lifecycle.end(each, "the server stopped") for each in self.agents]
         for outcome in await asyncio.gather(*ends, return_exceptions=True):
             if isinstance(outcome, BaseException):
@@ -207,7 +203,7 @@ class AgentSpawnerService:
         if self._open_parts is None:
             return
         lifecycle, self._open_parts = self._open_parts.lifecycle, None
-        await _cancel_spawns(*self._team_states.values())
+        await cancel_spawns(*self._team_states.values())
         await lifecycle.close_all("the server stopped")
 
     # ---- teams
@@ -300,31 +296,11 @@ class AgentSpawnerService:
         team_state = self._authorized_team(request.team, key)
         if team_state.deleting is not None:
             raise NotYours("team", request.team)
-        lifecycle = self._parts.lifecycle
-        spawn_task = lifecycle.begin(self._spawn(team_state, request, lifecycle, entropy or self._entropy))
-        team_state.spawning.add(spawn_task)
-        spawn_task.add_done_callback(team_state.spawning.discard)
-        try:
-            return await asyncio.shield(spawn_task)
-        except asyncio.CancelledError:
-            if not is_being_cancelled():
-                if self._team_states.get(team_state.id) is not team_state and team_state.deleting is None:
-                    raise TakenOver("team", team_state.label) from None
-                reason = (
-                    f"team {team_state.label!r} is being deleted"
-                    if team_state.deleting is not None
-                    else "the server stops"
-                )
-                raise Aborted(reason) from None
-            spawn_task.cancel()
-            await run_shielded(self._end_unclaimed(spawn_task, lifecycle))
-            raise
+        return await self._parts.spawns.spawn(team_state, request, entropy or self._entropy)
 
     def find_spawned_agent(self, team: str, key: str, entropy: Entropy) -> SpawnedAgent | None:
         """Return the agent of a team that was made from an `entropy`; None if there is none. Raises NotYours."""
-        team_state, id = self._authorized_team(team, key), _agent_id(entropy)
-        entry = next((each for each in self.agents.of_team(team_state.id) if each.id == id), None)
-        return None if entry is None else SpawnedAgent(entry.info(), keys.new_key("agent", entropy))
+        return self._parts.spawns.find(self._authorized_team(team, key), entropy)
 
     async def kill_agent(self, agent: str, key: str) -> None:
         """End an agent and all below it, wait until all have ended, and remove the agent.
@@ -426,70 +402,13 @@ class AgentSpawnerService:
 
     # ---- start of agents
 
-    async def _spawn(
-        self, team_state: TeamState, request: SpawnAgent, lifecycle: AgentLifecycle, entropy: Entropy
-    ) -> SpawnedAgent:
-        wait_s, name = checked_wait(request.wait_s), checked_name("name", request.name)
-        check_notes(request.labels, request.metadata)
-        nonce = keys.new_key("agent", entropy)
-        row = AgentRow(
-            id=_agent_id(entropy),
-            team=team_state.id,
-            name=name,
-            path=f"{team_state.label}/{name}",
-            agent_type=request.agent_type,
-            spawn_info=copy_json("spawn_info", request.spawn_info),
-            transport_format=self._checks.transport_format(request),
-            image=request.image,
-            policy=request.policy,
-            limits=team_state.defaults | request.limits,
-            env=dict(request.env),
-            labels=dict(request.labels),
-            metadata=dict(request.metadata),
-            keys=keys.Keyring(owner=keys.hash_of(nonce)),
-            state="starting",
-            created_at=self._runtime.clock.now(),
-            keep_failed_s=checked_keep_failed(request.keep_failed_s, self._rules.keep_failed_s),
-        )
-        team_state.reserve_name(name)
-        self._spawning_rows[row.id] = row
-        try:
-            checked = await self._checks(row, team_state.team.total)
-            await team_state.admit(row.id, checked.need, wait_s)
-            await self._check_agent_limit(team_state, row.id)
-            entry = await lifecycle.start(team_state, strip_secrets(replace(row, policy=checked.policy)), checked)
-        except BaseException:
-            team_state.names.discard(name)
-            raise
-        finally:
-            del self._spawning_rows[row.id]
-        return SpawnedAgent(entry.info(), nonce)
-
-    async def _check_agent_limit(self, team_state: TeamState, agent: str) -> None:
-        """Free the part of an agent that its team admitted, if the server has no room for it.
-
-        Raises SpawnRefused then.
-        """
-        limit, count = self._rules.agents, sum(len(each.team.held) for each in self._team_states.values())
-        if limit is not None and count > limit:
-            await team_state.release(agent, {})
-            raise SpawnRefused("agents", f"this server has {limit} agents in all, which is its limit", free=0)
-
-    async def _end_unclaimed(self, spawn_task: asyncio.Task[SpawnedAgent], lifecycle: AgentLifecycle) -> None:
-        """Wait for a spawn whose caller has gone, and end the agent: no client has its key."""
-        await asyncio.wait({spawn_task})
-        if not spawn_task.cancelled() and spawn_task.exception() is None:
-            for entry in self.agents:
-                if entry.id == spawn_task.result().agent.id:
-                    await lifecycle.end(entry, "its client has disconnected")
-
     async def _undo_create(self, team_state: TeamState) -> None:
         await self._runtime.sandboxes.disband(team_state.id)
         await team_state.remove()
 
     async def _delete(self, team_state: TeamState, parts: _OpenParts) -> None:
         await team_state.write()  # Doomed from now on, even if this server ends.
-        await _cancel_spawns(team_state)
+        await cancel_spawns(team_state)
         await asyncio.gather(
             *(parts.lifecycle.end(each, "its team was deleted") for each in self.agents.of_team(team_state.id))
         )
@@ -535,25 +454,12 @@ def _team_id(entropy: Entropy) -> str:
     return f"team-{entropy(8).hex()}"
 
 
-def _agent_id(entropy: Entropy) -> str:
-    return f"agent-{entropy(8).hex()}"
-
-
 async def _do_nothing(entry: AgentEntry) -> None:
     """Do nothing."""
 
 
 def _name_taken(name: str) -> InvalidValue:
     return InvalidValue("name", name, "a name that no other team has")
-
-
-async def _cancel_spawns(*team_states: TeamState) -> None:
-    """Cancel all pending spawns, and wait until they have ended."""
-    tasks = [task for team_state in team_states for task in team_state.spawning]
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        await asyncio.wait(tasks)
 
 
 def _matches(agent: AgentInfo, request: ListAgents) -> bool:
