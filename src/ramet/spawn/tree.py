@@ -15,8 +15,8 @@ from ramet.spawn.birth.record import key_of, restore_counters, with_dedupe_key
 from ramet.spawn.birth.spawner import Spawner
 from ramet.spawn.handle import Handle
 from ramet.spawn.lifecycle.mail import MailRouter
+from ramet.spawn.lifecycle.stop import wait_at_most
 from ramet.spawn.lifecycle.supervisor import Supervisor
-from ramet.spawn.lifecycle.wait import wait_at_most
 from ramet.spawn.ports import Authoring, Memory, TreePorts
 from ramet.spawn.registry import RunRegistry
 from ramet.spawn.run.run import Run
