@@ -12,8 +12,6 @@ from ramet.host.journal.journal import PAGE, Journal
 from ramet.host.journal.stored_events import decoded
 from ramet.store.state.versioned import Versioned
 
-_MOST = 10_000  #: commits that are searched for one that no event names
-
 
 async def state_at(registries: Registries, events: AsyncIterator[Event], run: str, seq: int) -> Versioned:
     """Return the state of all agents, on the run's branch, as of an event of its tree. Raises Unknown, InvalidValue.
@@ -38,7 +36,8 @@ async def state_at(registries: Registries, events: AsyncIterator[Event], run: st
         full_state = await state.beside()
         moment = past_events[-1].at
         assert moment is not None, "every recorded event has a time"
-        commit = next((each.id for each in await full_state.history(_MOST) if each.at <= moment), "")
+        newest = await full_state.newest_by(moment)
+        commit = newest.id if newest is not None else ""
     return await state.beside(at=commit) if commit else Versioned()
 
 

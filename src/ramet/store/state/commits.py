@@ -67,6 +67,16 @@ def history(head: Commit, limit: int) -> Steps[list[Commit]]:
     return commits
 
 
+def newest_by(head: Commit, moment: datetime) -> Steps[Commit | None]:
+    """Return the first commit of `history` that was made by that moment; None if every commit is newer."""
+    queue = _CommitQueue()
+    queue.add(head)
+    while (commit := queue.take()) is not None and commit.at > moment:
+        for each in (yield MissingBlob(commit.parents, read)):
+            queue.add(each)
+    return commit
+
+
 def history_below(head: Commit, limit: int, below: str, most: int) -> Steps[list[Commit]]:
     """Return those of the `most` newest commits that changed a key with this prefix; a merge counts as a change."""
     matches: list[Commit] = []

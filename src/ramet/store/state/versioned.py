@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, Literal
 
 from ramet.concurrency.clock import Clock, SystemClock
@@ -107,6 +108,11 @@ class Versioned(Keys):
         """Return the current commit and its ancestors, the newest first."""
         head = self._line.tip.head
         return await self._line.blob_cache.wait(commits.history(head, limit)) if head is not None else []
+
+    async def newest_by(self, moment: datetime) -> Commit | None:
+        """Return the newest commit of the history that was made by that moment; None if there is none."""
+        head = self._line.tip.head
+        return await self._line.blob_cache.wait(commits.newest_by(head, moment)) if head is not None else None
 
     async def own_history(self, limit: int = 100, *, most: int = 1_000) -> Sequence[Commit]:
         """Return only commits that changed a key below this path, among the `most` newest of the whole state."""

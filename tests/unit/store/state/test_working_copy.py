@@ -7,10 +7,12 @@ import gc
 import os
 import sys
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from ramet.concurrency.clock import FakeClock
 from ramet.core.errors import Damaged, InvalidValue, RametError, UnsavedChanges
 from ramet.store.memory import MemoryStore
 from ramet.store.state.blob_cache import BlobCache
@@ -310,3 +312,19 @@ def test_a_commit_refuses_unknown_settings(settings: Any) -> None:
     """InvalidValue is raised for a wrong value of a setting."""
     with pytest.raises(InvalidValue):
         Versioned().commit_sync(**settings)
+
+
+async def test_the_newest_commit_of_a_moment_is_found_however_many_are_newer() -> None:
+    """No number of later commits hides an earlier one; before the first commit there is none."""
+    clock = FakeClock()
+    state = await Versioned.open(await MemoryStore().open(), "s", clock=clock)
+    made = []
+    for number in range(12):
+        state.set("number", number)
+        made.append(await state.commit(f"number {number}"))
+        await clock.advance(1)
+
+    found = [await state.newest_by(each.at) for each in made]
+
+    assert [each and each.message for each in found] == [each.message for each in made]
+    assert await state.newest_by(made[0].at - timedelta(seconds=1)) is None
