@@ -93,6 +93,7 @@ class GuestChannel(asyncio.Protocol):
         self._over.add_done_callback(lambda over: over.cancelled() or over.exception())
         self._waiting: list[Frame] = []  #: received, not yet processed: a limit was reached
         self._tasks: set[asyncio.Task[None]] = set()
+        self.received_bytes = 0
         self._last_id = 0
         self._in_flight = self._bytes_in_flight = self._held_slots = 0
         self._tokens, self._tokens_at = BURST, self._loop.time()
@@ -114,6 +115,12 @@ class GuestChannel(asyncio.Protocol):
         Raises ProtocolError if the guest broke the protocol.
         """
         return await asyncio.shield(self._over)
+
+    @property
+    def is_throttled(self) -> bool:
+        """Return whether received messages wait because of the host: for its rate limits, or for its record."""
+        is_limited = not self._is_unpaused.is_set() or self._awaits_first_step or "tokens" in self._timers
+        return bool(self._waiting) and (is_limited or self._held_slots > 0)
 
     async def close(self) -> None:
         """Stop reading, and end all work in progress for this guest."""
@@ -166,6 +173,7 @@ class GuestChannel(asyncio.Protocol):
         """Process bytes of the guest."""
         if self._over.done():
             return
+        self.received_bytes += len(data)
         started_at = time.thread_time()
         try:
             frames = self._reader.feed(data)

@@ -15,8 +15,10 @@ from ramet.isolation.contract import KILL_GRACE_S, Exit, Sandbox
 from ramet.isolation.workspace.output import OutputStream
 from ramet.spawn.sandbox.channel import FinalMessage, GuestChannel
 
-#: Seconds that a guest has to exit after its last message, and that its last messages have to arrive after its exit.
+#: Seconds that a guest has to exit after its last message, and that pass after its exit without a new message.
 _EXIT_WAIT_S = 1.0
+#: Seconds after its exit in which the messages of a guest are processed. Only its descendants can send so many.
+_MAX_DRAIN_S = 60.0
 
 
 @dataclass
@@ -64,13 +66,26 @@ async def wait_result(running: RunningSandbox) -> FinalMessage | None:
     end_future = asyncio.ensure_future(running.channel.wait_closed())
     try:
         await asyncio.wait((end_future, exit_task), return_when=asyncio.FIRST_COMPLETED)
-        if not end_future.done():  # It has ended, and its last messages are still arriving.
-            await asyncio.wait((end_future,), timeout=_EXIT_WAIT_S)
+        await _drain(running.channel, end_future)
         return end_future.result() if end_future.done() else None
     finally:
         for each in (end_future, exit_task):
             each.cancel()
         await asyncio.wait((end_future, exit_task))
+
+
+async def _drain(channel: GuestChannel, end_future: asyncio.Future[FinalMessage | None]) -> None:
+    """Wait for the last messages of a process that has exited.
+
+    The host may be late to read them: it is busy, or lets others have their share of its time first.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + _MAX_DRAIN_S
+    received, is_waiting = -1, True
+    while not end_future.done() and (is_waiting or channel.received_bytes != received) and loop.time() < deadline:
+        received = channel.received_bytes
+        await asyncio.wait((end_future,), timeout=_EXIT_WAIT_S)
+        is_waiting = channel.is_throttled
 
 
 async def terminate(sandbox: Sandbox, finished: FinalMessage | None) -> Exit | None:
