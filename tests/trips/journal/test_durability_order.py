@@ -26,12 +26,12 @@ class Watched(SqliteStore):
         await super().durable(ticket)
 
     async def types(self) -> list[str]:
-        """Return the type of the newest event of each wait, in order.
+        """Return the type of the newest event of each wait, in order; a wait for the same event again is none.
 
         One tree alone has tickets equal to event numbers.
         """
         stored = {each.seq: each.type for each in await self.read()}
-        return [stored[ticket] for ticket in self.awaited]
+        return [stored[ticket] for ticket in dict.fromkeys(self.awaited)]
 
 
 async def test_a_child_costs_one_wait(tmp_path: pathlib.Path) -> None:
