@@ -138,12 +138,12 @@ def attempts(path: str, succeed_at: int) -> dict[str, Any]:
 
     number = (load_checkpoint() or 0) + 1
     save_checkpoint(number)
-    left = pathlib.Path(path).exists()
+    exists = pathlib.Path(path).exists()
     pathlib.Path(path).write_text("left by an attempt")
     pathlib.Path("/tmp/left").write_text("left by an attempt")
     if number < succeed_at:
         raise RuntimeError(f"attempt {number} fails")
-    return {"attempt": number, "found": left}
+    return {"attempt": number, "found": exists}
 
 
 def spawn(
@@ -185,13 +185,13 @@ def spawn_one_by_one(number: int) -> list[str]:
     from ramet.core.errors import SpawnRefused
     from ramet.sub_agent_client import spawn_sub_agent
 
-    said = []
+    statuses = []
     for _ in range(number):
         try:
-            said.append(str(spawn_sub_agent(agent=echo).status))
+            statuses.append(str(spawn_sub_agent(agent=echo).status))
         except SpawnRefused as refusal:
-            said.append(refusal.limit)
-    return said
+            statuses.append(refusal.limit)
+    return statuses
 
 
 def spawn_beyond_memory(seconds: float) -> dict[str, Any]:
@@ -316,13 +316,13 @@ def send_again(to: str, text: str, windows: list[Any]) -> list[str]:
     from ramet.core.errors import RametError
     from ramet.sub_agent_client import send_message
 
-    said = []
+    results = []
     for window in windows:
         try:
-            said.append(send_message(to, text, dedupe_s=window))
+            results.append(send_message(to, text, dedupe_s=window))
         except RametError as refusal:
-            said.append(f"{type(refusal).__name__}: {refusal}")
-    return said
+            results.append(f"{type(refusal).__name__}: {refusal}")
+    return results
 
 
 def where() -> str:

@@ -29,11 +29,11 @@ def greet(port: int, word: str) -> None:
 
     class Greeter(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            said = f"{word} {self.path}".encode()
+            body = f"{word} {self.path}".encode()
             self.send_response(200)
-            self.send_header("Content-Length", str(len(said)))
+            self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(said)
+            self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:
             pass
@@ -77,9 +77,9 @@ def flood(port: int, size: int) -> None:
     listener = _listener(port)
 
     def serve(peer: socket.socket, number: int) -> None:
-        block, left = bytes(65536), size
-        while left > 0:
-            left -= peer.send(block)
+        block, remaining = bytes(65536), size
+        while remaining > 0:
+            remaining -= peer.send(block)
             if number >= 0:
                 pathlib.Path(f"begun-{number}").touch()
                 number = -1 - number
@@ -138,7 +138,7 @@ def idle() -> None:
 
 def reach(unix: str, port: int) -> dict[str, str]:
     """Try to reach a socket of the host and a port of another run."""
-    said = {}
+    outcomes = {}
     for name, family, address in (
         ("unix", socket.AF_UNIX, unix),
         ("loopback", socket.AF_INET, ("127.0.0.1", port)),
@@ -146,10 +146,10 @@ def reach(unix: str, port: int) -> dict[str, str]:
         try:
             with socket.socket(family) as peer:
                 peer.connect(address)
-            said[name] = "reached"
+            outcomes[name] = "reached"
         except OSError as error:
-            said[name] = type(error).__name__
-    return said
+            outcomes[name] = type(error).__name__
+    return outcomes
 
 
 def born_with(ports: dict[str, int]) -> str:

@@ -212,14 +212,14 @@ def disagrees() -> list[Any]:
         state.merge(child)
     except Exception as error:
         conflict = f"{type(error).__name__} {getattr(error, 'keys', None)}"
-    asked = []
+    requests = []
 
     def resolve(key: str, base: Any, ours: Any, theirs: Any) -> Any:
-        asked.append([key, base, ours, theirs])
+        requests.append([key, base, ours, theirs])
         return {**ours, "word": theirs["word"]} if key == "plan" else ours
 
     state.merge(child, resolve=resolve)
-    return [refused, conflict, asked, state.get("plan"), state.get("by hello")]
+    return [refused, conflict, requests, state.get("plan"), state.get("by hello")]
 
 
 def nested() -> dict[str, Any]:

@@ -157,9 +157,9 @@ async def test_concurrent_cancels_return_after_the_subtree_has_ended() -> None:
                 view.path for view in session.runs() if view.path.startswith("main/left/") and not has_ended(view.state)
             ]
 
-        left = await asyncio.gather(cancel("left"), cancel("leaf"), cancel("left"))
+        outcomes = await asyncio.gather(cancel("left"), cancel("leaf"), cancel("left"))
 
-        assert list(left) == [[], [], []]
+        assert list(outcomes) == [[], [], []]
         gate.open.set()
         await turn
 
@@ -655,9 +655,9 @@ async def test_a_session_forgets_old_finished_children() -> None:
             del handles
         gc.collect()
 
-        left = sum(each() is not None for each in alive)
+        alive_count = sum(each() is not None for each in alive)
 
-        assert left <= 256
+        assert alive_count <= 256
         assert len(opened(session).tree.register.runs) <= 257
 
 

@@ -223,11 +223,11 @@ async def sandboxed_models(runtime: AgentRuntime, child_s: float | None) -> tupl
     return handle, tree
 
 
-def leaf_of(tree: OpenTree, left: str) -> Run | None:
+def leaf_of(tree: OpenTree, file: str) -> Run | None:
     """Return the run two levels below the root once it has written a file of this name, or None."""
     found = [run for run in tree.tree.register.runs.values() if run.info.depth == 2 and run.sandbox.folder is not None]
     return (
-        found[0] if found and found[0].sandbox.folder and (found[0].sandbox.folder.workspace / left).exists() else None
+        found[0] if found and found[0].sandbox.folder and (found[0].sandbox.folder.workspace / file).exists() else None
     )
 
 

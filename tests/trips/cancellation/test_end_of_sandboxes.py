@@ -60,7 +60,7 @@ async def test_ac_s0_6_results_of_descendants_name_the_parents_cancel(runtime: r
 
 async def test_a_parent_in_the_host_ends_after_its_sandboxed_children(runtime: ramet.AgentRuntime, mark: str) -> None:
     """No process of the child's sandbox remains when the parent ends, although the parent alone could end at once."""
-    left: list[list[int]] = []
+    leftovers: list[list[int]] = []
 
     async def parent() -> None:
         context = require_current_call().context
@@ -71,11 +71,11 @@ async def test_a_parent_in_the_host_ends_after_its_sandboxed_children(runtime: r
 
     handle = await runtime.spawn(parent)
     await eventually(lambda: len(marked(mark)) == 2)
-    handle.run.over().add_done_callback(lambda _: left.append(marked(mark)))
+    handle.run.over().add_done_callback(lambda _: leftovers.append(marked(mark)))
 
     await handle.cancel("no longer needed")
 
-    assert left == [[]]
+    assert leftovers == [[]]
 
 
 async def test_ac_s0_6_a_parents_timeout_ends_its_children(runtime: ramet.AgentRuntime, mark: str) -> None:

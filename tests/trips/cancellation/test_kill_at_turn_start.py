@@ -85,11 +85,11 @@ async def test_a_kill_during_a_policy_decision_prevents_the_call(tmp_path: pathl
         turn = asyncio.create_task(say(agent, str(mark)))
         await eventually(lambda: adapter.asked)
         await agent.close("it was killed")
-        left = await store.list(KIND)
+        remaining = await store.list(KIND)
         may_answer.set()
         await asyncio.wait({turn})
         assert not mark.exists()
-        assert left == []
+        assert remaining == []
         with pytest.raises(RametError, match="ended"):
             await turn
 

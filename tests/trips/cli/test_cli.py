@@ -64,13 +64,13 @@ async def test_json_prints_every_event_of_the_tree(project: Path) -> None:
     async with provider(TREE) as server:
         done = await ramet("ask", "Why?", "--dir", str(project), "--json", server=server)
 
-    told = events(done.out)
-    last = told[-1]
+    found_events = events(done.out)
+    last = found_events[-1]
     assert isinstance(last, RunEnded)
     assert (done.status, last.path, last.result.status) == (0, "main", Status.COMPLETED)
     assert last.result.value == "The **timeout** is too short."
-    assert [event.path for event in told if isinstance(event, RunSpawned)] == ["main", "main/logs"]
-    assert [event.seq for event in told[:-1]] == sorted(event.seq for event in told[:-1])
+    assert [event.path for event in found_events if isinstance(event, RunSpawned)] == ["main", "main/logs"]
+    assert [event.seq for event in found_events[:-1]] == sorted(event.seq for event in found_events[:-1])
     assert done.err == ""
 
 
@@ -124,7 +124,7 @@ async def test_a_question_may_come_from_stdin(project: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "options", "status", "said"),
+    ("script", "options", "status", "message"),
     [
         ([Fail(400)], [], 1, "✗ failed: "),
         ([Hang(6, "I found something")], ["--timeout", "0.5"], 124, "■ out of time: "),
@@ -133,19 +133,19 @@ async def test_a_question_may_come_from_stdin(project: Path) -> None:
     ],
 )  # fmt: skip
 async def test_the_exit_status_shows_the_outcome(
-    project: Path, script: Script, options: list[str], status: int, said: str
+    project: Path, script: Script, options: list[str], status: int, message: str
 ) -> None:
     """The exit status is that of the published table; stderr has the reason, and no traceback."""
     async with provider(script) as server:
         done = await ramet("ask", "Why?", "--dir", str(project), *options, server=server)
 
     assert done.status == status
-    assert said in done.err
+    assert message in done.err
     assert "Traceback" not in done.err
 
 
 @pytest.mark.parametrize(
-    ("line", "stdin", "status", "said"),
+    ("line", "stdin", "status", "message"),
     [
         (["ask", "x", "--model", "nope:x"], b"", 2, "ramet: unknown model provider 'nope'; known: "),
         (["ask", "x", "--model", "google_genai:gemini-3"], b"", 1, "pip install 'ramet[google]'"),
@@ -159,13 +159,13 @@ async def test_the_exit_status_shows_the_outcome(
     ],
 )  # fmt: skip
 async def test_bad_input_gets_one_line_on_stderr(
-    project: Path, line: list[str], stdin: bytes, status: int, said: str
+    project: Path, line: list[str], stdin: bytes, status: int, message: str
 ) -> None:
     """The status is 2 for a wrong argument and 1 for a missing requirement; no traceback appears and no work starts."""
     done = await ramet(*line, cwd=project, stdin=stdin)
 
     assert done.status == status
-    assert said in done.err.splitlines()[-1]
+    assert message in done.err.splitlines()[-1]
     assert (done.out, done.err.count("\n"), "Traceback" in done.err) == ("", 1, False)
 
 
@@ -305,8 +305,8 @@ async def test_a_second_ctrl_c_exits_immediately_and_ends_commands(project: Path
     assert screen.text.rstrip().endswith("\x1b[?25h")
 
 
-@pytest.mark.parametrize(("word", "made"), [("y", True), ("n", False)])
-async def test_a_terminal_asks_the_person_before_a_change(project: Path, word: str, made: bool) -> None:
+@pytest.mark.parametrize(("word", "is_changed"), [("y", True), ("n", False)])
+async def test_a_terminal_asks_the_person_before_a_change(project: Path, word: str, is_changed: bool) -> None:
     """The question shows the tool and its arguments.
 
     Only "y" allows the call, and the agent continues after either answer.
@@ -317,19 +317,21 @@ async def test_a_terminal_asks_the_person_before_a_change(project: Path, word: s
         screen.type(f"{word}\r")
         assert await screen.end() == 0
 
-    assert (project / "made").exists() == made
+    assert (project / "made").exists() == is_changed
     assert "asks to use Bash" in _plain(screen.text)
     assert "command: touch made" in _plain(screen.text)
 
 
-@pytest.mark.parametrize(("options", "made"), [([], False), (["--no-approvals"], False), (["--yes"], True)])
-async def test_without_a_terminal_a_change_needs_the_option_yes(project: Path, options: list[str], made: bool) -> None:
+@pytest.mark.parametrize(("options", "is_changed"), [([], False), (["--no-approvals"], False), (["--yes"], True)])
+async def test_without_a_terminal_a_change_needs_the_option_yes(
+    project: Path, options: list[str], is_changed: bool
+) -> None:
     """A call that changes a file runs with `--yes` only; the agent continues without it."""
     script: Script = [Call("Bash", {"command": "touch made"}), "Well."]
     async with provider(script) as server:
         done = await ramet("ask", "Why?", "--dir", str(project), *options, server=server)
 
-    assert (done.status, done.out, (project / "made").exists()) == (0, "Well.\n", made)
+    assert (done.status, done.out, (project / "made").exists()) == (0, "Well.\n", is_changed)
 
 
 async def test_a_closed_stdout_stops_the_work(project: Path) -> None:

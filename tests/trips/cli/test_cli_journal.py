@@ -182,8 +182,8 @@ async def test_commands_inspect_message_and_stop_a_running_kernels_run(project: 
         async with started("logs", "-f", row["id"], "--dir", str(project), stdout=PIPE, stderr=PIPE) as follower:
             sent = await on(project, "send", row["id"], "Hurry up")
             stopped = await on(project, "stop", row["id"])
-            told, aside = await follower.communicate()
-        said, _ = await process.communicate()
+            stdout, aside = await follower.communicate()
+        output, _ = await process.communicate()
 
     assert "main" in drawn.out
     assert "lead" in drawn.out
@@ -191,11 +191,11 @@ async def test_commands_inspect_message_and_stop_a_running_kernels_run(project: 
     assert "open calls hold" in shown.out
     assert "state      running" in shown.out
     assert (sent.status, stopped.out) == (0, "stopped main\n")
-    assert said == b"cancelled\n"
+    assert output == b"cancelled\n"
     assert follower.returncode == 0
     assert aside == b""
-    assert "message from user: Hurry up" in told.decode()
-    assert "cancelled: stopped by its user" in told.decode()
+    assert "message from user: Hurry up" in stdout.decode()
+    assert "cancelled: stopped by its user" in stdout.decode()
     assert await rows(project) == []
     assert not (project / ".ramet" / "kernel.sock").exists()
 
@@ -233,10 +233,10 @@ async def test_approve_and_deny_answer_a_question_by_its_id(project: Path, verb:
         (row,) = await wait_for_rows(project, lambda rows: any(row["approvals"] for row in rows))
         question = row["approvals"][0]["approval_id"]
         answered = await on(project, verb, question)
-        said, _ = await process.communicate()
+        output, _ = await process.communicate()
 
     assert answered.status == 0
-    assert said == b"completed\n"
+    assert output == b"completed\n"
     assert (project / "note").exists() == (verb == "approve")
     again = await on(project, verb, question)
     assert (again.status, again.err) == (1, f"ramet: no kernel runs in {project}\n")
@@ -257,8 +257,8 @@ async def test_a_killed_run_is_shown_as_interrupted_and_can_be_resumed(project: 
     refused = await on(project, "stop", row["id"])
     assert (refused.status, refused.err.count("\n")) == (1, 1)
     assert f"ramet resume {row['id']}" in refused.err
-    kept = await on(project, "gc", "--older-than", "0")
-    assert "0 trees removed" in kept.err
+    collection = await on(project, "gc", "--older-than", "0")
+    assert "0 trees removed" in collection.err
 
     unknown = await on(project, "resume", "nothing-like-it")
     assert (unknown.status, unknown.err.count("\n")) == (2, 1), unknown
@@ -350,7 +350,7 @@ async def test_run_with_a_policy_uses_a_sandbox(project: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
         (("run", "nothing"), "MODULE:FUNCTION: 'nothing' is not accepted"),
         (("run", "jobs:nothing"), "(AttributeError: module 'jobs' has no attribute 'nothing')"),
@@ -363,12 +363,12 @@ async def test_run_with_a_policy_uses_a_sandbox(project: Path) -> None:
         (("schedule", "add", "jobs:nothing", "--in", "1h"), "MODULE:FUNCTION: 'jobs:nothing' is not accepted"),
     ],
 )
-async def test_invalid_arguments_get_one_line_and_status_2(project: Path, args: tuple[str, ...], said: str) -> None:
+async def test_invalid_arguments_get_one_line_and_status_2(project: Path, args: tuple[str, ...], message: str) -> None:
     """The line says what would be accepted, and nothing runs."""
     done = await on(project, *args)
 
     assert (done.status, done.out, done.err.count("\n")) == (2, "", 1)
-    assert said in done.err
+    assert message in done.err
 
 
 async def test_ended_trees_are_exported_replayed_and_removed(project: Path) -> None:
@@ -378,22 +378,24 @@ async def test_ended_trees_are_exported_replayed_and_removed(project: Path) -> N
     first, second = await rows(project, "--all")
 
     exported = await on(project, "export", first["id"], "--tree")
-    told = await on(project, "logs", first["id"])
+    logs = await on(project, "logs", first["id"])
     again = await on(project, "replay", first["id"], "--speed", "0")
     events = [json.loads(line) for line in exported.out.splitlines()]
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
     assert events[-1]["type"] == "run_ended"
-    assert again.out == told.out
-    assert "main: completed" in told.out
+    assert again.out == logs.out
+    assert "main: completed" in logs.out
 
     assert "0 trees would be removed" in (await on(project, "gc", "--dry-run")).err
     dry = await on(project, "gc", "--dry-run", "--older-than", "0", "--json")
     assert [json.loads(line)["root"] for line in dry.out.splitlines()] == [first["id"], second["id"]]
-    gone = await on(project, "gc", "--older-than", "0", "--keep", second["id"], "--json")
-    assert [json.loads(line)["root"] for line in gone.out.splitlines()] == [first["id"]]
+    collection = await on(project, "gc", "--older-than", "0", "--keep", second["id"], "--json")
+    assert [json.loads(line)["root"] for line in collection.out.splitlines()] == [first["id"]]
     assert [row["id"] for row in await rows(project, "--all")] == [second["id"]]
-    left = [json.loads((each / "main.jsonl").read_text().splitlines()[0])["root"] for each in transcripts(project)]
-    assert left == [second["id"]]
+    remaining_roots = [
+        json.loads((each / "main.jsonl").read_text().splitlines()[0])["root"] for each in transcripts(project)
+    ]
+    assert remaining_roots == [second["id"]]
     unknown = await on(project, "gc", "--keep", "run-0")
     assert (unknown.status, unknown.out) == (2, "")
 
@@ -410,12 +412,12 @@ async def test_schedules_are_recorded_without_firing(project: Path) -> None:
     paused = await on(project, "schedule", "pause", "daily")
     listed = await on(project, "schedule", "list", "--json")
     await on(project, "schedule", "rm", "soon")
-    gone = await on(project, "schedule", "rm", "soon")
+    removal = await on(project, "schedule", "rm", "soon")
 
     assert added.status == paused.status == 0
     views = {view["id"]: view for view in map(json.loads, listed.out.splitlines())}
     assert (views["daily"]["paused"], views["soon"]["last"], views["soon"]["running"]) == (True, None, 0)
-    assert (gone.status, gone.err) == (2, "ramet: unknown schedule 'soon'; known: daily\n")
+    assert (removal.status, removal.err) == (2, "ramet: unknown schedule 'soon'; known: daily\n")
     assert await rows(project, "--all") == []
 
 
@@ -455,8 +457,8 @@ async def test_a_suspended_kernels_runs_are_shown_from_the_journal(project: Path
     async with open_waiting_run(project) as process:
         process.send_signal(signal.SIGSTOP)
         (row,) = await rows(project)
-        told = await on(project, "logs", row["id"])
+        logs = await on(project, "logs", row["id"])
         process.send_signal(signal.SIGCONT)
 
     assert row["state"] == "running"
-    assert "main: started wait" in told.out
+    assert "main: started wait" in logs.out

@@ -26,8 +26,8 @@ async def test_port_prints_the_sockets_of_a_run(backend: Name, capsys: pytest.Ca
 
         async def on(*words: str) -> tuple[int, str, str]:
             status = await asyncio.to_thread(main, [*words, "--dir", str(folder)])  # It has a loop of its own.
-            said = capsys.readouterr()
-            return status, said.out, said.err
+            captured = capsys.readouterr()
+            return status, captured.out, captured.err
 
         async with ramet.AgentRuntime(folder, backend=backend) as runtime:
             handle = await serving(runtime, agents.greet_on_both, PORTS, 8000, 9000)

@@ -130,11 +130,11 @@ async def test_every_schedule_verb_reaches_a_running_kernel(project: Path) -> No
         await eventually(lambda: notes(project) == ["soon", "daily"])
         resumed = await schedule(project, "resume", "daily")
         await wait_for_schedule(project, "daily", lambda view: view.last is not None)
-        gone = await schedule(project, "rm", "daily")
+        removal = await schedule(project, "rm", "daily")
         again = await schedule(project, "rm", "daily")
         assert process.returncode is None
 
-    assert [each.status for each in (soon, daily, paused, triggered, resumed, gone)] == [0] * 6
+    assert [each.status for each in (soon, daily, paused, triggered, resumed, removal)] == [0] * 6
     assert "paused" in paused.out
     assert "paused" not in resumed.out
     assert (again.status, again.err.count("\n")) == (2, 1)
@@ -234,7 +234,7 @@ async def test_a_removed_schedule_is_deleted_once_its_run_ends(project: Path) ->
         held = ("jobs:hold", json.dumps(str(project)), "--in", "0", "--name", "held")
         await schedule(project, "add", "--in-process", *held)
         await eventually((project / "begun").exists)
-        gone = await schedule(project, "rm", "held")
+        removal = await schedule(project, "rm", "held")
         known, again = await schedules_by_id(project), await schedule(project, "rm", "held")
         (project / "go").touch()
         async with await journal_reader(project) as records, asyncio.timeout(180):
@@ -243,5 +243,5 @@ async def test_a_removed_schedule_is_deleted_once_its_run_ends(project: Path) ->
             (root,) = await records.trees(ended=True)
             (row,) = await records.rows(root)
 
-    assert (gone.status, known, again.status) == (0, {}, 2)
+    assert (removal.status, known, again.status) == (0, {}, 2)
     assert row.state in ("running", "completed")

@@ -148,9 +148,9 @@ async def test_runs_are_controlled_alike_through_folder_and_server(served_folder
     """Approvals, messages, keep, deny and stop give equal output on both ways."""
     first, second = await served_folder.lead(), await served_folder.lead()
     note = {"file_path": str(served_folder.folder / "note"), "content": "written"}
-    asked = {each["run"]: each for each in _json(await served_folder.on(way, "approvals", "--json"))}
-    assert list(asked) == [first.id, second.id]
-    question = asked[first.id]
+    approvals = {each["run"]: each for each in _json(await served_folder.on(way, "approvals", "--json"))}
+    assert list(approvals) == [first.id, second.id]
+    question = approvals[first.id]
     assert question == {
         "id": question["id"],
         "run": first.id,
@@ -164,7 +164,7 @@ async def test_runs_are_controlled_alike_through_folder_and_server(served_folder
 
     sent = await served_folder.on(way, "send", first.id, "Hurry up", "--json")
     repeated = await served_folder.on(way, "send", first.id, "Hurry up", "--dedupe", "1h", "--json")
-    kept = await served_folder.on(way, "keep", first.id, "--json")
+    retention = await served_folder.on(way, "keep", first.id, "--json")
     answered = await served_folder.on(way, "deny", question["id"], "--reason", "not now", "--json")
     result = await first.result()
     again = await served_folder.on(way, "deny", question["id"])
@@ -173,11 +173,11 @@ async def test_runs_are_controlled_alike_through_folder_and_server(served_folder
 
     assert (sent.status, list(json.loads(sent.out))) == (0, ["mail"])
     assert json.loads(repeated.out)["mail"].startswith("Not delivered again: main got the same message as ")
-    assert json.loads(kept.out) == {"tree": first.id, "kept": True}
+    assert json.loads(retention.out) == {"tree": first.id, "kept": True}
     assert json.loads(answered.out) == {"approval": question["id"], "allowed": False}
     assert (result.status, (served_folder.folder / "note").exists()) == ("completed", False)
-    told = await served_folder.on(way, "logs", first.id)
-    assert "message from user: Hurry up" in told.out
+    logs = await served_folder.on(way, "logs", first.id)
+    assert "message from user: Hurry up" in logs.out
     assert "not now" in (await served_folder.on(way, "export", first.id)).out
     assert (again.status, again.err.count("\n")) == (2, 1)
     assert (stopped.status, stopped.out) == (0, "stopped main\n")
@@ -198,7 +198,7 @@ async def test_schedules_are_changed_alike_through_folder_and_server(served_fold
     async with asyncio.timeout(180):
         while (last := _json(await served_folder.on(way, "schedule", "list", "--json"))[0]["last"]) is None:
             pass
-    gone = await served_folder.on(way, "schedule", "rm", "daily")
+    removal = await served_folder.on(way, "schedule", "rm", "daily")
     late = await served_folder.on(
         way, "schedule", "add", "jobs:note", '"x"', "--cron", "0 8 * * *", "--tz", "UTC", "--json"
     )
@@ -209,7 +209,7 @@ async def test_schedules_are_changed_alike_through_folder_and_server(served_fold
     assert resumed[0]["paused"] is False
     assert triggered.out.startswith("daily: ")
     assert (last["status"], last["text"]) == ("completed", "x")
-    assert gone.out == "daily is removed\n"
+    assert removal.out == "daily is removed\n"
     assert json.loads(late.out)["schedule"]["timing"] == {"type": "cron", "line": "0 8 * * *", "tz": "UTC"}
     assert (wrong.status, wrong.out, wrong.err.count("\n")) == (2, "", 1)
     assert "jobs:nothing" in wrong.err
@@ -269,15 +269,15 @@ async def test_a_follower_ends_with_a_signal_with_the_server_or_with_the_run(fol
             while not (rows := await client.kernel.runs()):
                 pass
         logs = ("logs", "-f", rows[0].id, "--server", str(socket))
-        async with open_follower(*logs) as left, open_follower(*logs) as kept:
-            left.send_signal(signal.SIGINT)
-            out, err = await left.communicate()
+        async with open_follower(*logs) as first, open_follower(*logs) as second:
+            first.send_signal(signal.SIGINT)
+            out, err = await first.communicate()
             assert (out.count(b"runs in a sandbox"), err) == (out.count(b"\n"), b"")
             process.process.kill()
-            _, said = await kept.communicate()
-    assert left.returncode == 130
-    assert (kept.returncode, said.count(b"\n")) == (1, 1), said
-    assert said.startswith(b"ramet: no server answers at ")
+            _, output = await second.communicate()
+    assert first.returncode == 130
+    assert (second.returncode, output.count(b"\n")) == (1, 1), output
+    assert output.startswith(b"ramet: no server answers at ")
 
     (folder / "jobs.py").unlink()  # So that its schedule cannot go on with it.
     async with serve(folder):

@@ -77,7 +77,7 @@ async def test_an_empty_list_says_so_on_stderr(command_line: CommandLine) -> Non
     """Stdout stays empty, so that a program reads nothing."""
     async with AgentRuntime(command_line.folder) as runtime:
         await runtime.open_store()
-    for words, said in (
+    for words, message in (
         (("ps",), "no active run here"),
         (("ps", "--all"), "no run is recorded here"),
         (("tree",), "no active tree here"),
@@ -87,7 +87,7 @@ async def test_an_empty_list_says_so_on_stderr(command_line: CommandLine) -> Non
     ):
         found = await command_line.on(*words)
         assert (found.status, found.out) == (0, ""), words
-        assert said in found.err, words
+        assert message in found.err, words
 
 
 def test_a_failure_is_printed_once(command_line: CommandLine, capsys: pytest.CaptureFixture[str]) -> None:
@@ -105,9 +105,9 @@ async def test_ps_of_a_server_shows_the_paths_of_agents(folder: pathlib.Path, co
     model = ScriptedModel(["Hello."] * 2)
     async with serving(folder, types={"llm": LlmType({"plain": model}, default="plain")}) as served:
         async with ramet.connect(served.server.where) as client:
-            made = await client.create_team({"agents": 2}, name="red")
+            created = await client.create_team({"agents": 2}, name="red")
             for name in ("ada", "bob"):
-                spawned = await client.spawn_agent(made.team.id, name, "llm", key=made.key)
+                spawned = await client.spawn_agent(created.team.id, name, "llm", key=created.key)
                 await client.say(spawned.agent.id, HI, key=spawned.nonce)
             rows = await client.kernel.runs()
         listed = await command_line.on("ps", where=("--server", served.server.where))

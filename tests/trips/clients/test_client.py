@@ -24,9 +24,9 @@ from tests.support.waiting import eventually
 
 async def test_the_client_has_every_operation_of_teams_and_agents(client: Client, served: Served) -> None:
     """The client finds the operator's key beside the socket."""
-    made = await client.create_team({"agents": 2}, name="red", labels={"a": "b"})
-    assert (made.team.name, made.team.free["agents"]) == ("red", 2)
-    spawned = await client.spawn_agent("red", "bob", "echo", {"prefix": "<"}, key=made.key)
+    created = await client.create_team({"agents": 2}, name="red", labels={"a": "b"})
+    assert (created.team.name, created.team.free["agents"]) == ("red", 2)
+    spawned = await client.spawn_agent("red", "bob", "echo", {"prefix": "<"}, key=created.key)
     agent, nonce = spawned.agent.id, spawned.nonce
 
     chunks = [each async for each in client.turn(agent, b"one two\n", key=nonce)]
@@ -40,7 +40,7 @@ async def test_the_client_has_every_operation_of_teams_and_agents(client: Client
     assert await client.control(agent, {"@type": "shout", "times": 2}, key=nonce) == {"times": 2}
     await client.mail(agent, "psst", key=nonce)
     assert (await client.interrupt(agent, key=nonce)).interrupted is False
-    assert [each.id for each in await client.list_agents("red", labels={}, key=made.key)] == [agent]
+    assert [each.id for each in await client.list_agents("red", labels={}, key=created.key)] == [agent]
 
     narrow = await client.delegate(agent, ["info"], key=nonce)
     assert (await client.get_agent(agent, key=narrow.key)).name == "bob"
@@ -49,8 +49,8 @@ async def test_the_client_has_every_operation_of_teams_and_agents(client: Client
         await client.get_agent(agent, key=narrow.key)
     new = await client.rotate(agent, key=nonce)
     await client.kill_agent(agent, key=new)
-    assert (await client.get_team("red", key=made.key)).agents == 0
-    await client.delete_team("red", key=made.key)
+    assert (await client.get_team("red", key=created.key)).agents == 0
+    await client.delete_team("red", key=created.key)
     assert await client.list_teams() == []
 
 
@@ -84,18 +84,18 @@ async def test_the_client_raises_the_services_own_errors(client: Client, served:
     assert wrong.value.field == "resources.agents"
     with pytest.raises(NotYours):
         await client.create_team({"agents": 1}, key="wrong")
-    made = await client.create_team({"agents": 1})
+    created = await client.create_team({"agents": 1})
     with pytest.raises(Unknown) as unknown:
-        await client.spawn_agent(made.team.id, "bob", "parrot", key=made.key)
+        await client.spawn_agent(created.team.id, "bob", "parrot", key=created.key)
     assert list(unknown.value.known) == ["echo"]
-    spawned = await client.spawn_agent(made.team.id, "bob", "echo", key=made.key)
+    spawned = await client.spawn_agent(created.team.id, "bob", "echo", key=created.key)
     with pytest.raises(OverCapacity) as full:
-        await client.spawn_agent(made.team.id, "eve", "echo", key=made.key)
+        await client.spawn_agent(created.team.id, "eve", "echo", key=created.key)
     assert (full.value.resource, full.value.room["agents"]) == ("agents", 0)
     with pytest.raises(ModelFailed, match="told to"):
         await client.say(spawned.agent.id, b"one fail", key=spawned.nonce)
     with pytest.raises(Undecodable):
-        await client.send(_bad_json(), made.key)
+        await client.send(_bad_json(), created.key)
     with pytest.raises(Refused) as refused:
         await client.create_team({"agents": 1}, key="")
     assert refused.value.status == 401
@@ -146,10 +146,10 @@ async def test_a_turn_beyond_the_queue_limit_is_refused(client: Client, served: 
 
 async def test_the_client_sends_no_key_to_an_untrusted_https_server(folder: pathlib.Path) -> None:
     """An unknown certificate ends the connection before any request."""
-    asked: list[bytes] = []
+    requests: list[bytes] = []
 
     async def met(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        asked.append(await reader.read(100))
+        requests.append(await reader.read(100))
         writer.close()
 
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -159,7 +159,7 @@ async def test_the_client_sends_no_key_to_an_untrusted_https_server(folder: path
         async with ramet.connect(f"https://127.0.0.1:{port}", "op_secret") as client:
             with pytest.raises(Gone, match="CERTIFICATE_VERIFY_FAILED"):
                 await client.list_teams()
-    assert asked == []
+    assert requests == []
 
 
 async def test_a_missing_server_and_an_invalid_address_raise(folder: pathlib.Path) -> None:
@@ -209,8 +209,8 @@ async def test_a_blocking_client_is_refused_in_an_event_loop_at_each_call(served
 
 async def test_history_returns_the_newest_messages(client: Client, served: Served) -> None:
     """`last=n` gives the newest n messages, and every message if there are fewer."""
-    made = await client.create_team({"agents": 1})
-    spawned = await client.spawn_agent(made.team.id, "bob", "echo", key=made.key)
+    created = await client.create_team({"agents": 1})
+    spawned = await client.spawn_agent(created.team.id, "bob", "echo", key=created.key)
     agent, nonce = spawned.agent.id, spawned.nonce
     for body in (b"one", b"two", b"three"):
         await client.say(agent, body, key=nonce)
@@ -228,8 +228,8 @@ async def test_history_returns_the_newest_messages(client: Client, served: Serve
 
 async def test_dedupe_is_refused_for_agent_types_without_it(client: Client) -> None:
     """An agent type that cannot deduplicate mail refuses `dedupe_s`, and does not ignore it."""
-    made = await client.create_team({"agents": 1})
-    spawned = await client.spawn_agent(made.team.id, "bob", "echo", key=made.key)
+    created = await client.create_team({"agents": 1})
+    spawned = await client.spawn_agent(created.team.id, "bob", "echo", key=created.key)
     agent, nonce = spawned.agent.id, spawned.nonce
 
     with pytest.raises(InvalidValue, match=r"dedupe_s: 60\.0 is not accepted; expected nothing: agents of type 'echo'"):

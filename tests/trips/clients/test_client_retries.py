@@ -52,11 +52,11 @@ async def lossy_client(
 async def test_a_team_with_a_lost_answer_is_created_once(served: Served, folder: pathlib.Path) -> None:
     """The client repeats the request by itself, and has the key of the team that was created."""
     async with lossy_client(served, folder, served.server.operator) as (client, _):
-        made = await client.create_team({"agents": 2}, name="crew", idempotency_key="team-1")
+        created = await client.create_team({"agents": 2}, name="crew", idempotency_key="team-1")
 
-        assert [each.id for each in await client.list_teams()] == [made.team.id]
-        spawned = await client.spawn_agent(made.team.id, "bob", "echo", key=made.key, idempotency_key="bob-1")
-        again = await client.spawn_agent(made.team.id, "bob", "echo", key=made.key, idempotency_key="bob-1")
+        assert [each.id for each in await client.list_teams()] == [created.team.id]
+        spawned = await client.spawn_agent(created.team.id, "bob", "echo", key=created.key, idempotency_key="bob-1")
+        again = await client.spawn_agent(created.team.id, "bob", "echo", key=created.key, idempotency_key="bob-1")
     assert (again.agent.id, again.nonce) == (spawned.agent.id, spawned.nonce)
 
 

@@ -53,20 +53,20 @@ async def listen_as(path: pathlib.Path, user: int) -> AsyncIterator[asyncio.Stre
 async def test_the_client_sends_nothing_to_another_users_socket(folder: pathlib.Path) -> None:
     """A process of another user in place of the server receives no byte; the client raises Denied."""
     path = folder / "serve.sock"
-    async with listen_as(path, 65_534) as heard, ramet.connect(path, "op_secret") as client:
+    async with listen_as(path, 65_534) as received_lines, ramet.connect(path, "op_secret") as client:
         for ask in (client.list_teams(), anext(client.turn("agent-1", b"hello"))):
             with pytest.raises(Denied, match="user 65534"):
                 await ask
-            assert await heard.readline() == b"b''\n"
+            assert await received_lines.readline() == b"b''\n"
 
 
 async def test_the_client_sends_its_key_to_a_socket_of_this_user(folder: pathlib.Path) -> None:
     """A process of this user receives the key (the control of the test above)."""
     path = folder / "serve.sock"
-    async with listen_as(path, os.geteuid()) as heard, ramet.connect(path, "op_secret") as client:
+    async with listen_as(path, os.geteuid()) as received_lines, ramet.connect(path, "op_secret") as client:
         with pytest.raises(Gone):
             await client.list_teams()
-        assert b"op_secret" in await heard.readline()
+        assert b"op_secret" in await received_lines.readline()
 
 
 @pytest.mark.parametrize("key", ["with\nline", "schlüssel", "\x00"], ids=["line", "umlaut", "nul"])
@@ -139,18 +139,18 @@ NOT_NOW = [
 async def test_a_stream_continues_once_a_kernel_answers_again(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The stream breaks with its kernel; the client asks again through several 502 and 503 answers."""
     monkeypatch.setattr(retry, "_AWAY_S", 0)
-    asked = []
+    requests = []
 
     async def lost_and_back(received: Received, answer: Answer) -> None:
-        asked.append((received.method, received.path.partition("after=")[2]))
-        if 1 < len(asked) <= 1 + len(NOT_NOW):
-            status, type, detail = NOT_NOW[len(asked) - 2]
+        requests.append((received.method, received.path.partition("after=")[2]))
+        if 1 < len(requests) <= 1 + len(NOT_NOW):
+            status, type, detail = NOT_NOW[len(requests) - 2]
             return await answer.send(status, {"type": type, "status": status, "detail": detail})
         of = "t:" if what == "turn" else ""
         await answer.start_stream()
-        await answer.event(f"{EVENT}\nid: {of}{len(asked)}", "chunk" if what == "turn" else "event")
-        if len(asked) > 1:
-            await answer.event(f"\nid: {of}{len(asked) + 1}", "done")
+        await answer.event(f"{EVENT}\nid: {of}{len(requests)}", "chunk" if what == "turn" else "event")
+        if len(requests) > 1:
+            await answer.event(f"\nid: {of}{len(requests) + 1}", "done")
             await answer.end_stream()
         else:
             answer.break_off()
@@ -158,40 +158,40 @@ async def test_a_stream_continues_once_a_kernel_answers_again(what: str, monkeyp
     async with serve(lost_and_back) as url, ramet.connect(url, "key") as client:
         match what:
             case "turn":
-                heard = [each.number async for each in client.turn("a", b"{}")]
+                numbers = [each.number async for each in client.turn("a", b"{}")]
             case "agent":
-                heard = [each.cursor async for each in client.events("a")]
+                numbers = [each.cursor async for each in client.events("a")]
             case _:
-                heard = [each.cursor async for each in client.kernel.events("r", follow=True)]
+                numbers = [each.cursor async for each in client.kernel.events("r", follow=True)]
 
-    assert heard == [1, 5, *([6] if what == "turn" else [])]
-    assert [method for method, _ in asked] == ["POST" if what == "turn" else "GET", *["GET"] * 4]
-    assert [after.partition("&")[0] for _, after in asked[1:]] == ["1"] * 4
+    assert numbers == [1, 5, *([6] if what == "turn" else [])]
+    assert [method for method, _ in requests] == ["POST" if what == "turn" else "GET", *["GET"] * 4]
+    assert [after.partition("&")[0] for _, after in requests[1:]] == ["1"] * 4
 
 
 async def test_a_410_answer_is_not_repeated() -> None:
     """The server says that the stream has ended permanently."""
-    asked = []
+    requests = []
 
     async def gone(received: Received, answer: Answer) -> None:
-        asked.append(received.method)
+        requests.append(received.method)
         await answer.send(410, {"type": "urn:ramet:problem:gone", "detail": "it has ended"})
 
     async with serve(gone) as url, ramet.connect(url, "key") as client:
         with pytest.raises(Gone, match="it has ended"):
             _ = [each async for each in client.events("a")]
-    assert asked == ["GET"]
+    assert requests == ["GET"]
 
 
 async def test_a_refused_turn_is_not_repeated() -> None:
     """The client does not repeat a POST after a 503; its caller has to decide."""
-    asked = []
+    requests = []
 
     async def away(received: Received, answer: Answer) -> None:
-        asked.append(received.method)
+        requests.append(received.method)
         await answer.send(503, {"type": "urn:ramet:problem:service-unavailable", "detail": "come again"})
 
     async with serve(away) as url, ramet.connect(url, "key") as client:
         with pytest.raises(Refused, match="come again"):
             _ = [each async for each in client.turn("a", b"{}")]
-    assert asked == ["POST"]
+    assert requests == ["POST"]

@@ -66,10 +66,10 @@ async def test_a_team_and_an_agent_are_created_once(served: Served) -> None:
     assert (await served.ask("GET", f"/v1/agents/{listed[0]['id']}", nonce)).is_success
     assert served.server.runtime.journal is not None
     store = served.server.runtime.journal.store
-    kept = [each.data for kind in ("idempotent request", "idempotent answer") for each in await store.list(kind)]
-    assert len(kept) == 4
+    records = [each.data for kind in ("idempotent request", "idempotent answer") for each in await store.list(kind)]
+    assert len(records) == 4
     secrets = (nonce.removeprefix("agent_"), team["key"].removeprefix("team_"), operator.removeprefix("op_"))
-    assert not [each for each in kept for secret in secrets if secret.encode() in each]
+    assert not [each for each in records for secret in secrets if secret.encode() in each]
 
 
 async def test_a_reused_key_with_another_body_is_refused(provider_server: Served) -> None:
@@ -184,10 +184,10 @@ async def test_a_failed_operation_is_not_repeated(
     """The operation may have taken effect, so that its failure is the first answer; an earlier refusal is not."""
     agent, nonce = await served.agent()
     echo: Any = served.echo.opened[0]
-    asked = list[object]()
+    requests = list[object]()
 
     async def charge(operation: object) -> object:
-        asked.append(operation)
+        requests.append(operation)
         raise failure
 
     monkeypatch.setattr(echo, "control", charge)
@@ -198,7 +198,7 @@ async def test_a_failed_operation_is_not_repeated(
     assert first.status_code >= 400
     assert (first.status_code, first.content) == (second.status_code, second.content)
     assert second.headers[REPLAYED] == "true"
-    assert len(asked) == 1
+    assert len(requests) == 1
 
 
 async def test_a_repeated_turn_is_read_from_its_beginning(served: Served) -> None:

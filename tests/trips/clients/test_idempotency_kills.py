@@ -62,14 +62,14 @@ async def killed_server(folder: pathlib.Path, stack: AsyncExitStack) -> KilledSe
 
 async def test_a_repeated_request_finds_its_effect_after_a_kill(killed_server: KilledServer) -> None:
     """A team, an agent, a narrower key and a rotation take effect once, and the returned key works."""
-    made = (
+    created = (
         await killed_server.killed("kill-before", "/v1/teams", TOKEN, "t", json={"resources": {"agents": 4}})
     ).json()
-    assert [each["id"] for each in (await killed_server.get("/v1/teams"))["teams"]] == [made["team"]["id"]]
+    assert [each["id"] for each in (await killed_server.get("/v1/teams"))["teams"]] == [created["team"]["id"]]
 
-    spawn = {"team": made["team"]["id"], "name": "bob", "agent_type": "echo"}
-    born = (await killed_server.killed("kill-before", "/v1/agents", made["key"], "a", json=spawn)).json()
-    listed = (await killed_server.get("/v1/agents", made["key"]))["agents"]
+    spawn = {"team": created["team"]["id"], "name": "bob", "agent_type": "echo"}
+    born = (await killed_server.killed("kill-before", "/v1/agents", created["key"], "a", json=spawn)).json()
+    listed = (await killed_server.get("/v1/agents", created["key"]))["agents"]
     assert [each["id"] for each in listed] == [born["agent"]["id"]]
     agent, nonce = f"/v1/agents/{born['agent']['id']}", born["nonce"]
     assert (await killed_server.get(agent, nonce))["state"] == "idle"
@@ -93,13 +93,13 @@ async def test_a_recorded_answer_is_sent_by_the_next_server(killed_server: Kille
     born = (await killed_server.ask("/v1/agents", team.json()["key"], json=spawn)).json()
     agent, nonce = f"/v1/agents/{born['agent']['id']}", born["nonce"]
 
-    kept = await killed_server.killed("kill-after", f"{agent}/mail", nonce, "m", json={"text": "hello"})
-    assert (kept.status_code, kept.headers[REPLAYED]) == (204, "true")
+    response = await killed_server.killed("kill-after", f"{agent}/mail", nonce, "m", json={"text": "hello"})
+    assert (response.status_code, response.headers[REPLAYED]) == (204, "true")
     unknown = await killed_server.killed("kill-before", f"{agent}/mail", nonce, "n", json={"text": "again"})
     assert (unknown.status_code, unknown.json()["type"]) == (410, "urn:ramet:problem:outcome-unknown")
     assert "the events of the agent" in unknown.json()["detail"]
-    said = str((await killed_server.get(f"{agent}/history", nonce))["messages"])
-    assert (said.count("hello"), said.count("again")) <= (1, 1)
+    history = str((await killed_server.get(f"{agent}/history", nonce))["messages"])
+    assert (history.count("hello"), history.count("again")) <= (1, 1)
 
 
 async def test_a_turn_runs_at_most_once_despite_a_kill(killed_server: KilledServer) -> None:

@@ -35,8 +35,8 @@ async def test_both_node_sdks_talk_with_an_agent(folder: pathlib.Path) -> None:
         )  # fmt: skip
         out, errors = await process.communicate()
     assert process.returncode == 0, errors.decode()
-    told: dict[str, dict[str, Any]] = {each["name"]: each for each in map(json.loads, out.decode().splitlines())}
-    assert {name: each["answer"] for name, each in told.items() if "answer" in each} == {
+    reports: dict[str, dict[str, Any]] = {each["name"]: each for each in map(json.loads, out.decode().splitlines())}
+    assert {name: each["answer"] for name, each in reports.items() if "answer" in each} == {
         "openai whole": "1: a b ",
         "openai stream": "2: c ",
         "openai models": 1,
@@ -46,12 +46,12 @@ async def test_both_node_sdks_talk_with_an_agent(folder: pathlib.Path) -> None:
         "anthropic beta": "6: f ",
         "anthropic models": 1,
     }
-    refused = {name: (each["status"], each["kind"], each["type"]) for name, each in told.items() if "status" in each}
+    refused = {name: (each["status"], each["kind"], each["type"]) for name, each in reports.items() if "status" in each}
     assert refused == {
         "openai tools": (400, "BadRequestError", "invalid_request_error"),
         "openai responses": (404, "NotFoundError", "invalid_request_error"),
         "anthropic system": (400, "BadRequestError", "invalid_request_error"),
         "anthropic count": (404, "NotFoundError", "not_found_error"),
     }
-    assert "tools" in told["openai tools"]["message"]
-    assert "system" in told["anthropic system"]["message"]
+    assert "tools" in reports["openai tools"]["message"]
+    assert "system" in reports["anthropic system"]["message"]

@@ -58,9 +58,9 @@ async def test_an_adopted_chain_becomes_a_recorded_run(runtime: AgentRuntime) ->
 
     assert (result.status, result.value) == (Status.COMPLETED, "Blue.")
     assert model.requests[0].messages[0].text == "What colour is the sky?"
-    asked, charged = of_kind(events, ModelAsked), of_kind(events, ModelCharged)
-    assert [each.model for each in asked] == ["scripted"]
-    assert [each.step_id for each in asked] == [each.step_id for each in charged]
+    requests, charged = of_kind(events, ModelAsked), of_kind(events, ModelCharged)
+    assert [each.model for each in requests] == ["scripted"]
+    assert [each.step_id for each in requests] == [each.step_id for each in charged]
     assert result.usage.model_calls == 1
     assert result.usage.tokens == charged[0].usage.tokens > 0
     assert not charged[0].usage.estimated
@@ -139,23 +139,23 @@ async def test_synchronous_calls_are_counted_and_refused_like_async_ones(runtime
     model = ScriptedModel(lambda _: "yes")
 
     def asks(text: str, config: Any = None) -> list[str]:
-        said: list[str] = []
+        texts: list[str] = []
         for _ in range(3):
             try:
-                said.append(model.invoke(text, config).text)
+                texts.append(model.invoke(text, config).text)
             except BudgetExceeded:
-                said.append("refused")
-        return said
+                texts.append("refused")
+        return texts
 
     async def in_the_loop(text: str) -> list[str]:
         return asks(text)
 
     async def in_a_thread(text: str, config: Any) -> list[str]:
-        said: list[list[str]] = []
-        thread = threading.Thread(target=lambda: said.append(asks(text, config)))
+        conversations: list[list[str]] = []
+        thread = threading.Thread(target=lambda: conversations.append(asks(text, config)))
         thread.start()
         await asyncio.get_running_loop().run_in_executor(None, thread.join)
-        return said[0]
+        return conversations[0]
 
     ways = {
         "in the event loop": RunnableLambda(in_the_loop),
@@ -201,7 +201,7 @@ async def test_tool_calls_of_a_framework_are_recorded_and_counted(runtime: Agent
     async def calls(_: str) -> list[Any]:
         return await asyncio.gather(*(double.ainvoke({"number": n}) for n in (1, 2, 3)), return_exceptions=True)
 
-    agent = ramet.adopt(RunnableLambda(calls) | RunnableLambda(lambda left: left[0]), name="doubler")
+    agent = ramet.adopt(RunnableLambda(calls) | RunnableLambda(lambda results: results[0]), name="doubler")
     result, events = await result_and_events(await runtime.spawn(agent, "Go.", limits=Limits(tool_calls=2)))
 
     assert (result.value, result.usage.tool_calls, ran) == (2, 2, [1, 2])
@@ -346,11 +346,11 @@ async def test_requests_of_an_adopted_agents_child_are_counted_once(runtime: Age
     assert [each.model for each in of_kind(events, ModelAsked)] == ["scripted"]
 
 
-@pytest.mark.parametrize(("given", "said"), [("graph", "'graph'"), (None, "None"), (len, "len")])
-def test_only_a_runnable_is_adopted(given: Any, said: str) -> None:
+@pytest.mark.parametrize(("given", "message"), [("graph", "'graph'"), (None, "None"), (len, "len")])
+def test_only_a_runnable_is_adopted(given: Any, message: str) -> None:
     with pytest.raises(InvalidValue, match=r"runnable: .*a Runnable") as refusal:
         ramet.adopt(given)
-    assert said in str(refusal.value)
+    assert message in str(refusal.value)
 
 
 async def test_an_adopted_agent_refuses_a_policy(runtime: AgentRuntime) -> None:

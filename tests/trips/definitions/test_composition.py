@@ -87,8 +87,8 @@ async def test_annotations_decide_the_types_that_steps_receive(runtime: AgentRun
     """A nested composition without annotations passes the type on; an unannotated step gets a dict."""
     assert (await result_of(runtime, chain(to_point, norm), 3)).value == 9
     assert (await result_of(runtime, chain(to_point, parallel(norm, chain(norm, double))), 3)).value == [9, 18]
-    left = (await result_of(runtime, chain(to_point, untyped), 3)).value
-    assert (type(left), left["x"]) == (dict, 3)
+    result = (await result_of(runtime, chain(to_point, untyped), 3)).value
+    assert (type(result), result["x"]) == (dict, 3)
     assert (await result_of(runtime, chain(to_point), 3)).value == Point(3)
 
 

@@ -112,9 +112,9 @@ async def test_an_agent_outlives_the_process_that_created_it(
 ) -> None:
     """AC-S4-1: its handle finds the same agent, with the same name, task and memory, in a new process."""
     async with process(make_store, monkeypatch) as runtime:
-        made = await runtime.dynamic.create(architect(), solver())
-        handle, before = str(made.ref), (await runtime.dynamic.load(made.ref)).recipe()
-        memory = await runtime.dynamic.state_of(made.ref)
+        created = await runtime.dynamic.create(architect(), solver())
+        handle, before = str(created.ref), (await runtime.dynamic.load(created.ref)).recipe()
+        memory = await runtime.dynamic.state_of(created.ref)
         memory.set("seen", ["x = 1"])
         await memory.commit()
 
@@ -157,9 +157,9 @@ async def test_three_levels_of_agents_have_registries_of_their_own(
         await runtime.dynamic.delete(str(middle))
     async with process(make_store, monkeypatch) as runtime:
         architect()
-        for gone in (middle, leaf):
+        for ref in (middle, leaf):
             with pytest.raises(AgentNotResolved, match="not in the registry"):
-                await runtime.dynamic.load(str(gone))
+                await runtime.dynamic.load(str(ref))
         state = await runtime.dynamic.registries.state()
         assert state.keys() == [f"architect/{REGISTRY}"]
 
@@ -174,14 +174,14 @@ async def test_a_child_has_only_capabilities_of_its_current_ancestors(
 
     async with process(make_store, monkeypatch) as runtime:
         owner = architect()
-        made = await runtime.dynamic.create(owner, solver())
-        assert made.dropped == ("module math.tan",)
-        assert names(await runtime.dynamic.load(made.ref)) == [("pi", "sin")]
-        leaf = await runtime.dynamic.create(await runtime.dynamic.load(made.ref), solver("leaf"))
+        created = await runtime.dynamic.create(owner, solver())
+        assert created.dropped == ("module math.tan",)
+        assert names(await runtime.dynamic.load(created.ref)) == [("pi", "sin")]
+        leaf = await runtime.dynamic.create(await runtime.dynamic.load(created.ref), solver("leaf"))
 
         declarations.add_capability(owner, declarations.capability_of("module", math, include=["cos", "pi"]))
         changed = declarations.recipe_of(owner).version
-        for ref in (made.ref, leaf.ref):
+        for ref in (created.ref, leaf.ref):
             assert names(await runtime.dynamic.load(ref)) == [("pi",)]
             assert names(await runtime.dynamic.load(ref._replace(root_version=changed))) == [("pi",)]
 
@@ -192,22 +192,22 @@ async def test_a_tampered_recipe_never_gains_capabilities(
     """AC-S4-4, NEG-8: a wrong hash is refused; a right one is another version, and has no more capabilities."""
     async with process(make_store, monkeypatch) as runtime:
         owner = architect()
-        made = await runtime.dynamic.create(owner, solver())
+        created = await runtime.dynamic.create(owner, solver())
         place = await runtime.dynamic.registries.namespace("architect")
         entry = place.entry(REGISTRY, "math_solver")
         entry["capabilities"] = [{"type": "module", "name": "os"}, {"type": "module", "name": "math"}]
         place.set_entry(REGISTRY, "math_solver", entry)
         await place.commit()
         with pytest.raises(AgentNotResolved, match="hash"):
-            await runtime.dynamic.load(made.ref)
+            await runtime.dynamic.load(created.ref)
 
         del entry["hash"]
         forged = Recipe.from_entry(entry)
         place.set_entry(REGISTRY, "math_solver", forged.entry())
         await place.commit()
         with pytest.raises(AgentNotResolved, match="version"):
-            await runtime.dynamic.load(made.ref)
-        found = await runtime.dynamic.load(made.ref._replace(version=forged.version))
+            await runtime.dynamic.load(created.ref)
+        found = await runtime.dynamic.load(created.ref._replace(version=forged.version))
         assert [(each.name, each.include) for each in found.capabilities] == [("math", ("cos", "pi", "sin"))]
 
 
@@ -273,16 +273,16 @@ async def test_a_missing_capability_is_named(make_store: MakeStore, monkeypatch:
     async with process(make_store, monkeypatch) as runtime:
         owner = architect().module("no_such_package_here.part")
         agent = Agent(name="reader").module("no_such_package_here.part")
-        made = await runtime.dynamic.create(owner, agent.recipe())
+        created = await runtime.dynamic.create(owner, agent.recipe())
         with pytest.raises(AgentNotResolved, match=r"capability 'no_such_package_here\.part' is missing"):
-            await runtime.dynamic.load(made.ref)
+            await runtime.dynamic.load(created.ref)
 
 
 async def test_a_wrong_result_is_retried_then_raises_task_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     """AC-S4-6: the agent reads what is wrong; after its tries the caller gets TaskFailed."""
     async with AgentRuntime() as runtime:
-        made = await runtime.dynamic.create(architect(), solver())
-        task = await runtime.dynamic.task(f"{made.ref}:solve")
+        created = await runtime.dynamic.create(architect(), solver())
+        task = await runtime.dynamic.task(f"{created.ref}:solve")
         model = script_answers(task, ['{"roots": "none"}', Call("task_success", {"result": {"roots": [2]}})])
         found = await task("x = 2")
 
@@ -300,8 +300,8 @@ async def test_map_keeps_the_order_and_every_outcome() -> None:
     One failure leaves the others valid.
     """
     async with AgentRuntime() as runtime:
-        made = await runtime.dynamic.create(architect(), solver())
-        task = await runtime.dynamic.task(f"{made.ref}:solve")
+        created = await runtime.dynamic.create(architect(), solver())
+        task = await runtime.dynamic.task(f"{created.ref}:solve")
         script_answers(
             task,
             {
@@ -326,8 +326,8 @@ async def test_map_keeps_the_order_and_every_outcome() -> None:
 async def test_a_task_stream_yields_events_and_a_value() -> None:
     """The stream has the run's events from its spawn to its end, and the value."""
     async with AgentRuntime() as runtime:
-        made = await runtime.dynamic.create(architect(), solver())
-        task = await runtime.dynamic.task(f"{made.ref}:solve")
+        created = await runtime.dynamic.create(architect(), solver())
+        task = await runtime.dynamic.task(f"{created.ref}:solve")
         script_answers(task, ['{"roots": [1]}'])
         stream = task.stream("x = 1")
         seen = [type(event) async for event in stream]
@@ -341,23 +341,23 @@ async def test_a_task_stream_yields_events_and_a_value() -> None:
 async def test_a_question_is_answered_after_a_restart(make_store: MakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """AC-S4-11: the token of NeedsInput continues the conversation in another process, once."""
     async with process(make_store, monkeypatch) as runtime:
-        made = await runtime.dynamic.create(architect(), solver())
-        task = await runtime.dynamic.task(f"{made.ref}:solve")
+        created = await runtime.dynamic.create(architect(), solver())
+        task = await runtime.dynamic.task(f"{created.ref}:solve")
         script_answers(task, [Call("task_clarify", {"question": "Over which field?"})])
-        with pytest.raises(NeedsInput, match="Over which field") as asked:
+        with pytest.raises(NeedsInput, match="Over which field") as needed:
             await task("x^2 = -1")
-        token = asked.value.token
+        token = needed.value.token
 
     async with process(make_store, monkeypatch) as runtime:
         architect()
-        task = await runtime.dynamic.task(f"{made.ref}:solve")
+        task = await runtime.dynamic.task(f"{created.ref}:solve")
         model = script_answers(task, ['{"roots": []}'])
         found = await task.answer(token, "The real numbers.")
 
         assert found.roots == []
-        said = [message.text for message in model.requests[0].messages]
-        assert "x^2 = -1" in said[1]
-        assert said[-1] == "The real numbers."
+        texts = [message.text for message in model.requests[0].messages]
+        assert "x^2 = -1" in texts[1]
+        assert texts[-1] == "The real numbers."
         assert (await task.answer(token, "The real numbers.")).roots == []
         assert len(model.requests) == 1
         with pytest.raises(BusyError):
@@ -414,10 +414,10 @@ async def test_any_recipe_is_valid_or_refused(entry: Any) -> None:
     async with AgentRuntime(store=store) as runtime:
         owner = architect()
         try:
-            made = await runtime.dynamic.create(owner, entry)
+            created = await runtime.dynamic.create(owner, entry)
         except InvalidValue:
             return
-        found = await runtime.dynamic.load(made.ref)
+        found = await runtime.dynamic.load(created.ref)
         assert found.name == entry["name"]
         assert {each.name for each in found.capabilities} <= {"Agent", "math"}
         assert json.loads(json.dumps(found.recipe().data()))

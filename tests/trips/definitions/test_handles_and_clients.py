@@ -48,14 +48,14 @@ async def test_a_clients_agent_does_not_replace_a_declared_one(tmp_path: pathlib
     """The name and `rebind` find the program's agent before and after."""
     lead = architect("sin")
     async with AgentRuntime(tmp_path) as runtime:
-        made = (await runtime.dynamic.create(lead, solver("sin", "cos"))).ref
+        ref = (await runtime.dynamic.create(lead, solver("sin", "cos"))).ref
         async with Session(ScriptedModel([]), agent=client("architect"), runtime=runtime, unattended=True) as session:
             with pytest.raises(AgentNotResolved):
                 await perform(root_of(session), "nobody")
             assert declarations.find_registered("architect") is lead
-            rebound = await runtime.dynamic.rebind(made)
+            rebound = await runtime.dynamic.rebind(ref)
 
-        assert rebound == made
+        assert rebound == ref
         assert names(await runtime.dynamic.load(rebound)) == ("sin",)
 
 
@@ -84,10 +84,10 @@ async def test_a_clients_agent_cannot_call_agents_below_a_declared_namesake(by: 
     """The registry and the state below the name belong to the program's agent."""
     lead = architect("sin", "pi")
     async with AgentRuntime(tmp_path, backend=BACKENDS[-1]) as runtime:
-        made = (await runtime.dynamic.create(lead, solver("sin"))).ref
+        ref = (await runtime.dynamic.create(lead, solver("sin"))).ref
         async with Session(ScriptedModel([]), agent=client("architect"), runtime=runtime, unattended=True) as session:
             with pytest.raises(AgentNotResolved):
-                await perform(root_of(session), "math_solver" if by == "name" else str(made))
+                await perform(root_of(session), "math_solver" if by == "name" else str(ref))
             assert len(runtime.trees[session.id].tree.views()) == 1  # type: ignore[index]  # the id of its root
 
 
@@ -107,8 +107,8 @@ async def test_a_weaker_caller_narrows_the_called_agent_for_one_run_only(tmp_pat
     handle = declarations.handle_of(specialist)
     async with AgentRuntime(tmp_path, backend=BACKENDS[-1]) as runtime:
         async with Session(ScriptedModel([]), agent=client("bob"), runtime=runtime, unattended=True) as session:
-            asked = await perform(root_of(session), "specialist", "work")
-            assert (await asked.result()).value == "done"
+            spawned = await perform(root_of(session), "specialist", "work")
+            assert (await spawned.result()).value == "done"
             [_, born] = of_kind(runtime.trees[session.id].recorder.recent_events, RunSpawned)  # type: ignore[index]
         assert [each["name"] for each in born.birth["agent"]["capabilities"]] == ["math"]
         assert declarations.find_registered("specialist") is specialist
@@ -128,9 +128,9 @@ async def test_agents_of_a_run_follow_the_declared_agents_capabilities(
         await gate.entered.wait()
         context = handle.run.context
         assert context.tree is not None
-        made = (await context.tree.create(context, solver("sin", "cos").entry())).ref
+        ref = (await context.tree.create(context, solver("sin", "cos").entry())).ref
         lead.module("math", include=["cos"])
         await context.tree.create(context, solver("cos", name="other").entry())
-        assert names(await runtime.dynamic.load(made)) == ("cos",)
+        assert names(await runtime.dynamic.load(ref)) == ("cos",)
         gate.open.set()
         await handle.result()

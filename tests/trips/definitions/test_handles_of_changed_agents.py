@@ -92,11 +92,11 @@ async def test_a_handle_follows_the_current_capabilities_of_ancestors() -> None:
     """The newest declaration counts, changed in place or declared anew; a handle never gains capabilities."""
     async with AgentRuntime() as runtime:
         dynamic, first = runtime.dynamic, architect("sin", "cos", "pi")
-        made = (await dynamic.create(first, solver("sin", "tan", "pi"))).ref
-        leaf = (await dynamic.create(await dynamic.load(made), solver("sin", "cos", name="leaf"))).ref
+        ref = (await dynamic.create(first, solver("sin", "tan", "pi"))).ref
+        leaf = (await dynamic.create(await dynamic.load(ref), solver("sin", "cos", name="leaf"))).ref
 
         async def seen() -> list[tuple[str, ...]]:
-            return [names(await dynamic.load(each)) for each in (made, str(leaf))]
+            return [names(await dynamic.load(each)) for each in (ref, str(leaf))]
 
         assert await seen() == [("pi", "sin"), ("sin",)]
         first.module("math", include=["cos", "pi"])
@@ -131,12 +131,12 @@ async def test_a_task_is_looked_up_at_each_call(tmp_path: pathlib.Path) -> None:
     """Each call has the ancestors' current capabilities, and raises once the agent is deleted."""
     async with AgentRuntime(tmp_path, backend="local") as runtime:
         owner = architect("sin", "cos", "pi").with_model(ScriptedModel(["done"] * 9))
-        made = (await runtime.dynamic.create(owner, solver("sin", "pi"))).ref
-        task = await runtime.dynamic.task(f"{made}:solve")
+        ref = (await runtime.dynamic.create(owner, solver("sin", "pi"))).ref
+        task = await runtime.dynamic.task(f"{ref}:solve")
         assert await spawned_capabilities(task) == [["pi", "sin"]]
         owner.module("math", include=["cos", "pi"])
         assert await spawned_capabilities(task) == [["pi"]]
-        await runtime.dynamic.delete(made)
+        await runtime.dynamic.delete(ref)
         with pytest.raises(AgentNotResolved, match="not in the registry"):
             await task.submit()
 

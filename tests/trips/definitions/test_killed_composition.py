@@ -58,8 +58,8 @@ async def run_program(
     else:
         child = await warm.start(PROGRAM, *arguments, stdout=PIPE)
     assert child.stdout is not None
-    said = await child.stdout.read()
-    return Outcome(await child.wait(), msgspec.json.decode(said) if said else {})
+    output = await child.stdout.read()
+    return Outcome(await child.wait(), msgspec.json.decode(output) if output else {})
 
 
 async def recorded_events(store: Store) -> list[Event]:

@@ -255,8 +255,8 @@ def python(line: str) -> Callable[[list[BaseMessage]], Call]:
     """Return a function that calls `python` for the text of the latest task."""
 
     def call(messages: list[BaseMessage]) -> Call:
-        asked = next(str(each.text) for each in reversed(messages) if isinstance(each, HumanMessage))
-        given = asked.partition("\n\n")[2]
+        prompt = next(str(each.text) for each in reversed(messages) if isinstance(each, HumanMessage))
+        given = prompt.partition("\n\n")[2]
         return Call("python", {"code": f"import textkit\ngiven = {given!r}\n{line}"})
 
     return call

@@ -120,9 +120,9 @@ async def test_code_does_not_run_in_the_host(tmp_path: pathlib.Path) -> None:
 @pytest.fixture
 def shelf(monkeypatch: pytest.MonkeyPatch) -> Shelf:
     """Return the registry that keeps the agents of each tree of this test."""
-    made = Shelf()
-    monkeypatch.setattr(RunTree, "_authoring", lambda tree: made)
-    return made
+    shelf = Shelf()
+    monkeypatch.setattr(RunTree, "_authoring", lambda tree: shelf)
+    return shelf
 
 
 async def test_setup_runs_before_a_turn_and_is_not_charged(tmp_path: pathlib.Path) -> None:
@@ -331,7 +331,7 @@ task_success(["sin(0)", "x"])
 @both
 async def test_created_agents_can_create_agents(tmp_path: pathlib.Path, backend: Name) -> None:
     """Each agent has a sandbox of its own and its ancestors' capabilities; values return through each level."""
-    script: dict[str, Any] = {asked: [code(text)] for asked, text in THREE.items()}
+    script: dict[str, Any] = {prompt: [code(text)] for prompt, text in THREE.items()}
     architect = ramet.Agent(name="architect", policy=LEAD, model=ramet.ScriptedModel(script=script))
     architect.cls(ramet.Agent)
     architect.module("math", include=["sin", "cos"])

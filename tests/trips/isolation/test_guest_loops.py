@@ -75,9 +75,9 @@ def guest_source() -> Iterator[Guests]:
 @pytest.fixture
 def inside(guest_source: Guests, monkeypatch: pytest.MonkeyPatch) -> Inside:
     """Give each later conversation of the test a guest."""
-    made = Inside(guest_source)
-    monkeypatch.setattr(turn, "_converse", made.converse)
-    return made
+    guest_loop = Inside(guest_source)
+    monkeypatch.setattr(turn, "_converse", guest_loop.converse)
+    return guest_loop
 
 
 def session(script: Any, folder: pathlib.Path, **options: Any) -> Session:
@@ -304,9 +304,9 @@ async def test_a_retry_after_compaction_begins_behind_the_summary(tmp_path: path
         conversation = SandboxedConversation(run, [HumanMessage("New.")], lambda chunk: None)
         conversation.start()
         event = Compacted(**run.info.stamp, before_messages=4, after_messages=3, before_tokens=9, after_tokens=5)
-        left = [1, {"type": "human", "content": "a summary"}, 4]  # Place 0 is what the system says.
+        places = [1, {"type": "human", "content": "a summary"}, 4]  # Place 0 is what the system says.
 
-        conversation.record(Record(number=1), encode(event) + b"\n" + msgspec.json.encode(left))
+        conversation.record(Record(number=1), encode(event) + b"\n" + msgspec.json.encode(places))
         assert [each.text for each in run.context.history] == ["Old.", "a summary", "New."]
         assert run.turn_began_at == 2
 
@@ -382,7 +382,7 @@ async def test_a_person_approves_a_guests_call_with_its_own_arguments(
     allowed: bool, inside: Inside, tmp_path: pathlib.Path
 ) -> None:
     """The question is the hook's, and the arguments are the reply's; a denied call is not charged."""
-    asked: list[Any] = []
+    requests: list[Any] = []
 
     @hook("PreToolUse")
     def ask(payload: dict[str, Any]) -> dict[str, Any]:
@@ -395,7 +395,7 @@ async def test_a_person_approves_a_guests_call_with_its_own_arguments(
         }
 
     def approver(pending: Any) -> bool:
-        asked.append((pending.path, pending.tool, pending.question, pending.args))
+        requests.append((pending.path, pending.tool, pending.question, pending.args))
         return allowed
 
     async with session(
@@ -403,7 +403,7 @@ async def test_a_person_approves_a_guests_call_with_its_own_arguments(
     ) as talk:
         await talk.ask("Do it.")
 
-        assert asked == [("main", "Bash", "Really?", {"command": "echo done"})]
+        assert requests == [("main", "Bash", "Really?", {"command": "echo done"})]
         (answer,) = answers(talk.messages).values()
         assert ("done" in answer) is allowed
         assert ("not approved" in answer) is not allowed
@@ -632,11 +632,11 @@ async def test_compaction_applies_to_guest_and_host(inside: Inside, tmp_path: pa
     model = ScriptedModel(answer)
     compaction = Compaction(window_tokens=8_000, keep_last=2)
     async with Session(model, workspace_tools(), cwd=tmp_path, compaction=compaction) as talk:
-        heard = [item.text async for item in talk.submit_message("Read all of it.") if isinstance(item, AIMessageChunk)]
+        texts = [item.text async for item in talk.submit_message("Read all of it.") if isinstance(item, AIMessageChunk)]
         second = await talk.ask("And?")
 
         assert second.value == "That is all."
-        assert "".join(heard) == "Read.", "a summary is no word of the conversation"
+        assert "".join(texts) == "Read.", "a summary is no word of the conversation"
         compacted = of_kind(kept(talk), Compacted)
         assert compacted
         assert all(each.after_messages < each.before_messages for each in compacted)
@@ -721,9 +721,9 @@ def own_tools(offset: int) -> list[BaseTool]:
         model = relay_model()
         streamed = [piece.text async for piece in model.astream(question)]
         called = await model.bind_tools([shift]).ainvoke("call it")
-        asked = await asyncio.to_thread(model.invoke, "from a thread")
-        assert asked.usage_metadata is not None
-        return f"{'|'.join(streamed)} / {called.tool_calls[0]['name']} / {asked.text}"
+        reply = await asyncio.to_thread(model.invoke, "from a thread")
+        assert reply.usage_metadata is not None
+        return f"{'|'.join(streamed)} / {called.tool_calls[0]['name']} / {reply.text}"
 
     return [shift, consult]
 
@@ -739,12 +739,12 @@ async def test_the_users_tools_work_in_the_guest(inside: Inside, tmp_path: pathl
     ]
     model = ScriptedModel(script)
     async with Session(model, own_tools(41), cwd=tmp_path, spawn=False) as talk:
-        heard = [item.text async for item in talk.submit_message("Ask.") if isinstance(item, AIMessageChunk)]
+        texts = [item.text async for item in talk.submit_message("Ask.") if isinstance(item, AIMessageChunk)]
 
         shifted, consulted = answers(talk.messages).values()
         assert shifted == f"42 in {inside.guests[0].pid}"
         assert consulted == "The two |of us.| / shift / From a thread, too."
-        assert "".join(heard) == "All asked."
+        assert "".join(texts) == "All asked."
         assert model.requests[2].tools == ("shift",)
         assert (talk.usage.model_calls, talk.usage.tool_calls) == (5, 3), "the call beside it is counted, unseen"
         assert [each.type for each in talk.messages] == ["human", "ai", "tool", "tool", "ai"]

@@ -65,9 +65,9 @@ class Guest:
         frame = self._heard.pop(0)
         return message_codec.from_host(frame.control), frame.body
 
-    def say(self, said: Any, body: bytes = b"") -> None:
+    def say(self, message: Any, body: bytes = b"") -> None:
         """Send any message of the protocol."""
-        self._writer.writelines(frames.pack(message_codec.encode(said), body))
+        self._writer.writelines(frames.pack(message_codec.encode(message), body))
 
     def tell(self, event: events.Event, rest: bytes = b"") -> None:
         """Send an event as a record."""
@@ -81,17 +81,17 @@ class Guest:
 
     def question(self, messages: Any = None, tools: Any = None, **fields: Any) -> None:
         """Send a question to the model without waiting; by default with each known message and tool."""
-        said = list(range(self.known)) if messages is None else messages
+        messages_sent = list(range(self.known)) if messages is None else messages
         shown = list(self.start.tools) if tools is None else tools
-        body = msgspec.json.encode({"messages": said, "tools": shown})
+        body = msgspec.json.encode({"messages": messages_sent, "tools": shown})
         self.ask(AskModel, body, **{"step": f"{self.start.run}:{100 + self._id}", **fields})
 
     async def answer(self) -> tuple[host_to_guest.Answer, bytes]:
         """Return the next answer."""
-        told, body = await self.hear()
-        assert isinstance(told, host_to_guest.Answer)
+        answer, body = await self.hear()
+        assert isinstance(answer, host_to_guest.Answer)
         self._answered += 1
-        return told, body
+        return answer, body
 
     async def leave(self) -> None:
         """Close the channel, once the host has read every message and answered every request."""
@@ -103,8 +103,8 @@ class Guest:
     async def reply(self, **fields: Any) -> dict[str, Any]:
         """Ask the model as an honest guest does, and return the reply."""
         self.question(**fields)
-        told, body = await self.answer()
-        assert told.error is None, told.error
+        answer, body = await self.answer()
+        assert answer.error is None, answer.error
         self.known += 1
         reply: dict[str, Any] = msgspec.json.decode(body)
         return reply
@@ -134,8 +134,8 @@ async def besieged(script: Any, attack: Attack, folder: pathlib.Path, **options:
             first, body = await guest.hear()
             assert isinstance(first, StartConversation)
             guest.start = first
-            said = msgspec.json.decode(body[: first.json_size])
-            guest.known = len(said["system"]) + len(said["history"])
+            request = msgspec.json.decode(body[: first.json_size])
+            guest.known = len(request["system"]) + len(request["history"])
             await attack(guest)
             await guest.leave()
 
@@ -433,8 +433,8 @@ async def test_a_broken_rule_ends_the_guests_run(attack: Attack, tmp_path: pathl
     assert result.status is Status.FAILED
     assert result.error is not None
     assert result.error.type == "ProtocolError", result.error
-    said = [each for each in fired if each.get("message") != "x"]
-    assert [each["hook_event_name"] for each in said] == ["SessionEnd"], "the session's own, when it closed"
+    session_ends = [each for each in fired if each.get("message") != "x"]
+    assert [each["hook_event_name"] for each in session_ends] == ["SessionEnd"], "the session's own, when it closed"
     assert nothing_is_held(talk)
     assert all(each.path == "main" and each.run == talk.id for each in kept(talk))
     assert "I never said this." not in str(kept(talk))
@@ -467,8 +467,8 @@ async def test_unreported_tool_calls_are_charged(tmp_path: pathlib.Path) -> None
     async def silent(guest: Guest) -> None:
         await guest.reply()
         guest.ask(FireHook, b'{"tool_use_id": "c1"}', event="PreToolUse")
-        told, _ = await guest.answer()
-        assert told.error is None
+        answer, _ = await guest.answer()
+        assert answer.error is None
         await guest.reply()
         guest.say(Done(ok=True))
 
@@ -482,11 +482,11 @@ async def test_unreported_tool_calls_are_charged(tmp_path: pathlib.Path) -> None
 
 async def test_a_hook_gets_the_hosts_data_of_a_call(tmp_path: pathlib.Path) -> None:
     """The host supplies run, tool, arguments and folder; the guest's payload is not passed on."""
-    heard: list[dict[str, Any]] = []
+    payloads: list[dict[str, Any]] = []
 
     @hook("PreToolUse", matcher="Read")
     def listener(payload: dict[str, Any]) -> None:
-        heard.append(payload)
+        payloads.append(payload)
 
     async def liar(guest: Guest) -> None:
         await guest.reply()
@@ -499,29 +499,29 @@ async def test_a_hook_gets_the_hosts_data_of_a_call(tmp_path: pathlib.Path) -> N
 
     assert result.error is not None
     assert "tired" in result.error.message
-    (payload,) = heard
+    (payload,) = payloads
     assert (payload["tool_name"], payload["tool_input"]) == ("Read", {"file_path": "note"})
     assert (payload["agent_id"], payload["cwd"]) == (talk.id, str(tmp_path))
 
 
 async def test_a_providers_metadata_and_errors_do_not_reach_a_guest(tmp_path: pathlib.Path) -> None:
     """The guest gets neither the metadata of a reply nor the text of a failure, which only the run's end has."""
-    heard: list[bytes] = []
+    answers: list[bytes] = []
 
     async def listener(guest: Guest) -> None:
         for _ in range(2):
             guest.question()
-            told, body = await guest.answer()
-            heard.append(message_codec.encode(told) + body)
+            answer, body = await guest.answer()
+            answers.append(message_codec.encode(answer) + body)
             guest.known += 1
-        guest.say(Done(ok=False, error=told.error, fields=told.fields))
+        guest.say(Done(ok=False, error=answer.error, fields=answer.fields))
 
     script = [AIMessage("Well.", response_metadata={"headers": {"key": "sk-1"}}), Fail("no such key: sk-1")]
     _, result = await besieged(script, listener, tmp_path)
 
-    assert b"Well." in heard[0]
-    assert b"it did not answer" in heard[1]
-    assert b"sk-1" not in b"".join(heard)
+    assert b"Well." in answers[0]
+    assert b"it did not answer" in answers[1]
+    assert b"sk-1" not in b"".join(answers)
     assert result.error is not None
     assert (result.error.type, "sk-1" in result.error.message) == ("ModelFailed", True)
 

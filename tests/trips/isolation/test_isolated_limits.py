@@ -79,9 +79,9 @@ async def test_170_each_attempt_is_an_event(runtime: ramet.AgentRuntime) -> None
 
     events = [event async for event in handle.events()]
 
-    told = " ".join(map(repr, events))
-    assert "attempt 1 fails" in told
-    assert "attempt 2 fails" in told
+    text = " ".join(map(repr, events))
+    assert "attempt 1 fails" in text
+    assert "attempt 2 fails" in text
     assert (await handle.result()).status == "completed"
 
 

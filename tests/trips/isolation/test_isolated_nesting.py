@@ -88,7 +88,10 @@ async def test_ac_s0_4_the_eleventh_child_is_refused(runtime: ramet.AgentRuntime
     result = await runtime.run_agent(agent=agents.spawn_one_by_one, args=(12,), policy=MAY)
 
     assert result.output[:10] == ["completed"] * 10
-    assert [("sub_agents" in said or "children" in said) for said in result.output[10:]] == [True, True]
+    assert [("sub_agents" in tool_names or "children" in tool_names) for tool_names in result.output[10:]] == [
+        True,
+        True,
+    ]
 
 
 async def test_ac_s0_5_a_childs_memory_is_reserved_and_released(runtime: ramet.AgentRuntime) -> None:

@@ -117,13 +117,13 @@ async def test_a_secret_is_a_file_in_memory(runtime: ramet.AgentRuntime, tmp_pat
 async def test_166_a_printed_secret_is_masked(runtime: ramet.AgentRuntime, tmp_path: pathlib.Path) -> None:
     """166: neither the result's streams nor the log file contain the value."""
     policy = ramet.Policy(secrets={"token": "very-secret-value"})
-    heard: list[str] = []
+    chunks: list[str] = []
 
     result = await runtime.run_agent(
-        agent=agents.speak_file, args=("/run/secrets/token",), policy=policy, on_stdout=heard.append
+        agent=agents.speak_file, args=("/run/secrets/token",), policy=policy, on_stdout=chunks.append
     )
 
-    assert "very-secret-value" not in result.stdout + "".join(heard)
+    assert "very-secret-value" not in result.stdout + "".join(chunks)
     assert result.stdout.startswith("the token is ")
     assert files_with(b"very-secret-value", tmp_path) == []
 

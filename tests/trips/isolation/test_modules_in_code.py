@@ -267,9 +267,9 @@ async def test_a_module_that_cannot_be_packed_is_named(tmp_path: pathlib.Path, h
     """A module with a secret, a deleted one and a missing one fail the run before a request to a model."""
     secret = ramet.Policy(secrets={"KEY": helpers.KEY})
     never = coder("1").module("own_never")
-    holding, gone = coder("1").replace(policy=secret), coder("1")
+    holding, without_secret = coder("1").replace(policy=secret), coder("1")
     holding.fn(helpers.add)
-    gone.fn(helpers.add)
+    without_secret.fn(helpers.add)
     result, _ = await play(holding, "local", tmp_path)
     assert result.error is not None
     assert (result.error.type, result.usage.model_calls) == ("NotShippable", 0)
@@ -278,7 +278,7 @@ async def test_a_module_that_cannot_be_packed_is_named(tmp_path: pathlib.Path, h
 
     assert helpers.__file__ is not None
     os.unlink(helpers.__file__)  # noqa: PTH108 - nothing else is at work meanwhile
-    result, _ = await play(gone, "local", tmp_path)
+    result, _ = await play(without_secret, "local", tmp_path)
     assert result.error is not None
     assert (result.error.type, result.usage.model_calls) == ("NotShippable", 0)
     assert "module 'own_helpers'" in result.error.message

@@ -93,12 +93,12 @@ async def test_a_bundle_loaded_during_a_turn_can_be_imported(runtime: ramet.Agen
         info = FunctionInfo(function=f"{FUNCTIONS}:waits_for_a_module")
         start = opening(runtime, tmp_path / "ada", info, policy=ramet.Policy(), loaded_bundles=shelf)
         async with opened(OURS, start) as agent, answering(agent, "kit") as answer:
-            said = ""
+            text = ""
             async for chunk in answer:
-                before, said = said, said + text_of([chunk])
-                if before != said == "waiting ":
+                before, text = text, text + text_of([chunk])
+                if before != text == "waiting ":
                     await agent.control(LoadBundle(bundle))
-            assert said == "waiting loaded"
+            assert text == "waiting loaded"
         await shelf.close()
 
 

@@ -109,11 +109,11 @@ async def test_the_journal_of_a_retried_turn_has_the_last_attempt(tmp_path: path
     ) as talk:  # fmt: skip
         assert (await talk.ask("Go")).value == "done"
         run = run_of(talk, "main/1")
-        told = TreeReplay().apply_all(kept(talk)).runs[run.info.id]
+        replayed_run = TreeReplay().apply_all(kept(talk)).runs[run.info.id]
 
     assert [each.attempt for each in of_kind(kept(talk), RunRetried)] == [1]
-    assert [each.kind for each in told.conversation] == [each.type for each in run.context.history]
-    assert [each.kind for each in told.conversation] == ["human", "ai", "tool", "ai"]
+    assert [each.kind for each in replayed_run.conversation] == [each.type for each in run.context.history]
+    assert [each.kind for each in replayed_run.conversation] == ["human", "ai", "tool", "ai"]
 
 
 @both

@@ -57,8 +57,8 @@ def results(session: Session) -> list[ToolMessage]:
     return [message for message in session.messages if isinstance(message, ToolMessage)]
 
 
-def in_processes(tools: Sequence[BaseTool], *said: Any, **more: Any) -> Session:
-    return Session(ScriptedModel([*said, "done"]), tools, sync_tools="process", **more)
+def in_processes(tools: Sequence[BaseTool], *replies: Any, **more: Any) -> Session:
+    return Session(ScriptedModel([*replies, "done"]), tools, sync_tools="process", **more)
 
 
 # --- what cannot be stopped
@@ -167,8 +167,8 @@ async def test_concurrency_safe_calls_run_in_parallel() -> None:
         assert [each.content for each in results(session)] == ["a met b", "b met a"]
 
 
-@pytest.mark.parametrize(("how", "said"), [("leave", "exit status 3"), ("crash", "signal SIGSEGV")])
-async def test_a_process_that_dies_fails_only_its_call(how: str, said: str) -> None:
+@pytest.mark.parametrize(("how", "reason"), [("leave", "exit status 3"), ("crash", "signal SIGSEGV")])
+async def test_a_process_that_dies_fails_only_its_call(how: str, reason: str) -> None:
     """The error says how the process ended; the next call has a new process."""
 
     def die(how: str) -> str:
@@ -184,7 +184,7 @@ async def test_a_process_that_dies_fails_only_its_call(how: str, said: str) -> N
         result = await session.ask("Go.")
 
         dead, other = results(session)
-        assert (dead.status, dead.content) == ("error", f"Crashed: it ended without a result: {said}")
+        assert (dead.status, dead.content) == ("error", f"Crashed: it ended without a result: {reason}")
         assert (result.status, other.content) == (Status.COMPLETED, "3")
 
 
@@ -278,8 +278,8 @@ async def test_a_tool_may_answer_with_a_tool_message() -> None:
         """Answer."""
         return ToolMessage("mine", tool_call_id="another's", status="error")
 
-    said = await say(Call("answer", id="c1"), StructuredTool.from_function(answer))
-    assert (said.content, said.status, said.tool_call_id) == ("mine", "error", "c1")
+    result = await say(Call("answer", id="c1"), StructuredTool.from_function(answer))
+    assert (result.content, result.status, result.tool_call_id) == ("mine", "error", "c1")
 
 
 async def test_a_tool_process_has_its_step_and_not_its_run() -> None:
@@ -289,16 +289,16 @@ async def test_a_tool_process_has_its_step_and_not_its_run() -> None:
     def who(call: Annotated[str, InjectedToolCallId]) -> str:
         """Say who is calling."""
         try:
-            told = str(require_current_call().context.run)
+            text = str(require_current_call().context.run)
         except Exception as error:
-            told = str(error)
-        return " ".join((call, require_current_call().call_id, require_current_call().step_id, told))
+            text = str(error)
+        return " ".join((call, require_current_call().call_id, require_current_call().step_id, text))
 
     async with in_processes([who], Call("who", id="c1")) as session:
         await session.ask("Go.")
         [started] = of_kind(kept(session), ToolStarted)
-        said = str(results(session)[0].content)
-        assert said.startswith(
+        text = str(results(session)[0].content)
+        assert text.startswith(
             f"c1 c1 {started.step_id} 'run' of a run's context is not available in a tool's own process"
         )
 
@@ -339,10 +339,10 @@ async def test_the_policy_limits_the_endpoints_of_a_tool_process() -> None:
 
         with socket.create_connection(("127.0.0.1", 3128)) as tunnel:
             tunnel.sendall(f"CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
-            said = b""
+            output = b""
             while more := tunnel.recv(1000):
-                said += more
-        return said.decode()
+                output += more
+        return output.decode()
 
     async with await asyncio.start_server(greet, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
@@ -354,8 +354,8 @@ async def test_the_policy_limits_the_endpoints_of_a_tool_process() -> None:
             reached, refused = (str(each.content) for each in results(session))
             assert reached.endswith("hello")
             assert "403" in refused
-            asked = of_kind(kept(session), EndpointAsked)
-            assert [(each.port, each.allowed) for each in asked] == [(port, True), (1, False)]
+            requests = of_kind(kept(session), EndpointAsked)
+            assert [(each.port, each.allowed) for each in requests] == [(port, True), (1, False)]
 
 
 async def test_a_tool_beyond_its_memory_fails_only_its_call() -> None:

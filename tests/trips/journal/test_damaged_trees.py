@@ -345,9 +345,9 @@ def test_a_document_with_a_wrong_value_does_not_affect_other_sessions(tmp_path: 
             return talk.id
 
     broken, _ = asyncio.run(talk("broken")), asyncio.run(talk("whole"))
-    said = "json_set(CAST(data AS TEXT), '$.keep_s', 'long')"
+    expression = "json_set(CAST(data AS TEXT), '$.keep_s', 'long')"
     change_journal(
-        tmp_path, f"UPDATE documents SET data = CAST({said} AS BLOB) WHERE kind = ? AND key = ?", TREES, broken
+        tmp_path, f"UPDATE documents SET data = CAST({expression} AS BLOB) WHERE kind = ? AND key = ?", TREES, broken
     )
 
     capsys.readouterr()

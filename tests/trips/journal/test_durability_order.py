@@ -116,6 +116,6 @@ async def test_a_worktree_waits_until_its_call_is_durable(tmp_path: pathlib.Path
             await session.ask("go")
             types = await store.types()
 
-    asked = types.index("tool_started")
-    assert types[: asked + 1] == ["model_asked", "tool_started"]
-    assert copies[: asked + 1] == [0, 0]
+    model_asked = types.index("tool_started")
+    assert types[: model_asked + 1] == ["model_asked", "tool_started"]
+    assert copies[: model_asked + 1] == [0, 0]

@@ -46,14 +46,14 @@ async def create_ended_trees(folder: pathlib.Path, count: int, *, prompt: str = 
     roots = [f"run-{number:016x}" for number in range(count)]
     store = await SqliteStore(state / "journal.db").open()
     for root in roots:
-        told = events_of(root, prompt, texts)
+        tree_events = events_of(root, prompt, texts)
         about = {"number": root[4:], "began": LONG_AGO.isoformat(), "over": True, "ended": LONG_AGO.isoformat()}
         await store.put(TREES, root, json.dumps(about).encode(), tree=root)
         transcript = state / "transcripts" / root[4:]
         transcript.mkdir(parents=True)
-        lines = [events.encode(each) for each in told]
+        lines = [events.encode(each) for each in tree_events]
         (transcript / "main.jsonl").write_bytes(b"\n".join([*lines, b""]))
-        for each, line in zip(told, lines, strict=True):
+        for each, line in zip(tree_events, lines, strict=True):
             tag = str(type(each).__struct_config__.tag)
             ticket = store.append(Entry(root, root, each.seq, tag, line))
     await store.durable(ticket)
@@ -76,8 +76,8 @@ async def collect_and_count(folder: pathlib.Path) -> str:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", COUNTING, str(folder), stdout=asyncio.subprocess.PIPE
     )
-    said, _ = await process.communicate()
-    return said.decode().splitlines()[-1]
+    output, _ = await process.communicate()
+    return output.decode().splitlines()[-1]
 
 
 def remaining_transcripts(folder: pathlib.Path) -> list[str]:
@@ -108,8 +108,8 @@ async def test_gc_shrinks_the_journal_file(
     status = await asyncio.to_thread(main, ["gc", "--older-than", "0", "--dir", str(tmp_path)])
 
     assert status == 0
-    assert "60 trees removed" in (said := capsys.readouterr().err)
-    assert "the journal is" in said
+    assert "60 trees removed" in (err := capsys.readouterr().err)
+    assert "the journal is" in err
     assert journal.stat().st_size < 3 << 19
 
 

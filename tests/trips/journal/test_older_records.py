@@ -49,10 +49,10 @@ async def test_a_conversation_continues(older_folder: pathlib.Path) -> None:
         await Session.resume(recorded.SESSION, llm=model, runtime=runtime) as session,
     ):
         result = await session.ask("Which colour?")
-        said = [str(each.content) for each in session.messages]
+        texts = [str(each.content) for each in session.messages]
 
     assert result.text == "Blue, you said."
-    assert said == ["My colour is blue.", "Noted: blue.", "Which colour?", "Blue, you said."]
+    assert texts == ["My colour is blue.", "Noted: blue.", "Which colour?", "Blue, you said."]
 
 
 async def test_state_is_read(older_folder: pathlib.Path) -> None:

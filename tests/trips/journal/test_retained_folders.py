@@ -219,16 +219,16 @@ async def test_a_missing_folder_is_reported_to_owner_and_agent_once(tmp_path: pa
         session = await resume_session(runtime, model)
         await session.ask("go on")
         await session.ask("and on")
-        told = await recorded_events(session)
+        recorded = await recorded_events(session)
 
-    [lost] = of_kind(told, events.FolderLost)
+    [lost] = of_kind(recorded, events.FolderLost)
     assert lost.run == session.id
     for request in model.requests:
         assert sum(LOST in each.text for each in request.messages) == 1
 
 
-@pytest.mark.parametrize("gone", ["folder", "workspace"])
-async def test_a_folder_removed_between_turns_is_reported(tmp_path: pathlib.Path, gone: str) -> None:
+@pytest.mark.parametrize("removed_folder", ["folder", "workspace"])
+async def test_a_folder_removed_between_turns_is_reported(tmp_path: pathlib.Path, removed_folder: str) -> None:
     """The next turn works in an empty folder, and has the message and the event."""
     model = ScriptedModel([WRITES, "written", "I see"])
     async with AgentRuntime(tmp_path, backend="local") as runtime:
@@ -236,7 +236,7 @@ async def test_a_folder_removed_between_turns_is_reported(tmp_path: pathlib.Path
         await session.ask("write")
         folder = RunFolders(tmp_path).find(session.id)
         await eventually(lambda: folder.read_info().ended is not None)
-        shutil.rmtree(folder.path if gone == "folder" else folder.workspace)
+        shutil.rmtree(folder.path if removed_folder == "folder" else folder.workspace)
 
         result = await session.ask("go on")
 

@@ -125,25 +125,25 @@ async def test_active_and_kept_trees_are_not_removed(tmp_path: pathlib.Path) -> 
     async with AgentRuntime(tmp_path, keep_results_seconds=0) as runtime:
         living = await runtime.spawn(waits_for_ever)
         await living.run.context.wait_persisted()
-        kept = await runtime.spawn(scheduled.note)
-        await runtime.retain(kept.id)
-        await kept.result()
-        gone = await run_to_end(runtime)
+        retained = await runtime.spawn(scheduled.note)
+        await runtime.retain(retained.id)
+        await retained.result()
+        collectable = await run_to_end(runtime)
         journal = await _opened(runtime)
         async with asyncio.timeout(180):
-            while gone not in await collect(runtime):
+            while collectable not in await collect(runtime):
                 pass
 
-        assert {each.key for each in await journal.store.list(TREES)} == {living.id, kept.id}
-        assert (await runtime.result(kept.id)).value == "noted note"
+        assert {each.key for each in await journal.store.list(TREES)} == {living.id, retained.id}
+        assert (await runtime.result(retained.id)).value == "noted note"
         with pytest.raises(Expired):
-            await runtime.result(gone)
-        await runtime.retain(kept.id, on=False)
+            await runtime.result(collectable)
+        await runtime.retain(retained.id, on=False)
         with pytest.raises(Expired):  # Whether or not it was removed by now.
-            await runtime.result(kept.id)
-        assert await collect(runtime) == [kept.id]
+            await runtime.result(retained.id)
+        assert await collect(runtime) == [retained.id]
         with pytest.raises(Unknown):
-            await runtime.retain(kept.id)
+            await runtime.retain(retained.id)
         assert living.view().state == "running"
 
 
@@ -177,12 +177,12 @@ async def test_keep_works_with_and_without_a_running_kernel(tmp_path: pathlib.Pa
     interrupted = await on(tmp_path, "gc", "--older-than", "0")
     (tmp_path / "go").touch()
     resumed = await on(tmp_path, "resume", "--quiet")
-    kept = await on(tmp_path, "gc", "--older-than", "0")
+    collection = await on(tmp_path, "gc", "--older-than", "0")
     off = await on(tmp_path, "keep", run, "--off")
     dry = await on(tmp_path, "gc", "--dry-run")
     removed = await on(tmp_path, "gc")
 
-    assert (interrupted.out, kept.out, resumed.out) == ("", "", "worked\n")
+    assert (interrupted.out, collection.out, resumed.out) == ("", "", "worked\n")
     assert off.out == f"{run} is no longer kept\n"
     assert dry.out.startswith(run)
     assert removed.out.startswith(run)
@@ -206,8 +206,8 @@ def test_gc_keeps_the_trees_of_a_stopped_servers_agents(capsys: pytest.CaptureFi
     async def first(folder: pathlib.Path) -> SpawnedAgent:
         async with Server(folder) as server:
             team = await server.spawner.create_team(CreateTeam(resources={"agents": 2}), server.operator)
-            asked = [SpawnAgent(team=team.team.id, name=name, agent_type="llm") for name in ("stays", "goes")]
-            agents = [await server.spawner.spawn_agent(each, team.key) for each in asked]
+            requests = [SpawnAgent(team=team.team.id, name=name, agent_type="llm") for name in ("stays", "goes")]
+            agents = [await server.spawner.spawn_agent(each, team.key) for each in requests]
             for each in agents:
                 async for _ in server.agents.turn(each.agent.id, each.nonce, body).read():
                     pass
@@ -216,8 +216,8 @@ def test_gc_keeps_the_trees_of_a_stopped_servers_agents(capsys: pytest.CaptureFi
 
     async def later(folder: pathlib.Path, agent: SpawnedAgent) -> tuple[str, list[str]]:
         async with Server(folder) as server:
-            said = await server.agents.history(agent.agent.id, agent.nonce)
-            return server.agents.info(agent.agent.id, agent.nonce).state, [each["role"] for each in said]
+            history = await server.agents.history(agent.agent.id, agent.nonce)
+            return server.agents.info(agent.agent.id, agent.nonce).state, [each["role"] for each in history]
 
     with short_folder() as folder:
         stays = asyncio.run(first(folder))
@@ -240,30 +240,30 @@ async def test_a_server_keeps_the_trees_of_its_agents() -> None:
 
         async with Server(folder, keep_results_seconds=0) as server:
             await collect(server.runtime)
-            said = await server.agents.history(agent.agent.id, agent.nonce)
-            assert [each["role"] for each in said] == ["user", "assistant"]
+            history = await server.agents.history(agent.agent.id, agent.nonce)
+            assert [each["role"] for each in history] == ["user", "assistant"]
 
 
 async def test_each_kernel_removes_its_own_files_of_a_removed_tree(tmp_path: pathlib.Path) -> None:
     """One kernel removes the tree from the store; the other removes its own folders and transcripts later."""
     store = await SqliteStore(tmp_path / "journal.db").open()
     async with AgentRuntime(tmp_path / "one", store=store, backend="local", keep_results_seconds=10) as runtime:
-        removed, kept = [await run_to_end(runtime, policy=Policy()) for _ in range(2)]
+        removed, retained = [await run_to_end(runtime, policy=Policy()) for _ in range(2)]
         folders = RunFolders(tmp_path / "one")
-        folders.find(kept).keep()
+        folders.find(retained).keep()
         transcripts = tmp_path / "one" / ".ramet" / "transcripts"
         clocks = SystemClock(), Later(20)
         one, two = [
             RetentionJob(store, (), clock, tmp_path / name, tmp_path / name / ".ramet" / "transcripts")
             for name, clock in zip(("one", "two"), clocks, strict=True)
         ]
-        gone: list[str] = []
+        removed_roots: list[str] = []
         async with asyncio.timeout(10):
-            while len(gone) < 2:  # until it is noted that both are over
-                gone += await two.run_once()
-        assert set(gone) == {removed, kept}
+            while len(removed_roots) < 2:  # until it is noted that both are over
+                removed_roots += await two.run_once()
+        assert set(removed_roots) == {removed, retained}
         assert len(list(transcripts.glob("*/main.jsonl"))) == 2
         assert await one.run_once() == []
 
-        assert [each.name for each in folders.root.iterdir()] == [kept]
+        assert [each.name for each in folders.root.iterdir()] == [retained]
         assert [each.name for each in transcripts.iterdir() if each.is_dir()] == []

@@ -50,8 +50,8 @@ async def test_an_artifact_survives_a_restart_and_goes_with_its_last_tree(tmp_pa
 
     store = await SqliteStore(tmp_path / ".ramet" / "journal.db").open()
     try:
-        said = [each.data for each in await store.read() if b'"tool_call_id"' in each.data]
-        assert [NAME.encode() in data for data in said] == [True, True]
+        results = [each.data for each in await store.read() if b'"tool_call_id"' in each.data]
+        assert [NAME.encode() in data for data in results] == [True, True]
         roots = sorted({each.tree for each in await store.read()})
         assert len(await store.list(BLOB_OF)) == 2
         soon = datetime.now(UTC) + timedelta(hours=1)

@@ -228,8 +228,8 @@ async def test_events_of_a_deep_run_bypass_its_ancestors() -> None:
     model = ScriptedModel(lambda messages: "found" if messages[-1].type == "tool" else step(str(messages[-1].text)))
 
     def step(brief: str) -> Call:
-        left = int(brief) if brief.isdigit() else 8
-        return fresh(str(left - 1), f"level-{left}") if left else Call("gate")
+        remaining = int(brief) if brief.isdigit() else 8
+        return fresh(str(remaining - 1), f"level-{remaining}") if remaining else Call("gate")
 
     async with (
         Session(model, [gate.tool], spawn_limits=SpawnLimits(depth=10)) as session,

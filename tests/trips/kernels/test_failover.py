@@ -115,13 +115,13 @@ async def test_sandboxes_of_a_lost_tree_end_with_one_log_line(
     postgres: Server, stores: dict[str, PostgresStore], tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The former kernel lives on, leaves no sandbox of the tree, and records no end of its run."""
-    said: list[str] = []
+    output: list[str] = []
     async with (
         AgentRuntime(tmp_path / "one", store=stores["one"], backend="local", grace_s=1.0) as one,
         AgentRuntime(tmp_path / "two", store=stores["two"], backend="local") as two,
     ):
-        handle = await one.start_agent(agent=print_and_sleep, policy=Policy(), on_stdout=said.append)
-        await eventually(lambda: said)
+        handle = await one.start_agent(agent=print_and_sleep, policy=Policy(), on_stdout=output.append)
+        await eventually(lambda: output)
         before = sandboxes()
         with cut_off(stores["one"], postgres):
             assert await (await two.open_store()).claim([handle.id]) == [handle.id]
@@ -180,8 +180,8 @@ async def test_any_kernel_returns_the_result_of_an_ended_run(
         handle = await one.spawn(Agent(name="lead", model=ScriptedModel(["found"])), "go")
         assert (await handle.result()).value == "found"
         assert one.journal is not None
-        kept = CachedResult("found", handle.id, one.clock.now())
-        await KeptResults(one.journal, one.clock).put("equal", kept, 3600)
+        cached = CachedResult("found", handle.id, one.clock.now())
+        await KeptResults(one.journal, one.clock).put("equal", cached, 3600)
         assert (await two.result(handle.id)).value == "found"
         await stores["one"].close()
         with contextlib.suppress(StoreFailed):
@@ -189,7 +189,7 @@ async def test_any_kernel_returns_the_result_of_an_ended_run(
 
         assert (await two.result(handle.id)).value == "found"
         assert two.journal is not None
-        assert await KeptResults(two.journal, two.clock).get("equal", 3600) == kept
+        assert await KeptResults(two.journal, two.clock).get("equal", 3600) == cached
         assert await two.resume(llm=ScriptedModel([])) == []
     async with AgentRuntime(store=stores["three"]) as three:
         assert (await three.result(handle.id)).value == "found"
@@ -212,9 +212,9 @@ async def test_a_tree_with_a_missing_tool_waits_for_a_resume_with_that_tool(
         model = ScriptedModel(["done"])
         with caplog.at_level(logging.ERROR, "ramet.recovery"):
             assert [each.id for each in await two.adopt(llm=model)] == [session.id]
-        (said,) = [each.getMessage() for each in caplog.records if each.name == "ramet.recovery"]
-        assert lead.id in said
-        assert "'gate'" in said
+        (message,) = [each.getMessage() for each in caplog.records if each.name == "ramet.recovery"]
+        assert lead.id in message
+        assert "'gate'" in message
         gate.open.set()
         resumed = await two.resume(llm=model, tools=[gate.tool])
 

@@ -78,12 +78,12 @@ async def test_a_write_to_a_taken_over_team_is_refused_as_taken_over(
     """
     team, key = await served.team()
     spawn = {"team": team, "name": "bob", "agent_type": "echo"}
-    made = (await served.ask("POST", "/v1/agents", key, json=spawn)).json()
-    ids = {"agent": made["agent"]["id"], "team": team}
+    created = (await served.ask("POST", "/v1/agents", key, json=spawn)).json()
+    ids = {"agent": created["agent"]["id"], "team": team}
     await take_over_teams(store)
     body = {"json": {**spawn, "name": "eve"}} if path == "/v1/agents" else {}
 
-    answer = await served.ask(method, path.format(**ids), made["nonce"] if has_nonce else key, **body)
+    answer = await served.ask(method, path.format(**ids), created["nonce"] if has_nonce else key, **body)
 
     check_taken_over_answer(
         answer, f"{what} {ids[what]!r} is owned by another kernel now: nothing was done here, repeat the request"
@@ -178,9 +178,9 @@ async def test_a_waiting_spawn_of_a_taken_over_team_is_answered_as_taken_over(
 ) -> None:
     """The spawn waits for capacity here, and the answer says that the client can ask again."""
     team, key = await served.team(agents=1)
-    asked = {"team": team, "agent_type": "echo"}
-    assert (await served.ask("POST", "/v1/agents", key, json={**asked, "name": "bob"})).status_code == 201
-    waiting = asyncio.create_task(served.ask("POST", "/v1/agents", key, json={**asked, "name": "eve", "wait_s": 60}))
+    body = {"team": team, "agent_type": "echo"}
+    assert (await served.ask("POST", "/v1/agents", key, json={**body, "name": "bob"})).status_code == 201
+    waiting = asyncio.create_task(served.ask("POST", "/v1/agents", key, json={**body, "name": "eve", "wait_s": 60}))
     while not served.server.spawner._team_states[team]._queue:  # noqa: ASYNC110 - it is on its way
         await asyncio.sleep(0)
     await take_over_teams(store)
@@ -205,8 +205,8 @@ async def test_an_unreadable_agent_does_not_prevent_takeover_of_others(
                 other.server.operator = one.server.operator
             for id, nonce in (agents[0], agents[2]):
                 await eventually(lambda id=id: other.server.spawner.agents.has(id))  # type: ignore[misc]
-                said = await other.ask("POST", f"/v1/agents/{id}/turns", nonce, content=b"hello")
-                assert b"hello" in said.content, said.text
+                answer = await other.ask("POST", f"/v1/agents/{id}/turns", nonce, content=b"hello")
+                assert b"hello" in answer.content, answer.text
             found = (await other.ask("GET", f"/v1/agents/{broken}", bad_key)).json()
             assert (found["state"], found["error"]["type"]) == ("failed", "Damaged"), found
             said_of_it = [each for each in caplog.records if broken in each.getMessage() and each.levelname != "INFO"]

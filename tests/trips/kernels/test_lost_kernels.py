@@ -186,12 +186,12 @@ class Load:
         self.workers = [asyncio.create_task(self._talk(each)) for each in agents]
 
     async def _talk(self, agent: SpawnedAgent) -> None:
-        said = self.said[agent.agent.id]
+        texts = self.said[agent.agent.id]
         while not self.is_over:
-            folder = self._folder / f"{agent.agent.id}-{len(said)}"
+            folder = self._folder / f"{agent.agent.id}-{len(texts)}"
             folder.mkdir()
             body = counting(3, 9, folder)
-            said.append(json.loads(body)["messages"][0]["content"])
+            texts.append(json.loads(body)["messages"][0]["content"])
             await self._say(agent, body)
 
     async def _say(self, agent: SpawnedAgent, body: bytes) -> None:
@@ -236,9 +236,9 @@ async def test_a_rolling_restart_under_load_answers_every_turn_once(
     await asyncio.gather(*load.workers)
     one = load.clients["one"]
     for each in agents:
-        said, told = load.said[each.agent.id], await one.history(each.agent.id, key=each.nonce)
-        assert [one["content"] for one in told if one["role"] == "user"] == said
-        assert [one["content"] for one in told if one["role"] == "assistant"] == ["1 2 3 "] * len(said)
+        texts, history = load.said[each.agent.id], await one.history(each.agent.id, key=each.nonce)
+        assert [one["content"] for one in history if one["role"] == "user"] == texts
+        assert [one["content"] for one in history if one["role"] == "assistant"] == ["1 2 3 "] * len(texts)
 
 
 async def test_a_kill_among_concurrent_spawns_respects_team_capacity(
@@ -265,8 +265,8 @@ async def test_a_kill_among_concurrent_spawns_respects_team_capacity(
     spawning = [asyncio.create_task(spawn((two, three)[number % 2], number)) for number in range(100)]
     await eventually(lambda: len(born) >= 3)
     begun[0].kill()
-    told = Counter(await asyncio.gather(*spawning))
-    assert set(told) <= {"born", "full", "502", "503"}, told
+    outcomes = Counter(await asyncio.gather(*spawning))
+    assert set(outcomes) <= {"born", "full", "502", "503"}, outcomes
     there = {each.id for each in await two.list_agents("crew", key=crew.key)}
     assert set(born) <= there
     assert len(there) <= 10

@@ -100,8 +100,8 @@ async def test_requests_wait_for_a_run_that_is_being_taken_over(two_kernels: Two
     one, two, stores, late = two_kernels
     _, key = await one.agent(agent_type="late")
     (agent,) = one.server.spawner.agents
-    said = b'{"messages": [{"role": "user", "content": "hello"}]}'
-    (await one.ask("POST", f"/v1/agents/{agent.id}/turns", key, content=said)).raise_for_status()
+    body = b'{"messages": [{"role": "user", "content": "hello"}]}'
+    (await one.ask("POST", f"/v1/agents/{agent.id}/turns", key, content=body)).raise_for_status()
     run = agent.served.run
     with cut_off(stores[0], postgres):
         await eventually(lambda: two.server.is_taking_over(""))
@@ -127,9 +127,9 @@ async def test_an_agent_without_turns_is_taken_over(two_kernels: Two, postgres: 
     id, key = await one.agent(agent_type="late")
     with cut_off(stores[0], postgres):
         await eventually(lambda: two.server.spawner.agents.has(id))
-        told = (await two.ask("GET", f"/v1/agents/{id}", key)).json()
+        info = (await two.ask("GET", f"/v1/agents/{id}", key)).json()
 
-    assert (told["state"], told["error"]) == ("idle", None)
+    assert (info["state"], info["error"]) == ("idle", None)
 
 
 async def test_an_agent_keeps_its_changed_model_after_takeover(
@@ -143,10 +143,10 @@ async def test_an_agent_keeps_its_changed_model_after_takeover(
     (await one.ask("POST", f"/v1/agents/{id}/control", key, json=change)).raise_for_status()
     with cut_off(stores[0], postgres):
         await eventually(lambda: two.server.spawner.agents.has(id))
-        said = await two.ask("POST", f"/v1/agents/{id}/turns?format=openai", key, content=counting(2, 9, tmp_path))
+        answer = await two.ask("POST", f"/v1/agents/{id}/turns?format=openai", key, content=counting(2, 9, tmp_path))
         await two.ask("DELETE", f"/v1/agents/{id}", key)
 
-    assert [f'"content":"{number} "' in said.text for number in (1, 2)] == [True, True], said.text
+    assert [f'"content":"{number} "' in answer.text for number in (1, 2)] == [True, True], answer.text
     assert await stores[1].list(model_set.KIND) == []
 
 
@@ -156,8 +156,8 @@ async def test_streams_of_a_lost_agent_break_without_an_end_event(two_kernels: T
     late.go_on.set()
     id, key = await one.agent(agent_type="late")
     run = one.server.spawner.agents.authorized_entry(id, key, "info").served.run
-    said = b'{"messages": [{"role": "user", "content": "hello"}]}'
-    (await one.ask("POST", f"/v1/agents/{id}/turns", key, content=said)).raise_for_status()
+    body = b'{"messages": [{"role": "user", "content": "hello"}]}'
+    (await one.ask("POST", f"/v1/agents/{id}/turns", key, content=body)).raise_for_status()
     paths = [f"/v1/runs/{run}/events?follow=true", f"/v1/agents/{id}/events"]
     following = [asyncio.create_task(one.ask("GET", path, TOKEN)) for path in paths]
     await eventually(lambda: len(one.server._parts.streams) == 2)
@@ -182,7 +182,7 @@ async def test_a_former_owner_confirms_only_recorded_requests(two_kernels: Two, 
     }
     with cut_off(stores[0], postgres):
         await eventually(lambda: all(two.server.spawner.agents.has(id) for id, _ in agents))
-        asking = [asyncio.create_task(one.ask("POST", path, TOKEN, json=said)) for path, said in asked.values()]
+        asking = [asyncio.create_task(one.ask("POST", path, TOKEN, json=body)) for path, body in asked.values()]
         requests = one.server._parts.metrics.requests
         await eventually(lambda: requests.under_way == len(asking) or any(each.done() for each in asking))
     answers = await asyncio.gather(*asking)
@@ -199,12 +199,12 @@ async def test_a_run_without_a_new_owner_is_reported_at_once(two_kernels: Two, p
     with cut_off(stores[0], postgres):
         await eventually(lambda: not two.server.kernels.directory.is_alive("one"))  # type: ignore[union-attr]
         async with asyncio.timeout(12):  # Less than what is waited for a team to be taken over.
-            told = (await two.ask("GET", f"/v1/runs/{run}", TOKEN)).json()
+            info = (await two.ask("GET", f"/v1/runs/{run}", TOKEN)).json()
             stopped = await two.ask("POST", f"/v1/runs/{run}/stop", TOKEN, json={})
-            kept = await two.ask("POST", f"/v1/runs/{run}/keep", TOKEN, json={"on": True})
+            answer = await two.ask("POST", f"/v1/runs/{run}/keep", TOKEN, json={"on": True})
 
-    assert told["state"] == "interrupted"
-    assert (stopped.status_code, kept.status_code) == (410, 200), stopped.text
+    assert info["state"] == "interrupted"
+    assert (stopped.status_code, answer.status_code) == (410, 200), stopped.text
     assert "it was not resumed" in stopped.json()["detail"]
 
 
@@ -233,8 +233,8 @@ async def test_a_kernel_without_its_store_is_not_ready(two_kernels: Two, postgre
 
 async def trigger_schedule(kernel: Served, function: str, *, repeatable: bool = False) -> str:
     """Return the id of a schedule that runs a function of this module now."""
-    asked = {"agent": f"{__name__}:{function}", "every_s": 3600, "repeatable": repeatable, "in_process": True}
-    id = str((await kernel.ask("POST", "/v1/schedules", TOKEN, json=asked)).raise_for_status().json()["id"])
+    body = {"agent": f"{__name__}:{function}", "every_s": 3600, "repeatable": repeatable, "in_process": True}
+    id = str((await kernel.ask("POST", "/v1/schedules", TOKEN, json=body)).raise_for_status().json()["id"])
     (await kernel.ask("POST", f"/v1/schedules/{id}/trigger", TOKEN)).raise_for_status()
     return id
 
@@ -249,8 +249,8 @@ async def find_active_kernel(both: Two) -> tuple[Served, PostgresStore, Served]:
 
 async def newest_result(kernel: Served, schedule: str) -> tuple[str, str]:
     """Return the status and the text of the newest tick of the schedule."""
-    told = (await kernel.ask("GET", f"/v1/schedules/{schedule}/results", TOKEN)).raise_for_status().json()
-    return told["results"][-1]["status"], told["results"][-1].get("text", "")
+    answer = (await kernel.ask("GET", f"/v1/schedules/{schedule}/results", TOKEN)).raise_for_status().json()
+    return answer["results"][-1]["status"], answer["results"][-1].get("text", "")
 
 
 async def test_a_stop_waits_for_the_takeover_of_a_schedules_run(
@@ -260,10 +260,10 @@ async def test_a_stop_waits_for_the_takeover_of_a_schedules_run(
     schedule = await trigger_schedule(two_kernels.one, "for_ever", repeatable=True)
     first, store, second = await find_active_kernel(two_kernels)
     heir = second.server._scheduler._loop._takeover
-    find, asked, may_find = heir._find, asyncio.Event(), asyncio.Event()
+    find, find_called, may_find = heir._find, asyncio.Event(), asyncio.Event()
 
     async def late(*claim: Any) -> Any:
-        asked.set()
+        find_called.set()
         await may_find.wait()
         return await find(*claim)
 
@@ -272,7 +272,7 @@ async def test_a_stop_waits_for_the_takeover_of_a_schedules_run(
     await first.server.runtime.get(run).run.context.wait_persisted()
     name = "one" if first is two_kernels.one else "two"
     with cut_off(store, postgres):
-        await asyncio.wait_for(asked.wait(), 180)
+        await asyncio.wait_for(find_called.wait(), 180)
         await eventually(lambda: not second.server.kernels.directory.is_alive(name))  # type: ignore[union-attr]
         stopping = asyncio.create_task(second.ask("POST", f"/v1/runs/{run}/stop", TOKEN, json={}))
         requests = second.server._parts.metrics.requests
@@ -282,9 +282,9 @@ async def test_a_stop_waits_for_the_takeover_of_a_schedules_run(
 
     assert stopped.status_code == 200, stopped.text
     async with asyncio.timeout(180):
-        while (told := await newest_result(second, schedule))[0] == "running":
+        while (result := await newest_result(second, schedule))[0] == "running":
             pass
-    assert told == ("cancelled", "")
+    assert result == ("cancelled", "")
 
 
 async def test_a_leaving_scheduler_waits_for_functions_and_begins_no_other(two_kernels: Two) -> None:

@@ -26,13 +26,13 @@ class Shelf:
 
     async def create(self, run: Run, entry: Mapping[str, Any]) -> Created:
         """Keep the recipe of an agent. Raises InvalidValue."""
-        said = Recipe.from_entry(entry)
-        granted = intersect(said.capabilities, run.agent.capabilities)
-        kept = Recipe.from_entry(
-            {**said.data(), "capabilities": [each.data() for each in granted.capabilities]}, where="granted"
+        recipe = Recipe.from_entry(entry)
+        granted = intersect(recipe.capabilities, run.agent.capabilities)
+        registered = Recipe.from_entry(
+            {**recipe.data(), "capabilities": [each.data() for each in granted.capabilities]}, where="granted"
         )
-        ref = str(AgentRef(run.info.agent, ROOT, (kept.name,), kept.version))
-        self.kept[ref] = (run.info.agent, kept)
+        ref = str(AgentRef(run.info.agent, ROOT, (registered.name,), registered.version))
+        self.kept[ref] = (run.info.agent, registered)
         return Created(ref, granted.dropped)
 
     async def spawn_request(self, run: Run, ref: str, task: str, arguments: Mapping[str, Any]) -> SpawnRequest:

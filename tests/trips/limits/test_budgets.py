@@ -181,9 +181,9 @@ async def test_a_last_answer_that_calls_tools_leaves_a_valid_history() -> None:
     blocks = [
         block for message in server.bodies[-1]["messages"] for block in message["content"] if isinstance(block, dict)
     ]
-    asked = [block["id"] for block in blocks if block["type"] == "tool_use"]
+    requested = [block["id"] for block in blocks if block["type"] == "tool_use"]
     answered = [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"]
-    assert asked == answered
+    assert requested == answered
 
 
 # --- tokens
@@ -195,12 +195,12 @@ async def test_a_call_whose_bound_does_not_fit_is_not_started() -> None:
         async with Session(server.anthropic(), limits=Limits(tokens=1_000), spawn=False) as session:
             result = await session.ask("word " * 1_000)
             refused = of_kind(kept(session), BudgetRefused)
-            asked = of_kind(kept(session), ModelAsked)
+            model_requests = of_kind(kept(session), ModelAsked)
 
     assert result.status is Status.BUDGET_EXHAUSTED
     assert refused[0].resource == "tokens"
     assert refused[0].asked > 1_000
-    assert sum(event.reserved_tokens for event in asked) <= 1_000
+    assert sum(event.reserved_tokens for event in model_requests) <= 1_000
     assert not any("word " * 1_000 in str(body) for body in server.bodies)
 
 
@@ -210,11 +210,11 @@ async def test_the_maximum_of_a_reply_fits_into_the_budget(which: str) -> None:
     async with provider(["fine"]) as server:
         async with Session(client_of(server, which), limits=Limits(tokens=3_000), spawn=False) as session:
             await session.ask("Go.")
-            (asked,) = of_kind(kept(session), ModelAsked)
+            (request,) = of_kind(kept(session), ModelAsked)
 
-    told = server.bodies[0].get("max_tokens") or server.bodies[0]["max_completion_tokens"]
-    assert 16 <= told < 3_000
-    assert asked.reserved_tokens <= 3_000 - 300  # a tenth is kept for the last word
+    max_tokens = server.bodies[0].get("max_tokens") or server.bodies[0]["max_completion_tokens"]
+    assert 16 <= max_tokens < 3_000
+    assert request.reserved_tokens <= 3_000 - 300  # a tenth is kept for the last word
 
 
 async def test_a_turn_returns_the_tokens_that_it_did_not_use() -> None:
@@ -273,12 +273,12 @@ async def test_a_call_cancelled_in_mid_stream_is_settled_at_its_reservation() ->
             await session.interrupt()
 
             result = await turn
-            (asked,) = of_kind(kept(session), ModelAsked)
+            (request,) = of_kind(kept(session), ModelAsked)
             budget = run_of(session, "main").context.budget
         await server.gone.wait()
 
-    assert (result.usage.estimated, result.usage.tokens) == (True, asked.reserved_tokens)
-    assert (budget.spent("tokens"), budget.reserved("tokens")) == (asked.reserved_tokens, 0)
+    assert (result.usage.estimated, result.usage.tokens) == (True, request.reserved_tokens)
+    assert (budget.spent("tokens"), budget.reserved("tokens")) == (request.reserved_tokens, 0)
 
 
 # --- money
@@ -360,14 +360,14 @@ async def test_a_child_returns_what_it_did_not_spend() -> None:
         await session.ask("Go.")
         budget = run_of(session, "main").context.budget
 
-        left = [budget.remaining("model_calls", is_final_answer=True), budget.remaining("tool_calls")]
+        remaining = [budget.remaining("model_calls", is_final_answer=True), budget.remaining("tool_calls")]
 
-    assert left == [20 - 3, 20 - 1]
+    assert remaining == [20 - 3, 20 - 1]
     assert nothing_is_held(session)
 
 
 @pytest.mark.parametrize(
-    ("asked", "parent", "field"),
+    ("limits", "parent", "field"),
     [
         (Limits(model_calls=50), Limits(model_calls=20), "model_calls"),
         (Limits(tokens=50_000), Limits(tokens=20_000), "tokens"),
@@ -378,17 +378,21 @@ async def test_a_child_returns_what_it_did_not_spend() -> None:
     ],
     ids=["model_calls", "tokens", "tool_calls", "agents", "usd", "seconds"],
 )
-async def test_a_limit_above_the_parent_s_is_clamped_with_an_event(asked: Limits, parent: Limits, field: str) -> None:
+async def test_a_limit_above_the_parent_s_is_clamped_with_an_event(limits: Limits, parent: Limits, field: str) -> None:
     """Limits never widen: the child gets the parent's limit, and a ClampEvent names both."""
     model = ScriptedModel({"You are limited": ["done"], "": [call_of_type("limited"), "ok"]})
-    agent = Agent(name="limited", description="Has limits.", instructions="You are limited.", limits=asked)
+    agent = Agent(name="limited", description="Has limits.", instructions="You are limited.", limits=limits)
     async with Session(model, agents=[agent], limits=parent, runtime=runtime_without_backoff()) as session:
         await session.ask("Go.")
         (clamp,) = of_kind(kept(session), ClampEvent)
         (end,) = of_kind(kept(session), RunEnded)
         child = run_of(session, "main/1")
 
-    assert (clamp.field, clamp.asked, clamp.given) == (f"limits.{field}", getattr(asked, field), getattr(parent, field))
+    assert (clamp.field, clamp.asked, clamp.given) == (
+        f"limits.{field}",
+        getattr(limits, field),
+        getattr(parent, field),
+    )
     assert clamp.path == "main/1"
     assert end.result.value == "done"
     wide = child.limits.seconds if field == "seconds" else child.context.budget.limit(field)

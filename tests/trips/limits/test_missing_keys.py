@@ -60,8 +60,8 @@ async def test_a_child_without_a_key_sends_no_request() -> None:
         async with Session(model, agents=[child], runtime=runtime) as session:
             result = await session.ask("Go.")
             (report,) = answers(session.messages).values()
-            asked = of_kind(kept(session), ModelAsked)
+            model_requests = of_kind(kept(session), ModelAsked)
 
     assert result.value == "It has no key."
     assert "ANTHROPIC_API_KEY" in report
-    assert len(asked) == 2  # Both are the root's.
+    assert len(model_requests) == 2  # Both are the root's.

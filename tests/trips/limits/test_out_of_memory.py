@@ -23,12 +23,12 @@ OF_TEAM = "reservation 'team': memory_mb is"
 @pytest.fixture(autouse=True)
 async def require_shared_memory_limits(backend: Name, tmp_path: pathlib.Path) -> None:
     """Skip the test where the machine cannot limit the memory of several sandboxes together."""
-    made = {"bwrap": BwrapBackend, "local": LocalBackend}[backend](tmp_path / "probed")
+    probed_backend = {"bwrap": BwrapBackend, "local": LocalBackend}[backend](tmp_path / "probed")
     try:
-        if "memory_mb" not in (await made.probe()).together:
+        if "memory_mb" not in (await probed_backend.probe()).together:
             pytest.skip("this machine bounds no memory together")
     finally:
-        await made.close()
+        await probed_backend.close()
 
 
 def policy_in_team(memory_mb: float, own_mb: int) -> Policy:

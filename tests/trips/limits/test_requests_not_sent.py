@@ -164,12 +164,12 @@ async def test_a_request_that_may_have_been_received_counts_as_reserved(
     async with servers.broken(fault) as server:
         result, session = await failed_turn(client(kind, f"http://{server.address}", streaming=streaming))
 
-    asked = of_kind(kept(session), ModelAsked)
-    assert server.connections == len(asked) == 2
+    model_requests = of_kind(kept(session), ModelAsked)
+    assert server.connections == len(model_requests) == 2
     assert result.usage.estimated
     assert result.usage.model_calls == 2
-    assert result.usage.tokens == sum(each.reserved_tokens for each in asked) > 0
-    assert result.usage.usd == pytest.approx(sum(each.reserved_usd for each in asked))
+    assert result.usage.tokens == sum(each.reserved_tokens for each in model_requests) > 0
+    assert result.usage.usd == pytest.approx(sum(each.reserved_usd for each in model_requests))
     assert server.address in error_message(result)
 
 
@@ -179,9 +179,9 @@ async def test_an_unreadable_answer_counts_as_reserved(kind: str) -> None:
     async with servers.broken(servers.answers_a_page) as server:
         result, session = await failed_turn(client(kind, f"http://{server.address}", streaming=False))
 
-    (asked,) = of_kind(kept(session), ModelAsked)
+    (request,) = of_kind(kept(session), ModelAsked)
     assert server.connections == 1
-    assert (result.usage.estimated, result.usage.tokens) == (True, asked.reserved_tokens)
+    assert (result.usage.estimated, result.usage.tokens) == (True, request.reserved_tokens)
 
 
 async def test_hidden_retries_of_a_model_all_count() -> None:
@@ -286,9 +286,9 @@ async def test_a_recorded_refund_survives_a_kill(is_last: type[Event], calls: in
     async with AgentRuntime(store=store, retry=RetryPolicy(attempts=3, base_s=0)) as first:
         model = client("chat", f"http://127.0.0.1:{servers.closed_port()}")
         await Session(model, runtime=first, limits=LIMITS, session_id="talk").ask("Go.")
-    left = await cut_behind(store, lambda event: isinstance(event, is_last), 2)
+    cut_store = await cut_behind(store, lambda event: isinstance(event, is_last), 2)
 
-    async with AgentRuntime(store=left) as second:
+    async with AgentRuntime(store=cut_store) as second:
         session = await Session.resume("talk", ScriptedModel(["there"]), runtime=second)
         run = run_of(session, "main")
         await eventually(lambda: run.state == "idle" and str(session.messages[-1].text) == "there")

@@ -120,15 +120,15 @@ async def test_calls_granted_to_a_lost_sandbox_count(tmp_path: pathlib.Path) -> 
     async with AgentRuntime(tmp_path / "one", store=store, backend="local") as runtime:
         reader = Agent(name="reader", model=ScriptedModel([[note, note], "done"]))
         first = await (await runtime.spawn(reader, "go", **settings)).result()
-    left = await cut_behind(store, _is_reply)
-    async with AgentRuntime(tmp_path / "two", store=left, backend="local") as runtime:
+    cut_store = await cut_behind(store, _is_reply)
+    async with AgentRuntime(tmp_path / "two", store=cut_store, backend="local") as runtime:
         model = ScriptedModel([[note], "a last word"])
         [again] = await runtime.resume(llm=model, tools=workspace_tools())
         result = await again.result()
         assert runtime.journal is not None
-        told = await runtime.journal.replay(again.id)
+        replayed = await runtime.journal.replay(again.id)
 
-    assert first.usage.tool_calls == result.usage.tool_calls == told.root.usage.tool_calls == 2
+    assert first.usage.tool_calls == result.usage.tool_calls == replayed.root.usage.tool_calls == 2
     assert (result.status, result.partial) == (Status.BUDGET_EXHAUSTED, "a last word")
 
 
@@ -140,8 +140,8 @@ async def test_a_resumed_run_has_only_its_remaining_turns(tmp_path: pathlib.Path
     async with AgentRuntime(tmp_path / "one", store=store, backend="local") as runtime:
         reader = Agent(name="reader", model=ScriptedModel([[note], [note], "done"]), max_turns=3)
         assert (await (await runtime.spawn(reader, "go", **settings)).result()).value == "done"
-    left = await cut_behind(store, lambda event: isinstance(event, MessageRecorded) and bool(event.call_id), 2)
-    async with AgentRuntime(tmp_path / "two", store=left, backend="local") as runtime:
+    cut_store = await cut_behind(store, lambda event: isinstance(event, MessageRecorded) and bool(event.call_id), 2)
+    async with AgentRuntime(tmp_path / "two", store=cut_store, backend="local") as runtime:
         model = ScriptedModel([[note], "never"])
         [again] = await runtime.resume(llm=model, tools=workspace_tools())
         result = await again.result()

@@ -49,8 +49,8 @@ async def test_nested_spawns_finish_with_one_slot() -> None:
     """AC-S2-5: five levels, each waiting for the next, finish with one slot."""
 
     def answer(messages: list[BaseMessage]) -> ReplyStep:
-        left = int(brief_of(messages)) if brief_of(messages).isdigit() else 5
-        return fresh(str(left - 1)) if messages[-1].type == "human" and left else f"level {left}"
+        remaining = int(brief_of(messages)) if brief_of(messages).isdigit() else 5
+        return fresh(str(remaining - 1)) if messages[-1].type == "human" and remaining else f"level {remaining}"
 
     async with Session(ScriptedModel(answer), spawn_limits=ONE) as session:
         result = await session.ask("Go.")

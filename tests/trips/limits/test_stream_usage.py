@@ -87,7 +87,7 @@ async def test_an_endpoint_that_refuses_usage_is_not_asked_for_it_again(refusal:
             first = await session.ask("Go.")
             retried = of_kind(kept(session), ModelRetried)
             second = await session.ask("Go on.")
-            asked = of_kind(kept(session), ModelAsked)
+            model_requests = of_kind(kept(session), ModelAsked)
             assert nothing_is_held(session)
         # Another client for the same model at the same endpoint, in the same process.
         again = server.openai(base_url=model.openai_api_base)
@@ -97,7 +97,7 @@ async def test_an_endpoint_that_refuses_usage_is_not_asked_for_it_again(refusal:
     assert [each.value for each in (first, second, third)] == ["one", "two", "three"]
     assert asked_usage(server) == [True, False, False, False]
     assert (first.usage.model_calls, second.usage.model_calls, third.usage.model_calls) == (2, 3, 1)
-    assert len(asked) == 3
+    assert len(model_requests) == 3
     assert [(each.wait_s, "HTTP 400" in each.reason) for each in retried] == [(0, True)]
     assert first.usage.estimated  # Its answer came without usage.
 

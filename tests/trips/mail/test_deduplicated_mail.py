@@ -77,9 +77,9 @@ async def test_an_equal_message_is_known_after_a_restart() -> None:
         await session.ask("Go.")
         session.send("ping")
         await session.wait_for_turn()
-    left = await cut_behind(store, lambda event: isinstance(event, MailPushed))
+    cut_store = await cut_behind(store, lambda event: isinstance(event, MailPushed))
     model = ScriptedModel(["Yes."] * 3)
-    async with AgentRuntime(store=left) as runtime:
+    async with AgentRuntime(store=cut_store) as runtime:
         session = await Session.resume("talk", model, runtime=runtime)
 
         session.send("ping", dedupe_s=3600)

@@ -186,9 +186,9 @@ async def test_the_end_of_each_of_many_background_children_is_reported_once() ->
         await session.ask("Go.")
         await eventually(lambda: is_idle(session) and len(of_kind(kept(session), RunEnded)) == 30)
 
-        told = notices(session.messages)
+        texts = notices(session.messages)
 
-    assert sorted(each.split('name="')[1].split('"')[0] for each in told) == sorted(names)
+    assert sorted(each.split('name="')[1].split('"')[0] for each in texts) == sorted(names)
 
 
 async def test_notices_wake_a_parent_a_limited_number_of_times() -> None:
@@ -360,10 +360,10 @@ async def test_mail_to_an_unknown_agent_is_refused(to: str, answer: str) -> None
     call = Call("SendMessage", {"to": to, "message": "hi"})
     async with Session(ScriptedModel({"toil": ["ok"], "": [fresh("toil", "worker"), call, "ok"]})) as session:
         await session.ask("Go.")
-        (_, told) = answers(session.messages).values()
+        (_, result) = answers(session.messages).values()
 
-    assert answer in told
-    assert len(told) < 1_000
+    assert answer in result
+    assert len(result) < 1_000
 
 
 async def test_a_flood_of_mail_is_bounded() -> None:
@@ -478,8 +478,8 @@ async def test_a_first_prompt_joins_the_turn_that_mail_began() -> None:
     async with Session(model, agent=Agent(name="clerk", initial_prompt="Be brief.")) as session:
         session.send("a word")
         assert (await session.ask("And my question?")).value == "both"
-        heard = [text for kind, text in said(session.messages) if kind == "human"]
-    assert heard == ["Be brief.", "a word", "And my question?"]
+        texts = [text for kind, text in said(session.messages) if kind == "human"]
+    assert texts == ["Be brief.", "a word", "And my question?"]
 
 
 async def test_a_notice_before_the_first_prompt_waits_for_it() -> None:
@@ -575,12 +575,12 @@ async def test_mail_that_races_with_completion_is_never_lost(seed: int) -> None:
         await eventually(lambda: all_is_quiet(session))
         history = run_of(session, "worker").context.history
         ends = of_kind(kept(session), RunEnded, "main/worker")
-        told = notices(session.messages)
+        notice_texts = notices(session.messages)
         waiting = len(run_of(session, "main").context.mailbox)
 
     assert [text for _, text in said(history) if text.startswith("word")] == texts
     assert is_valid(history)
-    assert len(told) + waiting == len(ends)
+    assert len(notice_texts) + waiting == len(ends)
     assert len(of_kind(kept(session), MailPushed, "main/worker")) == len(texts)
 
 

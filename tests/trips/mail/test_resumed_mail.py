@@ -65,8 +65,8 @@ async def _assert_resumed_with_one_notice(child: str, moment: Callable[[Event], 
     async with AgentRuntime(store=await cut_behind(store, moment, nth)) as runtime:
         [again] = await runtime.resume(llm=ScriptedModel(_replies_with(child)))
         assert (await again.result()).value == "all done"
-        told = [each.text for each in again.run.context.history if "task-notification" in each.text]
-    assert len(told) == 1
+        texts = [each.text for each in again.run.context.history if "task-notification" in each.text]
+    assert len(texts) == 1
 
 
 @MOMENTS
@@ -96,8 +96,8 @@ def _play_watcher(messages: list[BaseMessage]) -> ReplyStep:
     if first == "toil":
         return Call("ListAgents", {}) if len(messages) < 30 else "the finding"
     if first == "look out":
-        asked = any(each.type == "tool" for each in messages)
-        return f"it was told {len(notices)} time(s)" if notices else "nothing yet" if asked else ASKS
+        has_called = any(each.type == "tool" for each in messages)
+        return f"it was told {len(notices)} time(s)" if notices else "nothing yet" if has_called else ASKS
     calls = [each for each in messages if each.type == "tool"]
     if not calls:
         return background("toil", "kid")

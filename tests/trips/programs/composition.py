@@ -191,13 +191,13 @@ async def run_composition(folder: pathlib.Path, shape: str, events: int, backend
             args: tuple[Any, ...] = ([1],) if shape == "sandboxed" else (str(folder),)
             handles = [await runtime.spawn(composition(shape, backend), args=args)]
         result = await handles[0].result()
-        said = {
+        report = {
             "status": result.status,
             "value": result.value,
             "error": result.error,
             "agents": result.usage_subtree.agents,
         }
-        sys.stdout.write(msgspec.json.encode(said).decode() + "\n")
+        sys.stdout.write(msgspec.json.encode(report).decode() + "\n")
 
 
 if __name__ == "__main__":

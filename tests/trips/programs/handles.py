@@ -51,7 +51,7 @@ SCRIPT = {"Build it.": MAKE, "Make a parser.": PARSER, "Solve this.": LOOK, "Par
 
 def architect(*names: str, primer: str = "You make specialists.") -> ramet.Agent:
     """Return the agent at the top, which code declares."""
-    script: dict[str, Any] = {asked: [Call("python", {"code": code})] for asked, code in SCRIPT.items()}
+    script: dict[str, Any] = {prompt: [Call("python", {"code": code})] for prompt, code in SCRIPT.items()}
     policy = ramet.Policy(allow_sub_agents=True, memory_mb=1024)
     agent = ramet.Agent(name="architect", primer=primer, policy=policy, model=ramet.ScriptedModel(script=script))
     agent.cls(ramet.Agent)
@@ -99,7 +99,7 @@ async def tamper(runtime: ramet.AgentRuntime, place: str, name: str) -> str:
 
 async def main(folder: pathlib.Path, backend: Any, step: str) -> None:
     """Do one step."""
-    kept = folder / "handles.json"
+    path = folder / "handles.json"
     agent = architect(
         *(("sin", "cos", "pi") if step == "make" else ("cos", "pi", "tan")),
         primer="You make other specialists." if step == "reworded" else "You make specialists.",
@@ -109,8 +109,8 @@ async def main(folder: pathlib.Path, backend: Any, step: str) -> None:
         if step == "make":
             solver, parser = str(await agent.tasks["build"]()).split()
             handles = {"solve": solver, "parse": parser}
-            kept.write_text(json.dumps(handles))
-        handles = json.loads(kept.read_text())
+            path.write_text(json.dumps(handles))
+        handles = json.loads(path.read_text())
         if step == "reworded":
             await print_names(runtime, handles)
             handles = {name: str(await dynamic.rebind(each)) for name, each in handles.items()}

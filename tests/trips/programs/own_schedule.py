@@ -27,10 +27,10 @@ def work(effects: str) -> str:
 
 def dies(effects: str) -> str:
     """Append a line, and kill the process after the first one."""
-    said = work(effects)
+    output = work(effects)
     if pathlib.Path(effects).read_text() == "done\n":
         os.kill(os.getpid(), signal.SIGKILL)
-    return said
+    return output
 
 
 async def main(place: str, when: str, number: int, effects: str) -> None:

@@ -33,8 +33,8 @@ async def _resume_after_first_reply(
     """Return the result under the next kernel, and the model that was asked there."""
     store = MemoryStore()
     async with AgentRuntime(folder / "one", store=store, backend="local") as runtime:
-        asked = Agent(name="lead", model=ScriptedModel([first, *later]), **agent)
-        await (await runtime.spawn(asked, "go", policy=Policy())).result()
+        agent_under_test = Agent(name="lead", model=ScriptedModel([first, *later]), **agent)
+        await (await runtime.spawn(agent_under_test, "go", policy=Policy())).result()
     model = ScriptedModel(list(later))
     async with AgentRuntime(folder / "one", store=await cut_behind(store, _is_reply), backend="local") as runtime:
         [again] = await runtime.resume(llm=model, agents=[Agent(name="lead", model=model, **agent)])
@@ -67,9 +67,9 @@ async def test_a_kill_does_not_reset_the_count_of_answers_of_the_wrong_form() ->
     async with AgentRuntime(store=store) as runtime:
         lead = Agent(name="lead", model=ScriptedModel(["one", "two", '{"count": 3}']), output=Found)
         await (await runtime.spawn(lead, "go")).result()
-    left = await cut_behind(store, _is_reply, 2)
+    cut_store = await cut_behind(store, _is_reply, 2)
     model = ScriptedModel(["three", '{"count": 3}'])
-    async with AgentRuntime(store=left) as runtime:
+    async with AgentRuntime(store=cut_store) as runtime:
         [again] = await runtime.resume(llm=model, agents=[Agent(name="lead", model=model, output=Found)])
         result = await again.result()
 
@@ -96,14 +96,14 @@ async def test_a_kill_does_not_reset_the_count_of_stop_hook_blocks(
     store, model = MemoryStore(), ScriptedModel(lambda _: "done")
     async with AgentRuntime(tmp_path / "one", store=store, backend="local") as runtime:
         await (await runtime.spawn(Agent(name="lead", model=model, hooks=hooks), "go", policy=policy)).result()
-    left = await cut_behind(store, _is_reply, 6)
+    cut_store = await cut_behind(store, _is_reply, 6)
     again_and_again.clear()
-    async with AgentRuntime(tmp_path / "two", store=left, backend="local") as runtime:
+    async with AgentRuntime(tmp_path / "two", store=cut_store, backend="local") as runtime:
         [again] = await runtime.resume(llm=model, agents=[Agent(name="lead", model=model, hooks=hooks)])
         assert (await again.result()).value == "done"
-        said = [str(each.text) for each in again.run.context.history]
+        texts = [str(each.text) for each in again.run.context.history]
 
-    assert said.count("more") == STOP_HOOK_LIMIT
+    assert texts.count("more") == STOP_HOOK_LIMIT
     assert again_and_again == [True] * 3
 
 

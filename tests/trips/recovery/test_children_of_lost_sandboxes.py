@@ -43,15 +43,15 @@ async def test_a_child_of_an_interrupted_call_is_reported_once(tmp_path: pathlib
         await (await runtime.spawn(lead, "go", policy=policy, agents=types)).result()
 
     async def resume_after_kill(store: MemoryStore, moment: Callable[[Event], bool]) -> MemoryStore:
-        left = await cut_behind(store, moment)
+        cut_store = await cut_behind(store, moment)
         model = ScriptedModel({"": ["no news", "gold, it says"], "dig": ["gold"]})
-        async with AgentRuntime(tmp_path, store=left, backend="local") as runtime:
+        async with AgentRuntime(tmp_path, store=cut_store, backend="local") as runtime:
             [again] = await runtime.resume(llm=model)
             await again.result()
             texts = [each.text for each in again.run.context.history]
         assert INTERRUPTED in texts
         assert len([each for each in texts if each.startswith("<task-notification") and "gold" in each]) == 1
-        return left
+        return cut_store
 
     await resume_after_kill(undisturbed, _is_end_of_the_child)
     once = await resume_after_kill(undisturbed, _is_spawn_of_the_child)
@@ -64,8 +64,8 @@ async def test_an_idle_parent_receives_the_end_of_a_child_just_before_the_kill()
 
     The parent that waits for that notice receives it before it ends.
     """
-    store, gate, heard = MemoryStore(), Gate(), "done"
-    plan: dict[str, Any] = {"": [[background("dig")], "waiting", heard], "dig": [[Call("gate")], "gold"]}
+    store, gate, last_reply = MemoryStore(), Gate(), "done"
+    plan: dict[str, Any] = {"": [[background("dig")], "waiting", last_reply], "dig": [[Call("gate")], "gold"]}
     async with AgentRuntime(store=store) as runtime:
         lead, types = Agent(name="lead", model=ScriptedModel(plan)), Project.open(None, user_dir=None)
         handle = await runtime.spawn(lead, "go", tools=[gate.tool], agents=types)
@@ -73,8 +73,8 @@ async def test_an_idle_parent_receives_the_end_of_a_child_just_before_the_kill()
         gate.open.set()
         await handle.result()
 
-    left = await cut_behind(store, _is_end_of_the_child)
-    async with AgentRuntime(store=left) as runtime:
-        [again] = await runtime.resume(llm=ScriptedModel([heard]), tools=[Gate().tool])
-        assert (await again.result()).value == heard
+    cut_store = await cut_behind(store, _is_end_of_the_child)
+    async with AgentRuntime(store=cut_store) as runtime:
+        [again] = await runtime.resume(llm=ScriptedModel([last_reply]), tools=[Gate().tool])
+        assert (await again.result()).value == last_reply
         assert "gold" in again.run.context.history[-2].text

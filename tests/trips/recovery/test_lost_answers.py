@@ -111,9 +111,9 @@ async def test_a_delete_whose_answer_was_lost_succeeds(both: Two) -> None:
     """Kernel two repeats the deletion of a key, an agent and a team. "Not found" then counts as deleted."""
     one, two, line = both
     team, key = await one.team()
-    asked = {"team": team, "name": "bob", "agent_type": "echo"}
-    made = (await one.ask("POST", "/v1/agents", key, json=asked)).json()
-    agent, nonce = made["agent"]["id"], made["nonce"]
+    body = {"team": team, "name": "bob", "agent_type": "echo"}
+    created = (await one.ask("POST", "/v1/agents", key, json=body)).json()
+    agent, nonce = created["agent"]["id"], created["nonce"]
     narrow = (await one.ask("POST", f"/v1/agents/{agent}/keys", nonce, json={"rights": ["info"]})).json()
     its_key, answers = f"/v1/agents/{agent}/keys/{narrow['id']}", []
     for path, shown in ((its_key, nonce), (f"/v1/agents/{agent}", nonce), (f"/v1/teams/{team}", key)):
@@ -141,16 +141,16 @@ async def test_a_request_that_must_not_repeat_is_not_sent_again(both: Two) -> No
     """A turn, a spawn and a new key are each done once. The client gets 502, because the request may have been done."""
     one, two, line = both
     team, key = await one.team()
-    asked = {"team": team, "agent_type": "echo"}
-    made = (await one.ask("POST", "/v1/agents", key, json={**asked, "name": "bob"})).json()
-    agent, nonce = made["agent"]["id"], made["nonce"]
+    body = {"team": team, "agent_type": "echo"}
+    created = (await one.ask("POST", "/v1/agents", key, json={**body, "name": "bob"})).json()
+    agent, nonce = created["agent"]["id"], created["nonce"]
     line.loses, line.left = "POST", 9
 
-    said = await two.ask("POST", f"/v1/agents/{agent}/turns", nonce, content=b"hello")
-    born = await two.ask("POST", "/v1/agents", key, json={**asked, "name": "eve"})
+    answer = await two.ask("POST", f"/v1/agents/{agent}/turns", nonce, content=b"hello")
+    born = await two.ask("POST", "/v1/agents", key, json={**body, "name": "eve"})
     turned = await two.ask("POST", f"/v1/agents/{agent}/rotate", nonce)
 
-    assert [each.status_code for each in (said, born, turned)] == [502] * 3
+    assert [each.status_code for each in (answer, born, turned)] == [502] * 3
     assert line.lost == 3
     assert one.echo.opened[0].heard == [(b"hello", "words")]
     assert [each.opening.path.rpartition("/")[2] for each in one.echo.opened] == ["bob", "eve"]
@@ -257,9 +257,9 @@ async def test_a_turn_sent_to_a_kernel_that_hands_over_runs_on_the_other_kernel(
     await one.ask("GET", f"/v1/agents/{agent}", nonce)
     line.loses, line.left, line.instead = "POST", 1, one.server.drain
 
-    said = await two.ask("POST", f"/v1/agents/{agent}/turns", nonce, content=b"hello")
+    answer = await two.ask("POST", f"/v1/agents/{agent}/turns", nonce, content=b"hello")
 
-    assert said.status_code == 200, said.text
-    assert b"hello" in said.content
+    assert answer.status_code == 200, answer.text
+    assert b"hello" in answer.content
     assert one.echo.opened[0].heard == []
     assert [each.heard for each in two.echo.opened] == [[(b"hello", "words")]]

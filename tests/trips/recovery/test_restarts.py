@@ -72,9 +72,9 @@ async def test_the_journal_records_who_was_cancelled_with_a_parent(make: MakeSto
         await handle.cancel("enough")
 
     store = await make().open()
-    told = [events.decode(each.data) for each in await store.read(tree=handle.id)]
+    recorded = [events.decode(each.data) for each in await store.read(tree=handle.id)]
     await store.close()
-    ends = {each.path: each.result for each in told if isinstance(each, RunEnded)}
+    ends = {each.path: each.result for each in recorded if isinstance(each, RunEnded)}
     assert {path: str(end.status) for path, end in ends.items()} == dict.fromkeys(
         ("main", "main/kid", "main/kid/leaf"), "cancelled"
     )
@@ -100,9 +100,9 @@ async def test_mail_wakes_a_child_that_finished_in_another_process(make: MakeSto
         session.handle("kid").send("look again")
         await eventually(lambda: len(model.requests) == 2 and str(session.messages[-1].text) == "heard")
 
-        said = [message.text for message in model.requests[0].messages]
-        assert "the first finding" in said
-        assert "look again" in said[-1]
+        texts = [message.text for message in model.requests[0].messages]
+        assert "the first finding" in texts
+        assert "look again" in texts[-1]
         notices = [each.text for each in session.messages if isinstance(each, HumanMessage)]
         assert sum("the second finding" in each for each in notices) == 1
 
@@ -140,12 +140,12 @@ async def test_the_messages_of_a_child_are_recorded_in_order_up_to_a_kill(make: 
         seen = [each async for each in reader.items() if isinstance(each, MessageRecorded)]
 
     store = await make().open()
-    told = [events.decode(each.data) for each in await store.read(tree=handle.id)]
+    recorded = [events.decode(each.data) for each in await store.read(tree=handle.id)]
     await store.close()
-    kept = [each for each in told if isinstance(each, MessageRecorded)]
+    messages = [each for each in recorded if isinstance(each, MessageRecorded)]
     assert seen
-    assert kept[: len(seen)] == seen
-    story = TreeReplay().apply_all(told)
+    assert messages[: len(seen)] == seen
+    story = TreeReplay().apply_all(recorded)
     [kid] = [run for run in story.runs.values() if run.spawn_event.path == "main/kid"]
     assert [each["type"] for each in kid.messages] == ["human", "ai"]
     call = story.root.messages[-1]["tool_calls"][0]["id"]

@@ -69,8 +69,8 @@ async def test_a_resumed_session_keeps_its_conversation(make: MakeStore) -> None
         result = await session.ask("third")
 
         assert result.value == "three"
-        said = [message.text for message in model.requests[0].messages]
-        assert said == ["first", "one", "second", "two", "third"]
+        texts = [message.text for message in model.requests[0].messages]
+        assert texts == ["first", "one", "second", "two", "third"]
         assert session.usage.model_calls == 3
 
 
@@ -139,12 +139,12 @@ async def events_of(handle: Handle) -> AsyncIterator[Event]:
 
 async def test_a_repeated_call_has_the_arguments_that_a_hook_rewrote(make: MakeStore) -> None:
     """Resume does not use the arguments of the model, which no hook would inspect a second time."""
-    made, entered = list[str](), asyncio.Event()
+    paths, entered = list[str](), asyncio.Event()
 
     async def remove(path: str) -> str:
         """May be called again."""
-        made.append(path)
-        if len(made) == 1:
+        paths.append(path)
+        if len(paths) == 1:
             entered.set()
             await asyncio.Event().wait()
         return f"removed {path}"
@@ -165,7 +165,7 @@ async def test_a_repeated_call_has_the_arguments_that_a_hook_rewrote(make: MakeS
     async with AgentRuntime(store=make()) as runtime:
         [again] = await runtime.resume(llm=model, tools=tools, agents=[lead(model)])
         assert (await again.result()).value == "it goes on"
-    assert made == ["/tmp/old", "/tmp/old"]
+    assert paths == ["/tmp/old", "/tmp/old"]
 
 
 async def test_resume_delivers_unread_mail(make: MakeStore) -> None:
@@ -190,13 +190,13 @@ async def test_mail_before_the_first_turn_wakes_the_session_after_a_kill() -> No
     """The message was accepted, and the turn that it began is not recorded."""
     clerk, store = Agent(name="clerk", initial_prompt="Be brief."), MemoryStore()
     async with AgentRuntime(store=store) as runtime:
-        gone = await Session(ScriptedModel(["read"]), agent=clerk, runtime=runtime, session_id="talk").start()
-        gone.send("a word")
-        await eventually(lambda: bool(gone.messages) and gone.messages[-1].type == "ai")
-    left = await cut_behind(store, lambda event: isinstance(event, MailPushed))
+        earlier = await Session(ScriptedModel(["read"]), agent=clerk, runtime=runtime, session_id="talk").start()
+        earlier.send("a word")
+        await eventually(lambda: bool(earlier.messages) and earlier.messages[-1].type == "ai")
+    cut_store = await cut_behind(store, lambda event: isinstance(event, MailPushed))
 
     model = ScriptedModel(["I have read it."])
-    async with AgentRuntime(store=left) as runtime:
+    async with AgentRuntime(store=cut_store) as runtime:
         session = await Session.resume("talk", model, runtime=runtime)
         await eventually(lambda: bool(session.messages) and session.messages[-1].type == "ai")
         assert [each.text for each in session.messages] == ["Be brief.", "a word", "I have read it."]
@@ -212,8 +212,8 @@ async def test_an_initial_prompt_appears_once_after_a_kill(make: MakeStore) -> N
     async with AgentRuntime(store=make()) as runtime:
         session = await Session.resume("talk", model, runtime=runtime)
         await session.ask("a word")
-        said = [each.text for each in session.messages if each.type == "human"]
-    assert "\n\n".join(said) == "Be brief.\n\na word"
+        texts = [each.text for each in session.messages if each.type == "human"]
+    assert "\n\n".join(texts) == "Be brief.\n\na word"
 
 
 async def test_a_notice_arrives_once_despite_a_kill(make: MakeStore) -> None:

@@ -71,10 +71,10 @@ async def test_a_compacted_conversation_gets_its_task_once_after_resume(moment: 
     async with AgentRuntime(store=await cut_behind(store, moment)) as runtime:
         [again] = await runtime.resume(llm=_model(), tools=[look])
         assert (await again.result()).value == "I saw it"
-        said = [(each.type, str(each.text)) for each in again.run.context.history]
+        texts = [(each.type, str(each.text)) for each in again.run.context.history]
 
-    assert said.count(("human", "go")) == 1
-    assert [kind for kind, _ in said[-4:]] == ["human", "ai", "tool", "ai"]
+    assert texts.count(("human", "go")) == 1
+    assert [kind for kind, _ in texts[-4:]] == ["human", "ai", "tool", "ai"]
 
 
 async def test_the_last_answer_of_a_finished_turn_is_the_result_after_resume() -> None:

@@ -72,8 +72,8 @@ async def test_a_killed_kernels_function_is_called_again_in_the_same_turn(
     for each in (first, second):
         assert_one_complete_turn(each.chunks)
     assert count_calls(tmp_path) == 4, "the one that was cut off was called again, and no other"
-    told = await two.history(bob.agent.id, key=bob.nonce)
-    assert [each["content"] for each in told if each["role"] == "assistant"] == [over.text, first.text, second.text]
+    history = await two.history(bob.agent.id, key=bob.nonce)
+    assert [each["content"] for each in history if each["role"] == "assistant"] == [over.text, first.text, second.text]
     await two.delete_team("crew", key=crew.key)
     store = await PostgresStore(all_kernels.dsn, kernel="looks").open()
     assert await store.list("function-turn") == []
@@ -156,6 +156,6 @@ async def test_a_function_in_a_sandbox_that_outlives_its_kernel_is_called_once(
 async def sandboxes_of(run: str, dsn: str) -> list[SandboxStarted]:
     """Return the sandbox starts of a run."""
     store = await PostgresStore(dsn, kernel="looks").open()
-    told = [events.decode(each.data) for each in await store.read(tree=run)]
+    recorded = [events.decode(each.data) for each in await store.read(tree=run)]
     await store.close()
-    return [each for each in told if isinstance(each, SandboxStarted)]
+    return [each for each in recorded if isinstance(each, SandboxStarted)]

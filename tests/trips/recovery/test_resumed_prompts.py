@@ -32,8 +32,8 @@ async def test_a_turn_without_a_recorded_prompt_is_not_resumed(tmp_path: pathlib
 
     none: list[tuple[str, str]] = []
     for nth, before in ((1, none), (2, [("human", "first"), ("ai", "one")])):
-        left, model = await cut_behind(store, _is_turn_start, nth), ScriptedModel(["asked again"])
-        async with AgentRuntime(tmp_path / "one", store=left, backend="local") as runtime:
+        cut_store, model = await cut_behind(store, _is_turn_start, nth), ScriptedModel(["asked again"])
+        async with AgentRuntime(tmp_path / "one", store=cut_store, backend="local") as runtime:
             session = await Session.resume("talk", model, runtime=runtime)
             assert session.listen() is None
             assert (await session.ask("again")).value == "asked again"

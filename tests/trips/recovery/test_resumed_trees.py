@@ -168,9 +168,9 @@ async def test_a_spawn_that_fails_late_returns_its_budget(tmp_path: Any) -> None
         with pytest.raises(Exception, match="commit once"):
             await session.spawn(request)
         of_a_detached_one = budgets(session)
-        told = str(answers(session.messages))
+        results = str(answers(session.messages))
 
-    assert "commit once" in told
+    assert "commit once" in results
     calls, agents = of_a_child["main"]["model_calls"], of_a_child["main"]["agents"]
     assert (calls[0], calls[2], agents[0], agents[2]) == (60 - 2 - calls[3], 0, 40, 0)
     assert of_a_detached_one == of_a_child

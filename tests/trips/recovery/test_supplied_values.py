@@ -154,9 +154,9 @@ def test_wrong_values_are_refused_by_field_and_name() -> None:
 def test_only_the_full_owner_and_the_operator_supply_values() -> None:
     """A delegated key with all rights, the team's key and a wrong key are refused; the agent still waits."""
     with restarted_server() as (client, spawned):
-        asked = {"rights": ["turn", "control", "history", "info", "events", "mail", "kill", "delegate"]}
+        body = {"rights": ["turn", "control", "history", "info", "events", "mail", "kill", "delegate"]}
         path = f"/v1/agents/{spawned['agent']['id']}/keys"
-        narrower = client.ask("POST", path, spawned["nonce"], json=asked).raise_for_status().json()["key"]
+        narrower = client.ask("POST", path, spawned["nonce"], json=body).raise_for_status().json()["key"]
 
         for key, status in ((narrower, 404), (client.key, 404), ("agent_wrong", 401)):
             assert supply(client, spawned, key).status_code == status

@@ -419,13 +419,13 @@ async def test_a_bad_spawn_gets_an_error_that_names_the_argument(args: dict[str,
     async with Session(model, limits=Limits(agents=5, tool_calls=5)) as session:
         result = await session.ask("Go.")
         born = of_kind(kept(session), RunSpawned)
-        (told,) = answers(session.messages).values()
+        (tool_result,) = answers(session.messages).values()
         held = nothing_is_held(session)
 
     assert result.value == "ok"
     assert (len(born), held) == (1, True)
-    assert answer in told
-    assert len(told) < 5_000
+    assert answer in tool_result
+    assert len(tool_result) < 5_000
 
 
 async def test_a_child_s_name_is_cut_and_cleaned() -> None:

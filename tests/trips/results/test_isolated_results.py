@@ -134,16 +134,16 @@ async def test_176_values_of_five_megabytes_pass_a_sandbox(runtime: ramet.AgentR
 
 async def test_166_callbacks_receive_output_while_an_agent_runs(runtime: ramet.AgentRuntime) -> None:
     """166: the callbacks receive both streams during the run, and the result has both, too."""
-    heard: dict[str, list[str]] = {"out": [], "err": []}
+    output: dict[str, list[str]] = {"out": [], "err": []}
 
     result = await runtime.run_agent(
         agent=agents.speak,
         args=(["first", "second", "complaint"],),
-        on_stdout=heard["out"].append,
-        on_stderr=heard["err"].append,
+        on_stdout=output["out"].append,
+        on_stderr=output["err"].append,
     )
 
-    assert ("".join(heard["out"]), "".join(heard["err"])) == ("first\nsecond\n", "complaint\n")
+    assert ("".join(output["out"]), "".join(output["err"])) == ("first\nsecond\n", "complaint\n")
     assert (result.stdout, result.stderr) == ("first\nsecond\n", "complaint\n")
 
 

@@ -34,10 +34,10 @@ SAID = re.compile(r"bytes of the result: (\d+) were left, at most 1000 are taken
 def is_too_large(result: Result[Any] | ramet.AgentResult, size: int = 2_000) -> bool:
     """Return whether a result is that failure, with its size and its limit."""
     error = result.error
-    said = SAID.fullmatch(error.message) if error is not None else None
-    assert said is not None, result
+    match = SAID.fullmatch(error.message) if error is not None else None
+    assert match is not None, result
     assert error is not None
-    return (result.status, error.type) == (Status.FAILED, "OutputTooLarge") and int(said[1]) >= size
+    return (result.status, error.type) == (Status.FAILED, "OutputTooLarge") and int(match[1]) >= size
 
 
 async def test_output_too_large_for_a_sandboxed_function(runtime: ramet.AgentRuntime) -> None:
@@ -126,9 +126,9 @@ async def test_output_too_large_over_http(tmp_path: pathlib.Path, backend: Name)
     assert (problem.status, problem.type.rpartition(":")[2]) == (413, "output-too-large")
 
 
-@pytest.mark.parametrize("said", ["", "x", "bytes: 1 were left", f"b: {'9' * 40} were left, at most 1 are taken"])
-def test_an_error_that_only_has_the_name_is_a_failed_task(said: str) -> None:
+@pytest.mark.parametrize("message", ["", "x", "bytes: 1 were left", f"b: {'9' * 40} were left, at most 1 are taken"])
+def test_an_error_that_only_has_the_name_is_a_failed_task(message: str) -> None:
     """A function may raise an error of its own with the name OutputTooLarge."""
-    result = Result[Any](status=Status.FAILED, error=ErrorInfo(type="OutputTooLarge", message=said))
+    result = Result[Any](status=Status.FAILED, error=ErrorInfo(type="OutputTooLarge", message=message))
 
     assert type(problem_of(result, "run-1")).__name__ == "TaskFailed"

@@ -86,12 +86,12 @@ async def test_an_equal_prompt_does_not_ask_the_model_again(runtime: AgentRuntim
     """The prompt is the input of the call. Another prompt, or other instructions, are another call."""
     model = ScriptedModel(["one", "two", "three"])
     agent = Agent(name="asked", model=model, instructions="Answer.", cache_ttl_seconds=60)
-    said = [
+    texts = [
         (await result_of(runtime, each, prompt=prompt)).value
         for each, prompt in [(agent, "a"), (agent, "a"), (agent, "b"), (agent.with_instructions("Answer!"), "a")]
     ]
 
-    assert said == ["one", "one", "two", "three"]
+    assert texts == ["one", "one", "two", "three"]
     assert len(model.requests) == 3
 
 
@@ -248,8 +248,8 @@ async def test_an_unreadable_cache_entry_is_replaced(tmp_path: pathlib.Path, rub
     async with AgentRuntime(tmp_path) as runtime:
         await result_of(runtime, COUNTED, 1)
     store = await SqliteStore(tmp_path / ".ramet" / "journal.db").open()
-    [kept] = await store.list(RESULTS)
-    await store.put(RESULTS, kept.key, rubbish)
+    [document] = await store.list(RESULTS)
+    await store.put(RESULTS, document.key, rubbish)
     await store.close()
 
     async with AgentRuntime(tmp_path) as runtime:
@@ -264,9 +264,9 @@ async def test_a_cache_entry_that_no_longer_fits_the_annotation_is_ignored(tmp_p
     async with AgentRuntime(tmp_path) as runtime:
         await result_of(runtime, agent, 3)
         assert runtime.journal is not None
-        [kept] = await runtime.journal.store.list(RESULTS)
-        data = kept.data.replace(b'"x"', b'"z"')
-        await runtime.journal.store.put(RESULTS, kept.key, data)
+        [document] = await runtime.journal.store.list(RESULTS)
+        data = document.data.replace(b'"x"', b'"z"')
+        await runtime.journal.store.put(RESULTS, document.key, data)
     async with AgentRuntime(tmp_path) as runtime:
         assert (await result_of(runtime, agent, 3)).value == Point(3)
 
@@ -342,9 +342,9 @@ async def test_a_kill_after_a_cached_result_leaves_no_empty_result() -> None:
     model = ScriptedModel(["one", "two"])
     agent = Agent(name="asked", model=model, instructions="Answer.", cache_ttl_seconds=60)
     async with AgentRuntime(store=store) as runtime:
-        said = [(await result_of(runtime, agent, prompt="a")).value for _ in range(2)]
-    assert said == ["one", "one"]
-    left = await cut_behind(store, lambda event: isinstance(event, TurnEnded), 2)
-    async with AgentRuntime(store=left) as runtime:
+        values = [(await result_of(runtime, agent, prompt="a")).value for _ in range(2)]
+    assert values == ["one", "one"]
+    cut_store = await cut_behind(store, lambda event: isinstance(event, TurnEnded), 2)
+    async with AgentRuntime(store=cut_store) as runtime:
         [again] = await runtime.resume(llm=model, agents=[agent])
         assert (await again.result()).value == "two"

@@ -137,7 +137,7 @@ async def test_156_passages_are_shown_to_a_person(
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--kind", "vote"], "--kind: invalid choice: 'vote'"),
         (["--limit", "0"], "--limit: '0' is not accepted; expected a whole number from 1"),
@@ -148,13 +148,13 @@ async def test_156_passages_are_shown_to_a_person(
     ids=["kind", "limit", "after", "both", "too many"],
 )
 async def test_156_wrong_usage_is_one_line(
-    served: Served, place_options: list[str], words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    served: Served, place_options: list[str], words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await run_tree_with_gate(served.server.runtime, "one")
 
     assert await asyncio.to_thread(main, ["passages", *words, *place_options]) == 2
     err = capsys.readouterr().err
-    assert said in err
+    assert message in err
     assert err.count("\n") == 1
 
 

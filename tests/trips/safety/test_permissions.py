@@ -72,12 +72,12 @@ async def test_a_deny_rule_holds_in_an_untrusted_folder(project: pathlib.Path, f
     """A deny rule narrows, so it needs no trust. The result names the rule and its file."""
     write_settings(project, {"deny": ["Bash(rm:*)"]}, file=file)
 
-    said = await answers_to(project, [shell("echo hi && rm public", "c1"), shell("echo hi", "c2")])
+    results = await answers_to(project, [shell("echo hi && rm public", "c1"), shell("echo hi", "c2")])
 
-    assert said["c1"].startswith("Denied: ")
-    assert "Bash(rm:*)" in said["c1"]
-    assert file in said["c1"]
-    assert "hi" in said["c2"]
+    assert results["c1"].startswith("Denied: ")
+    assert "Bash(rm:*)" in results["c1"]
+    assert file in results["c1"]
+    assert "hi" in results["c2"]
     assert (project / "public").exists()
 
 
@@ -94,14 +94,14 @@ async def test_a_denied_file_is_not_read_by_any_name(project: pathlib.Path) -> N
         read("public", "public"),
     ]
 
-    said = await answers_to(project, calls)
+    results = await answers_to(project, calls)
 
-    assert all("Read(./secrets/**)" in said[id] for id in ("plain", "absolute", "link", "grep below"))
-    assert "public:1:" in said["grep"]
-    assert "secrets/key" not in said["grep"]
-    assert "public" in said["glob"]
-    assert "secrets/key" not in said["glob"]
-    assert "this is public" in said["public"]
+    assert all("Read(./secrets/**)" in results[id] for id in ("plain", "absolute", "link", "grep below"))
+    assert "public:1:" in results["grep"]
+    assert "secrets/key" not in results["grep"]
+    assert "public" in results["glob"]
+    assert "secrets/key" not in results["glob"]
+    assert "this is public" in results["public"]
 
 
 async def test_a_rule_for_edit_holds_for_every_tool_that_changes_files(project: pathlib.Path) -> None:
@@ -114,10 +114,10 @@ async def test_a_rule_for_edit_holds_for_every_tool_that_changes_files(project: 
         Call("Write", {"file_path": "elsewhere", "content": "x"}, id="elsewhere"),
     ]
 
-    said = await answers_to(project, calls)
+    results = await answers_to(project, calls)
 
-    assert [id for id in said if "Edit(/secrets/**)" in said[id]] == ["write", "edit"]
-    assert SECRET in said["read"]
+    assert [id for id in results if "Edit(/secrets/**)" in results[id]] == ["write", "edit"]
+    assert SECRET in results["read"]
     assert (project / "elsewhere").read_text() == "x"
     assert (project / "secrets" / "key").read_text() == SECRET
 
@@ -131,9 +131,9 @@ async def test_rules_hold_in_a_child(project: pathlib.Path) -> None:
     }
     async with Session(ScriptedModel(script), workspace_tools(), agents=[WORKER], cwd=project) as session:
         await session.ask("Go.")
-        said = answers(run_of(session, "one").context.history)
+        results = answers(run_of(session, "one").context.history)
 
-    assert "Bash(rm:*)" in said["c1"]
+    assert "Bash(rm:*)" in results["c1"]
     assert (project / "public").exists()
 
 
@@ -150,10 +150,10 @@ async def test_an_agent_type_can_be_denied(project: pathlib.Path) -> None:
     }
     async with Session(ScriptedModel(script), workspace_tools(), agents=[WORKER], cwd=project) as session:
         await session.ask("Go.")
-        said = answers(session.messages)
+        results = answers(session.messages)
 
-    assert "Agent(worker)" in said["worker"]
-    assert "found" in said["explore"]
+    assert "Agent(worker)" in results["worker"]
+    assert "found" in results["explore"]
 
 
 @both
@@ -172,10 +172,10 @@ async def test_rules_hold_in_a_sandbox(project: pathlib.Path, backend: Literal["
         "Go.": [Call("Agent", {"subagent_type": "worker", "prompt": "below", "name": "one"}), "done"],
         "below": [calls, "I may not."],
     }
-    asked: list[Pending] = []
+    questions: list[Pending] = []
 
     def approve(pending: Pending) -> bool:
-        asked.append(pending)
+        questions.append(pending)
         return True
 
     session = Session(
@@ -183,15 +183,15 @@ async def test_rules_hold_in_a_sandbox(project: pathlib.Path, backend: Literal["
     )
     async with session:
         await session.ask("Go.")
-        said = answers(run_of(session, "one").context.history)
+        results = answers(run_of(session, "one").context.history)
         inside = [each for each in kept(session) if each.path == "main/one"]
 
-    assert "Bash(rm:*)" in said["rm"]
-    assert all("Read(./secrets/**)" in said[id] for id in ("read", "link"))
-    assert "public:1:" in said["grep"]
-    assert "secrets/key" not in said["grep"]
-    assert ("asked" in said["asked"], "free" in said["free"]) == (True, True)
-    assert [(each.path, each.tool, "Bash(echo asked:*)" in each.question) for each in asked] == [
+    assert "Bash(rm:*)" in results["rm"]
+    assert all("Read(./secrets/**)" in results[id] for id in ("read", "link"))
+    assert "public:1:" in results["grep"]
+    assert "secrets/key" not in results["grep"]
+    assert ("asked" in results["asked"], "free" in results["free"]) == (True, True)
+    assert [(each.path, each.tool, "Bash(echo asked:*)" in each.question) for each in questions] == [
         ("main/one", "Bash", True)
     ]
     assert {each.call_id for each in of_kind(inside, ToolStarted)} == {"grep", "asked", "free"}
@@ -205,8 +205,8 @@ async def test_a_guest_that_begins_a_denied_call_fails(project: pathlib.Path) ->
     async def attack(guest: Guest) -> None:
         await guest.reply()
         guest.ask(FireHook, b'{"tool_use_id": "c1"}', event="PreToolUse", matcher="Bash")
-        told, _ = await guest.answer()
-        assert b"Read(./secrets/**)" in bytes(told.data)
+        answer, _ = await guest.answer()
+        assert b"Read(./secrets/**)" in bytes(answer.data)
         guest.begin("c1")
 
     _, result = await besieged([read("secrets/key", "c1"), "done"], attack, project)
@@ -219,10 +219,10 @@ async def test_a_guest_that_begins_a_denied_call_fails(project: pathlib.Path) ->
 async def test_a_sandbox_cannot_word_the_question_of_a_rule(project: pathlib.Path, tells: bool) -> None:
     """A person sees the host's question and the call that the model made, whatever the guest sends."""
     write_settings(project, {"ask": ["Read(./secrets/**)"]})
-    asked: list[Pending] = []
+    questions: list[Pending] = []
 
     def approve(pending: Pending) -> bool:
-        asked.append(pending)
+        questions.append(pending)
         return False
 
     async def attack(guest: Guest) -> None:
@@ -231,13 +231,13 @@ async def test_a_sandbox_cannot_word_the_question_of_a_rule(project: pathlib.Pat
             guest.ask(FireHook, b'{"tool_use_id": "c1"}', event="PreToolUse", matcher="Read")
             await guest.answer()
         guest.ask(Approve, tool="Read", question="May it rest?", args={"file_path": "public"}, call_id="c1")
-        told, _ = await guest.answer()
-        assert b"false" in bytes(told.data)
+        answer, _ = await guest.answer()
+        assert b"false" in bytes(answer.data)
 
     await besieged([read("secrets/key", "c1"), "done"], attack, project, approver=approve)
 
-    assert [each.args for each in asked] == [{"file_path": "secrets/key"}]
-    assert ["Read(./secrets/**)" in each.question for each in asked] == [True]
+    assert [each.args for each in questions] == [{"file_path": "secrets/key"}]
+    assert ["Read(./secrets/**)" in each.question for each in questions] == [True]
 
 
 @pytest.mark.parametrize("yes", [True, False])
@@ -262,9 +262,9 @@ async def test_an_ask_rule_denies_in_an_unattended_session(project: pathlib.Path
     """The call does not run without a person who could answer."""
     write_settings(project, {"ask": ["Bash(rm:*)"]})
 
-    said = await answers_to(project, [shell("rm public", "c1")], unattended=True)
+    results = await answers_to(project, [shell("rm public", "c1")], unattended=True)
 
-    assert said["c1"].startswith("Denied")
+    assert results["c1"].startswith("Denied")
     assert (project / "public").exists()
 
 
@@ -272,16 +272,16 @@ async def test_deny_goes_before_ask_and_ask_before_allow(project: pathlib.Path) 
     """The strictest matching rule decides, whatever file it comes from."""
     write_settings(project, {"allow": ["Bash"], "ask": ["Bash(rm:*)"]})
     write_settings(project, {"allow": ["Bash(rm:*)"], "deny": ["Bash(rm -r:*)"]}, file=".claude/settings.local.json")
-    asked: list[str] = []
+    questions: list[str] = []
 
     def approve(pending: Pending) -> bool:
-        asked.append(pending.args["command"])
+        questions.append(pending.args["command"])
         return True
 
-    said = await answers_to(project, [shell("rm -r secrets", "deny"), shell("rm public", "ask")], approver=approve)
+    results = await answers_to(project, [shell("rm -r secrets", "deny"), shell("rm public", "ask")], approver=approve)
 
-    assert "Bash(rm -r:*)" in said["deny"]
-    assert asked == ["rm public"]
+    assert "Bash(rm -r:*)" in results["deny"]
+    assert questions == ["rm public"]
     assert ((project / "secrets").exists(), (project / "public").exists()) == (True, False)
 
 
@@ -312,8 +312,8 @@ async def test_a_resumed_tree_keeps_its_deny_and_ask_rules(project: pathlib.Path
         (project / ".claude" / "settings.json").unlink()
         write_settings(project, {"deny": ["Read(.env)"]}, file=".claude/settings.local.json")
 
-        (left,) = await unfinished_trees(runtime.journal)
-        plan = left.plan(resolve_inputs(), AgentRuntime().open_project)
+        (tree,) = await unfinished_trees(runtime.journal)
+        plan = tree.plan(resolve_inputs(), AgentRuntime().open_project)
 
     assert plan.permissions is not None
     assert [each.text for each in plan.permissions.rules] == ["Bash(rm:*)", "Bash(mv:*)", "Read(.env)"]
@@ -327,9 +327,9 @@ async def test_an_agent_without_a_session_has_the_rules_of_its_folder(project: p
     async with AgentRuntime() as runtime:
         handle = await runtime.spawn(agent, "Go.", tools=workspace_tools(), cwd=project)
         assert (await handle.result()).value == "I may not."
-        said = answers(handle.run.context.history)
+        results = answers(handle.run.context.history)
 
-    assert "Bash(rm:*)" in said["c1"]
+    assert "Bash(rm:*)" in results["c1"]
     assert (project / "public").exists()
 
 

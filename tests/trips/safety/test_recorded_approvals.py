@@ -50,19 +50,19 @@ async def test_an_accepted_answer_counts_under_every_later_kernel() -> None:
         assert _answers(store) == 1
         await handle.result()
 
-    left = await cut_behind(store, _is_question)
-    async with AgentRuntime(store=left) as runtime:
+    cut_store = await cut_behind(store, _is_question)
+    async with AgentRuntime(store=cut_store) as runtime:
         [again] = await runtime.resume(llm=_model(), agents=[_lead()], tools=[gate.tool])
-        steering = OperatorControl([runtime], left)
+        steering = OperatorControl([runtime], cut_store)
         id = steering.approvals()[0].id
         await steering.answer(id, False, "no")
-        assert _answers(left) == 1
+        assert _answers(cut_store) == 1
         with pytest.raises(Unknown):
             await steering.answer(id, True, "yes")
         await again.result()
-    assert _answers(left) == 1
+    assert _answers(cut_store) == 1
 
-    last = await cut_behind(left, _is_answer)
+    last = await cut_behind(cut_store, _is_answer)
     async with AgentRuntime(store=last) as runtime:
         [again] = await runtime.resume(llm=_model(), agents=[_lead()], tools=[gate.tool])
         assert OperatorControl([runtime], last).approvals() == []

@@ -56,12 +56,12 @@ def effects(folder: pathlib.Path) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("when", "left"),
+    ("when", "remaining"),
     [("voting", ["main pay open"]), ("committed", ["main pay committed"])],
     ids=["voting", "committed"],
 )
 async def test_a_call_that_had_not_started_is_voted_on_again(
-    store_address: str, tmp_path: pathlib.Path, when: str, left: list[str]
+    store_address: str, tmp_path: pathlib.Path, when: str, remaining: list[str]
 ) -> None:
     """An open intention is not assumed to be committed.
 
@@ -70,7 +70,7 @@ async def test_a_call_that_had_not_started_is_voted_on_again(
     The call runs once. Without the gate, the tree does not resume.
     """
     await killed(PROGRAM, store_address, tmp_path, when)
-    assert (intended(await recorded_events(store_address)), effects(tmp_path)) == (left, [])
+    assert (intended(await recorded_events(store_address)), effects(tmp_path)) == (remaining, [])
 
     async with AgentRuntime(store=store_at(store_address)) as runtime:
         with pytest.raises(DefinitionMissing, match="safety gate"):
@@ -80,7 +80,7 @@ async def test_a_call_that_had_not_started_is_voted_on_again(
 
     assert effects(tmp_path) == ["pay"]
     events = await recorded_events(store_address)
-    assert intended(events) == [*left, "main pay committed"]
+    assert intended(events) == [*remaining, "main pay committed"]
     assert len(of_kind(events, ToolStarted)) == 1
 
 

@@ -147,14 +147,14 @@ async def test_an_ask_rule_of_the_gate_asks_a_person(word: bool) -> None:
     async with Session(model, deeds.tools, gate=SafetyGate(ASK), approver=lambda _: word) as session:
         await session.ask("Go.")
         (decided,) = of_kind(kept(session), IntentionDecided)
-        (asked,) = of_kind(kept(session), ApprovalAsked)
+        (question,) = of_kind(kept(session), ApprovalAsked)
 
     assert (decided.committed, deeds.done) == (word, ["delete a"] if word else [])
     assert [(vote.voter, vote.verdict) for vote in decided.votes] == [
         ("rules", "ask"),
         ("person", "allow" if word else "deny"),
     ]
-    assert (asked.question, asked.call_id, asked.args) == ("rules: Really?", "c-delete", {"path": "a"})
+    assert (question.question, question.call_id, question.args) == ("rules: Really?", "c-delete", {"path": "a"})
 
 
 async def test_no_voter_is_asked_after_a_rule_denies() -> None:
@@ -226,13 +226,13 @@ async def test_neg_12_a_voter_that_hangs_denies_at_its_timeout() -> None:
 
 async def test_neg_12_a_blocking_voter_does_not_block_the_runtime() -> None:
     """A synchronous voter runs in a thread. After its timeout it has denied, and its late answer does not count."""
-    deeds, clock, asked, free = Deeds(), FakeClock(), threading.Event(), threading.Event()
+    deeds, clock, question_asked, free = Deeds(), FakeClock(), threading.Event(), threading.Event()
 
     class Blocks:
         name = "blocks"
 
         def vote(self, intention: IntentionRecorded, policy: SafetyPolicy) -> VoterAnswer:
-            asked.set()
+            question_asked.set()
             free.wait()
             return VoterAnswer("allow")
 
@@ -240,7 +240,7 @@ async def test_neg_12_a_blocking_voter_does_not_block_the_runtime() -> None:
     gate, model = SafetyGate(ALL, [Blocks()], timeout_s=7), ScriptedModel([LOOK, "I may not.", LOOK, "Done."])
     async with runtime, Session(model, deeds.tools, gate=gate, runtime=runtime) as talk:
         asking = asyncio.ensure_future(talk.ask("Go."))
-        await eventually(asked.is_set)
+        await eventually(question_asked.is_set)
         await clock.advance(7)
         assert ((await asking).value, deeds.done) == ("I may not.", [])
         free.set()

@@ -145,9 +145,9 @@ def guest_source() -> Iterator[Guests]:
 @pytest.fixture
 def inside(guest_source: Guests, monkeypatch: pytest.MonkeyPatch) -> Inside:
     """Give every conversation of this test a guest, which may write where the test may."""
-    made = Inside(guest_source)
-    monkeypatch.setattr(turn, "_converse", made.converse)
-    return made
+    guest_loop = Inside(guest_source)
+    monkeypatch.setattr(turn, "_converse", guest_loop.converse)
+    return guest_loop
 
 
 @pytest.mark.parametrize("store", [MemoryStore, Full])
@@ -260,8 +260,8 @@ async def test_the_gate_votes_on_the_call_of_the_model(tmp_path: pathlib.Path) -
     async def attack(guest: Guest) -> None:
         await guest.reply()
         guest.ask(ProposeCall, call_id="c1")
-        told, _ = await guest.answer()
-        assert b'"committed":false' in bytes(told.data)
+        answer, _ = await guest.answer()
+        assert b'"committed":false' in bytes(answer.data)
         await guest.reply()
         guest.say(Done(ok=True))
 

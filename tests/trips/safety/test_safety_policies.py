@@ -220,8 +220,8 @@ async def test_an_output_is_found_from_every_cursor_before_it(tmp_path: Path) ->
 
     async def only_once(payload: dict[str, Any]) -> Any:
         nonlocal denied
-        said, denied = ("deny" if denied else None), True
-        return said
+        decision, denied = ("deny" if denied else None), True
+        return decision
 
     runtime = AgentRuntime(store=SqliteStore(tmp_path / "journal.db"))
     async with (

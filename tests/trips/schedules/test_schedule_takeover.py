@@ -66,21 +66,21 @@ async def store_left_at_the_gate(*, ended: bool = False) -> Listing:
     """Return the store of a process that was killed while a scheduled function waited, or after it had `ended`."""
     scheduled.CALLS.clear()
     scheduled.GATE = asyncio.Event()
-    store, left = MemoryStore(), Listing()
+    store, former = MemoryStore(), Listing()
     async with AgentRuntime(store=store) as runtime, AgentScheduler(runtime) as scheduler:
         await scheduler.schedule_agent_in(0, scheduled.waits, name="job", in_process=True)
         await eventually(lambda: scheduled.CALLS == ["began"])
-        await left.open()
+        await former.open()
         documents = await store.list(KIND)
         if ended:
             scheduled.GATE.set()
             await wait_for_end(scheduler)
         for each in [*documents, *await store.list(TREES)]:
-            await left.put(each.kind, each.key, each.data)
+            await former.put(each.kind, each.key, each.data)
         for event in await store.read(limit=1000):
-            left.append(Entry(event.tree, event.run, event.seq, event.type, event.data))
-    await left.close()
-    return left
+            former.append(Entry(event.tree, event.run, event.seq, event.type, event.data))
+    await former.close()
+    return former
 
 
 async def wait_for_end(scheduler: AgentScheduler) -> TickResult:
@@ -136,22 +136,22 @@ async def test_sweep_keeps_a_run_whose_tick_is_not_settled(tmp_path: pathlib.Pat
     """The kernel that takes over the tick needs that run: it would otherwise call the function again."""
     store = await store_left_at_the_gate(ended=True)
     await store.open()
-    gone = await sweep(store, tmp_path, before=datetime.now(UTC) + timedelta(days=1))
+    swept = await sweep(store, tmp_path, before=datetime.now(UTC) + timedelta(days=1))
     await store.close()
     async with AgentRuntime(store=store) as runtime, AgentScheduler(runtime) as scheduler:
         result = await wait_for_end(scheduler)
         removed = await sweep(store, tmp_path, before=datetime.now(UTC) + timedelta(days=1))
 
-    assert (scheduled.CALLS, gone, result.status) == (["began", "ended"], [], "completed")
+    assert (scheduled.CALLS, swept, result.status) == (["began", "ended"], [], "completed")
     assert [each.root for each in removed] == [result.run]
 
 
 class Stopping(MemoryStore):
     """A store whose user acts at the moment at which it claims trees."""
 
-    def __init__(self, meanwhile: Callable[[], Coroutine[Any, Any, None]], left: MemoryStore) -> None:
+    def __init__(self, meanwhile: Callable[[], Coroutine[Any, Any, None]], store: MemoryStore) -> None:
         super().__init__()
-        self._documents, self._events = left._documents, left._events
+        self._documents, self._events = store._documents, store._events
         self._meanwhile, self.doing = meanwhile, list[asyncio.Task[None]]()
 
     async def claim(self, trees: Sequence[str]) -> Sequence[str]:

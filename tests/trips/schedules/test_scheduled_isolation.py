@@ -118,8 +118,8 @@ async def test_a_function_scheduled_from_the_command_line_is_isolated(tmp_path: 
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
         )
-        _, said = await process.communicate()
-        assert process.returncode == 0, said.decode()
+        _, output = await process.communicate()
+        assert process.returncode == 0, output.decode()
 
     async with AgentRuntime(folder) as runtime, AgentScheduler(runtime) as scheduler:
         await add("--name", "isolated")
@@ -134,9 +134,9 @@ async def test_a_function_scheduled_from_the_command_line_is_isolated(tmp_path: 
 async def test_a_schedule_added_over_http_is_isolated(tmp_path: pathlib.Path, host_file: str) -> None:
     """The server refuses `in_process`, unless a rule of the operator lets agents work in the host."""
     async with serving(tmp_path / "kernel") as served:
-        asked = {"agent": f"{__name__}:read_file", "args": [host_file], "in_s": 0, "name": "reads"}
-        refused = await served.ask("POST", "/v1/schedules", served.server.operator, json={**asked, "in_process": True})
-        added = await served.ask("POST", "/v1/schedules", served.server.operator, json=asked)
+        body = {"agent": f"{__name__}:read_file", "args": [host_file], "in_s": 0, "name": "reads"}
+        refused = await served.ask("POST", "/v1/schedules", served.server.operator, json={**body, "in_process": True})
+        added = await served.ask("POST", "/v1/schedules", served.server.operator, json=body)
         assert added.status_code == 201, added.text
 
         async def results() -> list[dict[str, Any]]:

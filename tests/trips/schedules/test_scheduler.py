@@ -89,10 +89,10 @@ class Stage:
     async def pass_time(self, seconds: float) -> None:
         """Advance the clock, and at each wake-up wait until the schedulers are idle again."""
         end = self.clock.monotonic() + seconds
-        while (left := end - self.clock.monotonic()) > 0:
+        while (remaining_s := end - self.clock.monotonic()) > 0:
             await self.wait_until_idle()
             wakes = [at for at, _, waiter in self.clock._sleepers if not waiter.done()]
-            await self.clock.advance(max(0.0, min(left, min(wakes, default=end) - self.clock.monotonic())))
+            await self.clock.advance(max(0.0, min(remaining_s, min(wakes, default=end) - self.clock.monotonic())))
         await self.wait_until_idle()
 
     async def ended(self, id: str, count: int) -> list[TickResult]:
@@ -437,16 +437,16 @@ async def test_a_result_names_its_run_once_the_run_is_recorded(
 ) -> None:
     """The result does not show the id of a run before its spawn, since that id leads nowhere."""
     async with AgentRuntime(store=MemoryStore(), clock=clock) as runtime, AgentScheduler(runtime) as scheduler:
-        spawn, may_be_born, asked = runtime.spawn, asyncio.Event(), asyncio.Event()
+        spawn, may_be_born, spawn_called = runtime.spawn, asyncio.Event(), asyncio.Event()
 
         async def late(*args: Any, **options: Any) -> Any:
-            asked.set()
+            spawn_called.set()
             await may_be_born.wait()
             return await spawn(*args, **options)
 
         monkeypatch.setattr(runtime, "spawn", late)
         view = await scheduler.schedule_agent_in(0, scheduled.waits, in_process=True)
-        await asyncio.wait_for(asked.wait(), 180)
+        await asyncio.wait_for(spawn_called.wait(), 180)
         (unborn,) = await scheduler.results(view.id)
         may_be_born.set()
         await eventually(lambda: scheduled.CALLS == ["began"])
@@ -703,16 +703,16 @@ async def test_a_project_definition_is_read_at_the_tick(clock: FakeClock, tmp_pa
     stage.runtime = AgentRuntime(tmp_path, clock=clock)
     async with stage.runtime:
         scheduler = await stage.scheduler()
-        kept = await scheduler.schedule_agent_in(10, "keeper", prompt="What is here?")
-        gone = await scheduler.schedule_agent_in(20, "keeper", prompt="What is here?")
+        early = await scheduler.schedule_agent_in(10, "keeper", prompt="What is here?")
+        renamed = await scheduler.schedule_agent_in(20, "keeper", prompt="What is here?")
         with pytest.raises(Unknown, match="keeper"):
             await scheduler.schedule_agent_in(10, "nobody", prompt="Who?")
         await stage.pass_time(10)
-        assert (await stage.ended(kept.id, 1))[0].status == "completed"
+        assert (await stage.ended(early.id, 1))[0].status == "completed"
         file.unlink()
         await stage.pass_time(10)
 
-        (result,) = await stage.ended(gone.id, 1)
+        (result,) = await stage.ended(renamed.id, 1)
         assert (result.status, result.error and result.error.type) == ("failed", "DefinitionMissing")
         await stage.close()
 
@@ -748,8 +748,8 @@ async def test_a_missing_function_fails_its_tick(stage: Stage, scheduler: AgentS
     """The result names the function that was renamed. The schedule and the others continue."""
     view = await scheduler.schedule_agent_interval(100, "tests.trips.agents.scheduled:note", in_process=True)
     book = await stage.book(view.id)
-    gone = FunctionTarget(reference="tests.trips.agents.scheduled:renamed")
-    await stage.write(ticks.replace_definition(book, replace(book.schedule, target=gone), START))
+    missing = FunctionTarget(reference="tests.trips.agents.scheduled:renamed")
+    await stage.write(ticks.replace_definition(book, replace(book.schedule, target=missing), START))
 
     await stage.pass_time(200)
 

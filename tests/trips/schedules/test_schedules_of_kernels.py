@@ -47,18 +47,18 @@ class ActiveTick(NamedTuple):
 @pytest.fixture
 async def active_tick(all_kernels: Kernels, stack: AsyncExitStack) -> AsyncIterator[ActiveTick]:
     note = Call("Write", {"file_path": "note", "content": "noted once"})
-    async with provider([note, Hang(after_chars=5), "It is noted."]) as asked:
-        settings = {"OPENAI_BASE_URL": f"{asked.url}/v1", "OPENAI_API_KEY": "none", "RAMET_BACKEND": "local"}
+    async with provider([note, Hang(after_chars=5), "It is noted."]) as server:
+        settings = {"OPENAI_BASE_URL": f"{server.url}/v1", "OPENAI_API_KEY": "none", "RAMET_BACKEND": "local"}
         settings["RAMET_RULES_SANDBOXED"] = "false"
         one = all_kernels.begin("one", **settings)
         first = await stack.enter_async_context(all_kernels.client(one))
         view = await first.kernel.add_schedule(NIGHTLY, in_s=0, prompt="Note it.", in_process=True)
-        await asyncio.wait_for(asked.arrived(2), 180)
+        await asyncio.wait_for(server.arrived(2), 180)
         others = [all_kernels.begin(name, **settings) for name in ("two", "three")]
         clients = [await stack.enter_async_context(all_kernels.client(each)) for each in others]
         (tick,) = await clients[0].kernel.schedule_results(view.id)
         assert (tick.status, tick.run is not None) == ("running", True)
-        yield ActiveTick(view.id, tick.run or "", one, clients, asked)
+        yield ActiveTick(view.id, tick.run or "", one, clients, server)
 
 
 async def wait_for_results(client: Client, schedule: str) -> list[TickResult]:
@@ -77,14 +77,14 @@ async def test_another_kernel_resumes_a_scheduled_run_in_mid_turn(
 ) -> None:
     """The tick has one run, which makes no call twice. Followers of the run, and queries, find it."""
     active_tick.one.process.send_signal(number)
-    told = [each.event async for each in active_tick.others[0].kernel.events(active_tick.run, follow=True)]
+    recorded = [each.event async for each in active_tick.others[0].kernel.events(active_tick.run, follow=True)]
     results = [await wait_for_results(each, active_tick.schedule) for each in active_tick.others]
 
     assert results[0] == results[1]
     assert [(each.status, each.text, each.run) for each in results[0]] == [
         ("completed", "It is noted.", active_tick.run)
     ]
-    assert (type(told[-1]), sum(isinstance(each, ToolStarted) for each in told)) == (RunEnded, 1)
+    assert (type(recorded[-1]), sum(isinstance(each, ToolStarted) for each in recorded)) == (RunEnded, 1)
     assert (tmp_path / "one" / "note").read_text() == "noted once"
     assert active_tick.asked.count == 3, "the reply that was cut off was asked for again, and no other"
     assert active_tick.one.process.wait() in (0, -number)
@@ -94,10 +94,10 @@ async def test_another_kernel_resumes_the_run_of_a_removed_schedule(active_tick:
     """The schedule is gone, and its run completes."""
     await active_tick.others[0].kernel.remove_schedule(active_tick.schedule)
     active_tick.one.kill()
-    told = [each.event async for each in active_tick.others[0].kernel.events(active_tick.run, follow=True)]
+    recorded = [each.event async for each in active_tick.others[0].kernel.events(active_tick.run, follow=True)]
 
-    assert isinstance(told[-1], RunEnded)
-    assert (told[-1].result.status, list(await active_tick.others[1].kernel.schedules())) == ("completed", [])
+    assert isinstance(recorded[-1], RunEnded)
+    assert (recorded[-1].result.status, list(await active_tick.others[1].kernel.schedules())) == ("completed", [])
 
 
 async def test_a_scheduled_run_can_be_stopped_after_a_takeover(active_tick: ActiveTick) -> None:
@@ -140,10 +140,10 @@ async def test_a_function_in_a_sandbox_that_outlives_its_kernel_is_called_once(
             await machine.end()
         async with all_kernels.client(begin_outliving(all_kernels)) as client:
             (result,) = await wait_for_results(client, view.id)
-            told = [each.event async for each in client.kernel.events(run)]
+            recorded = [each.event async for each in client.kernel.events(run)]
 
     assert (result.status, result.run, bool(result.text)) == (status, run, is_there), result
-    assert [each.adopted for each in told if isinstance(each, SandboxStarted)] == [False, True][: 1 + is_there]
+    assert [each.adopted for each in recorded if isinstance(each, SandboxStarted)] == [False, True][: 1 + is_there]
 
 
 async def wait_for_sandbox(client: Client, schedule: str) -> str:

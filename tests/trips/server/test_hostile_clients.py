@@ -110,16 +110,16 @@ async def test_garbage_after_a_request_ends_its_answer(served: Serving, sent: by
     agent, nonce = await served.agent()
     reader, writer = await served.connection()
     writer.write(turn_request(agent, nonce, b"one wait", length=8))
-    said = await reader.readuntil(b"data: one\n\n")
+    response = await reader.readuntil(b"data: one\n\n")
 
     writer.write(sent)
     async with asyncio.timeout(180):
-        said += await reader.read()
+        response += await reader.read()
     writer.close()
 
-    assert said.count(b"HTTP/1.1") == 1
-    assert b"about:blank" not in said
-    assert not said.endswith(b"0\r\n\r\n")
+    assert response.count(b"HTTP/1.1") == 1
+    assert b"about:blank" not in response
+    assert not response.endswith(b"0\r\n\r\n")
     assert await is_well(served)
 
 
@@ -489,9 +489,9 @@ async def test_a_hundred_readers_get_one_turn(served: Serving) -> None:
 async def test_concurrent_spawns_fill_a_team_exactly(served: Serving) -> None:
     """Ten of a hundred concurrent spawns succeed. Each refusal says what is free."""
     team, key = await served.team(agents=10)
-    asked = [{"team": team, "name": f"a{number}", "agent_type": "echo"} for number in range(100)]
+    bodies = [{"team": team, "name": f"a{number}", "agent_type": "echo"} for number in range(100)]
 
-    answers = await asyncio.gather(*(served.ask("POST", "/v1/agents", key, json=each) for each in asked))
+    answers = await asyncio.gather(*(served.ask("POST", "/v1/agents", key, json=each) for each in bodies))
 
     assert sorted(each.status_code for each in answers) == [201] * 10 + [409] * 90
     assert all(each.json()["free"] == 0 for each in answers if each.status_code == 409)

@@ -113,12 +113,12 @@ async def test_events_continue_after_a_lost_connection(served: Served, client: C
             return await client.send(ask, key, waits=waits)
 
         async def stream(self, ask: RequestSpec[None], key: str | None = None) -> AsyncGenerator[ServerSentEvent, None]:
-            left = 3
+            failures_left = 3
             async with aclosing(client.stream(ask, key)) as events:
                 async for each in events:
-                    if left == 0:
+                    if failures_left == 0:
                         raise Lost("it was cut")
-                    left -= 1
+                    failures_left -= 1
                     yield each
 
     handle = await served.server.runtime.spawn(scheduled.note)
@@ -220,15 +220,15 @@ async def test_ended_trees_of_another_process_are_only_readable(folder: pathlib.
 
 async def test_trees_of_a_killed_process_are_interrupted(served: Served, folder: pathlib.Path) -> None:
     """The tree can be read and kept. Mail and stop are refused, and its question is not listed."""
-    handle, left = await spawn_tree_with_a_question(served), await MemoryStore().open()
+    handle, other_store = await spawn_tree_with_a_question(served), await MemoryStore().open()
     await handle.run.context.wait_persisted()
     there = await served.server.runtime.open_store()
     stored = await there.read(tree=handle.id)
     for each in stored:
-        left.append(Entry(each.tree, each.run, each.seq, each.type, each.data))
+        other_store.append(Entry(each.tree, each.run, each.seq, each.type, each.data))
     for document in await there.list(TREES):
-        await left.put(TREES, document.key, document.data)
-    async with serving(folder / "b", store=left) as again, ramet.connect(again.server.where) as client:
+        await other_store.put(TREES, document.key, document.data)
+    async with serving(folder / "b", store=other_store) as again, ramet.connect(again.server.where) as client:
         kernel = client.kernel
         assert [each.state for each in await kernel.tree(handle.id)] == ["interrupted", "interrupted", "completed"]
         assert [each.path for each in await kernel.runs()] == ["main", "main/payer"]
@@ -291,9 +291,9 @@ async def test_an_invalid_schedule_is_refused_by_field(client: Client) -> None:
         ({"in_s": 5, "policy": Policy(allowed_env_vars=["HOME"])}, SpawnRefused, "environment"),
         ({"in_s": 5, "policy": Policy(secrets={"KEY": "secret"})}, InvalidValue, "secrets"),
     ]
-    for asked, error, named in wrong:
+    for fields, error, named in wrong:
         with pytest.raises(error, match=named):
-            await client.kernel.add_schedule(**{"agent": f"{scheduled.__name__}:note", **asked})
+            await client.kernel.add_schedule(**{"agent": f"{scheduled.__name__}:note", **fields})
     assert await client.kernel.schedules() == []
 
 
@@ -322,12 +322,12 @@ async def test_the_operator_reads_states_and_recipes(
     monkeypatch.setattr(declarations, "_newest", {})
     creator = Agent(name="maker")
     creator.cls(Agent)
-    made = await runtime.dynamic.create(creator, Recipe(name="solver", primer="You solve."))
+    created = await runtime.dynamic.create(creator, Recipe(name="solver", primer="You solve."))
     newer = await runtime.dynamic.create(creator, Recipe(name="solver", primer="You solve slowly."))
     twin = await runtime.dynamic.create(creator, Recipe(name="twin"))
     solver, other = await kernel.recipes()
     assert (solver.place, solver.name, solver.version) == ("maker", "solver", newer.ref.version)
-    assert (solver.replaced, solver.recipe["primer"]) == ([made.ref.version], "You solve slowly.")
+    assert (solver.replaced, solver.recipe["primer"]) == ([created.ref.version], "You solve slowly.")
     assert (other.name, other.version) == ("twin", twin.ref.version)
     assert [each.name for each in await kernel.recipes("maker")] == ["solver", "twin"]
     assert await kernel.recipes("keeper") == []

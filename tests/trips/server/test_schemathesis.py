@@ -48,7 +48,7 @@ async def create_targets(served: Served) -> dict[str, dict[str, str]]:
     talker, over, ringed, victim = [
         (await served.agent(name=name))[0] for name in ("talker", "over", "ringed", "victim")
     ]
-    said = await served.ask("POST", f"/v1/agents/{talker}/turns", served.server.operator, content=b"one two")
+    response = await served.ask("POST", f"/v1/agents/{talker}/turns", served.server.operator, content=b"one two")
     await served.ask("POST", f"/v1/agents/{over}/turns", served.server.operator, content=b"die")  # Its events end.
     ended = await served.server.runtime.spawn(scheduled.note)  # So do its.
     await ended.result()
@@ -62,7 +62,7 @@ async def create_targets(served: Served) -> dict[str, dict[str, str]]:
         **{each.id: {name: known[name]} for each in OPERATIONS for name in known if f"{{{name}}}" in each.path},
         **{operation: {"agent": talker} for operation in talking},
         **{operation: {"agent": ringed} for operation in ("delegate", "revoke", "rotate")},
-        "read_turn": {"agent": talker, "turn": said.headers["ramet-turn"]},
+        "read_turn": {"agent": talker, "turn": response.headers["ramet-turn"]},
         "events": {"agent": over},
         "kill_agent": {"agent": victim},
         "get_team": {"team": (await served.team())[0]},
@@ -98,12 +98,12 @@ async def run_schemathesis(served: Served, folder: pathlib.Path, *options: str) 
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, cwd=folder,
     )  # fmt: skip
     try:
-        said, _ = await process.communicate()
+        output, _ = await process.communicate()
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
-    return process.returncode or 0, said.decode()
+    return process.returncode or 0, output.decode()
 
 
 PARTS = 4  #: so that none takes long, and two can run side by side
@@ -119,14 +119,14 @@ async def test_no_answer_contradicts_the_openapi_document(
     A forbidden request is refused, never with a 500.
     """
     types: dict[str, Any] = {"echo": EchoType(), "parrot": ParrotType()}
-    kept = TurnLimits(keep_s=3_600, kept_turns=10_000)  # A turn that is asked for stays for as long as this takes.
-    asked = sorted(each.id for each in OPERATIONS if each.id not in UNASKED)[part::PARTS]
-    named = [word for each in asked for word in ("--include-operation-id", each)]
-    async with serving(folder, types=types, listen=("127.0.0.1", 0), talk=kept) as served:
-        status, said = await run_schemathesis(
+    limits = TurnLimits(keep_s=3_600, kept_turns=10_000)  # A turn that is asked for stays for as long as this takes.
+    operation_ids = sorted(each.id for each in OPERATIONS if each.id not in UNASKED)[part::PARTS]
+    named = [word for each in operation_ids for word in ("--include-operation-id", each)]
+    async with serving(folder, types=types, listen=("127.0.0.1", 0), talk=limits) as served:
+        status, output = await run_schemathesis(
             served, folder, "--phases", "coverage,fuzzing", "--max-examples", "3", *named
         )
 
-    assert status == 0, said
-    assert f"Tested: {len(asked)}\n" in said, said
+    assert status == 0, output
+    assert f"Tested: {len(operation_ids)}\n" in output, output
     assert [each for each in caplog.records if each.levelno >= logging.ERROR] == []

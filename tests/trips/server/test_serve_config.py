@@ -70,7 +70,7 @@ async def test_options_override_the_environment_and_the_settings_file(folder: pa
 
 
 @pytest.mark.parametrize(
-    ("settings", "options", "said"),
+    ("settings", "options", "message"),
     [
         ("limits: {que: 3}", (), "ramet: limits.que: 'que' is not accepted; expected a key of limits: "),
         ("", ("--listen", "127.0.0.1:0"), "ramet: token: None is not accepted; expected env:NAME or file:/path"),
@@ -80,7 +80,7 @@ async def test_options_override_the_environment_and_the_settings_file(folder: pa
     ids=["key", "no token", "backend", "file"],
 )
 def test_an_invalid_setting_is_one_line_of_error(
-    folder: pathlib.Path, settings: str, options: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+    folder: pathlib.Path, settings: str, options: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The exit status is 2, and nothing is created in the folder."""
     file = write_settings(folder, settings)
@@ -94,7 +94,7 @@ def test_an_invalid_setting_is_one_line_of_error(
 
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith(said)
+    assert err.startswith(message)
     assert err.count("\n") == 1
     assert not (folder / ".ramet").exists()
 
@@ -112,16 +112,16 @@ async def test_an_invalid_backend_is_one_line_of_error(folder: pathlib.Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("token", "said"),
+    ("token", "message"),
     [("env:NOT_THERE", "env:NOT_THERE: 'nothing' is not accepted; expected a secret"), ("env:SHORT", "token: ")],
     ids=["none", "weak"],
 )
-async def test_a_missing_or_weak_token_is_refused(folder: pathlib.Path, token: str, said: str) -> None:
+async def test_a_missing_or_weak_token_is_refused(folder: pathlib.Path, token: str, message: str) -> None:
     """The error names the reference and does not show the token. The server does not listen."""
     with pytest.raises(InvalidValue) as refused:
         async with configured_server(folder, f"listen: 127.0.0.1:0\ntoken: {token}\n", {"SHORT": "12345"}):
             pytest.fail("it listens")
-    assert str(refused.value).startswith(said)
+    assert str(refused.value).startswith(message)
     assert "12345" not in str(refused.value)
 
 
@@ -147,10 +147,10 @@ async def test_the_key_of_a_model_alias_stays_secret(folder: pathlib.Path) -> No
     file = write_settings(folder, settings)
     (folder / "key").write_text(KEY)
     (folder / "key").chmod(0o600)
-    async with provider(["Hello.", "Hello again."]) as asked:
+    async with provider(["Hello.", "Hello again."]) as server:
         async with (
             serve(
-                folder, "--config", str(file), OPENAI_BASE_URL=f"{asked.url}/v1", OPENAI_API_KEY="another"
+                folder, "--config", str(file), OPENAI_BASE_URL=f"{server.url}/v1", OPENAI_API_KEY="another"
             ) as process,
             ramet.connect(folder / ".ramet" / "serve.sock") as client,
         ):
@@ -161,16 +161,16 @@ async def test_the_key_of_a_model_alias_stays_secret(folder: pathlib.Path) -> No
                 spawned = await client.spawn_agent("red", f"bob{number}", "llm", spawn_info=info, key=team.key)
                 answer = await client.say(spawned.agent.id, request_body("Hi."), key=spawned.nonce)
                 assert b"Hello" in answer
-                assert asked.requests[-1].headers["authorization"] == f"Bearer {key}"
+                assert server.requests[-1].headers["authorization"] == f"Bearer {key}"
             (folder / "key").unlink()
             with pytest.raises(RametError, match="file:"):
                 await client.spawn_agent("red", "eve", "llm", spawn_info={"model": "smart"}, key=team.key)
             words = (await process.end(signal.SIGTERM))[1]
     assert "DEBUG" in words
     assert KEY not in words
-    kept = [each for each in (folder / ".ramet").rglob("*") if each.is_file()]
-    assert kept
-    assert not any(KEY.encode() in each.read_bytes() for each in kept)
+    files = [each for each in (folder / ".ramet").rglob("*") if each.is_file()]
+    assert files
+    assert not any(KEY.encode() in each.read_bytes() for each in files)
 
 
 async def test_configured_teams_are_created_once(folder: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -26,8 +26,8 @@ async def read_stream(served: Served, method: str, path: str, key: str, **option
 async def test_a_team_an_agent_and_its_turns(served: Served) -> None:
     """A client reserves a team, spawns an agent, talks twice, looks, kills and deletes."""
     team, key = await served.team()
-    asked = {"team": team, "name": "bob", "agent_type": "echo", "spawn_info": {"prefix": "<"}, "labels": {"a": "b"}}
-    spawned = (await served.ask("POST", "/v1/agents", key, json=asked)).json()
+    body = {"team": team, "name": "bob", "agent_type": "echo", "spawn_info": {"prefix": "<"}, "labels": {"a": "b"}}
+    spawned = (await served.ask("POST", "/v1/agents", key, json=body)).json()
     agent, nonce = spawned["agent"]["id"], spawned["nonce"]
 
     first = await read_stream(served, "POST", f"/v1/agents/{agent}/turns", nonce, content=b"one two")
@@ -132,9 +132,9 @@ async def test_a_failed_turn_ends_with_a_problem_document(served: Served) -> Non
     """The text before the failure comes first."""
     agent, nonce = await served.agent()
 
-    *said, last = await read_stream(served, "POST", f"/v1/agents/{agent}/turns", nonce, content=b"one fail")
+    *chunks, last = await read_stream(served, "POST", f"/v1/agents/{agent}/turns", nonce, content=b"one fail")
 
-    assert [each.data for each in said] == [b"one"]
+    assert [each.data for each in chunks] == [b"one"]
     assert last.event == "error"
     assert json.loads(last.data)["type"] == "urn:ramet:problem:model-failed"
 
@@ -163,11 +163,11 @@ async def test_keys_are_delegated_revoked_and_rotated(served: Served) -> None:
     agent, nonce = await served.agent()
     path = f"/v1/agents/{agent}"
 
-    made = (await served.ask("POST", f"{path}/keys", nonce, json={"rights": ["info"]})).json()
-    assert (await served.ask("GET", path, made["key"])).status_code == 200
-    assert (await served.ask("GET", f"{path}/history", made["key"])).status_code == 404
-    assert (await served.ask("DELETE", f"{path}/keys/{made['id']}", nonce)).status_code == 204
-    assert (await served.ask("GET", path, made["key"])).status_code == 401
+    created = (await served.ask("POST", f"{path}/keys", nonce, json={"rights": ["info"]})).json()
+    assert (await served.ask("GET", path, created["key"])).status_code == 200
+    assert (await served.ask("GET", f"{path}/history", created["key"])).status_code == 404
+    assert (await served.ask("DELETE", f"{path}/keys/{created['id']}", nonce)).status_code == 204
+    assert (await served.ask("GET", path, created["key"])).status_code == 401
     new = (await served.ask("POST", f"{path}/rotate", nonce)).json()["nonce"]
     assert (await served.ask("GET", path, nonce)).status_code == 401
     assert (await served.ask("GET", path, new)).status_code == 200
@@ -232,9 +232,9 @@ async def test_a_lost_store_is_one_log_line_per_request(
 
     with monkeypatch.context() as patch:
         patch.setattr(await served.server.runtime.open_store(), "put_together", failing)
-        asked = {"resources": {"agents": 1}}
-        answer = await served.ask("POST", "/v1/teams", served.server.operator, json=asked)
+        body = {"resources": {"agents": 1}}
+        answer = await served.ask("POST", "/v1/teams", served.server.operator, json=body)
 
     assert answer.status_code == 500
-    [told] = [each for each in caplog.records if "an answer failed" in each.getMessage()]
-    assert (told.exc_info, "it is away" in told.getMessage()) == (None, True)
+    [record] = [each for each in caplog.records if "an answer failed" in each.getMessage()]
+    assert (record.exc_info, "it is away" in record.getMessage()) == (None, True)

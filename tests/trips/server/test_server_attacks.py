@@ -36,9 +36,11 @@ async def test_a_dead_key_opens_nothing(served: Served, end: str) -> None:
         case "handed over":
             await served.ask("POST", f"{path}/keys", nonce, json={"owner": True})
         case "revoked":
-            made = (await served.ask("POST", f"{path}/keys", nonce, json={"rights": ["turn", "kill", "info"]})).json()
-            dead = made["key"]
-            await served.ask("DELETE", f"{path}/keys/{made['id']}", nonce)
+            created = (
+                await served.ask("POST", f"{path}/keys", nonce, json={"rights": ["turn", "kill", "info"]})
+            ).json()
+            dead = created["key"]
+            await served.ask("DELETE", f"{path}/keys/{created['id']}", nonce)
         case _:
             team = (await served.ask("GET", path, nonce)).json()["team"]
             await served.ask("DELETE", f"/v1/teams/{team}", served.server.operator)
@@ -53,9 +55,9 @@ async def test_a_dead_key_opens_nothing(served: Served, end: str) -> None:
 async def test_a_repeated_request_has_no_second_effect(served: Served) -> None:
     """A repeated spawn creates no second agent, and a repeated rotation does not return the new key again."""
     team, key = await served.team(agents=2)
-    asked = {"team": team, "name": "bob", "agent_type": "echo"}
-    first = (await served.ask("POST", "/v1/agents", key, json=asked)).json()
-    again = await served.ask("POST", "/v1/agents", key, json=asked)
+    body = {"team": team, "name": "bob", "agent_type": "echo"}
+    first = (await served.ask("POST", "/v1/agents", key, json=body)).json()
+    again = await served.ask("POST", "/v1/agents", key, json=body)
     assert (again.status_code, again.json()["field"]) == (422, "name")
     assert (await served.ask("GET", f"/v1/teams/{team}", key)).json()["agents"] == 1
 
@@ -70,9 +72,9 @@ async def test_one_of_many_concurrent_handovers_wins(served: Served) -> None:
     """One of twenty requests with the same key gets a new key, which works. Concurrent kills remove the agent."""
     team, key = await served.team(agents=1)
     for _ in range(5):
-        asked = {"team": team, "name": "bob", "agent_type": "echo"}
-        made = (await served.ask("POST", "/v1/agents", key, json=asked)).raise_for_status().json()
-        path, nonce = f"/v1/agents/{made['agent']['id']}", made["nonce"]
+        body = {"team": team, "name": "bob", "agent_type": "echo"}
+        created = (await served.ask("POST", "/v1/agents", key, json=body)).raise_for_status().json()
+        path, nonce = f"/v1/agents/{created['agent']['id']}", created["nonce"]
         rotating = [served.ask("POST", f"{path}/rotate", nonce) for _ in range(10)]
         owning = [served.ask("POST", f"{path}/keys", nonce, json={"owner": True}) for _ in range(10)]
 
@@ -88,11 +90,11 @@ async def test_one_of_many_concurrent_handovers_wins(served: Served) -> None:
 async def test_deleting_a_team_aborts_its_queued_spawns(served: Served) -> None:
     """Each queued spawn gets `aborted`, and nothing of the team is left."""
     team, key = await served.team(agents=1)
-    asked = {"team": team, "agent_type": "echo", "wait_s": 600}
-    (await served.ask("POST", "/v1/agents", key, json={**asked, "name": "a"})).raise_for_status()
+    body = {"team": team, "agent_type": "echo", "wait_s": 600}
+    (await served.ask("POST", "/v1/agents", key, json={**body, "name": "a"})).raise_for_status()
     [room] = served.server.spawner._team_states.values()
     waiting = [
-        asyncio.create_task(served.ask("POST", "/v1/agents", key, json={**asked, "name": f"b{number}"}))
+        asyncio.create_task(served.ask("POST", "/v1/agents", key, json={**body, "name": f"b{number}"}))
         for number in range(10)
     ]
     await eventually(lambda: len(room._queue) == 10)
@@ -123,16 +125,16 @@ def test_no_bytes_harm_a_server(folder: pathlib.Path, caplog: pytest.LogCaptureF
         reader, writer = await served.connection()
         try:
             writer.write(data)
-            said = bytearray()
+            response = bytearray()
             with contextlib.suppress(TimeoutError, ConnectionError):  # It may be waiting for more.
                 async with asyncio.timeout(0.05):
                     while piece := await reader.read(65_536):
-                        said += piece
+                        response += piece
             with contextlib.suppress(OSError):
                 writer.write_eof()
                 async with asyncio.timeout(180):
-                    said += await reader.read()
-            return bytes(said)
+                    response += await reader.read()
+            return bytes(response)
         finally:
             writer.close()
 
@@ -143,9 +145,9 @@ def test_no_bytes_harm_a_server(folder: pathlib.Path, caplog: pytest.LogCaptureF
         @settings(max_examples=60, suppress_health_check=list(HealthCheck))
         @given(st.lists(st.one_of(LINES, st.binary(max_size=20)), min_size=1, max_size=8))
         def attack(lines: list[bytes]) -> None:
-            said = runner.run(answer_to_bytes(served, b"".join(lines)))
-            assert said == b"" or said.startswith(b"HTTP/1.1 ")
-            assert b"HTTP/1.1 5" not in said
+            response = runner.run(answer_to_bytes(served, b"".join(lines)))
+            assert response == b"" or response.startswith(b"HTTP/1.1 ")
+            assert b"HTTP/1.1 5" not in response
 
         try:
             attack()

@@ -55,9 +55,9 @@ async def test_unfinished_bodies_share_one_budget_of_bytes(folder: pathlib.Path,
         keys, paths = [key for _, key in teams], [path] * 3
         if "{agent}" in path:
             for number, (team, key) in enumerate(teams):
-                asked = {"team": team, "name": "bob", "agent_type": "echo"}
-                made = (await served.ask("POST", "/v1/agents", key, json=asked)).json()
-                keys[number], paths[number] = made["nonce"], path.format(agent=made["agent"]["id"])
+                body = {"team": team, "name": "bob", "agent_type": "echo"}
+                created = (await served.ask("POST", "/v1/agents", key, json=body)).json()
+                keys[number], paths[number] = created["nonce"], path.format(agent=created["agent"]["id"])
         bodies = served.server._parts.bodies
         async with AsyncExitStack() as leaving, asyncio.timeout(20):
             for _ in range(2):
@@ -87,22 +87,22 @@ async def test_the_queue_of_spawns_is_bounded_in_time_and_length(
     monkeypatch.setattr(team_state, "MAX_WAITING", 2, raising=False)
     async with serving(folder) as served:
         team, key = await served.team(agents=1)
-        asked = {"team": team, "agent_type": "echo", "wait_s": 600}
-        too_long = await served.ask("POST", "/v1/agents", key, json={**asked, "name": "long", "wait_s": 600.5})
+        fields = {"team": team, "agent_type": "echo", "wait_s": 600}
+        too_long = await served.ask("POST", "/v1/agents", key, json={**fields, "name": "long", "wait_s": 600.5})
         assert (too_long.status_code, too_long.json()["field"]) == (422, "wait_s")
         assert "600" in too_long.json()["accepted"]
 
-        assert (await served.ask("POST", "/v1/agents", key, json={**asked, "name": "one"})).status_code == 201
+        assert (await served.ask("POST", "/v1/agents", key, json={**fields, "name": "one"})).status_code == 201
         (room,) = served.server.spawner._team_states.values()
         async with AsyncExitStack() as leaving, asyncio.timeout(20):
             for name in ("two", "three"):
-                body = json.dumps({**asked, "name": name}).encode()
+                body = json.dumps({**fields, "name": name}).encode()
                 _, writer = await served.connection()
                 leaving.callback(writer.close)
                 writer.write(request_bytes(key, "/v1/agents", length=len(body), body=body))
             await eventually(lambda: len(room._queue) == 2)
 
-            refused = await served.ask("POST", "/v1/agents", key, json={**asked, "name": "four"})
+            refused = await served.ask("POST", "/v1/agents", key, json={**fields, "name": "four"})
             assert (refused.status_code, refused.json()["type"]) == (429, "urn:ramet:problem:busy")
             assert refused.headers["retry-after"] == "1"
             assert "2 spawns" in refused.json()["detail"]

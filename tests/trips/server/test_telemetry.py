@@ -456,14 +456,14 @@ def test_closing_ends_open_spans_at_the_time_of_the_last_event(seen: RecordedSpa
 
 def test_a_failed_model_call_ends_with_its_retry_event(seen: RecordedSpans) -> None:
     """The charge comes before the reason of the failure. A model call without a reply message is no error."""
-    asked: dict[str, Any] = {"step_id": "s-1", "model": "openai:gpt-x"}
+    request: dict[str, Any] = {"step_id": "s-1", "model": "openai:gpt-x"}
     record_tree(
         seen,
         events.RunSpawned(**ROOT.stamp, name="main"),
-        events.ModelAsked(**ROOT.stamp, **asked),
+        events.ModelAsked(**ROOT.stamp, **request),
         events.ModelCharged(**ROOT.stamp, step_id="s-1", usage=Usage(model_calls=1)),
-        events.ModelRetried(**ROOT.stamp, **asked, reason="it is busy (HTTP 503)", attempt=1),
-        events.ModelAsked(**ROOT.stamp, **asked, attempt=2),
+        events.ModelRetried(**ROOT.stamp, **request, reason="it is busy (HTTP 503)", attempt=1),
+        events.ModelAsked(**ROOT.stamp, **request, attempt=2),
         events.ModelCharged(**ROOT.stamp, step_id="s-1", usage=Usage(model_calls=1, input_tokens=5, output_tokens=2)),
         events.RunEnded(**ROOT.stamp, result=Result(status=Status.COMPLETED, value="x")),
     )

@@ -45,8 +45,8 @@ async def test_a_closed_conversation_continues_by_its_session_id(make: MakeStore
 
             assert (session.id, result.value) == (root, answer)
             assert session.usage.model_calls == turn
-            said = [message.text for message in model.requests[0].messages]
-            assert said == ["first", "one", "again", "two", "again"][: 2 * turn - 1]
+            texts = [message.text for message in model.requests[0].messages]
+            assert texts == ["first", "one", "again", "two", "again"][: 2 * turn - 1]
 
 
 async def test_a_closed_conversation_is_resumed_by_the_id_of_its_root(make: MakeStore) -> None:
@@ -142,8 +142,8 @@ async def test_a_kill_of_a_reopened_conversation_loses_nothing(make: MakeStore) 
         session = await Session.resume("chat", model, [gate.tool], runtime=runtime)
         await session.ask("third")
 
-        said = [message.text for message in model.requests[0].messages]
-        assert said == ["first", "one", "second", "never", "third"]
+        texts = [message.text for message in model.requests[0].messages]
+        assert texts == ["first", "one", "second", "never", "third"]
 
 
 async def test_resume_of_an_unknown_session_names_similar_ids(make: MakeStore) -> None:
@@ -296,8 +296,8 @@ async def test_a_fork_is_a_conversation_of_its_own(make: MakeStore) -> None:
         Session(model, runtime=runtime, session_id="what-if") as fork,
     ):
         await fork.ask("Go on.")
-        said = [message.text for message in model.requests[0].messages]
-        assert said == ["first", "one", "And if not?", "other", "Go on."]
+        texts = [message.text for message in model.requests[0].messages]
+        assert texts == ["first", "one", "And if not?", "other", "Go on."]
 
 
 async def test_the_journal_shows_a_reopened_conversation_as_idle(make: MakeStore) -> None:

@@ -52,9 +52,9 @@ async def test_a_session_takes_functions_methods_and_names_as_tools(tmp_path: pa
     model = ScriptedModel([calls, "done"])
     async with Session(model, [get_weather, find_mail, Shop().price, "Read"], cwd=tmp_path) as session:
         assert (await session.ask("go")).value == "done"
-        said = [each.text for each in session.messages if isinstance(each, ToolMessage)]
-    assert said[:3] == ["sun in Bonn for 2 days", "no mail about rent", "3"]
-    assert "kept" in said[3]
+        texts = [each.text for each in session.messages if isinstance(each, ToolMessage)]
+    assert texts[:3] == ["sun in Bonn for 2 days", "no mail about rent", "3"]
+    assert "kept" in texts[3]
     shown = {each.name: each for each in as_tools([get_weather], "tools")}
     assert shown["get_weather"].description == "Return the weather of a city."
     assert shown["get_weather"].args["days"]["type"] == "integer"

@@ -65,8 +65,8 @@ async def test_85_the_last_messages_of_a_conversation_can_be_shown(
 
     for last in (1, 2, 5, 6, 9, None):
         shown = await client.kernel.session("chat-1", last=last)
-        said = [each["content"] for each in shown.messages]
-        assert said == (every if last is None else every[-last:]), last
+        contents = [each["content"] for each in shown.messages]
+        assert contents == (every if last is None else every[-last:]), last
         assert shown.session.turns == 3
     for wrong in ("0", "-1", "x", "1.5"):
         refused = await served.ask("GET", f"/v1/sessions/chat-1?last={wrong}", served.server.operator)
@@ -156,8 +156,8 @@ async def test_the_sessions_command_works_with_a_server(served: Served, capsys: 
     assert "some older" in (await run("list", "--limit", "1"))[2]
     assert (await run("show", "chat-1"))[1] == "user:\nWhat is new?\nagent:\nSure.\n"
     assert await run("rm", "chat-1") == (0, "", "removed chat-1\n")
-    status, _, told = await run("show", "chat-1")
-    assert (status, told) == (2, "ramet: unknown session 'chat-1'; known: chat-2\n")
+    status, _, err = await run("show", "chat-1")
+    assert (status, err) == (2, "ramet: unknown session 'chat-1'; known: chat-2\n")
 
 
 async def test_the_sync_client_lists_shows_and_removes_conversations(served: Served) -> None:
@@ -166,10 +166,10 @@ async def test_the_sync_client_lists_shows_and_removes_conversations(served: Ser
 
     def ask() -> list[str]:
         with ramet.connect(served.server.where) as client:
-            said = [each.id for each in client.kernel.sessions()]
+            ids = [each.id for each in client.kernel.sessions()]
             assert client.kernel.session("chat-1").messages
             client.kernel.remove_session("chat-1")
-            return said + [each.id for each in client.kernel.sessions()]
+            return ids + [each.id for each in client.kernel.sessions()]
 
     assert await asyncio.to_thread(ask) == ["chat-1"]
 

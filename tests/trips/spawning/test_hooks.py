@@ -179,18 +179,18 @@ async def test_a_pre_tool_hook_that_fails_denies(broken: Any) -> None:
 
 async def test_hooks_run_in_order_and_the_first_denial_ends_the_round() -> None:
     """AC-S2-8: a later hook sees the call that an earlier one rewrote. After a denial, no hook is asked."""
-    asked: list[str] = []
+    questions: list[str] = []
 
     def first(payload: Payload) -> Payload:
-        asked.append(f"first saw {payload['tool_input']}")
+        questions.append(f"first saw {payload['tool_input']}")
         return {"hookSpecificOutput": {"updatedInput": {"text": "rewritten"}}}
 
     def second(payload: Payload) -> str:
-        asked.append(f"second saw {payload['tool_input']}")
+        questions.append(f"second saw {payload['tool_input']}")
         return "deny"
 
     def third(_: Payload) -> str:
-        asked.append("third")
+        questions.append("third")
         return "allow"
 
     async def echo(text: str) -> str:
@@ -201,7 +201,7 @@ async def test_hooks_run_in_order_and_the_first_denial_ends_the_round() -> None:
     async with Session(model, [async_tool(echo)], hooks={"PreToolUse": [first, second, third]}) as session:
         await session.ask("Go.")
 
-    assert asked == ["first saw {'text': 'as written'}", "second saw {'text': 'rewritten'}"]
+    assert questions == ["first saw {'text': 'as written'}", "second saw {'text': 'rewritten'}"]
     assert "Denied" in str(answers(session.messages))
 
 
@@ -240,10 +240,10 @@ async def test_a_stop_hook_cannot_block_an_agent_for_ever(event: str) -> None:
     async with Session(model, hooks={event: never}) as session:
         result = await session.ask("Go.")
         who = "main" if event == "Stop" else "main/1"
-        told = [text for _, text in said(run_of(session, who).context.history) if text == "more"]
+        texts = [text for _, text in said(run_of(session, who).context.history) if text == "more"]
 
     assert result.status is Status.COMPLETED
-    assert len(told) == STOP_HOOK_LIMIT == 8
+    assert len(texts) == STOP_HOOK_LIMIT == 8
 
 
 @pytest.mark.parametrize("who", ["child", "root"])
@@ -573,10 +573,10 @@ async def test_stopping_a_run_removes_its_question_from_the_inbox() -> None:
 async def test_an_approver_answers_in_place_of_a_person() -> None:
     """`approver=` decides at once by path and arguments. `unattended` without an approver denies."""
     danger = open_gate("danger")
-    asked: list[str] = []
+    questions: list[str] = []
 
     def approver(question: Any) -> bool:
-        asked.append(question.path)
+        questions.append(question.path)
         return "copy" in question.path
 
     async with Session(ScriptedModel(DEEP), [danger.tool], hooks=ASK, approver=approver) as session:
@@ -584,7 +584,7 @@ async def test_an_approver_answers_in_place_of_a_person() -> None:
     async with Session(ScriptedModel(DEEP), [danger.tool], hooks=ASK, unattended=True) as alone:
         await alone.ask("Go.")
 
-    assert (danger.calls, sorted(asked)) == (1, ["main/copy", "main/toiler/below"])
+    assert (danger.calls, sorted(questions)) == (1, ["main/copy", "main/toiler/below"])
 
 
 @pytest.mark.parametrize(

@@ -111,11 +111,11 @@ async def test_no_run_works_inside_the_call_that_started_it() -> None:
 
     def answer(messages: list[Any]) -> Any:
         calls.append(current_call.get(None))
-        said, newest = [str(each.text) for each in messages if each.type == "human"], messages[-1].type
-        if "toil" in said[0]:
+        prompts, newest = [str(each.text) for each in messages if each.type == "human"], messages[-1].type
+        if "toil" in prompts[0]:
             replies = sum(each.type == "ai" for each in messages)
             return (Call("gate"), Call("SendMessage", {"to": "main", "message": "a word"}), "done")[replies]
-        return background("toil", "kid") if newest == "human" and said[-1] == "Go." else "ok"
+        return background("toil", "kid") if newest == "human" and prompts[-1] == "Go." else "ok"
 
     async with Session(ScriptedModel(answer), [gate.tool]) as session:
         await session.ask("Go.")

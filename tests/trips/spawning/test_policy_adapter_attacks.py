@@ -72,12 +72,12 @@ async def test_a_session_closed_while_its_adapter_is_asked_leaves_no_agent(tmp_p
     adapter = Slow()
     async with runtime(adapter, tmp_path) as host:
         session = ramet.Session(ScriptedModel(["hello"]), runtime=host)
-        asked = asyncio.create_task(session.ask("Hi."))
+        answer = asyncio.create_task(session.ask("Hi."))
         await eventually(lambda: adapter.asked)
         await session.close()
         adapter.may_answer.set()
         with pytest.raises(RametError, match="was closed"):
-            await asked
+            await answer
         assert not host.trees
 
 
@@ -169,14 +169,14 @@ async def test_many_cancelled_spawns_do_not_block_other_spawns(tmp_path: pathlib
     """More adapter calls are cancelled in one moment than may hang. These calls do end, so others are admitted."""
     adapter = Slow()
     async with runtime(adapter, tmp_path) as host:
-        asked = [asyncio.create_task(host.spawn(agents.echo)) for _ in range(100)]
+        spawns = [asyncio.create_task(host.spawn(agents.echo)) for _ in range(100)]
         await eventually(lambda: len(adapter.asked) == 100)
         adapter.may_answer.set()
         adapter.may_answer = asyncio.Event()
         other = ramet.Session(ScriptedModel(["hello"]), runtime=host)
-        for each in asked:
+        for each in spawns:
             each.cancel()
-        await asyncio.gather(*asked, return_exceptions=True)
+        await asyncio.gather(*spawns, return_exceptions=True)
         adapter.may_answer.set()
         async with other:
             assert (await other.ask("Hi.")).value == "hello"

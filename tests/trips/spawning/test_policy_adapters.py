@@ -421,22 +421,22 @@ async def test_an_adapter_can_refuse_an_agent_of_a_server(tmp_path: pathlib.Path
     adapter = adapter_for("helper", Refuse("no helpers on Fridays"))
     async with serving(tmp_path, policy_adapter=adapter, types=installed()) as served:
         team = await served.team(agents=1)
-        asked = {"team": team[0], "name": "bob", "agent_type": "llm", "spawn_info": {"model": "offline"}}
+        body = {"team": team[0], "name": "bob", "agent_type": "llm", "spawn_info": {"model": "offline"}}
         for _ in range(2):
-            refused = await served.ask("POST", "/v1/agents", team[1], json={**asked, "name": "helper"})
+            refused = await served.ask("POST", "/v1/agents", team[1], json={**body, "name": "helper"})
             assert refused.status_code == 409, refused.text
             assert refused.json()["limit"] == "policy adapter house rules"
             assert "no helpers on Fridays" in refused.json()["detail"]
-        made = await served.ask("POST", "/v1/agents", team[1], json=asked)
-        assert made.status_code == 201, made.text
+        created = await served.ask("POST", "/v1/agents", team[1], json=body)
+        assert created.status_code == 201, created.text
 
 
 async def test_a_failing_adapter_refuses_agents_of_a_server(tmp_path: pathlib.Path) -> None:
     """The client reads a refusal, and only the log has the adapter's error."""
     async with serving(tmp_path, policy_adapter=Adapter(raises), types=installed()) as served:
         team = await served.team()
-        asked = {"team": team[0], "name": "bob", "agent_type": "llm", "spawn_info": {"model": "offline"}}
-        refused = await served.ask("POST", "/v1/agents", team[1], json=asked)
+        body = {"team": team[0], "name": "bob", "agent_type": "llm", "spawn_info": {"model": "offline"}}
+        refused = await served.ask("POST", "/v1/agents", team[1], json=body)
 
     assert refused.status_code == 409, refused.text
     assert refused.json()["limit"] == "policy adapter house rules"

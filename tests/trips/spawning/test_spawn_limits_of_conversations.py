@@ -39,9 +39,9 @@ def answer(messages: list[BaseMessage]) -> ReplyStep:
     )
     if word.startswith("sit"):
         return Hang(0)
-    asked = sum(isinstance(each, AIMessage) and bool(each.tool_calls) for each in messages[at:])
-    if word in ("start", "begin") and asked < len(names):
-        return agent_call(names[asked], **({"run_in_background": True} if word == "begin" else {}))
+    request_count = sum(isinstance(each, AIMessage) and bool(each.tool_calls) for each in messages[at:])
+    if word in ("start", "begin") and request_count < len(names):
+        return agent_call(names[request_count], **({"run_in_background": True} if word == "begin" else {}))
     return "done"
 
 
@@ -114,8 +114,8 @@ async def test_a_kill_does_not_reset_the_spawn_count_of_a_turn(tmp_path: pathlib
     async with counting_runtime(tmp_path / "one", store) as runtime, new_conversation(runtime) as talk:
         await talk.ask("start z")
         await talk.ask("start a b c")
-    left = await cut_behind(store, lambda event: isinstance(event, RunEnded) and event.path == "main/b")
-    async with counting_runtime(tmp_path / "one", left) as runtime:
+    cut_store = await cut_behind(store, lambda event: isinstance(event, RunEnded) and event.path == "main/b")
+    async with counting_runtime(tmp_path / "one", cut_store) as runtime:
         talk = await Session.resume("talk", ScriptedModel(answer), agents=[READER], runtime=runtime)
         root = run_of(talk, "main")
         await eventually(lambda: root.state == "idle")

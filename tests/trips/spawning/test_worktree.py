@@ -222,11 +222,11 @@ async def test_a_spawn_without_a_commit_to_copy_is_refused(tmp_path: Path, kind:
     async with Session(model, cwd=tmp_path) as session:
         result = await session.ask("Go.")
         born = of_kind(kept(session), RunSpawned)
-        (told,) = answers(session.messages).values()
+        (tool_result,) = answers(session.messages).values()
         taken = session._opened.tree.register.admission.slot_count
 
     assert (result.value, len(born), taken) == ("ok", 1, 1)
-    assert "commit once" in told
+    assert "commit once" in tool_result
 
 
 async def test_a_spawn_cancelled_while_git_works_leaves_nothing(repo: Path) -> None:
@@ -299,8 +299,8 @@ async def test_a_child_killed_after_its_worktree_was_removed_can_end(repo: Path)
         await handle.result()
     assert worktrees(repo) == []
 
-    left = await cut_behind(store, lambda event: isinstance(event, TurnEnded))
-    async with AgentRuntime(store=left) as runtime:
+    cut_store = await cut_behind(store, lambda event: isinstance(event, TurnEnded))
+    async with AgentRuntime(store=cut_store) as runtime:
         [again] = await runtime.resume(llm=ScriptedModel(["all done"]))
         assert (await again.result()).value == "all done"
         assert "looked" in str(answers(again.run.context.history))

@@ -29,8 +29,8 @@ async def commits_of(runtime: ramet.AgentRuntime, run: str) -> list[StateCommitt
     """Return the recorded commits of a run."""
     assert runtime.journal is not None
     stored = await runtime.journal.store.read(run=run)
-    told = [events.decode(each.data) for each in stored]
-    return [each for each in told if isinstance(each, StateCommitted)]
+    recorded = [events.decode(each.data) for each in stored]
+    return [each for each in recorded if isinstance(each, StateCommitted)]
 
 
 async def run(runtime: ramet.AgentRuntime, function: Any, *args: Any, policy: ramet.Policy | None = None) -> Any:
@@ -55,8 +55,8 @@ async def test_the_next_run_has_what_a_run_committed(runtime: ramet.AgentRuntime
     assert second["has"] == [True, False, True]
     assert second["messages"] == ["run 2", "run 1"]
     assert first["author"] == handle.id
-    (told,) = await commits_of(runtime, handle.id)
-    assert (told.state, told.branch, told.commit, told.keys) == (STATE, "main", first["commit"], 2)
+    (commit,) = await commits_of(runtime, handle.id)
+    assert (commit.state, commit.branch, commit.commit, commit.keys) == (STATE, "main", first["commit"], 2)
     whole = await runtime.state(STATE)
     assert Namespaced(whole, "keeps").keys() == ["plan", "seen"]
 
@@ -134,11 +134,11 @@ async def test_agent_code_decides_about_keys_that_both_branches_changed(runtime:
 
     Without a decision of the parent nothing is merged, and with one each key is asked once.
     """
-    refused, conflict, asked, plan, by = await run(runtime, agents.disagrees, policy=MAY)
+    refused, conflict, error, plan, by = await run(runtime, agents.disagrees, policy=MAY)
 
     assert refused == "UnsavedChanges"
     assert conflict == "MergeConflict ('by hello', 'plan')"
-    assert asked == [
+    assert error == [
         ["by hello", "nobody", "the parent", True],
         ["plan", {"of": "the parent"}, {"of": "another plan"}, {"of": "the parent", "word": "hello"}],
     ]
@@ -179,14 +179,16 @@ async def test_functions_in_the_host_have_state(tmp_path: pathlib.Path, folder: 
 
 
 @pytest.mark.parametrize(
-    ("how", "second", "kept"),
+    ("how", "second", "expected"),
     [
         ("retry", "MergeConflict ('count',)", {"count": 1, "first": True}),
         ("resolve", "", {"count": 3, "first": True, "second": True}),
         ("abandon", "Conflict", {"count": 1, "first": True}),
     ],
 )
-async def test_ac_s4_7_concurrent_commits_of_one_agent_conflict(how: str, second: str, kept: dict[str, Any]) -> None:
+async def test_ac_s4_7_concurrent_commits_of_one_agent_conflict(
+    how: str, second: str, expected: dict[str, Any]
+) -> None:
     """AC-S4-7: the second run is refused, resolves, or abandons its changes, as it asked."""
     both, first_is_done = asyncio.Barrier(2), asyncio.Event()
 
@@ -204,9 +206,9 @@ async def test_ac_s4_7_concurrent_commits_of_one_agent_conflict(how: str, second
         try:
             await state.commit(**ways.get(how, {}))
         except Conflict as refused:
-            told = f"{type(refused).__name__} {getattr(refused, 'keys', '')}".strip()
+            message = f"{type(refused).__name__} {getattr(refused, 'keys', '')}".strip()
             assert ("second" in await state.keys()) == (how == "retry")
-            return told
+            return message
         return ""
 
     async with ramet.AgentRuntime() as runtime:
@@ -216,7 +218,7 @@ async def test_ac_s4_7_concurrent_commits_of_one_agent_conflict(how: str, second
         state = Namespaced(await runtime.state(STATE), "counter")
 
         assert [each.value for each in results] == ["", second], [each.error for each in results]
-        assert {key: state.get(key) for key in state.keys()} == kept
+        assert {key: state.get(key) for key in state.keys()} == expected
 
 
 def _add_counts(key: str, base: Any, ours: Any, theirs: Any) -> Any:

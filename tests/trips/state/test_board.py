@@ -66,8 +66,8 @@ async def test_one_of_fifty_concurrent_claims_wins(store: str, tmp_path: pathlib
 async def test_concurrent_changes_lose_nothing_and_make_no_cycle(store: str, tmp_path: pathlib.Path) -> None:
     """Twenty tasks are created concurrently. Of two tasks that would wait for each other, one change is refused."""
     async with STORES[store](tmp_path).open() as opened:
-        made = await asyncio.gather(*(Board(opened, "list").create(f"task {n}") for n in range(20)))
-        assert sorted(int(task.id) for task in made) == list(range(1, 21))
+        tasks = await asyncio.gather(*(Board(opened, "list").create(f"task {n}") for n in range(20)))
+        assert sorted(int(task.id) for task in tasks) == list(range(1, 21))
 
         board = Board(opened, "list")
         outcomes = await asyncio.gather(

@@ -163,19 +163,19 @@ async def test_the_state_of_a_branch_can_be_read_as_of_an_event(store: MemorySto
     async with AgentRuntime(store=store) as runtime:
         parent = await runtime.spawn(stateful_kernel.delegates)
         child = (await parent.result()).value[0]
-        made = [each async for each in runtime.get(child).events() if isinstance(each, StateCommitted)]
+        commits = [each async for each in runtime.get(child).events() if isinstance(each, StateCommitted)]
         merged = [each async for each in parent.events() if isinstance(each, StateCommitted)][-1]
 
         async def seen(run: str, seq: int) -> list[Any]:
             state = Namespaced(await runtime.state_at(run, seq), "delegates")
             return [state.get("plan"), state.get("answer")]
 
-        assert [each.branch for each in made] == [f"delegates/{child}"]
-        assert await seen(child, made[0].seq) == ["made", 42]
+        assert [each.branch for each in commits] == [f"delegates/{child}"]
+        assert await seen(child, commits[0].seq) == ["made", 42]
         assert await seen(parent.id, merged.seq - 1) == ["made", None]
         assert await seen(parent.id, merged.seq) == ["made", 42]
         if store is not None:  # Without a journal no birth says where a branch began.
-            assert await seen(child, made[0].seq - 1) == ["made", None]
+            assert await seen(child, commits[0].seq - 1) == ["made", None]
 
 
 def architect() -> Agent:
@@ -196,8 +196,8 @@ async def test_a_registry_follows_checkout_and_fork(place: str) -> None:
         whole = await runtime.state(STATE)
         mine = Namespaced(whole, "architect")
         seen = []
-        for made in (one, old, new):
-            await whole.checkout(made.commit)
+        for commit in (one, old, new):
+            await whole.checkout(commit.commit)
             seen.append({name: entry["primer"] for name, entry in mine.get(REGISTRY).items()})
         await whole.checkout(old.commit)
         fork = Namespaced(await whole.fork("what-if"), "architect")

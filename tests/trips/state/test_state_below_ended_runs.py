@@ -53,8 +53,8 @@ async def test_a_child_of_an_ended_parent_keeps_its_state_location_after_a_kill(
     lead: Any = Agent(name="lead", function=leads, ref=ref)
     async with lost(store) as runtime:
         handle = await runtime.spawn(lead, args=(may_end,), state_owner=OWNER)
-        asked = SpawnRequest(agent=work_forever, detached=True, branch=branch)
-        await runtime.trees[handle.id].tree.spawn(handle.run.context, asked)
+        request = SpawnRequest(agent=work_forever, detached=True, branch=branch)
+        await runtime.trees[handle.id].tree.spawn(handle.run.context, request)
         may_end.set()
         await eventually(lambda: not handle.run.is_living)
         before = state_of(only_living(runtime, handle.id))

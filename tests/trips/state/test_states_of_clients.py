@@ -51,15 +51,15 @@ class ServerWithTeams(NamedTuple):
     async def spawn(self, team: str, kind: str = "told", info: dict[str, Any] | None = None, **more: Any) -> Any:
         """Spawn an agent with the name `notes` in a new team."""
         created = await self.client.create_team({"agents": 4}, name=team)
-        told = {"tools": ["python"], "spawn": True}
-        asked = {"policy": MAY_SPAWN, "key": created.key, **more}
-        return await self.client.spawn_agent(team, "notes", kind, info or told, **asked)
+        default_info = {"tools": ["python"], "spawn": True}
+        arguments = {"policy": MAY_SPAWN, "key": created.key, **more}
+        return await self.client.spawn_agent(team, "notes", kind, info or default_info, **arguments)
 
     async def say(self, agent: SpawnedAgent, text: str) -> str:
         """Take one turn, and return its text."""
         body = json.dumps({"model": "any", "messages": [{"role": "user", "content": text}]}).encode()
-        said = await self.client.say(agent.agent.id, body, format="openai", key=agent.nonce)
-        chunks = [json.loads(line) for line in said.replace(b"}{", b"}\n{").splitlines()]
+        response = await self.client.say(agent.agent.id, body, format="openai", key=agent.nonce)
+        chunks = [json.loads(line) for line in response.replace(b"}{", b"}\n{").splitlines()]
         return "".join(each["choices"][0]["delta"].get("content") or "" for each in chunks if each["choices"])
 
     async def run(self, agent: SpawnedAgent, code: str) -> str:
@@ -69,13 +69,13 @@ class ServerWithTeams(NamedTuple):
     async def run_below(self, agent: SpawnedAgent, code: str) -> str:
         """Return the result of a call of `python` by a child, which the agent spawns from a built-in definition."""
         prompt = f"call python {json.dumps({'code': code})}"
-        asked = {
+        arguments = {
             "subagent_type": "general-purpose",
             "description": "notes",
             "prompt": prompt,
             "run_in_background": False,
         }
-        return await self.say(agent, f"call Agent {json.dumps(asked)}")
+        return await self.say(agent, f"call Agent {json.dumps(arguments)}")
 
     async def run_of(self, agent: SpawnedAgent) -> str:
         """Return the root of the agent's newest tree."""
@@ -250,7 +250,7 @@ async def test_an_agent_of_a_client_cannot_ask_agents_of_the_program(
         runtime = place.server.runtime
         original = Agent(name="notes", instructions="Keep notes.", limits=ramet.Limits(seconds=bounds.get("seconds")))
         original.cls(Agent)
-        made = await runtime.dynamic.create(original, SOLVER)
+        created = await runtime.dynamic.create(original, SOLVER)
         specialist = Agent(name="specialist")
 
         @specialist.task
@@ -264,11 +264,11 @@ async def test_an_agent_of_a_client_cannot_ask_agents_of_the_program(
         fork = runtime.get(forked.id).run
 
         for each in (run, fork):
-            for handle, task in ((str(made.ref), "solve"), ("solver", "solve"), ("specialist", "work")):
+            for handle, task in ((str(created.ref), "solve"), ("solver", "solve"), ("specialist", "work")):
                 with pytest.raises(AgentNotResolved, match="cannot be asked in a tree that a client started"):
                     await authoring.spawn_request(each, handle, task, {})
 
         run.request = dataclasses.replace(run.request, state_owner="")
         assert (await authoring.spawn_request(run, "specialist", "work", {})).description == "work"
         same = fork if not bounds else run
-        assert (await authoring.spawn_request(same, str(made.ref), "solve", {})).description == "solve"
+        assert (await authoring.spawn_request(same, str(created.ref), "solve", {})).description == "solve"

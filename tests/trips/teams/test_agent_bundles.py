@@ -91,8 +91,8 @@ class ServerWithModel(NamedTuple):
 
     async def change(self, agent: SpawnedAgent, what: str, bundle: str) -> dict[str, Any]:
         """Load or unload a bundle."""
-        asked = {"@type": f"{what}_bundle", "bundle": bundle}
-        changed: dict[str, Any] = await self.client.control(agent.agent.id, asked, key=agent.nonce)
+        message = {"@type": f"{what}_bundle", "bundle": bundle}
+        changed: dict[str, Any] = await self.client.control(agent.agent.id, message, key=agent.nonce)
         return changed
 
     async def tools(self, agent: SpawnedAgent) -> dict[str, Any]:
@@ -104,8 +104,8 @@ class ServerWithModel(NamedTuple):
     async def say(self, agent: SpawnedAgent, text: str) -> str:
         """Take one turn, and return its text."""
         body = json.dumps({"model": "any", "messages": [{"role": "user", "content": text}]}).encode()
-        said = await self.client.say(agent.agent.id, body, format="openai", key=agent.nonce)
-        chunks = [json.loads(line) for line in said.replace(b"}{", b"}\n{").splitlines()]
+        response = await self.client.say(agent.agent.id, body, format="openai", key=agent.nonce)
+        chunks = [json.loads(line) for line in response.replace(b"}{", b"}\n{").splitlines()]
         return "".join(each["choices"][0]["delta"].get("content") or "" for each in chunks if each["choices"])
 
     async def results(self, agent: SpawnedAgent) -> list[str]:
@@ -278,10 +278,10 @@ async def test_an_active_function_can_import_a_bundle_loaded_during_its_call(
         assert await here.change(agent, "load", kit) == {"bundles": [kit], "tools": [], "skills": []}
         stream = here.client.turn(agent.agent.id, b'{"messages": [{"role": "user", "content": "Go"}]}', key=agent.nonce)
         async with contextlib.aclosing(stream) as chunks:
-            said = [chunk.body async for chunk in _until(chunks, b"called")]
+            bodies = [chunk.body async for chunk in _until(chunks, b"called")]
             await here.change(agent, "load", plain)
-            said += [chunk.body async for chunk in chunks]
-        assert b"plain" in b"".join(said)
+            bodies += [chunk.body async for chunk in chunks]
+        assert b"plain" in b"".join(bodies)
         shelf = folder / ".ramet" / "runs" / ".shelves" / agent.agent.id
         assert {str(each.relative_to(shelf)) for each in shelf.rglob("*.txt")} == {
             "deep/er/thing.txt",
@@ -310,9 +310,9 @@ async def test_an_invalid_bundle_is_refused_and_changes_nothing(folder: pathlib.
         await here.change(agent, "load", plain)
         before = await here.tools(agent)
         damaged = await here.upload({"soft.py": b"x = 1"})
-        kept = folder / ".ramet" / "packaging" / "bundles" / damaged / "soft.py"
-        kept.chmod(0o644)
-        kept.write_bytes(b"x = 2")
+        path = folder / ".ramet" / "packaging" / "bundles" / damaged / "soft.py"
+        path.chmod(0o644)
+        path.write_bytes(b"x = 2")
         refusals: list[tuple[type[RametError], str, str]] = [
             (Unknown, "bundle", "0" * 64),
             (Unknown, "bundle", "../../bundles"),

@@ -47,8 +47,8 @@ def asked(text: str) -> bytes:
 
 def text_of(chunks: list[bytes]) -> str:
     """Return the text of an answer in OpenAI's format, as far as it came."""
-    said = [json.loads(chunk)["choices"][0]["delta"].get("content") for chunk in chunks]
-    return "".join(filter(None, said))
+    contents = [json.loads(chunk)["choices"][0]["delta"].get("content") for chunk in chunks]
+    return "".join(filter(None, contents))
 
 
 async def say(agent: RunningAgent, text: str) -> str:
@@ -111,12 +111,12 @@ async def failure_of(agent: RunningAgent, text: str) -> str:
 
 async def interrupt_turn_at(agent: RunningAgent, word: str) -> str:
     """Interrupt a turn once it has said a word, and return its text. Raises the error of the turn."""
-    said = ""
+    text = ""
     async for piece in turn_pieces(agent, "Go"):
-        said += piece
+        text += piece
         if word in piece:
             await agent.interrupt()
-    return said
+    return text
 
 
 def reply_with_call(text: str, tool: str, **args: Any) -> AIMessage:
@@ -646,8 +646,8 @@ async def test_a_failed_turn_of_a_function_raises_a_typed_error(
             for _ in range(2):
                 with pytest.raises(TaskFailed, match="ValueError: not today"):
                     await say(agent, "today")
-            said = [each["content"] for each in await agent.history()]
-    assert said == ["today", "so far\n" if backend else ""] * 2
+            contents = [each["content"] for each in await agent.history()]
+    assert contents == ["today", "so far\n" if backend else ""] * 2
 
 
 @pytest.mark.parametrize(("backend", "name"), [(None, "waits"), ("local", "sleeps")])
@@ -769,10 +769,10 @@ async def test_a_function_that_ended_before_a_kill_is_not_called_again(tmp_path:
     """The reader gets the missing part of the answer once, because the prints are recorded."""
     async with killed_after_the_call(tmp_path, "prints", Policy()) as (agent, run):
         writer = format_of("openai").Writer(run, "prints", 0)
-        said = [*writer.begin(), *writer.text("a\n")]
-        rest = [chunk async for chunk in agent.resume_turn(1, b"", "openai", said)]
+        chunks = [*writer.begin(), *writer.text("a\n")]
+        rest = [chunk async for chunk in agent.resume_turn(1, b"", "openai", chunks)]
         assert text_of(rest) == 'b\n{"words": 2}'
-        assert [chunk async for chunk in agent.resume_turn(1, b"", "openai", [*said, *rest[:-1]])] == rest[-1:]
+        assert [chunk async for chunk in agent.resume_turn(1, b"", "openai", [*chunks, *rest[:-1]])] == rest[-1:]
         assert [each["content"] for each in await agent.history()] == ["a b", 'a\nb\n{"words": 2}']
 
 
@@ -782,8 +782,8 @@ async def test_the_missing_output_of_a_host_function_is_announced_after_a_kill(
     """The journal has only the returned value, so the reader gets a note and that value."""
     async with killed_after_the_call(tmp_path, "shout", None) as (agent, run):
         writer = format_of("openai").Writer(run, "shout", 0)
-        said = [*writer.begin(), *writer.text("so far")]
-        rest = [chunk async for chunk in agent.resume_turn(1, b"", "openai", said)]
+        chunks = [*writer.begin(), *writer.text("so far")]
+        rest = [chunk async for chunk in agent.resume_turn(1, b"", "openai", chunks)]
         assert text_of(rest) == f"\n\n{MAY_MISS}\nA B"
         assert [each["content"] for each in await agent.history()] == ["a b", f"so far{text_of(rest)}"]
 
@@ -794,14 +794,14 @@ async def test_a_turn_of_a_function_that_cannot_resume_ends_with_the_reason(tmp_
         policy = Policy(secrets={"KEY": "a secret"})
         agent = await OURS.open(opening(runtime, tmp_path / "ada", **function("sleeps", policy=policy)))
         answer = agent.turn(asked("x"), "openai")
-        said = [await anext(answer)]
-        while "begun" not in text_of(said):
-            said.append(await anext(answer))
+        chunks = [await anext(answer)]
+        while "begun" not in text_of(chunks):
+            chunks.append(await anext(answer))
     await ended(answer)
     async with restarted(tmp_path, "local") as runtime:
         start = opening(runtime, tmp_path / "ada", **function("shout", policy=Policy()))
         async with opened(OURS, start) as again:
             assert isinstance(again, FunctionAgent)
             with pytest.raises(Aborted, match="the turn cannot be resumed: the journal names secret 'KEY'"):
-                _ = [chunk async for chunk in again.resume_turn(1, b"", "openai", said)]
+                _ = [chunk async for chunk in again.resume_turn(1, b"", "openai", chunks)]
             assert await say(again, "on") == "ON"

@@ -20,14 +20,14 @@ NOTE_BYTES = 16 * 1024
 
 async def spawn(served: Served, team: tuple[str, str], name: str, **fields: Any) -> httpx2.Response:
     """Ask for an agent with the team's key."""
-    asked = {"team": team[0], "name": name, "agent_type": "echo", **fields}
-    return await served.ask("POST", "/v1/agents", team[1], json=asked)
+    body = {"team": team[0], "name": name, "agent_type": "echo", **fields}
+    return await served.ask("POST", "/v1/agents", team[1], json=body)
 
 
 async def spawn_failed(served: Served, team: tuple[str, str], name: str, **fields: Any) -> str:
     """Spawn an agent that fails, and return its id."""
-    made = (await spawn(served, team, name, **fields)).raise_for_status().json()
-    id, key = made["agent"]["id"], made["nonce"]
+    created = (await spawn(served, team, name, **fields)).raise_for_status().json()
+    id, key = created["agent"]["id"], created["nonce"]
     living = served.server.spawner.agents.find_by_key(key, "info")
     (living.spec.folder / "note").write_text("left")  # type: ignore[union-attr]  # It was opened.
     await served.ask("POST", f"/v1/agents/{id}/turns", key, content=b"die")
@@ -107,10 +107,10 @@ async def test_keys_of_an_agent_are_bounded(tmp_path: pathlib.Path) -> None:
     assert MAX_KEYS == 100
     async with serving(tmp_path) as served:
         id, nonce = await served.agent()
-        asked = {"rights": ["info"]}
-        made = [await served.ask("POST", f"/v1/agents/{id}/keys", nonce, json=asked) for _ in range(MAX_KEYS)]
-        assert {each.status_code for each in made} == {201}
+        body = {"rights": ["info"]}
+        created = [await served.ask("POST", f"/v1/agents/{id}/keys", nonce, json=body) for _ in range(MAX_KEYS)]
+        assert {each.status_code for each in created} == {201}
 
-        assert (await served.ask("POST", f"/v1/agents/{id}/keys", nonce, json=asked)).status_code == 422
-        await served.ask("DELETE", f"/v1/agents/{id}/keys/{made[0].json()['id']}", nonce)
-        assert (await served.ask("POST", f"/v1/agents/{id}/keys", nonce, json=asked)).status_code == 201
+        assert (await served.ask("POST", f"/v1/agents/{id}/keys", nonce, json=body)).status_code == 422
+        await served.ask("DELETE", f"/v1/agents/{id}/keys/{created[0].json()['id']}", nonce)
+        assert (await served.ask("POST", f"/v1/agents/{id}/keys", nonce, json=body)).status_code == 201

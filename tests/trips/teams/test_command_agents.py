@@ -289,8 +289,8 @@ async def test_bodies_of_a_program_s_own_format_pass_unchanged(tmp_path: pathlib
         start = opening(runtime, tmp_path / "ada", backend, argv=[PYTHON, "-c", PROGRAM], formats=["raw", "openai"])
         async with opened(start) as agent:
             assert b"".join([chunk async for chunk in agent.turn(body, "raw")]) == body
-            heard = [chunk async for chunk in agent.turn(asked("x"), "openai")]
-            assert asked("x") in b"".join(heard), "declared by the program: it was not translated"
+            chunks = [chunk async for chunk in agent.turn(asked("x"), "openai")]
+            assert asked("x") in b"".join(chunks), "declared by the program: it was not translated"
     assert HERE.formats_of(start.info) == ("raw", "openai")
     assert HERE.formats_of(CommandInfo(argv=["sh"])) == ("anthropic", "openai")
 

@@ -132,8 +132,8 @@ async def test_a_history_that_is_too_long_is_cut_with_a_notice(
             with caplog.at_level(logging.WARNING, "ramet.services"):
                 first, second = (await say(agent, "go")).split("\n")[0], (await say(agent, "go")).split("\n")[0]
             await runtime.get(agent.run).run.context.wait_persisted()
-            told = [events.decode(each.data) for each in await store.read(tree=agent.run)]
-            notices = [each.text for each in told if isinstance(each, Notice)]
+            recorded = [events.decode(each.data) for each in await store.read(tree=agent.run)]
+            notices = [each.text for each in recorded if isinstance(each, Notice)]
             assert len(await agent.history()) == 18, "it is all there to be read"
     assert first == f"2 messages, {long + 3} characters, 'q 7'"
     assert second.startswith("4 messages, ")
@@ -189,18 +189,18 @@ async def test_a_function_is_not_called_without_its_late_arguments(tmp_path: pat
     async with restarted(tmp_path, "local") as runtime:
         with pytest.raises(DefinitionMissing, match="late arguments"):
             await runtime.resume(only=run)
-        said = list[str]()
+        texts = list[str]()
 
         def supply(run: Run) -> None:
             late = [{"role": "user", "content": "before"}]
             run.request = dataclasses.replace(
-                run.request, late_args=lambda: (late,), on_output=lambda _, text: said.append(text)
+                run.request, late_args=lambda: (late,), on_output=lambda _, text: texts.append(text)
             )
 
         (handle,) = await runtime.resume(only=run, prepare=supply)
-        await eventually(lambda: said)
+        await eventually(lambda: texts)
         await handle.cancel("it is over")
-    assert "".join(said).startswith("1 messages, 6 characters")
+    assert "".join(texts).startswith("1 messages, 6 characters")
 
 
 async def test_the_journal_grows_only_by_new_turns_of_a_served_function(folder: pathlib.Path) -> None:
@@ -238,9 +238,9 @@ async def take_turns(client: Client, ada: SpawnedAgent, numbers: range) -> None:
     for number in numbers:
         turn = Reader(client, ada, asked(message(number)))
         await turn.done
-        said = turn.text.partition("\n")[0]
-        assert said.startswith(f"{2 * number} messages, "), said
-        assert said.endswith(repr(message(0)[:20] if number else ""))
+        summary = turn.text.partition("\n")[0]
+        assert summary.startswith(f"{2 * number} messages, "), summary
+        assert summary.endswith(repr(message(0)[:20] if number else ""))
 
 
 def size_of_journal(folder: pathlib.Path) -> int:

@@ -35,8 +35,8 @@ async def handed_over(served: Served, id: str, nonce: str) -> Shared:
     """Share the owner's key, which loses its rights when another owner takes the agent."""
 
     async def hand_over() -> str:
-        made = await served.ask("POST", f"/v1/agents/{id}/keys", nonce, json={"owner": True})
-        return str(made.raise_for_status().json()["key"])
+        answer = await served.ask("POST", f"/v1/agents/{id}/keys", nonce, json={"owner": True})
+        return str(answer.raise_for_status().json()["key"])
 
     return Shared(id, nonce, hand_over)
 
@@ -52,8 +52,8 @@ async def rotated(served: Served, id: str, nonce: str) -> Shared:
 
 async def revoked(served: Served, id: str, nonce: str) -> Shared:
     """Share a narrower key, which loses its rights when its owner revokes it."""
-    asked = {"rights": ["turn", "events", "history"]}
-    narrow = (await served.ask("POST", f"/v1/agents/{id}/keys", nonce, json=asked)).raise_for_status().json()
+    body = {"rights": ["turn", "events", "history"]}
+    narrow = (await served.ask("POST", f"/v1/agents/{id}/keys", nonce, json=body)).raise_for_status().json()
 
     async def revoke() -> str:
         (await served.ask("DELETE", f"/v1/agents/{id}/keys/{narrow['id']}", nonce)).raise_for_status()
@@ -64,8 +64,8 @@ async def revoked(served: Served, id: str, nonce: str) -> Shared:
 
 async def revoked_above(served: Served, id: str, nonce: str) -> Shared:
     """Share a key of a narrower key, which loses its rights when the owner revokes the narrower one."""
-    asked = {"rights": ["turn", "events", "history", "delegate"]}
-    narrow = (await served.ask("POST", f"/v1/agents/{id}/keys", nonce, json=asked)).raise_for_status().json()
+    body = {"rights": ["turn", "events", "history", "delegate"]}
+    narrow = (await served.ask("POST", f"/v1/agents/{id}/keys", nonce, json=body)).raise_for_status().json()
     below = await served.ask("POST", f"/v1/agents/{id}/keys", narrow["key"], json={"rights": ["turn", "events"]})
 
     async def revoke() -> str:
@@ -148,18 +148,18 @@ async def test_a_stream_of_a_turn_ends_when_its_key_loses_the_right(
 ) -> None:
     """The stream that asked, and another reader's, end with `not-yours` and without any later text."""
     shared = await way(served, *await served.agent())
-    asked = await streams("POST", f"{shared.path}/turns", shared.lost, b"before wait after")
-    along = await streams("GET", f"{shared.path}/turns/{asked.turn}", shared.lost)
-    for each in (asked, along):
+    stream = await streams("POST", f"{shared.path}/turns", shared.lost, b"before wait after")
+    along = await streams("GET", f"{shared.path}/turns/{stream.turn}", shared.lost)
+    for each in (stream, along):
         await each.until("before")
 
     key = await shared.other()
-    there = await streams("GET", f"{shared.path}/turns/{asked.turn}", key)
+    there = await streams("GET", f"{shared.path}/turns/{stream.turn}", key)
     echo(served).go_on.set()
 
     assert "after" in await there.to_its_end()
     assert there.end[0] == "done"
-    for each in (asked, along):
+    for each in (stream, along):
         assert "after" not in await each.to_its_end()
         name, problem = each.end
         assert (name, problem["type"]) == ("error", "urn:ramet:problem:not-yours")
@@ -192,16 +192,16 @@ async def test_a_queued_turn_is_withdrawn_when_its_key_loses_the_right(
 async def test_a_handover_gives_the_current_turn_to_the_new_owner(served: Served, streams: Streams) -> None:
     """The turn continues. The new owner can interrupt it, and the old one cannot."""
     shared = await handed_over(served, *await served.agent())
-    asked = await streams("POST", f"{shared.path}/turns", shared.lost, b"before wait after")
-    await asked.until("before")
+    stream = await streams("POST", f"{shared.path}/turns", shared.lost, b"before wait after")
+    await stream.until("before")
 
     key = await shared.other()
 
     assert (await served.ask("POST", f"{shared.path}/interrupt", shared.lost)).status_code == 401
     assert echo(served).interrupts == 0
     assert (await served.ask("POST", f"{shared.path}/interrupt", key)).json() == {"interrupted": True}
-    assert "after" not in await asked.to_its_end()
-    assert asked.end[1]["type"] == "urn:ramet:problem:not-yours"
+    assert "after" not in await stream.to_its_end()
+    assert stream.end[1]["type"] == "urn:ramet:problem:not-yours"
 
 
 async def test_a_turn_with_on_leave_interrupt_ends_when_its_reader_loses_the_right(
@@ -209,13 +209,13 @@ async def test_a_turn_with_on_leave_interrupt_ends_when_its_reader_loses_the_rig
 ) -> None:
     """The server interrupts the turn as if its only reader had left."""
     shared = await handed_over(served, *await served.agent())
-    asked = await streams("POST", f"{shared.path}/turns?on_leave=interrupt", shared.lost, b"before wait after")
-    await asked.until("before")
+    stream = await streams("POST", f"{shared.path}/turns?on_leave=interrupt", shared.lost, b"before wait after")
+    await stream.until("before")
 
     await shared.other()
 
-    await asked.to_its_end()
-    assert asked.end[1]["type"] == "urn:ramet:problem:not-yours"
+    await stream.to_its_end()
+    assert stream.end[1]["type"] == "urn:ramet:problem:not-yours"
     await eventually(lambda: echo(served).interrupts == 1)
 
 
@@ -266,8 +266,8 @@ async def test_an_answer_to_a_model_client_ends_with_its_key(folder: pathlib.Pat
     parrots = ParrotType()
     async with serving(folder, types={"parrot": parrots}) as served:
         shared = await handed_over(served, *await served.agent(agent_type="parrot"))
-        asked = {"model": "any", "stream": is_stream, "messages": [said("before wait after")]}
-        answering = asyncio.create_task(served.ask("POST", "/v1/chat/completions", shared.lost, json=asked))
+        body = {"model": "any", "stream": is_stream, "messages": [said("before wait after")]}
+        answering = asyncio.create_task(served.ask("POST", "/v1/chat/completions", shared.lost, json=body))
         await eventually(lambda: parrots.opened and parrots.opened[0].heard)
 
         await shared.other()

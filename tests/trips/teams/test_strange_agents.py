@@ -107,8 +107,8 @@ async def test_a_strange_error_of_an_agent_can_be_listed_and_stored(folder: path
     """The error is no Unicode and very long. The team can still be listed, also after a restart."""
     async with serving(folder) as served:
         team, key = await served.team(tokens=10)
-        asked = {"team": team, "name": "bob", "agent_type": "echo", "limits": {"tokens": 10}}
-        (await served.ask("POST", "/v1/agents", key, json=asked)).raise_for_status()
+        body = {"team": team, "name": "bob", "agent_type": "echo", "limits": {"tokens": 10}}
+        (await served.ask("POST", "/v1/agents", key, json=body)).raise_for_status()
 
         served.echo.opened[0].ended.set_result(ErrorInfo(type="Cra\ud800shed", message="\udfff" + "x" * 1_000_000))
 

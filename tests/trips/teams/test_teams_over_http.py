@@ -106,8 +106,8 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
             below = psutil.Process(server.process.pid).children(recursive=True)
             assert server.end(signal.SIGTERM) == 0
             assert not psutil.wait_procs(below, timeout=180)[1]
-            told = (folder / "stderr").read_text().splitlines()
-            assert [line for line in told if " WARNING ramet.serve: " not in line] == []  # requests refused
+            lines = (folder / "stderr").read_text().splitlines()
+            assert [line for line in lines if " WARNING ramet.serve: " not in line] == []  # requests refused
         finally:
             server.end(signal.SIGKILL)
 
@@ -360,8 +360,8 @@ async def test_plugin_types_are_served_and_bad_spawns_cost_nothing(
     with pytest.raises(InvalidValue) as refused:
         await spawn(client, team, "ada", "raw", keep_failed_s=10.0**9)
     assert refused.value.field == "keep_failed_s"
-    left = await client.get_team(team.team.id, key=team.key)
-    assert (left.free, left.agents, server.agents) == (free, 0, [])
+    team_info = await client.get_team(team.team.id, key=team.key)
+    assert (team_info.free, team_info.agents, server.agents) == (free, 0, [])
     assert (await spawn(client, team, "ada", "raw")).spawned.state == "idle"
 
 
@@ -443,9 +443,9 @@ async def test_a_killed_server_resumes_its_agents(server: Server, client: Client
     after = await agent.info()
     assert (after.id, after.path, after.run) == (before.id, before.path, before.run)
     assert "one" in await agent.say("two")
-    told = await client.get_team(team.team.id, key=team.key)
-    assert told.agents == 1
-    assert (told.bounded == ["memory_mb"]) is bool(groups)
+    info = await client.get_team(team.team.id, key=team.key)
+    assert info.agents == 1
+    assert (info.bounded == ["memory_mb"]) is bool(groups)
     assert not any(each.exists() for each in groups)
     async with at_work(agent) as mark:
         groups = groups_of(mark)

@@ -18,17 +18,17 @@ async def dead_keys(served: Served) -> tuple[dict[str, str], dict[str, str]]:
     """Return keys that open nothing, by the reason, and the ids of existing objects."""
     operator = served.server.operator
     team, key = await served.team()
-    asked = {"team": team, "name": "bob", "agent_type": "echo"}
-    made = (await served.ask("POST", "/v1/agents", key, json=asked)).raise_for_status().json()
-    agent, first = made["agent"]["id"], made["nonce"]
+    body = {"team": team, "name": "bob", "agent_type": "echo"}
+    created = (await served.ask("POST", "/v1/agents", key, json=body)).raise_for_status().json()
+    agent, first = created["agent"]["id"], created["nonce"]
     path = f"/v1/agents/{agent}"
     narrow = (await served.ask("POST", f"{path}/keys", first, json={"rights": ["info"]})).raise_for_status().json()
     (await served.ask("DELETE", f"{path}/keys/{narrow['id']}", first)).raise_for_status()
     (await served.ask("POST", f"{path}/rotate", first)).raise_for_status()
     killed, nonce = await served.agent()
     (await served.ask("DELETE", f"/v1/agents/{killed}", nonce)).raise_for_status()
-    gone, old = await served.team()
-    (await served.ask("DELETE", f"/v1/teams/{gone}", operator)).raise_for_status()
+    deleted, old = await served.team()
+    (await served.ask("DELETE", f"/v1/teams/{deleted}", operator)).raise_for_status()
     dead = {
         "missing": "",
         "wrong": "nobody",
