@@ -158,10 +158,10 @@ async def test_an_abort_during_the_summary_raises_aborted() -> None:
 
 async def test_by_default_the_agents_model_summarises_without_tools() -> None:
     """The single request holds the conversation as data, and the answer's length is bounded."""
-    asked: list[ModelRequest] = []
+    requests: list[ModelRequest] = []
 
     async def ask(context: ToolUseContext, request: ModelRequest) -> AsyncGenerator[AIMessageChunk | AIMessage]:
-        asked.append(request)
+        requests.append(request)
         yield AIMessageChunk(content="half ")
         yield AIMessage(content="half and whole")
 
@@ -171,7 +171,7 @@ async def test_by_default_the_agents_model_summarises_without_tools() -> None:
 
     await Compaction(window_tokens=2_000).compact(context)
 
-    (request,) = asked
+    (request,) = requests
     (question,) = request.messages
     assert request.tools == ()
     assert request.max_tokens == 200
@@ -208,11 +208,11 @@ async def test_system_messages_and_a_forks_task_are_not_summarised() -> None:
     parent = [SystemMessage(content="Rules."), *long_history(8)]
     history = [*fork(parent), fork_brief("Check the logs."), *(each for n in range(100, 110) for each in turn(n))]
     context = context_with(history)
-    kept = [each for each in history if isinstance(each, SystemMessage | HumanMessage)]
+    prompts = [each for each in history if isinstance(each, SystemMessage | HumanMessage)]
 
     await summarising().compact(context)
 
-    assert [each for each in context.history if each in kept] == kept
+    assert [each for each in context.history if each in prompts] == prompts
 
 
 class Tree:
@@ -326,7 +326,7 @@ def test_invalid_settings_are_refused(fields: dict[str, Any]) -> None:
 def test_repair_adds_answers_to_calls_without_one() -> None:
     """An interrupted turn becomes valid; calls with broken arguments are answered too."""
     broken = {"name": "C", "args": "{", "id": "3", "error": "cut", "type": "invalid_tool_call"}
-    asked = AIMessage(
+    request = AIMessage(
         content="",
         tool_calls=[{"name": "A", "args": {}, "id": "1"}, {"name": "B", "args": {}, "id": "2"}],
         invalid_tool_calls=[broken],
@@ -335,9 +335,9 @@ def test_repair_adds_answers_to_calls_without_one() -> None:
     orphan = ToolMessage(content="orphan", tool_call_id="9")
     mail = HumanMessage(content="mail")
 
-    repaired = repair([orphan, asked, mail, late])
+    repaired = repair([orphan, request, mail, late])
 
-    assert repaired[:2] == [asked, late]
+    assert repaired[:2] == [request, late]
     answers = repaired[2:4]
     assert [(each.tool_call_id, each.status) for each in answers if isinstance(each, ToolMessage)] == [
         ("2", "error"),

@@ -98,23 +98,23 @@ def test_a_part_that_is_not_data_must_be_supplied_by_name() -> None:
     """The supplied composition comes back as it is."""
     inner = lambda state: END  # noqa: E731 - what has no name of its own
     graph = StateGraph().add_node("one", plus_one).set_entry_point("one").add_conditional_edges("one", inner)
-    made = chain(graph.compile(), name="made")
+    composition = chain(graph.compile(), name="made")
     with pytest.raises(DefinitionMissing, match="policy of 'triple"):
         rebuild(chain(triple.with_policy(Policy(env_vars={"A": "secret"})).with_name("triple")))
     with pytest.raises(DefinitionMissing, match="model 'scripted'"):
         rebuild(chain(Agent(name="a", model=ScriptedModel([]))))
-    assert rebuild(made, made).function is made.function
-    left = rebuild(made).function
-    assert left is not None
+    assert rebuild(composition, composition).function is composition.function
+    function = rebuild(composition).function
+    assert function is not None
     with pytest.raises(DefinitionMissing, match="lambda"):
-        left.parts()[0].function.edges["one"].function({})  # type: ignore[attr-defined]  # a chain with a graph
+        function.parts()[0].function.edges["one"].function({})  # type: ignore[attr-defined]  # a chain with a graph
 
 
 def test_a_recipe_contains_no_secret() -> None:
     """Recipes of steps contain none either."""
-    made = chain(triple.with_policy(Policy(env_vars={"A": "hush"}, secrets={"key": "hush"})), untyped)
+    composition = chain(triple.with_policy(Policy(env_vars={"A": "hush"}, secrets={"key": "hush"})), untyped)
 
-    assert "hush" not in str(recipe(made))
+    assert "hush" not in str(recipe(composition))
 
 
 def test_a_composition_of_an_unknown_kind_is_refused() -> None:

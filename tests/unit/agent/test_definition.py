@@ -22,10 +22,10 @@ def work(text: str = "") -> str:
 
 def test_a_bare_decorator_takes_name_and_description_from_the_function() -> None:
     """The description is the first line of the docstring."""
-    made = agent(work)
+    definition = agent(work)
 
-    assert (made.name, made.description, made.function) == ("work", "Works well.", work)
-    assert made("x") == "X"
+    assert (definition.name, definition.description, definition.function) == ("work", "Works well.", work)
+    assert definition("x") == "X"
 
 
 def test_an_agent_that_is_not_a_function_cannot_be_called() -> None:

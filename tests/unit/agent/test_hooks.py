@@ -39,8 +39,8 @@ async def ask(
     config: Any, event: str = "PreToolUse", *, context: ToolUseContext | None = None, payload: Payload | None = None
 ) -> HookDecision:
     """Fire one event at a runner made of `config`."""
-    asked = CALL if payload is None else payload
-    return await HookRunner(config).fire(event, context or context_with(), asked)
+    request = CALL if payload is None else payload
+    return await HookRunner(config).fire(event, context or context_with(), request)
 
 
 def specific(**fields: Any) -> Payload:
@@ -216,7 +216,7 @@ async def test_a_change_of_the_payload_in_place_has_no_effect() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "verdict", "asked"),
+    ("words", "verdict", "ask_count"),
     [
         (["allow", "deny", "ask"], "deny", 2),
         (["ask", "allow"], "ask", 2),
@@ -225,7 +225,7 @@ async def test_a_change_of_the_payload_in_place_has_no_effect() -> None:
         (["allow", None], "allow", 2),
     ],
 )
-async def test_deny_goes_before_ask_and_ask_before_allow(words: list[str | None], verdict: str, asked: int) -> None:
+async def test_deny_goes_before_ask_and_ask_before_allow(words: list[str | None], verdict: str, ask_count: int) -> None:
     """The first deny ends the round."""
     answers = iter(words)
     count = 0
@@ -237,7 +237,7 @@ async def test_deny_goes_before_ask_and_ask_before_allow(words: list[str | None]
 
     decision = await ask({"PreToolUse": [next_word] * len(words)})
 
-    assert (decision.verdict, count) == (verdict, asked)
+    assert (decision.verdict, count) == (verdict, ask_count)
 
 
 @pytest.mark.parametrize(
@@ -315,8 +315,8 @@ async def test_continue_false_aborts_an_active_run_and_ends_a_stopping_one() -> 
 
 async def test_an_aborted_run_closes_gates_but_still_fires_its_end() -> None:
     """SessionEnd fires after an abort; PreToolUse raises Aborted."""
-    told: list[str] = []
-    config = {"SessionEnd": [lambda p: told.append("end")], "PreToolUse": [lambda p: told.append("gate")]}
+    calls: list[str] = []
+    config = {"SessionEnd": [lambda p: calls.append("end")], "PreToolUse": [lambda p: calls.append("gate")]}
     context = context_with()
     context.abort.abort("user")
 
@@ -324,7 +324,7 @@ async def test_an_aborted_run_closes_gates_but_still_fires_its_end() -> None:
     with pytest.raises(Aborted, match="user"):
         await ask(config, context=context)
 
-    assert told == ["end"]
+    assert calls == ["end"]
 
 
 async def test_a_payload_names_the_run_of_its_event() -> None:

@@ -310,18 +310,18 @@ async def test_a_providers_failure_reaches_the_caller() -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "asked"), [(["", "ok"], 2), (["", "", "ok"], 3), (["", "", ""], None), ([" \n\t", "ok"], 2)]
+    ("script", "max_asks"), [(["", "ok"], 2), (["", "", "ok"], 3), (["", "", ""], None), ([" \n\t", "ok"], 2)]
 )
-async def test_an_empty_answer_is_asked_for_again(script: list[str], asked: int | None) -> None:
+async def test_an_empty_answer_is_asked_for_again(script: list[str], max_asks: int | None) -> None:
     """The model is asked at most three times in all."""
     context, model = context_with_model(script)
 
-    if asked is None:
+    if max_asks is None:
         with pytest.raises(OutputInvalid):
             await play(context, "go")
     else:
         await play(context, "go")
-        assert (len(model.requests), context.history[-1].text) == (asked, "ok")
+        assert (len(model.requests), context.history[-1].text) == (max_asks, "ok")
 
 
 async def test_an_answer_must_fit_its_contract() -> None:
@@ -410,8 +410,8 @@ async def test_results_are_kept_when_the_reader_leaves() -> None:
             if isinstance(piece, MessageRecorded) and piece.message["type"] == "tool":
                 break
 
-    kept = answers(repair([*context.history, *context.answers.values()]))
-    assert kept == {"a": "the gate is open", "b": "the gate is open"}
+    replies = answers(repair([*context.history, *context.answers.values()]))
+    assert replies == {"a": "the gate is open", "b": "the gate is open"}
 
 
 async def test_cancelling_in_mid_stream_ends_the_request() -> None:

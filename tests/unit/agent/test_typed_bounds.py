@@ -69,10 +69,10 @@ def _expect_refusal(hint: Any, data: Any, words: str) -> None:
 )
 def test_defaults_are_counted_by_their_size_for_each_object(kind: str, field: Any, count: int) -> None:
     """A short value must not make many copies of a large default."""
-    kept = _class(kind, a=field)
+    kind_of_value = _class(kind, a=field)
 
-    assert len(decode_value(list[kept], [{}] * 3, "value")) == 3  # type: ignore[valid-type]
-    _expect_refusal(list[kept], [{}] * count, "steps")  # type: ignore[valid-type]
+    assert len(decode_value(list[kind_of_value], [{}] * 3, "value")) == 3  # type: ignore[valid-type]
+    _expect_refusal(list[kind_of_value], [{}] * count, "steps")  # type: ignore[valid-type]
 
 
 @kinds
@@ -113,14 +113,14 @@ def test_the_defaults_of_one_recipe_share_their_bound(kind: str) -> None:
 def test_a_default_has_its_type_and_belongs_to_one_object(kind: str) -> None:
     """Both kinds of classes make equal values, and objects do not share mutable ones."""
     day = {"type": "string", "format": "date", "default": "2026-11-26"}
-    made = _class(kind, names={**_set(TEXT), "default": ["a"]}, day=day, count={**INTEGER, "default": 1})
+    class_ = _class(kind, names={**_set(TEXT), "default": ["a"]}, day=day, count={**INTEGER, "default": 1})
 
-    one, other = decode_value(list[made], [{}, {}], "value")  # type: ignore[valid-type]
+    one, other = decode_value(list[class_], [{}, {}], "value")  # type: ignore[valid-type]
 
     assert (one.names, one.day, one.count) == ({"a"}, datetime.date(2026, 11, 26), 1)
     one.names.add("b")
     assert other.names == {"a"}
-    assert made().names == {"a"}
+    assert class_().names == {"a"}
 
 
 @kinds
@@ -133,8 +133,8 @@ def test_defaults_are_written_and_shown_as_given(kind: str) -> None:
 
     assert types == {"W": {"kind": kind, "fields": fields}}
     if kind == "model":
-        told = OutputContract(_class(kind, **fields)).schema["properties"]
-        assert (told["a"]["default"], told["b"]["default"]) == ([1, 2], 7)
+        properties = OutputContract(_class(kind, **fields)).schema["properties"]
+        assert (properties["a"]["default"], properties["b"]["default"]) == ([1, 2], 7)
 
 
 @kinds
@@ -287,7 +287,7 @@ def test_defaults_of_large_classes_count_as_much_as_the_classes() -> None:
 
 def test_unused_classes_are_dropped() -> None:
     """Each of 45 recipes brings a class of 500 fields; at most 40 unused ones stay."""
-    made: list[weakref.ref[Any]] = []
+    classes: list[weakref.ref[Any]] = []
     for at in range(45):
         fields = {f"f{at}x{each}": TEXT for each in range(500)}
         types: Types = {"W": {"kind": "model" if at % 2 else "dataclass", "fields": fields}}
@@ -296,20 +296,20 @@ def test_unused_classes_are_dropped() -> None:
         task = agent_of(Recipe(name="m", types=types, tasks=tasks)).tasks["go"]
         with pytest.raises(InvalidValue):
             task.check_arguments({"a": [{}], "b": at})
-        made.append(weakref.ref(task.__signature__.parameters["a"].annotation.__args__[0]))
+        classes.append(weakref.ref(task.__signature__.parameters["a"].annotation.__args__[0]))
     del task
 
     gc.collect()
 
-    assert sum(each() is not None for each in made) <= 40
+    assert sum(each() is not None for each in classes) <= 40
 
 
 def test_a_class_in_use_stays_the_class_of_its_data() -> None:
     """Reading many other classes does not replace it, so that its values stay equal."""
     types: Types = {"Kept": {"kind": "dataclass", "fields": {"x": INTEGER}}}
-    kept = hint_of({"$ref": "#/types/Kept"}, types)
+    class_ = hint_of({"$ref": "#/types/Kept"}, types)
     for at in range(5_000):
         hint_of({"$ref": "#/types/E"}, {"E": {"kind": "enum", "values": {f"N{at}": at}}})
     gc.collect()
 
-    assert hint_of({"$ref": "#/types/Kept"}, types) is kept
+    assert hint_of({"$ref": "#/types/Kept"}, types) is class_

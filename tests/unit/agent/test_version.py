@@ -76,7 +76,7 @@ def test_the_version_is_the_same_in_another_process() -> None:
         "import sys; from ramet.agent.version import code_digest; scope = {'__name__': 'somewhere'};"
         "exec(compile(sys.argv[1], 'text', 'exec'), scope); print(code_digest(scope['f']))"
     )
-    said = {
+    digests = {
         subprocess.run(
             [sys.executable, "-c", program, source],
             env={"PYTHONHASHSEED": seed},
@@ -87,7 +87,7 @@ def test_the_version_is_the_same_in_another_process() -> None:
         for seed in ("1", "2")
     }
 
-    assert said == {code_digest(function_of(source))}
+    assert digests == {code_digest(function_of(source))}
 
 
 def test_functions_that_call_each_other_have_versions() -> None:
@@ -119,8 +119,8 @@ def test_the_version_of_a_composition_covers_steps_and_routes() -> None:
     """A change at any depth gives another version."""
 
     def graph(route: Callable[..., Any]) -> Agent:
-        made = StateGraph().add_node("uses", uses).set_entry_point("uses")
-        return chain(made.add_conditional_edges("uses", route).compile())
+        graph = StateGraph().add_node("uses", uses).set_entry_point("uses")
+        return chain(graph.add_conditional_edges("uses", route).compile())
 
     one = version_of(graph(function_of("def f(s): return 'uses'")))
     assert one == version_of(graph(function_of("def f(s): return 'uses'")))

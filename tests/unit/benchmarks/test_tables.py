@@ -29,11 +29,11 @@ ABOUT = {
 
 def sitting(ours: list[float], theirs: list[float] | None = None) -> Sitting:
     """Return the result of rounds with these values."""
-    made = Sitting()
+    measurements = Sitting()
     for who, values in ((OURS, ours), (PEER.name, theirs or [])):
         for value in values:
-            made.add(TURN, who, {"ms": value, "something_else": 1.0})
-    return made
+            measurements.add(TURN, who, {"ms": value, "something_else": 1.0})
+    return measurements
 
 
 @pytest.mark.parametrize(
@@ -85,10 +85,10 @@ def test_the_page_of_this_project_can_take_a_table() -> None:
 
 def test_every_value_is_stored_as_json() -> None:
     """The file has each round of each project, and can be read again."""
-    kept = json.loads(json.dumps(tables.as_data(ABOUT, [TURN], sitting([0.1, 0.2], [0.3, 0.4]))))
+    data = json.loads(json.dumps(tables.as_data(ABOUT, [TURN], sitting([0.1, 0.2], [0.3, 0.4]))))
 
-    assert kept["measurements"]["turn"]["figures"]["ms"]["values"] == {OURS: [0.1, 0.2], PEER.name: [0.3, 0.4]}
-    assert kept["commit"] == "abc"
+    assert data["measurements"]["turn"]["figures"]["ms"]["values"] == {OURS: [0.1, 0.2], PEER.name: [0.3, 0.4]}
+    assert data["commit"] == "abc"
 
 
 @pytest.mark.parametrize("arguments", [["no-such-thing"], ["turn", "--peers", "--write"], ["--write"], ["pods"]])

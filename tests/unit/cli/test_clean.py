@@ -43,10 +43,10 @@ def test_terminal_sequences_are_removed(attack: str, seen: str) -> None:
 @given(st.text(st.characters(codec=None), max_size=300))
 def test_no_control_character_is_left(text: str) -> None:
     """Newlines stay, and the result can be encoded."""
-    left = sanitize(text)
+    result = sanitize(text)
 
-    assert not [each for each in left if unicodedata.category(each) in ("Cc", "Cs") and each != "\n"]
-    left.encode()
+    assert not [each for each in result if unicodedata.category(each) in ("Cc", "Cs") and each != "\n"]
+    result.encode()
 
 
 @given(st.text(st.sampled_from("ab\x1b[]\\;0m\x07\r\n\t\x9b\x9d\u202e"), max_size=60))

@@ -35,12 +35,12 @@ def default_hangup() -> Iterator[None]:
 @pytest.mark.parametrize("number", NAMES)
 def test_the_first_signal_asks_for_a_stop(number: signal.Signals) -> None:
     """The callback gets the signal's name, and the process continues."""
-    heard: list[str] = []
+    calls: list[str] = []
 
-    with Interrupts(heard.append, lambda: heard.append("at once")) as interrupts:
+    with Interrupts(calls.append, lambda: calls.append("at once")) as interrupts:
         os.kill(os.getpid(), number)
 
-    assert heard == [interrupts.signal_name] == [NAMES[number]]
+    assert calls == [interrupts.signal_name] == [NAMES[number]]
 
 
 def test_earlier_signal_handlers_are_restored() -> None:

@@ -70,7 +70,7 @@ def test_the_help_equals_the_approved_text(
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         (["ask"], "ramet ask: the following arguments are required: QUESTION (see ramet ask --help)\n"),
         (["ask", "x", "--dir", "/nope"], "ramet ask: --dir: '/nope' does not exist; expected a folder"),
@@ -112,12 +112,14 @@ def test_the_help_equals_the_approved_text(
         (["x" * 10_000], "ramet: COMMAND: 'xxx"),
     ],
 )
-def test_wrong_usage_is_one_line_and_status_2(line: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_is_one_line_and_status_2(
+    line: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The line names the option, the value, the accepted values and the help."""
     assert main(line) == 2
 
     out, err = capsys.readouterr()
-    assert err.startswith(said)
+    assert err.startswith(message)
     assert (out, err.count("\n"), "\x1b" in err) == ("", 1, False)
 
 

@@ -40,10 +40,10 @@ def test_an_unexpected_error_is_one_line_and_a_file(
     """The line names the file of details, which only its owner can read."""
     assert report(error) == 1
 
-    said = capsys.readouterr().err
+    err = capsys.readouterr().err
     (log,) = (home / ".ramet" / "logs").iterdir()
-    assert said.count("\n") == 1
-    assert f"(details: ~/.ramet/logs/{log.name})" in said
+    assert err.count("\n") == 1
+    assert f"(details: ~/.ramet/logs/{log.name})" in err
     assert type(error).__name__ in log.read_text()
     assert log.stat().st_mode & 0o077 == 0
 

@@ -86,13 +86,13 @@ def test_a_chain_of_100000_is_aborted_and_freed_without_recursion() -> None:
     root = leaf = AbortController()
     for _ in range(100_000):
         leaf = leaf.child()
-    gone = weakref.ref(leaf)
+    leaf_ref = weakref.ref(leaf)
 
     root.abort("deep")
     reason = leaf.reason
     del leaf
 
-    assert (reason, gone()) == ("deep", None)
+    assert (reason, leaf_ref()) == ("deep", None)
 
 
 def test_a_chain_that_was_never_aborted_is_freed_without_recursion() -> None:
@@ -101,12 +101,12 @@ def test_a_chain_that_was_never_aborted_is_freed_without_recursion() -> None:
     top = leaf = root.child()
     for _ in range(20_000):
         leaf = leaf.child()
-    gone = weakref.ref(top)
+    top_ref = weakref.ref(top)
     del top
 
     del leaf
 
-    assert gone() is None
+    assert top_ref() is None
 
 
 # --- before a start -------------------------------------------------------------------------------------------------
@@ -176,25 +176,25 @@ def test_a_listener_is_called_once() -> None:
     """Repeated aborts, of the controller or of its parent, call a listener once."""
     root = AbortController()
     child = root.child()
-    heard = RecordingListener()
-    child.add_listener(heard.hear)
+    listener = RecordingListener()
+    child.add_listener(listener.hear)
 
     child.abort("one")
     child.abort("two")
     root.abort("three")
 
-    assert heard.reasons == ["one"]
+    assert listener.reasons == ["one"]
 
 
 def test_a_listener_added_after_an_abort_is_called_at_once() -> None:
     """A late listener does not miss the abort."""
     controller = AbortController()
     controller.abort("past")
-    heard = RecordingListener()
+    listener = RecordingListener()
 
-    controller.add_listener(heard.hear)
+    controller.add_listener(listener.hear)
 
-    assert heard.reasons == ["past"]
+    assert listener.reasons == ["past"]
 
 
 @pytest.mark.parametrize("failure", [ValueError("mine"), asyncio.CancelledError(), RecursionError()], ids=repr)
@@ -273,14 +273,14 @@ def test_a_removed_listener_is_not_called() -> None:
 def test_a_controller_does_not_keep_a_bound_listener_alive() -> None:
     """A dropped listener object is freed, and is not called."""
     controller = AbortController()
-    heard = RecordingListener()
-    reasons, gone = heard.reasons, weakref.ref(heard)
-    controller.add_listener(heard.hear)
+    listener = RecordingListener()
+    reasons, listener_ref = listener.reasons, weakref.ref(listener)
+    controller.add_listener(listener.hear)
 
-    del heard
+    del listener
     controller.abort("now")
 
-    assert (gone(), reasons) == (None, [])
+    assert (listener_ref(), reasons) == (None, [])
 
 
 class SlottedListener:
@@ -300,22 +300,22 @@ class SlottedListener:
 )
 def test_a_listener_that_is_no_bound_method_is_held_until_the_abort(kind: str) -> None:
     """A controller holds functions, and objects without weak references, until it calls them."""
-    controller, heard, slotted = AbortController(), list[AbortController](), SlottedListener()
+    controller, notified, slotted = AbortController(), list[AbortController](), SlottedListener()
 
     def listeners() -> dict[str, Any]:
         def closure(stopped: AbortController) -> None:
-            heard.append(stopped)
+            notified.append(stopped)
 
         class Caller:
             def __call__(self, stopped: AbortController) -> None:
-                heard.append(stopped)
+                notified.append(stopped)
 
         return {
-            "lambda": lambda stopped: heard.append(stopped),
+            "lambda": lambda stopped: notified.append(stopped),
             "closure": closure,
-            "partial": functools.partial(list.append, heard),
+            "partial": functools.partial(list.append, notified),
             "callable object": Caller(),
-            "built-in method": heard.append,
+            "built-in method": notified.append,
             "slotted object": slotted.hear,
         }
 
@@ -323,7 +323,7 @@ def test_a_listener_that_is_no_bound_method_is_held_until_the_abort(kind: str) -
     gc.collect()
     controller.abort("now")
 
-    assert (heard or slotted.heard) == [controller]
+    assert (notified or slotted.heard) == [controller]
 
 
 def test_a_function_is_not_held_beyond_the_abort_or_its_removal() -> None:
@@ -332,7 +332,7 @@ def test_a_function_is_not_held_beyond_the_abort_or_its_removal() -> None:
 
     def stopped(_: AbortController) -> None: ...
 
-    gone = weakref.ref(stopped)
+    stopped_ref = weakref.ref(stopped)
     one.add_listener(stopped)
     other.add_listener(stopped)
     one.abort("now")
@@ -341,7 +341,7 @@ def test_a_function_is_not_held_beyond_the_abort_or_its_removal() -> None:
     del stopped
     gc.collect()
 
-    assert gone() is None
+    assert stopped_ref() is None
 
 
 def test_a_listener_that_cannot_be_called_is_refused() -> None:
@@ -356,15 +356,15 @@ def test_a_listener_that_cannot_be_called_is_refused() -> None:
 def test_ten_thousand_finished_children_leave_nothing_referenced() -> None:
     """Dropped children and listeners are freed at once, without the garbage collector."""
     root = AbortController()
-    gone: list[weakref.ref[Any]] = []
+    refs: list[weakref.ref[Any]] = []
     for _ in range(10_000):
         child = root.child()
-        heard = RecordingListener()
-        child.add_listener(heard.hear)
-        gone += [weakref.ref(child), weakref.ref(child.child()), weakref.ref(heard)]
-        del child, heard
+        listener = RecordingListener()
+        child.add_listener(listener.hear)
+        refs += [weakref.ref(child), weakref.ref(child.child()), weakref.ref(listener)]
+        del child, listener
 
-    assert sum(ref() is not None for ref in gone) == 0
+    assert sum(ref() is not None for ref in refs) == 0
     assert root._children is not None
     assert [child for child in root._children if child() is not None] == []
     assert len(root._children) <= 2 * _FIRST_SWEEP_AT, "the dead references are swept now and then"
@@ -389,12 +389,12 @@ def test_an_aborted_tree_does_not_keep_its_children_alive() -> None:
     """A child that is dropped after an abort is freed."""
     root = AbortController()
     child = root.child()
-    gone = weakref.ref(child)
+    child_ref = weakref.ref(child)
     root.abort("over")
 
     del child
 
-    assert gone() is None
+    assert child_ref() is None
 
 
 def test_a_grandchild_stays_connected_when_its_parent_is_dropped() -> None:

@@ -358,9 +358,9 @@ async def test_a_found_process_stays_found_and_a_new_one_gets_no_sigterm(
     system.then[3] = change  # All three have been asked to go, and none was killed.
     await process_reaper.kill_all(LEADER, mark, grace_s=0.01)
 
-    asked = [pid for pid, number in system.signals if number == signal.SIGTERM]
+    terminated = [pid for pid, number in system.signals if number == signal.SIGTERM]
     killed = [pid for pid, number in system.signals if number == signal.SIGKILL]
-    assert (sorted(asked), sorted(killed)) == ([LEADER, 660, 661], [660, 661, 662])
+    assert (sorted(terminated), sorted(killed)) == ([LEADER, 660, 661], [660, 661, 662])
 
 
 async def test_without_a_leader_processes_are_found_by_mark_and_descent(

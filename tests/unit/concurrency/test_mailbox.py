@@ -223,15 +223,15 @@ def test_unread_mail_survives_into_the_next_turn() -> None:
 
 def test_on_push_is_called_once_for_each_accepted_mail() -> None:
     """`on_push` is not called for repetitions or refused mail, and the mail is there when it is called."""
-    heard: list[tuple[str, int]] = []
-    box = Mailbox("main", on_push=lambda each: heard.append((each.id, len(box))))
+    deliveries: list[tuple[str, int]] = []
+    box = Mailbox("main", on_push=lambda each: deliveries.append((each.id, len(box))))
     box.push(mail(1))
     box.push(mail(1))
     refusal_reason(box.push, mail(2, "x" * (MAX_BYTES + 1)))
 
     box.push(mail(3))
 
-    assert heard == [("mail-1", 1), ("mail-3", 2)]
+    assert deliveries == [("mail-1", 1), ("mail-3", 2)]
 
 
 def test_mail_is_immutable() -> None:

@@ -167,12 +167,12 @@ async def test_a_program_that_cannot_start_raises_os_error(argv: list[str]) -> N
 
 async def test_a_start_without_free_descriptors_raises_os_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """`run` closes the pipes that it opened before the failure."""
-    real, left = os.pipe, [1, 1]
+    real, failures = os.pipe, [1, 1]
 
     def pipe() -> tuple[int, int]:
-        if not left:
+        if not failures:
             raise OSError(24, "Too many open files")
-        left.pop()
+        failures.pop()
         return real()
 
     monkeypatch.setattr(os, "pipe", pipe)

@@ -82,15 +82,15 @@ async def test_a_cancelled_waiter_takes_no_slot() -> None:
     """A cancelled waiter leaves the queue, and the next waiter gets the slot."""
     slots = Slots(1)
     await slots.acquire()
-    gone, behind = (asyncio.create_task(slots.acquire()) for _ in range(2))
+    first, behind = (asyncio.create_task(slots.acquire()) for _ in range(2))
     await settle()
-    gone.cancel()
+    first.cancel()
     await settle()
 
     slots.release()
     await settle()
 
-    assert (gone.cancelled(), behind.done(), slots.in_use, slots.queued) == (True, True, 1, 0)
+    assert (first.cancelled(), behind.done(), slots.in_use, slots.queued) == (True, True, 1, 0)
 
 
 @pytest.mark.parametrize("behind", [0, 1])
@@ -98,15 +98,15 @@ async def test_a_slot_given_to_a_cancelled_waiter_is_passed_on(behind: int) -> N
     """No slot is lost when hand-over and cancel meet in one turn of the loop."""
     slots = Slots(1)
     await slots.acquire()
-    gone = asyncio.create_task(slots.acquire())
+    waiter = asyncio.create_task(slots.acquire())
     waiting = [asyncio.create_task(slots.acquire()) for _ in range(behind)]
     await settle()
 
     slots.release()
-    gone.cancel()
+    waiter.cancel()
     await settle()
 
-    assert gone.cancelled()
+    assert waiter.cancelled()
     assert [task.done() for task in waiting] == [True] * behind
     assert slots.in_use == behind
 
@@ -364,10 +364,10 @@ async def test_a_failed_wait_is_not_counted_again(end: str) -> None:
 
 async def test_on_wait_reports_the_start_and_the_end_of_waiting() -> None:
     """`on_wait` gets True, then False, and nothing for waits that change no state."""
-    heard: list[bool] = []
-    slot = Slot(Slots(1), on_wait=heard.append)
+    changes: list[bool] = []
+    slot = Slot(Slots(1), on_wait=changes.append)
     await slot.acquire()
-    heard.clear()
+    changes.clear()
     slot.begin_calls(2)
 
     slot.begin_wait()
@@ -377,7 +377,7 @@ async def test_on_wait_reports_the_start_and_the_end_of_waiting() -> None:
     await slot.acquire()
     await slot.acquire()
 
-    assert heard == [True, False]
+    assert changes == [True, False]
 
 
 # --- trees ----------------------------------------------------------------------------------------------------------

@@ -223,15 +223,15 @@ def test_a_single_call_is_the_last_word() -> None:
     assert try_reserve(budget, ONE_CALL, is_final_answer=True) is None
 
 
-@pytest.mark.parametrize(("tokens", "kept"), [(9, 0), (10, 1), (1_000, 100), (40_960, 4_096), (10_000_000, 4_096)])
-def test_a_tenth_of_the_tokens_up_to_4096_is_kept_for_the_last_word(tokens: int, kept: int) -> None:
+@pytest.mark.parametrize(("tokens", "reserve"), [(9, 0), (10, 1), (1_000, 100), (40_960, 4_096), (10_000_000, 4_096)])
+def test_a_tenth_of_the_tokens_up_to_4096_is_kept_for_the_last_word(tokens: int, reserve: int) -> None:
     """Large budgets keep no more than an answer needs."""
     budget = Budget(Limits(tokens=tokens), scope="main")
 
     assert parts(budget, "tokens") == {
-        "remaining": tokens - kept,
+        "remaining": tokens - reserve,
         "reserved": 0,
-        "final_answer_reserve": kept,
+        "final_answer_reserve": reserve,
         "spent": 0,
     }
     assert budget.remaining("tokens", is_final_answer=True) == tokens

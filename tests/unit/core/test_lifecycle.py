@@ -132,8 +132,8 @@ def test_a_change_of_living_state_is_recorded_or_starts_a_turn(state: State, fac
     if after is None or after.state is state or after.state in TERMINAL_STATES:
         return
 
-    told = Effect.RECORD_STATE in after.effects or Effect.START_TURN in after.effects
-    assert told or (state, fact) == (State.STARTING, Fact.BEGAN) or fact is Fact.PARENT_STOPS
+    is_reported = Effect.RECORD_STATE in after.effects or Effect.START_TURN in after.effects
+    assert is_reported or (state, fact) == (State.STARTING, Fact.BEGAN) or fact is Fact.PARENT_STOPS
 
 
 @pytest.mark.parametrize("state", [State.RUNNING, State.WAITING, State.STARTING])

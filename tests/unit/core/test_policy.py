@@ -79,9 +79,9 @@ def policy(**fields: Any) -> Policy:
     return Policy(**fields)
 
 
-def child_grant(**asked: Any) -> Grant:
+def child_grant(**fields: Any) -> Grant:
     """Return the grant of a child of PARENT that asks for these fields."""
-    return narrow(PARENT, policy(**asked))[0]
+    return narrow(PARENT, policy(**fields))[0]
 
 
 # --- numbers --------------------------------------------------------------------------------------------------------
@@ -226,18 +226,18 @@ def test_ports_are_accepted_as_a_mapping_or_as_pairs() -> None:
     """Both forms are equal, and later changes of the mapping do not matter."""
     written = {"web": 1, "a-b-9": 65535}
 
-    asked = policy(ports=written)
+    requested = policy(ports=written)
     written["late"] = 5
 
-    assert asked == policy(ports=[["web", 1], ("a-b-9", 65535)])
-    assert asked.ports == {"web": 1, "a-b-9": 65535}
-    assert from_json(to_json(asked)) == asked
-    assert to_public_dict(asked)["ports"] == {"web": 1, "a-b-9": 65535}
+    assert requested == policy(ports=[["web", 1], ("a-b-9", 65535)])
+    assert requested.ports == {"web": 1, "a-b-9": 65535}
+    assert from_json(to_json(requested)) == requested
+    assert to_public_dict(requested)["ports"] == {"web": 1, "a-b-9": 65535}
     assert DEFAULTS.ports == {}
 
 
 @pytest.mark.parametrize(
-    ("asked", "given"),
+    ("fields", "given"),
     [
         ({}, {"web": 8000, "metrics": 9090}),
         ({"ports": {}}, {}),
@@ -246,13 +246,13 @@ def test_ports_are_accepted_as_a_mapping_or_as_pairs() -> None:
         ({"ports": {"metrics": 9090, "api": 8000}}, "api=8000"),
     ],
 )
-def test_a_child_has_no_port_that_its_parent_lacks(asked: dict[str, Any], given: dict[str, int] | str) -> None:
+def test_a_child_has_no_port_that_its_parent_lacks(fields: dict[str, Any], given: dict[str, int] | str) -> None:
     """Name and number together are the right."""
     if isinstance(given, dict):
-        assert child_grant(**asked).ports == given
+        assert child_grant(**fields).ports == given
         return
     with pytest.raises(SpawnRefused, match=given) as refusal:
-        child_grant(**asked)
+        child_grant(**fields)
     assert refusal.value.limit == "policy.ports"
 
 
@@ -283,12 +283,12 @@ def test_convenient_forms_of_fields_equal_their_canonical_form() -> None:
 def test_a_policy_copies_its_lists_and_mappings() -> None:
     """Later changes of the arguments do not change the checked policy."""
     names, values = ["LANG"], {"A": "1"}
-    asked = policy(allowed_env_vars=names, env_vars=values)
+    requested = policy(allowed_env_vars=names, env_vars=values)
 
     names.append("LD_PRELOAD")
     values["LD_PRELOAD"] = "evil.so"
 
-    assert (asked.allowed_env_vars, asked.env_vars) == (("LANG",), {"A": "1"})
+    assert (requested.allowed_env_vars, requested.env_vars) == (("LANG",), {"A": "1"})
 
 
 def test_endpoints_with_a_disabled_network_are_refused() -> None:
@@ -322,17 +322,17 @@ def test_a_root_that_asks_for_nothing_has_the_defaults() -> None:
 
 def test_a_root_has_what_it_asks_for() -> None:
     """The grant of a root equals its policy, field by field."""
-    asked = {
+    fields = {
         name: getattr(PARENT, name)
         for name in Grant.__struct_fields__
         if getattr(PARENT, name) != getattr(DEFAULTS, name)
     }
 
-    assert resolve_root_policy(policy(**asked)) == PARENT
+    assert resolve_root_policy(policy(**fields)) == PARENT
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "fields",
     [
         {},
         {"allowed_endpoints": []},
@@ -344,10 +344,10 @@ def test_a_root_has_what_it_asks_for() -> None:
     ],
     ids=str,
 )
-def test_an_empty_allow_list_of_a_root_denies_all(asked: dict[str, Any]) -> None:
+def test_an_empty_allow_list_of_a_root_denies_all(fields: dict[str, Any]) -> None:
     """Empty, null, and a list of an empty text mean no network."""
-    assert resolve_root_policy(policy(**asked)).allowed_endpoints == ()
-    assert resolve_root_policy(from_json(msgspec.json.encode(asked))).allowed_endpoints == ()
+    assert resolve_root_policy(policy(**fields)).allowed_endpoints == ()
+    assert resolve_root_policy(from_json(msgspec.json.encode(fields))).allowed_endpoints == ()
 
 
 def test_grants_do_not_share_mutable_defaults() -> None:
@@ -381,12 +381,12 @@ def test_a_secret_of_a_root_needs_a_value() -> None:
 )
 def test_mounts_of_a_root_stay_within_the_allowed_mounts(allowed: list[str] | None, mount: str, passes: bool) -> None:
     """Without a list of allowed mounts any mount is granted."""
-    asked = policy(readonly_mounts=[mount])
+    requested = policy(readonly_mounts=[mount])
     if passes:
-        assert resolve_root_policy(asked, allow_mounts=allowed).readonly_mounts == (mount,)
+        assert resolve_root_policy(requested, allow_mounts=allowed).readonly_mounts == (mount,)
         return
     with pytest.raises(SpawnRefused, match=mount) as refusal:
-        resolve_root_policy(asked, allow_mounts=allowed)
+        resolve_root_policy(requested, allow_mounts=allowed)
     assert refusal.value.limit == "policy.readonly_mounts"
 
 
@@ -408,10 +408,10 @@ def test_a_limit_above_the_parents_is_clamped_and_reported(field: str) -> None:
 def test_a_limit_within_the_parents_is_granted_without_a_report(field: str) -> None:
     """The parent's own value is within the limit."""
     most = getattr(PARENT, field) - (field == "max_sub_agent_depth")
-    for asked in (most, BOUNDS[field][0]):
-        child, clamped = narrow(PARENT, policy(**{field: asked}))
+    for value in (most, BOUNDS[field][0]):
+        child, clamped = narrow(PARENT, policy(**{field: value}))
 
-        assert (getattr(child, field), clamped) == (asked, ())
+        assert (getattr(child, field), clamped) == (value, ())
 
 
 def test_a_child_that_asks_for_nothing_gets_the_parents_grant() -> None:
@@ -440,11 +440,11 @@ def test_a_childs_time_ends_with_its_parents() -> None:
     assert (child.timeout_seconds, clamped) == (20.5, (Clamped("timeout_seconds", 30, 20.5),))
 
 
-@pytest.mark.parametrize("left", [0, -1.0, math.nan, -math.inf])
-def test_a_parent_without_time_left_spawns_no_child(left: float) -> None:
+@pytest.mark.parametrize("seconds", [0, -1.0, math.nan, -math.inf])
+def test_a_parent_without_time_left_spawns_no_child(seconds: float) -> None:
     """A spawn is refused instead of getting an invalid timeout."""
     with pytest.raises(SpawnRefused) as refusal:
-        narrow(PARENT, Policy(), seconds_left=left)
+        narrow(PARENT, Policy(), seconds_left=seconds)
 
     assert (refusal.value.limit, refusal.value.free) == ("policy.timeout_seconds", 0)
 
@@ -510,10 +510,10 @@ RIGHTS: list[tuple[str, Any, bool]] = [
 ]
 
 
-@pytest.mark.parametrize(("field", "asked", "has"), RIGHTS, ids=str)
-def test_a_right_that_the_parent_lacks_is_refused_by_name(field: str, asked: Any, has: bool) -> None:
+@pytest.mark.parametrize(("field", "value", "has"), RIGHTS, ids=str)
+def test_a_right_that_the_parent_lacks_is_refused_by_name(field: str, value: Any, has: bool) -> None:
     """A right that the parent has is granted as requested."""
-    wanted = policy(**{field: asked})
+    wanted = policy(**{field: value})
     if not has:
         with pytest.raises(SpawnRefused) as refusal:
             narrow(PARENT, wanted)
@@ -521,9 +521,9 @@ def test_a_right_that_the_parent_lacks_is_refused_by_name(field: str, asked: Any
         return
     given = getattr(narrow(PARENT, wanted)[0], field)
     if field == "secrets":
-        assert given == {name: PARENT.secrets[name] for name in asked}
+        assert given == {name: PARENT.secrets[name] for name in value}
     elif field == "allowed_env_vars":
-        assert set(given) == set(asked) - {"MODE"}
+        assert set(given) == set(value) - {"MODE"}
     else:
         assert given == getattr(wanted, field)
 
@@ -568,7 +568,7 @@ def test_the_endpoint_wildcard_covers_no_private_address(private: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "expected"),
+    ("fields", "expected"),
     [
         ({"network": "disabled"}, ()),
         ({"network": "disabled", "allowed_endpoints": [""]}, ()),
@@ -578,9 +578,9 @@ def test_the_endpoint_wildcard_covers_no_private_address(private: str) -> None:
         ({"network": None, "allowed_endpoints": None}, PARENT.allowed_endpoints),
     ],
 )
-def test_a_child_inherits_endpoints_unless_it_disables_them(asked: dict[str, Any], expected: tuple[str, ...]) -> None:
+def test_a_child_inherits_endpoints_unless_it_disables_them(fields: dict[str, Any], expected: tuple[str, ...]) -> None:
     """Absent fields inherit; empty and disabled ones mean none."""
-    assert child_grant(**asked).allowed_endpoints == expected
+    assert child_grant(**fields).allowed_endpoints == expected
 
 
 def test_the_value_of_a_secret_is_always_the_parents() -> None:
@@ -609,12 +609,12 @@ def test_a_variable_set_by_value_never_gets_the_hosts_value_below() -> None:
 
 def test_json_of_a_policy_holds_requested_fields_and_decodes_equal() -> None:
     """Absent fields stay absent, and empty fields stay empty."""
-    asked = policy(memory_mb=128, env_vars={}, allowed_endpoints=[], secrets={"token": None}, isolation="L2")
+    requested = policy(memory_mb=128, env_vars={}, allowed_endpoints=[], secrets={"token": None}, isolation="L2")
 
-    assert from_json(to_json(asked)) == asked
-    assert from_json(to_json(asked).decode()) == asked
-    assert from_json(msgspec.json.decode(to_json(asked))) == asked
-    assert msgspec.json.decode(to_json(asked), type=Policy) == asked
+    assert from_json(to_json(requested)) == requested
+    assert from_json(to_json(requested).decode()) == requested
+    assert from_json(msgspec.json.decode(to_json(requested))) == requested
+    assert msgspec.json.decode(to_json(requested), type=Policy) == requested
     assert to_json(Policy()) == b"{}"
 
 
@@ -660,8 +660,8 @@ def test_null_fields_count_as_absent() -> None:
 
 def test_no_value_of_a_variable_or_secret_is_shown() -> None:
     """No printed form of a policy or grant shows values; names are shown."""
-    asked = policy(env_vars={"MODE": CANARY}, secrets={"token": CANARY}, isolation="L2")
-    for held in (asked, resolve_root_policy(asked)):
+    requested = policy(env_vars={"MODE": CANARY}, secrets={"token": CANARY}, isolation="L2")
+    for held in (requested, resolve_root_policy(requested)):
         for shown in (
             repr(held),
             str(held),
@@ -706,8 +706,8 @@ def test_a_child_has_the_reservation_of_its_parent() -> None:
     """A child may name the parent's reservation or none, and never another one."""
     assert PARENT.reservation is not None
     same = msgspec.structs.asdict(PARENT.reservation)
-    for asked in (policy(), policy(reservation=same), policy(reservation=PARENT.reservation)):
-        assert narrow(PARENT, asked)[0].reservation == PARENT.reservation
+    for requested in (policy(), policy(reservation=same), policy(reservation=PARENT.reservation)):
+        assert narrow(PARENT, requested)[0].reservation == PARENT.reservation
     for other in ({"name": "crew"}, {"name": "others", "memory_mb": 1024}):
         with pytest.raises(SpawnRefused) as refused:
             narrow(PARENT, policy(reservation=other))
@@ -749,9 +749,9 @@ def test_to_public_dict_returns_plain_data() -> None:
 
 def test_a_policy_can_be_copied_and_pickled() -> None:
     """A policy in a closure travels with its packed function."""
-    asked = policy(memory_mb=1, secrets=["a"], env_vars={"A": "1"})
+    requested = policy(memory_mb=1, secrets=["a"], env_vars={"A": "1"})
 
-    assert pickle.loads(pickle.dumps(asked)) == copy.copy(asked) == asked
+    assert pickle.loads(pickle.dumps(requested)) == copy.copy(requested) == requested
 
 
 def test_isolation_levels_are_ordered_by_strength() -> None:

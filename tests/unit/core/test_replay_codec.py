@@ -145,9 +145,9 @@ def test_a_retried_attempt_restarts_at_the_start_of_its_turn() -> None:
     story = replay_as_stored(events)
     assert (root_contents(story), story.root.started_calls) == (["Go.", "An answer.", "And?"], {})
 
-    kept = ({"type": "human", "content": "In short."}, 2)
+    compaction = ({"type": "human", "content": "In short."}, 2)
     sizes: dict[str, Any] = {"before_messages": 3, "after_messages": 2, "before_tokens": 9, "after_tokens": 5}
-    shorter = [*events, Compacted(**STAMP, **sizes, kept=kept), failed]
+    shorter = [*events, Compacted(**STAMP, **sizes, kept=compaction), failed]
     assert root_contents(replay_as_stored([*shorter, events[-1]])) == ["In short.", "And?"]
     resumed = [
         *events,

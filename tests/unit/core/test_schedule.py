@@ -298,10 +298,10 @@ def test_a_started_claim_of_a_dead_kernel_stays_until_its_run_is_resolved(overla
 def test_a_claim_has_one_owner() -> None:
     """A late kernel can neither take the claim, nor mark it lost, nor complete it."""
     theirs = claim_of("them", run="run-1")
-    left = schedule_record(state=TickState(decided=at(100), claims=(theirs,)))
+    record = schedule_record(state=TickState(decided=at(100), claims=(theirs,)))
     ended = TickResult(id="c", tick=at(100), status=TickStatus.FAILED)
 
-    taken = ticks.update_claim(left, theirs, claim_of("me", run="run-1"))
+    taken = ticks.update_claim(record, theirs, claim_of("me", run="run-1"))
 
     assert taken is not None
     assert taken.state.claims == (claim_of("me", run="run-1"),)

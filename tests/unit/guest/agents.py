@@ -128,9 +128,9 @@ def ask_in_a_fork() -> str:
         os._exit(0)
     os.close(writing)
     os.wait()
-    said = os.read(reading, 1_000).decode()
+    text = os.read(reading, 1_000).decode()
     os.close(reading)
-    return said
+    return text
 
 
 def parent(memory_mb: int | None = None) -> Any:
@@ -236,9 +236,9 @@ def stopped() -> str:
 
     try:
         spawn_sub_agent(add, args=(1, 2))
-    except Aborted as told:
+    except Aborted as aborted:
         save_checkpoint("half")
-        return str(told)
+        return str(aborted)
     return "it went on"
 
 
@@ -246,8 +246,8 @@ def failed_child() -> list[Any]:
     result = spawn_sub_agent(report, args=("bees",))
     error, files = result.error, [each.name for each in result.artifacts] or [""]
     assert error is not None
-    told = [error.type, error.message, files[0], result.usage.agents, result.stdout, result.output]
-    return [result.status, result.exit_code, *told]
+    details = [error.type, error.message, files[0], result.usage.agents, result.stdout, result.output]
+    return [result.status, result.exit_code, *details]
 
 
 def refused_parent() -> list[Any]:

@@ -21,14 +21,14 @@ class Point:
 
 def solver() -> Any:
     """Create an agent at the host and return its task."""
-    with Agent(name="solver", primer="You solve.") as made:
-        made.module("math", include=["sin"])
+    with Agent(name="solver", primer="You solve.") as agent:
+        agent.module("math", include=["sin"])
 
-        @made.task
+        @agent.task
         def solve(equation: str, guess: Point | None = None) -> list[Point]:  # type: ignore[empty-body]
             """Solve it."""
 
-    return made.tasks["solve"]
+    return agent.tasks["solve"]
 
 
 def makes_and_calls() -> list[Any]:

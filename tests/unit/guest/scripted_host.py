@@ -40,9 +40,9 @@ class Host:
         first = {"run": "r1", "path": "main", "name": capsule.name, "capsule_tag": capsule.tag, **fields}
         self.tell(StartFunction(**first), capsule.data)
 
-    def tell(self, told: HostMessage, body: bytes = b"") -> None:
+    def tell(self, message: HostMessage, body: bytes = b"") -> None:
         """Send a message."""
-        for piece in frames.pack(message_codec.encode(told), body):
+        for piece in frames.pack(message_codec.encode(message), body):
             self._end.sendall(piece)
 
     def hear(self) -> tuple[GuestMessage, bytes] | None:
@@ -57,11 +57,11 @@ class Host:
 
     def expect(self, kind: type[S]) -> tuple[S, bytes]:
         """Return the guest's next message, which must be of this kind."""
-        heard = self.hear()
-        assert heard is not None, "the guest has closed"
-        said, body = heard
-        assert isinstance(said, kind), said
-        return said, body
+        received = self.hear()
+        assert received is not None, "the guest has closed"
+        message, body = received
+        assert isinstance(message, kind), message
+        return message, body
 
     def answer(self, number: int, data: msgspec.Struct | None = None, body: bytes = b"") -> None:
         """Answer a request."""

@@ -35,16 +35,16 @@ REF = f"main@{'0' * 64}/solver@{'1' * 64}"
 
 def keep(host: Host) -> Recipe:
     """Answer the guest's next request, which must create an agent; return the recipe."""
-    asked, body = host.expect(CreateAgent)
-    host.answer(asked.id, Created(ref=REF))
+    request, body = host.expect(CreateAgent)
+    host.answer(request.id, Created(ref=REF))
     return Recipe.from_entry(msgspec.json.decode(body))
 
 
 def begin(host: Host, run: str) -> tuple[str, str, Any]:
     """Answer the guest's next request, which must start a task; return its parts."""
-    asked, body = host.expect(PerformTask)
-    host.answer(asked.id, Spawned(run=run, path=f"main/{run}", name=run))
-    return asked.ref, asked.task, msgspec.json.decode(body)
+    request, body = host.expect(PerformTask)
+    host.answer(request.id, Spawned(run=run, path=f"main/{run}", name=run))
+    return request.ref, request.task, msgspec.json.decode(body)
 
 
 def test_an_agent_is_sent_as_a_recipe_and_its_task_as_data() -> None:
@@ -107,8 +107,8 @@ def test_failures_are_typed() -> None:
     with guest() as host:
         host.start(authors.fails)
         for _ in range(2):
-            asked, _body = host.expect(CreateAgent)
-            host.refuse(asked.id, Denied("making agents", "no"))
+            request, _body = host.expect(CreateAgent)
+            host.refuse(request.id, Denied("making agents", "no"))
         assert host.value() == ["Denied", "making agents denied: no"] * 2
 
 
@@ -122,8 +122,8 @@ def test_a_failed_item_of_a_map_does_not_lose_the_others() -> None:
         begin(host, "r2")
         assert host.watched() == "r2"
         host.end_child("r2", [{"x": 2.0}])
-        asked, _ = host.expect(PerformTask)
-        host.refuse(asked.id, SpawnRefused("children", "none left"))
+        request, _ = host.expect(PerformTask)
+        host.refuse(request.id, SpawnRefused("children", "none left"))
         host.end_child("r1", None, status="failed", exit_code=1, error=ErrorInfo(type="E", message="no"))
 
         assert host.value() == ["TaskFailed", 2.0, "SpawnRefused"]
@@ -207,8 +207,8 @@ class Few:
 
     def wait(self, living: Any, **how: Any) -> Any:
         """End the oldest child, or all children if the wait is for all."""
-        left = [each for each in self.ends if not each.done()]
-        for each in left[:1] if how else left:
+        pending = [each for each in self.ends if not each.done()]
+        for each in pending[:1] if how else pending:
             each.set_result(END)
         return wait(living, **how)
 

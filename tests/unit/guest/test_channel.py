@@ -81,11 +81,11 @@ def test_nothing_is_sent_after_the_last_message(ends: Ends) -> None:
     with pytest.raises(RametError, match="has ended"):
         ends.channel.write(message_codec.encode(Note(text="late")))
     ends.guest.close()
-    said = b""
+    output = b""
     while part := ends.host.recv(100):
-        said += part
+        output += part
 
-    assert said == b"".join(frames.pack(message_codec.encode(Done(ok=True))))
+    assert output == b"".join(frames.pack(message_codec.encode(Done(ok=True))))
 
 
 def test_sending_to_a_closed_host_raises_an_error(ends: Ends) -> None:
@@ -103,11 +103,11 @@ def test_messages_of_many_threads_do_not_mix(ends: Ends) -> None:
     for writer in writers:
         writer.start()
     reader = Channel(ends.host)
-    heard = [reader.read() for _ in notes]
+    received = [reader.read() for _ in notes]
     for writer in writers:
         writer.join()
 
-    assert sorted(frame.control for frame in heard if frame is not None) == sorted(notes)
+    assert sorted(frame.control for frame in received if frame is not None) == sorted(notes)
 
 
 def test_a_forked_process_is_refused(ends: Ends) -> None:

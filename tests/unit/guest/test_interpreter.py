@@ -22,11 +22,11 @@ AMPLE_S = 60.0
 @pytest.fixture
 async def inside() -> AsyncIterator[Interpreter]:
     """An open interpreter, whose threads have ended after the test."""
-    made = Interpreter()
-    await made.open()
-    worker = made._worker
-    yield made
-    made.close()
+    interpreter = Interpreter()
+    await interpreter.open()
+    worker = interpreter._worker
+    yield interpreter
+    interpreter.close()
     assert worker is not None
     await eventually(lambda: not worker.thread.is_alive())
 
@@ -229,10 +229,10 @@ async def test_an_error_of_the_first_names_is_raised() -> None:
     def prepare() -> dict[str, Any]:
         raise LookupError("not there")
 
-    made, before = Interpreter(prepare), (sys.stdout, sys.modules["__main__"])
+    interpreter, before = Interpreter(prepare), (sys.stdout, sys.modules["__main__"])
     with pytest.raises(LookupError, match="not there"):
-        await made.open()
-    made.close()
+        await interpreter.open()
+    interpreter.close()
 
     assert (sys.stdout, sys.modules["__main__"]) == before
     await eventually(lambda: not any(each.name == "ramet-python" for each in threading.enumerate()))

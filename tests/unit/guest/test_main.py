@@ -171,14 +171,14 @@ def test_nothing_is_sent_after_the_last_message_and_output_is_flushed() -> None:
     """A thread of the function keeps sending."""
     with guest() as host:
         host.start(agents.print_and_run_on)
-        heard = host.hear()
-        while heard is not None and isinstance(heard[0], Send):
-            heard = host.hear()
+        received = host.hear()
+        while received is not None and isinstance(received[0], Send):
+            received = host.hear()
         after = host.hear()
         code, out, err = host.ended()
 
-    assert heard is not None
-    assert isinstance(heard[0], Done)
+    assert received is not None
+    assert isinstance(received[0], Done)
     assert after is None
     assert (code, out) == (0, "out\n")
     assert err.startswith("err\n")

@@ -49,9 +49,9 @@ class Host:
             self._heard += self._frames.feed(await loop.sock_recv(self.end, 65536))
         return message_codec.from_guest(self._heard.pop(0).control)
 
-    async def say(self, told: HostMessage, body: bytes = b"") -> None:
+    async def say(self, message: HostMessage, body: bytes = b"") -> None:
         """Send any message of the protocol."""
-        data = b"".join(bytes(piece) for piece in frames.pack(message_codec.encode(told), body))
+        data = b"".join(bytes(piece) for piece in frames.pack(message_codec.encode(message), body))
         await asyncio.get_running_loop().sock_sendall(self.end, data)
 
     async def answer(self, number: int, text: str) -> None:
@@ -205,17 +205,17 @@ async def test_a_host_that_does_not_read_is_abandoned_at_a_bound(
     monkeypatch.setattr(link_module, "HIGH_WATER", 100_000)
     monkeypatch.setattr(link_module, "MAX_UNREAD", 1_000_000)
     async with linked() as (link, host):
-        told = 0
+        received_bytes = 0
 
         def tell_on() -> None:
-            nonlocal told
-            while told < 10_000_000:
+            nonlocal received_bytes
+            while received_bytes < 10_000_000:
                 link.send(Note(text="x" * 10_000))
-                told += 10_000
+                received_bytes += 10_000
 
         while link._may_write.is_set():
             link.send(Note(text="x" * 10_000))
-            told += 10_000
+            received_bytes += 10_000
         asking = asyncio.create_task(link.ask(ListRuns))
         await asyncio.sleep(0)
         assert link._last_id == 0, "the request waits"
@@ -223,7 +223,7 @@ async def test_a_host_that_does_not_read_is_abandoned_at_a_bound(
             tell_on()
         with pytest.raises(Aborted):
             await asking
-        assert told < 3_000_000
+        assert received_bytes < 3_000_000
         assert len(host.stops) == 1
 
 

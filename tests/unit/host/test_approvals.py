@@ -82,10 +82,15 @@ async def test_an_answer_by_id_reaches_the_asking_run_and_is_recorded(word: bool
         asked_at=datetime(2026, 1, 1, tzinfo=UTC),
         deadline=datetime(2026, 1, 1, 0, 10, tzinfo=UTC),
     )
-    asked, answered = events
-    assert isinstance(asked, ApprovalAsked)
+    question, answered = events
+    assert isinstance(question, ApprovalAsked)
     assert isinstance(answered, ApprovalAnswered)
-    assert (asked.approval_id, asked.path, asked.depth, asked.call_id) == (waiting.id, "main/a/b", 2, "call-9")
+    assert (question.approval_id, question.path, question.depth, question.call_id) == (
+        waiting.id,
+        "main/a/b",
+        2,
+        "call-9",
+    )
     assert (answered.approval_id, answered.allowed, answered.reason) == (waiting.id, word, "by Ann")
 
 
@@ -224,10 +229,10 @@ async def test_the_question_of_a_stopped_run_leaves_the_inbox(how: str) -> None:
 async def test_a_stopped_run_asks_nobody() -> None:
     """Persons and approvers do not see a call that will not be made, and nothing is recorded."""
     events: list[Event] = []
-    asked: list[Pending] = []
+    questions: list[Pending] = []
 
     def approve(pending: Pending) -> bool:
-        asked.append(pending)
+        questions.append(pending)
         return True
 
     box, context = inbox(approver=approve), context_with(events)
@@ -236,7 +241,7 @@ async def test_a_stopped_run_asks_nobody() -> None:
     with pytest.raises(Aborted):
         await ask(box, context)
 
-    assert (events, asked, box.pending) == ([], [], ())
+    assert (events, questions, box.pending) == ([], [], ())
 
 
 async def test_a_run_that_waits_for_a_person_holds_no_slot() -> None:
@@ -276,11 +281,11 @@ async def test_an_unattended_inbox_denies_at_once_with_a_reason() -> None:
     assert len(events) == 2
 
 
-async def _yes(asked: Pending) -> bool:
-    return asked.tool == "Bash"
+async def _yes(pending: Pending) -> bool:
+    return pending.tool == "Bash"
 
 
-async def _fails(asked: Pending) -> bool:
+async def _fails(pending: Pending) -> bool:
     raise RuntimeError("no terminal")
 
 
@@ -288,9 +293,9 @@ async def _fails(asked: Pending) -> bool:
     ("approver", "allowed"),
     [
         (_yes, True),
-        (lambda asked: True, True),
-        (lambda asked: "yes", False),
-        (lambda asked: None, False),
+        (lambda pending: True, True),
+        (lambda pending: "yes", False),
+        (lambda pending: None, False),
         (_fails, False),
     ],
 )
@@ -303,7 +308,7 @@ async def test_an_answer_by_id_goes_before_a_slow_approver() -> None:
     """The first answer counts, and the approver is cancelled."""
     ended = False
 
-    async def thinks(asked: Pending) -> bool:
+    async def thinks(pending: Pending) -> bool:
         nonlocal ended
         try:
             await asyncio.Event().wait()
@@ -360,13 +365,13 @@ async def test_the_shown_arguments_are_bounded_plain_and_marked_where_cut() -> N
 
     await inbox(unattended=True).ask(context_with(events), tool="Bash", question="q" * 100_000, args=args)
 
-    asked = decode(encode(events[0]))
-    assert isinstance(asked, ApprovalAsked)
+    question = decode(encode(events[0]))
+    assert isinstance(question, ApprovalAsked)
     assert len(encode(events[0])) < MAX_SHOWN + 3 * MAX_TEXT
-    assert asked.args["command"].endswith("; rm -rf /")
-    assert "100010 characters" in asked.args["command"]
-    assert asked.args["many"][-1] == "… 1000 entries"
-    assert asked.args["odd"] == {"1": "b'\\xff'", "nan": "nan", "huge": repr(10**30), "surrogate": "?"}
+    assert question.args["command"].endswith("; rm -rf /")
+    assert "100010 characters" in question.args["command"]
+    assert question.args["many"][-1] == "… 1000 entries"
+    assert question.args["odd"] == {"1": "b'\\xff'", "nan": "nan", "huge": repr(10**30), "surrogate": "?"}
 
 
 @pytest.mark.parametrize("timeout_s", [0, -1, float("nan"), float("inf")])
@@ -398,13 +403,13 @@ async def test_an_answer_from_before_a_restart_holds_only_for_its_open_call() ->
 
     first, _ = await asked_after()
     at = datetime(2026, 1, 1, tzinfo=UTC)
-    asked = ApprovalAsked(**stamp, at=at, approval_id=first, tool="Bash", question="Delete it?", call_id="call-0")
+    question = ApprovalAsked(**stamp, at=at, approval_id=first, tool="Bash", question="Delete it?", call_id="call-0")
     yes = ApprovalAnswered(**stamp, approval_id=first, allowed=True)
     done = MessageRecorded(**stamp, call_id="call-0", message={"type": "tool", "tool_call_id": "call-0"})
 
-    assert await asked_after(asked) == (first, None)
-    assert await asked_after(asked, yes) == ("", True)
-    again, word = await asked_after(asked, yes, done)
+    assert await asked_after(question) == (first, None)
+    assert await asked_after(question, yes) == ("", True)
+    again, word = await asked_after(question, yes, done)
     assert (again != first, word) == (True, None)
 
 
@@ -413,8 +418,8 @@ async def test_a_question_outside_a_call_does_not_wait_after_a_restart(call_id: 
     """The id of the question is never made again, so that an answer to it would have no effect."""
     stamp: dict[str, Any] = {"root": "run-01", "run": "run-01", "path": "main", "agent": "main"}
     at = datetime(2026, 1, 1, tzinfo=UTC) if is_dated else None
-    asked = ApprovalAsked(**stamp, at=at, approval_id="a-1", tool="Bash", question="Delete it?", call_id=call_id)
-    story = TreeReplay().apply_all([RunSpawned(**stamp, name="main"), asked])
+    question = ApprovalAsked(**stamp, at=at, approval_id="a-1", tool="Bash", question="Delete it?", call_id=call_id)
+    story = TreeReplay().apply_all([RunSpawned(**stamp, name="main"), question])
     box = inbox()
 
     box.restore(story.root, lambda call: True, make_context(run=run_info(1)).emit)

@@ -22,7 +22,7 @@ from ramet.models.scripted.model import ScriptedModel
 from ramet.tools.spawn_request import SpawnRequest
 
 CANARY = "canary-71fe"
-NO_MODEL: Any = RunnableLambda(lambda said: said)
+NO_MODEL: Any = RunnableLambda(lambda prompt: prompt)
 UNTYPED: Any = ramet  #: as a program without a type checker sees it
 
 
@@ -218,10 +218,10 @@ def test_an_unknown_field_is_refused_by_name(make: Callable[[], Any], begins: st
 @pytest.mark.parametrize("kind", [Policy, Limits, SpawnLimits])
 def test_a_mapping_of_fields_is_refused_and_not_shown(kind: Any) -> None:
     """A mapping of a policy's fields may hold values of secrets."""
-    said = refusal(lambda: kind({"secrets": {"KEY": CANARY}}))
+    message = refusal(lambda: kind({"secrets": {"KEY": CANARY}}))
 
-    assert said.endswith("expected its fields by name")
-    assert CANARY not in said
+    assert message.endswith("expected its fields by name")
+    assert CANARY not in message
 
 
 def test_checked_data_can_be_copied_and_compared() -> None:

@@ -106,8 +106,8 @@ def test_texts_are_left_out_except_what_needed_approval() -> None:
     text = json.dumps(entries, allow_nan=False)
     for words in ("a prompt", "a description", "a value", "a partial", "a letter", "a preview"):
         assert words not in text
-    asked = entries[6]
-    assert (asked["question"], asked["args"]) == ("may it?", {"command": "rm -r x"})
+    entry = entries[6]
+    assert (entry["question"], entry["args"]) == ("may it?", {"command": "rm -r x"})
     intended, decided = entries[9:11]
     assert (intended["args"], intended["policy"], intended["version"]) == ({"command": "rm -r x"}, "house", 3)
     assert (decided["committed"], decided["votes"]) == (False, [{"voter": "rules", "verdict": "deny"}])

@@ -34,7 +34,7 @@ def test_an_unknown_price_keeps_no_caller_alive() -> None:
         assert provider.known_price() is None
         return weakref.ref(held)
 
-    asked = [ask() for _ in range(3)]
+    releases = [ask() for _ in range(3)]
     gc.collect()
 
-    assert [each() for each in asked] == [None] * 3
+    assert [each() for each in releases] == [None] * 3

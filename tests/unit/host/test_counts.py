@@ -16,13 +16,13 @@ from ramet.host.observability.counters import Counts
 STAMP: dict[str, Any] = {"root": "run-01", "run": "run-01", "path": "main", "agent": "main"}
 
 
-async def counts_of(*told: tuple[float, Event], ahead_s: float = 0) -> Counts:
+async def counts_of(*timed_events: tuple[float, Event], ahead_s: float = 0) -> Counts:
     """Return counts of a tree whose events come at these seconds, by a clock that may be ahead."""
     clock, counting = FakeClock(), FakeClock()
     recorder, counts = Recorder(clock), Counts(counting.now)
     counts.attach(recorder)
     await clock.advance(ahead_s)
-    for seconds, event in told:
+    for seconds, event in timed_events:
         await clock.advance(seconds - counting.monotonic())
         await counting.advance(seconds - counting.monotonic())
         recorder.append(event)

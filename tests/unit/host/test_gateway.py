@@ -53,8 +53,8 @@ class Asking:
         return event
 
     async def ask(self, model: BaseChatModel, **request: Any) -> list[AIMessageChunk | AIMessage]:
-        asked = ModelRequest(messages=[HumanMessage("hello")], step=self.context.next_step(), **request)
-        return [piece async for piece in self.gateway.port(model).ask(self.context, asked)]
+        model_request = ModelRequest(messages=[HumanMessage("hello")], step=self.context.next_step(), **request)
+        return [piece async for piece in self.gateway.port(model).ask(self.context, model_request)]
 
     @property
     def held(self) -> dict[str, float]:
@@ -252,16 +252,16 @@ async def test_a_replys_length_is_bounded_by_the_money_left(price: Price, tokens
     """The longest affordable reply is asked for, unless the tokens are fewer or a reply is free."""
     limits, model = Limits(usd=5.0, tokens=tokens), ScriptedModel(["short"])
     run = Asking(limits, prices={"scripted": price})
-    usd, left = run.budget.remaining("usd"), run.budget.remaining("tokens")
+    usd, remaining_tokens = run.budget.remaining("usd"), run.budget.remaining("tokens")
     bound = input_bound([HumanMessage("hello")], 0)
 
     await run.ask(model)
 
-    [asked], most = of_kind(run.events, ModelAsked), model.requests[0].max_tokens
+    [question], most = of_kind(run.events, ModelAsked), model.requests[0].max_tokens
     assert most is not None
-    assert asked.reserved_usd == pytest.approx(max_usd(bound, most, price))
-    assert asked.reserved_usd <= usd
-    fits_one_more = max_usd(bound, most + 1, price) <= usd and bound + most + 1 <= left
+    assert question.reserved_usd == pytest.approx(max_usd(bound, most, price))
+    assert question.reserved_usd <= usd
+    fits_one_more = max_usd(bound, most + 1, price) <= usd and bound + most + 1 <= remaining_tokens
     assert most == DEFAULT_OUTPUT_TOKENS if fits_one_more else most < DEFAULT_OUTPUT_TOKENS
     assert fits_one_more is (price.output == 0)
 

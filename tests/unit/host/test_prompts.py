@@ -22,12 +22,12 @@ def test_capabilities_are_listed_by_their_visibility() -> None:
     agent.fn(json.dumps)
     agent.module("not_loaded_here.part", visibility="high")
 
-    said = Prompts(None, None).system(agent, pathlib.Path())
+    prompt = Prompts(None, None).system(agent, pathlib.Path())
 
-    assert said.startswith("You solve.")
-    assert "Return the sine of x" in said
-    assert "- function dumps(obj, " in said
-    assert "- module not_loaded_here.part" in said
+    assert prompt.startswith("You solve.")
+    assert "Return the sine of x" in prompt
+    assert "- function dumps(obj, " in prompt
+    assert "- module not_loaded_here.part" in prompt
     assert "not_loaded_here" not in sys.modules
 
 

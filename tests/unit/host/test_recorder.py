@@ -219,11 +219,11 @@ def test_the_files_of_old_events_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
     recorder = Recorder(FakeClock())
 
     events = [recorder.append(Notice(**ROOT.stamp, text="x" * 1_000)) for _ in range(100)]
-    kept = list(recorder.recent_events)
+    recent = list(recorder.recent_events)
 
     assert len(recorder.recent_events._files) == 2
-    assert 10 <= len(kept) <= 20
-    assert kept == events[-len(kept) :]
+    assert 10 <= len(recent) <= 20
+    assert recent == events[-len(recent) :]
 
 
 def test_without_a_file_the_oldest_events_are_dropped(
@@ -235,10 +235,10 @@ def test_without_a_file_the_oldest_events_are_dropped(
     recorder = Recorder(FakeClock())
 
     events = [recorder.append(Notice(**ROOT.stamp, text="x" * 1_000)) for _ in range(20)]
-    kept = list(recorder.recent_events)
+    recent = list(recorder.recent_events)
 
-    assert kept == events[-len(kept) :]
-    assert 1 <= len(kept) <= 5
+    assert recent == events[-len(recent) :]
+    assert 1 <= len(recent) <= 5
     assert "the oldest events are dropped" in caplog.text
 
 

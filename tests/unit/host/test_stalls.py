@@ -119,7 +119,7 @@ asyncio.run(main())
 @pytest.mark.parametrize("child", ["ends", "stops its watch", "has a dump of its own", "watches"])
 def test_a_forked_child_of_a_watched_process_ends(child: str) -> None:
     """The dumping thread does not exist in the child, which must not wait for it; the parent stays watched."""
-    said = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", FORK, child],
         capture_output=True,
         text=True,
@@ -127,8 +127,8 @@ def test_a_forked_child_of_a_watched_process_ends(child: str) -> None:
         timeout=60,
         start_new_session=True,
     )
-    assert said.stdout.splitlines()[-1:] == ["7"]
-    assert "Timeout" not in said.stderr
+    assert completed.stdout.splitlines()[-1:] == ["7"]
+    assert "Timeout" not in completed.stderr
 
 
 def test_a_fork_leaves_the_parent_watched(pipe: tuple[int, int]) -> None:

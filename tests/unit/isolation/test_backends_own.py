@@ -248,11 +248,11 @@ async def test_a_process_above_the_limit_of_processor_time_is_ended(
 
 
 async def test_use_near_a_limit_is_reported(site: BackendFixture) -> None:
-    told: list[tuple[str, str]] = []
-    backend_of(site).on_threshold = lambda run, what, value, limit: told.append((run, what))
+    reports: list[tuple[str, str]] = []
+    backend_of(site).on_threshold = lambda run, what, value, limit: reports.append((run, what))
     async with site.start_guest(grant=replace_grant(GRANT, memory_mb=128)) as visit:
         await visit.ask("allocate", mb=110)
-        await eventually(lambda: (visit.spec.run, "memory") in told)
+        await eventually(lambda: (visit.spec.run, "memory") in reports)
 
 
 # ---- fresh ----------------------------------------------------------------------------------------------------------
@@ -273,8 +273,8 @@ async def test_fresh_agents_share_no_zygote_and_a_spare_one_is_started(bwrap: Ba
             assert await other.ask("who")
             assert await one.ask("who")
             assert parent(one.sandbox.pid) != parent(other.sandbox.pid)
-    (gone,) = first
-    await eventually(lambda: gone.has_exited)
+    (exited,) = first
+    await eventually(lambda: exited.has_exited)
 
 
 async def test_without_namespaces_a_fresh_agent_is_refused(site_without_namespaces: BackendFixture) -> None:
@@ -471,9 +471,9 @@ def test_an_ordinary_user_gets_the_same_level(tmp_path: Path, kind: type[ZygoteB
     (scratch / "runs").mkdir(parents=True)
     for each in (scratch, scratch / "runs"):
         os.chown(each, USER, USER)
-    told = [USER, [*found.folders, str(scratch)], str(scratch), kind.__module__, kind.__name__]
+    arguments = [USER, [*found.folders, str(scratch)], str(scratch), kind.__module__, kind.__name__]
     ran = subprocess.run(
-        [sys.executable, "-I", "-c", ORDINARY, json.dumps(found.path), json.dumps(told)],
+        [sys.executable, "-I", "-c", ORDINARY, json.dumps(found.path), json.dumps(arguments)],
         capture_output=True,
         text=True,
         check=False,

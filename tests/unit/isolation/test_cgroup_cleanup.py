@@ -58,64 +58,64 @@ def retry_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_an_empty_group_is_removed_at_once() -> None:
     """`remove` returns True."""
-    group, left = Occupied(), Leftovers()
+    group, leftovers = Occupied(), Leftovers()
     group.is_free = True
 
-    assert await left.remove(group)
+    assert await leftovers.remove(group)
     assert (group.is_there, group.kills) == (False, 0)
-    await left.close()
+    await leftovers.close()
 
 
 async def test_an_occupied_group_is_removed_later() -> None:
     """`remove` returns False, and the group is removed without a further call."""
-    groups, left = [Occupied(), Occupied()], Leftovers()
+    groups, leftovers = [Occupied(), Occupied()], Leftovers()
 
-    assert not await left.remove(groups[0])
-    assert not await left.remove(groups[1])
+    assert not await leftovers.remove(groups[0])
+    assert not await leftovers.remove(groups[1])
     await eventually(lambda: all(each.kills > 1 for each in groups))
     groups[1].is_free = True
     await eventually(lambda: not groups[1].is_there)
     groups[0].is_free = True
     await eventually(lambda: not groups[0].is_there)
 
-    await left.close()
+    await leftovers.close()
 
 
 async def test_a_failed_removal_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
     """A line of the log names the problem."""
-    group, left = Occupied("control group a: no"), Leftovers()
+    group, leftovers = Occupied("control group a: no"), Leftovers()
 
-    assert not await left.remove(group)
+    assert not await leftovers.remove(group)
     words = "a control group could not be removed yet: control group a: no"
     assert [each.getMessage() for each in caplog.records] == [words]
     group.problem, group.is_free = None, True
     await eventually(lambda: not group.is_there)
 
-    await left.close()
+    await leftovers.close()
 
 
 async def test_a_failure_of_one_group_does_not_affect_another(caplog: pytest.LogCaptureFixture) -> None:
     """The kernel may report ENODEV for a group that vanishes while it is read; the removal is tried again."""
-    odd, plain, left = Vanishing(), Occupied(), Leftovers()
+    odd, plain, leftovers = Vanishing(), Occupied(), Leftovers()
 
-    assert not await left.remove(odd)
-    assert not await left.remove(plain)
+    assert not await leftovers.remove(odd)
+    assert not await leftovers.remove(plain)
     await eventually(lambda: odd.kills > 3 and plain.kills > 1)
     odd.is_free = plain.is_free = True
     odd.vanishes = False
     await eventually(lambda: not odd.is_there and not plain.is_there)
 
-    await left.close()
+    await leftovers.close()
 
 
 async def test_close_tries_once_more_and_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next kernel finds the groups that are left."""
     monkeypatch.setattr(cgroup_cleanup, "_RETRY_S", 1000)
-    one, other, left = Occupied(), Occupied(), Leftovers()
-    await asyncio.gather(left.remove(one), left.remove(other))
+    one, other, leftovers = Occupied(), Occupied(), Leftovers()
+    await asyncio.gather(leftovers.remove(one), leftovers.remove(other))
     one.is_free = True
     before = other.tries
 
-    await left.close()
+    await leftovers.close()
 
     assert (one.is_there, other.is_there, other.tries) == (False, True, before + 1)

@@ -37,11 +37,11 @@ def groups() -> Iterator[Cgroups]:
 
 @pytest.fixture
 def group(groups: Cgroups) -> Iterator[Cgroup]:
-    made = groups.make("run-1")
-    yield made
-    made.kill()
+    group = groups.make("run-1")
+    yield group
+    group.kill()
     for _ in range(1000):
-        if made.try_remove():
+        if group.try_remove():
             return
         subprocess.run(["sleep", "0.005"], check=True)
 
@@ -438,10 +438,10 @@ def version_2_group() -> Iterator[Path]:
     for mount in procfs.cgroup_mounts():
         folder = mount.folder(own) if mount.version == 2 else None
         if folder is not None and os.access(folder, os.W_OK):
-            made = folder / f"ramet-test-{os.getpid()}"
-            made.mkdir()
-            yield made
-            made.rmdir()
+            group = folder / f"ramet-test-{os.getpid()}"
+            group.mkdir()
+            yield group
+            group.rmdir()
             return
     pytest.skip("no hierarchy of version 2 to be had here")
 

@@ -32,12 +32,12 @@ def test_a_saved_checkpoint_is_loaded(
 ) -> None:
     """Body, size of the JSON and version arrive; the latest checkpoint replaces the earlier one and leaves no draft."""
     file = tmp_path_factory.mktemp("kept") / "checkpoint"
-    kept = Checkpoint(body, data.draw(st.integers(0, len(body))), version)
+    saved = Checkpoint(body, data.draw(st.integers(0, len(body))), version)
 
     checkpoint.save(file, Checkpoint(b"earlier", 0, 1))
-    checkpoint.save(file, kept)
+    checkpoint.save(file, saved)
 
-    assert checkpoint.load(file) == kept
+    assert checkpoint.load(file) == saved
     assert names(file.parent) == ["checkpoint"]
 
 
@@ -79,7 +79,7 @@ def test_a_newer_format_is_distinguished_from_damage(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kept", "field"),
+    ("saved", "field"),
     [
         (Checkpoint(b"abc", 4, 1), "json_size"),
         (Checkpoint(b"abc", -1, 1), "json_size"),
@@ -87,10 +87,10 @@ def test_a_newer_format_is_distinguished_from_damage(file: Path) -> None:
         (Checkpoint(b"abc", 3, 2**63), "version"),
     ],
 )
-def test_an_invalid_checkpoint_is_refused(file: Path, kept: Checkpoint, field: str) -> None:
+def test_an_invalid_checkpoint_is_refused(file: Path, saved: Checkpoint, field: str) -> None:
     """The refusal names the field before anything is written."""
     with pytest.raises(InvalidValue) as refusal:
-        checkpoint.save(file, kept)
+        checkpoint.save(file, saved)
 
     assert refusal.value.field == field
     assert names(file.parent) == []

@@ -403,19 +403,19 @@ def test_invalid_limits_are_refused(options: dict[str, int]) -> None:
 
 def test_sockets_of_proxies_and_ports_are_removed_and_nothing_else(folders: RunFolders) -> None:
     """A plain file of that name stays, and so does a guest's socket in its workspace."""
-    left, other = folders.create("run-1"), folders.create("run-2")
+    first, other = folders.create("run-1"), folders.create("run-2")
     below = ("proxy.sock", "ports/web.sock")
-    for path in (folder / name for folder in (left.path, left.workspace) for name in below):
+    for path in (folder / name for folder in (first.path, first.workspace) for name in below):
         path.parent.mkdir(exist_ok=True)
         with socket.socket(socket.AF_UNIX) as listener, inside(path.parent):
             listener.bind(path.name)
     (other.path / "proxy.sock").write_text("a file")
-    (other.path / "ports").symlink_to(left.workspace / "ports")
+    (other.path / "ports").symlink_to(first.workspace / "ports")
 
     folders.remove_sockets()
 
-    assert not (left.path / "proxy.sock").exists()
-    assert (left.workspace / "proxy.sock").is_socket()
-    assert not left.ports.exists()
-    assert (left.workspace / "ports" / "web.sock").is_socket()
+    assert not (first.path / "proxy.sock").exists()
+    assert (first.workspace / "proxy.sock").is_socket()
+    assert not first.ports.exists()
+    assert (first.workspace / "ports" / "web.sock").is_socket()
     assert (other.path / "proxy.sock").read_text() == "a file"

@@ -62,17 +62,17 @@ Start = Callable[..., int]
 @pytest.fixture
 def start() -> Iterator[Start]:
     """Start a Python process that runs a script and waits, and return its pid."""
-    made: list[subprocess.Popen[bytes]] = []
+    processes: list[subprocess.Popen[bytes]] = []
 
     def begin(script: str, *before: str) -> int:
         command = [*before, sys.executable, "-ISc", script + READY]
-        made.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
-        assert made[-1].stdout is not None
-        assert made[-1].stdout.readline() == b"ready\n"
-        return made[-1].pid
+        processes.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+        assert processes[-1].stdout is not None
+        assert processes[-1].stdout.readline() == b"ready\n"
+        return processes[-1].pid
 
     yield begin
-    for each in made:
+    for each in processes:
         each.communicate()
 
 
@@ -172,10 +172,10 @@ def test_page_tables_are_counted(start: Start) -> None:
 def test_ended_processes_hold_no_memory() -> None:
     me = procfs.stat(os.getpid())
     assert me is not None
-    gone = me._replace(pid=2**22 + 1)
+    missing = me._replace(pid=2**22 + 1)
 
     for in_own_network in (True, False):
-        assert kernel_memory.held_mb({gone.pid: gone}, in_own_network=in_own_network) == 0
+        assert kernel_memory.held_mb({missing.pid: missing}, in_own_network=in_own_network) == 0
 
 
 def test_descriptor_slots_are_at_least_the_open_descriptors() -> None:

@@ -150,10 +150,10 @@ def test_a_granted_folder_is_readable_and_not_writable_in_any_mode(tmp_path: Pat
     (shut / "file").chmod(0o600)
     below = folder(shut / "below", 0o700, file="text")
 
-    said = view_of_user(paths=[shut], granted=[shut], look=[shut / "file", below / "file"], write=[shut / "file"])
+    view = view_of_user(paths=[shut], granted=[shut], look=[shut / "file", below / "file"], write=[shut / "file"])
 
-    assert said["seen"] == {str(shut / "file"): "text", str(below / "file"): "text"}
-    assert said["written"] == {str(shut / "file"): "Read-only file system"}
+    assert view["seen"] == {str(shut / "file"): "text", str(below / "file"): "text"}
+    assert view["written"] == {str(shut / "file"): "Read-only file system"}
     assert (shut / "file").stat().st_uid == 0
 
 

@@ -67,24 +67,24 @@ async def wait_for_bytes(stream: OutputStream, total: int) -> None:
 
 async def test_printed_text_is_complete_after_draining(tmp_path: Path) -> None:
     """The text is in memory, in the file, and was passed to the callback."""
-    told: list[str] = []
+    texts: list[str] = []
 
-    with stream_of_script("print('grüße ' * 3)", file=tmp_path / "log", on_text=told.append) as (stream, _):
+    with stream_of_script("print('grüße ' * 3)", file=tmp_path / "log", on_text=texts.append) as (stream, _):
         await stream.wait_drained()
 
-    assert stream.text == "".join(told) == (tmp_path / "log").read_text() == "grüße grüße grüße \n"
+    assert stream.text == "".join(texts) == (tmp_path / "log").read_text() == "grüße grüße grüße \n"
     assert stream.total_bytes == len(stream.text.encode())
 
 
 async def test_text_is_delivered_while_the_process_runs(writer: Writer) -> None:
     """Half a character waits for its other half."""
-    told: list[str] = []
-    stream = OutputStream(writer.source, on_text=told.append)
+    texts: list[str] = []
+    stream = OutputStream(writer.source, on_text=texts.append)
 
     writer.say("ein €".encode()[:-1])
-    await eventually(lambda: told == ["ein "])
+    await eventually(lambda: texts == ["ein "])
     writer.say("€".encode()[-1:])
-    await eventually(lambda: told == ["ein ", "€"])
+    await eventually(lambda: texts == ["ein ", "€"])
 
     stream.close()
 
@@ -98,8 +98,8 @@ async def test_the_newest_is_kept_in_memory_and_the_beginning_in_the_file(tmp_pa
 
     assert stream.total_bytes == 800_000
     assert stream.text.split() == [f"{n:07}" for n in range(99_900, 100_000)]
-    kept, _, notice = (tmp_path / "log").read_text().partition("\n…")
-    assert kept.split() == [f"{n:07}" for n in range(200)]
+    head, _, notice = (tmp_path / "log").read_text().partition("\n…")
+    assert head.split() == [f"{n:07}" for n in range(200)]
     assert "at most 1600 bytes" in notice
 
 
@@ -126,17 +126,17 @@ async def test_a_full_log_file_notes_the_cut_only_when_more_arrives(tmp_path: Pa
 async def test_a_flood_costs_bounded_memory_and_disk_and_leaves_turns_to_others(tmp_path: Path) -> None:
     """At most three chunks of a gigabyte are read between two messages of another stream, also on a busy machine."""
     flood = "import os; data = b'x' * 65536\nfor _ in range(16384): os.write(1, data)"
-    other, heard = Writer(), asyncio.Event()
-    aside = OutputStream(other.source, on_text=lambda _: heard.set())
+    other, text_received = Writer(), asyncio.Event()
+    aside = OutputStream(other.source, on_text=lambda _: text_received.set())
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     most = 0
     with stream_of_script(flood, file=tmp_path / "log", max_file_bytes=1024 * 1024) as (stream, _):
         drained = asyncio.ensure_future(stream.wait_drained())
         while not drained.done():
-            heard.clear()
+            text_received.clear()
             read = stream.total_bytes
             other.say(b".")
-            await heard.wait()
+            await text_received.wait()
             most = max(most, stream.total_bytes - read)
         await drained
 
@@ -152,18 +152,18 @@ async def test_a_flood_costs_bounded_memory_and_disk_and_leaves_turns_to_others(
 
 async def test_secrets_are_masked_in_memory_file_and_callback(tmp_path: Path, writer: Writer) -> None:
     """Secrets that arrive in pieces are masked, too."""
-    told: list[str] = []
-    stream = OutputStream(writer.source, file=tmp_path / "log", on_text=told.append, mask=("hunter2", "pässword"))
+    texts: list[str] = []
+    stream = OutputStream(writer.source, file=tmp_path / "log", on_text=texts.append, mask=("hunter2", "pässword"))
 
-    said = 0
+    total = 0
     for piece in (b"it is hun", b"ter", b"2 or p\xc3", b"\xa4ssword", b", hunt"):
         writer.say(piece)
-        said += len(piece)
-        await wait_for_bytes(stream, said)
+        total += len(piece)
+        await wait_for_bytes(stream, total)
     writer.end()
     await stream.wait_drained()
 
-    assert stream.text == "".join(told) == (tmp_path / "log").read_text() == "it is *** or ***, hunt"
+    assert stream.text == "".join(texts) == (tmp_path / "log").read_text() == "it is *** or ***, hunt"
 
 
 async def test_a_failed_callback_is_logged_once_and_dropped(writer: Writer, caplog: pytest.LogCaptureFixture) -> None:
@@ -265,8 +265,8 @@ async def test_an_idle_stream_holds_one_descriptor(tmp_path: Path, writer: Write
 @given(data=st.binary(max_size=200), ring=st.integers(0, 64), pieces=st.integers(1, 50))
 async def test_memory_keeps_the_end_and_the_callback_gets_everything(data: bytes, ring: int, pieces: int) -> None:
     """Any bytes in any pieces are decoded."""
-    writer, told = Writer(), list[str]()
-    stream = OutputStream(writer.source, ring_bytes=ring, on_text=told.append)
+    writer, texts = Writer(), list[str]()
+    stream = OutputStream(writer.source, ring_bytes=ring, on_text=texts.append)
     for at in range(0, len(data), pieces):
         writer.say(data[at : at + pieces])
         while stream.total_bytes < min(len(data), at + pieces):  # noqa: ASYNC110 - turns of the loop, no time
@@ -274,7 +274,7 @@ async def test_memory_keeps_the_end_and_the_callback_gets_everything(data: bytes
     writer.end()
     await stream.wait_drained()
 
-    assert "".join(told) == data.decode(errors="replace")
+    assert "".join(texts) == data.decode(errors="replace")
     newest = data[len(data) - ring :] if ring < len(data) else data
     assert newest.decode(errors="replace").endswith(stream.text)
     assert len(newest) - len(stream.text.encode()) <= 3 or not newest.isascii()

@@ -249,18 +249,18 @@ def test_a_walk_finds_exactly_the_created_files(
     root = tmp_path_factory.mktemp("made")
 
     def make(path: Path, below: dict[str, object]) -> set[str]:
-        made = set()
+        entries = set()
         for name, content in below.items():
-            made.add(str((path / name).relative_to(root)))
+            entries.add(str((path / name).relative_to(root)))
             if isinstance(content, dict):
                 (path / name).mkdir()
-                made |= make(path / name, content)
+                entries |= make(path / name, content)
             else:
                 (path / name).write_text("")
-        return made
+        return entries
 
-    made = make(root, plan)
+    expected = make(root, plan)
 
     found = walked_names(root)
-    assert sorted(found) == sorted(made)
+    assert sorted(found) == sorted(expected)
     assert remove_tree(root)

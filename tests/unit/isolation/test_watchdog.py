@@ -101,15 +101,15 @@ class WatchedProcess:
 
 @pytest.fixture
 def subject(dog: Watchdog) -> Iterator[Callable[..., WatchedProcess]]:
-    made: list[WatchedProcess] = []
+    processes: list[WatchedProcess] = []
 
     def make(script: str, grant: Grant | None = None, **options: Any) -> WatchedProcess:
-        made.append(WatchedProcess(dog, script, grant or Grant(), **options))
-        return made[-1]
+        processes.append(WatchedProcess(dog, script, grant or Grant(), **options))
+        return processes[-1]
 
     yield make
     dog.close()
-    for each in made:
+    for each in processes:
         each.end()
 
 
@@ -595,8 +595,8 @@ async def test_a_failed_threshold_callback_is_not_called_again(
     one = subject(UP_AND_DOWN, Grant(memory_mb=100))
     calls: list[object] = []
 
-    def careless(*told: object) -> None:
-        calls.append(told)
+    def careless(*arguments: object) -> None:
+        calls.append(arguments)
         raise ZeroDivisionError("my own fault")
 
     one.watched._on_threshold = careless

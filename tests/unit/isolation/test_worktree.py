@@ -125,13 +125,13 @@ async def test_a_removed_copy_is_restored_if_it_held_commits(
     work(worktree.path)
     shutil.rmtree(worktree.path)
 
-    kept = await finish(worktree)
+    path = await finish(worktree)
 
     if work is _commits:
-        assert kept == worktree.path
+        assert path == worktree.path
         assert (worktree.path / "a.txt").read_text() == "changed\n"
     else:
-        assert kept is None
+        assert path is None
         assert remaining(repo) == (0, [])
 
 
@@ -291,7 +291,7 @@ async def test_prune_removes_only_unchanged_copies_of_dead_processes(repo: pathl
     async def one(name: str) -> Worktree:
         return await create(repo, name, mint=lambda: str(next(numbers)))
 
-    dead, living, changed, committed, merged, gone = [
+    dead, living, changed, committed, merged, removed = [
         await one(name) for name in ("dead", "living", "changed", "committed", "merged", "gone")
     ]
     git(repo, "branch", "other")
@@ -301,8 +301,8 @@ async def test_prune_removes_only_unchanged_copies_of_dead_processes(repo: pathl
     git(merged.path, "add", ".")
     git(merged.path, "commit", "--quiet", "-m", "more")
     git(repo, "merge", "--quiet", merged.branch)
-    shutil.rmtree(gone.path)
-    for each in (dead, changed, committed, merged, gone):
+    shutil.rmtree(removed.path)
+    for each in (dead, changed, committed, merged, removed):
         crash(each)
 
     assert set(await prune(repo)) == {dead.path, merged.path}

@@ -200,10 +200,10 @@ async def test_a_request_to_a_model_with_a_fallback_may_have_been_received() -> 
     """The last failure is not the only one."""
     nowhere = f"http://127.0.0.1:{servers.closed_port()}"
     async with servers.broken(servers.closes_after_the_request) as server:
-        heard = await failure_of(Fallback(urls=(f"http://{server.address}", nowhere)))
+        failure = await failure_of(Fallback(urls=(f"http://{server.address}", nowhere)))
         unheard = await failure_of(Fallback(urls=(nowhere, nowhere)))
 
-    assert (heard.unsent, unheard.unsent) == (False, True)
+    assert (failure.unsent, unheard.unsent) == (False, True)
 
 
 async def test_a_runnable_around_a_model_is_not_believed() -> None:

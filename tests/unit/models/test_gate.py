@@ -60,17 +60,17 @@ async def test_waits_double_and_each_attempt_is_numbered() -> None:
     """The waits are 1 s, 2 s and 4 s; the caller is told before each."""
     clock = FakeClock()
     provider = Provider(clock, busy(status=500), busy(status=500), busy(status=500))
-    told: list[Retry] = []
-    call = asyncio.create_task(a_gate(clock).call(provider, before_wait=told.append))
+    retries: list[Retry] = []
+    call = asyncio.create_task(a_gate(clock).call(provider, before_wait=retries.append))
 
     for _ in range(3):
         await until(lambda: clock.sleeping == 1)
-        await clock.advance(told[-1].wait_s)
+        await clock.advance(retries[-1].wait_s)
 
     assert await call == "answer"
     assert provider.asked_at == [0, 1, 3, 7]
     assert provider.numbers == [1, 2, 3, 4]
-    assert [retry.attempt for retry in told] == [1, 2, 3]
+    assert [retry.attempt for retry in retries] == [1, 2, 3]
 
 
 async def test_the_failure_of_the_last_attempt_is_raised() -> None:

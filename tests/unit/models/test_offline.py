@@ -58,11 +58,11 @@ def citations(text: str) -> Iterator[tuple[str, int, str]]:
 def assert_true(driven: Driven, folder: pathlib.Path) -> int:
     """Check that every cited line stands where the answer says, and return their number."""
     count = 0
-    for path, line, said in citations(driven.text):
+    for path, line, quoted in citations(driven.text):
         if not (folder / path).is_file():
             continue
         stands = (folder / path).read_text(errors="replace").split("\n")[line - 1].strip().replace("`", "'")
-        assert stands.startswith(said.strip().removesuffix("…")), f"{path}:{line} is {stands!r}, not {said!r}"
+        assert stands.startswith(quoted.strip().removesuffix("…")), f"{path}:{line} is {stands!r}, not {quoted!r}"
         count += 1
     return count
 
@@ -261,7 +261,7 @@ async def test_a_long_log_is_sampled_and_the_answer_says_so(tmp_path: pathlib.Pa
 
 
 @pytest.mark.parametrize(
-    ("files", "said"),
+    ("files", "message"),
     [
         ({}, "There is no text here"),
         ({"a.png": b"\x89PNG\0", "b.zip": b"PK\0\0"}, "b.zip: is a binary file"),
@@ -270,12 +270,12 @@ async def test_a_long_log_is_sampled_and_the_answer_says_so(tmp_path: pathlib.Pa
     ],
 )
 async def test_an_answer_says_that_there_is_nothing(
-    tmp_path: pathlib.Path, files: Mapping[str, str | bytes], said: str
+    tmp_path: pathlib.Path, files: Mapping[str, str | bytes], message: str
 ) -> None:
     """An empty folder, pictures and a binary file give words, and no invention."""
     driven = await drive(OfflineResearcher(), "Why is the parser slow?", make(tmp_path, files))
 
-    assert said in driven.text
+    assert message in driven.text
     assert says_that_rules_answered(driven)
 
 
@@ -372,13 +372,13 @@ async def test_an_ended_budget_gives_the_findings(tmp_path: pathlib.Path) -> Non
 async def test_mail_does_not_change_the_question() -> None:
     """Notices and mail between agents come in tags, and do not count as a question."""
     model = OfflineResearcher().bind_tools([{"name": name} for name in READERS])
-    asked: list[BaseMessage] = [SystemMessage("s"), HumanMessage(WHY)]
-    first = await model.ainvoke(asked)
+    messages: list[BaseMessage] = [SystemMessage("s"), HumanMessage(WHY)]
+    first = await model.ainvoke(messages)
     answers = [ToolMessage("a.py", tool_call_id=call["id"] or "") for call in first.tool_calls]
     mail = HumanMessage('<agent-message from="x">\nWhy is the sky blue?\n</agent-message>')
 
-    plain = await model.ainvoke([*asked, first, *answers])
-    with_mail = await model.ainvoke([*asked, first, *answers, mail])
+    plain = await model.ainvoke([*messages, first, *answers])
+    with_mail = await model.ainvoke([*messages, first, *answers, mail])
 
     assert [call["args"] for call in plain.tool_calls] == [call["args"] for call in with_mail.tool_calls]
     assert "sky" not in str(with_mail.tool_calls)
@@ -402,8 +402,8 @@ async def test_the_preview_of_a_spilled_report_counts() -> None:
     driven = await drive(model, WHY, EXAMPLE)
     messages = list(driven.messages)
     at, whole = next((at, m) for at, m in enumerate(messages) if isinstance(m, ToolMessage) and '["logs/' in m.text)
-    kept = whole.text[: whole.text.index('["', 900) + 20]
-    spilled = kept + "\n… [90000 characters. The whole result is in /s/1.txt; read it in parts.]"
+    shortened = whole.text[: whole.text.index('["', 900) + 20]
+    spilled = shortened + "\n… [90000 characters. The whole result is in /s/1.txt; read it in parts.]"
     messages[at] = ToolMessage(spilled, tool_call_id=whole.tool_call_id)
 
     reply = await model.bind_tools([{"name": name} for name in (*READERS, "Agent")]).ainvoke(messages[:-1])

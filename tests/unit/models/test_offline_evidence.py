@@ -103,11 +103,11 @@ async def test_a_renamed_setting_is_shown_from_both_sides(tmp_path: pathlib.Path
     """The setting that code reads and nothing sets stands beside the one that is set and no code names."""
     text = await answer_of(make(tmp_path, RENAMED), "Why does the client fail?")
 
-    said = section(text, "Settings that may have been renamed")
-    assert "code reads `timeout_seconds`" in said
-    assert 'client.py:1: `wait = config["timeout_seconds"]`' in said
-    assert "config.yaml:1: `request_timeout: 30`" in said
-    assert "workers" not in said
+    text_section = section(text, "Settings that may have been renamed")
+    assert "code reads `timeout_seconds`" in text_section
+    assert 'client.py:1: `wait = config["timeout_seconds"]`' in text_section
+    assert "config.yaml:1: `request_timeout: 30`" in text_section
+    assert "workers" not in text_section
 
 
 async def test_a_setting_that_other_code_names_was_not_renamed(tmp_path: pathlib.Path) -> None:

@@ -27,16 +27,16 @@ def look(path: str) -> str:
 
 def conversation(length: int) -> list[BaseMessage]:
     """Return a conversation of at least this many messages, with calls of a tool."""
-    said: list[BaseMessage] = [SystemMessage("be brief")]
-    while len(said) < length:
-        number = len(said)
-        said += [
+    messages: list[BaseMessage] = [SystemMessage("be brief")]
+    while len(messages) < length:
+        number = len(messages)
+        messages += [
             HumanMessage(f"question {number}"),
             AIMessage("", tool_calls=[{"name": "look", "args": {"path": f"a/{number}"}, "id": f"call-{number}"}]),
             ToolMessage("found", tool_call_id=f"call-{number}"),
             AIMessage(f"answer {number}"),
         ]
-    return [*said, HumanMessage("and now?")]
+    return [*messages, HumanMessage("and now?")]
 
 
 def client(server: Provider, name: str, **options: Any) -> BaseChatModel:
@@ -148,18 +148,18 @@ async def test_callbacks_see_the_messages_of_a_long_conversation(
     transformed_lengths: list[int],
 ) -> None:
     """Callbacks take the public way; the SDK of OpenAI does not see the messages there either."""
-    heard: list[int] = []
+    counts: list[int] = []
 
     class Listener(AsyncCallbackHandler):
         async def on_chat_model_start(self, serialized: Any, messages: list[list[BaseMessage]], **_: Any) -> None:
-            heard.append(len(messages[0]))
+            counts.append(len(messages[0]))
 
     messages = conversation(LONG)
     async with provider({"and now?": ["a"]}) as server:
         assert await say(bind(server.openai(callbacks=[Listener()])), messages, streams=True) == "a"
         assert len(server.bodies[0]["messages"]) == len(messages)
 
-    assert heard == [len(messages)]
+    assert counts == [len(messages)]
     assert transformed_lengths == [0]
 
 

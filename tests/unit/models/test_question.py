@@ -47,27 +47,27 @@ def test_a_sent_question_is_received_equal(kept: list[BaseMessage], data: st.Dat
     """The host uses its own objects for known messages, and equal ones for new messages."""
     guest, host = SharedHistory(kept), SharedHistory([each.model_copy() for each in kept])
     new = data.draw(MESSAGES)
-    asked = data.draw(st.lists(st.sampled_from([*kept, *new]), max_size=8)) if kept or new else []
+    messages = data.draw(st.lists(st.sampled_from([*kept, *new]), max_size=8)) if kept or new else []
 
-    heard = host.decode_messages(msgspec.json.decode(msgspec.json.encode(guest.encode_messages(asked))))
+    received = host.decode_messages(msgspec.json.decode(msgspec.json.encode(guest.encode_messages(messages))))
 
-    assert heard == asked
-    places = [each for each in guest.encode_messages(asked) if isinstance(each, int)]
+    assert received == messages
+    places = [each for each in guest.encode_messages(messages) if isinstance(each, int)]
     assert places == sorted(set(places))
     assert all(
-        heard[at] is host.messages[each]
-        for at, each in enumerate(guest.encode_messages(asked))
+        received[at] is host.messages[each]
+        for at, each in enumerate(guest.encode_messages(messages))
         if isinstance(each, int)
     )
 
 
 def test_a_longer_conversation_is_sent_as_positions() -> None:
     """Each known message costs a few bytes, however long it is."""
-    kept = SharedHistory([HumanMessage("x" * 1_000_000)])
+    shared = SharedHistory([HumanMessage("x" * 1_000_000)])
     new = HumanMessage("And now?")
-    assert len(encode_request(kept, [*kept.messages, new], ["Read"])) < 200
-    kept.add(new)
-    assert encode_request(kept, kept.messages, ["Read"]) == b'{"messages":[0,1],"tools":["Read"]}'
+    assert len(encode_request(shared, [*shared.messages, new], ["Read"])) < 200
+    shared.add(new)
+    assert encode_request(shared, shared.messages, ["Read"]) == b'{"messages":[0,1],"tools":["Read"]}'
 
 
 def test_half_a_character_is_sent_as_a_replacement() -> None:
@@ -79,10 +79,10 @@ def test_half_a_character_is_sent_as_a_replacement() -> None:
 
 def test_a_decoded_question_has_its_tools() -> None:
     """Own tools come by name, others by schema."""
-    kept = SharedHistory(conversation())
+    shared = SharedHistory(conversation())
     schema = {"name": "look", "description": "Looks.", "parameters": {"type": "object", "properties": {}}}
-    asked = decode_request(kept, encode_request(kept, kept.messages, ["Read", schema]))
-    assert (asked.messages, asked.tools) == (kept.messages, ["Read", schema])
+    request = decode_request(shared, encode_request(shared, shared.messages, ["Read", schema]))
+    assert (request.messages, request.tools) == (shared.messages, ["Read", schema])
 
 
 @pytest.mark.parametrize(
@@ -126,8 +126,8 @@ def test_a_question_that_is_too_large_is_refused_before_it_is_built(monkeypatch:
 @pytest.mark.parametrize("message", conversation(), ids=lambda each: each.type)
 def test_a_guest_may_send_each_common_field(message: BaseMessage) -> None:
     """Other fields are left out."""
-    told = {**encode(message), "response_metadata": {"id": "resp-1"}, "dropped": ["artifact"]}
-    assert untrusted_message(told) == message
+    entry = {**encode(message), "response_metadata": {"id": "resp-1"}, "dropped": ["artifact"]}
+    assert untrusted_message(entry) == message
 
 
 PIXEL = "data:image/png;base64,AAAA"
@@ -188,8 +188,8 @@ def jump(to: Place, over: list[Place]) -> str:
 @pytest.mark.parametrize("each", [*workspace_tools(), jump], ids=lambda each: each.name)
 def test_a_received_tool_is_shown_unchanged(each: Any) -> None:
     """A model sees the same schema; the placeholder itself never runs."""
-    kept = SharedHistory([HumanMessage("x")])
-    crossed = decode_request(kept, encode_request(kept, kept.messages, [_schema(each)])).tools[0]
+    shared = SharedHistory([HumanMessage("x")])
+    crossed = decode_request(shared, encode_request(shared, shared.messages, [_schema(each)])).tools[0]
     assert isinstance(crossed, dict)
     shown = schema_only_tool(crossed)
     assert convert_to_openai_tool(shown) == convert_to_openai_tool(each)

@@ -124,8 +124,8 @@ def test_a_decoded_chunk_equals_the_encoded_one(piece: AIMessageChunk) -> None:
 
 def test_metadata_of_a_provider_is_not_sent_to_a_guest() -> None:
     """A guest receives why a reply ended, and nothing about accounts and machines."""
-    said = {"stop_reason": "end_turn", "headers": {"x-organization": "acme"}, "model_name": "m"}
-    crossed = decode_chunk(encode_chunk(AIMessageChunk(content="x", response_metadata=said)))
+    metadata = {"stop_reason": "end_turn", "headers": {"x-organization": "acme"}, "model_name": "m"}
+    crossed = decode_chunk(encode_chunk(AIMessageChunk(content="x", response_metadata=metadata)))
     assert crossed.response_metadata == {"stop_reason": "end_turn"}
 
 

@@ -269,11 +269,11 @@ async def test_our_own_refusals_are_raised_unchanged() -> None:
 
 async def test_a_suppressed_cancellation_is_found() -> None:
     """`asyncio.wait_for` of Python 3.11 may return its result to a cancelled task, which then continues."""
-    asked, answered = asyncio.Event(), asyncio.Event()
+    request_seen, answered = asyncio.Event(), asyncio.Event()
 
     class Deaf(Streaming):
         async def _deafly(self) -> None:
-            asked.set()
+            request_seen.set()
             with contextlib.suppress(asyncio.CancelledError):
                 await answered.wait()
 
@@ -287,9 +287,9 @@ async def test_a_suppressed_cancellation_is_found() -> None:
                 yield chunk
 
     for way in (complete(Deaf(), HI), stream(Deaf())):
-        asked.clear()
+        request_seen.clear()
         asking = asyncio.ensure_future(way)
-        await asked.wait()
+        await request_seen.wait()
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asking

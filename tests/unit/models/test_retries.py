@@ -66,8 +66,8 @@ async def test_a_used_model_is_copied_too(kind: str) -> None:
 @kinds
 def test_a_copy_differs_only_in_its_retries(kind: str) -> None:
     """Model, temperature, callbacks and keys are the user's."""
-    made: dict[str, Any] = {"temperature": 0.5, "max_tokens": 99, "tags": ["a"]}
-    model = {"anthropic": anthropic, "openai": openai}[kind](**made)
+    settings: dict[str, Any] = {"temperature": 0.5, "max_tokens": 99, "tags": ["a"]}
+    model = {"anthropic": anthropic, "openai": openai}[kind](**settings)
 
     copy = without_retries(model).model
 

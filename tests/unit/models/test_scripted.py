@@ -27,8 +27,8 @@ def grep(pattern: str) -> str:
     return pattern
 
 
-def child(brief: str, *said: BaseMessage) -> list[BaseMessage]:
-    return [SystemMessage("You search."), HumanMessage(brief), *said]
+def child(brief: str, *messages: BaseMessage) -> list[BaseMessage]:
+    return [SystemMessage("You search."), HumanMessage(brief), *messages]
 
 
 async def texts(model: ScriptedModel, *requests: list[BaseMessage]) -> list[str]:

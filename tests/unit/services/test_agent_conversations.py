@@ -58,8 +58,8 @@ class Site:
         return await self.spawner.create_team(CreateTeam(resources={"agents": 3}), OPERATOR)
 
     async def agent(self, team: CreatedTeam, name: str = "a") -> SpawnedAgent:
-        asked = SpawnAgent(team=team.team.id, name=name, agent_type="echo", spawn_info=Raw(b"{}"))
-        return await self.spawner.spawn_agent(asked, team.key)
+        request = SpawnAgent(team=team.team.id, name=name, agent_type="echo", spawn_info=Raw(b"{}"))
+        return await self.spawner.spawn_agent(request, team.key)
 
     def turn(self, spawned: SpawnedAgent, body: bytes) -> Turn:
         return self.agents.turn(spawned.agent.id, spawned.nonce, body)

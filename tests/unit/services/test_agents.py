@@ -107,9 +107,9 @@ async def living() -> Alive:
 
 @pytest.fixture
 async def service(living: Alive) -> AsyncIterator[AgentService]:
-    made = AgentService(living.admit, TYPES, clock=FakeClock(), limits=TurnLimits(body_bytes=1_000))
-    yield made
-    await made.close()
+    service = AgentService(living.admit, TYPES, clock=FakeClock(), limits=TurnLimits(body_bytes=1_000))
+    yield service
+    await service.close()
 
 
 async def answer(service: AgentService, body: bytes, **options: Any) -> list[bytes]:
@@ -300,9 +300,9 @@ async def test_closing_the_service_ends_turns_but_not_agents(service: AgentServi
 
 async def test_an_operation_of_an_agent_type_is_done_and_answered(service: AgentService) -> None:
     """AC-S3-7: The operation and its answer are JSON, and the operation changes the agent."""
-    said = await service.control("agent-1", OWNER, b'{"@type": "shout", "times": 2}')
+    response = await service.control("agent-1", OWNER, b'{"@type": "shout", "times": 2}')
 
-    assert json.loads(said) == {"times": 2}
+    assert json.loads(response) == {"times": 2}
     assert await answer(service, b"hey") == [b"heyhey"]
 
 
@@ -378,8 +378,8 @@ async def _append_all(events: AsyncIterator[TreeEvent], to: list[TreeEvent]) -> 
 async def runtime(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> AsyncIterator[AgentRuntime]:
     """A runtime with a journal on disk, with one in memory, and with none."""
     stores: dict[str, Store | None] = {"sqlite": SqliteStore(tmp_path / "journal.db"), "memory": MemoryStore()}
-    async with AgentRuntime(store=stores.get(request.param)) as made:
-        yield made
+    async with AgentRuntime(store=stores.get(request.param)) as runtime:
+        yield runtime
 
 
 async def test_the_events_of_a_tree_are_followed_by_cursor(runtime: AgentRuntime) -> None:
@@ -562,17 +562,17 @@ async def test_an_answer_that_comes_after_a_key_lost_its_right_is_withheld(
     service: AgentService, living: Alive, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """The answer belongs to the new owner."""
-    asked, answered = asyncio.Event(), asyncio.Event()
+    called, answered = asyncio.Event(), asyncio.Event()
 
     async def slow(*_: object) -> list[str]:
-        asked.set()
+        called.set()
         await answered.wait()
         return ["of the new owner"]
 
     monkeypatch.setattr(living.served, name, slow)
     living.rights["lent"] = ("history", "control")
     answer = asyncio.ensure_future(CALLS[name][1](service, "agent-1", "lent"))
-    await asked.wait()
+    await called.wait()
 
     living.lose("lent")
     answered.set()

@@ -148,14 +148,14 @@ async def test_bundles_outlive_a_restart_and_unfinished_drafts_do_not(tmp_path: 
     """The next process removes a draft that a dead process left."""
     async with PackagingService(tmp_path) as service:
         info = await service.upload(tar(FILES))
-    left = tmp_path / "bundles" / ".draft-x" / "deep"
-    left.mkdir(parents=True)
-    (left / "file").write_text("half of it")
-    left.chmod(0o555)
+    draft = tmp_path / "bundles" / ".draft-x" / "deep"
+    draft.mkdir(parents=True)
+    (draft / "file").write_text("half of it")
+    draft.chmod(0o555)
 
     async with PackagingService(tmp_path) as service:
         assert list(await service.list_bundles()) == [info]
-        assert not left.parent.exists()
+        assert not draft.parent.exists()
 
 
 KILLED = """
@@ -319,14 +319,14 @@ HOSTILE: Mapping[str, tuple[bytes, str]] = {
 @pytest.mark.parametrize("name", sorted(HOSTILE))
 async def test_a_hostile_member_is_refused_by_name_and_nothing_is_written(tmp_path: Path, name: str) -> None:
     """NEG-11: Valid members before it do not help; nothing is written in or beside the service's folder."""
-    archive, said = HOSTILE[name]
+    archive, message = HOSTILE[name]
     async with PackagingService(tmp_path / "kept", limits=BundleLimits(depth=1_000)) as service:
         before = everything(tmp_path)
         for whole in (GOOD + archive + END, gzip.compress(GOOD + archive + END)):
             with pytest.raises(InvalidValue) as refusal:
                 await service.upload(whole)
 
-            assert said in str(refusal.value)
+            assert message in str(refusal.value)
         assert everything(tmp_path) == before
 
 
@@ -391,14 +391,14 @@ TOO_MUCH: Mapping[str, tuple[Callable[[], bytes], str]] = {
 @pytest.mark.parametrize("name", sorted(TOO_MUCH))
 async def test_a_bundle_beyond_a_limit_is_refused_and_nothing_is_written(tmp_path: Path, name: str) -> None:
     """The error names the limit, the size and the accepted size."""
-    archive, said = TOO_MUCH[name]
+    archive, message = TOO_MUCH[name]
     async with PackagingService(tmp_path, limits=SMALL) as service:
         before = everything(tmp_path)
         for data in (archive(), pieces(archive(), 50_000)):
             with pytest.raises(BundleTooLarge) as refusal:
                 await service.upload(data)
 
-            assert said in str(refusal.value)
+            assert message in str(refusal.value)
             assert refusal.value.size > refusal.value.limit
             assert "are accepted" in str(refusal.value)
         assert everything(tmp_path) == before
@@ -569,15 +569,15 @@ async def test_bundles_together_stay_below_the_kept_limit(tmp_path: Path) -> Non
             *(service.upload(tar({"a": bytes([each]) * 300})) for each in range(5)), return_exceptions=True
         )
         assert sum(isinstance(each, BundleTooLarge) for each in came) == 2
-        first, *_ = kept = [each for each in came if isinstance(each, BundleInfo)]
-        assert len(kept) == 3
+        first, *_ = infos = [each for each in came if isinstance(each, BundleInfo)]
+        assert len(infos) == 3
         with pytest.raises(InvalidValue):
             await service.upload(tar({"bundle.toml": b"wrong"}))
         assert await service.upload(tar({"a": (tmp_path / "bundles" / first.id / "a").read_bytes()})) == first
         await service.upload(tar({"rest": b"x" * 100}))
     async with PackagingService(tmp_path, limits=limits) as service:
-        said = f"of all bundles that are kept: {limits.kept + 2 * ENTRY_BYTES + 2} or more, at most {limits.kept}"
-        with pytest.raises(BundleTooLarge, match=said):
+        message = f"of all bundles that are kept: {limits.kept + 2 * ENTRY_BYTES + 2} or more, at most {limits.kept}"
+        with pytest.raises(BundleTooLarge, match=message):
             await service.upload(tar({"c": b"x"}))
         await service.delete_bundle(first.id)
         with pytest.raises(Unknown):
@@ -590,20 +590,20 @@ async def test_a_bundle_is_not_deleted_while_an_image_is_made_of_it(tmp_path: Pa
     """An image cannot be made of a bundle that is being deleted either: the first request wins."""
     async with PackagingService(tmp_path) as service:
         id = (await service.upload(tar(FILES))).id
-        made, gone = await asyncio.gather(
+        build, removal = await asyncio.gather(
             service.create_image("", [id]), service.delete_bundle(id), return_exceptions=True
         )
-        assert isinstance(made, Job)
-        assert isinstance(gone, InUse)
-        await service.finished(made.id)
-        with pytest.raises(InUse, match=made.id):
+        assert isinstance(build, Job)
+        assert isinstance(removal, InUse)
+        await service.finished(build.id)
+        with pytest.raises(InUse, match=build.id):
             await service.delete_bundle(id)
-        await service.delete_image(made.id)
-        gone, made = await asyncio.gather(
+        await service.delete_image(build.id)
+        removal, build = await asyncio.gather(
             service.delete_bundle(id), service.create_image("", [id]), return_exceptions=True
         )
-        assert gone is None
-        assert isinstance(made, Unknown)
+        assert removal is None
+        assert isinstance(build, Unknown)
 
 
 async def test_every_team_that_uploads_the_same_files_has_the_bundle(tmp_path: Path) -> None:
@@ -632,9 +632,9 @@ async def test_owners_of_a_deleted_bundle_do_not_come_back(tmp_path: Path) -> No
     async with PackagingService(tmp_path) as service:
         bundle = await service.upload(data)
         record = tmp_path / "bundles" / f"{bundle.id}.json"
-        left = record.read_bytes()
+        content = record.read_bytes()
         await service.delete_bundle(bundle.id)
-    record.write_bytes(left)
+    record.write_bytes(content)
 
     async with PackagingService(tmp_path) as service:
         await service.upload(data, "team-1")

@@ -163,7 +163,7 @@ def test_each_named_model_and_team_is_a_setting_of_its_own(file: pathlib.Path) -
 
 
 @pytest.mark.parametrize(
-    ("text", "field", "said"),
+    ("text", "field", "message"),
     [
         ("bakend: x", "bakend", "'bakend' is not accepted; expected a key: backend, store, listen, token"),
         ("backend: docker", "backend", "'docker' is not accepted; expected one of bwrap, local, kubernetes"),
@@ -217,12 +217,14 @@ def test_each_named_model_and_team_is_a_setting_of_its_own(file: pathlib.Path) -
         (f"limits:\n  queue: {hex(10**4999)}", "limits.queue", "a value of type int"),
     ],
 )
-def test_an_invalid_setting_is_refused_by_name_and_place(file: pathlib.Path, text: str, field: str, said: str) -> None:
+def test_an_invalid_setting_is_refused_by_name_and_place(
+    file: pathlib.Path, text: str, field: str, message: str
+) -> None:
     """One sentence gives the dotted name, the value, the accepted values, the file and the line."""
     found = refusals(file, text)
 
     assert list(found) == [field]
-    assert said in found[field]
+    assert message in found[field]
     line = None if field == "config key" else 1 + text.count("\n") if field != "models key" else 1
     assert found[field].endswith(f"({file})" if line is None else f"({file}:{line})")
 
@@ -233,7 +235,7 @@ def test_every_problem_is_reported_with_its_source(file: pathlib.Path) -> None:
 
     found = refusals(file, "backend: docker\nteams:\n  a: {agents: x}\n  b: {agents: -1}\n", env)
 
-    assert [said.rpartition("(")[2] for said in found.values()] == [
+    assert [message.rpartition("(")[2] for message in found.values()] == [
         f"{file}:1)",
         f"{file}:3)",
         f"{file}:4)",
@@ -280,8 +282,8 @@ def test_every_problem_is_reported_with_its_source(file: pathlib.Path) -> None:
 )
 def test_a_secret_in_the_file_is_refused_and_not_repeated(file: pathlib.Path, text: str) -> None:
     """A file may only name the place of a secret; no message contains a secret that was written into the file."""
-    for said in refusals(file, text).values():
-        assert not any(part in said for part in ("abcdefgh", "ABCDEFGH", "hunter2", "ter2"))
+    for message in refusals(file, text).values():
+        assert not any(part in message for part in ("abcdefgh", "ABCDEFGH", "hunter2", "ter2"))
 
 
 @pytest.mark.parametrize(
@@ -333,7 +335,7 @@ def test_a_reference_leads_to_the_secret(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("- a", "a mapping"),
         ("backend: local\nbackend: bwrap", "line 2: a key occurs twice"),
@@ -346,13 +348,13 @@ def test_a_reference_leads_to_the_secret(tmp_path: pathlib.Path) -> None:
         ("backend: local\n---\nbackend: local", "line 2: "),
     ],
 )
-def test_a_file_that_is_not_plain_data_is_refused(file: pathlib.Path, text: str, said: str) -> None:
+def test_a_file_that_is_not_plain_data_is_refused(file: pathlib.Path, text: str, message: str) -> None:
     """The whole file is refused, with its name and the line."""
     found = refusals(file, text)
 
     assert list(found) == ["config"]
     assert str(file) in found["config"]
-    assert said in found["config"]
+    assert message in found["config"]
 
 
 def test_a_file_that_cannot_be_read_is_refused(file: pathlib.Path) -> None:

@@ -45,14 +45,14 @@ async def agent() -> Echo:
 @pytest.fixture
 async def new_queue(agent: Echo, clock: FakeClock) -> AsyncIterator[Talking]:
     """Return a function that makes turn queues; close them at the end."""
-    made: list[TurnQueue] = []
+    queues: list[TurnQueue] = []
 
     def make(served: Any = agent, **limits: Any) -> TurnQueue:
-        made.append(TurnQueue(served, clock, TurnLimits(**limits)))
-        return made[-1]
+        queues.append(TurnQueue(served, clock, TurnLimits(**limits)))
+        return queues[-1]
 
     yield make
-    for each in made:
+    for each in queues:
         await each.close()
 
 

@@ -168,10 +168,10 @@ async def test_an_invalid_file_is_named_and_not_quoted(environ: dict[str, str], 
 
 def test_nodes_pull_with_a_name_and_a_password() -> None:
     """A pull secret of a cluster holds both; an identity token or no login is refused."""
-    said = json.loads(pull_secret(HOST, Login("me", SECRET)))
+    config = json.loads(pull_secret(HOST, Login("me", SECRET)))
     hub = json.loads(pull_secret("registry-1.docker.io", Login("me", SECRET)))
 
-    assert said == {"auths": {HOST: {"username": "me", "password": SECRET, "auth": AUTH}}}
+    assert config == {"auths": {HOST: {"username": "me", "password": SECRET, "auth": AUTH}}}
     assert [*hub["auths"]] == ["https://index.docker.io/v1/"]
     for login in (NOBODY, Login(identity_token="secret identity")):
         with pytest.raises(InvalidValue) as refusal:

@@ -46,11 +46,11 @@ def grant(rules: Rules, *endpoints: str) -> tuple[str, ...]:
 def test_a_public_address_of_the_machine_itself_is_refused() -> None:
     """Services that listen on all addresses would be reachable; a rule or a parent may list the address literally."""
     setup = 'ip link set lo up && ip address add 9.9.9.9/32 dev lo && exec "$0" -c "$1"'
-    asked = ["unshare", "-rn", "sh", "-c", setup, sys.executable, _ASK]
-    said = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.splitlines()
+    command = ["unshare", "-rn", "sh", "-c", setup, sys.executable, _ASK]
+    results = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
 
     refused, other = "policy.allowed_endpoints", "('9.9.9.10:80',)"
-    assert said == [refused, other, refused, other, f"('{OWN}',)", other, OWN]
+    assert results == [refused, other, refused, other, f"('{OWN}',)", other, OWN]
 
 
 def test_an_empty_rule_allows_no_endpoint() -> None:

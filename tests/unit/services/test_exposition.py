@@ -50,8 +50,8 @@ def test_a_histogram_counts_every_value_once(values: list[float]) -> None:
 
     found = scrape(exposition([Family("a", "histogram", "It.", buckets(histogram))]))
 
-    for bound, told in ((0.5, "0.5"), (1.0, "1"), (5.0, "5"), (math.inf, "+Inf")):
-        assert found.value("a_bucket", le=told) == sum(value <= bound for value in values)
+    for bound, label in ((0.5, "0.5"), (1.0, "1"), (5.0, "5"), (math.inf, "+Inf")):
+        assert found.value("a_bucket", le=label) == sum(value <= bound for value in values)
     assert found.value("a_count") == len(values)
     assert found.value("a_sum") == pytest.approx(sum(values))
 

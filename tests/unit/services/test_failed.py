@@ -58,16 +58,16 @@ async def wait_gone(site: Site, *agents: SpawnedAgent) -> None:
 async def test_a_failed_agent_is_kept_for_its_time_and_then_removed(site: Site) -> None:
     """The agent's info names the kept folders; a failed agent without a time stays until it is killed."""
     team = await site.team()
-    kept, stays = await fail_agent(site, team, "a", 600), await fail_agent(site, team, "b", None)
-    own, sandbox = map(pathlib.Path, (await info(site, kept)).kept)
+    agent, stays = await fail_agent(site, team, "a", 600), await fail_agent(site, team, "b", None)
+    own, sandbox = map(pathlib.Path, (await info(site, agent)).kept)
     assert ((own / "note").read_text(), (sandbox / "workspace" / "note").read_text()) == ("mine", "mine, too")
-    assert (await info(site, kept)).kept_until == "2026-01-01T00:10:00+00:00"
+    assert (await info(site, agent)).kept_until == "2026-01-01T00:10:00+00:00"
     assert await site.free(team) == 3
 
     await site.clock.advance(599)
-    assert (await info(site, kept)).state == "failed"
+    assert (await info(site, agent)).state == "failed"
     await site.clock.advance(1)
-    await wait_gone(site, kept)
+    await wait_gone(site, agent)
     await eventually(lambda: not own.exists() and not sandbox.exists())
     assert ((await info(site, stays)).kept, (await info(site, stays)).kept_until) == ([], "")
     assert (site.agents / stays.agent.id / "note").exists()
@@ -77,8 +77,8 @@ async def test_a_narrower_key_does_not_show_where_files_are_kept(site: Site) -> 
     """Holders of narrower keys need not know folders of the server's host."""
     spawned = await fail_agent(site, await site.team(), "a", 600)
     narrow = await site.spawner.delegate(spawned.agent.id, spawned.nonce, Delegate(rights=["info"]))
-    told = await site.spawner.get_agent(spawned.agent.id, narrow.key)
-    assert (told.kept, told.kept_until) == ([], "2026-01-01T00:10:00+00:00")
+    info = await site.spawner.get_agent(spawned.agent.id, narrow.key)
+    assert (info.kept, info.kept_until) == ([], "2026-01-01T00:10:00+00:00")
     assert len((await site.spawner.get_agent(spawned.agent.id, OPERATOR)).kept) == 2
 
 
@@ -117,8 +117,8 @@ async def test_an_agent_that_cannot_be_reopened_is_kept_as_well(site: Site, tmp_
     again.spawner._checks._types = {}  # a plugin that is not there any more
     await again.clock.advance(1000)
     async with again:
-        told = await info(again, spawned)
-        assert (told.state, told.kept_until) == ("failed", "2026-01-01T00:17:40+00:00")
+        agent_info = await info(again, spawned)
+        assert (agent_info.state, agent_info.kept_until) == ("failed", "2026-01-01T00:17:40+00:00")
         await again.clock.advance(60)
         await wait_gone(again, spawned)
 

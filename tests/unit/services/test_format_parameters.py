@@ -85,16 +85,16 @@ def test_unsupported_parts_of_messages_are_named(messages: list[Any], field: str
 
 def test_cache_hints_and_the_clients_own_history_pass() -> None:
     """Earlier messages of the agent may have any parts, since the agent has its own record."""
-    said = {"role": "assistant", "content": [{"type": "thinking", "thinking": "…"}], "refusal": None}
+    assistant = {"role": "assistant", "content": [{"type": "thinking", "thinking": "…"}], "refusal": None}
     part = {"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}, "citations": None}
-    check(body(messages=[{"role": "user", "content": "q"}, said, {"role": "user", "content": [part]}]), ANTHROPIC)
+    check(body(messages=[{"role": "user", "content": "q"}, assistant, {"role": "user", "content": [part]}]), ANTHROPIC)
 
 
 @pytest.mark.parametrize("path", TABLES)
 def test_the_documentation_lists_every_parameter(path: str) -> None:
     """docs/services.md gives the treatment of each parameter."""
     section = PAGE.read_text().split(f"### Parameters of `POST /v1/{path}`")[1].split("\n#")[0]
-    told: dict[str, str] = {}
+    treatments: dict[str, str] = {}
     for names, treatment in re.findall(r"^\| (`[^|]*`) \| (honoured|ignored|refused)", section, re.MULTILINE):
-        told |= dict.fromkeys(re.findall(r"`(\w+)`", names), treatment)
-    assert told == {name: each.treatment for name, each in TABLES[path].items()}
+        treatments |= dict.fromkeys(re.findall(r"`(\w+)`", names), treatment)
+    assert treatments == {name: each.treatment for name, each in TABLES[path].items()}

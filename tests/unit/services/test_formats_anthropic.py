@@ -100,8 +100,8 @@ def test_an_answer_cut_by_its_length_has_that_stop_reason() -> None:
 )
 def test_the_clients_exceptions_show_our_problem(status: int, kind: str) -> None:
     """The exception holds our message."""
-    said = json.loads(format_.error("no such agent", status))
-    assert said == {"type": "error", "error": {"type": kind, "message": "no such agent"}}
+    body = json.loads(format_.error("no such agent", status))
+    assert body == {"type": "error", "error": {"type": kind, "message": "no such agent"}}
 
 
 def test_formats_are_found_by_their_names() -> None:

@@ -124,5 +124,5 @@ def test_the_clients_own_accumulator_reads_our_stream() -> None:
 @pytest.mark.parametrize(("status", "kind"), [(400, "invalid_request_error"), (503, "server_error")])
 def test_the_clients_exceptions_show_our_problem(status: int, kind: str) -> None:
     """The exception holds our message."""
-    said = json.loads(format_.error("no such agent", status))["error"]
-    assert (said["message"], said["type"]) == ("no such agent", kind)
+    error = json.loads(format_.error("no such agent", status))["error"]
+    assert (error["message"], error["type"]) == ("no such agent", kind)

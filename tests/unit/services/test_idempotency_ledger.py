@@ -124,9 +124,9 @@ async def test_the_secret_of_an_answer_is_not_persisted(store: Store) -> None:
     attempt = await claim_new(ledger)
     secret = attempt.unredact(b"\0")
     await ledger.answer(attempt, "d", 201, {}, b'{"nonce": "agent_%s"}' % secret)
-    kept = await store.get(ANSWER, ONE.place)
-    assert kept is not None
-    assert secret not in kept.data
+    document = await store.get(ANSWER, ONE.place)
+    assert document is not None
+    assert secret not in document.data
     found = await ledger.claim(ONE, "team-1", "d")
     assert isinstance(found, Answered)
     assert found.body == b'{"nonce": "agent_%s"}' % secret

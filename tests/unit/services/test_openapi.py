@@ -16,17 +16,17 @@ from tests.unit.cli.golden import assert_golden
 
 def test_the_document_equals_the_approved_one() -> None:
     """The document has every path, parameter and structure."""
-    made = openapi.document(OPERATIONS, "0")
-    assert_golden("openapi.json", json.dumps(json.loads(msgspec.json.encode(made)), indent=2, sort_keys=True) + "\n")
+    schema = openapi.document(OPERATIONS, "0")
+    assert_golden("openapi.json", json.dumps(json.loads(msgspec.json.encode(schema)), indent=2, sort_keys=True) + "\n")
 
 
 def test_every_reference_has_a_schema() -> None:
     """Each schema is valid JSON Schema 2020-12, as OpenAPI 3.1 demands."""
-    made = json.loads(document())
+    spec = json.loads(document())
     named = set(re.findall(r'"#/components/schemas/([^"]+)"', document().decode()))
 
-    assert named <= set(made["components"]["schemas"])
-    for schema in made["components"]["schemas"].values():
+    assert named <= set(spec["components"]["schemas"])
+    for schema in spec["components"]["schemas"].values():
         jsonschema.Draft202012Validator.check_schema(schema)
 
 
@@ -41,8 +41,8 @@ def test_each_operation_has_its_own_id_and_route() -> None:
 
 def test_a_schema_accepts_its_example_and_no_unknown_field() -> None:
     """A missing field is refused too."""
-    made: dict[str, Any] = json.loads(document())
-    spawn = {"$ref": "#/components/schemas/SpawnAgent", "components": made["components"]}
+    schema: dict[str, Any] = json.loads(document())
+    spawn = {"$ref": "#/components/schemas/SpawnAgent", "components": schema["components"]}
     example = {"team": "t", "name": "n", "agent_type": "llm", "spawn_info": {"any": ["thing"]}}
 
     jsonschema.validate(example, spawn)

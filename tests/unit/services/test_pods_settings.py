@@ -52,7 +52,7 @@ def test_an_invalid_image_setting_is_refused_by_its_name(tmp_path: Path, text: s
 async def test_an_unavailable_base_image_is_reported_by_its_settings(tmp_path: Path) -> None:
     """A missing image is a wrong setting; a registry that refuses or is silent may recover."""
     async with registry(tmp_path, password=True) as host:
-        for registry_url, base_image, login, kind, said in (
+        for registry_url, base_image, login, kind, message in (
             (host, "nothing:1", True, InvalidValue, "base_image: 'nothing:1' is not accepted"),
             (host, "nothing:1", False, SandboxFailed, f"registry_url {host}: .*HTTP 401.*registry_password"),
             ("127.0.0.1:1", "base:1", True, SandboxFailed, "registry_url 127.0.0.1:1: .* failed"),
@@ -63,7 +63,7 @@ async def test_an_unavailable_base_image_is_reported_by_its_settings(tmp_path: P
             )
             config = load(tmp_path / "ramet.yaml", {}, {})
             backend = pods_of(config, images_of(config, {"IT": PASSWORD}))
-            with pytest.raises(kind, match=said):
+            with pytest.raises(kind, match=message):
                 await backend.probe()
             await backend.close()
 
@@ -123,15 +123,15 @@ def test_a_pod_setting_without_its_partner_is_refused(tmp_path: Path, text: str,
 
 async def test_the_listener_keeps_its_certificate_authority(tmp_path: Path) -> None:
     """A client that trusts the pod's authority reaches the kernel; a restarted kernel has the same authority."""
-    port, said = free_port(), list[Any]()
+    port, results = free_port(), list[Any]()
     for _ in range(2):
         door = listener_of(load_text(tmp_path, f"pods: {{dial: '127.0.0.1:{port}'}}\n"))
         assert door is not None
         await door.start()
         await door.start()
         try:
-            said.append(door.secret("a"))
-            trusting = certificates.client_context(said[-1][join_token.CA])
+            results.append(door.secret("a"))
+            trusting = certificates.client_context(results[-1][join_token.CA])
             _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusting)
             writer.close()
             await writer.wait_closed()
@@ -139,9 +139,9 @@ async def test_the_listener_keeps_its_certificate_authority(tmp_path: Path) -> N
             await door.stop()
             await door.stop()
 
-    assert said[0][join_token.URL] == f"wss://127.0.0.1:{port}/line"
-    assert said[0][join_token.CA] == said[1][join_token.CA]
-    assert said[0][join_token.KEY] != said[1][join_token.KEY]
+    assert results[0][join_token.URL] == f"wss://127.0.0.1:{port}/line"
+    assert results[0][join_token.CA] == results[1][join_token.CA]
+    assert results[0][join_token.KEY] != results[1][join_token.KEY]
     assert {each.stat().st_mode & 0o077 for each in (tmp_path / ".ramet" / "door").iterdir()} == {0}
 
 

@@ -51,9 +51,9 @@ class Watched(MemoryStore):
         return written
 
     async def delete(self, kind: str, key: str, *, expected: int | None = None) -> bool:
-        gone = await super().delete(kind, key, expected=expected)
+        deleted = await super().delete(kind, key, expected=expected)
         self.changed(list(self._documents.values()))
-        return gone
+        return deleted
 
 
 async def change(site: Site, kind: str, **fields: object) -> None:

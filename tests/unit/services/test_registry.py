@@ -94,10 +94,10 @@ def test_a_layer_is_appended_in_the_format_of_its_base(kind: str) -> None:
 
     whole = append(base, config, Layer("sha256:2", "sha256:3", 7), paths=["/new", "/more"], labels={"c": "d"})
 
-    said, changed = json.loads(whole.manifest), json.loads(whole.config)
-    assert said["layers"] == [below, {"mediaType": TYPES[kind]["layer"], "digest": "sha256:2", "size": 7}]
-    assert said["config"] == {**named, "digest": digest_of(whole.config), "size": len(whole.config)}
-    assert (said["annotations"], whole.media_type) == ({"x": "y"}, TYPES[kind]["manifest"])
+    manifest, changed = json.loads(whole.manifest), json.loads(whole.config)
+    assert manifest["layers"] == [below, {"mediaType": TYPES[kind]["layer"], "digest": "sha256:2", "size": 7}]
+    assert manifest["config"] == {**named, "digest": digest_of(whole.config), "size": len(whole.config)}
+    assert (manifest["annotations"], whole.media_type) == ({"x": "y"}, TYPES[kind]["manifest"])
     assert changed["rootfs"]["diff_ids"] == ["sha256:0", "sha256:3"]
     assert len(changed["history"]) == 2
     assert changed["config"] == {"Env": ["A=1", "PYTHONPATH=/new:/more:/old"], "Labels": {"a": "b", "c": "d"}}
@@ -306,12 +306,12 @@ async def test_a_base_in_dockers_format_keeps_it(tmp_path: Path) -> None:
         await skopeo("copy", "--format=v2s2", "--dest-tls-verify=false", f"oci:{base}:base", target)
         name = await publish(image, there, base="base:1", to="worker")
         manifest = await there.manifest(reference(name))
-        said = json.loads(await skopeo("inspect", "--tls-verify=false", f"docker://{host}/{name}"))
+        description = json.loads(await skopeo("inspect", "--tls-verify=false", f"docker://{host}/{name}"))
 
     assert manifest.media_type == TYPES["docker"]["manifest"]
     assert {each.media_type for each in manifest.layers} == {TYPES["docker"]["layer"]}
-    assert said["Layers"] == [each.digest for each in manifest.layers]
-    assert said["Labels"][LABEL] == image.id
+    assert description["Layers"] == [each.digest for each in manifest.layers]
+    assert description["Labels"][LABEL] == image.id
 
 
 @needs_registry
@@ -329,9 +329,9 @@ async def test_errors_of_a_registry_are_reported(tmp_path: Path) -> None:
             await there.push_blob("worker", Descriptor("", digest_of(b"this"), 5), other)
         with pytest.raises(InvalidValue, match="to"):
             await publish(image, there, base="base", to=f"worker@{digest_of(b'')}")
-    async with Registry(f"http://{host}") as gone:
+    async with Registry(f"http://{host}") as closed_registry:
         with pytest.raises(RegistryFailed) as refusal:
-            await gone.manifest(reference("base"))
+            await closed_registry.manifest(reference("base"))
         assert refusal.value.status == 0
 
 
@@ -376,10 +376,10 @@ async def test_unencrypted_tokens_come_only_from_the_registrys_own_host(login: L
 
 async def test_a_registry_that_refuses_its_own_token_is_not_asked_again() -> None:
     """The second refusal is the result."""
-    asked = list[str]()
+    paths = list[str]()
 
     async def answer(request: Received, answer: Answer) -> None:
-        asked.append(request.path.partition("?")[0])
+        paths.append(request.path.partition("?")[0])
         if request.path.startswith("/token"):
             await answer.send(200, {"token": "x"})
         else:
@@ -390,7 +390,7 @@ async def test_a_registry_that_refuses_its_own_token_is_not_asked_again() -> Non
             await there.manifest(reference("base"))
 
     assert refusal.value.status == 401
-    assert asked == ["/v2/base/manifests/latest", "/token", "/v2/base/manifests/latest"]
+    assert paths == ["/v2/base/manifests/latest", "/token", "/v2/base/manifests/latest"]
 
 
 async def test_an_index_cannot_lead_to_another_index() -> None:

@@ -10,14 +10,14 @@ from ramet.services.agent_types.llm.resume_turn import ReplayFilter
 NOTE = "[again]"
 
 
-def text_after_replay(said: str, *replies: list[str]) -> str:
+def text_after_replay(text: str, *replies: list[str]) -> str:
     """Return what a reader has at the end who had read `said`, and then gets replies in pieces."""
-    onward, heard = ReplayFilter(said, NOTE), said
+    onward, text_received = ReplayFilter(text, NOTE), text
     for pieces in replies:
         for piece in pieces:
-            heard += onward.feed(piece)
+            text_received += onward.feed(piece)
         onward.begin()
-    return heard + onward.rest()
+    return text_received + onward.rest()
 
 
 @given(st.lists(st.lists(st.text("ab ", min_size=1), max_size=4), max_size=4), st.integers(0, 40))

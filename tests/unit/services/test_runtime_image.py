@@ -57,8 +57,8 @@ def alone(code: str, *args: str | Path, options: tuple[str, ...] = ()) -> str:
 
 async def base_in(host: str, folder: Path, files: dict[str, bytes] = BASE, **options: Any) -> None:
     """Push a base image of the name "base:1"."""
-    made = layout(folder, files, **options)
-    await skopeo("copy", "--dest-tls-verify=false", f"oci:{made}:base", f"docker://{host}/base:1")
+    folder_of_image = layout(folder, files, **options)
+    await skopeo("copy", "--dest-tls-verify=false", f"oci:{folder_of_image}:base", f"docker://{host}/base:1")
 
 
 # --- what is in it --------------------------------------------------------------------------------------------------
@@ -165,16 +165,16 @@ async def test_bytecode_is_reproducible_and_used_without_checks(tmp_path: Path) 
 @needs_registry
 async def test_a_runtime_image_is_pushed_once_and_bundles_go_on_top(tmp_path: Path) -> None:
     """The layer is complete for a bare Python, the base's settings stay, and nothing is sent twice."""
-    told = list[Progress]()
+    progress = list[Progress]()
     async with registry(tmp_path) as host, Registry(f"http://{host}") as there:
         await base_in(host, tmp_path / "base", env=("PATH=/usr/local/bin", f"PYTHON_VERSION={PYTHON}.99"))
-        made = await runtime_image(there, "base:1", "bare", told=told.append)
-        assert (told[-1].step, told[-1].done) == ("pushing", told[-1].total)
-        told.clear()
-        assert await runtime_image(there, "base:1", "bare", told=told.append) == made
-        assert told == []
+        built = await runtime_image(there, "base:1", "bare", told=progress.append)
+        assert (progress[-1].step, progress[-1].done) == ("pushing", progress[-1].total)
+        progress.clear()
+        assert await runtime_image(there, "base:1", "bare", told=progress.append) == built
+        assert progress == []
 
-        name = reference(made.reference.removeprefix(f"{host}/"))
+        name = reference(built.reference.removeprefix(f"{host}/"))
         manifest = await there.manifest(name)
         config = json.loads(await there.small_blob(name.repository, manifest.config))
         packed = b"".join([each async for each in there.pieces(name.repository, manifest.layers[1])])
@@ -185,13 +185,13 @@ async def test_a_runtime_image_is_pushed_once_and_bundles_go_on_top(tmp_path: Pa
             image = await service.image(
                 (await service.finished((await service.create_image("", [bundle.id])).id)).image
             )
-        above = await image_on(made, image, there)
-        assert await image_on(made, image, there, on_progress=told.append) == above
-        assert await image_on(made, PLAIN, there) == made
-        assert told == []
+        above = await image_on(built, image, there)
+        assert await image_on(built, image, there, on_progress=progress.append) == above
+        assert await image_on(built, PLAIN, there) == built
+        assert progress == []
         below = (await there.manifest(reference(above.reference.removeprefix(f"{host}/")))).layers
 
-    assert (made.digest, made.python, made.imports) == (digest_of(manifest.body), f"python{PYTHON}", ())
+    assert (built.digest, built.python, built.imports) == (digest_of(manifest.body), f"python{PYTHON}", ())
     assert config["config"]["Env"] == ["PATH=/usr/local/bin", f"PYTHON_VERSION={PYTHON}.99"]
     assert config["config"]["Labels"] == {"kept": "yes", "ramet.runtime": "bare", "ramet.python": PYTHON}
     assert below[:2] == manifest.layers
@@ -211,9 +211,11 @@ async def test_a_runtime_image_is_pushed_once_and_bundles_go_on_top(tmp_path: Pa
     assert alone(code, root / LIB[1:]) == "whole\n"
 
 
-def images_in(host: str, folder: Path, told: list[Progress]) -> PodImages:
+def images_in(host: str, folder: Path, progress: list[Progress]) -> PodImages:
     """Return the pod images of a registry on "base:1", without a login."""
-    return PodImages(partial(opened, host, "base:1", environ={"HOME": str(folder)}), "bare", on_progress=told.append)
+    return PodImages(
+        partial(opened, host, "base:1", environ={"HOME": str(folder)}), "bare", on_progress=progress.append
+    )
 
 
 async def make_image(service: PackagingService, *bundles: str) -> Job:
@@ -224,9 +226,9 @@ async def make_image(service: PackagingService, *bundles: str) -> Job:
 @needs_registry
 async def test_an_image_of_pods_is_pushed_when_it_is_made(tmp_path: Path) -> None:
     """The push happens once. The image is found by exactly the folders that a run may see."""
-    told = list[Progress]()
+    progress = list[Progress]()
     async with registry(tmp_path) as host:
-        images = images_in(host, tmp_path, told)
+        images = images_in(host, tmp_path, progress)
         with pytest.raises(InvalidValue, match="base:1"):
             await images.image()
         await base_in(host, tmp_path / "base")
@@ -238,8 +240,8 @@ async def test_an_image_of_pods_is_pushed_when_it_is_made(tmp_path: Path) -> Non
             both, alone = await asyncio.gather(make_image(service, one, other), make_image(service, one))
             image = await service.image(both.image)
             mounts = [str(each.resolve()) for each in (*image.folders, *image.skills)]
-            assert [each.step for each in told].count("compiling") == 1
-            assert [each.step for each in told].count("packing") == 3
+            assert [each.step for each in progress].count("compiling") == 1
+            assert [each.step for each in progress].count("packing") == 3
 
             assert await images.image_with_mounts(mounts) is None  # whose they are was not said
             images.store = service
@@ -247,7 +249,7 @@ async def test_an_image_of_pods_is_pushed_when_it_is_made(tmp_path: Path) -> Non
                 *(images.image_with_mounts(["/usr/share", *mounts]) for _ in range(3))
             )
             part = await images.image_with_mounts([mounts[0]])
-            later = images_in(host, tmp_path, told)
+            later = images_in(host, tmp_path, progress)
             later.store = service
             again = await later.image_with_mounts(mounts)
             none = [await images.image_with_mounts(each) for each in ([mounts[1]], ["/usr/share"], [])]
@@ -261,7 +263,7 @@ async def test_an_image_of_pods_is_pushed_when_it_is_made(tmp_path: Path) -> Non
     assert (part.image.reference == found.image.reference, list(part.image_paths)) == (False, mounts[:1])
     assert alone.state == "done"
     assert none == [None] * 3
-    assert [each.step for each in told].count("packing") == 3
+    assert [each.step for each in progress].count("packing") == 3
 
 
 @needs_registry
@@ -296,9 +298,9 @@ async def test_an_image_that_its_registry_lost_is_pushed_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One push serves all requests and restores missing layers and bases; a complete image is not pushed."""
-    told = list[Progress]()
+    progress = list[Progress]()
     async with registry(tmp_path) as host:
-        images = images_in(host, tmp_path, told)
+        images = images_in(host, tmp_path, progress)
         await base_in(host, tmp_path / "base")
         async with PackagingService(tmp_path / "kept", push=images.image) as service:
             bundle = await service.upload(tar({"kit/__init__.py": b""}))
@@ -311,11 +313,11 @@ async def test_an_image_that_its_registry_lost_is_pushed_again(
                 return sorted(at.glob(f"ramet-*/{kind}/**/link"))
 
             there = left("_layers") + left("_manifests")
-            told.clear()
+            progress.clear()
             assert not await images.push_again(plain)
             assert not await images.push_again(whole)
             assert not await images.push_again(PlainImage(f"{host}/base:1"))
-            assert told == []
+            assert progress == []
 
             def one_layer() -> None:
                 next(each for each in left("_layers") if "ramet-images" in each.parts).unlink()
@@ -328,9 +330,9 @@ async def test_an_image_that_its_registry_lost_is_pushed_again(
                 before = await images.image(image)
                 lose()
                 assert all(await asyncio.gather(*(images.push_again(before) for _ in range(3))))
-                assert [each.step for each in told].count("packing") == packed
+                assert [each.step for each in progress].count("packing") == packed
                 assert await images.image(image) == whole
-                told.clear()
+                progress.clear()
             assert left("_layers") + left("_manifests") == there
     assert [each.getMessage().split()[1] for each in caplog.records if "pushed again" in each.getMessage()] == [
         whole.reference,
@@ -341,7 +343,7 @@ async def test_an_image_that_its_registry_lost_is_pushed_again(
 
 @needs_registry
 @pytest.mark.parametrize(
-    ("files", "env", "said"),
+    ("files", "env", "version"),
     [
         ({}, ("PYTHON_VERSION=3.9.18",), "3.9.18"),
         ({"usr/lib/python3.9/os.py": b"", "opt/py/lib64/python3.10/os.py": b""}, (), "3.10, 3.9"),
@@ -350,7 +352,7 @@ async def test_an_image_that_its_registry_lost_is_pushed_again(
     ids=["said", "found", "both"],
 )
 async def test_a_base_with_another_python_is_refused(
-    tmp_path: Path, files: dict[str, bytes], env: tuple[str, ...], said: str
+    tmp_path: Path, files: dict[str, bytes], env: tuple[str, ...], version: str
 ) -> None:
     """The error names both versions, and nothing is pushed."""
     async with registry(tmp_path) as host, Registry(f"http://{host}") as there:
@@ -360,7 +362,7 @@ async def test_a_base_with_another_python_is_refused(
         with pytest.raises(Unknown):
             await there.manifest(reference("pods"))
 
-    assert (refusal.value.field, refusal.value.value) == ("base", f"base:1 (Python {said})")
+    assert (refusal.value.field, refusal.value.value) == ("base", f"base:1 (Python {version})")
     assert f"Python {PYTHON}" in refusal.value.accepted
 
 
@@ -389,9 +391,9 @@ async def test_a_base_may_be_in_another_registry(tmp_path: Path) -> None:
         (tmp_path / ".docker" / "config.json").write_text(json.dumps({"auths": auths}))
         async with opened(two, f"{one}/base:1", environ=environ) as at:
             # Stands for a runtime image that was pushed before, from another place: nothing need be packed.
-            made = await runtime_image(at.registry, at.base, "bare", source=at.source)
+            image = await runtime_image(at.registry, at.base, "bare", source=at.source)
             first = (await at.source.manifest(reference("base:1"))).layers[0]
-            name = reference(made.reference.removeprefix(f"{two}/"))
+            name = reference(image.reference.removeprefix(f"{two}/"))
             copied = b"".join([each async for each in at.registry.pieces(name.repository, first)])
         async with open_registry(two, username=USER, password="wrong", environ=environ) as there:
             with pytest.raises(Exception, match="401"):

@@ -406,6 +406,6 @@ async def test_invalid_ids_are_unknown(kernels: Kernels) -> None:
     """Paths, long ids and invalid text raise Unknown."""
     one = await kernels.begin("one")
     for id in ("nothing", "../images", "0" * 64, "x" * 2_000, "a\0b", "\udcff"):
-        for asked in (one.image, one.job, one.bundle, one.delete_image, one.delete_bundle):
+        for call in (one.image, one.job, one.bundle, one.delete_image, one.delete_bundle):
             with pytest.raises(Unknown):
-                await asked(id)
+                await call(id)

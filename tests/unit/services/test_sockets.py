@@ -143,17 +143,17 @@ def test_an_address_of_another_machine_is_refused_by_name(host: str) -> None:
 async def test_data_sent_over_tcp_is_not_delayed() -> None:
     """TCP_NODELAY is set: otherwise each part of an answer would wait for an acknowledgement."""
     listener = tcp_listener("127.0.0.1", 0)
-    made: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    result: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     async def met(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        made.set_result(writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        result.set_result(writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
         writer.close()
         await writer.wait_closed()
 
     async with await asyncio.start_server(met, sock=listener.socket):
         reader, writer = await asyncio.open_connection(*listener.socket.getsockname())
         assert await reader.read() == b""
-        assert await made == 1
+        assert await result == 1
         writer.close()
         await writer.wait_closed()
     listener.close()

@@ -132,8 +132,8 @@ async def test_a_server_bounds_the_agents_of_all_teams_together(tmp_path: pathli
     async with Site(tmp_path, rules=Rules(agents=2)) as site:
         team, other = await site.team(), await site.team()
         first = await site.agent(team)
-        asked = [site.agent(each, name) for each in (team, other) for name in "bcd"]
-        outcomes = await asyncio.gather(*asked, return_exceptions=True)
+        spawns = [site.agent(each, name) for each in (team, other) for name in "bcd"]
+        outcomes = await asyncio.gather(*spawns, return_exceptions=True)
         assert sum(isinstance(each, SpawnedAgent) for each in outcomes) == 1
         assert len((await site.left())[0]) == 2
         await site.spawner.kill_agent(first.agent.id, first.nonce)
@@ -291,12 +291,12 @@ BAD: dict[str, tuple[dict[str, Any], type[RametError], str]] = {
 @pytest.mark.parametrize("what", BAD)
 async def test_an_invalid_spawn_is_refused_before_anything_is_reserved(site: Site, what: str) -> None:
     """AC-S3-8: A spawn that would wait is refused too, and nothing is opened."""
-    given, error, said = BAD[what]
+    given, error, message = BAD[what]
     fields: dict[str, Any] = {"wait_s": 60.0, "name": "new"} | given
     team = await site.team(agents=1)
     await site.agent(team, "taken")
     before = await site.left()
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         await site.agent(team, **fields)
     assert await site.left() == before
     assert len(site.echo.opened) == 1
@@ -601,7 +601,7 @@ async def test_closing_ends_every_agent_and_keeps_the_teams(tmp_path: pathlib.Pa
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({"resources": {}}, "agents"),
         ({"resources": {"cpu": 1}}, "agents"),
@@ -612,10 +612,10 @@ async def test_closing_ends_every_agent_and_keeps_the_teams(tmp_path: pathlib.Pa
     ],
     ids=str,
 )
-async def test_an_invalid_team_is_refused_by_name(site: Site, fields: dict[str, Any], said: str) -> None:
+async def test_an_invalid_team_is_refused_by_name(site: Site, fields: dict[str, Any], message: str) -> None:
     """AC-S3-3: A second team of a name is refused too, and leaves no record."""
     await site.team("crew")
-    with pytest.raises(InvalidValue, match=said):
+    with pytest.raises(InvalidValue, match=message):
         await site.spawner.create_team(CreateTeam(**fields), OPERATOR)
     assert len(await site.spawner.list_teams(OPERATOR)) == len(await (await site.store()).list("team")) == 1
 
@@ -635,8 +635,8 @@ async def test_agents_are_listed_by_the_given_filters(site: Site) -> None:
         await site.clock.advance(1)
     unnamed = await site.agent(other, "a")
 
-    async def listed(key: str, **asked: Any) -> list[str]:
-        return [each.path for each in await site.spawner.list_agents(ListAgents(**asked), key)]
+    async def listed(key: str, **filters: Any) -> list[str]:
+        return [each.path for each in await site.spawner.list_agents(ListAgents(**filters), key)]
 
     assert await listed(OPERATOR) == ["crew/b", "crew/a", f"{other.team.id}/a"]
     assert await listed(team.key) == await listed(team.key, team="crew") == ["crew/b", "crew/a"]
@@ -653,12 +653,17 @@ async def test_agents_are_listed_by_the_given_filters(site: Site) -> None:
 async def test_an_agent_gets_what_its_spawn_asked_for(site: Site) -> None:
     """The agent type gets its own structure, a folder, the image, variables and the policy."""
     team = await site.team("crew")
-    asked: dict[str, Any] = {"env": {"A": "b"}, "image": "sha256:1", "policy": Policy(secrets={"token": "s3cret"})}
-    spawned = await site.agent(team, spawn_info=Raw(b'{"prefix": "> "}'), transport_format="letters", **asked)
+    options: dict[str, Any] = {"env": {"A": "b"}, "image": "sha256:1", "policy": Policy(secrets={"token": "s3cret"})}
+    spawned = await site.agent(team, spawn_info=Raw(b'{"prefix": "> "}'), transport_format="letters", **options)
     opening = site.opened(spawned).opening
     assert opening.info.prefix == "> "
     assert (opening.id, opening.name, opening.path) == (spawned.agent.id, "a", "crew/a")
-    assert (opening.image.id, opening.env, opening.policy, opening.run) == ("sha256:1", {"A": "b"}, asked["policy"], "")
+    assert (opening.image.id, opening.env, opening.policy, opening.run) == (
+        "sha256:1",
+        {"A": "b"},
+        options["policy"],
+        "",
+    )
     assert opening.folder.is_dir()
     assert opening.runtime is site.runtime
     assert (spawned.agent.transport_format, spawned.agent.image) == ("letters", "sha256:1")
@@ -682,8 +687,8 @@ class Machine(LocalBackend):
         self.reserved: dict[str, Reservation] = {}
 
     async def reserve(self, reservation: Reservation) -> None:
-        asked = sum(each.memory_mb or 0 for each in (*self.reserved.values(), reservation))
-        if asked > 1024:
+        memory_mb = sum(each.memory_mb or 0 for each in (*self.reserved.values(), reservation))
+        if memory_mb > 1024:
             raise SpawnRefused("memory_mb", "this machine has 1024 in all", free=0)
         self.reserved[reservation.name] = reservation
 

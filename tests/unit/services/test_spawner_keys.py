@@ -41,10 +41,10 @@ OF_A_TEAM: dict[str, Operation] = {
 }
 
 
-async def refusal(asked: Awaitable[Any]) -> str:
+async def refusal(call: Awaitable[Any]) -> str:
     """Return the refusal of a request without the name, which the caller gave."""
     with pytest.raises(NotYours) as refused:
-        await asked
+        await call
     return str(refused.value).replace(f" {refused.value.name!r}", "")
 
 
@@ -115,16 +115,16 @@ async def test_no_key_is_shown_again_or_persisted(site: Site) -> None:
     agent = await site.agent(team)
     lent = await site.spawner.delegate(agent.agent.id, agent.nonce, Delegate(rights=["info"]))
     spawner = site.spawner
-    told = [
+    answers = [
         await spawner.list_teams(OPERATOR),
         await spawner.list_agents(ListAgents(), OPERATOR),
         await spawner.get_agent(agent.agent.id, lent.key),
         await spawner.get_team("crew", team.key),
     ]
     store = await site.store()
-    kept = [each.data for kind in ("team", "served") for each in await store.list(kind)]
-    assert len(kept) == 2
-    everything = msgspec.json.encode(told) + b"".join(kept)
+    documents = [each.data for kind in ("team", "served") for each in await store.list(kind)]
+    assert len(documents) == 2
+    everything = msgspec.json.encode(answers) + b"".join(documents)
     for key in (team.key, agent.nonce, lent.key, OPERATOR):
         assert key.encode() not in everything
         assert key.partition("_")[2].encode() not in everything
@@ -146,10 +146,10 @@ async def test_an_agent_is_found_by_its_key(site: Site) -> None:
 # ---- owners
 
 
-async def with_rights(site: Site, *rights: Any, **asked: Any) -> tuple[SpawnedAgent, str, str]:
+async def with_rights(site: Site, *rights: Any, **options: Any) -> tuple[SpawnedAgent, str, str]:
     """Return an agent, a narrower key of it, and that key's id."""
     agent = await site.agent(await site.team())
-    lent = await site.spawner.delegate(agent.agent.id, agent.nonce, Delegate(rights=rights, **asked))
+    lent = await site.spawner.delegate(agent.agent.id, agent.nonce, Delegate(rights=rights, **options))
     return agent, lent.key, lent.id
 
 
@@ -215,17 +215,17 @@ async def test_there_are_never_two_owners(site: Site) -> None:
     """The first of concurrent transfers and rotations with one key succeeds, and the others are refused."""
     agent = await site.agent(await site.team())
     id, nonce = agent.agent.id, agent.nonce
-    asked: list[Awaitable[Any]] = [site.spawner.delegate(id, nonce, Delegate(owner=True)) for _ in range(5)]
-    outcomes = await asyncio.gather(*asked, *(site.spawner.rotate(id, nonce) for _ in range(5)), return_exceptions=True)
+    calls: list[Awaitable[Any]] = [site.spawner.delegate(id, nonce, Delegate(owner=True)) for _ in range(5)]
+    outcomes = await asyncio.gather(*calls, *(site.spawner.rotate(id, nonce) for _ in range(5)), return_exceptions=True)
     refused = [each for each in outcomes if isinstance(each, NotYours)]
-    made = [each if isinstance(each, str) else each.key for each in outcomes if not isinstance(each, BaseException)]
-    assert (len(refused), len(made)) == (9, 1)
-    assert opened_rights(site, agent, made[0]) == list(RIGHTS)
+    keys = [each if isinstance(each, str) else each.key for each in outcomes if not isinstance(each, BaseException)]
+    assert (len(refused), len(keys)) == (9, 1)
+    assert opened_rights(site, agent, keys[0]) == list(RIGHTS)
     assert opened_rights(site, agent, nonce) == []
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "delegation",
     [
         Delegate(),
         Delegate(owner=True, rights=["turn"]),
@@ -236,11 +236,11 @@ async def test_there_are_never_two_owners(site: Site) -> None:
     ],
     ids=["nothing", "an owner of rights", "an owner for a time", "no time", "no number", "no right"],
 )
-async def test_an_invalid_delegation_is_refused_by_name(site: Site, asked: Delegate) -> None:
+async def test_an_invalid_delegation_is_refused_by_name(site: Site, delegation: Delegate) -> None:
     """No key is made."""
     agent = await site.agent(await site.team())
     with pytest.raises(InvalidValue):
-        await site.spawner.delegate(agent.agent.id, agent.nonce, asked)
+        await site.spawner.delegate(agent.agent.id, agent.nonce, delegation)
     assert site.spawner.agents.authorized_entry(agent.agent.id, agent.nonce, "turn").row.keys.delegated == ()
 
 
@@ -250,13 +250,13 @@ async def test_keys_outlive_a_killed_server(tmp_path: pathlib.Path) -> None:
     (tmp_path / "again").mkdir()
     async with Site(tmp_path, store) as site:
         agent, key, id = await with_rights(site, "info")
-        gone = await site.spawner.delegate(agent.agent.id, agent.nonce, Delegate(rights=["turn"]))
-        await site.spawner.revoke(agent.agent.id, agent.nonce, gone.id)
+        delegated = await site.spawner.delegate(agent.agent.id, agent.nonce, Delegate(rights=["turn"]))
+        await site.spawner.revoke(agent.agent.id, agent.nonce, delegated.id)
         new = await site.spawner.rotate(agent.agent.id, agent.nonce)
         later = await site.as_killed(tmp_path / "again")
         async with later:
             assert opened_rights(later, agent, key) == ["info"]
             assert opened_rights(later, agent, new) == list(RIGHTS)
-            assert opened_rights(later, agent, agent.nonce) == opened_rights(later, agent, gone.key) == []
+            assert opened_rights(later, agent, agent.nonce) == opened_rights(later, agent, delegated.key) == []
             await later.spawner.revoke(agent.agent.id, new, id)
             assert opened_rights(later, agent, key) == []

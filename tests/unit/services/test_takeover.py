@@ -134,8 +134,8 @@ async def test_kernels_with_the_same_settings_make_each_team_once(
         await asyncio.gather(*(reserve(teams, each.spawner, OPERATOR) for each in sites))
         await reserve({"red": {"agents": 3}}, sites[1].spawner, OPERATOR)
 
-        made = [each.name for site in sites for each in await site.spawner.list_teams(OPERATOR)]
-        assert sorted(made) == sorted(teams)
+        names = [each.name for site in sites for each in await site.spawner.list_teams(OPERATOR)]
+        assert sorted(names) == sorted(teams)
         assert [each for each in caplog.messages if "settings" in each] == [
             "team red: not changed; it has agents 2, but the settings have agents 3"
         ]
@@ -151,7 +151,7 @@ async def test_an_unreadable_row_does_not_stop_other_takeovers(
             whole, agent = await make_agent(first, "whole")
             broken, crew = await make_agent(first, "broken")
             newer, _ = await make_agent(first, "newer")
-            part, kept = await make_agent(first, "part")
+            part, remaining = await make_agent(first, "part")
             mute = await first.agent(part, "mute")
         before = {each.key: each.data for kind in (TEAM, AGENT) for each in await store.list(kind)}
         spoilt = {
@@ -175,15 +175,15 @@ async def test_an_unreadable_row_does_not_stop_other_takeovers(
 
         assert {*other.spawner.teams} == {whole.team.id, part.team.id}
         assert (await other.spawner.get_agent(agent.agent.id, agent.nonce)).state == "idle"
-        assert (await other.spawner.get_agent(kept.agent.id, kept.nonce)).state == "idle"
+        assert (await other.spawner.get_agent(remaining.agent.id, remaining.nonce)).state == "idle"
         assert await other.free(part) == 1
         for (kind, key), data in spoilt.items():
             document = await store.get(kind, key)
             assert document is not None
             assert document.data == data
         assert await store.get(AGENT, crew.agent.id) is not None
-        told = [each.getMessage() for each in caplog.records if "must be repaired by hand" in each.getMessage()]
-        assert sorted(key for each in told for _, key in spoilt if key in each) == sorted(key for _, key in spoilt)
+        warnings = [each.getMessage() for each in caplog.records if "must be repaired by hand" in each.getMessage()]
+        assert sorted(key for each in warnings for _, key in spoilt if key in each) == sorted(key for _, key in spoilt)
 
         third = Site(tmp_path / "three", PostgresStore(postgres.dsn, schema=schema, kernel="three"))
         async with leaving(third):

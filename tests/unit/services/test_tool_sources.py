@@ -23,7 +23,7 @@ def schema_of(folder: pathlib.Path, signature: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("said", "schema"),
+    ("annotation", "schema"),
     [
         ("x: str", STRING),
         ("x: int | None", {"anyOf": [WHOLE, {"type": "null"}]}),
@@ -36,9 +36,9 @@ def schema_of(folder: pathlib.Path, signature: str) -> dict[str, Any]:
         ("x: Any", {}),
     ],
 )  # fmt: skip
-def test_a_parameter_type_becomes_json_schema(tmp_path: pathlib.Path, said: str, schema: dict[str, Any]) -> None:
+def test_a_parameter_type_becomes_json_schema(tmp_path: pathlib.Path, annotation: str, schema: dict[str, Any]) -> None:
     """The module's code is not run."""
-    assert schema_of(tmp_path, said) == {
+    assert schema_of(tmp_path, annotation) == {
         "type": "object",
         "properties": {"x": schema},
         "required": ["x"],
@@ -54,11 +54,13 @@ def test_parameters_with_defaults_are_optional(tmp_path: pathlib.Path) -> None:
     assert schema["properties"]["c"] == {"type": "array", "items": STRING}
 
 
-@pytest.mark.parametrize("said", ["x", "*x: str", "**x: str", "x: str, /", "x: Path", "x: dict[int, str]", "x: 'x y'"])
-def test_a_parameter_that_no_model_could_give_is_refused(tmp_path: pathlib.Path, said: str) -> None:
+@pytest.mark.parametrize(
+    "annotation", ["x", "*x: str", "**x: str", "x: str, /", "x: Path", "x: dict[int, str]", "x: 'x y'"]
+)
+def test_a_parameter_that_no_model_could_give_is_refused(tmp_path: pathlib.Path, annotation: str) -> None:
     """The module's code is not run."""
     with pytest.raises(InvalidValue):
-        schema_of(tmp_path, said)
+        schema_of(tmp_path, annotation)
 
 
 def test_a_tool_is_a_documented_function_at_the_top_of_a_module(tmp_path: pathlib.Path) -> None:

@@ -157,15 +157,15 @@ async def test_an_idle_conversation_is_left_at_once(store: MemoryStore, kind: ty
     """Finished turns can be read at this kernel and at the next, whether or not the agent can resume."""
     talk = conversation(kind(), store)
     over = talk.turn(b"one", "words")
-    said = await read(over)
+    events_read = await read(over)
     await eventually(lambda: talk._answer_task is None)
 
     await talk.drain(60.0)
     await talk.drain(60.0)
 
-    assert await read(over) == said
+    assert await read(over) == events_read
     after = await restored_queue(kind(), store)
-    assert words(await read(after.get(over.id))) == words(said)
+    assert words(await read(after.get(over.id))) == words(events_read)
     await talk.close()
     await after.close()
 
@@ -204,10 +204,10 @@ async def test_a_failed_turn_reads_the_same_at_another_kernel(store: MemoryStore
     """The error chunk is recorded like the others."""
     talk = conversation(Speaker(), store)
     turn = talk.turn(b"one fail", "words")
-    said = await read(turn)
+    events_read = await read(turn)
     again = await restored_queue(Speaker(), store)
-    assert await read(again.get(turn.id)) == said
-    assert said[-1].kind == "error"
+    assert await read(again.get(turn.id)) == events_read
+    assert events_read[-1].kind == "error"
     await talk.close()
     await again.close()
 

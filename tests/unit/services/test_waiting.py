@@ -80,8 +80,8 @@ async def test_an_agent_killed_while_its_values_arrive_leaves_nothing(waiting: L
 async def test_the_second_of_two_concurrent_requests_with_values_is_refused(waiting: Left) -> None:
     """The agent is opened once."""
     waiting.site.slow.go_on.set()
-    asked = [waiting.site.spawner.supply_values(waiting.id, key, VALUES) for key in (waiting.nonce, OPERATOR)]
-    first, second = await asyncio.gather(*asked, return_exceptions=True)
+    calls = [waiting.site.spawner.supply_values(waiting.id, key, VALUES) for key in (waiting.nonce, OPERATOR)]
+    first, second = await asyncio.gather(*calls, return_exceptions=True)
 
     assert not isinstance(first, BaseException)
     assert first.state == "idle"

@@ -70,9 +70,9 @@ def test_grants_stay_within_the_limit_and_nothing_stays_reserved(
     count: int, limit: int | None, begun: list[int], denied: list[int]
 ) -> None:
     """The ledger charges every call that may have run, at most the limit, for any begun and denied calls."""
-    told: list[Event] = []
+    recorded: list[Event] = []
     context = make_context(tools=workspace_tools(), budget=Budget(Limits(tool_calls=limit), scope="main"))
-    context.record = lambda event: told.append(event) or event  # type: ignore[func-returns-value]  # it is None
+    context.record = lambda event: recorded.append(event) or event  # type: ignore[func-returns-value]  # it is None
     calls = ToolCallLedger(context, "main:1", reply(*["Read"] * count))
     most = math.inf if limit is None else limit
     assert (calls.granted is None) is (count <= most)
@@ -91,7 +91,7 @@ def test_grants_stay_within_the_limit_and_nothing_stays_reserved(
     calls.close()
 
     assert context.usage.tool_calls == max(ran, min(granted, count - len(no)))
-    on_record = sum(each.usage.tool_calls for each in told if isinstance(each, ModelCharged))
+    on_record = sum(each.usage.tool_calls for each in recorded if isinstance(each, ModelCharged))
     assert on_record == context.usage.tool_calls - ran, "whoever goes on would count less"
     assert context.budget.reserved("tool_calls") == 0
     assert context.budget.spent("tool_calls") == (context.usage.tool_calls if limit is not None else 0)
@@ -128,15 +128,15 @@ def test_calls_known_to_another_kernel_continue_in_their_state(past: list[str], 
 
 def test_a_call_that_only_the_guest_ended_is_charged_once_across_kernels() -> None:
     """The call may have run; the next kernel reads its end and its cost from the journal."""
-    told: list[Event] = []
+    recorded: list[Event] = []
     context = make_context(tools=workspace_tools(), budget=Budget(Limits(tool_calls=5), scope="main"))
-    context.record = lambda event: told.append(event) or event  # type: ignore[func-returns-value]  # it is None
+    context.record = lambda event: recorded.append(event) or event  # type: ignore[func-returns-value]  # it is None
     calls = ToolCallLedger(context, "main:1", reply("Read", "Read"))
     calls.deny("c0")
     calls.end("c0")
-    assert not told, "the host itself said no"
+    assert not recorded, "the host itself said no"
     calls.end("c1")
-    on_record = sum(each.usage.tool_calls for each in told if isinstance(each, ModelCharged))
+    on_record = sum(each.usage.tool_calls for each in recorded if isinstance(each, ModelCharged))
     calls.close()
     assert context.usage.tool_calls == on_record == 1
     heir = ToolCallLedger(context, "main:1", reply("Read", "Read"), PastCalls(refused=frozenset({"c0", "c1"})))

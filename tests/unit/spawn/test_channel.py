@@ -64,11 +64,11 @@ class RecordingHandler:
         finally:
             self.working -= 1
 
-    def receive(self, said: GuestMessage, body: bytes) -> Coroutine[Any, Any, None] | None:
-        if isinstance(said, Note):
-            if said.text == "break":
+    def receive(self, message: GuestMessage, body: bytes) -> Coroutine[Any, Any, None] | None:
+        if isinstance(message, Note):
+            if message.text == "break":
                 raise ValueError("not foreseen")
-            self.notes.append(said.text)
+            self.notes.append(message.text)
         return None
 
     def failed(self, error: Exception) -> tuple[ErrorInfo, dict[str, Any]]:
@@ -105,9 +105,9 @@ class BusyHandler(RecordingHandler):
     def has_noted(self, notes: list[str]) -> bool:
         return len(self.notes) >= len(notes)
 
-    def receive(self, said: GuestMessage, body: bytes) -> Coroutine[Any, Any, None] | None:
+    def receive(self, message: GuestMessage, body: bytes) -> Coroutine[Any, Any, None] | None:
         self.used_s += 1
-        return super().receive(said, body)
+        return super().receive(message, body)
 
 
 async def let_tasks_run() -> None:
@@ -123,8 +123,8 @@ class Guest:
         end.setblocking(False)
         self._end, self._reader, self._got = end, FrameReader(), list[frames.Frame]()
 
-    async def say(self, said: GuestMessage, body: bytes = b"") -> None:
-        await self.send(b"".join(bytes(piece) for piece in frames.pack(message_codec.encode(said), body)))
+    async def say(self, message: GuestMessage, body: bytes = b"") -> None:
+        await self.send(b"".join(bytes(piece) for piece in frames.pack(message_codec.encode(message), body)))
 
     async def send(self, data: bytes) -> None:
         await asyncio.get_running_loop().sock_sendall(self._end, data)
@@ -136,9 +136,9 @@ class Guest:
                 raise EOFError
             self._got += self._reader.feed(data)
         control, body = self._got.pop(0)
-        told = message_codec.from_host(control)
-        assert isinstance(told, Answer)
-        return told, body
+        answer = message_codec.from_host(control)
+        assert isinstance(answer, Answer)
+        return answer, body
 
     def leave(self) -> None:
         self._end.close()
@@ -319,8 +319,8 @@ async def test_requests_begin_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> 
             return Reply()
 
     async with open_channel(desk=Noting()) as (_, guest, _desk):
-        said = [message_codec.encode(Send(id=number, to="x", text="")) for number in range(1, 11)]
-        await guest.send(b"".join(bytes(piece) for each in said for piece in frames.pack(each)))
+        messages = [message_codec.encode(Send(id=number, to="x", text="")) for number in range(1, 11)]
+        await guest.send(b"".join(bytes(piece) for each in messages for piece in frames.pack(each)))
         for _ in range(10):
             await guest.hear()
         await eventually(lambda: len(order) == 20)

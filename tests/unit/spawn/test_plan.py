@@ -43,17 +43,17 @@ def smallest_limit(field: str, *given: Limits) -> float:
     return min(values, default=math.inf)
 
 
-@given(above=limits, defined=limits, asked=limits, detached=st.booleans())
-def test_limits_never_widen(above: Limits, defined: Limits, asked: Limits, detached: bool) -> None:
+@given(above=limits, defined=limits, limits=limits, detached=st.booleans())
+def test_limits_never_widen(above: Limits, defined: Limits, limits: Limits, detached: bool) -> None:
     """A child's limit is the least of its parent's, its definition's and its request's; the plan lists every cut."""
     session = Session(ScriptedModel([]), limits=above)
     agent = Agent(name="a", limits=defined, function=print)
 
-    plan = plan_of(session, SpawnRequest(agent=agent, limits=asked, detached=detached))
+    plan = plan_of(session, SpawnRequest(agent=agent, limits=limits, detached=detached))
 
     clamped = {clamp.name.removeprefix("limits."): clamp for clamp in plan.clamps}
     for each in fields(Limits):
-        name, wanted = each.name, smallest_limit(each.name, defined, asked)
+        name, wanted = each.name, smallest_limit(each.name, defined, limits)
         ceiling = math.inf if detached and name == "seconds" else smallest_limit(name, above)
         own = getattr(plan.limits, name)
         effective = own if own is not None else (math.inf if name == "seconds" else ceiling)
@@ -63,12 +63,12 @@ def test_limits_never_widen(above: Limits, defined: Limits, asked: Limits, detac
             assert (clamped[name].asked, clamped[name].given) == (wanted, ceiling)
 
 
-@given(above=limits, asked=limits)
-def test_a_plan_reserves_admits_and_spends_nothing(above: Limits, asked: Limits) -> None:
+@given(above=limits, limits=limits)
+def test_a_plan_reserves_admits_and_spends_nothing(above: Limits, limits: Limits) -> None:
     """A decision holds no resource of the tree."""
     session = Session(ScriptedModel([]), limits=above)
 
-    plan_of(session, SpawnRequest(agent=print, limits=asked))
+    plan_of(session, SpawnRequest(agent=print, limits=limits))
 
     assert nothing_is_held(session)
     assert opened(session).tree.register.admission.slot_count == 1

@@ -37,9 +37,9 @@ HALF_GIG = ResourceShare(512, 1.0)
 
 
 def admission(*living: Node, full: str = "queue") -> Admission:
-    made = Admission(SpawnLimits(when_full=full), lambda: living)  # type: ignore[arg-type]
-    made.admit_root()
-    return made
+    admission = Admission(SpawnLimits(when_full=full), lambda: living)  # type: ignore[arg-type]
+    admission.admit_root()
+    return admission
 
 
 async def test_a_share_above_the_free_resources_is_refused() -> None:

@@ -51,13 +51,13 @@ async def test_a_failed_effect_is_raised_after_the_other_effects(idle_root: tupl
 async def test_the_first_of_several_failures_is_raised(idle_root: tuple[Supervisor, Run]) -> None:
     """A run whose end can be neither recorded nor reported refuses mail and frees its slot."""
     supervisor, run = idle_root
-    told = list[Run]()
+    runs = list[Run]()
 
     def refuse(event: Event) -> Event:
         raise fail_with("the first")
 
     def fail_too(ended: Run) -> None:
-        told.append(ended)
+        runs.append(ended)
         raise fail_with("the second")
 
     run.turn.verdict = TurnResult(Status.COMPLETED)
@@ -66,6 +66,6 @@ async def test_the_first_of_several_failures_is_raised(idle_root: tuple[Supervis
         supervisor.apply_fact(run, Fact.FINISHED)
     supervisor.on_end = lambda _: None
 
-    assert told == [run]
+    assert runs == [run]
     assert run.context.mailbox.closed_reason == "it has finished"
     assert not run.admission_slot.is_held

@@ -55,27 +55,27 @@ async def test_synchronous_commit_is_on_against_the_servers_default(store: Postg
 
 async def test_events_are_committed_soon_without_a_waiter(store: PostgresStore) -> None:
     """Events wait a few milliseconds for further events, and not for a caller of `durable`."""
-    heard: list[int] = []
-    store.on_commit(heard.append)
+    cursors: list[int] = []
+    store.on_commit(cursors.append)
 
     store.append(entry(1))
-    await eventually(lambda: heard)
+    await eventually(lambda: cursors)
 
-    assert heard == [1]
+    assert cursors == [1]
 
 
 async def test_concurrent_waiters_share_one_commit(store: PostgresStore) -> None:
     """Appends of one turn of the loop are one batch, and listeners get it before the waiters."""
-    heard: list[int] = []
-    store.on_commit(heard.append)
+    cursors: list[int] = []
+    store.on_commit(cursors.append)
 
     async def note(seq: int) -> list[int]:
         await store.durable(store.append(entry(seq)))
-        return list(heard)
+        return list(cursors)
 
     seen = await asyncio.gather(*(note(n) for n in range(1, 51)))
 
-    assert heard == [50]
+    assert cursors == [50]
     assert seen == [[50]] * 50
 
 
@@ -84,11 +84,11 @@ async def test_a_forgotten_tree_is_removed_with_its_names(postgres: Server, sche
     for n in range(1, 4):
         store.append(entry(n))
     store.append(entry(1, tree="t-2", run="r-2"))
-    gone = asyncio.ensure_future(store.forget("t-1"))
+    forgetting = asyncio.ensure_future(store.forget("t-1"))
     await asyncio.sleep(0)
     await store.durable(store.append(entry(4)))
 
-    assert await gone == 3
+    assert await forgetting == 3
     assert [(each.tree, each.run, each.seq) for each in await everything(store)] == [
         ("t-2", "r-2", 1),
         ("t-1", "r-1", 4),
@@ -248,6 +248,6 @@ try:
 except MissingExtra as missing:
     print(missing.extra)
 """
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    completed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 
-    assert said.stdout == "postgres\n"
+    assert completed.stdout == "postgres\n"

@@ -97,13 +97,13 @@ async def test_the_trees_of_a_vanished_machine_are_taken_over(machine: _Machine)
             async with opened(PostgresStore(server.dsn, kernel="near")) as near:
                 assert process.stdout is not None
                 assert process.stdout.readline() == "ready\n"
-                heard: list[str] = []
-                near.on_kernels(lambda: heard.append("news"))
+                lines: list[str] = []
+                near.on_kernels(lambda: lines.append("news"))
                 machine.vanish()
                 adopted: list[str] = []
                 while not adopted:
-                    await eventually(lambda: heard)
-                    heard.clear()
+                    await eventually(lambda: lines)
+                    lines.clear()
                     adopted += await near.claim_orphaned()
 
                 assert adopted == ["t-1"]

@@ -48,9 +48,9 @@ async def test_a_batch_writes_only_events_of_trees_that_the_kernel_owns(postgres
     async with _kernels(postgres, schema, "one", "two") as (one, two):
         for tree in ("kept", "lost"):
             await one.durable(one.append(entry(1, tree=tree)))
-        told: list[OwnedElsewhere] = []
+        losses: list[OwnedElsewhere] = []
         order: list[str] = []
-        one.on_tree_loss(told.append)
+        one.on_tree_loss(losses.append)
         one.on_tree_loss(lambda _: order.append("loss"))
         one.on_commit(lambda _: order.append("commit"))
         with cut_off(one, postgres):
@@ -68,7 +68,7 @@ async def test_a_batch_writes_only_events_of_trees_that_the_kernel_owns(postgres
             await late
         with pytest.raises(OwnedElsewhere):
             one.append(entry(3, tree="lost"))
-        assert [each.tree for each in told] == ["lost"]
+        assert [each.tree for each in losses] == ["lost"]
         assert order == ["loss", "commit"], "whoever acts on commits knows by then"
         await two.durable(two.append(entry(2, tree="lost")))
         there = [(each.tree, each.seq) for each in await everything(two)]
@@ -113,14 +113,14 @@ async def test_an_idle_kernel_learns_that_its_tree_was_taken_over(postgres: Serv
     """Without a write the kernel finds the loss when its session is back."""
     async with _kernels(postgres, schema, "one", "two") as (one, two):
         await one.durable(one.append(entry(1)))
-        told: list[OwnedElsewhere] = []
-        one.on_tree_loss(told.append)
+        losses: list[OwnedElsewhere] = []
+        one.on_tree_loss(losses.append)
         with cut_off(one, postgres):
             assert await two.claim_orphaned() == ["t-1"]
-            assert not told
-        await eventually(lambda: told)
+            assert not losses
+        await eventually(lambda: losses)
 
-        assert (told[0].tree, told[0].kernel) == ("t-1", "two")
+        assert (losses[0].tree, losses[0].kernel) == ("t-1", "two")
 
 
 def _writer_of(store: PostgresStore) -> PostgresWriter:
@@ -157,9 +157,9 @@ async def test_a_kernel_learns_of_a_lost_tree_before_it_acts_on_an_intent(
 
     The intent is committed during the wait or before it."""
     async with _kernels(postgres, schema, "one") as [one]:
-        told: list[str] = []
+        calls: list[str] = []
         await one.durable(one.append(entry(1)))
-        one.on_tree_loss(lambda loss: told.append(loss.kernel))
+        one.on_tree_loss(lambda loss: calls.append(loss.kernel))
         ticket = one.append(entry(2))
         if waits:
             stop = one.on_commit(lambda _: _claim_from_stopped_kernel(postgres, schema, one))
@@ -170,7 +170,7 @@ async def test_a_kernel_learns_of_a_lost_tree_before_it_acts_on_an_intent(
             _claim_from_stopped_kernel(postgres, schema, one)
             await one.durable(ticket)
 
-        assert told == ["two"]
+        assert calls == ["two"]
 
 
 async def test_a_kernel_that_stood_still_checks_its_session_again(
@@ -178,17 +178,17 @@ async def test_a_kernel_that_stood_still_checks_its_session_again(
 ) -> None:
     """A machine that slept got no sign of an end, so an old answer of the server is checked again."""
     async with _kernels(postgres, schema, "one") as [one]:
-        told: list[str] = []
+        calls: list[str] = []
         ticket = one.append(entry(1))
         await one.durable(ticket)
-        one.on_tree_loss(lambda loss: told.append(loss.kernel))
+        one.on_tree_loss(lambda loss: calls.append(loss.kernel))
         monkeypatch.setattr(SessionMonitor, "has_hung_up", lambda _: False)
         _claim_from_stopped_kernel(postgres, schema, one)
         monkeypatch.setattr("ramet.store.postgres.connection.SURE_S", 0.0)
 
         await one.durable(ticket)
 
-        assert told == ["two"]
+        assert calls == ["two"]
 
 
 async def test_an_answer_counts_from_its_question(
@@ -200,9 +200,9 @@ async def test_an_answer_counts_from_its_question(
         monkeypatch.setattr(f"ramet.store.postgres.{module}.seconds_with_suspends", lambda: now[0])
     monkeypatch.setattr(SessionMonitor, "has_hung_up", lambda _: False)
     async with _kernels(postgres, schema, "one") as [one]:
-        told: list[str] = []
+        calls: list[str] = []
         await one.durable(one.append(entry(1)))
-        one.on_tree_loss(lambda loss: told.append(loss.kernel))
+        one.on_tree_loss(lambda loss: calls.append(loss.kernel))
         writer = _writer_of(one)
         write = writer._write
 
@@ -216,7 +216,7 @@ async def test_an_answer_counts_from_its_question(
 
         await one.durable(one.append(entry(2)))
 
-        assert told == ["two"]
+        assert calls == ["two"]
 
 
 async def test_a_new_session_confirms_nothing_before_its_losses_are_reported(
@@ -225,10 +225,10 @@ async def test_a_new_session_confirms_nothing_before_its_losses_are_reported(
     """The writer has a new session, and knows that a tree is lost; the event loop has not heard of either."""
     monkeypatch.setattr(SessionMonitor, "has_hung_up", lambda _: False)
     async with _kernels(postgres, schema, "one") as [one]:
-        told: list[str] = []
+        calls: list[str] = []
         ticket = one.append(entry(1))
         await one.durable(ticket)
-        one.on_tree_loss(lambda loss: told.append(loss.kernel))
+        one.on_tree_loss(lambda loss: calls.append(loss.kernel))
         writer, written = _writer_of(one), threading.Event()
         commit = writer.commit
 
@@ -244,7 +244,7 @@ async def test_a_new_session_confirms_nothing_before_its_losses_are_reported(
 
         await one.durable(ticket)
 
-        assert told == ["two"]
+        assert calls == ["two"]
 
 
 async def test_a_kernel_without_its_session_is_listed_for_itself(postgres: Server, schema: str) -> None:
@@ -327,8 +327,8 @@ async def test_a_kernel_that_cannot_read_gives_up_its_trees(postgres: Server, sc
     async with _kernels(postgres, schema, "two") as (two,):
         await one.open()
         await one.durable(one.append(entry(1)))
-        told: list[StoreFailed] = []
-        one.on_loss(told.append)
+        losses: list[StoreFailed] = []
+        one.on_loss(losses.append)
         connect = one._place.connect
 
         def only_writers(application: str, **options: Any) -> Any:
@@ -341,7 +341,7 @@ async def test_a_kernel_that_cannot_read_gives_up_its_trees(postgres: Server, sc
             connection.execute("SELECT pg_terminate_backend(%s, 60000)", [_reader_pid(one)])
         with pytest.raises(StoreFailed, match="too many clients"):
             await one.head()
-        await eventually(lambda: told)
+        await eventually(lambda: losses)
 
         news = asyncio.Event()
         two.on_kernels(news.set)
@@ -364,8 +364,8 @@ async def test_after_a_restart_of_the_server_every_kernel_keeps_its_trees(own_po
     async with _kernels(own_postgres, "ramet", "one", "two") as (one, two):
         for store in (one, two):
             await store.durable(store.append(entry(1, tree=store.kernel)))
-        told: list[OwnedElsewhere] = []
-        one.on_tree_loss(told.append)
+        losses: list[OwnedElsewhere] = []
+        one.on_tree_loss(losses.append)
         with cut_off(one, own_postgres):
             own_postgres.restart()
             await two.durable(two.append(entry(2, tree="two")))  # It is back, the other is not.
@@ -374,7 +374,7 @@ async def test_after_a_restart_of_the_server_every_kernel_keeps_its_trees(own_po
             assert [each.alive for each in await two.kernels()] == [True, True]
         await one.durable(one.append(entry(2, tree="one")))
 
-        assert not told
+        assert not losses
         assert [await _owner(two, tree) for tree in ("one", "two")] == ["one", "two"]
 
 
@@ -437,10 +437,10 @@ async def test_a_fall_is_sent_although_the_wait_for_the_lock_is_interrupted(
     with psycopg.connect(postgres.dsn, autocommit=True) as hears:
         hears.execute(sql.SQL("LISTEN {}").format(sql.Identifier(schema)))
         await asyncio.to_thread(watch._block, 4711, 0.0)
-        [told] = hears.notifies(timeout=180, stop_after=1)
+        [notification] = hears.notifies(timeout=180, stop_after=1)
     connection.close()
 
-    assert (told.payload, cancels) == ("kernels", [])
+    assert (notification.payload, cancels) == ("kernels", [])
 
 
 async def test_a_kernel_that_joined_and_fell_between_looks_is_reported_once(postgres: Server, schema: str) -> None:
@@ -457,7 +457,7 @@ async def test_a_kernel_that_joined_and_fell_between_looks_is_reported_once(post
         return await looks.get()
 
     watch = PeerMonitor(Place(postgres.dsn, schema), "one", look=look, listen=_at_once, listener=lambda: None)
-    told: list[str] = []
+    payloads: list[str] = []
     with psycopg.connect(postgres.dsn, autocommit=True) as hears:
         hears.execute(sql.SQL("LISTEN {}").format(sql.Identifier(schema)))
         watch.start()
@@ -469,13 +469,13 @@ async def test_a_kernel_that_joined_and_fell_between_looks_is_reported_once(post
                 await begun.acquire()  # It has told what there was to tell.
                 hears.execute("SELECT pg_notify(%s, %s)", [schema, f"look {number}"])
                 for each in hears.notifies(timeout=180):
-                    told.append(each.payload)
+                    payloads.append(each.payload)
                     if each.payload == f"look {number}":
                         break
         finally:
             await watch.stop()
 
-    assert told == ["look 1", "kernels", "look 2", "look 3"]
+    assert payloads == ["look 1", "kernels", "look 2", "look 3"]
 
 
 async def _at_once() -> None:

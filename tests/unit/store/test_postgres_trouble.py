@@ -112,8 +112,8 @@ class _Line:
         """Yield the DSN of the line."""
         listening = await asyncio.start_server(self._carry, "127.0.0.1", 0)
         port = listening.sockets[0].getsockname()[1]
-        async with listening, contextlib.AsyncExitStack() as left:
-            left.push_async_callback(self._close_all, self._unnoticed)
+        async with listening, contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(self._close_all, self._unnoticed)
             yield f"host=127.0.0.1 port={port} user=ramet dbname=postgres sslmode=disable gssencmode=disable"
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

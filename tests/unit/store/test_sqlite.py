@@ -66,9 +66,9 @@ async def line(process: asyncio.subprocess.Process) -> str:
 
 def output_of(*command: str) -> list[str]:
     """Return the output lines of a process that must end successfully."""
-    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=180, check=False)
-    assert said.returncode == 0, said.stdout + said.stderr
-    return said.stdout.splitlines()
+    completed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=180, check=False)
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    return completed.stdout.splitlines()
 
 
 # ---- one kernel
@@ -77,13 +77,13 @@ def output_of(*command: str) -> list[str]:
 async def test_a_second_kernel_is_refused_with_the_pid_of_the_first(path: Path) -> None:
     """The refused kernel changes no file."""
     async with kernel("hold", path) as first:
-        said, pid = (await line(first)).split()
+        word, pid = (await line(first)).split()
         before = {each.name: each.read_bytes() for each in path.parent.iterdir()}
 
         with pytest.raises(StoreInUse) as refusal:
             await SqliteStore(path).open()
 
-        assert (said, pid) == ("open", str(first.pid))
+        assert (word, pid) == ("open", str(first.pid))
         assert refusal.value.holder == f"pid {first.pid}"
         assert {each.name: each.read_bytes() for each in path.parent.iterdir()} == before
 
@@ -194,8 +194,8 @@ async def test_acknowledged_events_survive_kill_9(path: Path, acks: int) -> None
                 last = int(await line(writing))
             writing.kill()
             await writing.wait()
-            while said := await line(writing):  # what it had said before it was killed
-                last = int(said)
+            while line_read := await line(writing):  # what it had said before it was killed
+                last = int(line_read)
 
         async with opened(path) as store:
             found = await store.read(limit=1_000_000)
@@ -273,10 +273,10 @@ def test_a_full_disk_ends_the_store_with_a_plain_reason(tmp_path: Path) -> None:
 
 @needs_root
 def test_a_read_only_folder_is_refused_with_a_plain_reason(tmp_path: Path) -> None:
-    (said,) = output_of(*_mount_command(tmp_path, "ro", "refused"))
+    (output_line,) = output_of(*_mount_command(tmp_path, "ro", "refused"))
 
-    assert said.startswith("StoreFailed")
-    assert "Read-only file system" in said
+    assert output_line.startswith("StoreFailed")
+    assert "Read-only file system" in output_line
 
 
 async def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
@@ -325,9 +325,9 @@ async def test_forgotten_events_are_overwritten(path: Path) -> None:
             store.append(Entry("kept", "run", number, "notice", b"PUBLIC"))
         assert await store.forget("gone") == 50
 
-    kept = b"".join(each.read_bytes() for each in path.parent.iterdir())
-    assert b"SECRET" not in kept
-    assert b"PUBLIC" in kept
+    data = b"".join(each.read_bytes() for each in path.parent.iterdir())
+    assert b"SECRET" not in data
+    assert b"PUBLIC" in data
 
 
 async def test_the_file_is_at_most_twice_as_large_as_its_events(path: Path) -> None:
@@ -392,14 +392,14 @@ async def test_names_dropped_from_the_cache_are_looked_up(path: Path, monkeypatc
 async def test_appends_without_a_waiter_are_committed_together(path: Path) -> None:
     """Events that arrive within a moment are one batch."""
     async with opened(path) as store:
-        heard: list[int] = []
-        store.on_commit(heard.append)
+        cursors: list[int] = []
+        store.on_commit(cursors.append)
         for number in range(1, 1_001):
             ticket = store.append(entry(number))
         await store.durable(ticket)
 
-        assert heard[-1] == 1_000
-        assert len(heard) < 50
+        assert cursors[-1] == 1_000
+        assert len(cursors) < 50
 
 
 async def test_durable_put_and_close_commit_lingering_events_at_once(
@@ -407,18 +407,18 @@ async def test_durable_put_and_close_commit_lingering_events_at_once(
 ) -> None:
     """The lingering events are written as one batch, whatever time they may linger."""
     monkeypatch.setattr(commit_queue, "LINGER_S", 3_600.0)
-    heard: list[int] = []
+    cursors: list[int] = []
     async with opened(path) as store:
-        store.on_commit(heard.append)
+        store.on_commit(cursors.append)
         for number in (1, 2, 3):
             ticket = store.append(entry(number))
             assert await store.read() == []  # a while later nothing is written
         await store.durable(ticket)
-        assert heard == [3]
+        assert cursors == [3]
 
         store.append(entry(4))
         await store.put("kind", "key", b"")
-        assert heard == [3, 4]
+        assert cursors == [3, 4]
 
         store.append(entry(5))
     async with opened(path) as store:

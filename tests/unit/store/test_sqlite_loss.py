@@ -214,11 +214,11 @@ async def test_no_kill_leaves_a_journal_behind_its_mark(tmp_path: Path) -> None:
     for turn in range(1, 5):
         async with kernel("append", path) as process:
             for _ in range(3 * turn):
-                said = await line(process)
+                output_line = await line(process)
             process.kill()
             await process.wait()
         async with opened(path, read_only=True) as store:
-            assert await store.head() >= mark_of(path).cursor >= int(said)
+            assert await store.head() >= mark_of(path).cursor >= int(output_line)
 
 
 async def test_two_concurrent_opens_of_a_journal_with_a_loss_are_both_refused(path: Path) -> None:

@@ -157,15 +157,15 @@ async def test_a_kernel_stops_at_its_next_commit_when_its_file_is_moved(
 ) -> None:
     """Waiters get StoreFailed, and `on_loss` listeners are called once, before them."""
     store = await SqliteStore(path).open()
-    heard = list[str]()
+    messages = list[str]()
     await store.durable(store.append(entry(1)))
-    store.on_loss(lambda loss: heard.append(str(loss)))
+    store.on_loss(lambda loss: messages.append(str(loss)))
     damage(path)
 
     with pytest.raises(StoreFailed, match=r"took its place|removed or re"):
         await store.durable(store.append(entry(2)))
 
-    assert len(heard) == 1
+    assert len(messages) == 1
     with pytest.raises(StoreFailed):
         store.append(entry(3))
     with pytest.raises(StoreFailed):
@@ -175,8 +175,8 @@ async def test_a_kernel_stops_at_its_next_commit_when_its_file_is_moved(
 async def test_a_kernel_with_a_successor_writes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a working lock the database names its newest kernel from that kernel's first commit on."""
     first = await SqliteStore(path).open()
-    heard = list[StoreFailed]()
-    first.on_loss(heard.append)
+    losses = list[StoreFailed]()
+    first.on_loss(losses.append)
     await first.durable(first.append(entry(1)))
     for name in ("KernelLock", "DatabaseLock"):
         monkeypatch.setattr(files, name, NoLock)
@@ -192,7 +192,7 @@ async def test_a_kernel_with_a_successor_writes_nothing(path: Path, monkeypatch:
         with pytest.raises(StoreFailed, match="another kernel writes to it"):
             await store.durable(store.append(entry(6)))
 
-    assert len(heard) == 1
+    assert len(losses) == 1
     assert [each.seq for each in await fourth.read()] == [1, 4, 5]
     await fourth.close()
     for each in (first, second, third):

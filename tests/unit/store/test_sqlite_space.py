@@ -210,10 +210,10 @@ async def test_a_journal_is_not_rewritten_without_enough_disk_space(tmp_path: Pa
     )
     process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=asyncio.subprocess.PIPE)
 
-    said, _ = await process.communicate()
+    output, _ = await process.communicate()
 
     assert process.returncode == 0
-    assert b"bytes to make it smaller, and the disk has" in said
+    assert b"bytes to make it smaller, and the disk has" in output
 
 
 @pytest.mark.parametrize("deed", ["compact", "shrink"])

@@ -104,11 +104,11 @@ async def test_wrong_arguments_are_named(call: Call, complaint: str) -> None:
     """The model receives a short error for unknown and missing arguments and for bad values, and nothing happens."""
     async with Session(ScriptedModel([call, "ok"])) as session:
         await session.ask("Go.")
-        (told,) = answers(session.messages).values()
+        (result,) = answers(session.messages).values()
         born = of_kind(kept(session), RunSpawned)
 
-    assert complaint in told
-    assert len(told) < 1_500
+    assert complaint in result
+    assert len(result) < 1_500
     assert len(born) == 1
 
 
@@ -161,10 +161,10 @@ async def test_output_can_be_read_without_waiting() -> None:
     }
     async with Session(ScriptedModel(script)) as session:
         await session.ask("Go.")
-        told = list(answers(session.messages).values())
+        results = list(answers(session.messages).values())
 
-    assert told[1].startswith(("status: starting\n", "status: running\n", "status: completed\n"))
-    assert told[2].startswith(("status: starting\n", "status: running\n", "status: completed\n"))
+    assert results[1].startswith(("status: starting\n", "status: running\n", "status: completed\n"))
+    assert results[2].startswith(("status: starting\n", "status: running\n", "status: completed\n"))
 
 
 async def test_only_descendants_can_be_read_or_stopped() -> None:
@@ -178,6 +178,6 @@ async def test_only_descendants_can_be_read_or_stopped() -> None:
     )
     async with Session(model) as session:
         await session.ask("Go.")
-        told = list(answers(run_of(session, "b").context.history).values())
+        results = list(answers(run_of(session, "b").context.history).values())
 
-    assert told == ["read a denied: it is not below you", "stop a denied: it is not below you"]
+    assert results == ["read a denied: it is not below you", "stop a denied: it is not below you"]

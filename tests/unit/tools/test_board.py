@@ -72,7 +72,7 @@ async def test_no_run_acts_in_the_name_of_another(board: Board) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tool", "args", "said"),
+    ("tool", "args", "message"),
     [
         ("TaskGet", {"taskId": "7"}, "unknown task '7'"),
         ("TaskUpdate", {"taskId": "1"}, "a status, or anything else to change"),
@@ -89,7 +89,7 @@ async def test_no_run_acts_in_the_name_of_another(board: Board) -> None:
     ],
 )
 async def test_an_invalid_change_is_refused_and_changes_nothing(
-    board: Board, tool: str, args: dict[str, Any], said: str
+    board: Board, tool: str, args: dict[str, Any], message: str
 ) -> None:
     """The model receives the wrong value, and what would have been accepted."""
     await board.create("first")
@@ -97,7 +97,7 @@ async def test_an_invalid_change_is_refused_and_changes_nothing(
     answer = await call(agent(board), tool, **args)
 
     assert answer.status == "error"
-    assert said in str(answer.content)
+    assert message in str(answer.content)
     assert await board.list() == before
 
 
@@ -114,10 +114,10 @@ async def test_a_task_is_created_once_for_each_step(board: Board) -> None:
 
 async def test_hooks_veto_creation_and_completion(board: Board) -> None:
     """TaskCreated and TaskCompleted get the task, and a veto leaves the board unchanged."""
-    heard: list[dict[str, Any]] = []
+    payloads: list[dict[str, Any]] = []
 
     def look(payload: dict[str, Any]) -> dict[str, str] | None:
-        heard.append(payload)
+        payloads.append(payload)
         return {"decision": "block", "reason": "not like that"} if "bad" in payload["task_subject"] else None
 
     context = agent(board, hooks=HookRunner({"TaskCreated": [look], "TaskCompleted": [look]}))
@@ -132,14 +132,14 @@ async def test_hooks_veto_creation_and_completion(board: Board) -> None:
     assert (refused.status, held.status) == ("error", "error")
     assert "not like that" in str(refused.content)
     assert done.content == "#2 [completed] good again (main/a1)"
-    told = [(each["hook_event_name"], each["task_id"], each["task_subject"]) for each in heard]
-    assert told == [
+    hook_calls = [(each["hook_event_name"], each["task_id"], each["task_subject"]) for each in payloads]
+    assert hook_calls == [
         ("TaskCreated", "1", "bad idea"),
         ("TaskCreated", "2", "good idea"),
         ("TaskCompleted", "2", "gone bad"),
         ("TaskCompleted", "2", "good again"),
     ]
-    assert (heard[1]["task_description"], heard[1]["agent_id"]) == ("do it", context.run.id)
+    assert (payloads[1]["task_description"], payloads[1]["agent_id"]) == ("do it", context.run.id)
 
 
 async def test_each_tree_has_its_own_board_where_a_factory_is_given() -> None:

@@ -18,21 +18,21 @@ def a_context() -> ToolUseContext:
 
 def test_a_history_is_made_once_on_demand() -> None:
     """Most resumed conversations are never read; one that is read stays the same list from then on."""
-    made = 0
+    count = 0
 
     def recall() -> list[BaseMessage]:
-        nonlocal made
-        made += 1
+        nonlocal count
+        count += 1
         return [HumanMessage(content="Go.")]
 
     context = a_context()
     context.set_history_loader(recall)
-    assert made == 0
+    assert count == 0
 
     context.history.append(HumanMessage(content="More."))
 
     assert [message.text for message in context.history] == ["Go.", "More."]
-    assert made == 1
+    assert count == 1
 
 
 def test_other_missing_names_raise_an_error() -> None:

@@ -213,7 +213,7 @@ async def test_a_thread_that_takes_too_long_is_abandoned() -> None:
     (answer,) = await seen.run(call("stuck"))
 
     assert "did not finish" in answer.text
-    assert [left.tool for left in seen.context.orphaned_threads.values()] == ["stuck"]
+    assert [thread.tool for thread in seen.context.orphaned_threads.values()] == ["stuck"]
     stuck.free.set()
     await eventually(lambda: not seen.context.orphaned_threads)
 
@@ -316,18 +316,18 @@ async def test_a_long_result_is_cut_and_kept(tmp_path: Path) -> None:
         file.write_text(text)
         return file
 
-    kept, lost = Seen(async_tool(read), spill=spill), Seen(async_tool(read))
+    spilling, lost = Seen(async_tool(read), spill=spill), Seen(async_tool(read))
 
-    (short,) = await kept.run(call("read", 1, size=30_000))
-    (long,) = await kept.run(call("read", 2, size=30_001))
-    (gone,) = await lost.run(call("read", 3, size=30_001))
+    (short,) = await spilling.run(call("read", 1, size=30_000))
+    (long,) = await spilling.run(call("read", 2, size=30_001))
+    (dropped,) = await lost.run(call("read", 3, size=30_001))
 
     assert len(short.text) == 30_000
     assert long.text.startswith("x" * PREVIEW_CHARS + "\n… [30001 characters, the first 2000 shown.")
     assert str(tmp_path / "call-2.txt") in long.text
     assert (tmp_path / "call-2.txt").stat().st_size == 30_001
-    assert "dropped" in gone.text
-    assert of_kind(kept.events, ToolEnded)[1].spilled_to == str(tmp_path / "call-2.txt")
+    assert "dropped" in dropped.text
+    assert of_kind(spilling.events, ToolEnded)[1].spilled_to == str(tmp_path / "call-2.txt")
 
 
 # --- budgets, slots, stops

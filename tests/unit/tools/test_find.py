@@ -248,7 +248,7 @@ async def test_grep_reports_that_nothing_matches(context: ToolUseContext, progra
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ({"pattern": "("}, "pattern"),
         ({"pattern": "a\0"}, "NUL"),
@@ -263,10 +263,10 @@ async def test_grep_reports_that_nothing_matches(context: ToolUseContext, progra
     ],
 )
 async def test_grep_refuses_wrong_arguments_by_name(
-    context: ToolUseContext, program: str, arguments: dict[str, Any], said: str
+    context: ToolUseContext, program: str, arguments: dict[str, Any], message: str
 ) -> None:
     """The error says what would be accepted."""
-    with pytest.raises(ToolException, match=said):
+    with pytest.raises(ToolException, match=message):
         await call(context, "Grep", **arguments)
 
 

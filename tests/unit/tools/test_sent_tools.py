@@ -20,8 +20,8 @@ from tests.support.context import make_context
 class Answering:
     """Process that returns the same for every call."""
 
-    def __init__(self, said: Any = None) -> None:
-        self.said = said
+    def __init__(self, result: Any = None) -> None:
+        self.said = result
         self.secrets: tuple[str, ...] = ()
 
     def check(self, tools: Any) -> None:
@@ -49,7 +49,7 @@ async def call_remotely(tool: BaseTool, processes: Answering, args: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "result",
     [
         7,
         "text",
@@ -64,10 +64,10 @@ async def call_remotely(tool: BaseTool, processes: Answering, args: Any) -> Any:
     ],
     ids=str,
 )
-async def test_an_invalid_result_is_refused(said: Any) -> None:
+async def test_an_invalid_result_is_refused(result: Any) -> None:
     """Nothing that a process sends in place of a result is used."""
     with pytest.raises(ProtocolError, match="invalid result"):
-        await call_remotely(ADD, Answering(said), {"a": 1, "b": 2})
+        await call_remotely(ADD, Answering(result), {"a": 1, "b": 2})
 
 
 async def test_arguments_are_checked_before_anything_is_sent() -> None:

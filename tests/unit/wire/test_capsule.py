@@ -111,8 +111,10 @@ def pack_in_project(project: pathlib.Path, expression: str, before: str = "") ->
     script = project / "main.py"
     if before:
         script.write_text(SCRIPT.replace("from ramet.wire", f"{before}\nfrom ramet.wire"))
-    said = subprocess.run([sys.executable, script, expression], cwd="/", capture_output=True, text=True, check=True)
-    tag, data, *names = said.stdout.split()
+    completed = subprocess.run(
+        [sys.executable, script, expression], cwd="/", capture_output=True, text=True, check=True
+    )
+    tag, data, *names = completed.stdout.split()
     return tag, base64.b64decode(data), names
 
 
@@ -224,9 +226,11 @@ def test_a_module_without_its_source_file_is_named(project: pathlib.Path) -> Non
     (project / "main.py").write_text(
         SCRIPT.replace("from ramet.wire", "import os; os.remove(shop.money.__file__)\nfrom ramet.wire", 1)
     )
-    said = subprocess.run([sys.executable, project / "main.py", "total"], capture_output=True, text=True, check=False)
+    completed = subprocess.run(
+        [sys.executable, project / "main.py", "total"], capture_output=True, text=True, check=False
+    )
 
-    assert "NotShippable: module 'shop.money' cannot be sent: its source cannot be read" in said.stderr
+    assert "NotShippable: module 'shop.money' cannot be sent: its source cannot be read" in completed.stderr
 
 
 def test_values_packed_with_a_function_are_listed(project: pathlib.Path) -> None:
@@ -394,9 +398,11 @@ def test_a_secret_in_a_source_is_found(project: pathlib.Path) -> None:
     (project / "shop/money.py").write_text(FILES["shop/money.py"] + "KEY = 'xoxb-9876543210'\n")
     script = SCRIPT.replace("(1, 2))", "(1, 2), secrets=('xoxb-9876543210',))")
     (project / "main.py").write_text(script)
-    said = subprocess.run([sys.executable, project / "main.py", "total"], capture_output=True, text=True, check=False)
+    completed = subprocess.run(
+        [sys.executable, project / "main.py", "total"], capture_output=True, text=True, check=False
+    )
 
-    assert "NotShippable: module 'shop.money' cannot be sent: it holds the value of a secret" in said.stderr
+    assert "NotShippable: module 'shop.money' cannot be sent: it holds the value of a secret" in completed.stderr
 
 
 def test_a_capsule_with_another_tag_is_not_unpacked() -> None:

@@ -60,8 +60,8 @@ ERROR_EXAMPLES: list[RametError] = [
 def send_error(error: BaseException) -> RametError:
     """Return the error as the other side rebuilds it from JSON."""
     info, fields = encode_error(error)
-    told = msgspec.json.encode([info, fields])
-    return decode_error(*msgspec.json.decode(told, type=tuple[ErrorInfo, dict[str, object]]))
+    encoded = msgspec.json.encode([info, fields])
+    return decode_error(*msgspec.json.decode(encoded, type=tuple[ErrorInfo, dict[str, object]]))
 
 
 def test_every_error_class_has_an_example() -> None:

@@ -63,7 +63,7 @@ def test_the_number_of_parts_is_bounded() -> None:
 
 def test_json_body_refuses_data_that_is_no_json() -> None:
     """The caller gets InvalidValue."""
-    for said in ({"a": object()}, {"a": "\ud800"}, {1j: 2}):
+    for value in ({"a": object()}, {"a": "\ud800"}, {1j: 2}):
         with pytest.raises(InvalidValue, match="JSON data"):
-            json_body(said, "it")  # type: ignore[arg-type]
+            json_body(value, "it")  # type: ignore[arg-type]
     assert msgspec.json.decode(json_body({"a": [1]}, "it")) == {"a": [1]}

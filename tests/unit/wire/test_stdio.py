@@ -55,11 +55,11 @@ def test_a_line_begins_with_its_type_and_ends_with_its_size() -> None:
 )
 def test_bytes_that_are_no_frame_raise_after_the_frames_before_them(data: bytes, why: str) -> None:
     """The error shows a bounded part of the bytes."""
-    heard: list[Frame] = []
+    frames: list[Frame] = []
     with pytest.raises(ProtocolError, match=why) as problem:
-        heard.extend(LineReader().feed(b'{"type":"ready"}\n' + data))
+        frames.extend(LineReader().feed(b'{"type":"ready"}\n' + data))
     assert len(str(problem.value)) < 600
-    assert [command_protocol.decode(frame) for frame in heard] == [Ready()]
+    assert [command_protocol.decode(frame) for frame in frames] == [Ready()]
 
 
 @pytest.mark.parametrize(

@@ -391,9 +391,9 @@ try:
 except ProtocolError as refused:
     print(refused)
 """
-    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    completed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
 
-    assert told.stdout.splitlines() == [
+    assert completed.stdout.splitlines() == [
         "[{'@type': 'numpy.ndarray', 'dtype': '<i2', 'shape': [3], 'data': b'\\x00\\x00\\x01\\x00\\x02\\x00'}]",
         "a value that cannot be read: an array of another size than its shape",
     ]

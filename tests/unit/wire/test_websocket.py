@@ -65,9 +65,9 @@ def test_a_server_of_another_implementation_works_with_our_client() -> None:
         server.send_binary(b"y" * size)
         assert reader.feed(b"".join(server.data_to_send())) == [Message(BINARY, b"y" * size)]
         server.receive_data(websocket.pack(BINARY, b"x" * size, b"mask"))
-        (heard,) = server.events_received()
-        assert isinstance(heard, Frame)
-        assert (heard.opcode, bytes(heard.data)) == (Opcode.BINARY, b"x" * size)
+        (frame,) = server.events_received()
+        assert isinstance(frame, Frame)
+        assert (frame.opcode, bytes(frame.data)) == (Opcode.BINARY, b"x" * size)
 
 
 @given(st.lists(st.tuples(st.sampled_from([BINARY, PING, PONG]), st.binary(max_size=125))), st.booleans(), st.data())
@@ -178,9 +178,9 @@ def test_an_ambiguous_head_is_refused(bad: bytes) -> None:
 def test_a_client_refuses_an_answer_that_does_not_match_its_request(old: bytes, new: bytes) -> None:
     """Another status, upgrade or key, and an extension that was not asked for, raise ProtocolError."""
     nonce = bytes(16)
-    asked = nonce_of(read_head(websocket.request("kernel", "/line", nonce, {})))
-    assert asked is not None
-    good = websocket.answer(asked, {})
+    nonce_sent = nonce_of(read_head(websocket.request("kernel", "/line", nonce, {})))
+    assert nonce_sent is not None
+    good = websocket.answer(nonce_sent, {})
     check_answer(read_head(good), nonce)
     with pytest.raises(ProtocolError):
         check_answer(read_head(good.replace(old, new, 1)), nonce)

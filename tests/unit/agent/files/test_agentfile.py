@@ -172,10 +172,10 @@ def test_hostile_names_are_refused(name: str) -> None:
 )
 def test_known_but_unsupported_keys_are_noted(written: str, note: str) -> None:
     """No key is ignored silently."""
-    (said,) = parse(written).notes
+    (note_text,) = parse(written).notes
 
-    assert said.startswith(note)
-    assert "not supported yet" in said
+    assert note_text.startswith(note)
+    assert "not supported yet" in note_text
 
 
 def test_plan_mode_is_read_only() -> None:

@@ -140,11 +140,11 @@ def test_a_bad_file_is_reported_and_skipped(project: Path, user_dir: Path) -> No
     found = load_definitions(project, user_dir=user_dir)
 
     assert set(found) == BUILTIN | {"good"}
-    said = {problem.path.name: problem.sentence for problem in found.problems if problem.path}
-    assert set(said) == {"bad.md", "notes.md", "latin.md", "huge.md", "pipe.md"}
-    assert said["bad.md"].startswith("key: 'toolz' is not accepted")
-    assert all(sentence.endswith("; skipped") for sentence in said.values())
-    assert f"{bad}: {said['bad.md']}" in map(str, found.problems)
+    sentences = {problem.path.name: problem.sentence for problem in found.problems if problem.path}
+    assert set(sentences) == {"bad.md", "notes.md", "latin.md", "huge.md", "pipe.md"}
+    assert sentences["bad.md"].startswith("key: 'toolz' is not accepted")
+    assert all(sentence.endswith("; skipped") for sentence in sentences.values())
+    assert f"{bad}: {sentences['bad.md']}" in map(str, found.problems)
 
 
 def test_files_in_subfolders_are_read(project: Path, user_dir: Path) -> None:

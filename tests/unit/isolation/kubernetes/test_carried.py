@@ -61,16 +61,16 @@ async def test_frames_over_breaking_wires_are_neither_lost_nor_repeated(seed: in
     sent = [Frame(b"%d" % at, dice.randbytes(dice.choice((0, 10, 100_000)))) for at in range(60)]
 
     async def talk(line: ReconnectingLine) -> list[Frame]:
-        heard = list[Frame]()
+        received = list[Frame]()
         for frame in sent:
             await line.send(frame)
             if dice.random() < 0.2:
                 await asyncio.sleep(0)
-        while len(heard) < len(sent):
+        while len(received) < len(sent):
             next_one = await line.receive()
             assert next_one is not None
-            heard.append(next_one)
-        return heard
+            received.append(next_one)
+        return received
 
     async def wires() -> None:
         for again in range(1000):
@@ -79,9 +79,9 @@ async def test_frames_over_breaking_wires_are_neither_lost_nor_repeated(seed: in
 
     async with asyncio.timeout(180):
         carrying = asyncio.ensure_future(wires())
-        said = await asyncio.gather(talk(one), talk(other))
-        assert said[0] == sent
-        assert said[1] == sent
+        replies = await asyncio.gather(talk(one), talk(other))
+        assert replies[0] == sent
+        assert replies[1] == sent
         carrying.cancel()
         await asyncio.gather(carrying, return_exceptions=True)
 

@@ -50,13 +50,15 @@ async def kernel() -> AsyncIterator[Kernel]:
 
 
 @asynccontextmanager
-async def program(told: JoinToken, runs: Path, patience_s: float = 60) -> AsyncIterator[tuple[asyncio.Task[None], int]]:
+async def program(
+    join_token: JoinToken, runs: Path, patience_s: float = 60
+) -> AsyncIterator[tuple[asyncio.Task[None], int]]:
     """Run a pod's program, and yield its task and its standard input."""
     source, into = os.pipe()
     trying = threading.Thread(target=str)
     trying.start()
     pod = PodArgs(64, runs, ())  # shared: whoever runs the tests may be root
-    working = asyncio.ensure_future(run(told, source, patience_s, pod, trying))
+    working = asyncio.ensure_future(run(join_token, source, patience_s, pod, trying))
     try:
         yield working, into
     finally:

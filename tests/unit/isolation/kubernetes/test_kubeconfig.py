@@ -58,13 +58,13 @@ async def test_invalid_files_and_servers_of_a_kubeconfig_are_refused(tmp_path: P
     """The cases are an invalid certificate, a missing one, and a server that is no URL."""
     (tmp_path / "ca.pem").write_text("nonsense")
 
-    for said, why in (
+    for fields, why in (
         ({"ca": str(tmp_path / "ca.pem")}, "SSLError"),
         ({"client-certificate": "/nowhere/crt", "client-key": "/nowhere/key"}, "No such file"),
         ({"server": "cluster.example"}, "not a URL"),
     ):
         with pytest.raises(InvalidValue, match=why):
-            Objects(written(tmp_path, **said), "default")
+            Objects(written(tmp_path, **fields), "default")
 
 
 async def test_an_unreachable_server_or_sign_in_program_is_named(tmp_path: Path) -> None:
@@ -73,13 +73,13 @@ async def test_an_unreachable_server_or_sign_in_program_is_named(tmp_path: Path)
         nobody.bind(("127.0.0.1", 0))
         server = f"https://127.0.0.1:{nobody.getsockname()[1]}"
         signs_in = {"apiVersion": "client.authentication.k8s.io/v1beta1", "command": "false"}
-        for user, said in (
+        for user, message in (
             ({"token": "t"}, f"cluster at {server} does not answer"),
             ({"exec": signs_in}, "Exec false"),
         ):
             objects = Objects(written(tmp_path, server=server, **user), "default")
             try:
-                with pytest.raises(Unreachable, match=said):
+                with pytest.raises(Unreachable, match=message):
                     await objects.may("get", "pods", "default")
             finally:
                 await objects.close()

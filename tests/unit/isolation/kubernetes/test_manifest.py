@@ -51,7 +51,7 @@ def test_a_pod_equals_the_reviewed_manifest() -> None:
 
 
 @pytest.mark.parametrize(
-    "made",
+    "manifest_json",
     [
         manifest.pod(FORM, BERTH),
         manifest.network_policy("agents"),
@@ -60,9 +60,9 @@ def test_a_pod_equals_the_reviewed_manifest() -> None:
     ],
     ids=["pod", "policy", "policy-with-a-way-out", "secret"],
 )
-def test_every_field_is_part_of_the_schema(made: dict[str, Any]) -> None:
+def test_every_field_is_part_of_the_schema(manifest_json: dict[str, Any]) -> None:
     """Kubernetes would silently ignore an unknown field."""
-    assert misread(made) == []
+    assert misread(manifest_json) == []
 
 
 def test_a_pod_is_hardened() -> None:
@@ -114,7 +114,7 @@ def test_the_pod_of_one_run_states_its_patience_for_another_kernel() -> None:
 def test_a_claimed_warm_pod_equals_a_pod_made_for_its_run() -> None:
     """The deadline counts from the pod's start, so it is later by the time that the pod waited."""
     form = replace(FORM, outlives_s=60.0)
-    made = manifest.pod(form, BERTH)
+    pod = manifest.pod(form, BERTH)
     waiting = manifest.pod(form, replace(BERTH, run="", pod_labels=labels.UNKNOWN))
     patch = manifest.claim_patch(form, BERTH, waited_s=100.2)
     marks = waiting["metadata"]["labels"] | patch["metadata"]["labels"]
@@ -124,11 +124,11 @@ def test_a_claimed_warm_pod_equals_a_pod_made_for_its_run() -> None:
         False,
     )
     assert marks.pop(labels.WAITING) is None, "that is how a label is removed"
-    assert marks == made["metadata"]["labels"]
-    assert waiting["metadata"]["annotations"] | patch["metadata"]["annotations"] == made["metadata"]["annotations"]
+    assert marks == pod["metadata"]["labels"]
+    assert waiting["metadata"]["annotations"] | patch["metadata"]["annotations"] == pod["metadata"]["annotations"]
     assert "activeDeadlineSeconds" not in waiting["spec"], "it can be set once"
-    later = made["spec"]["activeDeadlineSeconds"] + 101
-    assert waiting["spec"] | patch["spec"] == made["spec"] | {"activeDeadlineSeconds": later}
+    later = pod["spec"]["activeDeadlineSeconds"] + 101
+    assert waiting["spec"] | patch["spec"] == pod["spec"] | {"activeDeadlineSeconds": later}
 
 
 def test_a_claim_names_the_uid_and_version_of_its_pod() -> None:

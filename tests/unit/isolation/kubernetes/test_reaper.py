@@ -41,9 +41,9 @@ async def reaping_kernel(tmp_path: Path) -> AsyncIterator[ReapingKernel]:
         for kind in ("pods", "secrets", "networkpolicies"):
             for name in ("one", "two"):
                 server.add(kind, {"metadata": {"name": name, "labels": marks}})
-        made = Reaper(kernels, lambda namespace: Api(namespace, kubeconfig))
-        stack.push_async_callback(made.close)
-        yield ReapingKernel(server, made, kernels, "dead")
+        reaper = Reaper(kernels, lambda namespace: Api(namespace, kubeconfig))
+        stack.push_async_callback(reaper.close)
+        yield ReapingKernel(server, reaper, kernels, "dead")
 
 
 @pytest.mark.parametrize("kind", ["pods", "secrets", "networkpolicies"])
@@ -54,9 +54,9 @@ async def test_a_failed_removal_does_not_stop_others_and_is_retried(
     monkeypatch.setattr(reaper, "_LATER_S", 0.01)
     refused = reaping_kernel.server.replies[f"DELETE {kind}"] = [refusal(403, "not this one")]
 
-    gone = await reaping_kernel.reaper.reap("agents")
+    reaped = await reaping_kernel.reaper.reap("agents")
 
-    assert (len(gone), len(reaping_kernel.server.there), refused) == (5, 1, [])
+    assert (len(reaped), len(reaping_kernel.server.there), refused) == (5, 1, [])
     assert reaping_kernel.kernels.dead() == [reaping_kernel.dead], "something of it is left"
     looking = reaping_kernel.reaper._task
     assert looking is not None

@@ -123,11 +123,11 @@ async def run_program(
     between: Network, host: str, program: str, *args: str
 ) -> AsyncIterator[tuple[ProgramOutput, Callable[[], None]]]:
     """Run a program on a host; yield its output and a function that ends it."""
-    told, process = ProgramOutput(), await between.start(host, program, *args)
-    listening = asyncio.ensure_future(told.listen(process))
+    output, process = ProgramOutput(), await between.start(host, program, *args)
+    listening = asyncio.ensure_future(output.listen(process))
     assert process.stdin is not None
     try:
-        yield told, process.stdin.close
+        yield output, process.stdin.close
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.kill()

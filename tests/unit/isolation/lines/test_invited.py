@@ -75,9 +75,9 @@ async def test_an_invalid_token_is_ignored_and_logged(noise: bytes, capfd: pytes
             await asyncio.to_thread(os.write, into, noise[at : at + (1 << 15)])
         os.write(into, format_token(new))
         assert await hearing == new
-    said = capfd.readouterr().err
-    assert said.count("ramet: a line on standard input is not a join token, and is ignored: ") == 1
-    assert '"key"' not in said
+    err = capfd.readouterr().err
+    assert err.count("ramet: a line on standard input is not a join token, and is ignored: ") == 1
+    assert '"key"' not in err
 
 
 @pytest.mark.parametrize("source", ["ended", "file", "nothing", "closed"])

@@ -141,7 +141,7 @@ async def test_every_refused_connection_gets_one_answer(identity: ServerIdentity
             "another method": request(keys["join"]).replace(b"GET", b"POST", 1),
         }
 
-        answers = {name: b"".join(await send_request(landing, identity, said)) for name, said in tries.items()}
+        answers = {name: b"".join(await send_request(landing, identity, request)) for name, request in tries.items()}
 
         assert answers == dict.fromkeys(REFUSED_REQUESTS, REFUSAL)
         assert await obtain_next_key(landing, identity, keys["join"])
@@ -203,7 +203,7 @@ async def admitted_pod(landing: PodListener, identity: ServerIdentity, key: str)
 
 
 @pytest.mark.parametrize(
-    "said",
+    "data",
     [
         websocket.pack(websocket.BINARY, b"no packet", b"mask"),
         websocket.pack(websocket.BINARY, b"not masked"),
@@ -212,13 +212,13 @@ async def admitted_pod(landing: PodListener, identity: ServerIdentity, key: str)
     ],
     ids=["no packet", "not masked", "2 GiB", "all there is"],
 )
-async def test_a_pod_that_breaks_the_protocol_loses_its_line(identity: ServerIdentity, said: bytes) -> None:
+async def test_a_pod_that_breaks_the_protocol_loses_its_line(identity: ServerIdentity, data: bytes) -> None:
     """Attack 72: the first impossible header ends the line, the reader gets an error, and the key becomes invalid."""
     kernel = ResumingLine(patience=NO_TIMEOUT)
     async with open_listener(identity) as landing:
         key = landing.expect("uid-1", kernel, join_s=60)
         async with admitted_pod(landing, identity, key) as writer:
-            writer.write(said)
+            writer.write(data)
         with pytest.raises(ProtocolError):
             await kernel.receive()
         assert await kernel.receive() is None
@@ -279,10 +279,10 @@ async def test_keys_are_stored_as_hashes_and_never_shown(
         asking = invite(landing, identity, key)
         async with open_dialer(asking):
             await eventually(lambda: kernel.connections)
-        kept = landing._join_keys._pods["uid-1"].hashes
-        said = repr((kept, asking, vars(landing), caplog.text))
-    assert key not in said
-    assert all(len(each) == hashlib.sha256().digest_size for each in kept)
+        hashes = landing._join_keys._pods["uid-1"].hashes
+        text = repr((hashes, asking, vars(landing), caplog.text))
+    assert key not in text
+    assert all(len(each) == hashlib.sha256().digest_size for each in hashes)
 
 
 def test_a_join_token_is_read_from_a_mounted_secret(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from tests.unit.isolation.linux.trying import one, tried, users
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "message"),
     [
         (lambda: calls.unshare(1), "[Errno 22] unshare: Invalid argument"),
         (lambda: calls.setns(-1, 0), "[Errno 9] setns: Bad file descriptor"),
@@ -26,11 +26,11 @@ from tests.unit.isolation.linux.trying import one, tried, users
         (lambda: calls.syscall("none", 100_000), "[Errno 38] none: Function not implemented"),
     ],
 )
-def test_an_error_names_the_call(call: Callable[[], object], said: str) -> None:
+def test_an_error_names_the_call(call: Callable[[], object], message: str) -> None:
     with pytest.raises(OSError) as problem:  # noqa: PT011 - the message is looked at below
         call()
 
-    assert said in str(problem.value)
+    assert message in str(problem.value)
     assert problem.value.errno
 
 

@@ -74,12 +74,12 @@ def verdict(program: bytes, call: Call) -> Verdict:
                 raise AssertionError(f"an instruction that is not ours: {what:#x}")
 
 
-def expected_verdict(asked: FilterSettings, call: Call) -> Verdict:
+def expected_verdict(settings: FilterSettings, call: Call) -> Verdict:
     """Return the verdict by the description of the design, without a program."""
-    known = syscall_numbers.table_of(asked.machine)
-    deny: Verdict = KILL if asked.kill else errno.EPERM
+    known = syscall_numbers.table_of(settings.machine)
+    deny: Verdict = KILL if settings.kill else errno.EPERM
     low = [arg & 0xFFFF_FFFF for arg in call.args]
-    if call.audit != AUDIT[asked.machine] or (known.has_x32 and call.number >= 0x4000_0000):
+    if call.audit != AUDIT[settings.machine] or (known.has_x32 and call.number >= 0x4000_0000):
         return KILL
     if call.number > syscall_numbers.NEWEST:
         return errno.ENOSYS
@@ -92,48 +92,48 @@ def expected_verdict(asked: FilterSettings, call: Call) -> Verdict:
         case "ioctl":
             refused = low[1] in (0x5412, 0x541C, 0x541D, 0x5423)
         case "sched_setscheduler":
-            refused = low[1] & ~0x4000_0000 not in (0, 3, 5) or (not asked.others and low[0] != 0)
+            refused = low[1] & ~0x4000_0000 not in (0, 3, 5) or (not settings.others and low[0] != 0)
         case "mknod" | "mknodat":
             refused = low[1 if name == "mknod" else 2] & 0xF000 in (0x2000, 0x6000)
         case "socket":
             served = low[1] & 0xF in (1, 2) and low[2] in (0, 6, 17)
-            plain = served and (asked.served or (low[1] & 0xF == 1 and low[2] != 17))
-            accepted = (low[0] == 1 and asked.unix) or (low[0] in (2, 10) and asked.inet and plain)
+            plain = served and (settings.served or (low[1] & 0xF == 1 and low[2] != 17))
+            accepted = (low[0] == 1 and settings.unix) or (low[0] in (2, 10) and settings.inet and plain)
             return ALLOW if accepted else errno.EAFNOSUPPORT
         case "socketpair":
-            accepted = low[0] == 1 and (asked.unix or low[1] & 0xF in (1, 5))
+            accepted = low[0] == 1 and (settings.unix or low[1] & 0xF in (1, 5))
             return ALLOW if accepted else errno.EAFNOSUPPORT
         case "ioprio_set" | "setpriority":
-            refused = not asked.others and (low[1] != 0 or low[0] == {"ioprio_set": 3, "setpriority": 2}[name])
+            refused = not settings.others and (low[1] != 0 or low[0] == {"ioprio_set": 3, "setpriority": 2}[name])
         case "prlimit64" | "sched_setaffinity" | "sched_setparam":
-            refused = not asked.others and low[0] != 0
+            refused = not settings.others and low[0] != 0
         case "sendto" | "sendmmsg":
-            refused = not asked.served and bool(low[3] & 0x2000_0000)
+            refused = not settings.served and bool(low[3] & 0x2000_0000)
         case "sendmsg":
-            refused = not asked.served and bool(low[2] & 0x2000_0000)
+            refused = not settings.served and bool(low[2] & 0x2000_0000)
         case "listen":
-            refused = not asked.served
+            refused = not settings.served
         case "setsockopt" if low[1] == 1 and low[2] in (7, 8, 32, 33):
             return 0
         case "fcntl":
-            refused = low[1] == 1031 and not asked.unmapped
-        case "sendfile" | "splice" | "tee" if not asked.unmapped:
+            refused = low[1] == 1031 and not settings.unmapped
+        case "sendfile" | "splice" | "tee" if not settings.unmapped:
             return errno.EINVAL
-        case "mmap" if not asked.unmapped:
+        case "mmap" if not settings.unmapped:
             large = call.args[1] > 1 << 20 and low[3] & 0x21 == 0x21
             return errno.ENOMEM if large or low[3] & 0x40000 else ALLOW
-        case "prctl" if low[0] == 4 and not asked.unmapped:
+        case "prctl" if low[0] == 4 and not settings.unmapped:
             return 0
         case "landlock_create_ruleset":
             return errno.ENOSYS
         case "inotify_init" | "inotify_init1" | "inotify_add_watch":
-            return ALLOW if asked.watches else errno.ENOSYS
+            return ALLOW if settings.watches else errno.ENOSYS
         case _:
             refused = (
                 name in syscall_numbers.DENIED
-                or (name in syscall_numbers.UNMAPPED and not asked.unmapped)
-                or (name in syscall_numbers.SESSIONS and not asked.sessions)
-                or (name in syscall_numbers.QUEUES and not asked.queues)
+                or (name in syscall_numbers.UNMAPPED and not settings.unmapped)
+                or (name in syscall_numbers.SESSIONS and not settings.sessions)
+                or (name in syscall_numbers.QUEUES and not settings.queues)
             )
     return deny if refused else ALLOW
 

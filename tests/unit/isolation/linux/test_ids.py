@@ -26,9 +26,9 @@ def test_no_other_user_or_group_can_be_assumed(uid: int | None) -> None:
     """The process is root of a namespace that maps one user; the control changes to that user."""
     attempts = ("os.setuid(0)", "os.setuid(1)", "os.setgid(1)", "os.setgroups([1])")
 
-    said = tried(*attempts, behind=ENTER + "ids.map_ids(0, 0, uid, gid)", uid=uid, staged=False)
+    results = tried(*attempts, behind=ENTER + "ids.map_ids(0, 0, uid, gid)", uid=uid, staged=False)
 
-    assert said == ["done", "EINVAL", "EINVAL", "EPERM"]
+    assert results == ["done", "EINVAL", "EINVAL", "EPERM"]
 
 
 @pytest.mark.parametrize("uid", users())
@@ -50,9 +50,9 @@ def test_mapping_ids_makes_a_process_dumpable(uid: int | None) -> None:
 
 
 def test_an_error_names_the_file_and_the_line() -> None:
-    said = one("str(problem)", behind=ENTER + _CATCH_PROBLEM, staged=False)
+    result = one("str(problem)", behind=ENTER + _CATCH_PROBLEM, staged=False)
 
-    assert said == "[Errno 1] writing '0 4242 1': Operation not permitted: '/proc/self/uid_map'"
+    assert result == "[Errno 1] writing '0 4242 1': Operation not permitted: '/proc/self/uid_map'"
 
 
 _CATCH_PROBLEM = """

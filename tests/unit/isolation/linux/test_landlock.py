@@ -41,11 +41,11 @@ def restrict(**granted: str) -> str:
 
 def check_attempts(attempts: dict[str, Said], behind: str, uid: int | None) -> None:
     """Check that every attempt works without a restriction, and ends as listed with it."""
-    kept = dict(zip(attempts, tried(*attempts, behind=behind, uid=uid), strict=True))
+    results = dict(zip(attempts, tried(*attempts, behind=behind, uid=uid), strict=True))
     free = dict(zip(attempts, tried(*attempts, uid=uid), strict=True))
 
-    assert not [attempt for attempt, said in free.items() if said not in ("done", "text", True)]
-    assert kept == attempts
+    assert not [attempt for attempt, result in free.items() if result not in ("done", "text", True)]
+    assert results == attempts
 
 
 @pytest.mark.parametrize("uid", users())
@@ -99,7 +99,7 @@ def test_granted_paths_work(ground: pathlib.Path, uid: int | None) -> None:
 @pytest.mark.parametrize("uid", users())
 def test_a_file_can_be_granted_and_missing_paths_are_skipped(ground: pathlib.Path, uid: int | None) -> None:
     single = ground / "single"
-    kept = restrict(
+    rules = restrict(
         read=f"'{ground}/none', '{single}/below', '{ground}/none/none'",
         execute=f"'{ground}/other/program', {SYSTEM}",
         write=f"'{single}', '{ground}/none'",
@@ -111,7 +111,7 @@ def test_a_file_can_be_granted_and_missing_paths_are_skipped(ground: pathlib.Pat
             f"run('{ground}/other/program')": "done",
             f"read('{ground}/other/text')": "EACCES",
         },
-        kept,
+        rules,
         uid,
     )
 
@@ -154,9 +154,9 @@ def test_sockets_by_abstract_name_and_signals_stay_inside(uid: int | None) -> No
 
 def test_restrict_returns_what_it_covers() -> None:
     version = landlock.abi()
-    said = one("said", behind="calls.set_no_new_privs(); said = list(landlock.restrict(tcp=True))")
+    result = one("said", behind="calls.set_no_new_privs(); said = list(landlock.restrict(tcp=True))")
 
-    assert said == [version, version >= 4, version >= 6]
+    assert result == [version, version >= 4, version >= 6]
 
 
 def test_an_ordinary_user_cannot_restrict_without_no_new_privs() -> None:
@@ -168,6 +168,6 @@ def test_an_ordinary_user_cannot_restrict_without_no_new_privs() -> None:
 
 def test_no_descriptor_is_left() -> None:
     listed = "len(os.listdir('/proc/self/fd'))"
-    kept = restrict(read="'/'", execute=SYSTEM, write=f"'{SOURCES}', '/none'")
+    rules = restrict(read="'/'", execute=SYSTEM, write=f"'{SOURCES}', '/none'")
 
-    assert one(listed, behind=kept) == one(listed)
+    assert one(listed, behind=rules) == one(listed)

@@ -152,9 +152,9 @@ def test_inet_opens_tcp_and_udp_and_nothing_else() -> None:
         "socket.socket(socket.AF_VSOCK)": "EAFNOSUPPORT",
     }
 
-    said = tried(*attempts, behind=GATE.format("inet=True, unix=False"))
+    results = tried(*attempts, behind=GATE.format("inet=True, unix=False"))
 
-    assert dict(zip(attempts, said, strict=True)) == attempts
+    assert dict(zip(attempts, results, strict=True)) == attempts
 
 
 def test_a_process_without_sessions_cannot_leave_its_group() -> None:
@@ -181,9 +181,9 @@ def test_a_process_without_queues_makes_no_system_v_queue() -> None:
     known = syscall_numbers.table_of(os.uname().machine).number
     make = [f"calls.syscall('{name}', {known[name]}, 0, -1, 0)" for name in ("msgget", "semget")]
 
-    said = tried(*make, behind=GATE.format("inet=False, queues=False"))
+    results = tried(*make, behind=GATE.format("inet=False, queues=False"))
 
-    assert said == ["EPERM", "EPERM"]
+    assert results == ["EPERM", "EPERM"]
     assert tried(make[1], behind=GATE.format("inet=False")) == ["EINVAL"]  # It was asked for less than none.
 
 

@@ -105,14 +105,14 @@ FUZZ_SETTINGS = settings(max_examples=60, deadline=None, suppress_health_check=[
 async def test_a_kernel_survives_any_messages_of_a_machine(frames: list[tuple[bytes, bytes]], tmp_path: Path) -> None:
     """Requests to the sandbox are answered, or fail with an error that a sandbox may have."""
     async with one_sandbox(tmp_path / "work") as (machine, box, line):
-        asked = asyncio.ensure_future(box.metrics())
+        request = asyncio.ensure_future(box.metrics())
         with contextlib.suppress(Gone):
             for control, body in frames:
                 await line.send(Frame(control, body))
         await line.close()
         assert (await machine.wait_ended()).reason == "lost"
         with contextlib.suppress(Gone, SandboxFailed):
-            await asked
+            await request
         ended = await box.wait()
         assert ended.reason in ("exited", "oom", "lost")
         assert not list((tmp_path / "work").iterdir())
@@ -183,9 +183,9 @@ async def test_the_loss_of_a_machine_ends_its_sandboxes_at_once(tmp_path: Path) 
         assert os.read(box.stdout, 100) == b"last words"
         assert os.read(box.stdout, 100) == b""
         assert await loop.sock_recv(box.channel, 100) == b""
-        for asked in (box.metrics(), box.run_command(["true"], timeout_s=1, max_bytes=1)):
+        for request in (box.metrics(), box.run_command(["true"], timeout_s=1, max_bytes=1)):
             with pytest.raises(Gone):
-                await asked
+                await request
         with pytest.raises(SandboxFailed):
             await box.sync()
         with pytest.raises(SandboxFailed, match="OOMKilled"):
@@ -196,11 +196,11 @@ async def test_the_loss_of_a_machine_ends_its_sandboxes_at_once(tmp_path: Path) 
 async def test_a_machine_can_raise_only_errors_of_sandboxes(kind: str, tmp_path: Path) -> None:
     """A kernel that receives "Aborted" aborts nothing."""
     async with one_sandbox(tmp_path / "work") as (_, box, line):
-        asked = asyncio.ensure_future(box.metrics())
+        request = asyncio.ensure_future(box.metrics())
         await say(line, Answer(ask=1, error=ErrorInfo(type=kind, message="said so"), fields={"reason": "r"}))
 
         with pytest.raises(Gone if kind == "Gone" else SandboxFailed, match="said so"):
-            await asked
+            await request
 
 
 async def test_mounts_around_the_workspace_are_refused_by_name(tmp_path: Path) -> None:
@@ -222,8 +222,8 @@ async def test_mounts_around_the_workspace_are_refused_by_name(tmp_path: Path) -
         await machine.close()
 
 
-@pytest.mark.parametrize("asked", ["link", "link/below", "file"])
-async def test_a_mount_behind_a_symbolic_link_is_not_copied(asked: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("path", ["link", "link/below", "file"])
+async def test_a_mount_behind_a_symbolic_link_is_not_copied(path: str, tmp_path: Path) -> None:
     """Issue 16, line 1: a pod is no exception; the refusal names the mount before the machine starts anything."""
     folder, repo, other = tmp_path / "runs" / "work", tmp_path / "repo", tmp_path / "other"
     for each in (folder, repo, other / "below"):
@@ -231,7 +231,7 @@ async def test_a_mount_behind_a_symbolic_link_is_not_copied(asked: str, tmp_path
     (other / "key").write_text("key")
     (repo / "link").symlink_to(other)
     (repo / "file").symlink_to(other / "key")
-    grant, roots = Grant(readonly_mounts=(str(repo / asked),)), roots_of([str(repo)])
+    grant, roots = Grant(readonly_mounts=(str(repo / path),)), roots_of([str(repo)])
     async with two_ends() as (ours, theirs):
         machine = NodeClient(ours)
         await say(theirs, HELLO)
@@ -239,7 +239,7 @@ async def test_a_mount_behind_a_symbolic_link_is_not_copied(asked: str, tmp_path
             await machine.start(SandboxSpec(run="run", grant=grant, workspace=folder, mount_roots=roots))
         await machine.close()
 
-    assert (refusal.value.field, refusal.value.value) == ("readonly_mounts", str(repo / asked))
+    assert (refusal.value.field, refusal.value.value) == ("readonly_mounts", str(repo / path))
 
 
 COMMANDS: st.SearchStrategy[NodeMessage] = st.one_of(

@@ -21,8 +21,8 @@ MAX_BYTES = 1024 * 1024
 def pack_folder(folder: Path, known: Known | None = None, *, max_bytes: int = MAX_BYTES) -> tuple[bytes, Packed]:
     """Return a folder as a tar, with the report of packing."""
     pieces: list[bytes] = []
-    told = file_sync.pack(folder, pieces.append, known, max_bytes=max_bytes)
-    return b"".join(pieces), told
+    packed = file_sync.pack(folder, pieces.append, known, max_bytes=max_bytes)
+    return b"".join(pieces), packed
 
 
 def unpack_tar(
@@ -98,11 +98,11 @@ def test_only_changes_are_packed_again(source_folder: Path, target_folder: Path)
     (source_folder / "gone").unlink()
     (source_folder / "new").write_text("new")
 
-    tar, told = pack_folder(source_folder, known)
+    tar, packed = pack_folder(source_folder, known)
     unpack_tar(tar, target_folder)
-    file_sync.remove(target_folder, [os.fsencode(path) for path in told.removed])
+    file_sync.remove(target_folder, [os.fsencode(path) for path in packed.removed])
 
-    assert told.removed == ("gone",)
+    assert packed.removed == ("gone",)
     assert b"first" not in tar
     assert {each.name: each.read_text() for each in target_folder.iterdir()} == {
         "same": "first",
@@ -124,9 +124,9 @@ def test_a_file_may_become_a_folder_and_a_folder_a_file(source_folder: Path, tar
     (source_folder / "other").mkdir()
     (source_folder / "other" / "below").write_text("below")
 
-    tar, told = pack_folder(source_folder, known)
+    tar, packed = pack_folder(source_folder, known)
     unpack_tar(tar, target_folder)
-    file_sync.remove(target_folder, [os.fsencode(path) for path in told.removed])
+    file_sync.remove(target_folder, [os.fsencode(path) for path in packed.removed])
 
     assert (target_folder / "one").read_text() == "a file"
     assert (target_folder / "other" / "below").read_text() == "below"
@@ -136,9 +136,9 @@ def test_a_just_changed_file_is_packed_again(source_folder: Path) -> None:
     """Such a file can change again within one tick of the clock."""
     (source_folder / "young").write_text("first")
 
-    _, told = pack_folder(source_folder)
+    _, packed = pack_folder(source_folder)
 
-    assert told.known == {"young": None}
+    assert packed.known == {"young": None}
 
 
 def test_unpacking_a_whole_folder_removes_other_files(source_folder: Path, target_folder: Path) -> None:
@@ -167,15 +167,15 @@ def test_a_mount_source_behind_a_link_is_not_packed(tmp_path: Path, target_folde
     (real / "below" / "file").write_text("text")
     (real.parent / "link").symlink_to("real")
     (real / "name").symlink_to("below/file")
-    told = bytearray()
+    data = bytearray()
 
     for path in ("link", "link/below", "link/below/file", "real/name"):
         with pytest.raises(OSError, match="symbolic links"):
-            file_sync.pack(real.parent / path, told.extend, max_bytes=MAX_BYTES, is_source=True)
-    assert not told
+            file_sync.pack(real.parent / path, data.extend, max_bytes=MAX_BYTES, is_source=True)
+    assert not data
 
-    file_sync.pack(real / "below", told.extend, max_bytes=MAX_BYTES, is_source=True)
-    unpack_tar(bytes(told), target_folder)
+    file_sync.pack(real / "below", data.extend, max_bytes=MAX_BYTES, is_source=True)
+    unpack_tar(bytes(data), target_folder)
     assert (target_folder / "file").read_text() == "text"
 
 
@@ -184,11 +184,11 @@ def test_private_state_of_a_kernel_in_a_mount_is_not_packed(source_folder: Path,
     for name in (".ramet/journal.db", ".ramet/runs/one/file", "sub/.ramet/operator-token", "sub/.ramet/skills/note"):
         (source_folder / name).parent.mkdir(parents=True, exist_ok=True)
         (source_folder / name).write_text("text")
-    told = bytearray()
+    data = bytearray()
 
-    file_sync.pack(source_folder.resolve(), told.extend, max_bytes=MAX_BYTES, is_source=True)
+    file_sync.pack(source_folder.resolve(), data.extend, max_bytes=MAX_BYTES, is_source=True)
 
-    unpack_tar(bytes(told), target_folder)
+    unpack_tar(bytes(data), target_folder)
     assert [str(each.relative_to(target_folder)) for each in target_folder.rglob("*") if each.is_file()] == [
         "sub/.ramet/skills/note"
     ]
@@ -199,10 +199,10 @@ def test_a_fifo_is_not_packed_and_is_reported(source_folder: Path) -> None:
     os.mkfifo(source_folder / "fifo")
     (source_folder / "file").touch()
 
-    tar, told = pack_folder(source_folder)
+    tar, packed = pack_folder(source_folder)
 
     assert b"fifo" not in tar
-    assert told.refused == ("fifo: neither a file nor a folder nor a link",)
+    assert packed.refused == ("fifo: neither a file nor a folder nor a link",)
 
 
 def test_a_folder_above_the_size_limit_is_refused(source_folder: Path) -> None:

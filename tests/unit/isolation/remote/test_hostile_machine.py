@@ -91,12 +91,12 @@ async def test_a_machine_that_does_not_read_is_no_longer_read(tmp_path: Path, mo
     monkeypatch.setattr(outbox, "MAX_WAITING", 100_000, raising=False)
     line = HostileLine()
     async with flooding_machine(tmp_path, line) as machine:
-        heard = 0
-        while heard != line.heard:
-            heard = line.heard
+        line_count = 0
+        while line_count != line.heard:
+            line_count = line.heard
             for _ in range(1_000):
                 await asyncio.sleep(0)
-        assert 100 < heard < FLOOD / 2
+        assert 100 < line_count < FLOOD / 2
         line.is_reading.set()
         await eventually(lambda: line.heard > FLOOD or not machine.is_open)
         assert machine.is_open
@@ -120,9 +120,9 @@ async def test_messages_about_a_sandbox_before_its_adoption_are_accepted(tmp_pat
         await say(there, ended)
         await say(there, Threshold(number=1, resource="memory", used=90.0, limit=100.0))
         adopting = asyncio.ensure_future(machine.adopt(1, SandboxSpec(run="run-1", grant=GRANT, workspace=tmp_path)))
-        while not isinstance(asked := await word_from(there), Adopt):
+        while not isinstance(request := await word_from(there), Adopt):
             pass
-        await say(there, Answer(ask=asked.ask))
+        await say(there, Answer(ask=request.ask))
         await say(there, ended)
 
         box = await asyncio.wait_for(adopting, HANG_S)

@@ -45,10 +45,10 @@ async def test_unread_output_does_not_delay_other_streams(site: BackendFixture) 
         await loud.send("say", stream=1, text="l", times=TEN_MB)
         for _ in range(20):
             assert await other.ask_with(b"x" * 100_000, "echo") == (100_000, b"x" * 100_000)
-        asked = asyncio.ensure_future(loud.ask("who"))
+        request = asyncio.ensure_future(loud.ask("who"))
         reading = asyncio.ensure_future(loud.output())
 
-        await asked
+        await request
         await loud.send("leave", code=0)
         await loud.wait_ended()
 

@@ -126,12 +126,12 @@ async def test_thresholds_are_reported_only_for_adopted_sandboxes(
     async with node_agent.open_node_agent(tmp_path) as keeper:
         posted = list[object]()
         monkeypatch.setattr(keeper, "_post", lambda word, body=b"": posted.append(word))
-        kept = keeper._new(1)
-        kept.run = "run-1"
+        slot = keeper._new(1)
+        slot.run = "run-1"
 
         keeper._near_a_limit("run-1", "memory", 90.0, 100.0)
         assert posted == []
 
-        monkeypatch.setattr(type(kept), "is_started_reported", True)
+        monkeypatch.setattr(type(slot), "is_started_reported", True)
         keeper._near_a_limit("run-1", "memory", 90.0, 100.0)
         assert posted == [Threshold(number=1, resource="memory", used=90.0, limit=100.0)]

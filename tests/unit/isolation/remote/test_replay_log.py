@@ -156,9 +156,9 @@ def test_records_are_replayed_until_an_answer_confirms_them(
         "watch": lambda number: guest_to_host.Watch(run=str(number)),
     }
     tape = started_log()
-    said = {number: kinds[kind](number) for number, kind in enumerate(words, 1)}
-    feed_in_pieces(tape.record_output, b"".join(message_bytes(word) for word in said.values()), sizes)
-    there, open_ = 0, {number for number, word in said.items() if isinstance(word, guest_to_host.Request)}
+    messages = {number: kinds[kind](number) for number, kind in enumerate(words, 1)}
+    feed_in_pieces(tape.record_output, b"".join(message_bytes(word) for word in messages.values()), sizes)
+    there, open_ = 0, {number for number, word in messages.items() if isinstance(word, guest_to_host.Request)}
     for number, is_well in answers:
         if number in open_:
             open_.remove(number)
@@ -169,7 +169,7 @@ def test_records_are_replayed_until_an_answer_confirms_them(
 
     assert replayed_messages(tape) == [
         word
-        for number, word in said.items()
+        for number, word in messages.items()
         if number in open_ or isinstance(word, guest_to_host.Watch) or (isinstance(word, Record) and number > there)
     ]
 

@@ -44,16 +44,16 @@ async def test_a_commit_survives_a_kill_whole(tmp_path: Path) -> None:
             sys.executable, "-c", _PROGRAM, str(path), stdout=asyncio.subprocess.PIPE
         )
         assert process.stdout is not None
-        told = [int(await asyncio.wait_for(process.stdout.readline(), 180)) for _ in range(kill_after)]
+        steps = [int(await asyncio.wait_for(process.stdout.readline(), 180)) for _ in range(kill_after)]
         process.send_signal(signal.SIGKILL)
-        told += [int(line) for line in (await process.stdout.read()).split(b"\n")[:-1]]
+        steps += [int(line) for line in (await process.stdout.read()).split(b"\n")[:-1]]
         await process.wait()
 
         store = await SqliteStore(path).open()
         try:
             state = await Versioned.open(store, "notes")
             step = state.get("step")
-            assert step in (told[-1], told[-1] + 1)
+            assert step in (steps[-1], steps[-1] + 1)
             assert {state.get(f"{step % 7}/{number}")["step"] for number in range(20)} == {step}
             assert {*await store.list_blobs()} >= await reachable(store)
             for branch in await state.branches():
