@@ -59,8 +59,8 @@ async def served(folder: pathlib.Path) -> AsyncIterator[Served]:
     """Return a server on the folder, in the event loop of the test."""
     from tests.support.serving import serving
 
-    async with serving(folder) as found:
-        yield found
+    async with serving(folder) as server:
+        yield server
 
 
 @pytest.fixture
@@ -68,5 +68,5 @@ async def client(served: Served) -> AsyncIterator[Client]:
     """Return a client of the server that has not sent a key yet."""
     import ramet
 
-    async with ramet.connect(served.server.where) as found:
-        yield found
+    async with ramet.connect(served.server.where) as connected:
+        yield connected

@@ -14,13 +14,13 @@ from ramet.sub_agent_client import agent_state, spawn_sub_agent, start_sub_agent
 def keeps(n: int) -> dict[str, Any]:
     """Commit one run of an agent that counts its runs."""
     state = agent_state()
-    seen = state.get("seen", [])
-    state.set("seen", [*seen, n])
+    numbers = state.get("seen", [])
+    state.set("seen", [*numbers, n])
     state.set("plan", {"done": n})
     commit = state.commit(f"run {n}")
     state.set("unsaved", True)
     return {
-        "before": seen,
+        "before": numbers,
         "commit": commit.id,
         "keys": state.keys(),
         "has": ["seen" in state, "unseen" in state, state.has("plan")],
@@ -32,11 +32,11 @@ def keeps(n: int) -> dict[str, Any]:
 async def keeps_async(n: int) -> list[int]:
     """Commit in an event loop of the host, where calls are awaited."""
     state = agent_state()
-    seen: list[int] = await state.get("seen", [])
-    state_set = state.set("seen", [*seen, n])
+    numbers: list[int] = await state.get("seen", [])
+    state_set = state.set("seen", [*numbers, n])
     await state_set
     await state.commit()
-    return seen
+    return numbers
 
 
 async def keeps_in_thread(n: int) -> Any:
@@ -54,12 +54,12 @@ def looks_back() -> dict[str, Any]:
     state.set("n", 99)
     state.discard()
     state.checkout(commits[0])
-    then, refused = state.get("n"), ""
+    then, refused_type = state.get("n"), ""
     state.set("n", 7)
     try:
         state.commit()
     except Exception as error:
-        refused = type(error).__name__
+        refused_type = type(error).__name__
     state.discard()
     state.checkout()
     again = state.commit("nothing is changed")
@@ -67,7 +67,7 @@ def looks_back() -> dict[str, Any]:
     state.commit("without n")
     return {
         "then": then,
-        "refused": refused,
+        "refused": refused_type,
         "same": again.id == commits[2].id,
         "removed": removed,
         "now": state.get("n", "none"),
@@ -97,21 +97,21 @@ def hostile() -> dict[str, str]:
         "message": lambda: state.commit("m" * 5_000),
         "conflict": lambda: state.commit(on_conflict="overwrite"),
     }
-    found = {}
+    outcomes = {}
     for name, attempt in tries.items():
         try:
-            found[name] = repr(attempt())
+            outcomes[name] = repr(attempt())
         except Exception as error:
-            found[name] = type(error).__name__
+            outcomes[name] = type(error).__name__
     flood = 0
     with contextlib.suppress(Exception):
         for flood in range(30):
             state.set(f"flood{flood}", "v" * 1_000_000)
-    found["flood stopped"] = str(flood < 20)
+    outcomes["flood stopped"] = str(flood < 20)
     state.discard()
     state.set("fine", 1)
-    found["commit"] = state.commit().message
-    return found
+    outcomes["commit"] = state.commit().message
+    return outcomes
 
 
 def secret() -> None:
@@ -141,14 +141,14 @@ def forges() -> list[str]:
     state.set("fake", fake)
     state.commit()
     raw = json.dumps(fake, separators=(",", ":"), sort_keys=True).encode()
-    found = []
+    order = []
     for _ in range(30):
         try:
             state.checkout(hashlib.sha256(raw).hexdigest())
-            found.append("stood on it")
+            order.append("stood on it")
         except Exception as error:
-            found.append(type(error).__name__)
-    return found
+            order.append(type(error).__name__)
+    return order
 
 
 def delegate(word: str) -> str:
@@ -168,7 +168,7 @@ def delegates() -> dict[str, Any]:
     state.set("plan", {"of": "the parent"})
     first = state.commit("a plan")
     child = start_sub_agent(delegate, args=("hello",), branch=True)
-    done = child.result()
+    result = child.result()
     before = [state.get("plan"), state.keys()]
     branches = state.branches()
     state.set("mine", 1)
@@ -177,7 +177,7 @@ def delegates() -> dict[str, Any]:
     again = state.merge(child.id)
     return {
         "before": before,
-        "branches": {run: commit == done.output for run, commit in branches.items()},
+        "branches": {run: commit == result.output for run, commit in branches.items()},
         "child": child.id,
         "plan": state.get("plan"),
         "keys": state.keys(),
@@ -195,12 +195,12 @@ def disagrees() -> list[Any]:
     state.set("plan", {"of": "the parent"})
     state.set("by hello", "nobody")
     state.commit()
-    refused = ""
+    error_type = ""
     state.set("unsaved", 1)
     try:
         start_sub_agent(delegate, args=("hello",), branch=True)
     except Exception as error:
-        refused = type(error).__name__
+        error_type = type(error).__name__
     state.discard()
     child = start_sub_agent(delegate, args=("hello",), branch=True)
     child.result()
@@ -219,7 +219,7 @@ def disagrees() -> list[Any]:
         return {**ours, "word": theirs["word"]} if key == "plan" else ours
 
     state.merge(child, resolve=resolve)
-    return [refused, conflict, requests, state.get("plan"), state.get("by hello")]
+    return [error_type, conflict, requests, state.get("plan"), state.get("by hello")]
 
 
 def nested() -> dict[str, Any]:
@@ -230,13 +230,13 @@ def nested() -> dict[str, Any]:
     child = start_sub_agent(middle, MAY, branch=True)
     inner = child.result().output
     before = state.get("plan")
-    refused = ""
+    error_type = ""
     try:
         state.merge(inner)
     except Exception as error:
-        refused = type(error).__name__
+        error_type = type(error).__name__
     state.merge(child)
-    return {"before": before, "refused": refused, "after": state.get("plan"), "branches": len(state.branches())}
+    return {"before": before, "refused": error_type, "after": state.get("plan"), "branches": len(state.branches())}
 
 
 def middle() -> str:

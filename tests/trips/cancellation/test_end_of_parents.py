@@ -36,9 +36,9 @@ Ends = dict[str, tuple[Status, ErrorInfo | None]]
 
 def ends_by_path(tree: OpenTree) -> Ends:
     """Return how each run of a tree ended, by path, from the events."""
-    found = [each for each in tree.recorder.recent_events if isinstance(each, RunEnded)]
-    assert len(found) == len({each.path for each in found}), "each run ends once"
-    return {each.path: (each.result.status, each.result.error) for each in found}
+    ends = [each for each in tree.recorder.recent_events if isinstance(each, RunEnded)]
+    assert len(ends) == len({each.path for each in ends}), "each run ends once"
+    return {each.path: (each.result.status, each.result.error) for each in ends}
 
 
 def expected_ends(tree: OpenTree, status: Status, reason: str) -> Ends:
@@ -180,10 +180,10 @@ async def test_a_childs_timeout_stays_its_cause_after_the_parents_cancel() -> No
         slow.free.set()
         await cancelling
 
-        found = ends_by_path(tree)
-        paths = sorted(found, key=len)
-        assert [found[path][0] for path in paths] == [Status.CANCELLED, Status.TIMEOUT, Status.CANCELLED]
-        leaf = found[paths[2]][1]
+        results = ends_by_path(tree)
+        paths = sorted(results, key=len)
+        assert [results[path][0] for path in paths] == [Status.CANCELLED, Status.TIMEOUT, Status.CANCELLED]
+        leaf = results[paths[2]][1]
         assert leaf is not None
         assert (leaf.message, leaf.scope) == ("stopped with its parent: its time of 4 s is over", paths[1])
 
@@ -225,9 +225,11 @@ async def sandboxed_models(runtime: AgentRuntime, child_s: float | None) -> tupl
 
 def leaf_of(tree: OpenTree, file: str) -> Run | None:
     """Return the run two levels below the root once it has written a file of this name, or None."""
-    found = [run for run in tree.tree.register.runs.values() if run.info.depth == 2 and run.sandbox.folder is not None]
+    leaves = [run for run in tree.tree.register.runs.values() if run.info.depth == 2 and run.sandbox.folder is not None]
     return (
-        found[0] if found and found[0].sandbox.folder and (found[0].sandbox.folder.workspace / file).exists() else None
+        leaves[0]
+        if leaves and leaves[0].sandbox.folder and (leaves[0].sandbox.folder.workspace / file).exists()
+        else None
     )
 
 

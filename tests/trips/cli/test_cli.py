@@ -48,13 +48,13 @@ def transcripts(folder: Path) -> list[str]:
 async def test_the_answer_goes_to_stdout_and_all_other_text_to_stderr(project: Path) -> None:
     """A pipe gets the answer alone; stderr has the steps of each agent, the totals and the folder of transcripts."""
     async with provider(TREE) as server:
-        done = await ramet("ask", "Why?", "--dir", str(project), server=server)
+        result = await ramet("ask", "Why?", "--dir", str(project), server=server)
 
-    assert (done.status, done.out) == (0, "The **timeout** is too short.\n")
-    assert "main/logs: started explore: search the logs" in done.err
-    assert "main/logs: completed" in done.err
-    assert "✓ completed · 2 agents · 3 model calls" in done.err
-    folder = Path(done.err.rpartition("transcripts: ")[2].strip())
+    assert (result.status, result.out) == (0, "The **timeout** is too short.\n")
+    assert "main/logs: started explore: search the logs" in result.err
+    assert "main/logs: completed" in result.err
+    assert "✓ completed · 2 agents · 3 model calls" in result.err
+    folder = Path(result.err.rpartition("transcripts: ")[2].strip())
     assert transcripts(folder) == ["main.jsonl", "main/logs.jsonl"]
     assert folder.is_relative_to(project / ".ramet" / "transcripts")
 
@@ -62,16 +62,16 @@ async def test_the_answer_goes_to_stdout_and_all_other_text_to_stderr(project: P
 async def test_json_prints_every_event_of_the_tree(project: Path) -> None:
     """Each line decodes; parent and child are there; the last line is the root's end with the answer."""
     async with provider(TREE) as server:
-        done = await ramet("ask", "Why?", "--dir", str(project), "--json", server=server)
+        result = await ramet("ask", "Why?", "--dir", str(project), "--json", server=server)
 
-    found_events = events(done.out)
+    found_events = events(result.out)
     last = found_events[-1]
     assert isinstance(last, RunEnded)
-    assert (done.status, last.path, last.result.status) == (0, "main", Status.COMPLETED)
+    assert (result.status, last.path, last.result.status) == (0, "main", Status.COMPLETED)
     assert last.result.value == "The **timeout** is too short."
     assert [event.path for event in found_events if isinstance(event, RunSpawned)] == ["main", "main/logs"]
     assert [event.seq for event in found_events[:-1]] == sorted(event.seq for event in found_events[:-1])
-    assert done.err == ""
+    assert result.err == ""
 
 
 async def test_ask_waits_for_background_agents(project: Path) -> None:
@@ -81,11 +81,11 @@ async def test_ask_waits_for_background_agents(project: Path) -> None:
         "Why": [Call("Agent", {**CHILD, "run_in_background": True}), "I have asked.", "It was the timeout."],
     }
     async with provider(script) as server:
-        done = await ramet("ask", "Why?", "--dir", str(project), "--json", server=server)
+        result = await ramet("ask", "Why?", "--dir", str(project), "--json", server=server)
 
-    last = events(done.out)[-1]
+    last = events(result.out)[-1]
     assert isinstance(last, RunEnded)
-    assert (done.status, last.result.status, last.result.value) == (0, Status.COMPLETED, "It was the timeout.")
+    assert (result.status, last.result.status, last.result.value) == (0, Status.COMPLETED, "It was the timeout.")
     assert last.result.usage_subtree.model_calls == 4
 
 
@@ -93,33 +93,35 @@ async def test_the_demo_finds_evidence_without_a_key(tmp_path: Path) -> None:
     """Four agents of the offline model find at least five lines of a copy of the example, and each line exists."""
     shutil.copytree(EXAMPLE, tmp_path / "copy", ignore=shutil.ignore_patterns(".ramet"))
 
-    done = await ramet("ask", "Why is the payment API failing?", "--dir", "copy", cwd=tmp_path)
+    result = await ramet("ask", "Why is the payment API failing?", "--dir", "copy", cwd=tmp_path)
 
-    assert done.status == 0
-    assert done.err.startswith("no --model given: the offline model answers by rules, without a key or a network\n")
-    assert "main/logs: started explore" in done.err
-    places = {(place[1], int(place[2])) for place in re.finditer(r"([\w/.-]+\.\w+):(\d+)", done.out)}
+    assert result.status == 0
+    assert result.err.startswith("no --model given: the offline model answers by rules, without a key or a network\n")
+    assert "main/logs: started explore" in result.err
+    places = {(place[1], int(place[2])) for place in re.finditer(r"([\w/.-]+\.\w+):(\d+)", result.out)}
     assert len(places) >= 5
     for path, line in places:
         assert len((tmp_path / "copy" / path).read_text().splitlines()) >= line
-    assert "  transcripts: copy/.ramet/transcripts/" in done.err
+    assert "  transcripts: copy/.ramet/transcripts/" in result.err
 
 
 async def test_quiet_prints_the_answer_alone(project: Path) -> None:
     """`--quiet` prints nothing on stderr when no error occurs; `--agent` selects the agent type."""
     async with provider(TREE) as server:
-        done = await ramet("ask", "Why?", "--dir", str(project), "--quiet", "--agent", "general-purpose", server=server)
+        result = await ramet(
+            "ask", "Why?", "--dir", str(project), "--quiet", "--agent", "general-purpose", server=server
+        )
         assert "Do it completely and do nothing else" in str(server.bodies[0]["messages"][0])
 
-    assert done == (0, "The **timeout** is too short.\n", "")
+    assert result == (0, "The **timeout** is too short.\n", "")
 
 
 async def test_a_question_may_come_from_stdin(project: Path) -> None:
     """`-` reads the question from stdin, so that it may be long."""
     async with provider(["yes"]) as server:
-        done = await ramet("ask", "-", "--dir", str(project), server=server, stdin=b"Is it? " + b"x" * 200_000)
+        result = await ramet("ask", "-", "--dir", str(project), server=server, stdin=b"Is it? " + b"x" * 200_000)
 
-    assert (done.status, done.out) == (0, "yes\n")
+    assert (result.status, result.out) == (0, "yes\n")
     assert len(str(server.bodies[0])) > 200_000
 
 
@@ -137,11 +139,11 @@ async def test_the_exit_status_shows_the_outcome(
 ) -> None:
     """The exit status is that of the published table; stderr has the reason, and no traceback."""
     async with provider(script) as server:
-        done = await ramet("ask", "Why?", "--dir", str(project), *options, server=server)
+        result = await ramet("ask", "Why?", "--dir", str(project), *options, server=server)
 
-    assert done.status == status
-    assert message in done.err
-    assert "Traceback" not in done.err
+    assert result.status == status
+    assert message in result.err
+    assert "Traceback" not in result.err
 
 
 @pytest.mark.parametrize(
@@ -162,20 +164,20 @@ async def test_bad_input_gets_one_line_on_stderr(
     project: Path, line: list[str], stdin: bytes, status: int, message: str
 ) -> None:
     """The status is 2 for a wrong argument and 1 for a missing requirement; no traceback appears and no work starts."""
-    done = await ramet(*line, cwd=project, stdin=stdin)
+    result = await ramet(*line, cwd=project, stdin=stdin)
 
-    assert done.status == status
-    assert message in done.err.splitlines()[-1]
-    assert (done.out, done.err.count("\n"), "Traceback" in done.err) == ("", 1, False)
+    assert result.status == status
+    assert message in result.err.splitlines()[-1]
+    assert (result.out, result.err.count("\n"), "Traceback" in result.err) == ("", 1, False)
 
 
 async def test_ask_works_on_a_read_only_folder(project: Path) -> None:
     """Transcripts go to a temporary folder, and stderr names it."""
     async with provider(["yes"]) as server:
-        done = await ramet("ask", "Is it?", "--dir", "/proc/sys/kernel", server=server, env={"TMPDIR": str(project)})
+        result = await ramet("ask", "Is it?", "--dir", "/proc/sys/kernel", server=server, env={"TMPDIR": str(project)})
 
-    assert (done.status, done.out) == (0, "yes\n")
-    assert "/proc/sys/kernel cannot be written to: transcripts go to a temporary folder" in done.err
+    assert (result.status, result.out) == (0, "yes\n")
+    assert "/proc/sys/kernel cannot be written to: transcripts go to a temporary folder" in result.err
     assert transcripts(project)[0].endswith("/main.jsonl")
 
 
@@ -183,11 +185,11 @@ async def test_ask_works_in_an_ascii_locale(project: Path) -> None:
     """The answer is readable without UTF-8, and JSON is still UTF-8."""
     ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     async with provider({"": ["“é” → 漢"]}) as server:
-        done = await ramet("ask", "Why?", "--dir", str(project), server=server, env=ascii_only)
+        result = await ramet("ask", "Why?", "--dir", str(project), server=server, env=ascii_only)
         as_json = await ramet("ask", "Why?", "--dir", str(project), "--json", server=server, env=ascii_only)
 
-    assert (done.status, done.out) == (0, '"?" ? ?\n')
-    assert "+ completed - 1 agent" in done.err
+    assert (result.status, result.out) == (0, '"?" ? ?\n')
+    assert "+ completed - 1 agent" in result.err
     last = events(as_json.out)[-1]
     assert isinstance(last, RunEnded)
     assert last.result.value == "“é” → 漢"
@@ -329,9 +331,9 @@ async def test_without_a_terminal_a_change_needs_the_option_yes(
     """A call that changes a file runs with `--yes` only; the agent continues without it."""
     script: Script = [Call("Bash", {"command": "touch made"}), "Well."]
     async with provider(script) as server:
-        done = await ramet("ask", "Why?", "--dir", str(project), *options, server=server)
+        result = await ramet("ask", "Why?", "--dir", str(project), *options, server=server)
 
-    assert (done.status, done.out, (project / "made").exists()) == (0, "Well.\n", is_changed)
+    assert (result.status, result.out, (project / "made").exists()) == (0, "Well.\n", is_changed)
 
 
 async def test_a_closed_stdout_stops_the_work(project: Path) -> None:

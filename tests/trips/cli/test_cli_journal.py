@@ -149,16 +149,16 @@ async def on(project: Path, *args: str) -> Done:
 
 async def rows(project: Path, *args: str) -> list[dict[str, Any]]:
     """Return the rows of `ramet ps --json`; none before there is a journal."""
-    done = await on(project, "ps", "--json", *args)
-    return [json.loads(line) for line in done.out.splitlines()]
+    result = await on(project, "ps", "--json", *args)
+    return [json.loads(line) for line in result.out.splitlines()]
 
 
 async def wait_for_rows(project: Path, holds: Any) -> list[dict[str, Any]]:
     """Return the rows once the condition holds for them."""
     async with asyncio.timeout(180):
-        while not holds(found := await rows(project)):  # noqa: ASYNC110 - of another process
+        while not holds(matching := await rows(project)):  # noqa: ASYNC110 - of another process
             await asyncio.sleep(0.1)
-    return found
+    return matching
 
 
 @asynccontextmanager
@@ -263,9 +263,9 @@ async def test_a_killed_run_is_shown_as_interrupted_and_can_be_resumed(project: 
     unknown = await on(project, "resume", "nothing-like-it")
     assert (unknown.status, unknown.err.count("\n")) == (2, 1), unknown
     (project / "go").touch()
-    done = await on(project, "resume", row["id"][:-4])  # the beginning of an id is enough
+    result = await on(project, "resume", row["id"][:-4])  # the beginning of an id is enough
 
-    assert (done.status, json.loads(done.out)) == (0, {"waited": True})
+    assert (result.status, json.loads(result.out)) == (0, {"waited": True})
     assert (project / "begun").read_text() == "xx"
     assert await rows(project) == []
     assert [each["state"] for each in await rows(project, "--all")] == ["completed"]
@@ -286,9 +286,9 @@ async def test_resume_does_not_wait_for_a_session_without_messages(project: Path
         await process.wait()
 
     async with asyncio.timeout(180):
-        done = await on(project, "resume")
+        result = await on(project, "resume")
 
-    assert (done.status, done.out.strip()) == (0, "")
+    assert (result.status, result.out.strip()) == (0, "")
 
 
 async def test_resume_skips_a_tree_that_needs_a_model_object(project: Path) -> None:
@@ -302,34 +302,34 @@ async def test_resume_skips_a_tree_that_needs_a_model_object(project: Path) -> N
         await process.wait()
     (project / "go").touch()
 
-    done = await on(project, "resume", "--quiet")
+    result = await on(project, "resume", "--quiet")
 
-    assert (done.status, json.loads(done.out)) == (1, {"waited": True})
-    assert done.err.startswith(f"ramet: {missing['id']}: the journal names ")
-    assert done.err.count("\n") == 1
+    assert (result.status, json.loads(result.out)) == (1, {"waited": True})
+    assert result.err.startswith(f"ramet: {missing['id']}: the journal names ")
+    assert result.err.count("\n") == 1
     assert [(each["id"], each["state"]) for each in await rows(project)] == [(missing["id"], "interrupted")]
 
 
 async def test_resume_beside_a_running_kernel_names_the_owner_of_the_journal(project: Path) -> None:
     """`resume` prints one line with the pid of the kernel, and changes nothing."""
     async with open_waiting_run(project) as process:
-        done = await on(project, "resume")
-        assert (done.status, done.out) == (1, "")
-        assert done.err.endswith(f"belongs to another kernel (pid {process.pid})\n")
-        assert done.err.count("\n") == 1
+        result = await on(project, "resume")
+        assert (result.status, result.out) == (1, "")
+        assert result.err.endswith(f"belongs to another kernel (pid {process.pid})\n")
+        assert result.err.count("\n") == 1
 
 
 async def test_run_prints_the_value_of_a_function(project: Path) -> None:
     """Stdout has the value alone, whatever the function prints; the exit status is that of the published table."""
-    done = await on(project, "run", "jobs:add", "1", "2")
+    result = await on(project, "run", "jobs:add", "1", "2")
     failed = await on(project, "run", "jobs:bad", "--quiet")
     data = await on(project, "run", "jobs:add", '"a"', '"b"', "--json", "--quiet")
     late = await on(project, "run", "jobs:wait", json.dumps(str(project)), "--timeout", "0.1", "--quiet")
     script = await on(project, "run", f"{project}/jobs.py:add", "2", "3", "--quiet")
 
-    assert (done.status, done.out) == (0, "3\n")
-    assert "adding" in done.err
-    assert "main: completed" in done.err
+    assert (result.status, result.out) == (0, "3\n")
+    assert "adding" in result.err
+    assert "main: completed" in result.err
     assert (failed.status, failed.out) == (1, "")
     assert "failed: no way" in failed.err
     assert "\x1b" not in failed.err
@@ -365,10 +365,10 @@ async def test_run_with_a_policy_uses_a_sandbox(project: Path) -> None:
 )
 async def test_invalid_arguments_get_one_line_and_status_2(project: Path, args: tuple[str, ...], message: str) -> None:
     """The line says what would be accepted, and nothing runs."""
-    done = await on(project, *args)
+    result = await on(project, *args)
 
-    assert (done.status, done.out, done.err.count("\n")) == (2, "", 1)
-    assert message in done.err
+    assert (result.status, result.out, result.err.count("\n")) == (2, "", 1)
+    assert message in result.err
 
 
 async def test_ended_trees_are_exported_replayed_and_removed(project: Path) -> None:

@@ -98,8 +98,8 @@ async def schedule(project: Path, verb: str, *args: str) -> Done:
 
 async def schedules_by_id(project: Path) -> dict[str, Any]:
     """Return what `ramet schedule list` prints, by id."""
-    done = await schedule(project, "list", "--json")
-    return {view["id"]: view for view in map(json.loads, done.out.splitlines())}
+    result = await schedule(project, "list", "--json")
+    return {view["id"]: view for view in map(json.loads, result.out.splitlines())}
 
 
 async def wait_for_schedule(project: Path, id: str, holds: Callable[[ScheduleView], object]) -> None:
@@ -107,8 +107,8 @@ async def wait_for_schedule(project: Path, id: str, holds: Callable[[ScheduleVie
     async with asyncio.timeout(180):
         while True:
             async with await journal_reader(project) as records:
-                found = await ScheduleTable(records.store).read(id)
-                if found is not None and holds(await view_now(found.record, records)):
+                schedule = await ScheduleTable(records.store).read(id)
+                if schedule is not None and holds(await view_now(schedule.record, records)):
                     return
 
 
@@ -146,10 +146,10 @@ async def test_a_kernel_without_a_control_socket_is_named_and_nothing_is_written
     """The refusal names the owner of the folder, as for each command that needs the folder alone."""
     async with kernel(project) as process:
         (project / ".ramet" / "kernel.sock").unlink()
-        refused = await schedule(project, "add", "jobs:note", '"."', '"x"', "--in", "1h")
+        result = await schedule(project, "add", "jobs:note", '"."', '"x"', "--in", "1h")
 
-    assert refused.status == 1
-    assert refused.err.endswith(f"belongs to another kernel (pid {process.pid})\n")
+    assert result.status == 1
+    assert result.err.endswith(f"belongs to another kernel (pid {process.pid})\n")
     assert await schedules_by_id(project) == {}
 
 
@@ -167,17 +167,17 @@ async def test_concurrent_changes_of_one_schedule_lose_no_update(project: Path) 
         await asyncio.gather(*(press() for _ in range(5)))
         store = await SqliteStore(project / ".ramet" / "journal.db", read_only=True).open()
         try:
-            found = await store.get("schedule", view.id)
+            document = await store.get("schedule", view.id)
             with pytest.raises(Unknown):
                 async with OfflineScheduler(working_dir=project) as desk:
                     await desk.trigger("nobody")
-            assert found is not None
-            changed = PutSchedule(id="another", data=found.data, expected=0)
+            assert document is not None
+            changed = PutSchedule(id="another", data=document.data, expected=0)
             with pytest.raises(Refused, match="the id in the schedule itself"):
                 await send_request(project, changed)
             with pytest.raises(Refused, match="schedule"):
-                await send_request(project, PutSchedule(id="shared", data=b"[]", expected=found.version))
-            assert await store.get("schedule", view.id) == found
+                await send_request(project, PutSchedule(id="shared", data=b"[]", expected=document.version))
+            assert await store.get("schedule", view.id) == document
         finally:
             await store.close()
 
@@ -215,14 +215,14 @@ async def test_a_lost_tick_follows_the_state_of_its_resumed_run(project: Path) -
     await wait_for_schedule(project, "held", lambda view: view.last is not None and view.last.status != "lost")
     running = (await schedules_by_id(project))["held"]["last"]
     (project / "go").touch()
-    done = await resuming
+    resume_output = await resuming
     ended = (await schedules_by_id(project))["held"]["last"]
     async with AgentRuntime(project) as runtime, AgentScheduler(runtime) as scheduler:
         (result,) = await scheduler.results("held")
         (view,) = await scheduler.list()
 
     assert (running["status"], running.get("ended"), running.get("error")) == ("running", None, None)
-    assert done.out == "held\n"
+    assert resume_output.out == "held\n"
     assert (ended["status"], ended["text"], ended.get("error")) == ("completed", "held", None)
     assert (result.status, result.text, result.run) == ("completed", "held", lost["run"])
     assert view.last == result

@@ -108,10 +108,10 @@ async def served_folder(
         sys.modules.pop("jobs", None)  # Its folder goes now; the next test's is another one.
 
 
-def comparable(done: Done) -> Done:
+def comparable(result: Done) -> Done:
     """Return the output without ages, widths of columns, and lists of what exists."""
-    out = re.sub(r" +", " ", re.sub(r"\b\d+(\.\d+)?s\b", "AGE", done.out))
-    return Done(done.status, out, done.err.partition(";")[0])
+    out = re.sub(r" +", " ", re.sub(r"\b\d+(\.\d+)?s\b", "AGE", result.out))
+    return Done(result.status, out, result.err.partition(";")[0])
 
 
 async def test_commands_show_a_server_as_they_show_its_folder(served_folder: ServedFolder) -> None:
@@ -281,8 +281,8 @@ async def test_a_follower_ends_with_a_signal_with_the_server_or_with_the_run(fol
 
     (folder / "jobs.py").unlink()  # So that its schedule cannot go on with it.
     async with serve(folder):
-        done = await ramet(*logs)
-    assert (done.status, done.err) == (0, f"ramet: {rows[0].id} was interrupted: {ServerSource.interrupted_hint}\n")
+        result = await ramet(*logs)
+    assert (result.status, result.err) == (0, f"ramet: {rows[0].id} was interrupted: {ServerSource.interrupted_hint}\n")
 
 
 @asynccontextmanager
@@ -301,13 +301,13 @@ def test_commands_on_a_folder_import_no_http_client(folder: pathlib.Path) -> Non
         "sys.exit(str([each for each in sys.modules if each.startswith(('httpx', 'ramet.services'))] or 0))"
     )
     (folder / ".ramet").mkdir()
-    done = subprocess.run([sys.executable, "-c", look], cwd=folder, capture_output=True, text=True, check=False)
+    completed = subprocess.run([sys.executable, "-c", look], cwd=folder, capture_output=True, text=True, check=False)
 
-    assert "there is no journal in" in done.stderr
-    assert done.stderr.splitlines()[1:] == ["0"]
+    assert "there is no journal in" in completed.stderr
+    assert completed.stderr.splitlines()[1:] == ["0"]
 
 
-def _json(done: Done) -> list[dict[str, Any]]:
+def _json(result: Done) -> list[dict[str, Any]]:
     """Return the printed JSON, one object a line."""
-    assert done.status == 0, done.err
-    return [json.loads(line) for line in done.out.splitlines()]
+    assert result.status == 0, result.err
+    return [json.loads(line) for line in result.out.splitlines()]

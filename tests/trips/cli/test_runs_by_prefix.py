@@ -63,8 +63,8 @@ async def test_a_unique_prefix_of_an_id_names_a_run(command_line: CommandLine) -
             "Not delivered again: main got the same message as mail-1 less than 3600 s ago.\n"
         )
         assert (await command_line.on("send", short, "Even more?", "--dedupe", "1h")).out == f"sent to {first}\n"
-        refused = await command_line.on("send", short, "More?", "--dedupe", "0")
-        assert (refused.status, "above 0" in refused.err) == (2, True)
+        result = await command_line.on("send", short, "More?", "--dedupe", "0")
+        assert (result.status, "above 0" in result.err) == (2, True)
         assert (await command_line.on("stop", short)).out == "stopped main\n"
         between = await command_line.on("show", short[:-1])
         assert between.status == 2
@@ -85,9 +85,9 @@ async def test_an_empty_list_says_so_on_stderr(command_line: CommandLine) -> Non
         (("sessions", "list"), "no conversation is recorded here"),
         (("schedule", "list"), "no schedule here"),
     ):
-        found = await command_line.on(*words)
-        assert (found.status, found.out) == (0, ""), words
-        assert message in found.err, words
+        result = await command_line.on(*words)
+        assert (result.status, result.out) == (0, ""), words
+        assert message in result.err, words
 
 
 def test_a_failure_is_printed_once(command_line: CommandLine, capsys: pytest.CaptureFixture[str]) -> None:

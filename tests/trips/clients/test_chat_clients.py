@@ -23,8 +23,8 @@ def parrots() -> ParrotType:
 
 @pytest.fixture
 async def served(folder: pathlib.Path, parrots: ParrotType) -> AsyncIterator[Served]:
-    async with serving(folder, listen=("127.0.0.1", 0), types={"parrot": parrots}) as found:
-        yield found
+    async with serving(folder, listen=("127.0.0.1", 0), types={"parrot": parrots}) as server:
+        yield server
 
 
 @pytest.fixture
@@ -166,9 +166,9 @@ async def test_an_unsupported_parameter_is_refused_by_name(
     as_openai: openai.AsyncOpenAI, as_anthropic: anthropic.AsyncAnthropic, parrots: ParrotType, streamed: bool
 ) -> None:
     """The refusal is the provider's own error, before the agent receives anything; so for instructions and images."""
-    with pytest.raises(openai.BadRequestError, match="temperature") as refused:
+    with pytest.raises(openai.BadRequestError, match="temperature") as refusal:
         await as_openai.chat.completions.create(model="any", messages=[said("a")], temperature=0.1, stream=streamed)
-    assert (refused.value.param, refused.value.type) == ("temperature", "invalid_request_error")
+    assert (refusal.value.param, refusal.value.type) == ("temperature", "invalid_request_error")
     with pytest.raises(anthropic.BadRequestError, match="system") as other:
         await as_anthropic.messages.create(
             model="any", max_tokens=9, messages=[said("a")], system="Be brief.", stream=streamed
@@ -207,6 +207,6 @@ async def test_unknown_paths_are_refused_in_the_providers_form(
 
     beta = await as_anthropic.beta.messages.create(model="any", max_tokens=9, messages=[said("a")])
     assert beta.content[0].text == "1: a "  # type: ignore[union-attr]
-    refused = await served.ask("GET", "/v1/teams?beta=true", served.server.operator)
-    assert (refused.status_code, refused.json()["field"]) == (422, "beta")
+    response = await served.ask("GET", "/v1/teams?beta=true", served.server.operator)
+    assert (response.status_code, response.json()["field"]) == (422, "beta")
     assert (await served.ask("GET", "/v1/nothing", served.server.operator)).json()["type"].startswith("urn:ramet:")

@@ -96,9 +96,9 @@ async def test_the_client_raises_the_services_own_errors(client: Client, served:
         await client.say(spawned.agent.id, b"one fail", key=spawned.nonce)
     with pytest.raises(Undecodable):
         await client.send(_bad_json(), created.key)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(Refused) as refusal:
         await client.create_team({"agents": 1}, key="")
-    assert refused.value.status == 401
+    assert refusal.value.status == 401
 
 
 def _bad_json() -> RequestSpec[None]:
@@ -189,9 +189,9 @@ async def test_the_blocking_client_works_without_an_event_loop(served: Served) -
 
     assert await asyncio.to_thread(program) == [b"one", b"two", b"", b"three"]
     with contextlib.ExitStack() as stack:
-        with pytest.raises(RametError, match=r"use `async with ramet\.connect\(…\)` here") as refused:
+        with pytest.raises(RametError, match=r"use `async with ramet\.connect\(…\)` here") as refusal:
             stack.enter_context(ramet.connect(served.server.where))
-    assert "_sync" not in str(refused.value)
+    assert "_sync" not in str(refusal.value)
 
 
 async def test_a_blocking_client_is_refused_in_an_event_loop_at_each_call(served: Served) -> None:

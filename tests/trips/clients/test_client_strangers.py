@@ -72,9 +72,9 @@ async def test_the_client_sends_its_key_to_a_socket_of_this_user(folder: pathlib
 @pytest.mark.parametrize("key", ["with\nline", "schlüssel", "\x00"], ids=["line", "umlaut", "nul"])
 async def test_an_invalid_key_is_refused_before_connecting(folder: pathlib.Path, key: str) -> None:
     """The error names the field, and not the value."""
-    with pytest.raises(InvalidValue, match="key") as refused:
+    with pytest.raises(InvalidValue, match="key") as refusal:
         ramet.connect(folder / "none.sock", key)
-    assert key not in str(refused.value)
+    assert key not in str(refusal.value)
     async with ramet.connect(folder / "none.sock", "fine") as client:
         with pytest.raises(InvalidValue, match="key"):
             await client.list_teams(key=key)

@@ -46,8 +46,8 @@ async def provider_server(folder: pathlib.Path) -> AsyncIterator[Served]:
     from tests.support.echo_agents import EchoType
 
     echo = EchoType()
-    async with serving(folder, echo=echo, types={"echo": echo, "parrot": ParrotType()}) as found:
-        yield found
+    async with serving(folder, echo=echo, types={"echo": echo, "parrot": ParrotType()}) as server:
+        yield server
 
 
 async def test_a_team_and_an_agent_are_created_once(served: Served) -> None:
@@ -78,22 +78,22 @@ async def test_a_reused_key_with_another_body_is_refused(provider_server: Served
     await provider_server.ask(
         "POST", "/v1/teams", operator, headers=key_header("one"), json={"resources": {"agents": 4}}
     )
-    refused = await provider_server.ask(
+    response = await provider_server.ask(
         "POST", "/v1/teams", operator, headers=key_header("one"), json={"resources": {"agents": 5}}
     )
-    assert refused.status_code == 422
-    assert refused.json()["type"] == "urn:ramet:problem:key-reused"
-    assert refused.json()["field"] == "Idempotency-Key"
+    assert response.status_code == 422
+    assert response.json()["type"] == "urn:ramet:problem:key-reused"
+    assert response.json()["field"] == "Idempotency-Key"
 
     _, nonce = await provider_server.agent(agent_type="parrot")
     for path in ("/v1/chat/completions", "/v1/messages"):
         body: dict[str, Any] = {"model": "any", "messages": [{"role": "user", "content": "a"}]}
         assert (await provider_server.ask("POST", path, nonce, headers=key_header("one"), json=body)).is_success
         body["messages"] = [{"role": "user", "content": "b"}]
-        refused = await provider_server.ask("POST", path, nonce, headers=key_header("one"), json=body)
-        assert refused.status_code == 422
-        assert refused.json()["error"]["type"] == "invalid_request_error"
-        assert "Idempotency-Key" in refused.json()["error"]["message"]
+        response = await provider_server.ask("POST", path, nonce, headers=key_header("one"), json=body)
+        assert response.status_code == 422
+        assert response.json()["error"]["type"] == "invalid_request_error"
+        assert "Idempotency-Key" in response.json()["error"]["message"]
 
 
 async def test_a_key_is_scoped_to_its_caller_and_route(served: Served) -> None:
@@ -114,8 +114,8 @@ async def test_a_refused_request_can_be_repeated(served: Served) -> None:
         spawn = {"team": team, "name": f"a{number}", "agent_type": "echo"}
         agent = (await served.ask("POST", "/v1/agents", key, json=spawn)).json()["agent"]["id"]
     spawn = {"team": team, "name": "late", "agent_type": "echo"}
-    refused = await served.ask("POST", "/v1/agents", key, headers=key_header("one"), json=spawn)
-    assert refused.status_code == 409
+    response = await served.ask("POST", "/v1/agents", key, headers=key_header("one"), json=spawn)
+    assert response.status_code == 409
     await served.ask("DELETE", f"/v1/agents/{agent}", served.server.operator)
     check_repeated_answer(*await post_twice(served, "/v1/agents", key, json=spawn))
 
@@ -124,9 +124,11 @@ async def test_a_refused_request_can_be_repeated(served: Served) -> None:
 async def test_an_invalid_idempotency_key_is_refused(served: Served, key: str | bytes) -> None:
     """The refusal asks for 1 to 255 printable characters of ASCII."""
     body = {"resources": {"agents": 4}}
-    refused = await served.ask("POST", "/v1/teams", served.server.operator, headers={"idempotency-key": key}, json=body)
-    assert refused.status_code == 422
-    assert (refused.json()["field"], "1 to 255" in refused.json()["accepted"]) == ("Idempotency-Key", True)
+    response = await served.ask(
+        "POST", "/v1/teams", served.server.operator, headers={"idempotency-key": key}, json=body
+    )
+    assert response.status_code == 422
+    assert (response.json()["field"], "1 to 255" in response.json()["accepted"]) == ("Idempotency-Key", True)
 
 
 async def test_a_repetition_during_the_first_request_gets_409(provider_server: Served) -> None:
@@ -246,8 +248,8 @@ async def test_an_upload_is_compared_completely(served: Served) -> None:
 async def test_an_unknown_key_leaves_no_record(provider_server: Served) -> None:
     """The server refuses an invalid API key before it reads the body, in the endpoint's form."""
     for path in ("/v1/chat/completions", "/v1/messages", "/v1/teams"):
-        refused = await provider_server.ask("POST", path, "agent_nobody", headers=key_header("one"), content=b"{")
-        assert refused.status_code == 401
+        response = await provider_server.ask("POST", path, "agent_nobody", headers=key_header("one"), content=b"{")
+        assert response.status_code == 401
     assert provider_server.server.runtime.journal is not None
     assert await provider_server.server.runtime.journal.store.list("idempotent request") == []
 

@@ -55,9 +55,9 @@ class KilledServer:
 @pytest.fixture
 async def killed_server(folder: pathlib.Path, stack: AsyncExitStack) -> KilledServer:
     plugin(folder)
-    found = KilledServer(folder, stack)
-    await found.begin()
-    return found
+    server = KilledServer(folder, stack)
+    await server.begin()
+    return server
 
 
 async def test_a_repeated_request_finds_its_effect_after_a_kill(killed_server: KilledServer) -> None:

@@ -45,8 +45,8 @@ def weather(place: str) -> str:
 
 @pytest.fixture
 async def served(folder: pathlib.Path) -> AsyncIterator[Served]:
-    async with serving(folder, listen=("127.0.0.1", 0), types={"parrot": ParrotType()}) as found:
-        yield found
+    async with serving(folder, listen=("127.0.0.1", 0), types={"parrot": ParrotType()}) as server:
+        yield server
 
 
 @pytest.fixture(params=KINDS)

@@ -46,8 +46,10 @@ async def test_both_node_sdks_talk_with_an_agent(folder: pathlib.Path) -> None:
         "anthropic beta": "6: f ",
         "anthropic models": 1,
     }
-    refused = {name: (each["status"], each["kind"], each["type"]) for name, each in reports.items() if "status" in each}
-    assert refused == {
+    refusals = {
+        name: (each["status"], each["kind"], each["type"]) for name, each in reports.items() if "status" in each
+    }
+    assert refusals == {
         "openai tools": (400, "BadRequestError", "invalid_request_error"),
         "openai responses": (404, "NotFoundError", "invalid_request_error"),
         "anthropic system": (400, "BadRequestError", "invalid_request_error"),

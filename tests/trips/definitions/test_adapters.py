@@ -199,16 +199,16 @@ HERE = __name__
 )
 def test_an_invalid_store_is_refused(entry_points: None, adapter: StoreAdapter, field: str, words: str) -> None:
     """InvalidValue says what is missing, and shows no password of the URL."""
-    with pytest.raises(InvalidValue) as refused:
+    with pytest.raises(InvalidValue) as refusal:
         find_store(adapter, "kernel")
 
-    assert refused.value.field == field
-    assert words in refused.value.accepted
-    assert "hunter2" not in str(refused.value)
+    assert refusal.value.field == field
+    assert words in refusal.value.accepted
+    assert "hunter2" not in str(refusal.value)
 
 
 @pytest.mark.parametrize(
-    ("written", "seen"),
+    ("written", "expected"),
     [
         ("plain://me:hunter2@host:1/db?key=hunter3", "plain://me:***@host:1/db?***"),
         ("plain://me:hun/hunter2@host/db", "plain://me:***@host/db"),
@@ -222,7 +222,7 @@ def test_an_invalid_store_is_refused(entry_points: None, adapter: StoreAdapter, 
     ],
 )
 def test_the_url_of_a_store_is_shown_without_secrets(
-    entry_points: None, tmp_path: pathlib.Path, written: str, seen: str
+    entry_points: None, tmp_path: pathlib.Path, written: str, expected: str
 ) -> None:
     """`str` masks the secrets of the URL, and `repr` shows none."""
     file = tmp_path / "ramet.yaml"
@@ -230,7 +230,7 @@ def test_the_url_of_a_store_is_shown_without_secrets(
     config = load(file, {}, {})
 
     assert isinstance(config.store, StoreAdapter)
-    assert str(config.store) == seen
+    assert str(config.store) == expected
     assert "hunter" not in repr(config)
     assert (config.store.url or config.store.name) == written
 
@@ -268,11 +268,11 @@ async def test_a_server_asks_the_policy_adapter_of_its_settings(entry_points: No
 )
 def test_an_invalid_policy_adapter_is_refused(entry_points: None, name: str, field: str, words: str) -> None:
     """InvalidValue has the entry point or the name, and the reason."""
-    with pytest.raises(InvalidValue) as refused:
+    with pytest.raises(InvalidValue) as refusal:
         find_policy_adapter(name)
 
-    assert (refused.value.field, refused.value.value) == (field, name)
-    assert words in refused.value.accepted
+    assert (refusal.value.field, refusal.value.value) == (field, name)
+    assert words in refusal.value.accepted
 
 
 @pytest.mark.parametrize("check", policy_adapters.CHECKS, ids=lambda each: each.__name__)

@@ -289,7 +289,7 @@ async def test_a_cancelled_adopted_run_is_charged_for_its_open_request(runtime: 
 
 async def test_a_thread_that_outlives_its_run_cannot_ask_a_model(runtime: AgentRuntime) -> None:
     """The receipt names the synchronous step, which cannot be ended, and its next request is refused."""
-    entered, free, refused = threading.Event(), threading.Event(), threading.Event()
+    entered, free, entered_refusal = threading.Event(), threading.Event(), threading.Event()
     model = ScriptedModel(lambda _: "late")
 
     def stuck(text: str) -> str:
@@ -298,7 +298,7 @@ async def test_a_thread_that_outlives_its_run_cannot_ask_a_model(runtime: AgentR
         try:
             return model.invoke(text).text
         except RametError:
-            refused.set()
+            entered_refusal.set()
             raise
 
     handle = await runtime.spawn(ramet.adopt(RunnableLambda(stuck), name="stuck"), "Go.")
@@ -307,7 +307,7 @@ async def test_a_thread_that_outlives_its_run_cannot_ask_a_model(runtime: AgentR
     assert len(receipt.left) == 1
     assert receipt.left[0].startswith("main: ")
     free.set()
-    await asyncio.to_thread(refused.wait)
+    await asyncio.to_thread(entered_refusal.wait)
     assert model.requests == []
 
 
@@ -412,17 +412,17 @@ async def test_a_graph_with_a_checkpointer_continues_at_its_checkpoint(
     """The run's id is the thread of the graph: a second spawn continues after the last saved step."""
     graph = pytest.importorskip("langgraph.graph", reason="langgraph is not installed")
     memory = pytest.importorskip("langgraph.checkpoint.memory")
-    done: list[str] = []
+    calls: list[str] = []
     is_down = True
 
     def first(state: Any) -> dict[str, Any]:
-        done.append("first")
+        calls.append("first")
         return {"messages": [AIMessage("one")]}
 
     def second(state: Any) -> dict[str, Any]:
         if is_down:
             raise OSError("it is down")
-        done.append("second")
+        calls.append("second")
         return {"messages": [AIMessage("two")]}
 
     built = graph.StateGraph(graph.MessagesState)
@@ -435,7 +435,7 @@ async def test_a_graph_with_a_checkpointer_continues_at_its_checkpoint(
     is_down = False
     async with AgentRuntime() as another:
         result, _ = await result_and_events(await another.spawn(agent, "Go.", run=run))
-    assert (result.value, done) == ("two", ["first", "second"])
+    assert (result.value, calls) == ("two", ["first", "second"])
 
 
 async def test_an_interrupted_graph_needs_input(runtime: AgentRuntime) -> None:

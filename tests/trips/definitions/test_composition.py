@@ -282,10 +282,10 @@ async def test_an_invalid_node_output_or_route_is_named(
     if path is not None:
         graph.add_conditional_edges("node", path)
 
-    status, found, said = error_of(await result_of(runtime, graph.compile(), {"topic": "x"}))
+    status, error_type, error_message = error_of(await result_of(runtime, graph.compile(), {"topic": "x"}))
 
-    assert (status, found) == (Status.FAILED, kind)
-    assert message in said
+    assert (status, error_type) == (Status.FAILED, kind)
+    assert message in error_message
 
 
 async def test_compositions_nest_beyond_the_depth_limit_of_agents(runtime: AgentRuntime) -> None:
@@ -333,10 +333,10 @@ async def test_a_step_gets_no_more_than_its_composition(runtime: AgentRuntime) -
 async def sandboxes(runtime: AgentRuntime, root: str) -> list[str]:
     """Return the paths of the runs of a tree that had a sandbox."""
     assert runtime.journal is not None
-    found = await runtime.journal.store.read(tree=root, limit=10_000)
+    entries = await runtime.journal.store.read(tree=root, limit=10_000)
     from ramet.core.events import decode
 
-    events: list[Event] = [decode(each.data) for each in found]
+    events: list[Event] = [decode(each.data) for each in entries]
     assert all(event.root == root for event in events if isinstance(event, RunSpawned))
     return sorted(event.path for event in events if isinstance(event, SandboxStarted))
 

@@ -122,11 +122,11 @@ async def test_an_agent_outlives_the_process_that_created_it(
         architect()
         task = await runtime.dynamic.task(f"{handle}:solve")
         model = script_answers(task, ['{"roots": [1.5], "note": "easy"}'])
-        found = await task("2x = 3")
+        solution = await task("2x = 3")
 
-        assert (found.roots, found.note) == ([1.5], "easy")
-        assert dataclasses.is_dataclass(found)
-        assert type(found).__name__ == "Solution"
+        assert (solution.roots, solution.note) == ([1.5], "easy")
+        assert dataclasses.is_dataclass(solution)
+        assert type(solution).__name__ == "Solution"
         assert "You solve equations." in model.requests[0].messages[0].text
         assert '"equation": "2x = 3"' in model.requests[0].messages[1].text
         assert task.agent.name == "math_solver"
@@ -207,8 +207,8 @@ async def test_a_tampered_recipe_never_gains_capabilities(
         await place.commit()
         with pytest.raises(AgentNotResolved, match="version"):
             await runtime.dynamic.load(created.ref)
-        found = await runtime.dynamic.load(created.ref._replace(version=forged.version))
-        assert [(each.name, each.include) for each in found.capabilities] == [("math", ("cos", "pi", "sin"))]
+        loaded = await runtime.dynamic.load(created.ref._replace(version=forged.version))
+        assert [(each.name, each.include) for each in loaded.capabilities] == [("math", ("cos", "pi", "sin"))]
 
 
 async def test_a_handle_never_finds_another_agent(make_store: MakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,9 +284,9 @@ async def test_a_wrong_result_is_retried_then_raises_task_failed(monkeypatch: py
         created = await runtime.dynamic.create(architect(), solver())
         task = await runtime.dynamic.task(f"{created.ref}:solve")
         model = script_answers(task, ['{"roots": "none"}', Call("task_success", {"result": {"roots": [2]}})])
-        found = await task("x = 2")
+        solution = await task("x = 2")
 
-        assert found.roots == [2.0]
+        assert solution.roots == [2.0]
         assert "$.roots" in model.requests[1].messages[-1].text
         script_answers(task, ["no", "still no", "never"])
         with pytest.raises(TaskFailed) as failure:
@@ -330,10 +330,10 @@ async def test_a_task_stream_yields_events_and_a_value() -> None:
         task = await runtime.dynamic.task(f"{created.ref}:solve")
         script_answers(task, ['{"roots": [1]}'])
         stream = task.stream("x = 1")
-        seen = [type(event) async for event in stream]
+        types = [type(event) async for event in stream]
 
-        assert (seen[0], seen[-1]) == (RunSpawned, RunEnded)
-        assert MessageRecorded in seen
+        assert (types[0], types[-1]) == (RunSpawned, RunEnded)
+        assert MessageRecorded in types
         assert (await stream.result()).roots == [1.0]
         assert await stream.exception() is None
 
@@ -352,9 +352,9 @@ async def test_a_question_is_answered_after_a_restart(make_store: MakeStore, mon
         architect()
         task = await runtime.dynamic.task(f"{created.ref}:solve")
         model = script_answers(task, ['{"roots": []}'])
-        found = await task.answer(token, "The real numbers.")
+        solution = await task.answer(token, "The real numbers.")
 
-        assert found.roots == []
+        assert solution.roots == []
         texts = [message.text for message in model.requests[0].messages]
         assert "x^2 = -1" in texts[1]
         assert texts[-1] == "The real numbers."
@@ -417,7 +417,7 @@ async def test_any_recipe_is_valid_or_refused(entry: Any) -> None:
             created = await runtime.dynamic.create(owner, entry)
         except InvalidValue:
             return
-        found = await runtime.dynamic.load(created.ref)
-        assert found.name == entry["name"]
-        assert {each.name for each in found.capabilities} <= {"Agent", "math"}
-        assert json.loads(json.dumps(found.recipe().data()))
+        loaded = await runtime.dynamic.load(created.ref)
+        assert loaded.name == entry["name"]
+        assert {each.name for each in loaded.capabilities} <= {"Agent", "math"}
+        assert json.loads(json.dumps(loaded.recipe().data()))

@@ -68,9 +68,9 @@ def test_descendants_lose_a_name_with_their_ancestor(tmp_path: pathlib.Path, bac
     def step(name: str) -> list[str]:
         command = [sys.executable, "-m", "tests.trips.programs.handles", str(tmp_path / "work"), backend, name]
         root = pathlib.Path(__file__).parents[3]
-        done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=300, check=False)
-        assert (done.returncode, done.stderr) == (0, "")
-        return done.stdout.splitlines()
+        completed = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=300, check=False)
+        assert (completed.returncode, completed.stderr) == (0, "")
+        return completed.stdout.splitlines()
 
     (tmp_path / "work").mkdir()
     changed = "is declared here in another version"
@@ -159,9 +159,9 @@ async def test_a_changed_text_is_another_version_that_rebind_finds() -> None:
         for ref in (old, leaf, root):
             with pytest.raises(AgentNotResolved, match=r"another version.*dynamic\.rebind"):
                 await dynamic.load(str(ref))
-            found = await dynamic.rebind(str(ref))
-            assert found == await dynamic.rebind(ref)
-            assert (found.root, found.path, found.root_version == ref.root_version) == (ref.root, ref.path, False)
+            rebound = await dynamic.rebind(str(ref))
+            assert rebound == await dynamic.rebind(ref)
+            assert (rebound.root, rebound.path, rebound.root_version == ref.root_version) == (ref.root, ref.path, False)
         assert (await dynamic.load(await dynamic.rebind(old))).primer == "You solve."
         assert (await dynamic.load(await dynamic.rebind(newer))).primer == "You solve better."
         assert (await dynamic.load(await dynamic.rebind(leaf))).name == "leaf"
@@ -184,10 +184,10 @@ async def test_a_model_with_an_old_handle_can_ask_by_name(tmp_path: pathlib.Path
         changed = changed.replace(model=model, tools=authoring_tools())
         async with Session(agent=changed, runtime=runtime, unattended=True) as talk:
             await talk.ask("Go.")
-            refused, answered = [each.text for each in talk.messages if each.type == "tool"]
+            refusal, answered = [each.text for each in talk.messages if each.type == "tool"]
 
-    assert "another version" in refused
-    assert "ask by name" in refused
+    assert "another version" in refusal
+    assert "ask by name" in refusal
     assert answered == "2"
 
 
@@ -224,17 +224,17 @@ async def test_a_local_name_is_found_from_an_agent_or_its_handle() -> None:
         )
         await state.commit()
         ref = declarations.handle_of(agent)
-        found = [await runtime.dynamic.local(each, "math_solver_123") for each in (agent, ref, str(ref))]
+        agents = [await runtime.dynamic.local(each, "math_solver_123") for each in (agent, ref, str(ref))]
 
-        assert len(set(found)) == 1
-        assert found[0] == AgentRef.parse(str(found[0]))
-        solver = await runtime.dynamic.load(found[0])
+        assert len(set(agents)) == 1
+        assert agents[0] == AgentRef.parse(str(agents[0]))
+        solver = await runtime.dynamic.load(agents[0])
         assert (names(solver), list(solver.tasks)) == (("pi", "sin"), ["solve_math_problem"])
         leaf = (await runtime.dynamic.create(solver, solver_recipe())).ref
         assert await runtime.dynamic.local(solver, "equation_parser") == leaf
-        assert await runtime.dynamic.local(solver, "math_solver_123") == found[0]
+        assert await runtime.dynamic.local(solver, "math_solver_123") == agents[0]
         agent.module("math", include=["pi"])
-        assert names(await runtime.dynamic.load(found[0])) == ("pi",)
+        assert names(await runtime.dynamic.load(agents[0])) == ("pi",)
         for wrong in ("architect", None, 3):
             with pytest.raises(InvalidValue, match="creator"):
                 await runtime.dynamic.local(wrong, "math_solver_123")  # type: ignore[arg-type]  # on purpose

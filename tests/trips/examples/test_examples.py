@@ -85,10 +85,10 @@ async def run_example(folder: pathlib.Path, example: str, *options: str, **env: 
 @pytest.mark.parametrize("backend", ["bwrap", "local"], indirect=True)
 async def test_the_simple_agent_answers_from_its_sandbox(backend: str, folder: pathlib.Path) -> None:
     """AC-S3-1: the answer rests on the files of the image, the turn is done, and the team is deleted."""
-    done = await run_example(folder, "simple_agent", "--backend", backend)
+    result = await run_example(folder, "simple_agent", "--backend", backend)
 
-    assert (done.status, done.err) == (0, "")
-    first, agent, _, question, *answer = done.out.splitlines()
+    assert (result.status, result.err) == (0, "")
+    first, agent, _, question, *answer = result.out.splitlines()
     level = "L2" if backend == "bwrap" else "L1"
     assert first == "model: offline (no key is set): it answers by rules"
     assert agent in [f"agent: lighthouse/keeper, idle, isolation {each}" for each in (level, "L0")]
@@ -100,10 +100,10 @@ async def test_the_simple_agent_answers_from_its_sandbox(backend: str, folder: p
 @pytest.mark.parametrize("backend", ["bwrap", "local"], indirect=True)
 async def test_the_team_scenario_prints_every_agents_lines(backend: str, folder: pathlib.Path) -> None:
     """AC-S3-2: four places, three agents with one bundle; each agent's lines are shown, and the team is deleted."""
-    done = await run_example(folder, "team_scenario", "--backend", backend)
+    result = await run_example(folder, "team_scenario", "--backend", backend)
 
-    assert (done.status, done.err) == (0, "")
-    lines = done.out.splitlines()
+    assert (result.status, result.err) == (0, "")
+    lines = result.out.splitlines()
     assert lines[0] == "model: none (no key is set): functions of the image do the work"
     assert lines[1].startswith("team: counters, 4 agents reserved; image ")
     agents = sorted(line.partition(",")[0] for line in lines if line.startswith("agent: "))
@@ -168,12 +168,12 @@ async def test_an_example_uses_a_settings_file_and_log_level(folder: pathlib.Pat
     file = tmp_path / "ramet.yaml"
     file.write_text("backend: local\nlog_level: error\n")
 
-    done = await run_example(folder, "team_scenario", "--config", str(file), RAMET_LOG_LEVEL="DEBUG")
+    result = await run_example(folder, "team_scenario", "--config", str(file), RAMET_LOG_LEVEL="DEBUG")
 
-    assert done.status == 0
-    assert "isolation L2" not in done.out
-    assert " INFO ramet.serve: serving " in done.err
-    assert done.out.splitlines()[-1] == "left: 0 agents, 0 teams"
+    assert result.status == 0
+    assert "isolation L2" not in result.out
+    assert " INFO ramet.serve: serving " in result.err
+    assert result.out.splitlines()[-1] == "left: 0 agents, 0 teams"
 
 
 @pytest.mark.parametrize("example", EVERY)
@@ -182,10 +182,10 @@ async def test_a_wrong_option_gets_one_line(example: str, folder: pathlib.Path, 
     file = tmp_path / "ramet.yaml"
     file.write_text("backand: local\n")
     for option, value, named in (("--backend", "docker", "bwrap, local"), ("--config", str(file), "backand")):
-        done = await run_example(folder, example, option, value)
-        assert (done.status, done.out, done.err.count("\n")) == (2, "", 1)
-        assert done.err.startswith(f"{example}: ")
-        assert named in done.err
+        result = await run_example(folder, example, option, value)
+        assert (result.status, result.out, result.err.count("\n")) == (2, "", 1)
+        assert result.err.startswith(f"{example}: ")
+        assert named in result.err
 
 
 # ---- with a key
@@ -215,10 +215,10 @@ def test_a_key_selects_its_providers_model(keys: dict[str, str], model: str, mon
     for name in ("LLM_API_KEY", *MODELS):
         monkeypatch.setenv(name, keys.get(name, ""))
 
-    found = real_model()
+    model_name = real_model()
 
-    assert found.startswith(model)
-    assert bool(found) == bool(model)
+    assert model_name.startswith(model)
+    assert bool(model_name) == bool(model)
     if "LLM_API_KEY" in keys:
         variable = f"{model.removesuffix(':').upper()}_API_KEY"
         assert os.environ[variable] == keys["LLM_API_KEY"]
@@ -227,11 +227,11 @@ def test_a_key_selects_its_providers_model(keys: dict[str, str], model: str, mon
 async def test_an_example_with_a_key_uses_a_real_model(folder: pathlib.Path) -> None:
     """The output names the model, which has the example's tools and reads its image."""
     async with provider_with_key([Call("Read", {"file_path": "lamp.yaml"}), "It waits 400 ms only."]) as (server, env):
-        done = await run_example(folder, "simple_agent", "--backend", "local", **env)
+        result = await run_example(folder, "simple_agent", "--backend", "local", **env)
 
-    assert (done.status, done.err) == (0, "")
-    assert done.out.startswith("model: openai:gpt-5.4\n")
-    assert "\nIt waits 400 ms only.\n" in done.out
+    assert (result.status, result.err) == (0, "")
+    assert result.out.startswith("model: openai:gpt-5.4\n")
+    assert "\nIt waits 400 ms only.\n" in result.out
     assert {each["function"]["name"] for each in server.bodies[0]["tools"]} == {"Glob", "Grep", "Read"}
     assert "timeout_ms: 400" in server.bodies[1]["messages"][-1]["content"]
 
@@ -244,10 +244,10 @@ async def test_a_team_of_models_counts_with_the_bundle(folder: pathlib.Path) -> 
         "Put these counts": [python("print(sum(textkit.merge_counts([given]).values()), 'words')"), repeat_output],
     }
     async with provider_with_key(script) as (server, env):
-        done = await run_example(folder, "team_scenario", "--backend", "local", **env)
+        result = await run_example(folder, "team_scenario", "--backend", "local", **env)
 
-    assert (done.status, done.err) == (0, "")
-    assert "architect > 48 words" in done.out.splitlines()
+    assert (result.status, result.err) == (0, "")
+    assert "architect > 48 words" in result.out.splitlines()
     assert all("## Skill: word-count" in str(each["messages"][0]["content"]) for each in server.bodies)
 
 

@@ -27,7 +27,7 @@ def test_the_example_prints_the_same_on_every_backend(backend: str, tmp_path: pa
     if backend == "bwrap" and shutil.which("bwrap") is None:
         pytest.skip("bubblewrap is not installed")
 
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, EXAMPLE, "--backend", backend],
         cwd=tmp_path,
         capture_output=True,
@@ -36,6 +36,6 @@ def test_the_example_prints_the_same_on_every_backend(backend: str, tmp_path: pa
         check=False,
     )
 
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == EXPECTED
+    assert (completed.returncode, completed.stderr) == (0, "")
+    assert completed.stdout == EXPECTED
     assert list(tmp_path.iterdir()) == []

@@ -291,11 +291,11 @@ async def test_the_runtime_keeps_an_agent_that_code_created(tmp_path: pathlib.Pa
 
     async with ramet.AgentRuntime(tmp_path, backend=backend) as runtime:
         ref, _, value = (await build()).partition(" ")
-        found = await runtime.dynamic.load(ref)
+        loaded = await runtime.dynamic.load(ref)
 
         assert value == "1.5"
-        assert (found.name, str(found.ref)) == ("math_solver", ref)
-        assert [each.include for each in found.capabilities] == [("pi", "sin")]
+        assert (loaded.name, str(loaded.ref)) == ("math_solver", ref)
+        assert [each.include for each in loaded.capabilities] == [("pi", "sin")]
 
 
 LEAD = ramet.Policy(allow_sub_agents=True, memory_mb=1024)

@@ -172,10 +172,10 @@ async def test_agent_tools_of_a_guest_use_the_hosts_tree(inside: Inside, tmp_pat
         result = await talk.ask("take charge")
 
         assert result.value == "All said."
-        _, listing, output, refused, stopped = answers(talk.messages).values()
+        _, listing, output, refusal, stopped = answers(talk.messages).values()
         assert "main/waiter" in listing
         assert "status: " in output
-        assert "unknown" in refused
+        assert "unknown" in refusal
         assert stopped == "Stopped: main/waiter."
 
 
@@ -321,11 +321,11 @@ async def no_piece(piece: bytes) -> None:
 
 async def test_a_hook_of_the_host_stops_a_call_in_the_guest(inside: Inside, tmp_path: pathlib.Path) -> None:
     """A denied call neither runs nor is charged; a rewritten call runs and is recorded as rewritten."""
-    seen: list[Any] = []
+    votes: list[Any] = []
 
     @hook("PreToolUse", matcher="Bash")
     def gate(payload: dict[str, Any]) -> dict[str, Any] | None:
-        seen.append((payload["tool_name"], payload["agent_path"], payload["tool_input"]["command"]))
+        votes.append((payload["tool_name"], payload["agent_path"], payload["tool_input"]["command"]))
         if "rm" in payload["tool_input"]["command"]:
             return {"decision": "block", "reason": "no removing here"}
         return {"hookSpecificOutput": {"hookEventName": "PreToolUse", "updatedInput": {"command": "echo rewritten"}}}
@@ -343,7 +343,7 @@ async def test_a_hook_of_the_host_stops_a_call_in_the_guest(inside: Inside, tmp_
         assert "no removing here" in denied
         assert "rewritten" in rewritten
         assert "well done" in rewritten
-        assert seen == [("Bash", "main", "rm -rf ."), ("Bash", "main", "echo plain")]
+        assert votes == [("Bash", "main", "rm -rf ."), ("Bash", "main", "echo plain")]
         assert [each.args for each in of_kind(kept(talk), ToolStarted)] == [{"command": "echo rewritten"}]
         reply = talk.messages[1]
         assert isinstance(reply, AIMessage)
@@ -476,9 +476,9 @@ async def test_a_failed_provider_fails_the_turn_and_the_next_one_works(inside: I
 
 async def test_a_request_that_was_never_sent_is_refunded(inside: Inside, tmp_path: pathlib.Path) -> None:
     """A request that the host could not send costs nothing, and the guest does not learn the reason."""
-    refused = Fail(ConnectionRefusedError(111, "Connection refused"))
+    failure = Fail(ConnectionRefusedError(111, "Connection refused"))
     limits = Limits(tokens=200_000, model_calls=20)
-    async with session([refused] * 4 + ["Better now."], tmp_path, limits=limits, runtime=impatient_runtime()) as talk:
+    async with session([failure] * 4 + ["Better now."], tmp_path, limits=limits, runtime=impatient_runtime()) as talk:
         failed, worked = await talk.ask("One."), await talk.ask("Two.")
 
         assert failed.error is not None
@@ -536,10 +536,10 @@ async def test_a_stopped_guest_reports_every_finished_call(inside: Inside, tmp_p
                 if isinstance(item, ToolStarted) and item.tool == "Bash":
                     break
 
-        found = list(answers(talk.messages).values())
-        assert len(found) == 41
-        assert all(each.count("word") == 1_900 for each in found[:-1])
-        assert found[-1] == INTERRUPTED
+        results = list(answers(talk.messages).values())
+        assert len(results) == 41
+        assert all(each.count("word") == 1_900 for each in results[:-1])
+        assert results[-1] == INTERRUPTED
 
 
 async def test_an_interrupted_guest_keeps_finished_calls(inside: Inside, tmp_path: pathlib.Path) -> None:
@@ -783,17 +783,17 @@ async def test_an_image_address_of_a_tool_becomes_an_error(inside: Inside, tmp_p
         result = await talk.ask("Look.")
 
         assert result.value == "I cannot see it."
-        (seen,) = answers(talk.messages).values()
-        assert "cannot be shown to a model from a sandbox" in seen
+        (text_shown,) = answers(talk.messages).values()
+        assert "cannot be shown to a model from a sandbox" in text_shown
 
 
 async def test_a_large_result_goes_to_a_file_of_the_guest(inside: Inside, tmp_path: pathlib.Path) -> None:
     """The guest reads the file, which is deleted with it."""
 
     def place(text: str) -> str:
-        found = re.search(r"in (/\S+\.txt)", text)
-        assert found is not None
-        return found[1]
+        match = re.search(r"in (/\S+\.txt)", text)
+        assert match is not None
+        return match[1]
 
     script: list[Any] = [
         Call("Bash", {"command": "for i in $(seq 9000); do echo line $i; done"}),

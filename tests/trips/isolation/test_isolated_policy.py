@@ -107,10 +107,10 @@ async def test_a_secret_is_a_file_in_memory(runtime: ramet.AgentRuntime, tmp_pat
     policy = ramet.Policy(secrets={"token": "very-secret-value"})
 
     read = await runtime.run_agent(agent=agents.digest, args=("/run/secrets/token",), policy=policy)
-    seen = await runtime.run_agent(agent=processes.environment, policy=policy)
+    result = await runtime.run_agent(agent=processes.environment, policy=policy)
 
     assert read.output == hashlib.sha256(b"very-secret-value").hexdigest()
-    assert "very-secret-value" not in str(seen.output)
+    assert "very-secret-value" not in str(result.output)
     assert files_with(b"very-secret-value", tmp_path) == []
 
 

@@ -129,7 +129,7 @@ def test_a_programs_module_works_alike_in_sandbox_and_host(tmp_path: pathlib.Pat
     """A program with helpers in its folder gets the results of a plain call, with a policy and without one."""
     write_modules(tmp_path)
     (tmp_path / "program.py").write_text(PROGRAM)
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "program.py", backend, str(tmp_path / "work")],
         cwd=tmp_path,
         capture_output=True,
@@ -138,8 +138,8 @@ def test_a_programs_module_works_alike_in_sandbox_and_host(tmp_path: pathlib.Pat
         check=False,
     )
 
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines() == ["[3, 7, 3, 8]"] * 3
+    assert (completed.returncode, completed.stderr) == (0, "")
+    assert completed.stdout.splitlines() == ["[3, 7, 3, 8]"] * 3
 
 
 @both
@@ -212,8 +212,8 @@ task_success(f"{adder.ref} {total(1, 2)}")
         """Build it."""
 
     async with ramet.AgentRuntime(tmp_path / "work", backend=backend) as runtime:
-        ref, _, found = (await build()).partition(" ")
-        assert found == "3"
+        ref, _, output = (await build()).partition(" ")
+        assert output == "3"
         assert [each.key for each in (await runtime.dynamic.load(ref)).capabilities] == ["module own_helpers"]
         task = await runtime.dynamic.task(f"{ref}:total")
         assert await task(1, 2) == 3

@@ -99,11 +99,11 @@ async def test_a_port_without_a_listener_is_refused(runtime: ramet.AgentRuntime)
     """`connect` raises PortRefused with the name; a connection through the socket is closed."""
     handle = await serving(runtime, agents.idle, {"web": 8000})
 
-    with pytest.raises(PortRefused, match=r"'web' .*127\.0\.0\.1:8000") as refused:
+    with pytest.raises(PortRefused, match=r"'web' .*127\.0\.0\.1:8000") as refusal:
         await handle.connect("web")
 
-    assert refused.value.port == "web"
-    assert isinstance(refused.value, ConnectionError)
+    assert refusal.value.port == "web"
+    assert isinstance(refusal.value, ConnectionError)
     reader, writer = await asyncio.open_unix_connection(str(await handle.port("web")))
     assert await rest(reader) == b""
     writer.close()

@@ -122,9 +122,11 @@ def write_sparse_files() -> str:
 
 
 async def test_a_cancelled_remote_run_keeps_its_artifacts(runtime: ramet.AgentRuntime) -> None:
-    seen = asyncio.Event()
-    handle = await runtime.start_agent(agent=write_and_wait, policy=ramet.Policy(), on_stdout=lambda _: seen.set())
-    await seen.wait()
+    seen_event = asyncio.Event()
+    handle = await runtime.start_agent(
+        agent=write_and_wait, policy=ramet.Policy(), on_stdout=lambda _: seen_event.set()
+    )
+    await seen_event.wait()
     await handle.cancel("enough")
 
     result = await handle.result()

@@ -40,12 +40,12 @@ def begin(name: str = "begun") -> None:
 
 def marked() -> list[str]:
     """Return the processes of this machine that a stuck tool left."""
-    found = []
+    names = []
     for each in pathlib.Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if (each / "comm").read_text().strip() == MARK and alive(int(each.name)):
-                found.append(each.name)
-    return found
+                names.append(each.name)
+    return names
 
 
 def home(session: Session) -> pathlib.Path:
@@ -351,9 +351,9 @@ async def test_the_policy_limits_the_endpoints_of_a_tool_process() -> None:
         async with in_processes([StructuredTool.from_function(knock)], *calls, policy=policy) as session:
             await session.ask("Go.")
 
-            reached, refused = (str(each.content) for each in results(session))
+            reached, refusal = (str(each.content) for each in results(session))
             assert reached.endswith("hello")
-            assert "403" in refused
+            assert "403" in refusal
             requests = of_kind(kept(session), EndpointAsked)
             assert [(each.port, each.allowed) for each in requests] == [(port, True), (1, False)]
 
@@ -407,11 +407,11 @@ def test_a_session_refuses_a_tool_that_cannot_be_packed() -> None:
         (StructuredTool.from_function(configured), "configured", "'config'"),
         (Bound(), "shout", "a lock"),
     ):
-        with pytest.raises(NotShippable) as refused:
+        with pytest.raises(NotShippable) as refusal:
             Session(ScriptedModel(["never"]), [given], sync_tools="process")
-        assert refused.value.what == f"tool '{name}'"
-        assert word in str(refused.value)
-        assert "sync_tools='thread'" in refused.value.remedy
+        assert refusal.value.what == f"tool '{name}'"
+        assert word in str(refusal.value)
+        assert "sync_tools='thread'" in refusal.value.remedy
         Session(ScriptedModel(["never"]), [given])  # In threads it is a tool like any other.
 
 
@@ -431,9 +431,9 @@ def test_a_session_checks_the_tools_of_agent_types() -> None:
 )
 def test_invalid_sync_tools_settings_are_refused(more: dict[str, Any]) -> None:
     """An unknown value, and a level that local processes do not have, raise InvalidValue."""
-    with pytest.raises(InvalidValue) as refused:
+    with pytest.raises(InvalidValue) as refusal:
         Session(ScriptedModel(["never"]), **more)
-    assert refused.value.field == "sync_tools"
+    assert refusal.value.field == "sync_tools"
 
 
 async def test_asynchronous_tools_stay_in_the_host() -> None:

@@ -60,12 +60,12 @@ def killed_kernel(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[
     folder = tmp_path_factory.mktemp("killed")
     (folder / "waiting_jobs.py").write_text(JOBS)
     (folder / "killed.py").write_text(KILLED)
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "killed.py", str(folder)], cwd=folder, capture_output=True, text=True, timeout=300, check=False
     )
-    assert done.returncode < 0, done.stderr
+    assert completed.returncode < 0, completed.stderr
     (folder / "go").touch()
-    return folder, done.stdout.split()
+    return folder, completed.stdout.split()
 
 
 @pytest.fixture
@@ -122,8 +122,8 @@ def test_every_command_names_a_damaged_tree_and_continues_with_others(
     cursor = damage_event(folder, roots[1])
     others = [roots[0], roots[2]]
 
-    status, found, err = list_runs(folder, capsys)
-    assert (status, found) == (1, others)
+    status, listed, err = list_runs(folder, capsys)
+    assert (status, listed) == (1, others)
     assert err.count("\n") == 1
     for part in (f"event {cursor} of tree {roots[1]}", str(folder / ".ramet/journal.db"), f"--set-aside {roots[1]}"):
         assert part in err, part
@@ -150,8 +150,8 @@ def test_a_damaged_document_does_not_affect_other_trees(folder: Path, roots: lis
     """Commands name the tree without a cursor; `gc` does not remove it, as it may be repaired."""
     damage_document(folder, roots[0])
 
-    status, found, err = list_runs(folder, capsys)
-    assert (status, found) == (1, roots[1:])
+    status, listed, err = list_runs(folder, capsys)
+    assert (status, listed) == (1, roots[1:])
     assert f"tree {roots[0]} in {folder}" in err
     assert main(["resume", "--json", "--dir", str(folder)]) == 1
     out, err = capsys.readouterr()
@@ -209,9 +209,9 @@ def test_a_journal_that_lost_events_can_change_only_after_accept_loss(
     with log.open("r+b") as file:
         file.truncate(log.stat().st_size - 4096)
 
-    status, found, err = list_runs(folder, capsys)
+    status, listed, err = list_runs(folder, capsys)
     assert status == 1
-    assert set(found) <= set(roots)
+    assert set(listed) <= set(roots)
     assert err.count("\n") == 1
     assert "ramet repair --accept-loss" in err
     assert main(["repair", "--dir", str(folder)]) == 1
@@ -369,9 +369,9 @@ def test_an_event_with_a_value_of_a_wrong_type_does_not_affect_other_trees(
     cursor = newest_event(folder, roots[1])
     change_journal(folder, f"UPDATE events SET {column} = ? WHERE cursor = ?", value, cursor)
 
-    status, found, err = list_runs(folder, capsys)
+    status, listed, err = list_runs(folder, capsys)
 
-    assert (status, found) == (1, [roots[0], roots[2]])
+    assert (status, listed) == (1, [roots[0], roots[2]])
     assert f"event {cursor} of tree {roots[1]}" in err
 
 

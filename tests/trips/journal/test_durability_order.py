@@ -75,7 +75,7 @@ async def test_a_read_only_tool_does_not_wait_for_the_disk(tmp_path: pathlib.Pat
 async def test_a_functions_child_result_arrives_once_its_end_is_durable(tmp_path: pathlib.Path) -> None:
     """The parent finds the child's end in the journal as soon as it has the result."""
     store = Watched(tmp_path / "journal.db")
-    found: list[str] = []
+    types: list[str] = []
 
     async def child() -> str:
         return "found"
@@ -85,7 +85,7 @@ async def test_a_functions_child_result_arrives_once_its_end_is_durable(tmp_path
         assert context.tree is not None
         handle = await context.tree.spawn(context, SpawnRequest(agent=child))
         value = str((await handle.result()).value)
-        found.extend(each.type for each in await store.read(run=handle.id))
+        types.extend(each.type for each in await store.read(run=handle.id))
         return value
 
     async with AgentRuntime(store=store) as runtime:
@@ -93,7 +93,7 @@ async def test_a_functions_child_result_arrives_once_its_end_is_durable(tmp_path
         result = await handle.result()
 
     assert result.value == "found"
-    assert found[-1] == "run_ended"
+    assert types[-1] == "run_ended"
 
 
 async def test_a_worktree_waits_until_its_call_is_durable(tmp_path: pathlib.Path) -> None:

@@ -120,11 +120,11 @@ async def test_a_running_kernel_removes_trees_for_gc(tmp_path: pathlib.Path) -> 
         living = await runtime.spawn(waits_for_ever)
         await living.run.context.wait_persisted()
 
-        done = await ramet("gc", "--older-than", "7d", "--keep", roots[3], "--json", "--dir", str(tmp_path))
+        result = await ramet("gc", "--older-than", "7d", "--keep", roots[3], "--json", "--dir", str(tmp_path))
         again = await ramet("gc", "--older-than", "0", "--keep", roots[3], "--dir", str(tmp_path))
 
-        assert (done.status, again.status) == (0, 0), (done.err, again.err)
-        assert {json.loads(each)["root"] for each in done.out.splitlines()} == {*roots} - {roots[3]}
+        assert (result.status, again.status) == (0, 0), (result.err, again.err)
+        assert {json.loads(each)["root"] for each in result.out.splitlines()} == {*roots} - {roots[3]}
         assert "0 trees removed" in again.err
         assert runtime.journal is not None
         assert {each.key for each in await runtime.journal.store.list(TREES)} == {roots[3], living.id}

@@ -74,9 +74,9 @@ async def test_removing_an_artifact_keeps_an_equal_value_of_a_state(tmp_path: pa
         store = await runtime.open_store()
         held = set(await store.list_blobs())
         for name in list(held):
-            found = await store.get_blob(name)
-            assert found is not None
-            await store_blob(store, "run-1", found)
+            blob = await store.get_blob(name)
+            assert blob is not None
+            await store_blob(store, "run-1", blob)
         assert await remove_blobs(store, "run-1") == len(held)
 
         assert set(await store.list_blobs()) == held

@@ -129,22 +129,22 @@ async def test_tool_events_name_their_call() -> None:
 
 async def test_intent_is_recorded_before_the_effect() -> None:
     """The session records a request and a tool call before it makes them."""
-    seen: list[str] = []
+    types: list[str] = []
 
     @tool
     def look() -> str:
         """Look at the record."""
-        seen.extend(type(event).__name__ for event in kept(session)[-1:])
+        types.extend(type(event).__name__ for event in kept(session)[-1:])
         return "looked"
 
     def asked(_: object) -> Call:
-        seen.extend(type(event).__name__ for event in kept(session)[-1:])
+        types.extend(type(event).__name__ for event in kept(session)[-1:])
         return Call("look")
 
     async with Session(ScriptedModel([asked, "ok"]), [look]) as session:
         await session.ask("Go.")
 
-    assert seen == [ModelAsked.__name__, ToolStarted.__name__]
+    assert types == [ModelAsked.__name__, ToolStarted.__name__]
 
 
 async def test_a_session_yields_only_the_roots_events_and_chunks() -> None:
@@ -162,24 +162,24 @@ async def test_a_tree_reader_gets_every_event_without_text() -> None:
     """`events(tree=True)` yields every event of every run, and no streaming text."""
     async with (
         Session(ScriptedModel(SCRIPT), [note]) as session,
-        following(session, tree=True) as seen,
+        following(session, tree=True) as followed,
     ):
         await session.ask("Go.")
 
-    assert seen == kept(session)
-    assert {event.path for event in seen} == {"main", "main/digger", "main/digger/deep", "main/twin"}
-    assert not of_kind(seen, TextDelta)
+    assert followed == kept(session)
+    assert {event.path for event in followed} == {"main", "main/digger", "main/digger/deep", "main/twin"}
+    assert not of_kind(followed, TextDelta)
 
 
 async def test_deltas_stream_the_text_of_every_agent() -> None:
     """`deltas` adds the streaming text of each agent, with its path and without a number."""
     async with (
         Session(ScriptedModel(SCRIPT), [note]) as session,
-        following(session, tree=True, deltas=True) as seen,
+        following(session, tree=True, deltas=True) as followed,
     ):
         await session.ask("Go.")
 
-    deltas = of_kind(seen, TextDelta)
+    deltas = of_kind(followed, TextDelta)
     texts = {path: "".join(each.text for each in deltas if each.path == path) for path in {d.path for d in deltas}}
     assert texts == {
         "main": "all found",
@@ -194,22 +194,22 @@ async def test_a_reader_can_follow_the_root_alone() -> None:
     """`events(tree=False)` yields the root's own events."""
     async with (
         Session(ScriptedModel(SCRIPT), [note]) as session,
-        following(session, tree=False) as seen,
+        following(session, tree=False) as followed,
     ):
         await session.ask("Go.")
 
-    assert seen == [event for event in kept(session) if event.path == "main"]
+    assert followed == [event for event in kept(session) if event.path == "main"]
 
 
 async def test_a_late_reader_gets_every_event() -> None:
     """A reader that subscribes after the turn gets the turn from its first event."""
     async with Session(ScriptedModel(SCRIPT), [note]) as session:
         await session.ask("Go.")
-        async with following(session) as seen:
+        async with following(session) as followed:
             pass
 
-    assert seen == kept(session)
-    assert isinstance(seen[0], RunSpawned)
+    assert followed == kept(session)
+    assert isinstance(followed[0], RunSpawned)
 
 
 async def test_a_reader_of_a_closed_session_gets_every_event_and_ends() -> None:
@@ -217,9 +217,9 @@ async def test_a_reader_of_a_closed_session_gets_every_event_and_ends() -> None:
     async with Session(ScriptedModel(["ok"])) as session:
         await session.ask("Go.")
 
-    seen = [event async for event in session.events()]
+    events = [event async for event in session.events()]
 
-    assert seen == kept(session)
+    assert events == kept(session)
 
 
 async def test_events_of_a_deep_run_bypass_its_ancestors() -> None:
@@ -233,7 +233,7 @@ async def test_events_of_a_deep_run_bypass_its_ancestors() -> None:
 
     async with (
         Session(model, [gate.tool], spawn_limits=SpawnLimits(depth=10)) as session,
-        following(session) as seen,
+        following(session) as followed,
     ):
         turn = asyncio.create_task(session.ask("Go."))
         await gate.entered.wait()
@@ -245,8 +245,8 @@ async def test_events_of_a_deep_run_bypass_its_ancestors() -> None:
 
     assert deep
     assert of_kind(deep, ToolStarted)
-    assert [event for event in seen if event.depth == 8][: len(deep)] == deep
-    assert len({event.seq for event in seen}) == len(seen)
+    assert [event for event in followed if event.depth == 8][: len(deep)] == deep
+    assert len({event.seq for event in followed}) == len(followed)
 
 
 async def test_every_end_is_recorded_with_its_result() -> None:

@@ -137,14 +137,14 @@ async def test_sandboxes_of_a_lost_tree_end_with_one_log_line(
 
 def sandboxes() -> list[psutil.Process]:
     """Return the live processes below this one with a pid namespace of their own; some wait for their first run."""
-    found = []
+    entries = []
     for each in psutil.Process().children(recursive=True):
         with contextlib.suppress(OSError, psutil.NoSuchProcess):
             status = pathlib.Path(f"/proc/{each.pid}/status").read_text()
             inside = next(line for line in status.splitlines() if line.startswith("NSpid:")).split()[2:]
             if inside and each.status() != psutil.STATUS_ZOMBIE:
-                found.append(each)
-    return found
+                entries.append(each)
+    return entries
 
 
 def print_and_sleep() -> None:

@@ -207,8 +207,8 @@ async def test_an_unreadable_agent_does_not_prevent_takeover_of_others(
                 await eventually(lambda id=id: other.server.spawner.agents.has(id))  # type: ignore[misc]
                 answer = await other.ask("POST", f"/v1/agents/{id}/turns", nonce, content=b"hello")
                 assert b"hello" in answer.content, answer.text
-            found = (await other.ask("GET", f"/v1/agents/{broken}", bad_key)).json()
-            assert (found["state"], found["error"]["type"]) == ("failed", "Damaged"), found
+            info = (await other.ask("GET", f"/v1/agents/{broken}", bad_key)).json()
+            assert (info["state"], info["error"]["type"]) == ("failed", "Damaged"), info
             said_of_it = [each for each in caplog.records if broken in each.getMessage() and each.levelname != "INFO"]
             [line] = [each for each in said_of_it if each.name == "ramet.services"]
             assert "\n" not in line.getMessage()

@@ -51,10 +51,12 @@ def running_kernels(tmp_path_factory: pytest.TempPathFactory, stores: str) -> It
 async def clients(running_kernels: Kernels) -> AsyncIterator[Three]:
     """Yield clients of all kernels with the operator's key, and delete every team afterwards."""
     async with AsyncExitStack() as stack:
-        found = Three(*[await stack.enter_async_context(running_kernels.client(each)) for each in running_kernels.all])
-        yield found
-        for team in await found.one.list_teams():
-            await found.one.delete_team(team.id)
+        clients = Three(
+            *[await stack.enter_async_context(running_kernels.client(each)) for each in running_kernels.all]
+        )
+        yield clients
+        for team in await clients.one.list_teams():
+            await clients.one.delete_team(team.id)
 
 
 async def request_kernel(kernel: Kernel, path: str, headers: dict[str, str], method: str = "GET") -> httpx2.Response:
@@ -109,8 +111,8 @@ async def test_concurrent_spawns_through_all_kernels_respect_team_capacity(clien
     async def spawn(number: int) -> str:
         try:
             await clients[number % 3].spawn_agent(crew.team.id, f"agent-{number}", "echo", key=crew.key)
-        except OverCapacity as refused:
-            return f"{refused.resource} {refused.free}"
+        except OverCapacity as refusal:
+            return f"{refusal.resource} {refusal.free}"
         return "spawned"
 
     assert Counter(await asyncio.gather(*map(spawn, range(100)))) == {"spawned": 10, "agents 0.0": 90}
@@ -123,8 +125,8 @@ async def test_clients_of_models_find_their_agent_by_its_key(clients: Three, run
     crew = await clients.one.create_team({"agents": 4})
     bob = await clients.one.spawn_agent(crew.team.id, "bob", "llm", {"model": "offline"}, key=crew.key)
     for each in running_kernels.all:
-        found = await request_kernel(each, "/v1/models", {"authorization": f"Bearer {bob.nonce}"})
-        assert found.json()["first_id"] == bob.agent.id
+        response = await request_kernel(each, "/v1/models", {"authorization": f"Bearer {bob.nonce}"})
+        assert response.json()["first_id"] == bob.agent.id
         assert (await request_kernel(each, "/v1/models", {"authorization": "Bearer agent_nobody"})).status_code == 401
 
 
@@ -243,9 +245,9 @@ async def test_every_kernel_shares_images_and_bundles(clients: Three) -> None:
     for each in clients:
         with pytest.raises(NotYours):
             await each.delete_image(image, key=crew.key)
-        with pytest.raises(InUse) as refused:
+        with pytest.raises(InUse) as refusal:
             await each.delete_image(image)
-        assert list(refused.value.users) == ["crew/bob"]
+        assert list(refusal.value.users) == ["crew/bob"]
     await three.kill_agent(bob.agent.id, key=bob.nonce)
     await one.delete_image(image)
     for each in clients:
@@ -255,9 +257,9 @@ async def test_every_kernel_shares_images_and_bundles(clients: Three) -> None:
     ann = await three.spawn_agent("crew", "ann", "llm", {"model": "offline"}, policy=Policy(), key=crew.key)
     change = {"@type": "load_bundle", "bundle": bundles[0].id}
     await two.control(ann.agent.id, change, key=ann.nonce)
-    with pytest.raises(InUse) as refused:
+    with pytest.raises(InUse) as refusal:
         await one.delete_bundle(bundles[0].id)
-    assert list(refused.value.users) == ["crew/ann"]
+    assert list(refusal.value.users) == ["crew/ann"]
     await two.control(ann.agent.id, {**change, "@type": "unload_bundle"}, key=ann.nonce)
     await one.delete_bundle(bundles[0].id)
     with pytest.raises(Unknown, match="bundle"):
@@ -274,7 +276,7 @@ async def test_a_teams_upload_stays_private_at_every_kernel(clients: Three) -> N
     try:
         for each in clients:
             assert await each.list_bundles(key=crew.key) == [bundle]
-            assert [found.id for found in await each.list_images(key=crew.key)] == [image]
+            assert [listed.id for listed in await each.list_images(key=crew.key)] == [image]
             assert [*await each.list_bundles(key=other.key), *await each.list_images(key=other.key)] == []
             with pytest.raises(Unknown, match="image"):
                 await spawn_greeter(each, "other", "spy", image, other.key)

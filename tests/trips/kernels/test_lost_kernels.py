@@ -136,10 +136,10 @@ async def test_a_stopping_kernel_lets_its_function_turns_end(all_kernels: Kernel
         assert (await http.get("/readyz")).status_code == 503
         assert (await http.get("/healthz")).status_code == 200
         shown = {"authorization": f"Bearer {crew.key}"}
-        refused = await http.post(
+        response = await http.post(
             "/v1/agents", headers=shown, json={"team": "crew", "name": "eve", "agent_type": "echo"}
         )
-        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        assert (response.status_code, response.headers["retry-after"]) == (503, "1")
     coming = asyncio.create_task(two.spawn_agent("crew", "eve", "echo", key=crew.key))
     assert (await one.interrupt(ann.agent.id, key=ann.nonce)).interrupted
     await turn.done
@@ -201,8 +201,8 @@ class Load:
             reader = Reader(self.clients[name], agent, body)
             try:
                 await reader.done
-            except Refused as refused:
-                if refused.status != 503 or reader.chunks:
+            except Refused as refusal:
+                if refusal.status != 503 or reader.chunks:
                     raise
                 continue  # It was not begun, and may be said again.
             finally:
@@ -258,8 +258,8 @@ async def test_a_kill_among_concurrent_spawns_respects_team_capacity(
             born.append((await client.spawn_agent("crew", f"agent-{number}", "echo", key=crew.key)).agent.id)
         except OverCapacity:
             return "full"
-        except Refused as refused:
-            return str(refused.status)
+        except Refused as refusal:
+            return str(refusal.status)
         return "born"
 
     spawning = [asyncio.create_task(spawn((two, three)[number % 2], number)) for number in range(100)]

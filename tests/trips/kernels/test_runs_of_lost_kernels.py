@@ -174,7 +174,7 @@ async def test_a_former_owner_confirms_only_recorded_requests(two_kernels: Two, 
     late.go_on.set()
     agents = [await one.agent(agent_type="late") for _ in range(2)]
     runs = [one.server.spawner.agents.authorized_entry(*each, "info").served.run for each in agents]
-    asked = {
+    bodies = {
         "a word for the agent": (f"/v1/agents/{agents[0][0]}/mail", {"text": "a word for the agent"}),
         "a word for the run": (f"/v1/runs/{runs[0]}/mail", {"text": "a word for the run"}),
         "from now on the model is": (f"/v1/agents/{agents[0][0]}/control", {"@type": "set_model", "model": "offline"}),
@@ -182,12 +182,12 @@ async def test_a_former_owner_confirms_only_recorded_requests(two_kernels: Two, 
     }
     with cut_off(stores[0], postgres):
         await eventually(lambda: all(two.server.spawner.agents.has(id) for id, _ in agents))
-        asking = [asyncio.create_task(one.ask("POST", path, TOKEN, json=body)) for path, body in asked.values()]
+        asking = [asyncio.create_task(one.ask("POST", path, TOKEN, json=body)) for path, body in bodies.values()]
         requests = one.server._parts.metrics.requests
         await eventually(lambda: requests.under_way == len(asking) or any(each.done() for each in asking))
     answers = await asyncio.gather(*asking)
     record = [each.data.decode() for run in runs for each in await stores[1].read(tree=run)]
-    for words, answer in zip(asked, answers, strict=True):
+    for words, answer in zip(bodies, answers, strict=True):
         assert answer.status_code == 503 or any(words in each for each in record), (words, answer.text)
 
 

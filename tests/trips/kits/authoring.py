@@ -43,7 +43,9 @@ class Shelf:
         agent = agent_of(recipe, tools=(python_tool(),))
         if task not in agent.tasks:
             raise Unknown("task", task, tuple(agent.tasks))
-        found = agent.tasks[task]
-        given = found.check_arguments(arguments)
+        task_found = agent.tasks[task]
+        given = task_found.check_arguments(arguments)
         self.asked_for.append((recipe.name, task, given))
-        return SpawnRequest(agent=agent.replace(output=found.output), prompt=found.prompt(given), name=recipe.name)
+        return SpawnRequest(
+            agent=agent.replace(output=task_found.output), prompt=task_found.prompt(given), name=recipe.name
+        )

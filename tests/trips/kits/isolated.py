@@ -30,8 +30,8 @@ def backend(request: pytest.FixtureRequest) -> Name:
 @pytest.fixture
 async def runtime(backend: Name, tmp_path: pathlib.Path) -> AsyncIterator[ramet.AgentRuntime]:
     """Yield a running runtime with a folder of its own."""
-    async with ramet.AgentRuntime(working_dir=tmp_path / "work", backend=backend) as found:
-        yield found
+    async with ramet.AgentRuntime(working_dir=tmp_path / "work", backend=backend) as runtime:
+        yield runtime
 
 
 def marked(mark: str) -> list[int]:
@@ -42,10 +42,10 @@ def marked(mark: str) -> list[int]:
 
     A child of one of them is left out: a shell's, that is about to be another program.
     """
-    found: dict[int, int] = {}
+    parents: dict[int, int] = {}
     for folder in pathlib.Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
             if b"# " + mark.encode() in (folder / "cmdline").read_bytes() and state not in "ZX":
-                found[int(folder.name)] = int(parent)
-    return [pid for pid, parent in found.items() if parent not in found]
+                parents[int(folder.name)] = int(parent)
+    return [pid for pid, parent in parents.items() if parent not in parents]

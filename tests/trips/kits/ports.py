@@ -23,8 +23,8 @@ WAIT_S = 180.0  #: for anything that must happen; passed in full only by a test 
 async def runtime(backend: Name) -> AsyncIterator[ramet.AgentRuntime]:
     """Yield a running runtime in a folder with a short name, since paths of sockets are short."""
     with short_folder() as folder:
-        async with ramet.AgentRuntime(working_dir=folder, backend=backend) as found:
-            yield found
+        async with ramet.AgentRuntime(working_dir=folder, backend=backend) as runtime:
+            yield runtime
 
 
 async def serving(

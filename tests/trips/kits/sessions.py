@@ -108,16 +108,16 @@ def of_kind(events: Iterable[Event], kind: type[E], path: str | None = None) -> 
 @asynccontextmanager
 async def following(session: Session, **how: bool) -> AsyncIterator[list[Event]]:
     """Yield a list that `session.events(...)` fills in the background, and close the session on leaving."""
-    seen: list[Event] = []
+    events: list[Event] = []
 
     async def follow() -> None:
         async for event in session.events(**how):
-            seen.append(event)
+            events.append(event)
 
     task = asyncio.create_task(follow())
     await asyncio.sleep(0)
     try:
-        yield seen
+        yield events
     finally:
         await session.close()
         await task
@@ -132,8 +132,8 @@ def all_is_quiet(session: Session) -> bool:
 def scopes(session: Session) -> list[Budget]:
     """Return every budget of the tree once."""
     runs = opened(session).tree.register.runs.values()
-    found = {id(each): each for run in runs for each in (run.context.budget, run.own_budget) if each is not None}
-    return list(found.values())
+    budgets = {id(each): each for run in runs for each in (run.context.budget, run.own_budget) if each is not None}
+    return list(budgets.values())
 
 
 def nothing_is_held(session: Session) -> bool:

@@ -100,9 +100,9 @@ async def test_a_child_without_calls_left_is_reported_as_a_failure() -> None:
         reports = list(answers(session.messages).values())
 
     assert reports.count("found something") == 2
-    refused = [text for text in reports if text != "found something"]
-    assert all("did not finish: budget_exhausted (budget of main: model_calls" in text for text in refused)
-    assert len(refused) == 3
+    refusals = [text for text in reports if text != "found something"]
+    assert all("did not finish: budget_exhausted (budget of main: model_calls" in text for text in refusals)
+    assert len(refusals) == 3
 
 
 @pytest.mark.parametrize("which", ["anthropic", "openai"])
@@ -194,12 +194,12 @@ async def test_a_call_whose_bound_does_not_fit_is_not_started() -> None:
     async with provider(["a last word"]) as server:
         async with Session(server.anthropic(), limits=Limits(tokens=1_000), spawn=False) as session:
             result = await session.ask("word " * 1_000)
-            refused = of_kind(kept(session), BudgetRefused)
+            refusals = of_kind(kept(session), BudgetRefused)
             model_requests = of_kind(kept(session), ModelAsked)
 
     assert result.status is Status.BUDGET_EXHAUSTED
-    assert refused[0].resource == "tokens"
-    assert refused[0].asked > 1_000
+    assert refusals[0].resource == "tokens"
+    assert refusals[0].asked > 1_000
     assert sum(event.reserved_tokens for event in model_requests) <= 1_000
     assert not any("word " * 1_000 in str(body) for body in server.bodies)
 
@@ -469,9 +469,9 @@ async def test_a_limit_of_tool_calls_is_exact() -> None:
     model = ScriptedModel([[Call("look") for _ in range(10)], "what I saw", "too much"])
     async with Session(model, [look.tool], limits=Limits(tool_calls=3)) as session:
         result = await session.ask("Go.")
-        refused = [text for text in answers(session.messages).values() if "budget of main: tool_calls" in text]
+        refusals = [text for text in answers(session.messages).values() if "budget of main: tool_calls" in text]
 
-    assert (look.calls, len(refused)) == (3, 7)
+    assert (look.calls, len(refusals)) == (3, 7)
     assert (result.status, result.partial) == (Status.BUDGET_EXHAUSTED, "what I saw")
     assert result.usage.tool_calls == 3
     assert len(model.requests) == 2
@@ -509,10 +509,10 @@ async def test_a_limit_of_agents_is_exact_for_concurrent_spawns() -> None:
 
         results = await asyncio.gather(*spawns, return_exceptions=True)
 
-        refused = [each for each in results if isinstance(each, SpawnRefused)]
+        refusals = [each for each in results if isinstance(each, SpawnRefused)]
         born = [each for each in results if not isinstance(each, BaseException)]
-        assert (len(born), len(refused)) == (10, 90)
-        assert {(each.limit, each.free) for each in refused} == {("budget agents", 0)}
+        assert (len(born), len(refusals)) == (10, 90)
+        assert {(each.limit, each.free) for each in refusals} == {("budget agents", 0)}
         await asyncio.gather(*(handle.result() for handle in born))
         assert run_of(session, "main").context.budget.spent("agents") == 10
         assert nothing_is_held(session)

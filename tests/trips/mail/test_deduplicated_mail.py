@@ -123,13 +123,13 @@ async def test_send_message_with_dedupe_s_delivers_an_equal_message_once(
         handle = await session.spawn(SpawnRequest(prompt="Write.", name="scout", subagent_type="writer"))
         await handle.result()
 
-        found = answers(run_of(session, "scout").context.history)
+        results = answers(run_of(session, "scout").context.history)
         again = "Not delivered again: main got the same message as mail-1 less than 60 s ago."
-        assert found["call-1"].startswith("Delivered to main")
-        assert found["call-2"] == again
-        assert found["call-3"] == f"{again} You receive no idle notice for this message."
-        assert "dedupe_s: 0" in found["call-4"]
-        assert "expected seconds above 0, or None" in found["call-4"]
+        assert results["call-1"].startswith("Delivered to main")
+        assert results["call-2"] == again
+        assert results["call-3"] == f"{again} You receive no idle notice for this message."
+        assert "dedupe_s: 0" in results["call-4"]
+        assert "expected seconds above 0, or None" in results["call-4"]
         assert [each.text for each in of_kind(kept(session), MailPushed) if each.kind == "agent"] == ["ping"]
 
 

@@ -130,21 +130,21 @@ async def test_the_messages_of_a_child_are_recorded_in_order_up_to_a_kill(make: 
     """AC-S1-5: the journal has every published message in order, with its agent and the call of its parent."""
     gate = Gate()
     plan: dict[str, Any] = {"toil": [Call("gate"), "no"], "": [fresh("toil", "kid"), "no"]}
-    seen: list[MessageRecorded] = []
+    recorded_messages: list[MessageRecorded] = []
     async with lost(make()) as runtime:
         lead = Agent(name="lead", model=ScriptedModel(plan))
         handle = await runtime.spawn(lead, "go", tools=[gate.tool], agents=Project.open(None, user_dir=None))
         reader = runtime.trees[handle.id].recorder.subscribe()
         await gate.entered.wait()
         reader.close()
-        seen = [each async for each in reader.items() if isinstance(each, MessageRecorded)]
+        recorded_messages = [each async for each in reader.items() if isinstance(each, MessageRecorded)]
 
     store = await make().open()
     recorded = [events.decode(each.data) for each in await store.read(tree=handle.id)]
     await store.close()
     messages = [each for each in recorded if isinstance(each, MessageRecorded)]
-    assert seen
-    assert messages[: len(seen)] == seen
+    assert recorded_messages
+    assert messages[: len(recorded_messages)] == recorded_messages
     story = TreeReplay().apply_all(recorded)
     [kid] = [run for run in story.runs.values() if run.spawn_event.path == "main/kid"]
     assert [each["type"] for each in kid.messages] == ["human", "ai"]

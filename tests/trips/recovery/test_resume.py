@@ -76,12 +76,12 @@ async def test_a_resumed_session_keeps_its_conversation(make: MakeStore) -> None
 
 async def test_a_killed_turn_resumes_in_its_middle(make: MakeStore) -> None:
     """NEG-15, AC-S2-7: an answered call is not made again, and an interrupted call gets an answer that says so."""
-    done: list[str] = []
+    texts: list[str] = []
     gate = Gate("slow")
 
     async def quick() -> str:
         """Is done at once."""
-        done.append(require_current_call().step_id)
+        texts.append(require_current_call().step_id)
         return "quick is done"
 
     script: Script = [[Call("quick"), Call("slow")], "not reached"]
@@ -92,7 +92,7 @@ async def test_a_killed_turn_resumes_in_its_middle(make: MakeStore) -> None:
             tools=[async_tool(quick, concurrency_safe=True), gate.tool],
         )
         await gate.entered.wait()
-        await eventually(lambda: done)
+        await eventually(lambda: texts)
 
     model = ScriptedModel(["it goes on"])
     async with AgentRuntime(store=make()) as runtime:
@@ -101,7 +101,7 @@ async def test_a_killed_turn_resumes_in_its_middle(make: MakeStore) -> None:
 
         assert again.id == handle.id
         assert (result.status, result.value) == (Status.COMPLETED, "it goes on")
-        assert len(done) == 1
+        assert len(texts) == 1
         answers = [each for each in model.requests[0].messages if isinstance(each, ToolMessage)]
         assert answers[0].text == "quick is done"
         assert "cut off" in answers[1].text
@@ -290,11 +290,11 @@ async def parent(times: int) -> list[Any]:
     """Spawn children one after the other, and return their results."""
     context = require_current_call().context
     assert context.tree is not None
-    found = []
+    values = []
     for number in range(times):
         handle = await context.tree.spawn(context, SpawnRequest(agent=child, args=(number,), prompt=f"child {number}"))
-        found.append((await handle.result()).value)
-    return found
+        values.append((await handle.result()).value)
+    return values
 
 
 COUNTED: list[int] = []
@@ -437,16 +437,16 @@ async def test_every_process_can_read_a_recorded_result(make: MakeStore) -> None
     """
     gate = Gate()
     async with lost(make()) as runtime:
-        done = await runtime.spawn(parent, args=(2,))
-        assert (await done.result()).value == [0, 1]
-        [below] = [run for run in done.run.context.tree.views() if run.path.endswith("/1")]  # type: ignore[union-attr]
+        spawned = await runtime.spawn(parent, args=(2,))
+        assert (await spawned.result()).value == [0, 1]
+        [below] = [run for run in spawned.run.context.tree.views() if run.path.endswith("/1")]  # type: ignore[union-attr]
         busy = await runtime.spawn(
             Agent(name="lead", model=ScriptedModel([[Call("gate")], "no"])), "go", tools=[gate.tool]
         )
         await gate.entered.wait()
 
     async with AgentRuntime(store=make()) as runtime:
-        assert (await runtime.result(done.id)).value == [0, 1]
+        assert (await runtime.result(spawned.id)).value == [0, 1]
         assert (await runtime.result(below.id)).value == 0
         with pytest.raises(BusyError, match="resume"):
             await runtime.result(busy.id)

@@ -82,8 +82,8 @@ def shows_a_value(text: str) -> bool:
 
 def files_with_a_value(folder: pathlib.Path) -> list[str]:
     """Return the files below a folder that hold one of the values."""
-    found = [each for each in folder.rglob("*") if each.is_file() and not each.is_symlink()]
-    return [each.name for each in found if shows_a_value(each.read_bytes().decode("latin-1"))]
+    files = [each for each in folder.rglob("*") if each.is_file() and not each.is_symlink()]
+    return [each.name for each in files if shows_a_value(each.read_bytes().decode("latin-1"))]
 
 
 def test_an_agent_resumes_once_its_owner_supplies_values() -> None:
@@ -134,11 +134,11 @@ def test_wrong_values_are_refused_by_field_and_name() -> None:
             "secrets[": ({**VALUES, "secrets": {"token": ["secret-0123456789"]}}, "str"),
         }
         for field, (values, accepted) in cases.items():
-            refused = supply(client, spawned, nonce, values)
-            assert refused.status_code == 422, refused.text
-            assert refused.json()["field"].startswith(field), refused.text
-            assert accepted in refused.json()["accepted"]
-            assert not shows_a_value(refused.text)
+            response = supply(client, spawned, nonce, values)
+            assert response.status_code == 422, response.text
+            assert response.json()["field"].startswith(field), response.text
+            assert accepted in response.json()["accepted"]
+            assert not shows_a_value(response.text)
         path = f"/v1/agents/{spawned['agent']['id']}/values"
         broken = client.ask("POST", path, nonce, content=b"secret-0123456789")
         assert broken.status_code == 400, broken.text

@@ -85,9 +85,9 @@ async def test_values_pass_a_sandbox_unchanged(runtime: ramet.AgentRuntime) -> N
     """Arguments and results keep extremes, bytes, empty values, and data that looks like ramet's own markers."""
     result = await runtime.run_agent(agent=agents.echo, args=(VALUES,))
 
-    [found] = result.output["args"]
-    assert found == VALUES
-    assert list(map(type, found)) == list(map(type, VALUES))
+    [args] = result.output["args"]
+    assert args == VALUES
+    assert list(map(type, args)) == list(map(type, VALUES))
 
 
 async def test_annotated_types_are_rebuilt_and_others_arrive_as_dicts(runtime: ramet.AgentRuntime) -> None:
@@ -162,8 +162,8 @@ async def test_168_files_left_in_the_workspace_are_artifacts(runtime: ramet.Agen
     """168: an artifact has its name below the workspace, its size, and a copy that the host can read."""
     result = await runtime.run_agent(agent=agents.leave, args=({"report.md": "# Report", "data/x.csv": "1,2\n"},))
 
-    found = {each.name: (each.size, text_of(str(each.path))) for each in result.artifacts}
-    assert found == {"report.md": (8, "# Report"), "data/x.csv": (4, "1,2\n")}
+    artifacts = {each.name: (each.size, text_of(str(each.path))) for each in result.artifacts}
+    assert artifacts == {"report.md": (8, "# Report"), "data/x.csv": (4, "1,2\n")}
 
 
 async def test_118_workspaces_lie_below_the_working_directory_and_are_private(
@@ -316,7 +316,7 @@ def test_seed_000_runs_as_it_is_shown(tmp_path: pathlib.Path) -> None:
     """The first seed's code runs as a user's script, with only the package's name replaced."""
     (tmp_path / "prod.py").write_text(SEED)
 
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "prod.py"],
         cwd=tmp_path,
         capture_output=True,
@@ -325,7 +325,7 @@ def test_seed_000_runs_as_it_is_shown(tmp_path: pathlib.Path) -> None:
         check=False,
     )
 
-    assert (done.returncode, done.stderr) == (0, "")
-    first, last = done.stdout.splitlines()
+    assert (completed.returncode, completed.stderr) == (0, "")
+    first, last = completed.stdout.splitlines()
     assert "running" in first
     assert last == "Child finished with: 0"

@@ -118,11 +118,11 @@ async def test_output_too_large_over_http(tmp_path: pathlib.Path, backend: Name)
         info = FunctionInfo(function=f"{__name__}:wide")
         start = opening(runtime, tmp_path / "ada", info, policy=SMALL)
         async with opened(FunctionType(allowed=["tests.trips"]), start) as agent:
-            with pytest.raises(OutputTooLarge) as refused:
+            with pytest.raises(OutputTooLarge) as refusal:
                 [chunk async for chunk in agent.turn(asked("four"), "openai")]
 
-    assert (refused.value.what, refused.value.size >= 2_400, refused.value.limit) == ("bytes of the result", True, MOST)
-    problem = http_problem(refused.value)
+    assert (refusal.value.what, refusal.value.size >= 2_400, refusal.value.limit) == ("bytes of the result", True, MOST)
+    problem = http_problem(refusal.value)
     assert (problem.status, problem.type.rpartition(":")[2]) == (413, "output-too-large")
 
 

@@ -425,8 +425,8 @@ def test_agents_check_shows_the_permissions(project: pathlib.Path, capsys: pytes
     assert "trust" in allow
     (deny,) = [line for line in before if "Bash(rm:*)" in line]
     assert ("deny" in deny, ".claude/settings.json" in deny, "trust" in deny) == (True, True, False)
-    found = [each for each in map(json.loads, after) if each["kind"] == "permission"]
-    assert [(each["list"], each["rule"], each["holds"]) for each in found] == [
+    changes = [each for each in map(json.loads, after) if each["kind"] == "permission"]
+    assert [(each["list"], each["rule"], each["holds"]) for each in changes] == [
         ("deny", "Bash(rm:*)", True),
         ("ask", "Read(.env)", True),
         ("allow", "Bash(ls:*)", True),

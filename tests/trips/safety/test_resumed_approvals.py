@@ -78,13 +78,13 @@ async def test_a_question_keeps_its_id_after_kills_and_only_its_run_resumes(
     assert result.status is Status.COMPLETED
     assert effects(tmp_path) == (["note", "pay"] if word else ["note"])
     assert [request.messages[-1].type for request in llm.requests] == ["tool", "tool"]  # the payer, then the lead
-    asked, answered = await recorded_approvals(place)
-    assert isinstance(asked, ApprovalAsked)
+    question_event, answered = await recorded_approvals(place)
+    assert isinstance(question_event, ApprovalAsked)
     assert isinstance(answered, ApprovalAnswered)
-    assert asked.at is not None
-    assert {asked.approval_id, answered.approval_id} == ids == {each.id for each in before}
-    assert (before[0].path, before[0].args, before[0].asked_at) == ("main/payer", {"amount": 50}, asked.at)
-    assert before[0].deadline == asked.at + timedelta(seconds=600)
+    assert question_event.at is not None
+    assert {question_event.approval_id, answered.approval_id} == ids == {each.id for each in before}
+    assert (before[0].path, before[0].args, before[0].asked_at) == ("main/payer", {"amount": 50}, question_event.at)
+    assert before[0].deadline == question_event.at + timedelta(seconds=600)
     assert (answered.allowed, answered.reason) == (word, "by somebody")
 
 

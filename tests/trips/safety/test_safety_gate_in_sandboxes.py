@@ -117,9 +117,9 @@ async def test_only_a_gated_sandbox_has_passages(tmp_path: pathlib.Path) -> None
             assert (await handle.result()).output == "done"
             runs.append(handle.id)
     async with AgentRuntime(tmp_path, backend="local") as runtime:
-        found = (await passages(await runtime.open_store())).entries
+        entries = (await passages(await runtime.open_store())).entries
 
-    assert [(each.kind, each.event.run) for each in found] == [
+    assert [(each.kind, each.event.run) for each in entries] == [
         ("intention", runs[0]),
         ("decision", runs[0]),
         ("output", runs[0]),

@@ -241,8 +241,8 @@ async def test_an_output_is_found_from_every_cursor_before_it(tmp_path: Path) ->
         assert [each.status for each in of_kind(kept(talk), ToolEnded)] == ["ok", "denied"]
         for cursor in (intention.cursor, decision.cursor):
             for wanted in (GateEventFilter(), GateEventFilter(run=talk.id), GateEventFilter(tree=talk.id)):
-                found = await passages(store, wanted, after=cursor)
-                assert [each for each in found.entries if each.kind == "output"] == [output]
+                page = await passages(store, wanted, after=cursor)
+                assert [each for each in page.entries if each.kind == "output"] == [output]
         assert (await passages(store, after=output.cursor)).entries == ()
         following = follow(store, GateEventFilter(kinds=("output",)), after=decision.cursor)
         assert await anext(following) == output

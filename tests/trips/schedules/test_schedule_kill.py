@@ -51,8 +51,8 @@ async def test_a_tick_has_one_run_whenever_its_process_is_killed(
     place: str, tmp_path: pathlib.Path, when: str, write: int, status: str, effects: int
 ) -> None:
     """AC-S0-9, NEG-15: the next process, with another `__main__`, finds the function and does what is left to do."""
-    done = tmp_path / "effects"
-    await killed(SCRIPT, place, when, write, done)
+    effects_file = tmp_path / "effects"
+    await killed(SCRIPT, place, when, write, effects_file)
 
     async with AgentRuntime(store=store_at(place)) as runtime, AgentScheduler(runtime) as scheduler:
         async with asyncio.timeout(180):
@@ -63,7 +63,7 @@ async def test_a_tick_has_one_run_whenever_its_process_is_killed(
         trees = await runtime.journal.store.list(TREES)
 
     assert [(result.status, result.run) for result in results] == [(status, trees[0].key)]
-    assert (view.running, len(trees), len(done.read_text().splitlines())) == (0, 1, effects)
+    assert (view.running, len(trees), len(effects_file.read_text().splitlines())) == (0, 1, effects)
     assert (results[0].error is not None and "not to be called again" in results[0].error.message) == (status == "lost")
 
 
@@ -84,7 +84,7 @@ async def test_one_of_two_kernels_continues_the_tick_of_a_killed_kernel(
 
     The clocks of both others reach the tick together, and there is one run.
     """
-    done = tmp_path / "effects"
+    effects = tmp_path / "effects"
     clocks = [FakeClock(datetime.now(UTC) - timedelta(hours=1)) for _ in range(2)]
     async with AsyncExitStack() as open_ones:
         schedulers = list[AgentScheduler]()
@@ -94,7 +94,7 @@ async def test_one_of_two_kernels_continues_the_tick_of_a_killed_kernel(
             if adopts:
                 await runtime.adopt()
             schedulers.append(await open_ones.enter_async_context(AgentScheduler(runtime)))
-        program = [sys.executable, str(SEVERAL), postgres.dsn, schema, str(write), str(done)]
+        program = [sys.executable, str(SEVERAL), postgres.dsn, schema, str(write), str(effects)]
         child = await asyncio.create_subprocess_exec(*program, env={**os.environ, "PYTHONPATH": str(ROOT)})
         assert await child.wait() == -signal.SIGKILL
         await asyncio.gather(*(clock.advance(7200) for clock in clocks))
@@ -105,4 +105,4 @@ async def test_one_of_two_kernels_continues_the_tick_of_a_killed_kernel(
         one, other = [[(result.id, result.run) for result in await each.results("job")] for each in schedulers]
         assert one == other
         assert [each.key for each in await store.list(TREES)] == [run for _, run in one]
-        assert done.read_text() == "done\n"
+        assert effects.read_text() == "done\n"

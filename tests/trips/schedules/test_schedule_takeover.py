@@ -38,8 +38,8 @@ async def test_resuming_all_trees_does_not_call_a_scheduled_function_again(
     place: str, tmp_path: pathlib.Path, how: str
 ) -> None:
     """A program may call `resume` first, and open its scheduler then."""
-    done = tmp_path / "effects"
-    await killed(SCRIPT, place, "once", 0, done)
+    effects = tmp_path / "effects"
+    await killed(SCRIPT, place, "once", 0, effects)
 
     async with AgentRuntime(store=store_at(place)) as runtime:
         (handle,) = await (runtime.adopt() if how == "adopt" else runtime.resume())
@@ -48,7 +48,7 @@ async def test_resuming_all_trees_does_not_call_a_scheduled_function_again(
             while not (results := await scheduler.results("job")) or results[0].ended is None:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
 
-    assert done.read_text() == "done\n"
+    assert effects.read_text() == "done\n"
     assert (result.status, results[0].status) == ("lost", "lost")
 
 
@@ -170,7 +170,7 @@ async def test_a_runtime_that_stops_during_a_claim_leaves_the_run_to_others() ->
         assert scheduler._serving is not None
         await asyncio.wait({scheduler._serving}, timeout=180)
         await asyncio.gather(*store.doing)
-        (found,) = await ScheduleTable(store).all()
+        (schedule,) = await ScheduleTable(store).all()
     await runtime.journal.release(beside)
 
-    assert [each.status for each in ticks.report(found.record.state)] == ["running"]
+    assert [each.status for each in ticks.report(schedule.record.state)] == ["running"]

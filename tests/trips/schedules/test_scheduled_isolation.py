@@ -135,16 +135,16 @@ async def test_a_schedule_added_over_http_is_isolated(tmp_path: pathlib.Path, ho
     """The server refuses `in_process`, unless a rule of the operator lets agents work in the host."""
     async with serving(tmp_path / "kernel") as served:
         body = {"agent": f"{__name__}:read_file", "args": [host_file], "in_s": 0, "name": "reads"}
-        refused = await served.ask("POST", "/v1/schedules", served.server.operator, json={**body, "in_process": True})
+        response = await served.ask("POST", "/v1/schedules", served.server.operator, json={**body, "in_process": True})
         added = await served.ask("POST", "/v1/schedules", served.server.operator, json=body)
         assert added.status_code == 201, added.text
 
         async def results() -> list[dict[str, Any]]:
-            found = await served.ask("GET", "/v1/schedules/reads/results", served.server.operator)
-            return [each for each in found.json()["results"] if each.get("ended")]
+            response = await served.ask("GET", "/v1/schedules/reads/results", served.server.operator)
+            return [each for each in response.json()["results"] if each.get("ended")]
 
-        while not (found := await results()):  # noqa: ASYNC110 - a server is asked
+        while not (entries := await results()):  # noqa: ASYNC110 - a server is asked
             await asyncio.sleep(0.01)
 
-    assert (refused.status_code, refused.json()["field"]) == (422, "in_process")
-    assert found[0]["text"] == "FileNotFoundError"
+    assert (response.status_code, response.json()["field"]) == (422, "in_process")
+    assert entries[0]["text"] == "FileNotFoundError"

@@ -48,9 +48,9 @@ class Yielding(MemoryStore):
     """A store whose every answer is old when it arrives, as from another thread or process."""
 
     async def get(self, kind: str, key: str) -> Document | None:
-        found = await super().get(kind, key)
+        document = await super().get(kind, key)
         await asyncio.sleep(0)
-        return found
+        return document
 
     async def put(
         self, kind: str, key: str, data: bytes, *, expected: int | None = None, tree: str | None = None
@@ -352,9 +352,9 @@ async def test_a_cancelled_schedule_does_not_fire(stage: Stage, scheduler: Agent
 
     assert len(await stage.ended(other.id, 1)) == 1
     assert scheduled.CALLS == ["note"]
-    for refused in (scheduler.cancel, scheduler.results, scheduler.trigger, scheduler.pause, scheduler.resume):
+    for method in (scheduler.cancel, scheduler.results, scheduler.trigger, scheduler.pause, scheduler.resume):
         with pytest.raises(Unknown, match=other.id):
-            await refused(view.id)
+            await method(view.id)
 
 
 async def test_an_active_run_continues_when_its_schedule_is_cancelled(stage: Stage, scheduler: AgentScheduler) -> None:

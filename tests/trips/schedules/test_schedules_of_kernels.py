@@ -108,8 +108,8 @@ async def test_a_scheduled_run_can_be_stopped_after_a_takeover(active_tick: Acti
         try:
             stopped = await active_tick.others[1].kernel.stop(active_tick.run, "enough")
             break
-        except Refused as refused:  # It was on its way to a kernel that was lost in that moment.
-            if "may have been done, or not" not in str(refused):
+        except Refused as refusal:  # It was on its way to a kernel that was lost in that moment.
+            if "may have been done, or not" not in str(refusal):
                 raise
     active_tick.asked.hold.set()
 

@@ -25,8 +25,8 @@ from tests.support.waiting import eventually
 @pytest.fixture
 async def impatient_server(folder: pathlib.Path) -> AsyncIterator[Serving]:
     """A server with a short timeout for the head of a request."""
-    async with serving(folder, bounds=Bounds(head_s=1, head_bytes=2048)) as found:
-        yield found
+    async with serving(folder, bounds=Bounds(head_s=1, head_bytes=2048)) as server:
+        yield server
 
 
 async def answer_to(served: Serving, request: bytes) -> tuple[int, dict[str, str], bytes]:
@@ -77,9 +77,9 @@ async def test_an_endless_head_is_refused(impatient_server: Serving) -> None:
 
 async def test_headers_that_are_too_large_are_refused(served: Serving) -> None:
     """A complete head that is too large gets 400 or 431."""
-    refused = await served.ask("GET", "/healthz", headers={"x-large": "x" * 70_000})
+    response = await served.ask("GET", "/healthz", headers={"x-large": "x" * 70_000})
 
-    assert refused.status_code in (400, 431)
+    assert response.status_code in (400, 431)
     assert await is_well(served)
 
 
@@ -253,9 +253,9 @@ async def test_the_server_does_not_read_the_body_of_a_stranger(
 
     monkeypatch.setattr(RequestContext, "body", body)
 
-    refused = await served.ask(method, path.format(agent=agent), "agent_no", content=b"x" * 100_000)
+    response = await served.ask(method, path.format(agent=agent), "agent_no", content=b"x" * 100_000)
 
-    assert refused.status_code == 401
+    assert response.status_code == 401
     assert read == []
 
 
@@ -300,10 +300,10 @@ async def test_half_a_body_starts_no_turn(served: Serving) -> None:
 )
 async def test_an_invalid_body_is_refused(served: Serving, body: bytes, status: int, field: str) -> None:
     """A body that is not JSON gets 400. A wrong field gets 422 with its name."""
-    refused = await served.ask("POST", "/v1/teams", served.server.operator, content=body)
+    response = await served.ask("POST", "/v1/teams", served.server.operator, content=body)
 
-    assert (refused.status_code, refused.json()["field"]) == (status, field)
-    assert refused.headers["content-type"] == "application/problem+json"
+    assert (response.status_code, response.json()["field"]) == (status, field)
+    assert response.headers["content-type"] == "application/problem+json"
     assert (await served.ask("GET", "/v1/teams", served.server.operator)).json() == {"teams": []}
 
 
@@ -354,11 +354,11 @@ async def test_an_unknown_path_method_or_query_gets_a_problem_document(
     served: Serving, method: str, path: str, status: int
 ) -> None:
     """A 405 lists the allowed methods."""
-    refused = await served.ask(method, path, served.server.operator)
+    response = await served.ask(method, path, served.server.operator)
 
-    assert (refused.status_code, refused.json()["status"]) == (status, status)
-    assert refused.headers["content-type"] == "application/problem+json"
-    assert (status == 405) == ("allow" in refused.headers)
+    assert (response.status_code, response.json()["status"]) == (status, status)
+    assert response.headers["content-type"] == "application/problem+json"
+    assert (status == 405) == ("allow" in response.headers)
 
 
 @pytest.mark.parametrize("key", ["", "wrong", "x" * 5_000, "agent_", "ü"], ids=["no", "wrong", "long", "kind", "text"])
@@ -366,8 +366,8 @@ async def test_an_invalid_key_is_refused(served: Serving, key: str) -> None:
     """The key reads neither agents nor images."""
     agent, _ = await served.agent()
     for path in (f"/v1/agents/{agent}", f"/v1/agents/{agent}/history", "/v1/images"):
-        refused = await served.http.get(path, headers={b"x-api-key": key.encode()})
-        assert refused.status_code == 401, path
+        response = await served.http.get(path, headers={b"x-api-key": key.encode()})
+        assert response.status_code == 401, path
 
 
 # ---- readers
@@ -415,9 +415,9 @@ async def test_a_cursor_out_of_range_is_refused(served: Serving, after: int) -> 
     """The server refuses the field `after` before the answer begins."""
     agent, nonce = await served.agent()
 
-    refused = await served.ask("GET", f"/v1/agents/{agent}/events", nonce, params={"after": after})
+    response = await served.ask("GET", f"/v1/agents/{agent}/events", nonce, params={"after": after})
 
-    assert (refused.status_code, refused.json()["field"]) == (422, "after")
+    assert (response.status_code, response.json()["field"]) == (422, "after")
 
 
 async def test_an_answer_that_is_never_read_is_dropped(folder: pathlib.Path) -> None:
@@ -445,11 +445,11 @@ async def test_an_answer_that_is_never_read_is_dropped(folder: pathlib.Path) -> 
 async def test_a_queued_spawn_of_a_disconnected_client_is_dropped(served: Serving) -> None:
     """No client would know the agent's nonce, so the spawn leaves the queue and no agent starts."""
     team, key = await served.team(agents=1)
-    asked = {"team": team, "name": "a", "agent_type": "echo", "wait_s": 600}
-    first = (await served.ask("POST", "/v1/agents", key, json=asked)).raise_for_status().json()
+    fields = {"team": team, "name": "a", "agent_type": "echo", "wait_s": 600}
+    first = (await served.ask("POST", "/v1/agents", key, json=fields)).raise_for_status().json()
     [room] = served.server.spawner._team_states.values()
     _, writer = await served.connection()
-    body = json.dumps({**asked, "name": "b"}).encode()
+    body = json.dumps({**fields, "name": "b"}).encode()
     head = f"POST /v1/agents HTTP/1.1\r\nhost: x\r\nx-api-key: {key}\r\ncontent-length: {len(body)}\r\n\r\n"
     writer.write(head.encode() + body)
     await eventually(lambda: len(room._queue) == 1)

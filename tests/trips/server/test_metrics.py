@@ -35,9 +35,9 @@ async def scrape_until(served: Served, holds: Callable[[Scrape], object]) -> Scr
     """Scrape with the operator's key until a condition holds, and return that scrape."""
     async with asyncio.timeout(180):
         while True:
-            found = await scrape_once(served, served.server.operator)
-            if holds(found):
-                return found
+            metrics = await scrape_once(served, served.server.operator)
+            if holds(metrics):
+                return metrics
             await asyncio.sleep(0.01)
 
 
@@ -92,17 +92,17 @@ async def test_disk_usage_is_shown(served: Served) -> None:
     """Metrics have the journal's files and the parts of the folder. The names of parts are fixed."""
     await served.agent()
 
-    found = await scrape_until(served, lambda found: found.value("ramet_folder_bytes", part="journal"))
+    metrics = await scrape_until(served, lambda metrics: metrics.value("ramet_folder_bytes", part="journal"))
 
-    assert found.value("ramet_journal_bytes", file="database") > 0
-    assert found.value("ramet_journal_bytes", file="wal") > 0
-    parts = {dict(labels)["part"] for name, labels in found.values if name == "ramet_folder_bytes"}
+    assert metrics.value("ramet_journal_bytes", file="database") > 0
+    assert metrics.value("ramet_journal_bytes", file="wal") > 0
+    parts = {dict(labels)["part"] for name, labels in metrics.values if name == "ramet_folder_bytes"}
     assert parts <= {"agents", "journal", "other", "packaging", "runs", "transcripts", "worktrees", "door"}
 
 
 async def test_the_lag_of_the_event_loop_is_sampled(served: Served) -> None:
     """A server samples the lag while it runs."""
-    await scrape_until(served, lambda found: found.value("ramet_event_loop_lag_seconds_count") >= 2)
+    await scrape_until(served, lambda metrics: metrics.value("ramet_event_loop_lag_seconds_count") >= 2)
 
 
 async def test_unread_mail_is_counted_until_it_is_read(served: Served) -> None:
@@ -140,7 +140,7 @@ async def test_an_open_stream_is_counted_until_it_ends(served: Served) -> None:
             assert [each async for each in chunks]
 
     assert during.value("ramet_streams_open") == 1
-    await scrape_until(served, lambda found: not found.value("ramet_streams_open"))
+    await scrape_until(served, lambda metrics: not metrics.value("ramet_streams_open"))
 
 
 async def test_sandboxes_are_counted_living_and_parked(folder: pathlib.Path) -> None:
@@ -148,13 +148,13 @@ async def test_sandboxes_are_counted_living_and_parked(folder: pathlib.Path) -> 
     async with serving(folder, backend="local") as served:
         runtime, operator = served.server.runtime, served.server.operator
         handle = await runtime.spawn(wait_forever, policy=Policy())
-        found = await scrape_until(
-            served, lambda found: all(found.value("ramet_sandboxes", state=each) for each in ("living", "parked"))
+        metrics = await scrape_until(
+            served, lambda metrics: all(metrics.value("ramet_sandboxes", state=each) for each in ("living", "parked"))
         )
         await handle.cancel()
         after = await scrape_once(served, operator)
 
-    assert found.value("ramet_sandboxes", state="living") == 1
+    assert metrics.value("ramet_sandboxes", state="living") == 1
     assert after.value("ramet_sandboxes", state="living") == 0
 
 
@@ -170,8 +170,8 @@ async def test_a_budget_refusal_is_counted(served: Served) -> None:
 
     await (await served.server.runtime.spawn(agent, "go")).result()
 
-    found = await scrape_once(served, served.server.operator)
-    assert found.value("ramet_budget_refusals_total", resource="model_calls") >= 1
+    metrics = await scrape_once(served, served.server.operator)
+    assert metrics.value("ramet_budget_refusals_total", resource="model_calls") >= 1
 
 
 async def spawn_itself() -> str:
@@ -188,9 +188,9 @@ async def test_a_refused_spawn_is_counted(served: Served) -> None:
     """The count is labelled with the limit."""
     result = await (await served.server.runtime.spawn(spawn_itself, spawn_limits=SpawnLimits(depth=1))).result()
 
-    found = await scrape_once(served, served.server.operator)
+    metrics = await scrape_once(served, served.server.operator)
     assert result.value == "depth"
-    assert found.value("ramet_spawn_refusals_total", limit="depth") == 1
+    assert metrics.value("ramet_spawn_refusals_total", limit="depth") == 1
 
 
 async def test_requests_are_counted_by_route_and_status(served: Served) -> None:
@@ -200,18 +200,18 @@ async def test_requests_are_counted_by_route_and_status(served: Served) -> None:
     for method, path in (("GET", "/made/up"), ("PATCH", "/healthz"), ("GET", f"/v1/agents/{agent}")):
         await served.ask(method, path)
 
-    found = await scrape_once(served, served.server.operator)
+    metrics = await scrape_once(served, served.server.operator)
 
     def count(**labels: str) -> float:
-        return found.value("ramet_http_requests_total", **labels)
+        return metrics.value("ramet_http_requests_total", **labels)
 
     assert count(method="GET", path="/v1/agents/{agent}", status="200") == 1
     assert count(method="GET", path="/v1/agents/{agent}", status="401") == 1
     assert count(method="other", path="/healthz", status="405") == 1
     assert count(method="other", path="other", status="404") == 1
-    assert found.value("ramet_http_request_seconds_count", path="/v1/agents/{agent}") == 2
-    assert found.value("ramet_http_requests_under_way") == 1  # this one
-    assert not [labels for _, labels in found.values if "made" in str(labels) or agent in str(labels)]
+    assert metrics.value("ramet_http_request_seconds_count", path="/v1/agents/{agent}") == 2
+    assert metrics.value("ramet_http_requests_under_way") == 1  # this one
+    assert not [labels for _, labels in metrics.values if "made" in str(labels) or agent in str(labels)]
 
 
 async def test_only_the_operator_reads_metrics(served: Served) -> None:
@@ -226,10 +226,10 @@ async def test_only_the_operator_reads_metrics(served: Served) -> None:
 async def test_metrics_can_be_public(folder: pathlib.Path) -> None:
     """Public metrics need no key, and any key is ignored."""
     async with serving(folder, public_metrics=True) as served:
-        found = await scrape_once(served)
+        metrics = await scrape_once(served)
         await scrape_once(served, "made up, but long enough")
 
-    assert found.kinds["ramet_trees"] == "gauge"
+    assert metrics.kinds["ramet_trees"] == "gauge"
 
 
 async def test_each_server_starts_its_counts_at_zero(folder: pathlib.Path) -> None:

@@ -204,18 +204,18 @@ async def test_ended_trees_of_another_process_are_only_readable(folder: pathlib.
         for each in handles:
             await each.result()
     async with serving(folder) as served, ramet.connect(served.server.where) as client:
-        found, after = list[str](), ""
-        while not found or after:
+        ids, after = list[str](), ""
+        while not ids or after:
             page = await served.ask("GET", f"/v1/runs?ended=true&limit=1&after={after}", served.server.operator)
-            found += [each["id"] for each in page.json()["runs"]]
+            ids += [each["id"] for each in page.json()["runs"]]
             after = page.json()["more"]
-        assert found == [each.id for each in handles]
+        assert ids == [each.id for each in handles]
         with pytest.raises(MailRefused, match="it has ended"):
-            await client.kernel.send(found[0], "hello")
+            await client.kernel.send(ids[0], "hello")
         with pytest.raises(Gone, match="it has ended"):
-            await client.kernel.stop(found[0])
-        assert len(await all_of(client.kernel.events(found[0], follow=True))) > 3
-        assert (await client.kernel.run(found[0])).result is not None
+            await client.kernel.stop(ids[0])
+        assert len(await all_of(client.kernel.events(ids[0], follow=True))) > 3
+        assert (await client.kernel.run(ids[0])).result is not None
 
 
 async def test_trees_of_a_killed_process_are_interrupted(served: Served, folder: pathlib.Path) -> None:
@@ -308,10 +308,14 @@ async def test_the_operator_reads_states_and_recipes(
         assert (await handle.result()).value == list(range(n))
     now = await kernel.state(handle.id)
     assert (now.place, now.branch, now.values, now.more) == ("keeper", "main", {"seen": [0, 1, 2]}, "")
-    seen = await kernel.state_versions(handle.id)
-    assert (seen.versions[0].id, seen.versions[0].author, len(seen.versions)) == (now.commit, handle.id, 3)
-    assert seen.branches == {"main": now.commit}
-    assert (await kernel.state(handle.id, commit=seen.versions[2].id)).values == {"seen": [0]}
+    versions_page = await kernel.state_versions(handle.id)
+    assert (versions_page.versions[0].id, versions_page.versions[0].author, len(versions_page.versions)) == (
+        now.commit,
+        handle.id,
+        3,
+    )
+    assert versions_page.branches == {"main": now.commit}
+    assert (await kernel.state(handle.id, commit=versions_page.versions[2].id)).values == {"seen": [0]}
     assert (await kernel.state(handle.id, at=1)).values == {"seen": [0, 1]}
     with pytest.raises(Unknown, match="commit"):
         await kernel.state(handle.id, commit="0" * 64)
@@ -383,12 +387,12 @@ async def test_safety_policies_change_by_compare_and_swap_and_passages_are_shown
     ]  # fmt: skip
     assert await first == decided[0]
     await passing.aclose()
-    found, page = list[GateEvent](), await kernel.passages(limit=1)
+    entries, page = list[GateEvent](), await kernel.passages(limit=1)
     while page.entries:
-        found += page.entries
+        entries += page.entries
         page = await kernel.passages(after=page.cursor, limit=1)
-    assert found == list((await kernel.passages()).entries)
-    assert [each.kind for each in found if each.event.tool == "pay"] == ["intention", "decision", "output"]
+    assert entries == list((await kernel.passages()).entries)
+    assert [each.kind for each in entries if each.event.tool == "pay"] == ["intention", "decision", "output"]
     assert [each.event.tool for each in (await kernel.passages(GateEventFilter(committed=False))).entries] == ["note"]
     assert (await kernel.passages(GateEventFilter(path="main/*"))).entries == ()
     assert (await kernel.passages(GateEventFilter(tree=ungated.id))).entries == ()

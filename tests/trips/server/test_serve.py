@@ -137,12 +137,12 @@ async def test_a_stalled_server_reports_the_stall(folder: pathlib.Path) -> None:
         pipe.write_bytes(b"go on")
         assert await turn == b"it went on"
         async with httpx2.AsyncClient(transport=httpx2.AsyncHTTPTransport(uds=str(socket))) as http:
-            seen = scrape((await http.get("http://ramet/metrics")).text)
+            metrics = scrape((await http.get("http://ramet/metrics")).text)
         _, log = await first.end(signal.SIGTERM)
 
     assert dump[0] == "Timeout (0:00:01)!\n"
-    assert seen.value("ramet_event_loop_stalls_total") >= 1
-    assert seen.value("ramet_event_loop_stalled_seconds_total") >= 1
+    assert metrics.value("ramet_event_loop_stalls_total") >= 1
+    assert metrics.value("ramet_event_loop_stalled_seconds_total") >= 1
     assert "the event loop was blocked for" in log
 
 

@@ -118,11 +118,11 @@ async def test_an_invalid_backend_is_one_line_of_error(folder: pathlib.Path) -> 
 )
 async def test_a_missing_or_weak_token_is_refused(folder: pathlib.Path, token: str, message: str) -> None:
     """The error names the reference and does not show the token. The server does not listen."""
-    with pytest.raises(InvalidValue) as refused:
+    with pytest.raises(InvalidValue) as refusal:
         async with configured_server(folder, f"listen: 127.0.0.1:0\ntoken: {token}\n", {"SHORT": "12345"}):
             pytest.fail("it listens")
-    assert str(refused.value).startswith(message)
-    assert "12345" not in str(refused.value)
+    assert str(refusal.value).startswith(message)
+    assert "12345" not in str(refusal.value)
 
 
 async def test_the_token_can_come_from_a_referenced_file(folder: pathlib.Path) -> None:
@@ -267,6 +267,6 @@ def test_the_error_names_the_entry_point_of_a_broken_backend(
 ) -> None:
     """The settings are refused before a server is made."""
     monkeypatch.syspath_prepend(str(plugin(folder, "[ramet.backends]\nmoon = no_such_module:Moon\n")))
-    with pytest.raises(InvalidValue, match="ModuleNotFoundError") as refused:
+    with pytest.raises(InvalidValue, match="ModuleNotFoundError") as refusal:
         configured_server(folder, "backend: moon\n", {})
-    assert refused.value.field == "entry point 'moon' in 'ramet.backends'"
+    assert refusal.value.field == "entry point 'moon' in 'ramet.backends'"

@@ -24,12 +24,12 @@ BOTH_SOCKETS = ["kernel.sock", "serve.sock"]
 
 def groups_of(pid: int) -> list[pathlib.Path]:
     """Return the control groups of a process' sandboxes in all hierarchies, or none if the machine has none."""
-    found = set[pathlib.Path]()
+    folders = set[pathlib.Path]()
     for mount in procfs.cgroup_mounts():
         for folder in map(mount.folder, procfs.own_cgroups().values()):
             for top in (folder / "ramet", folder.parent / "ramet") if folder is not None else ():
-                found |= {each for each in top.glob(f"*-{pid}-*/**") if each.is_dir()}
-    return sorted(found)
+                folders |= {each for each in top.glob(f"*-{pid}-*/**") if each.is_dir()}
+    return sorted(folders)
 
 
 def sockets_in(folder: pathlib.Path) -> list[str]:

@@ -46,9 +46,9 @@ async def test_a_dead_key_opens_nothing(served: Served, end: str) -> None:
             await served.ask("DELETE", f"/v1/teams/{team}", served.server.operator)
 
     for method, rest in ROUTES:
-        refused = await served.ask(method, path + rest, dead)
+        response = await served.ask(method, path + rest, dead)
         never = await served.ask(method, path + rest, "agent_never")
-        assert (refused.status_code, refused.text) == (401, never.text), (method, rest)
+        assert (response.status_code, response.text) == (401, never.text), (method, rest)
     assert (await served.ask("POST", "/v1/messages", dead, content=b"{}")).status_code == 401
 
 

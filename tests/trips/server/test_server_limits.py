@@ -102,10 +102,10 @@ async def test_the_queue_of_spawns_is_bounded_in_time_and_length(
                 writer.write(request_bytes(key, "/v1/agents", length=len(body), body=body))
             await eventually(lambda: len(room._queue) == 2)
 
-            refused = await served.ask("POST", "/v1/agents", key, json={**fields, "name": "four"})
-            assert (refused.status_code, refused.json()["type"]) == (429, "urn:ramet:problem:busy")
-            assert refused.headers["retry-after"] == "1"
-            assert "2 spawns" in refused.json()["detail"]
+            response = await served.ask("POST", "/v1/agents", key, json={**fields, "name": "four"})
+            assert (response.status_code, response.json()["type"]) == (429, "urn:ramet:problem:busy")
+            assert response.headers["retry-after"] == "1"
+            assert "2 spawns" in response.json()["detail"]
             assert "four" not in room.names
 
 
@@ -122,7 +122,7 @@ async def test_a_stranger_without_a_body_does_not_block_connections(
                 reader, writer = await served.connection()
                 leaving.callback(writer.close)
                 writer.write(request_bytes("nobody", path, length=9, method=method))
-                found, headers = await head_of(reader)
-                assert (found, headers["connection"]) == (status, "close")
+                found_status, headers = await head_of(reader)
+                assert (found_status, headers["connection"]) == (status, "close")
                 assert await reader.readexactly(int(headers["content-length"]))
             assert (await served.ask("GET", "/v1/teams", served.server.operator)).status_code == 200

@@ -61,8 +61,8 @@ class RecordedSpans:
     def one(self, name: str, **attributes: object) -> ReadableSpan:
         """Return the only span with that name and these attributes (two underscores stand for a dot)."""
         wanted = {key.replace("__", "."): value for key, value in attributes.items()}
-        [found] = [span for span in self.named(name) if wanted.items() <= attributes_of(span).items()]
-        return found
+        [span] = [span for span in self.named(name) if wanted.items() <= attributes_of(span).items()]
+        return span
 
     def named(self, name: str) -> list[ReadableSpan]:
         return [span for span in self.spans if span.name == name]
@@ -75,26 +75,26 @@ class RecordedSpans:
             own.sort(key=lambda span: (span.start_time or 0, span.context.span_id if span.context else 0))
             return [(span.name, below(span.context.span_id)) for span in own if span.context is not None]
 
-        found = below(None)
-        assert len(found) == 1, f"one root, not {[name for name, _ in found]}"
-        return {"root": found[0]}
+        tree = below(None)
+        assert len(tree) == 1, f"one root, not {[name for name, _ in tree]}"
+        return {"root": tree[0]}
 
 
 @pytest.fixture
 def seen() -> Iterator[RecordedSpans]:
-    seen = RecordedSpans()
-    yield seen
-    seen.provider.shutdown()
+    spans = RecordedSpans()
+    yield spans
+    spans.provider.shutdown()
 
 
 def attributes_of(span: ReadableSpan) -> dict[str, Any]:
     return dict(span.attributes or {})
 
 
-def below(seen: RecordedSpans, span: ReadableSpan) -> list[str]:
+def below(spans: RecordedSpans, span: ReadableSpan) -> list[str]:
     """Return the names of the spans directly below a span, in order of name."""
     assert span.context is not None
-    return sorted(s.name for s in seen.spans if s.parent is not None and s.parent.span_id == span.context.span_id)
+    return sorted(s.name for s in spans.spans if s.parent is not None and s.parent.span_id == span.context.span_id)
 
 
 @tool
@@ -105,9 +105,9 @@ def look(what: str) -> str:
     return "the result"
 
 
-def record_tree(seen: RecordedSpans, *sent: Event) -> None:
+def record_tree(spans: RecordedSpans, *sent: Event) -> None:
     """Record a tree with these events, one per second."""
-    clock, telemetry = FakeClock(), seen.telemetry
+    clock, telemetry = FakeClock(), spans.telemetry
     recorder = Recorder(clock)
     telemetry.attach(recorder)
     for event in sent:
@@ -544,9 +544,11 @@ def test_without_an_sdk_nothing_is_attached_or_imported(tmp_path: Path) -> None:
         assert telemetry.attach(recorder) is None, "the API alone shows nothing"
         """
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, check=False)
+    completed = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
 
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (completed.returncode, completed.stdout, completed.stderr) == (0, "", "")
 
 
 def test_the_global_tracer_provider_is_used(tmp_path: Path) -> None:
@@ -573,9 +575,11 @@ def test_the_global_tracer_provider_is_used(tmp_path: Path) -> None:
         print(*(span.name for span in exporter.get_finished_spans()), sep=", ")
         """
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, check=False)
+    completed = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
 
-    assert (done.returncode, done.stdout, done.stderr) == (0, "invoke_agent main\n", "")
+    assert (completed.returncode, completed.stdout, completed.stderr) == (0, "invoke_agent main\n", "")
 
 
 async def test_spans_are_complete_with_a_journal(seen: RecordedSpans, tmp_path: Path) -> None:

@@ -69,9 +69,9 @@ async def test_85_the_last_messages_of_a_conversation_can_be_shown(
         assert contents == (every if last is None else every[-last:]), last
         assert shown.session.turns == 3
     for wrong in ("0", "-1", "x", "1.5"):
-        refused = await served.ask("GET", f"/v1/sessions/chat-1?last={wrong}", served.server.operator)
-        assert refused.status_code == 422, wrong
-        assert refused.json()["field"] == "last"
+        response = await served.ask("GET", f"/v1/sessions/chat-1?last={wrong}", served.server.operator)
+        assert response.status_code == 422, wrong
+        assert response.json()["field"] == "last"
     _, team = await served.team()
     assert (await served.ask("GET", "/v1/sessions/chat-1?last=1", team)).status_code == 404
     for where in (["--server", served.server.where], ["--dir", str(served.server.dir)]):
@@ -113,8 +113,8 @@ async def test_only_the_operator_sees_conversations(served: Served, client: Clie
             ("GET", "/v1/sessions/chat-1"),
             ("DELETE", "/v1/sessions/chat-1"),
         ):
-            refused = await served.ask(method, path, key)
-            assert (refused.status_code, refused.json()["type"]) == (404, "urn:ramet:problem:not-yours"), path
+            response = await served.ask(method, path, key)
+            assert (response.status_code, response.json()["type"]) == (404, "urn:ramet:problem:not-yours"), path
     with pytest.raises(NotYours):
         async with ramet.connect(served.server.where, team) as other:
             await other.kernel.sessions()
@@ -186,5 +186,5 @@ async def test_the_conversation_of_an_agent_cannot_be_removed(folder: pathlib.Pa
         root = (await served.ask("GET", f"/v1/agents/{agent}", nonce)).json()["run"]
         for path in ("/v1/sessions", f"/v1/sessions/{root}"):
             assert root in (await served.ask("GET", path, served.server.operator)).text
-        refused = await served.ask("DELETE", f"/v1/sessions/{root}", served.server.operator)
-        assert (refused.status_code, refused.json()["type"]) == (409, "urn:ramet:problem:in-use")
+        response = await served.ask("DELETE", f"/v1/sessions/{root}", served.server.operator)
+        assert (response.status_code, response.json()["type"]) == (409, "urn:ramet:problem:in-use")

@@ -330,11 +330,11 @@ async def test_a_child_s_folder_is_its_own(tmp_path: Path) -> None:
         await session.ask("Go.")
         own = [each.text for each in session.messages if isinstance(each, ToolMessage)]
         child = run_of(session, "child")
-        read, refused = [each for each in child.context.history if isinstance(each, ToolMessage)]
+        read, refusal = [each for each in child.context.history if isinstance(each, ToolMessage)]
 
     assert "inner" in read.text
-    assert refused.status == "error"
-    assert "outer" not in refused.text
+    assert refusal.status == "error"
+    assert "outer" not in refusal.text
     assert "outer" in own[1]
 
 

@@ -60,10 +60,10 @@ DEEP: Script = {
 
 async def test_a_pre_tool_hook_denies_a_tool_at_every_depth() -> None:
     """AC-S1-12: the denial holds in children and forks, and the model reads the reason."""
-    seen: list[Payload] = []
+    payloads: list[Payload] = []
 
     def deny(payload: Payload) -> Payload:
-        seen.append(payload)
+        payloads.append(payload)
         return {"decision": "block", "reason": "not today"}
 
     danger = open_gate("danger")
@@ -75,16 +75,16 @@ async def test_a_pre_tool_hook_denies_a_tool_at_every_depth() -> None:
     assert (danger.calls, result.value) == (0, "all done")
     assert answers(deep.context.history)["deep"] == "Denied: not today"
     assert answers(forked.context.history)["forked"] == "Denied: not today"
-    assert {payload["agent_path"] for payload in seen} == {"main/toiler/below", "main/copy"}
+    assert {payload["agent_path"] for payload in payloads} == {"main/toiler/below", "main/copy"}
 
 
 async def test_a_hook_payload_identifies_the_run(tmp_path: Path) -> None:
     """A payload has ids, type, depth, parent, and the path of the run's transcript, which exists."""
-    seen: list[Payload] = []
+    payloads: list[Payload] = []
 
     def look(payload: Payload) -> None:
         assert Path(payload["transcript_path"]).read_bytes()
-        seen.append(payload)
+        payloads.append(payload)
 
     danger = open_gate("danger")
     async with Session(ScriptedModel(DEEP), [danger.tool], hooks={"PreToolUse": look}, cwd=tmp_path) as session:
@@ -93,7 +93,7 @@ async def test_a_hook_payload_identifies_the_run(tmp_path: Path) -> None:
         failed = of_kind(kept(session), HookFailed)
 
     assert failed == []
-    (deep,) = [payload for payload in seen if payload["agent_path"] == "main/toiler/below"]
+    (deep,) = [payload for payload in payloads if payload["agent_path"] == "main/toiler/below"]
     assert deep["hook_event_name"] == "PreToolUse"
     assert (deep["tool_name"], deep["tool_use_id"], deep["tool_input"]) == ("danger", "deep", {})
     assert (deep["agent_id"], deep["agent_type"]) == (runs["main/toiler/below"].id, "general-purpose")
@@ -210,11 +210,11 @@ async def test_hooks_run_in_order_and_the_first_denial_ends_the_round() -> None:
 
 async def test_a_child_continues_with_the_reason_of_a_stop_hook() -> None:
     """AC-S1-12: a SubagentStop hook that blocks makes the child continue, and the child reads the reason next."""
-    seen: list[Payload] = []
+    payloads: list[Payload] = []
 
     def not_yet(payload: Payload) -> Payload | None:
-        seen.append(payload)
-        return {"decision": "block", "reason": "and the tests?"} if len(seen) == 1 else None
+        payloads.append(payload)
+        return {"decision": "block", "reason": "and the tests?"} if len(payloads) == 1 else None
 
     model = ScriptedModel({"toil": ["half done", "all done"], "": [fresh("toil", "toiler"), "ok"]})
     async with Session(model, hooks={"SubagentStop": not_yet}) as session:
@@ -223,7 +223,7 @@ async def test_a_child_continues_with_the_reason_of_a_stop_hook() -> None:
 
     assert said(history) == [("human", "toil"), ("ai", "half done"), ("human", "and the tests?"), ("ai", "all done")]
     assert list(answers(session.messages).values()) == ["all done"]
-    assert [(each["last_assistant_message"], each["stop_hook_active"]) for each in seen] == [
+    assert [(each["last_assistant_message"], each["stop_hook_active"]) for each in payloads] == [
         ("half done", False),
         ("all done", True),
     ]
@@ -299,10 +299,10 @@ async def test_a_definition_s_stop_hook_holds_for_root_and_child(as_main: bool) 
 
 async def test_a_hook_adds_context_to_a_child_s_start() -> None:
     """AC-S1-12: only the child's first request has SubagentStart's text, after the brief and as data."""
-    seen: list[Payload] = []
+    payloads: list[Payload] = []
 
     def greet(payload: Payload) -> Payload:
-        seen.append(payload)
+        payloads.append(payload)
         return {"hookSpecificOutput": {"additionalContext": "Mind the gap."}}
 
     model = ScriptedModel(
@@ -314,19 +314,19 @@ async def test_a_hook_adds_context_to_a_child_s_start() -> None:
     (request,) = [each for each in model.requests if brief_of(each.messages) == "toil"][:1]
     assert said(request.messages)[1:] == [("human", "toil"), ("human", "Mind the gap.")]
     assert "Mind the gap." not in str(model.requests[0].messages)
-    assert [(each["agent_type"], each["agent_path"]) for each in seen] == [("general-purpose", "main/toiler")]
+    assert [(each["agent_type"], each["agent_path"]) for each in payloads] == [("general-purpose", "main/toiler")]
 
 
 async def test_session_hooks_run_once_at_start_and_end() -> None:
     """SessionStart adds context to the first prompt, and SessionEnd runs once."""
-    seen: list[str] = []
+    names: list[str] = []
 
     def begin(payload: Payload) -> Payload:
-        seen.append(payload["hook_event_name"])
+        names.append(payload["hook_event_name"])
         return {"hookSpecificOutput": {"additionalContext": "It is Friday."}}
 
     def end(payload: Payload) -> None:
-        seen.append(payload["hook_event_name"])
+        names.append(payload["hook_event_name"])
 
     model = ScriptedModel(["one", "two"])
     async with Session(model, hooks={"SessionStart": begin, "SessionEnd": end}) as session:
@@ -334,7 +334,7 @@ async def test_session_hooks_run_once_at_start_and_end() -> None:
         await session.ask("Again.")
         await session.close()
 
-    assert seen == ["SessionStart", "SessionEnd"]
+    assert names == ["SessionStart", "SessionEnd"]
     assert said(model.requests[0].messages) == [("human", "Go."), ("human", "It is Friday.")]
 
 
@@ -469,10 +469,10 @@ async def test_a_question_of_a_grandchild_is_answered_at_the_root(allowed: bool)
 
         assert (await turn).value == "all done"
         answer = answers(run_of(session, "below").context.history)["deep"]
-        (asked,) = of_kind(kept(session), ApprovalAsked)
+        (approval,) = of_kind(kept(session), ApprovalAsked)
         (said_so,) = of_kind(kept(session), ApprovalAnswered)
     assert (question.path, question.tool, question.question) == ("main/toiler/below", "danger", "really?")
-    assert (asked.path, asked.call_id) == ("main/toiler/below", "deep")
+    assert (approval.path, approval.call_id) == ("main/toiler/below", "deep")
     assert said_so.allowed is allowed
     assert danger.calls == allowed
     assert answer == ("the gate is open" if allowed else "Denied: it was not approved: because")
@@ -625,11 +625,11 @@ async def test_an_agent_cannot_answer_a_question() -> None:
 
 async def test_a_teammate_continues_with_the_reason_of_a_teammate_idle_hook() -> None:
     """A named child is a teammate. The hook runs once its answer is final, and not for a child without a name."""
-    seen: list[Payload] = []
+    payloads: list[Payload] = []
 
     def not_yet(payload: Payload) -> Payload | None:
-        seen.append(payload)
-        return {"decision": "block", "reason": "one more task is open"} if len(seen) == 1 else None
+        payloads.append(payload)
+        return {"decision": "block", "reason": "one more task is open"} if len(payloads) == 1 else None
 
     script: dict[str, list[Step]] = {
         "toil": ["done", "all done"],
@@ -643,10 +643,10 @@ async def test_a_teammate_continues_with_the_reason_of_a_teammate_idle_hook() ->
         known = session.id
 
     assert [text for _, text in said(history)] == ["toil", "done", "one more task is open", "all done"]
-    assert [(each["teammate_name"], each["team_name"], each["agent_path"]) for each in seen] == [
+    assert [(each["teammate_name"], each["team_name"], each["agent_path"]) for each in payloads] == [
         ("toiler", known, "main/toiler")
     ] * 2
-    assert [(each["last_assistant_message"], each["stop_hook_active"]) for each in seen] == [
+    assert [(each["last_assistant_message"], each["stop_hook_active"]) for each in payloads] == [
         ("done", False),
         ("all done", True),
     ]
@@ -654,11 +654,11 @@ async def test_a_teammate_continues_with_the_reason_of_a_teammate_idle_hook() ->
 
 async def test_a_teammate_idle_hook_runs_for_a_sandboxed_child() -> None:
     """The host knows the name of the child. The sandbox only sends its last answer."""
-    seen: list[Payload] = []
+    payloads: list[Payload] = []
 
     def not_yet(payload: Payload) -> Payload | None:
-        seen.append(payload)
-        return {"decision": "block", "reason": "go on"} if len(seen) == 1 else None
+        payloads.append(payload)
+        return {"decision": "block", "reason": "go on"} if len(payloads) == 1 else None
 
     helper = Agent(name="helper", policy=Policy())
     call = fresh("toil", "toiler", subagent_type="helper")
@@ -666,7 +666,7 @@ async def test_a_teammate_idle_hook_runs_for_a_sandboxed_child() -> None:
     async with Session(model, agents=[helper], hooks={"TeammateIdle": not_yet}) as session:
         await session.ask("Go.")
 
-    assert [(each["teammate_name"], each["last_assistant_message"]) for each in seen] == [
+    assert [(each["teammate_name"], each["last_assistant_message"]) for each in payloads] == [
         ("toiler", "done"),
         ("toiler", "all done"),
     ]

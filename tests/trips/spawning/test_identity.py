@@ -180,9 +180,9 @@ async def test_a_definition_s_hook_binds_its_children_and_forks() -> None:
     async with Session(model, [async_tool(danger)], agents=[guarded], spawn_limits=limits) as session:
         result = await session.ask("Go.")
         paths = {view.path for view in session.runs()}
-        refused = [answers(run_of(session, name).context.history) for name in ("guard", "kid", "lower", "twin")]
+        refusals = [answers(run_of(session, name).context.history) for name in ("guard", "kid", "lower", "twin")]
 
     assert result.value == "ok"
     assert {"main/guard/kid/lower", "main/guard/twin"} <= paths
     assert ran == []
-    assert all(any(text.startswith("Denied") for text in each.values()) for each in refused), refused
+    assert all(any(text.startswith("Denied") for text in each.values()) for each in refusals), refusals

@@ -131,10 +131,10 @@ async def test_only_refused_and_failed_spawns_count_for_the_bound(
         handles = await asyncio.gather(*(session.spawn(ramet.SpawnRequest(agent=work)) for _ in range(20)))
         assert [(await each.result()).value for each in handles] == ["done"] * 20
 
-        refused = ramet.Agent(name="unwanted", function=work)
+        unwanted = ramet.Agent(name="unwanted", function=work)
         detached = ramet.SpawnRequest(agent=work, detached=True)  # It is allowed, and fails: it has no limits.
         adapter.asked.clear()
-        for request in [detached, ramet.SpawnRequest(agent=refused)] * 4:
+        for request in [detached, ramet.SpawnRequest(agent=unwanted)] * 4:
             with pytest.raises(RametError):
                 await session.spawn(request)
         assert len(adapter.asked) == 5

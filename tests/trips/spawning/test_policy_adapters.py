@@ -59,8 +59,8 @@ def adapter_for(agent: str, answer: Any) -> Adapter:
 @contextlib.asynccontextmanager
 async def runtime(adapter: Any, folder: pathlib.Path, **options: Any) -> AsyncIterator[ramet.AgentRuntime]:
     """A started runtime with an adapter."""
-    async with ramet.AgentRuntime(folder, policy_adapter=adapter, **options) as found:
-        yield found
+    async with ramet.AgentRuntime(folder, policy_adapter=adapter, **options) as runtime:
+        yield runtime
 
 
 def decisions(runtime: ramet.AgentRuntime) -> list[PolicyDecided]:
@@ -241,9 +241,9 @@ async def test_spawns_that_wait_for_an_answer_cannot_exceed_a_limit(tmp_path: pa
         )
         await handle.cancel("enough")
 
-    (refused,) = [each for each in born if isinstance(each, BaseException)]
-    assert isinstance(refused, SpawnRefused)
-    assert refused.limit == "policy.max_sub_agents"
+    (refusal,) = [each for each in born if isinstance(each, BaseException)]
+    assert isinstance(refusal, SpawnRefused)
+    assert refusal.limit == "policy.max_sub_agents"
 
 
 # --- roots
@@ -253,7 +253,7 @@ async def test_a_refused_root_is_not_spawned(tmp_path: pathlib.Path, caplog: pyt
     """A function or a conversation that is refused leaves no tree open, and its session id stays free."""
     adapter = adapter_for("echo", Refuse("not here"))
     async with runtime(adapter, tmp_path) as host:
-        with pytest.raises(SpawnRefused, match="not here") as refused:
+        with pytest.raises(SpawnRefused, match="not here") as refusal:
             await host.spawn(agents.echo)
         assert not host.trees
         talker = ramet.Agent(name="echo", description="Talks.")
@@ -264,7 +264,7 @@ async def test_a_refused_root_is_not_spawned(tmp_path: pathlib.Path, caplog: pyt
         async with session:
             assert (await session.ask("Hi.")).value == "hello"
 
-    assert refused.value.limit == "policy adapter house rules"
+    assert refusal.value.limit == "policy adapter house rules"
     assert "house rules" in caplog.text
 
 
@@ -400,11 +400,11 @@ class Nameless:
 )
 def test_an_invalid_adapter_is_refused_with_the_runtime(adapter: Any) -> None:
     """A `decide` that is not async would block the event loop."""
-    with pytest.raises(InvalidValue) as refused:
+    with pytest.raises(InvalidValue) as refusal:
         ramet.AgentRuntime(policy_adapter=adapter)
 
-    assert refused.value.field == "policy_adapter"
-    assert "async def decide" in refused.value.accepted
+    assert refusal.value.field == "policy_adapter"
+    assert "async def decide" in refusal.value.accepted
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("inf"), "10", True])
@@ -423,10 +423,10 @@ async def test_an_adapter_can_refuse_an_agent_of_a_server(tmp_path: pathlib.Path
         team = await served.team(agents=1)
         body = {"team": team[0], "name": "bob", "agent_type": "llm", "spawn_info": {"model": "offline"}}
         for _ in range(2):
-            refused = await served.ask("POST", "/v1/agents", team[1], json={**body, "name": "helper"})
-            assert refused.status_code == 409, refused.text
-            assert refused.json()["limit"] == "policy adapter house rules"
-            assert "no helpers on Fridays" in refused.json()["detail"]
+            response = await served.ask("POST", "/v1/agents", team[1], json={**body, "name": "helper"})
+            assert response.status_code == 409, response.text
+            assert response.json()["limit"] == "policy adapter house rules"
+            assert "no helpers on Fridays" in response.json()["detail"]
         created = await served.ask("POST", "/v1/agents", team[1], json=body)
         assert created.status_code == 201, created.text
 
@@ -436,11 +436,11 @@ async def test_a_failing_adapter_refuses_agents_of_a_server(tmp_path: pathlib.Pa
     async with serving(tmp_path, policy_adapter=Adapter(raises), types=installed()) as served:
         team = await served.team()
         body = {"team": team[0], "name": "bob", "agent_type": "llm", "spawn_info": {"model": "offline"}}
-        refused = await served.ask("POST", "/v1/agents", team[1], json=body)
+        response = await served.ask("POST", "/v1/agents", team[1], json=body)
 
-    assert refused.status_code == 409, refused.text
-    assert refused.json()["limit"] == "policy adapter house rules"
-    assert "policy.internal" not in refused.text
+    assert response.status_code == 409, response.text
+    assert response.json()["limit"] == "policy adapter house rules"
+    assert "policy.internal" not in response.text
 
 
 async def test_a_served_function_keeps_its_narrowed_grant_after_a_kill(tmp_path: pathlib.Path) -> None:

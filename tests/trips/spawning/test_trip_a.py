@@ -92,10 +92,10 @@ async def test_an_investigator_reports_only_a_summary(tmp_path: Path) -> None:
         ("tool", "I found a timeout: logs/day-5.log:2, set in api.py:1."),
         ("ai", "The payment API fails because of a timeout of 30 s (api.py:1)."),
     ]
-    found = [message for message in searcher.context.history if isinstance(message, ToolMessage)]
-    assert len(found) == len(FOLDER) + 2
-    assert {message.status for message in found} == {"success"}
-    assert "payment timed out after 30 s" in str(found)
+    results = [message for message in searcher.context.history if isinstance(message, ToolMessage)]
+    assert len(results) == len(FOLDER) + 2
+    assert {message.status for message in results} == {"success"}
+    assert "payment timed out after 30 s" in str(results)
     assert {each.name for each in searcher.context.tools} == {"Read", "Grep", "Glob"}
 
 

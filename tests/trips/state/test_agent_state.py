@@ -75,9 +75,9 @@ async def test_older_commits_are_read_only(runtime: ramet.AgentRuntime) -> None:
 async def test_a_hostile_guest_gets_typed_errors_and_nothing_else(runtime: ramet.AgentRuntime) -> None:
     """Huge keys, keys of other agents, registries and floods get typed errors, and the channel stays open."""
     await run(runtime, agents.secret)
-    found = await run(runtime, agents.hostile)
+    result = await run(runtime, agents.hostile)
 
-    assert found == {
+    assert result == {
         **dict.fromkeys(["above", "root", "nul", "huge key", "huge value"], "InvalidValue"),
         **dict.fromkeys(["deep", "no data", "no key"], "InvalidValue"),
         "registry": "Denied",
@@ -112,21 +112,21 @@ async def test_children_have_namespaces_below_their_parents(runtime: ramet.Agent
 async def test_ac_s4_10_a_parent_sees_nothing_of_a_branch_until_it_merges(runtime: ramet.AgentRuntime) -> None:
     """AC-S4-10: the delegate works on a fork of a real commit. Merging twice adds its work once, with its author."""
     handle = await runtime.spawn(agents.delegates, policy=MAY)
-    found = (await handle.result()).value
+    value = (await handle.result()).value
 
-    child = found["child"]
-    assert found["before"] == [{"of": "the parent"}, ["plan"]]
-    assert found["branches"] == {child: True}
-    assert found["plan"] == {"of": "the parent", "word": "hello"}
-    assert found["keys"] == ["by hello", "mine", "plan"]
-    assert (found["parents"], found["once"]) == (2, True)
-    assert found["told"] == [f"merge the branch of {child}", handle.id]
-    assert found["dropped"] == [True, False, {}]
+    child = value["child"]
+    assert value["before"] == [{"of": "the parent"}, ["plan"]]
+    assert value["branches"] == {child: True}
+    assert value["plan"] == {"of": "the parent", "word": "hello"}
+    assert value["keys"] == ["by hello", "mine", "plan"]
+    assert (value["parents"], value["once"]) == (2, True)
+    assert value["told"] == [f"merge the branch of {child}", handle.id]
+    assert value["dropped"] == [True, False, {}]
     (of_child,) = await commits_of(runtime, child)
     assert (of_child.branch, of_child.keys) == (f"delegates/{child}", 2)
     assert [each.keys for each in await commits_of(runtime, handle.id)] == [1, 1, 2]
     whole = await runtime.state(STATE)
-    assert found["first"] in {each.id for each in await whole.history()}
+    assert value["first"] in {each.id for each in await whole.history()}
 
 
 async def test_agent_code_decides_about_keys_that_both_branches_changed(runtime: ramet.AgentRuntime) -> None:
@@ -134,9 +134,9 @@ async def test_agent_code_decides_about_keys_that_both_branches_changed(runtime:
 
     Without a decision of the parent nothing is merged, and with one each key is asked once.
     """
-    refused, conflict, error, plan, by = await run(runtime, agents.disagrees, policy=MAY)
+    error_type, conflict, error, plan, by = await run(runtime, agents.disagrees, policy=MAY)
 
-    assert refused == "UnsavedChanges"
+    assert error_type == "UnsavedChanges"
     assert conflict == "MergeConflict ('by hello', 'plan')"
     assert error == [
         ["by hello", "nobody", "the parent", True],
@@ -205,8 +205,8 @@ async def test_ac_s4_7_concurrent_commits_of_one_agent_conflict(
         ways: dict[str, dict[str, Any]] = {"resolve": {"resolve": _add_counts}, "abandon": {"on_conflict": "abandon"}}
         try:
             await state.commit(**ways.get(how, {}))
-        except Conflict as refused:
-            message = f"{type(refused).__name__} {getattr(refused, 'keys', '')}".strip()
+        except Conflict as refusal:
+            message = f"{type(refusal).__name__} {getattr(refusal, 'keys', '')}".strip()
             assert ("second" in await state.keys()) == (how == "retry")
             return message
         return ""

@@ -54,11 +54,11 @@ async def test_one_of_fifty_concurrent_claims_wins(store: str, tmp_path: pathlib
 
         outcomes = await asyncio.gather(*map(claim, range(50)), return_exceptions=True)
         (won,) = [each for each in outcomes if isinstance(each, Task)]
-        refused = [each for each in outcomes if isinstance(each, TaskRefused)]
+        refusals = [each for each in outcomes if isinstance(each, TaskRefused)]
 
         assert won.owner is not None
-        assert {each.owner for each in refused} == {won.owner.path}
-        assert len(refused) == 49
+        assert {each.owner for each in refusals} == {won.owner.path}
+        assert len(refusals) == 49
         assert await Board(opened, "list").list() == [won]
 
 
@@ -107,13 +107,13 @@ async def test_a_process_killed_at_any_write_leaves_whole_steps(place: str, when
     """AC-S1-11, NEG-15: the board has the result of the finished steps, and the other steps can still be done."""
     await killed(PROGRAM, place, when, number)
     expected = await MemoryStore().open()
-    done = number - (when == "before")
-    for step in STEPS[:done]:
+    step_count = number - (when == "before")
+    for step in STEPS[:step_count]:
         await do(Board(expected, "list"), step)
 
     store = await store_at(place).open()
     assert await Board(store, "list").list() == await Board(expected, "list").list()
-    for step in STEPS[done:]:
+    for step in STEPS[step_count:]:
         await do(Board(store, "list"), step)
     assert [(task.id, task.status) for task in await Board(store, "list").list()] == [("2", "completed")]
     await store.close()

@@ -195,17 +195,17 @@ async def test_a_registry_follows_checkout_and_fork(place: str) -> None:
 
         whole = await runtime.state(STATE)
         mine = Namespaced(whole, "architect")
-        seen = []
+        primers = []
         for commit in (one, old, new):
             await whole.checkout(commit.commit)
-            seen.append({name: entry["primer"] for name, entry in mine.get(REGISTRY).items()})
+            primers.append({name: entry["primer"] for name, entry in mine.get(REGISTRY).items()})
         await whole.checkout(old.commit)
         fork = Namespaced(await whole.fork("what-if"), "architect")
         fork.remove_entry(REGISTRY, "one")
         await fork.commit()
         await whole.checkout()
 
-        assert seen == [{"one": "first"}, {"one": "first", "two": "old"}, {"one": "first", "two": "new"}]
+        assert primers == [{"one": "first"}, {"one": "first", "two": "old"}, {"one": "first", "two": "new"}]
         assert list(fork.get(REGISTRY)) == ["two"]
         assert fork.entry(REGISTRY, "two")["primer"] == "old"
         assert list(mine.get(REGISTRY)) == ["one", "two"]
@@ -214,9 +214,9 @@ async def test_a_registry_follows_checkout_and_fork(place: str) -> None:
 def reads_its_registry() -> list[list[str]]:
     """Return the created agents of an agent's own registry, now and at its oldest commit."""
     state = agent_state()
-    found, commits = [sorted(state.get(REGISTRY))], state.history()
+    names, commits = [sorted(state.get(REGISTRY))], state.history()
     state.checkout(commits[-1])
-    return [*found, sorted(state.get(REGISTRY))]
+    return [*names, sorted(state.get(REGISTRY))]
 
 
 async def test_agent_code_can_read_an_older_registry(place: str) -> None:

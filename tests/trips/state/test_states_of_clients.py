@@ -231,10 +231,10 @@ async def test_an_agent_cannot_read_commits_or_branches_of_others(folder: pathli
         no_branch = "try:\n    state.merge('nope')\nexcept Exception as error:\n    print(error)"
         handle = await place.server.runtime.spawn(stateful.leaves_a_branch, args=("go",), policy=MAY_SPAWN)
         assert (await handle.result()).value == "1"
-        for refused in (await place.run(theirs, no_branch), await run_in_program(place, no_branch, name="other")):
-            assert "nope" in refused
-            assert "main" not in refused
-            assert "run-" not in refused
+        for text in (await place.run(theirs, no_branch), await run_in_program(place, no_branch, name="other")):
+            assert "nope" in text
+            assert "main" not in text
+            assert "run-" not in text
 
         walked = await run_in_program(place, WALKS, name="other")
         assert "a word of" not in walked

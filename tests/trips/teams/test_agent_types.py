@@ -383,9 +383,9 @@ async def test_an_agent_can_work_in_its_image(tmp_path: pathlib.Path, backend: B
     async with AgentRuntime(tmp_path / "work", backend=backend) as runtime:
         async with opened(llm(script), opening(runtime, tmp_path / "ada", info, **more)) as agent:
             assert await say(agent, "Look") == "Seen."
-            found, written = [each for each in await agent.history() if each["role"] == "tool"]
+            listing, written = [each for each in await agent.history() if each["role"] == "tool"]
     (tmp_path / "bundle").chmod(0o755)
-    assert "helper.py" in found["content"].splitlines()
+    assert "helper.py" in listing["content"].splitlines()
     assert written["status"] == "error"
     assert not (tmp_path / "bundle" / "new.py").exists()
 

@@ -80,11 +80,11 @@ async def test_the_record_of_a_failed_agent_is_small(tmp_path: pathlib.Path) -> 
     async with serving(tmp_path) as served:
         team = await served.team()
         id = await spawn_failed(served, team, "large", spawn_info={"prefix": "x" * 500_000}, labels={"a": "b"})
-        found = await (await served.server.runtime.open_store()).get(AGENT, id)
+        document = await (await served.server.runtime.open_store()).get(AGENT, id)
 
-        assert found is not None
-        assert len(found.data) < 4_000
-        assert b'"labels":{"a":"b"}' in found.data
+        assert document is not None
+        assert len(document.data) < 4_000
+        assert b'"labels":{"a":"b"}' in document.data
 
 
 @pytest.mark.parametrize(("field", "other"), [("metadata", "labels"), ("labels", "metadata")])
@@ -95,11 +95,11 @@ async def test_labels_and_metadata_are_bounded_together(tmp_path: pathlib.Path, 
         fits = {field: {"é": "x" * (NOTE_BYTES - 6)}, other: {"n": "abc"}}
         assert (await spawn(served, team, "fits", **fits)).status_code == 201
 
-        refused = await spawn(served, team, "not", **{**fits, other: {"n": "abcd"}})
+        response = await spawn(served, team, "not", **{**fits, other: {"n": "abcd"}})
 
-        assert (refused.status_code, refused.json()["field"]) == (422, field)
-        assert f"{NOTE_BYTES + 1} bytes" in refused.json()["detail"]
-        assert str(NOTE_BYTES) in refused.json()["accepted"]
+        assert (response.status_code, response.json()["field"]) == (422, field)
+        assert f"{NOTE_BYTES + 1} bytes" in response.json()["detail"]
+        assert str(NOTE_BYTES) in response.json()["accepted"]
 
 
 async def test_keys_of_an_agent_are_bounded(tmp_path: pathlib.Path) -> None:

@@ -246,7 +246,7 @@ async def take_turns(client: Client, ada: SpawnedAgent, numbers: range) -> None:
 def size_of_journal(folder: pathlib.Path) -> int:
     """Return the bytes of all events and documents in the journal."""
     with contextlib.closing(sqlite3.connect(folder / ".ramet" / "journal.db")) as journal:
-        (found,) = journal.execute(
+        (count,) = journal.execute(
             "SELECT (SELECT sum(length(data)) FROM events) + (SELECT sum(length(data)) FROM documents)"
         ).fetchone()
-    return int(found)
+    return int(count)

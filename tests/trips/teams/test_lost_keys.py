@@ -127,8 +127,8 @@ class Streams:
 
 @pytest.fixture
 async def served(folder: pathlib.Path) -> AsyncIterator[Served]:
-    async with serving(folder) as found:
-        yield found
+    async with serving(folder) as server:
+        yield server
 
 
 @pytest.fixture

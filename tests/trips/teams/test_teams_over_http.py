@@ -233,7 +233,7 @@ async def test_every_operation_on_an_agent_needs_its_nonce(client: Client, team:
     """AC-S3-4: no list shows the nonce, and an agent never has two owners."""
     agent, other = await asyncio.gather(*(spawn(client, team, name, "shell") for name in ("ada", "bob")))
     for key in ("", "wrong", other.nonce, team.key):
-        for refused in (
+        for call in (
             client.say(agent.id, body("hello"), key=key),
             client.control(agent.id, {"@type": "list_tools"}, key=key),
             client.history(agent.id, key=key),
@@ -246,7 +246,7 @@ async def test_every_operation_on_an_agent_needs_its_nonce(client: Client, team:
             anext(client.events(agent.id, key=key)),
         ):
             with pytest.raises(NotYours if key else RametError):
-                await refused
+                await call
     assert await agent.say("hello") == "1 so far: hello"
     listed = await client.list_agents(team.team.id, key=team.key)
     assert agent.nonce not in repr(listed)
@@ -354,12 +354,12 @@ async def test_plugin_types_are_served_and_bad_spawns_cost_nothing(
             await spawn(client, team, "ada", kind, info)
     with pytest.raises(Unknown):
         await spawn(client, team, "ada", "raw", image="none")
-    with pytest.raises(InvalidValue) as refused:
+    with pytest.raises(InvalidValue) as refusal:
         await spawn(client, team, "ada", "raw", policy=Policy(reservation=Reservation(name="another")))
-    assert refused.value.field == "policy.reservation"
-    with pytest.raises(InvalidValue) as refused:
+    assert refusal.value.field == "policy.reservation"
+    with pytest.raises(InvalidValue) as refusal:
         await spawn(client, team, "ada", "raw", keep_failed_s=10.0**9)
-    assert refused.value.field == "keep_failed_s"
+    assert refusal.value.field == "keep_failed_s"
     team_info = await client.get_team(team.team.id, key=team.key)
     assert (team_info.free, team_info.agents, server.agents) == (free, 0, [])
     assert (await spawn(client, team, "ada", "raw")).spawned.state == "idle"
@@ -397,19 +397,19 @@ async def test_a_gate_decides_before_a_served_call_runs(server: Server, client: 
             with store:
                 store.execute(change, [rules])
 
-    seen: list[dict[str, Any]] = []
+    event_data: list[dict[str, Any]] = []
     async with aclosing(client.events(agent.id, key=agent.nonce)) as events:
         async for event in events:
-            seen.append(json.loads(event.data))
-            if [each["type"] for each in seen].count("tool_ended") == 3:
+            event_data.append(json.loads(event.data))
+            if [each["type"] for each in event_data].count("tool_ended") == 3:
                 break
-    of = [each for each in seen if each["type"] in ("intention_recorded", "intention_decided", "tool_ended")]
+    of = [each for each in event_data if each["type"] in ("intention_recorded", "intention_decided", "tool_ended")]
     assert [each["type"] for each in of] == ["intention_recorded", "intention_decided", "tool_ended"] * 3
     decided = [each for each in of if each["type"] == "intention_decided"]
     assert [each.get("committed", False) for each in decided] == [True, False, False]
     assert REASON in json.dumps(decided[1])
     assert "house" in json.dumps(of)
-    assert [each["tool"] for each in seen if each["type"] == "tool_started"] == ["Bash"]
+    assert [each["tool"] for each in event_data if each["type"] == "tool_started"] == ["Bash"]
     with pytest.raises(Unknown):
         await spawn(client, team, "bob", "shell", {"gate": "nobody"})
 

@@ -53,13 +53,13 @@ async def test_an_unknown_key_gets_401_on_every_path() -> None:
     with short_folder() as folder:
         async with serving(folder) as served:
             dead, ids = await dead_keys(served)
-            found = {
+            statuses = {
                 f"{operation.method} {operation.path}, {why}": (await ask(served, operation, key, ids)).status_code
                 for operation in NEED_KEY
                 for why, key in dead.items()
             }
 
-    assert {what: status for what, status in found.items() if status != 401} == {}
+    assert {what: status for what, status in statuses.items() if status != 401} == {}
 
 
 async def test_a_known_key_learns_nothing_about_others() -> None:
