@@ -259,14 +259,14 @@ async def test_a_summary_cannot_imitate_our_frames() -> None:
 
 async def test_a_precompact_hook_may_forbid_compaction_or_add_text() -> None:
     """The hook learns whether a person or the loop asked for it."""
-    seen: list[str] = []
+    triggers: list[str] = []
 
     def forbids(payload: dict[str, Any]) -> dict[str, str]:
-        seen.append(payload["trigger"])
+        triggers.append(payload["trigger"])
         return {"decision": "block", "reason": "not now"}
 
     async def ask(context: ToolUseContext, request: ModelRequest) -> AsyncGenerator[AIMessageChunk | AIMessage]:
-        seen.append(str(request.messages[0].content))
+        triggers.append(str(request.messages[0].content))
         yield AIMessage(content="short")
 
     adds = {"hookSpecificOutput": {"additionalContext": "keep the ticket numbers"}}
@@ -278,8 +278,8 @@ async def test_a_precompact_hook_may_forbid_compaction_or_add_text() -> None:
     assert await Compaction(window_tokens=2_000).compact(added)
 
     assert forbidden.history is history
-    assert seen[0] == "auto"
-    assert "Also: keep the ticket numbers" in seen[1]
+    assert triggers[0] == "auto"
+    assert "Also: keep the ticket numbers" in triggers[1]
 
 
 async def test_compacting_a_fork_does_not_change_its_parent() -> None:

@@ -184,19 +184,19 @@ async def test_a_blocking_function_does_not_block_the_loop() -> None:
 
 async def test_hooks_run_in_order_and_see_earlier_rewrites() -> None:
     """The last rewrite applies to the call."""
-    seen: list[Payload] = []
+    inputs: list[Payload] = []
 
     def first(payload: Payload) -> Payload:
-        seen.append(payload["tool_input"])
+        inputs.append(payload["tool_input"])
         return specific(updatedInput={"path": "first"}, additionalContext="one")
 
     async def second(payload: Payload) -> Payload:
-        seen.append(payload["tool_input"])
+        inputs.append(payload["tool_input"])
         return specific(updatedInput={**payload["tool_input"], "more": 1}, additionalContext="two")
 
     decision = await ask({"PreToolUse": [first, second]})
 
-    assert seen == [CALL["tool_input"], {"path": "first"}]
+    assert inputs == [CALL["tool_input"], {"path": "first"}]
     assert decision == HookDecision("allow", "", {"path": "first", "more": 1}, context="one\ntwo")
 
 
@@ -329,13 +329,13 @@ async def test_an_aborted_run_closes_gates_but_still_fires_its_end() -> None:
 
 async def test_a_payload_names_the_run_of_its_event() -> None:
     """The field names are those of Claude Code, with the ids of parent and root."""
-    seen: list[Payload] = []
-    runner = HookRunner({"PostToolUse": [seen.append]}, transcript=lambda run: f"/t/{run.id}.jsonl")
+    payloads: list[Payload] = []
+    runner = HookRunner({"PostToolUse": [payloads.append]}, transcript=lambda run: f"/t/{run.id}.jsonl")
     context = make_context(run=run_info(2, path="main/searcher", agent="explore", depth=1))
 
     await runner.fire("PostToolUse", context, {**CALL, "tool_response": "ok"}, matcher="Write")
 
-    assert seen == [
+    assert payloads == [
         {
             "hook_event_name": "PostToolUse",
             "session_id": "run-00",

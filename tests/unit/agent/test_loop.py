@@ -111,18 +111,18 @@ async def test_the_model_sees_exactly_system_history_and_tools() -> None:
 
 async def test_each_request_is_a_list_of_its_own() -> None:
     """Later messages do not change a request that was sent."""
-    seen: list[ModelRequest] = []
+    requests: list[ModelRequest] = []
 
     async def ask(context: ToolUseContext, request: ModelRequest) -> AsyncGenerator[AIMessage]:
-        seen.append(request)
-        yield AIMessage("ok") if len(seen) > 1 else AIMessage("", tool_calls=[tool_call(name="x", args={}, id="1")])
+        requests.append(request)
+        yield AIMessage("ok") if len(requests) > 1 else AIMessage("", tool_calls=[tool_call(name="x", args={}, id="1")])
 
     context = make_context(ask=ask)
 
     await play(context, "go")
 
-    assert [len(request.messages) for request in seen] == [1, 3]
-    assert len({request.step for request in seen}) == 2
+    assert [len(request.messages) for request in requests] == [1, 3]
+    assert len({request.step for request in requests}) == 2
 
 
 # --- mail

@@ -29,9 +29,9 @@ def test_each_process_starts_at_its_own_level() -> None:
     points = [Point(life, turns, level + turns * 0.004) for life, level in ((0, 90.0), (1, 10.0))
               for turns in range(life * 500, life * 500 + 500, 50)]  # fmt: skip
 
-    found = slope(points)
+    result = slope(points)
 
-    assert found == pytest.approx(4.0)
+    assert result == pytest.approx(4.0)
 
 
 def test_too_few_points_have_no_slope() -> None:
@@ -62,13 +62,13 @@ def test_growth_beyond_the_goal_is_reported() -> None:
     """The table and the JSON say so; values without a goal and short soaks are not judged."""
     grows = [sample(0, turns, rss_mb=100 + turns * 0.006, cpu_ms=turns**2 / 100) for turns in range(0, 3_000, 100)]
 
-    found = {each["name"]: each for each in as_json(rows(grows, warm_up=0))}
+    figures = {each["name"]: each for each in as_json(rows(grows, warm_up=0))}
     lines = table(rows(grows, warm_up=0)).splitlines()
 
-    assert found["resident memory"]["slope_per_1000_turns"] == pytest.approx(6.0)
-    assert found["resident memory"]["reached"] is False
-    assert found["processor time of a turn"]["reached"] is False
-    assert found["descriptors"]["reached"] is True
-    assert found["WAL"]["reached"] is None
+    assert figures["resident memory"]["slope_per_1000_turns"] == pytest.approx(6.0)
+    assert figures["resident memory"]["reached"] is False
+    assert figures["processor time of a turn"]["reached"] is False
+    assert figures["descriptors"]["reached"] is True
+    assert figures["WAL"]["reached"] is None
     assert [line for line in lines if line.endswith(": no")] == [lines[1], lines[7]]
     assert [each.reached for each in rows(grows[:2], warm_up=0)] == [None] * 7

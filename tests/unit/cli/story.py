@@ -82,11 +82,11 @@ class Story:
         below: Usage = NOTHING,
     ) -> None:
         """Add the end of a run."""
-        done = status is Status.COMPLETED
+        is_completed = status is Status.COMPLETED
         result = Result(
             status=status,
-            value=text if done else None,
-            partial="" if done else text,
+            value=text if is_completed else None,
+            partial="" if is_completed else text,
             error=ErrorInfo(type="X", message=error) if error else None,
             usage=usage,
             usage_subtree=usage + below,

@@ -99,8 +99,8 @@ def test_check_as_json_has_kind_and_path(project: Path, capsys: pytest.CaptureFi
     write(project, "broken", BAD)
 
     assert main(["agents", "check", "--json", "--dir", str(project)]) == 1
-    (found,) = map(json.loads, capsys.readouterr().out.splitlines())
-    assert (found["kind"], Path(found["path"]).name) == ("problem", "broken.md")
+    (row,) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (row["kind"], Path(row["path"]).name) == ("problem", "broken.md")
 
 
 def test_trust_is_shown_recorded_and_forgotten(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

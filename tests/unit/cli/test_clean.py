@@ -34,10 +34,10 @@ ATTACKS = {
 }
 
 
-@pytest.mark.parametrize(("attack", "seen"), ATTACKS.values(), ids=ATTACKS)
-def test_terminal_sequences_are_removed(attack: str, seen: str) -> None:
+@pytest.mark.parametrize(("attack", "expected"), ATTACKS.values(), ids=ATTACKS)
+def test_terminal_sequences_are_removed(attack: str, expected: str) -> None:
     """The words of hostile text stay."""
-    assert sanitize(attack) == seen
+    assert sanitize(attack) == expected
 
 
 @given(st.text(st.characters(codec=None), max_size=300))

@@ -34,7 +34,7 @@ async def test_a_root_becomes_a_base_and_a_base_a_runtime_image(tmp_path: Path) 
     (tmp_path / "root.tar.gz").write_bytes(tar({f"usr/lib/python{PYTHON}/os.py": b""}, packed=True))
     (tmp_path / ".docker").mkdir()
     async with registry(tmp_path, password=True) as host:
-        refused = await ramet(tmp_path, "base", "root.tar.gz", "--to", "base:1", "--registry", host)
+        result = await ramet(tmp_path, "base", "root.tar.gz", "--to", "base:1", "--registry", host)
         auths = {host: {"auth": base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()}}
         (tmp_path / ".docker" / "config.json").write_text(json.dumps({"auths": auths}))
         based = await ramet(tmp_path, "base", "root.tar.gz", "--to", "base:1", "--registry", host)
@@ -54,8 +54,8 @@ async def test_a_root_becomes_a_base_and_a_base_a_runtime_image(tmp_path: Path) 
         on_it = await ramet(tmp_path, "runtime", "--base", "base:2", "--registry", team, "--kind", "bare")
         beside = await ramet(tmp_path, "runtime", "--base", f"{host}/base:1", "--registry", team, "--kind", "bare")
 
-    assert (refused[0], refused[1]) == (1, "")
-    assert "401" in refused[2]
+    assert (result[0], result[1]) == (1, "")
+    assert "401" in result[2]
     assert (based[0], based[1].partition("sha256:")[0]) == (0, f"{host}/base@"), based
     assert (first[0], first[1].partition("sha256:")[0]) == (0, f"{host}/ramet-bare@"), first
     assert first[2].splitlines() == ["reading the base", "compiling", "packing", "pushing"]

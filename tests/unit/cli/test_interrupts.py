@@ -65,6 +65,6 @@ def test_an_ignored_hangup_stays_ignored() -> None:
 
 def test_the_second_signal_ends_the_process_at_once() -> None:
     """The terminal is restored, and the status is 130."""
-    done = subprocess.run([sys.executable, "-c", TWICE], capture_output=True, text=True, check=False)
+    completed = subprocess.run([sys.executable, "-c", TWICE], capture_output=True, text=True, check=False)
 
-    assert (done.returncode, done.stdout) == (130, "stop: Ctrl-C\nat once\n")
+    assert (completed.returncode, completed.stdout) == (130, "stop: Ctrl-C\nat once\n")

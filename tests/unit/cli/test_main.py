@@ -138,19 +138,19 @@ def test_version_prints_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("line", [["--help"], ["ask", "--help"], ["ask", "x", "--dir", "/nope"], ["--version"]])
 def test_help_imports_nothing_heavy(line: list[str]) -> None:
     """Help and usage errors stay fast."""
-    done = subprocess.run([sys.executable, "-c", LOAD, *line], capture_output=True, text=True, check=False)
+    completed = subprocess.run([sys.executable, "-c", LOAD, *line], capture_output=True, text=True, check=False)
 
-    assert done.returncode == 0, done.stderr
+    assert completed.returncode == 0, completed.stderr
 
 
 def test_arguments_in_another_encoding_are_accepted() -> None:
     """Such arguments cause no traceback."""
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable.encode(), b"-m", b"ramet", b"ask", b"caf\xe9", b"--dir", b"/n\xff"],
         capture_output=True,
         check=False,
         env={**os.environ, "PYTHONUTF8": "1"},
     )
 
-    assert done.returncode == 2
-    assert done.stderr.decode().startswith("ramet ask: --dir: '/n\ufffd' does not exist")
+    assert completed.returncode == 2
+    assert completed.stderr.decode().startswith("ramet ask: --dir: '/n\ufffd' does not exist")

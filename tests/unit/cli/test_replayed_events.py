@@ -58,12 +58,12 @@ async def test_pauses_are_bounded() -> None:
 
 def lines(story: Story) -> list[str]:
     """Return the lines of a story."""
-    picture, found = TreeModel(), []
+    picture, lines = TreeModel(), []
     for event in story.events:
         picture.apply(event)
         if (line := line_of(event, picture)) is not None:
-            found.append(line)
-    return found
+            lines.append(line)
+    return lines
 
 
 def test_recorded_events_become_lines_with_their_times() -> None:

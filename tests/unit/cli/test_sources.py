@@ -22,7 +22,7 @@ MINE, OTHER = "a-token-of-my-own-choice", "another-token-of-my-own"
 
 
 @pytest.mark.parametrize(
-    ("server", "dir", "named", "found"),
+    ("server", "dir", "named", "expected"),
     [
         (None, None, None, "LocalSource"),
         (None, None, " ", "LocalSource"),
@@ -33,7 +33,7 @@ MINE, OTHER = "a-token-of-my-own-choice", "another-token-of-my-own"
     ],
 )
 def test_options_go_before_the_environment(
-    monkeypatch: pytest.MonkeyPatch, server: str | None, dir: Path | None, named: str | None, found: str
+    monkeypatch: pytest.MonkeyPatch, server: str | None, dir: Path | None, named: str | None, expected: str
 ) -> None:
     """The order is --server or --dir, RAMET_SERVER, this folder."""
     if named is not None:
@@ -41,7 +41,7 @@ def test_options_go_before_the_environment(
 
     source: Any = source_of(Namespace(server=server, dir=dir))
 
-    assert " ".join([type(source).__name__, *([source.where] if hasattr(source, "where") else [])]) == found
+    assert " ".join([type(source).__name__, *([source.where] if hasattr(source, "where") else [])]) == expected
 
 
 @pytest.mark.parametrize(
@@ -101,11 +101,11 @@ async def test_a_question_stays_open_until_it_is_answered() -> None:
 )
 def test_an_unusable_key_is_refused_and_not_shown(environ: dict[str, str]) -> None:
     """The error names the variable."""
-    with pytest.raises(InvalidValue) as refused:
+    with pytest.raises(InvalidValue) as refusal:
         key_in(environ)
 
-    assert next(iter(environ)) in str(refused.value) or "NOT_HERE" in str(refused.value)
-    assert not any(value in str(refused.value) for value in environ.values() if "env:" not in value)
+    assert next(iter(environ)) in str(refusal.value) or "NOT_HERE" in str(refusal.value)
+    assert not any(value in str(refusal.value) for value in environ.values() if "env:" not in value)
 
 
 def test_a_missing_key_is_reported_with_the_variable_that_names_it() -> None:

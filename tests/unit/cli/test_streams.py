@@ -12,14 +12,14 @@ TELL = r"from ramet.cli.render.streams import prepare_streams; prepare_streams()
 
 
 @pytest.mark.parametrize(
-    ("encoding", "seen"),
+    ("encoding", "expected"),
     [("ascii", b"+ a - b ... ? ?\n"), ("latin-1", b"+ a \xb7 b ... ? ?\n"), ("utf-8", "✓ a · b … 漢 ?\n".encode())],
 )
-def test_any_text_can_be_printed_in_any_encoding(encoding: str, seen: bytes) -> None:
+def test_any_text_can_be_printed_in_any_encoding(encoding: str, expected: bytes) -> None:
     """Our signs become the nearest ones, other signs become question marks, and nothing fails."""
     env = {**os.environ, "PYTHONIOENCODING": encoding}
 
-    assert subprocess.run([sys.executable, "-c", TELL], env=env, capture_output=True, check=True).stdout == seen
+    assert subprocess.run([sys.executable, "-c", TELL], env=env, capture_output=True, check=True).stdout == expected
 
 
 def test_closed_streams_are_no_error() -> None:
@@ -33,10 +33,10 @@ def test_a_full_disk_is_reported_in_one_line() -> None:
     """The status is not 0."""
     command = f'"{sys.executable}" -m ramet --version > /dev/full'
 
-    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    completed = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
 
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-    assert "No space left on device" in done.stderr
+    assert (completed.returncode, completed.stderr.count("\n")) == (1, 1)
+    assert "No space left on device" in completed.stderr
 
 
 @pytest.mark.parametrize("line", [["--version"], ["agents", "list"]])
@@ -45,10 +45,10 @@ def test_a_closed_pipe_ends_the_command_silently(line: list[str]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-m", "ramet", *line], stdout=writing, stderr=subprocess.PIPE, check=False
         )
     finally:
         os.close(writing)
 
-    assert (done.returncode, done.stderr) == (141, b"")
+    assert (completed.returncode, completed.stderr) == (141, b"")

@@ -226,18 +226,18 @@ def test_every_controller_is_aborted_before_the_first_listener_is_called() -> No
     chain = [root]
     for _ in range(5):
         chain.append(chain[-1].child())
-    seen: list[list[str | None]] = []
+    reasons: list[list[str | None]] = []
 
     def meddle(_: AbortController) -> None:
         for each in reversed(chain):
             each.abort("meddled")
-        seen.append([each.reason for each in chain])
+        reasons.append([each.reason for each in chain])
 
     for each in chain:
         each.add_listener(meddle)
     root.abort("first")
 
-    assert seen == [["first"] * 6] * 6
+    assert reasons == [["first"] * 6] * 6
 
 
 def test_an_interrupt_in_a_listener_reaches_the_caller_after_the_abort() -> None:

@@ -151,25 +151,25 @@ async def test_sleepers_wake_at_their_deadlines_in_order(lengths: list[int], ste
 async def test_a_sleeper_that_sleeps_again_wakes_again_in_the_same_advance() -> None:
     """A loop that sleeps for a second runs ten times in an advance of ten seconds."""
     clock = FakeClock()
-    seen: list[float] = []
+    times: list[float] = []
 
     async def tick() -> None:
         while True:
             await clock.sleep(1)
-            seen.append(clock.monotonic())
+            times.append(clock.monotonic())
 
     ticking = asyncio.create_task(tick())
     await clock.advance(10)
     ticking.cancel()
     await asyncio.wait({ticking})
 
-    assert seen == [float(second) for second in range(1, 11)]
+    assert times == [float(second) for second in range(1, 11)]
 
 
 async def test_tasks_that_await_a_sleeper_continue_before_time_moves() -> None:
     """Tasks and groups that await a sleeper run before the clock advances further."""
     clock = FakeClock()
-    seen: list[float] = []
+    times: list[float] = []
 
     async def through_tasks(levels: int) -> None:
         if levels:
@@ -181,14 +181,14 @@ async def test_tasks_that_await_a_sleeper_continue_before_time_moves() -> None:
     async def tick() -> None:
         while True:
             await through_tasks(3)
-            seen.append(clock.monotonic())
+            times.append(clock.monotonic())
 
     ticking = asyncio.create_task(tick())
     await clock.advance(3)
     ticking.cancel()
     await asyncio.wait({ticking})
 
-    assert seen == [1.0, 2.0, 3.0]
+    assert times == [1.0, 2.0, 3.0]
 
 
 async def test_a_new_task_sleeps_from_the_time_of_its_start() -> None:
@@ -215,17 +215,17 @@ async def test_advance_refuses_negative_and_infinite_times(seconds: float) -> No
 async def test_concurrent_advances_do_not_move_time_back() -> None:
     """The shorter of two concurrent advances does not undo a deadline that has passed."""
     clock = FakeClock()
-    seen: list[float] = []
+    times: list[float] = []
 
     async def sleep(seconds: float) -> None:
         await clock.sleep(seconds)
         assert clock.monotonic() >= seconds
-        seen.append(clock.monotonic())
+        times.append(clock.monotonic())
 
     await asyncio.gather(*map(sleep, (1, 2, 6, 7)), clock.advance(10), clock.advance(5))
 
-    assert len(seen) == 4
-    assert seen == sorted(seen)
+    assert len(times) == 4
+    assert times == sorted(times)
     assert clock.monotonic() == 10
 
 

@@ -60,9 +60,9 @@ async def test_cancelling_ends_every_process_of_a_command(tmp_path: pathlib.Path
 @pytest.mark.parametrize("detached", ["sleep 1000", "setsid sleep 1000", "true"])
 async def test_a_background_job_ends_with_the_command_that_started_it(detached: str) -> None:
     """A background job that holds the output open does not delay the caller."""
-    done = await sh(f"{detached} & echo $!")
+    result = await sh(f"{detached} & echo $!")
 
-    assert not alive(int(done.stdout))
+    assert not alive(int(result.stdout))
 
 
 async def test_cancelling_a_command_leaves_other_processes_alive() -> None:
@@ -146,8 +146,8 @@ class FakeProc:
 
     def _all(self) -> list[tuple[int, str, int]]:
         """Return pid, state and group of each process."""
-        with os.scandir(self.root) as found:
-            files = [self.root / each.name / "stat" for each in found]
+        with os.scandir(self.root) as entries:
+            files = [self.root / each.name / "stat" for each in entries]
         stats = [each.read_text().split() for each in files if each.is_file() and each.parent.name.isdigit()]
         return [(int(stat[0]), stat[3], int(stat[5])) for stat in stats]
 
@@ -316,12 +316,12 @@ async def test_processes_that_die_before_each_scan_end_with_their_group(
     system.add(1000, group=LEADER)
 
     def names(folder: pathlib.Path) -> list[str]:
-        found = listed(folder)
+        processes = listed(folder)
         if runners[-1] not in system.signalled_pids:
             system.end(runners[-1])
             runners.append(runners[-1] + 1)
             system.add(runners[-1], group=LEADER)
-        return found
+        return processes
 
     monkeypatch.setattr(os, "listdir", names)
 

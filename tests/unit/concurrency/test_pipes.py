@@ -45,9 +45,9 @@ async def test_an_escaped_process_that_prints_forever_does_not_delay_the_caller(
         while [ ! -s {tmp_path}/pid ]; do sleep 0.01; done
     """
 
-    done = await sh(script)
+    result = await sh(script)
 
-    assert done.stdout.startswith(b"y\ny\n")
+    assert result.stdout.startswith(b"y\ny\n")
     pid = pid_in(tmp_path / "pid")()
     await eventually(lambda: not alive(pid))
     with contextlib.suppress(ChildProcessError):  # ours only where we are pid 1

@@ -22,16 +22,16 @@ from tests.support.waiting import alive, eventually, pid_in
 
 async def test_input_streams_status_and_environment_are_those_of_the_call() -> None:
     """A process gets no variable of the host's environment except the mark."""
-    done = await sh('cat; env | grep -v "^PWD=\\|^_=\\|^RAMET_CALL=." >&2; exit 3', stdin=b"in", env={"A": "a"})
+    result = await sh('cat; env | grep -v "^PWD=\\|^_=\\|^RAMET_CALL=." >&2; exit 3', stdin=b"in", env={"A": "a"})
 
-    assert done == (Ended("exit", 3), b"in", b"A=a\n")
+    assert result == (Ended("exit", 3), b"in", b"A=a\n")
 
 
 async def test_without_a_stderr_capture_both_streams_are_merged() -> None:
     """Merged streams keep the order of writing."""
-    done = await sh("echo 1; echo 2 >&2; echo 3", stderr=None)
+    result = await sh("echo 1; echo 2 >&2; echo 3", stderr=None)
 
-    assert done.stdout == b"1\n2\n3\n"
+    assert result.stdout == b"1\n2\n3\n"
 
 
 async def test_a_process_without_input_reads_end_of_file() -> None:
@@ -65,20 +65,20 @@ async def test_output_is_kept_up_to_the_bound_and_read_to_the_end() -> None:
     """A process with much output is not blocked, and its output is not kept whole."""
     output = Capture(head=1000)
 
-    done = await sh("head -c 3000000 /dev/zero; exit 4", stdout=output)
+    result = await sh("head -c 3000000 /dev/zero; exit 4", stdout=output)
 
-    assert (done.ended, len(done.stdout), output.omitted_bytes) == (Ended("exit", 4), 1000, 2_999_000)
+    assert (result.ended, len(result.stdout), output.omitted_bytes) == (Ended("exit", 4), 1000, 2_999_000)
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 async def test_endless_output_ends_the_process_once_the_capture_is_full(stream: str) -> None:
     """The process ends at once, without its grace."""
-    done = await sh(
+    result = await sh(
         f"trap '' TERM; yes >&{1 + (stream == 'stderr')}", grace_s=600, **{stream: Capture(head=4, stops=True)}
     )
 
-    assert done.ended.why == "enough"
-    assert getattr(done, stream) == b"y\ny\n"
+    assert result.ended.why == "enough"
+    assert getattr(result, stream) == b"y\ny\n"
 
 
 @pytest.mark.parametrize("how", ["timeout", "abort", "cancel"])

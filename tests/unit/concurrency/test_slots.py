@@ -255,13 +255,13 @@ async def test_two_returning_calls_of_a_run_take_one_slot() -> None:
     other.release()
     await settle()
 
-    done = [task.done() for task in back]
+    are_done = [task.done() for task in back]
     slot.release()
     await settle()
     for task in back:
         task.cancel()
     await asyncio.wait(back)
-    assert done == [True, True]
+    assert are_done == [True, True]
     assert (slots.in_use, slots.queued) == (0, 0)
 
 

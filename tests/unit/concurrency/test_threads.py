@@ -39,13 +39,13 @@ async def test_the_work_sees_its_callers_context_and_changes_only_its_own() -> N
     caller_name.set("caller")
 
     def work() -> str:
-        seen = caller_name.get()
+        name = caller_name.get()
         caller_name.set("work")
-        return seen
+        return name
 
-    seen = await in_thread(work, name="test")
+    result = await in_thread(work, name="test")
 
-    assert (seen, caller_name.get()) == ("caller", "caller")
+    assert (result, caller_name.get()) == ("caller", "caller")
 
 
 async def test_an_error_is_raised_where_the_work_is_awaited() -> None:
@@ -95,19 +95,19 @@ async def test_cancelling_stops_the_wait_and_not_the_thread() -> None:
 
 async def test_work_starts_after_refused_thread_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     """`in_thread` tries again while the machine refuses new threads."""
-    start, refused = threading.Thread.start, 0
+    start, refused_count = threading.Thread.start, 0
 
     def refuse_twice(thread: threading.Thread) -> None:
-        nonlocal refused
-        if refused < 2:
-            refused += 1
+        nonlocal refused_count
+        if refused_count < 2:
+            refused_count += 1
             raise RuntimeError("can't start new thread")
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", refuse_twice)
 
     assert await in_thread(lambda: 7, name="test") == 7
-    assert refused == 2
+    assert refused_count == 2
 
 
 async def test_work_fails_when_no_thread_can_ever_start(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +141,7 @@ async def test_work_in_an_executor_is_found_by_its_context_variables() -> None:
     assert list(executor_work(lambda variables: variables.get(caller_name) == "another")) == []
     # The thread that waited for the beginning has the same variables, and lets go of them a moment after its end.
     await eventually(lambda: len(list(executor_work(lambda variables: variables.get(caller_name) == "somebody"))) == 1)
-    (found,) = executor_work(lambda variables: variables.get(caller_name) == "somebody")
+    (future,) = executor_work(lambda variables: variables.get(caller_name) == "somebody")
     go_on.set()
-    assert await asyncio.wrap_future(found) == "late"
+    assert await asyncio.wrap_future(future) == "late"
     await eventually(lambda: not list(executor_work(lambda variables: variables.get(caller_name) == "somebody")))

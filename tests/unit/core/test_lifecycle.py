@@ -31,15 +31,15 @@ def outcome(state: State, fact: Fact) -> Step | None:
 
 
 def reachable_states(start: State) -> set[State]:
-    found, pending = {start}, [start]
+    states, pending = {start}, [start]
     while pending:
         state = pending.pop()
         for fact in Fact:
             after = outcome(state, fact)
-            if after is not None and after.state not in found:
-                found.add(after.state)
+            if after is not None and after.state not in states:
+                states.add(after.state)
                 pending.append(after.state)
-    return found
+    return states
 
 
 def test_every_state_is_either_living_or_over() -> None:

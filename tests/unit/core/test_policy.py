@@ -189,11 +189,11 @@ def test_ports_are_converted_to_plain_text_and_numbers() -> None:
     class Number(int):
         pass
 
-    found = policy(ports={Name("web"): Number(8000)}).ports
+    ports = policy(ports={Name("web"): Number(8000)}).ports
 
-    assert isinstance(found, dict)
-    assert [(type(name), type(number)) for name, number in found.items()] == [(str, int)]
-    assert msgspec.json.decode(msgspec.json.encode(found)) == {"web": 8000}
+    assert isinstance(ports, dict)
+    assert [(type(name), type(number)) for name, number in ports.items()] == [(str, int)]
+    assert msgspec.json.decode(msgspec.json.encode(ports)) == {"web": 8000}
 
 
 @pytest.mark.parametrize(
@@ -709,9 +709,9 @@ def test_a_child_has_the_reservation_of_its_parent() -> None:
     for requested in (policy(), policy(reservation=same), policy(reservation=PARENT.reservation)):
         assert narrow(PARENT, requested)[0].reservation == PARENT.reservation
     for other in ({"name": "crew"}, {"name": "others", "memory_mb": 1024}):
-        with pytest.raises(SpawnRefused) as refused:
+        with pytest.raises(SpawnRefused) as refusal:
             narrow(PARENT, policy(reservation=other))
-        assert refused.value.limit == "policy.reservation"
+        assert refusal.value.limit == "policy.reservation"
 
 
 @pytest.mark.parametrize(
@@ -727,9 +727,9 @@ def test_a_child_has_the_reservation_of_its_parent() -> None:
 )
 def test_an_invalid_reservation_is_refused_by_its_field(value: object, field: str) -> None:
     """The refusal names the field of the reservation that is wrong."""
-    with pytest.raises(InvalidValue) as refused:
+    with pytest.raises(InvalidValue) as refusal:
         policy(reservation=value)
-    assert refused.value.field == f"policy.reservation{field}"
+    assert refusal.value.field == f"policy.reservation{field}"
 
 
 def test_to_public_dict_returns_plain_data() -> None:

@@ -164,15 +164,15 @@ def ends_seen(count: int, max_parallel: int) -> list[int]:
 
     host = current_channel()
     assert isinstance(host, ThreadChannel), "functions have one of their own"
-    seen: list[int] = []
+    numbers: list[int] = []
 
     def items() -> Iterator[int]:
         for index in range(count):
-            seen.append(sum(end.done() for end in host._ends.values()))
+            numbers.append(sum(end.done() for end in host._ends.values()))
             yield index
 
     map_sub_agents(abs, items(), max_parallel=max_parallel)
-    return seen
+    return numbers
 
 
 async def awaiting() -> list[str]:
@@ -211,10 +211,10 @@ def wait_for_child() -> Any:
 
 
 def checkpoints() -> list[Any]:
-    found = [load_checkpoint("nothing")]
+    checkpoints = [load_checkpoint("nothing")]
     save_checkpoint(Report("bees", (3,)), version=2)
-    found += [load_checkpoint("nothing", version=1), load_checkpoint(returns=Report)]
-    return [*found[:2], type(found[2]).__name__, found[2].lines]
+    checkpoints += [load_checkpoint("nothing", version=1), load_checkpoint(returns=Report)]
+    return [*checkpoints[:2], type(checkpoints[2]).__name__, checkpoints[2].lines]
 
 
 def artifact() -> bytes:
@@ -225,8 +225,8 @@ def wrong_argument() -> str:
     """Send a wrong argument, then a right one over the same channel."""
     try:
         send_message("main", 5)  # type: ignore[arg-type]
-    except ValueError as refused:
-        return f"{type(refused).__name__} {send_message('main', 'five')}"
+    except ValueError as refusal:
+        return f"{type(refusal).__name__} {send_message('main', 'five')}"
     return "it was sent"
 
 
@@ -255,6 +255,6 @@ def refused_parent() -> list[Any]:
 
     try:
         spawn_sub_agent(add, args=(1, 2))
-    except SpawnRefused as refused:
-        return [refused.limit, refused.reason, refused.free, str(refused)]
+    except SpawnRefused as refusal:
+        return [refusal.limit, refusal.reason, refusal.free, str(refusal)]
     return []

@@ -45,21 +45,21 @@ async def awaits() -> list[Any]:
 
 def in_a_thread() -> float:
     """Call a task in a thread, which has no context variables of the code that started it."""
-    found: list[float] = []
-    thread = threading.Thread(target=lambda: found.append(solver()("x = 1")[0].x))
+    roots: list[float] = []
+    thread = threading.Thread(target=lambda: roots.append(solver()("x = 1")[0].x))
     thread.start()
     thread.join()
-    return found[0]
+    return roots[0]
 
 
 def fails() -> list[str]:
-    found = []
+    problems = []
     for _ in range(2):
         try:
             solver()("x = 1")
         except RametError as problem:
-            found += [type(problem).__name__, str(problem)]
-    return found
+            problems += [type(problem).__name__, str(problem)]
+    return problems
 
 
 def maps() -> list[Any]:

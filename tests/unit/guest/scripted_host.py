@@ -90,22 +90,22 @@ class Host:
 
     def done(self) -> tuple[Done, bytes]:
         """Return the guest's last message, after which nothing may follow."""
-        done = self.expect(Done)
+        message = self.expect(Done)
         assert self.hear() is None, "something was said after the last word"
-        return done
+        return message
 
     def value(self, returns: Any = None) -> Any:
         """Return the value of the last message."""
-        done, body = self.done()
-        assert done.ok, done
-        return decode(body, done.json_size, returns=returns)
+        message, body = self.done()
+        assert message.ok, message
+        return decode(body, message.json_size, returns=returns)
 
     def failure(self) -> Done:
         """Return the last message, which must report a failure."""
-        done, body = self.done()
-        assert not done.ok
+        message, body = self.done()
+        assert not message.ok
         assert body == b""
-        return done
+        return message
 
     def leave(self) -> None:
         """Close the channel, as a host that dies."""

@@ -101,11 +101,11 @@ def test_an_uncaught_error_fails_the_guest() -> None:
         host.start(agents.parent)
         spawn, _ = host.expect(Spawn)
         host.refuse(spawn.id, SpawnRefused("depth", "no level below"))
-        done = host.failure()
+        failure = host.failure()
 
-    assert done.error is not None
-    assert done.error.type == "SpawnRefused"
-    assert done.fields == {"limit": "depth", "reason": "no level below", "free": None}
+    assert failure.error is not None
+    assert failure.error.type == "SpawnRefused"
+    assert failure.fields == {"limit": "depth", "reason": "no level below", "free": None}
 
 
 def test_threads_spawn_concurrently_and_get_their_own_results() -> None:
@@ -237,9 +237,9 @@ def test_a_refused_map_cancels_its_running_children() -> None:
         assert cancel.target == "a"
         host.answer(cancel.id, Stopped(stopped=("main/a",)))
 
-        done = host.failure()
-    assert done.error is not None
-    assert done.error.type == "SpawnRefused"
+        failure = host.failure()
+    assert failure.error is not None
+    assert failure.error.type == "SpawnRefused"
 
 
 @pytest.mark.parametrize("when", ["before it is answered", "while it waits"])
@@ -265,10 +265,10 @@ def test_an_invalid_message_of_the_host_ends_the_wait() -> None:
         host.start(agents.wait_for_child)
         host.expect(Spawn)
         host.tell(Text(text="not of the vocabulary"))  # type: ignore[arg-type]
-        done = host.failure()
+        failure = host.failure()
 
-    assert done.error is not None
-    assert done.error.message.startswith("the host broke the rules of the channel: ")
+    assert failure.error is not None
+    assert failure.error.message.startswith("the host broke the rules of the channel: ")
 
 
 def test_a_stop_is_raised_in_the_wait_and_a_checkpoint_can_be_saved() -> None:

@@ -50,11 +50,11 @@ def test_an_exception_is_sent_and_its_traceback_printed() -> None:
     """The host gets type and message; the traceback shows the user's own lines."""
     with guest() as host:
         host.start(agents.fail, "no honey")
-        done = host.failure()
+        failure = host.failure()
         code, _, err = host.ended()
 
-    assert done.error is not None
-    assert (done.error.type, done.error.message, done.oom) == ("ValueError", "no honey", False)
+    assert failure.error is not None
+    assert (failure.error.type, failure.error.message, failure.oom) == ("ValueError", "no honey", False)
     assert code == 1
     assert "raise ValueError(text)" in err
     assert "_result" not in err
@@ -64,11 +64,11 @@ def test_a_long_error_message_is_clipped() -> None:
     """The bound holds on the channel and on stderr."""
     with guest() as host:
         host.start(agents.fail, "\ud800" + "x" * 10**7)
-        done = host.failure()
+        failure = host.failure()
         _, _, err = host.ended()
 
-    assert done.error is not None
-    assert 3_990 < len(done.error.message) <= 4_010
+    assert failure.error is not None
+    assert 3_990 < len(failure.error.message) <= 4_010
     assert len(err) <= 32 * 1024
 
 
@@ -76,10 +76,10 @@ def test_an_error_with_a_broken_str_is_sent() -> None:
     """The `__str__` of this error calls sys.exit."""
     with guest() as host:
         host.start(agents.fail_hostile)
-        done = host.failure()
+        failure = host.failure()
 
-    assert done.error is not None
-    assert (done.error.type, done.error.message) == ("Hostile", "(its message cannot be read: SystemExit)")
+    assert failure.error is not None
+    assert (failure.error.type, failure.error.message) == ("Hostile", "(its message cannot be read: SystemExit)")
 
 
 @pytest.mark.parametrize(
@@ -89,11 +89,11 @@ def test_sys_exit_is_no_result(code: object, shown: str) -> None:
     """Any code, 0 too, is a failure: a run completes only with a value."""
     with guest() as host:
         host.start(agents.leave, code)
-        done = host.failure()
+        failure = host.failure()
 
         assert host.ended()[:2] == (1, "leaving\n")
-    assert done.error is not None
-    assert (done.error.type, done.error.message) == (
+    assert failure.error is not None
+    assert (failure.error.type, failure.error.message) == (
         "SystemExit",
         f"it called sys.exit({shown}) in place of returning a result",
     )
@@ -103,42 +103,42 @@ def test_an_interrupt_is_sent_as_a_failure() -> None:
     """The message says that the function was interrupted."""
     with guest() as host:
         host.start(agents.interrupt)
-        done = host.failure()
+        failure = host.failure()
 
-    assert done.error is not None
-    assert (done.error.type, done.error.message) == ("KeyboardInterrupt", "it was interrupted")
+    assert failure.error is not None
+    assert (failure.error.type, failure.error.message) == ("KeyboardInterrupt", "it was interrupted")
 
 
 def test_a_function_without_memory_can_report_it() -> None:
     """A memory reserve pays for the message."""
     with guest() as host:
         host.start(agents.hoard)
-        done = host.failure()
+        failure = host.failure()
 
-    assert done.oom
+    assert failure.oom
 
 
 def test_an_unshippable_value_is_named_by_its_path() -> None:
     """The host rebuilds the error as NotShippable."""
     with guest() as host:
         host.start(agents.unshippable)
-        done = host.failure()
+        failure = host.failure()
 
-    assert done.error is not None
-    assert done.error.type == "NotShippable"
-    assert done.fields["what"] == "result['rows'][1]['handle']"
-    assert str(decode_error(done.error, done.fields)) == done.error.message
+    assert failure.error is not None
+    assert failure.error.type == "NotShippable"
+    assert failure.fields["what"] == "result['rows'][1]['handle']"
+    assert str(decode_error(failure.error, failure.fields)) == failure.error.message
 
 
 def test_a_value_above_the_limit_is_not_sent() -> None:
     """The guest measures the value itself."""
     with guest() as host:
         host.start(agents.large, max_result_bytes=1_000)
-        done = host.failure()
+        failure = host.failure()
 
-    assert done.error is not None
-    assert done.error.type == "OutputTooLarge"
-    assert (done.fields["what"], done.fields["limit"], done.fields["size"] > 1_000) == (
+    assert failure.error is not None
+    assert failure.error.type == "OutputTooLarge"
+    assert (failure.fields["what"], failure.fields["limit"], failure.fields["size"] > 1_000) == (
         "bytes of the result",
         1_000,
         True,
@@ -149,22 +149,22 @@ def test_a_module_missing_in_the_sandbox_is_named() -> None:
     """The message says what to do."""
     with guest() as host:
         host.start(agents.missing)
-        done = host.failure()
+        failure = host.failure()
 
-    assert done.error is not None
-    assert done.error.type == "ModuleNotFoundError"
-    assert done.error.message.startswith("module 'a_module_that_is_nowhere' is not installed in the sandbox: ")
+    assert failure.error is not None
+    assert failure.error.type == "ModuleNotFoundError"
+    assert failure.error.message.startswith("module 'a_module_that_is_nowhere' is not installed in the sandbox: ")
 
 
 def test_a_capsule_of_another_python_is_refused_before_it_is_opened() -> None:
     """The capsule's bytes are not read."""
     with guest() as host:
         host.tell(StartFunction(run="r", path="main", name="f", capsule_tag="3.1/cloudpickle-0"), b"\x80anything")
-        done = host.failure()
+        failure = host.failure()
 
-    assert done.error is not None
-    assert done.error.type == "NotShippable"
-    assert "3.1/cloudpickle-0" in done.error.message
+    assert failure.error is not None
+    assert failure.error.type == "NotShippable"
+    assert "3.1/cloudpickle-0" in failure.error.message
 
 
 def test_nothing_is_sent_after_the_last_message_and_output_is_flushed() -> None:
@@ -200,12 +200,12 @@ def test_an_error_of_ramet_is_sent_with_its_fields() -> None:
 
     with guest() as host:
         host.start(overspend)
-        done = host.failure()
+        failure = host.failure()
 
-    assert done.error is not None
-    rebuilt = decode_error(done.error, done.fields)
+    assert failure.error is not None
+    rebuilt = decode_error(failure.error, failure.fields)
     assert isinstance(rebuilt, BudgetExceeded)
-    assert (rebuilt.asked, rebuilt.left, rebuilt.scope, done.error.scope) == (5, 1, "main/x", "main/x")
+    assert (rebuilt.asked, rebuilt.left, rebuilt.scope, failure.error.scope) == (5, 1, "main/x", "main/x")
 
 
 def test_a_host_that_leaves_early_ends_the_guest() -> None:

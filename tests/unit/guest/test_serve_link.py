@@ -98,9 +98,9 @@ async def test_an_error_of_the_host_is_raised_with_its_fields() -> None:
         info, fields = encode_error(BudgetExceeded("tokens", asked=9, left=1, scope="main"))
         await host.say(Answer(id=1, error=info, fields=fields))
 
-        with pytest.raises(BudgetExceeded) as refused:
+        with pytest.raises(BudgetExceeded) as refusal:
             await asking
-        assert (refused.value.resource, refused.value.scope) == ("tokens", "main")
+        assert (refusal.value.resource, refusal.value.scope) == ("tokens", "main")
 
 
 async def test_an_answer_of_another_kind_is_refused() -> None:

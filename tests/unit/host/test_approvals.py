@@ -139,10 +139,10 @@ async def test_the_id_of_a_question_depends_on_run_call_and_arguments() -> None:
         with calling(context, call):
             asking = asyncio.create_task(box.ask(context, tool="Bash", question="?", args=args))
         await eventually(lambda: box.pending)
-        found = box.pending[0].id
+        approval_id = box.pending[0].id
         box.close()
         await asking
-        return found
+        return approval_id
 
     first = await id_of("c1", 1, command="ls")
     others = [
@@ -405,11 +405,11 @@ async def test_an_answer_from_before_a_restart_holds_only_for_its_open_call() ->
     at = datetime(2026, 1, 1, tzinfo=UTC)
     question = ApprovalAsked(**stamp, at=at, approval_id=first, tool="Bash", question="Delete it?", call_id="call-0")
     yes = ApprovalAnswered(**stamp, approval_id=first, allowed=True)
-    done = MessageRecorded(**stamp, call_id="call-0", message={"type": "tool", "tool_call_id": "call-0"})
+    tool_result = MessageRecorded(**stamp, call_id="call-0", message={"type": "tool", "tool_call_id": "call-0"})
 
     assert await asked_after(question) == (first, None)
     assert await asked_after(question, yes) == ("", True)
-    again, word = await asked_after(question, yes, done)
+    again, word = await asked_after(question, yes, tool_result)
     assert (again != first, word) == (True, None)
 
 

@@ -27,9 +27,9 @@ UNTYPED: Any = ramet  #: as a program without a type checker sees it
 
 
 def refusal(make: Callable[[], Any]) -> str:
-    with pytest.raises(InvalidValue) as refused:
+    with pytest.raises(InvalidValue) as refusal:
         make()
-    return str(refused.value)
+    return str(refusal.value)
 
 
 #: argument of a session, and how the refusal begins
@@ -113,10 +113,10 @@ def test_a_runtime_refuses_an_argument_of_a_wrong_type(given: dict[str, Any], be
 async def test_a_run_refuses_an_argument_of_a_wrong_type(given: dict[str, Any], begins: str) -> None:
     """Nothing starts, and no tree stays open."""
     async with AgentRuntime() as runtime:
-        with pytest.raises(InvalidValue) as refused:
+        with pytest.raises(InvalidValue) as refusal:
             await runtime.run_agent(print, **given)
 
-        assert str(refused.value).startswith(begins)
+        assert str(refusal.value).startswith(begins)
         assert not runtime.trees
 
 

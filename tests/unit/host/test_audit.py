@@ -431,9 +431,9 @@ def test_a_full_disk_leaves_whole_lines_and_a_count_of_lost_entries(tmp_path: Pa
         file({"type": "again"})
         """
     )
-    done = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True)
+    completed = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True)
 
-    assert done.stdout.split() == ["27"] * 3  # EFBIG
+    assert completed.stdout.split() == ["27"] * 3  # EFBIG
     entries = [json.loads(line) for line in path.read_bytes().splitlines()]
     assert [entry["type"] for entry in entries] == ["first", "entries_lost", "again"]
     assert entries[1]["count"] == 3

@@ -34,12 +34,12 @@ async def measure(sizes: FolderSizes) -> Mapping[str, int]:
 
 async def test_each_part_is_measured(folder: pathlib.Path) -> None:
     """The parts have fixed names; everything else counts as other."""
-    found = await measure(FolderSizes(folder))
+    sizes = await measure(FolderSizes(folder))
 
-    assert set(found) == {"runs", "journal", "other"}
-    assert 65_536 <= found["runs"] < 131_072
-    assert 65_536 <= found["journal"] < 131_072
-    assert found["other"] >= 131_072
+    assert set(sizes) == {"runs", "journal", "other"}
+    assert 65_536 <= sizes["runs"] < 131_072
+    assert 65_536 <= sizes["journal"] < 131_072
+    assert sizes["other"] >= 131_072
 
 
 async def test_a_measurement_runs_in_a_thread_at_most_once_a_minute(
@@ -86,6 +86,6 @@ async def test_the_number_of_counted_entries_is_bounded(folder: pathlib.Path) ->
     for number in range(200):
         (crowd / str(number)).write_bytes(b"x")
 
-    found = await measure(FolderSizes(folder, most_entries=50))
+    sizes = await measure(FolderSizes(folder, most_entries=50))
 
-    assert found.get("runs", 0) <= 65_536 + 60 * 4_096
+    assert sizes.get("runs", 0) <= 65_536 + 60 * 4_096

@@ -83,16 +83,16 @@ async def test_a_model_that_cannot_stream_gives_one_message() -> None:
 async def test_a_request_is_recorded_before_it_is_sent() -> None:
     """ModelAsked is recorded with the reserved amount before the provider is reached."""
     run = Asking(Limits(tokens=50_000))
-    seen: list[int] = []
+    counts: list[int] = []
 
     def answer(_: object) -> str:
-        seen.append(len(of_kind(run.events, ModelAsked)))
+        counts.append(len(of_kind(run.events, ModelAsked)))
         assert run.budget.reserved("tokens") == of_kind(run.events, ModelAsked)[-1].reserved_tokens > 0
         return "ok"
 
     await run.ask(ScriptedModel(answer))
 
-    assert seen == [1]
+    assert counts == [1]
     assert run.held == NOTHING
 
 

@@ -54,9 +54,9 @@ def read(out: io.StringIO) -> list[dict[str, Any]]:
     assert text.endswith("\n") or not text
     lines = text.split("\n")[:-1]
     assert len(lines) == len(text.splitlines()), "no other line end is in a line"
-    found = [json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON")) for line in lines]
-    assert all(isinstance(each, dict) for each in found)
-    return found
+    entries = [json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON")) for line in lines]
+    assert all(isinstance(each, dict) for each in entries)
+    return entries
 
 
 def last(out: io.StringIO) -> dict[str, Any]:
@@ -399,11 +399,11 @@ def test_a_cut_text_shows_no_part_of_a_secret(place: int, out: io.StringIO) -> N
 @pytest.mark.parametrize("secrets", ["one text", b"bytes", 7, [""], [7], [None]])
 def test_secrets_must_be_a_list_of_texts(secrets: Any) -> None:
     """Any other value is refused and not shown, since it may be a secret."""
-    with pytest.raises(InvalidValue, match="a list of texts") as refused:
+    with pytest.raises(InvalidValue, match="a list of texts") as refusal:
         setup_logging(secrets=secrets)
 
-    assert "one text" not in str(refused.value)
-    assert "bytes'" in str(refused.value) or not isinstance(secrets, bytes)
+    assert "one text" not in str(refusal.value)
+    assert "bytes'" in str(refusal.value) or not isinstance(secrets, bytes)
 
 
 HARD = ["eyJ-", "a-", "a://b:", "a://b", "token", "token:", "-----BEGIN ", "sk-", "Bearer ", "password: ", "secret"]
@@ -422,9 +422,9 @@ def test_masking_takes_time_linear_in_the_text() -> None:
         "    Redaction(environ={}).clean(text * (1_000_000 // len(text)))\n"
         "    print(text, flush=True)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code, *HARD], capture_output=True, text=True, check=False)
+    completed = subprocess.run([sys.executable, "-c", code, *HARD], capture_output=True, text=True, check=False)
 
-    assert (done.stdout.splitlines(), done.returncode) == (HARD, 0), done.stderr
+    assert (completed.stdout.splitlines(), completed.returncode) == (HARD, 0), completed.stderr
 
 
 # --- set up
@@ -540,11 +540,13 @@ def test_a_process_of_its_own_writes_nothing_but_json(tmp_path: Path) -> None:
         asyncio.run(main())
         """
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, check=True)
+    completed = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, check=True
+    )
 
-    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    lines = [json.loads(line) for line in completed.stderr.splitlines()]
     assert [(line["logger"], line["message"]) for line in lines] == [
         ("asyncio", "two\nlines"),
         ("third.party", "from a thread"),
     ]
-    assert done.stdout == ""
+    assert completed.stdout == ""

@@ -56,7 +56,7 @@ async def test_an_empty_list_allows_nothing(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "says"),
+    ("addresses", "says"),
     [
         (["127.0.0.1"], "127.0.0.1: its address is not public"),
         (["93.184.215.14", "10.0.0.1"], "10.0.0.1: its address is not public"),
@@ -66,10 +66,10 @@ async def test_an_empty_list_allows_nothing(tmp_path: pathlib.Path) -> None:
     ],
 )
 async def test_a_name_that_leads_to_a_private_address_is_refused(
-    tmp_path: pathlib.Path, found: list[str], says: str
+    tmp_path: pathlib.Path, addresses: list[str], says: str
 ) -> None:
     """One private address among public ones is enough; a wildcard does not allow it either."""
-    async with House(tmp_path, names={"a.test": found}) as house:
+    async with House(tmp_path, names={"a.test": addresses}) as house:
         for endpoint in ("a.test:443", "*.test:443", "*"):
             run = await house.open(endpoint)
             assert await run.ask("a.test:443") == 403
@@ -256,11 +256,11 @@ async def test_only_the_owner_can_open_the_socket(tmp_path: pathlib.Path) -> Non
         await proxy.open(tmp_path / "s", (), owner=owner, on_event=lambda event: None)
     finally:
         os.umask(old)
-    found = (tmp_path / "s").stat()
+    status = (tmp_path / "s").stat()
     await proxy.close()
 
-    assert stat.S_IMODE(found.st_mode) == 0o600
-    assert (found.st_uid, found.st_gid) == owner
+    assert stat.S_IMODE(status.st_mode) == 0o600
+    assert (status.st_uid, status.st_gid) == owner
 
 
 async def test_a_closed_door_can_be_opened_again(tmp_path: pathlib.Path) -> None:

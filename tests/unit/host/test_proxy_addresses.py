@@ -86,7 +86,7 @@ def test_an_address_of_this_machine_is_recognised(address: str, own: bool) -> No
 
 def test_a_name_is_looked_up_as_this_machine_does() -> None:
     """Each address appears once; an unknown name raises OSError."""
-    assert "127.0.0.1" in (found := look_up("localhost", 80))
-    assert len(found) == len(set(found))
+    assert "127.0.0.1" in (addresses := look_up("localhost", 80))
+    assert len(addresses) == len(set(addresses))
     with pytest.raises(OSError, match=r".+"):
         look_up("a" * 63 + ".invalid", 80)

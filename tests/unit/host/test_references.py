@@ -37,7 +37,7 @@ if __name__ == "__main__":
 def run(*argv: str | pathlib.Path, cwd: pathlib.Path, text: str | None = None) -> list[str]:
     """Return the output lines of a Python program."""
     path = os.pathsep.join([str(pathlib.Path.cwd() / "src"), str(cwd)])
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, *argv],
         cwd=cwd,
         input=text,
@@ -46,8 +46,8 @@ def run(*argv: str | pathlib.Path, cwd: pathlib.Path, text: str | None = None) -
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    assert completed.returncode == 0, completed.stderr
+    return completed.stdout.splitlines()
 
 
 @pytest.mark.parametrize("function", [scheduled.note, scheduled.Desk.rest, os.path.join, len])

@@ -35,14 +35,14 @@ def test_files_are_copied_unchanged(workspace: Path, artifacts_folder: Path) -> 
     (workspace / "report – Ä 👩\u200d🔬.md").write_text("# yes")
     (workspace / "empty").touch()
 
-    found = collect(workspace, artifacts_folder, max_bytes=4 * MIB)
+    collected = collect(workspace, artifacts_folder, max_bytes=4 * MIB)
 
     names = ["a/b/deep.bin", "empty", "report – Ä 👩\u200d🔬.md"]
-    assert found.artifacts == tuple(
+    assert collected.artifacts == tuple(
         Artifact(name=name, size=(workspace / name).stat().st_size, path=str(artifacts_folder / name)) for name in names
     )
     assert all((artifacts_folder / name).read_bytes() == (workspace / name).read_bytes() for name in names)
-    assert (found.refused, found.total) == ((), 2_560_005)
+    assert (collected.refused, collected.total) == ((), 2_560_005)
 
 
 def test_a_copy_has_no_mode_attributes_or_owner_of_its_original(workspace: Path, artifacts_folder: Path) -> None:
@@ -133,10 +133,10 @@ def test_a_folder_too_deep_is_refused_by_name(workspace: Path, artifacts_folder:
     (deepest / "hidden").touch()
     (deepest.parent / "seen").touch()
 
-    found = collect(workspace, artifacts_folder, max_bytes=0)
+    collected = collect(workspace, artifacts_folder, max_bytes=0)
 
-    assert [Path(each.name).name for each in found.artifacts] == ["seen"]
-    assert [each.endswith(": too deep") for each in found.refused] == [True]
+    assert [Path(each.name).name for each in collected.artifacts] == ["seen"]
+    assert [each.endswith(": too deep") for each in collected.refused] == [True]
 
 
 def test_a_failed_copy_raises_sandbox_failed(workspace: Path, tmp_path: Path) -> None:
@@ -204,10 +204,10 @@ def test_a_file_above_the_limit_is_not_read(workspace: Path) -> None:
     with (workspace / "large").open("wb") as large:
         large.truncate(1 << 40)
 
-    with pytest.raises(OutputTooLarge) as refused:
+    with pytest.raises(OutputTooLarge) as refusal:
         read_file(workspace, "large", max_bytes=100)
 
-    assert (refused.value.size, refused.value.limit) == (1 << 40, 100)
+    assert (refusal.value.size, refusal.value.limit) == (1 << 40, 100)
 
 
 @pytest.mark.parametrize("name", ["x" * 256, "a/" + "x" * 256, "x" * 256 + "/a", "ä" * 128])

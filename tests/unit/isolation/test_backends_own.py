@@ -169,13 +169,13 @@ async def test_an_orphan_in_a_sandbox_is_reaped(site: BackendFixture) -> None:
 
 def zombies(pid: int) -> list[int]:
     """Return the zombies in the pid namespace of a process."""
-    found = []
+    pids = []
     for each in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if each.joinpath("ns/pid").readlink() == Path(f"/proc/{pid}/ns/pid").readlink():
                 stat = procfs.stat(int(each.name))
-                found += [stat.pid] if stat is not None and not stat.is_alive else []
-    return found
+                pids += [stat.pid] if stat is not None and not stat.is_alive else []
+    return pids
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user is itself")
@@ -285,9 +285,9 @@ async def test_without_namespaces_a_fresh_agent_is_refused(site_without_namespac
 
 
 def parent(pid: int) -> int:
-    found = procfs.stat(pid)
-    assert found is not None
-    return found.parent
+    stat = procfs.stat(pid)
+    assert stat is not None
+    return stat.parent
 
 
 # ---- the way out ----------------------------------------------------------------------------------------------------
@@ -466,14 +466,14 @@ asyncio.run(main())
 def test_an_ordinary_user_gets_the_same_level(tmp_path: Path, kind: type[ZygoteBackend]) -> None:
     import json
 
-    found = python_runtime.find()
+    runtime = python_runtime.find()
     scratch = tmp_path / "theirs"
     (scratch / "runs").mkdir(parents=True)
     for each in (scratch, scratch / "runs"):
         os.chown(each, USER, USER)
-    arguments = [USER, [*found.folders, str(scratch)], str(scratch), kind.__module__, kind.__name__]
+    arguments = [USER, [*runtime.folders, str(scratch)], str(scratch), kind.__module__, kind.__name__]
     ran = subprocess.run(
-        [sys.executable, "-I", "-c", ORDINARY, json.dumps(found.path), json.dumps(arguments)],
+        [sys.executable, "-I", "-c", ORDINARY, json.dumps(runtime.path), json.dumps(arguments)],
         capture_output=True,
         text=True,
         check=False,

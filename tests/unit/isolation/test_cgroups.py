@@ -27,12 +27,12 @@ WAIT = "import sys; print('ready', flush=True); sys.stdin.readline()\n"
 
 @pytest.fixture
 def groups() -> Iterator[Cgroups]:
-    found = Cgroups.open(OURS)
-    if found is None:
+    groups = Cgroups.open(OURS)
+    if groups is None:
         pytest.skip("no control groups to be had here: they take root, or a delegated group")
-    yield found
-    found.close()
-    assert [str(each) for each in found._roots.values() if (each / found._kernel).exists()] == []
+    yield groups
+    groups.close()
+    assert [str(each) for each in groups._roots.values() if (each / groups._kernel).exists()] == []
 
 
 @pytest.fixture

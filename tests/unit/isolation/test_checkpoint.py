@@ -108,9 +108,9 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 checkpoint.save(Path({str(file)!r}), checkpoint.Checkpoint(bytes(5000), 0, 2))
 """
 
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    completed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
 
-    assert "File too large" in done.stderr
+    assert "File too large" in completed.stderr
     assert checkpoint.load(file) == Checkpoint(b"first", 0, 1)
     assert names(tmp_path) == ["checkpoint"]
 
@@ -126,9 +126,9 @@ os.fsync = lambda fd: os.kill(os.getpid(), signal.SIGKILL)
 checkpoint.save(Path({str(file)!r}), checkpoint.Checkpoint(bytes(5000), 0, 2))
 """
 
-    done = subprocess.run([sys.executable, "-c", script], check=False)
+    completed = subprocess.run([sys.executable, "-c", script], check=False)
 
-    assert done.returncode == -signal.SIGKILL
+    assert completed.returncode == -signal.SIGKILL
     assert len(os.listdir(tmp_path)) == 2  # noqa: PTH208 - only how many
     assert checkpoint.load(file) == Checkpoint(b"first", 0, 1)
     checkpoint.clear_drafts(tmp_path)

@@ -33,9 +33,9 @@ async def spinner(shell: subprocess.Popen[bytes]) -> int:
 
 
 def state(pid: int) -> str:
-    found = procfs.stat(pid)
-    assert found is not None
-    return found.state
+    stat = procfs.stat(pid)
+    assert stat is not None
+    return stat.state
 
 
 def apply(brake: CpuThrottle, now: float, *, used_s: float, busy: set[int] | None = None) -> None:

@@ -191,9 +191,9 @@ def growth(monkeypatch: pytest.MonkeyPatch) -> Growth:
 
 def measured_bytes(meter: disk.Meter) -> int:
     """Return the used bytes. No process moves files meanwhile, so an inexact measurement finds all, too."""
-    found = meter.measure(max_bytes=MAX_BYTES)
-    assert found.is_exact or found.is_bounded
-    return found.bytes
+    measurement = meter.measure(max_bytes=MAX_BYTES)
+    assert measurement.is_exact or measurement.is_bounded
+    return measurement.bytes
 
 
 class Tree(list[int]):
@@ -245,9 +245,9 @@ def test_every_tenth_measurement_is_exact(memory_folder: Path, start: Start) -> 
     meter = disk.Meter(memory_folder, pids)
     pids.append(start(SPINNING).pid)
 
-    found = [meter.measure(max_bytes=MAX_BYTES).is_exact for _ in range(11)]
+    are_exact = [meter.measure(max_bytes=MAX_BYTES).is_exact for _ in range(11)]
 
-    assert found == [True, *[False] * 9, True]
+    assert are_exact == [True, *[False] * 9, True]
 
 
 @pytest.mark.usefixtures("growth")
@@ -319,6 +319,6 @@ grown = 24 << 20
 print(meter.measure(max_bytes=1 << 40).bytes)
 """
 
-    done = subprocess.run([sys.executable, "-c", BEGIN + script], capture_output=True, text=True, check=True)
+    completed = subprocess.run([sys.executable, "-c", BEGIN + script], capture_output=True, text=True, check=True)
 
-    assert int(done.stdout) == LARGE
+    assert int(completed.stdout) == LARGE

@@ -27,8 +27,8 @@ pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not 
 def git(where: pathlib.Path, *args: str) -> str:
     """Run git as a user would. Raises CalledProcessError if it fails."""
     identity = ["-c", "user.name=Ann", "-c", "user.email=ann@localhost"]
-    done = subprocess.run(["git", *identity, *args], cwd=where, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
+    completed = subprocess.run(["git", *identity, *args], cwd=where, capture_output=True, text=True, check=True)
+    return completed.stdout.strip()
 
 
 @pytest.fixture
@@ -177,15 +177,15 @@ def names(folder: pathlib.Path, pattern: str = "*") -> list[str]:
 
 def sleepers(seconds: str) -> list[str]:
     """Return the processes that sleep for this time."""
-    found = []
+    names = []
     for each in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
         try:
             words = each.read_bytes().split(b"\0")
         except OSError:
             continue
         if words[:2] == [b"sleep", seconds.encode()]:
-            found.append(each.parent.name)
-    return found
+            names.append(each.parent.name)
+    return names
 
 
 async def test_an_old_git_is_refused_without_trust(repo: pathlib.Path, tmp_path: pathlib.Path) -> None:

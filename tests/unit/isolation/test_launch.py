@@ -64,17 +64,17 @@ def run_as_user(
     sources: dict[Path, Path] | None = None,
 ) -> subprocess.CompletedProcess[bytes]:
     """Run a process of root that becomes an ordinary user and looks at paths."""
-    found = python_runtime.find()
+    runtime = python_runtime.find()
     shown = {
         "user": USER,
-        "paths": [*found.folders, *map(str, paths)],
+        "paths": [*runtime.folders, *map(str, paths)],
         "granted": [*map(str, granted or [])],
         "look": [*map(str, look)],
         "write": [*map(str, write or [])],
         "sources": {str(path): str(source) for path, source in (sources or {}).items()},
     }
     return subprocess.run(
-        [sys.executable, "-I", "-c", VIEW_PROGRAM, json.dumps(found.path), json.dumps(shown)],
+        [sys.executable, "-I", "-c", VIEW_PROGRAM, json.dumps(runtime.path), json.dumps(shown)],
         capture_output=True,
         check=False,
         timeout=180,
@@ -102,9 +102,9 @@ def test_a_needed_folder_below_a_private_one_is_reachable_alone(tmp_path: Path) 
     needed = folder(shut / "needed", 0o755, file="text")
     other = folder(shut / "other", 0o755, file="text")
 
-    seen = view_of_user(paths=[needed], look=[needed / "file", other / "file", shut / "secret", shut])["seen"]
+    result = view_of_user(paths=[needed], look=[needed / "file", other / "file", shut / "secret", shut])["seen"]
 
-    assert seen == {
+    assert result == {
         str(needed / "file"): "text",
         str(other / "file"): "FileNotFoundError",
         str(shut / "secret"): "FileNotFoundError",
@@ -130,9 +130,9 @@ def test_nested_needed_folders_below_nested_private_ones_are_reachable(tmp_path:
 def test_a_single_file_can_be_needed(tmp_path: Path) -> None:
     shut = folder(tmp_path / "home", 0o700, file="text", secret="secret")
 
-    seen = view_of_user(paths=[shut / "file"], look=[shut / "file", shut])["seen"]
+    result = view_of_user(paths=[shut / "file"], look=[shut / "file", shut])["seen"]
 
-    assert seen == {str(shut / "file"): "text", str(shut): ["file"]}
+    assert result == {str(shut / "file"): "text", str(shut): ["file"]}
 
 
 @needs_root
@@ -177,9 +177,9 @@ def test_private_files_of_other_users_in_a_granted_folder_stay_hidden(tmp_path: 
         (shut / name).chmod(0o600)
     os.chown(shut / "others", USER + 7, USER + 7)
 
-    seen = view_of_user(paths=[shut], granted=[shut], look=[shut / "own", shut / "others"])["seen"]
+    result = view_of_user(paths=[shut], granted=[shut], look=[shut / "own", shut / "others"])["seen"]
 
-    assert seen == {str(shut / "own"): "of root", str(shut / "others"): "PermissionError"}
+    assert result == {str(shut / "own"): "of root", str(shut / "others"): "PermissionError"}
 
 
 @needs_root
@@ -189,14 +189,14 @@ def test_a_granted_link_is_reachable_at_its_own_path(tmp_path: Path) -> None:
     real = folder(tmp_path / "real", 0o700, file="text")
     (shut / "link").symlink_to(real)
 
-    seen = view_of_user(
+    result = view_of_user(
         paths=[shut / "link", real],
         granted=[shut / "link", real],
         look=[shut / "link" / "file", real / "file"],
         sources={shut / "link": real, real: real},
     )["seen"]
 
-    assert set(seen.values()) == {"text"}
+    assert set(result.values()) == {"text"}
 
 
 @needs_root

@@ -12,11 +12,11 @@ from ramet.isolation import python_runtime
 
 
 def test_the_runtime_contains_interpreter_modules_and_ramet() -> None:
-    found = python_runtime.find()
+    runtime = python_runtime.find()
     for needed in (sys.executable, json_module(), python_runtime.__file__):
         real = str(Path(needed).resolve())
-        assert any(real.startswith(f"{folder}/") or real.startswith("/usr/") for folder in found.folders), needed
-    assert not any(one != other and one.startswith(f"{other}/") for one in found.folders for other in found.folders)
+        assert any(real.startswith(f"{folder}/") or real.startswith("/usr/") for folder in runtime.folders), needed
+    assert not any(one != other and one.startswith(f"{other}/") for one in runtime.folders for other in runtime.folders)
 
 
 def json_module() -> str:

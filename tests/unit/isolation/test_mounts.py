@@ -40,9 +40,9 @@ def test_the_nearest_root_counts(mount_root: Path) -> None:
     (mount_root / "other" / "deep").mkdir()
     roots = roots_of([str(mount_root / "repo"), str(mount_root / "repo" / "out")])
 
-    found = sources_of([str(mount_root / "repo" / "out" / "deep"), str(mount_root / "repo" / "sub")], roots, "")
+    sources = sources_of([str(mount_root / "repo" / "out" / "deep"), str(mount_root / "repo" / "sub")], roots, "")
 
-    assert list(found.values()) == [str(mount_root / "other" / "deep"), str(mount_root / "repo" / "sub")]
+    assert list(sources.values()) == [str(mount_root / "other" / "deep"), str(mount_root / "repo" / "sub")]
 
 
 @pytest.mark.parametrize("path", ["repo/out", "repo/inner", "repo/inner/below", "granted/out"])

@@ -105,8 +105,8 @@ def _output_of(program: str, *words: str) -> str:
 
 def _report_of(folder: Path, image: str) -> dict[str, Any]:
     (folder / "open").touch()
-    found: dict[str, Any] = json.loads(_output_of(_PROGRAM, str(folder / "open"), image))
-    return found
+    report: dict[str, Any] = json.loads(_output_of(_PROGRAM, str(folder / "open"), image))
+    return report
 
 
 @pytest.fixture(scope="module")
@@ -136,11 +136,11 @@ def test_a_preforked_zygote_inherits_nothing_of_the_program(zygote_report: dict[
 
 
 def test_background_trials_find_what_the_probe_finds(zygote_report: dict[str, Any]) -> None:
-    none, found = zygote_report["trials"]
+    none, trials = zygote_report["trials"]
     assert none == {}
     whole = probe.probe_machine()
-    assert {name: whole[name].works for name in found} == {name: works for name, (works, _) in found.items()}
-    assert set(found) == {"seccomp", "landlock", "landlock_tcp", "landlock_scopes"}
+    assert {name: whole[name].works for name in trials} == {name: works for name, (works, _) in trials.items()}
+    assert set(trials) == {"seccomp", "landlock", "landlock_tcp", "landlock_scopes"}
 
 
 def test_a_preforked_zygote_that_died_is_refused_with_its_last_output() -> None:

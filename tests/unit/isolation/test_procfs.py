@@ -69,10 +69,10 @@ time.sleep(1000)
     with running_python(script) as process:
         await eventually(lambda: len(procfs.tree(process.pid)) == 3)
 
-        found = procfs.tree(process.pid)
-        [shell] = [each for each in found.values() if each.parent == process.pid]
-        assert {each.parent for each in found.values()} == {os.getpid(), process.pid, shell.pid}
-        assert found[process.pid].threads == 2
+        tree = procfs.tree(process.pid)
+        [shell] = [each for each in tree.values() if each.parent == process.pid]
+        assert {each.parent for each in tree.values()} == {os.getpid(), process.pid, shell.pid}
+        assert tree[process.pid].threads == 2
 
 
 async def test_processor_time_of_reaped_children_counts_for_their_parent() -> None:
@@ -85,11 +85,11 @@ print("ready", flush=True)
 time.sleep(1000)
 """
     with running_python(script) as process:
-        found = procfs.stat(process.pid)
+        stat = procfs.stat(process.pid)
 
-    assert found is not None
-    assert found.child_ticks / procfs.TICKS_PER_S > 0.15
-    assert found.ticks < found.child_ticks
+    assert stat is not None
+    assert stat.child_ticks / procfs.TICKS_PER_S > 0.15
+    assert stat.ticks < stat.child_ticks
 
 
 async def test_anonymous_and_shared_memory_count_as_memory() -> None:
@@ -140,10 +140,10 @@ ctypes.CDLL(None).syscall({EXIT.get(platform.machine())}, 0)
     with running_python(script) as process:
         await eventually(lambda: procfs.tree(process.pid)[process.pid].state == "Z")
 
-        found = procfs.tree(process.pid)[process.pid]
-        assert found.is_alive
+        process_stat = procfs.tree(process.pid)[process.pid]
+        assert process_stat.is_alive
         for measure in (procfs.resident_mb, procfs.private_mb):
-            assert measure(found) >= 60
+            assert measure(process_stat) >= 60
 
 
 # --- text -----------------------------------------------------------------------------------------------------------
@@ -243,6 +243,6 @@ def test_cgroup_mounts_are_distinguished_from_other_mounts(proc: Path) -> None:
 )
 def test_the_folder_of_a_group_is_relative_to_the_root_of_its_mount(root: str, group: str, folder: str | None) -> None:
     """A group outside of the mount's root has no folder."""
-    found = CgroupMount(1, frozenset(), root, "/m").folder(group)
+    path = CgroupMount(1, frozenset(), root, "/m").folder(group)
 
-    assert found == (None if folder is None else Path(folder))
+    assert path == (None if folder is None else Path(folder))

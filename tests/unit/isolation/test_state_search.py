@@ -29,12 +29,12 @@ def search_root(tmp_path: Path) -> Path:
 
 def test_folders_of_kernels_are_found_except_below_private_ones(search_root: Path) -> None:
     """The search follows no link, and reports paths at the mount and at its source."""
-    found = StateSearch().below(
+    folders = StateSearch().below(
         {"/mount": str(search_root), str(search_root / "a"): str(search_root / "a"), "/file": __file__}
     )
 
     below = ("a/b/c/d/.ramet", "near/.ramet", "near/.ramet/worktrees/one/.ramet")
-    assert found == tuple(sorted(f"{top}/{name}" for top in ("/mount", search_root) for name in below))
+    assert folders == tuple(sorted(f"{top}/{name}" for top in ("/mount", search_root) for name in below))
 
 
 def test_a_folder_with_a_too_long_path_is_skipped(search_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,10 +96,10 @@ def test_a_folder_that_cannot_be_entered_is_skipped() -> None:
         search_root.chmod(0o755)
         (search_root / "other").chmod(0o000)
         with ordinary_user():
-            found = StateSearch().below({"/mount": str(search_root)})
+            folders = StateSearch().below({"/mount": str(search_root)})
         (search_root / "other").chmod(0o755)
 
-    assert found == ()
+    assert folders == ()
 
 
 @contextlib.contextmanager

@@ -119,16 +119,16 @@ def test_a_walk_does_not_follow_a_folder_that_is_moved_away(tree: Path, outside:
     for name in ("a", "z"):
         (tree / name).mkdir()
         (tree / name / "file").write_text("")
-    found: list[str] = []
+    paths: list[str] = []
 
     with safe_walk.open_root(tree) as fd:
         for entry in safe_walk.walk(fd):
-            found.append(entry.path)
+            paths.append(entry.path)
             if entry.path == "d/d/d/d" and entry.stat is not None:
                 (tree / "d" / "d").rename(outside / "taken")
 
-    assert {"a/file", "z/file"} <= set(found)
-    assert not any("secret" in name or "taken" in name for name in found)
+    assert {"a/file", "z/file"} <= set(paths)
+    assert not any("secret" in name or "taken" in name for name in paths)
 
 
 @pytest.mark.parametrize("what", ["d", "d/d"])
@@ -137,16 +137,16 @@ def test_a_removed_folder_does_not_end_the_walk(tree: Path, what: str) -> None:
     bury(tree, depth=2)
     (tree / "a").mkdir()
     (tree / "a" / "file").write_text("")
-    found = set()
+    paths = set()
 
     with safe_walk.open_root(tree) as fd:
         for entry in safe_walk.walk(fd):
-            found.add(entry.path)
+            paths.add(entry.path)
             assert not entry.problem
             if entry.path == what:
                 subprocess.run(["rm", "-r", str(tree / "d")], check=False)
 
-    assert "a/file" in found
+    assert "a/file" in paths
 
 
 def test_a_mount_is_not_entered(tree: Path) -> None:
@@ -261,6 +261,6 @@ def test_a_walk_finds_exactly_the_created_files(
 
     expected = make(root, plan)
 
-    found = walked_names(root)
-    assert sorted(found) == sorted(expected)
+    names = walked_names(root)
+    assert sorted(names) == sorted(expected)
     assert remove_tree(root)

@@ -90,13 +90,13 @@ class WatchedProcess:
     async def looked_at(self) -> None:
         """Return once every present process has been seen."""
         await eventually(lambda: set(procfs.tree(self.process.pid)) <= set(self.watched._last_tree))
-        seen = self.watched._last_tree
-        await eventually(lambda: self.watched._last_tree is not seen)
+        tree = self.watched._last_tree
+        await eventually(lambda: self.watched._last_tree is not tree)
 
     async def changed(self) -> None:
         """Return once a look has found other processes than before."""
-        seen = self.watched._last_tree
-        await eventually(lambda: self.watched._last_tree.keys() != seen.keys())
+        tree = self.watched._last_tree
+        await eventually(lambda: self.watched._last_tree.keys() != tree.keys())
 
 
 @pytest.fixture
@@ -415,17 +415,17 @@ async def test_a_folder_is_measured_once_threads_can_start_again(
 ) -> None:
     """A fork bomb of one sandbox can exhaust the machine's processes; other limits hold again afterwards."""
     (tmp_path / "file").write_bytes(bytes(5 << 20))
-    refused: list[str] = []
+    names: list[str] = []
 
     def refuse(thread: threading.Thread) -> None:
-        refused.append(thread.name)
+        names.append(thread.name)
         raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
         one = subject("while True: time.sleep(0.01)", Grant(workspace_size_mb=3), workspace=tmp_path)
         one.tell()
-        await eventually(lambda: refused)
+        await eventually(lambda: names)
 
     await eventually(lambda: one.is_killed)
 

@@ -51,10 +51,10 @@ def test_a_zygote_with_another_source_of_a_mount_does_not_serve() -> None:
 
 @given(st.lists(st.lists(st.sampled_from("ab"), min_size=1, max_size=4).map(lambda parts: "/" + "/".join(parts))))
 def test_outermost_paths_cover_every_path_and_not_each_other(paths: list[str]) -> None:
-    found = outermost(tuple(paths))
-    assert set(found) <= set(paths)
+    outer = outermost(tuple(paths))
+    assert set(outer) <= set(paths)
     for path in paths:
-        assert sum(path == outer or path.startswith(f"{outer}/") for outer in found) == 1
+        assert sum(path == outer or path.startswith(f"{outer}/") for outer in outer) == 1
 
 
 @pytest.fixture

@@ -36,17 +36,17 @@ async def test_a_script_sees_the_conversation_in_both_formats() -> None:
         AIMessage("", tool_calls=[{"name": "grep", "args": {"pattern": "x"}, "id": "call_1"}]),
         ToolMessage("hit", tool_call_id="call_1"),
     ]
-    seen: list[list[tuple[str, str]]] = []
+    conversations: list[list[tuple[str, str]]] = []
 
     def step(messages: list[BaseMessage]) -> str:
-        seen.append([(message.type, str(message.content)) for message in messages])
+        conversations.append([(message.type, str(message.content)) for message in messages])
         return "done"
 
     async with provider(step) as server:
         await complete(server.anthropic(), history)
         await complete(server.openai(), history)
 
-    assert seen == [[("system", "You search."), ("human", "find it"), ("ai", ""), ("tool", "hit")]] * 2
+    assert conversations == [[("system", "You search."), ("human", "find it"), ("ai", ""), ("tool", "hit")]] * 2
 
 
 async def test_dialogues_by_pattern_work_over_http() -> None:
@@ -55,8 +55,8 @@ async def test_dialogues_by_pattern_work_over_http() -> None:
         model = server.anthropic()
         parent: list[BaseMessage] = [SystemMessage("You lead."), HumanMessage("why?")]
         first = await complete(model, parent)
-        found = await complete(model, [HumanMessage("search")])
-        result = ToolMessage(str(found.text), tool_call_id=first.tool_calls[0]["id"] or "")
+        reply = await complete(model, [HumanMessage("search")])
+        result = ToolMessage(str(reply.text), tool_call_id=first.tool_calls[0]["id"] or "")
         last = await complete(model, [*parent, first, result])
 
-    assert (str(found.text), str(last.text)) == ("found", "answer")
+    assert (str(reply.text), str(last.text)) == ("found", "answer")

@@ -63,10 +63,10 @@ def test_a_short_message_is_short_data() -> None:
 )
 def test_a_value_outside_json_is_refused_by_its_path(value: object, path: str) -> None:
     """The error comes before anything is written."""
-    with pytest.raises(InvalidValue) as refused:
+    with pytest.raises(InvalidValue) as refusal:
         encode(HumanMessage("x", additional_kwargs={"x": value}))
 
-    assert refused.value.field == path
+    assert refusal.value.field == path
 
 
 @pytest.mark.parametrize(
@@ -82,10 +82,10 @@ def test_a_value_outside_json_is_refused_by_its_path(value: object, path: str) -
 )
 def test_every_part_of_a_message_is_checked(message: BaseMessage, path: str) -> None:
     """Content, calls, text and added fields are checked."""
-    with pytest.raises(InvalidValue) as refused:
+    with pytest.raises(InvalidValue) as refusal:
         encode(message)
 
-    assert refused.value.field == path
+    assert refusal.value.field == path
 
 
 def test_endless_nesting_is_refused() -> None:

@@ -51,8 +51,8 @@ def line_of(folder: pathlib.Path, path: str, text: str) -> str:
 
 def citations(text: str) -> Iterator[tuple[str, int, str]]:
     """Yield each place that an answer cites with its words."""
-    for found in CITED.finditer(text):
-        yield found["path"], int(found["line"]), found["text"]
+    for match in CITED.finditer(text):
+        yield match["path"], int(match["line"]), match["text"]
 
 
 def assert_true(driven: Driven, folder: pathlib.Path) -> int:
@@ -298,23 +298,23 @@ async def test_odd_names_are_searched(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("question", "found"),
+    ("question", "expected"),
     [
         ("Warum schlägt der Versand fehl?", "Versand an Kunden gescheitert"),
         ("为什么支付接口失败？", "支付接口 调用失败"),
         ("Почему падает импорт каталога?", "импорт каталога прерван"),
     ],
 )
-async def test_questions_in_other_languages_are_answered(tmp_path: pathlib.Path, question: str, found: str) -> None:
+async def test_questions_in_other_languages_are_answered(tmp_path: pathlib.Path, question: str, expected: str) -> None:
     """Words are words in any script."""
     make(
         tmp_path,
-        {"notes.md": f"# x\n\n{found}\n", "other.md": "something else\n", "a.py": "def unrelated():\n    pass\n"},
+        {"notes.md": f"# x\n\n{expected}\n", "other.md": "something else\n", "a.py": "def unrelated():\n    pass\n"},
     )
 
     driven = await drive(OfflineResearcher(), question, tmp_path)
 
-    assert found in driven.text
+    assert expected in driven.text
 
 
 async def test_a_huge_folder_is_searched_by_pattern(tmp_path: pathlib.Path) -> None:

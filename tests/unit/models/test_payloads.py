@@ -59,17 +59,17 @@ def encoders(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
     from langchain_anthropic import ChatAnthropic
     from langchain_openai.chat_models.base import BaseChatOpenAI
 
-    seen: list[threading.Thread] = []
+    threads: list[threading.Thread] = []
     for cls in (ChatAnthropic, BaseChatOpenAI):
         encode = cls._get_request_payload
 
         def noted(self: Any, *args: Any, encode: Any = encode, **kwargs: Any) -> Any:
-            seen.append(threading.current_thread())
+            threads.append(threading.current_thread())
             return encode(self, *args, **kwargs)
 
         noted.__module__ = encode.__module__
         monkeypatch.setattr(cls, "_get_request_payload", noted)
-    return seen
+    return threads
 
 
 @pytest.fixture
@@ -78,16 +78,16 @@ def transformed_lengths(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     from openai.resources.chat.completions import completions
     from openai.resources.responses import responses
 
-    seen: list[int] = []
+    counts: list[int] = []
     for module in (completions, responses):
         transform = module.async_maybe_transform
 
         async def noted(data: Any, kind: Any, transform: Any = transform) -> Any:
-            seen.append(len(data.get("messages") or data.get("input") or ()))
+            counts.append(len(data.get("messages") or data.get("input") or ()))
             return await transform(data, kind)
 
         monkeypatch.setattr(module, "async_maybe_transform", noted)
-    return seen
+    return counts
 
 
 @pytest.mark.parametrize("streams", [True, False], ids=["streamed", "whole"])
@@ -185,11 +185,11 @@ async def test_a_message_that_cannot_be_encoded_fails_as_in_a_short_conversation
         class Strange(BaseMessage):
             type: Any = "strange"
 
-        refused, before = [], list[list[BaseMessage]]([[], messages])
-        for said in before:
+        failures, before = [], list[list[BaseMessage]]([[], messages])
+        for messages_before in before:
             with pytest.raises((ModelFailed, TypeError)) as failed:
-                await say(bound, [*said, Strange(content="x")], streams=True)
-            refused.append((type(failed.value), str(failed.value)))
+                await say(bound, [*messages_before, Strange(content="x")], streams=True)
+            failures.append((type(failed.value), str(failed.value)))
 
-        assert refused[0] == refused[1]
+        assert failures[0] == failures[1]
         assert server.count == 1

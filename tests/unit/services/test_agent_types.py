@@ -83,9 +83,9 @@ def test_a_plugin_is_found_by_its_entry_point(install: Install) -> None:
     install("birds", "parrot = birds_code:Parrot")
     types = AgentTypes([EchoType()])
     assert types.names == ["echo", "parrot"]
-    found = types.find("parrot")
-    assert found.name == "parrot"
-    assert types.find("parrot") is found
+    agent_type = types.find("parrot")
+    assert agent_type.name == "parrot"
+    assert types.find("parrot") is agent_type
 
 
 def test_installed_distributions_are_read_once(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -361,12 +361,12 @@ async def test_mail_is_sent_to_the_agent(service: AgentService, living: Alive) -
 
 async def _some(events: AsyncIterator[TreeEvent], types: str) -> list[TreeEvent]:
     """Return the events up to the first of a type."""
-    found: list[TreeEvent] = []
+    tree_events: list[TreeEvent] = []
     async for event in events:
-        found.append(event)
+        tree_events.append(event)
         if json.loads(event.data)["type"] == types:
             break
-    return found
+    return tree_events
 
 
 async def _append_all(events: AsyncIterator[TreeEvent], to: list[TreeEvent]) -> None:
@@ -410,20 +410,20 @@ async def test_a_stream_of_events_ends_with_the_agent(runtime: AgentRuntime) -> 
     await session.ask("First?")
     living = Alive(runtime, session.id)
     service = AgentService(living.admit, TYPES)
-    seen: list[str] = []
+    types: list[str] = []
 
     async def follow() -> None:
         async for event in service.events("agent-1", OWNER):
-            seen.append(json.loads(event.data)["type"])
+            types.append(json.loads(event.data)["type"])
 
     following = asyncio.create_task(follow())
-    await eventually(lambda: "turn_ended" in seen)
+    await eventually(lambda: "turn_ended" in types)
     await session.close()
     living.was_killed = True  # Nobody is let in any more.
     await living.served.close("killed")
     await following
 
-    assert seen[-1] == "run_ended"
+    assert types[-1] == "run_ended"
 
 
 async def test_a_revoked_key_gets_no_further_events(runtime: AgentRuntime) -> None:
@@ -547,9 +547,9 @@ async def test_events_in_memory_end_when_their_key_loses_the_right() -> None:
         await session.ask("First?")
         living = Alive(runtime, session.id)
         living.rights["lent"] = ("events",)
-        seen: list[TreeEvent] = []
-        reading = asyncio.create_task(_append_all(AgentService(living.admit, TYPES).events("agent-1", "lent"), seen))
-        await eventually(lambda: "turn_ended" in [json.loads(each.data)["type"] for each in seen])
+        events: list[TreeEvent] = []
+        reading = asyncio.create_task(_append_all(AgentService(living.admit, TYPES).events("agent-1", "lent"), events))
+        await eventually(lambda: "turn_ended" in [json.loads(each.data)["type"] for each in events])
 
         living.lose("lent")
 

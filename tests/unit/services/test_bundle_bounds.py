@@ -136,11 +136,11 @@ PIECES = st.sampled_from(
 def test_no_manifest_is_deeper_than_its_marks_say(text: str) -> None:
     """The marks are counted without a TOML parser, and are at least as many as the tables and keys that it finds."""
     try:
-        found = tomllib.loads(text)
+        data = tomllib.loads(text)
     except (ValueError, RecursionError):
         return
 
-    assert depth_of(found) <= manifest.marks_of(text) + 1
+    assert depth_of(data) <= manifest.marks_of(text) + 1
 
 
 async def test_only_the_beginning_of_a_large_manifest_is_read(tmp_path: Path) -> None:
@@ -241,13 +241,13 @@ async def test_listing_bundles_reads_no_names_of_files(tmp_path: Path) -> None:
     record.write_text(json.dumps({"size": 0, "files": names, "owners": [""]}))
 
     async with PackagingService(tmp_path) as service:
-        found: list[object] = []
+        results: list[object] = []
 
         async def ask() -> None:
-            found.extend(await service.list_bundles())
+            results.extend(await service.list_bundles())
 
         assert await peak_of(ask) < 200 * KB
-    assert len(found) == 2
+    assert len(results) == 2
 
 
 async def test_bundles_that_are_used_together_have_a_bounded_number_of_files(
@@ -260,9 +260,9 @@ async def test_bundles_that_are_used_together_have_a_bounded_number_of_files(
             (await service.upload(tar({f"{name}{number}": b"" for number in range(count)}))).id
             for name, count in (("a", 3), ("b", 3), ("c", 2))
         ]
-        for refused in (service.create_image("", [one, two]), service.loadable(two, [one])):
+        for call in (service.create_image("", [one, two]), service.loadable(two, [one])):
             with pytest.raises(InvalidValue, match=r"6 files' is not accepted; expected .* at most 5 files together"):
-                await refused
+                await call
 
         assert (await service.finished((await service.create_image("", [one, small])).id)).state == "done"
         assert (await service.loadable(small, [one])).id == small

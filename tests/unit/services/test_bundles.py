@@ -610,9 +610,9 @@ async def test_every_team_that_uploads_the_same_files_has_the_bundle(tmp_path: P
     """A concurrent upload takes the bundle from no other team; a team without an upload does not have it."""
     teams = [f"team-{number}" for number in range(8)]
     async with PackagingService(tmp_path) as service:
-        found = await asyncio.gather(*(service.upload(tar({"kit.py": b"x = 1\n"}), each) for each in teams))
+        infos = await asyncio.gather(*(service.upload(tar({"kit.py": b"x = 1\n"}), each) for each in teams))
 
-        assert [list(await service.list_bundles(each)) for each in teams] == [[found[0]]] * len(teams)
+        assert [list(await service.list_bundles(each)) for each in teams] == [[infos[0]]] * len(teams)
         assert list(await service.list_bundles("team-of-nobody")) == []
 
 

@@ -51,9 +51,9 @@ def load_text(file: pathlib.Path, text: str, env: Mapping[str, str] | None = Non
 def refusals(file: pathlib.Path, text: str, env: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the refusal of each setting, by the setting's name."""
     file.write_text(text)
-    found = examine(file, env or {}, {})
-    assert found.config is None
-    return {each.field: str(each) for each in found.problems}
+    examined = examine(file, env or {}, {})
+    assert examined.config is None
+    return {each.field: str(each) for each in examined.problems}
 
 
 def test_without_settings_each_has_its_default(file: pathlib.Path) -> None:
@@ -221,21 +221,21 @@ def test_an_invalid_setting_is_refused_by_name_and_place(
     file: pathlib.Path, text: str, field: str, message: str
 ) -> None:
     """One sentence gives the dotted name, the value, the accepted values, the file and the line."""
-    found = refusals(file, text)
+    messages = refusals(file, text)
 
-    assert list(found) == [field]
-    assert message in found[field]
+    assert list(messages) == [field]
+    assert message in messages[field]
     line = None if field == "config key" else 1 + text.count("\n") if field != "models key" else 1
-    assert found[field].endswith(f"({file})" if line is None else f"({file}:{line})")
+    assert messages[field].endswith(f"({file})" if line is None else f"({file}:{line})")
 
 
 def test_every_problem_is_reported_with_its_source(file: pathlib.Path) -> None:
     """An error in a file counts even if a later source has a good value. `load` raises the first problem."""
     env = {"RAMET_BACKEND": "local", "RAMET_LIMITS_QUEUE": "many", "RAMET_TEAMS": "[1", "RAMET_MODELS": "7"}
 
-    found = refusals(file, "backend: docker\nteams:\n  a: {agents: x}\n  b: {agents: -1}\n", env)
+    messages = refusals(file, "backend: docker\nteams:\n  a: {agents: x}\n  b: {agents: -1}\n", env)
 
-    assert [message.rpartition("(")[2] for message in found.values()] == [
+    assert [message.rpartition("(")[2] for message in messages.values()] == [
         f"{file}:1)",
         f"{file}:3)",
         f"{file}:4)",
@@ -287,7 +287,7 @@ def test_a_secret_in_the_file_is_refused_and_not_repeated(file: pathlib.Path, te
 
 
 @pytest.mark.parametrize(
-    ("url", "seen"),
+    ("url", "expected"),
     [
         ("postgresql://me:hunter2@h/d", "postgresql://me:***@h/d"),
         ("postgres://h:5432,[::1]:5433/d?password=hunter2", "postgres://h:5432,[::1]:5433/d?***"),
@@ -296,13 +296,13 @@ def test_a_secret_in_the_file_is_refused_and_not_repeated(file: pathlib.Path, te
         ("postgresql://", "postgresql://"),
     ],
 )
-def test_the_password_of_a_store_is_never_shown(file: pathlib.Path, url: str, seen: str) -> None:
+def test_the_password_of_a_store_is_never_shown(file: pathlib.Path, url: str, expected: str) -> None:
     """Parameters of the URL are hidden too, since one may be the password; the store gets the whole URL."""
     config = load(None, {"RAMET_STORE": url}, {})
 
     assert isinstance(config.store, PostgresUrl)
     assert config.store.url == url
-    assert str(config.store) == seen
+    assert str(config.store) == expected
     assert "hunter2" not in repr(config)
 
 
@@ -350,11 +350,11 @@ def test_a_reference_leads_to_the_secret(tmp_path: pathlib.Path) -> None:
 )
 def test_a_file_that_is_not_plain_data_is_refused(file: pathlib.Path, text: str, message: str) -> None:
     """The whole file is refused, with its name and the line."""
-    found = refusals(file, text)
+    messages = refusals(file, text)
 
-    assert list(found) == ["config"]
-    assert str(file) in found["config"]
-    assert message in found["config"]
+    assert list(messages) == ["config"]
+    assert str(file) in messages["config"]
+    assert message in messages["config"]
 
 
 def test_a_file_that_cannot_be_read_is_refused(file: pathlib.Path) -> None:
@@ -475,7 +475,7 @@ def test_any_text_is_a_configuration_or_a_refusal(tmp_path_factory: pytest.TempP
     file.write_text(text, errors="surrogatepass")
     env = {each.variable: text for each in SETTINGS}
     for path, environ in ((file, {}), (None, env)):
-        found = examine(path, environ, {})
-        assert (found.config is None) == bool(found.problems)
-        assert all(type(each) is InvalidValue and len(str(each)) < 2_000 for each in found.problems)
-        assert "abcdefgh" not in repr(found.problems)
+        examined = examine(path, environ, {})
+        assert (examined.config is None) == bool(examined.problems)
+        assert all(type(each) is InvalidValue and len(str(each)) < 2_000 for each in examined.problems)
+        assert "abcdefgh" not in repr(examined.problems)

@@ -55,9 +55,9 @@ def test_a_missing_key_is_named() -> None:
 def test_a_model_that_takes_no_key_is_refused() -> None:
     """The model is not made without the key."""
     models = ModelAliases({"off": ModelAlias("offline", SecretReference("env", "SMART_KEY"))}, {"SMART_KEY": KEY})
-    with pytest.raises((InvalidValue, ModelFailed)) as refused:
+    with pytest.raises((InvalidValue, ModelFailed)) as refusal:
         models.get("off")
-    assert KEY not in str(refused.value)
+    assert KEY not in str(refusal.value)
 
 
 def test_an_error_of_a_provider_package_does_not_repeat_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,10 +67,10 @@ def test_an_error_of_a_provider_package_does_not_repeat_the_key(monkeypatch: pyt
         raise ValueError(f"not with {fields}")
 
     monkeypatch.setattr(ChatOpenAI, "__init__", loud)
-    with pytest.raises(ModelFailed, match="env:SMART_KEY") as refused:
+    with pytest.raises(ModelFailed, match="env:SMART_KEY") as refusal:
         ModelAliases({"smart": SMART}, {"SMART_KEY": KEY}).get("smart")
-    assert KEY not in str(refused.value)
-    assert refused.value.__suppress_context__
+    assert KEY not in str(refusal.value)
+    assert refusal.value.__suppress_context__
 
 
 @pytest.mark.parametrize("name", ["bwrap", "local"])
@@ -99,10 +99,10 @@ def test_an_invalid_backend_is_refused_by_its_entry_point(
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: moon\nVersion: 1\n")
     (info / "entry_points.txt").write_text(f"[ramet.backends]\nmoon = {point}\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(InvalidValue) as refused:
+    with pytest.raises(InvalidValue) as refusal:
         find_backend("moon", tmp_path)
-    assert (refused.value.field, refused.value.value) == ("entry point 'moon' in 'ramet.backends'", point)
-    assert why in refused.value.accepted
+    assert (refusal.value.field, refusal.value.value) == ("entry point 'moon' in 'ramet.backends'", point)
+    assert why in refusal.value.accepted
 
 
 class Dark:

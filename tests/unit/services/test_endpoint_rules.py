@@ -38,9 +38,9 @@ except InvalidValue as refusal:
 
 def grant(rules: Rules, *endpoints: str) -> tuple[str, ...]:
     """Return the endpoints that an agent gets of these."""
-    found = rules.grant_of(Policy(allowed_endpoints=endpoints))
-    assert found is not None
-    return found.allowed_endpoints
+    grant = rules.grant_of(Policy(allowed_endpoints=endpoints))
+    assert grant is not None
+    return grant.allowed_endpoints
 
 
 def test_a_public_address_of_the_machine_itself_is_refused() -> None:
@@ -49,8 +49,8 @@ def test_a_public_address_of_the_machine_itself_is_refused() -> None:
     command = ["unshare", "-rn", "sh", "-c", setup, sys.executable, _ASK]
     results = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
 
-    refused, other = "policy.allowed_endpoints", "('9.9.9.10:80',)"
-    assert results == [refused, other, refused, other, f"('{OWN}',)", other, OWN]
+    message, other = "policy.allowed_endpoints", "('9.9.9.10:80',)"
+    assert results == [message, other, message, other, f"('{OWN}',)", other, OWN]
 
 
 def test_an_empty_rule_allows_no_endpoint() -> None:

@@ -48,12 +48,12 @@ def test_a_histogram_counts_every_value_once(values: list[float]) -> None:
     for value in values:
         histogram.observe(value)
 
-    found = scrape(exposition([Family("a", "histogram", "It.", buckets(histogram))]))
+    metrics = scrape(exposition([Family("a", "histogram", "It.", buckets(histogram))]))
 
     for bound, label in ((0.5, "0.5"), (1.0, "1"), (5.0, "5"), (math.inf, "+Inf")):
-        assert found.value("a_bucket", le=label) == sum(value <= bound for value in values)
-    assert found.value("a_count") == len(values)
-    assert found.value("a_sum") == pytest.approx(sum(values))
+        assert metrics.value("a_bucket", le=label) == sum(value <= bound for value in values)
+    assert metrics.value("a_count") == len(values)
+    assert metrics.value("a_sum") == pytest.approx(sum(values))
 
 
 def test_statuses_from_guests_do_not_fill_the_memory() -> None:

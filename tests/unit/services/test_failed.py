@@ -127,9 +127,9 @@ async def test_an_agent_that_cannot_be_reopened_is_kept_as_well(site: Site, tmp_
 async def test_an_agent_cannot_be_kept_longer_than_the_server_allows(site: Site, seconds: Any) -> None:
     """The operator sets the bound; an invalid time is refused, and nothing is reserved."""
     team = await site.team()
-    with pytest.raises(InvalidValue) as refused:
+    with pytest.raises(InvalidValue) as refusal:
         await site.agent(team, "a", keep_failed_s=seconds)
-    assert refused.value.field == "keep_failed_s"
+    assert refusal.value.field == "keep_failed_s"
     assert await site.left() == ([], [])
     assert (await site.agent(team, "a", keep_failed_s=HOUR_S)).agent.state == "idle"
 

@@ -53,18 +53,18 @@ def test_a_refused_parameter_is_named(table: str, name: str) -> None:
     if parameter.treatment == "ignored":
         return check(body(**{name: {"any": 1}}), known)
     for value in (0.5, "x", {"a": 1}, [1]):
-        with pytest.raises(InvalidValue) as refused:
+        with pytest.raises(InvalidValue) as refusal:
             check(body(**{name: value}), known)
-        assert refused.value.field == name
-        assert parameter.why in refused.value.accepted
+        assert refusal.value.field == name
+        assert parameter.why in refusal.value.accepted
 
 
 @pytest.mark.parametrize("known", TABLES.values(), ids=TABLES)
 def test_an_unknown_parameter_is_named(known: Mapping[str, Parameter]) -> None:
     """No parameter is ignored silently."""
-    with pytest.raises(InvalidValue) as refused:
+    with pytest.raises(InvalidValue) as refusal:
         check(body(turbo=True), known)
-    assert refused.value.field == "turbo"
+    assert refusal.value.field == "turbo"
 
 
 @pytest.mark.parametrize(
@@ -78,9 +78,9 @@ def test_an_unknown_parameter_is_named(known: Mapping[str, Parameter]) -> None:
 )
 def test_unsupported_parts_of_messages_are_named(messages: list[Any], field: str) -> None:
     """Instructions, tool results and unknown fields of the newest message are refused."""
-    with pytest.raises(InvalidValue) as refused:
+    with pytest.raises(InvalidValue) as refusal:
         check(body(messages=messages), OPENAI)
-    assert refused.value.field.startswith(field)
+    assert refusal.value.field.startswith(field)
 
 
 def test_cache_hints_and_the_clients_own_history_pass() -> None:

@@ -33,24 +33,24 @@ def server_of_the_stores(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
 async def store(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> AsyncIterator[Store]:
-    found: Store
+    store: Store
     match request.param:
         case "memory":
-            found = MemoryStore()
+            store = MemoryStore()
         case "sqlite":
-            found = SqliteStore(tmp_path / "journal.db")
+            store = SqliteStore(tmp_path / "journal.db")
         case _:
-            found = PostgresStore(postgres.running().dsn, schema=postgres.fresh_schema())
-    await found.open()
-    yield found
-    await found.close()
+            store = PostgresStore(postgres.running().dsn, schema=postgres.fresh_schema())
+    await store.open()
+    yield store
+    await store.close()
 
 
 async def claim_new(ledger: Ledger, sender: Sender = ONE, digest: str = "d") -> Attempt:
     """Begin a request that has no answer yet."""
-    found = await ledger.claim(sender, "team-1", digest)
-    assert isinstance(found, Attempt)
-    return found
+    attempt = await ledger.claim(sender, "team-1", digest)
+    assert isinstance(attempt, Attempt)
+    return attempt
 
 
 async def answer_request(ledger: Ledger, sender: Sender, body: bytes, digest: str = "d") -> None:
@@ -62,9 +62,9 @@ async def test_a_repeated_request_gets_the_first_answer(store: Store) -> None:
     """Another process gives the same answer; another digest is refused."""
     await answer_request(Ledger(store, FakeClock()), ONE, b"hello")
     for ledger in (Ledger(store, FakeClock()), Ledger(store, FakeClock())):
-        found = await ledger.claim(ONE, "team-1", "d")
-        assert isinstance(found, Answered)
-        assert (found.body, found.record.status, found.record.headers) == (b"hello", 201, {"content-type": "x/y"})
+        answer = await ledger.claim(ONE, "team-1", "d")
+        assert isinstance(answer, Answered)
+        assert (answer.body, answer.record.status, answer.record.headers) == (b"hello", 201, {"content-type": "x/y"})
         with pytest.raises(KeyReused):
             await ledger.claim(ONE, "team-1", "other")
         assert await ledger.is_known(ONE)
@@ -127,9 +127,9 @@ async def test_the_secret_of_an_answer_is_not_persisted(store: Store) -> None:
     document = await store.get(ANSWER, ONE.place)
     assert document is not None
     assert secret not in document.data
-    found = await ledger.claim(ONE, "team-1", "d")
-    assert isinstance(found, Answered)
-    assert found.body == b'{"nonce": "agent_%s"}' % secret
+    answer = await ledger.claim(ONE, "team-1", "d")
+    assert isinstance(answer, Answered)
+    assert answer.body == b'{"nonce": "agent_%s"}' % secret
 
 
 async def test_after_a_day_a_key_stands_for_a_new_request(store: Store) -> None:
@@ -194,9 +194,9 @@ async def test_a_large_answer_is_not_kept_but_its_request_is_known(store: Store)
     """The request is not done again."""
     ledger = Ledger(store, FakeClock())
     await answer_request(ledger, ONE, b"x" * (ANSWER_BYTES + 1))
-    found = await ledger.claim(ONE, "team-1", "d")
-    assert isinstance(found, Answered)
-    assert found.body is None
+    answer = await ledger.claim(ONE, "team-1", "d")
+    assert isinstance(answer, Answered)
+    assert answer.body is None
     assert await store.list(ANSWER) == []
 
 

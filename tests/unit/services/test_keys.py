@@ -35,15 +35,15 @@ def rights_of(ring: Keyring, key: str, now: datetime = NOW) -> tuple[Right, ...]
 
 def test_a_key_has_a_kind_and_256_random_bits() -> None:
     """The key holds all of the entropy, and no character that a URL or a header must escape."""
-    seen: list[int] = []
+    lengths: list[int] = []
 
     def entropy(size: int) -> bytes:
-        seen.append(size)
+        lengths.append(size)
         return bytes(range(255, 255 - size, -1))
 
     key = keys.new_key("agent", entropy)
     kind, _, rest = key.partition("_")
-    assert (kind, seen) == ("agent", [32])
+    assert (kind, lengths) == ("agent", [32])
     assert base64.urlsafe_b64decode(rest + "=") == bytes(range(255, 223, -1))
     assert key.replace("_", "").replace("-", "").isalnum()
 

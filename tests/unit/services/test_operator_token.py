@@ -31,9 +31,9 @@ def test_the_key_is_made_once_and_only_its_user_can_read_it(tmp_path: Path) -> N
 @pytest.mark.parametrize("token", ["", "short", "x" * 600, "sixteen letters\n", "sechzehn Zeichen"])
 def test_a_weak_key_is_refused_and_not_shown(tmp_path: Path, token: str) -> None:
     """The error says what a key should be."""
-    with pytest.raises(InvalidValue, match="token") as refused:
+    with pytest.raises(InvalidValue, match="token") as refusal:
         operator_token(tmp_path / "operator-token", token)
-    assert token not in str(refused.value) or not token
+    assert token not in str(refusal.value) or not token
 
 
 def test_a_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
@@ -106,9 +106,9 @@ def test_a_missing_extra_package_is_reported_in_one_line(tmp_path: Path, missing
     """The line gives the install command, and nothing listens."""
     program = f"import sys; sys.modules[{missing!r}] = None; from ramet.cli.main import main; sys.exit(main())"
     line = [sys.executable, "-c", program, "serve", "--dir", str(tmp_path), "--socket", str(tmp_path / "a")]
-    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    completed = subprocess.run(line, capture_output=True, text=True, check=False)
 
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == (
+    assert (completed.returncode, completed.stdout) == (1, "")
+    assert completed.stderr == (
         "ramet: serving over HTTP needs an extra package; install it with: pip install 'ramet[server]'\n"
     )

@@ -42,10 +42,10 @@ def test_an_invalid_image_setting_is_refused_by_its_name(tmp_path: Path, text: s
     """The error comes before any registry is asked."""
     (tmp_path / "ramet.yaml").write_text(f"backend: kubernetes\n{text}\n")
 
-    with pytest.raises(InvalidValue) as refused:
+    with pytest.raises(InvalidValue) as refusal:
         images_of(load(tmp_path / "ramet.yaml", {}, {}), {})
 
-    assert refused.value.field == field
+    assert refusal.value.field == field
 
 
 @needs_registry
@@ -115,10 +115,10 @@ def test_a_pod_serves_either_a_run_or_a_team(tmp_path: Path) -> None:
 )
 def test_a_pod_setting_without_its_partner_is_refused(tmp_path: Path, text: str, field: str) -> None:
     """The setting alone would have no effect."""
-    with pytest.raises(InvalidValue) as refused:
+    with pytest.raises(InvalidValue) as refusal:
         pods_of(load_text(tmp_path, text))
 
-    assert refused.value.field == field
+    assert refusal.value.field == field
 
 
 async def test_the_listener_keeps_its_certificate_authority(tmp_path: Path) -> None:
@@ -165,13 +165,13 @@ async def test_kernels_of_one_store_share_a_place_and_have_own_names(postgres: S
             await each.open()
             open_ones.push_async_callback(each.close)
 
-        seen = [await KernelIdentities(each)() for each in (one, two)]
+        identities = [await KernelIdentities(each)() for each in (one, two)]
 
-        assert seen[0].place == seen[1].place
-        assert {each.kernel for each in seen} == set(seen[0].living) == set(seen[1].living)
+        assert identities[0].place == identities[1].place
+        assert {each.kernel for each in identities} == set(identities[0].living) == set(identities[1].living)
         await two.close()
-        assert (await KernelIdentities(one)()).living == (seen[0].kernel,)
+        assert (await KernelIdentities(one)()).living == (identities[0].kernel,)
         await two.open()
         again = await KernelIdentities(two)()
-        assert again.place == seen[0].place
-        assert again.kernel not in seen[0].living
+        assert again.place == identities[0].place
+        assert again.kernel not in identities[0].living

@@ -61,7 +61,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("text", REFUSED, ids=lambda text: text[:30])
 def test_a_refusal_names_field_value_and_what_is_accepted(text: str) -> None:
-    with pytest.raises(InvalidValue) as refused:
+    with pytest.raises(InvalidValue) as refusal:
         decoded(Outer, text.encode(), "info")
 
-    assert str(refused.value).startswith(REFUSED[text])
+    assert str(refusal.value).startswith(REFUSED[text])

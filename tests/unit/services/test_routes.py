@@ -10,7 +10,7 @@ ROUTES = Routes({"/a": 1, "/a/{one}": 2, "/a/new": 3, "/a/{two}/b/{three}": 4})
 
 
 @pytest.mark.parametrize(
-    ("path", "found"),
+    ("path", "expected"),
     [
         ("/a", RouteMatch(1, {})),
         ("/a/x", RouteMatch(2, {"one": "x"})),
@@ -19,9 +19,9 @@ ROUTES = Routes({"/a": 1, "/a/{one}": 2, "/a/new": 3, "/a/{two}/b/{three}": 4})
         ("/a/x y/b/{one}", RouteMatch(4, {"two": "x y", "three": "{one}"})),
     ],
 )
-def test_a_path_leads_to_its_target(path: str, found: RouteMatch[int]) -> None:
+def test_a_path_leads_to_its_target(path: str, expected: RouteMatch[int]) -> None:
     """A literal part goes before a parameter, and a parameter matches any one part."""
-    assert ROUTES.find(path) == found
+    assert ROUTES.find(path) == expected
 
 
 @pytest.mark.parametrize("path", ["", "/", "a", "/b", "/a/", "//a", "/a/x/", "/a/x/b", "/a//b/x", "/a/x/c/y", "/{one}"])

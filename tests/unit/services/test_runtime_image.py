@@ -50,9 +50,9 @@ IMPORTS = "import sys; sys.path.insert(0, sys.argv[1]); from importlib import im
 def alone(code: str, *args: str | Path, options: tuple[str, ...] = ()) -> str:
     """Return the output of an interpreter that sees no installed package."""
     argv = [sys.executable, "-I", "-S", "-B", *options, "-c", code, *map(str, args)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=180, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    completed = subprocess.run(argv, capture_output=True, text=True, timeout=180, check=False)
+    assert completed.returncode == 0, completed.stderr
+    return completed.stdout
 
 
 async def base_in(host: str, folder: Path, files: dict[str, bytes] = BASE, **options: Any) -> None:
@@ -94,7 +94,7 @@ def test_the_digest_depends_on_kind_paths_and_bytes(tmp_path: Path) -> None:
     two.write_bytes(b"2")
     place, other = PurePosixPath("a.py"), PurePosixPath("b.py")
 
-    found = {
+    names = {
         content_digest("bare", {place: one}),
         content_digest("bare", {place: two}),
         content_digest("bare", {other: one}),
@@ -102,8 +102,8 @@ def test_the_digest_depends_on_kind_paths_and_bytes(tmp_path: Path) -> None:
         content_digest("llm", {place: one}),
     }
 
-    assert len(found) == 5
-    assert content_digest("bare", {place: one}) in found
+    assert len(names) == 5
+    assert content_digest("bare", {place: one}) in names
 
 
 def test_an_incomplete_distribution_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,7 +245,7 @@ async def test_an_image_of_pods_is_pushed_when_it_is_made(tmp_path: Path) -> Non
 
             assert await images.image_with_mounts(mounts) is None  # whose they are was not said
             images.store = service
-            found, *others = await asyncio.gather(
+            first, *others = await asyncio.gather(
                 *(images.image_with_mounts(["/usr/share", *mounts]) for _ in range(3))
             )
             part = await images.image_with_mounts([mounts[0]])
@@ -253,14 +253,14 @@ async def test_an_image_of_pods_is_pushed_when_it_is_made(tmp_path: Path) -> Non
             later.store = service
             again = await later.image_with_mounts(mounts)
             none = [await images.image_with_mounts(each) for each in ([mounts[1]], ["/usr/share"], [])]
-            assert found is not None
-            inspected = json.loads(await skopeo("inspect", "--tls-verify=false", f"docker://{found.image.reference}"))
+            assert first is not None
+            inspected = json.loads(await skopeo("inspect", "--tls-verify=false", f"docker://{first.image.reference}"))
 
-    assert [*others, again] == [found] * 3
-    assert found.image_paths == {each: f"/opt/ramet/bundles/{Path(each).name}" for each in mounts[:2]}
+    assert [*others, again] == [first] * 3
+    assert first.image_paths == {each: f"/opt/ramet/bundles/{Path(each).name}" for each in mounts[:2]}
     assert inspected["Labels"]["ramet.image"] == both.image
     assert part is not None
-    assert (part.image.reference == found.image.reference, list(part.image_paths)) == (False, mounts[:1])
+    assert (part.image.reference == first.image.reference, list(part.image_paths)) == (False, mounts[:1])
     assert alone.state == "done"
     assert none == [None] * 3
     assert [each.step for each in progress].count("packing") == 3

@@ -25,11 +25,11 @@ def file(tmp_path: pathlib.Path) -> pathlib.Path:
 
 def refusal(file: pathlib.Path) -> str:
     """Return the refusal of the file, which must not hold its content."""
-    with pytest.raises(InvalidValue) as refused:
+    with pytest.raises(InvalidValue) as refusal:
         SecretReference("file", str(file)).read({})
-    assert str(file) in str(refused.value)
-    assert "hunter2" not in str(refused.value)
-    return str(refused.value)
+    assert str(file) in str(refusal.value)
+    assert "hunter2" not in str(refusal.value)
+    return str(refusal.value)
 
 
 def test_a_secret_file_that_others_can_write_is_refused(file: pathlib.Path) -> None:

@@ -136,11 +136,11 @@ async def test_concurrent_uploads_to_several_kernels_are_stored_once(kernels: Ke
 
     infos = await asyncio.gather(*(each.upload(tar(LARGE, mtime=at)) for at, each in enumerate(three * 2)))
     jobs = await asyncio.gather(*(each.create_image("", [infos[0].id]) for each in three * 2))
-    done = await asyncio.gather(*(each.finished(jobs[0].id) for each in three))
+    jobs_done = await asyncio.gather(*(each.finished(jobs[0].id) for each in three))
 
     assert len(set(infos)) == 1
     assert len({job.id for job in jobs}) == 1
-    assert {job.state for job in done} == {"done"}
+    assert {job.state for job in jobs_done} == {"done"}
     for each in three:
         assert list(await each.list_bundles()) == [infos[0]]
         assert [info.id for info in await each.list_images()] == [jobs[0].id]
@@ -193,9 +193,9 @@ async def test_a_deletion_by_one_kernel_holds_for_all(kernels: Kernels) -> None:
     bundle = await one.upload(tar(SUMS))
     image = await made(one, [bundle.id])
     assert await run(await two.image(image.id), "import tools.sums; print(1)") == "1"
-    with pytest.raises(InUse) as refused:
+    with pytest.raises(InUse) as refusal:
         await two.delete_bundle(bundle.id)
-    assert refused.value.users == (image.id,)
+    assert refusal.value.users == (image.id,)
 
     await two.delete_image(image.id)
     await two.delete_bundle(bundle.id)
@@ -226,17 +226,17 @@ async def test_an_image_that_another_kernel_uses_is_not_deleted(kernels: Kernels
     one, two = [await kernels.begin(name) for name in ("one", "two")]
     bundle = await one.upload(tar(SUMS))
     image = await made(one, [bundle.id])
-    seen: list[str] = []
+    calls: list[str] = []
 
     async def elsewhere() -> Sequence[str]:
         with pytest.raises(Unknown, match="image"):
             await two.image(image.id)
-        seen.append("looked")
+        calls.append("looked")
         return ["crew/bob"]
 
-    with pytest.raises(InUse) as refused:
+    with pytest.raises(InUse) as refusal:
         await one.delete_image(image.id, elsewhere=elsewhere)
-    assert (refused.value.users, seen) == (("crew/bob",), ["looked"])
+    assert (refusal.value.users, calls) == (("crew/bob",), ["looked"])
     assert (await two.image(image.id)).bundles == (bundle.id,)
     assert (await one.image(image.id)).bundles == (bundle.id,)
 
@@ -303,9 +303,9 @@ async def test_a_job_is_known_everywhere_and_fails_with_its_kernel(kernels: Kern
                 await asyncio.sleep(0.01)
 
         assert await two.create_image("", [bundle.id]) == await two.job(job.id), "one is at it"
-        with pytest.raises(InUse) as refused:
+        with pytest.raises(InUse) as refusal:
             await two.delete_bundle(bundle.id)
-        assert refused.value.users == (job.id,)
+        assert refusal.value.users == (job.id,)
         with pytest.raises(Unknown, match="image"):
             await two.image(job.id)
         waiting = asyncio.create_task(two.finished(job.id))

@@ -49,9 +49,9 @@ def test_a_second_server_is_refused_and_the_first_continues(folder: Path) -> Non
     path = folder / "serve.sock"
     first = unix_listener(path)
     try:
-        with pytest.raises(InvalidValue, match="no other server") as refused:
+        with pytest.raises(InvalidValue, match="no other server") as refusal:
             unix_listener(path)
-        assert (refused.value.field, refused.value.value) == ("socket", str(path))
+        assert (refusal.value.field, refusal.value.value) == ("socket", str(path))
         assert answers(path)
     finally:
         first.close()
@@ -126,9 +126,9 @@ def test_a_port_in_use_is_refused_by_name() -> None:
     port = listener.socket.getsockname()[1]
     try:
         assert listener.where == f"http://127.0.0.1:{port}"
-        with pytest.raises(InvalidValue, match="no other process") as refused:
+        with pytest.raises(InvalidValue, match="no other process") as refusal:
             tcp_listener("127.0.0.1", port)
-        assert (refused.value.field, refused.value.value) == ("listen", f"127.0.0.1:{port}")
+        assert (refusal.value.field, refusal.value.value) == ("listen", f"127.0.0.1:{port}")
     finally:
         listener.close()
 

@@ -43,9 +43,9 @@ OF_A_TEAM: dict[str, Operation] = {
 
 async def refusal(call: Awaitable[Any]) -> str:
     """Return the refusal of a request without the name, which the caller gave."""
-    with pytest.raises(NotYours) as refused:
+    with pytest.raises(NotYours) as refusal:
         await call
-    return str(refused.value).replace(f" {refused.value.name!r}", "")
+    return str(refusal.value).replace(f" {refusal.value.name!r}", "")
 
 
 @pytest.mark.parametrize("operation", OF_AN_AGENT)
@@ -155,14 +155,14 @@ async def with_rights(site: Site, *rights: Any, **options: Any) -> tuple[Spawned
 
 def opened_rights(site: Site, agent: SpawnedAgent, key: str) -> Sequence[str]:
     """Return the rights that the roster grants to a key."""
-    found = []
+    rights = []
     for right in RIGHTS:
         try:
             site.spawner.agents.authorized_entry(agent.agent.id, key, right)
         except NotYours:
             continue
-        found.append(right)
-    return found
+        rights.append(right)
+    return rights
 
 
 async def test_a_narrower_key_opens_its_rights_only(site: Site) -> None:
@@ -217,9 +217,9 @@ async def test_there_are_never_two_owners(site: Site) -> None:
     id, nonce = agent.agent.id, agent.nonce
     calls: list[Awaitable[Any]] = [site.spawner.delegate(id, nonce, Delegate(owner=True)) for _ in range(5)]
     outcomes = await asyncio.gather(*calls, *(site.spawner.rotate(id, nonce) for _ in range(5)), return_exceptions=True)
-    refused = [each for each in outcomes if isinstance(each, NotYours)]
+    refusals = [each for each in outcomes if isinstance(each, NotYours)]
     keys = [each if isinstance(each, str) else each.key for each in outcomes if not isinstance(each, BaseException)]
-    assert (len(refused), len(keys)) == (9, 1)
+    assert (len(refusals), len(keys)) == (9, 1)
     assert opened_rights(site, agent, keys[0]) == list(RIGHTS)
     assert opened_rights(site, agent, nonce) == []
 

@@ -41,11 +41,11 @@ class Looking(PostgresStore):
         self.has_read, self.go_on = asyncio.Event(), asyncio.Event()
 
     async def list(self, kind: str, *, prefix: str = "") -> list[Document]:
-        found = await super().list(kind, prefix=prefix)
+        documents = await super().list(kind, prefix=prefix)
         if kind == TEAM:
             self.has_read.set()
             await self.go_on.wait()
-        return found
+        return documents
 
 
 @asynccontextmanager

@@ -23,11 +23,11 @@ async def test_missing_resources_are_named_together(tmp_path: pathlib.Path) -> N
     """The caller can correct the request in one step."""
     async with Site(tmp_path) as site:
         team = await make_team(site)
-        with pytest.raises(InvalidValue) as refused:
+        with pytest.raises(InvalidValue) as refusal:
             await site.agent(team, "a")
 
-        assert refused.value.field == "limits.tokens, limits.usd, policy"
-        assert str(refused.value).startswith(
+        assert refusal.value.field == "limits.tokens, limits.usd, policy"
+        assert str(refusal.value).startswith(
             "limits.tokens, limits.usd, policy are missing; expected a value of each: team 'crew' "
         )
         assert await site.free(team) == 3

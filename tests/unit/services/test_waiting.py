@@ -95,10 +95,10 @@ async def test_values_from_a_former_owner_are_refused(waiting: Left) -> None:
     waiting.site.slow.go_on.set()
     handing_over = waiting.site.spawner.delegate(waiting.id, waiting.nonce, Delegate(owner=True))
     supplying = waiting.site.spawner.supply_values(waiting.id, waiting.nonce, VALUES)
-    owner, refused = await asyncio.gather(handing_over, supplying, return_exceptions=True)
+    owner, refusal = await asyncio.gather(handing_over, supplying, return_exceptions=True)
 
     assert not isinstance(owner, BaseException)
-    assert isinstance(refused, NotYours)
+    assert isinstance(refusal, NotYours)
     assert (await waiting.site.spawner.get_agent(waiting.id, owner.key)).state == "waiting"
 
 

@@ -47,13 +47,13 @@ async def test_a_share_above_the_free_resources_is_refused() -> None:
     parent = Node(envelope=HALF_GIG)
     count = admission(parent, full="refuse")
     await count.admit(parent, ResourceShare(300, 0.5))
-    with pytest.raises(SpawnRefused) as refused:
+    with pytest.raises(SpawnRefused) as refusal:
         await count.admit(parent, ResourceShare(300, 0.5))
-    assert (refused.value.limit, refused.value.free) == ("memory_mb", 212)
+    assert (refusal.value.limit, refusal.value.free) == ("memory_mb", 212)
     await count.admit(parent, ResourceShare(200, 0.5))
-    with pytest.raises(SpawnRefused) as refused:
+    with pytest.raises(SpawnRefused) as refusal:
         await count.admit(parent, ResourceShare(1, 0.5))
-    assert (refused.value.limit, refused.value.free) == ("cpu_cores", 0)
+    assert (refusal.value.limit, refusal.value.free) == ("cpu_cores", 0)
 
 
 async def test_the_end_of_a_run_frees_its_share_for_a_waiting_spawn() -> None:

@@ -73,10 +73,10 @@ async def test_concurrent_waiters_share_one_commit(store: PostgresStore) -> None
         await store.durable(store.append(entry(seq)))
         return list(cursors)
 
-    seen = await asyncio.gather(*(note(n) for n in range(1, 51)))
+    heads = await asyncio.gather(*(note(n) for n in range(1, 51)))
 
     assert cursors == [50]
-    assert seen == [[50]] * 50
+    assert heads == [[50]] * 50
 
 
 async def test_a_forgotten_tree_is_removed_with_its_names(postgres: Server, schema: str, store: PostgresStore) -> None:

@@ -154,9 +154,9 @@ async def test_a_follower_in_another_process_sees_all_events_of_two_kernels(post
         async with opened(PostgresStore(postgres.dsn, schema=schema, read_only=True)) as reader:
             there = await everything(reader)
             await eventually(lambda: len(follower.printed()) > len(there))
-        seen = follower.kill()[1:]
+        lines = follower.kill()[1:]
 
-    assert [(line["cursor"], line["who"], line["seq"]) for line in seen] == [
+    assert [(line["cursor"], line["who"], line["seq"]) for line in lines] == [
         (event.cursor, event.run[2:], event.seq) for event in there
     ]
     assert all(sequence == list(range(1, len(sequence) + 1)) for sequence in per_writer(there).values())

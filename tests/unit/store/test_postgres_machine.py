@@ -65,9 +65,9 @@ class _Machine:
                 self._ip(*words)
 
     def _ip(self, *words: str) -> None:
-        done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise OSError(f"ip {' '.join(words)}: {done.stderr.strip()}")
+        completed = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
+        if completed.returncode:
+            raise OSError(f"ip {' '.join(words)}: {completed.stderr.strip()}")
 
 
 @pytest.fixture

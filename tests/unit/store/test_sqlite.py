@@ -198,9 +198,9 @@ async def test_acknowledged_events_survive_kill_9(path: Path, acks: int) -> None
                 last = int(line_read)
 
         async with opened(path) as store:
-            found = await store.read(limit=1_000_000)
-            assert [Entry(*each[1:]) for each in found] == [entry(each) for each in range(1, len(found) + 1)]
-            assert len(found) >= last
+            entries = await store.read(limit=1_000_000)
+            assert [Entry(*each[1:]) for each in entries] == [entry(each) for each in range(1, len(entries) + 1)]
+            assert len(entries) >= last
 
 
 async def test_a_reader_follows_a_kernel_that_dies_and_the_next_one(path: Path) -> None:
@@ -212,12 +212,12 @@ async def test_a_reader_follows_a_kernel_that_dies_and_the_next_one(path: Path) 
             assert len(await reading.read(limit=1_000_000)) >= last
             writing.kill()
             await writing.wait()
-            found = await reading.read(limit=1_000_000)
+            entries = await reading.read(limit=1_000_000)
             async with opened(path) as store:
-                waiting = asyncio.ensure_future(reading.wait(found[-1].cursor))
-                await store.durable(store.append(entry(len(found) + 1)))
+                waiting = asyncio.ensure_future(reading.wait(entries[-1].cursor))
+                await store.durable(store.append(entry(len(entries) + 1)))
                 assert await waiting is True
-                assert [each.seq for each in await reading.read(found[-1].cursor)] == [len(found) + 1]
+                assert [each.seq for each in await reading.read(entries[-1].cursor)] == [len(entries) + 1]
 
 
 def test_a_program_that_does_not_close_its_store_ends(path: Path) -> None:
@@ -385,8 +385,8 @@ async def test_names_dropped_from_the_cache_are_looked_up(path: Path, monkeypatc
 
         assert [Entry(*each[1:]) for each in await store.read()] == entries
         for run in range(11):
-            found = await store.read(run=f"run-{run}")
-            assert [Entry(*each[1:]) for each in found] == [each for each in entries if each.run == f"run-{run}"]
+            stored = await store.read(run=f"run-{run}")
+            assert [Entry(*each[1:]) for each in stored] == [each for each in entries if each.run == f"run-{run}"]
 
 
 async def test_appends_without_a_waiter_are_committed_together(path: Path) -> None:

@@ -62,9 +62,9 @@ async def test_a_journal_of_version_1_is_read_and_continued(path: Path) -> None:
 
     store = await SqliteStore(path).open()
     try:
-        found = await store.read()
-        assert [each.cursor for each in found] == [1, 2, 5]
-        assert [Entry(*each[1:]) for each in found] == [
+        entries = await store.read()
+        assert [each.cursor for each in entries] == [1, 2, 5]
+        assert [Entry(*each[1:]) for each in entries] == [
             Entry("tree-ä", "run-1", 1, "run_spawned", b'{"type":"run_spawned"}'),
             Entry("tree-ä", "run-2", 2, "notice", bytes(range(256))),
             Entry("tree-2", "run-1", 1, "notice", b""),

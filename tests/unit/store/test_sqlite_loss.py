@@ -121,9 +121,9 @@ async def test_a_journal_with_a_loss_is_refused_until_it_is_accepted(
     assert accepted.is_loss
     assert accepted.committed == Mark(EVENTS, 1)
     async with opened(path) as store:
-        found = len(await store.read())
-        assert found < EVENTS or accepted.found == Mark(EVENTS, 0)
-        await store.durable(store.append(entry(found + 1)))
+        count = len(await store.read())
+        assert count < EVENTS or accepted.found == Mark(EVENTS, 0)
+        await store.durable(store.append(entry(count + 1)))
         assert await store.head() == EVENTS + 1
     assert not accept_loss(path).is_loss
 

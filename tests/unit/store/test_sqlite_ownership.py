@@ -50,8 +50,8 @@ def make_hard_link(path: Path) -> Path:
 
 def lock_of_sqlite(path: Path) -> str:
     """Return the state of SQLite's lock as another process finds it."""
-    done = subprocess.run([sys.executable, "-c", PROBE, str(path)], capture_output=True, text=True, check=True)
-    return done.stdout.strip()
+    completed = subprocess.run([sys.executable, "-c", PROBE, str(path)], capture_output=True, text=True, check=True)
+    return completed.stdout.strip()
 
 
 async def test_a_removed_lock_file_does_not_admit_a_second_kernel(path: Path) -> None:
@@ -126,11 +126,11 @@ async def test_inspecting_a_database_that_this_process_reads_keeps_its_lock(path
 def descriptors_of(path: Path) -> int:
     """Return the number of descriptors of the file in this process."""
     there = path.stat()
-    found = 0
+    count = 0
     for each in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
-            found += os.path.samestat(each.stat(), there)
-    return found
+            count += os.path.samestat(each.stat(), there)
+    return count
 
 
 def replace_file(path: Path) -> None:
@@ -204,8 +204,8 @@ class NoLock:
     """Lock that excludes no other kernel."""
 
     def __init__(self, path: Path) -> None:
-        found = path.stat() if path.exists() else None
-        self.identity = None if found is None else (found.st_dev, found.st_ino)
+        stat = path.stat() if path.exists() else None
+        self.identity = None if stat is None else (stat.st_dev, stat.st_ino)
 
     def release(self) -> None:
         """Do nothing, because no lock is held."""

@@ -109,9 +109,9 @@ def made_as_before(path: Path) -> None:
 async def check_content(path: Path) -> None:
     """Check that the kept events and documents are there, and that the file is valid."""
     async with opened(path, read_only=True) as store:
-        found = await store.read(tree="stays", limit=10_000)
-        assert [each.seq for each in found] == [*range(1, LARGE // 10 + 1)]
-        assert {each.data for each in found} == {BODY}
+        entries = await store.read(tree="stays", limit=10_000)
+        assert [each.seq for each in entries] == [*range(1, LARGE // 10 + 1)]
+        assert {each.data for each in entries} == {BODY}
         assert await store.read(tree="goes") == []
         document = await store.get("kind", "key")
         assert document is not None

@@ -121,17 +121,17 @@ async def test_hooks_veto_creation_and_completion(board: Board) -> None:
         return {"decision": "block", "reason": "not like that"} if "bad" in payload["task_subject"] else None
 
     context = agent(board, hooks=HookRunner({"TaskCreated": [look], "TaskCompleted": [look]}))
-    refused = await call(context, "TaskCreate", subject="bad idea")
+    result = await call(context, "TaskCreate", subject="bad idea")
     await call(context, "TaskCreate", subject="good idea", description="do it")
     await board.update("2", subject="gone bad")
     held = await call(context, "TaskUpdate", taskId="2", status="completed")
     await board.update("2", subject="good again")
-    done = await call(context, "TaskUpdate", taskId="2", status="completed")
+    answer = await call(context, "TaskUpdate", taskId="2", status="completed")
     await call(context, "TaskUpdate", taskId="2", status="completed")
 
-    assert (refused.status, held.status) == ("error", "error")
-    assert "not like that" in str(refused.content)
-    assert done.content == "#2 [completed] good again (main/a1)"
+    assert (result.status, held.status) == ("error", "error")
+    assert "not like that" in str(result.content)
+    assert answer.content == "#2 [completed] good again (main/a1)"
     hook_calls = [(each["hook_event_name"], each["task_id"], each["task_subject"]) for each in payloads]
     assert hook_calls == [
         ("TaskCreated", "1", "bad idea"),

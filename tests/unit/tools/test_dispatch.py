@@ -27,7 +27,7 @@ from tests.support.waiting import eventually
 from tests.trips.kits.sessions import Gate, Stuck, async_tool, of_kind
 
 
-class Seen:
+class RecordingContext:
     """A context with the events of its calls."""
 
     def __init__(self, *tools: BaseTool, **fields: Any) -> None:
@@ -68,8 +68,8 @@ async def fail(how: str) -> str:
 async def test_answers_come_in_the_order_of_the_calls() -> None:
     """Answers do not come in the order of completion; each has the id of its call and the name of its tool."""
     gates = [Gate(f"g{number}") for number in range(3)]
-    seen = Seen(*(gate.tool for gate in gates))
-    running = asyncio.create_task(seen.run(*(call(f"g{number}", number) for number in range(3))))
+    recording = RecordingContext(*(gate.tool for gate in gates))
+    running = asyncio.create_task(recording.run(*(call(f"g{number}", number) for number in range(3))))
     for gate in reversed(gates):
         await gate.entered.wait()
         gate.open.set()
@@ -77,7 +77,7 @@ async def test_answers_come_in_the_order_of_the_calls() -> None:
     answers = await running
 
     assert [(answer.tool_call_id, answer.name) for answer in answers] == [(f"call-{n}", f"g{n}") for n in range(3)]
-    assert seen.context.answers == {}
+    assert recording.context.answers == {}
 
 
 async def test_safe_calls_run_concurrently_up_to_the_limit() -> None:
@@ -93,9 +93,9 @@ async def test_safe_calls_run_concurrently_up_to_the_limit() -> None:
         at_work -= 1
         return "done"
 
-    seen = Seen(async_tool(busy, concurrency_safe=True), max_parallel_tools=3)
+    recording = RecordingContext(async_tool(busy, concurrency_safe=True), max_parallel_tools=3)
 
-    answers = await seen.run(*(call("busy", number) for number in range(10)))
+    answers = await recording.run(*(call("busy", number) for number in range(10)))
 
     assert (len(answers), most) == (10, 3)
 
@@ -104,8 +104,8 @@ async def test_waiting_calls_do_not_count_against_the_limit() -> None:
     """The limits of the tree alone bound the number of children that `waits` allows."""
     gate = Gate("gate")
     gate.tool.metadata = {"concurrency_safe": True, "waits": True}
-    seen = Seen(gate.tool, max_parallel_tools=2)
-    running = asyncio.create_task(seen.run(*(call("gate", number) for number in range(7))))
+    recording = RecordingContext(gate.tool, max_parallel_tools=2)
+    running = asyncio.create_task(recording.run(*(call("gate", number) for number in range(7))))
 
     await eventually(lambda: gate.calls == 7)
 
@@ -116,8 +116,8 @@ async def test_waiting_calls_do_not_count_against_the_limit() -> None:
 async def test_a_tool_without_the_safe_flag_runs_alone() -> None:
     """The tool waits for the calls before it, and the calls after it wait for it."""
     safe, lone = Gate("safe"), Gate("lone", safe=False)
-    seen = Seen(safe.tool, lone.tool)
-    running = asyncio.create_task(seen.run(call("safe", 1), call("lone", 2), call("safe", 3)))
+    recording = RecordingContext(safe.tool, lone.tool)
+    running = asyncio.create_task(recording.run(call("safe", 1), call("lone", 2), call("safe", 3)))
     await safe.entered.wait()
     assert lone.calls == 0
     safe.open.set()
@@ -147,9 +147,11 @@ async def test_a_tool_without_the_safe_flag_runs_alone() -> None:
 )
 async def test_a_failing_call_is_an_error_result_for_that_call_only(bad: Any, answer: str) -> None:
     """AC-S2-4: the model receives unknown tools, bad arguments and exceptions as errors, and the other calls run."""
-    seen = Seen(add, fail)
+    recording = RecordingContext(add, fail)
 
-    before, broken, after = await seen.run(call("add", 1, a=1, b=2), {**bad, "id": "bad"}, call("add", 3, a=3, b=4))
+    before, broken, after = await recording.run(
+        call("add", 1, a=1, b=2), {**bad, "id": "bad"}, call("add", 3, a=3, b=4)
+    )
 
     assert (before.text, after.text) == ("3", "7")
     assert broken.status == "error"
@@ -159,13 +161,13 @@ async def test_a_failing_call_is_an_error_result_for_that_call_only(bad: Any, an
 
 async def test_broken_arguments_are_reported_and_not_guessed() -> None:
     """A call with unreadable JSON does not run with other arguments."""
-    seen = Seen(add)
+    recording = RecordingContext(add)
 
-    (answer,) = await seen.run({**call("add"), "error": "Expecting value: line 1 column 7"})
+    (answer,) = await recording.run({**call("add"), "error": "Expecting value: line 1 column 7"})
 
     assert answer.status == "error"
     assert "Expecting value" in answer.text
-    assert of_kind(seen.events, ToolStarted) == []
+    assert of_kind(recording.events, ToolStarted) == []
 
 
 async def test_a_bug_of_ours_is_not_shown_to_the_model() -> None:
@@ -175,12 +177,12 @@ async def test_a_bug_of_ours_is_not_shown_to_the_model() -> None:
         """Break."""
         raise Bug("a state that should not have been possible")
 
-    seen = Seen(async_tool(ours, concurrency_safe=True))
+    recording = RecordingContext(async_tool(ours, concurrency_safe=True))
 
     with pytest.raises(Bug):
-        await seen.run(call("ours"))
+        await recording.run(call("ours"))
     with pytest.raises(Bug):
-        await seen.run(call("ours", 1), call("ours", 2))
+        await recording.run(call("ours", 1), call("ours", 2))
 
 
 async def test_a_tool_that_takes_too_long_is_stopped() -> None:
@@ -194,9 +196,9 @@ async def test_a_tool_that_takes_too_long_is_stopped() -> None:
         """Never finish, sooner."""
         return str(await asyncio.get_running_loop().create_future())
 
-    seen = Seen(async_tool(slow), async_tool(hasty, timeout_s=0.01), tool_timeout_s=0.02)
+    recording = RecordingContext(async_tool(slow), async_tool(hasty, timeout_s=0.01), tool_timeout_s=0.02)
 
-    answers = await seen.run(call("slow", 1), call("hasty", 2))
+    answers = await recording.run(call("slow", 1), call("hasty", 2))
 
     assert texts(answers) == [
         "slow did not finish within 0.02 s and was stopped.",
@@ -208,14 +210,14 @@ async def test_a_thread_that_takes_too_long_is_abandoned() -> None:
     """A thread cannot be ended: it is recorded as left running until it returns, and its result is not used."""
     stuck = Stuck()
     stuck.tool.metadata = {"timeout_s": 0.01}
-    seen = Seen(stuck.tool)
+    recording = RecordingContext(stuck.tool)
 
-    (answer,) = await seen.run(call("stuck"))
+    (answer,) = await recording.run(call("stuck"))
 
     assert "did not finish" in answer.text
-    assert [thread.tool for thread in seen.context.orphaned_threads.values()] == ["stuck"]
+    assert [thread.tool for thread in recording.context.orphaned_threads.values()] == ["stuck"]
     stuck.free.set()
-    await eventually(lambda: not seen.context.orphaned_threads)
+    await eventually(lambda: not recording.context.orphaned_threads)
 
 
 # --- where tools run, and what they find there
@@ -231,9 +233,9 @@ async def test_synchronous_tools_run_in_their_own_thread() -> None:
         """Tell."""
         return f"{threading.current_thread() is threading.main_thread()} {variable.get()} {current().run.path}"
 
-    seen = Seen(where)
+    recording = RecordingContext(where)
 
-    answers = await seen.run(call("where"))
+    answers = await recording.run(call("where"))
 
     assert texts(answers) == ["False from the caller main"]
 
@@ -246,15 +248,15 @@ async def test_a_tool_finds_its_context_and_its_key() -> None:
         """Look."""
         here = current_call.get()
         assert here is not None
-        assert here.context is seen.context
+        assert here.context is recording.context
         keys.append((here.call_id, here.step_id))
         return "ok"
 
-    seen = Seen(async_tool(look, concurrency_safe=True))
+    recording = RecordingContext(async_tool(look, concurrency_safe=True))
 
-    await seen.run(call("look", 1), call("look", 2))
+    await recording.run(call("look", 1), call("look", 2))
 
-    started = {(event.call_id, event.step_id) for event in of_kind(seen.events, ToolStarted)}
+    started = {(event.call_id, event.step_id) for event in of_kind(recording.events, ToolStarted)}
     assert len(set(keys)) == 2
     assert set(keys) == started
     assert current_call.get(None) is None
@@ -270,9 +272,9 @@ async def test_tools_are_found_by_name_and_alias() -> None:
     """`Task` is an alias of `Agent`; a tool with the exact name goes before an alias."""
     gate = Gate("Agent")
     gate.open.set()
-    seen = Seen(gate.tool)
+    recording = RecordingContext(gate.tool)
 
-    answers = await seen.run(call("Task"))
+    answers = await recording.run(call("Task"))
 
     assert (gate.calls, answers[0].status) == (1, "success")
     own = Gate("Task")
@@ -286,18 +288,18 @@ async def test_tools_are_found_by_name_and_alias() -> None:
 
 async def test_each_call_is_recorded_before_and_after() -> None:
     """Intent, effect and outcome follow each other, with a preview; a call that never ran has no start."""
-    seen = Seen(add, fail)
+    recording = RecordingContext(add, fail)
 
-    await seen.run(call("add", 1, a=1, b=2), call("fail", 2, how="value"), call("nonsense", 3))
+    await recording.run(call("add", 1, a=1, b=2), call("fail", 2, how="value"), call("nonsense", 3))
 
-    assert [(type(event).__name__, event.call_id) for event in seen.events] == [
+    assert [(type(event).__name__, event.call_id) for event in recording.events] == [
         ("ToolStarted", "call-1"),
         ("ToolEnded", "call-1"),
         ("ToolStarted", "call-2"),
         ("ToolEnded", "call-2"),
         ("ToolEnded", "call-3"),
     ]
-    assert [(event.status, event.preview[:17]) for event in of_kind(seen.events, ToolEnded)] == [
+    assert [(event.status, event.preview[:17]) for event in of_kind(recording.events, ToolEnded)] == [
         ("ok", "3"),
         ("error", "ValueError: wrong"),
         ("error", "There is no tool "),
@@ -316,7 +318,7 @@ async def test_a_long_result_is_cut_and_kept(tmp_path: Path) -> None:
         file.write_text(text)
         return file
 
-    spilling, lost = Seen(async_tool(read), spill=spill), Seen(async_tool(read))
+    spilling, lost = RecordingContext(async_tool(read), spill=spill), RecordingContext(async_tool(read))
 
     (short,) = await spilling.run(call("read", 1, size=30_000))
     (long,) = await spilling.run(call("read", 2, size=30_001))
@@ -335,27 +337,27 @@ async def test_a_long_result_is_cut_and_kept(tmp_path: Path) -> None:
 
 async def test_tool_calls_are_reserved_one_by_one() -> None:
     """Three of five run; the others are refused and recorded, and the context keeps the reason to end."""
-    seen = Seen(add, budget=Budget(Limits(tool_calls=3), scope="main"))
+    recording = RecordingContext(add, budget=Budget(Limits(tool_calls=3), scope="main"))
 
-    answers = await seen.run(*(call("add", number, a=number, b=0) for number in range(5)))
+    answers = await recording.run(*(call("add", number, a=number, b=0) for number in range(5)))
 
     assert texts(answers)[:3] == ["0", "1", "2"]
     assert [answer.status for answer in answers[3:]] == ["error", "error"]
-    assert seen.context.exhausted is not None
-    assert len(of_kind(seen.events, BudgetRefused)) == 2
-    assert seen.context.usage.tool_calls == 3
-    assert seen.context.budget.reserved("tool_calls") == 0
+    assert recording.context.exhausted is not None
+    assert len(of_kind(recording.events, BudgetRefused)) == 2
+    assert recording.context.usage.tool_calls == 3
+    assert recording.context.budget.reserved("tool_calls") == 0
 
 
 async def test_denied_and_unknown_calls_cost_nothing() -> None:
     """Calls that run are counted, and no others."""
     hooks = HookRunner({"PreToolUse": [{"matcher": "add", "hooks": [lambda _: "deny"]}]})
-    seen = Seen(add, fail, hooks=hooks, budget=Budget(Limits(tool_calls=3), scope="main"))
+    recording = RecordingContext(add, fail, hooks=hooks, budget=Budget(Limits(tool_calls=3), scope="main"))
 
-    await seen.run(call("add", 1, a=1, b=2), call("nonsense", 2), call("fail", 3, how="value"))
+    await recording.run(call("add", 1, a=1, b=2), call("nonsense", 2), call("fail", 3, how="value"))
 
-    assert seen.context.usage.tool_calls == 1
-    assert seen.context.budget.spent("tool_calls") == 1
+    assert recording.context.usage.tool_calls == 1
+    assert recording.context.budget.spent("tool_calls") == 1
 
 
 async def test_a_stopped_run_starts_no_call() -> None:
@@ -367,27 +369,27 @@ async def test_a_stopped_run_starts_no_call() -> None:
         abort.abort("enough")
         return "stopped it"
 
-    seen = Seen(async_tool(stop), add, abort=abort)
+    recording = RecordingContext(async_tool(stop), add, abort=abort)
 
     with pytest.raises(Aborted, match="enough"):
-        await seen.run(call("stop", 1), call("add", 2, a=1, b=2))
+        await recording.run(call("stop", 1), call("add", 2, a=1, b=2))
 
-    assert {key: str(answer.text) for key, answer in seen.context.answers.items()} == {"call-1": "stopped it"}
+    assert {key: str(answer.text) for key, answer in recording.context.answers.items()} == {"call-1": "stopped it"}
 
 
 async def test_cancelling_keeps_existing_answers() -> None:
     """Calls that were done stay done; other concurrent calls are recorded as cancelled."""
     gate, quick = Gate("gate"), Gate("quick")
     quick.open.set()
-    seen = Seen(gate.tool, quick.tool)
-    running = asyncio.create_task(seen.run(call("quick", 1), call("gate", 2)))
-    await eventually(lambda: gate.calls and "call-1" in seen.context.answers)
+    recording = RecordingContext(gate.tool, quick.tool)
+    running = asyncio.create_task(recording.run(call("quick", 1), call("gate", 2)))
+    await eventually(lambda: gate.calls and "call-1" in recording.context.answers)
 
     running.cancel()
     await asyncio.wait([running])
 
-    assert set(seen.context.answers) == {"call-1"}
-    assert {event.call_id: event.status for event in of_kind(seen.events, ToolEnded)} == {
+    assert set(recording.context.answers) == {"call-1"}
+    assert {event.call_id: event.status for event in of_kind(recording.events, ToolEnded)} == {
         "call-1": "ok",
         "call-2": "cancelled",
     }
@@ -404,9 +406,9 @@ async def test_the_slot_is_taken_again_after_all_answers() -> None:
         await current().slot.while_waiting(other.wait())
         return "waited"
 
-    seen = Seen(async_tool(wait, concurrency_safe=True, waits=True), slot=slot)
+    recording = RecordingContext(async_tool(wait, concurrency_safe=True, waits=True), slot=slot)
     await slot.acquire()
-    running = asyncio.create_task(seen.run(call("wait", 1), call("wait", 2)))
+    running = asyncio.create_task(recording.run(call("wait", 1), call("wait", 2)))
     await eventually(lambda: not slot.is_held)
     assert slots.in_use == 0
     other.set()
@@ -451,12 +453,12 @@ async def test_a_tool_does_not_begin_after_its_tree_was_lost() -> None:
 
     tools = async_tool(act), async_tool(look, read_only=True)
     ownership = Ownership()
-    seen = Seen(*tools, durable=ownership.wait, confirm_ownership=ownership.confirm)
+    recording = RecordingContext(*tools, durable=ownership.wait, confirm_ownership=ownership.confirm)
 
     with pytest.raises(StoreFailed, match="another kernel owns the tree"):
-        await seen.run(call("act"))
+        await recording.run(call("act"))
 
-    assert texts(await seen.run(call("look"))) == ["seen"]
+    assert texts(await recording.run(call("look"))) == ["seen"]
     assert begun == ["look"]
 
 
@@ -479,9 +481,9 @@ async def test_a_checked_tool_gets_its_arguments_and_keeps_its_state() -> None:
         """The tree is this kernel's."""
 
     counting = Counting(metadata={"concurrency_safe": True})
-    seen = Seen(counting, confirm_ownership=confirm)
+    recording = RecordingContext(counting, confirm_ownership=confirm)
 
-    answers = await seen.run(call("count", 1, by=2), call("count", 2, by=3))
+    answers = await recording.run(call("count", 1, by=2), call("count", 2, by=3))
 
     assert texts(answers) == ["2 True True", "5 True True"]
     assert counting.calls == 5
@@ -489,8 +491,8 @@ async def test_a_checked_tool_gets_its_arguments_and_keeps_its_state() -> None:
 
 async def test_two_calls_with_one_id_are_both_answered() -> None:
     """A caller with equal ids gets as many answers as calls, each with its own content."""
-    seen = Seen(add)
+    recording = RecordingContext(add)
 
-    answers = await seen.run(call("add", 1, a=1, b=1), call("add", 1, a=2, b=2))
+    answers = await recording.run(call("add", 1, a=1, b=1), call("add", 1, a=2, b=2))
 
     assert texts(answers) == ["2", "4"]

@@ -160,7 +160,7 @@ async def test_grep_counts_matching_lines(context: ToolUseContext, program: str)
 
 
 @pytest.mark.parametrize(
-    ("narrowing", "found"),
+    ("narrowing", "expected"),
     [
         ({"glob": "*.py"}, "a/x.py\nx.py"),
         ({"glob": "./*.py"}, "x.py"),
@@ -175,12 +175,12 @@ async def test_grep_counts_matching_lines(context: ToolUseContext, program: str)
     ],
 )
 async def test_grep_can_be_narrowed(
-    context: ToolUseContext, program: str, narrowing: dict[str, str], found: str
+    context: ToolUseContext, program: str, narrowing: dict[str, str], expected: str
 ) -> None:
     """Path, name and type narrow a search."""
     make(context.cwd, {"x.py": "hit", "a/x.py": "hit", "a/x.rs": "hit", "x.txt": "hit", ".git/x.py": "hit"})
 
-    assert await call(context, "Grep", pattern="hit", **narrowing) == found
+    assert await call(context, "Grep", pattern="hit", **narrowing) == expected
 
 
 async def test_grep_of_one_file_shows_its_name(context: ToolUseContext, program: str) -> None:
@@ -334,8 +334,8 @@ async def test_grep_and_glob_show_a_file_under_one_name(context: ToolUseContext,
         (context.cwd / name).write_bytes(b"needle \xff\n")
 
     names = set((await call(context, "Glob", pattern="**/*.txt")).split("\n"))
-    found = (await call(context, "Grep", pattern="needle", output_mode=mode)).split("\n")
+    lines = (await call(context, "Grep", pattern="needle", output_mode=mode)).split("\n")
 
     assert names == {r"caf\udce9.txt", long}
-    assert {line.partition(":")[0] for line in found} == names
-    assert mode != "content" or {line.partition(":")[2] for line in found} == {"1:needle \ufffd"}
+    assert {line.partition(":")[0] for line in lines} == names
+    assert mode != "content" or {line.partition(":")[2] for line in lines} == {"1:needle \ufffd"}

@@ -32,10 +32,10 @@ from tests.support.processor_time import QUADRATIC_S
 )
 def test_a_pattern_fits_as_documented(pattern: str, fits: list[str], misses: list[str]) -> None:
     """The forms are those of Claude Code's documentation, with counterexamples."""
-    found = command_pattern(pattern)
+    matcher = command_pattern(pattern)
 
-    assert [each for each in fits if not found.fits(each)] == []
-    assert [each for each in misses if found.fits(each)] == []
+    assert [each for each in fits if not matcher.fits(each)] == []
+    assert [each for each in misses if matcher.fits(each)] == []
 
 
 @pytest.mark.parametrize(
@@ -207,10 +207,10 @@ def test_a_widening_rule_may_contain_a_compound_command() -> None:
 
 def test_redirections_and_operands_name_files() -> None:
     """The files that a command visibly reads and writes are known."""
-    found = touched_by(parse("cat -n a b < c > d; sort e | tee f; echo g").commands)
+    files = touched_by(parse("cat -n a b < c > d; sort e | tee f; echo g").commands)
 
-    assert [each.name for each in found if each.is_read] == ["c", "a", "b", "e", "f"]
-    assert [each.name for each in found if each.is_changed] == ["d", "f"]
+    assert [each.name for each in files if each.is_read] == ["c", "a", "b", "e", "f"]
+    assert [each.name for each in files if each.is_changed] == ["d", "f"]
     assert [each.name for each in touched_by(parse("sort -o e f").commands) if each.is_changed] == ["e", "f"]
 
 
@@ -229,9 +229,9 @@ def test_a_hostile_command_is_judged_quickly(piece: str, start: str) -> None:
     command = start + piece * ((MAX_TEXT - len(start)) // len(piece))
     began = time.process_time()
 
-    found = invocations(command)
+    calls = invocations(command)
     for pattern in ("a*a*a*a*a*a*b", "rm:*", "* --force"):
-        narrows(pattern, found)
+        narrows(pattern, calls)
 
     assert time.process_time() - began < QUADRATIC_S
 

@@ -22,8 +22,8 @@ def read_request(request: bytes) -> Target | ConnectRefusal | None:
     return RequestReader().feed(request)
 
 
-def status(found: Target | ConnectRefusal | None) -> int:
-    return found.status if isinstance(found, ConnectRefusal) else 0
+def status(target: Target | ConnectRefusal | None) -> int:
+    return target.status if isinstance(target, ConnectRefusal) else 0
 
 
 @pytest.mark.parametrize(

@@ -40,10 +40,10 @@ def write(
 
 def test_without_any_file_the_builtin_agents_are_there(project: Path, user_dir: Path) -> None:
     """Loading writes nothing to the disk."""
-    found = load_definitions(project, user_dir=user_dir)
+    definitions = load_definitions(project, user_dir=user_dir)
 
-    assert set(found) == BUILTIN
-    assert (found.problems, found.notes, found.shadowed) == ((), (), ())
+    assert set(definitions) == BUILTIN
+    assert (definitions.problems, definitions.notes, definitions.shadowed) == ((), (), ())
     assert not user_dir.exists()
     assert list(project.iterdir()) == []
 
@@ -62,7 +62,7 @@ def test_definitions_have_an_order_from_managed_to_builtin(
         write(tmp_path / "plugin" / "agents", "explore", description="plugin"),
     ]
     call = Agent(name="explore", description="call", scope="builtin")
-    found = load_definitions(
+    definitions = load_definitions(
         project,
         user_dir=user_dir,
         home=home,
@@ -70,14 +70,14 @@ def test_definitions_have_an_order_from_managed_to_builtin(
         plugin_dirs=[tmp_path / "plugin"],
         call=[call],
     )
-    seen = [found["explore"].description]
-    losers = [each.loser.split()[0] for each in found.shadowed]
+    descriptions = [definitions["explore"].description]
+    losers = [each.loser.split()[0] for each in definitions.shadowed]
     for file in files:
         file.unlink()
-        found.refresh()
-        seen.append(found["explore"].description)
+        definitions.refresh()
+        descriptions.append(definitions["explore"].description)
 
-    assert seen == ["managed", *["call"] * 7]
+    assert descriptions == ["managed", *["call"] * 7]
     assert losers == ["call", "project", "project", "project", "user", "user", "plugin", "builtin"]
     without_call = load_definitions(project, user_dir=user_dir)
     assert without_call["explore"].scope == "builtin"
@@ -94,15 +94,15 @@ def test_folders_of_a_scope_have_an_order(project: Path, user_dir: Path, home: P
         "plugin": tmp_path / "plugin" / "agents",
     }
     files = [write(folder, "plan", description=name) for name, folder in folders.items()]
-    found = load_definitions(project, user_dir=user_dir, home=home, plugin_dirs=[tmp_path / "plugin"])
-    seen = []
+    definitions = load_definitions(project, user_dir=user_dir, home=home, plugin_dirs=[tmp_path / "plugin"])
+    descriptions = []
     for file in files:
-        seen.append(found["plan"].description)
+        descriptions.append(definitions["plan"].description)
         file.unlink()
-        assert found.refresh()
+        assert definitions.refresh()
 
-    assert seen == list(folders)
-    assert found["plan"].scope == "builtin"
+    assert descriptions == list(folders)
+    assert definitions["plan"].scope == "builtin"
 
 
 def test_two_definitions_of_one_name_in_a_folder_are_a_problem(project: Path, user_dir: Path) -> None:
@@ -111,10 +111,10 @@ def test_two_definitions_of_one_name_in_a_folder_are_a_problem(project: Path, us
     write(folder, "x", description="first", file="a.md")
     write(folder, "x", description="second", file="b.md")
 
-    found = load_definitions(project, user_dir=user_dir)
+    definitions = load_definitions(project, user_dir=user_dir)
 
-    assert found["x"].description == "first"
-    (problem,) = found.problems
+    assert definitions["x"].description == "first"
+    (problem,) = definitions.problems
     assert problem.path == folder / "b.md"
     assert "a.md" in problem.sentence
 
@@ -137,14 +137,14 @@ def test_a_bad_file_is_reported_and_skipped(project: Path, user_dir: Path) -> No
     os.mkfifo(folder / "pipe.md")
     (folder / "readme.txt").write_text("not looked at")
 
-    found = load_definitions(project, user_dir=user_dir)
+    definitions = load_definitions(project, user_dir=user_dir)
 
-    assert set(found) == BUILTIN | {"good"}
-    sentences = {problem.path.name: problem.sentence for problem in found.problems if problem.path}
+    assert set(definitions) == BUILTIN | {"good"}
+    sentences = {problem.path.name: problem.sentence for problem in definitions.problems if problem.path}
     assert set(sentences) == {"bad.md", "notes.md", "latin.md", "huge.md", "pipe.md"}
     assert sentences["bad.md"].startswith("key: 'toolz' is not accepted")
     assert all(sentence.endswith("; skipped") for sentence in sentences.values())
-    assert f"{bad}: {sentences['bad.md']}" in map(str, found.problems)
+    assert f"{bad}: {sentences['bad.md']}" in map(str, definitions.problems)
 
 
 def test_files_in_subfolders_are_read(project: Path, user_dir: Path) -> None:
@@ -156,10 +156,10 @@ def test_files_in_subfolders_are_read(project: Path, user_dir: Path) -> None:
     too_deep = folder.joinpath(*"abcdefgh"[: MAX_DEPTH + 1])
     write(too_deep, "abyss")
 
-    found = load_definitions(project, user_dir=user_dir)
+    definitions = load_definitions(project, user_dir=user_dir)
 
-    assert set(found) == BUILTIN | {"deep"}
-    assert [problem.path for problem in found.problems] == [too_deep.parent]
+    assert set(definitions) == BUILTIN | {"deep"}
+    assert [problem.path for problem in definitions.problems] == [too_deep.parent]
 
 
 def test_the_number_of_files_in_a_folder_is_bounded(project: Path, user_dir: Path) -> None:
@@ -169,9 +169,9 @@ def test_the_number_of_files_in_a_folder_is_bounded(project: Path, user_dir: Pat
     for number in range(MAX_ENTRIES + 5):
         (folder / f"f{number}.txt").touch()
 
-    found = load_definitions(project, user_dir=user_dir)
+    definitions = load_definitions(project, user_dir=user_dir)
 
-    assert [problem.path for problem in found.problems] == [folder]
+    assert [problem.path for problem in definitions.problems] == [folder]
 
 
 def test_links_out_of_a_project_are_skipped(project: Path, user_dir: Path, tmp_path: Path) -> None:
@@ -186,10 +186,10 @@ def test_links_out_of_a_project_are_skipped(project: Path, user_dir: Path, tmp_p
     (user_dir / "agents").mkdir(parents=True)
     (user_dir / "agents" / "mine.md").symlink_to(write(tmp_path / "dotfiles", "mine"))
 
-    found = load_definitions(project, user_dir=user_dir)
+    definitions = load_definitions(project, user_dir=user_dir)
 
-    assert set(found) == BUILTIN | {"shared", "mine"}
-    assert {problem.path: "leads" in problem.sentence for problem in found.problems} == {
+    assert set(definitions) == BUILTIN | {"shared", "mine"}
+    assert {problem.path: "leads" in problem.sentence for problem in definitions.problems} == {
         folder / "stolen.md": True,
         folder / "gone.md": True,
     }
@@ -200,10 +200,10 @@ def test_a_linked_agents_folder_is_skipped_if_it_leads_out(project: Path, user_d
     write(tmp_path / "elsewhere" / "agents", "stolen")
     (project / ".claude").symlink_to(tmp_path / "elsewhere")
 
-    found = load_definitions(project, user_dir=user_dir)
+    definitions = load_definitions(project, user_dir=user_dir)
 
-    assert set(found) == BUILTIN
-    assert [problem.path for problem in found.problems] == [project / ".claude" / "agents"]
+    assert set(definitions) == BUILTIN
+    assert [problem.path for problem in definitions.problems] == [project / ".claude" / "agents"]
 
 
 def test_cyclic_links_end(project: Path, user_dir: Path) -> None:
@@ -217,10 +217,10 @@ def test_cyclic_links_end(project: Path, user_dir: Path) -> None:
     (project / ".agents").mkdir()
     (project / ".agents" / "agents").symlink_to(project / ".agents" / "agents")
 
-    found = load_definitions(project, user_dir=user_dir)
+    definitions = load_definitions(project, user_dir=user_dir)
 
-    assert set(found) == BUILTIN | {"good"}
-    names = {problem.path.name for problem in found.problems if problem.path}
+    assert set(definitions) == BUILTIN | {"good"}
+    names = {problem.path.name for problem in definitions.problems if problem.path}
     assert names == {"again", "self.md", "a.md", "b.md", "agents"}
 
 
@@ -230,10 +230,10 @@ def test_types_may_spawn_each_other_and_unknown_types_are_problems(project: Path
     write(folder, "ping", more="tools: Agent(pong, ping)\n")
     write(folder, "pong", more="tools: Task(ping), Agent(explorer)\n")
 
-    found = load_definitions(project, user_dir=user_dir, call=[Agent(name="lead", tools=["Agent(ping, nobody)"])])
+    definitions = load_definitions(project, user_dir=user_dir, call=[Agent(name="lead", tools=["Agent(ping, nobody)"])])
 
-    assert {"ping", "pong", "lead"} <= set(found)
-    assert sorted(problem.sentence for problem in found.problems) == [
+    assert {"ping", "pong", "lead"} <= set(definitions)
+    assert sorted(problem.sentence for problem in definitions.problems) == [
         "agent 'lead' may spawn 'nobody', which is not defined",
         "agent 'pong' may spawn 'explorer', which is not defined",
     ]
@@ -242,159 +242,159 @@ def test_types_may_spawn_each_other_and_unknown_types_are_problems(project: Path
 def test_refresh_sees_new_changed_and_removed_files(project: Path, user_dir: Path) -> None:
     """AC-S1-16: Definitions reload; without a change, `refresh` returns False."""
     folder = project / ".claude" / "agents"
-    found = load_definitions(project, user_dir=user_dir)
-    assert not found.refresh()
+    definitions = load_definitions(project, user_dir=user_dir)
+    assert not definitions.refresh()
 
     write(folder, "x", description="one")
-    assert found.refresh()
-    assert found["x"].description == "one"
-    assert not found.refresh()
+    assert definitions.refresh()
+    assert definitions["x"].description == "one"
+    assert not definitions.refresh()
     write(folder, "x", description="two")  # same size, same inode, perhaps the same tick of the clock
-    assert found.refresh()
-    assert found["x"].description == "two"
+    assert definitions.refresh()
+    assert definitions["x"].description == "two"
     (folder / "x.md").unlink()
-    assert found.refresh()
-    assert "x" not in found
+    assert definitions.refresh()
+    assert "x" not in definitions
 
 
 def test_an_unchanged_file_is_not_read_again(project: Path, user_dir: Path) -> None:
     """The file's time, size and inode decide, so that a refresh costs one stat per file."""
     path = write(project / ".claude" / "agents", "x", description="one")
     os.utime(path, ns=(10**18, 10**18))
-    found = load_definitions(project, user_dir=user_dir)
+    definitions = load_definitions(project, user_dir=user_dir)
 
     path.write_text(path.read_text().replace("one", "two"))
     os.utime(path, ns=(10**18, 10**18))
-    assert not found.refresh()
+    assert not definitions.refresh()
     os.utime(path, ns=(10**18, 10**18 + 1))
-    assert found.refresh()
-    assert found["x"].description == "two"
+    assert definitions.refresh()
+    assert definitions["x"].description == "two"
 
 
 def test_a_file_that_became_bad_keeps_its_last_good_version(project: Path, user_dir: Path) -> None:
     """The definition stays usable and is reported until the file is good again or removed."""
     path = write(project / ".claude" / "agents", "x", description="good")
-    found = load_definitions(project, user_dir=user_dir)
+    definitions = load_definitions(project, user_dir=user_dir)
 
     path.write_text("---\nname: [\n---\n")
-    assert found.refresh()
-    assert found["x"].description == "good"
-    assert "stays in use" in found.problems[0].sentence
-    assert not found.refresh()
+    assert definitions.refresh()
+    assert definitions["x"].description == "good"
+    assert "stays in use" in definitions.problems[0].sentence
+    assert not definitions.refresh()
     path.write_text("---\nname: [[\n---\n")
-    found.refresh()
-    assert found["x"].description == "good"
+    definitions.refresh()
+    assert definitions["x"].description == "good"
     write(path.parent, "x", description="better")
-    assert found.refresh()
-    assert (found["x"].description, found.problems) == ("better", ())
+    assert definitions.refresh()
+    assert (definitions["x"].description, definitions.problems) == ("better", ())
 
 
 def test_an_unreadable_file_keeps_its_last_good_version(project: Path, user_dir: Path, tmp_path: Path) -> None:
     """A file that became a link out of the project, or a pipe, is reported."""
     path = write(project / ".claude" / "agents", "x", description="good")
-    found = load_definitions(project, user_dir=user_dir)
+    definitions = load_definitions(project, user_dir=user_dir)
 
     path.unlink()
     path.symlink_to(write(tmp_path / "elsewhere", "x", description="evil"))
-    assert found.refresh()
-    assert found["x"].description == "good"
+    assert definitions.refresh()
+    assert definitions["x"].description == "good"
     path.unlink()
     os.mkfifo(path)
-    found.refresh()
-    assert (found["x"].description, len(found.problems)) == ("good", 1)
+    definitions.refresh()
+    assert (definitions["x"].description, len(definitions.problems)) == ("good", 1)
 
 
 def test_an_unreadable_folder_keeps_its_definitions(project: Path, user_dir: Path) -> None:
     """Every file of it is reported, and none is lost."""
     folder = project / ".claude" / "agents"
     write(folder, "x")
-    found = load_definitions(project, user_dir=user_dir)
+    definitions = load_definitions(project, user_dir=user_dir)
 
     folder.rename(project / ".claude" / "moved")
     folder.write_text("in the way")
-    assert found.refresh()
+    assert definitions.refresh()
 
-    assert "x" in found
-    assert {problem.path for problem in found.problems} == {folder, folder / "x.md"}
+    assert "x" in definitions
+    assert {problem.path for problem in definitions.problems} == {folder, folder / "x.md"}
 
 
 def test_a_snapshot_never_changes(project: Path, user_dir: Path) -> None:
     """A tree keeps the definitions of its spawn, whatever its runs write."""
     folder = project / ".claude" / "agents"
     write(folder, "x", description="one")
-    found = load_definitions(project, user_dir=user_dir)
-    tree = found.snapshot()
+    definitions = load_definitions(project, user_dir=user_dir)
+    tree = definitions.snapshot()
 
     write(folder, "x", description="two")
     write(folder, "y")
-    found.refresh()
+    definitions.refresh()
 
     assert (tree["x"].description, "y" in tree) == ("one", False)
-    assert (found["x"].description, "y" in found) == ("two", True)
+    assert (definitions["x"].description, "y" in definitions) == ("two", True)
     with pytest.raises(TypeError):
-        tree["x"] = found["x"]  # type: ignore[index]  # that it is refused is the point
+        tree["x"] = definitions["x"]  # type: ignore[index]  # that it is refused is the point
 
 
-def has_hooks(found: Definitions) -> bool:
-    return found["x"].hooks is not None
+def has_hooks(definitions: Definitions) -> bool:
+    return definitions["x"].hooks is not None
 
 
 def test_hooks_are_on_only_while_the_folder_is_trusted(project: Path, user_dir: Path) -> None:
     """Hooks are off at first, on with trust, and off again without it."""
     write(project / ".claude" / "agents", "x", more=HOOKS)
-    found = load_definitions(project, user_dir=user_dir)
-    seen = [has_hooks(found)]
-    assert "ramet trust" in found.notes[0].sentence
+    definitions = load_definitions(project, user_dir=user_dir)
+    results = [has_hooks(definitions)]
+    assert "ramet trust" in definitions.notes[0].sentence
 
     for trusted in (True, None, False):
-        found.refresh(trusted=trusted)
-        seen.append(has_hooks(found))
+        definitions.refresh(trusted=trusted)
+        results.append(has_hooks(definitions))
 
-    assert seen == [False, True, True, False]
+    assert results == [False, True, True, False]
 
 
 def test_a_file_changed_after_trust_has_no_hooks(project: Path, user_dir: Path) -> None:
     """Trust covers the content at that time; only new trust covers the new content."""
     path = write(project / ".claude" / "agents", "x", more=HOOKS)
-    found = load_definitions(project, user_dir=user_dir, trusted=True)
-    assert has_hooks(found)
+    definitions = load_definitions(project, user_dir=user_dir, trusted=True)
+    assert has_hooks(definitions)
 
     path.write_text(path.read_text().replace("stop.sh", "evil.sh"))
-    found.refresh()
+    definitions.refresh()
 
-    assert not has_hooks(found)
+    assert not has_hooks(definitions)
 
 
 def test_withdrawn_trust_removes_hooks_of_the_last_good_version(project: Path, user_dir: Path) -> None:
     """A file that is bad now does not keep its hooks."""
     path = write(project / ".claude" / "agents", "x", more=HOOKS)
-    found = load_definitions(project, user_dir=user_dir, trusted=True)
+    definitions = load_definitions(project, user_dir=user_dir, trusted=True)
 
     path.write_text("broken")
-    found.refresh(trusted=False)
+    definitions.refresh(trusted=False)
 
-    assert "x" in found
-    assert not has_hooks(found)
+    assert "x" in definitions
+    assert not has_hooks(definitions)
 
 
 def test_a_home_folder_as_project_needs_trust_like_a_project(home: Path, user_dir: Path) -> None:
     """`~/.claude/agents` is read once, as the project's."""
     write(home / ".claude" / "agents", "x", more=HOOKS)
 
-    found = load_definitions(home, user_dir=user_dir, home=home)
+    definitions = load_definitions(home, user_dir=user_dir, home=home)
 
-    assert (found["x"].scope, has_hooks(found), found.shadowed) == ("project", False, ())
+    assert (definitions["x"].scope, has_hooks(definitions), definitions.shadowed) == ("project", False, ())
 
 
 def test_notes_of_the_user_need_trust_in_the_folder(project: Path, user_dir: Path) -> None:
     """A definition without trust is skipped and reported; withdrawn trust removes its notes."""
     write(project / ".claude" / "agents", "x", more="memory: user\n")
-    found = load_definitions(project, user_dir=user_dir)
-    assert "x" not in found
-    assert "ramet trust DIR" in found.problems[0].sentence
+    definitions = load_definitions(project, user_dir=user_dir)
+    assert "x" not in definitions
+    assert "ramet trust DIR" in definitions.problems[0].sentence
 
-    found.refresh(trusted=True)
-    assert found["x"].memory == "user"
+    definitions.refresh(trusted=True)
+    assert definitions["x"].memory == "user"
 
-    found.refresh(trusted=False)
-    assert found["x"].memory is None
+    definitions.refresh(trusted=False)
+    assert definitions["x"].memory is None

@@ -41,37 +41,37 @@ def configuration(source: random.Random) -> bytes:
     def pick(usual: Sequence[str], rare: Sequence[str]) -> str:
         return source.choice(rare if source.random() < odd else usual)
 
-    found = [pick([""], ["\ufeff", "\ufeff\ufeff", "\r", "# comment\n", "\xef"])]
+    text = [pick([""], ["\ufeff", "\ufeff\ufeff", "\r", "# comment\n", "\xef"])]
     for _ in range(source.randint(1, 4)):
         name, sub = source.choice(NAMES), source.choice(SUBSECTIONS)
-        found.append(pick(SECTIONS[:4], SECTIONS).format(n=name, s=sub, b=pick(BLANKS[:3], BLANKS)))
-        found.append(pick(["\n", "\r\n", " ", "# no\r\n", "; no \\\n"], LINE_ENDS))
+        text.append(pick(SECTIONS[:4], SECTIONS).format(n=name, s=sub, b=pick(BLANKS[:3], BLANKS)))
+        text.append(pick(["\n", "\r\n", " ", "# no\r\n", "; no \\\n"], LINE_ENDS))
         for _ in range(source.randint(0, 3)):
-            found += [pick(BLANKS[:3], BLANKS), pick(KEYS[:5], KEYS)]
-            found.append(pick(["=", " = ", "\t=", "=\r", ""], ["\r=", *BLANKS]))
-            if found[-1].strip():
-                found += [pick(PIECES, WILD) for _ in range(source.randint(0, 6))]
-            found.append(pick(["\n", "\n", "\r\n", "\r\r\n" if found[-1].strip() else "\n"], LINE_ENDS))
-    return "".join(found).encode()
+            text += [pick(BLANKS[:3], BLANKS), pick(KEYS[:5], KEYS)]
+            text.append(pick(["=", " = ", "\t=", "=\r", ""], ["\r=", *BLANKS]))
+            if text[-1].strip():
+                text += [pick(PIECES, WILD) for _ in range(source.randint(0, 6))]
+            text.append(pick(["\n", "\n", "\r\n", "\r\r\n" if text[-1].strip() else "\n"], LINE_ENDS))
+    return "".join(text).encode()
 
 
 def as_git_reads(file: Path) -> list[tuple[str, str | None]] | None:
     """Return every entry of a file as git lists them, or None if git refuses the file."""
     command = ["git", "config", "--file", str(file), "--no-includes", "--list", "-z"]
-    done = subprocess.run(command, capture_output=True, check=False)
-    if done.returncode:
+    completed = subprocess.run(command, capture_output=True, check=False)
+    if completed.returncode:
         return None
-    entries = [entry.partition("\n") for entry in done.stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]]
+    entries = [entry.partition("\n") for entry in completed.stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]]
     return [(key, value if end else None) for key, end, value in entries]
 
 
 def as_trust_reads(folder: Path) -> list[tuple[str, str | None]] | None:
     """Return every entry of a repository's configuration as trust reads them, or None if trust refuses it."""
     try:
-        found = list(git_programs(folder))
+        programs = list(git_programs(folder))
     except Unreadable:
         return None
-    counted = [each.content for each in found if each.path == folder / ".git" / "config"]
+    counted = [each.content for each in programs if each.path == folder / ".git" / "config"]
     return [(key, value) for each in counted for key, value in json.loads(each)]
 
 
@@ -98,9 +98,9 @@ def test_trust_reads_each_entry_that_git_reads(repo: Path, seed: int) -> None:
     for _ in range(120):
         data = configuration(source)
         file.write_bytes(data)
-        expected, found = as_git_reads(file), as_trust_reads(repo)
-        if expected is not None and found is not None:
-            assert blank(found) == blank(expected), data
+        expected, programs = as_git_reads(file), as_trust_reads(repo)
+        if expected is not None and programs is not None:
+            assert blank(programs) == blank(expected), data
             read += bool(expected)
 
     assert read > 10, "most configurations were refused: the comparison says nothing"
@@ -131,11 +131,11 @@ def test_unusual_blanks_are_read_as_git_reads_them(repo: Path, hidden: bytes) ->
     expected = as_git_reads(repo / ".git" / "config")
     assert expected is not None
 
-    found = as_trust_reads(repo)
+    programs = as_trust_reads(repo)
 
-    assert found is not None
+    assert programs is not None
     shown = {"alias", "filter"}
-    assert blank(found) == blank([each for each in expected if each[0].partition(".")[0] in shown])
+    assert blank(programs) == blank([each for each in expected if each[0].partition(".")[0] in shown])
 
 
 def test_a_configuration_with_a_zero_byte_is_refused(repo: Path) -> None:

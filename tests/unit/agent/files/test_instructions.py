@@ -31,13 +31,13 @@ def test_instructions_come_from_the_root_down_to_the_nearest(repo: Path) -> None
     for folder, text in ((repo, "ROOT"), (repo / "a", "MIDDLE"), (repo / "a" / "b", "NEAR")):
         (folder / "AGENTS.md").write_text(text)
 
-    found = load_instructions(repo / "a" / "b")
+    instructions = load_instructions(repo / "a" / "b")
 
-    assert found.files == (repo / "AGENTS.md", repo / "a" / "AGENTS.md", repo / "a" / "b" / "AGENTS.md")
-    assert found.text.index("ROOT") < found.text.index("MIDDLE") < found.text.index("NEAR")
-    assert "## a/b/AGENTS.md" in found.text
-    assert "the later one, which is nearer, holds" in found.text
-    assert "ABOVE" not in found.text
+    assert instructions.files == (repo / "AGENTS.md", repo / "a" / "AGENTS.md", repo / "a" / "b" / "AGENTS.md")
+    assert instructions.text.index("ROOT") < instructions.text.index("MIDDLE") < instructions.text.index("NEAR")
+    assert "## a/b/AGENTS.md" in instructions.text
+    assert "the later one, which is nearer, holds" in instructions.text
+    assert "ABOVE" not in instructions.text
     assert "NEAR" not in load_instructions(repo / "a").text
 
 
@@ -98,15 +98,15 @@ def test_unreadable_instructions_are_left_out_and_reported(repo: Path, tmp_path:
     (deepest / "CLAUDE.md").symlink_to(repo / "guide.md")
     (repo / "guide.md").write_text("GUIDE")
 
-    found = load_instructions(deepest)
+    instructions = load_instructions(deepest)
 
-    assert [problem.path for problem in found.problems] == [
+    assert [problem.path for problem in instructions.problems] == [
         repo / "AGENTS.md",
         repo / "a" / "AGENTS.md",
         repo / "a" / "b" / "AGENTS.md",
     ]
-    assert "ABOVE" not in found.text
-    assert "GUIDE" in found.text
+    assert "ABOVE" not in instructions.text
+    assert "GUIDE" in instructions.text
 
 
 def test_the_size_is_bounded_and_near_files_go_first(repo: Path) -> None:
@@ -116,13 +116,13 @@ def test_the_size_is_bounded_and_near_files_go_first(repo: Path) -> None:
     (repo / "a" / "AGENTS.md").write_text("x" * (MAX_TOTAL - MAX_FILE + 9))
     (repo / "AGENTS.md").write_text("ROOT")
 
-    found = load_instructions(deepest)
+    instructions = load_instructions(deepest)
 
-    assert len(found.text.encode()) < MAX_TOTAL + 1000
-    assert "NEAR é" in found.text
-    assert "[cut here: too long]" in found.text
-    assert "ROOT" not in found.text
-    assert [problem.path for problem in found.problems] == [
+    assert len(instructions.text.encode()) < MAX_TOTAL + 1000
+    assert "NEAR é" in instructions.text
+    assert "[cut here: too long]" in instructions.text
+    assert "ROOT" not in instructions.text
+    assert [problem.path for problem in instructions.problems] == [
         repo / "AGENTS.md",
         repo / "a" / "AGENTS.md",
         deepest / "AGENTS.md",

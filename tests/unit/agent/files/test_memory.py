@@ -28,10 +28,10 @@ def folder(tmp_path: Path, agent_type: str = "scout", scope: Scope = "project") 
 )
 def test_each_scope_has_its_folder(tmp_path: Path, scope: Scope, where: str) -> None:
     """The folders are those of Claude's users; reading creates nothing."""
-    found = folder(tmp_path, scope=scope)
+    memory = folder(tmp_path, scope=scope)
 
-    assert found.path == tmp_path / where
-    assert "no MEMORY.md yet" in memory_prompt(found)
+    assert memory.path == tmp_path / where
+    assert "no MEMORY.md yet" in memory_prompt(memory)
     assert list(tmp_path.iterdir()) == []
 
 

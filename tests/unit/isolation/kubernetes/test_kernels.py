@@ -13,9 +13,9 @@ from ramet.isolation.kubernetes.kernels import KernelIdentity, Kernels
 
 @pytest.fixture
 def leases(tmp_path: Path) -> Iterator[tuple[KernelLease, KernelLease]]:
-    found = KernelLease(tmp_path), KernelLease(tmp_path)
-    yield found
-    for each in found:
+    leases = KernelLease(tmp_path), KernelLease(tmp_path)
+    yield leases
+    for each in leases:
         each.release()
 
 

@@ -47,11 +47,11 @@ async def test_a_file_that_is_no_kubeconfig_is_refused(tmp_path: Path, content: 
     """The error names the setting."""
     (tmp_path / "config").write_bytes(content)
 
-    with pytest.raises(InvalidValue, match="expected a file as kubectl reads it") as refused:
+    with pytest.raises(InvalidValue, match="expected a file as kubectl reads it") as refusal:
         Objects(tmp_path / "config", "default")
 
-    assert (refused.value.field, refused.value.value) == ("kubeconfig", str(tmp_path / "config"))
-    assert "\n" not in str(refused.value)
+    assert (refusal.value.field, refusal.value.value) == ("kubeconfig", str(tmp_path / "config"))
+    assert "\n" not in str(refusal.value)
 
 
 async def test_invalid_files_and_servers_of_a_kubeconfig_are_refused(tmp_path: Path) -> None:

@@ -19,11 +19,11 @@ _packets_of_control_bytes = st.lists(
 
 
 def _read(stream: bytes, cuts: list[int]) -> list[StdioPacket]:
-    reader, found = PacketReader(), list[StdioPacket]()
+    reader, packets = PacketReader(), list[StdioPacket]()
     places = sorted({0, len(stream), *(cut % (len(stream) + 1) for cut in cuts)})
     for start, end in itertools.pairwise(places):
-        found += reader.feed(stream[start:end])
-    return found
+        packets += reader.feed(stream[start:end])
+    return packets
 
 
 @given(st.one_of(_packets, _packets_of_control_bytes), st.lists(st.integers(0, 10_000), max_size=10))

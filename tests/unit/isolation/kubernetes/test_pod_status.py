@@ -121,11 +121,11 @@ def test_each_failed_status_has_a_kind(name: str) -> None:
     ids=["new", "creating", "initializing", "running"],
 )
 def test_a_starting_pod_has_no_failure(status: dict[str, Any]) -> None:
-    seen = parse_status(_pod(status))
+    status_view = parse_status(_pod(status))
 
-    assert seen.failure is None
-    assert (seen.name, seen.uid, seen.owner, seen.node) == ("p", "u", "o", "node1")
-    assert seen.is_running == (status["phase"] == "Running")
+    assert status_view.failure is None
+    assert (status_view.name, status_view.uid, status_view.owner, status_view.node) == ("p", "u", "o", "node1")
+    assert status_view.is_running == (status["phase"] == "Running")
 
 
 def test_a_deletion_takes_precedence_over_other_failures() -> None:
@@ -138,9 +138,9 @@ def test_a_deletion_takes_precedence_over_other_failures() -> None:
     }
     running = {**_state("Running", running={}), "conditions": [condition]}
 
-    for seen in (parse_status(_pod(running, deletionTimestamp="2026-11-22T00:00:00Z")), deleted_pod("p")):
-        assert seen.failure is not None
-        assert seen.failure.kind == "deleted"
+    for status_view in (parse_status(_pod(running, deletionTimestamp="2026-11-22T00:00:00Z")), deleted_pod("p")):
+        assert status_view.failure is not None
+        assert status_view.failure.kind == "deleted"
     assert "preempted" in str(parse_status(_pod(running, deletionTimestamp="2026-11-22T00:00:00Z")).failure)
 
 

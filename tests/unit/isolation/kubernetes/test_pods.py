@@ -246,10 +246,10 @@ async def test_warm_pods_that_cannot_be_deleted_make_no_room(kernel: Kernel, mon
     waiting = WarmPool(kernel.pods, 1, within_s=60.0, on_threshold=lambda *_: None)
     waiting.request(PodShape.of(FORM, replace(BERTH, folders=(), size_mb=0), Isolation.L2))
     await eventually(lambda: kernel.server.asked.count("PATCH secrets") == 1)
-    refused = kernel.server.replies["DELETE pods"] = [refusal(403, "not now")] * 100_000
+    replies = kernel.server.replies["DELETE pods"] = [refusal(403, "not now")] * 100_000
 
     assert not await waiting.wait_for_capacity()
-    refused.clear()
+    replies.clear()
     monkeypatch.setattr(warm_pool, "_GONE_S", 60.0)
     assert await waiting.wait_for_capacity()
     assert kernel.left() == []

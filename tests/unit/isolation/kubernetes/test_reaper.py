@@ -52,11 +52,11 @@ async def test_a_failed_removal_does_not_stop_others_and_is_retried(
 ) -> None:
     """No run starts before the reaper has run, so one pod of a dead kernel must not block all others."""
     monkeypatch.setattr(reaper, "_LATER_S", 0.01)
-    refused = reaping_kernel.server.replies[f"DELETE {kind}"] = [refusal(403, "not this one")]
+    refusals = reaping_kernel.server.replies[f"DELETE {kind}"] = [refusal(403, "not this one")]
 
     reaped = await reaping_kernel.reaper.reap("agents")
 
-    assert (len(reaped), len(reaping_kernel.server.there), refused) == (5, 1, [])
+    assert (len(reaped), len(reaping_kernel.server.there), refusals) == (5, 1, [])
     assert reaping_kernel.kernels.dead() == [reaping_kernel.dead], "something of it is left"
     looking = reaping_kernel.reaper._task
     assert looking is not None

@@ -19,7 +19,7 @@ def test_ports_of_a_pod_are_refused_by_name(tmp_path: Path) -> None:
     backend = KubernetesBackend(tmp_path / "runs", namespace="agents", image="example.org/agents")
 
     backend._check(SandboxSpec(run="one", grant=Grant(), workspace=workspace))
-    with pytest.raises(InvalidValue, match="another machine") as refused:
+    with pytest.raises(InvalidValue, match="another machine") as refusal:
         backend._check(SandboxSpec(run="one", grant=Grant(ports={"web": 8000}), workspace=workspace))
 
-    assert (refused.value.field, refused.value.value) == ("ports", {"web": 8000})
+    assert (refusal.value.field, refusal.value.value) == ("ports", {"web": 8000})

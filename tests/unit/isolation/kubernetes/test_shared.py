@@ -115,7 +115,7 @@ def test_a_pod_of_one_run_has_no_extra_process_limit() -> None:
 
 
 def test_per_accepts_run_or_team_only(tmp_path: Path) -> None:
-    with pytest.raises(InvalidValue, match="run or team") as refused:
+    with pytest.raises(InvalidValue, match="run or team") as refusal:
         TeamNamespaces(tmp_path, namespace="agents", image="x", per="agent")  # type: ignore[arg-type]
 
-    assert refused.value.field == "per"
+    assert refusal.value.field == "per"

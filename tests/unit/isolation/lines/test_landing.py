@@ -295,10 +295,10 @@ def test_a_join_token_is_read_from_a_mounted_secret(tmp_path: Path) -> None:
     (tmp_path / join_token.POD).unlink()
     assert join_token.read(tmp_path, pod="uid-1") == sent
     (tmp_path / join_token.KEY).write_bytes(b"\xffsecret")
-    with pytest.raises(InvalidValue) as refused:
+    with pytest.raises(InvalidValue) as refusal:
         join_token.read(tmp_path)
-    assert "join-key" in str(refused.value)
-    assert "secret" not in str(refused.value)
+    assert "join-key" in str(refusal.value)
+    assert "secret" not in str(refusal.value)
 
 
 @pytest.mark.parametrize("url", ["ws://h/line", "https://h/line", "wss://", "wss://u:p@h/", "wss://h:0/", "wss://h:x/"])

@@ -80,10 +80,10 @@ def test_a_process_dies_with_its_parent() -> None:
 
 
 def test_privileges_are_not_gained_and_files_in_proc_are_hidden() -> None:
-    seen = "[line.split()[1] for line in read('/proc/self/status').splitlines() if line.startswith('NoNewPrivs')]"
+    expression = "[line.split()[1] for line in read('/proc/self/status').splitlines() if line.startswith('NoNewPrivs')]"
 
-    assert one(seen) == ["0"]
-    assert one(seen, behind="calls.set_no_new_privs()") == ["1"]
+    assert one(expression) == ["0"]
+    assert one(expression, behind="calls.set_no_new_privs()") == ["1"]
     dumpable = "calls.prctl(3)"
     assert one(dumpable, behind="calls.set_dumpable(False)") == 0
     assert one(dumpable, behind="calls.set_dumpable(False); calls.set_dumpable(True)") == 1

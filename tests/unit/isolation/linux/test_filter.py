@@ -88,13 +88,13 @@ def expected_verdict(settings: FilterSettings, call: Call) -> Verdict:
         case "clone3":
             return errno.ENOSYS
         case "clone":
-            refused = bool(low[0] & (NAMESPACES | 0x8000))
+            is_refused = bool(low[0] & (NAMESPACES | 0x8000))
         case "ioctl":
-            refused = low[1] in (0x5412, 0x541C, 0x541D, 0x5423)
+            is_refused = low[1] in (0x5412, 0x541C, 0x541D, 0x5423)
         case "sched_setscheduler":
-            refused = low[1] & ~0x4000_0000 not in (0, 3, 5) or (not settings.others and low[0] != 0)
+            is_refused = low[1] & ~0x4000_0000 not in (0, 3, 5) or (not settings.others and low[0] != 0)
         case "mknod" | "mknodat":
-            refused = low[1 if name == "mknod" else 2] & 0xF000 in (0x2000, 0x6000)
+            is_refused = low[1 if name == "mknod" else 2] & 0xF000 in (0x2000, 0x6000)
         case "socket":
             served = low[1] & 0xF in (1, 2) and low[2] in (0, 6, 17)
             plain = served and (settings.served or (low[1] & 0xF == 1 and low[2] != 17))
@@ -104,19 +104,19 @@ def expected_verdict(settings: FilterSettings, call: Call) -> Verdict:
             accepted = low[0] == 1 and (settings.unix or low[1] & 0xF in (1, 5))
             return ALLOW if accepted else errno.EAFNOSUPPORT
         case "ioprio_set" | "setpriority":
-            refused = not settings.others and (low[1] != 0 or low[0] == {"ioprio_set": 3, "setpriority": 2}[name])
+            is_refused = not settings.others and (low[1] != 0 or low[0] == {"ioprio_set": 3, "setpriority": 2}[name])
         case "prlimit64" | "sched_setaffinity" | "sched_setparam":
-            refused = not settings.others and low[0] != 0
+            is_refused = not settings.others and low[0] != 0
         case "sendto" | "sendmmsg":
-            refused = not settings.served and bool(low[3] & 0x2000_0000)
+            is_refused = not settings.served and bool(low[3] & 0x2000_0000)
         case "sendmsg":
-            refused = not settings.served and bool(low[2] & 0x2000_0000)
+            is_refused = not settings.served and bool(low[2] & 0x2000_0000)
         case "listen":
-            refused = not settings.served
+            is_refused = not settings.served
         case "setsockopt" if low[1] == 1 and low[2] in (7, 8, 32, 33):
             return 0
         case "fcntl":
-            refused = low[1] == 1031 and not settings.unmapped
+            is_refused = low[1] == 1031 and not settings.unmapped
         case "sendfile" | "splice" | "tee" if not settings.unmapped:
             return errno.EINVAL
         case "mmap" if not settings.unmapped:
@@ -129,13 +129,13 @@ def expected_verdict(settings: FilterSettings, call: Call) -> Verdict:
         case "inotify_init" | "inotify_init1" | "inotify_add_watch":
             return ALLOW if settings.watches else errno.ENOSYS
         case _:
-            refused = (
+            is_refused = (
                 name in syscall_numbers.DENIED
                 or (name in syscall_numbers.UNMAPPED and not settings.unmapped)
                 or (name in syscall_numbers.SESSIONS and not settings.sessions)
                 or (name in syscall_numbers.QUEUES and not settings.queues)
             )
-    return deny if refused else ALLOW
+    return deny if is_refused else ALLOW
 
 
 asked = st.builds(FilterSettings, st.sampled_from(MACHINES), *[st.booleans()] * 9)
@@ -270,10 +270,10 @@ def test_an_unknown_machine_is_refused() -> None:
 
 def _libseccomp_numbers(machine: str) -> Iterator[tuple[str, int | None]]:
     """Yield the numbers that libseccomp knows for our names, or None for a call that the machine lacks."""
-    found = ctypes.util.find_library("seccomp")
-    if found is None:
+    library = ctypes.util.find_library("seccomp")
+    if library is None:
         return
-    resolve = ctypes.CDLL(found).seccomp_syscall_resolve_name_arch
+    resolve = ctypes.CDLL(library).seccomp_syscall_resolve_name_arch
     resolve.argtypes = [ctypes.c_uint32, ctypes.c_char_p]
     for name in {*syscall_numbers.table_of("x86_64").number, *syscall_numbers.table_of("aarch64").number}:
         number = resolve(SECCOMP_TOKEN[machine], name.encode())

@@ -90,10 +90,10 @@ def test_every_listed_call_is_stopped() -> None:
         if name in listed
     }
 
-    refused = tried(*attempts.values(), behind=GATE.format(STRICT_SETTINGS))
+    results = tried(*attempts.values(), behind=GATE.format(STRICT_SETTINGS))
     killed = tried(*attempts.values(), behind=GATE.format(f"{STRICT_SETTINGS}, kill=True"))
 
-    assert dict(zip(attempts, refused, strict=True)) == dict.fromkeys(attempts, "EPERM")
+    assert dict(zip(attempts, results, strict=True)) == dict.fromkeys(attempts, "EPERM")
     assert dict(zip(attempts, killed, strict=True)) == dict.fromkeys(attempts, KILLED)
     assert (
         one("calls.syscall('getppid', 110 if os.uname().machine == 'x86_64' else 173) > 0", behind=STRICT_FILTER)

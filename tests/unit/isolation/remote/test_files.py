@@ -76,9 +76,9 @@ def test_a_folder_arrives_unchanged(source_folder: Path, target_folder: Path) ->
     (source_folder / "shut" / "file").touch()
     (source_folder / "link").symlink_to(f"below/{long}")
 
-    refused = unpack_tar(pack_folder(source_folder)[0], target_folder)
+    problems = unpack_tar(pack_folder(source_folder)[0], target_folder)
 
-    assert refused == ()
+    assert problems == ()
     assert (target_folder / "below" / long / long).read_bytes() == b"deep" * 300
     assert (target_folder / name).read_text() == "bytes"
     assert stat.S_IMODE((target_folder / "run").stat().st_mode) == 0o750
@@ -242,9 +242,9 @@ def test_a_link_that_leads_out_of_the_folder_is_not_made(target_folder: Path) ->
     """The link is reported; one that stays inside is made."""
     tar = make_tar(("out", "2", "/etc"), ("up", "2", "below/../../other"), ("a/in", "2", "../b"), ("empty", "0", ""))
 
-    refused = unpack_tar(tar, target_folder)
+    problems = unpack_tar(tar, target_folder)
 
-    assert [each.split(":")[0] for each in refused] == ["out", "up"]
+    assert [each.split(":")[0] for each in problems] == ["out", "up"]
     assert sorted(each.name for each in target_folder.rglob("*")) == ["a", "empty", "in"]
 
 

@@ -125,8 +125,8 @@ async def test_a_workspace_is_copied_to_the_machine_and_back(site: BackendFixtur
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """Yield a folder outside of the scratch folder, which holds workspaces and may not be mounted."""
-    with tempfile.TemporaryDirectory(prefix="ramet-mounts-") as found:
-        yield Path(found)
+    with tempfile.TemporaryDirectory(prefix="ramet-mounts-") as folder:
+        yield Path(folder)
 
 
 async def test_a_single_file_may_be_a_mount(site: BackendFixture, folder: Path) -> None:
