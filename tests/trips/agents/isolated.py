@@ -126,10 +126,10 @@ def needs_missing() -> None:
 
 def grow(megabytes: int) -> int:
     """Use memory that is never freed."""
-    held = bytearray()
+    data = bytearray()
     for _ in range(megabytes):
-        held += b"\xa5" * (1 << 20)
-    return len(held) >> 20
+        data += b"\xa5" * (1 << 20)
+    return len(data) >> 20
 
 
 def attempts(path: str, succeed_at: int) -> dict[str, Any]:
@@ -207,9 +207,9 @@ def spawn_beyond_memory(seconds: float) -> dict[str, Any]:
 
 def lifetime(seconds: float) -> list[float]:
     """Return the start and the end of this run by the machine's clock."""
-    began = time.monotonic()
+    start_time = time.monotonic()
     time.sleep(seconds)
-    return [began, time.monotonic()]
+    return [start_time, time.monotonic()]
 
 
 def leave_one_at_work(seconds: float) -> str:
@@ -228,10 +228,10 @@ def cancel_one() -> dict[str, Any]:
     policy = Policy(memory_mb=300, cpu_cores=0.4)
     first = start_sub_agent(agent=nap, policy=policy, args=(60,))
     first.cancel("make room")
-    ended = first.result()
+    first_result = first.result()
     first.cancel("again")
     next_one = spawn_sub_agent(agent=echo, policy=policy)
-    return {"first": str(ended.status), "why": str(ended.error), "next": str(next_one.status)}
+    return {"first": str(first_result.status), "why": str(first_result.error), "next": str(next_one.status)}
 
 
 def fan_out(numbers: list[int]) -> list[Any]:
@@ -332,16 +332,16 @@ def where() -> str:
 
 def hold(megabytes: int, seconds: float) -> int:
     """Use memory for a while."""
-    held = b"\xa5" * (megabytes << 20)
+    data = b"\xa5" * (megabytes << 20)
     time.sleep(seconds)
-    return len(held) >> 20
+    return len(data) >> 20
 
 
 def hold_and_stay(megabytes: int) -> None:
     """Use memory, write a file `begun`, and keep the memory."""
-    held = b"\xa5" * (megabytes << 20)
+    data = b"\xa5" * (megabytes << 20)
     pathlib.Path("begun").touch()
-    while held:
+    while data:
         time.sleep(60)
 
 

@@ -101,9 +101,9 @@ def hang_up(port: int) -> None:
 
 def keep_silent(port: int) -> None:
     """Accept every connection, and neither read nor write."""
-    listener, held = _listener(port), []
+    listener, connections = _listener(port), []
     while True:
-        held.append(listener.accept()[0])
+        connections.append(listener.accept()[0])
 
 
 def answer_at_the_end(port: int) -> None:

@@ -63,13 +63,13 @@ def looks_back() -> dict[str, Any]:
     state.discard()
     state.checkout()
     again = state.commit("nothing is changed")
-    removed = [state.remove("n"), state.remove("n")]
+    removals = [state.remove("n"), state.remove("n")]
     state.commit("without n")
     return {
         "then": then,
         "refused": refused_type,
         "same": again.id == commits[2].id,
-        "removed": removed,
+        "removed": removals,
         "now": state.get("n", "none"),
     }
 
@@ -173,7 +173,7 @@ def delegates() -> dict[str, Any]:
     branches = state.branches()
     state.set("mine", 1)
     state.commit("meanwhile")
-    merged = state.merge(child)
+    merge_commit = state.merge(child)
     again = state.merge(child.id)
     return {
         "before": before,
@@ -181,9 +181,9 @@ def delegates() -> dict[str, Any]:
         "child": child.id,
         "plan": state.get("plan"),
         "keys": state.keys(),
-        "parents": len(merged.parents),
-        "told": [merged.message, merged.author],
-        "once": merged.id == again.id,
+        "parents": len(merge_commit.parents),
+        "told": [merge_commit.message, merge_commit.author],
+        "once": merge_commit.id == again.id,
         "first": first.id,
         "dropped": [state.drop(child), state.drop(child), state.branches()],
     }

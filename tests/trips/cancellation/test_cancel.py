@@ -244,11 +244,11 @@ async def test_a_coroutine_that_ignores_cancel_records_and_spends_nothing() -> N
 
     Later acts of the coroutine are neither recorded nor charged.
     """
-    entered, free = asyncio.Event(), asyncio.Event()
+    has_entered, free = asyncio.Event(), asyncio.Event()
 
     async def deaf() -> str:
         """Ignore everybody."""
-        entered.set()
+        has_entered.set()
         while not free.is_set():
             try:
                 await free.wait()
@@ -259,7 +259,7 @@ async def test_a_coroutine_that_ignores_cancel_records_and_spends_nothing() -> N
     model = ScriptedModel({"": [fresh("be deaf", "deaf"), "ok"], "be deaf": [Call("deaf"), "a late word"]})
     async with Session(model, [async_tool(deaf)], runtime=impatient_runtime()) as session:
         turn = asyncio.create_task(session.ask("Go."))
-        await entered.wait()
+        await has_entered.wait()
 
         receipt = await session.handle("deaf").cancel("enough")
 
@@ -582,10 +582,10 @@ async def test_a_model_can_stop_its_children() -> None:
     def check(session: Session) -> Any:
         return list(answers(session.messages).values())[-1], statuses_by_path(session)
 
-    answer, ended = await stop_trip(STOPPING, check)
+    answer, end_statuses = await stop_trip(STOPPING, check)
 
     assert answer == "Stopped: main/left, main/left/leaf."
-    assert ended == {"main/left": Status.CANCELLED, "main/left/leaf": Status.CANCELLED}
+    assert end_statuses == {"main/left": Status.CANCELLED, "main/left/leaf": Status.CANCELLED}
 
 
 async def test_the_history_of_a_stopped_agent_stays_valid() -> None:
@@ -690,11 +690,11 @@ async def test_a_cancelled_call_is_recorded_as_cancelled() -> None:
         await session.interrupt()
         await turn
 
-        (ended,) = of_kind(kept(session), ToolEnded)
-        recorded = [event.message for event in of_kind(kept(session), MessageRecorded)]
+        (tool_end,) = of_kind(kept(session), ToolEnded)
+        messages = [event.message for event in of_kind(kept(session), MessageRecorded)]
 
-    assert (ended.status, ended.call_id) == ("cancelled", "g")
-    assert [message["type"] for message in recorded] == ["human", "ai", "tool"]
+    assert (tool_end.status, tool_end.call_id) == ("cancelled", "g")
+    assert [message["type"] for message in messages] == ["human", "ai", "tool"]
 
 
 async def test_a_turn_shows_no_chunks_of_an_abandoned_turn() -> None:

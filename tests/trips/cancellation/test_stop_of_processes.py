@@ -44,15 +44,15 @@ async def test_cancel_and_interrupt_end_a_command_and_do_not_name_it(tmp_path: p
     model = ScriptedModel([Call("Bash", {"command": DEAF}), "done"])
     async with Session(model, workspace_tools(), cwd=tmp_path, runtime=AgentRuntime(grace_s=GRACE_S)) as session:
         turn = asyncio.create_task(session.ask("Go."))
-        read = pid_in(tmp_path / "pid")
-        await eventually(read)
+        read_pid = pid_in(tmp_path / "pid")
+        await eventually(read_pid)
 
         if how == "cancel":
             assert (await session.cancel("enough")).left == ()
         else:
             await session.interrupt()
 
-        assert not alive(read())
+        assert not alive(read_pid())
         assert (await turn).status is Status.CANCELLED
 
 
@@ -85,11 +85,11 @@ async def test_cancel_names_a_stuck_thread_after_it_ended_a_process(tmp_path: pa
         tool.metadata = {**(tool.metadata or {}), "concurrency_safe": True}
     async with Session(model, tools, cwd=tmp_path, runtime=AgentRuntime(grace_s=GRACE_S)) as session:
         turn = asyncio.create_task(session.ask("Go."))
-        read = pid_in(tmp_path / "pid")
-        await eventually(lambda: stuck.entered.is_set() and read())
+        read_pid = pid_in(tmp_path / "pid")
+        await eventually(lambda: stuck.entered.is_set() and read_pid())
 
         receipt = await session.cancel("enough")
 
-        assert (receipt.left, alive(read())) == (("main: stuck",), False)
+        assert (receipt.left, alive(read_pid())) == (("main: stuck",), False)
         stuck.free.set()
         await turn

@@ -178,19 +178,19 @@ async def test_commands_inspect_message_and_stop_a_running_kernels_run(project: 
         assert (row["path"], row["agent"], row["state"]) == ("main", "lead", "running")
         assert [each["tool"] for each in row["calls"]] == ["hold"]
         drawn = await on(project, "tree")
-        shown = await on(project, "show", row["id"])
+        show_result = await on(project, "show", row["id"])
         async with started("logs", "-f", row["id"], "--dir", str(project), stdout=PIPE, stderr=PIPE) as follower:
-            sent = await on(project, "send", row["id"], "Hurry up")
-            stopped = await on(project, "stop", row["id"])
+            send_result = await on(project, "send", row["id"], "Hurry up")
+            stop_result = await on(project, "stop", row["id"])
             stdout, aside = await follower.communicate()
         output, _ = await process.communicate()
 
     assert "main" in drawn.out
     assert "lead" in drawn.out
     assert "hold" in drawn.out
-    assert "open calls hold" in shown.out
-    assert "state      running" in shown.out
-    assert (sent.status, stopped.out) == (0, "stopped main\n")
+    assert "open calls hold" in show_result.out
+    assert "state      running" in show_result.out
+    assert (send_result.status, stop_result.out) == (0, "stopped main\n")
     assert output == b"cancelled\n"
     assert follower.returncode == 0
     assert aside == b""
@@ -207,9 +207,9 @@ async def test_a_stop_of_ramet_run_ends_its_process(project: Path) -> None:
         await eventually((project / "begun").exists)
         (row,) = await rows(project)
 
-        stopped = await on(project, "stop", row["id"])
+        stop_result = await on(project, "stop", row["id"])
 
-        assert (stopped.status, stopped.out, stopped.err) == (0, "stopped main\n", "")
+        assert (stop_result.status, stop_result.out, stop_result.err) == (0, "stopped main\n", "")
         assert await process.wait() != 0
     assert (await on(project, "stop", row["id"])).status == 1
 
@@ -220,9 +220,9 @@ async def test_a_stop_names_a_synchronous_function_of_another_program(project: P
         await eventually((project / "begun").exists)
         (row,) = await rows(project)
 
-        stopped = await on(project, "stop", row["id"])
+        stop_result = await on(project, "stop", row["id"])
 
-        assert (stopped.status, stopped.out) == (1, "stopped main\ncould not be ended: main: sit\n")
+        assert (stop_result.status, stop_result.out) == (1, "stopped main\ncould not be ended: main: sit\n")
 
 
 @pytest.mark.parametrize("verb", ["approve", "deny"])
@@ -232,10 +232,10 @@ async def test_approve_and_deny_answer_a_question_by_its_id(project: Path, verb:
         (project / "go").touch()
         (row,) = await wait_for_rows(project, lambda rows: any(row["approvals"] for row in rows))
         question = row["approvals"][0]["approval_id"]
-        answered = await on(project, verb, question)
+        answer = await on(project, verb, question)
         output, _ = await process.communicate()
 
-    assert answered.status == 0
+    assert answer.status == 0
     assert output == b"completed\n"
     assert (project / "note").exists() == (verb == "approve")
     again = await on(project, verb, question)
@@ -254,9 +254,9 @@ async def test_a_killed_run_is_shown_as_interrupted_and_can_be_resumed(project: 
     assert "was interrupted: no kernel runs here" in aside.decode()
     assert [(each["id"], each["state"]) for each in await rows(project)] == [(row["id"], "interrupted")]
     assert "interrupted" in (await on(project, "tree")).out
-    refused = await on(project, "stop", row["id"])
-    assert (refused.status, refused.err.count("\n")) == (1, 1)
-    assert f"ramet resume {row['id']}" in refused.err
+    refusal = await on(project, "stop", row["id"])
+    assert (refusal.status, refusal.err.count("\n")) == (1, 1)
+    assert f"ramet resume {row['id']}" in refusal.err
     collection = await on(project, "gc", "--older-than", "0")
     assert "0 trees removed" in collection.err
 
@@ -322,7 +322,7 @@ async def test_resume_beside_a_running_kernel_names_the_owner_of_the_journal(pro
 async def test_run_prints_the_value_of_a_function(project: Path) -> None:
     """Stdout has the value alone, whatever the function prints; the exit status is that of the published table."""
     result = await on(project, "run", "jobs:add", "1", "2")
-    failed = await on(project, "run", "jobs:bad", "--quiet")
+    failure = await on(project, "run", "jobs:bad", "--quiet")
     data = await on(project, "run", "jobs:add", '"a"', '"b"', "--json", "--quiet")
     late = await on(project, "run", "jobs:wait", json.dumps(str(project)), "--timeout", "0.1", "--quiet")
     script = await on(project, "run", f"{project}/jobs.py:add", "2", "3", "--quiet")
@@ -330,9 +330,9 @@ async def test_run_prints_the_value_of_a_function(project: Path) -> None:
     assert (result.status, result.out) == (0, "3\n")
     assert "adding" in result.err
     assert "main: completed" in result.err
-    assert (failed.status, failed.out) == (1, "")
-    assert "failed: no way" in failed.err
-    assert "\x1b" not in failed.err
+    assert (failure.status, failure.out) == (1, "")
+    assert "failed: no way" in failure.err
+    assert "\x1b" not in failure.err
     assert json.loads(data.out)["result"]["value"] == "ab"
     assert late.status == 124
     assert (script.status, script.out) == (0, "5\n")
@@ -407,15 +407,15 @@ def transcripts(project: Path) -> list[Path]:
 
 async def test_schedules_are_recorded_without_firing(project: Path) -> None:
     """A due schedule waits for a kernel with a scheduler."""
-    added = await on(project, "schedule", "add", "jobs:add", "1", "2", "--in", "0", "--name", "soon")
+    addition = await on(project, "schedule", "add", "jobs:add", "1", "2", "--in", "0", "--name", "soon")
     await on(project, "schedule", "add", "jobs:add", "1", "2", "--cron", "0 8 * * *", "--tz", "UTC", "--name", "daily")
     paused = await on(project, "schedule", "pause", "daily")
-    listed = await on(project, "schedule", "list", "--json")
+    listing = await on(project, "schedule", "list", "--json")
     await on(project, "schedule", "rm", "soon")
     removal = await on(project, "schedule", "rm", "soon")
 
-    assert added.status == paused.status == 0
-    views = {view["id"]: view for view in map(json.loads, listed.out.splitlines())}
+    assert addition.status == paused.status == 0
+    views = {view["id"]: view for view in map(json.loads, listing.out.splitlines())}
     assert (views["daily"]["paused"], views["soon"]["last"], views["soon"]["running"]) == (True, None, 0)
     assert (removal.status, removal.err) == (2, "ramet: unknown schedule 'soon'; known: daily\n")
     assert await rows(project, "--all") == []

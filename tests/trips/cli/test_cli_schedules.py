@@ -128,15 +128,15 @@ async def test_every_schedule_verb_reaches_a_running_kernel(project: Path) -> No
         paused = await schedule(project, "pause", "daily")
         triggered = await schedule(project, "trigger", "daily")
         await eventually(lambda: notes(project) == ["soon", "daily"])
-        resumed = await schedule(project, "resume", "daily")
+        resume_result = await schedule(project, "resume", "daily")
         await wait_for_schedule(project, "daily", lambda view: view.last is not None)
         removal = await schedule(project, "rm", "daily")
         again = await schedule(project, "rm", "daily")
         assert process.returncode is None
 
-    assert [each.status for each in (soon, daily, paused, triggered, resumed, removal)] == [0] * 6
+    assert [each.status for each in (soon, daily, paused, triggered, resume_result, removal)] == [0] * 6
     assert "paused" in paused.out
-    assert "paused" not in resumed.out
+    assert "paused" not in resume_result.out
     assert (again.status, again.err.count("\n")) == (2, 1)
     assert again.err.startswith("ramet: unknown schedule 'daily'; known: note-")
     assert "daily" not in await schedules_by_id(project)
@@ -172,9 +172,9 @@ async def test_concurrent_changes_of_one_schedule_lose_no_update(project: Path) 
                 async with OfflineScheduler(working_dir=project) as desk:
                     await desk.trigger("nobody")
             assert document is not None
-            changed = PutSchedule(id="another", data=document.data, expected=0)
+            put_request = PutSchedule(id="another", data=document.data, expected=0)
             with pytest.raises(Refused, match="the id in the schedule itself"):
-                await send_request(project, changed)
+                await send_request(project, put_request)
             with pytest.raises(Refused, match="schedule"):
                 await send_request(project, PutSchedule(id="shared", data=b"[]", expected=document.version))
             assert await store.get("schedule", view.id) == document
@@ -208,34 +208,34 @@ async def test_a_lost_tick_follows_the_state_of_its_resumed_run(project: Path) -
     async with kernel(project):  # Its scheduler finds what the dead one had claimed.
         await wait_for_schedule(project, "held", lambda view: view.last is not None)
     (project / "away").rename(project / "jobs.py")
-    lost = (await schedules_by_id(project))["held"]["last"]
-    assert (lost["status"], lost["error"]["type"]) == ("lost", "Lost")
+    lost_tick = (await schedules_by_id(project))["held"]["last"]
+    assert (lost_tick["status"], lost_tick["error"]["type"]) == ("lost", "Lost")
 
     resuming = asyncio.create_task(ramet("resume", "--dir", str(project)))
     await wait_for_schedule(project, "held", lambda view: view.last is not None and view.last.status != "lost")
     running = (await schedules_by_id(project))["held"]["last"]
     (project / "go").touch()
     resume_output = await resuming
-    ended = (await schedules_by_id(project))["held"]["last"]
+    last_tick = (await schedules_by_id(project))["held"]["last"]
     async with AgentRuntime(project) as runtime, AgentScheduler(runtime) as scheduler:
         (result,) = await scheduler.results("held")
         (view,) = await scheduler.list()
 
     assert (running["status"], running.get("ended"), running.get("error")) == ("running", None, None)
     assert resume_output.out == "held\n"
-    assert (ended["status"], ended["text"], ended.get("error")) == ("completed", "held", None)
-    assert (result.status, result.text, result.run) == ("completed", "held", lost["run"])
+    assert (last_tick["status"], last_tick["text"], last_tick.get("error")) == ("completed", "held", None)
+    assert (result.status, result.text, result.run) == ("completed", "held", lost_tick["run"])
     assert view.last == result
 
 
 async def test_a_removed_schedule_is_deleted_once_its_run_ends(project: Path) -> None:
     """The removed schedule is not listed; its active run continues, and the document is deleted after it."""
     async with kernel(project):
-        held = ("jobs:hold", json.dumps(str(project)), "--in", "0", "--name", "held")
-        await schedule(project, "add", "--in-process", *held)
+        add_arguments = ("jobs:hold", json.dumps(str(project)), "--in", "0", "--name", "held")
+        await schedule(project, "add", "--in-process", *add_arguments)
         await eventually((project / "begun").exists)
         removal = await schedule(project, "rm", "held")
-        known, again = await schedules_by_id(project), await schedule(project, "rm", "held")
+        schedules, again = await schedules_by_id(project), await schedule(project, "rm", "held")
         (project / "go").touch()
         async with await journal_reader(project) as records, asyncio.timeout(180):
             while await records.store.get("schedule", "held") is not None:  # noqa: ASYNC110 - by another process
@@ -243,5 +243,5 @@ async def test_a_removed_schedule_is_deleted_once_its_run_ends(project: Path) ->
             (root,) = await records.trees(ended=True)
             (row,) = await records.rows(root)
 
-    assert (removal.status, known, again.status) == (0, {}, 2)
+    assert (removal.status, schedules, again.status) == (0, {}, 2)
     assert row.state in ("running", "completed")

@@ -81,9 +81,9 @@ class ServedFolder:
 
     async def on(self, way: str, *words: str) -> Done:
         """Run a command on the folder or the server, once every event is durable and so visible to other processes."""
-        for opened in list(self.server.runtime.trees.values()):
-            if opened.recorder.durable is not None:
-                await opened.recorder.durable()
+        for tree in list(self.server.runtime.trees.values()):
+            if tree.recorder.durable is not None:
+                await tree.recorder.durable()
         where = ("--dir", str(self.folder)) if way == "folder" else ("--server", self.server.where)
         verb = 2 if words[0] == "schedule" else 1
         return await self.run(*words[:verb], *where, *words[verb:])
@@ -162,25 +162,25 @@ async def test_runs_are_controlled_alike_through_folder_and_server(served_folder
         "state": "waits",
     }
 
-    sent = await served_folder.on(way, "send", first.id, "Hurry up", "--json")
+    send_result = await served_folder.on(way, "send", first.id, "Hurry up", "--json")
     repeated = await served_folder.on(way, "send", first.id, "Hurry up", "--dedupe", "1h", "--json")
     retention = await served_folder.on(way, "keep", first.id, "--json")
-    answered = await served_folder.on(way, "deny", question["id"], "--reason", "not now", "--json")
+    denial = await served_folder.on(way, "deny", question["id"], "--reason", "not now", "--json")
     result = await first.result()
     again = await served_folder.on(way, "deny", question["id"])
-    stopped = await served_folder.on(way, "stop", second.id)
+    stop_result = await served_folder.on(way, "stop", second.id)
     nothing = await served_folder.on(way, "approvals")
 
-    assert (sent.status, list(json.loads(sent.out))) == (0, ["mail"])
+    assert (send_result.status, list(json.loads(send_result.out))) == (0, ["mail"])
     assert json.loads(repeated.out)["mail"].startswith("Not delivered again: main got the same message as ")
     assert json.loads(retention.out) == {"tree": first.id, "kept": True}
-    assert json.loads(answered.out) == {"approval": question["id"], "allowed": False}
+    assert json.loads(denial.out) == {"approval": question["id"], "allowed": False}
     assert (result.status, (served_folder.folder / "note").exists()) == ("completed", False)
     logs = await served_folder.on(way, "logs", first.id)
     assert "message from user: Hurry up" in logs.out
     assert "not now" in (await served_folder.on(way, "export", first.id)).out
     assert (again.status, again.err.count("\n")) == (2, 1)
-    assert (stopped.status, stopped.out) == (0, "stopped main\n")
+    assert (stop_result.status, stop_result.out) == (0, "stopped main\n")
     assert (await second.result()).status == "cancelled"
     assert (nothing.out, nothing.err) == ("", "no call waits for an approval\n")
 
@@ -188,11 +188,11 @@ async def test_runs_are_controlled_alike_through_folder_and_server(served_folder
 @pytest.mark.parametrize("way", ["folder", "socket"])
 async def test_schedules_are_changed_alike_through_folder_and_server(served_folder: ServedFolder, way: str) -> None:
     """The server's scheduler adds, pauses, resumes, triggers and removes a schedule on both ways."""
-    added = _json(
+    addition = _json(
         await served_folder.on(way, "schedule", "add", "jobs:note", '"x"', "--every", "1d", "--name", "daily", "--json")
     )
     paused = await served_folder.on(way, "schedule", "pause", "daily")
-    resumed = _json(await served_folder.on(way, "schedule", "resume", "daily", "--json"))
+    resume_result = _json(await served_folder.on(way, "schedule", "resume", "daily", "--json"))
     triggered = await served_folder.on(way, "schedule", "trigger", "daily")
 
     async with asyncio.timeout(180):
@@ -204,9 +204,9 @@ async def test_schedules_are_changed_alike_through_folder_and_server(served_fold
     )
     wrong = await served_folder.on(way, "schedule", "add", "jobs:nothing", "--in", "1h")
 
-    assert (added[0]["id"], added[0]["schedule"]["target"]["reference"]) == ("daily", "jobs:note")
+    assert (addition[0]["id"], addition[0]["schedule"]["target"]["reference"]) == ("daily", "jobs:note")
     assert paused.out == "daily: paused, next -\n"
-    assert resumed[0]["paused"] is False
+    assert resume_result[0]["paused"] is False
     assert triggered.out.startswith("daily: ")
     assert (last["status"], last["text"]) == ("completed", "x")
     assert removal.out == "daily is removed\n"

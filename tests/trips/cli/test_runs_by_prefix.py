@@ -107,10 +107,10 @@ async def test_ps_of_a_server_shows_the_paths_of_agents(folder: pathlib.Path, co
         async with ramet.connect(served.server.where) as client:
             created = await client.create_team({"agents": 2}, name="red")
             for name in ("ada", "bob"):
-                spawned = await client.spawn_agent(created.team.id, name, "llm", key=created.key)
-                await client.say(spawned.agent.id, HI, key=spawned.nonce)
+                spawned_agent = await client.spawn_agent(created.team.id, name, "llm", key=created.key)
+                await client.say(spawned_agent.agent.id, HI, key=spawned_agent.nonce)
             rows = await client.kernel.runs()
-        listed = await command_line.on("ps", where=("--server", served.server.where))
+        listing = await command_line.on("ps", where=("--server", served.server.where))
 
     assert [each.agent_path for each in rows] == ["red/ada", "red/bob"]
-    assert ["red/ada" in listed.out, "red/bob" in listed.out, " main " in listed.out] == [True, True, False]
+    assert ["red/ada" in listing.out, "red/bob" in listing.out, " main " in listing.out] == [True, True, False]

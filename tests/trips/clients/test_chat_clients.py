@@ -121,9 +121,9 @@ async def test_failures_raise_the_clients_own_errors(served: Served, as_openai: 
             await other.messages.create(model="any", max_tokens=9, messages=[said("a")])
     with pytest.raises(openai.BadRequestError, match="messages"):
         await as_openai.chat.completions.create(model="any", messages=[])
-    with pytest.raises(openai.APIStatusError, match="told to") as failed:
+    with pytest.raises(openai.APIStatusError, match="told to") as failure:
         await as_openai.chat.completions.create(model="any", messages=[said("a fail")])
-    assert failed.value.status_code == 502
+    assert failure.value.status_code == 502
     pieces: list[str] = []
     with pytest.raises(openai.APIError, match="told to"):
         await read_openai(as_openai, "a fail", pieces)
@@ -142,13 +142,13 @@ async def test_a_failing_anthropic_stream_raises(as_anthropic: anthropic.AsyncAn
         await read()
 
 
-@pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
+@pytest.mark.parametrize("is_streamed", [True, False], ids=["streamed", "whole"])
 async def test_a_client_that_leaves_interrupts_its_turn(
-    as_openai: openai.AsyncOpenAI, parrots: ParrotType, streamed: bool
+    as_openai: openai.AsyncOpenAI, parrots: ParrotType, is_streamed: bool
 ) -> None:
     """The turn of a client that disconnects is interrupted, so that the agent is free for the next."""
     pieces: list[str] = []
-    if streamed:
+    if is_streamed:
         asking: asyncio.Task[Any] = asyncio.create_task(read_openai(as_openai, "a wait", pieces))
         await eventually(lambda: "a " in pieces)
     else:
@@ -161,17 +161,17 @@ async def test_a_client_that_leaves_interrupts_its_turn(
     assert after.choices[0].message.content == "2: b "
 
 
-@pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
+@pytest.mark.parametrize("is_streamed", [True, False], ids=["streamed", "whole"])
 async def test_an_unsupported_parameter_is_refused_by_name(
-    as_openai: openai.AsyncOpenAI, as_anthropic: anthropic.AsyncAnthropic, parrots: ParrotType, streamed: bool
+    as_openai: openai.AsyncOpenAI, as_anthropic: anthropic.AsyncAnthropic, parrots: ParrotType, is_streamed: bool
 ) -> None:
     """The refusal is the provider's own error, before the agent receives anything; so for instructions and images."""
     with pytest.raises(openai.BadRequestError, match="temperature") as refusal:
-        await as_openai.chat.completions.create(model="any", messages=[said("a")], temperature=0.1, stream=streamed)
+        await as_openai.chat.completions.create(model="any", messages=[said("a")], temperature=0.1, stream=is_streamed)
     assert (refusal.value.param, refusal.value.type) == ("temperature", "invalid_request_error")
     with pytest.raises(anthropic.BadRequestError, match="system") as other:
         await as_anthropic.messages.create(
-            model="any", max_tokens=9, messages=[said("a")], system="Be brief.", stream=streamed
+            model="any", max_tokens=9, messages=[said("a")], system="Be brief.", stream=is_streamed
         )
     assert other.value.body["error"]["type"] == "invalid_request_error"  # type: ignore[index]
     image: Any = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}

@@ -26,8 +26,8 @@ async def test_the_client_has_every_operation_of_teams_and_agents(client: Client
     """The client finds the operator's key beside the socket."""
     created = await client.create_team({"agents": 2}, name="red", labels={"a": "b"})
     assert (created.team.name, created.team.free["agents"]) == ("red", 2)
-    spawned = await client.spawn_agent("red", "bob", "echo", {"prefix": "<"}, key=created.key)
-    agent, nonce = spawned.agent.id, spawned.nonce
+    spawned_agent = await client.spawn_agent("red", "bob", "echo", {"prefix": "<"}, key=created.key)
+    agent, nonce = spawned_agent.agent.id, spawned_agent.nonce
 
     chunks = [each async for each in client.turn(agent, b"one two\n", key=nonce)]
     assert [(each.number, each.kind, each.body) for each in chunks] == [
@@ -56,13 +56,13 @@ async def test_the_client_has_every_operation_of_teams_and_agents(client: Client
 
 async def test_the_client_builds_an_image_of_a_bundle(client: Client) -> None:
     """An uploaded bundle becomes an image, which is listed."""
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as tar:
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
         entry = tarfile.TarInfo("helper.py")
         entry.size = 5
         tar.addfile(entry, io.BytesIO(b"x = 1"))
 
-    bundle = await client.upload_bundle(packed.getvalue())
+    bundle = await client.upload_bundle(archive.getvalue())
     job = await client.create_image([bundle.id])
     async with asyncio.timeout(180):
         while job.state != "done":
@@ -88,12 +88,12 @@ async def test_the_client_raises_the_services_own_errors(client: Client, served:
     with pytest.raises(Unknown) as unknown:
         await client.spawn_agent(created.team.id, "bob", "parrot", key=created.key)
     assert list(unknown.value.known) == ["echo"]
-    spawned = await client.spawn_agent(created.team.id, "bob", "echo", key=created.key)
+    spawned_agent = await client.spawn_agent(created.team.id, "bob", "echo", key=created.key)
     with pytest.raises(OverCapacity) as full:
         await client.spawn_agent(created.team.id, "eve", "echo", key=created.key)
     assert (full.value.resource, full.value.room["agents"]) == ("agents", 0)
     with pytest.raises(ModelFailed, match="told to"):
-        await client.say(spawned.agent.id, b"one fail", key=spawned.nonce)
+        await client.say(spawned_agent.agent.id, b"one fail", key=spawned_agent.nonce)
     with pytest.raises(Undecodable):
         await client.send(_bad_json(), created.key)
     with pytest.raises(Refused) as refusal:
@@ -108,16 +108,16 @@ def _bad_json() -> RequestSpec[None]:
 async def test_a_turn_continues_over_a_lost_connection(client: Client, served: Served) -> None:
     """The reader of a turn gets every chunk once although the connection breaks."""
     team = await client.create_team({"agents": 1})
-    spawned = await client.spawn_agent(team.team.id, "bob", "echo", key=team.key)
-    got = []
-    async for chunk in client.turn(spawned.agent.id, b"one wait two", key=spawned.nonce):
-        got.append(chunk.body)
-        if len(got) == 1:
+    spawned_agent = await client.spawn_agent(team.team.id, "bob", "echo", key=team.key)
+    bodies = []
+    async for chunk in client.turn(spawned_agent.agent.id, b"one wait two", key=spawned_agent.nonce):
+        bodies.append(chunk.body)
+        if len(bodies) == 1:
             for each in tuple(served.server._http_server._connections):
                 each.cut()
             served.echo.opened[0].go_on.set()
 
-    assert got == [b"one", b"wait", b"two", b""]
+    assert bodies == [b"one", b"wait", b"two", b""]
 
 
 async def test_consecutive_turns_reuse_one_connection(client: Client, served: Served) -> None:
@@ -135,8 +135,10 @@ async def test_consecutive_turns_reuse_one_connection(client: Client, served: Se
 async def test_a_turn_beyond_the_queue_limit_is_refused(client: Client, served: Served) -> None:
     """One of 18 concurrent turns gets BusyError, and the others are answered."""
     team = await client.create_team({"agents": 1})
-    spawned = await client.spawn_agent(team.team.id, "bob", "echo", key=team.key)
-    turns = [asyncio.create_task(client.say(spawned.agent.id, b"wait", key=spawned.nonce)) for _ in range(18)]
+    spawned_agent = await client.spawn_agent(team.team.id, "bob", "echo", key=team.key)
+    turns = [
+        asyncio.create_task(client.say(spawned_agent.agent.id, b"wait", key=spawned_agent.nonce)) for _ in range(18)
+    ]
     await eventually(lambda: any(each.done() for each in turns))
     served.echo.opened[0].go_on.set()
     outcomes = await asyncio.gather(*turns, return_exceptions=True)
@@ -180,9 +182,9 @@ async def test_the_blocking_client_works_without_an_event_loop(served: Served) -
     def program() -> list[bytes]:
         with ramet.connect(served.server.where) as client:
             team = client.create_team({"agents": 1})
-            spawned = client.spawn_agent(team.team.id, "bob", "echo", key=team.key)
-            bodies = [each.body for each in client.turn(spawned.agent.id, b"one two", key=spawned.nonce)]
-            for each in client.turn(spawned.agent.id, b"three four", key=spawned.nonce):
+            spawned_agent = client.spawn_agent(team.team.id, "bob", "echo", key=team.key)
+            bodies = [each.body for each in client.turn(spawned_agent.agent.id, b"one two", key=spawned_agent.nonce)]
+            for each in client.turn(spawned_agent.agent.id, b"three four", key=spawned_agent.nonce):
                 bodies.append(each.body)
                 break
             return bodies
@@ -210,17 +212,17 @@ async def test_a_blocking_client_is_refused_in_an_event_loop_at_each_call(served
 async def test_history_returns_the_newest_messages(client: Client, served: Served) -> None:
     """`last=n` gives the newest n messages, and every message if there are fewer."""
     created = await client.create_team({"agents": 1})
-    spawned = await client.spawn_agent(created.team.id, "bob", "echo", key=created.key)
-    agent, nonce = spawned.agent.id, spawned.nonce
+    spawned_agent = await client.spawn_agent(created.team.id, "bob", "echo", key=created.key)
+    agent, nonce = spawned_agent.agent.id, spawned_agent.nonce
     for body in (b"one", b"two", b"three"):
         await client.say(agent, body, key=nonce)
 
-    read = [
+    pages = [
         [each["content"] for each in await client.history(agent, last=last, key=nonce)] for last in (1, 2, 3, 9, None)
     ]
 
     every = ["one", "two", "three"]
-    assert read == [every[2:], every[1:], every, every, every]
+    assert pages == [every[2:], every[1:], every, every, every]
     for wrong in (0, -1):
         with pytest.raises(InvalidValue, match=f"last: {wrong} is not accepted; expected a whole number from 1"):
             await client.history(agent, last=wrong, key=nonce)
@@ -229,8 +231,8 @@ async def test_history_returns_the_newest_messages(client: Client, served: Serve
 async def test_dedupe_is_refused_for_agent_types_without_it(client: Client) -> None:
     """An agent type that cannot deduplicate mail refuses `dedupe_s`, and does not ignore it."""
     created = await client.create_team({"agents": 1})
-    spawned = await client.spawn_agent(created.team.id, "bob", "echo", key=created.key)
-    agent, nonce = spawned.agent.id, spawned.nonce
+    spawned_agent = await client.spawn_agent(created.team.id, "bob", "echo", key=created.key)
+    agent, nonce = spawned_agent.agent.id, spawned_agent.nonce
 
     with pytest.raises(InvalidValue, match=r"dedupe_s: 60\.0 is not accepted; expected nothing: agents of type 'echo'"):
         await client.mail(agent, "psst", dedupe_s=60.0, key=nonce)
@@ -241,7 +243,7 @@ async def test_the_operator_sends_equal_mail_to_a_run_once(client: Client, serve
     session = await ramet.Session(ramet.ScriptedModel(["Ready."] * 3), runtime=served.server.runtime).start()
     await session.ask("Go.")
 
-    sent = [await client.kernel.send(session.id, "ping", dedupe_s=60) for _ in range(2)]
+    answers = [await client.kernel.send(session.id, "ping", dedupe_s=60) for _ in range(2)]
 
-    assert ["Delivered" in sent[0], "Not delivered again" in sent[1]] == [True, True]
+    assert ["Delivered" in answers[0], "Not delivered again" in answers[1]] == [True, True]
     await session.close()

@@ -22,7 +22,7 @@ async def lossy_client(
 ) -> AsyncIterator[tuple[Client, list[bytes]]]:
     """Yield a client whose connection breaks once, at the first answer that `is_lost`, and the answers so far."""
     answers: list[bytes] = []
-    lost: list[bytes] = []
+    lost_requests: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         back, on = await asyncio.open_unix_connection(served.server.where)
@@ -35,8 +35,8 @@ async def lossy_client(
         with contextlib.suppress(OSError):
             while data := await back.read(65_536):
                 answers.append(data)
-                if not lost and is_lost(data):
-                    lost.append(data)
+                if not lost_requests and is_lost(data):
+                    lost_requests.append(data)
                     break
                 writer.write(data)
                 await writer.drain()
@@ -55,9 +55,11 @@ async def test_a_team_with_a_lost_answer_is_created_once(served: Served, folder:
         created = await client.create_team({"agents": 2}, name="crew", idempotency_key="team-1")
 
         assert [each.id for each in await client.list_teams()] == [created.team.id]
-        spawned = await client.spawn_agent(created.team.id, "bob", "echo", key=created.key, idempotency_key="bob-1")
+        spawned_agent = await client.spawn_agent(
+            created.team.id, "bob", "echo", key=created.key, idempotency_key="bob-1"
+        )
         again = await client.spawn_agent(created.team.id, "bob", "echo", key=created.key, idempotency_key="bob-1")
-    assert (again.agent.id, again.nonce) == (spawned.agent.id, spawned.nonce)
+    assert (again.agent.id, again.nonce) == (spawned_agent.agent.id, spawned_agent.nonce)
 
 
 async def test_a_request_without_an_idempotency_key_is_not_repeated(served: Served, folder: pathlib.Path) -> None:

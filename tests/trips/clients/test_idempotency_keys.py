@@ -60,10 +60,10 @@ async def test_a_team_and_an_agent_are_created_once(served: Served) -> None:
     agents = await post_twice(served, "/v1/agents", team["key"], json=spawn)
     check_repeated_answer(*agents)
 
-    listed = (await served.ask("GET", "/v1/agents", operator)).json()["agents"]
-    assert [each["id"] for each in listed] == [agents[0].json()["agent"]["id"]]
+    agent_list = (await served.ask("GET", "/v1/agents", operator)).json()["agents"]
+    assert [each["id"] for each in agent_list] == [agents[0].json()["agent"]["id"]]
     nonce = agents[1].json()["nonce"]
-    assert (await served.ask("GET", f"/v1/agents/{listed[0]['id']}", nonce)).is_success
+    assert (await served.ask("GET", f"/v1/agents/{agent_list[0]['id']}", nonce)).is_success
     assert served.server.runtime.journal is not None
     store = served.server.runtime.journal.store
     records = [each.data for kind in ("idempotent request", "idempotent answer") for each in await store.list(kind)]
@@ -259,6 +259,6 @@ async def test_the_openapi_document_describes_idempotency_keys(served: Served) -
     document = (await served.ask("GET", "/openapi.json")).json()
     posts = [each["post"] for each in document["paths"].values() if "post" in each]
     for each in posts:
-        assert "Idempotency-Key" in [named["name"] for named in each.get("parameters", ())], each["operationId"]
+        assert "Idempotency-Key" in [parameter["name"] for parameter in each.get("parameters", ())], each["operationId"]
         assert {"409", "410", "422"} <= each["responses"].keys(), each["operationId"]
     assert json.dumps(document["paths"]["/v1/agents"]["get"]).find("Idempotency-Key") == -1

@@ -68,10 +68,10 @@ async def test_a_repeated_request_finds_its_effect_after_a_kill(killed_server: K
     assert [each["id"] for each in (await killed_server.get("/v1/teams"))["teams"]] == [created["team"]["id"]]
 
     spawn = {"team": created["team"]["id"], "name": "bob", "agent_type": "echo"}
-    born = (await killed_server.killed("kill-before", "/v1/agents", created["key"], "a", json=spawn)).json()
-    listed = (await killed_server.get("/v1/agents", created["key"]))["agents"]
-    assert [each["id"] for each in listed] == [born["agent"]["id"]]
-    agent, nonce = f"/v1/agents/{born['agent']['id']}", born["nonce"]
+    agent_created = (await killed_server.killed("kill-before", "/v1/agents", created["key"], "a", json=spawn)).json()
+    agent_list = (await killed_server.get("/v1/agents", created["key"]))["agents"]
+    assert [each["id"] for each in agent_list] == [agent_created["agent"]["id"]]
+    agent, nonce = f"/v1/agents/{agent_created['agent']['id']}", agent_created["nonce"]
     assert (await killed_server.get(agent, nonce))["state"] == "idle"
 
     narrower = await killed_server.killed("kill-before", f"{agent}/keys", nonce, "k", json={"rights": ["info"]})
@@ -90,8 +90,8 @@ async def test_a_recorded_answer_is_sent_by_the_next_server(killed_server: Kille
     team = await killed_server.killed("kill-after", "/v1/teams", TOKEN, "t", json=body)
     assert (team.status_code, team.headers[REPLAYED]) == (201, "true")
     spawn = {"team": team.json()["team"]["id"], "name": "bob", "agent_type": "llm", "spawn_info": {"model": "offline"}}
-    born = (await killed_server.ask("/v1/agents", team.json()["key"], json=spawn)).json()
-    agent, nonce = f"/v1/agents/{born['agent']['id']}", born["nonce"]
+    agent_created = (await killed_server.ask("/v1/agents", team.json()["key"], json=spawn)).json()
+    agent, nonce = f"/v1/agents/{agent_created['agent']['id']}", agent_created["nonce"]
 
     response = await killed_server.killed("kill-after", f"{agent}/mail", nonce, "m", json={"text": "hello"})
     assert (response.status_code, response.headers[REPLAYED]) == (204, "true")
@@ -106,19 +106,19 @@ async def test_a_turn_runs_at_most_once_despite_a_kill(killed_server: KilledServ
     """The server never asks the agent twice; a client without an answer is told where to look."""
     team = (await killed_server.ask("/v1/teams", TOKEN, json={"resources": {"agents": 4}})).json()
     spawn = {"team": team["team"]["id"], "name": "bob", "agent_type": "llm", "spawn_info": {"model": "offline"}}
-    born = (await killed_server.ask("/v1/agents", team["key"], json=spawn)).json()
-    history, nonce = f"/v1/agents/{born['agent']['id']}/history", born["nonce"]
+    agent_created = (await killed_server.ask("/v1/agents", team["key"], json=spawn)).json()
+    history, nonce = f"/v1/agents/{agent_created['agent']['id']}/history", agent_created["nonce"]
     body = {"model": "any", "messages": [{"role": "user", "content": "What is here?"}]}
 
-    begun = await killed_server.killed("kill-after-turn", "/v1/chat/completions", nonce, "a", json=body)
-    assert begun.status_code == 410
-    assert "has its answer" in begun.json()["error"]["message"]
+    lost_answer = await killed_server.killed("kill-after-turn", "/v1/chat/completions", nonce, "a", json=body)
+    assert lost_answer.status_code == 410
+    assert "has its answer" in lost_answer.json()["error"]["message"]
     unknown = await killed_server.killed("kill-before-turn", "/v1/chat/completions", nonce, "b", json=body)
     assert unknown.status_code == 410
     assert "the history of the agent" in unknown.json()["error"]["message"]
-    answered = await killed_server.killed("kill-after", "/v1/chat/completions", nonce, "c", json=body)
-    assert answered.json()["choices"][0]["message"]["content"]
-    assert answered.headers[REPLAYED] == "true"
+    chat_answer = await killed_server.killed("kill-after", "/v1/chat/completions", nonce, "c", json=body)
+    assert chat_answer.json()["choices"][0]["message"]["content"]
+    assert chat_answer.headers[REPLAYED] == "true"
     users = [each for each in (await killed_server.get(history, nonce))["messages"] if each["role"] == "user"]
     assert len(users) <= 3
 
@@ -141,21 +141,21 @@ async def test_another_kernel_answers_a_killed_kernels_request(
 
     (tmp_path / "one" / "kill-before").touch()
     spawn = {"team": team["team"]["id"], "name": "bob", "agent_type": "slow"}
-    born = await ask(two.url, "/v1/agents", team["key"], "a", spawn)  # passed on to one, which dies of it
-    assert born.status_code == 201, born.text
+    agent_created = await ask(two.url, "/v1/agents", team["key"], "a", spawn)  # passed on to one, which dies of it
+    assert agent_created.status_code == 201, agent_created.text
     assert one.process.wait() == -9
-    listed = await http.get(f"{two.url}/v1/agents", headers={"authorization": f"Bearer {TOKEN}"})
-    assert [each["id"] for each in listed.json()["agents"]] == [born.json()["agent"]["id"]]
+    listing = await http.get(f"{two.url}/v1/agents", headers={"authorization": f"Bearer {TOKEN}"})
+    assert [each["id"] for each in listing.json()["agents"]] == [agent_created.json()["agent"]["id"]]
 
     one = all_kernels.begin("one", module=MODULE)
     assert one.url
     (tmp_path / "two" / "kill-after-turn").touch()
     body = {"model": "any", "messages": [{"role": "user", "content": f"count 3 9 {tmp_path}"}]}
-    answer = await ask(one.url, "/v1/chat/completions", born.json()["nonce"], "q", body)
+    answer = await ask(one.url, "/v1/chat/completions", agent_created.json()["nonce"], "q", body)
     assert answer.json()["choices"][0]["message"]["content"] == "1 2 3 ", answer.text
     assert two.process.wait() == -9
     history = await http.get(
-        f"{one.url}/v1/agents/{born.json()['agent']['id']}/history",
-        headers={"authorization": f"Bearer {born.json()['nonce']}"},
+        f"{one.url}/v1/agents/{agent_created.json()['agent']['id']}/history",
+        headers={"authorization": f"Bearer {agent_created.json()['nonce']}"},
     )
     assert [each["role"] for each in history.json()["messages"]] == ["user", "assistant"]

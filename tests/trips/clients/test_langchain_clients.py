@@ -63,10 +63,10 @@ async def test_every_text_mode_of_langchain_works(model: BaseChatModel) -> None:
     assert len(pieces) > 3
     assert "".join(each.text for each in pieces) == "2: c d "
     assert (await model.ainvoke([HumanMessage("e"), AIMessage("f"), HumanMessage("g")])).text == "3: g "
-    streamed = [each async for each in model.astream("h")]
-    assert "".join(each.text for each in streamed) == "4: h "
-    used = [each.usage_metadata for each in streamed if each.usage_metadata]
-    assert sum(each["output_tokens"] for each in used) == 2
+    chunks = [each async for each in model.astream("h")]
+    assert "".join(each.text for each in chunks) == "4: h "
+    usages = [each.usage_metadata for each in chunks if each.usage_metadata]
+    assert sum(each["output_tokens"] for each in usages) == 2
     batch = await asyncio.to_thread(model.batch, ["i", "i"])
     assert sorted(each.text for each in batch) == ["5: i ", "6: i "]
     assert sorted(each.text for each in await model.abatch(["j", "j"])) == ["7: j ", "8: j "]
@@ -90,11 +90,11 @@ REFUSALS: dict[str, tuple[Callable[[BaseChatModel], Any], str]] = {
 
 async def test_unsupported_modes_of_langchain_are_refused_by_name(model: BaseChatModel) -> None:
     """Tools, structured answers and model settings are refused before the agent receives anything."""
-    for make, named in REFUSALS.values():
+    for make, message in REFUSALS.values():
         asks = make(model)
-        with pytest.raises(REFUSED, match=named):
+        with pytest.raises(REFUSED, match=message):
             await asks.ainvoke("a")
-        with pytest.raises(REFUSED, match=named):
+        with pytest.raises(REFUSED, match=message):
             [each async for each in asks.astream("a")]
     with pytest.raises(REFUSED, match="tools"):
         await asyncio.to_thread(model.bind_tools([weather]).invoke, "a")

@@ -208,7 +208,7 @@ def test_an_invalid_store_is_refused(entry_points: None, adapter: StoreAdapter, 
 
 
 @pytest.mark.parametrize(
-    ("written", "expected"),
+    ("url", "expected"),
     [
         ("plain://me:hunter2@host:1/db?key=hunter3", "plain://me:***@host:1/db?***"),
         ("plain://me:hun/hunter2@host/db", "plain://me:***@host/db"),
@@ -222,17 +222,17 @@ def test_an_invalid_store_is_refused(entry_points: None, adapter: StoreAdapter, 
     ],
 )
 def test_the_url_of_a_store_is_shown_without_secrets(
-    entry_points: None, tmp_path: pathlib.Path, written: str, expected: str
+    entry_points: None, tmp_path: pathlib.Path, url: str, expected: str
 ) -> None:
     """`str` masks the secrets of the URL, and `repr` shows none."""
     file = tmp_path / "ramet.yaml"
-    file.write_text(f"store: {written}\n")
+    file.write_text(f"store: {url}\n")
     config = load(file, {}, {})
 
     assert isinstance(config.store, StoreAdapter)
     assert str(config.store) == expected
     assert "hunter" not in repr(config)
-    assert (config.store.url or config.store.name) == written
+    assert (config.store.url or config.store.name) == url
 
 
 # --- policy adapters
@@ -246,11 +246,11 @@ async def test_a_server_asks_the_policy_adapter_of_its_settings(entry_points: No
             handle = await server.runtime.spawn(agents.spawn, args=(agents.echo,), policy=policy)
             recorder = server.runtime.trees[handle.run.info.id].recorder
             await handle.result()
-            decided = of_kind(recorder.recent_events, PolicyDecided)
+            decisions = of_kind(recorder.recent_events, PolicyDecided)
 
     assert handle.run.grant is not None
     assert handle.run.grant.allowed_endpoints == ()
-    assert [(each.adapter, each.verdict, each.child) for each in decided] == [
+    assert [(each.adapter, each.verdict, each.child) for each in decisions] == [
         ("house rules", "narrow", "spawn"),
         ("house rules", "allow", "echo"),
     ]

@@ -58,12 +58,12 @@ async def test_an_adopted_chain_becomes_a_recorded_run(runtime: AgentRuntime) ->
 
     assert (result.status, result.value) == (Status.COMPLETED, "Blue.")
     assert model.requests[0].messages[0].text == "What colour is the sky?"
-    requests, charged = of_kind(events, ModelAsked), of_kind(events, ModelCharged)
+    requests, charges = of_kind(events, ModelAsked), of_kind(events, ModelCharged)
     assert [each.model for each in requests] == ["scripted"]
-    assert [each.step_id for each in requests] == [each.step_id for each in charged]
+    assert [each.step_id for each in requests] == [each.step_id for each in charges]
     assert result.usage.model_calls == 1
-    assert result.usage.tokens == charged[0].usage.tokens > 0
-    assert not charged[0].usage.estimated
+    assert result.usage.tokens == charges[0].usage.tokens > 0
+    assert not charges[0].usage.estimated
 
 
 async def test_concurrent_branches_make_exactly_the_budgeted_requests(runtime: AgentRuntime) -> None:
@@ -205,11 +205,11 @@ async def test_tool_calls_of_a_framework_are_recorded_and_counted(runtime: Agent
     result, events = await result_and_events(await runtime.spawn(agent, "Go.", limits=Limits(tool_calls=2)))
 
     assert (result.value, result.usage.tool_calls, ran) == (2, 2, [1, 2])
-    begun, over = of_kind(events, ToolStarted), of_kind(events, ToolEnded)
-    assert [(each.tool, each.args) for each in begun] == [("double", {"number": 1}), ("double", {"number": 2})]
+    tool_starts, over = of_kind(events, ToolStarted), of_kind(events, ToolEnded)
+    assert [(each.tool, each.args) for each in tool_starts] == [("double", {"number": 1}), ("double", {"number": 2})]
     assert {each.call_id: (each.status, each.preview) for each in over} == {
-        begun[0].call_id: ("ok", "2"),
-        begun[1].call_id: ("error", "ValueError: two is too many"),
+        tool_starts[0].call_id: ("ok", "2"),
+        tool_starts[1].call_id: ("error", "ValueError: two is too many"),
     }
 
 
@@ -268,32 +268,32 @@ async def test_a_synchronous_call_in_the_event_loop_cannot_pass_a_gate(runtime: 
 
 async def test_a_cancelled_adopted_run_is_charged_for_its_open_request(runtime: AgentRuntime) -> None:
     """The open request is cut and charged with its maximum; nothing stays reserved."""
-    reached = asyncio.Event()
+    is_reached = asyncio.Event()
     model = ScriptedModel([Hang(0)], max_tokens=100)
 
     async def asks(text: str) -> Any:
-        reached.set()
+        is_reached.set()
         return await model.ainvoke(text)
 
     handle = await runtime.spawn(ramet.adopt(RunnableLambda(asks), name="slow"), "Go.", limits=Limits(tokens=10_000))
-    await reached.wait()
+    await is_reached.wait()
     receipt = await handle.cancel("enough")
     result, events = await result_and_events(handle)
 
     assert (result.status, receipt.left) == (Status.CANCELLED, ())
     assert handle.run.context.budget.reserved("tokens") == 0
-    charged = of_kind(events, ModelCharged)
-    assert len(of_kind(events, ModelAsked)) == len(charged)
-    assert all(each.usage.estimated for each in charged)
+    charges = of_kind(events, ModelCharged)
+    assert len(of_kind(events, ModelAsked)) == len(charges)
+    assert all(each.usage.estimated for each in charges)
 
 
 async def test_a_thread_that_outlives_its_run_cannot_ask_a_model(runtime: AgentRuntime) -> None:
     """The receipt names the synchronous step, which cannot be ended, and its next request is refused."""
-    entered, free, entered_refusal = threading.Event(), threading.Event(), threading.Event()
+    has_entered, free, entered_refusal = threading.Event(), threading.Event(), threading.Event()
     model = ScriptedModel(lambda _: "late")
 
     def stuck(text: str) -> str:
-        entered.set()
+        has_entered.set()
         free.wait()
         try:
             return model.invoke(text).text
@@ -302,7 +302,7 @@ async def test_a_thread_that_outlives_its_run_cannot_ask_a_model(runtime: AgentR
             raise
 
     handle = await runtime.spawn(ramet.adopt(RunnableLambda(stuck), name="stuck"), "Go.")
-    await asyncio.to_thread(entered.wait)
+    await asyncio.to_thread(has_entered.wait)
     receipt = await handle.cancel("enough")
     assert len(receipt.left) == 1
     assert receipt.left[0].startswith("main: ")
@@ -346,10 +346,10 @@ async def test_requests_of_an_adopted_agents_child_are_counted_once(runtime: Age
     assert [each.model for each in of_kind(events, ModelAsked)] == ["scripted"]
 
 
-@pytest.mark.parametrize(("given", "message"), [("graph", "'graph'"), (None, "None"), (len, "len")])
-def test_only_a_runnable_is_adopted(given: Any, message: str) -> None:
+@pytest.mark.parametrize(("value", "message"), [("graph", "'graph'"), (None, "None"), (len, "len")])
+def test_only_a_runnable_is_adopted(value: Any, message: str) -> None:
     with pytest.raises(InvalidValue, match=r"runnable: .*a Runnable") as refusal:
-        ramet.adopt(given)
+        ramet.adopt(value)
     assert message in str(refusal.value)
 
 

@@ -139,14 +139,14 @@ async def test_a_composition_ends_at_its_limits(runtime: AgentRuntime) -> None:
 
 async def test_cancelling_a_composition_ends_its_steps(runtime: AgentRuntime) -> None:
     """The receipt of the cancel lists the composition and each step below it."""
-    begun = asyncio.Event()
+    has_begun = asyncio.Event()
 
     async def for_ever(_: int) -> None:
-        begun.set()
+        has_begun.set()
         await asyncio.Event().wait()
 
     handle = await runtime.spawn(chain(parallel(for_ever, for_ever)), args=(1,))
-    await begun.wait()
+    await has_begun.wait()
     receipt = await handle.cancel()
 
     assert len(receipt.stopped) == 4
@@ -326,8 +326,8 @@ async def test_a_step_gets_no_more_than_its_composition(runtime: AgentRuntime) -
     assert "policy.allowed_endpoints" in message
 
     assert error_of(await result_of(runtime, chain(may_spawn).with_policy(tight), 1))[0] is Status.FAILED
-    allowed = Policy(allow_sub_agents=True, memory_mb=400)
-    assert (await result_of(runtime, chain(chain(may_spawn)).with_policy(allowed), 1)).value is True
+    policy = Policy(allow_sub_agents=True, memory_mb=400)
+    assert (await result_of(runtime, chain(chain(may_spawn)).with_policy(policy), 1)).value is True
 
 
 async def sandboxes(runtime: AgentRuntime, root: str) -> list[str]:

@@ -180,10 +180,10 @@ async def test_a_child_has_only_capabilities_of_its_current_ancestors(
         leaf = await runtime.dynamic.create(await runtime.dynamic.load(created.ref), solver("leaf"))
 
         declarations.add_capability(owner, declarations.capability_of("module", math, include=["cos", "pi"]))
-        changed = declarations.recipe_of(owner).version
+        new_version = declarations.recipe_of(owner).version
         for ref in (created.ref, leaf.ref):
             assert names(await runtime.dynamic.load(ref)) == [("pi",)]
-            assert names(await runtime.dynamic.load(ref._replace(root_version=changed))) == [("pi",)]
+            assert names(await runtime.dynamic.load(ref._replace(root_version=new_version))) == [("pi",)]
 
 
 async def test_a_tampered_recipe_never_gains_capabilities(
@@ -207,8 +207,8 @@ async def test_a_tampered_recipe_never_gains_capabilities(
         await place.commit()
         with pytest.raises(AgentNotResolved, match="version"):
             await runtime.dynamic.load(created.ref)
-        loaded = await runtime.dynamic.load(created.ref._replace(version=forged.version))
-        assert [(each.name, each.include) for each in loaded.capabilities] == [("math", ("cos", "pi", "sin"))]
+        loaded_agent = await runtime.dynamic.load(created.ref._replace(version=forged.version))
+        assert [(each.name, each.include) for each in loaded_agent.capabilities] == [("math", ("cos", "pi", "sin"))]
 
 
 async def test_a_handle_never_finds_another_agent(make_store: MakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,9 +316,9 @@ async def test_map_keeps_the_order_and_every_outcome() -> None:
         assert [outcomes[0].result().roots, outcomes[2].result().roots] == [[1.0], [3.0]]
         with pytest.raises(TaskFailed, match="b cannot be solved"):
             outcomes[1].result()
-        begun = await task.submit("a")
-        assert (await begun).roots == [1.0]
-        assert await begun.exception() is None
+        handle = await task.submit("a")
+        assert (await handle).roots == [1.0]
+        assert await handle.exception() is None
         with pytest.raises(InvalidValue, match=r"solve\.equation"):
             await task.map(["a", 3])
 
@@ -417,7 +417,7 @@ async def test_any_recipe_is_valid_or_refused(entry: Any) -> None:
             created = await runtime.dynamic.create(owner, entry)
         except InvalidValue:
             return
-        loaded = await runtime.dynamic.load(created.ref)
-        assert loaded.name == entry["name"]
-        assert {each.name for each in loaded.capabilities} <= {"Agent", "math"}
-        assert json.loads(json.dumps(loaded.recipe().data()))
+        loaded_agent = await runtime.dynamic.load(created.ref)
+        assert loaded_agent.name == entry["name"]
+        assert {each.name for each in loaded_agent.capabilities} <= {"Agent", "math"}
+        assert json.loads(json.dumps(loaded_agent.recipe().data()))

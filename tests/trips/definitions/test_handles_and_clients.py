@@ -107,10 +107,10 @@ async def test_a_weaker_caller_narrows_the_called_agent_for_one_run_only(tmp_pat
     handle = declarations.handle_of(specialist)
     async with AgentRuntime(tmp_path, backend=BACKENDS[-1]) as runtime:
         async with Session(ScriptedModel([]), agent=client("bob"), runtime=runtime, unattended=True) as session:
-            spawned = await perform(root_of(session), "specialist", "work")
-            assert (await spawned.result()).value == "done"
-            [_, born] = of_kind(runtime.trees[session.id].recorder.recent_events, RunSpawned)  # type: ignore[index]
-        assert [each["name"] for each in born.birth["agent"]["capabilities"]] == ["math"]
+            child = await perform(root_of(session), "specialist", "work")
+            assert (await child.result()).value == "done"
+            [_, spawn_event] = of_kind(runtime.trees[session.id].recorder.recent_events, RunSpawned)  # type: ignore[index]
+        assert [each["name"] for each in spawn_event.birth["agent"]["capabilities"]] == ["math"]
         assert declarations.find_registered("specialist") is specialist
         assert await runtime.dynamic.load(handle) is specialist
         assert await runtime.dynamic.local(specialist, "specialist") == handle

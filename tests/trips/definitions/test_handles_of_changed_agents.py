@@ -73,12 +73,12 @@ def test_descendants_lose_a_name_with_their_ancestor(tmp_path: pathlib.Path, bac
         return completed.stdout.splitlines()
 
     (tmp_path / "work").mkdir()
-    changed = "is declared here in another version"
+    reason = "is declared here in another version"
     assert step("make") == ["solve sin pi", "parse sin pi"]
     assert step("lost") == ["solve pi", "parse pi"]
     *errors, local, solves, parses = step("reworded")
     assert [each.partition(" than ")[0] for each in errors] == [
-        f"{name} root agent {changed}" for name in ("solve", "parse")
+        f"{name} root agent {reason}" for name in ("solve", "parse")
     ]
     assert all("dynamic.rebind" in each for each in errors)
     assert (local, solves, parses) == ("local True", "solve pi", "parse pi")
@@ -123,8 +123,10 @@ async def test_a_child_of_a_created_parent_loses_a_name_with_it() -> None:
 async def spawned_capabilities(task: Task) -> list[Any]:
     """Return the capabilities of the run that a task starts."""
     stream = task.stream()
-    [born] = [event async for event in stream if isinstance(event, RunSpawned)]
-    return [each.get("include") for each in born.birth["agent"].get("capabilities", []) if each["type"] == "module"]
+    [spawn_event] = [event async for event in stream if isinstance(event, RunSpawned)]
+    return [
+        each.get("include") for each in spawn_event.birth["agent"].get("capabilities", []) if each["type"] == "module"
+    ]
 
 
 async def test_a_task_is_looked_up_at_each_call(tmp_path: pathlib.Path) -> None:
@@ -180,15 +182,15 @@ async def test_a_model_with_an_old_handle_can_ask_by_name(tmp_path: pathlib.Path
         old = (await runtime.dynamic.create(architect("sin", "pi"), solver("sin"))).ref
         calls = [Call("CallTask", {"agent": each, "task": "solve"}) for each in (str(old), "math_solver")]
         model = ScriptedModel({"Solve.": ["2"], "Go.": [*calls, "done"]})
-        changed = architect("sin", "pi", primer="You make other specialists.")
-        changed = changed.replace(model=model, tools=authoring_tools())
-        async with Session(agent=changed, runtime=runtime, unattended=True) as talk:
+        changed_agent = architect("sin", "pi", primer="You make other specialists.")
+        changed_agent = changed_agent.replace(model=model, tools=authoring_tools())
+        async with Session(agent=changed_agent, runtime=runtime, unattended=True) as talk:
             await talk.ask("Go.")
-            refusal, answered = [each.text for each in talk.messages if each.type == "tool"]
+            refusal, answer = [each.text for each in talk.messages if each.type == "tool"]
 
     assert "another version" in refusal
     assert "ask by name" in refusal
-    assert answered == "2"
+    assert answer == "2"
 
 
 async def test_capabilities_are_part_of_a_declared_agents_version() -> None:

@@ -91,20 +91,20 @@ async def kill_and_resume(
     """
     for events in at:
         assert (await run_program(folder, shape, events, dsn, warm)).code == -signal.SIGKILL
-    ended = {event.path for event in await recorded_events(store) if isinstance(event, RunEnded)}
+    ended_paths = {event.path for event in await recorded_events(store) if isinstance(event, RunEnded)}
     before = effects(folder)
 
     last = await run_program(folder, shape, 0, dsn, warm)
 
     expected = [7, "it is written"] if shape == "mixed" else [1, 1, 2, 3]
     assert (last.code, last.said["status"], last.said["value"]) == (0, "completed", expected)
-    born = Counter(event.path for event in await recorded_events(store) if isinstance(event, RunSpawned))
-    assert set(born.values()) == {1}
+    spawn_counts = Counter(event.path for event in await recorded_events(store) if isinstance(event, RunSpawned))
+    assert set(spawn_counts.values()) == {1}
     if shape == "mixed":
-        assert set(born) == PATHS
+        assert set(spawn_counts) == PATHS
         again = {path for path, word in WORDS.items() if effects(folder)[f"end {word}"] > before[f"end {word}"]}
-        assert again == set(WORDS) - ended
-    assert last.said["agents"] == len(born) - 1
+        assert again == set(WORDS) - ended_paths
+    assert last.said["agents"] == len(spawn_counts) - 1
 
 
 @pytest.mark.parametrize("at", [[1], [9], [25], [40, 12]], ids=str)

@@ -69,8 +69,8 @@ async def open_slowly(parcel: Parcel) -> str:
 
 async def kill_runtime(runtime: AgentRuntime, store: SqliteStore) -> None:
     """Stop the runtime so that nothing later is recorded."""
-    for opened in runtime.trees.values():
-        await opened.recorder.durable()  # type: ignore[misc]  # it has a journal
+    for tree in runtime.trees.values():
+        await tree.recorder.durable()  # type: ignore[misc]  # it has a journal
     await store.close()
     await runtime.stop()
 

@@ -181,11 +181,11 @@ async def test_a_wrong_option_gets_one_line(example: str, folder: pathlib.Path, 
     """An unknown backend and an unknown key of the settings file give status 2, and nothing starts."""
     file = tmp_path / "ramet.yaml"
     file.write_text("backand: local\n")
-    for option, value, named in (("--backend", "docker", "bwrap, local"), ("--config", str(file), "backand")):
+    for option, value, message in (("--backend", "docker", "bwrap, local"), ("--config", str(file), "backand")):
         result = await run_example(folder, example, option, value)
         assert (result.status, result.out, result.err.count("\n")) == (2, "", 1)
         assert result.err.startswith(f"{example}: ")
-        assert named in result.err
+        assert message in result.err
 
 
 # ---- with a key
@@ -208,7 +208,7 @@ async def provider_with_key(script: Script) -> AsyncIterator[tuple[Provider, dic
         ({"LLM_API_KEY": "sk-ant-1", "OPENAI_API_KEY": "sk-1"}, "anthropic:"),
         ({"LLM_API_KEY": "sk-1", "ANTHROPIC_API_KEY": "sk-ant-1"}, "openai:"),
     ],
-    ids=lambda given: " ".join(given) or "none" if isinstance(given, dict) else None,
+    ids=lambda arguments: " ".join(arguments) or "none" if isinstance(arguments, dict) else None,
 )
 def test_a_key_selects_its_providers_model(keys: dict[str, str], model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """`LLM_API_KEY` takes precedence over the others, and is then set for the provider's client."""
@@ -256,8 +256,8 @@ def python(line: str) -> Callable[[list[BaseMessage]], Call]:
 
     def call(messages: list[BaseMessage]) -> Call:
         prompt = next(str(each.text) for each in reversed(messages) if isinstance(each, HumanMessage))
-        given = prompt.partition("\n\n")[2]
-        return Call("python", {"code": f"import textkit\ngiven = {given!r}\n{line}"})
+        text = prompt.partition("\n\n")[2]
+        return Call("python", {"code": f"import textkit\ngiven = {text!r}\n{line}"})
 
     return call
 

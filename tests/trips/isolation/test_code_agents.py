@@ -59,14 +59,14 @@ async def converse(
     async with ramet.Session(model, agents=[coder], cwd=folder, backend=backend, unattended=True) as talk:
         await talk.ask("Begin!")
         handle = talk.handle("main/1")
-        shown = [f"{each.status}: {each.preview}" async for each in handle.events() if isinstance(each, ToolEnded)]
-        return await handle.result(), shown
+        outputs = [f"{each.status}: {each.preview}" async for each in handle.events() if isinstance(each, ToolEnded)]
+        return await handle.result(), outputs
 
 
 @both
 async def test_code_runs_in_the_agents_own_sandbox(tmp_path: pathlib.Path, backend: Name) -> None:
     """Names stay from call to call, errors are tracebacks, and imports are limited to the capabilities."""
-    result, shown = await converse(
+    result, outputs = await converse(
         tmp_path,
         backend,
         agent(Capability("module", "math", include=("sin", "pi"))),
@@ -77,33 +77,33 @@ async def test_code_runs_in_the_agents_own_sandbox(tmp_path: pathlib.Path, backe
     )
 
     assert (result.status, result.value) == (Status.COMPLETED, "I am done.")
-    assert shown[0] == "ok: x is 1\n2"
-    assert "ModuleNotFoundError: module 'asyncio' is not among the capabilities" in shown[1]
-    assert shown[2].startswith("error: Traceback")
-    assert "AttributeError: math.tan is not among the capabilities; available: pi, sin" in shown[2]
-    assert shown[3] == "ok: 1"
+    assert outputs[0] == "ok: x is 1\n2"
+    assert "ModuleNotFoundError: module 'asyncio' is not among the capabilities" in outputs[1]
+    assert outputs[2].startswith("error: Traceback")
+    assert "AttributeError: math.tan is not among the capabilities; available: pi, sin" in outputs[2]
+    assert outputs[3] == "ok: 1"
 
 
 @both
 async def test_a_missing_module_fails_the_run_by_name(tmp_path: pathlib.Path, backend: Name) -> None:
     """The run fails at its start, before a request to its model."""
-    result, shown = await converse(tmp_path, backend, agent(Capability("module", "not_there")), code("1"))
+    result, outputs = await converse(tmp_path, backend, agent(Capability("module", "not_there")), code("1"))
 
     assert result.status is Status.FAILED
     assert result.error is not None
     assert result.error.type == "AgentNotResolved"
     assert "'module not_there' cannot be imported" in result.error.message
-    assert (shown, result.usage.model_calls) == ([], 0)
+    assert (outputs, result.usage.model_calls) == ([], 0)
 
 
 @both
 async def test_endless_code_fails_its_call_only(tmp_path: pathlib.Path, backend: Name) -> None:
     """The next call works, with the names of the previous one."""
-    _, shown = await converse(
+    _, outputs = await converse(
         tmp_path, backend, agent(), code("kept = 1\nwhile True: pass", timeout=1000), code("kept")
     )
 
-    assert shown == ["error: [stopped after 1 s; the names it had set until then are kept]", "ok: 1"]
+    assert outputs == ["error: [stopped after 1 s; the names it had set until then are kept]", "ok: 1"]
 
 
 async def test_code_does_not_run_in_the_host(tmp_path: pathlib.Path) -> None:
@@ -129,17 +129,17 @@ async def test_setup_runs_before_a_turn_and_is_not_charged(tmp_path: pathlib.Pat
     """Row 203: the first call has the names of the setup, which is neither a turn nor a tool call."""
     coder = agent(Capability("module", "math"), setup="import math\nradius = math.sqrt(16)")
 
-    result, shown = await converse(tmp_path, "local", coder, code("radius * 2"))
+    result, outputs = await converse(tmp_path, "local", coder, code("radius * 2"))
 
-    assert shown == ["ok: 8.0"]
+    assert outputs == ["ok: 8.0"]
     assert (result.usage.tool_calls, result.usage.model_calls) == (1, 2)
 
 
 async def test_a_failing_setup_ends_the_run(tmp_path: pathlib.Path) -> None:
     """The error has the traceback, and the model is not asked."""
-    result, shown = await converse(tmp_path, "local", agent(setup="1 / 0"), code("2"))
+    result, outputs = await converse(tmp_path, "local", agent(setup="1 / 0"), code("2"))
 
-    assert (shown, result.usage.model_calls) == ([], 0)
+    assert (outputs, result.usage.model_calls) == ([], 0)
     assert result.error is not None
     assert result.error.type == "TaskFailed"
     assert "ZeroDivisionError" in result.error.message
@@ -166,7 +166,7 @@ with Agent(name="math_solver", primer="You solve equations.") as solver:
 @both
 async def test_code_creates_an_agent_and_calls_its_task(tmp_path: pathlib.Path, backend: Name, shelf: Shelf) -> None:
     """The task runs below the code's run, and returns values of the types that the code declared."""
-    result, shown = await converse(
+    result, outputs = await converse(
         tmp_path,
         backend,
         agent(*MAKER),
@@ -181,12 +181,12 @@ async def test_code_creates_an_agent_and_calls_its_task(tmp_path: pathlib.Path, 
 
     assert result.status is Status.COMPLETED, result
     [ref] = shelf.kept
-    assert shown[0] == f"ok: [math_solver did not get, because you do not have it: module math.tan]\n'{ref}'"
-    assert shown[1] == "ok: [Root(x=1.5, exact=False)]"
-    assert shown[2] == "ok: [Root(x=1.5, exact=False)]"
-    assert shown[3] == "ok: [[Root(x=1.5, exact=False)], [Root(x=1.5, exact=False)]]"
-    assert shown[4].startswith("ok: TaskFailed(")
-    assert "InvalidValue: solve.equation: 5 is not accepted" in shown[5]
+    assert outputs[0] == f"ok: [math_solver did not get, because you do not have it: module math.tan]\n'{ref}'"
+    assert outputs[1] == "ok: [Root(x=1.5, exact=False)]"
+    assert outputs[2] == "ok: [Root(x=1.5, exact=False)]"
+    assert outputs[3] == "ok: [[Root(x=1.5, exact=False)], [Root(x=1.5, exact=False)]]"
+    assert outputs[4].startswith("ok: TaskFailed(")
+    assert "InvalidValue: solve.equation: 5 is not accepted" in outputs[5]
     assert [arguments for _, _, arguments in shelf.asked_for][:2] == [
         {"equation": "x = 1", "times": 1},
         {"equation": "x = 2", "times": 2},
@@ -196,7 +196,7 @@ async def test_code_creates_an_agent_and_calls_its_task(tmp_path: pathlib.Path, 
 @both
 async def test_code_completes_its_task_with_task_success(tmp_path: pathlib.Path, backend: Name) -> None:
     """The host checks the value against the agreed schema."""
-    result, shown = await converse(
+    result, outputs = await converse(
         tmp_path,
         backend,
         agent(output={"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}),
@@ -206,8 +206,8 @@ async def test_code_completes_its_task_with_task_success(tmp_path: pathlib.Path,
     )
 
     assert (result.status, result.value) == (Status.COMPLETED, {"n": 7})
-    assert "InvalidValue: result" in shown[0]
-    assert shown[1:] == ["ok: [the task is concluded: success]", "ok: left\n[the task is concluded: success]"]
+    assert "InvalidValue: result" in outputs[0]
+    assert outputs[1:] == ["ok: [the task is concluded: success]", "ok: left\n[the task is concluded: success]"]
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ async def test_a_model_creates_an_agent_by_tools(tmp_path: pathlib.Path, backend
             }
         },
     }
-    _, shown = await converse(
+    _, outputs = await converse(
         tmp_path,
         backend,
         maker,
@@ -257,13 +257,13 @@ async def test_a_model_creates_an_agent_by_tools(tmp_path: pathlib.Path, backend
     )
 
     [ref] = shelf.kept
-    assert shown[0].startswith(f"ok: adder was created. Its handle: {ref}\n")
-    assert "- add(a, b): Add these two." in shown[0]
-    assert "did not get these capabilities, because you do not have them: module os" in shown[0]
-    assert shown[1] == "ok: 3"
-    assert shown[2].startswith("error: add.a: 'x' is not accepted")
-    assert shown[3].startswith("error: the agent 'nobody' cannot be resolved")
-    assert shown[4].startswith("error: unknown task 'divide'; known: add")
+    assert outputs[0].startswith(f"ok: adder was created. Its handle: {ref}\n")
+    assert "- add(a, b): Add these two." in outputs[0]
+    assert "did not get these capabilities, because you do not have them: module os" in outputs[0]
+    assert outputs[1] == "ok: 3"
+    assert outputs[2].startswith("error: add.a: 'x' is not accepted")
+    assert outputs[3].startswith("error: the agent 'nobody' cannot be resolved")
+    assert outputs[4].startswith("error: unknown task 'divide'; known: add")
 
 
 async def test_code_gets_denied_where_no_agents_are_kept(
@@ -271,9 +271,9 @@ async def test_code_gets_denied_where_no_agents_are_kept(
 ) -> None:
     """The code reads a typed error."""
     monkeypatch.setattr(factory, "HostAuthoring", lambda agents: None)
-    _, shown = await converse(tmp_path, "local", agent(*MAKER), code(MAKE))
+    _, outputs = await converse(tmp_path, "local", agent(*MAKER), code(MAKE))
 
-    assert "Denied: creating agents denied: this runtime does not store agents that agents create" in shown[0]
+    assert "Denied: creating agents denied: this runtime does not store agents that agents create" in outputs[0]
 
 
 @both
@@ -291,11 +291,11 @@ async def test_the_runtime_keeps_an_agent_that_code_created(tmp_path: pathlib.Pa
 
     async with ramet.AgentRuntime(tmp_path, backend=backend) as runtime:
         ref, _, value = (await build()).partition(" ")
-        loaded = await runtime.dynamic.load(ref)
+        loaded_agent = await runtime.dynamic.load(ref)
 
         assert value == "1.5"
-        assert (loaded.name, str(loaded.ref)) == ("math_solver", ref)
-        assert [each.include for each in loaded.capabilities] == [("pi", "sin")]
+        assert (loaded_agent.name, str(loaded_agent.ref)) == ("math_solver", ref)
+        assert [each.include for each in loaded_agent.capabilities] == [("pi", "sin")]
 
 
 LEAD = ramet.Policy(allow_sub_agents=True, memory_mb=1024)
@@ -384,14 +384,14 @@ async def test_the_first_call_of_a_later_turn_says_that_names_are_new(tmp_path: 
         handle = talk.handle("main/1")
         handle.send("Once more.")
         assert (await handle.result()).value == "Again."
-        shown = [each.preview for each in of_kind(kept(talk), ToolEnded) if each.tool == "python"]
+        outputs = [each.preview for each in of_kind(kept(talk), ToolEnded) if each.tool == "python"]
 
-    assert shown == ["(no output)", f"{NEW_TURN}\nFalse", "2"]
+    assert outputs == ["(no output)", f"{NEW_TURN}\nFalse", "2"]
 
 
 async def test_long_output_goes_to_a_file_in_the_sandbox(tmp_path: pathlib.Path) -> None:
     """The next call reads the whole output from that file."""
-    _, shown = await converse(
+    _, outputs = await converse(
         tmp_path,
         "local",
         agent(Capability("module", "pathlib")),
@@ -399,7 +399,7 @@ async def test_long_output_goes_to_a_file_in_the_sandbox(tmp_path: pathlib.Path)
         code("import pathlib\nfound = list(pathlib.Path('/tmp').glob('ramet-results-*/*'))\nlen(found[0].read_text())"),
     )
 
-    assert shown[1] == "ok: 40000"
+    assert outputs[1] == "ok: 40000"
 
 
 @pytest.fixture
@@ -428,17 +428,17 @@ async def run_lead(source: str, backend: Name, text: str) -> tuple[list[str], li
         tree = runtime.trees[handle.run.info.root].tree
         result = await handle.result()
         assert result.status is Status.COMPLETED, result
-        shown = [f"{each.status}: {each.preview}" async for each in handle.events() if isinstance(each, ToolEnded)]
-        return shown, [(run.path, run.agent.name) for run in tree.register.runs.values()]
+        outputs = [f"{each.status}: {each.preview}" async for each in handle.events() if isinstance(each, ToolEnded)]
+        return outputs, [(run.path, run.agent.name) for run in tree.register.runs.values()]
 
 
 @both
 async def test_code_calls_another_agents_task_as_a_function(source: str, backend: Name) -> None:
     """Rows 150 and 202: `@lead.fn` above `@specialist.task` is typed both ways; the run is a child of the caller's."""
     text = "found = solve('2x = 6')\nhalf(found.value), found.steps, type(found).__name__"
-    shown, runs = await run_lead(source, backend, text)
+    outputs, runs = await run_lead(source, backend, text)
 
-    assert shown == ["ok: (1.5, ['halve'], 'Solution')"]
+    assert outputs == ["ok: (1.5, ['halve'], 'Solution')"]
     assert runs == [("main", "lead"), ("main/specialist", "specialist")]
 
 
@@ -446,9 +446,9 @@ async def test_a_call_from_code_does_not_change_the_declared_agent(source: str, 
     """A capability that the caller lacks is missing in that one run, and not in the declared agent."""
     able = source.replace("@dataclass", 'specialist.fn("math:cos")\n\n\n@dataclass', 1)
     (tmp_path / "their_specialists.py").write_text(able)
-    shown, _ = await run_lead(able, "local", "solve('2x = 6').steps")
+    outputs, _ = await run_lead(able, "local", "solve('2x = 6').steps")
 
-    assert shown == ["ok: ['halve']"]
+    assert outputs == ["ok: ['halve']"]
     module = importlib.import_module("their_specialists")
     assert module.solve.agent is module.specialist
     assert [each.name for each in module.solve.agent.capabilities] == ["math:cos"]
@@ -456,6 +456,6 @@ async def test_a_call_from_code_does_not_change_the_declared_agent(source: str, 
 
 async def test_a_wrong_argument_of_a_task_starts_no_run(source: str) -> None:
     """The code reads the error that a caller in the host gets."""
-    shown, runs = await run_lead(source, "local", "solve(6)")
-    assert "solve.equation" in shown[0]
+    outputs, runs = await run_lead(source, "local", "solve(6)")
+    assert "solve.equation" in outputs[0]
     assert len(runs) == 1

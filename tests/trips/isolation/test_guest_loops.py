@@ -94,10 +94,10 @@ async def test_an_answer_comes_from_a_loop_in_another_process(inside: Inside, tm
         assert (talk.result.status, talk.result.value) == (Status.COMPLETED, "The answer is 42.")
         assert "".join(item.text for item in items if isinstance(item, AIMessageChunk)) == "The answer is 42."
         assert said(talk.messages) == [("human", "What is it?"), ("ai", "The answer is 42.")]
-        recorded = of_kind(kept(talk), MessageRecorded)
-        assert [each.message["type"] for each in recorded] == ["human", "ai"]
-        assert recorded[1].usage is not None
-        assert recorded[1].usage.model_calls == 1
+        messages = of_kind(kept(talk), MessageRecorded)
+        assert [each.message["type"] for each in messages] == ["human", "ai"]
+        assert messages[1].usage is not None
+        assert messages[1].usage.model_calls == 1
         assert talk.usage.model_calls == 1
     assert inside.last_words[0] is not None
 
@@ -113,10 +113,10 @@ async def test_a_tool_runs_in_the_guest(inside: Inside, tmp_path: pathlib.Path) 
         shell, file = (message for message in talk.messages if message.type == "tool")
         assert shell.text.split()[0] == str(inside.guests[0].pid)
         assert "buy milk" in file.text
-        started, ended = of_kind(kept(talk), ToolStarted), of_kind(kept(talk), ToolEnded)
-        assert [each.tool for each in started] == ["Bash", "Read"]
-        assert started[1].args == {"file_path": "note.txt"}
-        assert [each.status for each in ended] == ["ok", "ok"]
+        tool_starts, tool_ends = of_kind(kept(talk), ToolStarted), of_kind(kept(talk), ToolEnded)
+        assert [each.tool for each in tool_starts] == ["Bash", "Read"]
+        assert tool_starts[1].args == {"file_path": "note.txt"}
+        assert [each.status for each in tool_ends] == ["ok", "ok"]
         assert talk.usage.tool_calls == 2
         assert is_valid(talk.messages)
 
@@ -172,11 +172,11 @@ async def test_agent_tools_of_a_guest_use_the_hosts_tree(inside: Inside, tmp_pat
         result = await talk.ask("take charge")
 
         assert result.value == "All said."
-        _, listing, output, refusal, stopped = answers(talk.messages).values()
+        _, listing, output, refusal, stop_text = answers(talk.messages).values()
         assert "main/waiter" in listing
         assert "status: " in output
         assert "unknown" in refusal
-        assert stopped == "Stopped: main/waiter."
+        assert stop_text == "Stopped: main/waiter."
 
 
 async def test_a_notice_wakes_a_run_into_a_new_conversation(inside: Inside, tmp_path: pathlib.Path) -> None:
@@ -339,8 +339,8 @@ async def test_a_hook_of_the_host_stops_a_call_in_the_guest(inside: Inside, tmp_
         result = await talk.ask("Clean up.")
 
         assert result.value == "Understood."
-        denied, rewritten = answers(talk.messages).values()
-        assert "no removing here" in denied
+        denial, rewritten = answers(talk.messages).values()
+        assert "no removing here" in denial
         assert "rewritten" in rewritten
         assert "well done" in rewritten
         assert votes == [("Bash", "main", "rm -rf ."), ("Bash", "main", "echo plain")]
@@ -354,11 +354,11 @@ async def test_a_hook_of_the_host_stops_a_call_in_the_guest(inside: Inside, tmp_
 
 async def test_a_hook_can_end_a_guests_run_or_prolong_it(inside: Inside, tmp_path: pathlib.Path) -> None:
     """A Stop hook holds an answer back once; `continue: false` at a tool stops the guest."""
-    held: list[bool] = []
+    states: list[bool] = []
 
     @hook("Stop")
     def more(payload: dict[str, Any]) -> dict[str, Any] | None:
-        held.append(payload["stop_hook_active"])
+        states.append(payload["stop_hook_active"])
         return {"decision": "block", "reason": "Say it louder."} if not payload["stop_hook_active"] else None
 
     @hook("PreToolUse")
@@ -369,17 +369,17 @@ async def test_a_hook_can_end_a_guests_run_or_prolong_it(inside: Inside, tmp_pat
         ["quiet", "LOUD", Call("Bash", {"command": "echo x"}), "never"], tmp_path, hooks=[more, enough]
     ) as talk:
         loud = await talk.ask("Speak.")
-        stopped = await talk.ask("Work.")
+        result = await talk.ask("Work.")
 
         assert loud.value == "LOUD"
-        assert held == [False, True]
-        assert stopped.status is Status.CANCELLED
+        assert states == [False, True]
+        assert result.status is Status.CANCELLED
         assert not of_kind(kept(talk), ToolStarted)
 
 
-@pytest.mark.parametrize("allowed", [True, False])
+@pytest.mark.parametrize("is_allowed", [True, False])
 async def test_a_person_approves_a_guests_call_with_its_own_arguments(
-    allowed: bool, inside: Inside, tmp_path: pathlib.Path
+    is_allowed: bool, inside: Inside, tmp_path: pathlib.Path
 ) -> None:
     """The question is the hook's, and the arguments are the reply's; a denied call is not charged."""
     requests: list[Any] = []
@@ -396,7 +396,7 @@ async def test_a_person_approves_a_guests_call_with_its_own_arguments(
 
     def approver(pending: Any) -> bool:
         requests.append((pending.path, pending.tool, pending.question, pending.args))
-        return allowed
+        return is_allowed
 
     async with session(
         [Call("Bash", {"command": "echo done"}), "Finished."], tmp_path, hooks=[ask], approver=approver
@@ -405,9 +405,9 @@ async def test_a_person_approves_a_guests_call_with_its_own_arguments(
 
         assert requests == [("main", "Bash", "Really?", {"command": "echo done"})]
         (answer,) = answers(talk.messages).values()
-        assert ("done" in answer) is allowed
-        assert ("not approved" in answer) is not allowed
-        assert talk.usage.tool_calls == int(allowed)
+        assert ("done" in answer) is is_allowed
+        assert ("not approved" in answer) is not is_allowed
+        assert talk.usage.tool_calls == int(is_allowed)
         assert nothing_is_held(talk)
 
 
@@ -465,12 +465,12 @@ async def test_max_turns_ends_a_guests_loop(inside: Inside, tmp_path: pathlib.Pa
 async def test_a_failed_provider_fails_the_turn_and_the_next_one_works(inside: Inside, tmp_path: pathlib.Path) -> None:
     """The error is the host's own, not the guest's report of it."""
     async with session([Fail(401), "Better now."], tmp_path) as talk:
-        failed, worked = await talk.ask("One."), await talk.ask("Two.")
+        failed_turn, worked = await talk.ask("One."), await talk.ask("Two.")
 
-        assert failed.status is Status.FAILED
-        assert failed.error is not None
-        assert failed.error.type == "ModelFailed"
-        assert "401" in failed.error.message
+        assert failed_turn.status is Status.FAILED
+        assert failed_turn.error is not None
+        assert failed_turn.error.type == "ModelFailed"
+        assert "401" in failed_turn.error.message
         assert worked.value == "Better now."
 
 
@@ -479,11 +479,11 @@ async def test_a_request_that_was_never_sent_is_refunded(inside: Inside, tmp_pat
     failure = Fail(ConnectionRefusedError(111, "Connection refused"))
     limits = Limits(tokens=200_000, model_calls=20)
     async with session([failure] * 4 + ["Better now."], tmp_path, limits=limits, runtime=impatient_runtime()) as talk:
-        failed, worked = await talk.ask("One."), await talk.ask("Two.")
+        failed_turn, worked = await talk.ask("One."), await talk.ask("Two.")
 
-        assert failed.error is not None
-        assert "Connection refused" in failed.error.message
-        assert failed.usage == NO_USAGE
+        assert failed_turn.error is not None
+        assert "Connection refused" in failed_turn.error.message
+        assert failed_turn.usage == NO_USAGE
         assert (worked.value, worked.usage.model_calls, worked.usage.estimated) == ("Better now.", 1, False)
         assert nothing_is_held(talk)
     assert "refused" not in str(inside.last_words[0])
@@ -556,8 +556,8 @@ async def test_an_interrupted_guest_keeps_finished_calls(inside: Inside, tmp_pat
                     break
         result = await talk.ask("Go on.")
 
-        read, shell = answers(talk.messages).values()
-        assert "kept" in read
+        file_text, shell = answers(talk.messages).values()
+        assert "kept" in file_text
         assert shell == INTERRUPTED
         assert result.value == "Where was I?"
         assert is_valid(talk.messages)
@@ -579,8 +579,8 @@ async def test_sigterm_stops_a_guest_in_order(inside: Inside, tmp_path: pathlib.
         assert (last.error.type, last.error.message) == ("Aborted", "it received SIGTERM")
         assert talk.result is not None
         assert talk.result.status is Status.FAILED
-        read, shell = answers(talk.messages).values()
-        assert "kept" in read
+        file_text, shell = answers(talk.messages).values()
+        assert "kept" in file_text
         assert shell == INTERRUPTED
 
 
@@ -619,15 +619,17 @@ async def test_a_guest_ends_when_its_channel_closes(guest_source: Guests) -> Non
 async def test_compaction_applies_to_guest_and_host(inside: Inside, tmp_path: pathlib.Path) -> None:
     """The kept messages are the host's own, and the next turn continues from them."""
 
-    read: list[int] = []
+    sizes: list[int] = []
 
     def answer(messages: list[BaseMessage]) -> Any:
         if "has become too long" in messages[-1].text:
             return "The file says much."
         if isinstance(messages[-1], HumanMessage) and messages[-1].text == "And?":
             return "That is all."
-        read.append(len(messages))
-        return Call("Bash", {"command": f"head -c 6000 /dev/zero | tr '\\0' {len(read)}"}) if len(read) < 7 else "Read."
+        sizes.append(len(messages))
+        return (
+            Call("Bash", {"command": f"head -c 6000 /dev/zero | tr '\\0' {len(sizes)}"}) if len(sizes) < 7 else "Read."
+        )
 
     model = ScriptedModel(answer)
     compaction = Compaction(window_tokens=8_000, keep_last=2)
@@ -719,11 +721,11 @@ def own_tools(offset: int) -> list[BaseTool]:
         from ramet.guest.ports import relay_model
 
         model = relay_model()
-        streamed = [piece.text async for piece in model.astream(question)]
-        called = await model.bind_tools([shift]).ainvoke("call it")
+        pieces = [piece.text async for piece in model.astream(question)]
+        reply_with_call = await model.bind_tools([shift]).ainvoke("call it")
         reply = await asyncio.to_thread(model.invoke, "from a thread")
         assert reply.usage_metadata is not None
-        return f"{'|'.join(streamed)} / {called.tool_calls[0]['name']} / {reply.text}"
+        return f"{'|'.join(pieces)} / {reply_with_call.tool_calls[0]['name']} / {reply.text}"
 
     return [shift, consult]
 

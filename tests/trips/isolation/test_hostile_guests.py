@@ -82,8 +82,8 @@ class Guest:
     def question(self, messages: Any = None, tools: Any = None, **fields: Any) -> None:
         """Send a question to the model without waiting; by default with each known message and tool."""
         messages_sent = list(range(self.known)) if messages is None else messages
-        shown = list(self.start.tools) if tools is None else tools
-        body = msgspec.json.encode({"messages": messages_sent, "tools": shown})
+        tool_names = list(self.start.tools) if tools is None else tools
+        body = msgspec.json.encode({"messages": messages_sent, "tools": tool_names})
         self.ask(AskModel, body, **{"step": f"{self.start.run}:{100 + self._id}", **fields})
 
     async def answer(self) -> tuple[host_to_guest.Answer, bytes]:
@@ -667,7 +667,7 @@ async def test_the_host_stops_reading_until_records_are_durable(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The host holds at most 1 MiB of records that are not on disk, and answers no request until then."""
-    may_settle, is_settling, answered = asyncio.Event(), asyncio.Event(), list[bool]()
+    may_settle, is_settling, answers = asyncio.Event(), asyncio.Event(), list[bool]()
 
     async def settled(_: ToolUseContext) -> None:
         is_settling.set()
@@ -682,11 +682,11 @@ async def test_the_host_stops_reading_until_records_are_durable(
         await is_settling.wait()
         for _ in range(100):
             await asyncio.sleep(0)
-        answered.append(answering.done())
+        answers.append(answering.done())
         may_settle.set()
         await answering
         await guest.reply(messages=[0])
 
     await besieged(["Done."], record_much, tmp_path)
 
-    assert answered == [False]
+    assert answers == [False]

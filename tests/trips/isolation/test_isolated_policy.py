@@ -45,20 +45,20 @@ WRONG: dict[str, list[Any]] = {
 def test_an_invalid_value_names_its_field(field: str) -> None:
     """61: from Python and from JSON the error has the field, and what would be accepted."""
     for value in WRONG[field]:
-        with pytest.raises(InvalidValue) as raised:
+        with pytest.raises(InvalidValue) as refusal:
             ramet.Policy(**{field: value})
-        assert raised.value.field.startswith(f"policy.{field}"), value
-        assert raised.value.accepted
-        with pytest.raises(InvalidValue) as raised:
+        assert refusal.value.field.startswith(f"policy.{field}"), value
+        assert refusal.value.accepted
+        with pytest.raises(InvalidValue) as refusal:
             policies.from_json({field: value})
-        assert raised.value.field.startswith(f"policy.{field}"), value
+        assert refusal.value.field.startswith(f"policy.{field}"), value
 
 
 def test_an_unknown_field_is_named() -> None:
     """An unknown field such as "privileged" raises InvalidValue or TypeError."""
-    with pytest.raises(InvalidValue) as raised:
+    with pytest.raises(InvalidValue) as refusal:
         policies.from_json('{"memory_mb": 128, "privileged": true}')
-    assert "privileged" in str(raised.value)
+    assert "privileged" in str(refusal.value)
 
     with pytest.raises((TypeError, InvalidValue), match="privileged"):
         ramet.Policy(privileged=True)  # type: ignore[call-arg]
@@ -97,19 +97,19 @@ def test_a_policy_shows_no_secret() -> None:
 
     assert "very-secret" not in f"{policy!r} {policy}"
     assert "quite-private" not in f"{policy!r} {policy}"
-    with pytest.raises(InvalidValue) as raised:
+    with pytest.raises(InvalidValue) as refusal:
         ramet.Policy(secrets={"bad/name": "very-secret"})
-    assert "very-secret" not in str(raised.value)
+    assert "very-secret" not in str(refusal.value)
 
 
 async def test_a_secret_is_a_file_in_memory(runtime: ramet.AgentRuntime, tmp_path: pathlib.Path) -> None:
     """56, NEG-7: the secret is at /run/secrets/NAME, in no variable, and on no disk of the host."""
     policy = ramet.Policy(secrets={"token": "very-secret-value"})
 
-    read = await runtime.run_agent(agent=agents.digest, args=("/run/secrets/token",), policy=policy)
+    digest = await runtime.run_agent(agent=agents.digest, args=("/run/secrets/token",), policy=policy)
     result = await runtime.run_agent(agent=processes.environment, policy=policy)
 
-    assert read.output == hashlib.sha256(b"very-secret-value").hexdigest()
+    assert digest.output == hashlib.sha256(b"very-secret-value").hexdigest()
     assert "very-secret-value" not in str(result.output)
     assert files_with(b"very-secret-value", tmp_path) == []
 

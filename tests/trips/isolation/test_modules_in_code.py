@@ -149,23 +149,23 @@ async def test_only_declared_names_of_a_module_are_shown(
     """Modules that the module itself imports work, and are no capability of the code."""
     agent = coder("own_helpers.add(1, 2)", "own_helpers.RATE", "import own_more")
     agent.module(helpers, include=["add"])
-    _, shown = await play(agent, backend, tmp_path)
+    _, outputs = await play(agent, backend, tmp_path)
 
-    assert shown[0] == "ok: 3"
-    assert "AttributeError: own_helpers.RATE is not among the capabilities; available: add" in shown[1]
-    assert "ModuleNotFoundError: module 'own_more' is not among the capabilities" in shown[2]
+    assert outputs[0] == "ok: 3"
+    assert "AttributeError: own_helpers.RATE is not among the capabilities; available: add" in outputs[1]
+    assert "ModuleNotFoundError: module 'own_more' is not among the capabilities" in outputs[2]
 
 
 async def test_a_package_brings_its_loaded_modules(tmp_path: pathlib.Path, helpers: ModuleType) -> None:
     """The sandbox has each loaded module that the capability shows."""
     importlib.import_module("own_package.lazy")
     text = "import own_package.lazy\nown_package.lazy.triple(2), own_package.NAME"
-    _, shown = await play(coder(text).module("own_package"), "local", tmp_path)
-    assert shown == ["ok: (6, 'package')"]
+    _, outputs = await play(coder(text).module("own_package"), "local", tmp_path)
+    assert outputs == ["ok: (6, 'package')"]
 
     hidden = coder(text).module("own_package", exclude=["lazy"])
-    _, shown = await play(hidden, "local", tmp_path)
-    assert "module 'own_package.lazy' is not among the capabilities" in shown[0]
+    _, outputs = await play(hidden, "local", tmp_path)
+    assert "module 'own_package.lazy' is not among the capabilities" in outputs[0]
 
 
 async def test_hidden_modules_of_a_package_stay_in_the_host(tmp_path: pathlib.Path, helpers: ModuleType) -> None:
@@ -178,14 +178,14 @@ async def test_hidden_modules_of_a_package_stay_in_the_host(tmp_path: pathlib.Pa
     agent = coder("import own_package.deep.shown\nown_package.deep.shown.NAME").module(
         "own_package", exclude=["secret"]
     )
-    named = coder("1").module("own_package", include=["deep"])
+    named_module = coder("1").module("own_package", include=["deep"])
 
     below = ["own_package", "own_package.deep", "own_package.deep.shown", "own_package.inner", "own_package.lazy"]
     assert sorted(source_modules(agent) | {"own_package.lazy"}) == below
-    assert "own_package.deep._hidden" not in source_modules(named)
-    assert "own_package.deep.secret" in source_modules(named)
-    _, shown = await play(agent, "local", tmp_path)
-    assert shown == ["ok: 'shown'"]
+    assert "own_package.deep._hidden" not in source_modules(named_module)
+    assert "own_package.deep.secret" in source_modules(named_module)
+    _, outputs = await play(agent, "local", tmp_path)
+    assert outputs == ["ok: 'shown'"]
 
 
 @both
@@ -238,9 +238,9 @@ async def test_a_resumed_session_has_its_modules(tmp_path: pathlib.Path, helpers
 async def test_an_undeclared_module_stays_in_the_host(tmp_path: pathlib.Path, helpers: ModuleType) -> None:
     """A client of a server may name a module, but does not get the server's loaded one."""
     agent = coder("1", capabilities=(Capability("module", "own_helpers"),))
-    result, shown = await play(agent, "local", tmp_path)
+    result, outputs = await play(agent, "local", tmp_path)
 
-    assert (result.status, shown) == (Status.FAILED, [])
+    assert (result.status, outputs) == (Status.FAILED, [])
     assert result.error is not None
     assert result.error.type == "AgentNotResolved"
     assert "'module own_helpers' cannot be imported in the sandbox" in result.error.message

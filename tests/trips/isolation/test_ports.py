@@ -145,11 +145,11 @@ async def test_a_child_gets_no_port_that_its_parent_lacks(runtime: ramet.AgentRu
 
     assert await born({"web": 8000}) == "completed"
     assert await born({}) == "completed"
-    for ports, lacking in (({"api": 9000}, "api=9000"), ({"web": 9000}, "web=9000")):
+    for ports, missing_port in (({"api": 9000}, "api=9000"), ({"web": 9000}, "web=9000")):
         refusal = await born(ports)
         assert refusal.startswith("SpawnRefused: ")
         assert "policy.ports" in refusal
-        assert lacking in refusal
+        assert missing_port in refusal
 
 
 async def test_the_journal_records_the_ports_of_a_run(runtime: ramet.AgentRuntime) -> None:

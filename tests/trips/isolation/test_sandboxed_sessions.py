@@ -53,10 +53,10 @@ async def test_a_child_reads_the_folder_from_its_own_sandbox(tmp_path: pathlib.P
         events = [event async for event in talk.handle("main/1").events()]
 
     assert result.value == "Because of 3000."
-    [started] = [event for event in events if isinstance(event, SandboxStarted)]
-    assert (started.backend, started.path) == (backend, "main/1")
-    [read] = [event for event in events if isinstance(event, ToolEnded)]
-    assert (read.status, "timeout: 3000" in read.preview) == ("ok", True)
+    [sandbox_start] = [event for event in events if isinstance(event, SandboxStarted)]
+    assert (sandbox_start.backend, sandbox_start.path) == (backend, "main/1")
+    [tool_end] = [event for event in events if isinstance(event, ToolEnded)]
+    assert (tool_end.status, "timeout: 3000" in tool_end.preview) == ("ok", True)
 
 
 class Noting(LocalBackend):
@@ -127,9 +127,9 @@ async def test_a_child_cannot_change_the_folder(tmp_path: pathlib.Path, backend:
     }
     async with session(tmp_path, backend, script, Limits()) as talk:
         assert (await talk.ask("Go")).value == "done"
-        ended = [event async for event in talk.handle("main/1").events() if isinstance(event, ToolEnded)]
+        tool_ends = [event async for event in talk.handle("main/1").events() if isinstance(event, ToolEnded)]
 
-    assert "tried" in ended[0].preview, "the command ran"
+    assert "tried" in tool_ends[0].preview, "the command ran"
     assert (tmp_path / "kept.txt").read_text() == "as it was"
     assert not (tmp_path / "new.txt").exists()
 

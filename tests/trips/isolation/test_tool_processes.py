@@ -214,9 +214,9 @@ class Shout(BaseTool):
         return text.upper() + self.mark
 
 
-async def say(call: Call, given: BaseTool, **more: Any) -> ToolMessage:
+async def say(call: Call, tool: BaseTool, **more: Any) -> ToolMessage:
     """Return the answer of one call."""
-    async with in_processes([given], call, **more) as session:
+    async with in_processes([tool], call, **more) as session:
         await session.ask("Go.")
         return results(session)[0]
 
@@ -296,10 +296,10 @@ async def test_a_tool_process_has_its_step_and_not_its_run() -> None:
 
     async with in_processes([who], Call("who", id="c1")) as session:
         await session.ask("Go.")
-        [started] = of_kind(kept(session), ToolStarted)
+        [tool_start] = of_kind(kept(session), ToolStarted)
         text = str(results(session)[0].content)
         assert text.startswith(
-            f"c1 c1 {started.step_id} 'run' of a run's context is not available in a tool's own process"
+            f"c1 c1 {tool_start.step_id} 'run' of a run's context is not available in a tool's own process"
         )
 
 
@@ -351,8 +351,8 @@ async def test_the_policy_limits_the_endpoints_of_a_tool_process() -> None:
         async with in_processes([StructuredTool.from_function(knock)], *calls, policy=policy) as session:
             await session.ask("Go.")
 
-            reached, refusal = (str(each.content) for each in results(session))
-            assert reached.endswith("hello")
+            reached_text, refusal = (str(each.content) for each in results(session))
+            assert reached_text.endswith("hello")
             assert "403" in refusal
             requests = of_kind(kept(session), EndpointAsked)
             assert [(each.port, each.allowed) for each in requests] == [(port, True), (1, False)]
@@ -402,17 +402,17 @@ def test_a_session_refuses_a_tool_that_cannot_be_packed() -> None:
     class Bound(Shout):
         held: Any = lock
 
-    for given, name, word in (
+    for rejected_tool, name, word in (
         (StructuredTool.from_function(locked), "locked", "variable 'lock' of"),
         (StructuredTool.from_function(configured), "configured", "'config'"),
         (Bound(), "shout", "a lock"),
     ):
         with pytest.raises(NotShippable) as refusal:
-            Session(ScriptedModel(["never"]), [given], sync_tools="process")
+            Session(ScriptedModel(["never"]), [rejected_tool], sync_tools="process")
         assert refusal.value.what == f"tool '{name}'"
         assert word in str(refusal.value)
         assert "sync_tools='thread'" in refusal.value.remedy
-        Session(ScriptedModel(["never"]), [given])  # In threads it is a tool like any other.
+        Session(ScriptedModel(["never"]), [rejected_tool])  # In threads it is a tool like any other.
 
 
 def test_a_session_checks_the_tools_of_agent_types() -> None:

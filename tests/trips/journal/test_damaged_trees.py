@@ -122,8 +122,8 @@ def test_every_command_names_a_damaged_tree_and_continues_with_others(
     cursor = damage_event(folder, roots[1])
     others = [roots[0], roots[2]]
 
-    status, listed, err = list_runs(folder, capsys)
-    assert (status, listed) == (1, others)
+    status, listing, err = list_runs(folder, capsys)
+    assert (status, listing) == (1, others)
     assert err.count("\n") == 1
     for part in (f"event {cursor} of tree {roots[1]}", str(folder / ".ramet/journal.db"), f"--set-aside {roots[1]}"):
         assert part in err, part
@@ -150,8 +150,8 @@ def test_a_damaged_document_does_not_affect_other_trees(folder: Path, roots: lis
     """Commands name the tree without a cursor; `gc` does not remove it, as it may be repaired."""
     damage_document(folder, roots[0])
 
-    status, listed, err = list_runs(folder, capsys)
-    assert (status, listed) == (1, roots[1:])
+    status, listing, err = list_runs(folder, capsys)
+    assert (status, listing) == (1, roots[1:])
     assert f"tree {roots[0]} in {folder}" in err
     assert main(["resume", "--json", "--dir", str(folder)]) == 1
     out, err = capsys.readouterr()
@@ -209,9 +209,9 @@ def test_a_journal_that_lost_events_can_change_only_after_accept_loss(
     with log.open("r+b") as file:
         file.truncate(log.stat().st_size - 4096)
 
-    status, listed, err = list_runs(folder, capsys)
+    status, listing, err = list_runs(folder, capsys)
     assert status == 1
-    assert set(listed) <= set(roots)
+    assert set(listing) <= set(roots)
     assert err.count("\n") == 1
     assert "ramet repair --accept-loss" in err
     assert main(["repair", "--dir", str(folder)]) == 1
@@ -300,19 +300,19 @@ def test_a_session_id_is_free_once_its_damaged_tree_is_set_aside(tmp_path: Path,
             await talk.ask("Well?")
             return talk.id
 
-    broken, whole = asyncio.run(talk("broken")), asyncio.run(talk("whole"))
-    damage_event(tmp_path, broken)
+    broken_run, whole = asyncio.run(talk("broken")), asyncio.run(talk("whole"))
+    damage_event(tmp_path, broken_run)
 
     capsys.readouterr()
     assert main(["sessions", "list", "--json", "--dir", str(tmp_path)]) == 1
     out, err = capsys.readouterr()
     assert [json.loads(line)["id"] for line in out.splitlines()] == ["whole"]
-    assert f"of tree {broken}" in err
+    assert f"of tree {broken_run}" in err
     with pytest.raises(DamagedTree):
         asyncio.run(talk("broken"))
     assert asyncio.run(talk("whole")) == whole
-    assert main(["repair", "--set-aside", broken, "--dir", str(tmp_path)]) == 0
-    assert asyncio.run(talk("broken")) != broken
+    assert main(["repair", "--set-aside", broken_run, "--dir", str(tmp_path)]) == 0
+    assert asyncio.run(talk("broken")) != broken_run
 
 
 @pytest.mark.parametrize("data", [b"", b'{"root":', b'{"root":7}', b"[]", 5], ids=str)
@@ -344,20 +344,23 @@ def test_a_document_with_a_wrong_value_does_not_affect_other_sessions(tmp_path: 
             await talk.ask("Well?")
             return talk.id
 
-    broken, _ = asyncio.run(talk("broken")), asyncio.run(talk("whole"))
+    broken_run, _ = asyncio.run(talk("broken")), asyncio.run(talk("whole"))
     expression = "json_set(CAST(data AS TEXT), '$.keep_s', 'long')"
     change_journal(
-        tmp_path, f"UPDATE documents SET data = CAST({expression} AS BLOB) WHERE kind = ? AND key = ?", TREES, broken
+        tmp_path,
+        f"UPDATE documents SET data = CAST({expression} AS BLOB) WHERE kind = ? AND key = ?",
+        TREES,
+        broken_run,
     )
 
     capsys.readouterr()
     assert main(["sessions", "list", "--json", "--dir", str(tmp_path)]) == 1
     out, err = capsys.readouterr()
     assert [json.loads(line)["id"] for line in out.splitlines()] == ["whole"]
-    assert f"--set-aside {broken}" in err
+    assert f"--set-aside {broken_run}" in err
     assert main(["repair", "--dir", str(tmp_path)]) == 1
-    assert f"--set-aside {broken}" in capsys.readouterr().err
-    assert main(["repair", "--set-aside", broken, "--dir", str(tmp_path)]) == 0
+    assert f"--set-aside {broken_run}" in capsys.readouterr().err
+    assert main(["repair", "--set-aside", broken_run, "--dir", str(tmp_path)]) == 0
     assert main(["sessions", "list", "--json", "--dir", str(tmp_path)]) == 0
 
 
@@ -369,9 +372,9 @@ def test_an_event_with_a_value_of_a_wrong_type_does_not_affect_other_trees(
     cursor = newest_event(folder, roots[1])
     change_journal(folder, f"UPDATE events SET {column} = ? WHERE cursor = ?", value, cursor)
 
-    status, listed, err = list_runs(folder, capsys)
+    status, listing, err = list_runs(folder, capsys)
 
-    assert (status, listed) == (1, [roots[0], roots[2]])
+    assert (status, listing) == (1, [roots[0], roots[2]])
     assert f"event {cursor} of tree {roots[1]}" in err
 
 

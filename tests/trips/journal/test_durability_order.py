@@ -30,8 +30,8 @@ class Watched(SqliteStore):
 
         One tree alone has tickets equal to event numbers.
         """
-        stored = {each.seq: each.type for each in await self.read()}
-        return [stored[ticket] for ticket in dict.fromkeys(self.awaited)]
+        types = {each.seq: each.type for each in await self.read()}
+        return [types[ticket] for ticket in dict.fromkeys(self.awaited)]
 
 
 async def test_a_child_costs_one_wait(tmp_path: pathlib.Path) -> None:

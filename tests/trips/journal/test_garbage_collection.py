@@ -63,11 +63,11 @@ async def create_ended_trees(folder: pathlib.Path, count: int, *, prompt: str = 
 
 def events_of(root: str, prompt: str, texts: int) -> list[events.Event]:
     """Return the events of a run that spawned, wrote some texts of 3 KB, and ended."""
-    known = {"root": root, "run": root, "path": "main", "agent": "worker", "depth": 0, "parent": None, "at": LONG_AGO}
+    stamp = {"root": root, "run": root, "path": "main", "agent": "worker", "depth": 0, "parent": None, "at": LONG_AGO}
     return [
-        RunSpawned(**known, seq=1, name="main", prompt=prompt, description="", mode="root", model=""),  # type: ignore[arg-type]  # as above
-        *(Notice(**known, seq=2 + number, text="x" * 3_000) for number in range(texts)),  # type: ignore[arg-type]  # as above
-        RunEnded(**known, seq=2 + texts, result=Result(status=Status.COMPLETED, value="done")),  # type: ignore[arg-type]  # as above
+        RunSpawned(**stamp, seq=1, name="main", prompt=prompt, description="", mode="root", model=""),  # type: ignore[arg-type]  # as above
+        *(Notice(**stamp, seq=2 + number, text="x" * 3_000) for number in range(texts)),  # type: ignore[arg-type]  # as above
+        RunEnded(**stamp, seq=2 + texts, result=Result(status=Status.COMPLETED, value="done")),  # type: ignore[arg-type]  # as above
     ]
 
 

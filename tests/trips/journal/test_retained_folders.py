@@ -39,8 +39,8 @@ async def runtime_killed_at_exit(folder: pathlib.Path) -> AsyncIterator[AgentRun
     runtime = AgentRuntime(folder, backend="local", grace_s=0.1)
     await runtime.start()
     yield runtime
-    for opened in runtime.trees.values():
-        await opened.recorder.durable()  # type: ignore[misc]  # it has a journal
+    for tree in runtime.trees.values():
+        await tree.recorder.durable()  # type: ignore[misc]  # it has a journal
     assert runtime.journal is not None
     await runtime.journal.store.close()
     await runtime.stop()
@@ -60,8 +60,8 @@ async def recorded_events(session: Session) -> list[Event]:
     """Return every recorded event of the session's tree."""
     await session.handle(session.id).run.context.wait_persisted()
     assert session.runtime.journal is not None
-    stored = await session.runtime.journal.store.read(tree=session.id, limit=10_000)
-    return [events.decode(each.data) for each in stored]
+    entries = await session.runtime.journal.store.read(tree=session.id, limit=10_000)
+    return [events.decode(each.data) for each in entries]
 
 
 def create_ended_folders(folder: pathlib.Path, count: int = KEEP_COUNT + 20) -> None:
@@ -92,8 +92,8 @@ async def test_a_closed_session_keeps_its_folder_only_with_an_id(
         assert (root in [each.id for each in RunFolders(tmp_path).list()]) == stays
 
 
-@pytest.mark.parametrize("opened", ["before", "after"])
-async def test_a_killed_sessions_folder_survives_a_thousand_newer_runs(tmp_path: pathlib.Path, opened: str) -> None:
+@pytest.mark.parametrize("moment", ["before", "after"])
+async def test_a_killed_sessions_folder_survives_a_thousand_newer_runs(tmp_path: pathlib.Path, moment: str) -> None:
     """The folder is the oldest of more than retention keeps, and stays because the session can be resumed.
 
     The backend is opened before the session is found again, as a server does, or by its next turn.
@@ -104,7 +104,7 @@ async def test_a_killed_sessions_folder_survives_a_thousand_newer_runs(tmp_path:
 
     model = ScriptedModel([READS, "read"])
     async with AgentRuntime(tmp_path, backend="local") as runtime:
-        if opened == "before":
+        if moment == "before":
             await runtime.sandboxes.backend()
         session = await resume_session(runtime, model)
         await session.ask("read")
@@ -219,10 +219,10 @@ async def test_a_missing_folder_is_reported_to_owner_and_agent_once(tmp_path: pa
         session = await resume_session(runtime, model)
         await session.ask("go on")
         await session.ask("and on")
-        recorded = await recorded_events(session)
+        tree_events = await recorded_events(session)
 
-    [lost] = of_kind(recorded, events.FolderLost)
-    assert lost.run == session.id
+    [lost_event] = of_kind(tree_events, events.FolderLost)
+    assert lost_event.run == session.id
     for request in model.requests:
         assert sum(LOST in each.text for each in request.messages) == 1
 

@@ -176,16 +176,16 @@ async def test_keep_works_with_and_without_a_running_kernel(tmp_path: pathlib.Pa
     assert (unknown.status, unknown.err.count("\n")) == (2, 1)
     interrupted = await on(tmp_path, "gc", "--older-than", "0")
     (tmp_path / "go").touch()
-    resumed = await on(tmp_path, "resume", "--quiet")
+    resume_result = await on(tmp_path, "resume", "--quiet")
     collection = await on(tmp_path, "gc", "--older-than", "0")
     off = await on(tmp_path, "keep", run, "--off")
     dry = await on(tmp_path, "gc", "--dry-run")
-    removed = await on(tmp_path, "gc")
+    gc_result = await on(tmp_path, "gc")
 
-    assert (interrupted.out, collection.out, resumed.out) == ("", "", "worked\n")
+    assert (interrupted.out, collection.out, resume_result.out) == ("", "", "worked\n")
     assert off.out == f"{run} is no longer kept\n"
     assert dry.out.startswith(run)
-    assert removed.out.startswith(run)
+    assert gc_result.out.startswith(run)
     store = await SqliteStore(tmp_path / ".ramet" / "journal.db").open()
     try:
         assert (await store.read(), await store.list(TREES)) == ([], [])
@@ -248,7 +248,7 @@ async def test_each_kernel_removes_its_own_files_of_a_removed_tree(tmp_path: pat
     """One kernel removes the tree from the store; the other removes its own folders and transcripts later."""
     store = await SqliteStore(tmp_path / "journal.db").open()
     async with AgentRuntime(tmp_path / "one", store=store, backend="local", keep_results_seconds=10) as runtime:
-        removed, retained = [await run_to_end(runtime, policy=Policy()) for _ in range(2)]
+        removed_root, retained = [await run_to_end(runtime, policy=Policy()) for _ in range(2)]
         folders = RunFolders(tmp_path / "one")
         folders.find(retained).keep()
         transcripts = tmp_path / "one" / ".ramet" / "transcripts"
@@ -261,7 +261,7 @@ async def test_each_kernel_removes_its_own_files_of_a_removed_tree(tmp_path: pat
         async with asyncio.timeout(10):
             while len(removed_roots) < 2:  # until it is noted that both are over
                 removed_roots += await two.run_once()
-        assert set(removed_roots) == {removed, retained}
+        assert set(removed_roots) == {removed_root, retained}
         assert len(list(transcripts.glob("*/main.jsonl"))) == 2
         assert await one.run_once() == []
 

@@ -72,16 +72,16 @@ async def test_removing_an_artifact_keeps_an_equal_value_of_a_state(tmp_path: pa
         state.set("kept", value)
         await state.commit()
         store = await runtime.open_store()
-        held = set(await store.list_blobs())
-        for name in list(held):
+        blobs = set(await store.list_blobs())
+        for name in list(blobs):
             blob = await store.get_blob(name)
             assert blob is not None
             await store_blob(store, "run-1", blob)
-        assert await remove_blobs(store, "run-1") == len(held)
+        assert await remove_blobs(store, "run-1") == len(blobs)
 
-        assert set(await store.list_blobs()) == held
+        assert set(await store.list_blobs()) == blobs
         assert (await runtime.state("notes")).get("kept") == value
-        for name in held:
+        for name in blobs:
             with pytest.raises(Unknown):
                 await runtime.blob(name)
 

@@ -118,13 +118,13 @@ async def test_tool_events_name_their_call() -> None:
         await session.ask("Go.")
         events = kept(session)
 
-    started = {event.call_id: event for event in of_kind(events, ToolStarted)}
-    ended = {event.call_id: event for event in of_kind(events, ToolEnded)}
-    answered = {event.call_id: event for event in of_kind(events, MessageRecorded) if event.message["type"] == "tool"}
-    assert started.keys() == ended.keys() == answered.keys()
-    for call_id, begin in started.items():
-        assert begin.seq < ended[call_id].seq < answered[call_id].seq
-        assert (begin.tool, begin.path) == (ended[call_id].tool, ended[call_id].path)
+    tool_starts = {event.call_id: event for event in of_kind(events, ToolStarted)}
+    tool_ends = {event.call_id: event for event in of_kind(events, ToolEnded)}
+    answers = {event.call_id: event for event in of_kind(events, MessageRecorded) if event.message["type"] == "tool"}
+    assert tool_starts.keys() == tool_ends.keys() == answers.keys()
+    for call_id, begin in tool_starts.items():
+        assert begin.seq < tool_ends[call_id].seq < answers[call_id].seq
+        assert (begin.tool, begin.path) == (tool_ends[call_id].tool, tool_ends[call_id].path)
 
 
 async def test_intent_is_recorded_before_the_effect() -> None:

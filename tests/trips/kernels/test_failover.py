@@ -106,8 +106,8 @@ async def test_an_unreadable_tree_does_not_prevent_failover_of_others(
         document = await stores["two"].get(TREES, spoilt)
         assert document is not None
         assert document.data == b"{"
-        named = [each for each in caplog.records if each.name == "ramet.recovery" and spoilt in each.getMessage()]
-        assert len(named) == 2
+        log_records = [each for each in caplog.records if each.name == "ramet.recovery" and spoilt in each.getMessage()]
+        assert len(log_records) == 2
         await eventually(lambda: one.trees == {})
 
 
@@ -216,9 +216,9 @@ async def test_a_tree_with_a_missing_tool_waits_for_a_resume_with_that_tool(
         assert lead.id in message
         assert "'gate'" in message
         gate.open.set()
-        resumed = await two.resume(llm=model, tools=[gate.tool])
+        handles = await two.resume(llm=model, tools=[gate.tool])
 
-        assert [each.id for each in resumed] == [lead.id]
+        assert [each.id for each in handles] == [lead.id]
         assert (await two.result(lead.id)).value == "done"
 
 

@@ -53,8 +53,8 @@ async def test_a_replaced_kernel_ends_its_trees_and_begins_nothing(
         async with AgentRuntime(store=others) as other:
             model = ScriptedModel(["it goes on"])
             again.open.set()
-            resumed = await other.resume(llm=model, tools=[again.tool])
-            assert {each.id for each in resumed} == {handle.id, session.id}
+            handles = await other.resume(llm=model, tools=[again.tool])
+            assert {each.id for each in handles} == {handle.id, session.id}
             assert (await other.result(handle.id)).value == "it goes on"
     result = await handle.result()
     await eventually(lambda: runtime.trees == {})

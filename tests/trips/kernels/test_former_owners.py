@@ -200,17 +200,19 @@ async def test_an_unreadable_agent_does_not_prevent_takeover_of_others(
         async with serving(other_folder, store=two) as other:
             async with serving(folder, store=store) as one:
                 agents = [await one.agent(name=name) for name in ("ann", "bob", "cal")]
-                broken, bad_key = agents[1]
-                await store.put(REQUEST_KIND, f"{broken}/000000000001", b"\xff", expected=0)
+                bad_agent, bad_key = agents[1]
+                await store.put(REQUEST_KIND, f"{bad_agent}/000000000001", b"\xff", expected=0)
                 other.server.operator = one.server.operator
             for id, nonce in (agents[0], agents[2]):
                 await eventually(lambda id=id: other.server.spawner.agents.has(id))  # type: ignore[misc]
                 answer = await other.ask("POST", f"/v1/agents/{id}/turns", nonce, content=b"hello")
                 assert b"hello" in answer.content, answer.text
-            info = (await other.ask("GET", f"/v1/agents/{broken}", bad_key)).json()
+            info = (await other.ask("GET", f"/v1/agents/{bad_agent}", bad_key)).json()
             assert (info["state"], info["error"]["type"]) == ("failed", "Damaged"), info
-            said_of_it = [each for each in caplog.records if broken in each.getMessage() and each.levelname != "INFO"]
+            said_of_it = [
+                each for each in caplog.records if bad_agent in each.getMessage() and each.levelname != "INFO"
+            ]
             [line] = [each for each in said_of_it if each.name == "ramet.services"]
             assert "\n" not in line.getMessage()
             assert line.exc_info is None
-            assert (await other.ask("DELETE", f"/v1/agents/{broken}", bad_key)).status_code == 204
+            assert (await other.ask("DELETE", f"/v1/agents/{bad_agent}", bad_key)).status_code == 204

@@ -90,13 +90,13 @@ async def test_any_kernel_answers_for_any_agent(clients: Three) -> None:
 async def test_lists_contain_each_team_and_agent_of_all_kernels_once(clients: Three) -> None:
     """Lists follow the key of the caller; each kernel finds a team by its name."""
     teams = [await each.create_team({"agents": 4}, name=f"team-{at}") for at, each in enumerate(clients)]
-    spawned = [await clients.two.spawn_agent(each.team.id, "bob", "echo", key=each.key) for each in teams]
+    agents = [await clients.two.spawn_agent(each.team.id, "bob", "echo", key=each.key) for each in teams]
     for each in clients:
         assert [team.id for team in await each.list_teams()] == [team.team.id for team in teams]
-        assert [agent.id for agent in await each.list_agents()] == [agent.agent.id for agent in spawned]
-        assert [agent.id for agent in await each.list_agents("team-2")] == [spawned[2].agent.id]
+        assert [agent.id for agent in await each.list_agents()] == [agent.agent.id for agent in agents]
+        assert [agent.id for agent in await each.list_agents("team-2")] == [agents[2].agent.id]
         assert [team.name for team in await each.list_teams(key=teams[0].key)] == ["team-0"]
-        assert [agent.id for agent in await each.list_agents(key=teams[1].key)] == [spawned[1].agent.id]
+        assert [agent.id for agent in await each.list_agents(key=teams[1].key)] == [agents[1].agent.id]
         assert (await each.get_team("team-1")).agents == 1
         with pytest.raises(NotYours):
             await each.list_agents(key="team_nobody")
@@ -199,8 +199,8 @@ async def test_a_forged_pass_opens_nothing(clients: Three, running_kernels: Kern
         answer = await request_kernel(running_kernels.all[1], "/v1/teams", {"authorization": f"Bearer {TOKEN}", **each})
         assert answer.status_code == 403, each
     assert good[PASS] not in running_kernels.all[1].said
-    opened = await request_kernel(running_kernels.all[1], "/v1/teams", PeerAuth("three", TOKEN).headers("two"))
-    assert opened.status_code == 401, "a pass is no key"
+    response = await request_kernel(running_kernels.all[1], "/v1/teams", PeerAuth("three", TOKEN).headers("two"))
+    assert response.status_code == 401, "a pass is no key"
 
 
 async def test_any_kernel_shows_and_stops_a_run(clients: Three, tmp_path: pathlib.Path) -> None:
@@ -276,7 +276,7 @@ async def test_a_teams_upload_stays_private_at_every_kernel(clients: Three) -> N
     try:
         for each in clients:
             assert await each.list_bundles(key=crew.key) == [bundle]
-            assert [listed.id for listed in await each.list_images(key=crew.key)] == [image]
+            assert [image_listed.id for image_listed in await each.list_images(key=crew.key)] == [image]
             assert [*await each.list_bundles(key=other.key), *await each.list_images(key=other.key)] == []
             with pytest.raises(Unknown, match="image"):
                 await spawn_greeter(each, "other", "spy", image, other.key)

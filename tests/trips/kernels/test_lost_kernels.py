@@ -51,8 +51,8 @@ async def test_a_killed_kernel_is_taken_over_in_the_middle_of_turns(
     all_kernels: Kernels, stack: AsyncExitStack, tmp_path: pathlib.Path
 ) -> None:
     """Active and waiting turns complete, each chunk comes once, and the capacity of the team is unchanged."""
-    begun = [all_kernels.begin(name) for name in ("one", "two")]
-    one, two = [await stack.enter_async_context(all_kernels.client(each)) for each in begun]
+    kernels = [all_kernels.begin(name) for name in ("one", "two")]
+    one, two = [await stack.enter_async_context(all_kernels.client(each)) for each in kernels]
     crew = await one.create_team({"agents": 2, "tokens": 100_000}, name="crew")
     bob = await two.spawn_agent("crew", "bob", "slow", limits={"tokens": 60_000}, key=crew.key)
     ann = await two.spawn_agent("crew", "ann", "echo", limits={"tokens": 40_000}, key=crew.key)
@@ -60,17 +60,17 @@ async def test_a_killed_kernel_is_taken_over_in_the_middle_of_turns(
     first = Reader(two, bob, counting(9, 5, tmp_path))
     await eventually(lambda: first.text.endswith("4 "))
     second = Reader(two, bob, counting(3, 4, tmp_path))
-    cut = Reader(two, ann, b"one wait two", format="words")
-    await eventually(lambda: second.turn_id and cut.chunks)
-    asking = asyncio.create_task(ask_repeatedly(begun[1], bob.agent.id, bob.nonce))
-    begun[0].kill()
+    cut_reader = Reader(two, ann, b"one wait two", format="words")
+    await eventually(lambda: second.turn_id and cut_reader.chunks)
+    asking = asyncio.create_task(ask_repeatedly(kernels[1], bob.agent.id, bob.nonce))
+    kernels[0].kill()
     (tmp_path / "go").touch()
-    await asyncio.gather(first.done, second.done, cut.done)
+    await asyncio.gather(first.done, second.done, cut_reader.done)
     assert (first.text, second.text) == ("1 2 3 4 5 6 7 8 9 ", "1 2 3 "), (first.chunks, second.chunks)
-    for each in (first, second, cut):
+    for each in (first, second, cut_reader):
         assert [chunk.number for chunk in each.chunks] == list(range(1, len(each.chunks) + 1))
         assert len({chunk.turn for chunk in each.chunks}) == 1
-    assert [each.chunks[-1].kind for each in (first, second, cut)] == ["done", "done", "error"]
+    assert [each.chunks[-1].kind for each in (first, second, cut_reader)] == ["done", "done", "error"]
     assert count_model_requests(tmp_path) == 3, "the reply that was cut off was asked for again, and no other"
     asking.cancel()
     assert set(await asking) <= {200, 503}
@@ -97,8 +97,8 @@ async def test_images_outlive_the_kernel_of_their_upload(
     deaf = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
     monkeypatch.setenv("RAMET_INSTALLS_ALLOWED", "true")
     monkeypatch.setenv("RAMET_INSTALLS_PIP_ARGS", f"-i http://127.0.0.1:{deaf.getsockname()[1]}/")
-    begun = [all_kernels.begin(name) for name in ("one", "two")]
-    one, two = [await stack.enter_async_context(all_kernels.client(each)) for each in begun]
+    kernels = [all_kernels.begin(name) for name in ("one", "two")]
+    one, two = [await stack.enter_async_context(all_kernels.client(each)) for each in kernels]
     crew = await one.create_team({"agents": 2, "cpu": 2, "memory_mb": 1024}, name="crew")
     image = await image_of(one, (await one.upload_bundle(tar(GREETER))).id)
     bob = await spawn_greeter(one, "crew", "bob", image, crew.key)
@@ -106,16 +106,16 @@ async def test_images_outlive_the_kernel_of_their_upload(
     async with asyncio.timeout(180):
         while (await two.job(needy.id)).state != "running":  # noqa: ASYNC110 - in another process
             await asyncio.sleep(0.01)
-    begun[0].kill()
+    kernels[0].kill()
     assert (await two.get_agent(bob.agent.id, key=bob.nonce)).state == "idle"
     assert b"hello from an image" in await greeting(two, bob)
     eve = await spawn_greeter(two, "crew", "eve", image, crew.key)
     assert b"hello from an image" in await greeting(two, eve)
     assert (await two.job(image)).state == "done"
-    failed = await two.job(needy.id)
-    assert failed.error is not None
-    assert (failed.state, failed.image) == ("failed", "")
-    assert "kernel 'one' was lost while it made this image" in failed.error.message
+    failed_job = await two.job(needy.id)
+    assert failed_job.error is not None
+    assert (failed_job.state, failed_job.image) == ("failed", "")
+    assert "kernel 'one' was lost while it made this image" in failed_job.error.message
     assert [each.id for each in await two.list_images()] == [image]
     with pytest.raises(Unknown, match="image"):
         await spawn_greeter(two, "crew", "ann", needy.id, crew.key)
@@ -123,21 +123,21 @@ async def test_images_outlive_the_kernel_of_their_upload(
 
 async def test_a_stopping_kernel_lets_its_function_turns_end(all_kernels: Kernels, stack: AsyncExitStack) -> None:
     """The kernel is not ready and refuses new work, which the others take; a turn of a function ends there."""
-    begun = [all_kernels.begin(name) for name in ("one", "two")]
-    one, two = [await stack.enter_async_context(all_kernels.client(each)) for each in begun]
+    kernels = [all_kernels.begin(name) for name in ("one", "two")]
+    one, two = [await stack.enter_async_context(all_kernels.client(each)) for each in kernels]
     crew = await one.create_team({"agents": 2}, name="crew")
     ann = await two.spawn_agent("crew", "ann", "echo", key=crew.key)
     turn = Reader(two, ann, b"one wait two", format="words")
     await eventually(lambda: bool(turn.chunks))
-    begun[0].process.send_signal(signal.SIGTERM)
-    async with httpx2.AsyncClient(base_url=begun[0].url, timeout=180) as http:
+    kernels[0].process.send_signal(signal.SIGTERM)
+    async with httpx2.AsyncClient(base_url=kernels[0].url, timeout=180) as http:
         while (await http.get("/readyz")).status_code == 200:  # noqa: ASYNC110 - in another process
             await asyncio.sleep(0.01)
         assert (await http.get("/readyz")).status_code == 503
         assert (await http.get("/healthz")).status_code == 200
-        shown = {"authorization": f"Bearer {crew.key}"}
+        headers = {"authorization": f"Bearer {crew.key}"}
         response = await http.post(
-            "/v1/agents", headers=shown, json={"team": "crew", "name": "eve", "agent_type": "echo"}
+            "/v1/agents", headers=headers, json={"team": "crew", "name": "eve", "agent_type": "echo"}
         )
         assert (response.status_code, response.headers["retry-after"]) == (503, "1")
     coming = asyncio.create_task(two.spawn_agent("crew", "eve", "echo", key=crew.key))
@@ -145,7 +145,7 @@ async def test_a_stopping_kernel_lets_its_function_turns_end(all_kernels: Kernel
     await turn.done
     assert turn.chunks[-1].kind == "error", "it was interrupted here, where it was"
     assert b"interrupted" in turn.chunks[-1].body
-    assert await asyncio.to_thread(begun[0].process.wait) == 0
+    assert await asyncio.to_thread(kernels[0].process.wait) == 0
     eve = await coming
     assert await two.say(eve.agent.id, b"hello", key=eve.nonce) == b"hello"
     assert await two.say(ann.agent.id, b"hello", key=ann.nonce) == b"hello"
@@ -155,17 +155,17 @@ async def test_a_rolling_restart_loses_no_turn(
     all_kernels: Kernels, stack: AsyncExitStack, tmp_path: pathlib.Path
 ) -> None:
     """A turn continues, read through a third kernel, while two kernels end in order and begin again."""
-    begun = {name: all_kernels.begin(name) for name in ("one", "two", "three")}
-    one, three = [await stack.enter_async_context(all_kernels.client(begun[each])) for each in ("one", "three")]
+    kernels = {name: all_kernels.begin(name) for name in ("one", "two", "three")}
+    one, three = [await stack.enter_async_context(all_kernels.client(kernels[each])) for each in ("one", "three")]
     crew = await one.create_team({"agents": 2}, name="crew")
     bob = await one.spawn_agent("crew", "bob", "slow", key=crew.key)
     reader = Reader(three, bob, counting(9, 5, tmp_path))
     await eventually(lambda: reader.text.endswith("4 "))
     for name in ("one", "two"):
-        begun[name].process.send_signal(signal.SIGTERM)
-        assert await asyncio.to_thread(begun[name].process.wait) == 0
-        begun[name] = all_kernels.begin(name)
-        assert await asyncio.to_thread(getattr, begun[name], "url")
+        kernels[name].process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(kernels[name].process.wait) == 0
+        kernels[name] = all_kernels.begin(name)
+        assert await asyncio.to_thread(getattr, kernels[name], "url")
         assert (await three.get_agent(bob.agent.id, key=bob.nonce)).state in ("idle", "working")
         assert not reader.done.done(), reader.chunks[-1]
     (tmp_path / "go").touch()
@@ -216,22 +216,22 @@ async def test_a_rolling_restart_under_load_answers_every_turn_once(
     all_kernels: Kernels, stack: AsyncExitStack, tmp_path: pathlib.Path
 ) -> None:
     """Each kernel ends in order and begins again; clients see no error except 503 before a turn has begun."""
-    begun = {name: all_kernels.begin(name) for name in ("one", "two", "three")}
-    clients = {name: await stack.enter_async_context(all_kernels.client(each)) for name, each in begun.items()}
+    kernels = {name: all_kernels.begin(name) for name in ("one", "two", "three")}
+    clients = {name: await stack.enter_async_context(all_kernels.client(each)) for name, each in kernels.items()}
     agents = []
     for name, client in clients.items():
         team = await client.create_team({"agents": 2}, name=name)
         agents += [await client.spawn_agent(name, each, "slow", key=team.key) for each in ("ann", "bob")]
     load = Load(dict(clients), agents, tmp_path)
-    for name in begun:
+    for name in kernels:
         del load.clients[name]  # As a Service does, before a kernel is told to end.
         async with asyncio.timeout(180):
             while load.under_way[name]:  # noqa: ASYNC110 - they come to their ends
                 await asyncio.sleep(0.01)
-        begun[name].process.send_signal(signal.SIGTERM)
-        assert await asyncio.to_thread(begun[name].process.wait) == 0, begun[name].said
-        begun[name] = all_kernels.begin(name)
-        load.clients[name] = await stack.enter_async_context(all_kernels.client(begun[name]))
+        kernels[name].process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(kernels[name].process.wait) == 0, kernels[name].said
+        kernels[name] = all_kernels.begin(name)
+        load.clients[name] = await stack.enter_async_context(all_kernels.client(kernels[name]))
     load.is_over = True
     await asyncio.gather(*load.workers)
     one = load.clients["one"]
@@ -248,14 +248,14 @@ async def test_a_kill_among_concurrent_spawns_respects_team_capacity(
 
     Each confirmed agent exists afterwards, and the team has at most ten.
     """
-    begun = [all_kernels.begin(name) for name in ("one", "two", "three")]
-    one, two, three = [await stack.enter_async_context(all_kernels.client(each)) for each in begun]
+    kernels = [all_kernels.begin(name) for name in ("one", "two", "three")]
+    one, two, three = [await stack.enter_async_context(all_kernels.client(each)) for each in kernels]
     crew = await one.create_team({"agents": 10}, name="crew")
-    born: list[str] = []
+    spawned_names: list[str] = []
 
     async def spawn(client: Client, number: int) -> str:
         try:
-            born.append((await client.spawn_agent("crew", f"agent-{number}", "echo", key=crew.key)).agent.id)
+            spawned_names.append((await client.spawn_agent("crew", f"agent-{number}", "echo", key=crew.key)).agent.id)
         except OverCapacity:
             return "full"
         except Refused as refusal:
@@ -263,31 +263,31 @@ async def test_a_kill_among_concurrent_spawns_respects_team_capacity(
         return "born"
 
     spawning = [asyncio.create_task(spawn((two, three)[number % 2], number)) for number in range(100)]
-    await eventually(lambda: len(born) >= 3)
-    begun[0].kill()
+    await eventually(lambda: len(spawned_names) >= 3)
+    kernels[0].kill()
     outcomes = Counter(await asyncio.gather(*spawning))
     assert set(outcomes) <= {"born", "full", "502", "503"}, outcomes
     there = {each.id for each in await two.list_agents("crew", key=crew.key)}
-    assert set(born) <= there
+    assert set(spawned_names) <= there
     assert len(there) <= 10
     free = (await three.get_team("crew", key=crew.key)).free["agents"]
     assert free == 10 - len(there)
     more = Counter([await spawn((two, three)[number % 2], 100 + number) for number in range(int(free) + 2)])
     assert more == Counter({"born": int(free), "full": 2})
-    assert {each.id for each in await three.list_agents("crew", key=crew.key)} == there | set(born)
+    assert {each.id for each in await three.list_agents("crew", key=crew.key)} == there | set(spawned_names)
 
 
 async def test_a_kernel_that_wakes_up_late_forwards_to_the_new_owner(
     all_kernels: Kernels, stack: AsyncExitStack, tmp_path: pathlib.Path
 ) -> None:
     """A kernel that was suspended while its session ended forwards to the kernel that took over its team."""
-    begun = [all_kernels.begin(name) for name in ("one", "two")]
-    one, two = [await stack.enter_async_context(all_kernels.client(each)) for each in begun]
+    kernels = [all_kernels.begin(name) for name in ("one", "two")]
+    one, two = [await stack.enter_async_context(all_kernels.client(each)) for each in kernels]
     crew = await one.create_team({"agents": 3}, name="crew")
     ann = await one.spawn_agent("crew", "ann", "echo", key=crew.key)
     bob = await one.spawn_agent("crew", "bob", "slow", key=crew.key)
     assert await one.say(ann.agent.id, b"hello", key=ann.nonce) == b"hello"
-    begun[0].process.send_signal(signal.SIGSTOP)
+    kernels[0].process.send_signal(signal.SIGSTOP)
     try:
         all_kernels.end_session("one")
         await two.get_agent(ann.agent.id, key=ann.nonce)  # It is there: what changes something is not asked for twice.
@@ -295,7 +295,7 @@ async def test_a_kernel_that_wakes_up_late_forwards_to_the_new_owner(
         assert await two.say(bob.agent.id, counting(2, 3, tmp_path), key=bob.nonce)
         await two.spawn_agent("crew", "eve", "echo", key=crew.key)
     finally:
-        begun[0].process.send_signal(signal.SIGCONT)
+        kernels[0].process.send_signal(signal.SIGCONT)
     async with asyncio.timeout(180):  # It has to hear of it first.
         while len(await one.list_agents("crew", key=crew.key)) < 3:  # noqa: ASYNC110 - it is another process
             await asyncio.sleep(0.01)
@@ -304,7 +304,7 @@ async def test_a_kernel_that_wakes_up_late_forwards_to_the_new_owner(
     assert (await one.get_team("crew", key=crew.key)).free["agents"] == 0
     with pytest.raises(OverCapacity):
         await one.spawn_agent("crew", "many", "echo", key=crew.key)
-    begun[1].kill()
+    kernels[1].kill()
     for each in (ann, bob):  # Questions are asked again until the team is here; what changes something is not.
         await one.get_agent(each.agent.id, key=each.nonce)
     assert await one.say(ann.agent.id, b"back", key=ann.nonce) == b"back"

@@ -113,10 +113,10 @@ async def test_requests_wait_for_a_run_that_is_being_taken_over(two_kernels: Two
         requests = two.server._parts.metrics.requests
         await eventually(lambda: requests.under_way == 2 or following.done() or stopping.done())
         late.go_on.set()
-        stopped, followed = await stopping, await following
+        stop_answer, followed = await stopping, await following
 
-    assert stopped.status_code == 200, stopped.text
-    assert stopped.json()["stopped"] == ["main"]
+    assert stop_answer.status_code == 200, stop_answer.text
+    assert stop_answer.json()["stopped"] == ["main"]
     assert '"type":"run_ended"' in followed.text
 
 
@@ -200,12 +200,12 @@ async def test_a_run_without_a_new_owner_is_reported_at_once(two_kernels: Two, p
         await eventually(lambda: not two.server.kernels.directory.is_alive("one"))  # type: ignore[union-attr]
         async with asyncio.timeout(12):  # Less than what is waited for a team to be taken over.
             info = (await two.ask("GET", f"/v1/runs/{run}", TOKEN)).json()
-            stopped = await two.ask("POST", f"/v1/runs/{run}/stop", TOKEN, json={})
+            stop_answer = await two.ask("POST", f"/v1/runs/{run}/stop", TOKEN, json={})
             answer = await two.ask("POST", f"/v1/runs/{run}/keep", TOKEN, json={"on": True})
 
     assert info["state"] == "interrupted"
-    assert (stopped.status_code, answer.status_code) == (410, 200), stopped.text
-    assert "it was not resumed" in stopped.json()["detail"]
+    assert (stop_answer.status_code, answer.status_code) == (410, 200), stop_answer.text
+    assert "it was not resumed" in stop_answer.json()["detail"]
 
 
 async def test_a_kernel_without_its_store_is_not_ready(two_kernels: Two, postgres: Server) -> None:
@@ -278,9 +278,9 @@ async def test_a_stop_waits_for_the_takeover_of_a_schedules_run(
         requests = second.server._parts.metrics.requests
         await eventually(lambda: requests.under_way == 1 or stopping.done())
         may_find.set()
-        stopped = await stopping
+        stop_answer = await stopping
 
-    assert stopped.status_code == 200, stopped.text
+    assert stop_answer.status_code == 200, stop_answer.text
     async with asyncio.timeout(180):
         while (result := await newest_result(second, schedule))[0] == "running":
             pass

@@ -27,13 +27,13 @@ class Shelf:
     async def create(self, run: Run, entry: Mapping[str, Any]) -> Created:
         """Keep the recipe of an agent. Raises InvalidValue."""
         recipe = Recipe.from_entry(entry)
-        granted = intersect(recipe.capabilities, run.agent.capabilities)
+        granted_rights = intersect(recipe.capabilities, run.agent.capabilities)
         registered = Recipe.from_entry(
-            {**recipe.data(), "capabilities": [each.data() for each in granted.capabilities]}, where="granted"
+            {**recipe.data(), "capabilities": [each.data() for each in granted_rights.capabilities]}, where="granted"
         )
         ref = str(AgentRef(run.info.agent, ROOT, (registered.name,), registered.version))
         self.kept[ref] = (run.info.agent, registered)
-        return Created(ref, granted.dropped)
+        return Created(ref, granted_rights.dropped)
 
     async def spawn_request(self, run: Run, ref: str, task: str, arguments: Mapping[str, Any]) -> SpawnRequest:
         """Return the request for the child that does the task. Raises AgentNotResolved, Unknown, InvalidValue."""
@@ -44,8 +44,8 @@ class Shelf:
         if task not in agent.tasks:
             raise Unknown("task", task, tuple(agent.tasks))
         task_found = agent.tasks[task]
-        given = task_found.check_arguments(arguments)
-        self.asked_for.append((recipe.name, task, given))
+        checked_arguments = task_found.check_arguments(arguments)
+        self.asked_for.append((recipe.name, task, checked_arguments))
         return SpawnRequest(
-            agent=agent.replace(output=task_found.output), prompt=task_found.prompt(given), name=recipe.name
+            agent=agent.replace(output=task_found.output), prompt=task_found.prompt(checked_arguments), name=recipe.name
         )

@@ -39,13 +39,13 @@ async def serving(
 
     handle = await runtime.start_agent(agent, ramet.Policy(ports=ports, **policy), args, on_stdout=heard)
     waiting = asyncio.ensure_future(ready.wait())
-    ended = asyncio.ensure_future(handle.result())
+    end = asyncio.ensure_future(handle.result())
     try:
         async with asyncio.timeout(WAIT_S):
-            await asyncio.wait((waiting, ended), return_when=asyncio.FIRST_COMPLETED)
-        assert ready.is_set(), ended.result()
+            await asyncio.wait((waiting, end), return_when=asyncio.FIRST_COMPLETED)
+        assert ready.is_set(), end.result()
     finally:
-        for each in (waiting, ended):
+        for each in (waiting, end):
             each.cancel()
     return handle
 

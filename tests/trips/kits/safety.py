@@ -63,6 +63,6 @@ class Says:
 
 def intended(events: Sequence[Event]) -> list[str]:
     """Return each intention with its outcome."""
-    decided = {each.intention: each.committed for each in of_kind(events, IntentionDecided)}
+    decisions = {each.intention: each.committed for each in of_kind(events, IntentionDecided)}
     words = {True: "committed", False: "aborted", None: "open"}
-    return [f"{each.path} {each.tool} {words[decided.get(each.seq)]}" for each in of_kind(events, IntentionRecorded)]
+    return [f"{each.path} {each.tool} {words[decisions.get(each.seq)]}" for each in of_kind(events, IntentionRecorded)]

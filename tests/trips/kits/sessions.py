@@ -30,8 +30,8 @@ WIDE = SpawnLimits(depth=10, children=100_000, runs=100_000, running=None)
 
 def fresh(prompt: str, name: str | None = None, **more: Any) -> Call:
     """Return a call of the Agent tool for a specialist that knows only `prompt`."""
-    named = {} if name is None else {"name": name}
-    return Call("Agent", {"prompt": prompt, "subagent_type": GENERAL, **named, **more})
+    name_field = {} if name is None else {"name": name}
+    return Call("Agent", {"prompt": prompt, "subagent_type": GENERAL, **name_field, **more})
 
 
 def background(prompt: str, name: str | None = None, **more: Any) -> Call:
@@ -41,8 +41,8 @@ def background(prompt: str, name: str | None = None, **more: Any) -> Call:
 
 def fork(prompt: str, name: str | None = None, **more: Any) -> Call:
     """Return a call of the Agent tool that copies the caller."""
-    named = {} if name is None else {"name": name}
-    return Call("Agent", {"prompt": prompt, **named, **more})
+    name_field = {} if name is None else {"name": name}
+    return Call("Agent", {"prompt": prompt, **name_field, **more})
 
 
 class Gate:

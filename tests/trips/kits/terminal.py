@@ -132,13 +132,13 @@ async def terminal(*args: str, server: Provider, columns: int = 80, lines: int =
     """Yield a terminal in which `ramet …` has just started."""
     keyboard, line = pty.openpty()
     termios.tcsetwinsize(line, (lines, columns))
-    shown = Terminal(keyboard)
-    asyncio.get_running_loop().add_reader(keyboard, shown.read)
+    terminal = Terminal(keyboard)
+    asyncio.get_running_loop().add_reader(keyboard, terminal.read)
     how: dict[str, Any] = {"stdin": line, "stdout": line, "stderr": line, "start_new_session": True}
     try:
-        async with started(*args, server=server, preexec_fn=_own_terminal, **how) as shown.process:
+        async with started(*args, server=server, preexec_fn=_own_terminal, **how) as terminal.process:
             os.close(line)
-            yield shown
+            yield terminal
     finally:
         asyncio.get_running_loop().remove_reader(keyboard)
         os.close(keyboard)

@@ -78,7 +78,7 @@ async def test_a_limit_of_five_calls_sends_five_requests(children: int, which: s
         async with Session(client_of(server, which), limits=Limits(model_calls=5), spawn_limits=WIDE) as session:
             result = await session.ask("Go.")
             ends = [event.result.status for event in of_kind(kept(session), RunEnded)]
-            held = nothing_is_held(session)
+            is_held = nothing_is_held(session)
 
     assert server.count == 5
     assert result.status is Status.BUDGET_EXHAUSTED
@@ -88,7 +88,7 @@ async def test_a_limit_of_five_calls_sends_five_requests(children: int, which: s
     assert result.usage_subtree.model_calls == 5
     assert "used up" in str(server.bodies[-1]["messages"][-1])
     assert sorted(ends) == sorted([Status.COMPLETED] * 3 + [Status.BUDGET_EXHAUSTED] * (children - 3))
-    assert held
+    assert is_held
 
 
 async def test_a_child_without_calls_left_is_reported_as_a_failure() -> None:
@@ -182,8 +182,8 @@ async def test_a_last_answer_that_calls_tools_leaves_a_valid_history() -> None:
         block for message in server.bodies[-1]["messages"] for block in message["content"] if isinstance(block, dict)
     ]
     requested = [block["id"] for block in blocks if block["type"] == "tool_use"]
-    answered = [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"]
-    assert requested == answered
+    answered_ids = [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"]
+    assert requested == answered_ids
 
 
 # --- tokens
@@ -429,9 +429,9 @@ async def test_a_result_has_the_usage_of_the_run_and_of_its_subtree() -> None:
         results["main"] = session.result
 
     calls = {path: (each.usage.model_calls, each.usage_subtree.model_calls) for path, each in results.items()}
-    born = {path: each.usage_subtree.agents for path, each in results.items()}
+    agent_counts = {path: each.usage_subtree.agents for path, each in results.items()}
     assert calls == {"main/middle/leaf": (1, 1), "main/middle": (2, 3), "main": (2, 5)}
-    assert born == {"main/middle/leaf": 0, "main/middle": 1, "main": 2}
+    assert agent_counts == {"main/middle/leaf": 0, "main/middle": 1, "main": 2}
     assert results["main"].usage_subtree.tokens == sum(each.usage.tokens for each in results.values())
 
 
@@ -510,10 +510,10 @@ async def test_a_limit_of_agents_is_exact_for_concurrent_spawns() -> None:
         results = await asyncio.gather(*spawns, return_exceptions=True)
 
         refusals = [each for each in results if isinstance(each, SpawnRefused)]
-        born = [each for each in results if not isinstance(each, BaseException)]
-        assert (len(born), len(refusals)) == (10, 90)
+        handles = [each for each in results if not isinstance(each, BaseException)]
+        assert (len(handles), len(refusals)) == (10, 90)
         assert {(each.limit, each.free) for each in refusals} == {("budget agents", 0)}
-        await asyncio.gather(*(handle.result() for handle in born))
+        await asyncio.gather(*(handle.result() for handle in handles))
         assert run_of(session, "main").context.budget.spent("agents") == 10
         assert nothing_is_held(session)
 
@@ -531,8 +531,8 @@ async def test_a_limit_of_agents_is_exact_for_spawns_of_a_model() -> None:
     assert result.usage_subtree.agents == 10
 
 
-@pytest.mark.parametrize(("limits", "born"), [({"runs": 10}, 9), ({"children": 10}, 10)])
-async def test_limits_of_living_runs_are_exact(limits: dict[str, int], born: int) -> None:
+@pytest.mark.parametrize(("limits", "run_count"), [({"runs": 10}, 9), ({"children": 10}, 10)])
+async def test_limits_of_living_runs_are_exact(limits: dict[str, int], run_count: int) -> None:
     """100 concurrent spawns start exactly as many runs as there is room for.
 
     The end of a run makes room for one more.
@@ -543,7 +543,7 @@ async def test_limits_of_living_runs_are_exact(limits: dict[str, int], born: int
         results = await asyncio.gather(*(session.spawn(request) for _ in range(100)), return_exceptions=True)
 
         living = [each for each in results if not isinstance(each, BaseException)]
-        assert len(living) == born
+        assert len(living) == run_count
         await living[0].cancel()
         again = await session.spawn(request)
         with pytest.raises(SpawnRefused) as refusal:

@@ -264,11 +264,11 @@ async def test_refunds_do_not_let_a_tree_exceed_its_limit() -> None:
 
     async with provider(lambda messages: "found") as server:
         nowhere = client("chat", f"http://127.0.0.1:{servers.closed_port()}")
-        lost = Agent(name="lost", description="Lost.", model=nowhere)
+        unreachable = Agent(name="lost", description="Lost.", model=nowhere)
         reachable = Agent(name="found", description="Found.", model=server.openai())
         limits = Limits(model_calls=8)
         async with Session(
-            ScriptedModel(root), agents=[lost, reachable], runtime=runtime(), limits=limits, spawn_limits=WIDE
+            ScriptedModel(root), agents=[unreachable, reachable], runtime=runtime(), limits=limits, spawn_limits=WIDE
         ) as session:
             result = await session.ask("Go.")
             ends = [event.result.status for event in of_kind(kept(session), RunEnded)]

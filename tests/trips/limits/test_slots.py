@@ -198,9 +198,9 @@ async def test_a_spawn_that_only_its_waiting_ancestors_could_admit_is_refused() 
     model = ScriptedModel({"deep": ["never"], "dig": [fresh("deep"), "did it myself"], "": [fresh("dig"), "ok"]})
     async with Session(model, spawn_limits=SpawnLimits(runs=2)) as session:
         result = await session.ask("Go.")
-        born = of_kind(kept(session), RunSpawned)
+        spawns = of_kind(kept(session), RunSpawned)
 
-    assert (result.value, len(born)) == ("ok", 2)
+    assert (result.value, len(spawns)) == ("ok", 2)
     assert "only runs that wait for this spawn could make room" in str(model.requests[2].messages[-1].text)
 
 
@@ -311,8 +311,8 @@ async def test_a_function_that_waits_for_its_sibling_does_not_deadlock(first: st
         assert (await handle.result()).value == ["runs", "runs"]
 
 
-async def dawdle(wanted: bool) -> None:
-    for _ in range(10 * wanted):
+async def dawdle(seconds: bool) -> None:
+    for _ in range(10 * seconds):
         await asyncio.sleep(0)
 
 
@@ -405,8 +405,8 @@ async def test_a_random_tree_always_ends(seed: int, when_full: Literal["queue", 
         assert (register.admission.slot_count, register.admission.queued) == (1, 0)
         assert (register.slots.in_use, register.slots.queued) == (0, 0)
         assert nothing_is_held(session)
-        born, ended = of_kind(kept(session), RunSpawned), of_kind(kept(session), RunEnded)
-        assert {event.run for event in born} - {event.run for event in ended} == {session.id}
+        spawns, run_ends = of_kind(kept(session), RunSpawned), of_kind(kept(session), RunEnded)
+        assert {event.run for event in spawns} - {event.run for event in run_ends} == {session.id}
 
 
 # --- AC-S2-4: the dispatcher, seen from outside
@@ -436,14 +436,14 @@ async def test_safe_tools_run_concurrently_and_answer_in_order() -> None:
     async with Session(model, [async_tool(busy, concurrency_safe=True)]) as session:
         result = await session.ask("Go.")
         results = [message for message in session.messages if isinstance(message, ToolMessage)]
-        ended = of_kind(kept(session), ToolEnded)
+        tool_ends = of_kind(kept(session), ToolEnded)
 
     assert (result.value, most) == ("ok", 10)
     texts = [str(message.text) for message in results]
     assert texts[:20] == [f"result {n}" if n != 7 else "ValueError: seven" for n in range(20)]
     assert "There is no tool named 'unknown'" in texts[20]
     assert [message.status for message in results].count("error") == 2
-    assert [event.status for event in ended].count("error") == 2
+    assert [event.status for event in tool_ends].count("error") == 2
 
 
 async def test_a_tool_that_is_not_safe_runs_alone_in_its_place() -> None:

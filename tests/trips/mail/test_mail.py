@@ -157,8 +157,8 @@ async def test_a_notice_survives_compaction() -> None:
         await eventually(lambda: session.messages[-1].text == "noted")
 
         assert len(notices(session.messages)) == 1
-        recorded = [event.message["content"] for event in of_kind(kept(session), MessageRecorded, "main")]
-        assert sum(str(text).startswith(NOTICE) for text in recorded) == 1
+        contents = [event.message["content"] for event in of_kind(kept(session), MessageRecorded, "main")]
+        assert sum(str(text).startswith(NOTICE) for text in contents) == 1
 
 
 async def summary(messages: list[BaseMessage]) -> str:
@@ -206,8 +206,8 @@ async def test_notices_wake_a_parent_a_limited_number_of_times() -> None:
             await session.handle(name).result()
             await eventually(lambda: run_of(session, "main").state == "idle")
 
-        woken = len(of_kind(kept(session), TurnStarted, "main")) - 1
-        assert (woken, len(notices(session.messages))) == (MAX_WAKES, MAX_WAKES)
+        wake_count = len(of_kind(kept(session), TurnStarted, "main")) - 1
+        assert (wake_count, len(notices(session.messages))) == (MAX_WAKES, MAX_WAKES)
         await session.ask("And?")
         assert len(notices(session.messages)) == MAX_WAKES + 2
         assert is_idle(session)
@@ -431,10 +431,10 @@ async def test_a_loop_of_messages_between_two_agents_ends() -> None:
             if are_all_idle():
                 break
 
-        turns, ended = len(of_kind(kept(session), TurnStarted)), are_all_idle()
+        turns, are_idle = len(of_kind(kept(session), TurnStarted)), are_all_idle()
         await session.cancel()
 
-    assert ended
+    assert are_idle
     assert turns < 100
 
 
@@ -595,30 +595,30 @@ async def test_stop_and_mail_that_race_with_completion_stay_consistent(seed: int
         worker = await session.spawn(SpawnRequest(prompt="toil", mode="fresh", name="worker", background=True))
 
         async def write() -> list[str]:
-            taken = []
+            words = []
             for number in range(8):
                 await hasty.dawdle()
                 try:
                     worker.send(f"word {number}")
                 except MailRefused:
                     continue
-                taken.append(f"word {number}")
-            return taken
+                words.append(f"word {number}")
+            return words
 
         async def stop() -> None:
             for _ in range(4):
                 await hasty.dawdle()
             await worker.cancel("enough")
 
-        taken, _ = await asyncio.gather(write(), stop())
+        sent_words, _ = await asyncio.gather(write(), stop())
         await eventually(lambda: all_is_quiet(session))
         run = run_of(session, "worker")
-        read = [text for _, text in said(run.context.history) if text.startswith("word")]
+        texts = [text for _, text in said(run.context.history) if text.startswith("word")]
         unread = [mail.text for mail in run.context.mailbox.drain()]
         waiting = len(run_of(session, "main").context.mailbox)
         ends = of_kind(kept(session), RunEnded, "main/worker")
 
-    assert read + unread == taken
+    assert texts + unread == sent_words
     assert is_valid(run.context.history)
     assert len(ends) == run.activations
     assert len(notices(session.messages)) + waiting == len(ends)

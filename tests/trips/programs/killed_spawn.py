@@ -39,10 +39,10 @@ def make_deadly(store: Store, moment: str) -> None:
         if moment == "early":
             await store.durable(newest)
             die()
-        written = await put(kind, key, data, **more)
+        result = await put(kind, key, data, **more)
         if moment == "between":
             die()
-        return written
+        return result
 
     async def deadly_durable(ticket: int) -> None:
         await durable(ticket)

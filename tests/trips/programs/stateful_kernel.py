@@ -35,8 +35,8 @@ async def delegates() -> list[Any]:
     child = await context.tree.spawn(context, SpawnRequest(agent=answers, branch=True))
     result = await child.result()
     unseen = await state.get("answer")
-    merged = await state.merge(child.id)
-    return [child.id, result.value, unseen, await state.get("answer"), merged.message]
+    merge_commit = await state.merge(child.id)
+    return [child.id, result.value, unseen, await state.get("answer"), merge_commit.message]
 
 
 async def answers() -> int:
@@ -68,16 +68,16 @@ def make_deadly(store: Store, nth: int) -> None:
             die()
 
     async def deadly_together(blobs: Sequence[bytes], puts: Sequence[DocumentWrite]) -> Any:
-        written = await together(blobs, puts)
+        result = await together(blobs, puts)
         if any(each.kind == "state" for each in puts):
             strike()
-        return written
+        return result
 
     async def deadly_put(kind: str, key: str, data: bytes, **more: Any) -> Document:
-        written = await put(kind, key, data, **more)
+        result = await put(kind, key, data, **more)
         if kind == "state":
             strike()
-        return written
+        return result
 
     store.put_together, store.put = deadly_together, deadly_put  # type: ignore[method-assign, assignment]
 

@@ -116,9 +116,9 @@ async def test_a_delete_whose_answer_was_lost_succeeds(both: Two) -> None:
     agent, nonce = created["agent"]["id"], created["nonce"]
     narrow = (await one.ask("POST", f"/v1/agents/{agent}/keys", nonce, json={"rights": ["info"]})).json()
     its_key, answers = f"/v1/agents/{agent}/keys/{narrow['id']}", []
-    for path, shown in ((its_key, nonce), (f"/v1/agents/{agent}", nonce), (f"/v1/teams/{team}", key)):
+    for path, bearer in ((its_key, nonce), (f"/v1/agents/{agent}", nonce), (f"/v1/teams/{team}", key)):
         line.loses, line.left = "DELETE", 1
-        answers.append(await two.ask("DELETE", path, shown))
+        answers.append(await two.ask("DELETE", path, bearer))
 
     assert [each.status_code for each in answers] == [204, 204, 204], [each.text for each in answers]
     assert line.lost == 3
@@ -147,10 +147,10 @@ async def test_a_request_that_must_not_repeat_is_not_sent_again(both: Two) -> No
     line.loses, line.left = "POST", 9
 
     answer = await two.ask("POST", f"/v1/agents/{agent}/turns", nonce, content=b"hello")
-    born = await two.ask("POST", "/v1/agents", key, json={**body, "name": "eve"})
-    turned = await two.ask("POST", f"/v1/agents/{agent}/rotate", nonce)
+    spawn_answer = await two.ask("POST", "/v1/agents", key, json={**body, "name": "eve"})
+    rotate_answer = await two.ask("POST", f"/v1/agents/{agent}/rotate", nonce)
 
-    assert [each.status_code for each in (answer, born, turned)] == [502] * 3
+    assert [each.status_code for each in (answer, spawn_answer, rotate_answer)] == [502] * 3
     assert line.lost == 3
     assert one.echo.opened[0].heard == [(b"hello", "words")]
     assert [each.opening.path.rpartition("/")[2] for each in one.echo.opened] == ["bob", "eve"]
@@ -186,15 +186,15 @@ async def test_a_list_fails_with_503_if_a_kernel_does_not_answer(
 ) -> None:
     """A kernel that holds its lock may own teams, so the server does not return an incomplete list."""
     one, two, _ = both
-    taken: list[asyncio.StreamWriter] = []
-    deaf = await asyncio.start_server(lambda _, writer: taken.append(writer), "127.0.0.1", 0)
+    connections: list[asyncio.StreamWriter] = []
+    deaf = await asyncio.start_server(lambda _, writer: connections.append(writer), "127.0.0.1", 0)
     store = await two.server.runtime.open_store()
     assert isinstance(store, PostgresStore)
-    stopped = await PostgresStore(postgres.dsn, schema=store._place.schema, kernel="stopped").open()
+    former_store = await PostgresStore(postgres.dsn, schema=store._place.schema, kernel="stopped").open()
     assert one.server.kernels is not None
     monkeypatch.setattr(one.server.kernels.router._fan_out, "_wait_s", 0.5)
     try:
-        await stopped.announce(f"http://127.0.0.1:{deaf.sockets[0].getsockname()[1]}")
+        await former_store.announce(f"http://127.0.0.1:{deaf.sockets[0].getsockname()[1]}")
         others = one.server.kernels.directory.reachable_kernels
         await eventually(lambda: "stopped" in [each.name for each in others()])
         answer = await one.ask("GET", "/v1/teams", TOKEN)
@@ -202,9 +202,9 @@ async def test_a_list_fails_with_503_if_a_kernel_does_not_answer(
             lambda: "kernel stopped does not answer a request to all kernels: it does not answer" in caplog.text
         )
     finally:
-        await stopped.close()
+        await former_store.close()
         deaf.close()
-        for each in taken:
+        for each in connections:
             each.close()
 
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")

@@ -72,9 +72,9 @@ async def test_the_journal_records_who_was_cancelled_with_a_parent(make: MakeSto
         await handle.cancel("enough")
 
     store = await make().open()
-    recorded = [events.decode(each.data) for each in await store.read(tree=handle.id)]
+    tree_events = [events.decode(each.data) for each in await store.read(tree=handle.id)]
     await store.close()
-    ends = {each.path: each.result for each in recorded if isinstance(each, RunEnded)}
+    ends = {each.path: each.result for each in tree_events if isinstance(each, RunEnded)}
     assert {path: str(end.status) for path, end in ends.items()} == dict.fromkeys(
         ("main", "main/kid", "main/kid/leaf"), "cancelled"
     )
@@ -140,12 +140,12 @@ async def test_the_messages_of_a_child_are_recorded_in_order_up_to_a_kill(make: 
         recorded_messages = [each async for each in reader.items() if isinstance(each, MessageRecorded)]
 
     store = await make().open()
-    recorded = [events.decode(each.data) for each in await store.read(tree=handle.id)]
+    tree_events = [events.decode(each.data) for each in await store.read(tree=handle.id)]
     await store.close()
-    messages = [each for each in recorded if isinstance(each, MessageRecorded)]
+    messages = [each for each in tree_events if isinstance(each, MessageRecorded)]
     assert recorded_messages
     assert messages[: len(recorded_messages)] == recorded_messages
-    story = TreeReplay().apply_all(recorded)
+    story = TreeReplay().apply_all(tree_events)
     [kid] = [run for run in story.runs.values() if run.spawn_event.path == "main/kid"]
     assert [each["type"] for each in kid.messages] == ["human", "ai"]
     call = story.root.messages[-1]["tool_calls"][0]["id"]

@@ -50,8 +50,8 @@ async def lost(store: Store, clock: Clock | None = None) -> AsyncIterator[AgentR
     await runtime.start()
     yield runtime
     assert runtime.journal is not None
-    for opened in runtime.trees.values():
-        await opened.recorder.durable()  # type: ignore[misc]  # it has a journal
+    for tree in runtime.trees.values():
+        await tree.recorder.durable()  # type: ignore[misc]  # it has a journal
     await store.close()
     await runtime.stop()
 
@@ -105,8 +105,8 @@ async def test_a_killed_turn_resumes_in_its_middle(make: MakeStore) -> None:
         answers = [each for each in model.requests[0].messages if isinstance(each, ToolMessage)]
         assert answers[0].text == "quick is done"
         assert "cut off" in answers[1].text
-        [resumed] = [event async for event in events_of(again) if isinstance(event, RunResumed)]
-        assert len(resumed.cut) == 1
+        [resumption] = [event async for event in events_of(again) if isinstance(event, RunResumed)]
+        assert len(resumption.cut) == 1
 
 
 async def test_an_interrupt_after_resume_ends_the_killed_turn(make: MakeStore) -> None:
@@ -139,19 +139,19 @@ async def events_of(handle: Handle) -> AsyncIterator[Event]:
 
 async def test_a_repeated_call_has_the_arguments_that_a_hook_rewrote(make: MakeStore) -> None:
     """Resume does not use the arguments of the model, which no hook would inspect a second time."""
-    paths, entered = list[str](), asyncio.Event()
+    paths, has_entered = list[str](), asyncio.Event()
 
     async def remove(path: str) -> str:
         """May be called again."""
         paths.append(path)
         if len(paths) == 1:
-            entered.set()
+            has_entered.set()
             await asyncio.Event().wait()
         return f"removed {path}"
 
     def rewrites(_: object) -> dict[str, Any]:
-        allowed = {"permissionDecision": "allow", "updatedInput": {"path": "/tmp/old"}}
-        return {"hookSpecificOutput": {"hookEventName": "PreToolUse", **allowed}}
+        allow_decision = {"permissionDecision": "allow", "updatedInput": {"path": "/tmp/old"}}
+        return {"hookSpecificOutput": {"hookEventName": "PreToolUse", **allow_decision}}
 
     def lead(model: ScriptedModel) -> Agent:
         return Agent(name="lead", model=model, hooks={"PreToolUse": [rewrites]})
@@ -159,7 +159,7 @@ async def test_a_repeated_call_has_the_arguments_that_a_hook_rewrote(make: MakeS
     tools = [async_tool(remove, repeatable=True)]
     async with lost(make()) as runtime:
         await runtime.spawn(lead(ScriptedModel([[Call("remove", {"path": "/"})], "no"])), "go", tools=tools)
-        await entered.wait()
+        await has_entered.wait()
 
     model = ScriptedModel(["it goes on"])
     async with AgentRuntime(store=make()) as runtime:
@@ -276,9 +276,9 @@ async def test_a_resumed_budget_keeps_what_was_spent(make: MakeStore) -> None:
 
     model = ScriptedModel([[Call("gate")], "the last word", "too much"])
     async with AgentRuntime(store=make()) as runtime:
-        opened = Gate()
-        opened.open.set()
-        [again] = await runtime.resume(llm=model, tools=[opened.tool])
+        open_gate = Gate()
+        open_gate.open.set()
+        [again] = await runtime.resume(llm=model, tools=[open_gate.tool])
         result = await again.result()
 
         assert result.usage.model_calls == 3
@@ -437,16 +437,16 @@ async def test_every_process_can_read_a_recorded_result(make: MakeStore) -> None
     """
     gate = Gate()
     async with lost(make()) as runtime:
-        spawned = await runtime.spawn(parent, args=(2,))
-        assert (await spawned.result()).value == [0, 1]
-        [below] = [run for run in spawned.run.context.tree.views() if run.path.endswith("/1")]  # type: ignore[union-attr]
+        handle = await runtime.spawn(parent, args=(2,))
+        assert (await handle.result()).value == [0, 1]
+        [below] = [run for run in handle.run.context.tree.views() if run.path.endswith("/1")]  # type: ignore[union-attr]
         busy = await runtime.spawn(
             Agent(name="lead", model=ScriptedModel([[Call("gate")], "no"])), "go", tools=[gate.tool]
         )
         await gate.entered.wait()
 
     async with AgentRuntime(store=make()) as runtime:
-        assert (await runtime.result(spawned.id)).value == [0, 1]
+        assert (await runtime.result(handle.id)).value == [0, 1]
         assert (await runtime.result(below.id)).value == 0
         with pytest.raises(BusyError, match="resume"):
             await runtime.result(busy.id)

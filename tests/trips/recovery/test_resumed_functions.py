@@ -54,8 +54,8 @@ async def test_a_killed_kernels_function_is_called_again_in_the_same_turn(
     all_kernels: Kernels, stack: AsyncExitStack, tmp_path: pathlib.Path
 ) -> None:
     """The reader gets every chunk once. Earlier turns stay in the history, and queued turns follow."""
-    begun = [all_kernels.begin(name) for name in ("one", "two")]
-    one, two = [await stack.enter_async_context(all_kernels.client(each)) for each in begun]
+    kernels = [all_kernels.begin(name) for name in ("one", "two")]
+    one, two = [await stack.enter_async_context(all_kernels.client(each)) for each in kernels]
     crew = await one.create_team({"agents": 1}, name="crew")
     bob = await two.spawn_agent("crew", "bob", "slow-function", COUNTS, key=crew.key)
     over = Reader(two, bob, counting(1, 2, tmp_path))
@@ -65,7 +65,7 @@ async def test_a_killed_kernels_function_is_called_again_in_the_same_turn(
     await eventually(lambda: first.text.endswith("4 "))
     second = Reader(two, bob, counting(3, 4, tmp_path))
     await eventually(lambda: second.turn_id)
-    begun[0].kill()
+    kernels[0].kill()
     (tmp_path / "go").touch()
     await asyncio.gather(first.done, second.done)
     assert (first.text, second.text) == ("1 2 3 4 5 6 7 8 9 \nafter 2", "1 2 3 \nafter 4"), first.chunks
@@ -84,14 +84,14 @@ async def test_a_repeated_function_with_other_output_announces_the_new_start(
     all_kernels: Kernels, stack: AsyncExitStack
 ) -> None:
     """The first sandbox ended with its kernel. The new one sees the bundle that was loaded in between."""
-    begun = [all_kernels.begin(name) for name in ("one", "two")]
-    one, two = [await stack.enter_async_context(all_kernels.client(each)) for each in begun]
+    kernels = [all_kernels.begin(name) for name in ("one", "two")]
+    one, two = [await stack.enter_async_context(all_kernels.client(each)) for each in kernels]
     bundle = (await two.upload_bundle(tar({"kit.py": b"WORD = 'here'"}))).id
     crew = await one.create_team({"agents": 1}, name="crew")
     bob = await two.spawn_agent("crew", "bob", "slow-function", WAITS, policy=Policy(), key=crew.key)
     turn = Reader(two, bob, request_body("kit"))
     await eventually(lambda: turn.text.endswith("\n"))
-    begun[0].kill()
+    kernels[0].kill()
     await two.get_agent(bob.agent.id, key=bob.nonce)  # It is there: what changes something is not asked for twice.
     await two.control(bob.agent.id, {"@type": "load_bundle", "bundle": bundle}, key=bob.nonce)
     await turn.done
@@ -106,19 +106,19 @@ async def test_a_stopping_kernel_waits_for_a_function_in_the_host(
     all_kernels: Kernels, stack: AsyncExitStack, tmp_path: pathlib.Path
 ) -> None:
     """The function ends on the stopping kernel, and no other kernel calls it again."""
-    begun = [all_kernels.begin(name) for name in ("one", "two")]
-    one, two = [await stack.enter_async_context(all_kernels.client(each)) for each in begun]
+    kernels = [all_kernels.begin(name) for name in ("one", "two")]
+    one, two = [await stack.enter_async_context(all_kernels.client(each)) for each in kernels]
     crew = await one.create_team({"agents": 1}, name="crew")
     bob = await two.spawn_agent("crew", "bob", "slow-function", COUNTS, key=crew.key)
     turn = Reader(two, bob, counting(9, 5, tmp_path))
     await eventually(lambda: turn.text.endswith("4 "))
-    begun[0].process.send_signal(signal.SIGTERM)
+    kernels[0].process.send_signal(signal.SIGTERM)
     (tmp_path / "go").touch()
     await turn.done
     assert turn.text == "1 2 3 4 5 6 7 8 9 \nafter 0", turn.chunks
     assert_one_complete_turn(turn.chunks)
     assert count_calls(tmp_path) == 1
-    assert await asyncio.to_thread(begun[0].process.wait) == 0
+    assert await asyncio.to_thread(kernels[0].process.wait) == 0
     assert len(await two.history(bob.agent.id, key=bob.nonce)) == 2
 
 
@@ -144,18 +144,18 @@ async def test_a_function_in_a_sandbox_that_outlives_its_kernel_is_called_once(
             run = (await client.get_agent(ada.agent.id, key=ada.nonce)).run
             history = await client.history(ada.agent.id, key=ada.nonce)
         all_kernels.all[-1].kill()
-        started = await sandboxes_of(run, all_kernels.dsn)
+        sandbox_starts = await sandboxes_of(run, all_kernels.dsn)
     turn.chunks += rest
     me, _, again = turn.text.partition("\n")
     assert again == me, turn.chunks
     assert_one_complete_turn(turn.chunks)
     assert [each["content"] for each in history] == ["3", f"{me}\n{me}"]
-    assert [each.adopted for each in started] == [False, True]
+    assert [each.adopted for each in sandbox_starts] == [False, True]
 
 
 async def sandboxes_of(run: str, dsn: str) -> list[SandboxStarted]:
     """Return the sandbox starts of a run."""
     store = await PostgresStore(dsn, kernel="looks").open()
-    recorded = [events.decode(each.data) for each in await store.read(tree=run)]
+    tree_events = [events.decode(each.data) for each in await store.read(tree=run)]
     await store.close()
-    return [each for each in recorded if isinstance(each, SandboxStarted)]
+    return [each for each in tree_events if isinstance(each, SandboxStarted)]

@@ -45,8 +45,8 @@ async def test_a_result_whose_repr_raises_does_not_stop_its_run() -> None:
         await session.ask("Go.")
         await eventually(lambda: of_kind(kept(session), MailPushed, "main") and all_is_quiet(session))
 
-        (ended,) = of_kind(kept(session), RunEnded, "main/1")
-        assert ended.result.status is Status.COMPLETED
+        (run_end,) = of_kind(kept(session), RunEnded, "main/1")
+        assert run_end.result.status is Status.COMPLETED
     async with AgentRuntime() as runtime:
         result = await (await runtime.spawn(unprintable)).result()
         assert (result.status, type(result.value)) == (Status.COMPLETED, Unprintable)

@@ -140,10 +140,10 @@ async def test_a_session_continues_after_a_failed_turn() -> None:
     model = ScriptedModel(["one", Fail("down"), "three"])
     async with Session(model) as session:
         results = [await session.ask(text) for text in ("first", "second", "third")]
-        ended = of_kind(kept(session), TurnEnded)
+        turn_ends = of_kind(kept(session), TurnEnded)
 
     assert [each.status for each in results] == [Status.COMPLETED, Status.FAILED, Status.COMPLETED]
-    assert [event.status for event in ended] == ["completed", "failed", "completed"]
+    assert [event.status for event in turn_ends] == ["completed", "failed", "completed"]
     assert [text for kind, text in said(model.requests[-1].messages) if kind == "human"] == ["first", "second", "third"]
 
 
@@ -198,11 +198,11 @@ async def test_a_child_cannot_forge_the_frames_of_the_host(fake: str, mode: str)
         )
         history = session.messages
 
-    reached = [
+    limit_events = [
         str(each.text) for each in history[2:] if "It works." in str(each.text) and not isinstance(each, AIMessage)
     ]
-    assert reached
-    for each in reached:
+    assert limit_events
+    for each in limit_events:
         assert fake not in each
         assert FLAG in each
         assert fake.replace("<", "&lt;").count("&lt;") <= each.count("&lt;")
@@ -272,13 +272,13 @@ async def test_an_agent_that_copies_itself_for_ever_is_bounded() -> None:
     async with Session(model, limits=limits, spawn_limits=spawn_limits) as session:
         result = await session.ask("Go.")
         await eventually(lambda: all_is_quiet(session))
-        born = of_kind(kept(session), RunSpawned)
+        spawns = of_kind(kept(session), RunSpawned)
         assert nothing_is_held(session)
 
     assert result.status is Status.BUDGET_EXHAUSTED
     assert len(model.requests) == 60
-    assert len(born) <= 41
-    assert max(event.depth for event in born) <= 3
+    assert len(spawns) <= 41
+    assert max(event.depth for event in spawns) <= 3
 
 
 # --- what models send
@@ -330,9 +330,11 @@ async def test_every_call_of_a_strange_reply_is_answered() -> None:
 @pytest.mark.parametrize("which", ["anthropic", "openai"])
 async def test_a_model_reads_that_its_arguments_are_broken_json(which: str) -> None:
     """The provider's next request has an error that the model can correct, for arguments cut in mid-JSON."""
-    broken = AIMessage("", invalid_tool_calls=[invalid_tool_call(name="look", args='{"a": ', id="c1", error=None)])
+    invalid_message = AIMessage(
+        "", invalid_tool_calls=[invalid_tool_call(name="look", args='{"a": ', id="c1", error=None)]
+    )
     look = Gate("look")
-    async with provider([broken, "sorry"]) as server:
+    async with provider([invalid_message, "sorry"]) as server:
         async with Session(client_of(server, which), [look.tool]) as session:
             result = await session.ask("Go.")
 
@@ -418,12 +420,12 @@ async def test_a_bad_spawn_gets_an_error_that_names_the_argument(args: dict[str,
     model = ScriptedModel([Call("Agent", args), "ok"])
     async with Session(model, limits=Limits(agents=5, tool_calls=5)) as session:
         result = await session.ask("Go.")
-        born = of_kind(kept(session), RunSpawned)
+        spawns = of_kind(kept(session), RunSpawned)
         (tool_result,) = answers(session.messages).values()
-        held = nothing_is_held(session)
+        is_held = nothing_is_held(session)
 
     assert result.value == "ok"
-    assert (len(born), held) == (1, True)
+    assert (len(spawns), is_held) == (1, True)
     assert answer in tool_result
     assert len(tool_result) < 5_000
 
@@ -443,11 +445,11 @@ async def test_a_huge_tool_name_is_cut_in_answer_and_event() -> None:
     model = ScriptedModel([AIMessage("", tool_calls=[tool_call(name=MEGABYTE, args={}, id="1")]), "ok"])
     async with Session(model) as session:
         result = await session.ask("Go.")
-        (ended,) = of_kind(kept(session), ToolEnded)
+        (tool_end,) = of_kind(kept(session), ToolEnded)
         (answer,) = [message for message in session.messages if isinstance(message, ToolMessage)]
 
     assert result.value == "ok"
-    assert len(ended.tool) <= 200
+    assert len(tool_end.tool) <= 200
     assert len(answer.text) < 1_000
     assert len(answer.name or "") <= 200
 
@@ -619,13 +621,13 @@ async def test_a_large_result_goes_to_a_file_with_a_preview(tmp_path: Path) -> N
 
     async with Session(ScriptedModel([Call("read"), "ok"]), [async_tool(read)], cwd=tmp_path) as session:
         await session.ask("Go.")
-        (ended,) = of_kind(kept(session), ToolEnded)
+        (tool_end,) = of_kind(kept(session), ToolEnded)
         (text,) = answers(session.messages).values()
 
     assert len(text) < 3_000
-    assert ended.spilled_to is not None
-    assert ended.spilled_to in text
-    assert text_of(ended.spilled_to) == "0123456789" * 100_000
+    assert tool_end.spilled_to is not None
+    assert tool_end.spilled_to in text
+    assert text_of(tool_end.spilled_to) == "0123456789" * 100_000
 
 
 def text_of(file: str) -> str:
@@ -744,8 +746,8 @@ async def test_refused_spawns_leave_nothing(tmp_path: Path) -> None:
         assert nothing_is_held(session)
         assert session.transcripts is not None
         assert [file.name for file in session.transcripts.rglob("*.jsonl")] == ["main.jsonl"]
-        started = of_kind(kept(session), ToolStarted)
-        assert len(started) == 100
+        tool_starts = of_kind(kept(session), ToolStarted)
+        assert len(tool_starts) == 100
 
 
 async def test_a_call_without_reported_usage_is_an_estimate() -> None:

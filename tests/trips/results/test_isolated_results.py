@@ -174,8 +174,8 @@ async def test_118_workspaces_lie_below_the_working_directory_and_are_private(
 
     path = pathlib.Path(str(result.artifacts[0].path))
     assert path.is_relative_to(tmp_path / "work")
-    closed = [folder for folder in (path, *path.parents) if folder.is_relative_to(tmp_path / "work")]
-    assert any(not folder.stat().st_mode & 0o077 for folder in closed)
+    private_folders = [folder for folder in (path, *path.parents) if folder.is_relative_to(tmp_path / "work")]
+    assert any(not folder.stat().st_mode & 0o077 for folder in private_folders)
 
 
 async def test_an_error_in_a_sandbox_is_a_result_and_not_an_exception(runtime: ramet.AgentRuntime) -> None:
@@ -199,9 +199,9 @@ async def test_the_error_names_a_module_missing_in_the_sandbox(runtime: ramet.Ag
 
 async def test_code_that_cannot_be_packed_is_refused_before_a_sandbox_starts(runtime: ramet.AgentRuntime) -> None:
     """Bad input: a closed-over socket, or a lock as argument, raises an error with its cause and a remedy."""
-    with socket.socket() as held:
+    with socket.socket() as connection:
         with pytest.raises(NotShippable) as refusal:
-            await runtime.run_agent(agent=lambda: held.fileno())
+            await runtime.run_agent(agent=lambda: connection.fileno())
         assert "socket" in str(refusal.value)
         assert refusal.value.remedy
     with pytest.raises(NotShippable):
@@ -235,13 +235,13 @@ async def test_167_169_an_owner_can_run_commands_and_read_metrics_of_a_sandbox(r
     await ready.wait()
 
     ran = await handle.run_command(["sh", "-c", "echo beside; echo more >&2; exit 3"])
-    used = await handle.metrics()
+    metrics = await handle.metrics()
     await handle.cancel("seen enough")
 
     assert (ran.code, bytes(ran.stdout), bytes(ran.stderr)) == (3, b"beside\n", b"more\n")
-    assert used.cpu_seconds >= 0.1  # It used twice that, as it counts itself.
-    assert used.memory_mb > 0
-    assert used.pids >= 1
+    assert metrics.cpu_seconds >= 0.1  # It used twice that, as it counts itself.
+    assert metrics.memory_mb > 0
+    assert metrics.pids >= 1
     with pytest.raises(RametError):
         await handle.metrics()
     with pytest.raises(Unknown):

@@ -78,8 +78,8 @@ async def test_an_equal_call_returns_the_cached_result(runtime: AgentRuntime) ->
 async def events_of(run: str, runtime: AgentRuntime) -> AsyncIterator[Any]:
     """Yield the recorded events of a run."""
     assert runtime.journal is not None
-    for stored in await runtime.journal.store.read(run=run, limit=1_000):
-        yield decode(stored.data)
+    for entry in await runtime.journal.store.read(run=run, limit=1_000):
+        yield decode(entry.data)
 
 
 async def test_an_equal_prompt_does_not_ask_the_model_again(runtime: AgentRuntime) -> None:
@@ -198,18 +198,18 @@ async def spawn_equal_call(number: int) -> int:
 
 async def test_a_waiting_call_can_be_cancelled(runtime: AgentRuntime) -> None:
     """The cancel does not reach the equal call that runs."""
-    entered, gate = asyncio.Event(), asyncio.Event()
+    has_entered, gate = asyncio.Event(), asyncio.Event()
 
     async def slow() -> str:
         CallCount.calls += 1
-        entered.set()
+        has_entered.set()
         await gate.wait()
         return "done"
 
     doors[:] = [slow]
     agent = Agent(name="slow", function=call_function_of_test, cache_ttl_seconds=60)
     first = await runtime.spawn(agent)
-    await entered.wait()
+    await has_entered.wait()
     second = await runtime.spawn(agent)
     await eventually(lambda: second.run.waits_for)
     await second.cancel()
@@ -274,14 +274,14 @@ async def test_a_cache_entry_that_no_longer_fits_the_annotation_is_ignored(tmp_p
 async def test_a_cached_call_starts_no_sandbox(runtime: AgentRuntime) -> None:
     """The second call has the value of the first one, and one sandbox was started."""
     agent = Agent(name="pid", function=pid, cache_ttl_seconds=60, policy=Policy())
-    values, started = [], 0
+    values, start_count = [], 0
     for _ in range(2):
         handle = await runtime.spawn(agent)
         values.append((await handle.result()).value)
         async for event in events_of(handle.id, runtime):
-            started += isinstance(event, SandboxStarted)
+            start_count += isinstance(event, SandboxStarted)
 
-    assert (len(set(values)), started) == (1, 1)
+    assert (len(set(values)), start_count) == (1, 1)
 
 
 async def test_a_call_without_a_key_always_runs(runtime: AgentRuntime) -> None:
@@ -311,8 +311,8 @@ async def test_a_cache_entry_from_the_future_is_ignored(tmp_path: pathlib.Path) 
     async with AgentRuntime(tmp_path) as runtime:
         await result_of(runtime, COUNTED, 1)
         assert runtime.journal is not None
-        ended = [decode(each.data) for each in await runtime.journal.store.read(limit=100)]
-        at = next(event.at for event in ended if isinstance(event, RunEnded))
+        tree_events = [decode(each.data) for each in await runtime.journal.store.read(limit=100)]
+        at = next(event.at for event in tree_events if isinstance(event, RunEnded))
     assert at is not None
     async with AgentRuntime(tmp_path, clock=FakeClock(at - timedelta(days=1))) as runtime:
         await result_of(runtime, COUNTED, 1)

@@ -108,15 +108,15 @@ async def test_156_passages_are_read_page_by_page(
 
     every, note = await page()
     assert note == ""
-    read, cursor = list[dict[str, Any]](), "0"
+    rows_read, cursor = list[dict[str, Any]](), "0"
     while True:
         rows, note = await page("--limit", "5", "--after", cursor)
-        read += rows
+        rows_read += rows
         if not note:
             break
         cursor = str(rows[-1]["cursor"])
         assert note == f"there are more: --after {cursor}\n"
-    assert read == every
+    assert rows_read == every
     assert len(every) == 12
 
 

@@ -334,7 +334,7 @@ async def test_an_agent_without_a_session_has_the_rules_of_its_folder(project: p
 
 
 @pytest.mark.parametrize(
-    ("permissions", "named"),
+    ("permissions", "message"),
     [
         ([], "permissions"),
         ({"denny": []}, "denny"),
@@ -355,7 +355,7 @@ async def test_an_agent_without_a_session_has_the_rules_of_its_folder(project: p
     ],
 )
 async def test_an_invalid_rule_is_refused_when_the_session_is_made(
-    project: pathlib.Path, permissions: object, named: str
+    project: pathlib.Path, permissions: object, message: str
 ) -> None:
     """The error names the file and the rule: a rule without effect would be worse than none."""
     write_settings(project, permissions)
@@ -363,7 +363,7 @@ async def test_an_invalid_rule_is_refused_when_the_session_is_made(
     with pytest.raises(InvalidValue) as refusal:
         Session(ScriptedModel(["done"]), workspace_tools(), cwd=project)
 
-    assert named[:50] in str(refusal.value)
+    assert message[:50] in str(refusal.value)
     assert "settings.json" in str(refusal.value)
 
 

@@ -78,14 +78,14 @@ async def test_a_question_keeps_its_id_after_kills_and_only_its_run_resumes(
     assert result.status is Status.COMPLETED
     assert effects(tmp_path) == (["note", "pay"] if word else ["note"])
     assert [request.messages[-1].type for request in llm.requests] == ["tool", "tool"]  # the payer, then the lead
-    question_event, answered = await recorded_approvals(place)
+    question_event, answer_event = await recorded_approvals(place)
     assert isinstance(question_event, ApprovalAsked)
-    assert isinstance(answered, ApprovalAnswered)
+    assert isinstance(answer_event, ApprovalAnswered)
     assert question_event.at is not None
-    assert {question_event.approval_id, answered.approval_id} == ids == {each.id for each in before}
+    assert {question_event.approval_id, answer_event.approval_id} == ids == {each.id for each in before}
     assert (before[0].path, before[0].args, before[0].asked_at) == ("main/payer", {"amount": 50}, question_event.at)
     assert before[0].deadline == question_event.at + timedelta(seconds=600)
-    assert (answered.allowed, answered.reason) == (word, "by somebody")
+    assert (answer_event.allowed, answer_event.reason) == (word, "by somebody")
 
 
 async def test_an_answer_before_the_run_has_asked_again_counts(place: str, tmp_path: pathlib.Path) -> None:
@@ -147,7 +147,7 @@ async def test_a_question_past_its_deadline_is_denied_after_a_restart(place: str
         assert (await handle.result()).status is Status.COMPLETED
 
     assert effects(tmp_path) == ["note"]
-    _, answered = await recorded_approvals(place)
-    assert isinstance(answered, ApprovalAnswered)
-    assert (answered.approval_id, answered.allowed) == (id, False)
-    assert answered.reason == "no answer within 600 s"
+    _, answer_event = await recorded_approvals(place)
+    assert isinstance(answer_event, ApprovalAnswered)
+    assert (answer_event.approval_id, answer_event.allowed) == (id, False)
+    assert answer_event.reason == "no answer within 600 s"

@@ -58,12 +58,12 @@ async def test_ac_s3_11_a_safe_call_runs_and_a_dangerous_one_is_aborted(tmp_path
         events = await recorded_events(runtime.journal.store)
 
     assert (result.value, deeds.done) == ("Understood.", ["look a"])
-    shown = [
+    decisions = [
         (type(each).__name__, each.call_id)
         for each in events
         if isinstance(each, IntentionRecorded | IntentionDecided | ToolStarted | ToolEnded)
     ]
-    assert shown == [
+    assert decisions == [
         ("IntentionRecorded", "c-look"),
         ("IntentionDecided", "c-look"),
         ("ToolStarted", "c-look"),
@@ -77,8 +77,8 @@ async def test_ac_s3_11_a_safe_call_runs_and_a_dangerous_one_is_aborted(tmp_path
     assert (yes.committed, yes.intention, first.args) == (True, first.seq, {"path": "a"})
     assert (no.committed, no.intention, no.reason) == (False, second.seq, f"rules: {REASON}")
     assert no.votes == (Vote(voter="rules", verdict="deny", reason=REASON),)
-    ended = of_kind(events, ToolEnded)[1]
-    assert (ended.status, REASON in ended.preview) == ("denied", True)
+    tool_end = of_kind(events, ToolEnded)[1]
+    assert (tool_end.status, REASON in tool_end.preview) == ("denied", True)
     assert REASON in answers(handle.run.context.history)["c-delete"]
     assert is_valid(handle.run.context.history)
     assert handle.run.context.usage.tool_calls == 1
@@ -146,11 +146,11 @@ async def test_an_ask_rule_of_the_gate_asks_a_person(word: bool) -> None:
     model = ScriptedModel([DELETE, "Done."])
     async with Session(model, deeds.tools, gate=SafetyGate(ASK), approver=lambda _: word) as session:
         await session.ask("Go.")
-        (decided,) = of_kind(kept(session), IntentionDecided)
+        (decision,) = of_kind(kept(session), IntentionDecided)
         (question,) = of_kind(kept(session), ApprovalAsked)
 
-    assert (decided.committed, deeds.done) == (word, ["delete a"] if word else [])
-    assert [(vote.voter, vote.verdict) for vote in decided.votes] == [
+    assert (decision.committed, deeds.done) == (word, ["delete a"] if word else [])
+    assert [(vote.voter, vote.verdict) for vote in decision.votes] == [
         ("rules", "ask"),
         ("person", "allow" if word else "deny"),
     ]
@@ -200,11 +200,11 @@ async def test_neg_12_a_voter_without_a_valid_vote_denies(what: Any, why: str) -
     gate = SafetyGate(ALL, [Says(what)])
     async with Session(ScriptedModel([LOOK, "I may not."]), deeds.tools, gate=gate) as session:
         result = await session.ask("Go.")
-        (decided,) = of_kind(kept(session), IntentionDecided)
+        (decision,) = of_kind(kept(session), IntentionDecided)
 
-    assert (result.value, deeds.done, decided.committed) == ("I may not.", [], False)
-    assert why in decided.reason
-    assert [vote.verdict for vote in decided.votes] == ["allow", "deny"]
+    assert (result.value, deeds.done, decision.committed) == ("I may not.", [], False)
+    assert why in decision.reason
+    assert [vote.verdict for vote in decision.votes] == ["allow", "deny"]
 
 
 async def test_neg_12_a_voter_that_hangs_denies_at_its_timeout() -> None:
@@ -219,9 +219,9 @@ async def test_neg_12_a_voter_that_hangs_denies_at_its_timeout() -> None:
         assert intended(kept(talk)) == ["main look open"]
         await clock.advance(1)
         assert (await asking).value == "I may not."
-        (decided,) = of_kind(kept(talk), IntentionDecided)
+        (decision,) = of_kind(kept(talk), IntentionDecided)
 
-    assert (deeds.done, "not done within 7 s" in decided.reason) == ([], True)
+    assert (deeds.done, "not done within 7 s" in decision.reason) == ([], True)
 
 
 async def test_neg_12_a_blocking_voter_does_not_block_the_runtime() -> None:
@@ -270,11 +270,11 @@ async def test_neg_12_an_unreadable_policy_blocks_the_call(harm: Any) -> None:
     async with Session(ScriptedModel([LOOK, "I may not."]), deeds.tools, gate=gate) as session:
         await session.ask("Go.")
         (intention,) = of_kind(kept(session), IntentionRecorded)
-        (decided,) = of_kind(kept(session), IntentionDecided)
+        (decision,) = of_kind(kept(session), IntentionDecided)
 
-    assert (deeds.done, second.asked, decided.votes) == ([], [], ())
+    assert (deeds.done, second.asked, decision.votes) == ([], [], ())
     assert (intention.policy, intention.version) == ("house", 0)
-    assert (decided.committed, "'house' cannot be read" in decided.reason) == (False, True)
+    assert (decision.committed, "'house' cannot be read" in decision.reason) == (False, True)
 
 
 class Full(MemoryStore):

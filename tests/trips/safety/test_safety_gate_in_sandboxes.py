@@ -87,9 +87,9 @@ async def test_ac_s3_11_every_agent_in_a_sandbox_asks_before_its_call(
     for call in ("c1", "c3"):
         assert [kind for kind, id in order if id == call] == full
     assert [kind for kind, id in order if id == "c2"] == [*full[:2], "ToolEnded"]
-    ended = {each.call_id: (each.status, each.preview) for each in of_kind(inside, ToolEnded)}
-    assert ended["c1"] == ("ok", "safe\n[exit code 0]")
-    assert ended["c2"] == ("denied", "Blocked by the safety gate: rules: nobody deletes here")
+    tool_ends = {each.call_id: (each.status, each.preview) for each in of_kind(inside, ToolEnded)}
+    assert tool_ends["c1"] == ("ok", "safe\n[exit code 0]")
+    assert tool_ends["c2"] == ("denied", "Blocked by the safety gate: rules: nobody deletes here")
     assert (tmp_path / "kept.txt").read_text() == "kept"
 
 

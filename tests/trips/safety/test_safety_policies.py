@@ -40,7 +40,7 @@ SESSION: Any = Session
 
 
 @pytest.mark.parametrize(
-    ("answer", "committed"),
+    ("answer", "is_committed"),
     [
         ('{"verdict": "allow", "reason": "harmless"}', True),
         (' {"verdict": "allow"}\n', True),
@@ -56,13 +56,13 @@ SESSION: Any = Session
     ],
     ids=["yes", "spaces", "no", "ask", "word", "empty", "fence", "two", "upper", "more", "list"],
 )
-async def test_a_model_votes_only_with_one_exact_json_vote(answer: str, committed: bool) -> None:
+async def test_a_model_votes_only_with_one_exact_json_vote(answer: str, is_committed: bool) -> None:
     """Any other answer denies. The judge sees the call as data."""
     deeds, judge = Deeds(), ScriptedModel([answer])
     gate = SafetyGate(ALL, [ModelVoter(judge, "Let nothing be lost.")])
     async with Session(ScriptedModel([LOOK, "Done."]), deeds.tools, gate=gate, unattended=True) as session:
         await session.ask("Go.")
-        assert intended(kept(session)) == [f"main look {'committed' if committed else 'aborted'}"]
+        assert intended(kept(session)) == [f"main look {'committed' if is_committed else 'aborted'}"]
         assert session.usage.model_calls == 2
 
     system, human = judge.requests[0].messages
@@ -164,8 +164,8 @@ async def test_passages_can_be_read_filtered_and_followed(tmp_path: Path) -> Non
             after = pages[-1].cursor
         assert tuple(each for page in pages for each in page.entries) == whole.entries
 
-        async def passage_names(**wanted: Any) -> list[str]:
-            page = await passages(store, GateEventFilter(**wanted))
+        async def passage_names(**fields: Any) -> list[str]:
+            page = await passages(store, GateEventFilter(**fields))
             return [f"{each.kind} {each.event.tool}" for each in page.entries]
 
         assert await passage_names(committed=False) == ["decision delete"]
@@ -216,11 +216,11 @@ async def test_a_call_that_met_no_gate_is_not_a_passage(tmp_path: Path) -> None:
 
 async def test_an_output_is_found_from_every_cursor_before_it(tmp_path: Path) -> None:
     """The call's intention may lie before the cursor. An output with a reused call id belongs to the newest call."""
-    deeds, denied = Deeds(), False
+    deeds, is_denied = Deeds(), False
 
     async def only_once(payload: dict[str, Any]) -> Any:
-        nonlocal denied
-        decision, denied = ("deny" if denied else None), True
+        nonlocal is_denied
+        decision, is_denied = ("deny" if is_denied else None), True
         return decision
 
     runtime = AgentRuntime(store=SqliteStore(tmp_path / "journal.db"))
@@ -240,8 +240,8 @@ async def test_an_output_is_found_from_every_cursor_before_it(tmp_path: Path) ->
         intention, decision, output = (await passages(store)).entries
         assert [each.status for each in of_kind(kept(talk), ToolEnded)] == ["ok", "denied"]
         for cursor in (intention.cursor, decision.cursor):
-            for wanted in (GateEventFilter(), GateEventFilter(run=talk.id), GateEventFilter(tree=talk.id)):
-                page = await passages(store, wanted, after=cursor)
+            for filter_ in (GateEventFilter(), GateEventFilter(run=talk.id), GateEventFilter(tree=talk.id)):
+                page = await passages(store, filter_, after=cursor)
                 assert [each for each in page.entries if each.kind == "output"] == [output]
         assert (await passages(store, after=output.cursor)).entries == ()
         following = follow(store, GateEventFilter(kinds=("output",)), after=decision.cursor)

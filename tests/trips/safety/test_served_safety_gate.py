@@ -53,10 +53,10 @@ async def test_a_call_runs_only_if_the_current_policy_allows_it(tmp_path: pathli
             assert "done" in (await tool_results(agent))[1]
 
 
-@pytest.mark.parametrize("killed", [True, False], ids=["killed", "stopped"])
-async def test_an_agent_keeps_its_gate_after_a_restart(tmp_path: pathlib.Path, killed: bool) -> None:
+@pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "stopped"])
+async def test_an_agent_keeps_its_gate_after_a_restart(tmp_path: pathlib.Path, is_killed: bool) -> None:
     """The run resumes with its gate, whether the server was killed or stopped."""
-    async with lost(tmp_path, None) if killed else restarted(tmp_path, None) as runtime:
+    async with lost(tmp_path, None) if is_killed else restarted(tmp_path, None) as runtime:
         await put_policy(runtime, BASH, 0)
         first = await kind("I may not.").open(opening(runtime, tmp_path / "ada", INFO))
         assert await say(first, "Read it") == "I may not."
@@ -109,12 +109,12 @@ async def test_a_gate_decides_about_spawns_and_mail_of_sandboxed_code(tmp_path: 
             assert (await say(agent, "mail me")).startswith("Denied: send_message denied: the safety gate: ")
         assert runtime.journal is not None
         store = await runtime.open_store()
-        for run, born in zip(runs, [1, 0], strict=True):
+        for run, is_spawned in zip(runs, [1, 0], strict=True):
             intention, decision = (await passages(store, GateEventFilter(tree=run))).entries
             assert (intention.kind, decision.kind) == ("intention", "decision")
-            assert intention.event.args["function"] == ("shout" if born else "yields")  # type: ignore[union-attr]
+            assert intention.event.args["function"] == ("shout" if is_spawned else "yields")  # type: ignore[union-attr]
             children = [each for each in (await runtime.journal.replay(run)).runs.values() if each.spawn_event.depth]
-            assert len(children) == born
+            assert len(children) == is_spawned
             assert all(each.spawn_event.seq > decision.event.seq for each in children)
 
 

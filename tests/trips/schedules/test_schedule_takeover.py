@@ -62,7 +62,7 @@ class Listing(MemoryStore):
         return await super().list(kind, prefix=prefix)
 
 
-async def store_left_at_the_gate(*, ended: bool = False) -> Listing:
+async def store_left_at_the_gate(*, is_ended: bool = False) -> Listing:
     """Return the store of a process that was killed while a scheduled function waited, or after it had `ended`."""
     scheduled.CALLS.clear()
     scheduled.GATE = asyncio.Event()
@@ -72,7 +72,7 @@ async def store_left_at_the_gate(*, ended: bool = False) -> Listing:
         await eventually(lambda: scheduled.CALLS == ["began"])
         await former.open()
         documents = await store.list(KIND)
-        if ended:
+        if is_ended:
             scheduled.GATE.set()
             await wait_for_end(scheduler)
         for each in [*documents, *await store.list(TREES)]:
@@ -134,16 +134,16 @@ async def test_a_returning_kernel_records_how_its_run_ended_elsewhere(postgres: 
 
 async def test_sweep_keeps_a_run_whose_tick_is_not_settled(tmp_path: pathlib.Path) -> None:
     """The kernel that takes over the tick needs that run: it would otherwise call the function again."""
-    store = await store_left_at_the_gate(ended=True)
+    store = await store_left_at_the_gate(is_ended=True)
     await store.open()
     swept = await sweep(store, tmp_path, before=datetime.now(UTC) + timedelta(days=1))
     await store.close()
     async with AgentRuntime(store=store) as runtime, AgentScheduler(runtime) as scheduler:
         result = await wait_for_end(scheduler)
-        removed = await sweep(store, tmp_path, before=datetime.now(UTC) + timedelta(days=1))
+        collected = await sweep(store, tmp_path, before=datetime.now(UTC) + timedelta(days=1))
 
     assert (scheduled.CALLS, swept, result.status) == (["began", "ended"], [], "completed")
-    assert [each.root for each in removed] == [result.run]
+    assert [each.root for each in collected] == [result.run]
 
 
 class Stopping(MemoryStore):

@@ -98,10 +98,12 @@ async def test_a_scheduled_model_with_tools_works_in_a_sandbox(tmp_path: pathlib
         talks = await scheduler.schedule_agent_in(0, Agent(name="talks", model="offline", tools=()), prompt="Hello.")
         runs = [(await wait_for_end(scheduler, each.id)).run for each in (tools, talks)]
         assert runtime.journal is not None
-        started = [{each.type for each in await runtime.journal.store.read(run=run, limit=1000)} for run in runs if run]
+        type_sets = [
+            {each.type for each in await runtime.journal.store.read(run=run, limit=1000)} for run in runs if run
+        ]
 
-    assert "sandbox_started" in started[0]
-    assert "sandbox_started" not in started[1]
+    assert "sandbox_started" in type_sets[0]
+    assert "sandbox_started" not in type_sets[1]
 
 
 async def test_a_function_scheduled_from_the_command_line_is_isolated(tmp_path: pathlib.Path, host_file: str) -> None:
@@ -124,11 +126,11 @@ async def test_a_function_scheduled_from_the_command_line_is_isolated(tmp_path: 
     async with AgentRuntime(folder) as runtime, AgentScheduler(runtime) as scheduler:
         await add("--name", "isolated")
         await add("--name", "opened", "--in-process")
-        isolated, opened = await wait_for_end(scheduler, "isolated"), await wait_for_end(scheduler, "opened")
+        isolated, inprocess_result = await wait_for_end(scheduler, "isolated"), await wait_for_end(scheduler, "opened")
 
     assert isolated.status == "failed"
     assert SECRET not in isolated.text
-    assert opened.text == SECRET
+    assert inprocess_result.text == SECRET
 
 
 async def test_a_schedule_added_over_http_is_isolated(tmp_path: pathlib.Path, host_file: str) -> None:
@@ -136,8 +138,8 @@ async def test_a_schedule_added_over_http_is_isolated(tmp_path: pathlib.Path, ho
     async with serving(tmp_path / "kernel") as served:
         body = {"agent": f"{__name__}:read_file", "args": [host_file], "in_s": 0, "name": "reads"}
         response = await served.ask("POST", "/v1/schedules", served.server.operator, json={**body, "in_process": True})
-        added = await served.ask("POST", "/v1/schedules", served.server.operator, json=body)
-        assert added.status_code == 201, added.text
+        addition = await served.ask("POST", "/v1/schedules", served.server.operator, json=body)
+        assert addition.status_code == 201, addition.text
 
         async def results() -> list[dict[str, Any]]:
             response = await served.ask("GET", "/v1/schedules/reads/results", served.server.operator)

@@ -421,12 +421,12 @@ async def test_results_show_running_and_failed_ticks(stage: Stage, scheduler: Ag
     runs = await scheduler.schedule_agent_in(0, scheduled.waits, in_process=True)
     fails = await scheduler.schedule_agent_in(0, scheduled.breaks, in_process=True)
     await eventually(lambda: len(scheduled.CALLS) == 2)
-    (failed,) = await stage.ended(fails.id, 1)
+    (failed_tick,) = await stage.ended(fails.id, 1)
     (running,) = await scheduler.results(runs.id)
 
-    assert (failed.status, failed.error and failed.error.type) == ("failed", "ValueError")
-    assert failed.error is not None
-    assert "luck" in failed.error.message
+    assert (failed_tick.status, failed_tick.error and failed_tick.error.type) == ("failed", "ValueError")
+    assert failed_tick.error is not None
+    assert "luck" in failed_tick.error.message
     assert (running.status, running.ended) == ("running", None)
     assert running.run is not None
     assert stage.runtime.get(running.run).view().state == "running"
@@ -450,10 +450,10 @@ async def test_a_result_names_its_run_once_the_run_is_recorded(
         (unborn,) = await scheduler.results(view.id)
         may_be_born.set()
         await eventually(lambda: scheduled.CALLS == ["began"])
-        (born,) = await scheduler.results(view.id)
+        (tick_result,) = await scheduler.results(view.id)
 
-    assert (unborn.status, unborn.run, born.status) == ("starting", None, "running")
-    assert born.run is not None
+    assert (unborn.status, unborn.run, tick_result.status) == ("starting", None, "running")
+    assert tick_result.run is not None
 
 
 async def test_a_schedule_keeps_its_last_twenty_results(stage: Stage, scheduler: AgentScheduler) -> None:
@@ -644,9 +644,9 @@ async def test_a_name_stands_for_one_schedule(stage: Stage, scheduler: AgentSche
     same = await scheduler.schedule_agent_interval(100, scheduled.note, name="daily", in_process=True)
     assert same.next == START + timedelta(seconds=200)
 
-    changed = await scheduler.schedule_agent_interval(500, scheduled.note, name="daily", in_process=True)
+    changed_schedule = await scheduler.schedule_agent_interval(500, scheduled.note, name="daily", in_process=True)
 
-    assert changed.next == START + timedelta(seconds=650)
+    assert changed_schedule.next == START + timedelta(seconds=650)
     await stage.pass_time(500)
     assert tick_times(await stage.ended("daily", 2)) == [100, 650]
     assert [view.id for view in await scheduler.list()] == ["daily"]

@@ -77,14 +77,14 @@ async def test_another_kernel_resumes_a_scheduled_run_in_mid_turn(
 ) -> None:
     """The tick has one run, which makes no call twice. Followers of the run, and queries, find it."""
     active_tick.one.process.send_signal(number)
-    recorded = [each.event async for each in active_tick.others[0].kernel.events(active_tick.run, follow=True)]
+    tree_events = [each.event async for each in active_tick.others[0].kernel.events(active_tick.run, follow=True)]
     results = [await wait_for_results(each, active_tick.schedule) for each in active_tick.others]
 
     assert results[0] == results[1]
     assert [(each.status, each.text, each.run) for each in results[0]] == [
         ("completed", "It is noted.", active_tick.run)
     ]
-    assert (type(recorded[-1]), sum(isinstance(each, ToolStarted) for each in recorded)) == (RunEnded, 1)
+    assert (type(tree_events[-1]), sum(isinstance(each, ToolStarted) for each in tree_events)) == (RunEnded, 1)
     assert (tmp_path / "one" / "note").read_text() == "noted once"
     assert active_tick.asked.count == 3, "the reply that was cut off was asked for again, and no other"
     assert active_tick.one.process.wait() in (0, -number)
@@ -94,10 +94,10 @@ async def test_another_kernel_resumes_the_run_of_a_removed_schedule(active_tick:
     """The schedule is gone, and its run completes."""
     await active_tick.others[0].kernel.remove_schedule(active_tick.schedule)
     active_tick.one.kill()
-    recorded = [each.event async for each in active_tick.others[0].kernel.events(active_tick.run, follow=True)]
+    tree_events = [each.event async for each in active_tick.others[0].kernel.events(active_tick.run, follow=True)]
 
-    assert isinstance(recorded[-1], RunEnded)
-    assert (recorded[-1].result.status, list(await active_tick.others[1].kernel.schedules())) == ("completed", [])
+    assert isinstance(tree_events[-1], RunEnded)
+    assert (tree_events[-1].result.status, list(await active_tick.others[1].kernel.schedules())) == ("completed", [])
 
 
 async def test_a_scheduled_run_can_be_stopped_after_a_takeover(active_tick: ActiveTick) -> None:
@@ -106,7 +106,7 @@ async def test_a_scheduled_run_can_be_stopped_after_a_takeover(active_tick: Acti
     active_tick.one.kill()
     while True:
         try:
-            stopped = await active_tick.others[1].kernel.stop(active_tick.run, "enough")
+            stop_answer = await active_tick.others[1].kernel.stop(active_tick.run, "enough")
             break
         except Refused as refusal:  # It was on its way to a kernel that was lost in that moment.
             if "may have been done, or not" not in str(refusal):
@@ -116,7 +116,7 @@ async def test_a_scheduled_run_can_be_stopped_after_a_takeover(active_tick: Acti
     assert [each.status for each in await wait_for_results(active_tick.others[0], active_tick.schedule)] == [
         "cancelled"
     ]
-    assert list(stopped.stopped) == ["main"]
+    assert list(stop_answer.stopped) == ["main"]
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another machine")
@@ -140,10 +140,10 @@ async def test_a_function_in_a_sandbox_that_outlives_its_kernel_is_called_once(
             await machine.end()
         async with all_kernels.client(begin_outliving(all_kernels)) as client:
             (result,) = await wait_for_results(client, view.id)
-            recorded = [each.event async for each in client.kernel.events(run)]
+            tree_events = [each.event async for each in client.kernel.events(run)]
 
     assert (result.status, result.run, bool(result.text)) == (status, run, is_there), result
-    assert [each.adopted for each in recorded if isinstance(each, SandboxStarted)] == [False, True][: 1 + is_there]
+    assert [each.adopted for each in tree_events if isinstance(each, SandboxStarted)] == [False, True][: 1 + is_there]
 
 
 async def wait_for_sandbox(client: Client, schedule: str) -> str:

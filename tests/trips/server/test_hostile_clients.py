@@ -84,11 +84,13 @@ async def test_headers_that_are_too_large_are_refused(served: Serving) -> None:
 
 
 @pytest.mark.parametrize(
-    "sent", [b"\x16\x03\x01\x02\x00\x01", b"GET\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"], ids=["tls", "get", "h2"]
+    "request",
+    [b"\x16\x03\x01\x02\x00\x01", b"GET\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"],
+    ids=["tls", "get", "h2"],
 )
-async def test_another_protocol_gets_a_problem_document(served: Serving, sent: bytes) -> None:
+async def test_another_protocol_gets_a_problem_document(served: Serving, request: bytes) -> None:
     """The server answers 400 or 404, and closes the connection."""
-    status, headers, body = await answer_to(served, sent + b"\r\n\r\n")
+    status, headers, body = await answer_to(served, request + b"\r\n\r\n")
 
     assert status in (400, 404)
     assert headers["content-type"] == "application/problem+json"
@@ -97,7 +99,7 @@ async def test_another_protocol_gets_a_problem_document(served: Serving, sent: b
 
 
 @pytest.mark.parametrize(
-    "sent",
+    "request",
     [
         b"\x00\xff\r\n\r\n",
         b"GET /\xff HTTP/1.1\r\n\r\n",
@@ -105,14 +107,14 @@ async def test_another_protocol_gets_a_problem_document(served: Serving, sent: b
     ],
     ids=["bytes", "path", "behind a third"],
 )
-async def test_garbage_after_a_request_ends_its_answer(served: Serving, sent: bytes) -> None:
+async def test_garbage_after_a_request_ends_its_answer(served: Serving, request: bytes) -> None:
     """The answer stops, and no second answer is written into it."""
     agent, nonce = await served.agent()
     reader, writer = await served.connection()
     writer.write(turn_request(agent, nonce, b"one wait", length=8))
     response = await reader.readuntil(b"data: one\n\n")
 
-    writer.write(sent)
+    writer.write(request)
     async with asyncio.timeout(180):
         response += await reader.read()
     writer.close()
@@ -148,19 +150,19 @@ async def test_endless_pipelined_requests_end_the_connection(served: Serving) ->
     assert await is_well(served)
 
 
-@pytest.mark.parametrize("sent", [b"x: y\r\n", b"x"], ids=["many", "one"])
-async def test_an_endless_trailer_of_a_body_ends_the_connection(served: Serving, sent: bytes) -> None:
+@pytest.mark.parametrize("trailer", [b"x: y\r\n", b"x"], ids=["many", "one"])
+async def test_an_endless_trailer_of_a_body_ends_the_connection(served: Serving, trailer: bytes) -> None:
     """The server keeps nothing after the last chunk, and does not wait for a timeout."""
     _, writer = await served.connection()
     key = f"x-api-key: {served.server.operator}\r\n"
     writer.write(f"POST /v1/teams HTTP/1.1\r\nhost: x\r\n{key}transfer-encoding: chunked\r\n\r\n".encode())
     await eventually(lambda: any(not each.is_between() for each in served.server._http_server._connections))
     writer.transport.set_write_buffer_limits(high=0)
-    writer.write(b"0\r\n" + (b"" if b":" in sent else b"x: "))
+    writer.write(b"0\r\n" + (b"" if b":" in trailer else b"x: "))
     size = 0
     with contextlib.suppress(ConnectionError):
         while size < 8 * 2**20:
-            writer.write(sent * (65_536 // len(sent)))
+            writer.write(trailer * (65_536 // len(trailer)))
             await writer.drain()
             size += 65_536
     writer.close()
@@ -244,11 +246,11 @@ async def test_the_server_does_not_read_the_body_of_a_stranger(
 ) -> None:
     """A request without a valid key is refused before its body is read, so it costs no memory."""
     agent, _ = await served.agent()
-    read: list[int] = []
+    read_sizes: list[int] = []
     reads = RequestContext.body
 
     async def body(call: RequestContext, most: int) -> bytes:
-        read.append(most)
+        read_sizes.append(most)
         return await reads(call, most)
 
     monkeypatch.setattr(RequestContext, "body", body)
@@ -256,7 +258,7 @@ async def test_the_server_does_not_read_the_body_of_a_stranger(
     response = await served.ask(method, path.format(agent=agent), "agent_no", content=b"x" * 100_000)
 
     assert response.status_code == 401
-    assert read == []
+    assert read_sizes == []
 
 
 async def test_a_body_that_never_arrives_times_out(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,8 +99,8 @@ async def test_a_tree_is_readable_during_and_after_its_run(served: Served, clien
 
     assert (await kernel.runs(), await kernel.approvals()) == ([], [])
     assert [each.state for each in await kernel.runs(ended=True)] == ["completed"] * 3
-    ended = await kernel.run(handle.id)
-    assert (ended.is_over, ended.result and ended.result.value) == (True, "both are done")
+    run_view = await kernel.run(handle.id)
+    assert (run_view.is_over, run_view.result and run_view.result.value) == (True, "both are done")
 
 
 async def test_events_continue_after_a_lost_connection(served: Served, client: Client) -> None:
@@ -185,8 +185,8 @@ async def test_the_operator_controls_runs(served: Served, client: Client) -> Non
         await kernel.send(payer.id, " ")
     assert (await kernel.keep(payer.id)).tree == handle.id
     assert not (await kernel.keep(handle.id, False)).kept
-    stopped = await kernel.stop(payer.id, "not today")
-    assert (stopped.stopped, stopped.left) == (["main/payer"], [])
+    stop_answer = await kernel.stop(payer.id, "not today")
+    assert (stop_answer.stopped, stop_answer.left) == (["main/payer"], [])
     await handle.result()
     unknown = [
         *(kernel.run("run-0"), kernel.tree("run-0"), kernel.send("run-0", "x"), kernel.stop("run-0")),
@@ -223,8 +223,8 @@ async def test_trees_of_a_killed_process_are_interrupted(served: Served, folder:
     handle, other_store = await spawn_tree_with_a_question(served), await MemoryStore().open()
     await handle.run.context.wait_persisted()
     there = await served.server.runtime.open_store()
-    stored = await there.read(tree=handle.id)
-    for each in stored:
+    entries = await there.read(tree=handle.id)
+    for each in entries:
         other_store.append(Entry(each.tree, each.run, each.seq, each.type, each.data))
     for document in await there.list(TREES):
         await other_store.put(TREES, document.key, document.data)
@@ -233,7 +233,7 @@ async def test_trees_of_a_killed_process_are_interrupted(served: Served, folder:
         assert [each.state for each in await kernel.tree(handle.id)] == ["interrupted", "interrupted", "completed"]
         assert [each.path for each in await kernel.runs()] == ["main", "main/payer"]
         events = await all_of(kernel.events(handle.id, tree=True, follow=True))
-        assert [encode(each.event) for each in events] == [each.data for each in stored]
+        assert [encode(each.event) for each in events] == [each.data for each in entries]
         with pytest.raises(MailRefused, match="interrupted"):
             await kernel.send(handle.id, "go on")
         with pytest.raises(Gone, match="interrupted"):
@@ -254,9 +254,9 @@ async def test_schedules_fire_while_the_server_runs(folder: pathlib.Path) -> Non
     async with serving(folder, rules=in_host) as served, ramet.connect(served.server.where) as client:
         await eventually(lambda: scheduled.CALLS == ["early"])
         kernel, note = client.kernel, f"{scheduled.__name__}:note"
-        added = await kernel.add_schedule(note, every_s=3600, name="late", args=["late"], in_process=True)
+        addition = await kernel.add_schedule(note, every_s=3600, name="late", args=["late"], in_process=True)
         again = await kernel.add_schedule(note, every_s=3600, name="late", args=["late"], in_process=True)
-        assert (added.id, added.paused, added.next) == ("late", False, again.next)
+        assert (addition.id, addition.paused, addition.next) == ("late", False, again.next)
         assert (await kernel.pause_schedule("late")).paused
         await kernel.trigger_schedule("late")
         await eventually(lambda: scheduled.CALLS == ["early", "late"])
@@ -291,8 +291,8 @@ async def test_an_invalid_schedule_is_refused_by_field(client: Client) -> None:
         ({"in_s": 5, "policy": Policy(allowed_env_vars=["HOME"])}, SpawnRefused, "environment"),
         ({"in_s": 5, "policy": Policy(secrets={"KEY": "secret"})}, InvalidValue, "secrets"),
     ]
-    for fields, error, named in wrong:
-        with pytest.raises(error, match=named):
+    for fields, error, message in wrong:
+        with pytest.raises(error, match=message):
             await client.kernel.add_schedule(**{"agent": f"{scheduled.__name__}:note", **fields})
     assert await client.kernel.schedules() == []
 
@@ -367,8 +367,8 @@ async def test_safety_policies_change_by_compare_and_swap_and_passages_are_shown
 ) -> None:
     """A gate follows the newest version. Its passages can be read in pages, filtered and followed."""
     kernel, runtime = client.kernel, served.server.runtime
-    shut = SafetyPolicy(rules=(Rule(tool="note", verdict="deny", reason="not today"),), otherwise="allow")
-    assert (await kernel.put_policy("house", shut, expected=0)).version == 1
+    closed_policy = SafetyPolicy(rules=(Rule(tool="note", verdict="deny", reason="not today"),), otherwise="allow")
+    assert (await kernel.put_policy("house", closed_policy, expected=0)).version == 1
     with pytest.raises(Conflict, match="house"):
         await kernel.put_policy("house", SafetyPolicy(), expected=0)
     gate = SafetyGate(SafetyPolicies(await runtime.open_store()).named("house"))
@@ -381,11 +381,11 @@ async def test_safety_policies_change_by_compare_and_swap_and_passages_are_shown
     ungated = await runtime.spawn(free, "go", tools=tools(served.server.dir))
     await ungated.result()
 
-    decided = (await kernel.passages(GateEventFilter(tree=handle.id, kinds=("decision",)))).entries
-    assert sorted((each.event.tool, getattr(each.event, "committed", None)) for each in decided) == [
+    decisions = (await kernel.passages(GateEventFilter(tree=handle.id, kinds=("decision",)))).entries
+    assert sorted((each.event.tool, getattr(each.event, "committed", None)) for each in decisions) == [
         ("note", False), ("pay", True),
     ]  # fmt: skip
-    assert await first == decided[0]
+    assert await first == decisions[0]
     await passing.aclose()
     entries, page = list[GateEvent](), await kernel.passages(limit=1)
     while page.entries:
@@ -398,7 +398,7 @@ async def test_safety_policies_change_by_compare_and_swap_and_passages_are_shown
     assert (await kernel.passages(GateEventFilter(tree=ungated.id))).entries == ()
 
     assert (await kernel.put_policy("house", SafetyPolicy(otherwise="allow"), expected=1)).version == 2
-    assert ((await kernel.policy("house")).version, (await kernel.policy("house", 1)).policy) == (2, shut)
+    assert ((await kernel.policy("house")).version, (await kernel.policy("house", 1)).policy) == (2, closed_policy)
     assert await kernel.policies() == {"house": 2}
     with pytest.raises(Unknown, match="safety policy"):
         await kernel.policy("mansion")

@@ -50,16 +50,21 @@ async def create_targets(served: Served) -> dict[str, dict[str, str]]:
     ]
     response = await served.ask("POST", f"/v1/agents/{talker}/turns", served.server.operator, content=b"one two")
     await served.ask("POST", f"/v1/agents/{over}/turns", served.server.operator, content=b"die")  # Its events end.
-    ended = await served.server.runtime.spawn(scheduled.note)  # So do its.
-    await ended.result()
-    known = {"run": ended.id, "schedule": "daily", "policy": "house"}
+    ended_run = await served.server.runtime.spawn(scheduled.note)  # So do its.
+    await ended_run.result()
+    path_values = {"run": ended_run.id, "schedule": "daily", "policy": "house"}
     daily = {"agent": f"{scheduled.__name__}:note", "every_s": 86_400, "name": "daily"}
     await served.ask("POST", "/v1/schedules", served.server.operator, json=daily)
     house = {"policy": {"otherwise": "ask"}, "expected": 0}
     await served.ask("POST", "/v1/safety/policies/house", served.server.operator, json=house)
     talking = ("get_agent", "turn", "read_turn", "interrupt", "control", "history", "mail")
     return {
-        **{each.id: {name: known[name]} for each in OPERATIONS for name in known if f"{{{name}}}" in each.path},
+        **{
+            each.id: {name: path_values[name]}
+            for each in OPERATIONS
+            for name in path_values
+            if f"{{{name}}}" in each.path
+        },
         **{operation: {"agent": talker} for operation in talking},
         **{operation: {"agent": ringed} for operation in ("delegate", "revoke", "rotate")},
         "read_turn": {"agent": talker, "turn": response.headers["ramet-turn"]},
@@ -121,10 +126,10 @@ async def test_no_answer_contradicts_the_openapi_document(
     types: dict[str, Any] = {"echo": EchoType(), "parrot": ParrotType()}
     limits = TurnLimits(keep_s=3_600, kept_turns=10_000)  # A turn that is asked for stays for as long as this takes.
     operation_ids = sorted(each.id for each in OPERATIONS if each.id not in UNASKED)[part::PARTS]
-    named = [word for each in operation_ids for word in ("--include-operation-id", each)]
+    options = [word for each in operation_ids for word in ("--include-operation-id", each)]
     async with serving(folder, types=types, listen=("127.0.0.1", 0), talk=limits) as served:
         status, output = await run_schemathesis(
-            served, folder, "--phases", "coverage,fuzzing", "--max-examples", "3", *named
+            served, folder, "--phases", "coverage,fuzzing", "--max-examples", "3", *options
         )
 
     assert status == 0, output

@@ -26,8 +26,8 @@ from tests.support.turns import counting
 async def new_agent(client: Client, agent_type: str) -> tuple[str, str]:
     """Spawn an agent, and return its id and nonce."""
     team = await client.create_team({"agents": 2}, name="red")
-    spawned = await client.spawn_agent("red", "bob", agent_type, key=team.key)
-    return spawned.agent.id, spawned.nonce
+    spawned_agent = await client.spawn_agent("red", "bob", agent_type, key=team.key)
+    return spawned_agent.agent.id, spawned_agent.nonce
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL], ids=["term", "int", "kill"])
@@ -98,8 +98,8 @@ async def test_a_turn_cut_by_a_stop_resumes_at_the_next_start(folder: pathlib.Pa
     async with serve(folder) as first, ramet.connect(socket) as client:
         team = await client.create_team({"agents": 1}, name="red")
         info = {"function": "tests.support.slow_functions:counts"} if agent_type == "slow-function" else None
-        spawned = await client.spawn_agent("red", "bob", agent_type, info, key=team.key)
-        agent, nonce = spawned.agent.id, spawned.nonce
+        spawned_agent = await client.spawn_agent("red", "bob", agent_type, info, key=team.key)
+        agent, nonce = spawned_agent.agent.id, spawned_agent.nonce
         chunks: list[Chunk] = []
         async for chunk in client.turn(agent, counting(3, 2, folder), key=nonce):
             if not chunks:

@@ -158,8 +158,8 @@ async def test_the_key_of_a_model_alias_stays_secret(folder: pathlib.Path) -> No
             for number, key in enumerate((KEY, f"{KEY}-rotated")):
                 (folder / "key").write_text(key)
                 info = {"model": "smart"}
-                spawned = await client.spawn_agent("red", f"bob{number}", "llm", spawn_info=info, key=team.key)
-                answer = await client.say(spawned.agent.id, request_body("Hi."), key=spawned.nonce)
+                spawned_agent = await client.spawn_agent("red", f"bob{number}", "llm", spawn_info=info, key=team.key)
+                answer = await client.say(spawned_agent.agent.id, request_body("Hi."), key=spawned_agent.nonce)
                 assert b"Hello" in answer
                 assert server.requests[-1].headers["authorization"] == f"Bearer {key}"
             (folder / "key").unlink()
@@ -219,8 +219,8 @@ async def test_settings_can_raise_the_limit_of_a_message(folder: pathlib.Path) -
 
 async def new_agent(client: Client, key: str, team: str) -> tuple[str, str]:
     """Spawn an agent, and return its id and nonce."""
-    spawned = await client.spawn_agent(team, "bob", "echo", key=key)
-    return spawned.agent.id, spawned.nonce
+    spawned_agent = await client.spawn_agent(team, "bob", "echo", key=key)
+    return spawned_agent.agent.id, spawned_agent.nonce
 
 
 async def test_a_configured_store_holds_the_journal(folder: pathlib.Path) -> None:

@@ -44,11 +44,11 @@ def test_settings_of_an_untrusted_folder_are_refused_in_one_line(
     assert main(["serve", *(["--dir", str(folder)] if how == "dir" else [])]) == 2
 
     out, err = capsys.readouterr()
-    shown = str(file) if how == "dir" else "ramet.yaml"
+    path_shown = str(file) if how == "dir" else "ramet.yaml"
     assert out == ""
-    assert err.startswith(f"ramet: config: '{shown}' is not accepted; expected ")
+    assert err.startswith(f"ramet: config: '{path_shown}' is not accepted; expected ")
     assert f"ramet trust {folder if how == 'dir' else '.'}" in err
-    assert f"--config {shown}" in err
+    assert f"--config {path_shown}" in err
     assert err.count("\n") == 1
     assert not (folder / ".ramet").exists()
 
@@ -65,9 +65,9 @@ async def test_settings_of_a_trusted_folder_are_used(folder: pathlib.Path, user_
         assert (await process.end(signal.SIGTERM))[0] == 0
 
 
-@pytest.mark.parametrize("changed", ["ramet.yaml", "tok", "kube"])
+@pytest.mark.parametrize("changed_file", ["ramet.yaml", "tok", "kube"])
 def test_a_change_to_the_settings_or_a_named_file_removes_trust(
-    folder: pathlib.Path, user_dir: pathlib.Path, changed: str
+    folder: pathlib.Path, user_dir: pathlib.Path, changed_file: str
 ) -> None:
     """The key and the cluster's configuration decide as much as the settings do."""
     write_foreign_settings(folder).write_text(f"{STRANGERS}kubeconfig: kube\n")
@@ -75,7 +75,7 @@ def test_a_change_to_the_settings_or_a_named_file_removes_trust(
     trust(folder, user_dir)
     assert is_trusted(folder, user_dir)
 
-    with (folder / changed).open("a") as file:
+    with (folder / changed_file).open("a") as file:
         file.write("# another\n")
 
     assert not is_trusted(folder, user_dir)
@@ -87,11 +87,11 @@ def test_trust_can_show_the_settings_first(folder: pathlib.Path, capsys: pytest.
 
     assert main(["trust", str(folder), "--show"]) == 0
 
-    shown = capsys.readouterr().out
-    assert "ramet.yaml: " in shown
-    assert "127.0.0.1:0" in shown
-    assert "sandboxed" in shown
-    assert "tok: " in shown
+    out = capsys.readouterr().out
+    assert "ramet.yaml: " in out
+    assert "127.0.0.1:0" in out
+    assert "sandboxed" in out
+    assert "tok: " in out
 
 
 def test_settings_that_are_not_a_regular_file_are_refused(

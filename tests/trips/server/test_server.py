@@ -27,8 +27,8 @@ async def test_a_team_an_agent_and_its_turns(served: Served) -> None:
     """A client reserves a team, spawns an agent, talks twice, looks, kills and deletes."""
     team, key = await served.team()
     body = {"team": team, "name": "bob", "agent_type": "echo", "spawn_info": {"prefix": "<"}, "labels": {"a": "b"}}
-    spawned = (await served.ask("POST", "/v1/agents", key, json=body)).json()
-    agent, nonce = spawned["agent"]["id"], spawned["nonce"]
+    spawned_agent = (await served.ask("POST", "/v1/agents", key, json=body)).json()
+    agent, nonce = spawned_agent["agent"]["id"], spawned_agent["nonce"]
 
     first = await read_stream(served, "POST", f"/v1/agents/{agent}/turns", nonce, content=b"one two")
     second = await read_stream(served, "POST", f"/v1/agents/{agent}/turns?format=letters", nonce, content=b"three")
@@ -40,8 +40,8 @@ async def test_a_team_an_agent_and_its_turns(served: Served) -> None:
 
     info = (await served.ask("GET", f"/v1/agents/{agent}", nonce)).json()
     assert (info["name"], info["turns"], info["labels"]) == ("bob", 2, {"a": "b"})
-    listed = (await served.ask("GET", "/v1/agents", key, params={"team": team, "label": "a=b"})).json()
-    assert [each["id"] for each in listed["agents"]] == [agent]
+    agent_list = (await served.ask("GET", "/v1/agents", key, params={"team": team, "label": "a=b"})).json()
+    assert [each["id"] for each in agent_list["agents"]] == [agent]
     assert (await served.ask("GET", "/v1/agents", key, params={"label": "a=c"})).json() == {"agents": []}
     history = (await served.ask("GET", f"/v1/agents/{agent}/history", nonce)).json()
     assert [each["content"] for each in history["messages"]] == ["one two", "three"]

@@ -60,8 +60,8 @@ class RecordedSpans:
 
     def one(self, name: str, **attributes: object) -> ReadableSpan:
         """Return the only span with that name and these attributes (two underscores stand for a dot)."""
-        wanted = {key.replace("__", "."): value for key, value in attributes.items()}
-        [span] = [span for span in self.named(name) if wanted.items() <= attributes_of(span).items()]
+        wanted_attributes = {key.replace("__", "."): value for key, value in attributes.items()}
+        [span] = [span for span in self.named(name) if wanted_attributes.items() <= attributes_of(span).items()]
         return span
 
     def named(self, name: str) -> list[ReadableSpan]:
@@ -105,12 +105,12 @@ def look(what: str) -> str:
     return "the result"
 
 
-def record_tree(spans: RecordedSpans, *sent: Event) -> None:
+def record_tree(spans: RecordedSpans, *tree_events: Event) -> None:
     """Record a tree with these events, one per second."""
     clock, telemetry = FakeClock(), spans.telemetry
     recorder = Recorder(clock)
     telemetry.attach(recorder)
-    for event in sent:
+    for event in tree_events:
         recorder.append(event)
         clock._elapsed += 1
     recorder.close()
@@ -152,7 +152,7 @@ async def test_attributes_follow_the_conventions_of_opentelemetry(seen: Recorded
         seen.watch(session)
         await session.ask("the question")
 
-    recorded = kept(session)
+    tree_events = kept(session)
     run = attributes_of(seen.one("invoke_agent main"))
     assert run["gen_ai.operation.name"] == "invoke_agent"
     assert (run["gen_ai.agent.name"], run["gen_ai.agent.id"]) == ("main", session.id)
@@ -185,13 +185,13 @@ async def test_attributes_follow_the_conventions_of_opentelemetry(seen: Recorded
         "function",
         "ok",
     )
-    [started] = of_kind(recorded, events.ToolStarted)
-    [ended] = of_kind(recorded, events.ToolEnded)
-    assert started.at is not None
-    assert ended.at is not None
+    [tool_start] = of_kind(tree_events, events.ToolStarted)
+    [tool_end] = of_kind(tree_events, events.ToolEnded)
+    assert tool_start.at is not None
+    assert tool_end.at is not None
     times = [datetime.fromtimestamp(0, UTC) + timedelta(microseconds=(at or 0) // 1_000) for at in
              (tool_span.start_time, tool_span.end_time)]  # fmt: skip
-    assert times == [started.at, ended.at]
+    assert times == [tool_start.at, tool_end.at]
 
 
 @pytest.mark.parametrize("is_told", [True, False])
@@ -231,9 +231,12 @@ async def test_a_failed_tool_call_marks_only_its_own_span(seen: RecordedSpans) -
         seen.watch(session)
         await session.ask("Go.")
 
-    failed, unknown = seen.one("execute_tool look"), seen.one("execute_tool no_such_tool")
-    assert (failed.status.status_code, attributes_of(failed)["error.type"]) == (StatusCode.ERROR, "ValueError")
-    assert failed.status.description is None
+    failed_span, unknown = seen.one("execute_tool look"), seen.one("execute_tool no_such_tool")
+    assert (failed_span.status.status_code, attributes_of(failed_span)["error.type"]) == (
+        StatusCode.ERROR,
+        "ValueError",
+    )
+    assert failed_span.status.description is None
     assert (unknown.status.status_code, attributes_of(unknown)["error.type"]) == (StatusCode.ERROR, "_OTHER")
     for name in ("turn", "invoke_agent main"):
         assert seen.one(name).status.status_code is StatusCode.UNSET
@@ -280,9 +283,9 @@ async def test_a_cancelled_tree_leaves_no_span_open(seen: RecordedSpans) -> None
         await eventually(lambda: gate.calls == 2 and len(of_kind(kept(session), events.ModelAsked)) == 3)
         await session.cancel()
         await asking
-        begun = len(seen.spans)
+        span_count = len(seen.spans)
 
-    assert len(seen.spans) == begun, "closing found nothing open"
+    assert len(seen.spans) == span_count, "closing found nothing open"
     names = [span.name for span in seen.spans]
     assert sorted(names) == sorted(
         ["invoke_agent main"]
@@ -469,8 +472,8 @@ def test_a_failed_model_call_ends_with_its_retry_event(seen: RecordedSpans) -> N
     )
 
     first, second, run = seen.spans
-    began = 1_767_225_600
-    assert (first.start_time, first.end_time) == ((began + 1) * 10**9, (began + 2) * 10**9)
+    start_s = 1_767_225_600
+    assert (first.start_time, first.end_time) == ((start_s + 1) * 10**9, (start_s + 2) * 10**9)
     assert attributes_of(first)["error.type"] == "503"
     assert (attributes_of(second)["gen_ai.usage.input_tokens"], second.status.status_code) == (5, StatusCode.UNSET)
     assert run.status.status_code is StatusCode.UNSET

@@ -198,10 +198,10 @@ async def test_one_of_several_kernels_wins_a_new_conversation(postgres: Server) 
     stores = [PostgresStore(postgres.dsn, schema=schema, kernel=f"k{n}") for n in range(3)]
     runtimes = [AgentRuntime(store=store) for store in stores]
     sessions = [Session(ScriptedModel(["hello"]), runtime=each, session_id="chat") for each in runtimes]
-    begun = await asyncio.gather(*(each.start() for each in sessions), return_exceptions=True)
+    outcomes = await asyncio.gather(*(each.start() for each in sessions), return_exceptions=True)
 
-    assert sum(isinstance(each, Session) for each in begun) == 1
-    assert all(isinstance(each, Session | OwnedElsewhere) for each in begun)
+    assert sum(isinstance(each, Session) for each in outcomes) == 1
+    assert all(isinstance(each, Session | OwnedElsewhere) for each in outcomes)
     for each in runtimes:
         await each.stop()
 

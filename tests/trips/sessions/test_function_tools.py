@@ -55,9 +55,9 @@ async def test_a_session_takes_functions_methods_and_names_as_tools(tmp_path: pa
         texts = [each.text for each in session.messages if isinstance(each, ToolMessage)]
     assert texts[:3] == ["sun in Bonn for 2 days", "no mail about rent", "3"]
     assert "kept" in texts[3]
-    shown = {each.name: each for each in as_tools([get_weather], "tools")}
-    assert shown["get_weather"].description == "Return the weather of a city."
-    assert shown["get_weather"].args["days"]["type"] == "integer"
+    tools = {each.name: each for each in as_tools([get_weather], "tools")}
+    assert tools["get_weather"].description == "Return the weather of a city."
+    assert tools["get_weather"].args["days"]["type"] == "integer"
 
 
 async def test_an_agent_definition_has_its_own_function_tools() -> None:
@@ -160,20 +160,20 @@ def test_a_tool_object_is_used_unchanged() -> None:
 
 async def test_numbers_with_one_hash_are_refused_as_a_set() -> None:
     """A model can choose such numbers, and comparing each with all others would block the host."""
-    called = list[int]()
+    counts = list[int]()
 
     async def count(numbers: set[int]) -> int:
         """Count different numbers."""
-        called.append(len(numbers))
+        counts.append(len(numbers))
         return len(numbers)
 
-    chosen, honest = [str(each * (2**61 - 1)) for each in range(1, 8_000)], list(range(8_000))
-    model = ScriptedModel([[Call("count", {"numbers": chosen}), Call("count", {"numbers": honest})], "done"])
+    large_numbers, honest = [str(each * (2**61 - 1)) for each in range(1, 8_000)], list(range(8_000))
+    model = ScriptedModel([[Call("count", {"numbers": large_numbers}), Call("count", {"numbers": honest})], "done"])
     async with Session(model, [count]) as session:
         await session.ask("go")
         first, second = [each.text for each in session.messages if isinstance(each, ToolMessage)]
     assert "at most 100 different numbers of one hash" in first
-    assert (second, called) == ("8000", [8_000])
+    assert (second, counts) == ("8000", [8_000])
 
 
 class Row(BaseModel):
@@ -187,11 +187,11 @@ class Row(BaseModel):
 
 async def test_large_invalid_arguments_give_one_error() -> None:
     """pydantic would otherwise build every error: gigabytes for a class of many fields."""
-    called = list[int]()
+    counts = list[int]()
 
     async def count(rows: list[Row], id: Annotated[str, InjectedToolCallId]) -> int:
         """Count rows."""
-        called.append(len(rows))
+        counts.append(len(rows))
         return len(rows)
 
     async def total(rows: dict[str, Row]) -> int:
@@ -209,6 +209,6 @@ async def test_large_invalid_arguments_give_one_error() -> None:
         await session.ask("go")
         first, second, third, last = [each.text for each in session.messages if isinstance(each, ToolMessage)]
     assert "4 validation errors" in first or "1 validation error" in first
-    assert (second, called) == ("10000", [10_000])
+    assert (second, counts) == ("10000", [10_000])
     assert "1 validation error " in third
     assert "12 validation errors" in last, "of few parts each error is told"

@@ -48,9 +48,9 @@ async def test_conversations_are_listed_page_by_page_and_shown(served: Served, c
     assert pages == names
 
     for name in ("chat-1", (await client.kernel.sessions())[3].root):
-        shown = await client.kernel.session(name)
-        assert shown.session.id == "chat-1"
-        assert [each["type"] for each in shown.messages] == ["human", "ai"] * 2
+        view = await client.kernel.session(name)
+        assert view.session.id == "chat-1"
+        assert [each["type"] for each in view.messages] == ["human", "ai"] * 2
     async with Session(ScriptedModel(["Hello."]), runtime=served.server.runtime, session_id="now") as open:
         await open.ask("Who is there?")
         assert (await client.kernel.session("now")).session.state == "open"
@@ -64,10 +64,10 @@ async def test_85_the_last_messages_of_a_conversation_can_be_shown(
     every = ["One.", "Sure.", "Two.", "Sure.", "Three.", "Sure."]
 
     for last in (1, 2, 5, 6, 9, None):
-        shown = await client.kernel.session("chat-1", last=last)
-        contents = [each["content"] for each in shown.messages]
+        view = await client.kernel.session("chat-1", last=last)
+        contents = [each["content"] for each in view.messages]
         assert contents == (every if last is None else every[-last:]), last
-        assert shown.session.turns == 3
+        assert view.session.turns == 3
     for wrong in ("0", "-1", "x", "1.5"):
         response = await served.ask("GET", f"/v1/sessions/chat-1?last={wrong}", served.server.operator)
         assert response.status_code == 422, wrong
@@ -151,8 +151,8 @@ async def test_the_sessions_command_works_with_a_server(served: Served, capsys: 
         status = await asyncio.to_thread(main, ["sessions", *words, *where])
         return status, *capsys.readouterr()
 
-    status, listed, _ = await run("list", "--json")
-    assert (status, [json.loads(each)["id"] for each in listed.splitlines()]) == (0, ["chat-2", "chat-1"])
+    status, listing, _ = await run("list", "--json")
+    assert (status, [json.loads(each)["id"] for each in listing.splitlines()]) == (0, ["chat-2", "chat-1"])
     assert "some older" in (await run("list", "--limit", "1"))[2]
     assert (await run("show", "chat-1"))[1] == "user:\nWhat is new?\nagent:\nSure.\n"
     assert await run("rm", "chat-1") == (0, "", "removed chat-1\n")

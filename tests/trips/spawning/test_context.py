@@ -103,9 +103,9 @@ async def test_only_a_fork_s_result_comes_back() -> None:
 
         await session.ask("The question.")
 
-        added = session.messages[before:]
-    assert [message.type for message in added] == ["human", "ai", "tool", "tool", "tool", "ai"]
-    assert answers(added) == {"note-1": "kept first", "fork-1": "one is done", "fork-2": "two is done"}
+        added_messages = session.messages[before:]
+    assert [message.type for message in added_messages] == ["human", "ai", "tool", "tool", "tool", "ai"]
+    assert answers(added_messages) == {"note-1": "kept first", "fork-1": "one is done", "fork-2": "two is done"}
 
 
 @pytest.mark.parametrize("which", ["anthropic", "openai"])
@@ -227,9 +227,9 @@ async def test_a_child_without_any_known_tool_is_refused(definition: dict[str, A
     model = ScriptedModel([Call("Agent", {"prompt": "work", "subagent_type": "worker"}), "ok"])
     async with Session(model, [note], agents=[worker]) as session:
         await session.ask("Go.")
-        born = of_kind(kept(session), RunSpawned)
+        spawns = of_kind(kept(session), RunSpawned)
 
-    assert len(born) == 1
+    assert len(spawns) == 1
     for entry in definition["tools"]:
         assert entry in model.requests[1].messages[-1].text
 
@@ -263,11 +263,11 @@ async def test_an_agent_may_be_restricted_to_some_types() -> None:
     async with Session(model, agents=[boss, helper]) as session:
         await session.ask("Go.")
         boss_run, helper_run = run_of(session, "main/1"), run_of(session, "main/1/1")
-        born = [event.agent for event in of_kind(kept(session), RunSpawned)]
+        spawns = [event.agent for event in of_kind(kept(session), RunSpawned)]
 
     listing = next(each.description for each in boss_run.context.tools if each.name == "Agent")
     assert ("- helper: Helps." in listing, "- explore:" in listing) == (True, False)
-    assert born == ["main", "boss", "helper"]
+    assert spawns == ["main", "boss", "helper"]
     assert "unknown agent type 'explore'" in str(said(boss_run.context.history))
     assert "unknown agent type 'explore'" in str(said(helper_run.context.history))
 
@@ -330,9 +330,9 @@ async def test_a_child_s_folder_is_its_own(tmp_path: Path) -> None:
         await session.ask("Go.")
         own = [each.text for each in session.messages if isinstance(each, ToolMessage)]
         child = run_of(session, "child")
-        read, refusal = [each for each in child.context.history if isinstance(each, ToolMessage)]
+        file_text, refusal = [each for each in child.context.history if isinstance(each, ToolMessage)]
 
-    assert "inner" in read.text
+    assert "inner" in file_text.text
     assert refusal.status == "error"
     assert "outer" not in refusal.text
     assert "outer" in own[1]
@@ -345,8 +345,8 @@ async def test_a_child_cannot_get_a_folder_outside_its_parent_s(tmp_path: Path, 
     model = ScriptedModel([fresh("read", cwd=cwd), "ok"])
     async with Session(model, cwd=tmp_path / "work") as session:
         result = await session.ask("Go.")
-        born = of_kind(kept(session), RunSpawned)
+        spawns = of_kind(kept(session), RunSpawned)
 
     assert result.status is Status.COMPLETED
-    assert len(born) == 1
+    assert len(spawns) == 1
     assert "cwd" in model.requests[1].messages[-1].text

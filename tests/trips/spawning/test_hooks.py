@@ -90,9 +90,9 @@ async def test_a_hook_payload_identifies_the_run(tmp_path: Path) -> None:
     async with Session(ScriptedModel(DEEP), [danger.tool], hooks={"PreToolUse": look}, cwd=tmp_path) as session:
         await session.ask("Go.")
         runs = {view.path: view for view in session.runs()}
-        failed = of_kind(kept(session), HookFailed)
+        hook_failures = of_kind(kept(session), HookFailed)
 
-    assert failed == []
+    assert hook_failures == []
     (deep,) = [payload for payload in payloads if payload["agent_path"] == "main/toiler/below"]
     assert deep["hook_event_name"] == "PreToolUse"
     assert (deep["tool_name"], deep["tool_use_id"], deep["tool_input"]) == ("danger", "deep", {})
@@ -109,9 +109,9 @@ async def test_a_hook_can_deny_spawns() -> None:
     hooks = {"PreToolUse": [{"matcher": "Task", "hooks": [lambda _: "deny"]}]}
     async with Session(model, hooks=hooks) as session:
         result = await session.ask("Go.")
-        born = of_kind(kept(session), RunSpawned)
+        spawns = of_kind(kept(session), RunSpawned)
 
-    assert (result.value, len(born)) == ("alone then", 1)
+    assert (result.value, len(spawns)) == ("alone then", 1)
     assert len(answers(session.messages)) == 2
 
 
@@ -128,10 +128,10 @@ async def test_a_hook_can_rewrite_a_call() -> None:
     model = ScriptedModel([Call("echo", {"text": "unsafe"}), "ok"])
     async with Session(model, [async_tool(echo)], hooks={"PreToolUse": rewrite}) as session:
         await session.ask("Go.")
-        (started,) = of_kind(kept(session), ToolStarted)
+        (tool_starts,) = of_kind(kept(session), ToolStarted)
 
     assert list(answers(session.messages).values()) == ["safe"]
-    assert started.args == {"text": "safe"}
+    assert tool_starts.args == {"text": "safe"}
 
 
 async def test_a_hook_can_rewrite_the_result_of_a_tool() -> None:
@@ -158,22 +158,22 @@ async def test_a_hook_can_rewrite_the_result_of_a_tool() -> None:
     assert [each["tool_response"] for each in failures] == ["ValueError: broken"]
 
 
-@pytest.mark.parametrize("broken", [ValueError("no"), "nonsense", {"unknown": 1}, 17])
-async def test_a_pre_tool_hook_that_fails_denies(broken: Any) -> None:
+@pytest.mark.parametrize("failing_hook", [ValueError("no"), "nonsense", {"unknown": 1}, 17])
+async def test_a_pre_tool_hook_that_fails_denies(failing_hook: Any) -> None:
     """A hook that raises, or gives an invalid answer, denies as `hook_failed`, and the failure is recorded."""
 
     def hook(_: Payload) -> Any:
-        if isinstance(broken, Exception):
-            raise broken
-        return broken
+        if isinstance(failing_hook, Exception):
+            raise failing_hook
+        return failing_hook
 
     danger = open_gate("danger")
     async with Session(ScriptedModel([Call("danger"), "ok"]), [danger.tool], hooks={"PreToolUse": hook}) as session:
         await session.ask("Go.")
-        (failed,) = of_kind(kept(session), HookFailed)
+        (hook_failures,) = of_kind(kept(session), HookFailed)
 
     assert danger.calls == 0
-    assert failed.event == "PreToolUse"
+    assert hook_failures.event == "PreToolUse"
     assert "hook_failed" in str(answers(session.messages))
 
 
@@ -455,8 +455,8 @@ def ask_first(_: Payload) -> Payload:
 ASK = {"PreToolUse": [{"matcher": "danger", "hooks": [ask_first]}]}
 
 
-@pytest.mark.parametrize("allowed", [True, False])
-async def test_a_question_of_a_grandchild_is_answered_at_the_root(allowed: bool) -> None:
+@pytest.mark.parametrize("is_allowed", [True, False])
+async def test_a_question_of_a_grandchild_is_answered_at_the_root(is_allowed: bool) -> None:
     """A PreToolUse `ask` waits in the root's inbox with the path of its run. The answer holds for one call."""
     danger = open_gate("danger")
     model = ScriptedModel({**DEEP, "": [fresh("toil", "toiler"), "all done"]})  # type: ignore[dict-item]  # a mapping of steps
@@ -465,7 +465,7 @@ async def test_a_question_of_a_grandchild_is_answered_at_the_root(allowed: bool)
         await eventually(lambda: session.approvals.pending)
         (question,) = session.approvals.pending
 
-        session.approvals.answer(question.id, allowed, "because")
+        session.approvals.answer(question.id, is_allowed, "because")
 
         assert (await turn).value == "all done"
         answer = answers(run_of(session, "below").context.history)["deep"]
@@ -473,9 +473,9 @@ async def test_a_question_of_a_grandchild_is_answered_at_the_root(allowed: bool)
         (said_so,) = of_kind(kept(session), ApprovalAnswered)
     assert (question.path, question.tool, question.question) == ("main/toiler/below", "danger", "really?")
     assert (approval.path, approval.call_id) == ("main/toiler/below", "deep")
-    assert said_so.allowed is allowed
-    assert danger.calls == allowed
-    assert answer == ("the gate is open" if allowed else "Denied: it was not approved: because")
+    assert said_so.allowed is is_allowed
+    assert danger.calls == is_allowed
+    assert answer == ("the gate is open" if is_allowed else "Denied: it was not approved: because")
 
 
 async def test_a_denial_does_not_repeat_sibling_calls() -> None:
@@ -490,8 +490,8 @@ async def test_a_denial_does_not_repeat_sibling_calls() -> None:
         session.approvals.answer(session.approvals.pending[0].id, False)
 
         assert (await turn).value == "all done"
-        born = of_kind(kept(session), RunSpawned)
-    assert (danger.calls, calm.calls, len(born)) == (0, 2, 2)
+        spawns = of_kind(kept(session), RunSpawned)
+    assert (danger.calls, calm.calls, len(spawns)) == (0, 2, 2)
     assert len(model.requests) == 3
     assert list(answers(session.messages).values()) == [
         "the gate is open",
@@ -640,11 +640,11 @@ async def test_a_teammate_continues_with_the_reason_of_a_teammate_idle_hook() ->
     async with Session(model, hooks={"TeammateIdle": not_yet}) as session:
         await session.ask("Go.")
         history = run_of(session, "toiler").context.history
-        known = session.id
+        team_name = session.id
 
     assert [text for _, text in said(history)] == ["toil", "done", "one more task is open", "all done"]
     assert [(each["teammate_name"], each["team_name"], each["agent_path"]) for each in payloads] == [
-        ("toiler", known, "main/toiler")
+        ("toiler", team_name, "main/toiler")
     ] * 2
     assert [(each["last_assistant_message"], each["stop_hook_active"]) for each in payloads] == [
         ("done", False),

@@ -50,10 +50,10 @@ async def test_a_runtime_that_stopped_while_its_adapter_was_asked_spawns_nothing
     adapter, model = Slow(), ScriptedModel(["born"])
     async with runtime(adapter, tmp_path, backend="local") as host:
         if kind == "session":
-            begun = asyncio.create_task(ramet.Session(model, runtime=host).start())
+            starting = asyncio.create_task(ramet.Session(model, runtime=host).start())
         else:
             policy = ramet.Policy() if kind == "sandboxed" else None
-            begun = asyncio.create_task(host.spawn(work, policy=policy))  # type: ignore[arg-type]  # either is awaited
+            starting = asyncio.create_task(host.spawn(work, policy=policy))  # type: ignore[arg-type]  # either is awaited
         await eventually(lambda: adapter.asked)
         if end == "stop":
             await host.stop()
@@ -61,7 +61,7 @@ async def test_a_runtime_that_stopped_while_its_adapter_was_asked_spawns_nothing
             host._fence(StoreFailed("journal", "another kernel has it"))
         adapter.may_answer.set()
         with pytest.raises(RametError, match=r"was stopped|another kernel"):
-            await begun
+            await starting
         assert not host.trees
 
     assert not worked
@@ -90,13 +90,13 @@ async def test_the_spawned_agent_is_the_one_the_adapter_saw(tmp_path: pathlib.Pa
         file.write_text(f"---\nname: helper\ndescription: Helps.\ntools: {tools}\n---\nYou have {tools}.\n")
 
     async def answers(request: PolicyRequest) -> PolicyAnswer:
-        if request.depth and not changed:
+        if request.depth and not results:
             write("Read, Bash")
-            changed.append(session.reload())
+            results.append(session.reload())
         return Allow()
 
     write("Read")
-    changed: list[bool] = []
+    results: list[bool] = []
     calls = [fresh("Look.", each, subagent_type="helper") for each in ("one", "two")]
     model = ScriptedModel({"Go.": [*calls, "done"], "Look.": ["seen"] * 2})
     adapter = Adapter(answers)
@@ -104,12 +104,12 @@ async def test_the_spawned_agent_is_the_one_the_adapter_saw(tmp_path: pathlib.Pa
         session = ramet.Session(model, tools=workspace_tools(), runtime=host, cwd=file.parents[2], unattended=True)
         async with session:
             await session.ask("Go.")
-            born = of_kind(kept(session), RunSpawned)
+            spawns = of_kind(kept(session), RunSpawned)
 
-    assert changed == [True]
-    assert [each.tools for each in born[1:]] == [("Read",), ("Read", "Bash")]
+    assert results == [True]
+    assert [each.tools for each in spawns[1:]] == [("Read",), ("Read", "Bash")]
     assert [each.tools for each in adapter.asked[1:]] == [("Read",), ("Read", "Bash")]
-    assert "You have Read." in born[1].birth["system"][0]
+    assert "You have Read." in spawns[1].birth["system"][0]
 
 
 async def test_only_refused_and_failed_spawns_count_for_the_bound(
@@ -126,8 +126,8 @@ async def test_only_refused_and_failed_spawns_count_for_the_bound(
 
     adapter, model, limits = Adapter(answers), ScriptedModel([]), ramet.Limits(agents=1000)
     async with runtime(adapter, tmp_path) as host, ramet.Session(model, runtime=host, limits=limits) as session:
-        born = [session.spawn(ramet.SpawnRequest(agent=work)) for _ in range(20)]
-        assert [(await (await each).result()).value for each in born] == ["done"] * 20
+        spawning = [session.spawn(ramet.SpawnRequest(agent=work)) for _ in range(20)]
+        assert [(await (await each).result()).value for each in spawning] == ["done"] * 20
         handles = await asyncio.gather(*(session.spawn(ramet.SpawnRequest(agent=work)) for _ in range(20)))
         assert [(await each.result()).value for each in handles] == ["done"] * 20
 
@@ -157,12 +157,12 @@ async def test_every_exception_of_an_adapter_is_a_refusal(error: BaseException, 
         return Allow()
 
     async with runtime(Adapter(answers), tmp_path, backend=BACKENDS[-1]) as host:
-        with pytest.raises(PolicyAdapterFailed) as failed:
+        with pytest.raises(PolicyAdapterFailed) as failure:
             await host.spawn(agents.echo)
         handle = await host.spawn(agents.spawn_one_by_one, args=(2,), policy=MAY)
         assert (await handle.result()).value == ["policy adapter house rules"] * 2
 
-    assert "hunter2" not in str(failed.value)
+    assert "hunter2" not in str(failure.value)
 
 
 async def test_many_cancelled_spawns_do_not_block_other_spawns(tmp_path: pathlib.Path) -> None:

@@ -120,11 +120,11 @@ async def test_an_adapter_narrows_the_limits_of_a_child(tmp_path: pathlib.Path) 
     async with runtime(adapter, tmp_path) as host, ramet.Session(model, runtime=host) as session:
         await session.ask("Go.")
         child = session.handle("scout").run
-        decided = of_kind(kept(session), PolicyDecided)[-1]
+        decision = of_kind(kept(session), PolicyDecided)[-1]
 
     assert (child.limits.model_calls, child.limits.seconds) == (2, 60)
-    assert (decided.verdict, decided.reason) == ("narrow", "small helpers")
-    assert decided.limits == {"model_calls": 2, "seconds": 60}
+    assert (decision.verdict, decision.reason) == ("narrow", "small helpers")
+    assert decision.limits == {"model_calls": 2, "seconds": 60}
 
 
 async def test_a_run_that_an_adapter_gives_a_policy_works_in_a_sandbox(backend: Any, tmp_path: pathlib.Path) -> None:
@@ -153,13 +153,13 @@ async def test_an_adapter_removes_the_network_from_one_type(backend: Any, tmp_pa
         recorder = host.trees[handle.run.info.id].recorder
         result = await handle.result()
         births = {each.path: each.birth for each in of_kind(recorder.recent_events, RunSpawned)}
-        decided = of_kind(recorder.recent_events, PolicyDecided)
+        decisions = of_kind(recorder.recent_events, PolicyDecided)
 
     assert result.value["status"] == "completed", result.value
     assert list(births["main"]["grant"]["allowed_endpoints"]) == ["docs.example.org:443"]
     assert list(births["main/1"]["grant"]["allowed_endpoints"]) == []
     assert births["main/1"]["narrowed"] == {"network": "disabled"}
-    assert [(each.child, each.verdict) for each in decided] == [("spawn", "allow"), ("echo", "narrow")]
+    assert [(each.child, each.verdict) for each in decisions] == [("spawn", "allow"), ("echo", "narrow")]
     child = adapter.asked[1]
     assert child.inherited is not None
     assert child.granted is not None
@@ -200,10 +200,10 @@ async def test_a_guest_reads_which_adapter_refused(backend: Any, tmp_path: pathl
         handle = await host.spawn(agents.spawn_one_by_one, args=(2,), policy=MAY)
         recorder = host.trees[handle.run.info.id].recorder
         result = await handle.result()
-        decided = of_kind(recorder.recent_events, PolicyDecided)[1:]
+        decisions = of_kind(recorder.recent_events, PolicyDecided)[1:]
 
     assert result.value == ["policy adapter house rules"] * 2
-    assert [(each.verdict, each.failed) for each in decided] == [("refuse", False), ("refuse", True)]
+    assert [(each.verdict, each.failed) for each in decisions] == [("refuse", False), ("refuse", True)]
 
 
 async def test_refused_spawns_of_a_run_are_bounded(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,13 +235,13 @@ async def test_spawns_that_wait_for_an_answer_cannot_exceed_a_limit(tmp_path: pa
         context = handle.run.context
         assert context.tree is not None
         await eventually(lambda: handle.run.state == "running")
-        born = await asyncio.gather(
+        outcomes = await asyncio.gather(
             *(context.tree.spawn(context, ramet.SpawnRequest(agent=agents.echo)) for _ in range(2)),
             return_exceptions=True,
         )
         await handle.cancel("enough")
 
-    (refusal,) = [each for each in born if isinstance(each, BaseException)]
+    (refusal,) = [each for each in outcomes if isinstance(each, BaseException)]
     assert isinstance(refusal, SpawnRefused)
     assert refusal.limit == "policy.max_sub_agents"
 
@@ -326,13 +326,13 @@ async def test_no_answer_is_a_refusal(
 ) -> None:
     """The caller gets a typed error. The log has the cause, and neither the cause nor a value reaches an agent."""
     async with runtime(Adapter(answers), tmp_path, policy_timeout_s=0.2) as host:
-        with pytest.raises(PolicyAdapterFailed, match="no answer") as failed:
+        with pytest.raises(PolicyAdapterFailed, match="no answer") as failure:
             await host.spawn(agents.echo)
         assert not host.trees
 
-    assert failed.value.limit == "policy adapter house rules"
-    assert "policy.internal" not in str(failed.value)
-    assert "hunter2" not in str(failed.value) + caplog.text
+    assert failure.value.limit == "policy adapter house rules"
+    assert "policy.internal" not in str(failure.value)
+    assert "hunter2" not in str(failure.value) + caplog.text
     assert answers is not raises or "policy.internal" in caplog.text
 
 

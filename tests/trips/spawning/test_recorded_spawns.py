@@ -47,16 +47,16 @@ async def test_a_spawn_is_resumed_or_never_happened(
     store = killed_spawn.store_of(tmp_path, server)
     async with AgentRuntime(tmp_path, store=store) as runtime:
         await store.open()
-        born = [each.type for each in await store.read()]
-        known = [each.key for each in await store.list(TREES)]
+        types = [each.type for each in await store.read()]
+        tree_keys = [each.key for each in await store.list(TREES)]
         handles = await runtime.resume()
         results = [await handle.result() for handle in handles]
 
     assert [each.value for each in results] == (["worked"] if moment == "born" else [])
     effects = tmp_path / "effects"
     assert (effects.read_text() if effects.exists() else "") == ("x" if moment == "born" else "")
-    assert len(known) == (0 if moment == "early" else 1)
-    assert born[:1] == (["run_spawned"] if moment == "born" else [])
+    assert len(tree_keys) == (0 if moment == "early" else 1)
+    assert types[:1] == (["run_spawned"] if moment == "born" else [])
 
     await store.open()
     try:

@@ -82,8 +82,10 @@ async def test_a_child_edits_its_own_worktree(repo: Path) -> None:
 
 async def test_a_worktree_without_changes_is_removed(repo: Path) -> None:
     """AC-S1-15: a child that changed nothing leaves no folder, no branch and no artifact."""
-    read = Call("Read", {"file_path": "a.txt"})
-    model = ScriptedModel({"LOOK-UP": [read, "looked"], "": [fresh("LOOK-UP", "looker", isolation="worktree"), "ok"]})
+    read_call = Call("Read", {"file_path": "a.txt"})
+    model = ScriptedModel(
+        {"LOOK-UP": [read_call, "looked"], "": [fresh("LOOK-UP", "looker", isolation="worktree"), "ok"]}
+    )
     async with Session(model, workspace_tools(), cwd=repo) as session:
         await session.ask("Go.")
         (end,) = of_kind(kept(session), RunEnded)
@@ -146,11 +148,11 @@ async def test_each_child_has_its_own_worktree(repo: Path) -> None:
     assert not (repo / "new.txt").exists()
 
 
-@pytest.mark.parametrize("changed", [True, False])
-async def test_a_cancelled_child_leaves_only_a_changed_worktree(repo: Path, changed: bool) -> None:
+@pytest.mark.parametrize("is_changed", [True, False])
+async def test_a_cancelled_child_leaves_only_a_changed_worktree(repo: Path, is_changed: bool) -> None:
     """A changed worktree stays and is reported. A worktree without changes is removed."""
     gate = Gate()
-    steps = [EDIT, Call("gate")] if changed else [Call("gate")]
+    steps = [EDIT, Call("gate")] if is_changed else [Call("gate")]
     model = ScriptedModel({"EDIT-IT": steps, "": [background("EDIT-IT", "editor", isolation="worktree"), "ok", "ok"]})
     async with Session(model, [*workspace_tools(), gate.tool], cwd=repo) as session:
         await session.ask("Go.")
@@ -160,8 +162,8 @@ async def test_a_cancelled_child_leaves_only_a_changed_worktree(repo: Path, chan
 
         result = await session.handle("editor").result()
     assert result.status is Status.CANCELLED
-    assert len(result.artifacts) == changed
-    assert len(worktrees(repo)) == 2 * changed
+    assert len(result.artifacts) == is_changed
+    assert len(worktrees(repo)) == 2 * is_changed
 
 
 async def test_a_child_cancelled_while_idle_leaves_no_worktree(repo: Path) -> None:
@@ -221,11 +223,11 @@ async def test_a_spawn_without_a_commit_to_copy_is_refused(tmp_path: Path, kind:
     model = ScriptedModel([fresh("EDIT-IT", isolation="worktree"), "ok"])
     async with Session(model, cwd=tmp_path) as session:
         result = await session.ask("Go.")
-        born = of_kind(kept(session), RunSpawned)
+        spawns = of_kind(kept(session), RunSpawned)
         (tool_result,) = answers(session.messages).values()
-        taken = session._opened.tree.register.admission.slot_count
+        slot_count = session._opened.tree.register.admission.slot_count
 
-    assert (result.value, len(born), taken) == ("ok", 1, 1)
+    assert (result.value, len(spawns), slot_count) == ("ok", 1, 1)
     assert "commit once" in tool_result
 
 

@@ -28,9 +28,9 @@ MAY = ramet.Policy(allow_sub_agents=True, memory_mb=1024, cpu_cores=8)
 async def commits_of(runtime: ramet.AgentRuntime, run: str) -> list[StateCommitted]:
     """Return the recorded commits of a run."""
     assert runtime.journal is not None
-    stored = await runtime.journal.store.read(run=run)
-    recorded = [events.decode(each.data) for each in stored]
-    return [each for each in recorded if isinstance(each, StateCommitted)]
+    entries = await runtime.journal.store.read(run=run)
+    tree_events = [events.decode(each.data) for each in entries]
+    return [each for each in tree_events if isinstance(each, StateCommitted)]
 
 
 async def run(runtime: ramet.AgentRuntime, function: Any, *args: Any, policy: ramet.Policy | None = None) -> Any:

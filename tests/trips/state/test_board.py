@@ -44,11 +44,11 @@ def always_living(_: str) -> bool:
 @pytest.mark.parametrize("store", STORES)
 async def test_one_of_fifty_concurrent_claims_wins(store: str, tmp_path: pathlib.Path) -> None:
     """AC-S1-11: the others read who has the task, and leave no change."""
-    async with STORES[store](tmp_path).open() as opened:
-        await Board(opened, "list").create("dig")
+    async with STORES[store](tmp_path).open() as open_store:
+        await Board(open_store, "list").create("dig")
 
         async def claim(number: int) -> Task:
-            return await Board(opened, "list", is_living=always_living).claim(
+            return await Board(open_store, "list", is_living=always_living).claim(
                 "1", Owner(f"run-{number}", f"main/{number}")
             )
 
@@ -59,17 +59,17 @@ async def test_one_of_fifty_concurrent_claims_wins(store: str, tmp_path: pathlib
         assert won.owner is not None
         assert {each.owner for each in refusals} == {won.owner.path}
         assert len(refusals) == 49
-        assert await Board(opened, "list").list() == [won]
+        assert await Board(open_store, "list").list() == [won]
 
 
 @pytest.mark.parametrize("store", STORES)
 async def test_concurrent_changes_lose_nothing_and_make_no_cycle(store: str, tmp_path: pathlib.Path) -> None:
     """Twenty tasks are created concurrently. Of two tasks that would wait for each other, one change is refused."""
-    async with STORES[store](tmp_path).open() as opened:
-        tasks = await asyncio.gather(*(Board(opened, "list").create(f"task {n}") for n in range(20)))
+    async with STORES[store](tmp_path).open() as open_store:
+        tasks = await asyncio.gather(*(Board(open_store, "list").create(f"task {n}") for n in range(20)))
         assert sorted(int(task.id) for task in tasks) == list(range(1, 21))
 
-        board = Board(opened, "list")
+        board = Board(open_store, "list")
         outcomes = await asyncio.gather(
             board.update("1", add_blocked_by=["2"]), board.update("2", add_blocked_by=["1"]), return_exceptions=True
         )
@@ -81,16 +81,16 @@ async def test_concurrent_changes_lose_nothing_and_make_no_cycle(store: str, tmp
 async def test_a_board_survives_a_restart(store: str, tmp_path: pathlib.Path) -> None:
     """AC-S1-11: blocked tasks, owners and ids stay the same. Other lists are other boards."""
     place = STORES[store](tmp_path)
-    async with place.open() as opened:
-        board = Board(opened, "list", is_living=always_living)
+    async with place.open() as open_store:
+        board = Board(open_store, "list", is_living=always_living)
         await board.create("dig", "deep", metadata={"tools": ["spade"], "gone": None})
         await board.create("fill", blocked_by=["1"])
         await board.create("spare")
         await board.delete("3")
         await board.claim("1", ANN)
         before = await board.list()
-    async with place.open() as opened:
-        board = Board(opened, "list", is_living=always_living)
+    async with place.open() as open_store:
+        board = Board(open_store, "list", is_living=always_living)
         assert await board.list() == before
         assert (before[0].metadata, before[0].blocks, before[1].open_blockers) == ({"tools": ["spade"]}, ("2",), ("1",))
         with pytest.raises(TaskRefused) as refusal:
@@ -99,7 +99,7 @@ async def test_a_board_survives_a_restart(store: str, tmp_path: pathlib.Path) ->
         await board.complete("1", ANN)
         assert (await board.claim("2", BOB)).owner == BOB
         assert (await board.create("new")).id == "4"
-        assert await Board(opened, "another").list() == []
+        assert await Board(open_store, "another").list() == []
 
 
 @pytest.mark.parametrize(("place", "when", "number"), KILLS, indirect=["place"])

@@ -142,12 +142,12 @@ async def test_state_can_be_read_as_of_any_event(store: MemoryStore | None) -> N
         await first.result()
         second = await runtime.spawn(agents.keeps, args=(2,))
         await second.result()
-        committed = [each async for each in second.events() if isinstance(each, StateCommitted)]
+        commits = [each async for each in second.events() if isinstance(each, StateCommitted)]
 
         async def seen(run: str, seq: int) -> Any:
             return Namespaced(await runtime.state_at(run, seq), "keeps").get("seen")
 
-        (at,) = [each.seq for each in committed]
+        (at,) = [each.seq for each in commits]
         assert await seen(second.id, at - 1) == [1]
         assert await seen(second.id, at) == [1, 2]
         assert await seen(first.id, 1_000) == [1]
@@ -164,7 +164,7 @@ async def test_the_state_of_a_branch_can_be_read_as_of_an_event(store: MemorySto
         parent = await runtime.spawn(stateful_kernel.delegates)
         child = (await parent.result()).value[0]
         commits = [each async for each in runtime.get(child).events() if isinstance(each, StateCommitted)]
-        merged = [each async for each in parent.events() if isinstance(each, StateCommitted)][-1]
+        merge_commit = [each async for each in parent.events() if isinstance(each, StateCommitted)][-1]
 
         async def seen(run: str, seq: int) -> list[Any]:
             state = Namespaced(await runtime.state_at(run, seq), "delegates")
@@ -172,8 +172,8 @@ async def test_the_state_of_a_branch_can_be_read_as_of_an_event(store: MemorySto
 
         assert [each.branch for each in commits] == [f"delegates/{child}"]
         assert await seen(child, commits[0].seq) == ["made", 42]
-        assert await seen(parent.id, merged.seq - 1) == ["made", None]
-        assert await seen(parent.id, merged.seq) == ["made", 42]
+        assert await seen(parent.id, merge_commit.seq - 1) == ["made", None]
+        assert await seen(parent.id, merge_commit.seq) == ["made", 42]
         if store is not None:  # Without a journal no birth says where a branch began.
             assert await seen(child, commits[0].seq - 1) == ["made", None]
 

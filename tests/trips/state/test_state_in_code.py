@@ -77,8 +77,8 @@ async def play(folder: pathlib.Path, backend: Name, script: dict[str, list[Any]]
     async with ramet.Session(model, agents=[coder()], cwd=folder, backend=backend, unattended=True) as talk:
         await talk.ask("Begin!")
         events = [each async for each in talk.handle("main/1").events()]
-    shown = [f"{each.status}: {each.preview}" for each in events if isinstance(each, ToolEnded)]
-    return shown, [each for each in events if isinstance(each, StateCommitted)]
+    outputs = [f"{each.status}: {each.preview}" for each in events if isinstance(each, ToolEnded)]
+    return outputs, [each for each in events if isinstance(each, StateCommitted)]
 
 
 @both
@@ -86,7 +86,7 @@ async def test_code_has_its_state_by_name(tmp_path: pathlib.Path, backend: Name)
     """Code can use the state inside an event loop, too, and reads the host's errors."""
     use = "state.set('n', state.get('n', 0) + 1)\nstate.commit('counted')\nstate.get('n')"
     awaited = "await __import__('typing').cast(object, helper())"
-    shown, committed = await play(
+    outputs, commits = await play(
         tmp_path,
         backend,
         {
@@ -101,17 +101,17 @@ async def test_code_has_its_state_by_name(tmp_path: pathlib.Path, backend: Name)
         },
     )
 
-    assert shown[0] == "ok: 1"
-    assert shown[2] == "ok: (1, True, 'counted')"
-    assert "InvalidValue" in shown[3]
-    assert "Denied" in shown[4]
-    assert [each.keys for each in committed] == [1]
+    assert outputs[0] == "ok: 1"
+    assert outputs[2] == "ok: (1, True, 'counted')"
+    assert "InvalidValue" in outputs[3]
+    assert "Denied" in outputs[4]
+    assert [each.keys for each in commits] == [1]
 
 
 @both
 async def test_a_task_on_a_branch_shows_after_its_merge(tmp_path: pathlib.Path, backend: Name) -> None:
     """AC-S4-10: a created agent works on a branch of its creator's state, and the creator merges it."""
-    shown, _ = await play(
+    outputs, _ = await play(
         tmp_path,
         backend,
         {
@@ -123,7 +123,7 @@ async def test_a_task_on_a_branch_shows_after_its_merge(tmp_path: pathlib.Path, 
         },
     )
 
-    assert shown[0].splitlines() == [
+    assert outputs[0].splitlines() == [
         "ok: better {'n': 1} True",
         "True {'n': 2}",
         "['__local_agent_registry__', 'plan'] []",

@@ -92,14 +92,14 @@ class ServerWithModel(NamedTuple):
     async def change(self, agent: SpawnedAgent, what: str, bundle: str) -> dict[str, Any]:
         """Load or unload a bundle."""
         message = {"@type": f"{what}_bundle", "bundle": bundle}
-        changed: dict[str, Any] = await self.client.control(agent.agent.id, message, key=agent.nonce)
-        return changed
+        change_answer: dict[str, Any] = await self.client.control(agent.agent.id, message, key=agent.nonce)
+        return change_answer
 
     async def tools(self, agent: SpawnedAgent) -> dict[str, Any]:
         """Return the tools that the agent lists, by name."""
-        listed = await self.client.control(agent.agent.id, {"@type": "list_tools"}, key=agent.nonce)
-        assert isinstance(listed, list)
-        return {each["name"]: each for each in listed}
+        listing = await self.client.control(agent.agent.id, {"@type": "list_tools"}, key=agent.nonce)
+        assert isinstance(listing, list)
+        return {each["name"]: each for each in listing}
 
     async def say(self, agent: SpawnedAgent, text: str) -> str:
         """Take one turn, and return its text."""
@@ -210,8 +210,8 @@ async def test_a_bundle_is_loaded_into_an_active_agent_and_unloaded(folder: path
         assert set(await here.tools(agent)) == {"Bash"}
         turn = asyncio.create_task(here.say(agent, "Wait"))
         await eventually(lambda: list((folder / ".ramet" / "runs").glob("*/workspace/begun")))
-        loaded = await here.change(agent, "load", kit)
-        assert loaded == {"bundles": [kit], "tools": ["count_words", "shout"], "skills": ["counting"]}
+        load_answer = await here.change(agent, "load", kit)
+        assert load_answer == {"bundles": [kit], "tools": ["count_words", "shout"], "skills": ["counting"]}
         assert await turn == "Waited."
         assert asked(here.model)[1] == {"Bash"}  # The turn under way goes on with what it began with.
         assert (await here.results(agent))[0].startswith("2deeprefused\n")
@@ -325,8 +325,8 @@ async def test_an_invalid_bundle_is_refused_and_changes_nothing(folder: pathlib.
             (InvalidValue, "shout", await here.upload({**KIT, "textkit.py": COUNT.encode() + b"\n"})),
             (RametError, "the request is not the cause", damaged),
         ]
-        for error, named, bundle in refusals:
-            with pytest.raises(error, match=named):
+        for error, message, bundle in refusals:
+            with pytest.raises(error, match=message):
                 await here.change(agent, "load", bundle)
         with pytest.raises(Unknown, match="loaded bundle"):
             await here.change(agent, "unload", "0" * 64)

@@ -204,8 +204,8 @@ async def test_an_answer_is_streamed_with_the_tokens_of_its_turn(tmp_path: pathl
         spent = agent.spent()
     deltas = [json.loads(chunk) for chunk in chunks if b"content_block_delta" in chunk]
     assert [each["delta"]["text"] for each in deltas] == ["One ", "two ", "three."]
-    used = [json.loads(format_of("anthropic").fold(each))["usage"] for each in (chunks, again)]
-    assert sum(each["input_tokens"] + each["output_tokens"] for each in used) == spent["tokens"]
+    usages = [json.loads(format_of("anthropic").fold(each))["usage"] for each in (chunks, again)]
+    assert sum(each["input_tokens"] + each["output_tokens"] for each in usages) == spent["tokens"]
 
 
 @pytest.mark.parametrize(
@@ -320,8 +320,8 @@ async def test_tools_of_an_image_run_in_the_sandbox_of_the_agent(tmp_path: pathl
         info = LlmInfo(tools=["tooling:fails"])
         async with opened(kind, opening(runtime, tmp_path / "ada", info, **more)) as agent:
             assert await say(agent, "Go") == "Done."
-            where, failed = [each["content"] for each in await agent.history() if each["role"] == "tool"]
-            listed = await agent.control(ListTools())
+            where, error_text = [each["content"] for each in await agent.history() if each["role"] == "tool"]
+            listing = await agent.control(ListTools())
         wrong: list[tuple[type[RametError], str, dict[str, Any]]] = [
             (InvalidValue, "nothing", {"info": LlmInfo(tools=["tooling:nothing"]), **more}),
             (InvalidValue, "elsewhere", {"info": LlmInfo(tools=["elsewhere:where"]), **more}),
@@ -330,15 +330,15 @@ async def test_tools_of_an_image_run_in_the_sandbox_of_the_agent(tmp_path: pathl
             (InvalidValue, "does not run in the host", {"info": LlmInfo(tools=["os:getcwd"])}),
         ]
         trees = len(runtime.trees)
-        for error, named, fields in wrong:
-            with pytest.raises(error, match=named):
+        for error, message, fields in wrong:
+            with pytest.raises(error, match=message):
                 await kind.check(opening(runtime, tmp_path / "ada", **fields))
         assert len(runtime.trees) == trees
     assert where.endswith(" me")
     assert int(where.split()[0]) != os.getpid()
-    assert "ZeroDivisionError" in failed
+    assert "ZeroDivisionError" in error_text
     assert "Mind the gap." in str(model.requests[0].messages[0].content)
-    assert [(each["name"], each["input_schema"]["required"]) for each in listed] == [("where", ["of"]), ("fails", [])]
+    assert [(each["name"], each["input_schema"]["required"]) for each in listing] == [("where", ["of"]), ("fails", [])]
 
 
 async def test_an_invalid_model_agent_is_refused_by_field(tmp_path: pathlib.Path) -> None:
@@ -359,8 +359,8 @@ async def test_an_invalid_model_agent_is_refused_by_field(tmp_path: pathlib.Path
         (InvalidValue, "LD_PRELOAD", {"info": LlmInfo(), "policy": Policy(), "env": {"LD_PRELOAD": "x"}}),
     ]
     async with AgentRuntime(tmp_path, backend="local") as runtime:
-        for error, named, fields in wrong:
-            with pytest.raises(error, match=named):
+        for error, message, fields in wrong:
+            with pytest.raises(error, match=message):
                 await kind.check(opening(runtime, tmp_path / "ada", **fields))
         with pytest.raises(InvalidValue, match="default"):
             await LlmType().check(opening(runtime, tmp_path / "ada", LlmInfo()))
@@ -383,10 +383,10 @@ async def test_an_agent_can_work_in_its_image(tmp_path: pathlib.Path, backend: B
     async with AgentRuntime(tmp_path / "work", backend=backend) as runtime:
         async with opened(llm(script), opening(runtime, tmp_path / "ada", info, **more)) as agent:
             assert await say(agent, "Look") == "Seen."
-            listing, written = [each for each in await agent.history() if each["role"] == "tool"]
+            listing, write_result = [each for each in await agent.history() if each["role"] == "tool"]
     (tmp_path / "bundle").chmod(0o755)
     assert "helper.py" in listing["content"].splitlines()
-    assert written["status"] == "error"
+    assert write_result["status"] == "error"
     assert not (tmp_path / "bundle" / "new.py").exists()
 
 
@@ -503,8 +503,8 @@ async def test_another_server_resumes_the_conversation(tmp_path: pathlib.Path, b
             history = await again.history()
     users = [each["content"] for each in history if each["role"] == "user"]
     assert users[:2] == ["Write it down", "What does it say?"]
-    [_, read] = [each["content"] for each in history if each["role"] == "tool"]
-    assert read.startswith("kept\nbright\na-long-secret" if backend else "kept\n")
+    [_, file_text] = [each["content"] for each in history if each["role"] == "tool"]
+    assert file_text.startswith("kept\nbright\na-long-secret" if backend else "kept\n")
 
 
 async def test_another_server_resumes_after_an_orderly_stop(tmp_path: pathlib.Path) -> None:
@@ -561,8 +561,8 @@ async def test_a_resumed_turn_has_the_bundles_loaded_before_the_kill(tmp_path: p
     async with PackagingService(tmp_path / "packaging") as packaging:
         bundle = (await packaging.upload(tar(kit))).id
 
-        def shelf(runtime: AgentRuntime, *loaded: str) -> AgentShelf:
-            return AgentShelf("a-1", "", lambda: runtime.sandboxes.folders, packaging, PLAIN, loaded)
+        def shelf(runtime: AgentRuntime, *bundle: str) -> AgentShelf:
+            return AgentShelf("a-1", "", lambda: runtime.sandboxes.folders, packaging, PLAIN, bundle)
 
         async with lost(tmp_path, "local") as runtime:
             more: dict[str, Any] = {"policy": Policy(), "loaded_bundles": shelf(runtime)}
@@ -678,7 +678,7 @@ async def test_a_function_of_an_image_runs_only_in_a_sandbox(tmp_path: pathlib.P
 
 
 @pytest.mark.parametrize(
-    ("info", "named"),
+    ("info", "message"),
     [
         ("no reference", "module:name"),
         ("os:system", "tests.trips"),
@@ -691,11 +691,11 @@ async def test_a_function_of_an_image_runs_only_in_a_sandbox(tmp_path: pathlib.P
         ("kit.nowhere:twice", "image"),
     ],
 )
-async def test_an_invalid_function_reference_is_refused(tmp_path: pathlib.Path, info: str, named: str) -> None:
+async def test_an_invalid_function_reference_is_refused(tmp_path: pathlib.Path, info: str, message: str) -> None:
     """The error has the field `spawn_info.function`, and comes before a tree exists."""
     image = image_of(tmp_path / "bundle")
     async with AgentRuntime(tmp_path, backend="local") as runtime:
-        with pytest.raises(InvalidValue, match=named) as refusal:
+        with pytest.raises(InvalidValue, match=message) as refusal:
             await OURS.check(
                 opening(runtime, tmp_path / "ada", FunctionInfo(function=info), image=image, policy=Policy())
             )
@@ -755,9 +755,9 @@ async def killed_after_the_call(
     async with AgentRuntime(folder, backend="local") as runtime:
         run, turns = runtime.mint(), FunctionTurns(await runtime.open_store(), "a-1")
         await turns.write(FunctionTurn(number=1, run=run, asked="a b"))
-        called = getattr(served_functions, name)
-        args: tuple[Any, ...] = (called, "a b", []) if policy is not None else ("a b",)
-        call = await runtime.spawn(call_inside if policy else called, args=args, policy=policy, run=run)
+        served_function = getattr(served_functions, name)
+        args: tuple[Any, ...] = (served_function, "a b", []) if policy is not None else ("a b",)
+        call = await runtime.spawn(call_inside if policy else served_function, args=args, policy=policy, run=run)
         assert (await call.result()).status == "completed"
         agent = await OURS.open(opening(runtime, folder / "ada", **function(name, policy=policy)))
         assert isinstance(agent, FunctionAgent)

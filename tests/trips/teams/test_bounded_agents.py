@@ -51,28 +51,28 @@ async def test_the_oldest_failed_agents_of_a_team_are_removed() -> None:
             team, other = await served.team(), await served.team()
             elsewhere = await spawn_failed(served, other, "a")
             lives = (await spawn(served, team, "lives")).raise_for_status().json()["agent"]["id"]
-            failed = [
+            failed_ids = [
                 await spawn_failed(served, team, f"a{each}", keep_failed_s=60 if each == 0 else None)
                 for each in range(4)
             ]
             agents = folder / ".ramet" / "agents"
 
-            await eventually(lambda: not (agents / failed[0]).exists() and not (agents / failed[1]).exists())
+            await eventually(lambda: not (agents / failed_ids[0]).exists() and not (agents / failed_ids[1]).exists())
             async with asyncio.timeout(180):  # An agent leaves the list behind its folder and its record.
-                while await list_agent_ids(served, team) != [lives, *failed[2:]]:  # noqa: ASYNC110 - it asks a server
+                while await list_agent_ids(served, team) != [lives, *failed_ids[2:]]:  # noqa: ASYNC110 - it asks a server
                     await asyncio.sleep(0.01)
             assert await list_agent_ids(served, other) == [elsewhere]
-            assert (agents / failed[2] / "note").exists()
+            assert (agents / failed_ids[2] / "note").exists()
             async with asyncio.timeout(180):  # A name is free once the record of who had it is gone, after the folder.
                 while (again := await spawn(served, team, "a0")).status_code == 422:  # noqa: ASYNC110 - it asks a server
                     await asyncio.sleep(0.01)
             assert again.status_code == 201, again.text
         async with serving(folder, rules=Rules(failed_agents=1)) as served:
-            await eventually(lambda: not (agents / failed[2]).exists())
+            await eventually(lambda: not (agents / failed_ids[2]).exists())
             async with asyncio.timeout(180):
-                while failed[2] in await list_agent_ids(served, team):  # noqa: ASYNC110 - as above
+                while failed_ids[2] in await list_agent_ids(served, team):  # noqa: ASYNC110 - as above
                     await asyncio.sleep(0.01)
-            assert failed[3] in await list_agent_ids(served, team)
+            assert failed_ids[3] in await list_agent_ids(served, team)
 
 
 async def test_the_record_of_a_failed_agent_is_small(tmp_path: pathlib.Path) -> None:

@@ -132,8 +132,8 @@ async def test_a_history_that_is_too_long_is_cut_with_a_notice(
             with caplog.at_level(logging.WARNING, "ramet.services"):
                 first, second = (await say(agent, "go")).split("\n")[0], (await say(agent, "go")).split("\n")[0]
             await runtime.get(agent.run).run.context.wait_persisted()
-            recorded = [events.decode(each.data) for each in await store.read(tree=agent.run)]
-            notices = [each.text for each in recorded if isinstance(each, Notice)]
+            tree_events = [events.decode(each.data) for each in await store.read(tree=agent.run)]
+            notices = [each.text for each in tree_events if isinstance(each, Notice)]
             assert len(await agent.history()) == 18, "it is all there to be read"
     assert first == f"2 messages, {long + 3} characters, 'q 7'"
     assert second.startswith("4 messages, ")
@@ -148,7 +148,7 @@ async def test_a_turn_of_an_older_ramet_resumes_with_its_recorded_history(
 ) -> None:
     """An older version recorded the history among the arguments. The call is made again with those arguments only."""
     policy, history = policy_for(backend), [{"role": "user", "content": "before"}]
-    called = served_functions.measures_and_waits
+    served_function = served_functions.measures_and_waits
 
     async def call(text: str, history: invoke.History) -> Any:
         await asyncio.sleep(600)
@@ -156,8 +156,8 @@ async def test_a_turn_of_an_older_ramet_resumes_with_its_recorded_history(
     async with lost(tmp_path, backend) as runtime:
         run, turns = runtime.mint(), FunctionTurns(await runtime.open_store(), "a-1")
         await turns.write(FunctionTurn(number=1, run=run, asked="go"))
-        call.__name__ = called.__name__
-        old = (invoke.call_inside, (called, "go", history)) if policy is not None else (call, ("go", history))
+        call.__name__ = served_function.__name__
+        old = (invoke.call_inside, (served_function, "go", history)) if policy is not None else (call, ("go", history))
         await (await runtime.spawn(old[0], args=old[1], policy=policy, run=run)).run.context.wait_persisted()
     async with restarted(tmp_path, backend) as runtime:
         start = function("measures_and_waits", policy=policy, run=run)

@@ -119,8 +119,8 @@ class Streams:
     async def __call__(self, method: str, path: str, key: str, body: bytes = b"") -> Stream:
         """Begin to read a stream."""
         headers = {"authorization": f"Bearer {key}"}
-        begun = self._served.http.stream(method, path, headers=headers, content=body)
-        answer = await self._stack.enter_async_context(begun)
+        request = self._served.http.stream(method, path, headers=headers, content=body)
+        answer = await self._stack.enter_async_context(request)
         assert answer.status_code == 200, await answer.aread()
         return Stream(answer)
 
@@ -177,13 +177,13 @@ async def test_a_queued_turn_is_withdrawn_when_its_key_loses_the_right(
     by_operator = await streams("POST", f"{shared.path}/turns", served.server.operator, b"third")
 
     key = await shared.other()
-    read = await streams("GET", f"{shared.path}/turns/{waits.turn}", key)
+    reader_stream = await streams("GET", f"{shared.path}/turns/{waits.turn}", key)
     echo(served).go_on.set()
 
     assert "third" in await by_operator.to_its_end()
     assert by_operator.end[0] == "done"
     assert [body for body, _ in echo(served).heard] == [b"first wait", b"third"]
-    for each in (waits, read):
+    for each in (waits, reader_stream):
         await each.to_its_end()
         name, problem = each.end
         assert (name, problem["type"]) == ("error", "urn:ramet:problem:withdrawn")

@@ -68,8 +68,8 @@ async def test_an_invalid_chunk_is_an_error_in_the_client_s_format(
     async with serving(folder, types={"echo": Says(chunk)}) as served:
         _, nonce = await served.agent()
 
-        status, streamed = await asked(served, path, nonce, stream=True)
-        events = [each for each in streamed.split("\n\n") if each]
+        status, body_text = await asked(served, path, nonce, stream=True)
+        events = [each for each in body_text.split("\n\n") if each]
         assert status == 200
         [event] = events
         assert "error" in json.loads(event.rpartition("data: ")[2])
@@ -83,24 +83,24 @@ async def test_an_invalid_chunk_is_an_error_in_the_client_s_format(
 @PATHS
 async def test_a_chunk_with_line_breaks_is_one_event(folder: pathlib.Path, path: str) -> None:
     """JSON may have line breaks, and the client still reads one event."""
-    written = b'{\n"type": "content_block_delta",\r\n\n"data": "x",\n\r"choices": []\n}'
-    async with serving(folder, types={"echo": Says(written)}) as served:
+    content = b'{\n"type": "content_block_delta",\r\n\n"data": "x",\n\r"choices": []\n}'
+    async with serving(folder, types={"echo": Says(content)}) as served:
         _, nonce = await served.agent()
-        _, streamed = await asked(served, path, nonce, stream=True)
+        _, body_text = await asked(served, path, nonce, stream=True)
 
-    first = streamed.split("\n\n")[0]
-    assert json.loads(first.rpartition("data: ")[2]) == json.loads(written)
-    assert "\r" not in streamed
+    first = body_text.split("\n\n")[0]
+    assert json.loads(first.rpartition("data: ")[2]) == json.loads(content)
+    assert "\r" not in body_text
 
 
 async def test_the_type_of_an_event_cannot_forge_lines(folder: pathlib.Path) -> None:
     """A type with line breaks is an error for Anthropic's clients."""
     async with serving(folder, types={"echo": Says(b'{"type": "a\\ndata: forged\\n\\nevent: b"}')}) as served:
         _, nonce = await served.agent()
-        _, streamed = await asked(served, "/v1/messages", nonce, stream=True)
+        _, body_text = await asked(served, "/v1/messages", nonce, stream=True)
 
-    assert "forged" not in streamed
-    assert streamed.startswith("event: error\n")
+    assert "forged" not in body_text
+    assert body_text.startswith("event: error\n")
 
 
 async def test_a_strange_error_of_an_agent_can_be_listed_and_stored(folder: pathlib.Path) -> None:
@@ -114,9 +114,9 @@ async def test_a_strange_error_of_an_agent_can_be_listed_and_stored(folder: path
 
         [living] = served.server.spawner.agents
         await eventually(lambda: living.fail_task is not None and living.fail_task.done())
-        listed = await served.ask("GET", "/v1/agents", key)
-        assert listed.status_code == 200
-        [agent] = listed.json()["agents"]
+        agent_list = await served.ask("GET", "/v1/agents", key)
+        assert agent_list.status_code == 200
+        [agent] = agent_list.json()["agents"]
         assert (agent["state"], agent["error"]["type"]) == ("failed", "Cra?shed")
         assert len(agent["error"]["message"]) < 10_000
         assert (await served.ask("GET", f"/v1/teams/{team}", key)).json()["free"] == {"agents": 4, "tokens": 10}

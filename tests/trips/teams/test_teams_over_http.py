@@ -222,8 +222,8 @@ async def test_a_team_bounds_the_memory_of_its_agents_together(client: Client) -
             pytest.skip("this machine bounds no memory together")
         try:
             answers[name] = await agent.say("120")
-        except TaskFailed as failed:
-            answers[name] = f"one, {failed.status}"
+        except TaskFailed as failure:
+            answers[name] = f"one, {failure.status}"
         await client.delete_team(name)
     assert answers["large"] == "both, completed"
     assert answers["small"] == "one, oom"
@@ -248,9 +248,9 @@ async def test_every_operation_on_an_agent_needs_its_nonce(client: Client, team:
             with pytest.raises(NotYours if key else RametError):
                 await call
     assert await agent.say("hello") == "1 so far: hello"
-    listed = await client.list_agents(team.team.id, key=team.key)
-    assert agent.nonce not in repr(listed)
-    assert len(listed) == 2
+    listing = await client.list_agents(team.team.id, key=team.key)
+    assert agent.nonce not in repr(listing)
+    assert len(listing) == 2
 
     heir = await client.delegate(agent.id, owner=True, key=agent.nonce)
     with pytest.raises(NotYours):
@@ -301,16 +301,16 @@ async def test_turns_run_in_order_and_can_be_interrupted(client: Client, team: C
 async def test_bodies_reach_a_sandboxed_agent_unchanged(client: Client, team: CreatedTeam, format: str) -> None:
     """AC-S3-6: a sandboxed agent receives and sends exact bytes, whatever the format."""
     agent = await spawn(client, team, "ada", "raw", transport_format=format)
-    for sent in (bytes(range(256)), b'{"a":\r\n\n data: 1}', b"\n"):
-        answer = await client.say(agent.id, sent, key=agent.nonce)
-        assert answer == (sent if format == "plain" else sent[::-1])
+    for data in (bytes(range(256)), b'{"a":\r\n\n data: 1}', b"\n"):
+        answer = await client.say(agent.id, data, key=agent.nonce)
+        assert answer == (data if format == "plain" else data[::-1])
 
 
 async def test_control_runs_known_operations_only(client: Client, team: CreatedTeam) -> None:
     """AC-S3-7: an unknown operation is refused with the known names. A bundle with a path outside is refused."""
     agent = await spawn(client, team, "ada", "shell", {"tools": ["Bash"]})
-    listed = await client.control(agent.id, {"@type": "list_tools"}, key=agent.nonce)
-    assert [each["name"] for each in listed] == ["Bash"]
+    listing = await client.control(agent.id, {"@type": "list_tools"}, key=agent.nonce)
+    assert [each["name"] for each in listing] == ["Bash"]
     with pytest.raises(Unknown) as unknown:
         await client.control(agent.id, {"@type": "self_destruct"}, key=agent.nonce)
     assert "list_tools" in unknown.value.known
@@ -372,9 +372,9 @@ async def test_a_killed_agent_process_fails_its_turn(client: Client, team: Creat
     turn = asyncio.create_task(agent.say(f"$ sleep {mark}"))
     await eventually(lambda: begun(mark))
     main_process_of(mark).kill()
-    with pytest.raises(TaskFailed) as failed:
+    with pytest.raises(TaskFailed) as failure:
         await turn
-    assert failed.value.status == "crashed"
+    assert failure.value.status == "crashed"
     assert begun(mark) is None
     assert (await agent.info()).state == "idle"
     assert (await agent.say("again")).endswith("again")
@@ -405,9 +405,9 @@ async def test_a_gate_decides_before_a_served_call_runs(server: Server, client: 
                 break
     of = [each for each in event_data if each["type"] in ("intention_recorded", "intention_decided", "tool_ended")]
     assert [each["type"] for each in of] == ["intention_recorded", "intention_decided", "tool_ended"] * 3
-    decided = [each for each in of if each["type"] == "intention_decided"]
-    assert [each.get("committed", False) for each in decided] == [True, False, False]
-    assert REASON in json.dumps(decided[1])
+    decisions = [each for each in of if each["type"] == "intention_decided"]
+    assert [each.get("committed", False) for each in decisions] == [True, False, False]
+    assert REASON in json.dumps(decisions[1])
     assert "house" in json.dumps(of)
     assert [each["tool"] for each in event_data if each["type"] == "tool_started"] == ["Bash"]
     with pytest.raises(Unknown):

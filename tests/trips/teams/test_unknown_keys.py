@@ -25,8 +25,8 @@ async def dead_keys(served: Served) -> tuple[dict[str, str], dict[str, str]]:
     narrow = (await served.ask("POST", f"{path}/keys", first, json={"rights": ["info"]})).raise_for_status().json()
     (await served.ask("DELETE", f"{path}/keys/{narrow['id']}", first)).raise_for_status()
     (await served.ask("POST", f"{path}/rotate", first)).raise_for_status()
-    killed, nonce = await served.agent()
-    (await served.ask("DELETE", f"/v1/agents/{killed}", nonce)).raise_for_status()
+    killed_agent, nonce = await served.agent()
+    (await served.ask("DELETE", f"/v1/agents/{killed_agent}", nonce)).raise_for_status()
     deleted, old = await served.team()
     (await served.ask("DELETE", f"/v1/teams/{deleted}", operator)).raise_for_status()
     dead = {
