@@ -193,14 +193,14 @@ async def test_unread_results_stay_whole() -> None:
 async def test_an_open_call_keeps_its_results() -> None:
     """The place in the history does not matter."""
     calls = [{"name": "A", "args": {}, "id": "o1"}, {"name": "B", "args": {}, "id": "o2"}]
-    opened = [AIMessage(content="", tool_calls=calls), ToolMessage(content="one", tool_call_id="o1")]
+    open_calls = [AIMessage(content="", tool_calls=calls), ToolMessage(content="one", tool_call_id="o1")]
     history = long_history()
-    history[5:5] = opened
+    history[5:5] = open_calls
     context = context_with(history)
 
     await summarising().compact(context)
 
-    assert [each for each in context.history if each in opened] == opened
+    assert [each for each in context.history if each in open_calls] == open_calls
 
 
 async def test_system_messages_and_a_forks_task_are_not_summarised() -> None:
@@ -272,10 +272,12 @@ async def test_a_precompact_hook_may_forbid_compaction_or_add_text() -> None:
     adds = {"hookSpecificOutput": {"additionalContext": "keep the ticket numbers"}}
     history = long_history()
     forbidden = context_with(history, hooks=HookRunner({"PreCompact": [forbids]}))
-    added = context_with(list(history), hooks=HookRunner({"PreCompact": [lambda payload: adds]}), ask=ask)
+    context_with_addition = context_with(
+        list(history), hooks=HookRunner({"PreCompact": [lambda payload: adds]}), ask=ask
+    )
 
     assert not await summarising().compact(forbidden)
-    assert await Compaction(window_tokens=2_000).compact(added)
+    assert await Compaction(window_tokens=2_000).compact(context_with_addition)
 
     assert forbidden.history is history
     assert triggers[0] == "auto"
@@ -325,11 +327,11 @@ def test_invalid_settings_are_refused(fields: dict[str, Any]) -> None:
 
 def test_repair_adds_answers_to_calls_without_one() -> None:
     """An interrupted turn becomes valid; calls with broken arguments are answered too."""
-    broken = {"name": "C", "args": "{", "id": "3", "error": "cut", "type": "invalid_tool_call"}
+    invalid_call = {"name": "C", "args": "{", "id": "3", "error": "cut", "type": "invalid_tool_call"}
     request = AIMessage(
         content="",
         tool_calls=[{"name": "A", "args": {}, "id": "1"}, {"name": "B", "args": {}, "id": "2"}],
-        invalid_tool_calls=[broken],
+        invalid_tool_calls=[invalid_call],
     )
     late = ToolMessage(content="late", tool_call_id="1", name="A")
     orphan = ToolMessage(content="orphan", tool_call_id="9")

@@ -90,9 +90,9 @@ CHANGES: list[tuple[str, tuple[Any, ...], dict[str, Any], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("method", "args", "kwargs", "changed"), CHANGES)
+@pytest.mark.parametrize(("method", "args", "kwargs", "changes"), CHANGES)
 def test_a_method_changes_only_its_own_fields(
-    method: str, args: tuple[Any, ...], kwargs: dict[str, Any], changed: dict[str, Any]
+    method: str, args: tuple[Any, ...], kwargs: dict[str, Any], changes: dict[str, Any]
 ) -> None:
     """The result is a new definition, and the old one stays unchanged."""
     old = Agent(name="old", policy=Policy(memory_mb=64), limits=Limits(agents=4, seconds=3))
@@ -101,7 +101,7 @@ def test_a_method_changes_only_its_own_fields(
     new = getattr(old, method)(*args, **kwargs)
 
     assert old == before
-    assert new == dataclasses.replace(old, **changed)
+    assert new == dataclasses.replace(old, **changes)
 
 
 @pytest.mark.parametrize(

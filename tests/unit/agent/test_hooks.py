@@ -130,14 +130,14 @@ async def _aborts(payload: Payload) -> None:
     raise Aborted("by itself")
 
 
-@pytest.mark.parametrize("broken", [_raises, _exits, _raises_later, _cancels, _aborts])
-async def test_a_failing_function_denies_at_a_gate_and_passes_elsewhere(broken: Callable[[Payload], Any]) -> None:
+@pytest.mark.parametrize("hook", [_raises, _exits, _raises_later, _cancels, _aborts])
+async def test_a_failing_function_denies_at_a_gate_and_passes_elsewhere(hook: Callable[[Payload], Any]) -> None:
     """The kind of failure does not matter; both failures are recorded."""
     events: list[Event] = []
     context = context_with(events)
 
-    at_the_gate = await ask({"PreToolUse": [broken]}, context=context)
-    afterwards = await ask({"PostToolUse": [broken]}, "PostToolUse", context=context)
+    at_the_gate = await ask({"PreToolUse": [hook]}, context=context)
+    afterwards = await ask({"PostToolUse": [hook]}, "PostToolUse", context=context)
 
     assert (at_the_gate.verdict, afterwards) == ("deny", HookDecision())
     assert [type(each) for each in events] == [HookFailed, HookFailed]

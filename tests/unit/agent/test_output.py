@@ -206,12 +206,12 @@ def test_the_last_of_many_values_is_found(note: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "opened", ["[" * 20 + "1.5," * 1_000, "[" * 20 + "1.5," * 1_000 + "[" * 5_000, "[" * 20 + "1.5," * 1_000 + "NaN,"]
+    "brackets", ["[" * 20 + "1.5," * 1_000, "[" * 20 + "1.5," * 1_000 + "[" * 5_000, "[" * 20 + "1.5," * 1_000 + "NaN,"]
 )
-def test_unclosed_brackets_end_the_search(opened: str) -> None:
+def test_unclosed_brackets_end_the_search(brackets: str) -> None:
     """The characters that are read for unclosed brackets are counted together."""
     with pytest.raises(DoesNotFit, match="JSON"):
-        OutputContract(SCHEMA).parse(f"see {opened}\n{GOOD}")
+        OutputContract(SCHEMA).parse(f"see {brackets}\n{GOOD}")
 
 
 class Odd:
@@ -267,9 +267,9 @@ def test_jsonschema_is_imported_only_with_the_first_contract() -> None:
     """The import costs start-up time that most agents never need."""
     code = "import sys, ramet.agent.output; print('jsonschema' in sys.modules)"
 
-    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
-    assert printed.strip() == "False"
+    assert output.strip() == "False"
 
 
 @pytest.mark.parametrize(

@@ -30,9 +30,9 @@ ALL = ("Read", "Grep", "Write", "Bash", "Agent", "Host")
 
 
 def resolve(
-    tools: Any = None, denied: Any = (), *, may_spawn: bool = True, is_child: bool = False, **fields: Any
+    tools: Any = None, disallowed: Any = (), *, may_spawn: bool = True, is_child: bool = False, **fields: Any
 ) -> Toolset:
-    agent = Agent(name="x", tools=tools, disallowed_tools=denied, **fields)
+    agent = Agent(name="x", tools=tools, disallowed_tools=disallowed, **fields)
     return resolve_tools(agent, AVAILABLE, may_spawn=may_spawn, is_child=is_child)
 
 
@@ -90,7 +90,7 @@ def test_tool_lists_resolve_as_in_the_table(row: Row) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tools", "denied", "given"),
+    ("tools", "denied", "arguments"),
     [
         (("Teleport", "read"), (), {}),
         (("Read", "Bash"), ("Read", "Bash"), {}),
@@ -102,11 +102,11 @@ def test_tool_lists_resolve_as_in_the_table(row: Row) -> None:
     ids=["all unknown", "all denied", "everything denied", "none for children", "depth limit", "read-only"],
 )
 def test_a_list_without_any_usable_tool_is_refused(
-    tools: tuple[str, ...], denied: tuple[str, ...], given: dict[str, Any]
+    tools: tuple[str, ...], denied: tuple[str, ...], arguments: dict[str, Any]
 ) -> None:
     """AC-S1-3: An agent that asked for tools and would get none does not start."""
     with pytest.raises(NoToolsLeft) as refusal:
-        resolve(tools, denied, **given)
+        resolve(tools, denied, **arguments)
 
     assert refusal.value.entries == tools
 
@@ -156,12 +156,12 @@ def test_an_unreadable_entry_is_refused(entry: str) -> None:
 
 def test_a_definition_in_code_brings_its_own_tools() -> None:
     """The definition's tool objects come after the available tools, and replace tools of equal name."""
-    fetch, read = tool("Fetch"), tool("Read")
+    fetch, read_tool = tool("Fetch"), tool("Read")
 
-    toolset = resolve((fetch, read, "Grep"), is_child=True, scope="call")
+    toolset = resolve((fetch, read_tool, "Grep"), is_child=True, scope="call")
 
     assert names(toolset) == ("Read", "Grep", "Fetch")
-    assert toolset.tools[0] is read
+    assert toolset.tools[0] is read_tool
     assert toolset.tools[2] is fetch
 
 
@@ -185,23 +185,23 @@ def test_the_memory_tool_needs_no_entry_in_a_list() -> None:
 
     with_own = resolve_tools(agent, [*AVAILABLE, parents], may_spawn=True, is_child=True, own=[own])
     without = resolve_tools(agent.replace(tools=None), [*AVAILABLE, parents], may_spawn=True, is_child=True)
-    denied = resolve_tools(
+    toolset = resolve_tools(
         agent.replace(disallowed_tools=("Memory",)), AVAILABLE, may_spawn=True, is_child=True, own=[own]
     )
 
     assert with_own.tools == (AVAILABLE[0], own)
     assert with_own.tools[1] is own
     assert "Memory" not in names(without)
-    assert names(denied) == ("Read",)
+    assert names(toolset) == ("Read",)
 
 
 def test_the_memory_tool_does_not_save_a_list_without_usable_tools() -> None:
     """An agent that asked for tools which do not exist is refused although it has a memory."""
     with pytest.raises(NoToolsLeft):
         resolve_tools(Agent(name="x", tools=("Gone",)), AVAILABLE, may_spawn=True, is_child=True, own=[tool("Memory")])
-    listed = Agent(name="x", tools=("Memory",))
+    agent = Agent(name="x", tools=("Memory",))
 
-    assert names(resolve_tools(listed, AVAILABLE, may_spawn=True, is_child=True, own=[tool("Memory")])) == ("Memory",)
+    assert names(resolve_tools(agent, AVAILABLE, may_spawn=True, is_child=True, own=[tool("Memory")])) == ("Memory",)
 
 
 def test_two_tools_of_one_name_are_refused() -> None:

@@ -253,7 +253,7 @@ def test_usual_sets_and_keys_are_read(hint: Any, data: Any) -> None:
 @pytest.mark.parametrize("definition", ["dataclass", "model", "enum", "literal", "union"])
 def test_a_class_of_too_many_parts_is_refused(definition: str) -> None:
     """The refusal comes before it is made, since that time grows faster than the parts."""
-    known: dict[str, Any] = {
+    definitions: dict[str, Any] = {
         "dataclass": {"kind": "dataclass", "fields": {f"f{at}": TEXT for at in range(1_001)}},
         "model": {"kind": "model", "fields": {f"f{at}": TEXT for at in range(1_001)}},
         "enum": {"kind": "enum", "values": {f"n{at}": at for at in range(1_001)}},
@@ -262,7 +262,7 @@ def test_a_class_of_too_many_parts_is_refused(definition: str) -> None:
     }
 
     with pytest.raises(InvalidValue, match="at most 1000 parts"):
-        hint_of({"$ref": "#/types/W"}, {"W": known[definition]})
+        hint_of({"$ref": "#/types/W"}, {"W": definitions[definition]})
 
 
 @pytest.mark.parametrize("form", [{"anyOf": [{"enum": [at]} for at in range(9_000)]}, {"enum": list(range(20_000))}])

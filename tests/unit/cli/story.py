@@ -60,8 +60,8 @@ class Story:
     def said(self, path: str, seconds: float, tokens: int, usd: float = 0.0) -> None:
         """Add an answer of a model."""
         self.add(ModelAsked, path, seconds, step_id=f"{path}:{seconds}", model="offline")
-        used = Usage(model_calls=1, input_tokens=tokens, usd=usd)
-        self.add(MessageRecorded, path, seconds, message={}, step_id=f"{path}:{seconds}", usage=used)
+        usage = Usage(model_calls=1, input_tokens=tokens, usd=usd)
+        self.add(MessageRecorded, path, seconds, message={}, step_id=f"{path}:{seconds}", usage=usage)
 
     def called(self, path: str, seconds: float, call: str, tool: str, /, **args: Any) -> None:
         """Add the start of a tool call."""
@@ -110,8 +110,8 @@ def under_way(usd: float = 0.0) -> Story:
     story.said("main/sources", 0.6, 2500, usd)
     story.called("main/sources", 0.7, "s1", "Read", file_path="src/payments/client.py")
     story.add(ModelRetried, "main/logs", 1.0, step_id="x", model="offline", reason="busy", attempt=2, wait_s=0.2)
-    used = Usage(model_calls=1, tool_calls=1, input_tokens=900, usd=usd)
-    story.ended("main/logs", 1.4, Status.COMPLETED, "# Findings\n\n**logs/app.log:12**: timeout after 2 s", used)
+    usage = Usage(model_calls=1, tool_calls=1, input_tokens=900, usd=usd)
+    story.ended("main/logs", 1.4, Status.COMPLETED, "# Findings\n\n**logs/app.log:12**: timeout after 2 s", usage)
     story.answered("main", 1.4, "c1", "Agent")
     return story
 
@@ -119,8 +119,8 @@ def under_way(usd: float = 0.0) -> Story:
 def cut_short() -> Story:
     """Return that story, cancelled at 3.2 seconds."""
     story = under_way()
-    used = Usage(model_calls=1, tool_calls=1, input_tokens=2500)
-    story.ended("main/sources", 3.2, Status.CANCELLED, "client.py sets no retry", used, "Ctrl-C")
+    usage = Usage(model_calls=1, tool_calls=1, input_tokens=2500)
+    story.ended("main/sources", 3.2, Status.CANCELLED, "client.py sets no retry", usage, "Ctrl-C")
     own = Usage(model_calls=1, tool_calls=2, agents=2, input_tokens=1200)
     below = Usage(model_calls=2, tool_calls=2, input_tokens=3400)
     story.ended("main", 3.2, Status.CANCELLED, "", own, "Ctrl-C", below)

@@ -108,9 +108,9 @@ def test_trust_is_shown_recorded_and_forgotten(project: Path, capsys: pytest.Cap
     write(project, "hooked", HOOKED)
 
     assert main(["trust", str(project), "--show"]) == 0
-    shown = capsys.readouterr().out
-    assert "./evil.sh" in shown
-    assert "is not trusted: it was never trusted" in shown
+    out = capsys.readouterr().out
+    assert "./evil.sh" in out
+    assert "is not trusted: it was never trusted" in out
 
     assert main(["trust", str(project)]) == 0
     assert "is trusted as it is now: the above may run." in capsys.readouterr().out

@@ -10,7 +10,7 @@ from ramet.cli.render.call_summary import describe_call
 
 
 @pytest.mark.parametrize(
-    ("tool", "args", "shown"),
+    ("tool", "args", "expected"),
     [
         ("Grep", {"pattern": "ERROR|WARN", "path": "logs"}, 'Grep "ERROR|WARN" in logs'),
         ("Read", {"file_path": "src/x.py", "offset": 4}, "Read src/x.py"),
@@ -24,9 +24,9 @@ from ramet.cli.render.call_summary import describe_call
         ("\x1b[2JBash", {"command": "\x1b]0;x\x07rm"}, "Bash rm"),
     ],
 )
-def test_a_call_is_described_by_its_main_argument(tool: str, args: dict[str, Any], shown: str) -> None:
+def test_a_call_is_described_by_its_main_argument(tool: str, args: dict[str, Any], expected: str) -> None:
     """The path is added if there is one; no escape sequence is printed."""
-    assert describe_call(tool, args) == shown
+    assert describe_call(tool, args) == expected
 
 
 def test_a_huge_argument_stays_short() -> None:

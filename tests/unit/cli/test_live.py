@@ -67,8 +67,8 @@ async def test_the_cursor_is_restored_after_an_error() -> None:
 
     with pytest.raises(KeyError):
         await fail()
-    written = terminal.fresh()
-    assert written.count(HIDE) == written.count(SHOW) == 1
+    output = terminal.fresh()
+    assert output.count(HIDE) == output.count(SHOW) == 1
 
 
 async def test_notices_are_printed_above_the_tree() -> None:

@@ -71,10 +71,10 @@ def crowd(agents: int, finished: int) -> Story:
 
 def test_a_large_tree_shows_active_and_latest_runs() -> None:
     """The other runs are counted."""
-    shown = lines(crowd(50, 45), height=12)
+    shown_lines = lines(crowd(50, 45), height=12)
 
-    assert [line.split()[2] for line in shown[1:9]] == ["a42", "a43", "a44", "a45", "a46", "a47", "a48", "a49"]
-    assert shown[9] == "… 42 more: 42 done"
+    assert [line.split()[2] for line in shown_lines[1:9]] == ["a42", "a43", "a44", "a45", "a46", "a47", "a48", "a49"]
+    assert shown_lines[9] == "… 42 more: 42 done"
 
 
 def test_active_runs_beyond_the_screen_are_counted() -> None:

@@ -22,7 +22,7 @@ MINE, OTHER = "a-token-of-my-own-choice", "another-token-of-my-own"
 
 
 @pytest.mark.parametrize(
-    ("server", "dir", "named", "expected"),
+    ("server", "dir", "option_name", "expected"),
     [
         (None, None, None, "LocalSource"),
         (None, None, " ", "LocalSource"),
@@ -33,11 +33,11 @@ MINE, OTHER = "a-token-of-my-own-choice", "another-token-of-my-own"
     ],
 )
 def test_options_go_before_the_environment(
-    monkeypatch: pytest.MonkeyPatch, server: str | None, dir: Path | None, named: str | None, expected: str
+    monkeypatch: pytest.MonkeyPatch, server: str | None, dir: Path | None, option_name: str | None, expected: str
 ) -> None:
     """The order is --server or --dir, RAMET_SERVER, this folder."""
-    if named is not None:
-        monkeypatch.setenv("RAMET_SERVER", named)
+    if option_name is not None:
+        monkeypatch.setenv("RAMET_SERVER", option_name)
 
     source: Any = source_of(Namespace(server=server, dir=dir))
 

@@ -125,13 +125,13 @@ def test_an_abort_before_the_start_prevents_the_start() -> None:
 
 def test_nothing_is_raised_before_an_abort() -> None:
     """`raise_if_aborted` passes until its own controller is aborted, and passes for the parent after that."""
-    started: list[str] = []
+    calls: list[str] = []
     root = AbortController()
     below = root.child()
 
     def start(what: AbortController) -> None:
         what.raise_if_aborted()
-        started.append("root" if what is root else "below")
+        calls.append("root" if what is root else "below")
 
     start(root)
     start(below)
@@ -140,7 +140,7 @@ def test_nothing_is_raised_before_an_abort() -> None:
     with pytest.raises(Aborted):
         start(below)
 
-    assert started == ["root", "below", "root"]
+    assert calls == ["root", "below", "root"]
 
 
 def test_a_child_of_an_aborted_controller_starts_aborted() -> None:
@@ -157,16 +157,16 @@ def test_a_child_created_during_an_abort_is_aborted() -> None:
     """A child that a listener creates during the abort has its reason."""
     root = AbortController()
     middle = root.child()
-    born: list[AbortController] = []
+    controllers: list[AbortController] = []
 
     def give_birth(controller: AbortController) -> None:
-        born.extend((controller.child(), middle.child()))
+        controllers.extend((controller.child(), middle.child()))
 
     root.add_listener(give_birth)
     middle.add_listener(give_birth)
     root.abort("over")
 
-    assert [each.reason for each in born] == ["over"] * 4
+    assert [each.reason for each in controllers] == ["over"] * 4
 
 
 # --- listeners ------------------------------------------------------------------------------------------------------
@@ -303,15 +303,15 @@ def test_a_listener_that_is_no_bound_method_is_held_until_the_abort(kind: str) -
     controller, notified, slotted = AbortController(), list[AbortController](), SlottedListener()
 
     def listeners() -> dict[str, Any]:
-        def closure(stopped: AbortController) -> None:
-            notified.append(stopped)
+        def closure(controller: AbortController) -> None:
+            notified.append(controller)
 
         class Caller:
-            def __call__(self, stopped: AbortController) -> None:
-                notified.append(stopped)
+            def __call__(self, controller: AbortController) -> None:
+                notified.append(controller)
 
         return {
-            "lambda": lambda stopped: notified.append(stopped),
+            "lambda": lambda controller: notified.append(controller),
             "closure": closure,
             "partial": functools.partial(list.append, notified),
             "callable object": Caller(),

@@ -120,22 +120,22 @@ async def test_the_fake_clock_stands_still_by_itself() -> None:
     for _ in range(100):
         await asyncio.sleep(0)
 
-    after, woken = (clock.now(), clock.monotonic()), sleep.done()
+    after, is_awake = (clock.now(), clock.monotonic()), sleep.done()
 
     await clock.advance(1)
-    assert (after, woken, sleep.done()) == (before, False, True)
+    assert (after, is_awake, sleep.done()) == (before, False, True)
 
 
 @given(lengths=st.lists(st.integers(1, 20), max_size=10), steps=st.lists(st.integers(0, 15), max_size=6))
 async def test_sleepers_wake_at_their_deadlines_in_order(lengths: list[int], steps: list[int]) -> None:
     """Each sleeper sees the clock at its own deadline; equal deadlines wake in the order of the calls."""
     clock = FakeClock()
-    woken: list[tuple[float, int]] = []
+    wake_times: list[tuple[float, int]] = []
 
     async def sleep(number: int, length: int) -> None:
         await clock.sleep(length)
         assert clock.monotonic() == length
-        woken.append((length, number))
+        wake_times.append((length, number))
 
     async with asyncio.TaskGroup() as group:
         for number, length in enumerate(lengths):
@@ -143,7 +143,7 @@ async def test_sleepers_wake_at_their_deadlines_in_order(lengths: list[int], ste
         for step in [*steps, 20]:
             await clock.advance(step)
 
-    assert woken == sorted(woken)
+    assert wake_times == sorted(wake_times)
     assert clock.monotonic() == sum(steps) + 20
     assert clock.sleeping == 0
 

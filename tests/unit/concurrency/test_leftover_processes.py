@@ -119,7 +119,7 @@ class FakeProc:
         parent: int = STRANGER,
         group: int | None = None,
         session: int | None = None,
-        born: int = NOW,
+        start: int = NOW,
         state: str = "S",
         threads: int = 1,
         env: bytes | None = b"A=1\0",
@@ -128,7 +128,7 @@ class FakeProc:
         folder = self.root / str(pid)
         folder.mkdir()
         middle = " ".join(["0"] * 13 + [str(threads), "0"])
-        stat = f"{pid} (a) b) {state} {parent} {group or pid} {pid if session is None else session} {middle} {born} 0"
+        stat = f"{pid} (a) b) {state} {parent} {group or pid} {pid if session is None else session} {middle} {start} 0"
         (folder / "stat").write_text(stat)
         if env is None:
             (folder / "environ").mkdir()  # As unreadable for root as for others.
@@ -228,7 +228,7 @@ async def test_strangers_older_processes_and_our_own_are_never_signalled(
     system.add(602, env=f"{TAG_VARIABLE}=.another\0".encode())
     system.add(603, env=marked_environ.replace(TAG_VARIABLE.encode(), b"COPY_OF_IT"))
     likeness = {"parent": LEADER, "group": LEADER, "env": marked_environ}
-    system.add(604, session=LEADER, born=BEFORE, **likeness)  # type: ignore[arg-type]  # of several types
+    system.add(604, session=LEADER, start=BEFORE, **likeness)  # type: ignore[arg-type]  # of several types
     system.add(605, session=SESSION_OF_OURS, **likeness)  # type: ignore[arg-type]
     system.add(606, session=0, **likeness)  # type: ignore[arg-type]
     system.add(607, session=LEADER, state="Z", **likeness)  # type: ignore[arg-type]
@@ -282,7 +282,7 @@ async def test_a_group_with_foreign_members_is_not_signalled_as_a_group(
     monkeypatch.setattr(os, "killpg", lambda group, _: groups.append(group))
     for group in (900, 910, 920, 930):
         system.add(group + 1, group=group, env=marked_environ)
-    system.add(902, group=900, born=BEFORE)
+    system.add(902, group=900, start=BEFORE)
     system.add(912, group=910, session=SESSION_OF_OURS)
     system.add(922, group=920)
     system.add(941, group=os.getpgrp(), env=marked_environ)
@@ -312,11 +312,11 @@ async def test_processes_that_die_before_each_scan_end_with_their_group(
     system: FakeProc, mark: ProcessTag, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A chain of processes, each of which starts the next and ends, is ended by one signal to its group."""
-    listed, runners = os.listdir, [1000]
+    listing, runners = os.listdir, [1000]
     system.add(1000, group=LEADER)
 
     def names(folder: pathlib.Path) -> list[str]:
-        processes = listed(folder)
+        processes = listing(folder)
         if runners[-1] not in system.signalled_pids:
             system.end(runners[-1])
             runners.append(runners[-1] + 1)
@@ -359,8 +359,8 @@ async def test_a_found_process_stays_found_and_a_new_one_gets_no_sigterm(
     await process_reaper.kill_all(LEADER, mark, grace_s=0.01)
 
     terminated = [pid for pid, number in system.signals if number == signal.SIGTERM]
-    killed = [pid for pid, number in system.signals if number == signal.SIGKILL]
-    assert (sorted(terminated), sorted(killed)) == ([LEADER, 660, 661], [660, 661, 662])
+    killed_pids = [pid for pid, number in system.signals if number == signal.SIGKILL]
+    assert (sorted(terminated), sorted(killed_pids)) == ([LEADER, 660, 661], [660, 661, 662])
 
 
 async def test_without_a_leader_processes_are_found_by_mark_and_descent(
@@ -393,13 +393,13 @@ async def test_adopted_orphans_are_reaped_and_the_command_is_not(
     assert set(system.reaped) == {801, 802}
 
 
-@pytest.mark.parametrize("shown", ["another", "nobody"])
+@pytest.mark.parametrize("pid_namespace", ["another", "nobody"])
 async def test_a_proc_of_another_pid_namespace_is_not_trusted(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, mark: ProcessTag, marked_environ: bytes, shown: str
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, mark: ProcessTag, marked_environ: bytes, pid_namespace: str
 ) -> None:
     """The pids there belong to others, so the reaper signals only the command's own group."""
     system = FakeProc(tmp_path, monkeypatch, STRANGER)
-    if shown == "nobody":
+    if pid_namespace == "nobody":
         (tmp_path / "self").unlink()
     system.add(LEADER)
     system.add(901, env=marked_environ)
@@ -419,12 +419,12 @@ async def test_without_a_readable_proc_the_group_of_the_command_is_ended(
     if proc != "none":  # A link may be read where Landlock lets nobody list the folder that it is in.
         (tmp_path / proc).mkdir()
         (tmp_path / proc / "self").symlink_to(str(os.getpid()))
-        listed = os.listdir
+        listing = os.listdir
 
         def listdir(path: Any) -> list[str]:
             if path == tmp_path / proc:
                 raise PermissionError(13, "Permission denied", str(path))
-            return listed(path)
+            return listing(path)
 
         monkeypatch.setattr(os, "listdir", listdir)
     pid = pid_in(tmp_path / "pid")

@@ -28,19 +28,19 @@ def refusal_reason(push: Callable[[Mail], bool], what: Mail) -> str:
 def test_mail_is_drained_in_the_order_of_arrival_and_once() -> None:
     """`drain` returns mail first in, first out; a second drain is empty."""
     box = Mailbox("main")
-    sent = [mail(number, sender=f"main/{number % 3}") for number in range(10)]
-    for each in sent:
+    sent_mail = [mail(number, sender=f"main/{number % 3}") for number in range(10)]
+    for each in sent_mail:
         box.push(each)
 
     first, second = box.drain(), box.drain()
 
-    assert (first, second, len(box)) == (sent, [], 0)
+    assert (first, second, len(box)) == (sent_mail, [], 0)
 
 
 async def test_concurrent_senders_lose_and_double_no_mail() -> None:
     """Mail of ten concurrent senders arrives once, each sender's in order."""
     box, numbers = Mailbox("main"), count()
-    read: list[Mail] = []
+    mails_read: list[Mail] = []
 
     async def send(sender: str) -> None:
         for _ in range(50):
@@ -50,11 +50,14 @@ async def test_concurrent_senders_lose_and_double_no_mail() -> None:
     async with asyncio.TaskGroup() as group:
         senders = [group.create_task(send(f"main/{number}")) for number in range(10)]
         while not all(sender.done() for sender in senders):
-            read += box.drain()
+            mails_read += box.drain()
             await asyncio.sleep(0)
-    read += box.drain()
+    mails_read += box.drain()
 
-    of = {sender: [int(each.id[5:]) for each in read if each.sender == sender] for sender in {m.sender for m in read}}
+    of = {
+        sender: [int(each.id[5:]) for each in mails_read if each.sender == sender]
+        for sender in {m.sender for m in mails_read}
+    }
     assert sorted(each for numbers in of.values() for each in numbers) == list(range(500))
     assert all(numbers == sorted(numbers) for numbers in of.values())
 
@@ -66,9 +69,9 @@ def test_a_repeated_id_is_accepted_once() -> None:
 
     unread = box.push(mail(1))
     box.drain()
-    read = box.push(mail(1))
+    is_read = box.push(mail(1))
 
-    assert (first, unread, read, len(box)) == (True, False, False, 0)
+    assert (first, unread, is_read, len(box)) == (True, False, False, 0)
 
 
 def test_a_full_mailbox_recognizes_a_repeated_id() -> None:

@@ -183,8 +183,8 @@ async def test_a_start_without_free_descriptors_raises_os_error(monkeypatch: pyt
 
 def test_environment_returns_allowed_variables_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Variables are allowed by name or prefix, and come from this process by default."""
-    given = {"HOME": "/h", "LC_ALL": "C", "LC_TIME": "C", "API_KEY": "k"}
-    monkeypatch.setattr(os, "environ", given)
+    environ = {"HOME": "/h", "LC_ALL": "C", "LC_TIME": "C", "API_KEY": "k"}
+    monkeypatch.setattr(os, "environ", environ)
 
     assert environment() == {"HOME": "/h", "LC_ALL": "C", "LC_TIME": "C"}
-    assert environment(["LC_ALL", "PATH"], given) == {"LC_ALL": "C"}
+    assert environment(["LC_ALL", "PATH"], environ) == {"LC_ALL": "C"}

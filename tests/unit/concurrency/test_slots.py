@@ -146,12 +146,12 @@ async def test_a_run_holds_one_slot_after_repeated_requests() -> None:
     slot = Slot(slots)
     await slot.acquire()
     await slot.acquire()
-    taken = slots.in_use
+    slots_in_use = slots.in_use
 
     slot.release()
     slot.release()
 
-    assert (taken, slots.in_use, slot.is_held) == (1, 0, False)
+    assert (slots_in_use, slots.in_use, slot.is_held) == (1, 0, False)
 
 
 @pytest.mark.parametrize("calls", [1, 2, 5])
@@ -160,12 +160,12 @@ async def test_a_run_releases_its_slot_when_all_its_calls_wait(calls: int) -> No
     slot = Slot(Slots(1))
     await slot.acquire()
     slot.begin_calls(calls)
-    held = []
+    states = []
     for _ in range(calls):
-        held.append(slot.is_held)
+        states.append(slot.is_held)
         slot.begin_wait()
 
-    assert (held, slot.is_held) == ([True] * calls, False)
+    assert (states, slot.is_held) == ([True] * calls, False)
 
 
 async def test_a_run_releases_its_slot_when_its_last_working_call_ends() -> None:

@@ -55,10 +55,10 @@ async def test_an_error_is_raised_where_the_work_is_awaited() -> None:
     def work() -> None:
         raise error
 
-    with pytest.raises(ValueError, match="mine") as raised:
+    with pytest.raises(ValueError, match="mine") as refusal:
         await in_thread(work, name="test")
 
-    assert raised.value is error
+    assert refusal.value is error
 
 
 @pytest.mark.parametrize(
@@ -78,18 +78,18 @@ async def test_a_base_exception_of_the_work_becomes_a_runtime_error(
 
 async def test_cancelling_stops_the_wait_and_not_the_thread() -> None:
     """The thread runs to its end, and its late result is dropped."""
-    go_on, ended = threading.Event(), threading.Event()
+    go_on, has_ended = threading.Event(), threading.Event()
 
     def work() -> str:
         go_on.wait(10)
-        ended.set()
+        has_ended.set()
         return "late"
 
     working = in_thread(work, name="test")
     working.cancel()
     go_on.set()
 
-    assert await in_thread(lambda: ended.wait(10), name="test")
+    assert await in_thread(lambda: has_ended.wait(10), name="test")
     assert working.cancelled()
 
 
@@ -125,16 +125,16 @@ async def test_work_fails_when_no_thread_can_ever_start(monkeypatch: pytest.Monk
 
 async def test_work_in_an_executor_is_found_by_its_context_variables() -> None:
     """Work is found also after its waiter was cancelled; ended work, and work with other variables, is not."""
-    entered, go_on = threading.Event(), threading.Event()
+    has_entered, go_on = threading.Event(), threading.Event()
 
     def work() -> str:
-        entered.set()
+        has_entered.set()
         go_on.wait()
         return "late"
 
     caller_name.set("somebody")
     waiting = asyncio.create_task(asyncio.to_thread(work))
-    await asyncio.to_thread(entered.wait)
+    await asyncio.to_thread(has_entered.wait)
     waiting.cancel()
     await asyncio.wait([waiting])
 

@@ -189,9 +189,9 @@ def test_money_does_not_drift() -> None:
     dime = Amount(usd=0.1)
     free = budget.remaining("usd")
 
-    held = sum(try_reserve(budget, dime) is not None for _ in range(1_500))
+    hold_count = sum(try_reserve(budget, dime) is not None for _ in range(1_500))
 
-    assert held == round(free / 0.1)
+    assert hold_count == round(free / 0.1)
 
 
 # --- the last word --------------------------------------------------------------------------------------------------
@@ -202,15 +202,15 @@ def test_the_last_word_is_one_of_the_limited_calls() -> None:
     root = Budget(Limits(model_calls=5), scope="main")
     children = [Budget(Limits(), scope=f"main/{number}", parent=root) for number in range(1_000)]
 
-    granted = [hold for child in children if (hold := try_reserve(child, ONE_CALL)) is not None]
+    holds = [hold for child in children if (hold := try_reserve(child, ONE_CALL)) is not None]
     stolen = [hold for child in children if (hold := try_reserve(child, ONE_CALL, is_final_answer=True)) is not None]
     last = try_reserve(root, ONE_CALL, is_final_answer=True)
-    for hold in [*granted, last]:
+    for hold in [*holds, last]:
         assert hold is not None
         hold.settle(ONE_CALL)
     more = [try_reserve(scope, ONE_CALL, is_final_answer=True) for scope in (root, *children)]
 
-    assert (len(granted), stolen, root.spent("model_calls")) == (4, [], 5)
+    assert (len(holds), stolen, root.spent("model_calls")) == (4, [], 5)
     assert more == [None] * 1_001
 
 
@@ -337,9 +337,9 @@ def test_a_closed_scope_reserves_nothing() -> None:
             assert try_reserve(scope, Amount(tool_calls=1), is_final_answer=is_final_answer) is None
 
 
-@pytest.mark.parametrize("used", [0, 1, 3], ids=["refunded", "used", "overshot"])
+@pytest.mark.parametrize("tool_calls", [0, 1, 3], ids=["refunded", "used", "overshot"])
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["inner first", "outer first"])
-def test_a_call_that_outlives_its_scope_is_charged_to_the_tree(used: int, order: tuple[int, int]) -> None:
+def test_a_call_that_outlives_its_scope_is_charged_to_the_tree(tool_calls: int, order: tuple[int, int]) -> None:
     """The call counts as reserved until it settles, and then as used, up to the root."""
     root = Budget(Limits(tool_calls=10), scope="main")
     outer = Budget(Limits(tool_calls=6), scope="main/a", parent=root)
@@ -349,14 +349,14 @@ def test_a_call_that_outlives_its_scope_is_charged_to_the_tree(used: int, order:
         (inner, outer)[which].close()
     left_meanwhile = root.remaining("tool_calls")
 
-    in_flight.settle(Amount(tool_calls=used))
+    in_flight.settle(Amount(tool_calls=tool_calls))
 
     assert left_meanwhile == 8
     assert parts(root, "tool_calls") == {
-        "remaining": 10 - used,
+        "remaining": 10 - tool_calls,
         "reserved": 0,
         "final_answer_reserve": 0,
-        "spent": used,
+        "spent": tool_calls,
     }
 
 
@@ -405,28 +405,28 @@ def test_a_scope_is_not_reopened_when_its_slice_was_reserved() -> None:
     assert parts(root, "tool_calls") == {"remaining": 5, "reserved": 5, "final_answer_reserve": 0, "spent": 0}
 
 
-@pytest.mark.parametrize("used", [0, 1, 2, 3])
+@pytest.mark.parametrize("tool_calls", [0, 1, 2, 3])
 @pytest.mark.parametrize("life", ["closed", "reopened", "closed again"])
-def test_a_call_that_spans_a_close_and_a_reopen_is_charged_once(used: int, life: str) -> None:
+def test_a_call_that_spans_a_close_and_a_reopen_is_charged_once(tool_calls: int, life: str) -> None:
     """The tree is charged the actual usage, whenever the call settles."""
     root = Budget(Limits(tool_calls=10), scope="main")
     child = Budget(Limits(tool_calls=6), scope="main/a", parent=root)
     in_flight = child.reserve(Amount(tool_calls=2))
     child.close()
     if life == "closed":
-        in_flight.settle(Amount(tool_calls=used))
+        in_flight.settle(Amount(tool_calls=tool_calls))
     child.reopen(root)
     if life == "reopened":
-        in_flight.settle(Amount(tool_calls=used))
+        in_flight.settle(Amount(tool_calls=tool_calls))
     child.close()
 
-    in_flight.settle(Amount(tool_calls=used))
+    in_flight.settle(Amount(tool_calls=tool_calls))
 
     assert parts(root, "tool_calls") == {
-        "remaining": 10 - used,
+        "remaining": 10 - tool_calls,
         "reserved": 0,
         "final_answer_reserve": 0,
-        "spent": used,
+        "spent": tool_calls,
     }
 
 

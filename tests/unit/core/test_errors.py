@@ -80,9 +80,9 @@ def test_any_value_can_be_refused(value: object) -> None:
 )
 def test_long_names_are_cut_in_messages(refusal: RametError) -> None:
     """Models may choose names, and messages go back to models."""
-    shown = str(refusal)
+    text = str(refusal)
 
-    assert len(shown) < 20_000
+    assert len(text) < 20_000
 
 
 def test_an_unknown_name_is_shown_with_the_known_names() -> None:
@@ -118,10 +118,10 @@ def test_money_in_a_refusal_is_shown_without_binary_noise() -> None:
     assert "asked 0.3," in str(BudgetExceeded("usd", asked=0.1 + 0.2, left=0.0, scope="main"))
 
 
-@pytest.mark.parametrize(("free", "shown"), [(None, "no"), (0, "no; free now: 0"), (2.0, "no; free now: 2")])
-def test_a_refused_spawn_says_what_is_free_if_it_is_known(free: float | None, shown: str) -> None:
+@pytest.mark.parametrize(("free", "expected"), [(None, "no"), (0, "no; free now: 0"), (2.0, "no; free now: 2")])
+def test_a_refused_spawn_says_what_is_free_if_it_is_known(free: float | None, expected: str) -> None:
     """ "Nothing is free" differs from "not known"."""
-    assert str(SpawnRefused("children", "no", free=free)) == f"spawn refused (children): {shown}"
+    assert str(SpawnRefused("children", "no", free=free)) == f"spawn refused (children): {expected}"
 
 
 def test_a_missing_extra_shows_the_command_that_installs_it() -> None:

@@ -53,24 +53,24 @@ def test_a_bad_name_is_refused_by_its_field(name: object) -> None:
     assert refusal.value.field == "agents[3].name"
 
 
-@given(wanted=st.text())
-@example(wanted="../../etc/passwd")
-@example(wanted="..")
-@example(wanted="-rf /")
-@example(wanted="\ud800\0")
-@example(wanted="." * 300 + "name")
-@example(wanted="a" * 47 + "...b")
-def test_any_text_becomes_a_good_name(wanted: str) -> None:
+@given(text=st.text())
+@example(text="../../etc/passwd")
+@example(text="..")
+@example(text="-rf /")
+@example(text="\ud800\0")
+@example(text="." * 300 + "name")
+@example(text="a" * 47 + "...b")
+def test_any_text_becomes_a_good_name(text: str) -> None:
     """A hostile name cannot leave its folder, be empty, or be too long."""
-    name = safe_name(wanted)
+    name = safe_name(text)
 
     assert checked_name("name", name) == name
 
 
-@given(wanted=st.text())
-def test_making_a_name_safe_twice_changes_nothing(wanted: str) -> None:
+@given(text=st.text())
+def test_making_a_name_safe_twice_changes_nothing(text: str) -> None:
     """A lookup by the requested name finds the run with the safe name."""
-    once = safe_name(wanted)
+    once = safe_name(text)
 
     assert safe_name(once) == once
 

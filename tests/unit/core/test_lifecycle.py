@@ -94,7 +94,7 @@ def test_a_stopping_run_only_ends() -> None:
 @pytest.mark.parametrize(("state", "fact"), [pair for pair in ALL_PAIRS if pair[0] in TERMINAL_STATES])
 def test_late_facts_after_an_end_have_no_effect(state: State, fact: Fact) -> None:
     """Late facts change nothing, except mail to a finished run and expiry."""
-    allowed = {
+    allowed_states = {
         (State.ENDED, Fact.RESUMED): State.STARTING,
         (State.ENDED, Fact.EXPIRED): State.EXPIRED,
         (State.STOPPED, Fact.EXPIRED): State.EXPIRED,
@@ -102,8 +102,8 @@ def test_late_facts_after_an_end_have_no_effect(state: State, fact: Fact) -> Non
 
     after = step(state, fact)
 
-    assert after.state is allowed.get((state, fact), state)
-    assert bool(after.effects) == ((state, fact) in allowed)
+    assert after.state is allowed_states.get((state, fact), state)
+    assert bool(after.effects) == ((state, fact) in allowed_states)
 
 
 def test_a_stopped_run_never_becomes_living_again() -> None:

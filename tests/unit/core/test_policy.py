@@ -224,10 +224,10 @@ def test_invalid_or_conflicting_ports_are_refused_by_name(ports: Any, field: str
 
 def test_ports_are_accepted_as_a_mapping_or_as_pairs() -> None:
     """Both forms are equal, and later changes of the mapping do not matter."""
-    written = {"web": 1, "a-b-9": 65535}
+    ports = {"web": 1, "a-b-9": 65535}
 
-    requested = policy(ports=written)
-    written["late"] = 5
+    requested = policy(ports=ports)
+    ports["late"] = 5
 
     assert requested == policy(ports=[["web", 1], ("a-b-9", 65535)])
     assert requested.ports == {"web": 1, "a-b-9": 65535}
@@ -237,7 +237,7 @@ def test_ports_are_accepted_as_a_mapping_or_as_pairs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "given"),
+    ("fields", "expected"),
     [
         ({}, {"web": 8000, "metrics": 9090}),
         ({"ports": {}}, {}),
@@ -246,12 +246,12 @@ def test_ports_are_accepted_as_a_mapping_or_as_pairs() -> None:
         ({"ports": {"metrics": 9090, "api": 8000}}, "api=8000"),
     ],
 )
-def test_a_child_has_no_port_that_its_parent_lacks(fields: dict[str, Any], given: dict[str, int] | str) -> None:
+def test_a_child_has_no_port_that_its_parent_lacks(fields: dict[str, Any], expected: dict[str, int] | str) -> None:
     """Name and number together are the right."""
-    if isinstance(given, dict):
-        assert child_grant(**fields).ports == given
+    if isinstance(expected, dict):
+        assert child_grant(**fields).ports == expected
         return
-    with pytest.raises(SpawnRefused, match=given) as refusal:
+    with pytest.raises(SpawnRefused, match=expected) as refusal:
         child_grant(**fields)
     assert refusal.value.limit == "policy.ports"
 
@@ -398,10 +398,10 @@ def test_a_limit_above_the_parents_is_clamped_and_reported(field: str) -> None:
     """The report has the requested and the granted value."""
     most = getattr(PARENT, field) - (field == "max_sub_agent_depth")
 
-    child, clamped = narrow(PARENT, policy(**{field: most + 1}))
+    child, clamps = narrow(PARENT, policy(**{field: most + 1}))
 
     assert getattr(child, field) == most
-    assert clamped == (Clamped(field, most + 1, most),)
+    assert clamps == (Clamped(field, most + 1, most),)
 
 
 @pytest.mark.parametrize("field", LIMIT_FIELDS)
@@ -409,26 +409,26 @@ def test_a_limit_within_the_parents_is_granted_without_a_report(field: str) -> N
     """The parent's own value is within the limit."""
     most = getattr(PARENT, field) - (field == "max_sub_agent_depth")
     for value in (most, BOUNDS[field][0]):
-        child, clamped = narrow(PARENT, policy(**{field: value}))
+        child, clamps = narrow(PARENT, policy(**{field: value}))
 
-        assert (getattr(child, field), clamped) == (value, ())
+        assert (getattr(child, field), clamps) == (value, ())
 
 
 def test_a_child_that_asks_for_nothing_gets_the_parents_grant() -> None:
     """Exceptions are default memory and processors, one level less of depth, and no secrets."""
-    child, clamped = narrow(PARENT, Policy())
+    child, clamps = narrow(PARENT, Policy())
 
     expected = msgspec.structs.replace(PARENT, memory_mb=256, cpu_cores=1.0, max_sub_agent_depth=1, secrets={})
-    assert (child, clamped) == (expected, ())
+    assert (child, clamps) == (expected, ())
 
 
 def test_default_memory_and_processors_stay_within_the_parents() -> None:
     """No clamp is reported, because the child did not ask."""
     small = msgspec.structs.replace(PARENT, memory_mb=100, cpu_cores=0.5)
 
-    child, clamped = narrow(small, Policy())
+    child, clamps = narrow(small, Policy())
 
-    assert (child.memory_mb, child.cpu_cores, clamped) == (100, 0.5, ())
+    assert (child.memory_mb, child.cpu_cores, clamps) == (100, 0.5, ())
 
 
 def test_a_childs_time_ends_with_its_parents() -> None:
@@ -436,8 +436,8 @@ def test_a_childs_time_ends_with_its_parents() -> None:
     assert narrow(PARENT, Policy(), seconds_left=20.5)[0].timeout_seconds == 20.5
     assert narrow(PARENT, Policy(), seconds_left=math.inf)[0].timeout_seconds == 600
     assert narrow(PARENT, Policy(timeout_seconds=10), seconds_left=20.5) == narrow(PARENT, Policy(timeout_seconds=10))
-    child, clamped = narrow(PARENT, Policy(timeout_seconds=30), seconds_left=20.5)
-    assert (child.timeout_seconds, clamped) == (20.5, (Clamped("timeout_seconds", 30, 20.5),))
+    child, clamps = narrow(PARENT, Policy(timeout_seconds=30), seconds_left=20.5)
+    assert (child.timeout_seconds, clamps) == (20.5, (Clamped("timeout_seconds", 30, 20.5),))
 
 
 @pytest.mark.parametrize("seconds", [0, -1.0, math.nan, -math.inf])
@@ -513,19 +513,19 @@ RIGHTS: list[tuple[str, Any, bool]] = [
 @pytest.mark.parametrize(("field", "value", "has"), RIGHTS, ids=str)
 def test_a_right_that_the_parent_lacks_is_refused_by_name(field: str, value: Any, has: bool) -> None:
     """A right that the parent has is granted as requested."""
-    wanted = policy(**{field: value})
+    request = policy(**{field: value})
     if not has:
         with pytest.raises(SpawnRefused) as refusal:
-            narrow(PARENT, wanted)
+            narrow(PARENT, request)
         assert refusal.value.limit == f"policy.{field}"
         return
-    given = getattr(narrow(PARENT, wanted)[0], field)
+    granted = getattr(narrow(PARENT, request)[0], field)
     if field == "secrets":
-        assert given == {name: PARENT.secrets[name] for name in value}
+        assert granted == {name: PARENT.secrets[name] for name in value}
     elif field == "allowed_env_vars":
-        assert set(given) == set(value) - {"MODE"}
+        assert set(granted) == set(value) - {"MODE"}
     else:
-        assert given == getattr(wanted, field)
+        assert granted == getattr(request, field)
 
 
 def test_a_refusal_is_short_and_names_the_missing_rights() -> None:
@@ -661,18 +661,18 @@ def test_null_fields_count_as_absent() -> None:
 def test_no_value_of_a_variable_or_secret_is_shown() -> None:
     """No printed form of a policy or grant shows values; names are shown."""
     requested = policy(env_vars={"MODE": CANARY}, secrets={"token": CANARY}, isolation="L2")
-    for held in (requested, resolve_root_policy(requested)):
-        for shown in (
-            repr(held),
-            str(held),
-            f"{held}",
-            pretty_repr(held),
-            pretty_repr([held]),
-            repr(to_public_dict(held)),
+    for policy_held in (requested, resolve_root_policy(requested)):
+        for text in (
+            repr(policy_held),
+            str(policy_held),
+            f"{policy_held}",
+            pretty_repr(policy_held),
+            pretty_repr([policy_held]),
+            repr(to_public_dict(policy_held)),
         ):
-            assert CANARY not in shown
-            assert "MODE" in shown
-            assert "token" in shown
+            assert CANARY not in text
+            assert "MODE" in text
+            assert "token" in text
 
 
 @pytest.mark.parametrize(

@@ -95,11 +95,11 @@ def replay_as_stored(events: list[Event]) -> TreeReplay:
 def test_a_partial_decode_replays_like_whole_events(upto: int) -> None:
     """Conversations, usage, moves and open calls are equal, wherever the journal ends."""
     events = [msgspec.structs.replace(each, seq=seq) for seq, each in enumerate(EVENTS[:upto], 1)]
-    whole, read = TreeReplay().apply_all(decode(encode(each)) for each in events), replay_as_stored(EVENTS[:upto])
+    whole, replayed = TreeReplay().apply_all(decode(encode(each)) for each in events), replay_as_stored(EVENTS[:upto])
 
-    assert read.ledger == whole.ledger
-    assert read.seq == whole.seq == upto
-    for one, other in zip(whole.runs.values(), read.runs.values(), strict=True):
+    assert replayed.ledger == whole.ledger
+    assert replayed.seq == whole.seq == upto
+    for one, other in zip(whole.runs.values(), replayed.runs.values(), strict=True):
         assert one.messages == other.messages
         assert (one.usage, one.subtree, one.steps) == (other.usage, other.subtree, other.steps)
         assert one.started_calls.keys() == other.started_calls.keys()
@@ -120,7 +120,7 @@ def root_contents(story: TreeReplay) -> list[str]:
 
 def test_a_retried_attempt_restarts_at_the_start_of_its_turn() -> None:
     """Messages and begun calls of the failed attempt disappear once the next attempt records a message."""
-    failed = RunRetried(**STAMP, attempt=1, status="lost")
+    retry = RunRetried(**STAMP, attempt=1, status="lost")
     events = [
         *EVENTS[:3],
         recorded_message({"type": "ai", "content": "An answer."}),
@@ -129,7 +129,7 @@ def test_a_retried_attempt_restarts_at_the_start_of_its_turn() -> None:
         recorded_message({"type": "human", "content": "And?"}),
         recorded_message({"type": "ai", "content": "I read.", "tool_calls": CALLS[:1]}),
         ToolStarted(**STAMP, tool="Read", step_id="run-1:2", call_id="call-0"),
-        failed,
+        retry,
     ]
     story = replay_as_stored(events)
     assert (root_contents(story), [*story.root.started_calls]) == (["Go.", "An answer.", "And?", "I read."], ["call-0"])
@@ -147,16 +147,16 @@ def test_a_retried_attempt_restarts_at_the_start_of_its_turn() -> None:
 
     compaction = ({"type": "human", "content": "In short."}, 2)
     sizes: dict[str, Any] = {"before_messages": 3, "after_messages": 2, "before_tokens": 9, "after_tokens": 5}
-    shorter = [*events, Compacted(**STAMP, **sizes, kept=compaction), failed]
+    shorter = [*events, Compacted(**STAMP, **sizes, kept=compaction), retry]
     assert root_contents(replay_as_stored([*shorter, events[-1]])) == ["In short.", "And?"]
-    resumed = [
+    resumed_events = [
         *events,
-        failed,
+        retry,
         RunResumed(**STAMP, turn=2),
         recorded_message({"type": "ai", "content": "Well."}),
-        failed,
+        retry,
     ]
-    assert root_contents(replay_as_stored([*resumed, recorded_message({"type": "ai", "content": "No."})])) == [
+    assert root_contents(replay_as_stored([*resumed_events, recorded_message({"type": "ai", "content": "No."})])) == [
         "Go.",
         "An answer.",
         "And?",
@@ -179,23 +179,23 @@ def test_a_sandbox_counts_its_messages_since_its_start() -> None:
     root = replay_as_stored(events).root
     assert (root.recorded_reports, root.reply_step, root.unstarted_calls) == (1, "run-1:7", {"call-0"})
 
-    charged = ModelCharged(**STAMP, step_id="run-1:7", usage=Usage(tool_calls=1), told=2)
-    assert replay_as_stored([*events, charged]).root.recorded_reports == 1, "what it was charged for has yet to be told"
+    charge = ModelCharged(**STAMP, step_id="run-1:7", usage=Usage(tool_calls=1), told=2)
+    assert replay_as_stored([*events, charge]).root.recorded_reports == 1, "what it was charged for has yet to be told"
     events += [recorded_message({"type": "human", "content": "More."}, told=2), Notice(**STAMP, text="n", told=3)]
     assert replay_as_stored(events).root.recorded_reports == 3
     events += [RunResumed(**STAMP, turn=1), msgspec.structs.replace(box, adopted=True)]
     assert replay_as_stored(events).root.recorded_reports == 3
-    answered = [*events, answer(0)]
-    assert replay_as_stored(answered).root.unstarted_calls == set()
+    events_with_answer = [*events, answer(0)]
+    assert replay_as_stored(events_with_answer).root.unstarted_calls == set()
     assert replay_as_stored([*events, box]).root.recorded_reports == 0
 
 
 def test_answers_to_calls_before_an_attempt_survive_a_retry() -> None:
     """Calls that a kernel's end cut off are answered behind their reply, and do not belong to the attempt."""
-    failed = RunRetried(**STAMP, attempt=1, status="lost")
+    retry = RunRetried(**STAMP, attempt=1, status="lost")
     first = [*EVENTS[:5], answer(2), RunResumed(**STAMP, turn=1)]
     mended = [*first, answer(0), answer(1), recorded_message({"type": "ai", "content": "Well."})]
-    again = replay_as_stored([*mended, failed, recorded_message({"type": "ai", "content": "No."})])
+    again = replay_as_stored([*mended, retry, recorded_message({"type": "ai", "content": "No."})])
     assert [each["content"] for each in again.root.messages[2:]] == ["answer 0", "answer 1", "answer 2", "No."]
 
 
@@ -240,9 +240,9 @@ def test_usage_of_a_run_counts_in_every_subtree_above_it() -> None:
 
 def test_every_event_type_is_replayed_or_passed_over() -> None:
     """Each type that is passed over exists, and an unknown type is refused."""
-    known = {each.__struct_config__.tag for each in get_args(AnyEvent)}
+    known_tags = {each.__struct_config__.tag for each in get_args(AnyEvent)}
 
-    assert codec.IGNORED_TAGS < known
+    assert codec.IGNORED_TAGS < known_tags
     with pytest.raises(InvalidValue):
         codec.decode(b'{"type":"of_next_year","root":"r","run":"r","path":"main","agent":"a"}')
 

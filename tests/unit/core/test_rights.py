@@ -11,7 +11,7 @@ from ramet.core.policy import rights
 
 
 @pytest.mark.parametrize(
-    ("written", "canonical"),
+    ("text", "canonical"),
     [
         ("api.example.org:443", "api.example.org:443"),
         ("API.Example.ORG:443", "api.example.org:443"),
@@ -30,9 +30,9 @@ from ramet.core.policy import rights
         ("*", "*"),
     ],
 )
-def test_an_endpoint_has_one_spelling(written: str, canonical: str) -> None:
+def test_an_endpoint_has_one_spelling(text: str, canonical: str) -> None:
     """The canonical form of an endpoint is its own canonical form."""
-    assert rights.endpoints("f", [written]) == (canonical,)
+    assert rights.endpoints("f", [text]) == (canonical,)
     assert rights.endpoints("f", [canonical]) == (canonical,)
 
 
@@ -125,7 +125,7 @@ def test_an_ambiguous_endpoint_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "canonical"),
+    ("text", "canonical"),
     [
         ("/data", "/data"),
         ("/data/", "/data"),
@@ -139,9 +139,9 @@ def test_an_ambiguous_endpoint_is_refused(text: str) -> None:
     ],
     ids=lambda text: repr(text)[:24],
 )
-def test_a_mount_has_one_spelling(written: str, canonical: str) -> None:
+def test_a_mount_has_one_spelling(text: str, canonical: str) -> None:
     """Paths are normalised as text; links are resolved when a run starts."""
-    assert rights.mounts("f", [written, canonical]) == (canonical,)
+    assert rights.mounts("f", [text, canonical]) == (canonical,)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_an_empty_secret_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("check", "given"),
+    ("check", "value"),
     [
         (rights.endpoints, [f"a{number}.org:1" for number in range(257)]),
         (rights.endpoints, [f"ü{number}.org:1" for number in range(17)]),
@@ -253,10 +253,10 @@ def test_an_empty_secret_is_refused() -> None:
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_the_size_of_requested_rights_is_bounded(check: Any, given: Any) -> None:
+def test_the_size_of_requested_rights_is_bounded(check: Any, value: Any) -> None:
     """A guest writes these lists."""
     with pytest.raises(InvalidValue, match="at most"):
-        check("f", given)
+        check("f", value)
 
 
 def test_requested_rights_at_the_bounds_are_accepted() -> None:
@@ -269,12 +269,12 @@ def test_requested_rights_at_the_bounds_are_accepted() -> None:
 
 def test_an_endpoint_covers_itself_and_a_wildcard_the_names_below() -> None:
     """A wildcard does not cover its own domain; '*' covers every name and every public address."""
-    granted = ["a.org:1", "*.b.org:2", "[2606:4700::1]:3"]
+    endpoints = ["a.org:1", "*.b.org:2", "[2606:4700::1]:3"]
     covered = ["a.org:1", "x.b.org:2", "x.y.b.org:2", "*.b.org:2", "*.x.b.org:2", "[2606:4700::1]:3"]
-    lacking = ["b.org:2", "x.b.org:1", "x.a.org:1", "xb.org:2", "*.org:2", "*", "[2606:4700::2]:3", "*.a.org:1"]
+    uncovered = ["b.org:2", "x.b.org:1", "x.a.org:1", "xb.org:2", "*.org:2", "*", "[2606:4700::2]:3", "*.a.org:1"]
 
-    assert rights.uncovered_endpoints(granted, covered) == []
-    assert rights.uncovered_endpoints(granted, lacking) == lacking
-    assert rights.uncovered_endpoints(["*"], [*covered, *lacking]) == []
+    assert rights.uncovered_endpoints(endpoints, covered) == []
+    assert rights.uncovered_endpoints(endpoints, uncovered) == uncovered
+    assert rights.uncovered_endpoints(["*"], [*covered, *uncovered]) == []
     assert rights.uncovered_endpoints([], ["a.org:1"]) == ["a.org:1"]
     assert rights.uncovered_endpoints(["*", "10.0.0.1:1"], ["10.0.0.1:1", "10.0.0.1:2"]) == ["10.0.0.1:2"]

@@ -188,10 +188,10 @@ def test_the_reason_names_the_deciding_voter() -> None:
     assert decide("first", votes("ask", "allow"), 2) == VoterAnswer("allow", "b: allow!")
 
 
-@given(decider=deciders, words=st.lists(verdicts, min_size=1, max_size=6), cut=st.integers(0, 6))
-def test_further_votes_do_not_change_an_early_decision(decider: Any, words: list[str], cut: int) -> None:
+@given(decider=deciders, words=st.lists(verdicts, min_size=1, max_size=6), vote_count=st.integers(0, 6))
+def test_further_votes_do_not_change_an_early_decision(decider: Any, words: list[str], vote_count: int) -> None:
     """Voting may stop at a decision, and all votes always lead to one."""
-    early, late = verdict(decider, *words[:cut], of=len(words)), verdict(decider, *words)
+    early, late = verdict(decider, *words[:vote_count], of=len(words)), verdict(decider, *words)
 
     assert late in VERDICTS
     assert early in (None, late)
@@ -200,12 +200,12 @@ def test_further_votes_do_not_change_an_early_decision(decider: Any, words: list
 @given(decider=deciders, words=st.lists(verdicts, max_size=6), place=st.integers(0, 5))
 def test_turning_a_vote_into_a_deny_allows_no_further_call(decider: Any, words: list[str], place: int) -> None:
     """A voter that cannot vote counts as a deny."""
-    turned = [*words]
+    changed_words = [*words]
     if words:
-        turned[place % len(words)] = "deny"
+        changed_words[place % len(words)] = "deny"
 
     if verdict(decider, *words) != "allow":
-        assert verdict(decider, *turned) != "allow"
+        assert verdict(decider, *changed_words) != "allow"
 
 
 @given(decider=deciders, words=st.lists(verdicts.filter(lambda word: word != "allow"), max_size=6))

@@ -113,7 +113,7 @@ FULL_RECORD = ScheduleRecord(
 
 
 @pytest.mark.parametrize(
-    "written",
+    "record",
     [
         FULL_RECORD,
         schedule_record(),
@@ -121,11 +121,11 @@ FULL_RECORD = ScheduleRecord(
         schedule_record(Interval(seconds=0.1, anchor=at(-5))),
     ],
 )
-def test_a_schedule_record_decodes_equal(written: ScheduleRecord) -> None:
+def test_a_schedule_record_decodes_equal(record: ScheduleRecord) -> None:
     """Every field survives JSON."""
-    data = ticks.encode(written)
+    data = ticks.encode(record)
 
-    assert ticks.decode("s", data) == written
+    assert ticks.decode("s", data) == record
     assert ticks.encode(ticks.decode("s", data)) == data
 
 
@@ -236,13 +236,13 @@ def test_reconciling_without_a_due_tick_returns_the_same_record() -> None:
 )
 def test_missed_ticks_run_as_the_misfire_policy_says(misfire: str, waiting: list[float], skipped: int) -> None:
     """The policy keeps no tick, the newest, or the newest few; each tick is decided once."""
-    missed = schedule_record(misfire=misfire, misfire_max=3)
+    missed_record = schedule_record(misfire=misfire, misfire_max=3)
 
-    state = state_after(missed, 590)
+    state = state_after(missed_record, 590)
 
     assert (seconds(due.tick for due in state.waiting), state.skipped) == (waiting, skipped)
     assert state.decided == at(500)
-    assert state_after(ScheduleRecord(schedule=missed.schedule, state=state), 599) == state
+    assert state_after(ScheduleRecord(schedule=missed_record.schedule, state=state), 599) == state
 
 
 @pytest.mark.parametrize("misfire", ["skip", "once", "all"])
@@ -258,10 +258,10 @@ def test_a_tick_during_a_run_follows_the_overlap_policy(overlap: str, waiting: i
     going = schedule_record(state=TickState(decided=at(100), claims=(claim_of(run="run-1"),)), overlap=overlap)
 
     state = state_after(going, 200, "me")
-    begun = ticks.claim_due(ScheduleRecord(schedule=going.schedule, state=state), at(200), "me", lambda: "d")
+    claimed = ticks.claim_due(ScheduleRecord(schedule=going.schedule, state=state), at(200), "me", lambda: "d")
 
     assert (len(state.waiting), state.skipped) == (waiting, 1 - waiting)
-    assert len(begun.claims) == (1 if overlap == "allow" else 0)
+    assert len(claimed.claims) == (1 if overlap == "allow" else 0)
 
 
 def test_a_newer_tick_replaces_one_that_never_began() -> None:
@@ -299,17 +299,17 @@ def test_a_claim_has_one_owner() -> None:
     """A late kernel can neither take the claim, nor mark it lost, nor complete it."""
     theirs = claim_of("them", run="run-1")
     record = schedule_record(state=TickState(decided=at(100), claims=(theirs,)))
-    ended = TickResult(id="c", tick=at(100), status=TickStatus.FAILED)
+    tick_result = TickResult(id="c", tick=at(100), status=TickStatus.FAILED)
 
-    taken = ticks.update_claim(record, theirs, claim_of("me", run="run-1"))
+    updated = ticks.update_claim(record, theirs, claim_of("me", run="run-1"))
 
-    assert taken is not None
-    assert taken.state.claims == (claim_of("me", run="run-1"),)
-    assert ticks.update_claim(taken, theirs, claim_of("another", run="run-1")) is None
-    assert ticks.mark_lost(taken, theirs, at(150), "gone") is None
-    assert ticks.complete_claim(taken, ended, "them") is taken
-    over = ticks.complete_claim(taken, replace(ended, status=TickStatus.COMPLETED), "me")
-    assert ticks.complete_claim(over, ended, "them") is over
+    assert updated is not None
+    assert updated.state.claims == (claim_of("me", run="run-1"),)
+    assert ticks.update_claim(updated, theirs, claim_of("another", run="run-1")) is None
+    assert ticks.mark_lost(updated, theirs, at(150), "gone") is None
+    assert ticks.complete_claim(updated, tick_result, "them") is updated
+    over = ticks.complete_claim(updated, replace(tick_result, status=TickStatus.COMPLETED), "me")
+    assert ticks.complete_claim(over, tick_result, "them") is over
     assert (over.state.claims, [each.status for each in over.state.results]) == ((), ["completed"])
 
 
@@ -317,20 +317,22 @@ def test_the_end_of_a_run_replaces_its_lost_status() -> None:
     """A run that was marked lost reports its own end."""
     theirs = claim_of("them", run="run-1")
 
-    lost = ticks.mark_lost(schedule_record(state=TickState(decided=at(100), claims=(theirs,))), theirs, at(150), "gone")
+    lost_state = ticks.mark_lost(
+        schedule_record(state=TickState(decided=at(100), claims=(theirs,))), theirs, at(150), "gone"
+    )
 
-    assert lost is not None
-    (result,) = lost.state.results
+    assert lost_state is not None
+    (result,) = lost_state.state.results
     assert (result.status, result.tick, result.run, result.ended) == ("lost", at(100), "run-1", at(150))
-    after = ticks.complete_claim(lost, TickResult(id="c", tick=at(100), status=TickStatus.COMPLETED), "them")
+    after = ticks.complete_claim(lost_state, TickResult(id="c", tick=at(100), status=TickStatus.COMPLETED), "them")
     assert [each.status for each in after.state.results] == ["completed"]
 
 
 def test_a_cancelled_schedule_keeps_only_its_active_run() -> None:
     """No waiting tick or unstarted claim begins, and a new definition starts with only the active run."""
     going = (claim_of(run="run-1"), replace(claim_of(), id="d"))
-    known = (TickResult(id="b", tick=at(1), status=TickStatus.COMPLETED),)
-    state = TickState(decided=at(100), waiting=(Due(tick=at(100)),), claims=going, results=known)
+    results = (TickResult(id="b", tick=at(1), status=TickStatus.COMPLETED),)
+    state = TickState(decided=at(100), waiting=(Due(tick=at(100)),), claims=going, results=results)
 
     cancelled = ticks.cancel(schedule_record(state=state, overlap="allow"))
 
@@ -349,16 +351,16 @@ def test_only_the_owner_starts_a_claim_and_only_once() -> None:
     """A kernel that lost its claim learns so before it spawns a run."""
     mine = schedule_record(state=TickState(decided=at(100), claims=(claim_of(),)))
 
-    started = ticks.update_claim(mine, claim_of(), claim_of(run="run-1"))
+    started_state = ticks.update_claim(mine, claim_of(), claim_of(run="run-1"))
 
-    assert started is not None
-    assert ticks.update_claim(started, claim_of(), claim_of(run="run-2")) is None
+    assert started_state is not None
+    assert ticks.update_claim(started_state, claim_of(), claim_of(run="run-2")) is None
     assert ticks.update_claim(schedule_record(), claim_of(), claim_of(run="run-2")) is None
     assert ticks.release(schedule_record(), claim_of()) is None
-    released = ticks.release(started, claim_of())
+    released = ticks.release(started_state, claim_of())
     assert released is not None
     assert released.state == TickState(decided=at(100), waiting=(Due(tick=at(100)),))
-    assert ticks.release(started, replace(claim_of(run="run-1"), owner="who was believed dead")) is None
+    assert ticks.release(started_state, replace(claim_of(run="run-1"), owner="who was believed dead")) is None
 
 
 def test_the_queue_of_waiting_ticks_is_bounded() -> None:

@@ -61,7 +61,7 @@ def test_check_refuses_only_what_can_never_fit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "field"),
+    ("arguments", "field"),
     [
         ({}, "resources"),
         ({"cpu": 1}, "resources"),
@@ -78,10 +78,10 @@ def test_check_refuses_only_what_can_never_fit() -> None:
     ],
     ids=str,
 )
-def test_an_invalid_amount_of_a_resource_is_refused_by_name(given: dict[str, float], field: str) -> None:
+def test_an_invalid_amount_of_a_resource_is_refused_by_name(arguments: dict[str, float], field: str) -> None:
     """Negative, infinite, fractional or non-numeric amounts are refused."""
     with pytest.raises(InvalidValue) as refusal:
-        resources("resources", given)
+        resources("resources", arguments)
     assert refusal.value.field == field
 
 

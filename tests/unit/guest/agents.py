@@ -76,11 +76,11 @@ def hoard() -> int:
     """Allocate memory in small pieces until none is left."""
     import resource
 
-    used = int(pathlib.Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + 64 * 1024 * 1024,) * 2)
-    held: list[Any] = []
+    memory_bytes = int(pathlib.Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes + 64 * 1024 * 1024,) * 2)
+    cycles: list[Any] = []
     while True:
-        held.append([held] * 10)
+        cycles.append([cycles] * 10)
 
 
 def unshippable() -> dict[str, Any]:
@@ -187,8 +187,8 @@ async def giving_up() -> str:
         async with asyncio.timeout(0.05):
             await child
     except TimeoutError:
-        stopped = child.cancel("too slow")
-        return f"{stopped.stopped} {(await child).status}"
+        receipt = child.cancel("too slow")
+        return f"{receipt.stopped} {(await child).status}"
     return "it ended"
 
 

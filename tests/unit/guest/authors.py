@@ -39,8 +39,8 @@ def makes_and_calls() -> list[Any]:
 
 async def awaits() -> list[Any]:
     task = await asyncio.to_thread(solver)
-    begun = await task.submit("x = 1")
-    return [(await begun.result())[0].x, (await task("x = 2"))[0].x, await begun.exception()]
+    handle = await task.submit("x = 1")
+    return [(await handle.result())[0].x, (await task("x = 2"))[0].x, await handle.exception()]
 
 
 def in_a_thread() -> float:

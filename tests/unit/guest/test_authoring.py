@@ -197,8 +197,8 @@ class Few:
         """Spawn a child."""
         assert kind is PerformTask
         self.most = max(self.most, 1 + sum(not each.done() for each in self.ends))
-        born = Spawned(run=f"r{len(self.ends)}", path="main/r", name="r")
-        return Answered(msgspec.Raw(message_codec.encode(born)), b"")
+        spawn_message = Spawned(run=f"r{len(self.ends)}", path="main/r", name="r")
+        return Answered(msgspec.Raw(message_codec.encode(spawn_message)), b"")
 
     def end_of(self, run: str) -> Future[End]:
         """Return the future of a child's end."""

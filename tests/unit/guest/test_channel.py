@@ -58,10 +58,10 @@ def test_a_message_may_come_in_any_pieces(ends: Ends) -> None:
         writer.join()
 
 
-@pytest.mark.parametrize("cut", [0, 3, 9])
-def test_a_closed_host_gives_no_message(ends: Ends, cut: int) -> None:
+@pytest.mark.parametrize("length", [0, 3, 9])
+def test_a_closed_host_gives_no_message(ends: Ends, length: int) -> None:
     """Half a message is none either."""
-    ends.host.sendall(b"".join(frames.pack(b"{}", b"body"))[:cut])
+    ends.host.sendall(b"".join(frames.pack(b"{}", b"body"))[:length])
     ends.host.close()
 
     assert ends.channel.read() is None

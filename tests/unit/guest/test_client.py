@@ -40,14 +40,14 @@ def test_a_spawned_child_returns_a_typed_value() -> None:
     with guest() as host:
         host.start(agents.parent, 128)
         spawn, capsule = answer_spawn(host, "r2")
-        opened = unpack(capsule, spawn.capsule_tag)
+        call = unpack(capsule, spawn.capsule_tag)
         assert host.watched() == "r2"
         host.end_child("r2", agents.Report("bees", (1,)))
 
         expected = [0, "completed", "r2", agents.Report("bees", (1,)), "Report"]
         assert host.value(list[agents.Report | str | int]) == expected
     assert spawn.policy is not None
-    assert (spawn.function, spawn.policy.memory_mb, opened.args) == ("report", 128, ("bees",))
+    assert (spawn.function, spawn.policy.memory_mb, call.args) == ("report", 128, ("bees",))
 
 
 def test_a_child_that_failed_returns_a_result() -> None:
@@ -305,11 +305,11 @@ def test_a_file_of_a_child_is_read() -> None:
     """The content is bytes."""
     with guest() as host:
         host.start(agents.artifact)
-        read, _ = host.expect(ReadArtifact)
-        host.answer(read.id, None, b"\x00notes")
+        request, _ = host.expect(ReadArtifact)
+        host.answer(request.id, None, b"\x00notes")
 
         assert host.value() == b"\x00notes"
-    assert (read.run, read.name) == ("child", "notes.txt")
+    assert (request.run, request.name) == ("child", "notes.txt")
 
 
 def test_a_wrong_argument_leaves_the_channel_usable() -> None:
@@ -355,9 +355,9 @@ def test_the_public_module_has_the_same_client_names() -> None:
     for name in sub_agent_client.__all__:
         assert getattr(sub_agent_client, name) is getattr(client, name)
     script = "import sys, ramet.sub_agent_client; print('ramet.guest.client' in sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    completed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
 
-    assert loaded.stdout == "False\n"
+    assert completed.stdout == "False\n"
 
 
 def test_values_of_children_are_sent_as_they_were_encoded() -> None:

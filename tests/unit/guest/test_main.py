@@ -83,9 +83,9 @@ def test_an_error_with_a_broken_str_is_sent() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "shown"), [(0, "0"), (None, ""), (7, "7"), ("bye", "'bye'"), ([1], "…"), (2**70, "…")]
+    ("code", "expected"), [(0, "0"), (None, ""), (7, "7"), ("bye", "'bye'"), ([1], "…"), (2**70, "…")]
 )
-def test_sys_exit_is_no_result(code: object, shown: str) -> None:
+def test_sys_exit_is_no_result(code: object, expected: str) -> None:
     """Any code, 0 too, is a failure: a run completes only with a value."""
     with guest() as host:
         host.start(agents.leave, code)
@@ -95,7 +95,7 @@ def test_sys_exit_is_no_result(code: object, shown: str) -> None:
     assert failure.error is not None
     assert (failure.error.type, failure.error.message) == (
         "SystemExit",
-        f"it called sys.exit({shown}) in place of returning a result",
+        f"it called sys.exit({expected}) in place of returning a result",
     )
 
 

@@ -74,14 +74,14 @@ async def test_bytes_and_their_ends_pass_in_both_directions(tmp_path: pathlib.Pa
 
 async def test_a_client_that_ended_its_side_still_gets_its_answer(tmp_path: pathlib.Path) -> None:
     """A client whose host has ended may still send."""
-    got: list[bytes] = []
+    received: list[bytes] = []
 
     async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if await reader.readexactly(5) == b"first":
             writer.write(b"you said " + await reader.read())
         else:
             writer.write_eof()
-            got.append(await reader.read())
+            received.append(await reader.read())
 
     async with host(tmp_path / "s", speak), Relay(tmp_path / "s") as relay:
         async with relay.client() as client:
@@ -93,9 +93,9 @@ async def test_a_client_that_ended_its_side_still_gets_its_answer(tmp_path: path
             assert await client.rest() == b""
             await client.send(b"late")
             client.writer.write_eof()
-            await eventually(lambda: got)
+            await eventually(lambda: received)
 
-    assert got == [b"late"]
+    assert received == [b"late"]
 
 
 @pytest.mark.parametrize("slow", ["host", "client"])
@@ -194,17 +194,17 @@ async def test_the_hosts_last_data_arrives_though_it_stopped_reading(tmp_path: p
 async def test_a_long_last_answer_arrives_whole(tmp_path: pathlib.Path) -> None:
     """The client reads it late, after the host closed with data of the client unread."""
 
-    begun = asyncio.Event()
+    has_begun = asyncio.Event()
 
     async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readexactly(1)
         writer.write(bytes(MIB))
-        begun.set()
+        has_begun.set()
 
     async with host(tmp_path / "s", speak) as connections, Relay(tmp_path / "s") as relay:
         async with relay.client() as client:
             client.writer.write(bytes(4 * MIB))
-            await begun.wait()
+            await has_begun.wait()
             with contextlib.suppress(TimeoutError):  # Until then it reads no more than a little ahead.
                 async with asyncio.timeout(2):
                     await eventually(lambda: not connections)

@@ -244,6 +244,6 @@ async def test_unknown_errors_keep_their_name() -> None:
         asking = asyncio.create_task(link.ask(ListRuns))
         await host.hear()
         await host.say(Answer(id=1, error=ErrorInfo(type="ValueError", message="odd")))
-        with pytest.raises(Exception, match="ValueError: odd") as raised:
+        with pytest.raises(Exception, match="ValueError: odd") as refusal:
             await asking
-        assert not isinstance(raised.value, Unknown)
+        assert not isinstance(refusal.value, Unknown)

@@ -82,16 +82,16 @@ async def test_an_answer_by_id_reaches_the_asking_run_and_is_recorded(word: bool
         asked_at=datetime(2026, 1, 1, tzinfo=UTC),
         deadline=datetime(2026, 1, 1, 0, 10, tzinfo=UTC),
     )
-    question, answered = events
+    question, answer_event = events
     assert isinstance(question, ApprovalAsked)
-    assert isinstance(answered, ApprovalAnswered)
+    assert isinstance(answer_event, ApprovalAnswered)
     assert (question.approval_id, question.path, question.depth, question.call_id) == (
         waiting.id,
         "main/a/b",
         2,
         "call-9",
     )
-    assert (answered.approval_id, answered.allowed, answered.reason) == (waiting.id, word, "by Ann")
+    assert (answer_event.approval_id, answer_event.allowed, answer_event.reason) == (waiting.id, word, "by Ann")
 
 
 async def test_an_answer_settles_one_question_once() -> None:
@@ -306,14 +306,14 @@ async def test_an_approver_answers_instead_of_a_person_and_only_true_is_yes(appr
 
 async def test_an_answer_by_id_goes_before_a_slow_approver() -> None:
     """The first answer counts, and the approver is cancelled."""
-    ended = False
+    has_ended = False
 
     async def thinks(pending: Pending) -> bool:
-        nonlocal ended
+        nonlocal has_ended
         try:
             await asyncio.Event().wait()
         finally:
-            ended = True
+            has_ended = True
         return True
 
     box = inbox(approver=thinks)
@@ -321,7 +321,7 @@ async def test_an_answer_by_id_goes_before_a_slow_approver() -> None:
     await eventually(lambda: box.pending)
     box.answer("approval-1", False)
 
-    assert (await asking, ended) == (False, True)
+    assert (await asking, has_ended) == (False, True)
 
 
 @pytest.mark.parametrize(("behaviour", "allowed"), [("allow", True), ("deny", False)])

@@ -54,9 +54,9 @@ OF_A_SESSION: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("given", "begins"), OF_A_SESSION, ids=lambda each: str(each)[:40])
-def test_a_session_refuses_an_argument_of_a_wrong_type(given: dict[str, Any], begins: str) -> None:
-    assert refusal(lambda: Session(ScriptedModel(["ok"]), **given)).startswith(begins)
+@pytest.mark.parametrize(("arguments", "begins"), OF_A_SESSION, ids=lambda each: str(each)[:40])
+def test_a_session_refuses_an_argument_of_a_wrong_type(arguments: dict[str, Any], begins: str) -> None:
+    assert refusal(lambda: Session(ScriptedModel(["ok"]), **arguments)).startswith(begins)
 
 
 @pytest.mark.parametrize("model", [NO_MODEL, 5, ["a"]], ids=["runnable", "number", "list"])
@@ -76,7 +76,7 @@ async def test_a_resumed_session_refuses_an_approver_that_is_not_a_function(tmp_
 
 
 @pytest.mark.parametrize(
-    ("given", "begins"),
+    ("arguments", "begins"),
     [
         ({"grace_s": "5"}, "grace_s: '5' is not accepted; expected a number of seconds from 0"),
         ({"grace_s": -1}, "grace_s: -1 is not accepted; expected a number of seconds from 0"),
@@ -92,12 +92,12 @@ async def test_a_resumed_session_refuses_an_approver_that_is_not_a_function(tmp_
     ],
     ids=lambda each: str(each)[:30],
 )
-def test_a_runtime_refuses_an_argument_of_a_wrong_type(given: dict[str, Any], begins: str) -> None:
-    assert refusal(lambda: AgentRuntime(**given)).startswith(begins)
+def test_a_runtime_refuses_an_argument_of_a_wrong_type(arguments: dict[str, Any], begins: str) -> None:
+    assert refusal(lambda: AgentRuntime(**arguments)).startswith(begins)
 
 
 @pytest.mark.parametrize(
-    ("given", "begins"),
+    ("arguments", "begins"),
     [
         ({"policy": {"memory_mb": 64}}, "policy: {'memory_mb': 64} is not accepted; expected ramet.Policy"),
         ({"limits": 5}, "limits: 5 is not accepted; expected ramet.Limits"),
@@ -110,11 +110,11 @@ def test_a_runtime_refuses_an_argument_of_a_wrong_type(given: dict[str, Any], be
     ],
     ids=lambda each: str(each)[:30],
 )
-async def test_a_run_refuses_an_argument_of_a_wrong_type(given: dict[str, Any], begins: str) -> None:
+async def test_a_run_refuses_an_argument_of_a_wrong_type(arguments: dict[str, Any], begins: str) -> None:
     """Nothing starts, and no tree stays open."""
     async with AgentRuntime() as runtime:
         with pytest.raises(InvalidValue) as refusal:
-            await runtime.run_agent(print, **given)
+            await runtime.run_agent(print, **arguments)
 
         assert str(refusal.value).startswith(begins)
         assert not runtime.trees
@@ -160,7 +160,7 @@ async def test_an_agent_with_an_initial_prompt_needs_no_other() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "begins"),
+    ("arguments", "begins"),
     [
         ({"policy": {"memory_mb": 1}}, "policy: {'memory_mb': 1} is not accepted; expected ramet.Policy"),
         ({"limits": 5}, "limits: 5 is not accepted; expected ramet.Limits"),
@@ -173,8 +173,8 @@ async def test_an_agent_with_an_initial_prompt_needs_no_other() -> None:
     ],
     ids=lambda each: str(each)[:30],
 )
-def test_a_request_refuses_a_field_of_a_wrong_type(given: dict[str, Any], begins: str) -> None:
-    assert refusal(lambda: SpawnRequest(**given)).startswith(begins)
+def test_a_request_refuses_a_field_of_a_wrong_type(arguments: dict[str, Any], begins: str) -> None:
+    assert refusal(lambda: SpawnRequest(**arguments)).startswith(begins)
 
 
 @pytest.mark.parametrize(

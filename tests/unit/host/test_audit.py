@@ -66,12 +66,12 @@ OF_NONE: list[Event] = [
 ]
 
 
-def entries_of(*sent: Event, **settings: Any) -> list[AuditEntry]:
+def entries_of(*events_sent: Event, **settings: Any) -> list[AuditEntry]:
     """Return the entries that a sink gets for these events."""
     entries: list[AuditEntry] = []
     recorder = Recorder(FakeClock())
     Audit([entries.append], **settings).attach(recorder)
-    for event in sent:
+    for event in events_sent:
         recorder.append(event)
     recorder.close()
     return entries
@@ -108,9 +108,9 @@ def test_texts_are_left_out_except_what_needed_approval() -> None:
         assert words not in text
     entry = entries[6]
     assert (entry["question"], entry["args"]) == ("may it?", {"command": "rm -r x"})
-    intended, decided = entries[9:11]
+    intended, decision = entries[9:11]
     assert (intended["args"], intended["policy"], intended["version"]) == ({"command": "rm -r x"}, "house", 3)
-    assert (decided["committed"], decided["votes"]) == (False, [{"voter": "rules", "verdict": "deny"}])
+    assert (decision["committed"], decision["votes"]) == (False, [{"voter": "rules", "verdict": "deny"}])
 
 
 def test_entries_are_bounded_and_hold_no_secrets() -> None:
@@ -125,8 +125,13 @@ def test_entries_are_bounded_and_hold_no_secrets() -> None:
     )
 
     assert len(json.dumps(entry, allow_nan=False)) < 20_000
-    shown = entry["args"]
-    assert (shown["password"], shown["key"], shown["other"], shown["nan"]) == ("***", "***", "***", "nan")
+    arguments = entry["args"]
+    assert (arguments["password"], arguments["key"], arguments["other"], arguments["nan"]) == (
+        "***",
+        "***",
+        "***",
+        "nan",
+    )
 
 
 async def test_a_real_tree_is_audited() -> None:
@@ -372,8 +377,8 @@ def test_a_half_written_line_is_removed_and_reported(tmp_path: Path) -> None:
     write_lines(path, 1)
 
     assert verify(path).ok
-    cut = json.loads(path.read_bytes().splitlines()[4])
-    assert (cut["type"], cut["bytes"]) == ("line_cut_off", 30)
+    cut_line = json.loads(path.read_bytes().splitlines()[4])
+    assert (cut_line["type"], cut_line["bytes"]) == ("line_cut_off", 30)
 
 
 def test_a_file_with_a_forged_end_is_not_continued(tmp_path: Path) -> None:

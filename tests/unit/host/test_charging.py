@@ -28,11 +28,11 @@ def test_an_unknown_price_keeps_no_caller_alive() -> None:
     provider = Provider("a model of nobody", 1, lambda: None, {})
 
     def ask() -> weakref.ref[Held]:
-        held = Held()
+        object_held = Held()
         with pytest.raises(Unknown, match="a model of nobody"):
             provider.price()
         assert provider.known_price() is None
-        return weakref.ref(held)
+        return weakref.ref(object_held)
 
     releases = [ask() for _ in range(3)]
     gc.collect()

@@ -69,12 +69,12 @@ async def test_a_run_is_stopped_through_the_control_socket(tmp_path: Path) -> No
     async with kernel(tmp_path) as runtime:
         handle = await runtime.spawn(wait_for_ever)
         await handle.run.context.wait_persisted()
-        listed = await send_request(tmp_path, ControlledTrees())
-        stopped = await send_request(tmp_path, Stop(run=handle.id))
+        trees_answer = await send_request(tmp_path, ControlledTrees())
+        stop_answer = await send_request(tmp_path, Stop(run=handle.id))
         result = await handle.result()
 
-    assert listed["trees"] == [handle.id]
-    assert stopped == {"stopped": ["main"], "left": []}
+    assert trees_answer["trees"] == [handle.id]
+    assert stop_answer == {"stopped": ["main"], "left": []}
     assert (result.status, result.error and result.error.message) == ("cancelled", "stopped by its user")
 
 

@@ -253,15 +253,15 @@ async def test_a_replys_length_is_bounded_by_the_money_left(price: Price, tokens
     limits, model = Limits(usd=5.0, tokens=tokens), ScriptedModel(["short"])
     run = Asking(limits, prices={"scripted": price})
     usd, remaining_tokens = run.budget.remaining("usd"), run.budget.remaining("tokens")
-    bound = input_bound([HumanMessage("hello")], 0)
+    bound_tokens = input_bound([HumanMessage("hello")], 0)
 
     await run.ask(model)
 
     [question], most = of_kind(run.events, ModelAsked), model.requests[0].max_tokens
     assert most is not None
-    assert question.reserved_usd == pytest.approx(max_usd(bound, most, price))
+    assert question.reserved_usd == pytest.approx(max_usd(bound_tokens, most, price))
     assert question.reserved_usd <= usd
-    fits_one_more = max_usd(bound, most + 1, price) <= usd and bound + most + 1 <= remaining_tokens
+    fits_one_more = max_usd(bound_tokens, most + 1, price) <= usd and bound_tokens + most + 1 <= remaining_tokens
     assert most == DEFAULT_OUTPUT_TOKENS if fits_one_more else most < DEFAULT_OUTPUT_TOKENS
     assert fits_one_more is (price.output == 0)
 

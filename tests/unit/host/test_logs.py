@@ -119,8 +119,8 @@ def test_uvicorns_own_handlers_are_removed(out: io.StringIO) -> None:
         for logger, (handlers, propagate, level) in zip(loggers, before, strict=True):
             logger.handlers, logger.propagate, logger.level = handlers, propagate, level
 
-    started, served = read(out)
-    assert started | {"timestamp": ""} == {
+    start_record, served = read(out)
+    assert start_record | {"timestamp": ""} == {
         "timestamp": "",
         "level": "INFO",
         "logger": "uvicorn.error",
@@ -139,9 +139,9 @@ def test_an_exception_is_a_field(out: io.StringIO) -> None:
         logging.getLogger("x").info("with a stack", stack_info=True)
     logging.getLogger("x").warning("none", exc_info=True)
 
-    failed, stacked, none = read(out)
-    assert failed["exception"].startswith("Traceback (most recent call last):\n")
-    assert failed["exception"].endswith("ValueError: line one\nline two")
+    failed_record, stacked, none = read(out)
+    assert failed_record["exception"].startswith("Traceback (most recent call last):\n")
+    assert failed_record["exception"].endswith("ValueError: line one\nline two")
     assert "test_an_exception_is_a_field" in stacked["stack"]
     assert "exception" not in none
 
@@ -331,7 +331,7 @@ def test_text_that_looks_like_a_key_is_masked(key: str, structured: bool, out: i
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "expected"),
     [
         ("Authorization: Bearer abcdefgh12345", "Authorization: Bearer ***"),
         ("headers {'authorization': 'Basic dXNlcjpwYXNz'}", "headers {'authorization': 'Basic ***'}"),
@@ -344,12 +344,12 @@ def test_text_that_looks_like_a_key_is_masked(key: str, structured: bool, out: i
         ("run-0123456789abcdef:12 http://localhost:80/x", "run-0123456789abcdef:12 http://localhost:80/x"),
     ],
 )  # fmt: skip
-def test_text_around_a_secret_stays(text: str, shown: str, out: io.StringIO) -> None:
+def test_text_around_a_secret_stays(text: str, expected: str, out: io.StringIO) -> None:
     """A reader sees the kind of the secret; text that only resembles one stays."""
     setup_logging(stream=out)
     logging.getLogger("x").info(text)
 
-    assert last(out)["message"] == shown
+    assert last(out)["message"] == expected
 
 
 def test_known_secrets_are_masked(out: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -444,8 +444,8 @@ def test_setting_up_twice_equals_setting_up_once(root: logging.Logger) -> None:
     assert len([handler for handler in root.handlers if isinstance(handler, Lines)]) == 1
 
 
-@pytest.mark.parametrize(("level", "shown"), [("INFO", 3), ("warning", 2), (" Error ", 1), (logging.WARNING, 2)])
-def test_levels_are_accepted_by_name(level: str | int, shown: int, out: io.StringIO) -> None:
+@pytest.mark.parametrize(("level", "expected"), [("INFO", 3), ("warning", 2), (" Error ", 1), (logging.WARNING, 2)])
+def test_levels_are_accepted_by_name(level: str | int, expected: int, out: io.StringIO) -> None:
     """The case does not matter; lower levels are not shown."""
     setup_logging(level=level, stream=out)
     log = logging.getLogger("x")
@@ -454,7 +454,7 @@ def test_levels_are_accepted_by_name(level: str | int, shown: int, out: io.Strin
     log.warning("w")
     log.error("e")
 
-    assert len(read(out)) == shown
+    assert len(read(out)) == expected
 
 
 @pytest.mark.parametrize("level", ["", "LOUD", "NOTSET", 0, 15, True, None, 20.0, []])

@@ -67,9 +67,9 @@ async def test_definitions_of_a_session_change_only_by_reload(tmp_path: Path) ->
         before = listing()
         definition(tmp_path, "Writes better.")
         unchanged = listing()
-        changed = session.reload()
+        is_changed = session.reload()
 
-        assert ("- coder: Writes." in before, unchanged == before, changed) == (True, True, True)
+        assert ("- coder: Writes." in before, unchanged == before, is_changed) == (True, True, True)
         assert "- coder: Writes better." in listing()
 
 

@@ -38,14 +38,14 @@ def test_notes_are_stored_by_their_scope(
     """Project notes need the project's folder, and user notes the user's; neither replaces the other."""
     agent, folders = Agent(name="scout", memory=memory), {"project": tmp_path / "p", "user": tmp_path / "u"}
     alone = {name: folder if name == kept_in else None for name, folder in folders.items()}
-    lacking = {name: None if name == kept_in else folder for name, folder in folders.items()}
+    without_folder = {name: None if name == kept_in else folder for name, folder in folders.items()}
 
-    for given in (folders, alone):
-        notes = Prompts(given["project"], given["user"]).memory(agent)
+    for folders_given in (folders, alone):
+        notes = Prompts(folders_given["project"], folders_given["user"]).memory(agent)
         assert notes is not None
         assert notes.path.is_relative_to(folders[kept_in])
     with pytest.raises(InvalidValue, match=f"a session with a {memory} folder"):
-        Prompts(lacking["project"], lacking["user"]).memory(agent)
+        Prompts(without_folder["project"], without_folder["user"]).memory(agent)
 
 
 def test_an_agent_without_notes_needs_no_folder() -> None:

@@ -93,10 +93,10 @@ async def test_a_wildcard_allows_no_private_address(tmp_path: pathlib.Path) -> N
     """A private network that the operator allows counts for listed names only."""
     names = {"a.test": ["127.0.0.1"]}
     async with server() as port, House(tmp_path, names=names, private=LOOPBACK) as house:
-        star, named = await house.open("*"), await house.open("*", f"a.test:{port}")
+        star, named_proxy = await house.open("*"), await house.open("*", f"a.test:{port}")
 
         assert [await star.ask(f"a.test:{port}"), await star.ask(f"127.0.0.1:{port}")] == [403, 403]
-        assert [await named.ask(f"127.0.0.1:{port}"), await named.ask(f"a.test:{port}")] == [403, 200]
+        assert [await named_proxy.ask(f"127.0.0.1:{port}"), await named_proxy.ask(f"a.test:{port}")] == [403, 200]
 
 
 async def test_a_name_is_looked_up_once_per_connection(tmp_path: pathlib.Path) -> None:
@@ -201,16 +201,16 @@ async def test_a_stuck_lookup_delays_only_its_own_run(tmp_path: pathlib.Path) ->
 
 async def test_a_connection_that_cannot_be_recorded_is_not_made(tmp_path: pathlib.Path) -> None:
     """A failing journal ends the connection before the target is reached."""
-    reached: list[int] = []
+    ports_reached: list[int] = []
 
     async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        reached.append(1)
+        ports_reached.append(1)
 
     def fail(event: ProxyDecision) -> None:
         raise RuntimeError("the journal is full")
 
-    raised: list[object] = []
-    asyncio.get_running_loop().set_exception_handler(lambda loop, context: raised.append(context.get("exception")))
+    exceptions: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: exceptions.append(context.get("exception")))
     async with server(speak) as port:
         proxy, path = Proxy(), tmp_path / "s"
         await proxy.open(path, (f"127.0.0.1:{port}",), owner=None, on_event=fail)
@@ -219,7 +219,7 @@ async def test_a_connection_that_cannot_be_recorded_is_not_made(tmp_path: pathli
             assert await asking.rest() == b""
         await proxy.close()
 
-    assert reached == []
+    assert ports_reached == []
 
 
 async def test_a_plain_http_request_is_refused_with_405(tmp_path: pathlib.Path) -> None:
@@ -267,8 +267,8 @@ async def test_a_closed_door_can_be_opened_again(tmp_path: pathlib.Path) -> None
     """Tunnels are cut and the file is removed; a second close does not affect the new door."""
     async with server() as port:
         proxy, path = Proxy(), tmp_path / "s"
-        listed = (f"127.0.0.1:{port}",)
-        first = await proxy.open(path, listed, owner=None, on_event=lambda event: None)
+        endpoints = (f"127.0.0.1:{port}",)
+        first = await proxy.open(path, endpoints, owner=None, on_event=lambda event: None)
         with pytest.raises(InvalidValue, match="at which no proxy is open"):
             await proxy.open(path, (), owner=None, on_event=lambda event: None)
         async with client(path) as tunnel:
@@ -276,7 +276,7 @@ async def test_a_closed_door_can_be_opened_again(tmp_path: pathlib.Path) -> None
             await first.close()
             assert await tunnel.rest() == b""
         assert not path.exists()
-        await proxy.open(path, listed, owner=None, on_event=lambda event: None)
+        await proxy.open(path, endpoints, owner=None, on_event=lambda event: None)
         await first.close()
         async with client(path) as tunnel:
             assert await tunnel.ask(f"127.0.0.1:{port}") == 200

@@ -134,15 +134,15 @@ async def test_descriptors_sent_by_a_client_do_not_accumulate(tmp_path: pathlib.
     """Linux 6.16 refuses them and otherwise they are closed; a plain socket accepts them."""
     ours, theirs = socket.socketpair()
     with ours, theirs, (tmp_path / "file").open("wb") as file:
-        sent = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file.fileno()]))]
-        assert ours.sendmsg([b"x"], sent) == 1
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file.fileno()]))]
+        assert ours.sendmsg([b"x"], ancillary) == 1
         async with House(tmp_path) as house:
             run = await house.open()
             before = open_descriptors()
             with connect(run.path) as sending:
                 try:
                     for byte in b"CONNECT":
-                        sending.sendmsg([bytes([byte])], sent)
+                        sending.sendmsg([bytes([byte])], ancillary)
                     is_refused = False
                 except PermissionError as error:
                     is_refused = error.errno == errno.EPERM

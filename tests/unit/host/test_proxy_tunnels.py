@@ -65,11 +65,11 @@ async def test_a_client_may_end_together_with_its_request(house: House) -> None:
 
 async def test_a_server_that_ended_its_side_still_gets_data(house: House) -> None:
     """The client's direction stays open."""
-    got: list[bytes] = []
+    received: list[bytes] = []
 
     async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write_eof()
-        got.append(await reader.read())
+        received.append(await reader.read())
 
     async with server(speak) as port:
         run = await house.open(f"127.0.0.1:{port}")
@@ -78,9 +78,9 @@ async def test_a_server_that_ended_its_side_still_gets_data(house: House) -> Non
             assert await tunnel.rest() == b""
             await tunnel.send(b"late")
             tunnel.writer.write_eof()
-            await eventually(lambda: got)
+            await eventually(lambda: received)
 
-    assert got == [b"late"]
+    assert received == [b"late"]
 
 
 async def test_a_server_may_speak_first(house: House) -> None:
@@ -119,24 +119,24 @@ async def test_data_sent_before_a_reset_arrives(house: House) -> None:
 
 async def test_a_client_that_leaves_ends_its_connection(house: House) -> None:
     """The server sees the end."""
-    ended = asyncio.Event()
+    has_ended = asyncio.Event()
 
     async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
-        ended.set()
+        has_ended.set()
 
     async with server(speak) as port:
         run = await house.open(f"127.0.0.1:{port}")
         async with client(run.path) as tunnel:
             assert await tunnel.ask(f"127.0.0.1:{port}") == 200
-        await ended.wait()
+        await has_ended.wait()
 
 
 @pytest.mark.parametrize("slow", ["server", "client"])
 async def test_a_slow_side_holds_up_the_other_side(house: House, slow: str) -> None:
     """The proxy buffers little; all data arrives once the slow side reads."""
     size, go = 64 * 2**20, asyncio.Event()
-    got = 0
+    byte_count = 0
 
     async def swallow(reader: asyncio.StreamReader) -> int:
         total = 0
@@ -151,11 +151,11 @@ async def test_a_slow_side_holds_up_the_other_side(house: House, slow: str) -> N
         writer.write_eof()
 
     async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal got
+        nonlocal byte_count
         if slow == "client":
             return await pour(writer)
         await go.wait()
-        got = await swallow(reader)
+        byte_count = await swallow(reader)
 
     async with server(speak) as port:
         run = await house.open(f"127.0.0.1:{port}")
@@ -170,9 +170,9 @@ async def test_a_slow_side_holds_up_the_other_side(house: House, slow: str) -> N
                 assert await tunnel.rest() == b""
             else:
                 tunnel.writer.write_eof()
-                got = await swallow(tunnel.reader)
+                byte_count = await swallow(tunnel.reader)
 
-    assert got == size
+    assert byte_count == size
 
 
 async def count_until_stall(run: Opened) -> int:
@@ -230,19 +230,19 @@ async def test_tls_to_an_address_passes_without_a_name(house: House, certificate
 
 async def test_tls_to_another_server_is_cut(house: House, certificate: pathlib.Path) -> None:
     """No byte reaches the server, though its certificate covers both names; the event names the other server."""
-    got: list[bytes] = []
+    received: list[bytes] = []
 
     async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        got.append(await reader.read())
+        received.append(await reader.read())
 
     async with server(speak) as port:
         run = await house.open(f"localhost:{port}")
         async with client(run.path) as tunnel:
             assert await tunnel.ask(f"localhost:{port}", first=client_hello("other.localhost")) == 200
             assert await tunnel.rest() == b""
-        await eventually(lambda: got)
+        await eventually(lambda: received)
 
-    assert got == [b""]
+    assert received == [b""]
     assert [(event.allowed, event.host, event.status) for event in run.events] == [
         (True, "localhost", 200),
         (False, "localhost", 403),

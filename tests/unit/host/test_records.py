@@ -94,7 +94,7 @@ async def test_a_run_without_a_live_kernel_is_interrupted() -> None:
     store = await MemoryStore().open()
     await write_running_tree(Tale(store))
 
-    rows = [await JournalReader(store, held).rows("run-1") for held in (None, ["run-1"], [], ["run-9"])]
+    rows = [await JournalReader(store, runs).rows("run-1") for runs in (None, ["run-1"], [], ["run-9"])]
 
     states = [[row.state for row in each] for each in rows]
     assert states == [["running", "completed"]] * 2 + [["interrupted", "completed"]] * 2
@@ -151,10 +151,10 @@ async def test_the_lock_decides_which_kernel_owns_a_journal(tmp_path: Path) -> N
     journal = tmp_path / "journal.db"
     assert kernel_of(journal) is None
     lock = KernelLock(journal)
-    held = kernel_of(journal)
+    kernel_lease = kernel_of(journal)
     lock.release()
-    assert held is not None
-    assert held.pid.isdigit()
+    assert kernel_lease is not None
+    assert kernel_lease.pid.isdigit()
     assert kernel_of(journal) is None
 
     program = (

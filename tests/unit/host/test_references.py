@@ -193,7 +193,7 @@ def test_a_function_that_no_longer_exists_is_missing(tmp_path: pathlib.Path, tex
             resolve(reference)
         assert missing.value.name == reference
 
-    loaded = [name for name in set(sys.modules) - before if name.startswith("script_")]
-    assert len(loaded) == (text in ("work = 5", ""))  # what could not be run is not there by half
-    for name in loaded:
+    loaded_modules = [name for name in set(sys.modules) - before if name.startswith("script_")]
+    assert len(loaded_modules) == (text in ("work = 5", ""))  # what could not be run is not there by half
+    for name in loaded_modules:
         del sys.modules[name]

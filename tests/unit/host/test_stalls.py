@@ -24,9 +24,9 @@ from tests.support.waiting import eventually
 @pytest.fixture
 def pipe() -> Iterator[tuple[int, int]]:
     """The two ends of a pipe for a dump."""
-    read, write = os.pipe()
-    yield read, write
-    os.close(read)
+    read_end, write = os.pipe()
+    yield read_end, write
+    os.close(read_end)
     os.close(write)
 
 
@@ -61,7 +61,7 @@ async def test_a_stall_is_dumped_while_c_code_keeps_the_interpreter(
 
 async def test_a_running_loop_is_no_stall(pipe: tuple[int, int]) -> None:
     """Beats of the loop postpone the dump; a waiting thread does not block the loop."""
-    read, write = pipe
+    read_end, write = pipe
     released = threading.Event()
     with StallWatch(after_s=3_600, dump_to=write) as watch:
         waiting = asyncio.create_task(asyncio.to_thread(released.wait))
@@ -72,7 +72,7 @@ async def test_a_running_loop_is_no_stall(pipe: tuple[int, int]) -> None:
         await waiting
 
     assert watch.so_far == Stalls()
-    assert select.select([read], [], [], 0)[0] == []
+    assert select.select([read_end], [], [], 0)[0] == []
 
 
 async def test_a_process_has_one_watch(pipe: tuple[int, int]) -> None:
@@ -133,14 +133,14 @@ def test_a_forked_child_of_a_watched_process_ends(child: str) -> None:
 
 def test_a_fork_leaves_the_parent_watched(pipe: tuple[int, int]) -> None:
     """A stall right after a fork is dumped."""
-    read, write = pipe
+    read_end, write = pipe
 
     async def main() -> None:
         with StallWatch(after_s=0.05, dump_to=write):
             if not (pid := os.fork()):
                 os._exit(0)
             os.waitpid(pid, 0)  # noqa: ASYNC222 - it has ended
-            assert select.select([read], [], [])[0], "the loop stands still until there is a dump"
+            assert select.select([read_end], [], [])[0], "the loop stands still until there is a dump"
 
     asyncio.run(main())
 

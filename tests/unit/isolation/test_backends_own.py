@@ -243,8 +243,8 @@ async def test_a_process_above_the_limit_of_processor_time_is_ended(
         spin = [sys.executable, "-c", "while True: pass"]
         assert (await visit.sandbox.run_command(spin, timeout_s=100, max_bytes=100)).code == -signal.SIGXCPU
         await visit.send("end_by", number=signal.SIGXCPU)
-        ended = await visit.wait_ended()
-        assert (ended.reason, ended.code) == ("cpu", -signal.SIGXCPU)
+        end = await visit.wait_ended()
+        assert (end.reason, end.code) == ("cpu", -signal.SIGXCPU)
 
 
 async def test_use_near_a_limit_is_reported(site: BackendFixture) -> None:
@@ -404,8 +404,8 @@ async def test_without_namespaces_an_orphan_is_still_watched(
     ):
         for at in range(2):
             await visit.send("hide", hold=f"held-{at}", quiet=True, mb=192 if what == "oom" else 0)
-        ended = await visit.wait_ended()
-        assert (ended.reason, what in ended.detail or "memory" in ended.detail) == (
+        end = await visit.wait_ended()
+        assert (end.reason, what in end.detail or "memory" in end.detail) == (
             "oom" if what == "oom" else "signalled",
             True,
         )

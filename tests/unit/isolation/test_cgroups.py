@@ -297,13 +297,13 @@ def test_a_group_that_vanishes_while_it_is_read_has_no_processes(
     """The kernel reports ENODEV for a file that was opened before its group vanished."""
     went, read_text = list[Path](), Path.read_text
 
-    def read_too_late(file: Path, *given: Any, **more: Any) -> str:
+    def read_too_late(file: Path, *arguments: Any, **more: Any) -> str:
         if file.name != "cgroup.procs":
-            return read_text(file, *given, **more)
-        with file.open() as opened:
+            return read_text(file, *arguments, **more)
+        with file.open() as opened_file:
             file.parent.rmdir()
             went.append(file.parent)
-            return opened.read()
+            return opened_file.read()
 
     monkeypatch.setattr(Path, "read_text", read_too_late)
 

@@ -159,19 +159,19 @@ def memory_folder() -> Iterator[Path]:
 @pytest.fixture
 def start(memory_folder: Path) -> Iterator[Start]:
     """Start a process that works in that folder, and wait until it is ready."""
-    begun: list[subprocess.Popen[str]] = []
+    processes: list[subprocess.Popen[str]] = []
 
     def begin(script: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-ISc", BEGIN + script]
-        begun.append(
+        processes.append(
             subprocess.Popen(command, cwd=memory_folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         )
-        assert begun[-1].stdout is not None
-        assert begun[-1].stdout.readline() == "ready\n"
-        return begun[-1]
+        assert processes[-1].stdout is not None
+        assert processes[-1].stdout.readline() == "ready\n"
+        return processes[-1]
 
     yield begin
-    for each in begun:
+    for each in processes:
         each.communicate()
 
 

@@ -55,12 +55,12 @@ FORMS = {
 def test_a_secret_is_masked_in_the_forms_of_programs(form: str) -> None:
     """The surrounding text stays, and of base64 the characters that the secret shares with its neighbours."""
     text = f"refused: {FORMS[form]} today"
-    shown = masked(text, forms_of([SECRET]))
+    masked_text = masked(text, forms_of([SECRET]))
 
-    assert "***" in shown
-    assert shown.startswith("refused: ")
-    assert shown.endswith(" today")
-    assert len(shown) <= len("refused:  today") + len("***") + 27, shown
+    assert "***" in masked_text
+    assert masked_text.startswith("refused: ")
+    assert masked_text.endswith(" today")
+    assert len(masked_text) <= len("refused:  today") + len("***") + 27, masked_text
 
 
 @pytest.mark.parametrize("breaks", ["\n", "\r\n", "\\n", "\\r\\n"])
@@ -69,12 +69,12 @@ def test_base64_is_masked_across_its_line_breaks(before: str, breaks: str) -> No
     """The secret may begin anywhere in a longer text, and `repr` may show the line breaks."""
     text = base64.encodebytes(f"{before}{LONG}, and more".encode()).decode().replace("\n", breaks)
 
-    shown = masked(f"sent {text} to the server", forms_of([LONG]))
+    masked_text = masked(f"sent {text} to the server", forms_of([LONG]))
 
     body = base64.b64encode(LONG.encode()).decode()
-    assert "***" in shown
-    assert shown.endswith(" to the server")
-    assert not [at for at in range(0, len(body) - 12) if body[at : at + 12] in shown]
+    assert "***" in masked_text
+    assert masked_text.endswith(" to the server")
+    assert not [at for at in range(0, len(body) - 12) if body[at : at + 12] in masked_text]
 
 
 def test_text_without_a_secret_is_unchanged() -> None:
@@ -96,7 +96,7 @@ def test_masking_a_large_text_with_many_variables_is_quick() -> None:
     text = "a" * 4_999 + "value-0007-of-a-variable " * 20_000
 
     begin = time.process_time()
-    shown = masked(text, forms)
+    masked_text = masked(text, forms)
 
-    assert "value-" not in shown
+    assert "value-" not in masked_text
     assert time.process_time() - begin < QUADRATIC_S

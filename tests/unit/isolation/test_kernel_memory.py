@@ -80,8 +80,8 @@ def sockets(pid: int, *, in_own_network: bool = False) -> int:
     """Return the number of sockets that a process and its descendants hold."""
     tree = procfs.tree(pid)
     tables = sum(map(procfs.page_tables_mb, tree.values()))
-    held = kernel_memory.held_mb(tree, in_own_network=in_own_network) - tables
-    return round(held / kernel_memory.socket_mb())
+    held_memory = kernel_memory.held_mb(tree, in_own_network=in_own_network) - tables
+    return round(held_memory / kernel_memory.socket_mb())
 
 
 def test_sockets_are_counted_by_their_descriptors(start: Start) -> None:

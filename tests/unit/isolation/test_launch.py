@@ -45,12 +45,12 @@ def view_of_user(
     *,
     paths: list[Path],
     look: list[Path],
-    granted: list[Path] | None = None,
+    granted_paths: list[Path] | None = None,
     write: list[Path] | None = None,
     sources: dict[Path, Path] | None = None,
 ) -> Any:
     """Return what the ordinary user sees whom root became, with access to `paths`."""
-    ran = run_as_user(paths=paths, look=look, granted=granted, write=write, sources=sources)
+    ran = run_as_user(paths=paths, look=look, granted=granted_paths, write=write, sources=sources)
     assert ran.returncode == 0, ran.stderr.decode()
     return json.loads(ran.stdout)
 
@@ -65,7 +65,7 @@ def run_as_user(
 ) -> subprocess.CompletedProcess[bytes]:
     """Run a process of root that becomes an ordinary user and looks at paths."""
     runtime = python_runtime.find()
-    shown = {
+    request = {
         "user": USER,
         "paths": [*runtime.folders, *map(str, paths)],
         "granted": [*map(str, granted or [])],
@@ -74,7 +74,7 @@ def run_as_user(
         "sources": {str(path): str(source) for path, source in (sources or {}).items()},
     }
     return subprocess.run(
-        [sys.executable, "-I", "-c", VIEW_PROGRAM, json.dumps(runtime.path), json.dumps(shown)],
+        [sys.executable, "-I", "-c", VIEW_PROGRAM, json.dumps(runtime.path), json.dumps(request)],
         capture_output=True,
         check=False,
         timeout=180,
@@ -98,19 +98,21 @@ def test_a_process_that_drops_root_cannot_regain_it(tmp_path: Path) -> None:
 
 @needs_root
 def test_a_needed_folder_below_a_private_one_is_reachable_alone(tmp_path: Path) -> None:
-    shut = folder(tmp_path / "home", 0o700, secret="secret")
-    needed = folder(shut / "needed", 0o755, file="text")
-    other = folder(shut / "other", 0o755, file="text")
+    closed_folder = folder(tmp_path / "home", 0o700, secret="secret")
+    needed = folder(closed_folder / "needed", 0o755, file="text")
+    other = folder(closed_folder / "other", 0o755, file="text")
 
-    result = view_of_user(paths=[needed], look=[needed / "file", other / "file", shut / "secret", shut])["seen"]
+    result = view_of_user(
+        paths=[needed], look=[needed / "file", other / "file", closed_folder / "secret", closed_folder]
+    )["seen"]
 
     assert result == {
         str(needed / "file"): "text",
         str(other / "file"): "FileNotFoundError",
-        str(shut / "secret"): "FileNotFoundError",
-        str(shut): ["needed"],
+        str(closed_folder / "secret"): "FileNotFoundError",
+        str(closed_folder): ["needed"],
     }
-    assert (shut / "secret").read_text() == "secret", "the host's own folder is as it was"
+    assert (closed_folder / "secret").read_text() == "secret", "the host's own folder is as it was"
 
 
 @needs_root
@@ -128,33 +130,38 @@ def test_nested_needed_folders_below_nested_private_ones_are_reachable(tmp_path:
 
 @needs_root
 def test_a_single_file_can_be_needed(tmp_path: Path) -> None:
-    shut = folder(tmp_path / "home", 0o700, file="text", secret="secret")
+    closed_folder = folder(tmp_path / "home", 0o700, file="text", secret="secret")
 
-    result = view_of_user(paths=[shut / "file"], look=[shut / "file", shut])["seen"]
+    result = view_of_user(paths=[closed_folder / "file"], look=[closed_folder / "file", closed_folder])["seen"]
 
-    assert result == {str(shut / "file"): "text", str(shut): ["file"]}
+    assert result == {str(closed_folder / "file"): "text", str(closed_folder): ["file"]}
 
 
 @needs_root
 def test_a_folder_below_a_private_one_is_unreachable_by_default(tmp_path: Path) -> None:
     """Control for the tests above."""
-    shut = folder(tmp_path / "home", 0o700)
-    file = folder(shut / "needed", 0o755, file="text") / "file"
+    closed_folder = folder(tmp_path / "home", 0o700)
+    file = folder(closed_folder / "needed", 0o755, file="text") / "file"
     assert view_of_user(paths=[], look=[file])["seen"][str(file)] == "PermissionError"
 
 
 @needs_root
 def test_a_granted_folder_is_readable_and_not_writable_in_any_mode(tmp_path: Path) -> None:
     """Folders of mode 0700 and files of mode 0600 of root are readable, as an ordinary user's own would be."""
-    shut = folder(tmp_path / "project", 0o700, file="text")
-    (shut / "file").chmod(0o600)
-    below = folder(shut / "below", 0o700, file="text")
+    closed_folder = folder(tmp_path / "project", 0o700, file="text")
+    (closed_folder / "file").chmod(0o600)
+    below = folder(closed_folder / "below", 0o700, file="text")
 
-    view = view_of_user(paths=[shut], granted=[shut], look=[shut / "file", below / "file"], write=[shut / "file"])
+    view = view_of_user(
+        paths=[closed_folder],
+        granted_paths=[closed_folder],
+        look=[closed_folder / "file", below / "file"],
+        write=[closed_folder / "file"],
+    )
 
-    assert view["seen"] == {str(shut / "file"): "text", str(below / "file"): "text"}
-    assert view["written"] == {str(shut / "file"): "Read-only file system"}
-    assert (shut / "file").stat().st_uid == 0
+    assert view["seen"] == {str(closed_folder / "file"): "text", str(below / "file"): "text"}
+    assert view["written"] == {str(closed_folder / "file"): "Read-only file system"}
+    assert (closed_folder / "file").stat().st_uid == 0
 
 
 @needs_root
@@ -164,36 +171,38 @@ def test_a_workspace_inside_a_granted_folder_stays_writable(tmp_path: Path) -> N
     runs = folder(project / "runs", 0o755)
     os.chown(runs, USER, USER)
 
-    written = view_of_user(paths=[project, runs], granted=[project], look=[], write=[runs / "new", project / "new"])
+    view = view_of_user(paths=[project, runs], granted_paths=[project], look=[], write=[runs / "new", project / "new"])
 
-    assert written["written"] == {str(runs / "new"): "written", str(project / "new"): "Read-only file system"}
+    assert view["written"] == {str(runs / "new"): "written", str(project / "new"): "Read-only file system"}
 
 
 @needs_root
 def test_private_files_of_other_users_in_a_granted_folder_stay_hidden(tmp_path: Path) -> None:
     """Issue 16, line 8: a granted folder shows root's own files, as it shows an ordinary user's own."""
-    shut = folder(tmp_path / "project", 0o700, own="of root", others="of somebody else")
+    closed_folder = folder(tmp_path / "project", 0o700, own="of root", others="of somebody else")
     for name in ("own", "others"):
-        (shut / name).chmod(0o600)
-    os.chown(shut / "others", USER + 7, USER + 7)
+        (closed_folder / name).chmod(0o600)
+    os.chown(closed_folder / "others", USER + 7, USER + 7)
 
-    result = view_of_user(paths=[shut], granted=[shut], look=[shut / "own", shut / "others"])["seen"]
+    result = view_of_user(
+        paths=[closed_folder], granted_paths=[closed_folder], look=[closed_folder / "own", closed_folder / "others"]
+    )["seen"]
 
-    assert result == {str(shut / "own"): "of root", str(shut / "others"): "PermissionError"}
+    assert result == {str(closed_folder / "own"): "of root", str(closed_folder / "others"): "PermissionError"}
 
 
 @needs_root
 def test_a_granted_link_is_reachable_at_its_own_path(tmp_path: Path) -> None:
     """Issue 16, line 1: an operator's link below a private folder shows its target at the time of the grant."""
-    shut = folder(tmp_path / "home", 0o700)
+    closed_folder = folder(tmp_path / "home", 0o700)
     real = folder(tmp_path / "real", 0o700, file="text")
-    (shut / "link").symlink_to(real)
+    (closed_folder / "link").symlink_to(real)
 
     result = view_of_user(
-        paths=[shut / "link", real],
-        granted=[shut / "link", real],
-        look=[shut / "link" / "file", real / "file"],
-        sources={shut / "link": real, real: real},
+        paths=[closed_folder / "link", real],
+        granted_paths=[closed_folder / "link", real],
+        look=[closed_folder / "link" / "file", real / "file"],
+        sources={closed_folder / "link": real, real: real},
     )["seen"]
 
     assert set(result.values()) == {"text"}
@@ -209,7 +218,7 @@ def test_a_source_that_has_become_a_link_is_not_shown(tmp_path: Path, mode: int)
     source.symlink_to(keys)
     look = [source / "id", keys / "id"]
 
-    assert "key" in view_of_user(paths=[source, keys], granted=[source, keys], look=look)["seen"].values()
+    assert "key" in view_of_user(paths=[source, keys], granted_paths=[source, keys], look=look)["seen"].values()
     ran = run_as_user(paths=[source], granted=[source], look=look, sources={source: source})
 
     assert ran.returncode != 0
@@ -233,10 +242,10 @@ def run_launcher(launch: Launch) -> subprocess.CompletedProcess[bytes]:
 
 @needs_root
 def test_nothing_is_started_as_root() -> None:
-    ended = run_launcher(Launch("bwrap", None, None, (), (), os.getpid(), ("/bin/echo", "started"), "/bin/echo"))
-    assert ended.returncode != 0
-    assert b"uid 0" in ended.stderr
-    assert ended.stdout == b""
+    completed = run_launcher(Launch("bwrap", None, None, (), (), os.getpid(), ("/bin/echo", "started"), "/bin/echo"))
+    assert completed.returncode != 0
+    assert b"uid 0" in completed.stderr
+    assert completed.stdout == b""
 
 
 @needs_root

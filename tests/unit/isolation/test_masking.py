@@ -12,14 +12,14 @@ from ramet.isolation.masking.masking import Mask
 def masked_in_pieces(data: bytes, *secrets: str, cuts: list[int] | None = None) -> bytes:
     """Return the output of a stream that arrives in pieces."""
     mask, out, at = Mask(secrets), b"", 0
-    for cut in sorted({min(cut, len(data)) for cut in cuts or []}):
-        out += mask.feed(data[at:cut])
-        at = cut
+    for position in sorted({min(position, len(data)) for position in cuts or []}):
+        out += mask.feed(data[at:position])
+        at = position
     return out + mask.feed(data[at:], last=True)
 
 
 @pytest.mark.parametrize(
-    ("data", "secrets", "shown"),
+    ("data", "secrets", "expected"),
     [
         (b"nothing to hide", ["key"], b"nothing to hide"),
         (b"nothing to hide", [], b"nothing to hide"),
@@ -36,9 +36,9 @@ def masked_in_pieces(data: bytes, *secrets: str, cuts: list[int] | None = None) 
         (b"kay", ["k.y"], b"kay"),
     ],
 )
-def test_every_byte_of_a_secret_is_masked_and_no_other(data: bytes, secrets: list[str], shown: bytes) -> None:
+def test_every_byte_of_a_secret_is_masked_and_no_other(data: bytes, secrets: list[str], expected: bytes) -> None:
     """Overlapping secrets are masked together."""
-    assert masked_in_pieces(data, *secrets) == shown
+    assert masked_in_pieces(data, *secrets) == expected
 
 
 _letters = st.text("ab", min_size=1, max_size=4)

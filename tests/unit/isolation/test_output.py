@@ -116,11 +116,11 @@ async def test_a_log_file_is_appended_to_within_its_limit(tmp_path: Path) -> Non
 async def test_a_full_log_file_notes_the_cut_only_when_more_arrives(tmp_path: Path) -> None:
     """Nothing was cut before."""
     log = tmp_path / "log"
-    for text, cut in (("12345", False), ("6", True), ("7", True)):
+    for text, is_cut in (("12345", False), ("6", True), ("7", True)):
         with stream_of_script(f"print({text!r}, end='')", file=log, max_file_bytes=5) as (stream, _):
             await stream.wait_drained()
         assert log.read_text().startswith("12345")
-        assert log.read_text().count("cut off") == cut
+        assert log.read_text().count("cut off") == is_cut
 
 
 async def test_a_flood_costs_bounded_memory_and_disk_and_leaves_turns_to_others(tmp_path: Path) -> None:
@@ -134,10 +134,10 @@ async def test_a_flood_costs_bounded_memory_and_disk_and_leaves_turns_to_others(
         drained = asyncio.ensure_future(stream.wait_drained())
         while not drained.done():
             text_received.clear()
-            read = stream.total_bytes
+            bytes_before = stream.total_bytes
             other.say(b".")
             await text_received.wait()
-            most = max(most, stream.total_bytes - read)
+            most = max(most, stream.total_bytes - bytes_before)
         await drained
 
     assert stream.total_bytes == 2**30

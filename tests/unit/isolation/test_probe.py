@@ -59,9 +59,9 @@ def probe_in_process(
     before: Sequence[str] = (),
 ) -> dict[str, Finding]:
     """Return the findings of another process, in which these calls return these errnos and do nothing."""
-    given = {"filter": _filter(answers).hex() if answers else "", "user": user}
+    arguments = {"filter": _filter(answers).hex() if answers else "", "user": user}
     answer = subprocess.run(
-        [*before, sys.executable, "-c", _PROGRAM, str(SOURCES), json.dumps(given)],
+        [*before, sys.executable, "-c", _PROGRAM, str(SOURCES), json.dumps(arguments)],
         env={**os.environ, **({} if path is None else {"PATH": path})},
         capture_output=True,
         timeout=180,
@@ -141,9 +141,11 @@ def test_a_mechanism_that_only_pretends_to_work_is_detected(
 ) -> None:
     """The call succeeds and does nothing; each trial checks that a forbidden act fails."""
     pretended = probe_in_process(answers={_number(call): 0})
-    changed = {name for name in probe.MECHANISMS if machine_findings[name].works and not pretended[name].works}
+    differences = {name for name in probe.MECHANISMS if machine_findings[name].works and not pretended[name].works}
 
-    assert changed - {"bwrap"} == missing - {"bwrap"} - {name for name in missing if not machine_findings[name].works}
+    assert differences - {"bwrap"} == missing - {"bwrap"} - {
+        name for name in missing if not machine_findings[name].works
+    }
 
 
 @pytest.mark.parametrize(

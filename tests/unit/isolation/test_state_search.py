@@ -47,12 +47,12 @@ def test_a_folder_with_a_too_long_path_is_skipped(search_root: Path, monkeypatch
     assert len(StateSearch().below({str(search_root): str(search_root)})) == 3
 
 
-@pytest.mark.parametrize("bound", ["MOST_FOLDERS", "MOST_ENTRIES", "MOST_FOUND", "MOST_S"])
+@pytest.mark.parametrize("limit_name", ["MOST_FOLDERS", "MOST_ENTRIES", "MOST_FOUND", "MOST_S"])
 def test_a_mount_above_a_search_limit_is_refused(
-    search_root: Path, bound: str, monkeypatch: pytest.MonkeyPatch
+    search_root: Path, limit_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error names the mount and the limit."""
-    monkeypatch.setattr(state_search, bound, 0 if bound == "MOST_S" else 2)
+    monkeypatch.setattr(state_search, limit_name, 0 if limit_name == "MOST_S" else 2)
 
     with pytest.raises(InvalidValue, match=r"folders? of kernels.*more than [20] ") as refusal:
         StateSearch().below({"/mount": str(search_root)})

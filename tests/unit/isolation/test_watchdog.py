@@ -366,24 +366,24 @@ async def test_processes_above_the_limit_are_ended_before_their_memory_is_read(
 ) -> None:
     """Reading the memory of a fork bomb would keep the host from ending it."""
     one = subject(MANY, Grant(pids=5))
-    read: list[int] = []
+    sizes: list[int] = []
 
     def note(each: procfs.Stat) -> procfs.Memory:
-        read.append(each.pid)
+        sizes.append(each.pid)
         return procfs.Memory(0, 0)
 
     monkeypatch.setattr(procfs, "resident", note)
     one.tell()
     assert one.heard() == "2"
-    await eventually(lambda: read)
+    await eventually(lambda: sizes)
     one.tell()
     assert one.heard() == "22"
-    read.clear()
+    sizes.clear()
 
     one.watched.look()
 
     assert one.killed == ["pids"]
-    assert read == []
+    assert sizes == []
 
 
 async def test_processes_that_appear_while_memory_is_read_are_skipped(
@@ -391,13 +391,13 @@ async def test_processes_that_appear_while_memory_is_read_are_skipped(
 ) -> None:
     """The next look ends the tree."""
     one = subject(MANY, Grant(pids=5))
-    read: list[int] = []
+    sizes: list[int] = []
 
     def read_and_grow(each: procfs.Stat) -> procfs.Memory:
-        if not read:
+        if not sizes:
             one.tell()
             assert one.heard() == "22"
-        read.append(each.pid)
+        sizes.append(each.pid)
         return procfs.Memory(0, 0)
 
     one.tell()
@@ -407,7 +407,7 @@ async def test_processes_that_appear_while_memory_is_read_are_skipped(
     await eventually(lambda: one.is_killed)
 
     assert one.killed == ["pids"]
-    assert len(set(read)) <= 2
+    assert len(set(sizes)) <= 2
 
 
 async def test_a_folder_is_measured_once_threads_can_start_again(

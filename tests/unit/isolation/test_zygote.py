@@ -162,10 +162,10 @@ async def test_a_killed_zygote_ends_its_agents_and_is_replaced(
         (first,) = zygotes(site)
         os.kill(first.pid, signal.SIGKILL)
 
-        ended = await visit.wait_ended()
+        end = await visit.wait_ended()
 
-        assert (ended.reason, ended.code) == ("lost", -signal.SIGKILL)
-        assert "zygote" in ended.detail
+        assert (end.reason, end.code) == ("lost", -signal.SIGKILL)
+        assert "zygote" in end.detail
         assert not await visit.is_locked("held")
         with pytest.raises(Ended):
             await visit.ask("who")

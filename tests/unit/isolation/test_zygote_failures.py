@@ -10,7 +10,7 @@ _TRACE = 'Traceback (most recent call last):\n  File "/srv/ramet/zygote.py", lin
 
 
 @pytest.mark.parametrize(
-    ("printed", "message"),
+    ("text", "message"),
     [
         (
             f"{_TRACE}OSError: [Errno 116] it was exchanged: '/srv/a b/.ramet'\n",
@@ -22,6 +22,6 @@ _TRACE = 'Traceback (most recent call last):\n  File "/srv/ramet/zygote.py", lin
         ("", ""),
     ],
 )
-def test_the_last_line_is_shown_without_paths(printed: str, message: str) -> None:
+def test_the_last_line_is_shown_without_paths(text: str, message: str) -> None:
     """The other lines are for the operator's log."""
-    assert without_paths(printed) == message
+    assert without_paths(text) == message

@@ -36,9 +36,9 @@ COMMON_PATHS = ("/venv", "/project/.ramet/runs")
 def test_a_zygote_serves_a_run_whose_mounts_it_has_and_can_hide_the_rest(
     has: tuple[str, ...], needs: tuple[str, ...], serves: bool
 ) -> None:
-    mounted, wanted = ({path: path for path in each} for each in (has, needs))
-    assert ZygoteKind("bare", mounted).serves("bare", wanted, COMMON_PATHS) is serves
-    assert not ZygoteKind("llm", mounted).serves("bare", wanted, COMMON_PATHS)
+    mounted, wanted_mounts = ({path: path for path in each} for each in (has, needs))
+    assert ZygoteKind("bare", mounted).serves("bare", wanted_mounts, COMMON_PATHS) is serves
+    assert not ZygoteKind("llm", mounted).serves("bare", wanted_mounts, COMMON_PATHS)
 
 
 def test_a_zygote_with_another_source_of_a_mount_does_not_serve() -> None:
@@ -66,7 +66,7 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 @pytest.mark.parametrize("size", [0, 100, 32 * 1024, 5_000_000])
 def test_a_packet_arrives_whole_with_its_descriptors(ends: tuple[socket.socket, socket.socket], size: int) -> None:
-    read, write = os.pipe()
+    read_end, write = os.pipe()
     try:
         packets.send(ends[0], "kind", {"text": "x" * size}, [write])
         packets.send(ends[0], "next")
@@ -77,10 +77,10 @@ def test_a_packet_arrives_whole_with_its_descriptors(ends: tuple[socket.socket, 
         assert not os.get_inheritable(fd)
         os.write(fd, b"through")
         os.close(fd)
-        assert os.read(read, 100) == b"through"
+        assert os.read(read_end, 100) == b"through"
         assert packets.receive(ends[1]) == packets.Packet("next", None)
     finally:
-        os.close(read)
+        os.close(read_end)
         os.close(write)
 
 
@@ -94,9 +94,9 @@ def test_a_zygote_config_arrives_equal(ends: tuple[socket.socket, socket.socket]
     packets.send(ends[0], "room", room)
     packet = packets.receive(ends[1])
     assert packet is not None
-    crossed = ZygoteConfig(*packet.body)
-    crossed = crossed._replace(runtime=tuple(crossed.runtime), states=tuple(crossed.states))
-    assert crossed._replace(in_memory=tuple(crossed.in_memory)) == room
+    decoded_config = ZygoteConfig(*packet.body)
+    decoded_config = decoded_config._replace(runtime=tuple(decoded_config.runtime), states=tuple(decoded_config.states))
+    assert decoded_config._replace(in_memory=tuple(decoded_config.in_memory)) == room
 
 
 def test_a_missing_module_of_an_image_raises_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,17 +110,17 @@ async def test_a_connection_timeout_means_that_nothing_was_sent() -> None:
 
 async def test_a_read_timeout_means_that_the_request_may_have_been_sent() -> None:
     """The server read the request and has not answered yet."""
-    read = asyncio.Event()
+    was_read = asyncio.Event()
 
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        read.set()
+        was_read.set()
         await reader.read()
 
     async with servers.broken(silent) as server:
         error = await failure(f"http://{server.address}/v1", timeout=httpx2.Timeout(30, read=0.1))
 
-    assert read.is_set()
+    assert was_read.is_set()
     assert not was_never_sent(error)
     assert description(error) == f"no answer in time {server.address}"
 
@@ -141,10 +141,10 @@ async def test_an_answer_may_have_come_before_a_refusal() -> None:
 async def test_each_failure_of_a_group_counts() -> None:
     """A group of failures was never sent if none of them was."""
     async with servers.broken(servers.closes_after_the_request) as server:
-        sent = await failure(f"http://{server.address}/v1")
+        sent_failure = await failure(f"http://{server.address}/v1")
 
     assert was_never_sent(ExceptionGroup("both", [await refusal(), await refusal()]))
-    assert not was_never_sent(ExceptionGroup("both", [await refusal(), sent]))
+    assert not was_never_sent(ExceptionGroup("both", [await refusal(), sent_failure]))
 
 
 def test_an_error_with_the_name_of_another_is_not_believed() -> None:
@@ -191,9 +191,9 @@ class Fallback(Async):
 
 
 async def failure_of(model: Any, tools: Any = ()) -> ModelFailed:
-    with pytest.raises(ModelFailed) as raised:
+    with pytest.raises(ModelFailed) as refusal:
         await complete(bind(model, tools), HI)
-    return raised.value
+    return refusal.value
 
 
 async def test_a_request_to_a_model_with_a_fallback_may_have_been_received() -> None:
@@ -248,10 +248,10 @@ async def test_an_error_after_the_first_chunk_counts_as_sent() -> None:
             yield ChatGenerationChunk(message=AIMessageChunk(content="Hel"))
             raise TypeError("lo")
 
-    with pytest.raises(ModelFailed) as raised:
+    with pytest.raises(ModelFailed) as refusal:
         _ = [piece async for piece in stream_reply(Stumbling(), HI)]
 
-    assert not raised.value.unsent
+    assert not refusal.value.unsent
 
 
 async def test_an_error_after_a_wait_may_have_come_after_an_answer() -> None:

@@ -150,12 +150,12 @@ def test_a_call_with_another_id_at_the_same_index_is_another_call() -> None:
 def test_incomplete_emoji_are_replaced() -> None:
     """Half of a surrogate pair is no text: neither the journal nor the next request can hold it."""
     joined = merge([AIMessageChunk(content="\ud83d"), AIMessageChunk(content="\ude00 and \ud83d")])
-    called = validated(AIMessage("", tool_calls=[{"name": "f", "args": {"a": "\ud83d"}, "id": "1"}]))
+    message = validated(AIMessage("", tool_calls=[{"name": "f", "args": {"a": "\ud83d"}, "id": "1"}]))
 
     assert joined.content == "😀 and \ufffd"
-    assert called.tool_calls == []
-    assert called.invalid_tool_calls[0]["name"] == "f"
-    for text in (joined.content, called.invalid_tool_calls[0]["args"]):
+    assert message.tool_calls == []
+    assert message.invalid_tool_calls[0]["name"] == "f"
+    for text in (joined.content, message.invalid_tool_calls[0]["args"]):
         str(text).encode()
 
 

@@ -24,24 +24,24 @@ class SDKError(Exception):
 
 def answer(status: int, **headers: str) -> SDKError:
     """Return an answer with this status and these headers."""
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return SDKError(status_code=status, response=SimpleNamespace(status_code=status, headers=named))
+    headers_by_name = {name.replace("_", "-"): value for name, value in headers.items()}
+    return SDKError(status_code=status, response=SimpleNamespace(status_code=status, headers=headers_by_name))
 
 
 @pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504, 529])
 def test_passing_statuses_are_retryable(status: int) -> None:
     """Too many requests, overload and errors of the server are worth another try."""
-    failed = translate(answer(status), "m", NOW)
+    failure = translate(answer(status), "m", NOW)
 
-    assert (failed.status, failed.retryable) == (status, True)
+    assert (failure.status, failure.retryable) == (status, True)
 
 
 @pytest.mark.parametrize("status", [400, 401, 402, 403, 404, 413, 422])
 def test_lasting_statuses_are_not_retryable(status: int) -> None:
     """The server would refuse the same request again."""
-    failed = translate(answer(status, retry_after="5"), "m", NOW)
+    failure = translate(answer(status, retry_after="5"), "m", NOW)
 
-    assert (failed.status, failed.retryable, failed.retry_after_s) == (status, False, None)
+    assert (failure.status, failure.retryable, failure.retry_after_s) == (status, False, None)
 
 
 @pytest.mark.parametrize(
@@ -70,9 +70,9 @@ def test_retry_after_is_read(headers: dict[str, str], seconds: float | None) -> 
 def test_botocore_keeps_its_answer_in_a_dict() -> None:
     """The throttling of Bedrock is seen, with its wait."""
     metadata = {"HTTPStatusCode": 429, "HTTPHeaders": {"retry-after": "3"}}
-    failed = translate(SDKError(response={"ResponseMetadata": metadata}), "m", NOW)
+    failure = translate(SDKError(response={"ResponseMetadata": metadata}), "m", NOW)
 
-    assert (failed.status, failed.retryable, failed.retry_after_s) == (429, True, 3.0)
+    assert (failure.status, failure.retryable, failure.retry_after_s) == (429, True, 3.0)
 
 
 def test_google_calls_its_status_code() -> None:
@@ -109,10 +109,10 @@ def test_the_header_of_the_server_on_retrying_counts() -> None:
 )
 def test_a_broken_connection_may_be_retried(error: Exception) -> None:
     """The request was fine; nobody knows whether it arrived."""
-    failed = translate(error, "m", NOW)
+    failure = translate(error, "m", NOW)
 
-    assert failed.retryable
-    assert failed.status is None
+    assert failure.retryable
+    assert failure.status is None
 
 
 @pytest.mark.parametrize("error", [TypeError("x"), KeyError("choices"), FileNotFoundError("x"), SDKError()])
@@ -124,15 +124,15 @@ def test_other_errors_are_not_retried(error: Exception) -> None:
 def test_a_status_of_success_is_ignored() -> None:
     """The status in the middle of a stream is still 200; the error is in the body."""
     body = {"type": "error", "error": {"type": "overloaded_error"}}
-    failed = translate(SDKError(status_code=200, body=body), "m", NOW)
+    failure = translate(SDKError(status_code=200, body=body), "m", NOW)
 
-    assert (failed.status, failed.retryable) == (529, True)
+    assert (failure.status, failure.retryable) == (529, True)
 
 
 def test_the_reason_is_short_and_on_one_line() -> None:
     """Events and screens show it."""
-    failed = translate(SDKError("a\nb" * 10_000), "gpt-5", NOW)
+    failure = translate(SDKError("a\nb" * 10_000), "gpt-5", NOW)
 
-    assert "\n" not in failed.reason
-    assert len(failed.reason) < 600
-    assert failed.model == "gpt-5"
+    assert "\n" not in failure.reason
+    assert len(failure.reason) < 600
+    assert failure.model == "gpt-5"

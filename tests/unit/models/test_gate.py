@@ -234,16 +234,16 @@ async def test_a_waiting_call_needs_no_place() -> None:
     await failing
 
 
-@pytest.mark.parametrize("closed", [True, False], ids=["at the gate", "between attempts"])
-async def test_cancelling_ends_a_wait_at_once(closed: bool) -> None:
+@pytest.mark.parametrize("is_closed", [True, False], ids=["at the gate", "between attempts"])
+async def test_cancelling_ends_a_wait_at_once(is_closed: bool) -> None:
     """The clock does not move, the call has ended, and its place is free."""
     clock = FakeClock()
     gate = a_gate(clock, at_once=1)
     waiting = asyncio.create_task(
-        gate.call(Provider(clock, busy(7 if closed else None, status=429 if closed else 500)))
+        gate.call(Provider(clock, busy(7 if is_closed else None, status=429 if is_closed else 500)))
     )
     await until(lambda: clock.sleeping == 1)
-    if closed:
+    if is_closed:
         waiting.cancel()
         waiting = asyncio.create_task(gate.call(Provider(clock)))
         await until(lambda: clock.sleeping == 1)

@@ -191,13 +191,13 @@ def test_the_bound_of_a_conversation_is_the_sum() -> None:
 def test_calls_and_their_results_count() -> None:
     """Names, ids and arguments are sent as well."""
     call = AIMessage("", tool_calls=[{"name": "grep", "args": {"pattern": "x" * 100}, "id": "c1"}])
-    broken = AIMessage(
+    invalid_message = AIMessage(
         "",
         invalid_tool_calls=[{"type": "invalid_tool_call", "name": "f", "args": "x" * 100, "id": "1", "error": None}],
     )
 
     assert message_bound(call) > 100 + len("grep")
-    assert message_bound(broken) > 100
+    assert message_bound(invalid_message) > 100
     assert message_bound(ToolMessage("x" * 100, tool_call_id="c1", name="grep")) >= MESSAGE_TOKENS + 100 + 2 + 4
 
 

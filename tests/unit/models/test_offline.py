@@ -55,10 +55,10 @@ def citations(text: str) -> Iterator[tuple[str, int, str]]:
         yield match["path"], int(match["line"]), match["text"]
 
 
-def assert_true(driven: Driven, folder: pathlib.Path) -> int:
+def assert_true(conversation: Driven, folder: pathlib.Path) -> int:
     """Check that every cited line stands where the answer says, and return their number."""
     count = 0
-    for path, line, quoted in citations(driven.text):
+    for path, line, quoted in citations(conversation.text):
         if not (folder / path).is_file():
             continue
         stands = (folder / path).read_text(errors="replace").split("\n")[line - 1].strip().replace("`", "'")
@@ -67,30 +67,30 @@ def assert_true(driven: Driven, folder: pathlib.Path) -> int:
     return count
 
 
-def says_that_rules_answered(driven: Driven) -> bool:
+def says_that_rules_answered(conversation: Driven) -> bool:
     """Return whether the last line says that rules gave the answer."""
-    return driven.text.endswith(SIGNED) and "rules" in SIGNED and "did not reason" in SIGNED
+    return conversation.text.endswith(SIGNED) and "rules" in SIGNED and "did not reason" in SIGNED
 
 
 async def test_the_example_is_explained_from_both_files_of_its_cause() -> None:
     """The answer cites the limit that is too low and the code that suffers from it."""
-    driven = await drive(OfflineResearcher(), WHY, EXAMPLE)
+    conversation = await drive(OfflineResearcher(), WHY, EXAMPLE)
 
-    assert line_of(EXAMPLE, "config/payments-live.yaml", "read_timeout_ms: 1500") in driven.text
+    assert line_of(EXAMPLE, "config/payments-live.yaml", "read_timeout_ms: 1500") in conversation.text
     client = "src/payment_api/acquirer_client.py"
-    assert line_of(EXAMPLE, client, "no answer from acquirer") in driven.text
-    assert line_of(EXAMPLE, "src/payment_api/connection_pool.py", "no connection within") in driven.text
-    assert line_of(EXAMPLE, "config/payments-sandbox.yaml", "read_timeout_ms: 8000") in driven.text
-    assert "docs/acquirer.md:" in driven.text
-    assert assert_true(driven, EXAMPLE) >= 15
-    assert says_that_rules_answered(driven)
+    assert line_of(EXAMPLE, client, "no answer from acquirer") in conversation.text
+    assert line_of(EXAMPLE, "src/payment_api/connection_pool.py", "no connection within") in conversation.text
+    assert line_of(EXAMPLE, "config/payments-sandbox.yaml", "read_timeout_ms: 8000") in conversation.text
+    assert "docs/acquirer.md:" in conversation.text
+    assert assert_true(conversation, EXAMPLE) >= 15
+    assert says_that_rules_answered(conversation)
 
 
 async def test_a_team_searches_the_example() -> None:
     """The folder is listed, then divided in one turn between two to five scouts, which report their own evidence."""
-    driven = await drive(OfflineResearcher(), WHY, EXAMPLE)
+    conversation = await drive(OfflineResearcher(), WHY, EXAMPLE)
 
-    first, second = [m for m in driven.messages if isinstance(m, AIMessage)][:2]
+    first, second = [m for m in conversation.messages if isinstance(m, AIMessage)][:2]
     assert {call["name"] for call in first.tool_calls} == {"Glob", "Grep"}
     assert {call["name"] for call in second.tool_calls} == {"Agent"}
     assert 2 <= len(second.tool_calls) <= 5
@@ -98,16 +98,16 @@ async def test_a_team_searches_the_example() -> None:
         assert set(call["args"]) == {"name", "description", "subagent_type", "prompt"}
         assert call["args"]["subagent_type"] == "explore"
         assert WHY in call["args"]["prompt"]
-    assert len([child for child in driven.children if '["' in child.text]) >= 3
-    for child in driven.children:
+    assert len([child for child in conversation.children if '["' in child.text]) >= 3
+    for child in conversation.children:
         assert says_that_rules_answered(child)
 
 
 async def test_the_answer_does_not_start_with_false_leads() -> None:
     """Rare complaints do not come first."""
-    driven = await drive(OfflineResearcher(), WHY, EXAMPLE)
+    conversation = await drive(OfflineResearcher(), WHY, EXAMPLE)
 
-    leading = "\n".join(driven.text.split("\n")[:14])
+    leading = "\n".join(conversation.text.split("\n")[:14])
     assert "no answer from acquirer" in leading
     assert "certificate" not in leading
     assert "fx rates" not in leading
@@ -116,12 +116,12 @@ async def test_the_answer_does_not_start_with_false_leads() -> None:
 
 async def test_the_model_without_scouts_finds_the_same() -> None:
     """The model does the work of its scouts itself when it has no Agent tool."""
-    driven = await drive(OfflineResearcher(), WHY, EXAMPLE, tools=READERS)
+    conversation = await drive(OfflineResearcher(), WHY, EXAMPLE, tools=READERS)
 
-    assert driven.children == []
-    assert line_of(EXAMPLE, "config/payments-live.yaml", "read_timeout_ms: 1500") in driven.text
-    assert line_of(EXAMPLE, "src/payment_api/acquirer_client.py", "no answer from acquirer") in driven.text
-    assert assert_true(driven, EXAMPLE) >= 15
+    assert conversation.children == []
+    assert line_of(EXAMPLE, "config/payments-live.yaml", "read_timeout_ms: 1500") in conversation.text
+    assert line_of(EXAMPLE, "src/payment_api/acquirer_client.py", "no answer from acquirer") in conversation.text
+    assert assert_true(conversation, EXAMPLE) >= 15
 
 
 async def test_the_model_without_ripgrep_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,10 +138,10 @@ async def test_refused_spawns_are_replaced_and_reported() -> None:
     """The model explores alone if no child can be spawned, and its answer says so."""
     refusals = {"Agent": "spawn refused (depth): the tree is 3 deep already; free now: 0"}
 
-    driven = await drive(OfflineResearcher(), WHY, EXAMPLE, refusals=refusals)
+    conversation = await drive(OfflineResearcher(), WHY, EXAMPLE, refusals=refusals)
 
-    assert line_of(EXAMPLE, "config/payments-live.yaml", "read_timeout_ms: 1500") in driven.text
-    assert "scouts failed (spawn refused (depth)" in driven.text
+    assert line_of(EXAMPLE, "config/payments-live.yaml", "read_timeout_ms: 1500") in conversation.text
+    assert "scouts failed (spawn refused (depth)" in conversation.text
 
 
 def test_the_source_names_nothing_of_the_example() -> None:
@@ -204,35 +204,35 @@ RUST = {
 
 async def test_a_wrong_database_host_is_found(tmp_path: pathlib.Path) -> None:
     """A traceback leads it to the setting of the host that cannot be reached."""
-    driven = await drive(OfflineResearcher(), "Why do orders give a 500?", make(tmp_path, DJANGO))
+    conversation = await drive(OfflineResearcher(), "Why do orders give a 500?", make(tmp_path, DJANGO))
 
-    assert line_of(tmp_path, "shop/settings.py", "db-old.internal") in driven.text
-    assert "could not translate host name" in driven.text
-    assert assert_true(driven, tmp_path) >= 3
+    assert line_of(tmp_path, "shop/settings.py", "db-old.internal") in conversation.text
+    assert "could not translate host name" in conversation.text
+    assert assert_true(conversation, tmp_path) >= 3
 
 
 async def test_a_panic_is_found_in_the_code(tmp_path: pathlib.Path) -> None:
     """A panic leads it to the line of code, in a language without tracebacks."""
-    driven = await drive(OfflineResearcher(), "Why does the ferry crash?", make(tmp_path, RUST))
+    conversation = await drive(OfflineResearcher(), "Why does the ferry crash?", make(tmp_path, RUST))
 
-    assert line_of(tmp_path, "src/queue.rs", "expect(") in driven.text
-    assert assert_true(driven, tmp_path) >= 1
+    assert line_of(tmp_path, "src/queue.rs", "expect(") in conversation.text
+    assert assert_true(conversation, tmp_path) >= 1
 
 
 async def test_a_question_for_a_place_gets_the_place(tmp_path: pathlib.Path) -> None:
     """The first line of the answer is the definition."""
-    driven = await drive(OfflineResearcher(), "Where is the backoff of a retry defined?", make(tmp_path, RUST))
+    conversation = await drive(OfflineResearcher(), "Where is the backoff of a retry defined?", make(tmp_path, RUST))
 
-    first_line = driven.text.partition("**Lines with words of the question**\n\n- ")[2]
+    first_line = conversation.text.partition("**Lines with words of the question**\n\n- ")[2]
     assert first_line.startswith(line_of(tmp_path, "src/retry.rs", "pub fn backoff_ms"))
-    assert assert_true(driven, tmp_path) >= 1
+    assert assert_true(conversation, tmp_path) >= 1
 
 
 async def test_a_question_for_a_mechanism_gets_the_definition(tmp_path: pathlib.Path) -> None:
     """The definition is among the lines."""
-    driven = await drive(OfflineResearcher(), "How does the Queue work?", make(tmp_path, RUST))
+    conversation = await drive(OfflineResearcher(), "How does the Queue work?", make(tmp_path, RUST))
 
-    assert line_of(tmp_path, "src/queue.rs", "pub struct Queue") in driven.text
+    assert line_of(tmp_path, "src/queue.rs", "pub struct Queue") in conversation.text
 
 
 async def test_messages_of_logs_alone_are_counted(tmp_path: pathlib.Path) -> None:
@@ -241,11 +241,11 @@ async def test_messages_of_logs_alone_are_counted(tmp_path: pathlib.Path) -> Non
     noise = [f"2026-05-01 09:{n:02d}:30 INFO heartbeat {n}" for n in range(60)]
     make(tmp_path, {"a.log": "\n".join(noise + lines), "b.log": "\n".join(noise)})
 
-    driven = await drive(OfflineResearcher(), "What went wrong?", tmp_path)
+    conversation = await drive(OfflineResearcher(), "What went wrong?", tmp_path)
 
-    assert "a.log:61: `2026-05-01 10:00:00 ERROR disk" in driven.text
-    assert "40 lines that were read, up to line 100, differ in numbers" in driven.text
-    assert "heartbeat" not in driven.text
+    assert "a.log:61: `2026-05-01 10:00:00 ERROR disk" in conversation.text
+    assert "40 lines that were read, up to line 100, differ in numbers" in conversation.text
+    assert "heartbeat" not in conversation.text
 
 
 async def test_a_long_log_is_sampled_and_the_answer_says_so(tmp_path: pathlib.Path) -> None:
@@ -253,11 +253,11 @@ async def test_a_long_log_is_sampled_and_the_answer_says_so(tmp_path: pathlib.Pa
     lines = ["2026-05-01 10:00:00 ERROR cache miss storm"] * 3_000 + ["2026-05-01 11:00:00 FATAL out of descriptors"]
     make(tmp_path, {"a.log": "\n".join(lines), "main.c": 'int main() { puts("cache miss storm"); }\n'})
 
-    driven = await drive(OfflineResearcher(), "Why did it die?", tmp_path)
+    conversation = await drive(OfflineResearcher(), "Why did it die?", tmp_path)
 
-    assert "out of descriptors" in driven.text
-    assert "a.log:3001" in driven.text
-    assert "a.log: the rest of it (more matches" in driven.text
+    assert "out of descriptors" in conversation.text
+    assert "a.log:3001" in conversation.text
+    assert "a.log: the rest of it (more matches" in conversation.text
 
 
 @pytest.mark.parametrize(
@@ -273,10 +273,10 @@ async def test_an_answer_says_that_there_is_nothing(
     tmp_path: pathlib.Path, files: Mapping[str, str | bytes], message: str
 ) -> None:
     """An empty folder, pictures and a binary file give words, and no invention."""
-    driven = await drive(OfflineResearcher(), "Why is the parser slow?", make(tmp_path, files))
+    conversation = await drive(OfflineResearcher(), "Why is the parser slow?", make(tmp_path, files))
 
-    assert message in driven.text
-    assert says_that_rules_answered(driven)
+    assert message in conversation.text
+    assert says_that_rules_answered(conversation)
 
 
 async def test_odd_names_are_searched(tmp_path: pathlib.Path) -> None:
@@ -291,10 +291,10 @@ async def test_odd_names_are_searched(tmp_path: pathlib.Path) -> None:
         },
     )
 
-    driven = await drive(OfflineResearcher(), "Why is the parser slow?", tmp_path)
+    conversation = await drive(OfflineResearcher(), "Why is the parser slow?", tmp_path)
 
-    assert "copies the buffer" in driven.text
-    assert "parser --slow" in driven.text
+    assert "copies the buffer" in conversation.text
+    assert "parser --slow" in conversation.text
 
 
 @pytest.mark.parametrize(
@@ -312,9 +312,9 @@ async def test_questions_in_other_languages_are_answered(tmp_path: pathlib.Path,
         {"notes.md": f"# x\n\n{expected}\n", "other.md": "something else\n", "a.py": "def unrelated():\n    pass\n"},
     )
 
-    driven = await drive(OfflineResearcher(), question, tmp_path)
+    conversation = await drive(OfflineResearcher(), question, tmp_path)
 
-    assert expected in driven.text
+    assert expected in conversation.text
 
 
 async def test_a_huge_folder_is_searched_by_pattern(tmp_path: pathlib.Path) -> None:
@@ -327,42 +327,44 @@ async def test_a_huge_folder_is_searched_by_pattern(tmp_path: pathlib.Path) -> N
     )
     os.utime(old, (1, 1))
 
-    driven = await drive(OfflineResearcher(), "Where is frobnicate defined?", tmp_path)
+    conversation = await drive(OfflineResearcher(), "Where is frobnicate defined?", tmp_path)
 
-    assert "lib/deep/ancient.py:1" in driven.text
-    assert "of 1201 shown, the newest first" in driven.text
+    assert "lib/deep/ancient.py:1" in conversation.text
+    assert "of 1201 shown, the newest first" in conversation.text
 
 
 async def test_failing_tools_are_reported(tmp_path: pathlib.Path) -> None:
     """The answer says that every search failed, and does not say that there was nothing."""
     make(tmp_path, RUST)
 
-    driven = await drive(OfflineResearcher(), "Why does it crash?", tmp_path, refusals={"Grep": "the disk is on fire"})
+    conversation = await drive(
+        OfflineResearcher(), "Why does it crash?", tmp_path, refusals={"Grep": "the disk is on fire"}
+    )
 
-    assert "searches failed (the disk is on fire)" in driven.text
-    assert says_that_rules_answered(driven)
+    assert "searches failed (the disk is on fire)" in conversation.text
+    assert says_that_rules_answered(conversation)
 
 
 @pytest.mark.parametrize("tools", [(), ("Bash",), ("SendMessage",)])
 async def test_a_model_without_tools_says_what_it_cannot_do(tools: tuple[str, ...]) -> None:
     """The model does not guess."""
-    driven = await drive(OfflineResearcher(), "Why is the sky blue?", EXAMPLE, tools=tools)
+    conversation = await drive(OfflineResearcher(), "Why is the sky blue?", EXAMPLE, tools=tools)
 
-    assert "no tool for that was given to me" in driven.text
-    assert driven.calls == []
+    assert "no tool for that was given to me" in conversation.text
+    assert conversation.calls == []
 
 
 async def test_an_ended_budget_gives_the_findings(tmp_path: pathlib.Path) -> None:
     """The model must call no more tools and answers from its findings, though tools are still bound."""
     model = OfflineResearcher().bind_tools([{"name": name} for name in READERS])
-    driven = await drive(OfflineResearcher(), WHY, EXAMPLE, tools=READERS)
-    looked = [at for at, m in enumerate(driven.messages) if isinstance(m, ToolMessage) and m.name != "Glob"]
-    cut = driven.messages[: looked[20]]
-    while isinstance(cut[-1], ToolMessage) is False:
-        cut.pop()
+    conversation = await drive(OfflineResearcher(), WHY, EXAMPLE, tools=READERS)
+    looked = [at for at, m in enumerate(conversation.messages) if isinstance(m, ToolMessage) and m.name != "Glob"]
+    shortened = conversation.messages[: looked[20]]
+    while isinstance(shortened[-1], ToolMessage) is False:
+        shortened.pop()
     notice = "Your budget is used up (model_calls: 0 left). Do not call tools any more. Answer now with what you have."
 
-    reply = await model.ainvoke([*cut, HumanMessage(notice)])
+    reply = await model.ainvoke([*shortened, HumanMessage(notice)])
 
     assert reply.tool_calls == []
     assert "logs/payments-api.log" in reply.text
@@ -386,21 +388,21 @@ async def test_mail_does_not_change_the_question() -> None:
 
 async def test_a_second_question_starts_anew_with_new_call_ids() -> None:
     """Each question of a conversation has its own search, and no id is used twice."""
-    driven = await drive(OfflineResearcher(), WHY, EXAMPLE, tools=READERS)
+    conversation = await drive(OfflineResearcher(), WHY, EXAMPLE, tools=READERS)
     model = OfflineResearcher().bind_tools([{"name": name} for name in READERS])
 
-    reply = await model.ainvoke([*driven.messages, HumanMessage("Where is the pool size configured?")])
+    reply = await model.ainvoke([*conversation.messages, HumanMessage("Where is the pool size configured?")])
 
     assert [call["name"] for call in reply.tool_calls][:2] == ["Glob", "Glob"]
-    ids = [call["id"] for call in [*driven.calls, *reply.tool_calls]]
+    ids = [call["id"] for call in [*conversation.calls, *reply.tool_calls]]
     assert len(ids) == len(set(ids))
 
 
 async def test_the_preview_of_a_spilled_report_counts() -> None:
     """The shown lines of a report in a file count, and the answer says that the rest is elsewhere."""
     model = OfflineResearcher()
-    driven = await drive(model, WHY, EXAMPLE)
-    messages = list(driven.messages)
+    conversation = await drive(model, WHY, EXAMPLE)
+    messages = list(conversation.messages)
     at, whole = next((at, m) for at, m in enumerate(messages) if isinstance(m, ToolMessage) and '["logs/' in m.text)
     shortened = whole.text[: whole.text.index('["', 900) + 20]
     spilled = shortened + "\n… [90000 characters. The whole result is in /s/1.txt; read it in parts.]"
@@ -418,21 +420,21 @@ async def test_a_conversation_determines_the_reply() -> None:
 
     several = await asyncio.gather(*(drive(model, WHY, EXAMPLE) for _ in range(3)))
 
-    assert len({driven.text for driven in several}) == 1
+    assert len({conversation.text for conversation in several}) == 1
 
 
 async def test_a_streamed_answer_equals_the_whole_answer() -> None:
     """The chunks of the stream make the same message, with the same usage; text comes by the word."""
-    driven = await drive(OfflineResearcher(), WHY, EXAMPLE)
+    conversation = await drive(OfflineResearcher(), WHY, EXAMPLE)
     model = OfflineResearcher().bind_tools([{"name": name} for name in (*READERS, "Agent")])
-    for at in [at for at, m in enumerate(driven.messages) if isinstance(m, AIMessage)]:
-        whole = await model.ainvoke(driven.messages[:at])
-        pieces = [p async for p in model.astream(driven.messages[:at]) if isinstance(p, AIMessageChunk)]
+    for at in [at for at, m in enumerate(conversation.messages) if isinstance(m, AIMessage)]:
+        whole = await model.ainvoke(conversation.messages[:at])
+        pieces = [p async for p in model.astream(conversation.messages[:at]) if isinstance(p, AIMessageChunk)]
 
-        merged = merge(pieces)
+        whole_message = merge(pieces)
 
-        assert (merged.text, merged.tool_calls) == (whole.text, whole.tool_calls)
-        assert merged.usage_metadata == whole.usage_metadata
+        assert (whole_message.text, whole_message.tool_calls) == (whole.text, whole.tool_calls)
+        assert whole_message.usage_metadata == whole.usage_metadata
         assert whole.usage_metadata is not None
         assert whole.usage_metadata["input_tokens"] > 0
         assert len(pieces) > 100 or not whole.text

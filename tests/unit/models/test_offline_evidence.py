@@ -34,24 +34,24 @@ def section(text: str, title: str) -> str:
     return text.partition(f"**{title}")[2].partition("\n\n**")[0].partition("\n\nConfidence")[0]
 
 
-def assert_exact(driven: Driven, folder: pathlib.Path) -> int:
+def assert_exact(conversation: Driven, folder: pathlib.Path) -> int:
     """Compare every quotation with its file and every setting with its quotation, and return their number."""
     names = [each.relative_to(folder).as_posix() for each in folder.rglob("*") if each.is_file()]
-    paths = "|".join(sorted((re.escape(name) for name in names if name in driven.text), key=len, reverse=True))
-    cited = re.findall(rf"(?<![\w./-])({paths}):(\d+): (?:`` (.*?) ``|`([^`\n]*)`)", driven.text) if paths else []
+    paths = "|".join(sorted((re.escape(name) for name in names if name in conversation.text), key=len, reverse=True))
+    cited = re.findall(rf"(?<![\w./-])({paths}):(\d+): (?:`` (.*?) ``|`([^`\n]*)`)", conversation.text) if paths else []
     for path, number, fenced, plain in cited:
         line = (folder / path).read_bytes().split(b"\n")[int(number) - 1].decode("utf-8", "replace").strip()
         assert (fenced or plain) == line[:200], f"{path}:{number}"
-    for value, quoted in re.findall(r"` = (.*?) \([^`\n]*?:\d+: `([^`\n]*)`", driven.text):
+    for value, quoted in re.findall(r"` = (.*?) \([^`\n]*?:\d+: `([^`\n]*)`", conversation.text):
         assert value in quoted
     return len(cited)
 
 
 async def answer_of(folder: pathlib.Path, question: str, tools: tuple[str, ...] = READERS) -> str:
     """Return the answer to a question, after each quotation in it was compared with the folder."""
-    driven = await drive(OfflineResearcher(), question, folder, tools=tools)
-    assert_exact(driven, folder)
-    return driven.text
+    conversation = await drive(OfflineResearcher(), question, folder, tools=tools)
+    assert_exact(conversation, folder)
+    return conversation.text
 
 
 PORT = {

@@ -46,11 +46,11 @@ def client(server: Provider, name: str, **options: Any) -> BaseChatModel:
     return server.openai(use_responses_api=name != "openai", **options)
 
 
-async def say(bound: Bound, messages: list[BaseMessage], *, streams: bool, max_tokens: int | None = None) -> str:
+async def say(bound_model: Bound, messages: list[BaseMessage], *, streams: bool, max_tokens: int | None = None) -> str:
     """Return the answer of a model."""
     if not streams:
-        return (await complete(bound, messages, max_tokens=max_tokens)).text
-    return "".join([chunk.text async for chunk in stream_reply(bound, messages, max_tokens=max_tokens)])
+        return (await complete(bound_model, messages, max_tokens=max_tokens)).text
+    return "".join([chunk.text async for chunk in stream_reply(bound_model, messages, max_tokens=max_tokens)])
 
 
 @pytest.fixture
@@ -97,15 +97,15 @@ async def test_a_long_conversation_is_sent_as_by_the_client_itself(name: str, st
     messages = conversation(LONG)
     async with provider({"and now?": ["a"] * 4}) as server:
         model = client(server, name)
-        shown = model.bind_tools([look])
+        bound_tools = model.bind_tools([look])
         if streams:
             options: Any = {"stream_usage": True} if name == "openai" else {}
-            assert [chunk async for chunk in shown.astream(messages, **options)]
+            assert [chunk async for chunk in bound_tools.astream(messages, **options)]
         else:
-            await shown.ainvoke(messages)
-        bound = bind(model, [look])
+            await bound_tools.ainvoke(messages)
+        bound_model = bind(model, [look])
         for _ in range(3):
-            assert await say(bound, messages, streams=streams) == "a"
+            assert await say(bound_model, messages, streams=streams) == "a"
 
         assert len(server.bodies) == 4
         assert all(body == server.bodies[0] for body in server.bodies)
@@ -120,9 +120,9 @@ async def test_a_long_conversation_is_encoded_off_the_event_loop(
     """Each request is encoded once, from the second on in a thread; the SDK of OpenAI never sees its messages."""
     messages = conversation(LONG)
     async with provider({"and now?": ["a"] * 4}) as server:
-        bound = bind(client(server, name), [look])
+        bound_model = bind(client(server, name), [look])
         for max_tokens in (100, 200, 300, None):
-            await say(bound, messages, streams=streams, max_tokens=max_tokens)
+            await say(bound_model, messages, streams=streams, max_tokens=max_tokens)
 
     first, second, third, other = encoders
     assert first is threading.current_thread()
@@ -136,9 +136,9 @@ async def test_a_short_conversation_is_left_to_the_client(
 ) -> None:
     """A thread would take longer."""
     async with provider({"and now?": ["a"] * 2}) as server:
-        bound = bind(server.openai())
+        bound_model = bind(server.openai())
         for _ in range(2):
-            await say(bound, conversation(4), streams=True)
+            await say(bound_model, conversation(4), streams=True)
 
     assert encoders == [threading.current_thread()] * 2
     assert transformed_lengths == [6] * 2
@@ -179,17 +179,17 @@ async def test_a_message_that_cannot_be_encoded_fails_as_in_a_short_conversation
     """The client's own error comes before anything is sent, also after an encoding in a thread."""
     messages = conversation(LONG)
     async with provider({"and now?": ["a"]}) as server:
-        bound = bind(server.openai())
-        await say(bound, messages, streams=True)
+        bound_model = bind(server.openai())
+        await say(bound_model, messages, streams=True)
 
         class Strange(BaseMessage):
             type: Any = "strange"
 
         failures, before = [], list[list[BaseMessage]]([[], messages])
         for messages_before in before:
-            with pytest.raises((ModelFailed, TypeError)) as failed:
-                await say(bound, [*messages_before, Strange(content="x")], streams=True)
-            failures.append((type(failed.value), str(failed.value)))
+            with pytest.raises((ModelFailed, TypeError)) as failure:
+                await say(bound_model, [*messages_before, Strange(content="x")], streams=True)
+            failures.append((type(failure.value), str(failure.value)))
 
         assert failures[0] == failures[1]
         assert server.count == 1

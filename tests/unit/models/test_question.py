@@ -189,9 +189,9 @@ def jump(to: Place, over: list[Place]) -> str:
 def test_a_received_tool_is_shown_unchanged(each: Any) -> None:
     """A model sees the same schema; the placeholder itself never runs."""
     shared = SharedHistory([HumanMessage("x")])
-    crossed = decode_request(shared, encode_request(shared, shared.messages, [_schema(each)])).tools[0]
-    assert isinstance(crossed, dict)
-    shown = schema_only_tool(crossed)
-    assert convert_to_openai_tool(shown) == convert_to_openai_tool(each)
+    decoded = decode_request(shared, encode_request(shared, shared.messages, [_schema(each)])).tools[0]
+    assert isinstance(decoded, dict)
+    restored = schema_only_tool(decoded)
+    assert convert_to_openai_tool(restored) == convert_to_openai_tool(each)
     with pytest.raises(Bug):
-        shown.invoke({})
+        restored.invoke({})

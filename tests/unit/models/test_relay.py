@@ -60,8 +60,12 @@ async def test_tools_are_sent_as_schemas() -> None:
     reply = await model.bind_tools([add]).ainvoke("1 + 2?")
 
     assert reply.tool_calls[0]["args"] == {"a": 1, "b": 2}
-    (shown,) = line.asked[0][1]
-    assert (shown["name"], shown["description"], set(shown["parameters"]["properties"])) == ("add", "Add.", {"a", "b"})
+    (tool_schema,) = line.asked[0][1]
+    assert (tool_schema["name"], tool_schema["description"], set(tool_schema["parameters"]["properties"])) == (
+        "add",
+        "Add.",
+        {"a", "b"},
+    )
     with pytest.raises(InvalidValue, match="tool_choice"):
         model.bind_tools([add], tool_choice="any")
     with pytest.raises(InvalidValue, match="stop"):
@@ -71,17 +75,17 @@ async def test_tools_are_sent_as_schemas() -> None:
 async def test_a_stream_yields_its_chunks() -> None:
     """The whole message after them adds nothing; its usage is in the last chunk."""
     pieces = [AIMessageChunk(content="one "), AIMessageChunk(content="two", usage_metadata=USAGE)]
-    merged = AIMessageChunk(content="")
+    total = AIMessageChunk(content="")
     async for piece in RelayModel(Line(*pieces, REPLY)).astream("Count."):
-        merged += piece
-    assert (merged.text, merged.usage_metadata) == ("one two", USAGE)
+        total += piece
+    assert (total.text, total.usage_metadata) == ("one two", USAGE)
 
 
 async def test_a_reply_without_chunks_is_a_stream_of_one() -> None:
     """A model that cannot stream answers so."""
-    streamed = [piece async for piece in RelayModel(Line(REPLY)).astream("Count.")]
-    assert "".join(each.text for each in streamed) == "one two"
-    assert [each.usage_metadata for each in streamed if each.usage_metadata] == [USAGE]
+    chunks = [piece async for piece in RelayModel(Line(REPLY)).astream("Count.")]
+    assert "".join(each.text for each in chunks) == "one two"
+    assert [each.usage_metadata for each in chunks if each.usage_metadata] == [USAGE]
 
 
 async def test_a_restarted_stream_is_a_failure() -> None:
@@ -117,16 +121,16 @@ CHUNKS = st.builds(
 @given(CHUNKS)
 def test_a_decoded_chunk_equals_the_encoded_one(piece: AIMessageChunk) -> None:
     """Text, incomplete calls, usage and the mark of the last chunk are kept."""
-    crossed = decode_chunk(encode_chunk(piece))
-    assert crossed == piece
-    assert crossed.chunk_position == piece.chunk_position
+    decoded = decode_chunk(encode_chunk(piece))
+    assert decoded == piece
+    assert decoded.chunk_position == piece.chunk_position
 
 
 def test_metadata_of_a_provider_is_not_sent_to_a_guest() -> None:
     """A guest receives why a reply ended, and nothing about accounts and machines."""
     metadata = {"stop_reason": "end_turn", "headers": {"x-organization": "acme"}, "model_name": "m"}
-    crossed = decode_chunk(encode_chunk(AIMessageChunk(content="x", response_metadata=metadata)))
-    assert crossed.response_metadata == {"stop_reason": "end_turn"}
+    decoded = decode_chunk(encode_chunk(AIMessageChunk(content="x", response_metadata=metadata)))
+    assert decoded.response_metadata == {"stop_reason": "end_turn"}
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"content": 1}', b'{"type": "human", "content": ""}'])

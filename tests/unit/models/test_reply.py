@@ -161,10 +161,10 @@ def test_streaming_stays_off_where_it_was_switched_off(off: dict[str, Any]) -> N
 
 async def test_a_model_without_bind_tools_is_asked_without_tools() -> None:
     """The model can still answer; the binding says that no tools were offered."""
-    bound = bind(Async(), [grep])
+    bound_model = bind(Async(), [grep])
 
-    assert not bound.has_tools
-    assert (await complete(bound, HI)).content == "plain"
+    assert not bound_model.has_tools
+    assert (await complete(bound_model, HI)).content == "plain"
 
 
 async def test_a_model_may_answer_bind_tools_with_itself() -> None:
@@ -174,10 +174,10 @@ async def test_a_model_may_answer_bind_tools_with_itself() -> None:
         def bind_tools(self, tools: Any, **kwargs: Any) -> Runnable[LanguageModelInput, AIMessage]:
             return self
 
-    bound = bind(Same(), [grep])
+    bound_model = bind(Same(), [grep])
 
-    assert bound.has_tools
-    assert (await complete(bound, HI)).content == "plain"
+    assert bound_model.has_tools
+    assert (await complete(bound_model, HI)).content == "plain"
 
 
 async def test_bind_tools_may_return_any_runnable() -> None:
@@ -187,10 +187,10 @@ async def test_bind_tools_may_return_any_runnable() -> None:
         def bind_tools(self, tools: Any, **kwargs: Any) -> Runnable[LanguageModelInput, AIMessage]:
             return self | RunnableLambda(lambda reply: AIMessage(f"odd {reply.content}"))
 
-    bound = bind(Odd(), [grep])
+    bound_model = bind(Odd(), [grep])
 
-    assert (await complete(bound, HI)).content == "odd plain"
-    assert merge([chunk async for chunk in stream_reply(bound, HI)]).content == "odd in pieces"
+    assert (await complete(bound_model, HI)).content == "odd plain"
+    assert merge([chunk async for chunk in stream_reply(bound_model, HI)]).content == "odd in pieces"
 
 
 async def test_an_answer_that_is_no_message_is_a_failure() -> None:
@@ -269,13 +269,13 @@ async def test_our_own_refusals_are_raised_unchanged() -> None:
 
 async def test_a_suppressed_cancellation_is_found() -> None:
     """`asyncio.wait_for` of Python 3.11 may return its result to a cancelled task, which then continues."""
-    request_seen, answered = asyncio.Event(), asyncio.Event()
+    request_seen, may_answer = asyncio.Event(), asyncio.Event()
 
     class Deaf(Streaming):
         async def _deafly(self) -> None:
             request_seen.set()
             with contextlib.suppress(asyncio.CancelledError):
-                await answered.wait()
+                await may_answer.wait()
 
         async def _agenerate(self, *args: Any, **kwargs: Any) -> ChatResult:
             await self._deafly()

@@ -69,8 +69,8 @@ async def test_tool_arguments_above_the_limit_are_a_failure(kind: str, monkeypat
     """A model that writes arguments without end is stopped, streamed or not; asking again would not help."""
     monkeypatch.setattr("ramet.models.chunks.MAX_ARGUMENT_BYTES", 10_000)
     async with provider([Call("grep", {"pattern": "x" * 20_000})] * 2) as server:
-        bound = bind(getattr(server, kind)(max_retries=0), [grep])
-        for way in (whole(bound), streamed(bound)):
+        bound_model = bind(getattr(server, kind)(max_retries=0), [grep])
+        for way in (whole(bound_model), streamed(bound_model)):
             with pytest.raises(ModelFailed, match="arguments") as failure:
                 await way
             assert not failure.value.retryable
@@ -108,8 +108,8 @@ async def test_a_request_that_is_too_long_differs_from_a_wrong_one(kind: str) ->
                 await whole(model)
             failures.append(failure.value)
 
-    assert [is_overflow(failed) for failed in failures] == [True, False]
-    assert not any(failed.retryable for failed in failures)
+    assert [is_overflow(failure) for failure in failures] == [True, False]
+    assert not any(failure.retryable for failure in failures)
 
 
 @pytest.mark.parametrize("way", [whole, streamed])

@@ -37,10 +37,10 @@ async def test_a_copy_asks_once_and_the_original_is_not_changed(kind: str) -> No
     """The user's model still retries for the user with three requests per call; ours makes one."""
     async with provider(FAILING) as server:
         model = getattr(server, kind)()
-        copy, charged = without_retries(model)
+        copy, copy_count = without_retries(model)
         server.adopt(copy)
 
-        assert charged == 1
+        assert copy_count == 1
         assert copy is not model
         assert await requests_of(server, copy) == (1, 1)
         assert await requests_of(server, model) == (3, 3)
@@ -128,7 +128,7 @@ def test_google_counts_attempts() -> None:
     )
     model = google()
 
-    copy, charged = without_retries(model)
+    copy, copy_count = without_retries(model)
 
-    assert (copy.max_retries, charged) == (1, 1)  # type: ignore[attr-defined]
+    assert (copy.max_retries, copy_count) == (1, 1)  # type: ignore[attr-defined]
     assert model.max_retries == 6

@@ -57,10 +57,10 @@ async def test_the_end_of_the_script_is_reported_with_the_step() -> None:
     model = ScriptedModel(["only"])
     await complete(model, HI)
 
-    with pytest.raises(ModelFailed, match="step 2 was requested, it has 1") as ended:
+    with pytest.raises(ModelFailed, match="step 2 was requested, it has 1") as failure:
         await complete(model, HI)
 
-    assert not ended.value.retryable
+    assert not failure.value.retryable
 
 
 async def test_requests_are_kept() -> None:
@@ -84,7 +84,7 @@ async def test_requests_are_not_kept_if_so_configured() -> None:
 
 async def test_usage_is_always_set_and_always_the_same() -> None:
     """Usage follows from the texts, or is the given one, streamed or not."""
-    given = UsageMetadata(input_tokens=1, output_tokens=2, total_tokens=3)
+    usage = UsageMetadata(input_tokens=1, output_tokens=2, total_tokens=3)
     replies = [
         *[await complete(ScriptedModel(["four words are said"]), HI) for _ in range(2)],
         merge([chunk async for chunk in stream_reply(ScriptedModel(["four words are said"]), HI)]),
@@ -93,7 +93,7 @@ async def test_usage_is_always_set_and_always_the_same() -> None:
     assert len({str(reply.usage_metadata) for reply in replies}) == 1
     assert replies[0].usage_metadata is not None
     assert replies[0].usage_metadata["output_tokens"] > 0
-    assert (await complete(ScriptedModel([Say("x", usage=given)]), HI)).usage_metadata == given
+    assert (await complete(ScriptedModel([Say("x", usage=usage)]), HI)).usage_metadata == usage
 
 
 async def test_call_ids_follow_from_the_step() -> None:
@@ -162,8 +162,8 @@ async def test_any_number_of_runs_may_use_one_dialogue_concurrently() -> None:
         messages = child(f"search part {number}")
         first = await complete(model, messages)
         await asyncio.sleep(0)
-        answered = [*messages, first, ToolMessage("hit", tool_call_id=first.tool_calls[0]["id"] or "")]
-        return str((await complete(model, answered)).text)
+        messages_after = [*messages, first, ToolMessage("hit", tool_call_id=first.tool_calls[0]["id"] or "")]
+        return str((await complete(model, messages_after)).text)
 
     assert await asyncio.gather(*(one(number) for number in range(100))) == ["found"] * 100
 

@@ -61,8 +61,8 @@ class Site:
         request = SpawnAgent(team=team.team.id, name=name, agent_type="echo", spawn_info=Raw(b"{}"))
         return await self.spawner.spawn_agent(request, team.key)
 
-    def turn(self, spawned: SpawnedAgent, body: bytes) -> Turn:
-        return self.agents.turn(spawned.agent.id, spawned.nonce, body)
+    def turn(self, spawned_agent: SpawnedAgent, body: bytes) -> Turn:
+        return self.agents.turn(spawned_agent.agent.id, spawned_agent.nonce, body)
 
 
 @pytest.fixture
@@ -98,36 +98,36 @@ async def test_only_the_owner_of_an_agent_can_talk_with_it(site: Site) -> None:
 
 async def test_a_delegated_key_opens_its_rights_until_ownership_changes(site: Site) -> None:
     """AC-S3-4: A delegated key has its rights only; a new owner makes the old owner's key and delegated keys void."""
-    spawned = await site.agent(await site.team())
-    lent = await site.spawner.delegate(spawned.agent.id, spawned.nonce, Delegate(rights=["turn"]))
-    turn = site.agents.turn(spawned.agent.id, lent.key, b"hello")
+    spawned_agent = await site.agent(await site.team())
+    delegation = await site.spawner.delegate(spawned_agent.agent.id, spawned_agent.nonce, Delegate(rights=["turn"]))
+    turn = site.agents.turn(spawned_agent.agent.id, delegation.key, b"hello")
     await turn.wait_ended()
     with pytest.raises(NotYours):
-        await site.agents.history(spawned.agent.id, lent.key)
+        await site.agents.history(spawned_agent.agent.id, delegation.key)
 
-    owner = await site.spawner.delegate(spawned.agent.id, spawned.nonce, Delegate(owner=True))
+    owner = await site.spawner.delegate(spawned_agent.agent.id, spawned_agent.nonce, Delegate(owner=True))
 
-    for key in (spawned.nonce, lent.key):
+    for key in (spawned_agent.nonce, delegation.key):
         with pytest.raises(NotYours):
-            site.agents.read_turn(spawned.agent.id, key, turn.id)
-    chunks = [chunk async for chunk in site.agents.read_turn(spawned.agent.id, owner.key, turn.id)]
+            site.agents.read_turn(spawned_agent.agent.id, key, turn.id)
+    chunks = [chunk async for chunk in site.agents.read_turn(spawned_agent.agent.id, owner.key, turn.id)]
     assert [chunk.body for chunk in chunks] == [b"hello", b""]
 
 
 async def test_killing_an_agent_ends_its_turns_for_every_reader(site: Site) -> None:
     """The active turn keeps its text, every turn ends with status 410, and the key opens nothing any more."""
-    spawned = await site.agent(await site.team())
-    turns = [site.turn(spawned, body) for body in (b"a wait", b"b")]
+    spawned_agent = await site.agent(await site.team())
+    turns = [site.turn(spawned_agent, body) for body in (b"a wait", b"b")]
     readings = [asyncio.create_task(read(turn)) for turn in turns]
     await eventually(lambda: turns[0].readable_number == 1)
 
-    await site.spawner.kill_agent(spawned.agent.id, spawned.nonce)
+    await site.spawner.kill_agent(spawned_agent.agent.id, spawned_agent.nonce)
 
     first, second = await asyncio.gather(*readings)
     assert first[0].body == b"a"
     assert [json.loads(chunks[-1].body)["status"] for chunks in (first, second)] == [410, 410]
     with pytest.raises(NotYours):
-        site.turn(spawned, b"hello")
+        site.turn(spawned_agent, b"hello")
 
 
 async def test_deleting_a_team_ends_the_turns_of_its_agents(site: Site) -> None:
@@ -144,16 +144,16 @@ async def test_deleting_a_team_ends_the_turns_of_its_agents(site: Site) -> None:
 
 async def test_an_agent_that_died_is_failed_and_its_last_turn_stays_readable(site: Site) -> None:
     """AC-S3-10: The agent takes no further turn, and the refusal gives the reason."""
-    spawned = await site.agent(await site.team())
-    chunks = await read(site.turn(spawned, b"a die"))
-    await eventually(lambda: site.agents.info(spawned.agent.id, spawned.nonce).state == "failed")
+    spawned_agent = await site.agent(await site.team())
+    chunks = await read(site.turn(spawned_agent, b"a die"))
+    await eventually(lambda: site.agents.info(spawned_agent.agent.id, spawned_agent.nonce).state == "failed")
 
     assert [chunk.kind for chunk in chunks] == ["chunk", "error"]
-    async with aclosing(site.agents.read_turn(spawned.agent.id, spawned.nonce, chunks[0].turn)) as again:
+    async with aclosing(site.agents.read_turn(spawned_agent.agent.id, spawned_agent.nonce, chunks[0].turn)) as again:
         assert [chunk async for chunk in again] == chunks
     with pytest.raises(Gone, match="it was told to"):
-        site.turn(spawned, b"hello")
-    assert site.agents.info(spawned.agent.id, spawned.nonce).turns == 1
+        site.turn(spawned_agent, b"hello")
+    assert site.agents.info(spawned_agent.agent.id, spawned_agent.nonce).turns == 1
 
 
 async def test_after_a_restart_an_agent_resumes_and_turn_ids_are_not_reused(
@@ -162,17 +162,17 @@ async def test_after_a_restart_an_agent_resumes_and_turn_ids_are_not_reused(
     """AC-S3-13: The agent has its id, nonce and count of turns; the id of an old turn is unknown."""
     before, after = Site(tmp_path, runtime), Site(tmp_path, runtime)
     async with before.spawner:
-        spawned = await before.agent(await before.team())
-        old = before.turn(spawned, b"hello")
+        spawned_agent = await before.agent(await before.team())
+        old = before.turn(spawned_agent, b"hello")
         await old.wait_ended()
         await before.agents.close()
 
         # A killed server closes nothing: the other one finds on record what this one left there.
         async with after.spawner:
-            new = after.turn(spawned, b"again")
+            new = after.turn(spawned_agent, b"again")
             assert [chunk.body for chunk in await read(new)] == [b"again", b""]
             assert new.id != old.id
             with pytest.raises(LookupError, match="unknown turn"):
-                after.agents.read_turn(spawned.agent.id, spawned.nonce, old.id)
-            assert after.agents.info(spawned.agent.id, spawned.nonce).turns == 2
+                after.agents.read_turn(spawned_agent.agent.id, spawned_agent.nonce, old.id)
+            assert after.agents.info(spawned_agent.agent.id, spawned_agent.nonce).turns == 2
             await after.agents.close()

@@ -92,12 +92,12 @@ def test_installed_distributions_are_read_once(install: Install, monkeypatch: py
     """Each turn of an agent asks for a type, and a read of the distributions takes milliseconds."""
     install("once", "parrot = once_code:Parrot")
     types, reads = AgentTypes([EchoType()]), 0
-    read = importlib.metadata.entry_points
+    original = importlib.metadata.entry_points
 
     def counted(**selected: str) -> Any:
         nonlocal reads
         reads += 1
-        return read(**selected)
+        return original(**selected)
 
     monkeypatch.setattr(importlib.metadata, "entry_points", counted)
     for _ in range(3):

@@ -485,8 +485,8 @@ async def test_events_that_were_dropped_from_memory_are_gone() -> None:
     async with AgentRuntime() as runtime:
         session = Session(ScriptedModel(["one"]), runtime=runtime)
         await session.ask("First?")
-        (opened,) = runtime.trees.values()
-        recorder = opened.recorder
+        (tree,) = runtime.trees.values()
+        recorder = tree.recorder
         while recorder.recent_events[0].seq == 1:
             recorder.append(Notice(root=session.id, run=session.id, path="main", agent="main", text="more"))
         living = Alive(runtime, session.id)
@@ -562,20 +562,20 @@ async def test_an_answer_that_comes_after_a_key_lost_its_right_is_withheld(
     service: AgentService, living: Alive, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """The answer belongs to the new owner."""
-    called, answered = asyncio.Event(), asyncio.Event()
+    was_called, may_answer = asyncio.Event(), asyncio.Event()
 
     async def slow(*_: object) -> list[str]:
-        called.set()
-        await answered.wait()
+        was_called.set()
+        await may_answer.wait()
         return ["of the new owner"]
 
     monkeypatch.setattr(living.served, name, slow)
     living.rights["lent"] = ("history", "control")
     answer = asyncio.ensure_future(CALLS[name][1](service, "agent-1", "lent"))
-    await called.wait()
+    await was_called.wait()
 
     living.lose("lent")
-    answered.set()
+    may_answer.set()
 
     with pytest.raises(NotYours):
         await answer

@@ -128,11 +128,11 @@ async def test_a_team_is_taken_over_once_and_its_former_kernel_cannot_write_it(s
     former, one, two = TeamTables(store), TeamTables(store), TeamTables(store)
     await former.create(TEAM_ROW)
     await former.write(AGENT_ROW)
-    taken = []
+    arguments = []
     for books in (one, two):
         [team], [agent] = (await books.teams()).readable, (await books.agents()).readable
-        taken.append((books, replace(team, kernel="another"), agent))
-    assert [await books.take_over(team, [agent], "") for books, team, agent in taken] == [True, False]
+        arguments.append((books, replace(team, kernel="another"), agent))
+    assert [await books.take_over(team, [agent], "") for books, team, agent in arguments] == [True, False]
     await former.teams(), await former.agents()  # To have read how it is now changes nothing of that.
     for row in (TEAM_ROW, AGENT_ROW):
         with pytest.raises(TakenOver):

@@ -122,10 +122,10 @@ async def test_archives_of_the_tar_program_are_accepted(tmp_path: Path, format: 
     for name, content in {**FILES, long: b"long"}.items():
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         (source / name).write_bytes(content)
-    packed = await asyncio.create_subprocess_exec(
+    process = await asyncio.create_subprocess_exec(
         "tar", "-C", source, f"--format={format}", "-cz", ".", stdout=asyncio.subprocess.PIPE
     )
-    out, _ = await packed.communicate()
+    out, _ = await process.communicate()
 
     async with PackagingService(tmp_path / "kept") as service:
         info = await service.upload(out)
@@ -368,8 +368,8 @@ def bomb(size: int) -> bytes:
     """Return an archive that ends in `size` zeros, compressed about a thousandfold."""
     packer = zlib.compressobj(9, wbits=31)
     piece = bytes(1 << 20)
-    packed = [packer.compress(GOOD + END), *(packer.compress(piece) for _ in range(size >> 20))]
-    return b"".join([*packed, packer.flush()])
+    compressed = [packer.compress(GOOD + END), *(packer.compress(piece) for _ in range(size >> 20))]
+    return b"".join([*compressed, packer.flush()])
 
 
 TOO_MUCH: Mapping[str, tuple[Callable[[], bytes], str]] = {

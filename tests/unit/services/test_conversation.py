@@ -518,7 +518,7 @@ async def test_a_slow_reader_delays_no_other_reader(new_queue: Talking) -> None:
             assert bodies_of(await read(conversation.turn(b"hello", "words"))) == [b"hello"]
             peak = tracemalloc.get_traced_memory()[1]
             rest: list[Chunk] = []
-            with pytest.raises(Missed) as missed:
+            with pytest.raises(Missed) as missed_error:
                 await append_all(slow, rest)
     finally:
         tracemalloc.stop()
@@ -528,8 +528,8 @@ async def test_a_slow_reader_delays_no_other_reader(new_queue: Talking) -> None:
     assert conversation.kept_bytes <= 1024 * 1024
     assert peak < 4 * 1024 * 1024
     assert [first.number, *(chunk.number for chunk in rest)] == list(range(1, len(rest) + 2))  # No gap before that.
-    assert missed.value.first is not None
-    assert (await read(turn, missed.value.first - 1))[0].number == missed.value.first
+    assert missed_error.value.first is not None
+    assert (await read(turn, missed_error.value.first - 1))[0].number == missed_error.value.first
 
 
 async def test_a_reader_of_dropped_chunks_gets_missed_at_once(new_queue: Talking) -> None:

@@ -50,8 +50,8 @@ def test_a_histogram_counts_every_value_once(values: list[float]) -> None:
 
     metrics = scrape(exposition([Family("a", "histogram", "It.", buckets(histogram))]))
 
-    for bound, label in ((0.5, "0.5"), (1.0, "1"), (5.0, "5"), (math.inf, "+Inf")):
-        assert metrics.value("a_bucket", le=label) == sum(value <= bound for value in values)
+    for bucket_bound, label in ((0.5, "0.5"), (1.0, "1"), (5.0, "5"), (math.inf, "+Inf")):
+        assert metrics.value("a_bucket", le=label) == sum(value <= bucket_bound for value in values)
     assert metrics.value("a_count") == len(values)
     assert metrics.value("a_sum") == pytest.approx(sum(values))
 

@@ -27,22 +27,22 @@ async def site(tmp_path: pathlib.Path) -> AsyncIterator[Site]:
 
 async def fail_agent(site: Site, team: CreatedTeam, name: str, keep_failed_s: float | None) -> SpawnedAgent:
     """Make an agent that leaves a file in both of its folders and fails."""
-    spawned = await site.agent(team, name, keep_failed_s=keep_failed_s)
-    echo = site.opened(spawned)
+    spawned_agent = await site.agent(team, name, keep_failed_s=keep_failed_s)
+    echo = site.opened(spawned_agent)
     (echo.opening.folder / "note").write_text("mine")
     folder = site.runtime.sandboxes.folders.create(echo.run)
     (folder.workspace / "note").write_text("mine, too")
-    living = site.spawner.agents.find_by_key(spawned.nonce, "info")
+    living = site.spawner.agents.find_by_key(spawned_agent.nonce, "info")
     with pytest.raises(ModelFailed):
         async for _ in echo.turn(b"die", "words"):
             pass
     await eventually(lambda: living.fail_task is not None and living.fail_task.done())
-    return spawned
+    return spawned_agent
 
 
-async def info(site: Site, spawned: SpawnedAgent) -> AgentInfo:
+async def info(site: Site, spawned_agent: SpawnedAgent) -> AgentInfo:
     """Return the agent's info as its owner sees it."""
-    return await site.spawner.get_agent(spawned.agent.id, spawned.nonce)
+    return await site.spawner.get_agent(spawned_agent.agent.id, spawned_agent.nonce)
 
 
 async def wait_gone(site: Site, *agents: SpawnedAgent) -> None:
@@ -75,20 +75,20 @@ async def test_a_failed_agent_is_kept_for_its_time_and_then_removed(site: Site) 
 
 async def test_a_narrower_key_does_not_show_where_files_are_kept(site: Site) -> None:
     """Holders of narrower keys need not know folders of the server's host."""
-    spawned = await fail_agent(site, await site.team(), "a", 600)
-    narrow = await site.spawner.delegate(spawned.agent.id, spawned.nonce, Delegate(rights=["info"]))
-    info = await site.spawner.get_agent(spawned.agent.id, narrow.key)
+    spawned_agent = await fail_agent(site, await site.team(), "a", 600)
+    narrow = await site.spawner.delegate(spawned_agent.agent.id, spawned_agent.nonce, Delegate(rights=["info"]))
+    info = await site.spawner.get_agent(spawned_agent.agent.id, narrow.key)
     assert (info.kept, info.kept_until) == ([], "2026-01-01T00:10:00+00:00")
-    assert len((await site.spawner.get_agent(spawned.agent.id, OPERATOR)).kept) == 2
+    assert len((await site.spawner.get_agent(spawned_agent.agent.id, OPERATOR)).kept) == 2
 
 
 async def test_killing_a_kept_agent_removes_it_at_once(site: Site) -> None:
     """The folders of the agent are removed, and no timer is left."""
     team = await site.team()
-    spawned = await fail_agent(site, team, "a", 600)
-    sandbox = pathlib.Path((await info(site, spawned)).kept[1])
-    await site.spawner.kill_agent(spawned.agent.id, spawned.nonce)
-    await wait_gone(site, spawned)
+    spawned_agent = await fail_agent(site, team, "a", 600)
+    sandbox = pathlib.Path((await info(site, spawned_agent)).kept[1])
+    await site.spawner.kill_agent(spawned_agent.agent.id, spawned_agent.nonce)
+    await wait_gone(site, spawned_agent)
     await eventually(lambda: not sandbox.exists())
     await eventually(lambda: site.clock.sleeping == 0)
 
@@ -112,15 +112,15 @@ async def test_a_kept_agent_outlives_a_killed_server_for_the_rest_of_its_time(
 async def test_an_agent_that_cannot_be_reopened_is_kept_as_well(site: Site, tmp_path: pathlib.Path) -> None:
     """The time counts from the start of the server that found the failure."""
     team = await site.team()
-    spawned = await site.agent(team, "a", keep_failed_s=60)
+    spawned_agent = await site.agent(team, "a", keep_failed_s=60)
     again = await site.as_killed(tmp_path / "later")
     again.spawner._checks._types = {}  # a plugin that is not there any more
     await again.clock.advance(1000)
     async with again:
-        agent_info = await info(again, spawned)
+        agent_info = await info(again, spawned_agent)
         assert (agent_info.state, agent_info.kept_until) == ("failed", "2026-01-01T00:17:40+00:00")
         await again.clock.advance(60)
-        await wait_gone(again, spawned)
+        await wait_gone(again, spawned_agent)
 
 
 @pytest.mark.parametrize("seconds", [-1, math.nan, math.inf, HOUR_S + 1, True, "1"])
@@ -137,8 +137,8 @@ async def test_an_agent_cannot_be_kept_longer_than_the_server_allows(site: Site,
 async def test_an_agent_that_ended_normally_is_not_kept(site: Site) -> None:
     """The state of the agent is "ended", and no folders are kept."""
     team = await site.team()
-    spawned = await site.agent(team, "a", keep_failed_s=60)
-    living = site.spawner.agents.find_by_key(spawned.nonce, "info")
-    site.opened(spawned).ended.set_result(None)
+    spawned_agent = await site.agent(team, "a", keep_failed_s=60)
+    living = site.spawner.agents.find_by_key(spawned_agent.nonce, "info")
+    site.opened(spawned_agent).ended.set_result(None)
     await eventually(lambda: living.fail_task is not None and living.fail_task.done())
-    assert ((await info(site, spawned)).state, (await info(site, spawned)).kept) == ("ended", [])
+    assert ((await info(site, spawned_agent)).state, (await info(site, spawned_agent)).kept) == ("ended", [])

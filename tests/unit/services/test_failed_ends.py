@@ -102,25 +102,25 @@ async def test_a_kill_that_failed_can_be_repeated(site: Site, store: Failing, st
     Until then the agent is listed as ended and keeps its name; then nothing is left.
     """
     team = await site.team(tokens=10)
-    spawned = await add_turns(store, await site.agent(team, limits={"tokens": 4}))
-    async for _ in site.opened(spawned).turn(b"two words", "words"):
+    spawned_agent = await add_turns(store, await site.agent(team, limits={"tokens": 4}))
+    async for _ in site.opened(spawned_agent).turn(b"two words", "words"):
         pass
     store.fail_at(step)
     for _ in range(2):
         with pytest.raises(StoreFailed):
-            await site.spawner.kill_agent(spawned.agent.id, spawned.nonce)
-    assert (await site.spawner.get_agent(spawned.agent.id, spawned.nonce)).state == "ended"
+            await site.spawner.kill_agent(spawned_agent.agent.id, spawned_agent.nonce)
+    assert (await site.spawner.get_agent(spawned_agent.agent.id, spawned_agent.nonce)).state == "ended"
     with pytest.raises((InvalidValue, StoreFailed)):
         await site.agent(team, limits={"tokens": 4})
     store.whole()
 
-    await site.spawner.kill_agent(spawned.agent.id, spawned.nonce)
+    await site.spawner.kill_agent(spawned_agent.agent.id, spawned_agent.nonce)
 
-    assert store.of(spawned.agent.id) == []
+    assert store.of(spawned_agent.agent.id) == []
     assert await site.left() == ([], [])
     assert (await site.free(team), await site.free(team, "tokens")) == (3, 8)
     with pytest.raises(NotYours):
-        await site.spawner.kill_agent(spawned.agent.id, spawned.nonce)
+        await site.spawner.kill_agent(spawned_agent.agent.id, spawned_agent.nonce)
     await site.agent(team, limits={"tokens": 4})
 
 
@@ -130,7 +130,7 @@ async def test_a_team_deletion_that_failed_at_an_agent_can_be_repeated(
 ) -> None:
     """The team's row stays as long as an agent's row does; the repeated request removes both."""
     team = await site.team("crew")
-    spawned = [await add_turns(store, await site.agent(team, name)) for name in "ab"]
+    agents = [await add_turns(store, await site.agent(team, name)) for name in "ab"]
     has_begun = asyncio.Event()
 
     def fails(what: str, kind: str) -> bool:  # But for the first word of the deletion.
@@ -148,7 +148,7 @@ async def test_a_team_deletion_that_failed_at_an_agent_can_be_repeated(
 
     await site.spawner.delete_team(team.team.id, team.key)
 
-    assert [store.of(each.agent.id) for each in spawned] == [[], []]
+    assert [store.of(each.agent.id) for each in agents] == [[], []]
     assert await site.left() == ([], [])
     assert await store.list(TEAM) == []
     await site.team("crew")
@@ -159,17 +159,17 @@ async def test_a_spawn_that_could_not_be_undone_is_removed_with_its_team(site: S
     team = await site.team()
     asking = asyncio.create_task(site.agent(team, type="slow"))
     await eventually(lambda: site.slow.at_it)
-    failed: list[str] = []
+    failed_keys: list[str] = []
 
     def fails(what: str, kind: str) -> bool:  # Once.
-        if (what, kind) != ("delete", AGENT) or failed:
+        if (what, kind) != ("delete", AGENT) or failed_keys:
             return False
-        failed.append(kind)
+        failed_keys.append(kind)
         return True
 
     store.fails = fails
     await site.spawner.delete_team(team.team.id, team.key)
-    assert failed
+    assert failed_keys
     await asyncio.wait({asking})
     assert asking.exception() is not None
     assert await site.left() == ([], [])
@@ -179,20 +179,20 @@ async def test_a_spawn_that_could_not_be_undone_is_removed_with_its_team(site: S
 async def test_a_kill_after_a_failed_removal_removes_the_failed_agent(site: Site, store: Failing) -> None:
     """The second kill finds the agent instead of raising NotYours."""
     team = await site.team()
-    spawned = await add_turns(store, await site.agent(team, keep_failed_s=60))
-    living = site.spawner.agents.find_by_key(spawned.nonce, "info")
-    async for _ in site.opened(spawned).turn(b"a", "words"):
+    spawned_agent = await add_turns(store, await site.agent(team, keep_failed_s=60))
+    living = site.spawner.agents.find_by_key(spawned_agent.nonce, "info")
+    async for _ in site.opened(spawned_agent).turn(b"a", "words"):
         pass
     with pytest.raises(Exception, match="died"):
-        async for _ in site.opened(spawned).turn(b"die", "words"):
+        async for _ in site.opened(spawned_agent).turn(b"die", "words"):
             pass
     await eventually(lambda: living.fail_task is not None and living.fail_task.done())
     store.fail_at(("delete", AGENT))
     await site.clock.advance(60)
     await eventually(lambda: living.end_task is not None and living.end_task.done())
     store.whole()
-    await site.spawner.kill_agent(spawned.agent.id, spawned.nonce)
-    assert store.of(spawned.agent.id) == []
+    await site.spawner.kill_agent(spawned_agent.agent.id, spawned_agent.nonce)
+    assert store.of(spawned_agent.agent.id) == []
     assert await site.left() == ([], [])
 
 
@@ -201,14 +201,14 @@ async def test_the_rest_of_an_agent_of_a_removed_team_is_removed_with_its_row(
 ) -> None:
     """An older server removed the team although the agent's row was left; the next server removes the agent."""
     team = await site.team()
-    spawned = await add_turns(store, await site.agent(team))
+    spawned_agent = await add_turns(store, await site.agent(team))
     again = Failing()
     records = [each for each in store._documents.values() if each.kind not in (TEAM, "team name")]
     later = site.begun_anew(tmp_path / "later", records, store=again)
-    assert (later.agents / spawned.agent.id).is_dir()
-    assert len(again.of(spawned.agent.id)) == 3
+    assert (later.agents / spawned_agent.agent.id).is_dir()
+    assert len(again.of(spawned_agent.agent.id)) == 3
     async with forgetting(later, again):
-        assert again.of(spawned.agent.id) == []
+        assert again.of(spawned_agent.agent.id) == []
         assert await later.left() == ([], [])
         assert await later.spawner.list_teams(OPERATOR) == []
 
@@ -241,13 +241,13 @@ async def test_a_turn_that_is_being_recorded_during_a_kill_is_removed_too(tmp_pa
         talks = AgentService(
             site.spawner.agents.authorize, {"echo": site.echo}, clock=site.clock, log_of=partial(TurnLog, store)
         )
-        spawned = await site.agent(await site.team())
-        talks.turn(spawned.agent.id, spawned.nonce, b"word")
+        spawned_agent = await site.agent(await site.team())
+        talks.turn(spawned_agent.agent.id, spawned_agent.nonce, b"word")
         await eventually(lambda: store.is_writing)
-        killing = asyncio.create_task(site.spawner.kill_agent(spawned.agent.id, spawned.nonce))
-        await eventually(site.opened(spawned).ended.done)
+        killing = asyncio.create_task(site.spawner.kill_agent(spawned_agent.agent.id, spawned_agent.nonce))
+        await eventually(site.opened(spawned_agent).ended.done)
         store.may_write.set()
         await killing
         assert not store.was_early
-        assert store.of(spawned.agent.id) == []
+        assert store.of(spawned_agent.agent.id) == []
         await talks.close()

@@ -23,18 +23,18 @@ def body(**fields: Any) -> bytes:
 
 def test_the_table_has_every_parameter_of_openais_package() -> None:
     """The names are those of the package's types."""
-    from openai.types.chat import completion_create_params as sent
+    from openai.types.chat import completion_create_params as sent_params
 
-    fields = get_type_hints(sent.CompletionCreateParamsStreaming).keys()
+    fields = get_type_hints(sent_params.CompletionCreateParamsStreaming).keys()
     assert fields == OPENAI.keys()
 
 
 def test_the_table_has_every_parameter_of_anthropics_package() -> None:
     """Parameters of the beta client and of older versions are included."""
-    from anthropic.types import message_create_params as sent
+    from anthropic.types import message_create_params as sent_params
     from anthropic.types.beta import message_create_params as beta
 
-    fields = set(get_type_hints(sent.MessageCreateParamsStreaming))
+    fields = set(get_type_hints(sent_params.MessageCreateParamsStreaming))
     fields |= get_type_hints(beta.MessageCreateParamsStreaming).keys()
     assert fields | {"output_format", "temperature", "top_k", "top_p"} == ANTHROPIC.keys()
 
@@ -44,26 +44,26 @@ def test_the_table_has_every_parameter_of_anthropics_package() -> None:
 )
 def test_a_refused_parameter_is_named(table: str, name: str) -> None:
     """Null and accepted values pass; the refusal of another value names the parameter and the accepted values."""
-    known = TABLES[table]
-    parameter = known[name]
+    parameters = TABLES[table]
+    parameter = parameters[name]
     if name == "messages":
-        return check(body(), known)
+        return check(body(), parameters)
     for each in (None, *parameter.accepted):
-        check(body(**{name: each}), known)
+        check(body(**{name: each}), parameters)
     if parameter.treatment == "ignored":
-        return check(body(**{name: {"any": 1}}), known)
+        return check(body(**{name: {"any": 1}}), parameters)
     for value in (0.5, "x", {"a": 1}, [1]):
         with pytest.raises(InvalidValue) as refusal:
-            check(body(**{name: value}), known)
+            check(body(**{name: value}), parameters)
         assert refusal.value.field == name
         assert parameter.why in refusal.value.accepted
 
 
-@pytest.mark.parametrize("known", TABLES.values(), ids=TABLES)
-def test_an_unknown_parameter_is_named(known: Mapping[str, Parameter]) -> None:
+@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
+def test_an_unknown_parameter_is_named(table: Mapping[str, Parameter]) -> None:
     """No parameter is ignored silently."""
     with pytest.raises(InvalidValue) as refusal:
-        check(body(turbo=True), known)
+        check(body(turbo=True), table)
     assert refusal.value.field == "turbo"
 
 

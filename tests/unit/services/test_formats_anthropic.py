@@ -84,8 +84,8 @@ def test_an_answer_is_folded_into_one_object() -> None:
     [block] = whole.content
     assert isinstance(block, anthropic.types.TextBlock)
     assert (block.text, whole.stop_reason, whole.id) == ("Hello ☃", "end_turn", "msg_run-1")
-    used = whole.usage
-    assert (used.input_tokens, used.cache_read_input_tokens, used.output_tokens) == (20, 10, 12)
+    usage = whole.usage
+    assert (usage.input_tokens, usage.cache_read_input_tokens, usage.output_tokens) == (20, 10, 12)
 
 
 def test_an_answer_cut_by_its_length_has_that_stop_reason() -> None:

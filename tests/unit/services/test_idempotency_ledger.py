@@ -221,9 +221,9 @@ async def test_a_request_of_another_live_kernel_is_in_progress(stores: str) -> N
         assert (again.is_repeated, again.turn_id) == (True, first.turn_id)
 
 
-@pytest.mark.parametrize("given", ["", "k" * 256, "ä", "a\n", "\x7f"])
-def test_invalid_keys_are_refused(given: str) -> None:
+@pytest.mark.parametrize("value", ["", "k" * 256, "ä", "a\n", "\x7f"])
+def test_invalid_keys_are_refused(value: str) -> None:
     """The error names the header."""
     with pytest.raises(InvalidValue, match="Idempotency-Key"):
-        checked_key(given)
+        checked_key(value)
     assert checked_key("k" * 255) == "k" * 255

@@ -39,10 +39,10 @@ async def made(service: PackagingService, bundles: Sequence[str], base: str = ""
 async def run(image: Image, code: str) -> str:
     """Return the output of Python code that imports from an image."""
     paths = [str(folder) for folder in (*image.folders, *image.packages)]
-    started = await asyncio.create_subprocess_exec(
+    process = await asyncio.create_subprocess_exec(
         sys.executable, "-IBc", f"import sys; sys.path[:0] = {paths!r}\n{code}", stdout=asyncio.subprocess.PIPE
     )
-    out, _ = await started.communicate()
+    out, _ = await process.communicate()
     return out.decode().strip()
 
 
@@ -85,13 +85,13 @@ async def test_a_repeated_request_returns_the_same_image_at_once(tmp_path: Path)
         assert again == Job(id=first.id, state="done", image=first.id)
         assert other.id != first.id
         assert other.folders == first.folders[::-1]
-        listed = await service.list_images()
+        listing = await service.list_images()
     async with PackagingService(tmp_path) as service:
         assert await service.create_image("", [one, two]) == again
         assert await service.job(first.id) == again
         assert await service.image(first.id) == first
-        assert await service.list_images() == listed
-        assert {(info.id, info.bundles) for info in listed} == {(first.id, (one, two)), (other.id, (two, one))}
+        assert await service.list_images() == listing
+        assert {(info.id, info.bundles) for info in listing} == {(first.id, (one, two)), (other.id, (two, one))}
 
 
 async def test_the_same_bundles_are_one_image_on_any_base(tmp_path: Path) -> None:
@@ -354,8 +354,8 @@ async def test_a_package_that_must_be_built_is_not_installed(tmp_path: Path) -> 
         "evil-1.0/evil.py": f"open({str(mark)!r}, 'w')\n".encode(),
         "evil-1.0/PKG-INFO": b"Metadata-Version: 2.1\nName: evil\nVersion: 1.0\n",
     }
-    packed = tar(files, packed=True)
-    (wheels / "evil-1.0.tar.gz").write_bytes(packed)
+    archive = tar(files, packed=True)
+    (wheels / "evil-1.0.tar.gz").write_bytes(archive)
     async with PackagingService(tmp_path / "kept", installs=installing(wheels)) as service:
         bundle = await kept(service, {"requirements.txt": b"evil\n"})
         job = await service.finished((await service.create_image("", [bundle])).id)

@@ -29,8 +29,8 @@ def with_key(
 
 
 def rights_of(ring: Keyring, key: str, now: datetime = NOW) -> tuple[Right, ...]:
-    held = keys.rights_of(ring, key, now)
-    return () if held is None else held.rights
+    held_key = keys.rights_of(ring, key, now)
+    return () if held_key is None else held_key.rights
 
 
 def test_a_key_has_a_kind_and_256_random_bits() -> None:

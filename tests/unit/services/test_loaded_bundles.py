@@ -46,12 +46,12 @@ class Record:
         self.failing = False
 
     async def keep(self) -> None:
-        loaded = [each.id for each in self._shelf.loaded]
+        loaded_ids = [each.id for each in self._shelf.loaded]
         self.begun.set()
         await self.go_on.wait()
         if self.failing:
             raise StoreFailed("journal.db", "the disk is full")
-        self.loaded = loaded
+        self.loaded = loaded_ids
 
 
 async def a_shelf(folder: pathlib.Path) -> tuple[AgentShelf, Record]:

@@ -23,9 +23,9 @@ def test_the_document_equals_the_approved_one() -> None:
 def test_every_reference_has_a_schema() -> None:
     """Each schema is valid JSON Schema 2020-12, as OpenAPI 3.1 demands."""
     spec = json.loads(document())
-    named = set(re.findall(r'"#/components/schemas/([^"]+)"', document().decode()))
+    references = set(re.findall(r'"#/components/schemas/([^"]+)"', document().decode()))
 
-    assert named <= set(spec["components"]["schemas"])
+    assert references <= set(spec["components"]["schemas"])
     for schema in spec["components"]["schemas"].values():
         jsonschema.Draft202012Validator.check_schema(schema)
 

@@ -17,7 +17,7 @@ def test_a_pass_opens_its_kernel_and_names_the_sender() -> None:
 
 
 @pytest.mark.parametrize(
-    "shown",
+    "headers",
     [
         PeerAuth("one", TOKEN).headers("three"),
         {**PeerAuth("one", TOKEN).headers("two"), FROM: "three"},
@@ -29,9 +29,9 @@ def test_a_pass_opens_its_kernel_and_names_the_sender() -> None:
     ],
     ids=["for another", "of another", "of another store", "the token", "none", "of nobody", "no ASCII"],
 )
-def test_an_invalid_pass_is_refused(shown: dict[str, str]) -> None:
+def test_an_invalid_pass_is_refused(headers: dict[str, str]) -> None:
     with pytest.raises(Denied):
-        PeerAuth("two", TOKEN).check(shown)
+        PeerAuth("two", TOKEN).check(headers)
 
 
 def test_a_pass_does_not_reveal_the_key() -> None:

@@ -98,6 +98,6 @@ def test_a_field_of_an_error_never_replaces_a_member_of_the_document() -> None:
 
 def test_the_address_of_another_kernel_is_not_shown() -> None:
     """Holders of an agent's key see the agent's error."""
-    lost = errors.OwnedElsewhere("run-1", "two", "http://10.0.0.7:8470")
-    assert lost.address not in error_of(lost).message
-    assert lost.address not in to_problem(lost).detail
+    error = errors.OwnedElsewhere("run-1", "two", "http://10.0.0.7:8470")
+    assert error.address not in error_of(error).message
+    assert error.address not in to_problem(error).detail

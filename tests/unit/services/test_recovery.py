@@ -46,9 +46,9 @@ class Watched(MemoryStore):
         self.changed: Callable[[list[Document]], None] = lambda documents: None
 
     async def put_together(self, blobs: Sequence[bytes], documents: Sequence[DocumentWrite]) -> Sequence[Document]:
-        written = await super().put_together(blobs, documents)
+        result = await super().put_together(blobs, documents)
         self.changed(list(self._documents.values()))
-        return written
+        return result
 
     async def delete(self, kind: str, key: str, *, expected: int | None = None) -> bool:
         deleted = await super().delete(kind, key, expected=expected)
@@ -75,25 +75,25 @@ async def kill_by_turn(site: Site, agent: SpawnedAgent) -> None:
 async def test_agents_resume_with_the_same_id_path_key_and_capacity(site: Site, later: pathlib.Path) -> None:
     """The agent type gets the run and the folder; the agents can be killed as before."""
     team = await site.team("crew", tokens=10)
-    spawned = [
+    agents = [
         await site.agent(team, name, limits={"tokens": 4}, spawn_info=Raw(b'{"prefix": "> "}'), env={"A": "b"})
         for name in "ab"
     ]
-    (site.opened(spawned[0]).opening.folder / "note").write_text("mine")
+    (site.opened(agents[0]).opening.folder / "note").write_text("mine")
     async with await site.as_killed(later, env_vars={"crew/a:A": "b", "crew/b:A": "b"}) as again:
         infos = await again.spawner.list_agents(ListAgents(), team.key)
-        assert infos == [each.agent for each in spawned]
+        assert infos == [each.agent for each in agents]
         assert await again.free(team) == 1
         assert await again.free(team, "tokens") == 2
-        before, opening = site.opened(spawned[0]), again.opened(spawned[0]).opening
+        before, opening = site.opened(agents[0]), again.opened(agents[0]).opening
         assert (opening.run, opening.info, opening.env) == (before.run, before.opening.info, {"A": "b"})
         assert (opening.limits, opening.path) == (before.opening.limits, "crew/a")
         assert (opening.folder / "note").read_text() == "mine"
-        await again.spawner.kill_agent(spawned[0].agent.id, spawned[0].nonce)
+        await again.spawner.kill_agent(agents[0].agent.id, agents[0].nonce)
         assert await again.free(team) == 2
-        await kill_by_turn(again, spawned[1])
+        await kill_by_turn(again, agents[1])
         assert await again.free(team) == 3
-        assert await again.left() == ([spawned[1].agent.id], [spawned[1].agent.id])
+        assert await again.left() == ([agents[1].agent.id], [agents[1].agent.id])
 
 
 #: A server with two agents, of which one has failed; it says what there is, and goes on until it is killed.
@@ -135,8 +135,8 @@ async def test_agents_of_a_killed_process_resume_in_another_process(tmp_path: pa
         info = await site.spawner.get_agent(one, nonce)
         assert (info.path, info.state, info.run) == ("crew/a", "idle", f"run-of-{one}")
         assert site.echo.opened[0].opening.folder.is_dir()
-        failed = await site.spawner.get_agent(two, other)
-        assert (failed.path, failed.state) == ("crew/b", "failed")
+        failed_info = await site.spawner.get_agent(two, other)
+        assert (failed_info.path, failed_info.state) == ("crew/b", "failed")
         await site.spawner.delete_team("crew", team)
         assert await site.left() == ([], [])
 
@@ -155,29 +155,29 @@ async def test_a_server_opens_and_closes_once(site: Site, later: pathlib.Path) -
 
 async def test_turns_and_runs_are_persisted(site: Site, later: pathlib.Path) -> None:
     """The conversation counts the turns and has them recorded."""
-    spawned = await site.agent(await site.team())
-    living = site.spawner.agents.authorized_entry(spawned.agent.id, spawned.nonce, "turn")
-    living.state, living.turns, site.opened(spawned).run = "working", 2, "run-later"
+    spawned_agent = await site.agent(await site.team())
+    living = site.spawner.agents.authorized_entry(spawned_agent.agent.id, spawned_agent.nonce, "turn")
+    living.state, living.turns, site.opened(spawned_agent).run = "working", 2, "run-later"
     await living.save()
-    assert (await site.spawner.get_agent(spawned.agent.id, spawned.nonce)).state == "working"
+    assert (await site.spawner.get_agent(spawned_agent.agent.id, spawned_agent.nonce)).state == "working"
     async with await site.as_killed(later) as again:
-        info = await again.spawner.get_agent(spawned.agent.id, spawned.nonce)
+        info = await again.spawner.get_agent(spawned_agent.agent.id, spawned_agent.nonce)
         assert (info.state, info.turns, info.run) == ("idle", 2, "run-later")
 
 
 async def test_an_agent_that_cannot_be_reopened_is_failed_and_holds_nothing(site: Site, later: pathlib.Path) -> None:
     """The agent has an error and can be killed; all of its tokens count as used."""
     team = await site.team(tokens=10)
-    spawned = await site.agent(team, limits={"tokens": 4})
+    spawned_agent = await site.agent(team, limits={"tokens": 4})
     await change(site, "served", agent_type="gone")
     async with await site.as_killed(later) as again:
-        info = await again.spawner.get_agent(spawned.agent.id, spawned.nonce)
+        info = await again.spawner.get_agent(spawned_agent.agent.id, spawned_agent.nonce)
         assert info.state == "failed"
         assert info.error is not None
-        assert (info.error.type, info.path, info.run) == ("Unknown", spawned.agent.path, spawned.agent.run)
+        assert (info.error.type, info.path, info.run) == ("Unknown", spawned_agent.agent.path, spawned_agent.agent.run)
         assert await again.free(team) == 3
         assert await again.free(team, "tokens") == 6
-        living = again.spawner.agents.authorized_entry(spawned.agent.id, spawned.nonce, "turn")
+        living = again.spawner.agents.authorized_entry(spawned_agent.agent.id, spawned_agent.nonce, "turn")
         assert not living.is_open
         for ask in (living.served.history(), living.served.control(None), living.served.mail("hello")):
             with pytest.raises(Gone, match="gone"):
@@ -186,7 +186,7 @@ async def test_an_agent_that_cannot_be_reopened_is_failed_and_holds_nothing(site
             living.served.turn(b"", "words")
         with pytest.raises(Gone):
             _ = living.type
-        await again.spawner.kill_agent(spawned.agent.id, spawned.nonce)
+        await again.spawner.kill_agent(spawned_agent.agent.id, spawned_agent.nonce)
         assert await again.left() == ([], [])
 
 
@@ -194,7 +194,7 @@ async def test_the_error_of_an_agent_shows_no_path_of_the_host(
     site: Site, later: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Holders of the agent's key see the reason; the path is for the server's log."""
-    spawned = await site.agent(await site.team())
+    spawned_agent = await site.agent(await site.team())
     again = await site.as_killed(later)
 
     async def image(id: str, team: str) -> Image:
@@ -202,7 +202,7 @@ async def test_the_error_of_an_agent_shows_no_path_of_the_host(
 
     monkeypatch.setattr(again.spawner._checks._images, "image", image)
     async with again:
-        error = (await again.spawner.get_agent(spawned.agent.id, spawned.nonce)).error
+        error = (await again.spawner.get_agent(spawned_agent.agent.id, spawned_agent.nonce)).error
         assert error is not None
         assert error.type == "Damaged"
         assert "secret-place" not in error.message
@@ -226,14 +226,14 @@ async def test_an_agent_that_fails_to_open_does_not_affect_others(site: Site, la
 async def test_an_agent_whose_spawn_was_cut_is_removed(site: Site, later: pathlib.Path) -> None:
     """No client has its nonce: record, folder and capacity are freed, and its name can be used again."""
     team = await site.team()
-    spawned = await site.agent(team)
+    spawned_agent = await site.agent(team)
     await change(site, "served", state="starting", run="")
     async with await site.as_killed(later) as again:
         assert again.echo.opened == []
         assert await again.left() == ([], [])
         assert await again.free(team) == 3
         with pytest.raises(NotYours):
-            await again.spawner.get_agent(spawned.agent.id, spawned.nonce)
+            await again.spawner.get_agent(spawned_agent.agent.id, spawned_agent.nonce)
         await again.agent(team)
 
 
@@ -280,11 +280,11 @@ async def test_a_team_whose_deletion_was_cut_is_removed(site: Site, later: pathl
 async def test_a_failed_agent_stays_listed(site: Site, later: pathlib.Path) -> None:
     """The failed agent keeps its error and holds nothing until the team is deleted."""
     team = await site.team()
-    spawned = await site.agent(team)
-    await kill_by_turn(site, spawned)
-    failed = await site.spawner.get_agent(spawned.agent.id, spawned.nonce)
+    spawned_agent = await site.agent(team)
+    await kill_by_turn(site, spawned_agent)
+    failed_info = await site.spawner.get_agent(spawned_agent.agent.id, spawned_agent.nonce)
     async with await site.as_killed(later) as again:
-        assert await again.spawner.get_agent(spawned.agent.id, spawned.nonce) == failed
+        assert await again.spawner.get_agent(spawned_agent.agent.id, spawned_agent.nonce) == failed_info
         assert again.echo.opened == []
         assert await again.free(team) == 3
         await again.spawner.delete_team(team.team.id, team.key)
@@ -294,12 +294,12 @@ async def test_a_failed_agent_stays_listed(site: Site, later: pathlib.Path) -> N
 async def test_a_failed_agent_holds_nothing_after_a_kill(site: Site, later: pathlib.Path) -> None:
     """The failed state is recorded before the capacity is freed: a kill in between must not hold it permanently."""
     team = await site.team()
-    spawned = await site.agent(team)
+    spawned_agent = await site.agent(team)
     await change(site, "served", state="failed", error={"type": "ModelFailed", "message": "it died"})
     async with await site.as_killed(later) as again:
-        assert (await again.spawner.get_agent(spawned.agent.id, spawned.nonce)).state == "failed"
+        assert (await again.spawner.get_agent(spawned_agent.agent.id, spawned_agent.nonce)).state == "failed"
         assert await again.free(team) == 3
-        await again.spawner.kill_agent(spawned.agent.id, spawned.nonce)
+        await again.spawner.kill_agent(spawned_agent.agent.id, spawned_agent.nonce)
         assert await again.free(team) == 3
 
 
@@ -308,14 +308,14 @@ async def test_secrets_must_be_supplied_again_after_a_restart(
 ) -> None:
     """Values of secrets are not persisted; without them the agent waits and names the missing one."""
     team = await site.team()
-    spawned = await site.agent(team, policy=Policy(secrets={"token": "s3cret"}))
+    spawned_agent = await site.agent(team, policy=Policy(secrets={"token": "s3cret"}))
     [document] = await (await site.store()).list("served")
     assert b"token" in document.data
     assert b"s3cret" not in document.data
     async with await site.as_killed(later, secrets={"token": "s3cret"}) as again:
-        assert again.opened(spawned).opening.policy == Policy(secrets={"token": "s3cret"})
+        assert again.opened(spawned_agent).opening.policy == Policy(secrets={"token": "s3cret"})
     async with await site.as_killed(tmp_path / "third") as again:
-        info = await again.spawner.get_agent(spawned.agent.id, spawned.nonce)
+        info = await again.spawner.get_agent(spawned_agent.agent.id, spawned_agent.nonce)
         assert info.state == "waiting"
         assert info.error is not None
         assert info.error.type == "ValuesMissing"
@@ -393,15 +393,15 @@ async def test_an_accepted_configuration_never_stops_a_later_server(
             async with site:
                 pass
 
-    taken = 0
+    count = 0
     async with Site(tmp_path / "first", backend=LenientBackend(tmp_path / "runs")) as site:
         for depth in range(50, 1_000, 25):
             config = Raw(b"[" * depth + b"]" * depth)
             with contextlib.suppress(InvalidValue):
                 await site.spawner.create_team(CreateTeam(resources={"agents": 1}, config=config), OPERATOR)
-                taken += 1
+                count += 1
 
-        assert taken > 2
+        assert count > 2
         await begun(await site.as_killed(later, backend=LenientBackend(tmp_path / "runs")), 50)
 
 

@@ -88,20 +88,20 @@ def test_a_layer_is_appended_in_the_format_of_its_base(kind: str) -> None:
     }  # fmt: skip
     config = json.dumps(inner).encode()
     below = {"mediaType": TYPES[kind]["layer"], "digest": "sha256:1", "size": 5, "urls": ["u"]}
-    named = {"mediaType": TYPES[kind]["config"], "digest": digest_of(config), "size": len(config)}
-    body = json.dumps({"schemaVersion": 2, "config": named, "layers": [below], "annotations": {"x": "y"}}).encode()
+    descriptor = {"mediaType": TYPES[kind]["config"], "digest": digest_of(config), "size": len(config)}
+    body = json.dumps({"schemaVersion": 2, "config": descriptor, "layers": [below], "annotations": {"x": "y"}}).encode()
     base = read_manifest(body, TYPES[kind]["manifest"])
 
     whole = append(base, config, Layer("sha256:2", "sha256:3", 7), paths=["/new", "/more"], labels={"c": "d"})
 
-    manifest, changed = json.loads(whole.manifest), json.loads(whole.config)
+    manifest, config_json = json.loads(whole.manifest), json.loads(whole.config)
     assert manifest["layers"] == [below, {"mediaType": TYPES[kind]["layer"], "digest": "sha256:2", "size": 7}]
-    assert manifest["config"] == {**named, "digest": digest_of(whole.config), "size": len(whole.config)}
+    assert manifest["config"] == {**descriptor, "digest": digest_of(whole.config), "size": len(whole.config)}
     assert (manifest["annotations"], whole.media_type) == ({"x": "y"}, TYPES[kind]["manifest"])
-    assert changed["rootfs"]["diff_ids"] == ["sha256:0", "sha256:3"]
-    assert len(changed["history"]) == 2
-    assert changed["config"] == {"Env": ["A=1", "PYTHONPATH=/new:/more:/old"], "Labels": {"a": "b", "c": "d"}}
-    assert (changed["os"], changed["extra"]) == ("linux", [1])
+    assert config_json["rootfs"]["diff_ids"] == ["sha256:0", "sha256:3"]
+    assert len(config_json["history"]) == 2
+    assert config_json["config"] == {"Env": ["A=1", "PYTHONPATH=/new:/more:/old"], "Labels": {"a": "b", "c": "d"}}
+    assert (config_json["os"], config_json["extra"]) == ("linux", [1])
 
 
 @pytest.mark.parametrize(
@@ -290,11 +290,11 @@ async def test_a_blob_that_cannot_be_mounted_is_copied(tmp_path: Path) -> None:
     async with registry(tmp_path) as host, Registry(f"http://{host}") as there:
         await there.push_blob("one", blob, sent)
         await there.push_blob("two", blob, lambda: there.pieces("one", blob))
-        copied = b"".join([piece async for piece in there.pieces("two", blob)])
+        content_copied = b"".join([piece async for piece in there.pieces("two", blob)])
         with pytest.raises(RegistryFailed, match="HTTP 404"):
             await there.push_blob("two", missing, lambda: there.pieces("one", missing))
 
-    assert copied == content
+    assert content_copied == content
 
 
 @needs_registry
@@ -397,8 +397,8 @@ async def test_an_index_cannot_lead_to_another_index() -> None:
     """Otherwise a registry could lead on endlessly."""
     kind = TYPES["oci"]["index"]
     inner: dict[str, Any] = {"manifests": []}
-    named = {"mediaType": kind, "digest": digest_of(json.dumps(inner).encode()), "size": 1}
-    outer = {"manifests": [{**named, "platform": {"os": "linux", "architecture": "amd64"}}]}
+    descriptor = {"mediaType": kind, "digest": digest_of(json.dumps(inner).encode()), "size": 1}
+    outer = {"manifests": [{**descriptor, "platform": {"os": "linux", "architecture": "amd64"}}]}
 
     async def answer(request: Received, answer: Answer) -> None:
         await answer.send(200, outer if request.path.endswith("latest") else inner, {"content-type": kind})

@@ -177,7 +177,7 @@ async def test_a_runtime_image_is_pushed_once_and_bundles_go_on_top(tmp_path: Pa
         name = reference(built.reference.removeprefix(f"{host}/"))
         manifest = await there.manifest(name)
         config = json.loads(await there.small_blob(name.repository, manifest.config))
-        packed = b"".join([each async for each in there.pieces(name.repository, manifest.layers[1])])
+        data = b"".join([each async for each in there.pieces(name.repository, manifest.layers[1])])
         async with PackagingService(tmp_path / "kept") as service:
             bundle = await service.upload(
                 tar({"kit/__init__.py": b"", "skills/sum/SKILL.md": b"---\nname: sum\n---\n"})
@@ -197,7 +197,7 @@ async def test_a_runtime_image_is_pushed_once_and_bundles_go_on_top(tmp_path: Pa
     assert below[:2] == manifest.layers
     top = f"/opt/ramet/bundles/{image.folders[0].name}"
     assert (above.imports, above.skills) == ((top,), (f"{top}/skills",))
-    with tarfile.open(fileobj=io.BytesIO(gzip.decompress(packed))) as layer:
+    with tarfile.open(fileobj=io.BytesIO(gzip.decompress(data))) as layer:
         layer.extractall(tmp_path / "root", filter="data")
         assert {(each.uid, each.gid, each.mtime, each.mode & 0o222) for each in layer if each.isreg()} == {(0, 0, 0, 0)}
     root = tmp_path / "root"
@@ -277,14 +277,14 @@ async def test_an_image_that_cannot_be_pushed_is_a_failed_job(tmp_path: Path, mo
     async with PackagingService(tmp_path / "kept", push=images.image) as service:
         bundle = await service.upload(tar({"kit/__init__.py": b""}))
 
-        failed = await make_image(service, bundle.id)
+        failed_job = await make_image(service, bundle.id)
 
-        assert failed.error is not None
-        assert (failed.state, failed.error.type) == ("failed", "RegistryFailed")
-        assert "127.0.0.1:1" in failed.error.message
+        assert failed_job.error is not None
+        assert (failed_job.state, failed_job.error.type) == ("failed", "RegistryFailed")
+        assert "127.0.0.1:1" in failed_job.error.message
         assert await service.list_images() == []
         with pytest.raises(Unknown):
-            await service.image(failed.id)
+            await service.image(failed_job.id)
         async with registry(tmp_path) as host:
             await base_in(host, tmp_path / "base")
             hosts.append(host)
@@ -326,11 +326,11 @@ async def test_an_image_that_its_registry_lost_is_pushed_again(
                 for kind in ("bare", "images"):
                     shutil.rmtree(at / f"ramet-{kind}")
 
-            for lose, packed in ((one_layer, 1), (everything, 2)):
+            for lose, pack_count in ((one_layer, 1), (everything, 2)):
                 before = await images.image(image)
                 lose()
                 assert all(await asyncio.gather(*(images.push_again(before) for _ in range(3))))
-                assert [each.step for each in progress].count("packing") == packed
+                assert [each.step for each in progress].count("packing") == pack_count
                 assert await images.image(image) == whole
                 progress.clear()
             assert left("_layers") + left("_manifests") == there
@@ -394,12 +394,12 @@ async def test_a_base_may_be_in_another_registry(tmp_path: Path) -> None:
             image = await runtime_image(at.registry, at.base, "bare", source=at.source)
             first = (await at.source.manifest(reference("base:1"))).layers[0]
             name = reference(image.reference.removeprefix(f"{two}/"))
-            copied = b"".join([each async for each in at.registry.pieces(name.repository, first)])
+            content_copied = b"".join([each async for each in at.registry.pieces(name.repository, first)])
         async with open_registry(two, username=USER, password="wrong", environ=environ) as there:
             with pytest.raises(Exception, match="401"):
                 await there.manifest(name)
 
-    assert len(copied) == first.size
+    assert len(content_copied) == first.size
     assert isinstance(first, Descriptor)
 
 

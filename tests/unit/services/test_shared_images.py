@@ -310,12 +310,12 @@ async def test_a_job_is_known_everywhere_and_fails_with_its_kernel(kernels: Kern
             await two.image(job.id)
         waiting = asyncio.create_task(two.finished(job.id))
         await kernels.stores["one"].close()
-        failed = await waiting
+        failed_job = await waiting
         await one.close()
 
-    assert failed.state == "failed"
-    assert failed.error is not None
-    assert "kernel 'one' was lost while it made this image; request the image again" in failed.error.message
+    assert failed_job.state == "failed"
+    assert failed_job.error is not None
+    assert "kernel 'one' was lost while it made this image; request the image again" in failed_job.error.message
     with pytest.raises(Unknown, match="image"):
         await two.image(job.id)
     assert await two.list_images() == []
@@ -329,12 +329,12 @@ async def test_a_failed_job_gives_its_reason_at_every_kernel(kernels: Kernels) -
         one = await kernels.begin("one", installs=replace(deaf, timeout_s=0.01))
         two = await kernels.begin("two", installs=installing(kernels.folder / "wheels"))
         bundle = await one.upload(tar({"requirements.txt": b"greeting\n"}))
-        failed = await one.finished((await one.create_image("", [bundle.id])).id)
-    assert failed.error is not None
-    assert "not done within 0.01 s" in failed.error.message
-    assert await two.job(failed.id) == failed
-    assert (await made(two, [bundle.id])).id == failed.id
-    assert (await one.job(failed.id)).state == "done"
+        failed_job = await one.finished((await one.create_image("", [bundle.id])).id)
+    assert failed_job.error is not None
+    assert "not done within 0.01 s" in failed_job.error.message
+    assert await two.job(failed_job.id) == failed_job
+    assert (await made(two, [bundle.id])).id == failed_job.id
+    assert (await one.job(failed_job.id)).state == "done"
 
 
 class Dying(PostgresStore):

@@ -73,8 +73,8 @@ def test_the_socket_of_a_killed_server_is_replaced(folder: Path) -> None:
     path = folder / "serve.sock"
     program = "import os, sys, pathlib; from ramet.services.http.sockets import unix_listener as u"
     program += "; u(pathlib.Path(sys.argv[1])); os.kill(os.getpid(), 9)"
-    killed = subprocess.run([sys.executable, "-c", program, str(path)], check=False)
-    assert (killed.returncode, path.is_socket(), answers(path)) == (-9, True, False)
+    process = subprocess.run([sys.executable, "-c", program, str(path)], check=False)
+    assert (process.returncode, path.is_socket(), answers(path)) == (-9, True, False)
 
     listener = unix_listener(path)
 

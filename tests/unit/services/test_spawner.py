@@ -73,9 +73,9 @@ async def kill_by_turn(site: Site, agent: SpawnedAgent) -> None:
 async def test_a_full_team_refuses_a_spawn_until_an_agent_is_killed(stored_site: Site) -> None:
     """AC-S3-3: The refusal gives the free capacity; nothing of the killed agent is left."""
     site, team = stored_site, await stored_site.team("crew")
-    spawned = [await site.agent(team, name) for name in "abc"]
-    assert [each.agent.path for each in spawned] == ["crew/a", "crew/b", "crew/c"]
-    assert {each.agent.state for each in spawned} == {"idle"}
+    agents = [await site.agent(team, name) for name in "abc"]
+    assert [each.agent.path for each in agents] == ["crew/a", "crew/b", "crew/c"]
+    assert {each.agent.state for each in agents} == {"idle"}
     with pytest.raises(OverCapacity) as full:
         await site.agent(team, "d")
     assert (full.value.team, full.value.resource, full.value.asked, full.value.room) == (
@@ -84,10 +84,10 @@ async def test_a_full_team_refuses_a_spawn_until_an_agent_is_killed(stored_site:
         1,
         {"agents": 0},
     )
-    await site.spawner.kill_agent(spawned[0].agent.id, spawned[0].nonce)
+    await site.spawner.kill_agent(agents[0].agent.id, agents[0].nonce)
     assert await site.free(team) == 1
-    assert site.opened(spawned[0]).ended.done()
-    ids = sorted(each.agent.id for each in spawned[1:])
+    assert site.opened(agents[0]).ended.done()
+    ids = sorted(each.agent.id for each in agents[1:])
     assert await site.left() == (ids, ids)
     assert (await site.agent(team, "a")).agent.path == "crew/a"
 
@@ -144,9 +144,9 @@ async def test_a_server_bounds_the_agents_of_all_teams_together(tmp_path: pathli
 async def test_tokens_that_an_agent_used_stay_spent(site: Site) -> None:
     """An agent that is killed after three tokens of ten returns seven."""
     team = await site.team(tokens=10)
-    spawned = await site.agent(team, limits={"tokens": 10})
-    await turn(site.opened(spawned), b"one two three")
-    await site.spawner.kill_agent(spawned.agent.id, spawned.nonce)
+    spawned_agent = await site.agent(team, limits={"tokens": 10})
+    await turn(site.opened(spawned_agent), b"one two three")
+    await site.spawner.kill_agent(spawned_agent.agent.id, spawned_agent.nonce)
     info = await site.spawner.get_team(team.team.id, team.key)
     assert (info.free, info.spent) == ({"agents": 3, "tokens": 7}, {"agents": 0, "tokens": 3})
 
@@ -291,8 +291,8 @@ BAD: dict[str, tuple[dict[str, Any], type[RametError], str]] = {
 @pytest.mark.parametrize("what", BAD)
 async def test_an_invalid_spawn_is_refused_before_anything_is_reserved(site: Site, what: str) -> None:
     """AC-S3-8: A spawn that would wait is refused too, and nothing is opened."""
-    given, error, message = BAD[what]
-    fields: dict[str, Any] = {"wait_s": 60.0, "name": "new"} | given
+    changes, error, message = BAD[what]
+    fields: dict[str, Any] = {"wait_s": 60.0, "name": "new"} | changes
     team = await site.team(agents=1)
     await site.agent(team, "taken")
     before = await site.left()
@@ -397,17 +397,17 @@ async def test_an_agent_that_opens_after_its_spawn_was_cancelled_is_ended(
 async def test_an_agent_that_dies_is_failed_and_frees_its_capacity(stored_site: Site) -> None:
     """AC-S3-10: The agent stays listed with its error until it is killed; used tokens stay spent."""
     team = await stored_site.team(tokens=10)
-    spawned = await stored_site.agent(team, limits={"tokens": 10})
-    await kill_by_turn(stored_site, spawned)
+    spawned_agent = await stored_site.agent(team, limits={"tokens": 10})
+    await kill_by_turn(stored_site, spawned_agent)
     [info] = await stored_site.spawner.list_agents(ListAgents(team=team.team.id, state="failed"), team.key)
-    assert info == await stored_site.spawner.get_agent(spawned.agent.id, spawned.nonce)
+    assert info == await stored_site.spawner.get_agent(spawned_agent.agent.id, spawned_agent.nonce)
     assert info.error is not None
     assert info.error.type == "Crashed"
     assert await stored_site.free(team) == 3
     assert await stored_site.free(team, "tokens") == 9
     with pytest.raises(InvalidValue):
         await stored_site.agent(team, limits={"tokens": 1})
-    await stored_site.spawner.kill_agent(spawned.agent.id, spawned.nonce)
+    await stored_site.spawner.kill_agent(spawned_agent.agent.id, spawned_agent.nonce)
     assert await stored_site.left() == NOTHING
     assert await stored_site.free(team, "tokens") == 9
 
@@ -422,18 +422,20 @@ async def test_an_agent_that_ends_while_it_opens_holds_nothing(site: Site, monke
 
     monkeypatch.setattr(site.echo, "open", open)
     team = await site.team()
-    spawned = await site.agent(team)
-    living = site.spawner.agents.find_by_key(spawned.nonce, "info")
+    spawned_agent = await site.agent(team)
+    living = site.spawner.agents.find_by_key(spawned_agent.nonce, "info")
     await eventually(lambda: living.fail_task is not None and living.fail_task.done())
-    assert (await site.spawner.get_agent(spawned.agent.id, spawned.nonce)).state == "failed"
+    assert (await site.spawner.get_agent(spawned_agent.agent.id, spawned_agent.nonce)).state == "failed"
     assert await site.free(team) == 3
 
 
 async def test_repeated_kills_end_an_agent_once(site: Site) -> None:
     """Every kill waits for the same end, even if one is cancelled; then the agent is unknown."""
     team = await site.team()
-    spawned = await site.agent(team)
-    kills = [asyncio.create_task(site.spawner.kill_agent(spawned.agent.id, spawned.nonce)) for _ in range(3)]
+    spawned_agent = await site.agent(team)
+    kills = [
+        asyncio.create_task(site.spawner.kill_agent(spawned_agent.agent.id, spawned_agent.nonce)) for _ in range(3)
+    ]
     await asyncio.sleep(0)
     kills[0].cancel()
     outcomes = await asyncio.gather(*kills, return_exceptions=True)
@@ -441,7 +443,7 @@ async def test_repeated_kills_end_an_agent_once(site: Site) -> None:
     assert outcomes[1:] == [None, None]
     assert await site.left() == NOTHING
     with pytest.raises(NotYours):
-        await site.spawner.kill_agent(spawned.agent.id, spawned.nonce)
+        await site.spawner.kill_agent(spawned_agent.agent.id, spawned_agent.nonce)
 
 
 async def test_an_agent_killed_while_its_failure_is_handled_leaves_nothing(
@@ -449,7 +451,7 @@ async def test_an_agent_killed_while_its_failure_is_handled_leaves_nothing(
 ) -> None:
     """The record of the agent is not written again after the removal."""
     team = await site.team()
-    spawned = await site.agent(team)
+    spawned_agent = await site.agent(team)
     closing, go_on = [], asyncio.Event()
 
     async def close(reason: str) -> None:
@@ -457,11 +459,11 @@ async def test_an_agent_killed_while_its_failure_is_handled_leaves_nothing(
         if len(closing) == 1:
             await go_on.wait()
 
-    monkeypatch.setattr(site.opened(spawned), "close", close)
-    site.opened(spawned).ended.set_result(None)
+    monkeypatch.setattr(site.opened(spawned_agent), "close", close)
+    site.opened(spawned_agent).ended.set_result(None)
     await eventually(lambda: closing)
-    assert (await site.spawner.get_agent(spawned.agent.id, spawned.nonce)).state == "ended"
-    killing = asyncio.create_task(site.spawner.kill_agent(spawned.agent.id, spawned.nonce))
+    assert (await site.spawner.get_agent(spawned_agent.agent.id, spawned_agent.nonce)).state == "ended"
+    killing = asyncio.create_task(site.spawner.kill_agent(spawned_agent.agent.id, spawned_agent.nonce))
     for _ in range(20):
         await asyncio.sleep(0)
     go_on.set()
@@ -473,8 +475,8 @@ async def test_an_agent_killed_while_its_failure_is_handled_leaves_nothing(
 async def test_a_name_is_free_once_nothing_of_its_agent_is_left(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise a killed server could leave two agents of one name in one team."""
     team = await site.team()
-    spawned = await site.agent(team)
-    await kill_by_turn(site, spawned)
+    spawned_agent = await site.agent(team)
+    await kill_by_turn(site, spawned_agent)
     removing, go_on, remove = threading.Event(), threading.Event(), agent_lifecycle._remove_dir
 
     def slowly(folder: pathlib.Path, name: str) -> None:
@@ -483,7 +485,7 @@ async def test_a_name_is_free_once_nothing_of_its_agent_is_left(site: Site, monk
         remove(folder, name)
 
     monkeypatch.setattr(agent_lifecycle, "_remove_dir", slowly)
-    killing = asyncio.create_task(site.spawner.kill_agent(spawned.agent.id, spawned.nonce))
+    killing = asyncio.create_task(site.spawner.kill_agent(spawned_agent.agent.id, spawned_agent.nonce))
     await eventually(removing.is_set)
     try:
         with pytest.raises(InvalidValue, match="name"):
@@ -494,20 +496,20 @@ async def test_a_name_is_free_once_nothing_of_its_agent_is_left(site: Site, monk
     await site.agent(team)
 
 
-@pytest.mark.parametrize("used", [math.nan, -1.0, "much", None], ids=repr)
+@pytest.mark.parametrize("tokens", [math.nan, -1.0, "much", None], ids=repr)
 async def test_an_agent_that_fails_to_close_frees_its_capacity(
-    site: Site, monkeypatch: pytest.MonkeyPatch, used: object
+    site: Site, monkeypatch: pytest.MonkeyPatch, tokens: object
 ) -> None:
     """Unknown usage counts as all that was reserved."""
     team = await site.team(tokens=10)
-    spawned = await site.agent(team, limits={"tokens": 4})
+    spawned_agent = await site.agent(team, limits={"tokens": 4})
 
     async def close(reason: str) -> None:
         raise OSError("no")
 
-    monkeypatch.setattr(site.opened(spawned), "close", close)
-    monkeypatch.setattr(site.opened(spawned), "spent", lambda: {"tokens": used} if used else 1 / 0)
-    await site.spawner.kill_agent(spawned.agent.id, spawned.nonce)
+    monkeypatch.setattr(site.opened(spawned_agent), "close", close)
+    monkeypatch.setattr(site.opened(spawned_agent), "spent", lambda: {"tokens": tokens} if tokens else 1 / 0)
+    await site.spawner.kill_agent(spawned_agent.agent.id, spawned_agent.nonce)
     assert await site.free(team) == 3
     assert await site.free(team, "tokens") == 6
     assert await site.left() == NOTHING
@@ -516,18 +518,18 @@ async def test_an_agent_that_fails_to_close_frees_its_capacity(
 async def test_deleting_a_team_ends_its_agents_and_no_other(stored_site: Site) -> None:
     """AC-S3-3: Failed agents are removed too; the deletion waits for all, and the name can be used again."""
     team, other = await stored_site.team("crew"), await stored_site.team("other")
-    spawned = [await stored_site.agent(team, name) for name in "ab"]
+    agents = [await stored_site.agent(team, name) for name in "ab"]
     stays = await stored_site.agent(other)
-    await kill_by_turn(stored_site, spawned[1])
+    await kill_by_turn(stored_site, agents[1])
     await stored_site.spawner.delete_team(team.team.id, team.key)
-    assert stored_site.opened(spawned[0]).ended.done()
+    assert stored_site.opened(agents[0]).ended.done()
     assert await stored_site.left() == ([stays.agent.id], [stays.agent.id])
     assert not stored_site.opened(stays).ended.done()
     assert [each.name for each in await stored_site.spawner.list_teams(OPERATOR)] == ["other"]
     for again in (
         stored_site.spawner.delete_team(team.team.id, team.key),
         stored_site.spawner.get_team(team.team.id, team.key),
-        stored_site.spawner.get_agent(spawned[0].agent.id, spawned[0].nonce),
+        stored_site.spawner.get_agent(agents[0].agent.id, agents[0].nonce),
         stored_site.agent(team),
     ):
         with pytest.raises(NotYours):
@@ -538,7 +540,7 @@ async def test_deleting_a_team_ends_its_agents_and_no_other(stored_site: Site) -
 async def test_a_failed_deletion_of_a_team_can_be_repeated(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error is raised and no agent is admitted while the store fails; then the team is removed."""
     team = await site.team()
-    spawned = await site.agent(team)
+    spawned_agent = await site.agent(team)
 
     async def full(self: TeamTables, *rows: object) -> None:
         raise StoreFailed("the journal", "the disk is full")
@@ -552,7 +554,7 @@ async def test_a_failed_deletion_of_a_team_can_be_repeated(site: Site, monkeypat
         await site.agent(team, "b")
 
     await site.spawner.delete_team(team.team.id, team.key)
-    assert site.opened(spawned).ended.done()
+    assert site.opened(spawned_agent).ended.done()
     assert await site.left() == NOTHING
     assert await (await site.store()).list("team") == []
 
@@ -581,8 +583,8 @@ async def test_closing_ends_every_agent_and_keeps_the_teams(tmp_path: pathlib.Pa
     store = MemoryStore()
     async with Site(tmp_path, store) as site:
         team = await site.team("crew", tokens=10)
-        spawned = await site.agent(team, limits={"tokens": 5})
-        await turn(site.opened(spawned), b"two words")
+        spawned_agent = await site.agent(team, limits={"tokens": 5})
+        await turn(site.opened(spawned_agent), b"two words")
         asking = asyncio.create_task(site.agent(team, "b", type="slow", limits={"tokens": 5}))
         await eventually(lambda: site.slow.at_it)
         await site.spawner.close()
@@ -654,10 +656,10 @@ async def test_an_agent_gets_what_its_spawn_asked_for(site: Site) -> None:
     """The agent type gets its own structure, a folder, the image, variables and the policy."""
     team = await site.team("crew")
     options: dict[str, Any] = {"env": {"A": "b"}, "image": "sha256:1", "policy": Policy(secrets={"token": "s3cret"})}
-    spawned = await site.agent(team, spawn_info=Raw(b'{"prefix": "> "}'), transport_format="letters", **options)
-    opening = site.opened(spawned).opening
+    spawned_agent = await site.agent(team, spawn_info=Raw(b'{"prefix": "> "}'), transport_format="letters", **options)
+    opening = site.opened(spawned_agent).opening
     assert opening.info.prefix == "> "
-    assert (opening.id, opening.name, opening.path) == (spawned.agent.id, "a", "crew/a")
+    assert (opening.id, opening.name, opening.path) == (spawned_agent.agent.id, "a", "crew/a")
     assert (opening.image.id, opening.env, opening.policy, opening.run) == (
         "sha256:1",
         {"A": "b"},
@@ -666,7 +668,7 @@ async def test_an_agent_gets_what_its_spawn_asked_for(site: Site) -> None:
     )
     assert opening.folder.is_dir()
     assert opening.runtime is site.runtime
-    assert (spawned.agent.transport_format, spawned.agent.image) == ("letters", "sha256:1")
+    assert (spawned_agent.agent.transport_format, spawned_agent.agent.image) == ("letters", "sha256:1")
     assert (await site.agent(team, "b")).agent.transport_format == "words"
 
 

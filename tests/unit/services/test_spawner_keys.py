@@ -113,32 +113,32 @@ async def test_no_key_is_shown_again_or_persisted(site: Site) -> None:
     """Lists, answers and records hold neither keys nor parts of them."""
     team = await site.team("crew")
     agent = await site.agent(team)
-    lent = await site.spawner.delegate(agent.agent.id, agent.nonce, Delegate(rights=["info"]))
+    delegation = await site.spawner.delegate(agent.agent.id, agent.nonce, Delegate(rights=["info"]))
     spawner = site.spawner
     answers = [
         await spawner.list_teams(OPERATOR),
         await spawner.list_agents(ListAgents(), OPERATOR),
-        await spawner.get_agent(agent.agent.id, lent.key),
+        await spawner.get_agent(agent.agent.id, delegation.key),
         await spawner.get_team("crew", team.key),
     ]
     store = await site.store()
     documents = [each.data for kind in ("team", "served") for each in await store.list(kind)]
     assert len(documents) == 2
     everything = msgspec.json.encode(answers) + b"".join(documents)
-    for key in (team.key, agent.nonce, lent.key, OPERATOR):
+    for key in (team.key, agent.nonce, delegation.key, OPERATOR):
         assert key.encode() not in everything
         assert key.partition("_")[2].encode() not in everything
-    assert len({team.key, agent.nonce, lent.key}) == 3
+    assert len({team.key, agent.nonce, delegation.key}) == 3
 
 
 async def test_an_agent_is_found_by_its_key(site: Site) -> None:
     """The key needs the right; the operator's key belongs to no single agent."""
     team, roster = await site.team(), site.spawner.agents
     agents = [await site.agent(team, name) for name in "abc"]
-    lent = await site.spawner.delegate(agents[1].agent.id, agents[1].nonce, Delegate(rights=["turn"]))
+    delegation = await site.spawner.delegate(agents[1].agent.id, agents[1].nonce, Delegate(rights=["turn"]))
     assert [roster.find_by_key(each.nonce, "kill").id for each in agents] == [each.agent.id for each in agents]
-    assert roster.find_by_key(lent.key, "turn").id == agents[1].agent.id
-    for key, right in ((lent.key, "kill"), (OPERATOR, "turn"), (team.key, "turn"), ("", "turn")):
+    assert roster.find_by_key(delegation.key, "turn").id == agents[1].agent.id
+    for key, right in ((delegation.key, "kill"), (OPERATOR, "turn"), (team.key, "turn"), ("", "turn")):
         with pytest.raises(NotYours):
             roster.find_by_key(key, right)  # type: ignore[arg-type]  # a right it is
 
@@ -149,8 +149,8 @@ async def test_an_agent_is_found_by_its_key(site: Site) -> None:
 async def with_rights(site: Site, *rights: Any, **options: Any) -> tuple[SpawnedAgent, str, str]:
     """Return an agent, a narrower key of it, and that key's id."""
     agent = await site.agent(await site.team())
-    lent = await site.spawner.delegate(agent.agent.id, agent.nonce, Delegate(rights=rights, **options))
-    return agent, lent.key, lent.id
+    delegation = await site.spawner.delegate(agent.agent.id, agent.nonce, Delegate(rights=rights, **options))
+    return agent, delegation.key, delegation.id
 
 
 def opened_rights(site: Site, agent: SpawnedAgent, key: str) -> Sequence[str]:
@@ -196,11 +196,11 @@ async def test_a_narrower_key_expires(site: Site) -> None:
 async def test_a_key_that_may_delegate_is_not_an_owner(site: Site) -> None:
     """The key can delegate its rights, but cannot transfer ownership or rotate the owner's key."""
     agent, key, id = await with_rights(site, *RIGHTS)
-    lent = await site.spawner.delegate(agent.agent.id, key, Delegate(rights=["turn"]))
+    delegation = await site.spawner.delegate(agent.agent.id, key, Delegate(rights=["turn"]))
     for operation in ("own", "rotate"):
         await refusal(OF_AN_AGENT[operation](site.spawner, agent.agent.id, key))
     await site.spawner.revoke(agent.agent.id, agent.nonce, id)
-    assert opened_rights(site, agent, key) == opened_rights(site, agent, lent.key) == []
+    assert opened_rights(site, agent, key) == opened_rights(site, agent, delegation.key) == []
 
 
 async def test_a_transfer_of_ownership_makes_every_older_key_void(site: Site) -> None:

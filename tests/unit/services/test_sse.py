@@ -39,22 +39,24 @@ class Reader:
             self.is_complete = not message["more_body"]
 
 
-async def numbers(count: int, produced: list[int], closed: list[bool] | None = None) -> AsyncGenerator[bytes, None]:
+async def numbers(
+    count: int, numbers_produced: list[int], end_calls: list[bool] | None = None
+) -> AsyncGenerator[bytes, None]:
     try:
         for number in range(count):
-            produced.append(number)
+            numbers_produced.append(number)
             yield b"%04d" % number
     finally:
-        if closed is not None:
-            closed.append(True)
+        if end_calls is not None:
+            end_calls.append(True)
 
 
-async def silence(closed: list[bool]) -> AsyncGenerator[bytes, None]:
+async def silence(end_calls: list[bool]) -> AsyncGenerator[bytes, None]:
     try:
         yield b"first"
         await asyncio.Event().wait()
     finally:
-        closed.append(True)
+        end_calls.append(True)
 
 
 async def serve(stream: EventStream, reader: Reader) -> None:
@@ -74,12 +76,12 @@ async def test_queued_events_are_sent_in_one_write() -> None:
 
 async def test_a_slow_reader_holds_up_its_source() -> None:
     """The source is read no further than the buffer for a slow reader allows."""
-    reader, produced = Reader(is_slow=True), list[int]()
-    serving = asyncio.create_task(serve(EventStream(numbers(1000, produced), Streams(), held=40), reader))
-    await eventually(lambda: len(produced) == 10)
+    reader, numbers_produced = Reader(is_slow=True), list[int]()
+    serving = asyncio.create_task(serve(EventStream(numbers(1000, numbers_produced), Streams(), held=40), reader))
+    await eventually(lambda: len(numbers_produced) == 10)
     for _ in range(100):
         await asyncio.sleep(0)
-    assert len(produced) == 10
+    assert len(numbers_produced) == 10
 
     reader.may_take.set()
     await serving
@@ -90,8 +92,8 @@ async def test_a_slow_reader_holds_up_its_source() -> None:
 
 async def test_a_silent_stream_sends_heartbeats() -> None:
     """The reader sees that the sender is alive while the agent is silent."""
-    reader, closed = Reader(), list[bool]()
-    serving = asyncio.create_task(serve(EventStream(silence(closed), Streams(), heartbeat_s=0.001), reader))
+    reader, ends = Reader(), list[bool]()
+    serving = asyncio.create_task(serve(EventStream(silence(ends), Streams(), heartbeat_s=0.001), reader))
 
     await eventually(lambda: reader.got.count(HEARTBEAT) >= 3)
     reader.leave()
@@ -102,41 +104,41 @@ async def test_a_silent_stream_sends_heartbeats() -> None:
 
 async def test_a_reader_that_leaves_ends_its_stream() -> None:
     """Nothing more is sent, and the source is closed."""
-    reader, closed, streams = Reader(), list[bool](), Streams()
-    serving = asyncio.create_task(serve(streams.stream(silence(closed)), reader))
+    reader, ends, streams = Reader(), list[bool](), Streams()
+    serving = asyncio.create_task(serve(streams.stream(silence(ends)), reader))
     await eventually(lambda: reader.got)
-    assert (len(streams), closed) == (1, [])
+    assert (len(streams), ends) == (1, [])
 
     reader.leave()
     await serving
 
-    assert (reader.got, reader.is_complete, closed, len(streams)) == ([b"first"], False, [True], 0)
+    assert (reader.got, reader.is_complete, ends, len(streams)) == ([b"first"], False, [True], 0)
 
 
 async def test_a_slow_reader_that_leaves_ends_its_stream() -> None:
     """The disconnect is noticed during a write, and the source is closed."""
-    reader, produced, closed = Reader(is_slow=True), list[int](), list[bool]()
-    stream = EventStream(numbers(1000, produced, closed), Streams(), held=40)
+    reader, numbers_produced, ends = Reader(is_slow=True), list[int](), list[bool]()
+    stream = EventStream(numbers(1000, numbers_produced, ends), Streams(), held=40)
     serving = asyncio.create_task(serve(stream, reader))
-    await eventually(lambda: len(produced) == 10)
+    await eventually(lambda: len(numbers_produced) == 10)
 
     reader.leave()
     await serving
 
-    assert (closed, len(produced)) == ([True], 10)
+    assert (ends, len(numbers_produced)) == ([True], 10)
 
 
 async def test_a_server_that_stops_ends_all_streams() -> None:
     """Each stream ends normally after its queued events; a stream that starts too late ends at once."""
-    streams, closed = Streams(), list[bool]()
+    streams, ends = Streams(), list[bool]()
     readers = [Reader() for _ in range(3)]
-    serving = [asyncio.create_task(serve(streams.stream(silence(closed)), reader)) for reader in readers]
+    serving = [asyncio.create_task(serve(streams.stream(silence(ends)), reader)) for reader in readers]
     await eventually(lambda: all(reader.got for reader in readers))
 
     streams.end()
     await asyncio.gather(*serving)
     late = Reader()
-    await serve(streams.stream(silence(closed)), late)
+    await serve(streams.stream(silence(ends)), late)
 
     assert all(b"".join(reader.got) == b"first" and reader.is_complete for reader in readers)
     assert late.is_complete

@@ -149,13 +149,13 @@ async def test_an_unreadable_row_does_not_stop_other_takeovers(
     async with Site(tmp_path / "two", store) as other:
         async with leaving(Site(tmp_path / "one", PostgresStore(postgres.dsn, schema=schema, kernel="one"))) as first:
             whole, agent = await make_agent(first, "whole")
-            broken, crew = await make_agent(first, "broken")
+            broken_team, crew = await make_agent(first, "broken")
             newer, _ = await make_agent(first, "newer")
             part, remaining = await make_agent(first, "part")
             mute = await first.agent(part, "mute")
         before = {each.key: each.data for kind in (TEAM, AGENT) for each in await store.list(kind)}
         spoilt = {
-            (TEAM, broken.team.id): b"{",
+            (TEAM, broken_team.team.id): b"{",
             (TEAM, newer.team.id): before[newer.team.id].replace(b'"version":1', b'"version":99'),
             (AGENT, mute.agent.id): b"[]",
         }
@@ -188,6 +188,6 @@ async def test_an_unreadable_row_does_not_stop_other_takeovers(
         third = Site(tmp_path / "three", PostgresStore(postgres.dsn, schema=schema, kernel="three"))
         async with leaving(third):
             assert not third.spawner.teams
-        await store.put(TEAM, broken.team.id, before[broken.team.id])
+        await store.put(TEAM, broken_team.team.id, before[broken_team.team.id])
         await other.spawner.take_over()
         assert (await other.spawner.get_agent(crew.agent.id, crew.nonce)).state == "idle"

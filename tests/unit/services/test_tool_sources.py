@@ -75,7 +75,7 @@ def test_a_tool_is_a_documented_function_at_the_top_of_a_module(tmp_path: pathli
 
 
 @pytest.mark.parametrize(
-    ("manifest", "named"),
+    ("manifest", "message"),
     [
         (b"tools = 1", "tools"),
         (b"colour = 'red'", "colour"),
@@ -91,11 +91,13 @@ def test_a_tool_is_a_documented_function_at_the_top_of_a_module(tmp_path: pathli
     ],
     ids=range(11),
 )
-async def test_a_bundle_with_a_wrong_manifest_is_not_kept(tmp_path: pathlib.Path, manifest: bytes, named: str) -> None:
+async def test_a_bundle_with_a_wrong_manifest_is_not_kept(
+    tmp_path: pathlib.Path, manifest: bytes, message: str
+) -> None:
     """The manifest must name tools and skills that exist and are valid."""
     files = {"bundle.toml": manifest, "kit.py": b"def f():\n    'Does.'\n", "skills/bad/SKILL.md": b"nothing"}
     async with PackagingService(tmp_path) as packaging:
-        with pytest.raises(InvalidValue, match=named) as refusal:
+        with pytest.raises(InvalidValue, match=message) as refusal:
             await packaging.upload(tar(files))
         assert str(tmp_path) not in str(refusal.value)
         assert await packaging.list_bundles() == []
@@ -112,14 +114,14 @@ def test_many_tools_of_one_module_cost_one_read(tmp_path: pathlib.Path) -> None:
     """A request that names a hundred functions must not cost a hundred times as much."""
     for name in ("one.py", "many.py"):
         _large(tmp_path, name)
-    began = time.process_time()
+    start_time = time.process_time()
     tools_of(["one:f1"], [tmp_path], "tools")
-    once = time.process_time() - began
+    once = time.process_time() - start_time
 
     tools_of([f"many:f{i}" for i in range(100)], [tmp_path], "tools")
     tools_of([f"many:f{i}" for i in range(100)], [tmp_path], "tools")
 
-    assert time.process_time() - began - once < 20 * once
+    assert time.process_time() - start_time - once < 20 * once
 
 
 def test_a_changed_source_is_read_again(tmp_path: pathlib.Path) -> None:

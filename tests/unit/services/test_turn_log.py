@@ -75,18 +75,18 @@ class Speaker(Cut):
     def restarts_turn(self) -> bool:
         return False
 
-    async def resume_turn(self, number: int, body: bytes, format: str, sent: Sequence[bytes]) -> AsyncIterator[bytes]:
-        self.gone_on_with.append((number, sent))
-        async for word in self._words(b" ".join(body.split()[len(sent) :])):
+    async def resume_turn(self, number: int, body: bytes, format: str, chunks: Sequence[bytes]) -> AsyncIterator[bytes]:
+        self.gone_on_with.append((number, chunks))
+        async for word in self._words(b" ".join(body.split()[len(chunks) :])):
             yield word
 
 
 @pytest.fixture
 async def store() -> AsyncIterator[MemoryStore]:
     """The store that both kernels share."""
-    opened = await MemoryStore().open()
-    yield opened
-    await opened.close()
+    store = await MemoryStore().open()
+    yield store
+    await store.close()
 
 
 def conversation(served: Cut, store: MemoryStore) -> TurnQueue:

@@ -53,9 +53,9 @@ def test_with_a_safety_gate_a_call_that_never_began_has_no_output(how: str) -> N
 
 def test_a_call_with_unreadable_arguments_is_not_charged() -> None:
     """A call with invalid arguments never begins."""
-    broken = AIMessage("", invalid_tool_calls=[{"name": "Read", "args": "{", "id": "c0", "error": "no JSON"}])
+    invalid_message = AIMessage("", invalid_tool_calls=[{"name": "Read", "args": "{", "id": "c0", "error": "no JSON"}])
     context = make_context(tools=workspace_tools(), budget=Budget(Limits(tool_calls=5), scope="main"))
-    calls = ToolCallLedger(context, "main:1", broken)
+    calls = ToolCallLedger(context, "main:1", invalid_message)
     calls.close()
     assert (context.usage.tool_calls, context.budget.reserved("tool_calls")) == (0, 0)
 
@@ -63,35 +63,35 @@ def test_a_call_with_unreadable_arguments_is_not_charged() -> None:
 @given(
     count=st.integers(0, 6),
     limit=st.integers(0, 6) | st.none(),
-    begun=st.lists(st.integers(0, 5), unique=True),
-    denied=st.lists(st.integers(0, 5), unique=True),
+    begun_calls=st.lists(st.integers(0, 5), unique=True),
+    denied_calls=st.lists(st.integers(0, 5), unique=True),
 )
 def test_grants_stay_within_the_limit_and_nothing_stays_reserved(
-    count: int, limit: int | None, begun: list[int], denied: list[int]
+    count: int, limit: int | None, begun_calls: list[int], denied_calls: list[int]
 ) -> None:
     """The ledger charges every call that may have run, at most the limit, for any begun and denied calls."""
-    recorded: list[Event] = []
+    run_events: list[Event] = []
     context = make_context(tools=workspace_tools(), budget=Budget(Limits(tool_calls=limit), scope="main"))
-    context.record = lambda event: recorded.append(event) or event  # type: ignore[func-returns-value]  # it is None
+    context.record = lambda event: run_events.append(event) or event  # type: ignore[func-returns-value]  # it is None
     calls = ToolCallLedger(context, "main:1", reply(*["Read"] * count))
     most = math.inf if limit is None else limit
     assert (calls.granted is None) is (count <= most)
-    granted = count if calls.granted is None else calls.granted
-    assert granted == min(count, most)
+    grant_count = count if calls.granted is None else calls.granted
+    assert grant_count == min(count, most)
 
     ran = 0
-    for number in begun:
-        if number < count and ran < granted:
+    for number in begun_calls:
+        if number < count and ran < grant_count:
             calls.begin(f"c{number}")
             ran += 1
-    no = [number for number in denied if number < count and number not in begun]
+    no = [number for number in denied_calls if number < count and number not in begun_calls]
     for number in no:
         calls.deny(f"c{number}")
     calls.close()
     calls.close()
 
-    assert context.usage.tool_calls == max(ran, min(granted, count - len(no)))
-    on_record = sum(each.usage.tool_calls for each in recorded if isinstance(each, ModelCharged))
+    assert context.usage.tool_calls == max(ran, min(grant_count, count - len(no)))
+    on_record = sum(each.usage.tool_calls for each in run_events if isinstance(each, ModelCharged))
     assert on_record == context.usage.tool_calls - ran, "whoever goes on would count less"
     assert context.budget.reserved("tool_calls") == 0
     assert context.budget.spent("tool_calls") == (context.usage.tool_calls if limit is not None else 0)
@@ -105,8 +105,8 @@ def test_calls_known_to_another_kernel_continue_in_their_state(past: list[str], 
     before = PastCalls(*(frozenset(ids.get(what, ())) for what in ("began", "refused", "answered")))
     context = make_context(tools=workspace_tools(), budget=Budget(Limits(tool_calls=left), scope="main"))
     calls = ToolCallLedger(context, "main:1", reply(*["Read"] * len(past)), before)
-    held = len(waits) if left is None else min(len(waits), left)
-    assert calls.granted == (None if held == len(waits) else held)
+    held_count = len(waits) if left is None else min(len(waits), left)
+    assert calls.granted == (None if held_count == len(waits) else held_count)
 
     for each in ids.get("answered", set()):
         with pytest.raises(ProtocolError):
@@ -116,27 +116,27 @@ def test_calls_known_to_another_kernel_continue_in_their_state(past: list[str], 
             calls.begin(each)
         assert calls.end(each) == "Read"
         calls.answer(each)
-    denied = sorted(waits)[:held:2]
-    for each in denied:  # By a kernel that is no more; this one hears of it from the guest.
+    denied_calls = sorted(waits)[:held_count:2]
+    for each in denied_calls:  # By a kernel that is no more; this one hears of it from the guest.
         calls.end(each)
-    for each in set(sorted(waits)[:held]) - set(denied):
+    for each in set(sorted(waits)[:held_count]) - set(denied_calls):
         calls.begin(each)
     calls.close()
-    may_have_run = min(held, len(waits) - len(denied))
+    may_have_run = min(held_count, len(waits) - len(denied_calls))
     assert (context.usage.tool_calls, context.budget.reserved("tool_calls")) == (may_have_run, 0)
 
 
 def test_a_call_that_only_the_guest_ended_is_charged_once_across_kernels() -> None:
     """The call may have run; the next kernel reads its end and its cost from the journal."""
-    recorded: list[Event] = []
+    run_events: list[Event] = []
     context = make_context(tools=workspace_tools(), budget=Budget(Limits(tool_calls=5), scope="main"))
-    context.record = lambda event: recorded.append(event) or event  # type: ignore[func-returns-value]  # it is None
+    context.record = lambda event: run_events.append(event) or event  # type: ignore[func-returns-value]  # it is None
     calls = ToolCallLedger(context, "main:1", reply("Read", "Read"))
     calls.deny("c0")
     calls.end("c0")
-    assert not recorded, "the host itself said no"
+    assert not run_events, "the host itself said no"
     calls.end("c1")
-    on_record = sum(each.usage.tool_calls for each in recorded if isinstance(each, ModelCharged))
+    on_record = sum(each.usage.tool_calls for each in run_events if isinstance(each, ModelCharged))
     calls.close()
     assert context.usage.tool_calls == on_record == 1
     heir = ToolCallLedger(context, "main:1", reply("Read", "Read"), PastCalls(refused=frozenset({"c0", "c1"})))

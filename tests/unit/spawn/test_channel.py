@@ -247,12 +247,12 @@ async def test_a_flood_of_messages_is_slowed_down_and_not_lost(monkeypatch: pyte
     monkeypatch.setattr(doors, "RATE_PER_S", 1_000.0)
     async with open_channel() as (door, guest, desk):
         loop = asyncio.get_running_loop()
-        began = loop.time()  # The channel reads while the guest still speaks.
+        start_time = loop.time()  # The channel reads while the guest still speaks.
         for number in range(100):
             await guest.say(Note(text=str(number)))
         await guest.say(Done(ok=True))
         assert await door.wait_closed() is not None
-        assert loop.time() - began > 0.05  # 91 messages beyond the burst at 1,000 a second: slower, never faster
+        assert loop.time() - start_time > 0.05  # 91 messages beyond the burst at 1,000 a second: slower, never faster
         assert desk.notes == [str(number) for number in range(100)]
 
 

@@ -38,8 +38,8 @@ def plan_of(session: Session, request: SpawnRequest, **spawn_limits: Any) -> Pla
     return plan_birth(run_of(session, "main"), request, register.services, SpawnLimits(**spawn_limits))
 
 
-def smallest_limit(field: str, *given: Limits) -> float:
-    values = [getattr(each, field) for each in given if getattr(each, field) is not None]
+def smallest_limit(field: str, *limits: Limits) -> float:
+    values = [getattr(each, field) for each in limits if getattr(each, field) is not None]
     return min(values, default=math.inf)
 
 
@@ -51,16 +51,16 @@ def test_limits_never_widen(above: Limits, defined: Limits, limits: Limits, deta
 
     plan = plan_of(session, SpawnRequest(agent=agent, limits=limits, detached=detached))
 
-    clamped = {clamp.name.removeprefix("limits."): clamp for clamp in plan.clamps}
+    clamps = {clamp.name.removeprefix("limits."): clamp for clamp in plan.clamps}
     for each in fields(Limits):
-        name, wanted = each.name, smallest_limit(each.name, defined, limits)
+        name, wanted_limit = each.name, smallest_limit(each.name, defined, limits)
         ceiling = math.inf if detached and name == "seconds" else smallest_limit(name, above)
         own = getattr(plan.limits, name)
         effective = own if own is not None else (math.inf if name == "seconds" else ceiling)
-        assert effective == min(wanted, ceiling) or (own is None and wanted == math.inf)
-        assert (name in clamped) is (wanted != math.inf and wanted > ceiling)
-        if name in clamped:
-            assert (clamped[name].asked, clamped[name].given) == (wanted, ceiling)
+        assert effective == min(wanted_limit, ceiling) or (own is None and wanted_limit == math.inf)
+        assert (name in clamps) is (wanted_limit != math.inf and wanted_limit > ceiling)
+        if name in clamps:
+            assert (clamps[name].asked, clamps[name].given) == (wanted_limit, ceiling)
 
 
 @given(above=limits, limits=limits)

@@ -34,9 +34,9 @@ def test_text_far_behind_the_cut_takes_no_time_to_mask(run: Any) -> None:
     def least(length: int) -> float:
         times = []
         for _ in range(5):
-            began = time.thread_time()
+            start_time = time.thread_time()
             masked_text(run, "\\" * length, 2_000)
-            times.append(time.thread_time() - began)
+            times.append(time.thread_time() - start_time)
         return min(times)
 
     assert least(256 * 1024) < 5 * least(8 * 1024)

@@ -95,16 +95,16 @@ def test_admitted_shares_never_exceed_the_envelope(births: list[tuple[int, float
     """Any order of spawns and ends keeps the shares within the envelope, and returns all of them."""
     parent = Node(envelope=HALF_GIG)
     count = admission(parent, full="refuse")
-    held: list[AdmissionSlot] = []
+    slots: list[AdmissionSlot] = []
     for memory, cpu, ends in births:
         place = count.try_admit(parent, ResourceShare(memory, cpu))
         if place is not None:
-            held.append(place)
-        assert sum(each.share.memory_mb for each in held) <= 512
-        assert sum(each.share.cpu_cores for each in held) <= 1.0 + 1e-6
-        if ends and held:
-            count.release(held.pop(0))
-    for place in held:
+            slots.append(place)
+        assert sum(each.share.memory_mb for each in slots) <= 512
+        assert sum(each.share.cpu_cores for each in slots) <= 1.0 + 1e-6
+        if ends and slots:
+            count.release(slots.pop(0))
+    for place in slots:
         count.release(place)
     assert count.try_admit(parent, HALF_GIG) is not None
 

@@ -29,10 +29,10 @@ def test_a_missing_value_is_named_as_the_caller_must_supply_it() -> None:
 
 def test_values_come_from_the_parent_or_are_supplied_for_the_run() -> None:
     """A value for the run itself wins over any other; a bare name never supplies a child's own value."""
-    named = restored_grant({"OWN": "by its name", "SHARED": "by its name"})
+    by_name = restored_grant({"OWN": "by its name", "SHARED": "by its name"})
     special = restored_grant({"main/kid:OWN": "of the kid", "main/kid:SHARED": "of the kid, too"})
 
-    assert (named.grant.env_vars, named.missing_variables) == ({"SHARED": "of the parent"}, ("main/kid:OWN",))
+    assert (by_name.grant.env_vars, by_name.missing_variables) == ({"SHARED": "of the parent"}, ("main/kid:OWN",))
     assert (special.grant.env_vars, special.missing_variables) == (
         {"OWN": "of the kid", "SHARED": "of the kid, too"},
         (),

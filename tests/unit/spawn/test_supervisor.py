@@ -56,8 +56,8 @@ async def test_the_first_of_several_failures_is_raised(idle_root: tuple[Supervis
     def refuse(event: Event) -> Event:
         raise fail_with("the first")
 
-    def fail_too(ended: Run) -> None:
-        runs.append(ended)
+    def fail_too(run: Run) -> None:
+        runs.append(run)
         raise fail_with("the second")
 
     run.turn.verdict = TurnResult(Status.COMPLETED)

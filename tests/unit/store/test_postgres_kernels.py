@@ -111,14 +111,14 @@ async def test_acknowledged_events_of_a_killed_writer_are_there_once(postgres: S
     """After `kill -9` during appends each acknowledged event is there once, without a gap before it."""
     with _program(_WRITER, postgres.dsn, schema, "kernel") as writer:
         await eventually(lambda: len(writer.printed()) > 200)
-        printed = writer.kill()
+        lines = writer.kill()
 
     async with opened(PostgresStore(postgres.dsn, schema=schema, read_only=True)) as reader:
         there = per_writer(await everything(reader))
     for who, sequence in there.items():
         assert sequence == list(range(1, len(sequence) + 1))
-        assert len(sequence) >= max(line["seq"] for line in printed if line["who"] == who)
-    assert there.keys() == {line["who"] for line in printed}
+        assert len(sequence) >= max(line["seq"] for line in lines if line["who"] == who)
+    assert there.keys() == {line["who"] for line in lines}
 
 
 async def test_the_lock_of_a_killed_kernel_is_free_soon(postgres: Server, schema: str) -> None:
@@ -185,7 +185,7 @@ async def test_no_event_is_seen_before_one_of_a_lower_cursor(
     go_on = threading.Event()
     async with opened(PostgresStore(postgres.dsn, schema=schema, kernel="slow")) as slow:
         first = slow.append(entry(1, tree="t-slow", run="r-slow"))
-        held = asyncio.ensure_future(slow._changed(lambda _: go_on.wait(180), 0))
+        waiting_change = asyncio.ensure_future(slow._changed(lambda _: go_on.wait(180), 0))
         query = "SELECT 1 FROM pg_locks WHERE mode = 'RowExclusiveLock' AND relation = %s::regclass"
         with psycopg.connect(postgres.dsn, autocommit=True) as connection:
             while connection.execute(query, [f'"{schema}".events']).fetchone() is None:  # noqa: ASYNC110
@@ -197,7 +197,7 @@ async def test_no_event_is_seen_before_one_of_a_lower_cursor(
             assert not second.done()
         finally:
             go_on.set()
-        await asyncio.gather(held, second, slow.durable(first))
+        await asyncio.gather(waiting_change, second, slow.durable(first))
 
         assert [each.run for each in await everything(store)] == ["r-slow", "r-fast"]
 
@@ -225,12 +225,12 @@ async def test_waiting_continues_when_the_listening_session_is_lost(postgres: Se
         assert parts is not None
         waiting = asyncio.ensure_future(reader.wait(0))
         await eventually(lambda: parts._listener.is_listening)
-        lost = parts._listener._connection
+        lost_connection = parts._listener._connection
         with psycopg.connect(postgres.dsn, autocommit=True) as connection:
             connection.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'ramet reader%'"
             )
-        await eventually(lambda: parts._listener.is_listening and parts._listener._connection is not lost)
+        await eventually(lambda: parts._listener.is_listening and parts._listener._connection is not lost_connection)
         assert not waiting.done()
         other.append(entry(1))
 

@@ -100,13 +100,13 @@ async def test_the_trees_of_a_vanished_machine_are_taken_over(machine: _Machine)
                 lines: list[str] = []
                 near.on_kernels(lambda: lines.append("news"))
                 machine.vanish()
-                adopted: list[str] = []
-                while not adopted:
+                adopted_trees: list[str] = []
+                while not adopted_trees:
                     await eventually(lambda: lines)
                     lines.clear()
-                    adopted += await near.claim_orphaned()
+                    adopted_trees += await near.claim_orphaned()
 
-                assert adopted == ["t-1"]
+                assert adopted_trees == ["t-1"]
                 assert process.poll() is None
         finally:
             process.kill()

@@ -229,18 +229,18 @@ async def test_a_new_session_confirms_nothing_before_its_losses_are_reported(
         ticket = one.append(entry(1))
         await one.durable(ticket)
         one.on_tree_loss(lambda loss: calls.append(loss.kernel))
-        writer, written = _writer_of(one), threading.Event()
+        writer, is_written = _writer_of(one), threading.Event()
         commit = writer.commit
 
         def commit_and_report(batch: Any) -> None:
             commit(batch)
-            written.set()
+            is_written.set()
 
         monkeypatch.setattr(writer, "commit", commit_and_report)
         _claim_from_stopped_kernel(postgres, schema, one)
         one.append(entry(1, tree="t-2"))
         _batches_of(one)._send_next()
-        assert written.wait(60)
+        assert is_written.wait(60)
 
         await one.durable(ticket)
 
@@ -298,7 +298,7 @@ async def test_a_fall_that_no_kernel_watched_is_reported_at_the_next_look(
 async def _cut_off_and_share(server: Server, fallen: PostgresStore, others: list[PostgresStore]) -> None:
     trees = sorted(f"{fallen.kernel}-{n}" for n in range(12))
     await fallen.claim(trees)
-    taken: list[str] = []
+    taken_trees: list[str] = []
 
     async def adopt(store: PostgresStore) -> None:
         news = asyncio.Event()
@@ -307,7 +307,7 @@ async def _cut_off_and_share(server: Server, fallen: PostgresStore, others: list
             await news.wait()
             news.clear()
             while more := await store.claim_orphaned(2):
-                taken.extend(more)
+                taken_trees.extend(more)
                 for tree in more:
                     await store.release(tree)
             if any(each.name == fallen.kernel and each.alive for each in await store.kernels()):
@@ -318,7 +318,7 @@ async def _cut_off_and_share(server: Server, fallen: PostgresStore, others: list
     adopting = asyncio.gather(*map(adopt, others))
     with cut_off(fallen, server):
         await adopting
-        assert sorted(taken) == trees
+        assert sorted(taken_trees) == trees
 
 
 async def test_a_kernel_that_cannot_read_gives_up_its_trees(postgres: Server, schema: str) -> None:
@@ -386,19 +386,19 @@ async def test_a_kernel_that_does_not_return_after_a_server_restart_is_taken_ove
         monkeypatch.setattr(module, "GRACE_S", 1.0)
     async with _kernels(own_postgres, "ramet", "one", "two") as (one, two):
         await one.durable(one.append(entry(1)))
-        adopted: list[str] = []
+        adopted_trees: list[str] = []
         news = asyncio.Event()
         two.on_kernels(news.set)
         with cut_off(one, own_postgres):
             own_postgres.restart()
             async with asyncio.timeout(180):
-                while not adopted:
+                while not adopted_trees:
                     news.clear()
-                    adopted += await two.claim_orphaned()
-                    if not adopted:
+                    adopted_trees += await two.claim_orphaned()
+                    if not adopted_trees:
                         await news.wait()
 
-        assert adopted == ["t-1"]
+        assert adopted_trees == ["t-1"]
 
 
 async def test_trees_of_an_older_journal_belong_to_the_first_claiming_kernel(postgres: Server, schema: str) -> None:
@@ -427,11 +427,11 @@ async def test_a_fall_is_sent_although_the_wait_for_the_lock_is_interrupted(
     connection = watch._connected()
     execute, cancels = connection.execute, [True, True, False, True]  # the wait, the look at the lock, the telling
 
-    def interrupted(*given: Any) -> Any:
-        is_setting = b"set_config" in (given[0] if isinstance(given[0], bytes) else given[0].encode())
+    def interrupted(*arguments: Any) -> Any:
+        is_setting = b"set_config" in (arguments[0] if isinstance(arguments[0], bytes) else arguments[0].encode())
         if not is_setting and cancels and cancels.pop(0):
             raise psycopg.errors.QueryCanceled
-        return execute(*given)
+        return execute(*arguments)
 
     monkeypatch.setattr(connection, "execute", interrupted)
     with psycopg.connect(postgres.dsn, autocommit=True) as hears:

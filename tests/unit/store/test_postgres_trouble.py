@@ -88,8 +88,8 @@ async def test_a_session_that_ends_during_a_commit_is_restored(
         if n % 2:
             line = writer._connection
             assert line is not None
-            with contextlib.suppress(psycopg.Error, OSError), socket.socket(fileno=os.dup(line.fileno())) as cut:
-                cut.shutdown(socket.SHUT_RDWR)
+            with contextlib.suppress(psycopg.Error, OSError), socket.socket(fileno=os.dup(line.fileno())) as duplicate:
+                duplicate.shutdown(socket.SHUT_RDWR)
         else:
             with psycopg.connect(postgres.dsn, autocommit=True) as connection:
                 connection.execute("SELECT pg_terminate_backend(%s)", [writer.pid])
@@ -190,21 +190,21 @@ async def test_a_stopped_server_acknowledges_nothing_until_it_continues(
     own_postgres: Server, store: PostgresStore
 ) -> None:
     """After SIGSTOP `append` does not wait and `durable` does; a store on another server is not affected."""
-    async with opened(PostgresStore(own_postgres.dsn)) as stopped:
-        await stopped.durable(stopped.append(entry(1)))
+    async with opened(PostgresStore(own_postgres.dsn)) as stopped_store:
+        await stopped_store.durable(stopped_store.append(entry(1)))
         own_postgres.signal_all(signal.SIGSTOP)
         try:
-            waiting = asyncio.ensure_future(stopped.durable(stopped.append(entry(2))))
+            waiting = asyncio.ensure_future(stopped_store.durable(stopped_store.append(entry(2))))
             for n in range(1, 101):
                 await store.durable(store.append(entry(n)))
-                stopped.append(entry(2 + n))
+                stopped_store.append(entry(2 + n))
             assert not waiting.done()
-            assert stopped.committed == 1
+            assert stopped_store.committed == 1
         finally:
             own_postgres.signal_all(signal.SIGCONT)
         await waiting
-        await stopped.durable(102)
-        assert [each.seq for each in await everything(stopped)] == list(range(1, 103))
+        await stopped_store.durable(102)
+        assert [each.seq for each in await everything(stopped_store)] == list(range(1, 103))
 
 
 async def test_closing_does_not_wait_forever_for_a_stopped_server(own_postgres: Server) -> None:

@@ -298,10 +298,10 @@ async def test_a_failed_write_fails_every_waiter(path: Path) -> None:
     waiting = [asyncio.ensure_future(store.durable(store.append(entry(number)))) for number in (3, 4, 5)]
     putting = asyncio.ensure_future(store.put("kind", "key", b""))
     following = asyncio.ensure_future(store.wait(1_000))
-    ended = await asyncio.gather(*waiting, putting, following, return_exceptions=True)
+    outcomes = await asyncio.gather(*waiting, putting, following, return_exceptions=True)
 
-    assert [type(each) for each in ended] == [StoreFailed] * 5
-    assert "not 3" in str(ended[0])
+    assert [type(each) for each in outcomes] == [StoreFailed] * 5
+    assert "not 3" in str(outcomes[0])
     assert store.committed == 1
     with pytest.raises(StoreFailed, match="not 3"):
         store.append(entry(6))

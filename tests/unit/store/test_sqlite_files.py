@@ -148,16 +148,16 @@ async def test_a_newer_journal_whose_kernel_was_killed_keeps_its_log(path: Path)
     other = sqlite3.connect(path, isolation_level=None)
     other.execute(f"PRAGMA user_version = {len(schema.migrations()) + 1}")
     log = path.with_name("journal.db-wal")
-    copied = path.with_name("copied")
-    copied.mkdir()
+    copy_folder = path.with_name("copied")
+    copy_folder.mkdir()
     for each in (path, log):
-        (copied / each.name).write_bytes(each.read_bytes())
+        (copy_folder / each.name).write_bytes(each.read_bytes())
     other.close()
-    log = copied / log.name
+    log = copy_folder / log.name
     before = log.read_bytes()
     assert before, "a control: there is something in the log"
 
-    await check_refusal(copied / path.name, "newer")
+    await check_refusal(copy_folder / path.name, "newer")
 
     assert log.read_bytes() == before
 

@@ -43,13 +43,13 @@ def test_a_writer_that_closes_normally_reports_no_problem(
     connections: tuple[sqlite3.Connection, sqlite3.Connection],
 ) -> None:
     """The listener is called once, with None."""
-    ended, (writes, own) = EndListener(), connections
-    writer = SqliteWriter(Journal(writes), Checkpoints(own, writes), lambda *_: None, ended)
+    listener, (writes, own) = EndListener(), connections
+    writer = SqliteWriter(Journal(writes), Checkpoints(own, writes), lambda *_: None, listener)
 
     writer.close()
-    ended.wait(writer)
+    listener.wait(writer)
 
-    assert ended.problems == [None]
+    assert listener.problems == [None]
 
 
 def test_a_failed_close_of_the_journal_is_reported(
@@ -62,13 +62,13 @@ def test_a_failed_close_of_the_journal_is_reported(
             super().close()
             self.space()  # It asks a connection that is closed.
 
-    ended, (writes, own) = EndListener(), connections
-    writer = SqliteWriter(Stuck(writes), Checkpoints(own, writes), lambda *_: None, ended)
+    listener, (writes, own) = EndListener(), connections
+    writer = SqliteWriter(Stuck(writes), Checkpoints(own, writes), lambda *_: None, listener)
 
     writer.close()
-    ended.wait(writer)
+    listener.wait(writer)
 
-    [problem] = ended.problems
+    [problem] = listener.problems
     assert isinstance(problem, sqlite3.ProgrammingError)
 
 
@@ -82,14 +82,14 @@ def test_the_first_failure_of_a_writer_is_reported(
             super().close()
             raise OSError("what followed")
 
-    ended, (writes, own) = EndListener(), connections
+    listener, (writes, own) = EndListener(), connections
     journal = Stuck(writes)
     writes.execute("DROP TABLE events")
-    writer = SqliteWriter(journal, Checkpoints(own, writes), lambda *_: None, ended)
+    writer = SqliteWriter(journal, Checkpoints(own, writes), lambda *_: None, listener)
 
     writer.add(Entry("tree", "run", 1, "type", b"{}"))
     writer.hurry()
-    ended.wait(writer)
+    listener.wait(writer)
 
-    [problem] = ended.problems
+    [problem] = listener.problems
     assert isinstance(problem, sqlite3.OperationalError)

@@ -25,16 +25,16 @@ ALL: list[BaseTool] = [agent_tool({}), *companion_tools()]
 
 def parameters(tool: BaseTool) -> dict[str, Any]:
     """Return what a provider receives about the arguments of a tool."""
-    shown: dict[str, Any] = convert_to_openai_tool(tool)["function"]["parameters"]
-    return shown
+    schema: dict[str, Any] = convert_to_openai_tool(tool)["function"]["parameters"]
+    return schema
 
 
 def test_the_agent_tool_needs_only_a_prompt() -> None:
     """Arguments have their usual names, and only `prompt` is required."""
-    shown = parameters(agent_tool({}))
+    schema = parameters(agent_tool({}))
 
-    assert shown["required"] == ["prompt"]
-    assert set(shown["properties"]) == {
+    assert schema["required"] == ["prompt"]
+    assert set(schema["properties"]) == {
         "prompt",
         "name",
         "description",
@@ -105,11 +105,11 @@ async def test_wrong_arguments_are_named(call: Call, complaint: str) -> None:
     async with Session(ScriptedModel([call, "ok"])) as session:
         await session.ask("Go.")
         (result,) = answers(session.messages).values()
-        born = of_kind(kept(session), RunSpawned)
+        spawns = of_kind(kept(session), RunSpawned)
 
     assert complaint in result
     assert len(result) < 1_500
-    assert len(born) == 1
+    assert len(spawns) == 1
 
 
 async def test_a_call_becomes_a_recorded_spawn() -> None:
@@ -117,11 +117,16 @@ async def test_a_call_becomes_a_recorded_spawn() -> None:
     call = Call("Agent", {"prompt": "toil", "name": "log reader!", "subagent_type": "general-purpose"}, id="call-7")
     async with Session(ScriptedModel({"toil": ["done"], "": [call, "ok"]})) as session:
         await session.ask("Go.")
-        (_, born) = of_kind(kept(session), RunSpawned)
+        (_, spawn_event) = of_kind(kept(session), RunSpawned)
 
-    assert (born.name, born.prompt, born.parent_call, born.mode) == ("log-reader", "toil", "call-7", "fresh")
-    assert born.description == "log reader!"  # falls back to the name
-    assert born.background is False
+    assert (spawn_event.name, spawn_event.prompt, spawn_event.parent_call, spawn_event.mode) == (
+        "log-reader",
+        "toil",
+        "call-7",
+        "fresh",
+    )
+    assert spawn_event.description == "log reader!"  # falls back to the name
+    assert spawn_event.background is False
 
 
 async def test_empty_strings_count_as_missing() -> None:
@@ -129,10 +134,10 @@ async def test_empty_strings_count_as_missing() -> None:
     call = Call("Agent", {"prompt": "toil", "name": "", "subagent_type": "", "model": "", "cwd": "", "description": ""})
     async with Session(ScriptedModel({"toil": ["done"], "": [call, "ok"]})) as session:
         await session.ask("Go.")
-        (_, born) = of_kind(kept(session), RunSpawned)
+        (_, spawn_event) = of_kind(kept(session), RunSpawned)
 
-    assert born.mode == "fork"
-    assert born.path == "main/1"
+    assert spawn_event.mode == "fork"
+    assert spawn_event.path == "main/1"
 
 
 async def test_a_definition_may_run_its_agent_in_the_background() -> None:

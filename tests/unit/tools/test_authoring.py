@@ -111,9 +111,9 @@ _ASK = {"agent": "solver", "task": "solve"}
 
 async def test_a_failure_is_an_error_with_its_reason() -> None:
     """Causes are a failed child, a missing agent, invalid arguments and a missing runtime."""
-    failed = Result(status=Status.FAILED, error=ErrorInfo(type="E", message="no root"))
+    failure = Result(status=Status.FAILED, error=ErrorInfo(type="E", message="no root"))
     answers = await call(
-        Forest(failed),
+        Forest(failure),
         ("CallTask", _ASK),
         ("CallTask", {"agent": "nobody", "task": "solve"}),
         ("CallTask", {"agent": 1}),
@@ -131,9 +131,9 @@ async def test_a_failure_is_an_error_with_its_reason() -> None:
 @pytest.mark.parametrize("tool", authoring_tools(), ids=lambda tool: tool.name)
 def test_the_schemas_show_required_arguments(tool: Any) -> None:
     """Each tool has a description."""
-    shown = convert_to_openai_tool(tool)["function"]
+    schema = convert_to_openai_tool(tool)["function"]
 
-    assert shown["description"]
-    assert set(shown["parameters"]["required"]) == (
+    assert schema["description"]
+    assert set(schema["parameters"]["required"]) == (
         {"name", "primer", "tasks"} if tool.name == "CreateAgent" else {"agent", "task"}
     )

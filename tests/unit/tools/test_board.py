@@ -46,16 +46,16 @@ async def test_a_list_is_completed_in_the_order_of_its_dependencies(board: Board
     early = await call(two, "TaskUpdate", taskId="2", status="in_progress")
     await call(one, "TaskUpdate", taskId="1", status="in_progress")
     late = await call(two, "TaskUpdate", taskId="1", status="in_progress")
-    listed = await call(two, "TaskList")
+    task_list = await call(two, "TaskList")
     await call(one, "TaskUpdate", taskId="1", status="completed")
     freed = await call(two, "TaskUpdate", taskId="2", status="in_progress")
 
     assert (early.status, early.content) == ("error", "task '2': it waits for 1")
     assert (late.status, late.content) == ("error", "task '1': main/a1 is working on it")
-    assert listed.content == "#1 [in_progress] dig (main/a1)\n#2 [pending] fill [blocked by #1]"
+    assert task_list.content == "#1 [in_progress] dig (main/a1)\n#2 [pending] fill [blocked by #1]"
     assert freed.content == "#2 [in_progress] fill (main/a2)"
-    got = await call(two, "TaskGet", taskId="1")
-    assert got.content == "#1 [completed] dig (main/a1)\nblocks: 2\nto the bottom"
+    task_answer = await call(two, "TaskGet", taskId="1")
+    assert task_answer.content == "#1 [completed] dig (main/a1)\nblocks: 2\nto the bottom"
 
 
 async def test_no_run_acts_in_the_name_of_another(board: Board) -> None:
@@ -124,12 +124,12 @@ async def test_hooks_veto_creation_and_completion(board: Board) -> None:
     result = await call(context, "TaskCreate", subject="bad idea")
     await call(context, "TaskCreate", subject="good idea", description="do it")
     await board.update("2", subject="gone bad")
-    held = await call(context, "TaskUpdate", taskId="2", status="completed")
+    update_result = await call(context, "TaskUpdate", taskId="2", status="completed")
     await board.update("2", subject="good again")
     answer = await call(context, "TaskUpdate", taskId="2", status="completed")
     await call(context, "TaskUpdate", taskId="2", status="completed")
 
-    assert (result.status, held.status) == ("error", "error")
+    assert (result.status, update_result.status) == ("error", "error")
     assert "not like that" in str(result.content)
     assert answer.content == "#2 [completed] good again (main/a1)"
     hook_calls = [(each["hook_event_name"], each["task_id"], each["task_subject"]) for each in payloads]

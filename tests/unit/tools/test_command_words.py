@@ -26,8 +26,8 @@ def project(tmp_path: pathlib.Path) -> str:
 
 def verdict(project: str, rule: str, command: str) -> Effect | None:
     """Return the verdict of a `deny` rule on a command."""
-    held = parse_rule(rule, "deny", source="s", field="f", root=project, home="/home/me")
-    return judge(Permissions(rules=(held,)), Call("Bash", {"command": command}, project)).verdict
+    rules = parse_rule(rule, "deny", source="s", field="f", root=project, home="/home/me")
+    return judge(Permissions(rules=(rules,)), Call("Bash", {"command": command}, project)).verdict
 
 
 @pytest.mark.parametrize(

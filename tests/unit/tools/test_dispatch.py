@@ -149,14 +149,14 @@ async def test_a_failing_call_is_an_error_result_for_that_call_only(bad: Any, an
     """AC-S2-4: the model receives unknown tools, bad arguments and exceptions as errors, and the other calls run."""
     recording = RecordingContext(add, fail)
 
-    before, broken, after = await recording.run(
+    before, failure, after = await recording.run(
         call("add", 1, a=1, b=2), {**bad, "id": "bad"}, call("add", 3, a=3, b=4)
     )
 
     assert (before.text, after.text) == ("3", "7")
-    assert broken.status == "error"
-    assert answer in broken.text
-    assert broken.tool_call_id == "bad"
+    assert failure.status == "error"
+    assert answer in failure.text
+    assert failure.tool_call_id == "bad"
 
 
 async def test_broken_arguments_are_reported_and_not_guessed() -> None:
@@ -256,16 +256,16 @@ async def test_a_tool_finds_its_context_and_its_key() -> None:
 
     await recording.run(call("look", 1), call("look", 2))
 
-    started = {(event.call_id, event.step_id) for event in of_kind(recording.events, ToolStarted)}
+    started_keys = {(event.call_id, event.step_id) for event in of_kind(recording.events, ToolStarted)}
     assert len(set(keys)) == 2
-    assert set(keys) == started
+    assert set(keys) == started_keys
     assert current_call.get(None) is None
 
 
-@pytest.mark.parametrize(("given", "expected"), [(add, False), (fail, True)])
-def test_coroutine_tools_run_in_the_event_loop(given: BaseTool, expected: bool) -> None:
+@pytest.mark.parametrize(("tool_given", "expected"), [(add, False), (fail, True)])
+def test_coroutine_tools_run_in_the_event_loop(tool_given: BaseTool, expected: bool) -> None:
     """Synchronous functions get a thread."""
-    assert is_async(given) is expected
+    assert is_async(tool_given) is expected
 
 
 async def test_tools_are_found_by_name_and_alias() -> None:
@@ -318,11 +318,11 @@ async def test_a_long_result_is_cut_and_kept(tmp_path: Path) -> None:
         file.write_text(text)
         return file
 
-    spilling, lost = RecordingContext(async_tool(read), spill=spill), RecordingContext(async_tool(read))
+    spilling, dropping = RecordingContext(async_tool(read), spill=spill), RecordingContext(async_tool(read))
 
     (short,) = await spilling.run(call("read", 1, size=30_000))
     (long,) = await spilling.run(call("read", 2, size=30_001))
-    (dropped,) = await lost.run(call("read", 3, size=30_001))
+    (dropped,) = await dropping.run(call("read", 3, size=30_001))
 
     assert len(short.text) == 30_000
     assert long.text.startswith("x" * PREVIEW_CHARS + "\n… [30001 characters, the first 2000 shown.")
@@ -439,16 +439,16 @@ async def test_a_tool_does_not_begin_after_its_tree_was_lost() -> None:
     """The tree is lost in the turn of the event loop between the wait for the record and the tool's first step.
 
     A tool that changes nothing waits for no record, and begins."""
-    begun: list[str] = []
+    calls: list[str] = []
 
     async def act() -> str:
         """Act."""
-        begun.append("act")
+        calls.append("act")
         return "acted"
 
     async def look() -> str:
         """Look."""
-        begun.append("look")
+        calls.append("look")
         return "seen"
 
     tools = async_tool(act), async_tool(look, read_only=True)
@@ -459,7 +459,7 @@ async def test_a_tool_does_not_begin_after_its_tree_was_lost() -> None:
         await recording.run(call("act"))
 
     assert texts(await recording.run(call("look"))) == ["seen"]
-    assert begun == ["look"]
+    assert calls == ["look"]
 
 
 async def test_a_checked_tool_gets_its_arguments_and_keeps_its_state() -> None:

@@ -29,8 +29,8 @@ def tool(path: Path) -> MemoryTool:
     return memory_tool(MemoryFolder(path, path.parent))
 
 
-def call(tool: MemoryTool, command: str, name: str = "/memories", **given: Any) -> str:
-    return str(tool.invoke({"command": command, "path": name, **given}))
+def call(tool: MemoryTool, command: str, name: str = "/memories", **fields: Any) -> str:
+    return str(tool.invoke({"command": command, "path": name, **fields}))
 
 
 def names(folder: Path) -> list[str]:
@@ -113,7 +113,7 @@ def test_files_and_folders_are_deleted(tool: MemoryTool, path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "given"),
+    ("command", "arguments"),
     [
         ("create", {}),
         ("str_replace", {"new_str": "x"}),
@@ -124,12 +124,12 @@ def test_files_and_folders_are_deleted(tool: MemoryTool, path: Path) -> None:
         ("view", {"view_range": [5, 9]}),
     ],
 )
-def test_a_missing_argument_is_refused(tool: MemoryTool, command: str, given: dict[str, Any]) -> None:
+def test_a_missing_argument_is_refused(tool: MemoryTool, command: str, arguments: dict[str, Any]) -> None:
     """The error has a type, and the file does not change."""
     call(tool, "create", "a.md", file_text="one\ntwo")
 
     with pytest.raises(InvalidValue):
-        call(tool, command, "a.md", **given)
+        call(tool, command, "a.md", **arguments)
 
     assert call(tool, "view", "a.md") == "     1\tone\n     2\ttwo"
 

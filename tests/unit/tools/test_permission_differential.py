@@ -45,11 +45,11 @@ def for_sh(text: str) -> str:
     return f"sh -c {shlex.quote(text)}"
 
 
-@pytest.mark.parametrize("written", [for_bash, for_sh])
-def test_no_shell_starts_a_program_after_rules_pass(tmp_path: pathlib.Path, written: Callable[[str], str]) -> None:
+@pytest.mark.parametrize("text", [for_bash, for_sh])
+def test_no_shell_starts_a_program_after_rules_pass(tmp_path: pathlib.Path, text: Callable[[str], str]) -> None:
     """Texts that match no rule run for real, and start nothing that a rule forbids."""
     shells, dice = MarkedProgram(tmp_path), random.Random(20)
-    passed = (each for each in map(written, texts(dice)) if verdict(each, cwd=shells.cwd) is None)
+    passed = (each for each in map(text, texts(dice)) if verdict(each, cwd=shells.cwd) is None)
     for _ in range(RUNS):
         shells.run(next(passed))
 

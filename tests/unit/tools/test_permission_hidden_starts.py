@@ -163,8 +163,8 @@ def test_each_start_by_bash_is_denied_or_asked_about(tmp_path: pathlib.Path, com
     for command in commands:
         shells.run(command)
 
-    started = shells.started()
-    assert [each for each in commands if each not in started] == []
+    started_programs = shells.started()
+    assert [each for each in commands if each not in started_programs] == []
     assert [each for each in commands if verdict(each, cwd=shells.cwd) is None] == []
 
 

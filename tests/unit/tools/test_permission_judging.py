@@ -25,9 +25,11 @@ def permissions(*, modes: tuple[Mode, ...] = (), root: str = "/p", **lists: list
     return Permissions(rules=tuple(rules), modes=tuple(ModeRule(mode=each, source=SOURCE) for each in modes))
 
 
-def verdict(held: Permissions, tool: str, args: dict[str, Any] | None = None, *, cwd: str = "/p") -> Effect | None:
+def verdict(
+    permissions_held: Permissions, tool: str, args: dict[str, Any] | None = None, *, cwd: str = "/p"
+) -> Effect | None:
     """Return the verdict of the rules on a call."""
-    return judge(held, Call(tool, args or {}, cwd, may_change(tool, read_only=False))).verdict
+    return judge(permissions_held, Call(tool, args or {}, cwd, may_change(tool, read_only=False))).verdict
 
 
 @pytest.mark.parametrize(
@@ -127,15 +129,15 @@ def test_a_different_spelling_of_a_host_does_not_pass(host: str) -> None:
     """A host with several readings is denied, and allowed only in its canonical spelling."""
     call = ("WebFetch", {"url": f"http://{host}/"})
 
-    denied = permissions(deny=["WebFetch(domain:example.com)", "WebFetch(domain:127.0.0.1)"])
-    allowed = permissions(allow=["WebFetch(domain:*)"])
-    assert verdict(denied, *call) == "deny"
-    assert (verdict(allowed, *call) == "allow") is host.startswith("127.0.0.1")
+    deny_rules = permissions(deny=["WebFetch(domain:example.com)", "WebFetch(domain:127.0.0.1)"])
+    allow_rules = permissions(allow=["WebFetch(domain:*)"])
+    assert verdict(deny_rules, *call) == "deny"
+    assert (verdict(allow_rules, *call) == "allow") is host.startswith("127.0.0.1")
 
 
 def test_an_address_is_compared_in_its_canonical_form() -> None:
     """Other addresses and names stay reachable."""
-    held = permissions(deny=["WebFetch(domain:127.0.0.1)", "WebFetch(domain:[0:0::1])"])
+    rules = permissions(deny=["WebFetch(domain:127.0.0.1)", "WebFetch(domain:[0:0::1])"])
     fetched = (
         "http://[::1]/",
         "http://[0:0:0:0:0:0:0:1]/",
@@ -144,24 +146,24 @@ def test_an_address_is_compared_in_its_canonical_form() -> None:
         "http://a-1.b_c.org/",
     )
 
-    assert [verdict(held, "WebFetch", {"url": each}) for each in fetched] == ["deny", "deny", None, None, None]
+    assert [verdict(rules, "WebFetch", {"url": each}) for each in fetched] == ["deny", "deny", None, None, None]
 
 
 def test_allow_rules_for_commands_are_combined() -> None:
     """Each simple command may match another rule."""
-    held = permissions(allow=["Bash(ls:*)", "Bash(npm test:*)"])
+    rules = permissions(allow=["Bash(ls:*)", "Bash(npm test:*)"])
 
-    assert verdict(held, "Bash", {"command": "ls && npm test"}) == "allow"
+    assert verdict(rules, "Bash", {"command": "ls && npm test"}) == "allow"
 
 
 def test_the_strictest_rule_decides() -> None:
     """Deny goes before ask, and ask before allow; the reason names the rule and its file."""
-    held = permissions(deny=["Bash(rm -r:*)"], ask=["Bash(rm:*)"], allow=["Bash"])
+    rules = permissions(deny=["Bash(rm -r:*)"], ask=["Bash(rm:*)"], allow=["Bash"])
 
-    ruling = judge(held, Call("Bash", {"command": "rm -r x"}, "/p"))
+    ruling = judge(rules, Call("Bash", {"command": "rm -r x"}, "/p"))
     assert ruling == Ruling("deny", "Bash(rm -r:*) (permissions.deny of .claude/settings.json)")
-    assert verdict(held, "Bash", {"command": "rm x"}) == "ask"
-    assert verdict(held, "Bash", {"command": "ls"}) == "allow"
+    assert verdict(rules, "Bash", {"command": "rm x"}) == "ask"
+    assert verdict(rules, "Bash", {"command": "ls"}) == "allow"
 
 
 def test_an_unreadable_command_needs_a_person() -> None:
@@ -177,7 +179,7 @@ def test_the_file_of_a_rule_is_not_changed_without_a_person(tmp_path: pathlib.Pa
     (tmp_path / ".claude").mkdir()
     (tmp_path / ".claude" / "settings.json").write_text("{}")
     (tmp_path / "link").symlink_to(SOURCE)
-    held = permissions(deny=["WebFetch"], allow=["Edit", "Bash"], root=str(tmp_path))
+    rules = permissions(deny=["WebFetch"], allow=["Edit", "Bash"], root=str(tmp_path))
     calls: list[tuple[str, dict[str, Any]]] = [
         ("Write", {"file_path": SOURCE}),
         ("Edit", {"file_path": str(tmp_path / SOURCE)}),
@@ -188,31 +190,31 @@ def test_the_file_of_a_rule_is_not_changed_without_a_person(tmp_path: pathlib.Pa
         ("Write", {"file_path": "other"}),
     ]
 
-    verdicts = [verdict(held, *each, cwd=str(tmp_path)) for each in calls]
+    verdicts = [verdict(rules, *each, cwd=str(tmp_path)) for each in calls]
 
     assert verdicts == ["ask", "ask", "ask", "ask", "ask", "allow", "allow"]
 
 
 def test_modes_narrow_and_widen() -> None:
     """`plan` and `dontAsk` deny; `acceptEdits` and `bypassPermissions` allow, but never against a rule."""
-    write, bash, read = ("Write", {"file_path": "x"}), ("Bash", {"command": "ls"}), ("Read", {"file_path": "x"})
+    write, bash, read_call = ("Write", {"file_path": "x"}), ("Bash", {"command": "ls"}), ("Read", {"file_path": "x"})
 
     plan = permissions(modes=("plan", "bypassPermissions"))
     assert [verdict(plan, *each) for each in (write, bash)] == ["deny", "deny"]
     assert verdict(plan, "Agent", {}) != "deny"
     quiet = permissions(modes=("dontAsk",), allow=["Bash(ls)"], ask=["Read"])
-    assert [verdict(quiet, *each) for each in (write, bash, read)] == ["deny", "allow", "deny"]
+    assert [verdict(quiet, *each) for each in (write, bash, read_call)] == ["deny", "allow", "deny"]
     edits = permissions(modes=("acceptEdits",))
-    assert [verdict(edits, *each) for each in (write, bash, read)] == ["allow", None, None]
+    assert [verdict(edits, *each) for each in (write, bash, read_call)] == ["allow", None, None]
     bypass = permissions(modes=("bypassPermissions",), deny=["Write"], ask=["Bash"])
-    assert [verdict(bypass, *each) for each in (write, bash, read)] == ["deny", "ask", "allow"]
+    assert [verdict(bypass, *each) for each in (write, bash, read_call)] == ["deny", "ask", "allow"]
 
 
 def test_permissions_are_data() -> None:
     """Sandboxes and the journal get them unchanged."""
-    held = permissions(deny=["Read(~/.ssh/**)"], allow=["Bash(ls:*)"], modes=("plan",))
+    rules = permissions(deny=["Read(~/.ssh/**)"], allow=["Bash(ls:*)"], modes=("plan",))
 
-    assert from_data(to_data(held)) == held
+    assert from_data(to_data(rules)) == rules
 
 
 @pytest.mark.parametrize(
@@ -262,6 +264,6 @@ def test_an_allow_rule_for_unnamed_tools_is_refused(rule: str) -> None:
 def test_paths_count_from_the_working_directory(tmp_path: pathlib.Path) -> None:
     """A child in a folder below keeps the rules of the folder above."""
     (tmp_path / "below").mkdir()
-    held = permissions(deny=["Read(/below/key)"], root=str(tmp_path))
+    rules = permissions(deny=["Read(/below/key)"], root=str(tmp_path))
 
-    assert verdict(held, "Read", {"file_path": "key"}, cwd=str(tmp_path / "below")) == "deny"
+    assert verdict(rules, "Read", {"file_path": "key"}, cwd=str(tmp_path / "below")) == "deny"

@@ -15,8 +15,10 @@ from tests.support.marked_program import MarkedProgram
 
 def verdict(command: str, *rules: str, cwd: str = "/p", effect: Effect = "deny") -> Effect | None:
     """Return the verdict of rules of one effect on a command."""
-    held = tuple(parse_rule(each, effect, source="s", field="f", root="/p") for each in rules or ("Bash(rm:*)",))
-    return judge(Permissions(rules=held), Call("Bash", {"command": command}, cwd)).verdict
+    permission_rules = tuple(
+        parse_rule(each, effect, source="s", field="f", root="/p") for each in rules or ("Bash(rm:*)",)
+    )
+    return judge(Permissions(rules=permission_rules), Call("Bash", {"command": command}, cwd)).verdict
 
 
 #: Each of these starts `rm` in the folder of `MarkedProgram`.
@@ -335,13 +337,13 @@ def test_a_command_that_names_a_denied_file_or_its_folder_is_denied(tmp_path: pa
     for each in ("secrets", "sub/deep"):
         (tmp_path / each).mkdir(parents=True)
     (tmp_path / "secrets" / "key").touch()
-    held = tuple(
+    rules = tuple(
         parse_rule(each, "deny", source="s", field="f", root=os.fspath(tmp_path), home="/home/me")
         for each in ("Read(./secrets/**)", "Read(~/private/**)")
     )
     call = Call("Bash", {"command": command}, os.fspath(tmp_path))
 
-    assert judge(Permissions(rules=held), call).verdict == "deny"
+    assert judge(Permissions(rules=rules), call).verdict == "deny"
 
 
 @pytest.mark.parametrize("command", ["rm -rf secrets", "python3 x.py secrets/key", "cp x secrets", "dd of=secrets/key"])

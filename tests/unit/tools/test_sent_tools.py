@@ -27,11 +27,11 @@ class Answering:
     def check(self, tools: Any) -> None:
         check_tools(tools)
 
-    async def call(self, context: ToolUseContext, tool: str, packed: PackedCall) -> Any:
+    async def call(self, context: ToolUseContext, tool: str, packed_call: PackedCall) -> Any:
         if self.said is not None:
             return self.said
-        opened = unpack(packed.data, packed.tag)
-        return opened.function(*opened.args, **opened.kwargs)
+        call = unpack(packed_call.data, packed_call.tag)
+        return call.function(*call.args, **call.kwargs)
 
 
 def plus(a: int, b: int) -> int:

@@ -258,21 +258,21 @@ def test_free_variables_and_globals_of_helpers_are_listed() -> None:
 def test_functions_of_installed_packages_and_builtins_travel_by_name() -> None:
     """A packed name takes less than 200 bytes."""
     for function in (len, pickle.dumps, pytest.raises, pack, msgspec.json.encode):
-        packed = pack(function, (["a"],))
+        packed_function = pack(function, (["a"],))
 
-        assert len(packed.data) < 200
-        assert unpack(packed.data, packed.tag).function == function
+        assert len(packed_function.data) < 200
+        assert unpack(packed_function.data, packed_function.tag).function == function
 
 
 def test_arguments_arrive_equal() -> None:
     """Positional and keyword arguments arrive equal, and methods arrive with their objects."""
-    packed = pack({"a": 1}.get, ("b", [1, (2,)]), {})
-    opened = unpack(packed.data, packed.tag)
+    packed_call = pack({"a": 1}.get, ("b", [1, (2,)]), {})
+    unpacked = unpack(packed_call.data, packed_call.tag)
 
-    assert opened.function(*opened.args) == [1, (2,)]
-    packed = pack(print, (1,), {"end": "\n"})
-    opened = unpack(packed.data, packed.tag)
-    assert (opened.args, opened.kwargs) == ((1,), {"end": "\n"})
+    assert unpacked.function(*unpacked.args) == [1, (2,)]
+    packed_call = pack(print, (1,), {"end": "\n"})
+    unpacked = unpack(packed_call.data, packed_call.tag)
+    assert (unpacked.args, unpacked.kwargs) == ((1,), {"end": "\n"})
 
 
 # ---- refusals
@@ -301,22 +301,22 @@ async def coroutine() -> None:
 )
 def test_an_object_of_this_process_is_not_packed(make: Callable[[], Any], why: str) -> None:
     """The refusal names the place: an argument, a part of one, a closure, a default, or a partial."""
-    held = make()
+    object_held = make()
 
     def uses() -> Any:
-        return held
+        return object_held
 
     def calls() -> Any:
         return uses()
 
     try:
         for function, args, kwargs, what in (
-            (len, (1, held), {}, "args[1]"),
-            (len, (), {"x": [{"y": held}]}, "kwargs['x']"),
+            (len, (1, object_held), {}, "args[1]"),
+            (len, (), {"x": [{"y": object_held}]}, "kwargs['x']"),
             (uses, (), {}, "variable 'held' of "),
             (calls, (), {}, "variable 'held' of "),
-            (lambda it=held: it, (), {}, "a default of "),
-            (functools.partial(len, held), (), {}, "argument 0 of the partial"),
+            (lambda it=object_held: it, (), {}, "a default of "),
+            (functools.partial(len, object_held), (), {}, "argument 0 of the partial"),
         ):
             with pytest.raises(NotShippable, match=why) as refusal:
                 pack(function, args, kwargs)
@@ -324,8 +324,8 @@ def test_an_object_of_this_process_is_not_packed(make: Callable[[], Any], why: s
             assert refusal.value.what.startswith(what)
             assert refusal.value.remedy
     finally:
-        if hasattr(held, "close"):
-            held.close()
+        if hasattr(object_held, "close"):
+            object_held.close()
 
 
 def test_a_failing_reduce_is_reported_with_its_error() -> None:
@@ -407,12 +407,12 @@ def test_a_secret_in_a_source_is_found(project: pathlib.Path) -> None:
 
 def test_a_capsule_with_another_tag_is_not_unpacked() -> None:
     """`unpack` checks the tag before it reads the bytes."""
-    packed = pack(len)
+    packed_function = pack(len)
     for tag in ("", "3.1/cloudpickle-0", current_tag() + "x"):
         with pytest.raises(NotShippable, match="it was packed by"):
             unpack(b"not even a capsule", tag)
     with pytest.raises(ProtocolError):
-        unpack(packed.data[:-1], current_tag())
+        unpack(packed_function.data[:-1], current_tag())
     assert current_tag().startswith(f"{sys.version_info.major}.{sys.version_info.minor}/cloudpickle-")
 
 

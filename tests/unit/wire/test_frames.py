@@ -28,10 +28,10 @@ def feed_in_pieces(reader: FrameReader, data: bytes, size: int) -> list[Frame]:
 @pytest.mark.parametrize("size", [1, 2, 7, 8, 9, 64, 10**6])
 def test_messages_come_back_as_they_were_packed(size: int) -> None:
     """Messages arrive equal for every size of the pieces."""
-    sent = [Frame(b"{}"), Frame(b"x", b"y"), Frame(b"a" * 300, b"b" * 1000), Frame(b"{}", b"\0")]
+    sent_frames = [Frame(b"{}"), Frame(b"x", b"y"), Frame(b"a" * 300, b"b" * 1000), Frame(b"{}", b"\0")]
     reader = FrameReader()
 
-    assert feed_in_pieces(reader, b"".join(frame_bytes(*frame) for frame in sent), size) == sent
+    assert feed_in_pieces(reader, b"".join(frame_bytes(*frame) for frame in sent_frames), size) == sent_frames
     assert not reader.is_partial
 
 
@@ -67,10 +67,10 @@ def test_an_unaccepted_length_closes_the_reader(control: int, body: int) -> None
 
 def test_lengths_at_the_caps_are_accepted() -> None:
     """Both `pack` and the reader accept the largest message."""
-    sent = Frame(b"c" * MAX_CONTROL, bytes(MAX_BODY))
+    frame = Frame(b"c" * MAX_CONTROL, bytes(MAX_BODY))
     reader = FrameReader()
 
-    assert feed_in_pieces(reader, frame_bytes(*sent), 256 * 1024) == [sent]
+    assert feed_in_pieces(reader, frame_bytes(*frame), 256 * 1024) == [frame]
 
 
 @pytest.mark.parametrize(("control", "body"), [(0, 0), (MAX_CONTROL + 1, 0), (1, MAX_BODY + 1)])
@@ -83,12 +83,14 @@ def test_pack_refuses_what_a_reader_would_refuse(control: int, body: int) -> Non
 @pytest.mark.parametrize("body", [0, 3, 100_000])
 def test_messages_before_a_bad_header_are_returned_first(body: int) -> None:
     """The messages do not depend on the pieces of the bytes; the next `feed` raises the error."""
-    sent = [Frame(b"{}"), Frame(b"x", bytes(body))]
-    data = b"".join(frame_bytes(*frame) for frame in sent)
-    for cut in (0, 1, 9, len(data) - 1):
+    sent_frames = [Frame(b"{}"), Frame(b"x", bytes(body))]
+    data = b"".join(frame_bytes(*frame) for frame in sent_frames)
+    for position in (0, 1, 9, len(data) - 1):
         reader = FrameReader()
 
-        assert reader.feed(data[:cut]) + reader.feed(data[cut:] + bytes(8) + frame_bytes(b"{}")) == sent
+        assert (
+            reader.feed(data[:position]) + reader.feed(data[position:] + bytes(8) + frame_bytes(b"{}")) == sent_frames
+        )
 
         assert reader.is_partial
         with pytest.raises(ProtocolError, match="0 bytes"):
@@ -128,14 +130,14 @@ def test_a_reader_allocates_no_memory_for_announced_bytes() -> None:
 
 def test_a_reader_holds_at_most_one_message_and_one_read() -> None:
     """The bound includes the growing buffer of the message; afterwards only the message is held."""
-    read = 256 * 1024
-    control, piece = b"c" * MAX_CONTROL, bytes(read)
+    read_size = 256 * 1024
+    control, piece = b"c" * MAX_CONTROL, bytes(read_size)
     head = struct.pack("!II", len(control), MAX_BODY) + control
     reader = FrameReader()
     tracemalloc.start()
     try:
         reader.feed(head)
-        for _ in range(MAX_BODY // read - 1):
+        for _ in range(MAX_BODY // read_size - 1):
             assert reader.feed(piece) == []
         (frame,) = reader.feed(piece)
         now, peak = tracemalloc.get_traced_memory()
@@ -147,16 +149,16 @@ def test_a_reader_holds_at_most_one_message_and_one_read() -> None:
 
     assert size == MAX_BODY
     # A growing buffer reserves up to an eighth more than it holds.
-    assert peak < (MAX_CONTROL + MAX_BODY) * 9 / 8 + 2 * read
-    assert now < MAX_CONTROL + MAX_BODY + 2 * read
-    assert after < read
+    assert peak < (MAX_CONTROL + MAX_BODY) * 9 / 8 + 2 * read_size
+    assert now < MAX_CONTROL + MAX_BODY + 2 * read_size
+    assert after < read_size
 
 
 def test_random_streams_are_messages_or_an_error() -> None:
     """A second, simple parser judges 3,000 seeded streams; a part of them is well-formed up to a point."""
     chance = random.Random(3)
     lengths = [0, 1, 2, 100, 2**31, 2**32 - 1, MAX_CONTROL, MAX_CONTROL + 1, MAX_BODY, MAX_BODY + 1]
-    broken = 0
+    broken_count = 0
     for _ in range(3_000):
         stream = b"".join(
             frame_bytes(chance.randbytes(chance.randint(1, 50)), chance.randbytes(chance.choice([0, 0, 1, 300])))
@@ -168,19 +170,19 @@ def test_random_streams_are_messages_or_an_error() -> None:
         elif tail == 2:
             stream += struct.pack("!II", chance.choice(lengths), chance.choice(lengths)) + chance.randbytes(20)
         expected, is_bad = parse_expected(stream)
-        reader, got, error = FrameReader(), [], None
+        reader, frames_read, error = FrameReader(), [], None
         try:
             at = 0
             while at < len(stream):
                 step = chance.choice([1, 3, 8, 50, 1000])
-                got += reader.feed(stream[at : at + step])
+                frames_read += reader.feed(stream[at : at + step])
                 at += step
             reader.feed(b"")
         except ProtocolError as problem:
             error = problem
-            broken += 1
-        assert (got, error is not None) == (expected, is_bad)
-    assert 500 < broken < 2_500
+            broken_count += 1
+        assert (frames_read, error is not None) == (expected, is_bad)
+    assert 500 < broken_count < 2_500
 
 
 def parse_expected(stream: bytes) -> tuple[list[Frame], bool]:

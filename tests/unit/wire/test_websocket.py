@@ -79,9 +79,9 @@ def test_messages_are_read_from_bytes_in_any_pieces(
     at = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=6)))
     reader = MessageReader(is_server=is_server, max_size=125)
 
-    got = [message for start, end in pairwise([0, *at, len(whole)]) for message in reader.feed(whole[start:end])]
+    received = [message for start, end in pairwise([0, *at, len(whole)]) for message in reader.feed(whole[start:end])]
 
-    assert got == sent
+    assert received == sent
     assert reader.announced is None
     reader.feed(websocket.pack(BINARY, b"xyz", b"abcd" if is_server else None)[:-1])
     assert reader.announced == 3

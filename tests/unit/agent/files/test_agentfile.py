@@ -68,7 +68,7 @@ def test_ramets_own_spellings_and_keys_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "meant"),
+    ("text", "meant"),
     [
         ("", None),
         ("tools: []\n", ()),
@@ -78,21 +78,19 @@ def test_ramets_own_spellings_and_keys_are_read() -> None:
         ("tools: '*'\n", ("*",)),
     ],
 )
-def test_absent_tools_are_inherited_and_empty_tools_are_none(written: str, meant: Any) -> None:
+def test_absent_tools_are_inherited_and_empty_tools_are_none(text: str, meant: Any) -> None:
     """An absent key and an empty list differ."""
-    assert parse(written).agent.tools == meant
+    assert parse(text).agent.tools == meant
 
 
-@pytest.mark.parametrize(
-    ("written", "meant"), [("inherit", None), ("opus", "opus"), ("anthropic:m-1", "anthropic:m-1")]
-)
-def test_a_model_is_kept_as_its_alias_or_id(written: str, meant: str | None) -> None:
+@pytest.mark.parametrize(("text", "meant"), [("inherit", None), ("opus", "opus"), ("anthropic:m-1", "anthropic:m-1")])
+def test_a_model_is_kept_as_its_alias_or_id(text: str, meant: str | None) -> None:
     """`inherit` means the parent's model; the resolver of models reads aliases and ids."""
-    assert parse(f"model: {written}\n").agent.model == meant
+    assert parse(f"model: {text}\n").agent.model == meant
 
 
 @pytest.mark.parametrize(
-    ("written", "key", "accepted"),
+    ("text", "key", "accepted"),
     [
         ("toolz: Read\n", "key", "tools"),
         ("Name: x\n", "key", "name"),
@@ -132,9 +130,9 @@ def test_a_model_is_kept_as_its_alias_or_id(written: str, meant: str | None) -> 
         ("skills: {a: b}\n", "skills", "list of names"),
     ],
 )
-def test_an_invalid_key_is_refused_with_file_and_accepted_values(written: str, key: str, accepted: str) -> None:
+def test_an_invalid_key_is_refused_with_file_and_accepted_values(text: str, key: str, accepted: str) -> None:
     """The whole file is refused, since half a definition might have more rights."""
-    error = refusal(written)
+    error = refusal(text)
 
     assert error.field == f"{SOURCE}: {key}"
     assert accepted in error.accepted
@@ -159,7 +157,7 @@ def test_hostile_names_are_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "note"),
+    ("text", "note"),
     [
         ("color: red\n", "color"),
         ("effort: high\n", "effort"),
@@ -170,9 +168,9 @@ def test_hostile_names_are_refused(name: str) -> None:
         ("disallowedTools: Bash(rm:*)\n", "disallowed_tools: Bash(rm:*)"),
     ],
 )
-def test_known_but_unsupported_keys_are_noted(written: str, note: str) -> None:
+def test_known_but_unsupported_keys_are_noted(text: str, note: str) -> None:
     """No key is ignored silently."""
-    (note_text,) = parse(written).notes
+    (note_text,) = parse(text).notes
 
     assert note_text.startswith(note)
     assert "not supported yet" in note_text

@@ -94,16 +94,16 @@ def repo(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("seed", range(8))
 def test_trust_reads_each_entry_that_git_reads(repo: Path, seed: int) -> None:
     """Trust may refuse a file that git accepts; it never misses, adds or changes an entry."""
-    source, file, read = random.Random(seed), repo / ".git" / "config", 0
+    source, file, read_count = random.Random(seed), repo / ".git" / "config", 0
     for _ in range(120):
         data = configuration(source)
         file.write_bytes(data)
         expected, programs = as_git_reads(file), as_trust_reads(repo)
         if expected is not None and programs is not None:
             assert blank(programs) == blank(expected), data
-            read += bool(expected)
+            read_count += bool(expected)
 
-    assert read > 10, "most configurations were refused: the comparison says nothing"
+    assert read_count > 10, "most configurations were refused: the comparison says nothing"
 
 
 @pytest.mark.parametrize(
@@ -134,8 +134,8 @@ def test_unusual_blanks_are_read_as_git_reads_them(repo: Path, hidden: bytes) ->
     programs = as_trust_reads(repo)
 
     assert programs is not None
-    shown = {"alias", "filter"}
-    assert blank(programs) == blank([each for each in expected if each[0].partition(".")[0] in shown])
+    kinds = {"alias", "filter"}
+    assert blank(programs) == blank([each for each in expected if each[0].partition(".")[0] in kinds])
 
 
 def test_a_configuration_with_a_zero_byte_is_refused(repo: Path) -> None:

@@ -65,7 +65,7 @@ def test_rules_that_widen_need_trust(folder: Path) -> None:
     trust(folder, folder.parent / "user")
     trusted = permissions_of(folder)
     write(folder / ".claude" / "settings.local.json", allow=["Bash"])
-    changed = permissions_of(folder)
+    new_permissions = permissions_of(folder)
 
     assert (rules(before), modes(before)) == ([("Bash(rm)", ".claude/settings.json")], [])
     assert [each.text for each in before.pending.rules] == ["Bash(ls)"]
@@ -73,7 +73,7 @@ def test_rules_that_widen_need_trust(folder: Path) -> None:
     assert "ramet trust DIR): Bash(ls), defaultMode acceptEdits" in before.notes[0]
     assert [each[0] for each in rules(trusted)] == ["Bash(rm)", "Bash(ls)"]
     assert (modes(trusted), trusted.pending.rules, trusted.notes) == (["acceptEdits"], (), ())
-    assert ([each[0] for each in rules(changed)], modes(changed)) == (["Bash(rm)"], [])
+    assert ([each[0] for each in rules(new_permissions)], modes(new_permissions)) == (["Bash(rm)"], [])
 
 
 def test_modes_that_narrow_apply_at_once(folder: Path) -> None:

@@ -41,9 +41,9 @@ def user_dir(home: Path) -> Path:
 
 def test_the_commands_of_a_folder_are_listed(folder: Path) -> None:
     """The list has hooks, servers, settings and their scripts; agents that run nothing are left out."""
-    listed = {each.path: each.what for each in find_runnables(folder)}
+    listing = {each.path: each.what for each in find_runnables(folder)}
 
-    assert set(listed) == {
+    assert set(listing) == {
         ".claude/agents/guard.md",
         ".agents/agents/served.md",
         ".claude/settings.json",
@@ -52,9 +52,9 @@ def test_the_commands_of_a_folder_are_listed(folder: Path) -> None:
         "tools/check.sh",
         "tools/db.py",
     }
-    assert "check.sh --fast" in listed[".claude/agents/guard.md"]
-    assert "make lint" in listed[".claude/settings.json"]
-    assert "npx" in listed[".agents/agents/served.md"]
+    assert "check.sh --fast" in listing[".claude/agents/guard.md"]
+    assert "make lint" in listing[".claude/settings.json"]
+    assert "npx" in listing[".agents/agents/served.md"]
 
 
 def test_a_folder_is_untrusted_until_a_person_trusts_it(folder: Path, user_dir: Path) -> None:
@@ -130,11 +130,11 @@ def test_other_changes_keep_trust(folder: Path, user_dir: Path, name: str, text:
 
 def test_trust_covers_only_what_was_shown(folder: Path, user_dir: Path) -> None:
     """A change between showing and trusting makes the trust void."""
-    shown = find_runnables(folder)
+    runnables = find_runnables(folder)
     (folder / "tools" / "check.sh").write_text("evil\n")
 
     with pytest.raises(Unreadable, match="changed while"):
-        trust(folder, user_dir, reviewed=shown)
+        trust(folder, user_dir, reviewed=runnables)
 
     assert not is_trusted(folder, user_dir)
     assert trust(folder, user_dir, reviewed=find_runnables(folder))
@@ -214,11 +214,11 @@ def test_the_list_cannot_control_the_terminal(folder: Path) -> None:
     command = "evil\x1b[2K\rharmless \u202egnp.exe \ud800"
     (folder / ".mcp.json").write_text(json.dumps({"mcpServers": {"s": {"command": command}}}))
 
-    (shown,) = [str(each) for each in find_runnables(folder) if each.path == ".mcp.json"]
+    (text,) = [str(each) for each in find_runnables(folder) if each.path == ".mcp.json"]
 
-    assert shown.isprintable()
-    assert "evil" in shown
-    assert "harmless" in shown
+    assert text.isprintable()
+    assert "evil" in text
+    assert "harmless" in text
 
 
 def test_deeply_nested_settings_can_be_trusted(folder: Path, user_dir: Path) -> None:
@@ -237,5 +237,5 @@ def test_an_agent_with_notes_of_the_user_needs_trust(folder: Path, user_dir: Pat
     path.write_text("---\nname: plain\ndescription: d\nmemory: user\n---\n")
 
     assert not is_trusted(folder, user_dir)
-    shown = {each.path: each.what for each in find_runnables(folder)}
-    assert "memory: user" in shown[".claude/agents/plain.md"]
+    runnables = {each.path: each.what for each in find_runnables(folder)}
+    assert "memory: user" in runnables[".claude/agents/plain.md"]

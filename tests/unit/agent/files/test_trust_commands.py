@@ -293,10 +293,10 @@ def test_an_invisible_character_is_spelled_out(project: Path, name: str) -> None
     """Otherwise a name could look like another one."""
     write_hook(project, f"make{name}lint")
 
-    shown = "\n".join(map(str, find_runnables(project)))
+    runnables = "\n".join(map(str, find_runnables(project)))
 
-    assert name not in shown
-    assert f"make\\u{{{ord(name):x}}}lint" in shown or name == "\r"
+    assert name not in runnables
+    assert f"make\\u{{{ord(name):x}}}lint" in runnables or name == "\r"
 
 
 def test_a_visible_character_is_shown_as_it_is(project: Path) -> None:

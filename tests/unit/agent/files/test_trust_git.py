@@ -126,11 +126,11 @@ def test_programs_of_the_git_configuration_are_shown(repo: Path) -> None:
     git(repo, "config", "filter.known.clean", "tools/clean.sh")
     git(repo, "config", "include.path", "more")
 
-    shown = "\n".join(map(str, find_runnables(repo)))
+    runnables = "\n".join(map(str, find_runnables(repo)))
 
-    assert "filter.known.clean" in shown
-    assert "include.path" in shown
-    assert "tools/clean.sh" in shown
+    assert "filter.known.clean" in runnables
+    assert "include.path" in runnables
+    assert "tools/clean.sh" in runnables
 
 
 def test_an_unreadable_configuration_cannot_be_trusted(repo: Path) -> None:
@@ -146,13 +146,13 @@ def test_an_include_for_a_future_remote_is_shown_and_covered(repo: Path, user_di
     """A remote that is added later activates the include, which was shown already."""
     git(repo, "config", "--file", ".git/later", "filter.later.clean", "cat")
     git(repo, "config", "includeIf.hasconfig:remote.*.url:https://example.org/**.path", "later")
-    shown = find_runnables(repo)
-    assert 'filter.later.clean "cat"' in "\n".join(map(str, shown))
+    text = find_runnables(repo)
+    assert 'filter.later.clean "cat"' in "\n".join(map(str, text))
     trust(repo, user_dir)
 
     git(repo, "remote", "add", "origin", "https://example.org/a")
     assert is_trusted(repo, user_dir)
-    assert find_runnables(repo) == shown
+    assert find_runnables(repo) == text
 
     git(repo, "config", "--file", ".git/later", "filter.later.clean", "tac")
     assert not is_trusted(repo, user_dir)
@@ -177,8 +177,8 @@ def _from_a_link(repo: Path) -> None:
 def test_an_include_is_the_file_that_git_reads(repo: Path, build: Callable[[Path], None]) -> None:
     """Git follows links as the kernel does, and resolves paths from the name of the including file."""
     build(repo)
-    listed = subprocess.run(["git", "config", "--list"], cwd=repo, capture_output=True, text=True, check=True).stdout
-    assert "filter.hidden.smudge=evil" in listed, "git reads it"
+    listing = subprocess.run(["git", "config", "--list"], cwd=repo, capture_output=True, text=True, check=True).stdout
+    assert "filter.hidden.smudge=evil" in listing, "git reads it"
 
     assert "filter.hidden.smudge" in "\n".join(map(str, find_runnables(repo)))
 
@@ -196,6 +196,6 @@ def test_a_cut_description_says_so(repo: Path) -> None:
     for number in range(60):
         git(repo, "config", f"filter.f{number}.clean", "x" * 40)
 
-    (shown,) = [each for each in map(str, find_runnables(repo)) if each.startswith(".git/config")]
+    (text,) = [each for each in map(str, find_runnables(repo)) if each.startswith(".git/config")]
 
-    assert "characters more: look at the file" in shown
+    assert "characters more: look at the file" in text

@@ -58,15 +58,15 @@ async def test_frames_over_breaking_wires_are_neither_lost_nor_repeated(seed: in
     """Frames of all sizes pass concurrently in both directions."""
     dice = random.Random(seed)
     one, other = ReconnectingLine(PATIENCE_S), ReconnectingLine(PATIENCE_S)
-    sent = [Frame(b"%d" % at, dice.randbytes(dice.choice((0, 10, 100_000)))) for at in range(60)]
+    sent_frames = [Frame(b"%d" % at, dice.randbytes(dice.choice((0, 10, 100_000)))) for at in range(60)]
 
     async def talk(line: ReconnectingLine) -> list[Frame]:
         received = list[Frame]()
-        for frame in sent:
+        for frame in sent_frames:
             await line.send(frame)
             if dice.random() < 0.2:
                 await asyncio.sleep(0)
-        while len(received) < len(sent):
+        while len(received) < len(sent_frames):
             next_one = await line.receive()
             assert next_one is not None
             received.append(next_one)
@@ -80,8 +80,8 @@ async def test_frames_over_breaking_wires_are_neither_lost_nor_repeated(seed: in
     async with asyncio.timeout(180):
         carrying = asyncio.ensure_future(wires())
         replies = await asyncio.gather(talk(one), talk(other))
-        assert replies[0] == sent
-        assert replies[1] == sent
+        assert replies[0] == sent_frames
+        assert replies[1] == sent_frames
         carrying.cancel()
         await asyncio.gather(carrying, return_exceptions=True)
 

@@ -175,7 +175,7 @@ def test_messages_of_a_cluster_are_bounded() -> None:
     [("oom", "oom"), ("disk", "workspace"), ("deadline", "signalled"), ("deleted", "lost"), ("exited", "lost")],
 )
 def test_the_kind_of_a_pod_failure_gives_the_end_of_its_run(kind: Kind, reason: str) -> None:
-    ended = exit_of(PodFailure(kind, "words"))
+    end = exit_of(PodFailure(kind, "words"))
 
-    assert (ended.reason, ended.detail) == (reason, "words")
-    assert ended.code < 0
+    assert (end.reason, end.detail) == (reason, "words")
+    assert end.code < 0

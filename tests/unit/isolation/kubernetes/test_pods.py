@@ -205,14 +205,14 @@ async def test_a_pod_that_vanished_during_a_pending_list_is_reported(kernel: Ker
     """The list was requested before the pod was made, and answered after its removal; other missing pods may exist."""
     first = await kernel.made()
     await eventually(lambda: kernel.server.asked.count("WATCH pods") == 1)
-    kernel.server.held["LIST pods"] = answered = asyncio.Event()
+    kernel.server.held["LIST pods"] = may_answer = asyncio.Event()
     kernel.server.break_watches()
     await eventually(lambda: "LIST pods" not in kernel.server.held)
     pods = [await kernel.made() for _ in range(2)]
     await eventually(lambda: kernel.server.asked.count("PATCH secrets") == 3)
 
     kernel.server.remove("pods", pods[0].name)
-    answered.set()
+    may_answer.set()
 
     assert (await asyncio.wait_for(pods[0].failed, HANG_S)).kind == "deleted"
     assert not pods[1].failed.done()

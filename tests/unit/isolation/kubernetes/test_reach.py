@@ -46,9 +46,9 @@ async def test_many_starting_pods_are_tried_rarely_until_they_run(
     monkeypatch.setattr(reach, "_FIRST_S", 0.0)
     monkeypatch.setattr(reach, "_EACH_S", _LONG_S)
     api = Starting()
-    async with contextlib.aclosing(_OpenAttachments(api, "one", "two")) as opened:
+    async with contextlib.aclosing(_OpenAttachments(api, "one", "two")) as attachments:
         await eventually(lambda: api.tries == {"one": 1, "two": 1})
-        opened.pods["two"].on_running()
+        attachments.pods["two"].on_running()
         await eventually(lambda: api.tries["two"] == 2)
         assert api.tries["one"] == 1
 
@@ -56,10 +56,10 @@ async def test_many_starting_pods_are_tried_rarely_until_they_run(
 async def test_a_running_pod_is_attached_to_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reach, "_FIRST_S", _LONG_S)
     api = Starting()
-    async with contextlib.aclosing(_OpenAttachments(api, "only")) as opened:
+    async with contextlib.aclosing(_OpenAttachments(api, "only")) as attachments:
         await asyncio.sleep(0)
         assert not api.tries
-        opened.pods["only"].on_running()
+        attachments.pods["only"].on_running()
         await eventually(lambda: api.tries["only"] >= 1)
 
 
@@ -71,8 +71,8 @@ async def test_a_forbidden_attach_is_retried_for_a_working_pod(
     monkeypatch.setattr(reach, "_FIRST_S", 0.0)
     monkeypatch.setattr(reach, "_SOON_S", 0.001)
     api = Starting(Forbidden("not you"))
-    async with contextlib.aclosing(_OpenAttachments(api, "only")) as opened:
-        line = opened.pods["only"]._line
+    async with contextlib.aclosing(_OpenAttachments(api, "only")) as attachments:
+        line = attachments.pods["only"]._line
         line.heard_at = asyncio.get_running_loop().time() if was_heard else 0.0
         await eventually(lambda: api.tries["only"] >= 3 or line.has_ended)
         assert (line.has_ended, line.end_reason) == ((False, "") if was_heard else (True, "not you"))

@@ -36,14 +36,14 @@ class Pipe:
 async def attached_program() -> AsyncIterator[tuple[StandardStreams, Pipe]]:
     """Yield a program's line, and the attached other end."""
     loop = asyncio.get_running_loop()
-    given, into = os.pipe()
-    out, taken = os.pipe()
+    read_end, into = os.pipe()
+    out, write_end = os.pipe()
     reader = asyncio.StreamReader()
-    with os.fdopen(given, "rb", 0), os.fdopen(taken, "wb", 0):
+    with os.fdopen(read_end, "rb", 0), os.fdopen(write_end, "wb", 0):
         hearing, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(out, "rb", 0))
         protocol = asyncio.StreamReaderProtocol(asyncio.StreamReader())
         saying, _ = await loop.connect_write_pipe(lambda: protocol, os.fdopen(into, "wb", 0))
-        wire = StandardStreams(given, taken, PATIENCE_S)
+        wire = StandardStreams(read_end, write_end, PATIENCE_S)
         holding = asyncio.ensure_future(wire.wait_ended())
         try:
             yield wire, Pipe(reader, asyncio.StreamWriter(saying, protocol, None, loop))
@@ -80,7 +80,7 @@ async def test_data_of_a_broken_connection_is_not_stored() -> None:
 async def test_both_ends_may_send_more_than_the_pipes_hold() -> None:
     """Every frame arrives once and in order, although both send more than one side may be ahead."""
     async with attached_program() as (wire, pipe), asyncio.timeout(180):
-        sent = [Frame(b"%d" % at, bytes(100_000)) for at in range(150)]
+        sent_frames = [Frame(b"%d" % at, bytes(100_000)) for at in range(150)]
         line = ReconnectingLine(PATIENCE_S)
 
         async def come() -> AsyncIterator[bytes]:
@@ -90,11 +90,11 @@ async def test_both_ends_may_send_more_than_the_pipes_hold() -> None:
                     yield packet.data
 
         async def say(line: ReconnectingLine) -> None:
-            for frame in sent:
+            for frame in sent_frames:
                 await line.send(frame)
 
         async def hear(line: ReconnectingLine) -> list[Frame | None]:
-            return [await line.receive() for _ in sent]
+            return [await line.receive() for _ in sent_frames]
 
         carrying = asyncio.ensure_future(line.carry(come(), lambda packet: pipe.write(pack(1, packet))))
         try:
@@ -103,7 +103,7 @@ async def test_both_ends_may_send_more_than_the_pipes_hold() -> None:
             carrying.cancel()
             await asyncio.gather(carrying, return_exceptions=True)
 
-        assert here == there == sent
+        assert here == there == sent_frames
 
 
 async def test_an_endless_line_ends_the_program() -> None:

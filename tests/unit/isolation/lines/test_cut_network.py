@@ -153,17 +153,17 @@ async def test_no_frame_is_lost_or_repeated_over_a_cut_network(
 ) -> None:
     """Both ends send during the cut, which lasts for a time, or until both have noticed the silence."""
     with network() as between:
-        cut = between.drop if how == "drop" else between.unplug
+        disconnect = between.drop if how == "drop" else between.unplug
         async with run_program(between, "kernel", KERNEL_PROGRAM, KERNEL, str(tmp_path), *patience) as (kernel, _):
             await eventually(lambda: kernel.is_ready)
             async with run_program(between, "machine", MACHINE_PROGRAM, str(tmp_path), *patience) as (machine, stop):
                 await eventually(lambda: len(kernel.heard) > 20)
-                cut(True)
+                disconnect(True)
                 if cut_s is None:
                     await eventually(lambda: kernel.broken and machine.broken)
                 else:
                     await asyncio.sleep(cut_s)
-                cut(False)
+                disconnect(False)
                 before = len(kernel.heard)
                 await eventually(lambda: len(kernel.heard) > before + 50)
                 stop()

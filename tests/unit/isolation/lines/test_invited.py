@@ -84,21 +84,21 @@ async def test_an_invalid_token_is_ignored_and_logged(noise: bytes, capfd: pytes
 async def test_a_stream_without_possible_input_yields_no_token(source: str, tmp_path: Path) -> None:
     """A missing standard input, as in a pod of an older kernel, is no error."""
     if source == "ended":
-        given, into = os.pipe()
+        read_end, into = os.pipe()
         os.close(into)
     elif source == "closed":
-        given = -1
+        read_end = -1
     else:
         (tmp_path / "file").write_bytes(format_token(new_token()))
-        given = os.open("/dev/null" if source == "nothing" else tmp_path / "file", os.O_RDONLY)
-    async with TokenStream(given, pod="uid-1") as invitations:
+        read_end = os.open("/dev/null" if source == "nothing" else tmp_path / "file", os.O_RDONLY)
+    async with TokenStream(read_end, pod="uid-1") as invitations:
         hearing = asyncio.ensure_future(invitations.wait_other(FIRST))
         await eventually(lambda: invitations._source == -1)
         assert not hearing.done()
         hearing.cancel()
-    if given >= 0:
+    if read_end >= 0:
         with pytest.raises(OSError, match="Bad file descriptor"):
-            os.fstat(given)
+            os.fstat(read_end)
 
 
 def test_errors_of_tokens_show_no_values() -> None:

@@ -20,13 +20,13 @@ def test_a_key_is_valid_until_the_next_one_has_arrived() -> None:
     join = new_key()
     assert book.admit("uid", join) is None
     book.expect("uid", join_s=10, key=join)
-    lost = book.admit("uid", join)
+    next_key = book.admit("uid", join)
     following = book.admit("uid", join)
 
-    assert lost
+    assert next_key
     assert following
-    assert book.admit("uid", lost) is None
-    assert not book.confirm("uid", lost)
+    assert book.admit("uid", next_key) is None
+    assert not book.confirm("uid", next_key)
     assert book.confirm("uid", following)
     assert book.admit("uid", join) is None
     assert book.admit("uid", following)

@@ -85,13 +85,13 @@ async def test_every_connection_needs_another_key(identity: ServerIdentity) -> N
     kernel = ResumingLine(patience=NO_TIMEOUT)
     async with open_listener(identity) as landing:
         join = landing.expect("uid-1", kernel, join_s=60)
-        lost = await obtain_next_key(landing, identity, join)
-        assert await obtain_next_key(landing, identity, lost) != lost
+        next_key = await obtain_next_key(landing, identity, join)
+        assert await obtain_next_key(landing, identity, next_key) != next_key
         # The join key is void now, as who used the other has had the answer to it.
         assert (await send_request(landing, identity, request(join)))[0] + b"no\n" == REFUSAL
 
         again = landing.expect("uid-1", kernel, join_s=60)
-        assert (await send_request(landing, identity, request(lost)))[0] + b"no\n" == REFUSAL
+        assert (await send_request(landing, identity, request(next_key)))[0] + b"no\n" == REFUSAL
         async with open_dialer(invite(landing, identity, again)):
             await eventually(lambda: kernel.connections and landing._join_keys._pods["uid-1"].join_by is None)
             assert len(landing._join_keys._pods["uid-1"].hashes) == 1
@@ -119,14 +119,14 @@ REFUSED_REQUESTS = {
 
 async def test_every_refused_connection_gets_one_answer(identity: ServerIdentity) -> None:
     """Attack 71: all refusals have equal bytes, and the valid key stays valid after them."""
-    kernel, ended = ResumingLine(patience=NO_TIMEOUT), ResumingLine(patience=NO_TIMEOUT)
-    await ended.close()
+    kernel, ended_line = ResumingLine(patience=NO_TIMEOUT), ResumingLine(patience=NO_TIMEOUT)
+    await ended_line.close()
     async with open_listener(identity) as landing:
         keys = {
             "other": landing.expect("uid-2", kernel, join_s=60),
             "expired": landing.expect("uid-3", kernel, join_s=-1),
             "gone": landing.expect("uid-4", kernel, join_s=60),
-            "ended": landing.expect("uid-5", ended, join_s=60),
+            "ended": landing.expect("uid-5", ended_line, join_s=60),
             "join": landing.expect("uid-1", kernel, join_s=60),
         }
         landing.forget("uid-4")
@@ -244,11 +244,11 @@ async def test_a_machine_trusts_its_kernel_and_no_other(identity: ServerIdentity
     """With another authority or another name the machine sends nothing, and gives up at last."""
     kernel = ResumingLine(patience=NO_TIMEOUT)
     brief = LineTimeouts(give_up_s=0.3)
-    for shown, trusted in (
+    for presented, trusted in (
         (certificates.make(["127.0.0.1"]), identity),
         ((other := certificates.make(["127.0.0.2", "localhost"])), other),
     ):
-        async with open_listener(shown) as landing:
+        async with open_listener(presented) as landing:
             key = landing.expect("uid-1", kernel, join_s=60)
             async with open_dialer(invite(landing, trusted, key), patience=brief, backoff=SHORT_BACKOFF) as machine:
                 assert await machine.receive() is None
@@ -287,13 +287,15 @@ async def test_keys_are_stored_as_hashes_and_never_shown(
 
 def test_a_join_token_is_read_from_a_mounted_secret(tmp_path: Path) -> None:
     """The error names a missing or broken file, and never shows its content."""
-    sent = JoinToken(url="wss://10.0.0.1:7443/line", ca="-----BEGIN…".replace("…", ""), key="k" * 43, pod="uid-1")
-    for name, text in join_token.secret_data(sent).items():
+    join_token_sent = JoinToken(
+        url="wss://10.0.0.1:7443/line", ca="-----BEGIN…".replace("…", ""), key="k" * 43, pod="uid-1"
+    )
+    for name, text in join_token.secret_data(join_token_sent).items():
         (tmp_path / name).write_text(text + "\n")
 
-    assert join_token.read(tmp_path) == sent
+    assert join_token.read(tmp_path) == join_token_sent
     (tmp_path / join_token.POD).unlink()
-    assert join_token.read(tmp_path, pod="uid-1") == sent
+    assert join_token.read(tmp_path, pod="uid-1") == join_token_sent
     (tmp_path / join_token.KEY).write_bytes(b"\xffsecret")
     with pytest.raises(InvalidValue) as refusal:
         join_token.read(tmp_path)
@@ -366,14 +368,14 @@ async def test_another_process_reconnects_after_every_break(identity: ServerIden
             (tmp_path / name).write_text(text)
         machine = await asyncio.create_subprocess_exec(sys.executable, "-c", MACHINE, str(tmp_path))
         try:
-            got = []
+            received = []
             for number in range(300):
                 frame = await kernel.receive()
                 assert frame is not None
-                got.append(int(frame.control))
+                received.append(int(frame.control))
                 if number % 60 == 59 and kernel._transport is not None:
                     kernel._transport.abort()
-            assert got == list(range(300))
+            assert received == list(range(300))
             echoed = Frame(b"echo", os.urandom(100_000))
             await kernel.send(echoed)
             assert await kernel.receive() == echoed

@@ -52,12 +52,12 @@ def numbered_frame(number: int, size: int = 0) -> Frame:
 
 
 async def receive_numbers(line: ResumingLine, count: int) -> list[int]:
-    got: list[int] = []
-    while len(got) < count:
+    received: list[int] = []
+    while len(received) < count:
         frame = await line.receive()
         assert frame is not None
-        got.append(int(frame.control))
-    return got
+        received.append(int(frame.control))
+    return received
 
 
 async def test_frames_pass_both_ways_over_successive_connections() -> None:

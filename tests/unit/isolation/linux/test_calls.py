@@ -62,11 +62,11 @@ def test_a_range_of_descriptors_is_closed() -> None:
 
 
 def test_a_process_is_signalled_by_its_descriptor() -> None:
-    ended = "(os.waitpid(pid, 0)[1], calls.pidfd_send_signal(fd, 0))"
+    expression = "(os.waitpid(pid, 0)[1], calls.pidfd_send_signal(fd, 0))"
     start = "pid = os.fork() or signal.pause(); fd = calls.pidfd_open(pid); "
 
     assert one("(calls.pidfd_send_signal(fd, 9), os.waitpid(pid, 0)[1])[1]", behind=start) == 9
-    assert one(ended, behind=start + "calls.pidfd_send_signal(fd, 9)") == "ESRCH"
+    assert one(expression, behind=start + "calls.pidfd_send_signal(fd, 9)") == "ESRCH"
     with pytest.raises(ProcessLookupError):
         calls.pidfd_open(2**22)  # above the highest pid that there is
 

@@ -76,14 +76,14 @@ def verdict(program: bytes, call: Call) -> Verdict:
 
 def expected_verdict(settings: FilterSettings, call: Call) -> Verdict:
     """Return the verdict by the description of the design, without a program."""
-    known = syscall_numbers.table_of(settings.machine)
+    table = syscall_numbers.table_of(settings.machine)
     deny: Verdict = KILL if settings.kill else errno.EPERM
     low = [arg & 0xFFFF_FFFF for arg in call.args]
-    if call.audit != AUDIT[settings.machine] or (known.has_x32 and call.number >= 0x4000_0000):
+    if call.audit != AUDIT[settings.machine] or (table.has_x32 and call.number >= 0x4000_0000):
         return KILL
     if call.number > syscall_numbers.NEWEST:
         return errno.ENOSYS
-    name = {number: name for name, number in known.number.items()}.get(call.number)
+    name = {number: name for name, number in table.number.items()}.get(call.number)
     match name:
         case "clone3":
             return errno.ENOSYS
@@ -175,8 +175,10 @@ args = st.tuples(*[st.builds(lambda low, high: high << 32 | low, interesting, st
 
 @st.composite
 def calls_of(draw: st.DrawFn, machine: str) -> Call:
-    listed = st.sampled_from(sorted(syscall_numbers.table_of(machine).number.values()))
-    number = draw(listed | st.integers(0, syscall_numbers.NEWEST + 2) | st.sampled_from([0x4000_0001, 0xFFFF_FFFF]))
+    listed_numbers = st.sampled_from(sorted(syscall_numbers.table_of(machine).number.values()))
+    number = draw(
+        listed_numbers | st.integers(0, syscall_numbers.NEWEST + 2) | st.sampled_from([0x4000_0001, 0xFFFF_FFFF])
+    )
     return Call(number, draw(args), draw(st.sampled_from([*AUDIT.values(), 0x4000_0003]) | st.just(AUDIT[machine])))
 
 
@@ -190,13 +192,13 @@ def test_the_program_gives_the_described_verdict(data: st.DataObject, asked: Fil
 @pytest.mark.parametrize("machine", MACHINES)
 def test_every_listed_call_gets_the_described_verdict(machine: str) -> None:
     """The test covers every listed call with zero arguments, not a random choice."""
-    shut = FilterSettings(machine, *[False] * 9)
+    settings_off = FilterSettings(machine, *[False] * 9)
 
     for name, number in syscall_numbers.table_of(machine).number.items():
         call = Call(number, (0,) * 6, AUDIT[machine])
-        assert (name, verdict(shut.program, call)) == (name, expected_verdict(shut, call))
+        assert (name, verdict(settings_off.program, call)) == (name, expected_verdict(settings_off, call))
     ends = [Call(number, (0,) * 6, AUDIT[machine]) for number in (syscall_numbers.NEWEST, syscall_numbers.NEWEST + 1)]
-    assert [verdict(shut.program, call) for call in ends] == [ALLOW, errno.ENOSYS]
+    assert [verdict(settings_off.program, call) for call in ends] == [ALLOW, errno.ENOSYS]
 
 
 @pytest.mark.parametrize("machine", MACHINES)
@@ -207,8 +209,8 @@ def test_the_numbers_are_those_of_the_machine(machine: str) -> None:
         pytest.skip("libseccomp is not installed")
 
     assert len(names) > 60
-    known = syscall_numbers.table_of(machine).number
-    assert {name: known.get(name) for name in names} == names
+    table = syscall_numbers.table_of(machine).number
+    assert {name: table.get(name) for name in names} == names
 
 
 @pytest.mark.parametrize("machine", MACHINES)
@@ -240,9 +242,9 @@ def test_pipes_pin_pages_only_with_a_control_group(machine: str) -> None:
     numbers_of = {"x86_64": (275, 276, 40, 72), "aarch64": (76, 77, 71, 25)}[machine]
     calls_made = [Call(number, (3, 1031, 4096, 0, 0, 0), AUDIT[machine]) for number in numbers_of]
     free = FilterSettings(machine, *[True] * 9)._replace(kill=False)
-    shut = free._replace(unmapped=False)
+    strict = free._replace(unmapped=False)
 
-    assert [verdict(shut.program, call) for call in calls_made] == [errno.EINVAL] * 3 + [errno.EPERM]
+    assert [verdict(strict.program, call) for call in calls_made] == [errno.EINVAL] * 3 + [errno.EPERM]
     assert [verdict(free.program, call) for call in calls_made] == [ALLOW] * 4
 
 
@@ -255,9 +257,9 @@ def test_large_shared_areas_are_mapped_only_with_a_control_group(machine: str) -
     calls_made = [Call(mmap, (0, size, 3, flags, 0, 0), AUDIT[machine]) for size, flags in areas]
     calls_made += [Call(prctl, (option, 0, 0, 0, 0, 0), AUDIT[machine]) for option in (4, 15)]
     free = FilterSettings(machine, *[True] * 9)._replace(kill=False)
-    shut = free._replace(unmapped=False)
+    strict = free._replace(unmapped=False)
 
-    assert [verdict(shut.program, call) for call in calls_made] == [*[errno.ENOMEM] * 3, *[ALLOW] * 3, 0, ALLOW]
+    assert [verdict(strict.program, call) for call in calls_made] == [*[errno.ENOMEM] * 3, *[ALLOW] * 3, 0, ALLOW]
     assert [verdict(free.program, call) for call in calls_made] == [ALLOW] * 8
 
 

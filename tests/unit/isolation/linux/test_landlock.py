@@ -34,9 +34,11 @@ def ground() -> Iterator[pathlib.Path]:
     shutil.rmtree(ground)
 
 
-def restrict(**granted: str) -> str:
-    given = ", ".join(f"{name}=[{paths}]" if name != "tcp" else f"tcp={paths}" for name, paths in granted.items())
-    return f"calls.set_no_new_privs(); landlock.restrict({given})"
+def restrict(**paths_by_kind: str) -> str:
+    arguments = ", ".join(
+        f"{name}=[{paths}]" if name != "tcp" else f"tcp={paths}" for name, paths in paths_by_kind.items()
+    )
+    return f"calls.set_no_new_privs(); landlock.restrict({arguments})"
 
 
 def check_attempts(attempts: dict[str, Said], behind: str, uid: int | None) -> None:
@@ -167,7 +169,7 @@ def test_an_ordinary_user_cannot_restrict_without_no_new_privs() -> None:
 
 
 def test_no_descriptor_is_left() -> None:
-    listed = "len(os.listdir('/proc/self/fd'))"
+    expression = "len(os.listdir('/proc/self/fd'))"
     rules = restrict(read="'/'", execute=SYSTEM, write=f"'{SOURCES}', '/none'")
 
-    assert one(listed, behind=rules) == one(listed)
+    assert one(expression, behind=rules) == one(expression)

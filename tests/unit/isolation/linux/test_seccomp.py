@@ -67,9 +67,9 @@ NEEDED_CALLS = (
 def test_calls_that_the_filter_stops_work_without_it(uid: int | None) -> None:
     """Each attempt is made twice by one user with equal rights; only the filter differs."""
     free = dict(zip(STOPPED_CALLS, tried(*STOPPED_CALLS, uid=uid), strict=True))
-    shut = dict(zip(STOPPED_CALLS, tried(*STOPPED_CALLS, behind=STRICT_FILTER, uid=uid), strict=True))
+    results = dict(zip(STOPPED_CALLS, tried(*STOPPED_CALLS, behind=STRICT_FILTER, uid=uid), strict=True))
 
-    assert shut == STOPPED_CALLS
+    assert results == STOPPED_CALLS
     assert not [attempt for attempt, refusal in STOPPED_CALLS.items() if free[attempt] == refusal]
 
 
@@ -83,18 +83,18 @@ def test_calls_that_programs_need_work_with_the_filter(uid: int | None) -> None:
 
 def test_every_listed_call_is_stopped() -> None:
     """With `kill` such a call ends the process, so that no other refusal counts as the filter's."""
-    listed = syscall_numbers.table_of(os.uname().machine).number
+    table = syscall_numbers.table_of(os.uname().machine).number
     attempts = {
-        name: f"calls.syscall('{name}', {listed[name]}, -1, -1, -1, -1)"
+        name: f"calls.syscall('{name}', {table[name]}, -1, -1, -1, -1)"
         for name in [*syscall_numbers.DENIED, *syscall_numbers.UNMAPPED, *syscall_numbers.SESSIONS]
-        if name in listed
+        if name in table
     }
 
     results = tried(*attempts.values(), behind=GATE.format(STRICT_SETTINGS))
-    killed = tried(*attempts.values(), behind=GATE.format(f"{STRICT_SETTINGS}, kill=True"))
+    killed_results = tried(*attempts.values(), behind=GATE.format(f"{STRICT_SETTINGS}, kill=True"))
 
     assert dict(zip(attempts, results, strict=True)) == dict.fromkeys(attempts, "EPERM")
-    assert dict(zip(attempts, killed, strict=True)) == dict.fromkeys(attempts, KILLED)
+    assert dict(zip(attempts, killed_results, strict=True)) == dict.fromkeys(attempts, KILLED)
     assert (
         one("calls.syscall('getppid', 110 if os.uname().machine == 'x86_64' else 173) > 0", behind=STRICT_FILTER)
         is True
@@ -166,11 +166,11 @@ def test_a_process_without_sessions_cannot_leave_its_group() -> None:
 
 def test_a_process_without_watches_has_no_inotify() -> None:
     """The calls return ENOSYS, as on a kernel without inotify, so programs know what to do."""
-    known = syscall_numbers.table_of(os.uname().machine).number
+    table = syscall_numbers.table_of(os.uname().machine).number
     watch = [
-        f"calls.syscall('{name}', {known[name]}, -1, -1, 0) and 'done'"
+        f"calls.syscall('{name}', {table[name]}, -1, -1, 0) and 'done'"
         for name in syscall_numbers.WATCHES
-        if name in known
+        if name in table
     ]
 
     assert "ENOSYS" not in tried(*watch, behind=GATE.format("inet=False"))
@@ -178,8 +178,8 @@ def test_a_process_without_watches_has_no_inotify() -> None:
 
 
 def test_a_process_without_queues_makes_no_system_v_queue() -> None:
-    known = syscall_numbers.table_of(os.uname().machine).number
-    make = [f"calls.syscall('{name}', {known[name]}, 0, -1, 0)" for name in ("msgget", "semget")]
+    table = syscall_numbers.table_of(os.uname().machine).number
+    make = [f"calls.syscall('{name}', {table[name]}, 0, -1, 0)" for name in ("msgget", "semget")]
 
     results = tried(*make, behind=GATE.format("inet=False, queues=False"))
 

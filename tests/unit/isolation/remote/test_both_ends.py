@@ -113,8 +113,8 @@ async def test_a_kernel_survives_any_messages_of_a_machine(frames: list[tuple[by
         assert (await machine.wait_ended()).reason == "lost"
         with contextlib.suppress(Gone, SandboxFailed):
             await request
-        ended = await box.wait()
-        assert ended.reason in ("exited", "oom", "lost")
+        end = await box.wait()
+        assert end.reason in ("exited", "oom", "lost")
         assert not list((tmp_path / "work").iterdir())
 
 
@@ -147,11 +147,11 @@ async def test_an_unexpected_message_ends_the_line(word: NodeMessage, body: byte
     async with one_sandbox(tmp_path / "work") as (machine, box, line):
         await say(line, word, body)
 
-        ended = await machine.wait_ended()
+        end = await machine.wait_ended()
 
-        assert ended.reason == "lost"
-        assert "violated the protocol" in ended.detail
-        assert await box.wait() == ended
+        assert end.reason == "lost"
+        assert "violated the protocol" in end.detail
+        assert await box.wait() == end
 
 
 async def test_a_flood_beyond_the_window_ends_the_line(tmp_path: Path) -> None:

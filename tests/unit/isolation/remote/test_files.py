@@ -21,8 +21,8 @@ MAX_BYTES = 1024 * 1024
 def pack_folder(folder: Path, known: Known | None = None, *, max_bytes: int = MAX_BYTES) -> tuple[bytes, Packed]:
     """Return a folder as a tar, with the report of packing."""
     pieces: list[bytes] = []
-    packed = file_sync.pack(folder, pieces.append, known, max_bytes=max_bytes)
-    return b"".join(pieces), packed
+    changes = file_sync.pack(folder, pieces.append, known, max_bytes=max_bytes)
+    return b"".join(pieces), changes
 
 
 def unpack_tar(
@@ -92,17 +92,17 @@ def test_only_changes_are_packed_again(source_folder: Path, target_folder: Path)
     """Known unchanged files are left out, and removed files are listed."""
     for name in ("same", "changed", "gone"):
         (source_folder / name).write_text("first")
-    known = file_sync.scan(source_folder)
+    scanned = file_sync.scan(source_folder)
     unpack_tar(pack_folder(source_folder)[0], target_folder)
     (source_folder / "changed").write_text("second, and longer")
     (source_folder / "gone").unlink()
     (source_folder / "new").write_text("new")
 
-    tar, packed = pack_folder(source_folder, known)
+    tar, changes = pack_folder(source_folder, scanned)
     unpack_tar(tar, target_folder)
-    file_sync.remove(target_folder, [os.fsencode(path) for path in packed.removed])
+    file_sync.remove(target_folder, [os.fsencode(path) for path in changes.removed])
 
-    assert packed.removed == ("gone",)
+    assert changes.removed == ("gone",)
     assert b"first" not in tar
     assert {each.name: each.read_text() for each in target_folder.iterdir()} == {
         "same": "first",
@@ -116,7 +116,7 @@ def test_a_file_may_become_a_folder_and_a_folder_a_file(source_folder: Path, tar
     (source_folder / "one" / "below").write_text("text")
     (source_folder / "other").write_text("text")
     unpack_tar(pack_folder(source_folder)[0], target_folder)
-    known = file_sync.scan(source_folder)
+    scanned = file_sync.scan(source_folder)
     (source_folder / "one" / "below").unlink()
     (source_folder / "one").rmdir()
     (source_folder / "one").write_text("a file")
@@ -124,9 +124,9 @@ def test_a_file_may_become_a_folder_and_a_folder_a_file(source_folder: Path, tar
     (source_folder / "other").mkdir()
     (source_folder / "other" / "below").write_text("below")
 
-    tar, packed = pack_folder(source_folder, known)
+    tar, changes = pack_folder(source_folder, scanned)
     unpack_tar(tar, target_folder)
-    file_sync.remove(target_folder, [os.fsencode(path) for path in packed.removed])
+    file_sync.remove(target_folder, [os.fsencode(path) for path in changes.removed])
 
     assert (target_folder / "one").read_text() == "a file"
     assert (target_folder / "other" / "below").read_text() == "below"
@@ -136,9 +136,9 @@ def test_a_just_changed_file_is_packed_again(source_folder: Path) -> None:
     """Such a file can change again within one tick of the clock."""
     (source_folder / "young").write_text("first")
 
-    _, packed = pack_folder(source_folder)
+    _, changes = pack_folder(source_folder)
 
-    assert packed.known == {"young": None}
+    assert changes.known == {"young": None}
 
 
 def test_unpacking_a_whole_folder_removes_other_files(source_folder: Path, target_folder: Path) -> None:
@@ -199,10 +199,10 @@ def test_a_fifo_is_not_packed_and_is_reported(source_folder: Path) -> None:
     os.mkfifo(source_folder / "fifo")
     (source_folder / "file").touch()
 
-    tar, packed = pack_folder(source_folder)
+    tar, changes = pack_folder(source_folder)
 
     assert b"fifo" not in tar
-    assert packed.refused == ("fifo: neither a file nor a folder nor a link",)
+    assert changes.refused == ("fifo: neither a file nor a folder nor a link",)
 
 
 def test_a_folder_above_the_size_limit_is_refused(source_folder: Path) -> None:

@@ -114,16 +114,16 @@ async def test_a_machine_that_reads_nothing_for_long_is_lost(tmp_path: Path, mon
 
 async def test_messages_about_a_sandbox_before_its_adoption_are_accepted(tmp_path: Path) -> None:
     """A pod of an older ramet may report the end of its sandbox without a request."""
-    ended = Ended(number=1, code=0, reason="exited")
+    end_message = Ended(number=1, code=0, reason="exited")
     async with two_ends() as (here, there), closing(NodeClient(here, level=Isolation.L1)) as machine:
         await say(there, Hello(version=messages.VERSION, python="", level=Isolation.L1, mechanisms={}, kept=(1,)))
-        await say(there, ended)
+        await say(there, end_message)
         await say(there, Threshold(number=1, resource="memory", used=90.0, limit=100.0))
         adopting = asyncio.ensure_future(machine.adopt(1, SandboxSpec(run="run-1", grant=GRANT, workspace=tmp_path)))
         while not isinstance(request := await word_from(there), Adopt):
             pass
         await say(there, Answer(ask=request.ask))
-        await say(there, ended)
+        await say(there, end_message)
 
         box = await asyncio.wait_for(adopting, HANG_S)
         assert (await asyncio.wait_for(box.wait(), HANG_S)).reason == "exited"

@@ -124,14 +124,14 @@ async def test_thresholds_are_reported_only_for_adopted_sandboxes(
 ) -> None:
     """A sandbox that was started on another line and is not adopted gets no report."""
     async with node_agent.open_node_agent(tmp_path) as keeper:
-        posted = list[object]()
-        monkeypatch.setattr(keeper, "_post", lambda word, body=b"": posted.append(word))
+        messages = list[object]()
+        monkeypatch.setattr(keeper, "_post", lambda word, body=b"": messages.append(word))
         slot = keeper._new(1)
         slot.run = "run-1"
 
         keeper._near_a_limit("run-1", "memory", 90.0, 100.0)
-        assert posted == []
+        assert messages == []
 
         monkeypatch.setattr(type(slot), "is_started_reported", True)
         keeper._near_a_limit("run-1", "memory", 90.0, 100.0)
-        assert posted == [Threshold(number=1, resource="memory", used=90.0, limit=100.0)]
+        assert messages == [Threshold(number=1, resource="memory", used=90.0, limit=100.0)]

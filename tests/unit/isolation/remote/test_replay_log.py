@@ -52,14 +52,14 @@ SIZES = st.lists(st.integers(1, 40), max_size=30)
 
 @given(
     bodies=st.lists(st.binary(max_size=200), max_size=12),
-    answered=st.sets(st.integers(0, 11)),
+    answered_ids=st.sets(st.integers(0, 11)),
     sizes=SIZES,
     back=SIZES,
     late=st.binary(min_size=1, max_size=100),
     cut_at=st.integers(1, 100),
 )
 def test_unanswered_messages_are_replayed_as_they_were_sent(
-    bodies: list[bytes], answered: set[int], sizes: list[int], back: list[int], late: bytes, cut_at: int
+    bodies: list[bytes], answered_ids: set[int], sizes: list[int], back: list[int], late: bytes, cut_at: int
 ) -> None:
     """The order stays, and the first part of an unfinished message follows, so that its rest fits."""
     tape = ChannelLog()
@@ -70,10 +70,10 @@ def test_unanswered_messages_are_replayed_as_they_were_sent(
     tape.record_input(message_bytes(START, b"capsule"))
     feed_in_pieces(tape.record_output, b"".join(words) + started_log, sizes)
     feed_in_pieces(
-        tape.record_input, b"".join(message_bytes(Answer(id=at), b"answer" * at) for at in sorted(answered)), back
+        tape.record_input, b"".join(message_bytes(Answer(id=at), b"answer" * at) for at in sorted(answered_ids)), back
     )
 
-    assert tape.unanswered() == b"".join(word for at, word in enumerate(words) if at not in answered) + started_log
+    assert tape.unanswered() == b"".join(word for at, word in enumerate(words) if at not in answered_ids) + started_log
     tape.record_output(last[len(started_log) :])
     assert replayed_messages(tape)[-1] == Spawn(id=99)
 
@@ -119,8 +119,8 @@ def test_answers_make_a_log_replayable_again() -> None:
         message_bytes(UseState(id=1, do="set", name="k"), b"1") + message_bytes(UseState(id=2, do="commit"))
     )
     tape.record_output(message_bytes(Spawn(id=3), b"x" * MAX_KEPT) + message_bytes(Output(id=4, target="t")))
-    for answered in (1, 2, 3):
-        tape.record_input(message_bytes(Answer(id=answered)))
+    for number in (1, 2, 3):
+        tape.record_input(message_bytes(Answer(id=number)))
 
     assert replayed_messages(tape) == [Output(id=4, target="t")]
 

@@ -55,25 +55,25 @@ def close_end(ends: list[int], index: int) -> None:
 
 async def test_no_more_bytes_than_the_window_are_sent(pipe: list[int]) -> None:
     """The writer stalls at the window, continues with credit, and the end is sent last."""
-    posted = PostedMessages()
-    outgoing = Outgoing(pipe[0], 1, 1, posted)
+    messages = PostedMessages()
+    outgoing = Outgoing(pipe[0], 1, 1, messages)
     os.set_blocking(pipe[1], False)
-    sent = 0
+    sent_bytes = 0
 
     def written() -> bool:
-        nonlocal sent
+        nonlocal sent_bytes
         try:
-            sent += os.write(pipe[1], bytes(MAX_PIECE))
+            sent_bytes += os.write(pipe[1], bytes(MAX_PIECE))
         except BlockingIOError:
-            return len(posted.data) == WINDOW
+            return len(messages.data) == WINDOW
         return False
 
     await eventually(written)
-    assert max(len(body) for _, body in posted.words) <= MAX_PIECE
+    assert max(len(body) for _, body in messages.words) <= MAX_PIECE
     close_end(pipe, 1)
     outgoing.grant(WINDOW)
-    await eventually(lambda: posted.has_end)
-    assert len(posted.data) == sent
+    await eventually(lambda: messages.has_end)
+    assert len(messages.data) == sent_bytes
     outgoing.close()
 
 
@@ -88,15 +88,15 @@ async def test_credit_for_bytes_that_were_not_sent_is_refused(pipe: list[int]) -
 
 async def test_earlier_output_is_sent_before_later_channel_data(pipe: list[int]) -> None:
     """Output that was printed before a message of the channel arrives before it."""
-    posted, other = PostedMessages(), os.pipe()
-    first = Outgoing(pipe[0], 1, 1, posted)
-    second = Outgoing(other[0], 1, 0, posted, before=[first])
+    messages, other = PostedMessages(), os.pipe()
+    first = Outgoing(pipe[0], 1, 1, messages)
+    second = Outgoing(other[0], 1, 0, messages, before=[first])
     os.write(pipe[1], b"printed")
     os.write(other[1], b"said")
 
     second.drain()
 
-    assert posted.data == b"printedsaid"
+    assert messages.data == b"printedsaid"
     first.close()
     second.close()
     for fd in other:
@@ -105,29 +105,29 @@ async def test_earlier_output_is_sent_before_later_channel_data(pipe: list[int])
 
 async def test_received_bytes_are_stored_until_a_target_is_attached(pipe: list[int]) -> None:
     """The bytes are then written, credit follows the writes, and the end is reported once."""
-    posted, ended = PostedMessages(), list[None]()
-    incoming = Incoming(1, 1, posted, on_end=lambda: ended.append(None))
+    messages, ends = PostedMessages(), list[None]()
+    incoming = Incoming(1, 1, messages, on_end=lambda: ends.append(None))
     pieces = [bytes([at]) * MAX_PIECE for at in range(WINDOW // MAX_PIECE)]
     for piece in pieces:
         incoming.take(piece)
-    assert posted.credit == 0
+    assert messages.credit == 0
     incoming.attach(pipe[1])
     os.set_blocking(pipe[0], False)
-    got = bytearray()
+    received = bytearray()
 
     def read() -> bool:
         try:
-            got.extend(os.read(pipe[0], MAX_PIECE))
+            received.extend(os.read(pipe[0], MAX_PIECE))
         except BlockingIOError:
-            return len(got) == WINDOW
+            return len(received) == WINDOW
         return False
 
     await eventually(read)
     incoming.take(b"")
 
-    assert bytes(got) == b"".join(pieces)
-    assert posted.credit == WINDOW
-    assert ended == [None]
+    assert bytes(received) == b"".join(pieces)
+    assert messages.credit == WINDOW
+    assert ends == [None]
 
 
 async def test_more_than_the_window_is_refused() -> None:
@@ -150,8 +150,8 @@ async def test_bytes_after_the_end_are_refused() -> None:
 
 async def test_bytes_for_a_closed_target_are_credited_and_dropped(pipe: list[int]) -> None:
     """The sender can finish."""
-    posted, ended = PostedMessages(), list[None]()
-    incoming = Incoming(1, 1, posted, on_end=lambda: ended.append(None))
+    messages, ends = PostedMessages(), list[None]()
+    incoming = Incoming(1, 1, messages, on_end=lambda: ends.append(None))
     incoming.attach(pipe[1])
     close_end(pipe, 0)
 
@@ -159,5 +159,5 @@ async def test_bytes_for_a_closed_target_are_credited_and_dropped(pipe: list[int
         incoming.take(bytes(MAX_PIECE))
     incoming.take(b"")
 
-    assert posted.credit >= 9 * WINDOW
-    assert ended == [None]
+    assert messages.credit >= 9 * WINDOW
+    assert ends == [None]

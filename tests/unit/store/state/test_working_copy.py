@@ -198,7 +198,7 @@ def test_a_late_change_of_a_part_of_an_object_is_noticed() -> None:
     state = Versioned()
     for number in range(500):
         state.set(f"key-{number}", {"inner": [[number]]})
-    held = [state.get(f"key-{number}")["inner"][0] for number in (3, 400)]
+    values = [state.get(f"key-{number}")["inner"][0] for number in (3, 400)]
     whole = state.get("key-5")
     for _ in range(5):
         for number in range(500):
@@ -207,7 +207,7 @@ def test_a_late_change_of_a_part_of_an_object_is_noticed() -> None:
     if sys.implementation.name == "cpython":
         assert len(state._line.copy.fetched._given) < 200
 
-    held[1].append("late")
+    values[1].append("late")
     whole["late"] = True
 
     with pytest.raises(UnsavedChanges) as refusal:
