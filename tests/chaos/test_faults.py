@@ -29,7 +29,7 @@ from tests.chaos.functions import FOUND, RUNS
 from tests.chaos.kernels import ROOT, descendants, inheriting_orphans, start
 from tests.chaos.planned import NOTES
 from tests.support.waiting import eventually
-from tests.trips.kits.isolated import Name, backend
+from tests.trips.kits.isolated import BackendName, backend
 
 __all__ = ["backend"]
 
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.slow
 class Loss:
     """Run of `functions.hold_one` that loses a process to SIGKILL while it works."""
 
-    def __init__(self, folder: pathlib.Path, backend: Name, *, patient: bool, retries: int = 0) -> None:
+    def __init__(self, folder: pathlib.Path, backend: BackendName, *, patient: bool, retries: int = 0) -> None:
         self._folder, self._backend, self._patient = folder, backend, patient
         self._policy = Policy(
             allow_sub_agents=True, memory_mb=512, cpu_cores=2, timeout_seconds=60, retry_count=retries,
@@ -106,7 +106,7 @@ async def test_a_killed_run_is_retried_as_its_policy_says(tmp_path: pathlib.Path
     assert loss.retries == ["crashed"]
 
 
-async def test_a_killed_zygote_ends_its_runs(backend: Name, tmp_path: pathlib.Path) -> None:
+async def test_a_killed_zygote_ends_its_runs(backend: BackendName, tmp_path: pathlib.Path) -> None:
     """A run whose zygote is killed ends as lost or crashed, parent or child, and is never reported as completed."""
     result = await Loss(tmp_path, backend, patient=True).play(zygote=True)
 

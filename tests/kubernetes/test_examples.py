@@ -18,7 +18,7 @@ from tests.support.cluster import Cluster
 from tests.support.pods import is_going, living_at, settings_of
 from tests.support.serving import short_folder
 from tests.support.waiting import eventually
-from tests.trips.examples.test_examples import Done, started
+from tests.trips.examples.test_examples import ExampleOutput, running_example
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600)]  # the first test makes images
 
@@ -75,12 +75,12 @@ def policies_of(cluster: Cluster, place: str, *, going: bool = True) -> list[str
         return [each.metadata.name or "" for each in found if each.metadata and each.metadata.namespace in spaces]
 
 
-async def run(folder: pathlib.Path, example: str, *options: str) -> tuple[Done, str]:
+async def run(folder: pathlib.Path, example: str, *options: str) -> tuple[ExampleOutput, str]:
     """Run an example to its end; return how it ended, and its place."""
-    async with started(folder, example, *options) as process:
+    async with running_example(folder, example, *options) as process:
         (out, err), place = await asyncio.gather(process.communicate(), place_of(folder))
     assert process.returncode is not None
-    return Done(process.returncode, out.decode(), err.decode()), place
+    return ExampleOutput(process.returncode, out.decode(), err.decode()), place
 
 
 async def test_a_simple_agent(cluster: Cluster, folder: pathlib.Path, settings: str) -> None:
@@ -112,7 +112,7 @@ async def test_a_team_that_is_interrupted_leaves_nothing(
     cluster: Cluster, folder: pathlib.Path, settings_with_listener: str
 ) -> None:
     """Ctrl-C removes the namespace of the team and the network policies, which no later program would find."""
-    async with started(folder, "team_scenario", "--config", settings_with_listener) as process:
+    async with running_example(folder, "team_scenario", "--config", settings_with_listener) as process:
         assert process.stdout is not None
         while not (await process.stdout.readline()).startswith(b"team: "):
             pass

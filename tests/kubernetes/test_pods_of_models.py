@@ -17,7 +17,7 @@ from ramet.isolation.kubernetes.api import labels
 from ramet.models.scripted.dialogue import Call
 from tests.support.pods import Pods
 from tests.support.waiting import eventually
-from tests.trips.kits.sessions import kept, nothing_is_held, of_kind, run_of
+from tests.trips.kits.sessions import has_no_reservation, of_kind, run_of, session_events
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600)]  # the first test makes images
 
@@ -52,7 +52,7 @@ async def test_a_models_turn_whose_pod_is_deleted_is_lost_or_retried(
         asking = asyncio.create_task(talk.ask("Go."))
         try:
             await eventually(
-                lambda: len([each for each in of_kind(kept(talk), ToolStarted) if each.tool == "nap"]) == 2
+                lambda: len([each for each in of_kind(session_events(talk), ToolStarted) if each.tool == "nap"]) == 2
             )
             async with pods.cluster.client(pods.namespace) as kube:
                 [pod] = [each async for each in kube.list(Pod, labels={labels.RUN: run_of(talk, "main/1").info.id})]
@@ -64,9 +64,12 @@ async def test_a_models_turn_whose_pod_is_deleted_is_lost_or_retried(
         finally:
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
-        events, worked = kept(talk), TreeReplay().apply_all(kept(talk)).runs[run_of(talk, "main/1").info.id]
+        events, worked = (
+            session_events(talk),
+            TreeReplay().apply_all(session_events(talk)).runs[run_of(talk, "main/1").info.id],
+        )
         history = [each.type for each in run_of(talk, "main/1").context.history]
-        assert nothing_is_held(talk)
+        assert has_no_reservation(talk)
 
     words = f"pod {pod.metadata.name} was deleted, and not by this kernel"
     assert [(each.path, each.status, each.reason) for each in of_kind(events, RunRetried)] == [

@@ -18,7 +18,7 @@ from ramet.models.scripted.dialogue import Call
 from tests.support.pods import Pods
 from tests.support.waiting import eventually
 from tests.trips.agents import isolated as agents
-from tests.trips.kits.isolated import marked
+from tests.trips.kits.isolated import marked_processes
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600)]  # the first test makes images
 
@@ -69,10 +69,10 @@ async def test_trip_b_a_functions_child_has_a_pod_of_its_own(runtime: AgentRunti
 
     mark = f"pods-{os.getpid()}-{next(_marks)}"
     handle = await runtime.start_agent(agents.subtree, may, (mark, 2))
-    await eventually(lambda: len(marked(mark)) == 2)
+    await eventually(lambda: len(marked_processes(mark)) == 2)
     assert len(await pods.names()) == 2
     await handle.cancel("no longer needed")
-    assert marked(mark) == []
+    assert marked_processes(mark) == []
     assert (await handle.result()).status == "cancelled"
 
 
@@ -80,7 +80,7 @@ async def test_a_pod_deleted_during_a_run_loses_this_run_alone(runtime: AgentRun
     """The error says that the pod was deleted, and not by this kernel. The next run gets its own pod."""
     mark = f"pods-{os.getpid()}-{next(_marks)}"
     handle = await runtime.start_agent(agents.subtree, Policy(memory_mb=128), (mark, 0))
-    await eventually(lambda: len(marked(mark)) == 1)
+    await eventually(lambda: len(marked_processes(mark)) == 1)
     async with pods.cluster.client(pods.namespace) as kube:
         [pod] = await pods.names()
         await kube.delete(Pod, pod, grace_period=0)

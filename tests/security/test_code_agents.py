@@ -22,9 +22,9 @@ from ramet.spawn.sandbox.requests import MAX_REF, GuestRequests
 from ramet.spawn.tree import RunTree
 from ramet.tools.spawn_request import Created
 from ramet.wire.guest_protocol.guest_to_host import CreateAgent, PerformTask
-from tests.trips.isolation.test_code_agents import MAKE, MAKER, agent, both, code, converse
-from tests.trips.kits.authoring import Shelf
-from tests.trips.kits.isolated import Name
+from tests.trips.isolation.test_code_agents import MAKE, MAKER, agent, both_backends, code, converse
+from tests.trips.kits.authoring import MemoryAuthoring
+from tests.trips.kits.isolated import BackendName
 
 MATH = Capability("module", "math", include=("pi", "sin"))
 
@@ -44,10 +44,10 @@ BREAKS = {
 }
 
 
-@both
+@both_backends
 @pytest.mark.parametrize("way", BREAKS)
 async def test_code_that_breaks_out_of_a_view_is_still_in_its_sandbox(
-    tmp_path: pathlib.Path, backend: Name, way: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: pathlib.Path, backend: BackendName, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Code with the whole `os` module finds no variable, file or process of the host, and writes nothing outside."""
     monkeypatch.setenv("SECRET_OF_THE_HOST", "canary-4711")
@@ -75,8 +75,8 @@ print(found)
     assert not (tmp_path / "left.txt").exists()
 
 
-@both
-async def test_code_without_the_capability_makes_no_agent(tmp_path: pathlib.Path, backend: Name) -> None:
+@both_backends
+async def test_code_without_the_capability_makes_no_agent(tmp_path: pathlib.Path, backend: BackendName) -> None:
     """Code that gets the class `Agent` without its capability is denied, since the host checks the capability."""
     around = """
 imports = task_fail.__globals__['__builtins__']['__import__']
@@ -89,12 +89,12 @@ with Agent(name="helper", primer="x") as helper: pass
     assert "Denied: creating agents denied: coder does not have the capability class Agent" in shown[1]
 
 
-@both
+@both_backends
 async def test_a_forged_handle_is_an_error_and_starts_no_run(
-    tmp_path: pathlib.Path, backend: Name, monkeypatch: pytest.MonkeyPatch
+    tmp_path: pathlib.Path, backend: BackendName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A handle with another root or version, a malformed one, or one that is too long, is refused."""
-    shelf = Shelf()
+    shelf = MemoryAuthoring()
     monkeypatch.setattr(RunTree, "_authoring", lambda tree: shelf)
     forge = """
 from dataclasses import dataclass
@@ -113,12 +113,12 @@ right = solver.ref
     assert shelf.asked_for == []
 
 
-@both
+@both_backends
 async def test_a_recipe_that_is_too_large_is_refused(
-    tmp_path: pathlib.Path, backend: Name, monkeypatch: pytest.MonkeyPatch
+    tmp_path: pathlib.Path, backend: BackendName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both the guest's own check and the host refuse a large recipe, and the run continues."""
-    shelf = Shelf()
+    shelf = MemoryAuthoring()
     monkeypatch.setattr(RunTree, "_authoring", lambda tree: shelf)
     huge = "with Agent(name='huge', primer='x' * 262_000 + 'ä' * 100): pass"
     around = f"""

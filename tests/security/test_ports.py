@@ -23,7 +23,7 @@ from ramet.isolation.zygote.sandbox import ForkedSandbox
 from tests.support.serving import short_folder
 from tests.support.waiting import eventually
 from tests.trips.agents import listening as agents
-from tests.trips.kits.ports import WAIT_S, asked_at, backend, rest, runtime, serving
+from tests.trips.kits.ports import WAIT_S, backend, get_body_at_socket, read_to_end, runtime, start_serving
 
 __all__ = ["backend", "runtime"]
 
@@ -87,7 +87,7 @@ async def folder() -> AsyncIterator[pathlib.Path]:
 
 async def test_another_run_reaches_neither_the_socket_nor_the_port(runtime: ramet.AgentRuntime) -> None:
     """Another run reaches neither the socket by its path, nor the port by its number."""
-    handle = await serving(runtime, agents.greet, PORTS, 8000, "hello")
+    handle = await start_serving(runtime, agents.greet, PORTS, 8000, "hello")
     path = str(await handle.port("web"))
 
     for policy in (ramet.Policy(), ramet.Policy(ports={"web": 8000})):
@@ -112,7 +112,7 @@ async def test_a_run_with_ports_reaches_no_service_by_them(runtime: ramet.AgentR
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
 async def test_another_user_cannot_connect(runtime: ramet.AgentRuntime) -> None:
     """Neither `nobody` nor the user of sandboxes can connect to the socket of a port."""
-    handle = await serving(runtime, agents.greet, PORTS, 8000, "hello")
+    handle = await start_serving(runtime, agents.greet, PORTS, 8000, "hello")
     socket_path = await handle.port("web")
     for above in list(socket_path.parents)[1:5]:  # Only the folder of the sockets is to stand between.
         await asyncio.to_thread(above.chmod, 0o755)
@@ -133,7 +133,7 @@ async def test_another_user_cannot_connect(runtime: ramet.AgentRuntime) -> None:
 
 async def test_a_flood_waits_for_its_client_and_other_runs_go_on(runtime: ramet.AgentRuntime) -> None:
     """A guest cannot send bytes that its client does not read. Other runs are spawned, work and end meanwhile."""
-    handle = await serving(runtime, agents.flood, PORTS, 8000, MUCH, cpu_cores=64.0)
+    handle = await start_serving(runtime, agents.flood, PORTS, 8000, MUCH, cpu_cores=64.0)
     path, folder = str(await handle.port("web")), handle._handle.run.sandbox.folder
     assert folder is not None
     floods = [await asyncio.open_unix_connection(path, limit=1), await handle.connect("web")]
@@ -161,7 +161,7 @@ async def test_a_flood_waits_for_its_client_and_other_runs_go_on(runtime: ramet.
 
 async def test_a_client_that_reads_a_flood_does_not_block_other_runs(runtime: ramet.AgentRuntime) -> None:
     """The kernel passes on bytes in pieces, and does other work between two pieces."""
-    handle = await serving(runtime, agents.flood, PORTS, 8000, 1 << 40)
+    handle = await start_serving(runtime, agents.flood, PORTS, 8000, 1 << 40)
     reader, writer = await asyncio.open_unix_connection(str(await handle.port("web")))
     taken = 0
 
@@ -181,12 +181,12 @@ async def test_a_client_that_reads_a_flood_does_not_block_other_runs(runtime: ra
 
 async def test_a_guest_that_hangs_up_leaves_no_descriptor(runtime: ramet.AgentRuntime) -> None:
     """Each client sees the end of its connection, no descriptor stays open, and another agent serves its client."""
-    handle = await serving(runtime, agents.hang_up, PORTS, 8000)
+    handle = await start_serving(runtime, agents.hang_up, PORTS, 8000)
     path = str(await handle.port("web"))
 
     async def once() -> None:
         reader, writer = await asyncio.open_unix_connection(path)
-        assert await rest(reader) == b""
+        assert await read_to_end(reader) == b""
         writer.close()
 
     await once()
@@ -195,20 +195,20 @@ async def test_a_guest_that_hangs_up_leaves_no_descriptor(runtime: ramet.AgentRu
         await asyncio.gather(*(once() for _ in range(40)))
 
     await eventually(lambda: descriptors() <= before, within_s=WAIT_S)
-    other = await serving(runtime, agents.greet, PORTS, 8000, "hello")
-    assert await asked_at(await other.port("web")) == "hello /"
+    other = await start_serving(runtime, agents.greet, PORTS, 8000, "hello")
+    assert await get_body_at_socket(await other.port("web")) == "hello /"
 
 
 async def test_a_guest_that_never_answers_loses_its_client_in_time(
     runtime: ramet.AgentRuntime, folder: pathlib.Path
 ) -> None:
     """The host cuts a connection when no byte has passed for `idle_s`."""
-    handle = await serving(runtime, agents.keep_silent, PORTS, 8000)
+    handle = await start_serving(runtime, agents.keep_silent, PORTS, 8000)
     ports = open_ports(handle, folder / "ports", PortLimits(idle_s=0.2))
     try:
         reader, writer = await asyncio.open_unix_connection(str(ports.path("web")))
         writer.write(b"is anybody there?")
-        assert await rest(reader) == b""
+        assert await read_to_end(reader) == b""
         writer.close()
     finally:
         await ports.close()
@@ -218,13 +218,13 @@ async def test_a_connection_that_the_guest_does_not_accept_ends_in_time(
     runtime: ramet.AgentRuntime, folder: pathlib.Path
 ) -> None:
     """The host ends a connection that the guest does not accept within `connect_s`; an own one raises `PortRefused`."""
-    handle = await serving(runtime, agents.take_nobody, PORTS, 8000)
+    handle = await start_serving(runtime, agents.take_nobody, PORTS, 8000)
     ports = open_ports(handle, folder / "ports", PortLimits(connect_s=0.2))
     try:
         with pytest.raises(PortRefused, match=r"accepted no connection within 0\.2 s"):  # Its queue holds one or two.
             await connect_until_refused(ports)
         reader, writer = await asyncio.open_unix_connection(str(ports.path("web")))
-        assert await rest(reader) == b""
+        assert await read_to_end(reader) == b""
         writer.close()
     finally:
         await ports.close()
@@ -232,7 +232,7 @@ async def test_a_connection_that_the_guest_does_not_accept_ends_in_time(
 
 async def test_a_client_that_left_frees_its_connection(runtime: ramet.AgentRuntime, folder: pathlib.Path) -> None:
     """A guest that never closes or reads holds no connection of a client that has left."""
-    handle = await serving(runtime, agents.keep_silent, PORTS, 8000)
+    handle = await start_serving(runtime, agents.keep_silent, PORTS, 8000)
     room = ProxyQuota(1000)
     for size in (1, 4 << 20):
         ports = open_ports(handle, folder / "ports", PortLimits(connections=2, drain_s=0.2), room=room)
@@ -250,7 +250,7 @@ async def test_a_client_that_left_frees_its_connection(runtime: ramet.AgentRunti
 
 async def test_a_client_that_ends_only_its_side_is_answered(runtime: ramet.AgentRuntime, folder: pathlib.Path) -> None:
     """A client that has sent an end of file still gets its answer."""
-    handle = await serving(runtime, agents.answer_at_the_end, PORTS, 8000)
+    handle = await start_serving(runtime, agents.answer_at_the_end, PORTS, 8000)
     ports = open_ports(handle, folder / "ports", PortLimits(drain_s=0.0))
     port = await ports.loopback_port("web")
     try:
@@ -259,7 +259,7 @@ async def test_a_client_that_ends_only_its_side_is_answered(runtime: ramet.Agent
             reader, writer = await opening
             writer.write(b"question")
             writer.write_eof()
-            assert await rest(reader) == b"8 bytes"
+            assert await read_to_end(reader) == b"8 bytes"
             writer.close()
     finally:
         await ports.close()
@@ -267,7 +267,7 @@ async def test_a_client_that_ends_only_its_side_is_answered(runtime: ramet.Agent
 
 async def test_a_connection_to_itself_is_refused(runtime: ramet.AgentRuntime, folder: pathlib.Path) -> None:
     """A connection is refused where the guest leaves TCP no source port except the port itself."""
-    handle = await serving(runtime, agents.idle, {"web": 40000})
+    handle = await start_serving(runtime, agents.idle, {"web": 40000})
     box = handle._handle.run.sandbox.current
     assert box is not None
     done = await asyncio.to_thread(
@@ -283,7 +283,7 @@ async def test_a_connection_to_itself_is_refused(runtime: ramet.AgentRuntime, fo
 
 async def test_a_connection_to_a_dead_agent_raises_gone(runtime: ramet.AgentRuntime) -> None:
     """A connection to an agent that died raises `Gone`, also before the agent's zygote reports the death."""
-    handle = await serving(runtime, agents.echo, PORTS, 8000)
+    handle = await start_serving(runtime, agents.echo, PORTS, 8000)
     box = handle._handle.run.sandbox.current
     assert isinstance(box, ForkedSandbox)
     zygote = box._zygote.pid
@@ -303,7 +303,7 @@ async def test_a_connection_to_a_dead_agent_raises_gone(runtime: ramet.AgentRunt
 
 async def test_a_host_without_a_free_descriptor_refuses_and_recovers(runtime: ramet.AgentRuntime) -> None:
     """A connection without a free descriptor raises an error that names descriptors. The next connection works."""
-    handle = await serving(runtime, agents.echo, PORTS, 8000)
+    handle = await start_serving(runtime, agents.echo, PORTS, 8000)
     box = handle._handle.run.sandbox.current
     assert box is not None
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -329,7 +329,7 @@ async def test_a_run_with_ports_has_no_syn_cookies(runtime: ramet.AgentRuntime) 
 
 async def test_connections_of_a_run_are_bounded(runtime: ramet.AgentRuntime, folder: pathlib.Path) -> None:
     """A client above the limit waits until another connection ends. An own connection above the limit is refused."""
-    handle = await serving(runtime, agents.echo, PORTS, 8000)
+    handle = await start_serving(runtime, agents.echo, PORTS, 8000)
     ports = open_ports(handle, folder / "ports", PortLimits(connections=2))
     try:
         path = str(ports.path("web"))
@@ -355,17 +355,17 @@ async def test_connections_of_a_run_are_bounded(runtime: ramet.AgentRuntime, fol
     finally:
         await ports.close()
     for reader, writer in (*clients[1:], *mine[1:]):
-        assert await rest(reader) == b""
+        assert await read_to_end(reader) == b""
         writer.close()
 
 
 async def test_connections_of_all_runs_are_bounded(runtime: ramet.AgentRuntime, folder: pathlib.Path) -> None:
     """The host closes a connection at once where the process has no room for one more."""
-    handle = await serving(runtime, agents.echo, PORTS, 8000)
+    handle = await start_serving(runtime, agents.echo, PORTS, 8000)
     ports = open_ports(handle, folder / "ports", most=0)
     try:
         reader, writer = await asyncio.open_unix_connection(str(ports.path("web")))
-        assert await rest(reader) == b""
+        assert await read_to_end(reader) == b""
         writer.close()
     finally:
         await ports.close()
@@ -376,7 +376,7 @@ async def test_a_file_in_place_of_a_socket_is_neither_used_nor_removed(
     runtime: ramet.AgentRuntime, folder: pathlib.Path, planted: str
 ) -> None:
     """The error names the port and the path. The file, folder or link, and a link's target, stay as they are."""
-    handle = await serving(runtime, agents.greet, PORTS, 8000, "hello")
+    handle = await start_serving(runtime, agents.greet, PORTS, 8000, "hello")
     (folder / "ports").mkdir()
     place, target = folder / "ports" / "web.sock", folder / "target"
     with socket.socket(socket.AF_UNIX) as other:
@@ -402,7 +402,7 @@ async def test_a_file_in_place_of_a_socket_is_neither_used_nor_removed(
 
 async def test_a_link_in_place_of_the_folder_is_not_followed(runtime: ramet.AgentRuntime, folder: pathlib.Path) -> None:
     """The host makes no file in the target of a link, and does not change the target's mode."""
-    handle = await serving(runtime, agents.greet, PORTS, 8000, "hello")
+    handle = await start_serving(runtime, agents.greet, PORTS, 8000, "hello")
     (folder / "elsewhere").mkdir(mode=0o755)
     (folder / "ports").symlink_to(folder / "elsewhere")
 
@@ -415,13 +415,13 @@ async def test_a_link_in_place_of_the_folder_is_not_followed(runtime: ramet.Agen
 
 async def test_a_file_that_replaced_a_socket_is_not_removed(runtime: ramet.AgentRuntime, folder: pathlib.Path) -> None:
     """Close removes only a socket. Open replaces a dead kernel's socket, and makes the folder private."""
-    handle = await serving(runtime, agents.greet, PORTS, 8000, "hello")
+    handle = await start_serving(runtime, agents.greet, PORTS, 8000, "hello")
     (folder / "ports").mkdir(mode=0o777)
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(folder / "ports" / "web.sock"))
     ports = open_ports(handle, folder / "ports")
     assert (folder / "ports").stat().st_mode & 0o777 == 0o700
-    assert await asked_at(ports.path("web")) == "hello /"
+    assert await get_body_at_socket(ports.path("web")) == "hello /"
     ports.path("web").unlink()
     (folder / "ports" / "web.sock").write_text("mine")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pathlib
 
 from ramet.core.outcome import Status
-from tests.trips.isolation.test_code_agents import MAKER, agent, both, code, converse
-from tests.trips.kits.isolated import Name
+from tests.trips.isolation.test_code_agents import MAKER, agent, both_backends, code, converse
+from tests.trips.kits.isolated import BackendName
 
 #: Speaks the words of the channel without the guest's own checks, and prints what the host says.
 ASK = """
@@ -40,8 +40,8 @@ ask(objects, [], "dataclass", {f"f{each}": {} for each in range(8_000)})
 """
 
 
-@both
-async def test_expensive_types_of_a_guest_are_refused(tmp_path: pathlib.Path, backend: Name) -> None:
+@both_backends
+async def test_expensive_types_of_a_guest_are_refused(tmp_path: pathlib.Path, backend: BackendName) -> None:
     """A large default in many objects, numbers of one hash, and a class of many fields get an error with the bound."""
     result, shown = await converse(tmp_path, backend, agent(*MAKER), code(ASK + ATTACKS))
 

@@ -30,7 +30,7 @@ from tests.security import leaking
 from tests.support.cut_journals import cut_behind
 from tests.support.sites import Site
 from tests.trips.agents import scheduled
-from tests.trips.kits.isolated import Name, backend, runtime
+from tests.trips.kits.isolated import BackendName, backend, runtime
 
 __all__ = ["backend", "runtime"]
 
@@ -134,7 +134,9 @@ async def test_values_of_variables_are_not_stored(runtime: ramet.AgentRuntime, t
     assert "journal.db" in files_with("DATABASE_URL", tmp_path)
 
 
-async def interrupted_store(store: MemoryStore, tmp_path: pathlib.Path, backend: Name, **policy: Any) -> MemoryStore:
+async def interrupted_store(
+    store: MemoryStore, tmp_path: pathlib.Path, backend: BackendName, **policy: Any
+) -> MemoryStore:
     """Return the store of a kernel that was killed while a function with a variable was active."""
     async with ramet.AgentRuntime(tmp_path / "first", store=store, backend=backend) as runtime:
         handle = await runtime.run_agent(leaking.read_variable, Policy(env_vars=VARIABLES, **policy))
@@ -142,7 +144,7 @@ async def interrupted_store(store: MemoryStore, tmp_path: pathlib.Path, backend:
     return await cut_behind(store, lambda event: isinstance(event, RunSpawned))
 
 
-async def test_a_run_resumes_with_values_that_are_supplied_again(backend: Name, tmp_path: pathlib.Path) -> None:
+async def test_a_run_resumes_with_values_that_are_supplied_again(backend: BackendName, tmp_path: pathlib.Path) -> None:
     """`resume` takes values of variables."""
     left = await interrupted_store(MemoryStore(), tmp_path, backend)
 
@@ -153,7 +155,7 @@ async def test_a_run_resumes_with_values_that_are_supplied_again(backend: Name, 
     assert result.value == "another-value"[::-1]
 
 
-async def test_a_run_does_not_resume_without_the_values(backend: Name, tmp_path: pathlib.Path) -> None:
+async def test_a_run_does_not_resume_without_the_values(backend: BackendName, tmp_path: pathlib.Path) -> None:
     """`resume` without the values raises an error that names the variable."""
     left = await interrupted_store(MemoryStore(), tmp_path, backend)
 

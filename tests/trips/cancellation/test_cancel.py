@@ -26,29 +26,33 @@ from ramet.models.scripted.model import Call, Hang, ScriptedModel
 from ramet.tools.spawn_request import SpawnRequest
 from tests.support.waiting import eventually
 from tests.trips.kits.sessions import (
-    WIDE,
+    WIDE_LIMITS,
+    BlockingTool,
     Gate,
-    Stuck,
     answers,
     async_tool,
-    background,
-    fresh,
+    background_call,
+    has_no_reservation,
     is_valid,
-    kept,
-    nothing_is_held,
     of_kind,
-    opened,
+    open_tree_of,
     run_of,
-    said,
+    session_events,
+    specialist_call,
+    typed_texts,
 )
 
 #: main → left → (leaf, twin), right; all wait at the gate, but for `main` and `left`, which wait for those below.
 TREE: Script = {
     "be the leaf": [Call("gate"), "leaf found"],
     "be the twin": [Call("gate"), "twin found"],
-    "be on the left": [[fresh("be the leaf", "leaf"), fresh("be the twin", "twin")], "left found"],
+    "be on the left": [[specialist_call("be the leaf", "leaf"), specialist_call("be the twin", "twin")], "left found"],
     "be on the right": [Call("gate"), "right found"],
-    "": [[fresh("be on the left", "left"), fresh("be on the right", "right")], "all found", "again"],
+    "": [
+        [specialist_call("be on the left", "left"), specialist_call("be on the right", "right")],
+        "all found",
+        "again",
+    ],
 }
 ALL = {"main", "main/left", "main/left/leaf", "main/left/twin", "main/right"}
 
@@ -59,7 +63,7 @@ def impatient_runtime() -> AgentRuntime:
 
 
 def statuses_by_path(session: Session) -> dict[str, Status]:
-    return {event.path: event.result.status for event in of_kind(kept(session), RunEnded)}
+    return {event.path: event.result.status for event in of_kind(session_events(session), RunEnded)}
 
 
 async def start_turn_until_gate(session: Session, gate: Gate, calls: int) -> asyncio.Task[Any]:
@@ -90,7 +94,7 @@ async def test_cancelling_the_root_ends_every_run() -> None:
         leaf = (await session.handle("leaf").result()).error
         assert leaf is not None
         assert leaf.message == "stopped with its parent: enough"
-        assert nothing_is_held(session)
+        assert has_no_reservation(session)
 
 
 async def test_cancelling_a_leaf_does_not_end_its_siblings_or_parent() -> None:
@@ -107,7 +111,7 @@ async def test_cancelling_a_leaf_does_not_end_its_siblings_or_parent() -> None:
         assert (await turn).value == "all found"
         reports = sorted(answers(run_of(session, "left").context.history).values())
         assert reports == ["Agent leaf did not finish: cancelled (not needed).", "twin found"]
-        assert nothing_is_held(session)
+        assert has_no_reservation(session)
 
 
 async def test_cancelling_a_child_ends_its_subtree_only() -> None:
@@ -125,7 +129,7 @@ async def test_cancelling_a_child_ends_its_subtree_only() -> None:
         reports = sorted(answers(session.messages).values())
         assert reports == ["Agent left did not finish: cancelled (wrong way).", "right found"]
         assert statuses_by_path(session)["main/right"] is Status.COMPLETED
-        assert nothing_is_held(session)
+        assert has_no_reservation(session)
 
 
 async def test_a_second_cancel_changes_nothing() -> None:
@@ -197,12 +201,12 @@ async def test_cancelling_a_session_ends_detached_children() -> None:
 
 async def test_cancel_names_a_stuck_thread_after_the_grace() -> None:
     """Cancel cannot end a synchronous tool: it returns after the grace, and names that call alone as left."""
-    stuck, gate = Stuck(), Gate()
+    stuck, gate = BlockingTool(), Gate()
     model = ScriptedModel(
         {
             "sit": [Call("stuck"), "never"],
             "wait": [Call("gate"), "ok"],
-            "": [[fresh("sit", "sitter"), fresh("wait", "waiter")], "ok"],
+            "": [[specialist_call("sit", "sitter"), specialist_call("wait", "waiter")], "ok"],
         }
     )
     async with Session(model, [stuck.tool, gate.tool], runtime=impatient_runtime()) as session:
@@ -214,16 +218,16 @@ async def test_cancel_names_a_stuck_thread_after_the_grace() -> None:
         assert set(receipt.stopped) == {"main", "main/sitter", "main/waiter"}
         assert receipt.left == ("main/sitter: stuck",)
         assert (await turn).status is Status.CANCELLED
-        before = kept(session)
+        before = session_events(session)
         stuck.free.set()
         await eventually(lambda: not run_of(session, "sitter").context.orphaned_threads)
-        assert kept(session) == before  # Its late result is nobody's.
-        assert "came back late" not in str(said(run_of(session, "sitter").context.history))
+        assert session_events(session) == before  # Its late result is nobody's.
+        assert "came back late" not in str(typed_texts(run_of(session, "sitter").context.history))
 
 
 async def test_cancel_does_not_name_a_thread_that_ends_within_the_grace() -> None:
     """Cancel does not name a synchronous tool that returns within the grace."""
-    stuck = Stuck()
+    stuck = BlockingTool()
     async with Session(
         ScriptedModel([Call("stuck"), "never"]), [stuck.tool], runtime=AgentRuntime(grace_s=60)
     ) as session:
@@ -256,7 +260,7 @@ async def test_a_coroutine_that_ignores_cancel_records_and_spends_nothing() -> N
                 continue
         return "came back late"
 
-    model = ScriptedModel({"": [fresh("be deaf", "deaf"), "ok"], "be deaf": [Call("deaf"), "a late word"]})
+    model = ScriptedModel({"": [specialist_call("be deaf", "deaf"), "ok"], "be deaf": [Call("deaf"), "a late word"]})
     async with Session(model, [async_tool(deaf)], runtime=impatient_runtime()) as session:
         turn = asyncio.create_task(session.ask("Go."))
         await has_entered.wait()
@@ -266,12 +270,12 @@ async def test_a_coroutine_that_ignores_cancel_records_and_spends_nothing() -> N
         assert receipt.left == ("main/deaf: its task ignores cancelling",)
         assert (await turn).value == "ok"
         run = run_of(session, "deaf")
-        usage, events = run.context.usage, [event for event in kept(session) if event.path == "main/deaf"]
+        usage, events = run.context.usage, [event for event in session_events(session) if event.path == "main/deaf"]
         assert isinstance(events[-1], RunEnded)
         free.set()
         assert run.task is not None
         await asyncio.wait([run.task])
-        assert [event for event in kept(session) if event.path == "main/deaf"] == events
+        assert [event for event in session_events(session) if event.path == "main/deaf"] == events
         assert run.context.usage == usage
         assert len(model.requests) == 3  # The deaf run's model is not asked again.
         assert (await session.handle("deaf").result()).status is Status.CANCELLED
@@ -293,7 +297,7 @@ async def test_a_run_cancelled_before_its_start_does_nothing() -> None:
 
         result = await second.result()
         assert (result.status, result.usage.model_calls) == (Status.CANCELLED, 0)
-        assert not of_kind(kept(session), TurnStarted, "main/second")
+        assert not of_kind(session_events(session), TurnStarted, "main/second")
         gate.open.set()
         assert (await first.result()).value == "held"
         assert len(model.requests) == 2
@@ -320,12 +324,12 @@ async def test_a_cancelled_tree_refuses_a_spawn() -> None:
         with pytest.raises(SpawnRefused):
             await session.spawn(SpawnRequest(prompt="late", mode="fresh"))
 
-        assert len(of_kind(kept(session), RunSpawned)) == 1
+        assert len(of_kind(session_events(session), RunSpawned)) == 1
 
 
 async def test_cancelling_in_mid_stream_keeps_the_partial_text() -> None:
     """The text that the model had streamed is the result's `partial`, for the run and for its parent."""
-    model = ScriptedModel({"tell": [Hang(13, "Once upon a time …")], "": [fresh("tell", "teller"), "ok"]})
+    model = ScriptedModel({"tell": [Hang(13, "Once upon a time …")], "": [specialist_call("tell", "teller"), "ok"]})
     async with Session(model, runtime=impatient_runtime()) as session:
         turn = asyncio.create_task(session.ask("Go."))
         await eventually(lambda: len(model.requests) == 2 and run_of(session, "teller").turn.streamed_text)
@@ -376,7 +380,7 @@ async def test_interrupting_ends_foreground_children_and_keeps_background_ones()
         {
             "front": [Call("gate"), "front found"],
             "back": [Call("gate"), "back found"],
-            "": [[background("back", "back"), fresh("front", "front")], "I see"],
+            "": [[background_call("back", "back"), specialist_call("front", "front")], "I see"],
         }
     )
     async with Session(model, [gate.tool], runtime=impatient_runtime()) as session:
@@ -394,13 +398,13 @@ async def test_interrupting_ends_foreground_children_and_keeps_background_ones()
         assert (await session.handle("back").result()).value == "back found"
         assert len(model.requests) == 4  # Two of its own: an interrupted session is not set to work by a notice.
         assert (await session.ask("And now?")).value == "I see"
-        assert sum("back found" in text for _, text in said(session.messages)) == 1
+        assert sum("back found" in text for _, text in typed_texts(session.messages)) == 1
 
 
 async def test_interrupting_does_not_ask_the_model_again() -> None:
     """The end of a child after an interrupt does not wake its parent, however long the child takes to end."""
-    stuck = Stuck()
-    model = ScriptedModel({"front": [Call("stuck"), "front found"], "": [fresh("front"), "wasted"]})
+    stuck = BlockingTool()
+    model = ScriptedModel({"front": [Call("stuck"), "front found"], "": [specialist_call("front"), "wasted"]})
     async with Session(model, [stuck.tool], runtime=impatient_runtime()) as session:
         turn = asyncio.create_task(session.ask("Go."))
         await eventually(stuck.entered.is_set)
@@ -442,11 +446,11 @@ async def test_interrupting_an_idle_session_does_nothing() -> None:
 async def test_leaving_submit_message_early_interrupts_the_turn() -> None:
     """A reader that leaves the iteration ends the turn and its children; the next prompt works."""
     gate = Gate()
-    model = ScriptedModel({"wait": [Call("gate"), "ok"], "": [fresh("wait", "child"), "resumed"]})
+    model = ScriptedModel({"wait": [Call("gate"), "ok"], "": [specialist_call("wait", "child"), "resumed"]})
     async with Session(model, [gate.tool], runtime=impatient_runtime()) as session:
         async with aclosing(session.submit_message("Go.")) as items:
             async for _ in items:
-                if gate.calls or len(of_kind(kept(session), RunSpawned)) == 2:
+                if gate.calls or len(of_kind(session_events(session), RunSpawned)) == 2:
                     break
 
         assert run_of(session, "main").task is not None
@@ -489,7 +493,7 @@ async def test_closing_a_session_in_mid_turn_ends_the_reader() -> None:
 async def test_a_turn_beyond_its_time_limit_ends_as_timeout_with_its_children() -> None:
     """`Limits(seconds=…)`: the root's turn ends as `timeout`, its children as cancelled; the next turn works."""
     clock, gate = FakeClock(), Gate()
-    model = ScriptedModel({"wait": [Call("gate"), "ok"], "": [fresh("wait", "child"), "resumed"]})
+    model = ScriptedModel({"wait": [Call("gate"), "ok"], "": [specialist_call("wait", "child"), "resumed"]})
     runtime = AgentRuntime(clock=clock, grace_s=0.05)
     async with Session(model, [gate.tool], limits=Limits(seconds=10), runtime=runtime) as session:
         turn = await start_turn_until_gate(session, gate, 1)
@@ -511,7 +515,7 @@ async def test_a_childs_time_limit_ends_its_subtree_only() -> None:
     slow = Agent(name="slow", description="Slow.", instructions="You are slow.", limits=Limits(seconds=5))
     model = ScriptedModel(
         {
-            "You are slow": [fresh("wait", "grandchild"), "never"],
+            "You are slow": [specialist_call("wait", "grandchild"), "never"],
             "wait": [Call("gate"), "never"],
             "": [Call("Agent", {"prompt": "go", "subagent_type": "slow", "name": "slow"}), "went on"],
         }
@@ -524,8 +528,8 @@ async def test_a_childs_time_limit_ends_its_subtree_only() -> None:
 
         assert (await turn).value == "went on"
         assert statuses_by_path(session) == {"main/slow": Status.TIMEOUT, "main/slow/grandchild": Status.CANCELLED}
-        assert "did not finish: timeout (its time of 5 s is over)" in str(said(session.messages))
-        assert nothing_is_held(session)
+        assert "did not finish: timeout (its time of 5 s is over)" in str(typed_texts(session.messages))
+        assert has_no_reservation(session)
 
 
 async def test_a_tree_of_runtime_spawn_ends_at_its_time_limit() -> None:
@@ -553,7 +557,7 @@ async def test_a_tool_ends_at_its_own_time_limit() -> None:
         result = await session.ask("Go.")
 
     assert result.value == "went on"
-    assert "did not finish within 0.01 s" in str(said(session.messages))
+    assert "did not finish within 0.01 s" in str(typed_texts(session.messages))
 
 
 # --- TaskStop, tombstones
@@ -561,8 +565,13 @@ async def test_a_tool_ends_at_its_own_time_limit() -> None:
 
 STOPPING: Script = {
     "be the leaf": [Call("gate", id="g"), "leaf found"],
-    "be on the left": [background("be the leaf", "leaf"), "left waits"],
-    "": [background("be on the left", "left"), Call("gate_2"), Call("TaskStop", {"task_id": "left"}), "stopped it"],
+    "be on the left": [background_call("be the leaf", "leaf"), "left waits"],
+    "": [
+        background_call("be on the left", "left"),
+        Call("gate_2"),
+        Call("TaskStop", {"task_id": "left"}),
+        "stopped it",
+    ],
 }
 
 
@@ -623,7 +632,7 @@ async def test_answers_distinguish_stopped_agents_from_unknown_ones(call: Call, 
 
 async def test_answers_distinguish_expired_runs_from_unknown_ones() -> None:
     """A run that ended long ago leaves a tombstone with its status; its name stays taken."""
-    async with Session(ScriptedModel(["ok"]), spawn_limits=WIDE) as session:
+    async with Session(ScriptedModel(["ok"]), spawn_limits=WIDE_LIMITS) as session:
 
         async def nothing() -> int:
             return 1
@@ -642,7 +651,7 @@ async def test_answers_distinguish_expired_runs_from_unknown_ones() -> None:
 
 async def test_a_session_forgets_old_finished_children() -> None:
     """AC-S2-2: a session with 2,000 finished children holds at most 256 of them in memory."""
-    async with Session(ScriptedModel(["ok"]), spawn_limits=WIDE) as session:
+    async with Session(ScriptedModel(["ok"]), spawn_limits=WIDE_LIMITS) as session:
 
         async def nothing() -> int:
             return 1
@@ -658,7 +667,7 @@ async def test_a_session_forgets_old_finished_children() -> None:
         alive_count = sum(each() is not None for each in alive)
 
         assert alive_count <= 256
-        assert len(opened(session).tree.register.runs) <= 257
+        assert len(open_tree_of(session).tree.register.runs) <= 257
 
 
 async def test_a_handle_refuses_mail_to_a_stopped_agent() -> None:
@@ -690,8 +699,8 @@ async def test_a_cancelled_call_is_recorded_as_cancelled() -> None:
         await session.interrupt()
         await turn
 
-        (tool_end,) = of_kind(kept(session), ToolEnded)
-        messages = [event.message for event in of_kind(kept(session), MessageRecorded)]
+        (tool_end,) = of_kind(session_events(session), ToolEnded)
+        messages = [event.message for event in of_kind(session_events(session), MessageRecorded)]
 
     assert (tool_end.status, tool_end.call_id) == ("cancelled", "g")
     assert [message["type"] for message in messages] == ["human", "ai", "tool"]

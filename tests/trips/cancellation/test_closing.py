@@ -21,10 +21,19 @@ from ramet.models.scripted.model import Call, Hang, ScriptedModel
 from ramet.tools.context import current
 from ramet.tools.spawn_request import SpawnRequest
 from tests.support.waiting import eventually
-from tests.trips.kits.sessions import Gate, async_tool, background, following, fresh, of_kind, opened, run_of
+from tests.trips.kits.sessions import (
+    Gate,
+    async_tool,
+    background_call,
+    follow_events,
+    of_kind,
+    open_tree_of,
+    run_of,
+    specialist_call,
+)
 
 
-class Deaf:
+class UncancellableTool:
     """A coroutine tool that ignores its cancel until the test lets it end."""
 
     def __init__(self) -> None:
@@ -49,7 +58,7 @@ async def test_a_hook_that_stops_the_root_ends_its_children() -> None:
     def stop(payload: dict[str, Any]) -> Any:
         return {"continue": False, "stopReason": "enough"} if payload["tool_name"] == "gate" else None
 
-    model = ScriptedModel({"toil": [Hang(3)], "": [background("toil", "kid"), Call("gate"), "never"]})
+    model = ScriptedModel({"toil": [Hang(3)], "": [background_call("toil", "kid"), Call("gate"), "never"]})
     async with Session(model, [Gate().tool], hooks={"PreToolUse": stop}) as session:
         result = await session.ask("Go.")
         kid = run_of(session, "kid")
@@ -58,7 +67,7 @@ async def test_a_hook_that_stops_the_root_ends_its_children() -> None:
         assert kid.task is not None
         assert kid.task.done()
         assert {view.path: view.state for view in session.runs()} == {"main": "cancelled", "main/kid": "cancelled"}
-        assert opened(session).tree.register.admission.slot_count == 0
+        assert open_tree_of(session).tree.register.admission.slot_count == 0
 
 
 async def test_a_hooks_stop_among_parallel_calls_cancels_the_run() -> None:
@@ -90,7 +99,7 @@ async def test_a_cancel_during_an_interrupt_ends_the_session_permanently() -> No
 
     Its reader gets a result, and the root has ended.
     """
-    deaf = Deaf()
+    deaf = UncancellableTool()
     runtime = AgentRuntime(grace_s=0.05)
     async with Session(ScriptedModel([Call("deaf"), "never"]), [deaf.tool], runtime=runtime) as session:
         turn = asyncio.create_task(session.ask("Go."))
@@ -116,9 +125,9 @@ async def test_a_cancelled_close_still_ends_the_session() -> None:
 
     The tree and its readers end, and `close` can be called again.
     """
-    deaf = Deaf()
+    deaf = UncancellableTool()
     session = Session(ScriptedModel([Call("deaf"), "never"]), [deaf.tool])
-    async with following(session) as events:
+    async with follow_events(session) as events:
         turn = asyncio.create_task(session.ask("Go."))
         await deaf.entered.wait()
         closing = asyncio.create_task(session.close())
@@ -137,7 +146,7 @@ async def test_a_cancelled_close_still_ends_the_session() -> None:
 
 async def test_stopping_a_runtime_waits_for_a_close_in_progress() -> None:
     """`stop` returns only after the session that another task is closing has ended."""
-    deaf, runtime = Deaf(), AgentRuntime()
+    deaf, runtime = UncancellableTool(), AgentRuntime()
     session = Session(ScriptedModel([Call("deaf"), "never"]), [deaf.tool], runtime=runtime)
     turn = asyncio.create_task(session.ask("Go."))
     await deaf.entered.wait()
@@ -165,13 +174,17 @@ async def test_an_interrupted_spawn_leaves_no_admission_taken() -> None:
         {
             "alfa": [Call("gate"), "done"],
             "xray": [Call("second"), "done"],
-            "Go.": [[background("alfa", "a"), background("xray", "x")], fresh("bravo", "b"), "never"],
+            "Go.": [
+                [background_call("alfa", "a"), background_call("xray", "x")],
+                specialist_call("bravo", "b"),
+                "never",
+            ],
             "": ["noted"],
         }
     )
     limits = SpawnLimits(children=2, running=1)
     async with Session(model, [first.tool, second.tool], spawn_limits=limits) as session:
-        register = opened(session).tree.register
+        register = open_tree_of(session).tree.register
         turn = asyncio.create_task(session.ask("Go."))
         await eventually(lambda: first.calls and register.admission.queued)
         first.open.set()
@@ -238,7 +251,7 @@ async def test_a_detached_run_keeps_the_tree_of_its_ended_root_open() -> None:
         handle = await runtime.spawn(root, tools=[gate.tool])
         child = runtime.get((await handle.result()).value)
         reader = runtime.trees[handle.id].recorder.subscribe()
-        reading = asyncio.create_task(_all(reader.items))
+        reading = asyncio.create_task(_collect(reader.items))
         await gate.entered.wait()
         gate.open.set()
 
@@ -248,5 +261,5 @@ async def test_a_detached_run_keeps_the_tree_of_its_ended_root_open() -> None:
         assert (await runtime.get(child.id).result()).value == "found alone"
 
 
-async def _all(items: Callable[[], Any]) -> list[Any]:
+async def _collect(items: Callable[[], Any]) -> list[Any]:
     return [item async for item in items()]

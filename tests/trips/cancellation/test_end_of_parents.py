@@ -22,8 +22,8 @@ from ramet.tools.context import require_current_call
 from ramet.tools.spawn_request import SpawnRequest
 from tests.support.waiting import eventually
 from tests.trips.agents import isolated as agents
-from tests.trips.kits.isolated import Name, backend
-from tests.trips.kits.sessions import WIDE, async_tool
+from tests.trips.kits.isolated import BackendName, backend
+from tests.trips.kits.sessions import WIDE_LIMITS, async_tool
 
 __all__ = ["backend"]
 
@@ -88,7 +88,7 @@ async def chain_of_functions(runtime: AgentRuntime, slow: Slow, child_s: float |
             await context.tree.spawn(context, SpawnRequest(agent=chain, args=(below - 1,), limits=limits))
         await slow.work()
 
-    handle = await runtime.spawn(chain, args=(2,), limits=Limits(seconds=TIME_S), spawn_limits=WIDE)
+    handle = await runtime.spawn(chain, args=(2,), limits=Limits(seconds=TIME_S), spawn_limits=WIDE_LIMITS)
     tree = runtime.trees[handle.run.info.root]
     await eventually(lambda: slow.begun == 3)
     return handle, tree
@@ -237,7 +237,7 @@ def leaf_of(tree: OpenTree, file: str) -> Run | None:
 @pytest.mark.parametrize("start", [sandboxed_functions, sandboxed_models])
 async def test_a_sandboxed_parents_timeout_is_the_cause_of_all_ends_below(
     tmp_path: pathlib.Path,
-    backend: Name,
+    backend: BackendName,
     start: Any,
     child_s: float | None,
     capsys: pytest.CaptureFixture[str],
@@ -259,7 +259,9 @@ async def test_a_sandboxed_parents_timeout_is_the_cause_of_all_ends_below(
     assert f"cancelled: stopped with its parent: {OF_TIME}" in capsys.readouterr().out
 
 
-async def test_a_run_stopped_twice_ends_after_the_sandboxes_below_it(tmp_path: pathlib.Path, backend: Name) -> None:
+async def test_a_run_stopped_twice_ends_after_the_sandboxes_below_it(
+    tmp_path: pathlib.Path, backend: BackendName
+) -> None:
     """A run that is stopped again while it stops with its parent still waits for the run below it."""
     async with AgentRuntime(tmp_path / "work", backend=backend, clock=FakeClock()) as runtime:
         handle, tree = await sandboxed_models(runtime, None)
@@ -281,7 +283,9 @@ async def test_a_run_stopped_twice_ends_after_the_sandboxes_below_it(tmp_path: p
         ]  # fmt: skip
 
 
-async def test_children_of_a_failed_sandboxed_parent_end_concurrently(tmp_path: pathlib.Path, backend: Name) -> None:
+async def test_children_of_a_failed_sandboxed_parent_end_concurrently(
+    tmp_path: pathlib.Path, backend: BackendName
+) -> None:
     """Each of three deaf children is told to stop before the first has ended: many take no longer than one."""
     async with AgentRuntime(tmp_path / "work", backend=backend) as runtime:
         policy = Policy(allow_sub_agents=True, memory_mb=512, cpu_cores=8)
@@ -337,7 +341,7 @@ async def test_a_child_with_the_rest_of_its_parents_time_has_no_own_timeout(
 
 @pytest.mark.parametrize("start", [sandboxed_functions, sandboxed_models])
 async def test_a_sandboxed_parents_cancel_is_the_cause_of_all_ends_below(
-    tmp_path: pathlib.Path, backend: Name, start: Any
+    tmp_path: pathlib.Path, backend: BackendName, start: Any
 ) -> None:
     """The cause stays the cancel if the time of all runs expires before the deaf one has ended."""
     clock = FakeClock()

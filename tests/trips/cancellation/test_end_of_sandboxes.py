@@ -15,7 +15,7 @@ from ramet.tools.spawn_request import SpawnRequest
 from tests.security.attacks import answers
 from tests.support.waiting import eventually
 from tests.trips.agents import isolated as agents
-from tests.trips.kits.isolated import Name, backend, marked, runtime
+from tests.trips.kits.isolated import BackendName, backend, marked_processes, runtime
 
 __all__ = ["backend", "runtime"]
 
@@ -32,11 +32,11 @@ def mark() -> str:
 async def test_ac_s0_6_neg_6_cancel_ends_three_levels(runtime: ramet.AgentRuntime, mark: str) -> None:
     """AC-S0-6, NEG-6: no process of the subtree remains when cancel returns; the run is cancelled, with the reason."""
     handle = await runtime.start_agent(agent=agents.subtree, args=(mark, 3), policy=MAY)
-    await eventually(lambda: len(marked(mark)) == 3)
+    await eventually(lambda: len(marked_processes(mark)) == 3)
 
     await handle.cancel("no longer needed")
 
-    assert marked(mark) == []
+    assert marked_processes(mark) == []
     result = await handle.result()
     assert result.status == "cancelled"
     assert "no longer needed" in str(result.error)
@@ -45,7 +45,7 @@ async def test_ac_s0_6_neg_6_cancel_ends_three_levels(runtime: ramet.AgentRuntim
 async def test_ac_s0_6_results_of_descendants_name_the_parents_cancel(runtime: ramet.AgentRuntime, mark: str) -> None:
     """AC-S0-6: the result of each descendant says that it was cancelled with its parent, or why."""
     handle = await runtime.start_agent(agent=agents.subtree, args=(mark, 3), policy=MAY)
-    await eventually(lambda: len(marked(mark)) == 3)
+    await eventually(lambda: len(marked_processes(mark)) == 3)
     [runs] = runtime.get_status()["sessions"].values()
     below = [runtime.get(run["id"]) for run in runs if run["id"] != handle.id]
 
@@ -70,8 +70,8 @@ async def test_a_parent_in_the_host_ends_after_its_sandboxed_children(runtime: r
         await asyncio.Event().wait()
 
     handle = await runtime.spawn(parent)
-    await eventually(lambda: len(marked(mark)) == 2)
-    handle.run.over().add_done_callback(lambda _: leftovers.append(marked(mark)))
+    await eventually(lambda: len(marked_processes(mark)) == 2)
+    handle.run.over().add_done_callback(lambda _: leftovers.append(marked_processes(mark)))
 
     await handle.cancel("no longer needed")
 
@@ -85,19 +85,19 @@ async def test_ac_s0_6_a_parents_timeout_ends_its_children(runtime: ramet.AgentR
     result = await runtime.run_agent(agent=agents.subtree, args=(mark, 3), policy=policy)
 
     assert result.status == "timeout"
-    assert marked(mark) == []
+    assert marked_processes(mark) == []
 
 
-async def test_stopping_the_runtime_ends_every_process(backend: Name, tmp_path: pathlib.Path, mark: str) -> None:
+async def test_stopping_the_runtime_ends_every_process(backend: BackendName, tmp_path: pathlib.Path, mark: str) -> None:
     """Row 1: `stop` returns once every run and every zygote of sandboxes has ended; it may be called twice."""
     async with ramet.AgentRuntime(working_dir=tmp_path / "work", backend=backend) as runtime:
         handles = [
             await runtime.start_agent(agent=answers.never_end, args=(mark,), policy=ramet.Policy()) for _ in range(3)
         ]
-        await eventually(lambda: len(marked(mark)) == 6)
+        await eventually(lambda: len(marked_processes(mark)) == 6)
         await runtime.stop()
 
-        assert marked(mark) == []
+        assert marked_processes(mark) == []
         assert [(await handle.result()).status for handle in handles] == ["cancelled"] * 3
 
 
@@ -106,13 +106,13 @@ async def test_cancelling_run_agent_ends_its_agent(runtime: ramet.AgentRuntime, 
     waiting = asyncio.create_task(
         runtime.run_agent(agent=answers.never_end, args=(mark,), policy=ramet.Policy(timeout_seconds=50))
     )
-    await eventually(lambda: len(marked(mark)) == 2)
+    await eventually(lambda: len(marked_processes(mark)) == 2)
 
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
 
-    await eventually(lambda: not marked(mark))
+    await eventually(lambda: not marked_processes(mark))
     await eventually(lambda: len(runtime.get_status()["sessions"]) == 0)
 
 
@@ -132,11 +132,11 @@ async def test_many_trees_are_cancelled_concurrently(runtime: ramet.AgentRuntime
     handles = [
         await runtime.start_agent(agent=answers.never_end, args=(mark,), policy=ramet.Policy()) for _ in range(10)
     ]
-    await eventually(lambda: len(marked(mark)) == 20)
+    await eventually(lambda: len(marked_processes(mark)) == 20)
 
     await asyncio.gather(*(handle.cancel("all of you") for handle in handles))
 
-    assert marked(mark) == []
+    assert marked_processes(mark) == []
 
 
 async def test_a_cancel_during_a_timeout_leaves_no_process(runtime: ramet.AgentRuntime, mark: str) -> None:
@@ -144,11 +144,11 @@ async def test_a_cancel_during_a_timeout_leaves_no_process(runtime: ramet.AgentR
     policy = ramet.Policy(timeout_seconds=5)  # Enough to begin in, on any machine.
     handle = await runtime.start_agent(agent=agents.deaf, args=(mark,), policy=policy)
     run = runtime.get(handle.id).run
-    await eventually(lambda: marked(mark))
+    await eventually(lambda: marked_processes(mark))
     await eventually(lambda: run.sandbox.current is None)  # From here on it is being ended.
 
     await handle.cancel("no longer needed")
 
     result = await handle.result()
     assert result.status in {"timeout", "cancelled"}
-    assert marked(mark) == []
+    assert marked_processes(mark) == []

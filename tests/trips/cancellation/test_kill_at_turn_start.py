@@ -18,7 +18,7 @@ from ramet.store.contract import Document
 from ramet.store.memory import MemoryStore
 from tests.support.waiting import eventually
 from tests.trips.spawning.test_policy_adapters import Adapter
-from tests.trips.teams.test_agent_types import OURS, Backend, function, opening, policy_for, say
+from tests.trips.teams.test_agent_types import OURS, Backend, agent_spec, function, policy_for, say
 
 places = pytest.mark.parametrize("backend", [None, "local"], ids=["host", "local"])
 
@@ -41,7 +41,7 @@ class Slow(MemoryStore):
 
 async def open_marking_agent(folder: pathlib.Path, runtime: AgentRuntime, backend: Backend | None) -> RunningAgent:
     """Return an agent whose function creates the file that its message names."""
-    start = opening(runtime, folder / "ada", **function("leaves_a_mark", policy=policy_for(backend)))
+    start = agent_spec(runtime, folder / "ada", **function("leaves_a_mark", policy=policy_for(backend)))
     await OURS.check(start)
     return await OURS.open(start)
 
@@ -115,7 +115,7 @@ async def test_a_turn_abandoned_before_its_start_leaves_no_record(tmp_path: path
 async def test_a_reader_that_leaves_at_any_start_moment_leaves_no_active_call(tmp_path: pathlib.Path) -> None:
     """A cancelled reader ends the call that had begun for it."""
     async with AgentRuntime(tmp_path, store=MemoryStore()) as runtime:
-        agent = await OURS.open(opening(runtime, tmp_path / "ada", **function("waits")))
+        agent = await OURS.open(agent_spec(runtime, tmp_path / "ada", **function("waits")))
         assert isinstance(agent, FunctionAgent)
         for moments in range(1, 12):
             turn = asyncio.create_task(say(agent, "go"))

@@ -16,9 +16,9 @@ from ramet.tools.spawn_request import SpawnRequest
 from ramet.tools.workspace import workspace_tools
 from tests.support.waiting import alive, eventually, pid_in
 from tests.trips.agents import isolated as agents
-from tests.trips.isolation.test_tool_processes import deaf, home, in_processes, marked
-from tests.trips.kits.isolated import marked as marked_as
-from tests.trips.kits.sessions import Stuck
+from tests.trips.isolation.test_tool_processes import deaf, marked_processes, session_with_tool_processes, workspace_of
+from tests.trips.kits.isolated import marked_processes as marked_as
+from tests.trips.kits.sessions import BlockingTool
 
 #: Of a stop: shorter than anything that passes over SIGTERM takes to be killed.
 GRACE_S = 0.01
@@ -28,13 +28,16 @@ DEAF = "trap '' TERM; echo $$ > pid; while :; do read -t 1000 < <(:) || sleep 10
 async def test_cancel_ends_a_tool_process_and_does_not_name_it() -> None:
     """The tool ignores SIGTERM: SIGKILL ends its call a second after the grace of the stop."""
     tools = [StructuredTool.from_function(deaf)]
-    async with AgentRuntime(grace_s=GRACE_S) as runtime, in_processes(tools, Call("deaf"), runtime=runtime) as session:
+    async with (
+        AgentRuntime(grace_s=GRACE_S) as runtime,
+        session_with_tool_processes(tools, Call("deaf"), runtime=runtime) as session,
+    ):
         turn = asyncio.create_task(session.ask("Go."))
-        await eventually((home(session) / "begun").exists)
+        await eventually((workspace_of(session) / "begun").exists)
 
         receipt = await session.cancel("enough")
 
-        assert (receipt.left, marked()) == ((), [])
+        assert (receipt.left, marked_processes()) == ((), [])
         assert (await turn).status is Status.CANCELLED
 
 
@@ -78,7 +81,7 @@ async def test_cancel_ends_a_child_sandbox_and_names_neither_run(tmp_path: pathl
 
 async def test_cancel_names_a_stuck_thread_after_it_ended_a_process(tmp_path: pathlib.Path) -> None:
     """The receipt names the thread alone, which cannot be ended; the concurrent command has ended."""
-    stuck = Stuck()
+    stuck = BlockingTool()
     model = ScriptedModel([[Call("stuck"), Call("Bash", {"command": DEAF})], "done"])
     tools = [stuck.tool, *workspace_tools()]
     for tool in tools:

@@ -18,7 +18,7 @@ from ramet.core.outcome import Status
 from ramet.models.scripted.dialogue import Say
 from tests.support.providers import Call, Fail, Hang, Script, provider
 from tests.support.waiting import alive, eventually, pid_in
-from tests.trips.kits.terminal import ramet, started, terminal
+from tests.trips.kits.terminal import ramet, running_ramet, terminal
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "payment-api"
 CHILD = {"prompt": "Search the LOGS", "description": "search the logs", "subagent_type": "explore", "name": "logs"}
@@ -276,7 +276,7 @@ async def test_signals_cancel_the_tree_without_a_terminal(project: Path, number:
     line = ("ask", "Why?", "--json", "--dir", str(project))
     async with (
         provider([Hang(6, "I found it")]) as server,
-        started(*line, server=server, stdout=PIPE, stderr=PIPE) as process,
+        running_ramet(*line, server=server, stdout=PIPE, stderr=PIPE) as process,
     ):
         await eventually(lambda: server.count)
         process.send_signal(number)
@@ -342,7 +342,7 @@ async def test_a_closed_stdout_stops_the_work(project: Path) -> None:
     line = ("ask", "Why?", "--json", "--dir", str(project))
     async with (
         provider([Call("Glob", {"pattern": "*"}), Hang()]) as server,
-        started(*line, server=server, stdout=writing, stderr=PIPE) as process,
+        running_ramet(*line, server=server, stdout=writing, stderr=PIPE) as process,
     ):
         os.close(writing)
         os.close(reading)
@@ -357,7 +357,7 @@ async def test_a_closed_stderr_does_not_stop_the_work(project: Path) -> None:
     os.close(reading)
     async with (
         provider(TREE) as server,
-        started("ask", "Why?", "--dir", str(project), server=server, stdout=PIPE, stderr=writing) as process,
+        running_ramet("ask", "Why?", "--dir", str(project), server=server, stdout=PIPE, stderr=writing) as process,
     ):
         os.close(writing)
         out, _ = await process.communicate()

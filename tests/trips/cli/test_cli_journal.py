@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.waiting import eventually
 from tests.support.warm import warm
-from tests.trips.kits.terminal import Done, environment, ramet, started
+from tests.trips.kits.terminal import CommandOutput, environment, ramet, running_ramet
 
 __all__ = ["warm"]  # a fixture is used by its name
 pytestmark = pytest.mark.usefixtures("warm")
@@ -141,7 +141,7 @@ async def kernel(project: Path) -> AsyncIterator[Process]:
         await process.communicate()
 
 
-async def on(project: Path, *args: str) -> Done:
+async def run_on(project: Path, *args: str) -> CommandOutput:
     """Run a command on the folder."""
     verb = 2 if args[0] == "schedule" else 1
     return await ramet(*args[:verb], "--dir", str(project), *args[verb:])
@@ -149,7 +149,7 @@ async def on(project: Path, *args: str) -> Done:
 
 async def rows(project: Path, *args: str) -> list[dict[str, Any]]:
     """Return the rows of `ramet ps --json`; none before there is a journal."""
-    result = await on(project, "ps", "--json", *args)
+    result = await run_on(project, "ps", "--json", *args)
     return [json.loads(line) for line in result.out.splitlines()]
 
 
@@ -165,7 +165,7 @@ async def wait_for_rows(project: Path, holds: Any) -> list[dict[str, Any]]:
 async def open_waiting_run(project: Path) -> AsyncIterator[Process]:
     """Start `ramet run jobs:wait`, and wait until it is active."""
     args = ("run", "--dir", str(project), "jobs:wait", json.dumps(str(project)))
-    async with started(*args, stdout=PIPE, stderr=PIPE) as process:
+    async with running_ramet(*args, stdout=PIPE, stderr=PIPE) as process:
         await wait_for_rows(project, lambda rows: any(row["state"] == "running" for row in rows))
         await eventually((project / "begun").exists)
         yield process
@@ -177,11 +177,11 @@ async def test_commands_inspect_message_and_stop_a_running_kernels_run(project: 
         (row,) = await rows(project)
         assert (row["path"], row["agent"], row["state"]) == ("main", "lead", "running")
         assert [each["tool"] for each in row["calls"]] == ["hold"]
-        drawn = await on(project, "tree")
-        show_result = await on(project, "show", row["id"])
-        async with started("logs", "-f", row["id"], "--dir", str(project), stdout=PIPE, stderr=PIPE) as follower:
-            send_result = await on(project, "send", row["id"], "Hurry up")
-            stop_result = await on(project, "stop", row["id"])
+        drawn = await run_on(project, "tree")
+        show_result = await run_on(project, "show", row["id"])
+        async with running_ramet("logs", "-f", row["id"], "--dir", str(project), stdout=PIPE, stderr=PIPE) as follower:
+            send_result = await run_on(project, "send", row["id"], "Hurry up")
+            stop_result = await run_on(project, "stop", row["id"])
             stdout, aside = await follower.communicate()
         output, _ = await process.communicate()
 
@@ -203,15 +203,15 @@ async def test_commands_inspect_message_and_stop_a_running_kernels_run(project: 
 async def test_a_stop_of_ramet_run_ends_its_process(project: Path) -> None:
     """The stop of a synchronous function waits for the end of the `ramet run` process, and has status 0."""
     sitting = ("run", "jobs:sit", json.dumps(str(project)), "--dir", str(project))
-    async with started(*sitting, stdout=PIPE, stderr=PIPE) as process:
+    async with running_ramet(*sitting, stdout=PIPE, stderr=PIPE) as process:
         await eventually((project / "begun").exists)
         (row,) = await rows(project)
 
-        stop_result = await on(project, "stop", row["id"])
+        stop_result = await run_on(project, "stop", row["id"])
 
         assert (stop_result.status, stop_result.out, stop_result.err) == (0, "stopped main\n", "")
         assert await process.wait() != 0
-    assert (await on(project, "stop", row["id"])).status == 1
+    assert (await run_on(project, "stop", row["id"])).status == 1
 
 
 async def test_a_stop_names_a_synchronous_function_of_another_program(project: Path) -> None:
@@ -220,7 +220,7 @@ async def test_a_stop_names_a_synchronous_function_of_another_program(project: P
         await eventually((project / "begun").exists)
         (row,) = await rows(project)
 
-        stop_result = await on(project, "stop", row["id"])
+        stop_result = await run_on(project, "stop", row["id"])
 
         assert (stop_result.status, stop_result.out) == (1, "stopped main\ncould not be ended: main: sit\n")
 
@@ -232,13 +232,13 @@ async def test_approve_and_deny_answer_a_question_by_its_id(project: Path, verb:
         (project / "go").touch()
         (row,) = await wait_for_rows(project, lambda rows: any(row["approvals"] for row in rows))
         question = row["approvals"][0]["approval_id"]
-        answer = await on(project, verb, question)
+        answer = await run_on(project, verb, question)
         output, _ = await process.communicate()
 
     assert answer.status == 0
     assert output == b"completed\n"
     assert (project / "note").exists() == (verb == "approve")
-    again = await on(project, verb, question)
+    again = await run_on(project, verb, question)
     assert (again.status, again.err) == (1, f"ramet: no kernel runs in {project}\n")
 
 
@@ -246,30 +246,30 @@ async def test_a_killed_run_is_shown_as_interrupted_and_can_be_resumed(project: 
     """The killed run cannot be stopped or removed; `resume` runs it again and prints its value."""
     async with open_waiting_run(project) as process:
         (row,) = await rows(project)
-        async with started("logs", "-f", row["id"], "--dir", str(project), stdout=PIPE, stderr=PIPE) as follower:
+        async with running_ramet("logs", "-f", row["id"], "--dir", str(project), stdout=PIPE, stderr=PIPE) as follower:
             process.kill()
             await process.wait()
             _, aside = await follower.communicate()
 
     assert "was interrupted: no kernel runs here" in aside.decode()
     assert [(each["id"], each["state"]) for each in await rows(project)] == [(row["id"], "interrupted")]
-    assert "interrupted" in (await on(project, "tree")).out
-    refusal = await on(project, "stop", row["id"])
+    assert "interrupted" in (await run_on(project, "tree")).out
+    refusal = await run_on(project, "stop", row["id"])
     assert (refusal.status, refusal.err.count("\n")) == (1, 1)
     assert f"ramet resume {row['id']}" in refusal.err
-    collection = await on(project, "gc", "--older-than", "0")
+    collection = await run_on(project, "gc", "--older-than", "0")
     assert "0 trees removed" in collection.err
 
-    unknown = await on(project, "resume", "nothing-like-it")
+    unknown = await run_on(project, "resume", "nothing-like-it")
     assert (unknown.status, unknown.err.count("\n")) == (2, 1), unknown
     (project / "go").touch()
-    result = await on(project, "resume", row["id"][:-4])  # the beginning of an id is enough
+    result = await run_on(project, "resume", row["id"][:-4])  # the beginning of an id is enough
 
     assert (result.status, json.loads(result.out)) == (0, {"waited": True})
     assert (project / "begun").read_text() == "xx"
     assert await rows(project) == []
     assert [each["state"] for each in await rows(project, "--all")] == ["completed"]
-    again = await on(project, "resume")
+    again = await run_on(project, "resume")
     assert (again.status, again.out, again.err) == (0, "", "nothing to resume here\n")
 
 
@@ -286,7 +286,7 @@ async def test_resume_does_not_wait_for_a_session_without_messages(project: Path
         await process.wait()
 
     async with asyncio.timeout(180):
-        result = await on(project, "resume")
+        result = await run_on(project, "resume")
 
     assert (result.status, result.out.strip()) == (0, "")
 
@@ -302,7 +302,7 @@ async def test_resume_skips_a_tree_that_needs_a_model_object(project: Path) -> N
         await process.wait()
     (project / "go").touch()
 
-    result = await on(project, "resume", "--quiet")
+    result = await run_on(project, "resume", "--quiet")
 
     assert (result.status, json.loads(result.out)) == (1, {"waited": True})
     assert result.err.startswith(f"ramet: {missing['id']}: the journal names ")
@@ -313,7 +313,7 @@ async def test_resume_skips_a_tree_that_needs_a_model_object(project: Path) -> N
 async def test_resume_beside_a_running_kernel_names_the_owner_of_the_journal(project: Path) -> None:
     """`resume` prints one line with the pid of the kernel, and changes nothing."""
     async with open_waiting_run(project) as process:
-        result = await on(project, "resume")
+        result = await run_on(project, "resume")
         assert (result.status, result.out) == (1, "")
         assert result.err.endswith(f"belongs to another kernel (pid {process.pid})\n")
         assert result.err.count("\n") == 1
@@ -321,11 +321,11 @@ async def test_resume_beside_a_running_kernel_names_the_owner_of_the_journal(pro
 
 async def test_run_prints_the_value_of_a_function(project: Path) -> None:
     """Stdout has the value alone, whatever the function prints; the exit status is that of the published table."""
-    result = await on(project, "run", "jobs:add", "1", "2")
-    failure = await on(project, "run", "jobs:bad", "--quiet")
-    data = await on(project, "run", "jobs:add", '"a"', '"b"', "--json", "--quiet")
-    late = await on(project, "run", "jobs:wait", json.dumps(str(project)), "--timeout", "0.1", "--quiet")
-    script = await on(project, "run", f"{project}/jobs.py:add", "2", "3", "--quiet")
+    result = await run_on(project, "run", "jobs:add", "1", "2")
+    failure = await run_on(project, "run", "jobs:bad", "--quiet")
+    data = await run_on(project, "run", "jobs:add", '"a"', '"b"', "--json", "--quiet")
+    late = await run_on(project, "run", "jobs:wait", json.dumps(str(project)), "--timeout", "0.1", "--quiet")
+    script = await run_on(project, "run", f"{project}/jobs.py:add", "2", "3", "--quiet")
 
     assert (result.status, result.out) == (0, "3\n")
     assert "adding" in result.err
@@ -342,8 +342,10 @@ async def test_run_with_a_policy_uses_a_sandbox(project: Path) -> None:
     """The policy is JSON or a file; stdout has the value alone, without prints of the sandbox."""
     (project / "policy.json").write_text('{"timeout_seconds": 30}')
 
-    plain = await on(project, "run", "jobs:add", "1", "2", "--policy", "{}", "--backend", "local")
-    file = await on(project, "run", "jobs:add", "1", "2", "--policy", f"{project}/policy.json", "--backend", "local")
+    plain = await run_on(project, "run", "jobs:add", "1", "2", "--policy", "{}", "--backend", "local")
+    file = await run_on(
+        project, "run", "jobs:add", "1", "2", "--policy", f"{project}/policy.json", "--backend", "local"
+    )
 
     assert (plain.status, plain.out, file.status, file.out) == (0, "3\n", 0, "3\n")
     assert "adding" in plain.err
@@ -365,7 +367,7 @@ async def test_run_with_a_policy_uses_a_sandbox(project: Path) -> None:
 )
 async def test_invalid_arguments_get_one_line_and_status_2(project: Path, args: tuple[str, ...], message: str) -> None:
     """The line says what would be accepted, and nothing runs."""
-    result = await on(project, *args)
+    result = await run_on(project, *args)
 
     assert (result.status, result.out, result.err.count("\n")) == (2, "", 1)
     assert message in result.err
@@ -374,29 +376,29 @@ async def test_invalid_arguments_get_one_line_and_status_2(project: Path, args: 
 async def test_ended_trees_are_exported_replayed_and_removed(project: Path) -> None:
     """`export` and `replay` show the journal; `gc` removes a tree with its transcript, except those of `--keep`."""
     for number in range(2):
-        await on(project, "run", "jobs:add", str(number), "0", "--quiet")
+        await run_on(project, "run", "jobs:add", str(number), "0", "--quiet")
     first, second = await rows(project, "--all")
 
-    exported = await on(project, "export", first["id"], "--tree")
-    logs = await on(project, "logs", first["id"])
-    again = await on(project, "replay", first["id"], "--speed", "0")
+    exported = await run_on(project, "export", first["id"], "--tree")
+    logs = await run_on(project, "logs", first["id"])
+    again = await run_on(project, "replay", first["id"], "--speed", "0")
     events = [json.loads(line) for line in exported.out.splitlines()]
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
     assert events[-1]["type"] == "run_ended"
     assert again.out == logs.out
     assert "main: completed" in logs.out
 
-    assert "0 trees would be removed" in (await on(project, "gc", "--dry-run")).err
-    dry = await on(project, "gc", "--dry-run", "--older-than", "0", "--json")
+    assert "0 trees would be removed" in (await run_on(project, "gc", "--dry-run")).err
+    dry = await run_on(project, "gc", "--dry-run", "--older-than", "0", "--json")
     assert [json.loads(line)["root"] for line in dry.out.splitlines()] == [first["id"], second["id"]]
-    collection = await on(project, "gc", "--older-than", "0", "--keep", second["id"], "--json")
+    collection = await run_on(project, "gc", "--older-than", "0", "--keep", second["id"], "--json")
     assert [json.loads(line)["root"] for line in collection.out.splitlines()] == [first["id"]]
     assert [row["id"] for row in await rows(project, "--all")] == [second["id"]]
     remaining_roots = [
         json.loads((each / "main.jsonl").read_text().splitlines()[0])["root"] for each in transcripts(project)
     ]
     assert remaining_roots == [second["id"]]
-    unknown = await on(project, "gc", "--keep", "run-0")
+    unknown = await run_on(project, "gc", "--keep", "run-0")
     assert (unknown.status, unknown.out) == (2, "")
 
 
@@ -407,12 +409,14 @@ def transcripts(project: Path) -> list[Path]:
 
 async def test_schedules_are_recorded_without_firing(project: Path) -> None:
     """A due schedule waits for a kernel with a scheduler."""
-    addition = await on(project, "schedule", "add", "jobs:add", "1", "2", "--in", "0", "--name", "soon")
-    await on(project, "schedule", "add", "jobs:add", "1", "2", "--cron", "0 8 * * *", "--tz", "UTC", "--name", "daily")
-    paused = await on(project, "schedule", "pause", "daily")
-    listing = await on(project, "schedule", "list", "--json")
-    await on(project, "schedule", "rm", "soon")
-    removal = await on(project, "schedule", "rm", "soon")
+    addition = await run_on(project, "schedule", "add", "jobs:add", "1", "2", "--in", "0", "--name", "soon")
+    await run_on(
+        project, "schedule", "add", "jobs:add", "1", "2", "--cron", "0 8 * * *", "--tz", "UTC", "--name", "daily"
+    )
+    paused = await run_on(project, "schedule", "pause", "daily")
+    listing = await run_on(project, "schedule", "list", "--json")
+    await run_on(project, "schedule", "rm", "soon")
+    removal = await run_on(project, "schedule", "rm", "soon")
 
     assert addition.status == paused.status == 0
     views = {view["id"]: view for view in map(json.loads, listing.out.splitlines())}
@@ -438,7 +442,7 @@ async def test_ctrl_c_ends_logs_and_cancels_a_run(project: Path) -> None:
     """`logs -f` ends silently; `run` ends its tree first, which is recorded as cancelled."""
     async with open_waiting_run(project) as process:
         (row,) = await rows(project)
-        async with started("logs", "-f", row["id"], "--dir", str(project), stdout=PIPE, stderr=PIPE) as follower:
+        async with running_ramet("logs", "-f", row["id"], "--dir", str(project), stdout=PIPE, stderr=PIPE) as follower:
             assert follower.stdout is not None
             assert b"started" in await follower.stdout.readline()
             follower.send_signal(signal.SIGINT)
@@ -457,7 +461,7 @@ async def test_a_suspended_kernels_runs_are_shown_from_the_journal(project: Path
     async with open_waiting_run(project) as process:
         process.send_signal(signal.SIGSTOP)
         (row,) = await rows(project)
-        logs = await on(project, "logs", row["id"])
+        logs = await run_on(project, "logs", row["id"])
         process.send_signal(signal.SIGCONT)
 
     assert row["state"] == "running"

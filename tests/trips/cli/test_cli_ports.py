@@ -12,15 +12,15 @@ import ramet
 from ramet.cli.main import main
 from tests.support.serving import short_folder
 from tests.trips.agents import listening as agents
-from tests.trips.kits.isolated import Name
-from tests.trips.kits.ports import asked_at, backend, serving
+from tests.trips.kits.isolated import BackendName
+from tests.trips.kits.ports import backend, get_body_at_socket, start_serving
 
 __all__ = ["backend"]
 
 PORTS = {"web": 8000, "api": 9000}
 
 
-async def test_port_prints_the_sockets_of_a_run(backend: Name, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_port_prints_the_sockets_of_a_run(backend: BackendName, capsys: pytest.CaptureFixture[str]) -> None:
     """`port` prints one path by its name, or each path; an unknown name or an ended run gets one line on stderr."""
     with short_folder() as folder:
 
@@ -30,13 +30,13 @@ async def test_port_prints_the_sockets_of_a_run(backend: Name, capsys: pytest.Ca
             return status, captured.out, captured.err
 
         async with ramet.AgentRuntime(folder, backend=backend) as runtime:
-            handle = await serving(runtime, agents.greet_on_both, PORTS, 8000, 9000)
+            handle = await start_serving(runtime, agents.greet_on_both, PORTS, 8000, 9000)
             plain = await runtime.start_agent(agents.idle)
             here = await runtime.spawn(asyncio.sleep, args=(600,))
             paths = {name: str(await handle.port(name)) for name in PORTS}
 
             assert await on("port", handle.id, "api") == (0, f"{paths['api']}\n", "")
-            assert await asked_at(pathlib.Path(paths["api"])) == "second /"
+            assert await get_body_at_socket(pathlib.Path(paths["api"])) == "second /"
             status, out, _ = await on("port", handle.id[:-1])
             assert (status, dict(line.split() for line in out.splitlines()[1:])) == (0, paths)
             status, out, _ = await on("port", handle.id, "--json")

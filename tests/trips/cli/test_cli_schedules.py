@@ -30,7 +30,7 @@ from ramet.store.sqlite.store import SqliteStore
 from tests.support.waiting import eventually
 from tests.support.warm import warm
 from tests.trips.agents import scheduled
-from tests.trips.kits.terminal import Done, environment, ramet
+from tests.trips.kits.terminal import CommandOutput, environment, ramet
 
 __all__ = ["warm"]  # a fixture is used by its name
 pytestmark = pytest.mark.usefixtures("warm")
@@ -91,7 +91,7 @@ async def kernel(project: Path) -> AsyncIterator[Process]:
         await process.communicate()
 
 
-async def schedule(project: Path, verb: str, *args: str) -> Done:
+async def schedule(project: Path, verb: str, *args: str) -> CommandOutput:
     """Run a verb of `ramet schedule` on the folder."""
     return await ramet("schedule", verb, "--dir", str(project), *args)
 

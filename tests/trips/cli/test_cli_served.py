@@ -29,7 +29,7 @@ from ramet.tools.workspace import workspace_tools
 from tests.support.serve_process import serve
 from tests.support.serving import short_folder
 from tests.support.waiting import eventually
-from tests.trips.kits.terminal import Done, ramet, started
+from tests.trips.kits.terminal import CommandOutput, ramet, running_ramet
 
 JOBS = """
 def note(word):
@@ -73,13 +73,13 @@ class ServedFolder:
         await eventually(lambda: inbox.pending)
         return handle
 
-    async def run(self, *words: str) -> Done:
+    async def run(self, *words: str) -> CommandOutput:
         """Run a command in a thread of this process, with the streams of the test."""
         self._capsys.readouterr()
         status = await asyncio.to_thread(main, list(words))
-        return Done(status, *self._capsys.readouterr())
+        return CommandOutput(status, *self._capsys.readouterr())
 
-    async def on(self, way: str, *words: str) -> Done:
+    async def on(self, way: str, *words: str) -> CommandOutput:
         """Run a command on the folder or the server, once every event is durable and so visible to other processes."""
         for tree in list(self.server.runtime.trees.values()):
             if tree.recorder.durable is not None:
@@ -108,10 +108,10 @@ async def served_folder(
         sys.modules.pop("jobs", None)  # Its folder goes now; the next test's is another one.
 
 
-def comparable(result: Done) -> Done:
+def normalized_output(result: CommandOutput) -> CommandOutput:
     """Return the output without ages, widths of columns, and lists of what exists."""
     out = re.sub(r" +", " ", re.sub(r"\b\d+(\.\d+)?s\b", "AGE", result.out))
-    return Done(result.status, out, result.err.partition(";")[0])
+    return CommandOutput(result.status, out, result.err.partition(";")[0])
 
 
 async def test_commands_show_a_server_as_they_show_its_folder(served_folder: ServedFolder) -> None:
@@ -138,7 +138,7 @@ async def test_commands_show_a_server_as_they_show_its_folder(served_folder: Ser
     ):
         here = await served_folder.on("folder", *words.split())
         there = await served_folder.on("socket", *words.split())
-        assert comparable(there) == comparable(here), words
+        assert normalized_output(there) == normalized_output(here), words
         assert here.status == (2 if "nope" in words else 0), words
         assert here.out or here.err.count("\n") == 1, words
 
@@ -288,7 +288,7 @@ async def test_a_follower_ends_with_a_signal_with_the_server_or_with_the_run(fol
 @asynccontextmanager
 async def open_follower(*words: str) -> AsyncIterator[Process]:
     """Start a command, and wait until it has printed the first event."""
-    async with started(*words, stdout=PIPE, stderr=PIPE) as process:
+    async with running_ramet(*words, stdout=PIPE, stderr=PIPE) as process:
         assert process.stdout is not None
         assert b"started" in await process.stdout.readline()
         yield process
@@ -307,7 +307,7 @@ def test_commands_on_a_folder_import_no_http_client(folder: pathlib.Path) -> Non
     assert completed.stderr.splitlines()[1:] == ["0"]
 
 
-def _json(result: Done) -> list[dict[str, Any]]:
+def _json(result: CommandOutput) -> list[dict[str, Any]]:
     """Return the printed JSON, one object a line."""
     assert result.status == 0, result.err
     return [json.loads(line) for line in result.out.splitlines()]

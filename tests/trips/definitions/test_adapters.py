@@ -141,7 +141,7 @@ async def test_a_runtime_accepts_a_store_object(tmp_path: pathlib.Path) -> None:
             assert [str(each.text) for each in again.messages] == ["One.", "first", "Two.", "second"]
 
 
-class Half:
+class PartialStore:
     """A class with some attributes of a store, and one method that is not async."""
 
     name = "half"
@@ -164,7 +164,7 @@ class Sqlite(PlainStore):
         super().__init__(pathlib.Path("unused"))
 
 
-class Loud(PlainStore):
+class FailingNameStore(PlainStore):
     """A store whose name raises OSError."""
 
     def __init__(self, url: str, kernel: str) -> None:
@@ -178,7 +178,7 @@ class Loud(PlainStore):
 class LoudRules(house_rules.HouseRules):
     """A policy adapter whose name raises OSError."""
 
-    name = Loud.name
+    name = FailingNameStore.name
 
 
 HERE = __name__
@@ -187,13 +187,13 @@ HERE = __name__
 @pytest.mark.parametrize(
     ("adapter", "field", "words"),
     [
-        (StoreAdapter(f"{HERE}:Half"), "store", "it has no open, close, append"),
+        (StoreAdapter(f"{HERE}:PartialStore"), "store", "it has no open, close, append"),
         (StoreAdapter(f"{HERE}:Sqlite"), "store", "ramet's own stores"),
         (StoreAdapter(f"{HERE}:Nobody"), "store", "AttributeError"),
-        (StoreAdapter(f"{HERE}:Loud"), "store", "its `name` raised OSError"),
+        (StoreAdapter(f"{HERE}:FailingNameStore"), "store", "its `name` raised OSError"),
         (StoreAdapter("broken", "broken://h/d"), "entry point 'broken' in 'ramet.stores'", "ModuleNotFoundError"),
         (StoreAdapter("absent", "absent://h/d"), "store", "an entry point of 'ramet.stores'"),
-        (StoreAdapter(f"{HERE}:Half", "half://me:hunter2@h/d"), "store", "OSError"),
+        (StoreAdapter(f"{HERE}:PartialStore", "half://me:hunter2@h/d"), "store", "OSError"),
     ],
     ids=["half", "own name", "nobody", "loud", "broken", "absent", "secret"],
 )

@@ -32,7 +32,7 @@ from ramet.spawn.handle import Handle
 from ramet.tools.context import current
 from ramet.tools.spawn_request import SpawnRequest
 from tests.support.providers import provider
-from tests.trips.kits.sessions import fresh, kept, of_kind
+from tests.trips.kits.sessions import of_kind, session_events, specialist_call
 from tests.trips.programs.adopted_agent import asks_twice
 
 
@@ -227,11 +227,11 @@ async def test_a_hook_denies_a_tool_call_of_a_framework() -> None:
         return {"decision": "deny", "reason": f"not {payload['tool_input']['path']}"}
 
     helper = ramet.adopt(RunnableLambda(lambda _: {"path": "/etc"}) | erase, name="helper", description="Helps.")
-    model = ScriptedModel([fresh("Erase it.", subagent_type="helper"), "Done."])
+    model = ScriptedModel([specialist_call("Erase it.", subagent_type="helper"), "Done."])
     hooks = {"PreToolUse": [{"matcher": "erase", "hooks": [deny]}]}
     async with Session(model, agents=[helper], hooks=hooks) as session:
         result = await session.ask("Go.")
-        events = kept(session)
+        events = session_events(session)
 
     assert (result.status, ran) == (Status.COMPLETED, [])
     assert "not /etc" in model.requests[1].messages[-1].text
@@ -315,10 +315,10 @@ async def test_a_model_agent_delegates_to_an_adopted_one() -> None:
     """The model gets a description of the adopted type, which runs below its parent in the tree's budget."""
     inner = ScriptedModel(["The inner answer."], model_name="inner")
     helper = ramet.adopt(inner, name="helper", description="Answers.")
-    outer = ScriptedModel([fresh("Ask.", subagent_type="helper"), "Thanks."])
+    outer = ScriptedModel([specialist_call("Ask.", subagent_type="helper"), "Thanks."])
     async with Session(outer, agents=[helper], limits=Limits(model_calls=3)) as session:
         result = await session.ask("Go.")
-        events = kept(session)
+        events = session_events(session)
 
     assert result.value == "Thanks."
     assert result.usage_subtree.model_calls == 3

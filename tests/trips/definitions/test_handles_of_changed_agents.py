@@ -22,7 +22,7 @@ from ramet.core.events import RunSpawned
 from ramet.core.recipe import Recipe
 from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.tools.agents.authoring import authoring_tools
-from tests.trips.kits.isolated import BACKENDS, Name
+from tests.trips.kits.isolated import BACKENDS, BackendName
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +62,7 @@ def names(agent: Agent) -> tuple[str, ...]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_descendants_lose_a_name_with_their_ancestor(tmp_path: pathlib.Path, backend: Name) -> None:
+def test_descendants_lose_a_name_with_their_ancestor(tmp_path: pathlib.Path, backend: BackendName) -> None:
     """AC-S4-4, in several processes: child and grandchild, tampered recipes, and another architect."""
 
     def step(name: str) -> list[str]:

@@ -13,7 +13,7 @@ from ramet.core.outcome import Status
 from ramet.store.sqlite.store import SqliteStore
 
 
-class World:
+class OutsideState:
     """The state that differs in another process."""
 
     way = "left"
@@ -24,19 +24,24 @@ class World:
 
 def enter_process(way: str) -> None:
     """Reset the world, as a new process does."""
-    World.way, World.gate, World.entered, World.calls = way, asyncio.Event(), asyncio.Event(), []
+    OutsideState.way, OutsideState.gate, OutsideState.entered, OutsideState.calls = (
+        way,
+        asyncio.Event(),
+        asyncio.Event(),
+        [],
+    )
 
 
 def way(state: dict[str, Any]) -> str:
     """Return a route, which differs after the restart."""
-    World.calls.append("way")
-    return World.way
+    OutsideState.calls.append("way")
+    return OutsideState.way
 
 
 async def slow(state: dict[str, Any]) -> dict[str, Any]:
     """Stay active until the process is killed."""
-    World.entered.set()
-    await World.gate.wait()
+    OutsideState.entered.set()
+    await OutsideState.gate.wait()
     return {"left": True}
 
 
@@ -61,8 +66,8 @@ def pack(text: str) -> Parcel:
 @agent(name="opened")
 async def open_slowly(parcel: Parcel) -> str:
     """Stay active with the parcel until the process is killed."""
-    World.entered.set()
-    await World.gate.wait()
+    OutsideState.entered.set()
+    await OutsideState.gate.wait()
     assert type(parcel) is Parcel
     return f"{parcel.content.decode()} {parcel.stamps}"
 
@@ -83,16 +88,16 @@ async def test_resume_does_not_ask_for_a_taken_route_again(tmp_path: pathlib.Pat
     store = SqliteStore(tmp_path / "journal.db")
     runtime = AgentRuntime(store=store, grace_s=0.1)
     await runtime.spawn(graph.compile(), args=({"n": 1},))
-    await World.entered.wait()
+    await OutsideState.entered.wait()
     await kill_runtime(runtime, store)
 
     enter_process("right")
-    World.gate.set()
+    OutsideState.gate.set()
     async with AgentRuntime(store=SqliteStore(tmp_path / "journal.db")) as runtime:
         [handle] = await runtime.resume()
         result = await handle.result()
 
-    assert (result.status, result.value, World.calls) == (Status.COMPLETED, {"n": 1, "left": True}, [])
+    assert (result.status, result.value, OutsideState.calls) == (Status.COMPLETED, {"n": 1, "left": True}, [])
 
 
 async def test_objects_between_steps_keep_their_types_over_a_restart(tmp_path: pathlib.Path) -> None:
@@ -102,11 +107,11 @@ async def test_objects_between_steps_keep_their_types_over_a_restart(tmp_path: p
     store = SqliteStore(tmp_path / "journal.db")
     runtime = AgentRuntime(store=store, grace_s=0.1)
     await runtime.spawn(line, args=("tea",))
-    await World.entered.wait()
+    await OutsideState.entered.wait()
     await kill_runtime(runtime, store)
 
     enter_process("")
-    World.gate.set()
+    OutsideState.gate.set()
     async with AgentRuntime(store=SqliteStore(tmp_path / "journal.db")) as runtime:
         [handle] = await runtime.resume()
         result = await handle.result()

@@ -26,7 +26,7 @@ BOUND_S = 180.0  #: passed only by a test that fails
 EVERY = ("simple_agent", "team_scenario")
 
 
-class Done(NamedTuple):
+class ExampleOutput(NamedTuple):
     """The status and the output of a process."""
 
     status: int
@@ -51,7 +51,7 @@ def folder() -> Iterator[pathlib.Path]:
 
 
 @asynccontextmanager
-async def started(folder: pathlib.Path, example: str, *options: str, **env: str) -> AsyncIterator[Process]:
+async def running_example(folder: pathlib.Path, example: str, *options: str, **env: str) -> AsyncIterator[Process]:
     """Start an example as a process; a process that it leaves fails the test."""
     # As of a user who has set nothing.
     plain = {key: value for key, value in os.environ.items() if key != "LLM_API_KEY" and not key.startswith("RAMET_")}
@@ -71,12 +71,12 @@ async def started(folder: pathlib.Path, example: str, *options: str, **env: str)
         await orphans.gone()
 
 
-async def run_example(folder: pathlib.Path, example: str, *options: str, **env: str) -> Done:
+async def run_example(folder: pathlib.Path, example: str, *options: str, **env: str) -> ExampleOutput:
     """Run an example to its end."""
-    async with started(folder, example, *options, **env) as process:
+    async with running_example(folder, example, *options, **env) as process:
         out, err = await process.communicate()
     assert process.returncode is not None
-    return Done(process.returncode, out.decode(), err.decode())
+    return ExampleOutput(process.returncode, out.decode(), err.decode())
 
 
 # ---- without a key
@@ -124,7 +124,7 @@ async def test_the_team_scenario_prints_every_agents_lines(backend: str, folder:
 @pytest.mark.parametrize("how", ["SIGINT", "SIGTERM", "SIGHUP"])
 async def test_an_interrupted_team_leaves_nothing(how: str, folder: pathlib.Path) -> None:
     """A signal at an agent's first line ends each process silently, with status 130."""
-    async with started(folder, "team_scenario", "--backend", "local") as process:
+    async with running_example(folder, "team_scenario", "--backend", "local") as process:
         assert process.stdout is not None
         while not (await process.stdout.readline()).startswith(b"architect >"):
             pass

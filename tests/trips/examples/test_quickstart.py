@@ -17,7 +17,7 @@ from ramet.core.outcome import Status
 from ramet.host.session import Session
 from ramet.models.scripted.model import ScriptedModel
 from tests.support.providers import Call, Provider, Step, provider
-from tests.trips.kits.sessions import is_valid, said
+from tests.trips.kits.sessions import is_valid, typed_texts
 
 #: The seed's code, to the letter, with `ramet` for `agent_runtime`.
 QUICKSTART = '''
@@ -97,7 +97,7 @@ async def test_a_tool_result_leads_to_the_final_answer(which: str) -> None:
     assert [chunk.text for chunk in chunks if chunk.text] == ["It ", "is ", "noon, ", "I ", "think."]
     assert session.result is not None
     assert (session.result.status, session.result.value) == (Status.COMPLETED, "It is noon, I think.")
-    assert said(history)[2] == ("tool", "noon")
+    assert typed_texts(history)[2] == ("tool", "noon")
     assert "noon" in str(server.bodies[1]["messages"])
 
 
@@ -143,7 +143,7 @@ async def test_swapping_the_model_changes_nothing_else(which: str) -> None:
         events, session = await run_session(model)
 
     assert shape(events) == shape(expected)
-    assert said(session.messages) == said(reference.messages)
+    assert typed_texts(session.messages) == typed_texts(reference.messages)
     assert is_valid(session.messages)
     assert session.result is not None
     assert reference.result is not None

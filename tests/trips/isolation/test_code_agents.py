@@ -21,11 +21,11 @@ from ramet.spawn.tree import RunTree
 from ramet.tools.agents.authoring import authoring_tools
 from ramet.tools.agents.task_result import task_result_tools
 from ramet.tools.python import python_tool
-from tests.trips.kits.authoring import Shelf
-from tests.trips.kits.isolated import BACKENDS, Name
-from tests.trips.kits.sessions import kept, of_kind
+from tests.trips.kits.authoring import MemoryAuthoring
+from tests.trips.kits.isolated import BACKENDS, BackendName
+from tests.trips.kits.sessions import of_kind, session_events
 
-both = pytest.mark.parametrize("backend", BACKENDS)
+both_backends = pytest.mark.parametrize("backend", BACKENDS)
 
 
 def code(text: str, **arguments: Any) -> Call:
@@ -47,7 +47,7 @@ def agent(*capabilities: Capability, **fields: Any) -> ramet.Agent:
 
 
 async def converse(
-    folder: pathlib.Path, backend: Name, coder: ramet.Agent, *script: Any, lines: Any = None
+    folder: pathlib.Path, backend: BackendName, coder: ramet.Agent, *script: Any, lines: Any = None
 ) -> tuple[Result, list[str]]:
     """Let a session start the coder with a script; return its result and the outputs of its calls."""
     parts: dict[str, Any] = {
@@ -63,8 +63,8 @@ async def converse(
         return await handle.result(), outputs
 
 
-@both
-async def test_code_runs_in_the_agents_own_sandbox(tmp_path: pathlib.Path, backend: Name) -> None:
+@both_backends
+async def test_code_runs_in_the_agents_own_sandbox(tmp_path: pathlib.Path, backend: BackendName) -> None:
     """Names stay from call to call, errors are tracebacks, and imports are limited to the capabilities."""
     result, outputs = await converse(
         tmp_path,
@@ -84,8 +84,8 @@ async def test_code_runs_in_the_agents_own_sandbox(tmp_path: pathlib.Path, backe
     assert outputs[3] == "ok: 1"
 
 
-@both
-async def test_a_missing_module_fails_the_run_by_name(tmp_path: pathlib.Path, backend: Name) -> None:
+@both_backends
+async def test_a_missing_module_fails_the_run_by_name(tmp_path: pathlib.Path, backend: BackendName) -> None:
     """The run fails at its start, before a request to its model."""
     result, outputs = await converse(tmp_path, backend, agent(Capability("module", "not_there")), code("1"))
 
@@ -96,8 +96,8 @@ async def test_a_missing_module_fails_the_run_by_name(tmp_path: pathlib.Path, ba
     assert (outputs, result.usage.model_calls) == ([], 0)
 
 
-@both
-async def test_endless_code_fails_its_call_only(tmp_path: pathlib.Path, backend: Name) -> None:
+@both_backends
+async def test_endless_code_fails_its_call_only(tmp_path: pathlib.Path, backend: BackendName) -> None:
     """The next call works, with the names of the previous one."""
     _, outputs = await converse(
         tmp_path, backend, agent(), code("kept = 1\nwhile True: pass", timeout=1000), code("kept")
@@ -118,9 +118,9 @@ async def test_code_does_not_run_in_the_host(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.fixture
-def shelf(monkeypatch: pytest.MonkeyPatch) -> Shelf:
+def shelf(monkeypatch: pytest.MonkeyPatch) -> MemoryAuthoring:
     """Return the registry that keeps the agents of each tree of this test."""
-    shelf = Shelf()
+    shelf = MemoryAuthoring()
     monkeypatch.setattr(RunTree, "_authoring", lambda tree: shelf)
     return shelf
 
@@ -163,8 +163,10 @@ with Agent(name="math_solver", primer="You solve equations.") as solver:
 """
 
 
-@both
-async def test_code_creates_an_agent_and_calls_its_task(tmp_path: pathlib.Path, backend: Name, shelf: Shelf) -> None:
+@both_backends
+async def test_code_creates_an_agent_and_calls_its_task(
+    tmp_path: pathlib.Path, backend: BackendName, shelf: MemoryAuthoring
+) -> None:
     """The task runs below the code's run, and returns values of the types that the code declared."""
     result, outputs = await converse(
         tmp_path,
@@ -193,8 +195,8 @@ async def test_code_creates_an_agent_and_calls_its_task(tmp_path: pathlib.Path, 
     ]
 
 
-@both
-async def test_code_completes_its_task_with_task_success(tmp_path: pathlib.Path, backend: Name) -> None:
+@both_backends
+async def test_code_completes_its_task_with_task_success(tmp_path: pathlib.Path, backend: BackendName) -> None:
     """The host checks the value against the agreed schema."""
     result, outputs = await converse(
         tmp_path,
@@ -226,8 +228,10 @@ async def test_code_fails_its_task_or_asks_back(tmp_path: pathlib.Path, ending: 
     assert result.error.message == says
 
 
-@both
-async def test_a_model_creates_an_agent_by_tools(tmp_path: pathlib.Path, backend: Name, shelf: Shelf) -> None:
+@both_backends
+async def test_a_model_creates_an_agent_by_tools(
+    tmp_path: pathlib.Path, backend: BackendName, shelf: MemoryAuthoring
+) -> None:
     """The tools work from a sandbox; the answer lists the capabilities that the new agent did not get."""
     maker = ramet.Agent(
         name="coder", description="", tools=authoring_tools(), policy=ramet.Policy(allow_sub_agents=True)
@@ -276,8 +280,8 @@ async def test_code_gets_denied_where_no_agents_are_kept(
     assert "Denied: creating agents denied: this runtime does not store agents that agents create" in outputs[0]
 
 
-@both
-async def test_the_runtime_keeps_an_agent_that_code_created(tmp_path: pathlib.Path, backend: Name) -> None:
+@both_backends
+async def test_the_runtime_keeps_an_agent_that_code_created(tmp_path: pathlib.Path, backend: BackendName) -> None:
     """The agent's handle finds it from outside, with no more capabilities than its creator has."""
     make = f"{MAKE}\ntask_success(f'{{solver.ref}} {{solve(\"x = 1\")[0].x}}')"
     lines: dict[str, Any] = {"Build it.": [code(make)], "Solve this equation.": ['[{"x": 1.5}]']}
@@ -328,8 +332,8 @@ task_success(["sin(0)", "x"])
 }
 
 
-@both
-async def test_created_agents_can_create_agents(tmp_path: pathlib.Path, backend: Name) -> None:
+@both_backends
+async def test_created_agents_can_create_agents(tmp_path: pathlib.Path, backend: BackendName) -> None:
     """Each agent has a sandbox of its own and its ancestors' capabilities; values return through each level."""
     script: dict[str, Any] = {prompt: [code(text)] for prompt, text in THREE.items()}
     architect = ramet.Agent(name="architect", policy=LEAD, model=ramet.ScriptedModel(script=script))
@@ -384,7 +388,7 @@ async def test_the_first_call_of_a_later_turn_says_that_names_are_new(tmp_path: 
         handle = talk.handle("main/1")
         handle.send("Once more.")
         assert (await handle.result()).value == "Again."
-        outputs = [each.preview for each in of_kind(kept(talk), ToolEnded) if each.tool == "python"]
+        outputs = [each.preview for each in of_kind(session_events(talk), ToolEnded) if each.tool == "python"]
 
     assert outputs == ["(no output)", f"{NEW_TURN}\nFalse", "2"]
 
@@ -412,7 +416,7 @@ def source(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     sys.modules.pop("their_specialists", None)
 
 
-async def run_lead(source: str, backend: Name, text: str) -> tuple[list[str], list[tuple[str, str]]]:
+async def run_lead(source: str, backend: BackendName, text: str) -> tuple[list[str], list[tuple[str, str]]]:
     """Let the lead run code in a sandbox with the module; return the outputs and the runs."""
     model = ramet.ScriptedModel(
         script={
@@ -432,8 +436,8 @@ async def run_lead(source: str, backend: Name, text: str) -> tuple[list[str], li
         return outputs, [(run.path, run.agent.name) for run in tree.register.runs.values()]
 
 
-@both
-async def test_code_calls_another_agents_task_as_a_function(source: str, backend: Name) -> None:
+@both_backends
+async def test_code_calls_another_agents_task_as_a_function(source: str, backend: BackendName) -> None:
     """Rows 150 and 202: `@lead.fn` above `@specialist.task` is typed both ways; the run is a child of the caller's."""
     text = "found = solve('2x = 6')\nhalf(found.value), found.steps, type(found).__name__"
     outputs, runs = await run_lead(source, backend, text)

@@ -48,18 +48,18 @@ from ramet.tools.workspace import workspace_tools
 from ramet.wire.guest_protocol.guest_to_host import AskModel, Record
 from tests.support.guests import Guests, guests
 from tests.support.waiting import alive, eventually
-from tests.trips.kits.guest_loops import Inside
+from tests.trips.kits.guest_loops import GuestLoops
 from tests.trips.kits.sessions import (
     answers,
-    background,
-    fork,
-    fresh,
+    background_call,
+    fork_call,
+    has_no_reservation,
     is_valid,
-    kept,
-    nothing_is_held,
     of_kind,
     run_of,
-    said,
+    session_events,
+    specialist_call,
+    typed_texts,
 )
 
 WAIT = "until [ -e go ]; do sleep 0.01; done; cat go"
@@ -73,9 +73,9 @@ def guest_source() -> Iterator[Guests]:
 
 
 @pytest.fixture
-def inside(guest_source: Guests, monkeypatch: pytest.MonkeyPatch) -> Inside:
+def inside(guest_source: Guests, monkeypatch: pytest.MonkeyPatch) -> GuestLoops:
     """Give each later conversation of the test a guest."""
-    guest_loop = Inside(guest_source)
+    guest_loop = GuestLoops(guest_source)
     monkeypatch.setattr(turn, "_converse", guest_loop.converse)
     return guest_loop
 
@@ -85,7 +85,7 @@ def session(script: Any, folder: pathlib.Path, **options: Any) -> Session:
     return Session(ScriptedModel(script), workspace_tools(), cwd=folder, **options)
 
 
-async def test_an_answer_comes_from_a_loop_in_another_process(inside: Inside, tmp_path: pathlib.Path) -> None:
+async def test_an_answer_comes_from_a_loop_in_another_process(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
     """The answer is the model's and is recorded, and its chunks arrive as they stream."""
     async with session(["The answer is 42."], tmp_path) as talk:
         items = [item async for item in talk.submit_message("What is it?")]
@@ -93,8 +93,8 @@ async def test_an_answer_comes_from_a_loop_in_another_process(inside: Inside, tm
         assert talk.result is not None
         assert (talk.result.status, talk.result.value) == (Status.COMPLETED, "The answer is 42.")
         assert "".join(item.text for item in items if isinstance(item, AIMessageChunk)) == "The answer is 42."
-        assert said(talk.messages) == [("human", "What is it?"), ("ai", "The answer is 42.")]
-        messages = of_kind(kept(talk), MessageRecorded)
+        assert typed_texts(talk.messages) == [("human", "What is it?"), ("ai", "The answer is 42.")]
+        messages = of_kind(session_events(talk), MessageRecorded)
         assert [each.message["type"] for each in messages] == ["human", "ai"]
         assert messages[1].usage is not None
         assert messages[1].usage.model_calls == 1
@@ -102,7 +102,7 @@ async def test_an_answer_comes_from_a_loop_in_another_process(inside: Inside, tm
     assert inside.last_words[0] is not None
 
 
-async def test_a_tool_runs_in_the_guest(inside: Inside, tmp_path: pathlib.Path) -> None:
+async def test_a_tool_runs_in_the_guest(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
     """The call is recorded before its result with the host's copy of the arguments, and counted once."""
     (tmp_path / "note.txt").write_text("buy milk\n")
     script = [[Call("Bash", {"command": "echo $PPID"}), Call("Read", {"file_path": "note.txt"})], "You need milk."]
@@ -113,7 +113,7 @@ async def test_a_tool_runs_in_the_guest(inside: Inside, tmp_path: pathlib.Path) 
         shell, file = (message for message in talk.messages if message.type == "tool")
         assert shell.text.split()[0] == str(inside.guests[0].pid)
         assert "buy milk" in file.text
-        tool_starts, tool_ends = of_kind(kept(talk), ToolStarted), of_kind(kept(talk), ToolEnded)
+        tool_starts, tool_ends = of_kind(session_events(talk), ToolStarted), of_kind(session_events(talk), ToolEnded)
         assert [each.tool for each in tool_starts] == ["Bash", "Read"]
         assert tool_starts[1].args == {"file_path": "note.txt"}
         assert [each.status for each in tool_ends] == ["ok", "ok"]
@@ -121,7 +121,7 @@ async def test_a_tool_runs_in_the_guest(inside: Inside, tmp_path: pathlib.Path) 
         assert is_valid(talk.messages)
 
 
-async def test_a_request_contains_the_hosts_own_message_objects(inside: Inside, tmp_path: pathlib.Path) -> None:
+async def test_a_request_contains_the_hosts_own_message_objects(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
     """The guest refers to messages by index, so that nothing is sent twice and a provider's cache holds."""
     model = ScriptedModel([Call("Bash", {"command": "echo one"}), "Done.", "Again."])
     async with Session(model, workspace_tools(), system_prompt="Be brief.", cwd=tmp_path) as talk:
@@ -139,10 +139,10 @@ async def test_a_request_contains_the_hosts_own_message_objects(inside: Inside, 
 # ---- other agents
 
 
-async def test_a_child_of_a_guest_has_a_guest_of_its_own(inside: Inside, tmp_path: pathlib.Path) -> None:
+async def test_a_child_of_a_guest_has_a_guest_of_its_own(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
     """The child's report is the parent's tool result; the waiting parent does not hold the only slot."""
     script = {
-        "investigate": [fresh("look at the logs", "logs"), "So it was the disk."],
+        "investigate": [specialist_call("look at the logs", "logs"), "So it was the disk."],
         "look at": ["The disk is full."],
     }
     async with session(script, tmp_path, spawn_limits=SpawnLimits(running=1)) as talk:
@@ -156,10 +156,10 @@ async def test_a_child_of_a_guest_has_a_guest_of_its_own(inside: Inside, tmp_pat
         assert len(inside.guests) == 2
 
 
-async def test_agent_tools_of_a_guest_use_the_hosts_tree(inside: Inside, tmp_path: pathlib.Path) -> None:
+async def test_agent_tools_of_a_guest_use_the_hosts_tree(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
     """Lists, outputs and refusals come from the host's tree."""
     steps = [
-        background("wait here", "waiter"),
+        background_call("wait here", "waiter"),
         [
             Call("ListAgents"),
             Call("TaskOutput", {"task_id": "waiter", "block": False}),
@@ -179,10 +179,10 @@ async def test_agent_tools_of_a_guest_use_the_hosts_tree(inside: Inside, tmp_pat
         assert stop_text == "Stopped: main/waiter."
 
 
-async def test_a_notice_wakes_a_run_into_a_new_conversation(inside: Inside, tmp_path: pathlib.Path) -> None:
+async def test_a_notice_wakes_a_run_into_a_new_conversation(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
     """The new conversation has the history that the host kept, and the notice is read once."""
     script = {
-        "take charge": [background("count", "counter"), "I wait.", "It counted to three."],
+        "take charge": [background_call("count", "counter"), "I wait.", "It counted to three."],
         "count": ["one two three"],
     }
     async with session(script, tmp_path) as talk:
@@ -192,14 +192,14 @@ async def test_a_notice_wakes_a_run_into_a_new_conversation(inside: Inside, tmp_
         assert first.value == "I wait."
         assert talk.messages[-1].text == "It counted to three."
         assert "one two three" in talk.messages[-2].text
-        assert len(of_kind(kept(talk), MailDelivered)) == 1
+        assert len(of_kind(session_events(talk), MailDelivered)) == 1
         assert is_valid(talk.messages)
 
 
-async def test_a_fork_of_a_guest_has_its_history_and_tools(inside: Inside, tmp_path: pathlib.Path) -> None:
+async def test_a_fork_of_a_guest_has_its_history_and_tools(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
     """The fork's conversation begins with the parent's messages, and its tools are the parent's."""
     model = ScriptedModel(
-        [Call("Bash", {"command": "echo the code is 17"}), fork("say the code"), "It is 17.", "My fork says 17."]
+        [Call("Bash", {"command": "echo the code is 17"}), fork_call("say the code"), "It is 17.", "My fork says 17."]
     )
     async with Session(model, workspace_tools(), cwd=tmp_path) as talk:
         result = await talk.ask("find the code")
@@ -211,12 +211,12 @@ async def test_a_fork_of_a_guest_has_its_history_and_tools(inside: Inside, tmp_p
         assert len(inside.guests) == 2
 
 
-async def test_mail_wakes_a_finished_guest_with_its_history(inside: Inside, tmp_path: pathlib.Path) -> None:
+async def test_mail_wakes_a_finished_guest_with_its_history(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
     """A message to the run starts another conversation with the earlier messages."""
     model = ScriptedModel(
         {
             "take charge": [
-                fresh("remember 8", "clerk"),
+                specialist_call("remember 8", "clerk"),
                 Call("SendMessage", {"to": "clerk", "message": "which?"}),
                 "I asked.",
                 "It was 8.",
@@ -229,19 +229,19 @@ async def test_mail_wakes_a_finished_guest_with_its_history(inside: Inside, tmp_
         await eventually(lambda: talk.messages[-1].text == "It was 8." and talk.runs()[0].state == "idle")
 
         clerk = run_of(talk, "clerk")
-        assert [kind for kind, _ in said(clerk.context.history)] == ["human", "ai", "human", "ai"]
+        assert [kind for kind, _ in typed_texts(clerk.context.history)] == ["human", "ai", "human", "ai"]
         assert "which?" in clerk.context.history[2].text
 
 
 # ---- mail, hooks, people
 
 
-async def test_mail_is_read_at_the_next_step(inside: Inside, tmp_path: pathlib.Path) -> None:
+async def test_mail_is_read_at_the_next_step(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
     """Mail waits while a tool runs; then it is in the conversation, and in no mailbox."""
     async with session([Call("Bash", {"command": WAIT}), "Both read."], tmp_path) as talk:
 
         async def write() -> None:
-            await eventually(lambda: of_kind(kept(talk), ToolStarted))
+            await eventually(lambda: of_kind(session_events(talk), ToolStarted))
             talk.send("And mind the gap.")
             (tmp_path / "go").write_text("went")
 
@@ -249,13 +249,13 @@ async def test_mail_is_read_at_the_next_step(inside: Inside, tmp_path: pathlib.P
             if isinstance(item, ToolStarted):
                 await write()
 
-        assert [kind for kind, _ in said(talk.messages)] == ["human", "ai", "tool", "human", "ai"]
+        assert [kind for kind, _ in typed_texts(talk.messages)] == ["human", "ai", "tool", "human", "ai"]
         assert talk.messages[3].text == "And mind the gap."
-        assert len(of_kind(kept(talk), MailDelivered)) == 1
+        assert len(of_kind(session_events(talk), MailDelivered)) == 1
         assert len(talk.context.mailbox) == 0
 
 
-async def test_mail_of_any_characters_reaches_a_guest(inside: Inside, tmp_path: pathlib.Path) -> None:
+async def test_mail_of_any_characters_reaches_a_guest(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
     """Mail of maximal length, of the characters with the longest JSON form, arrives unchanged."""
     text = "\x01" * (MAX_BYTES - 10)
     # The guest may hear of it before it asks again, or when it has answered: then it asks once more.
@@ -270,7 +270,7 @@ async def test_mail_of_any_characters_reaches_a_guest(inside: Inside, tmp_path: 
         assert [message.text for message in talk.messages].count(text) == 1
 
 
-async def test_another_attempt_begins_where_the_turn_began(inside: Inside, tmp_path: pathlib.Path) -> None:
+async def test_another_attempt_begins_where_the_turn_began(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
     """The history loses the first attempt's messages, except the mail that it read; its reservations are released."""
     calls = [Call("Bash", {"command": "true"}), Call("Bash", {"command": "true"})]
     async with session([calls], tmp_path, limits=Limits(tool_calls=9)) as talk:
@@ -319,7 +319,7 @@ async def no_piece(piece: bytes) -> None:
     raise AssertionError("a piece")
 
 
-async def test_a_hook_of_the_host_stops_a_call_in_the_guest(inside: Inside, tmp_path: pathlib.Path) -> None:
+async def test_a_hook_of_the_host_stops_a_call_in_the_guest(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
     """A denied call neither runs nor is charged; a rewritten call runs and is recorded as rewritten."""
     votes: list[Any] = []
 
@@ -344,15 +344,15 @@ async def test_a_hook_of_the_host_stops_a_call_in_the_guest(inside: Inside, tmp_
         assert "rewritten" in rewritten
         assert "well done" in rewritten
         assert votes == [("Bash", "main", "rm -rf ."), ("Bash", "main", "echo plain")]
-        assert [each.args for each in of_kind(kept(talk), ToolStarted)] == [{"command": "echo rewritten"}]
+        assert [each.args for each in of_kind(session_events(talk), ToolStarted)] == [{"command": "echo rewritten"}]
         reply = talk.messages[1]
         assert isinstance(reply, AIMessage)
         assert reply.tool_calls[1]["args"] == {"command": "echo rewritten"}
         assert talk.usage.tool_calls == 1
-        assert nothing_is_held(talk)
+        assert has_no_reservation(talk)
 
 
-async def test_a_hook_can_end_a_guests_run_or_prolong_it(inside: Inside, tmp_path: pathlib.Path) -> None:
+async def test_a_hook_can_end_a_guests_run_or_prolong_it(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
     """A Stop hook holds an answer back once; `continue: false` at a tool stops the guest."""
     states: list[bool] = []
 
@@ -374,12 +374,12 @@ async def test_a_hook_can_end_a_guests_run_or_prolong_it(inside: Inside, tmp_pat
         assert loud.value == "LOUD"
         assert states == [False, True]
         assert result.status is Status.CANCELLED
-        assert not of_kind(kept(talk), ToolStarted)
+        assert not of_kind(session_events(talk), ToolStarted)
 
 
 @pytest.mark.parametrize("is_allowed", [True, False])
 async def test_a_person_approves_a_guests_call_with_its_own_arguments(
-    is_allowed: bool, inside: Inside, tmp_path: pathlib.Path
+    is_allowed: bool, inside: GuestLoops, tmp_path: pathlib.Path
 ) -> None:
     """The question is the hook's, and the arguments are the reply's; a denied call is not charged."""
     requests: list[Any] = []
@@ -408,13 +408,13 @@ async def test_a_person_approves_a_guests_call_with_its_own_arguments(
         assert ("done" in answer) is is_allowed
         assert ("not approved" in answer) is not is_allowed
         assert talk.usage.tool_calls == int(is_allowed)
-        assert nothing_is_held(talk)
+        assert has_no_reservation(talk)
 
 
 # ---- budgets
 
 
-async def test_a_guest_runs_no_more_tool_calls_than_the_budget_has(inside: Inside, tmp_path: pathlib.Path) -> None:
+async def test_a_guest_runs_no_more_tool_calls_than_the_budget_has(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
     """Two of three calls in one reply run; the third is refused, and the model writes its last word."""
     calls = [Call("Bash", {"command": f"echo {number} >> log"}) for number in range(3)]
     async with session([calls, "Two of three were done."], tmp_path, limits=Limits(tool_calls=2)) as talk:
@@ -425,11 +425,11 @@ async def test_a_guest_runs_no_more_tool_calls_than_the_budget_has(inside: Insid
         assert (tmp_path / "log").read_text() == "0\n1\n"
         assert "tool_calls asked 1, left 0" in list(answers(talk.messages).values())[2]
         assert talk.usage.tool_calls == 2
-        assert nothing_is_held(talk)
-        assert [each.resource for each in of_kind(kept(talk), BudgetRefused)] == ["tool_calls"]
+        assert has_no_reservation(talk)
+        assert [each.resource for each in of_kind(session_events(talk), BudgetRefused)] == ["tool_calls"]
 
 
-async def test_a_spent_budget_of_model_calls_leaves_the_last_word(inside: Inside, tmp_path: pathlib.Path) -> None:
+async def test_a_spent_budget_of_model_calls_leaves_the_last_word(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
     """The guest gets the refusal as BudgetExceeded, so that its loop asks once more from the reserve."""
     model = ScriptedModel(
         lambda messages: (
@@ -444,11 +444,11 @@ async def test_a_spent_budget_of_model_calls_leaves_the_last_word(inside: Inside
         assert result.error.scope == "main"
         assert result.partial == "In short: nothing."
         assert len(model.requests) == 3
-        assert [each.resource for each in of_kind(kept(talk), BudgetRefused)] == ["model_calls"]
-        assert nothing_is_held(talk)
+        assert [each.resource for each in of_kind(session_events(talk), BudgetRefused)] == ["model_calls"]
+        assert has_no_reservation(talk)
 
 
-async def test_max_turns_ends_a_guests_loop(inside: Inside, tmp_path: pathlib.Path) -> None:
+async def test_max_turns_ends_a_guests_loop(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
     """The guest counts its turns; the error names the run as its scope."""
     async with session(lambda messages: Call("Bash", {"command": "true"}), tmp_path, max_turns=2) as talk:
         result = await talk.ask("Go on.")
@@ -462,7 +462,9 @@ async def test_max_turns_ends_a_guests_loop(inside: Inside, tmp_path: pathlib.Pa
 # ---- failures and ends
 
 
-async def test_a_failed_provider_fails_the_turn_and_the_next_one_works(inside: Inside, tmp_path: pathlib.Path) -> None:
+async def test_a_failed_provider_fails_the_turn_and_the_next_one_works(
+    inside: GuestLoops, tmp_path: pathlib.Path
+) -> None:
     """The error is the host's own, not the guest's report of it."""
     async with session([Fail(401), "Better now."], tmp_path) as talk:
         failed_turn, worked = await talk.ask("One."), await talk.ask("Two.")
@@ -474,7 +476,7 @@ async def test_a_failed_provider_fails_the_turn_and_the_next_one_works(inside: I
         assert worked.value == "Better now."
 
 
-async def test_a_request_that_was_never_sent_is_refunded(inside: Inside, tmp_path: pathlib.Path) -> None:
+async def test_a_request_that_was_never_sent_is_refunded(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
     """A request that the host could not send costs nothing, and the guest does not learn the reason."""
     failure = Fail(ConnectionRefusedError(111, "Connection refused"))
     limits = Limits(tokens=200_000, model_calls=20)
@@ -485,7 +487,7 @@ async def test_a_request_that_was_never_sent_is_refunded(inside: Inside, tmp_pat
         assert "Connection refused" in failed_turn.error.message
         assert failed_turn.usage == NO_USAGE
         assert (worked.value, worked.usage.model_calls, worked.usage.estimated) == ("Better now.", 1, False)
-        assert nothing_is_held(talk)
+        assert has_no_reservation(talk)
     assert "refused" not in str(inside.last_words[0])
 
 
@@ -494,7 +496,7 @@ def impatient_runtime() -> AgentRuntime:
     return AgentRuntime(retry=RetryPolicy(base_s=0))
 
 
-async def test_a_failed_turn_keeps_the_text_of_its_last_reply(inside: Inside, tmp_path: pathlib.Path) -> None:
+async def test_a_failed_turn_keeps_the_text_of_its_last_reply(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
     """`partial` has the last reply alone; earlier replies were recorded already."""
     call = [{"name": "Bash", "args": {"command": "true"}, "id": "c"}]
     script = [AIMessage("One.", tool_calls=call), AIMessage("Two.", tool_calls=call), Fail(400)]
@@ -505,7 +507,7 @@ async def test_a_failed_turn_keeps_the_text_of_its_last_reply(inside: Inside, tm
         assert result.partial == "Two."
 
 
-async def test_aborting_a_run_stops_its_guest(inside: Inside, tmp_path: pathlib.Path) -> None:
+async def test_aborting_a_run_stops_its_guest(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
     """The guest gives up its call, and the host sends no further request to the model."""
     model = ScriptedModel([Call("Bash", {"command": "sleep 1000"}), "never"])
     async with Session(model, workspace_tools(), cwd=tmp_path) as talk:
@@ -526,7 +528,7 @@ async def test_aborting_a_run_stops_its_guest(inside: Inside, tmp_path: pathlib.
         assert len(model.requests) == 1
 
 
-async def test_a_stopped_guest_reports_every_finished_call(inside: Inside, tmp_path: pathlib.Path) -> None:
+async def test_a_stopped_guest_reports_every_finished_call(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
     """The host gets each result, also if they exceed the buffer of a channel."""
     (tmp_path / "long.txt").write_text("word\n" * 1_900)
     reads = [Call("Read", {"file_path": "long.txt"}) for _ in range(40)]
@@ -542,7 +544,7 @@ async def test_a_stopped_guest_reports_every_finished_call(inside: Inside, tmp_p
         assert results[-1] == INTERRUPTED
 
 
-async def test_an_interrupted_guest_keeps_finished_calls(inside: Inside, tmp_path: pathlib.Path) -> None:
+async def test_an_interrupted_guest_keeps_finished_calls(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
     """One of two parallel calls has its result, the other is answered as interrupted, and the guest ends."""
     (tmp_path / "note.txt").write_text("kept\n")
     script = [
@@ -564,7 +566,7 @@ async def test_an_interrupted_guest_keeps_finished_calls(inside: Inside, tmp_pat
         await eventually(lambda: not alive(inside.guests[0].pid))
 
 
-async def test_sigterm_stops_a_guest_in_order(inside: Inside, tmp_path: pathlib.Path) -> None:
+async def test_sigterm_stops_a_guest_in_order(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
     """The guest reports finished calls and its last word; the run fails, since the host did not stop it."""
     (tmp_path / "note.txt").write_text("kept\n")
     calls = [Call("Read", {"file_path": "note.txt"}), Call("Bash", {"command": "sleep 1000"})]
@@ -584,9 +586,12 @@ async def test_sigterm_stops_a_guest_in_order(inside: Inside, tmp_path: pathlib.
         assert shell == INTERRUPTED
 
 
-async def test_cancelling_a_tree_ends_its_guests(inside: Inside, tmp_path: pathlib.Path) -> None:
+async def test_cancelling_a_tree_ends_its_guests(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
     """Parent and child end, one in a tool and one in a reply."""
-    script = {"take charge": [fresh("hang on", "child"), "never"], "hang on": [Hang(after_chars=4, text="half of it")]}
+    script = {
+        "take charge": [specialist_call("hang on", "child"), "never"],
+        "hang on": [Hang(after_chars=4, text="half of it")],
+    }
     async with session(script, tmp_path) as talk:
         reader = talk.submit_message("take charge")
         async for item in reader:
@@ -603,7 +608,7 @@ async def test_cancelling_a_tree_ends_its_guests(inside: Inside, tmp_path: pathl
         assert child is not None
         assert (child.status, child.partial) == (Status.CANCELLED, "half")
         await eventually(lambda: not any(alive(guest.pid) for guest in inside.guests))
-        assert nothing_is_held(talk)
+        assert has_no_reservation(talk)
 
 
 async def test_a_guest_ends_when_its_channel_closes(guest_source: Guests) -> None:
@@ -616,7 +621,7 @@ async def test_a_guest_ends_when_its_channel_closes(guest_source: Guests) -> Non
 # ---- room
 
 
-async def test_compaction_applies_to_guest_and_host(inside: Inside, tmp_path: pathlib.Path) -> None:
+async def test_compaction_applies_to_guest_and_host(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
     """The kept messages are the host's own, and the next turn continues from them."""
 
     sizes: list[int] = []
@@ -639,7 +644,7 @@ async def test_compaction_applies_to_guest_and_host(inside: Inside, tmp_path: pa
 
         assert second.value == "That is all."
         assert "".join(texts) == "Read.", "a summary is no word of the conversation"
-        compacted = of_kind(kept(talk), Compacted)
+        compacted = of_kind(session_events(talk), Compacted)
         assert compacted
         assert all(each.after_messages < each.before_messages for each in compacted)
         assert "The file says much." in talk.messages[1].text
@@ -647,7 +652,7 @@ async def test_compaction_applies_to_guest_and_host(inside: Inside, tmp_path: pa
         assert list(model.requests[-1].messages[1:]) == talk.messages[:-1]
 
 
-async def test_a_guest_compacts_after_a_context_overflow(inside: Inside, tmp_path: pathlib.Path) -> None:
+async def test_a_guest_compacts_after_a_context_overflow(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
     """The guest gets the provider's error, compacts, and asks again."""
     long = Call("Bash", {"command": "head -c 9000 /dev/zero | tr '\\0' x"})
     script = [long, long, long, Fail(ContextOverflowError("too long")), "They are all x.", "It fits now."]
@@ -655,7 +660,7 @@ async def test_a_guest_compacts_after_a_context_overflow(inside: Inside, tmp_pat
         result = await talk.ask("Read.")
 
         assert result.value == "It fits now."
-        assert len(of_kind(kept(talk), Compacted)) == 1
+        assert len(of_kind(session_events(talk), Compacted)) == 1
 
 
 # ---- forms
@@ -682,7 +687,7 @@ class Even(BaseModel):
         return value
 
 
-async def test_a_form_is_checked_in_the_guest_and_built_in_the_host(inside: Inside, tmp_path: pathlib.Path) -> None:
+async def test_a_form_is_checked_in_the_guest_and_built_in_the_host(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
     """The guest lets the model try again; the host builds the value of its own type."""
     agent = Agent(name="finder", output=Finding)
     script = ["It is in a.py.", '{"file": "a.py", "lines": "3"}', '{"file": "a.py", "lines": [3, 4]}']
@@ -693,7 +698,9 @@ async def test_a_form_is_checked_in_the_guest_and_built_in_the_host(inside: Insi
         assert len(inside.guests) == 1
 
 
-async def test_the_host_refuses_an_answer_that_only_its_type_excludes(inside: Inside, tmp_path: pathlib.Path) -> None:
+async def test_the_host_refuses_an_answer_that_only_its_type_excludes(
+    inside: GuestLoops, tmp_path: pathlib.Path
+) -> None:
     """An answer that fits the schema and not the type fails the run."""
     async with session(['{"number": 3}'], tmp_path, agent=Agent(name="counter", output=Even)) as talk:
         result = await talk.ask("Count.")
@@ -730,7 +737,7 @@ def own_tools(offset: int) -> list[BaseTool]:
     return [shift, consult]
 
 
-async def test_the_users_tools_work_in_the_guest(inside: Inside, tmp_path: pathlib.Path) -> None:
+async def test_the_users_tools_work_in_the_guest(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
     """Closures work; requests of a tool to the run's model are counted, and no reader sees their text."""
     script: list[Any] = [
         [Call("shift", {"number": 1}), Call("consult", {"question": "who?"})],
@@ -752,7 +759,7 @@ async def test_the_users_tools_work_in_the_guest(inside: Inside, tmp_path: pathl
         assert [each.type for each in talk.messages] == ["human", "ai", "tool", "tool", "ai"]
 
 
-async def test_a_tool_that_cannot_be_packed_fails_the_run(inside: Inside, tmp_path: pathlib.Path) -> None:
+async def test_a_tool_that_cannot_be_packed_fails_the_run(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
     """The run fails with NotShippable before a request to a model."""
     lock = threading.Lock()
 
@@ -771,7 +778,7 @@ async def test_a_tool_that_cannot_be_packed_fails_the_run(inside: Inside, tmp_pa
         assert not model.requests
 
 
-async def test_an_image_address_of_a_tool_becomes_an_error(inside: Inside, tmp_path: pathlib.Path) -> None:
+async def test_an_image_address_of_a_tool_becomes_an_error(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
     """A provider would fetch the address: the model reads an error instead, and the run continues."""
 
     @tool
@@ -789,7 +796,7 @@ async def test_an_image_address_of_a_tool_becomes_an_error(inside: Inside, tmp_p
         assert "cannot be shown to a model from a sandbox" in text_shown
 
 
-async def test_a_large_result_goes_to_a_file_of_the_guest(inside: Inside, tmp_path: pathlib.Path) -> None:
+async def test_a_large_result_goes_to_a_file_of_the_guest(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
     """The guest reads the file, which is deleted with it."""
 
     def place(text: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 import ramet
 from tests.security.attacks import resources
 from tests.trips.agents import isolated as agents
-from tests.trips.kits.isolated import Name, backend, runtime
+from tests.trips.kits.isolated import BackendName, backend, runtime
 
 __all__ = ["backend", "runtime"]
 
@@ -112,7 +112,7 @@ async def test_fifty_agents_run_concurrently(runtime: ramet.AgentRuntime) -> Non
     assert len({result.session_id for result in results}) == 50
 
 
-async def test_fresh_isolation_runs_from_a_cold_start(runtime: ramet.AgentRuntime, backend: Name) -> None:
+async def test_fresh_isolation_runs_from_a_cold_start(runtime: ramet.AgentRuntime, backend: BackendName) -> None:
     """`isolation="fresh"` gives the same result; a backend without a cold start raises IsolationUnavailable."""
     if backend == "local":
         from ramet.core.errors import IsolationUnavailable

@@ -22,7 +22,7 @@ from ramet.core.outcome import Result, Status
 from ramet.core.policy.capabilities import Capability
 from ramet.models.scripted.dialogue import Call
 from ramet.tools.python import python_tool
-from tests.trips.kits.isolated import BACKENDS, Name
+from tests.trips.kits.isolated import BACKENDS, BackendName
 
 both = pytest.mark.parametrize("backend", BACKENDS)
 POLICY = ramet.Policy(allow_sub_agents=True)
@@ -113,7 +113,7 @@ def coder(*script: Any, name: str = "coder", **fields: Any) -> ramet.Agent:
     return ramet.Agent(name=name, model=model, tools=(python_tool(),), policy=POLICY, **fields)
 
 
-async def play(agent: ramet.Agent, backend: Name, folder: pathlib.Path) -> tuple[Result, list[str]]:
+async def play(agent: ramet.Agent, backend: BackendName, folder: pathlib.Path) -> tuple[Result, list[str]]:
     """Run the agent; return its result and the outputs of its calls."""
     async with ramet.AgentRuntime(folder / "work", backend=backend) as runtime:
         handle = await runtime.spawn(agent, "Play.")
@@ -125,7 +125,7 @@ async def play(agent: ramet.Agent, backend: Name, folder: pathlib.Path) -> tuple
 
 @pytest.mark.slow
 @both
-def test_a_programs_module_works_alike_in_sandbox_and_host(tmp_path: pathlib.Path, backend: Name) -> None:
+def test_a_programs_module_works_alike_in_sandbox_and_host(tmp_path: pathlib.Path, backend: BackendName) -> None:
     """A program with helpers in its folder gets the results of a plain call, with a policy and without one."""
     write_modules(tmp_path)
     (tmp_path / "program.py").write_text(PROGRAM)
@@ -144,7 +144,7 @@ def test_a_programs_module_works_alike_in_sandbox_and_host(tmp_path: pathlib.Pat
 
 @both
 async def test_only_declared_names_of_a_module_are_shown(
-    tmp_path: pathlib.Path, backend: Name, helpers: ModuleType
+    tmp_path: pathlib.Path, backend: BackendName, helpers: ModuleType
 ) -> None:
     """Modules that the module itself imports work, and are no capability of the code."""
     agent = coder("own_helpers.add(1, 2)", "own_helpers.RATE", "import own_more")
@@ -190,7 +190,7 @@ async def test_hidden_modules_of_a_package_stay_in_the_host(tmp_path: pathlib.Pa
 
 @both
 async def test_a_created_agent_has_modules_of_its_root_agent(
-    tmp_path: pathlib.Path, backend: Name, helpers: ModuleType
+    tmp_path: pathlib.Path, backend: BackendName, helpers: ModuleType
 ) -> None:
     """The created agent imports them in its own sandbox and by its handle, with only the names that it was given."""
     make = """

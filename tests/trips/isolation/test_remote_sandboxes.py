@@ -20,7 +20,7 @@ from ramet.services.teams.loaded_bundles import AgentShelf
 from tests.support.machines import MachineBackend
 from tests.support.tars import tar
 from tests.trips.agents import isolated as agents
-from tests.trips.teams.test_agent_types import FUNCTIONS, OURS, answering, opened, opening, text_of
+from tests.trips.teams.test_agent_types import FUNCTIONS, OURS, agent_spec, begin_turn, open_agent, text_of
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can be another machine")
 
@@ -91,8 +91,8 @@ async def test_a_bundle_loaded_during_a_turn_can_be_imported(runtime: ramet.Agen
         shelf = AgentShelf("a-1", "", lambda: runtime.sandboxes.folders, packaging, PLAIN, ())
         await shelf.open()
         info = FunctionInfo(function=f"{FUNCTIONS}:waits_for_a_module")
-        start = opening(runtime, tmp_path / "ada", info, policy=ramet.Policy(), loaded_bundles=shelf)
-        async with opened(OURS, start) as agent, answering(agent, "kit") as answer:
+        start = agent_spec(runtime, tmp_path / "ada", info, policy=ramet.Policy(), loaded_bundles=shelf)
+        async with open_agent(OURS, start) as agent, begin_turn(agent, "kit") as answer:
             text = ""
             async for chunk in answer:
                 before, text = text, text + text_of([chunk])

@@ -18,7 +18,7 @@ from ramet.isolation.contract import SandboxSpec
 from ramet.isolation.local import LocalBackend
 from ramet.isolation.zygote.sandbox import ForkedSandbox
 from ramet.models.scripted.dialogue import Call, Fail, Say
-from tests.trips.kits.sessions import kept, of_kind, run_of
+from tests.trips.kits.sessions import of_kind, run_of, session_events
 
 Backend = Literal["bwrap", "local"]
 both = pytest.mark.parametrize("backend", ["bwrap", "local"])
@@ -59,7 +59,7 @@ async def test_a_child_reads_the_folder_from_its_own_sandbox(tmp_path: pathlib.P
     assert (tool_end.status, "timeout: 3000" in tool_end.preview) == ("ok", True)
 
 
-class Noting(LocalBackend):
+class RecordingBackend(LocalBackend):
     """A backend that notes which sandboxes may start programs."""
 
     def __init__(self, runs: pathlib.Path) -> None:
@@ -84,7 +84,7 @@ async def test_a_backend_knows_which_agents_may_start_programs(tmp_path: pathlib
         "one": ["worked"],
         "two": ["read"],
     }
-    backend = Noting(tmp_path / "runs")
+    backend = RecordingBackend(tmp_path / "runs")
     model, tools = ScriptedModel(script=script), workspace_tools()
     agents = [with_shell, reader]
     async with Session(model, tools, agents=agents, cwd=tmp_path, backend=backend, unattended=True) as talk:
@@ -109,9 +109,9 @@ async def test_the_journal_of_a_retried_turn_has_the_last_attempt(tmp_path: path
     ) as talk:  # fmt: skip
         assert (await talk.ask("Go")).value == "done"
         run = run_of(talk, "main/1")
-        replayed_run = TreeReplay().apply_all(kept(talk)).runs[run.info.id]
+        replayed_run = TreeReplay().apply_all(session_events(talk)).runs[run.info.id]
 
-    assert [each.attempt for each in of_kind(kept(talk), RunRetried)] == [1]
+    assert [each.attempt for each in of_kind(session_events(talk), RunRetried)] == [1]
     assert [each.kind for each in replayed_run.conversation] == [each.type for each in run.context.history]
     assert [each.kind for each in replayed_run.conversation] == ["human", "ai", "tool", "ai"]
 

@@ -25,8 +25,8 @@ from ramet.models.scripted.model import Call
 from ramet.store.sqlite.store import SqliteStore
 from ramet.tools.context import require_current_call
 from tests.support.waiting import alive, eventually
-from tests.trips.kits.sessions import fresh, kept, of_kind
-from tests.trips.recovery.test_resume import lost
+from tests.trips.kits.sessions import of_kind, session_events, specialist_call
+from tests.trips.recovery.test_resume import lost_runtime
 
 MARK = "ramet-stuck-1"
 PR_SET_NAME = 15
@@ -38,7 +38,7 @@ def begin(name: str = "begun") -> None:
     (pathlib.Path.home() / name).touch()
 
 
-def marked() -> list[str]:
+def marked_processes() -> list[str]:
     """Return the processes of this machine that a stuck tool left."""
     names = []
     for each in pathlib.Path("/proc").glob("[0-9]*"):
@@ -48,7 +48,7 @@ def marked() -> list[str]:
     return names
 
 
-def home(session: Session) -> pathlib.Path:
+def workspace_of(session: Session) -> pathlib.Path:
     """Return the folder that the root's tools write in."""
     return session.runtime.sandboxes.tool_folder(session.id, session.id) / "work"
 
@@ -57,7 +57,7 @@ def results(session: Session) -> list[ToolMessage]:
     return [message for message in session.messages if isinstance(message, ToolMessage)]
 
 
-def in_processes(tools: Sequence[BaseTool], *replies: Any, **more: Any) -> Session:
+def session_with_tool_processes(tools: Sequence[BaseTool], *replies: Any, **more: Any) -> Session:
     return Session(ScriptedModel([*replies, "done"]), tools, sync_tools="process", **more)
 
 
@@ -103,27 +103,27 @@ STUCK = [in_c, spinning, deaf, forking]
 @pytest.mark.parametrize("stuck", STUCK)
 async def test_cancel_ends_a_tool_process_in_any_state(stuck: Callable[[], str]) -> None:
     """No process of the tool remains when `cancel` returns, and the receipt names none."""
-    async with in_processes([StructuredTool.from_function(stuck)], Call(stuck.__name__)) as session:
+    async with session_with_tool_processes([StructuredTool.from_function(stuck)], Call(stuck.__name__)) as session:
         turn = asyncio.create_task(session.ask("Go."))
-        await eventually((home(session) / "begun").exists)
-        assert marked(), "it is at work, and can be seen"
+        await eventually((workspace_of(session) / "begun").exists)
+        assert marked_processes(), "it is at work, and can be seen"
 
         receipt = await session.cancel("enough")
 
-        assert (receipt.left, marked()) == ((), [])
+        assert (receipt.left, marked_processes()) == ((), [])
         assert (await turn).status is Status.CANCELLED
 
 
 async def test_an_interrupt_ends_the_call_and_the_agent_continues() -> None:
     """The next turn has its tools in new processes."""
     tools = [StructuredTool.from_function(in_c), StructuredTool.from_function(plus)]
-    async with in_processes(tools, Call("in_c"), Call("plus", {"a": 1, "b": 2})) as session:
+    async with session_with_tool_processes(tools, Call("in_c"), Call("plus", {"a": 1, "b": 2})) as session:
         turn = asyncio.create_task(session.ask("Go."))
-        await eventually((home(session) / "begun").exists)
+        await eventually((workspace_of(session) / "begun").exists)
         await session.interrupt()
         await turn
 
-        assert marked() == []
+        assert marked_processes() == []
         assert (await session.ask("Again.")).status is Status.COMPLETED
         assert results(session)[-1].content == "3"
 
@@ -132,10 +132,10 @@ async def test_a_timeout_ends_its_call_and_not_a_parallel_one() -> None:
     """The call gets an error; none of its processes remains when the turn continues."""
     slow = StructuredTool.from_function(in_c, metadata={"timeout_s": 3, "concurrency_safe": True})
     quick = StructuredTool.from_function(plus, metadata={"concurrency_safe": True})
-    async with in_processes([slow, quick], [Call("in_c"), Call("plus", {"a": 1, "b": 2})]) as session:
+    async with session_with_tool_processes([slow, quick], [Call("in_c"), Call("plus", {"a": 1, "b": 2})]) as session:
         result = await session.ask("Go.")
 
-        assert (result.status, marked()) == (Status.COMPLETED, [])
+        assert (result.status, marked_processes()) == (Status.COMPLETED, [])
         late, other = results(session)
         assert (late.status, late.content) == ("error", "in_c did not finish within 3 s and was stopped.")
         assert (other.status, other.content) == ("success", "3")
@@ -161,7 +161,7 @@ async def test_concurrency_safe_calls_run_in_parallel() -> None:
 
     both = StructuredTool.from_function(meet, metadata={"concurrency_safe": True})
     calls = [Call("meet", {"me": "a", "other": "b"}), Call("meet", {"me": "b", "other": "a"})]
-    async with in_processes([both], calls) as session:
+    async with session_with_tool_processes([both], calls) as session:
         await session.ask("Go.")
 
         assert [each.content for each in results(session)] == ["a met b", "b met a"]
@@ -180,7 +180,7 @@ async def test_a_process_that_dies_fails_only_its_call(how: str, reason: str) ->
         return "never"
 
     tools = [StructuredTool.from_function(die), StructuredTool.from_function(plus)]
-    async with in_processes(tools, Call("die", {"how": how}), Call("plus", {"a": 1, "b": 2})) as session:
+    async with session_with_tool_processes(tools, Call("die", {"how": how}), Call("plus", {"a": 1, "b": 2})) as session:
         result = await session.ask("Go.")
 
         dead, other = results(session)
@@ -190,7 +190,10 @@ async def test_a_process_that_dies_fails_only_its_call(how: str, reason: str) ->
 
 async def test_children_also_run_tools_in_processes() -> None:
     """The setting holds for the whole tree."""
-    script: dict[str, Any] = {"add": [Call("plus", {"a": 1, "b": 2}), "three"], "": [fresh("add", "kid"), "done"]}
+    script: dict[str, Any] = {
+        "add": [Call("plus", {"a": 1, "b": 2}), "three"],
+        "": [specialist_call("add", "kid"), "done"],
+    }
     async with Session(ScriptedModel(script), [StructuredTool.from_function(plus)], sync_tools="process") as session:
         await session.ask("Go.")
         kid = session.handle("main/kid").run
@@ -214,16 +217,16 @@ class Shout(BaseTool):
         return text.upper() + self.mark
 
 
-async def say(call: Call, tool: BaseTool, **more: Any) -> ToolMessage:
+async def call_tool(call: Call, tool: BaseTool, **more: Any) -> ToolMessage:
     """Return the answer of one call."""
-    async with in_processes([tool], call, **more) as session:
+    async with session_with_tool_processes([tool], call, **more) as session:
         await session.ask("Go.")
         return results(session)[0]
 
 
 async def test_a_tool_class_is_packed_with_its_fields() -> None:
     """The process has the field's value."""
-    assert (await say(Call("shout", {"text": "hey"}), Shout(mark="?"))).content == "HEY?"
+    assert (await call_tool(Call("shout", {"text": "hey"}), Shout(mark="?"))).content == "HEY?"
 
 
 async def test_an_error_of_a_tool_is_a_result_with_type_and_text() -> None:
@@ -233,7 +236,7 @@ async def test_an_error_of_a_tool_is_a_result_with_type_and_text() -> None:
         """Fail."""
         raise LookupError("no such thing")
 
-    answer = await say(Call("fail"), StructuredTool.from_function(fail))
+    answer = await call_tool(Call("fail"), StructuredTool.from_function(fail))
     assert (answer.status, answer.content) == ("error", "LookupError: no such thing")
 
 
@@ -246,8 +249,8 @@ async def test_a_tool_handles_its_own_tool_exceptions() -> None:
 
     plain = StructuredTool.from_function(refuse)
     handled = StructuredTool.from_function(refuse, handle_tool_error=lambda error: f"<{error}>")
-    assert (await say(Call("refuse"), plain)).content == "not today"
-    assert (await say(Call("refuse"), handled)).content == "<not today>"
+    assert (await call_tool(Call("refuse"), plain)).content == "not today"
+    assert (await call_tool(Call("refuse"), handled)).content == "<not today>"
 
 
 async def test_an_artifact_returns_as_data() -> None:
@@ -257,7 +260,7 @@ async def test_an_artifact_returns_as_data() -> None:
         """Draw."""
         return "a picture", b"\x89PNG\0"
 
-    answer = await say(Call("draw"), StructuredTool.from_function(draw, response_format="content_and_artifact"))
+    answer = await call_tool(Call("draw"), StructuredTool.from_function(draw, response_format="content_and_artifact"))
     assert (answer.content, answer.artifact) == ("a picture", b"\x89PNG\0")
 
 
@@ -268,7 +271,7 @@ async def test_a_value_without_json_is_shown_as_text() -> None:
         """Return a set."""
         return {1}
 
-    assert (await say(Call("odd"), StructuredTool.from_function(odd))).content == "{1}"
+    assert (await call_tool(Call("odd"), StructuredTool.from_function(odd))).content == "{1}"
 
 
 async def test_a_tool_may_answer_with_a_tool_message() -> None:
@@ -278,7 +281,7 @@ async def test_a_tool_may_answer_with_a_tool_message() -> None:
         """Answer."""
         return ToolMessage("mine", tool_call_id="another's", status="error")
 
-    result = await say(Call("answer", id="c1"), StructuredTool.from_function(answer))
+    result = await call_tool(Call("answer", id="c1"), StructuredTool.from_function(answer))
     assert (result.content, result.status, result.tool_call_id) == ("mine", "error", "c1")
 
 
@@ -294,9 +297,9 @@ async def test_a_tool_process_has_its_step_and_not_its_run() -> None:
             text = str(error)
         return " ".join((call, require_current_call().call_id, require_current_call().step_id, text))
 
-    async with in_processes([who], Call("who", id="c1")) as session:
+    async with session_with_tool_processes([who], Call("who", id="c1")) as session:
         await session.ask("Go.")
-        [tool_start] = of_kind(kept(session), ToolStarted)
+        [tool_start] = of_kind(session_events(session), ToolStarted)
         text = str(results(session)[0].content)
         assert text.startswith(
             f"c1 c1 {tool_start.step_id} 'run' of a run's context is not available in a tool's own process"
@@ -318,9 +321,11 @@ async def test_a_tool_process_reads_the_folder_and_writes_its_home(tmp_path: pat
 
     calls = [Call("look", {"write": each}) for each in "xy"]
     async with AgentRuntime() as runtime:
-        async with in_processes([StructuredTool.from_function(look)], *calls, cwd=tmp_path, runtime=runtime) as session:
+        async with session_with_tool_processes(
+            [StructuredTool.from_function(look)], *calls, cwd=tmp_path, runtime=runtime
+        ) as session:
             await session.ask("Go.")
-            folder = home(session)
+            folder = workspace_of(session)
 
             assert [each.content for each in results(session)] == ["as it was x", "as it was xy"]
         await eventually(lambda: not folder.exists())
@@ -348,13 +353,13 @@ async def test_the_policy_limits_the_endpoints_of_a_tool_process() -> None:
         port = server.sockets[0].getsockname()[1]
         policy = Policy(allowed_endpoints=(f"127.0.0.1:{port}",))
         calls = [Call("knock", {"port": each}) for each in (port, 1)]
-        async with in_processes([StructuredTool.from_function(knock)], *calls, policy=policy) as session:
+        async with session_with_tool_processes([StructuredTool.from_function(knock)], *calls, policy=policy) as session:
             await session.ask("Go.")
 
             reached_text, refusal = (str(each.content) for each in results(session))
             assert reached_text.endswith("hello")
             assert "403" in refusal
-            requests = of_kind(kept(session), EndpointAsked)
+            requests = of_kind(session_events(session), EndpointAsked)
             assert [(each.port, each.allowed) for each in requests] == [(port, True), (1, False)]
 
 
@@ -365,7 +370,7 @@ async def test_a_tool_beyond_its_memory_fails_only_its_call() -> None:
         """Take a lot of memory."""
         return len(bytearray(400 * 1024 * 1024))
 
-    answer = await say(Call("swell"), StructuredTool.from_function(swell))
+    answer = await call_tool(Call("swell"), StructuredTool.from_function(swell))
     assert (answer.status, str(answer.content).split(":")[0]) == ("error", "OutOfMemory")
 
 
@@ -378,7 +383,7 @@ async def test_a_tool_process_cannot_ask_its_host() -> None:
 
         return str(spawn_sub_agent(plus, Policy(), args=(1, 2)))
 
-    answer = await say(Call("spawn"), StructuredTool.from_function(spawn))
+    answer = await call_tool(Call("spawn"), StructuredTool.from_function(spawn))
     assert answer.status == "error"
     assert "may send no request to its host" in str(answer.content)
 
@@ -445,7 +450,7 @@ async def test_asynchronous_tools_stay_in_the_host() -> None:
         """Look at a lock."""
         return lock.locked()
 
-    async with in_processes([here], Call("here")) as session:
+    async with session_with_tool_processes([here], Call("here")) as session:
         await session.ask("Go.")
 
         assert results(session)[0].content == "false"
@@ -460,10 +465,10 @@ async def test_a_resumed_session_keeps_tools_in_processes(tmp_path: pathlib.Path
     """The resumed session has tools in processes, and refuses one that cannot be packed."""
     lock = threading.Lock()
     tools = [StructuredTool.from_function(in_c)]
-    async with lost(SqliteStore(tmp_path / "j.db")) as runtime:
-        session = await in_processes(tools, Call("in_c"), runtime=runtime, session_id="talk").start()
+    async with lost_runtime(SqliteStore(tmp_path / "j.db")) as runtime:
+        session = await session_with_tool_processes(tools, Call("in_c"), runtime=runtime, session_id="talk").start()
         turn = asyncio.create_task(session.ask("Go."))
-        await eventually((home(session) / "begun").exists)
+        await eventually((workspace_of(session) / "begun").exists)
     await turn
 
     bad = StructuredTool.from_function(lambda: lock.locked(), name="in_c", description="Look.")
@@ -473,8 +478,8 @@ async def test_a_resumed_session_keeps_tools_in_processes(tmp_path: pathlib.Path
 
         model = ScriptedModel([Call("in_c"), "done"])
         session = await Session.resume("talk", model, tools, runtime=runtime)
-        await eventually((home(session) / "begun").exists)
+        await eventually((workspace_of(session) / "begun").exists)
         receipt = await session.cancel()
 
         assert "cut off" in str(results(session)[0].content)
-        assert (receipt.left, marked()) == ((), [])
+        assert (receipt.left, marked_processes()) == ((), [])

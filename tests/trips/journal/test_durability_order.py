@@ -10,11 +10,11 @@ from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.store.sqlite.store import SqliteStore
 from ramet.tools.context import require_current_call
 from ramet.tools.spawn_request import SpawnRequest
-from tests.trips.kits.sessions import async_tool, write
+from tests.trips.kits.sessions import async_tool, write_files
 from tests.trips.spawning.test_worktree import git, worktrees
 
 
-class Watched(SqliteStore):
+class RecordingStore(SqliteStore):
     """A store that notes the newest event of each wait for durability."""
 
     def __init__(self, path: pathlib.Path) -> None:
@@ -36,7 +36,7 @@ class Watched(SqliteStore):
 
 async def test_a_child_costs_one_wait(tmp_path: pathlib.Path) -> None:
     """The child asks its model once; its spawn and its end cause no wait of their own."""
-    store = Watched(tmp_path / "journal.db")
+    store = RecordingStore(tmp_path / "journal.db")
     worker = Agent(name="worker", description="Works.", model=ScriptedModel(["found"]))
     async with AgentRuntime(store=store) as runtime:
         model = ScriptedModel([Call("Agent", {"prompt": "Look.", "subagent_type": "worker"}), "done"])
@@ -61,7 +61,7 @@ async def test_a_read_only_tool_does_not_wait_for_the_disk(tmp_path: pathlib.Pat
         """Look at it."""
         return "seen"
 
-    store = Watched(tmp_path / "journal.db")
+    store = RecordingStore(tmp_path / "journal.db")
     async with AgentRuntime(store=store) as runtime:
         tools = [async_tool(change), async_tool(peek, read_only=True)]
         model = ScriptedModel([Call("change"), Call("peek"), "done"])
@@ -74,7 +74,7 @@ async def test_a_read_only_tool_does_not_wait_for_the_disk(tmp_path: pathlib.Pat
 
 async def test_a_functions_child_result_arrives_once_its_end_is_durable(tmp_path: pathlib.Path) -> None:
     """The parent finds the child's end in the journal as soon as it has the result."""
-    store = Watched(tmp_path / "journal.db")
+    store = RecordingStore(tmp_path / "journal.db")
     types: list[str] = []
 
     async def child() -> str:
@@ -98,12 +98,12 @@ async def test_a_functions_child_result_arrives_once_its_end_is_durable(tmp_path
 
 async def test_a_worktree_waits_until_its_call_is_durable(tmp_path: pathlib.Path) -> None:
     """A killed kernel leaves no copy of a repository without a recorded request."""
-    repo = write(tmp_path / "repo", {"a.txt": "as it was\n"})
+    repo = write_files(tmp_path / "repo", {"a.txt": "as it was\n"})
     for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "first"]):
         git(repo, *words)
     copies: list[int] = []
 
-    class Looking(Watched):
+    class Looking(RecordingStore):
         async def durable(self, ticket: int) -> None:
             copies.append(len(worktrees(repo)))
             await super().durable(ticket)

@@ -22,7 +22,7 @@ from ramet.store.contract import Entry
 from ramet.store.sqlite.store import SqliteStore
 from tests.trips.journal.test_retention import waits_for_ever
 from tests.trips.kits.terminal import ramet
-from tests.unit.store.test_sqlite_space import made_as_before
+from tests.unit.store.test_sqlite_space import create_older_journal
 
 LONG_AGO = datetime.now(UTC) - timedelta(days=30)
 COUNTING = """
@@ -101,7 +101,7 @@ async def test_gc_shrinks_the_journal_file(
     journal = state_folder(tmp_path) / "journal.db"
     if kind == "older":
         journal.parent.mkdir(mode=0o700, parents=True)
-        made_as_before(journal)
+        create_older_journal(journal)
     await create_ended_trees(tmp_path, 60, texts=20)
     assert journal.stat().st_size > 3 << 20
 

@@ -25,7 +25,7 @@ from tests.support.serving import short_folder
 from tests.support.waiting import eventually
 from tests.support.warm import warm
 from tests.trips.agents import scheduled
-from tests.trips.kits.terminal import Done, environment, ramet
+from tests.trips.kits.terminal import CommandOutput, environment, ramet
 
 __all__ = ["warm"]  # a fixture is used by its name
 pytestmark = pytest.mark.usefixtures("warm")
@@ -51,7 +51,7 @@ if __name__ == "__main__":
 """
 
 
-class Later(SystemClock):
+class AheadClock(SystemClock):
     """The system's clock, a number of seconds ahead."""
 
     def __init__(self, seconds: float) -> None:
@@ -92,13 +92,13 @@ async def test_a_result_expires_after_its_retention_time(tmp_path: pathlib.Path)
         assert (await runtime.result(run)).value == "noted note"
     assert [each.id for each in RunFolders(tmp_path).list()] == [run]
 
-    async with AgentRuntime(tmp_path, clock=Later(3000)) as runtime:
+    async with AgentRuntime(tmp_path, clock=AheadClock(3000)) as runtime:
         assert (await runtime.result(run)).value == "noted note"
         assert await collect(runtime) == []
         living = await runtime.spawn(waits_for_ever, keep_results_seconds=0)
         await living.run.context.wait_persisted()
 
-    async with AgentRuntime(tmp_path, clock=Later(3700)) as runtime:
+    async with AgentRuntime(tmp_path, clock=AheadClock(3700)) as runtime:
         store = (await _opened(runtime)).store
         await eventually(lambda: not RunFolders(tmp_path).list())
         with pytest.raises(Expired, match="kept for 3600") as refusal:
@@ -154,7 +154,7 @@ async def test_an_invalid_retention_time_is_refused(tmp_path: pathlib.Path, seco
         AgentRuntime(tmp_path, keep_results_seconds=seconds)
 
 
-async def on(folder: pathlib.Path, *args: str) -> Done:
+async def run_command(folder: pathlib.Path, *args: str) -> CommandOutput:
     """Run a command on the folder."""
     return await ramet(*args, "--dir", str(folder))
 
@@ -167,20 +167,20 @@ async def test_keep_works_with_and_without_a_running_kernel(tmp_path: pathlib.Pa
     assert process.stdout is not None
     try:
         run = (await process.stdout.readline()).decode().strip()
-        beside = await on(tmp_path, "keep", run, "--json")
-        unknown = await on(tmp_path, "keep", "run-of-nobody")
+        beside = await run_command(tmp_path, "keep", run, "--json")
+        unknown = await run_command(tmp_path, "keep", "run-of-nobody")
     finally:
         process.kill()
         await process.communicate()
     assert (beside.status, json.loads(beside.out)) == (0, {"tree": run, "kept": True})
     assert (unknown.status, unknown.err.count("\n")) == (2, 1)
-    interrupted = await on(tmp_path, "gc", "--older-than", "0")
+    interrupted = await run_command(tmp_path, "gc", "--older-than", "0")
     (tmp_path / "go").touch()
-    resume_result = await on(tmp_path, "resume", "--quiet")
-    collection = await on(tmp_path, "gc", "--older-than", "0")
-    off = await on(tmp_path, "keep", run, "--off")
-    dry = await on(tmp_path, "gc", "--dry-run")
-    gc_result = await on(tmp_path, "gc")
+    resume_result = await run_command(tmp_path, "resume", "--quiet")
+    collection = await run_command(tmp_path, "gc", "--older-than", "0")
+    off = await run_command(tmp_path, "keep", run, "--off")
+    dry = await run_command(tmp_path, "gc", "--dry-run")
+    gc_result = await run_command(tmp_path, "gc")
 
     assert (interrupted.out, collection.out, resume_result.out) == ("", "", "worked\n")
     assert off.out == f"{run} is no longer kept\n"
@@ -252,7 +252,7 @@ async def test_each_kernel_removes_its_own_files_of_a_removed_tree(tmp_path: pat
         folders = RunFolders(tmp_path / "one")
         folders.find(retained).keep()
         transcripts = tmp_path / "one" / ".ramet" / "transcripts"
-        clocks = SystemClock(), Later(20)
+        clocks = SystemClock(), AheadClock(20)
         one, two = [
             RetentionJob(store, (), clock, tmp_path / name, tmp_path / name / ".ramet" / "transcripts")
             for name, clock in zip(("one", "two"), clocks, strict=True)

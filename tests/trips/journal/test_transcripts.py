@@ -26,13 +26,24 @@ from ramet.host.session import Session
 from ramet.models.messages import decode as decode_message
 from ramet.models.scripted.dialogue import Script
 from ramet.models.scripted.model import Call, ScriptedModel
-from tests.trips.kits.sessions import Gate, background, following, fork, fresh, kept, of_kind, plain, run_of, said
+from tests.trips.kits.sessions import (
+    Gate,
+    background_call,
+    encoded_messages,
+    follow_events,
+    fork_call,
+    of_kind,
+    run_of,
+    session_events,
+    specialist_call,
+    typed_texts,
+)
 
 SCRIPT: Script = {
     "dig deep": ["deep find"],
-    "dig here": [Call("note", {"text": "n"}), fresh("dig deep", "deep"), "middle find"],
+    "dig here": [Call("note", {"text": "n"}), specialist_call("dig deep", "deep"), "middle find"],
     "copy": ["copied"],
-    "": [[fresh("dig here", "digger"), fork("copy", "twin")], "all found"],
+    "": [[specialist_call("dig here", "digger"), fork_call("copy", "twin")], "all found"],
 }
 
 
@@ -50,8 +61,8 @@ async def test_each_run_has_one_transcript(tmp_path: Path) -> None:
     """Each run has a file of JSON lines by its path, with exactly that run's events in order."""
     async with Session(ScriptedModel(SCRIPT), [note], cwd=tmp_path) as session:
         await session.ask("Go.")
-        events, folder = kept(session), session.transcripts
-    events = events + [event for event in kept(session) if event not in events]  # what closing added
+        events, folder = session_events(session), session.transcripts
+    events = events + [event for event in session_events(session) if event not in events]  # what closing added
 
     assert folder is not None
     files = {str(file.relative_to(folder)): file for file in folder.rglob("*.jsonl")}
@@ -75,7 +86,7 @@ async def test_a_transcript_holds_the_conversation_as_it_was(tmp_path: Path) -> 
     assert folder is not None
     for path, history in histories.items():
         [story] = TreeReplay().apply_all(lines(folder, path)).runs.values()
-        assert plain([decode_message(each) for each in story.messages]) == plain(history)
+        assert encoded_messages([decode_message(each) for each in story.messages]) == encoded_messages(history)
         assert len(history) > 1
 
 
@@ -99,7 +110,7 @@ async def test_every_event_names_its_run() -> None:
     """AC-S1-5: events carry root, parent, agent, depth, path and the call of the parent that spawned the run."""
     async with Session(ScriptedModel(SCRIPT), [note]) as session:
         await session.ask("Go.")
-        events = kept(session)
+        events = session_events(session)
         runs = {path: run_of(session, path) for path in {event.path for event in events}}
 
     calls = {event.call_id for event in of_kind(events, ToolStarted)}
@@ -116,7 +127,7 @@ async def test_tool_events_name_their_call() -> None:
     """Each call has an event at its start and one at its answer, with the id of its message."""
     async with Session(ScriptedModel(SCRIPT), [note]) as session:
         await session.ask("Go.")
-        events = kept(session)
+        events = session_events(session)
 
     tool_starts = {event.call_id: event for event in of_kind(events, ToolStarted)}
     tool_ends = {event.call_id: event for event in of_kind(events, ToolEnded)}
@@ -134,11 +145,11 @@ async def test_intent_is_recorded_before_the_effect() -> None:
     @tool
     def look() -> str:
         """Look at the record."""
-        types.extend(type(event).__name__ for event in kept(session)[-1:])
+        types.extend(type(event).__name__ for event in session_events(session)[-1:])
         return "looked"
 
     def asked(_: object) -> Call:
-        types.extend(type(event).__name__ for event in kept(session)[-1:])
+        types.extend(type(event).__name__ for event in session_events(session)[-1:])
         return Call("look")
 
     async with Session(ScriptedModel([asked, "ok"]), [look]) as session:
@@ -162,11 +173,11 @@ async def test_a_tree_reader_gets_every_event_without_text() -> None:
     """`events(tree=True)` yields every event of every run, and no streaming text."""
     async with (
         Session(ScriptedModel(SCRIPT), [note]) as session,
-        following(session, tree=True) as followed,
+        follow_events(session, tree=True) as followed,
     ):
         await session.ask("Go.")
 
-    assert followed == kept(session)
+    assert followed == session_events(session)
     assert {event.path for event in followed} == {"main", "main/digger", "main/digger/deep", "main/twin"}
     assert not of_kind(followed, TextDelta)
 
@@ -175,7 +186,7 @@ async def test_deltas_stream_the_text_of_every_agent() -> None:
     """`deltas` adds the streaming text of each agent, with its path and without a number."""
     async with (
         Session(ScriptedModel(SCRIPT), [note]) as session,
-        following(session, tree=True, deltas=True) as followed,
+        follow_events(session, tree=True, deltas=True) as followed,
     ):
         await session.ask("Go.")
 
@@ -194,21 +205,21 @@ async def test_a_reader_can_follow_the_root_alone() -> None:
     """`events(tree=False)` yields the root's own events."""
     async with (
         Session(ScriptedModel(SCRIPT), [note]) as session,
-        following(session, tree=False) as followed,
+        follow_events(session, tree=False) as followed,
     ):
         await session.ask("Go.")
 
-    assert followed == [event for event in kept(session) if event.path == "main"]
+    assert followed == [event for event in session_events(session) if event.path == "main"]
 
 
 async def test_a_late_reader_gets_every_event() -> None:
     """A reader that subscribes after the turn gets the turn from its first event."""
     async with Session(ScriptedModel(SCRIPT), [note]) as session:
         await session.ask("Go.")
-        async with following(session) as followed:
+        async with follow_events(session) as followed:
             pass
 
-    assert followed == kept(session)
+    assert followed == session_events(session)
     assert isinstance(followed[0], RunSpawned)
 
 
@@ -219,7 +230,7 @@ async def test_a_reader_of_a_closed_session_gets_every_event_and_ends() -> None:
 
     events = [event async for event in session.events()]
 
-    assert events == kept(session)
+    assert events == session_events(session)
 
 
 async def test_events_of_a_deep_run_bypass_its_ancestors() -> None:
@@ -229,16 +240,16 @@ async def test_events_of_a_deep_run_bypass_its_ancestors() -> None:
 
     def step(brief: str) -> Call:
         remaining = int(brief) if brief.isdigit() else 8
-        return fresh(str(remaining - 1), f"level-{remaining}") if remaining else Call("gate")
+        return specialist_call(str(remaining - 1), f"level-{remaining}") if remaining else Call("gate")
 
     async with (
         Session(model, [gate.tool], spawn_limits=SpawnLimits(depth=10)) as session,
-        following(session) as followed,
+        follow_events(session) as followed,
     ):
         turn = asyncio.create_task(session.ask("Go."))
         await gate.entered.wait()
 
-        deep = [event for event in kept(session) if event.depth == 8]
+        deep = [event for event in session_events(session) if event.depth == 8]
 
         gate.open.set()
         await turn
@@ -251,11 +262,11 @@ async def test_events_of_a_deep_run_bypass_its_ancestors() -> None:
 
 async def test_every_end_is_recorded_with_its_result() -> None:
     """RunEnded holds the result that the run's handle returns."""
-    async with Session(ScriptedModel({"find": ["found"], "": [background("find", "bg"), "ok", "ok"]})) as session:
+    async with Session(ScriptedModel({"find": ["found"], "": [background_call("find", "bg"), "ok", "ok"]})) as session:
         await session.ask("Go.")
         result = await session.handle("bg").result()
-        (end,) = of_kind(kept(session), RunEnded, "main/bg")
+        (end,) = of_kind(session_events(session), RunEnded, "main/bg")
 
     assert end.result == result
     assert (result.status, result.value) == (Status.COMPLETED, "found")
-    assert said(run_of(session, "bg").context.history)[-1] == ("ai", "found")
+    assert typed_texts(run_of(session, "bg").context.history)[-1] == ("ai", "found")

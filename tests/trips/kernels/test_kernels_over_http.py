@@ -29,7 +29,7 @@ from tests.support.waiting import eventually
 pytestmark = pytest.mark.parametrize("stores", ["postgres"], scope="module")  # It is there for those who say so.
 
 
-class Three(NamedTuple):
+class ThreeClients(NamedTuple):
     """A client of each kernel."""
 
     one: Client
@@ -48,10 +48,10 @@ def running_kernels(tmp_path_factory: pytest.TempPathFactory, stores: str) -> It
 
 
 @pytest.fixture
-async def clients(running_kernels: Kernels) -> AsyncIterator[Three]:
+async def clients(running_kernels: Kernels) -> AsyncIterator[ThreeClients]:
     """Yield clients of all kernels with the operator's key, and delete every team afterwards."""
     async with AsyncExitStack() as stack:
-        clients = Three(
+        clients = ThreeClients(
             *[await stack.enter_async_context(running_kernels.client(each)) for each in running_kernels.all]
         )
         yield clients
@@ -64,7 +64,7 @@ async def request_kernel(kernel: Kernel, path: str, headers: dict[str, str], met
         return await http.request(method, path, headers=headers)
 
 
-async def test_any_kernel_answers_for_any_agent(clients: Three) -> None:
+async def test_any_kernel_answers_for_any_agent(clients: ThreeClients) -> None:
     """Each kernel serves the agent's turns, history, keys and end as its owner does."""
     one, two, three = clients
     crew = await one.create_team({"agents": 4}, name="crew")
@@ -87,7 +87,7 @@ async def test_any_kernel_answers_for_any_agent(clients: Three) -> None:
             await each.get_agent(id)
 
 
-async def test_lists_contain_each_team_and_agent_of_all_kernels_once(clients: Three) -> None:
+async def test_lists_contain_each_team_and_agent_of_all_kernels_once(clients: ThreeClients) -> None:
     """Lists follow the key of the caller; each kernel finds a team by its name."""
     teams = [await each.create_team({"agents": 4}, name=f"team-{at}") for at, each in enumerate(clients)]
     agents = [await clients.two.spawn_agent(each.team.id, "bob", "echo", key=each.key) for each in teams]
@@ -104,7 +104,7 @@ async def test_lists_contain_each_team_and_agent_of_all_kernels_once(clients: Th
         await clients.one.create_team({"agents": 1}, name="team-2")
 
 
-async def test_concurrent_spawns_through_all_kernels_respect_team_capacity(clients: Three) -> None:
+async def test_concurrent_spawns_through_all_kernels_respect_team_capacity(clients: ThreeClients) -> None:
     """A hundred concurrent spawns through three kernels give exactly ten agents."""
     crew = await clients.one.create_team({"agents": 10})
 
@@ -120,7 +120,7 @@ async def test_concurrent_spawns_through_all_kernels_respect_team_capacity(clien
     assert (await clients.three.get_team(crew.team.id)).free["agents"] == 0
 
 
-async def test_clients_of_models_find_their_agent_by_its_key(clients: Three, running_kernels: Kernels) -> None:
+async def test_clients_of_models_find_their_agent_by_its_key(clients: ThreeClients, running_kernels: Kernels) -> None:
     """Each kernel lists the agent as a model for its key, and refuses a key of no agent."""
     crew = await clients.one.create_team({"agents": 4})
     bob = await clients.one.spawn_agent(crew.team.id, "bob", "llm", {"model": "offline"}, key=crew.key)
@@ -131,7 +131,7 @@ async def test_clients_of_models_find_their_agent_by_its_key(clients: Three, run
 
 
 async def test_a_forwarded_stream_arrives_in_pieces_and_ends_with_its_reader(
-    clients: Three, tmp_path: pathlib.Path
+    clients: ThreeClients, tmp_path: pathlib.Path
 ) -> None:
     """A reader with `on_leave="interrupt"` that leaves another kernel ends the turn; a second reader does not."""
     crew = await clients.one.create_team({"agents": 4})
@@ -149,7 +149,7 @@ async def test_a_forwarded_stream_arrives_in_pieces_and_ends_with_its_reader(
     assert not (tmp_path / "go").exists()
 
 
-async def test_a_handover_ends_streams_through_every_kernel(clients: Three, tmp_path: pathlib.Path) -> None:
+async def test_a_handover_ends_streams_through_every_kernel(clients: ThreeClients, tmp_path: pathlib.Path) -> None:
     """The stream ends, the waiting turn is withdrawn, and the new owner reads the active turn."""
     crew = await clients.one.create_team({"agents": 4})
     bob = await clients.one.spawn_agent(crew.team.id, "bob", "slow", key=crew.key)
@@ -173,7 +173,7 @@ async def test_a_handover_ends_streams_through_every_kernel(clients: Three, tmp_
     assert (await clients.one.get_agent(bob.agent.id)).turns == 1
 
 
-async def test_a_forwarded_request_is_not_forwarded_again(clients: Three, running_kernels: Kernels) -> None:
+async def test_a_forwarded_request_is_not_forwarded_again(clients: ThreeClients, running_kernels: Kernels) -> None:
     """A kernel answers a forwarded request itself or returns 421."""
     crew = await clients.one.create_team({"agents": 4})
     passes = PeerAuth("three", TOKEN).headers("two")
@@ -185,7 +185,7 @@ async def test_a_forwarded_request_is_not_forwarded_again(clients: Three, runnin
     )
 
 
-async def test_a_forged_pass_opens_nothing(clients: Three, running_kernels: Kernels) -> None:
+async def test_a_forged_pass_opens_nothing(clients: ThreeClients, running_kernels: Kernels) -> None:
     """Neither the operator's key, nor an empty or foreign one, nor a pass for another kernel is accepted."""
     good = PeerAuth("three", TOKEN).headers("one")
     forged = [
@@ -203,7 +203,7 @@ async def test_a_forged_pass_opens_nothing(clients: Three, running_kernels: Kern
     assert response.status_code == 401, "a pass is no key"
 
 
-async def test_any_kernel_shows_and_stops_a_run(clients: Three, tmp_path: pathlib.Path) -> None:
+async def test_any_kernel_shows_and_stops_a_run(clients: ThreeClients, tmp_path: pathlib.Path) -> None:
     """Each kernel shows the run of one kernel as running, and another kernel stops it."""
     crew = await clients.one.create_team({"agents": 4})
     bob = await clients.one.spawn_agent(crew.team.id, "bob", "slow", key=crew.key)
@@ -220,7 +220,7 @@ async def test_any_kernel_shows_and_stops_a_run(clients: Three, tmp_path: pathli
     assert reader.chunks[-1].kind == "error"
 
 
-async def test_a_large_message_reaches_its_agent_through_another_kernel(clients: Three) -> None:
+async def test_a_large_message_reaches_its_agent_through_another_kernel(clients: ThreeClients) -> None:
     """A message of 3 MB returns byte for byte; each kernel refuses 12 MB."""
     crew = await clients.one.create_team({"agents": 4})
     bob = await clients.one.spawn_agent(crew.team.id, "bob", "echo", key=crew.key)
@@ -231,7 +231,7 @@ async def test_a_large_message_reaches_its_agent_through_another_kernel(clients:
             await each.say(bob.agent.id, 4 * word, key=bob.nonce)
 
 
-async def test_every_kernel_shares_images_and_bundles(clients: Three) -> None:
+async def test_every_kernel_shares_images_and_bundles(clients: ThreeClients) -> None:
     """A bundle uploaded to one kernel and built by another serves a spawn at the third; a deletion holds at all."""
     one, two, three = clients
     bundles = await asyncio.gather(*(each.upload_bundle(tar(GREETER, mtime=at)) for at, each in enumerate(clients)))
@@ -266,7 +266,7 @@ async def test_every_kernel_shares_images_and_bundles(clients: Three) -> None:
         await two.control(ann.agent.id, change, key=ann.nonce)
 
 
-async def test_a_teams_upload_stays_private_at_every_kernel(clients: Three) -> None:
+async def test_a_teams_upload_stays_private_at_every_kernel(clients: ThreeClients) -> None:
     """No kernel shows the bundle and image of one team to another team, whichever kernels store and build them."""
     one, two, three = clients
     crew = await one.create_team({"agents": 4, "cpu": 4, "memory_mb": 4096}, name="crew")
@@ -295,7 +295,7 @@ async def test_a_teams_upload_stays_private_at_every_kernel(clients: Three) -> N
         await one.delete_bundle(bundle.id)
 
 
-async def test_kernels_report_health_and_readiness(clients: Three, running_kernels: Kernels) -> None:
+async def test_kernels_report_health_and_readiness(clients: ThreeClients, running_kernels: Kernels) -> None:
     """`/healthz` and `/readyz` answer without a key."""
     for each in running_kernels.all:
         assert (await request_kernel(each, "/healthz", {})).json()["status"] == "ok"

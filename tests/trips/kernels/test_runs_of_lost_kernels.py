@@ -29,7 +29,7 @@ __all__ = ["postgres"]  # a fixture is used by its name
 TOKEN = "op_both_kernels_have_the_same_one"
 
 
-class Late(LlmType):
+class DelayedType(LlmType):
     """An agent type that reopens an agent with an earlier run only when it may."""
 
     name = "late"
@@ -44,18 +44,18 @@ class Late(LlmType):
         return await super().open(spec)
 
 
-class Two(NamedTuple):
+class TwoKernels(NamedTuple):
     """Kernels one and two, of which the tests lose one, and their stores."""
 
     one: Served
     two: Served
     stores: list[PostgresStore]
-    late: Late
+    late: DelayedType
 
 
 @pytest.fixture
-async def two_kernels(postgres: Server) -> AsyncIterator[Two]:
-    schema, late = fresh_schema(), Late()
+async def two_kernels(postgres: Server) -> AsyncIterator[TwoKernels]:
+    schema, late = fresh_schema(), DelayedType()
     async with AsyncExitStack() as stack:
         stores = [PostgresStore(postgres.dsn, schema=schema, kernel=name) for name in ("one", "two")]
         one, two = [
@@ -72,7 +72,7 @@ async def two_kernels(postgres: Server) -> AsyncIterator[Two]:
             for each in stores
         ]
         stack.callback(late.go_on.set)
-        yield Two(one, two, stores, late)
+        yield TwoKernels(one, two, stores, late)
     with psycopg.connect(postgres.dsn, autocommit=True) as connection:
         connection.execute(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE')
 
@@ -95,7 +95,7 @@ async def until_it_may() -> str:
     return "done"
 
 
-async def test_requests_wait_for_a_run_that_is_being_taken_over(two_kernels: Two, postgres: Server) -> None:
+async def test_requests_wait_for_a_run_that_is_being_taken_over(two_kernels: TwoKernels, postgres: Server) -> None:
     """A stream of the run's events does not end early, and a stop of the run succeeds after the takeover."""
     one, two, stores, late = two_kernels
     _, key = await one.agent(agent_type="late")
@@ -120,7 +120,7 @@ async def test_requests_wait_for_a_run_that_is_being_taken_over(two_kernels: Two
     assert '"type":"run_ended"' in followed.text
 
 
-async def test_an_agent_without_turns_is_taken_over(two_kernels: Two, postgres: Server) -> None:
+async def test_an_agent_without_turns_is_taken_over(two_kernels: TwoKernels, postgres: Server) -> None:
     """The run of an agent is recorded before its spawn is answered, so that the loss of its kernel does not lose it."""
     one, two, stores, late = two_kernels
     late.go_on.set()
@@ -133,7 +133,7 @@ async def test_an_agent_without_turns_is_taken_over(two_kernels: Two, postgres: 
 
 
 async def test_an_agent_keeps_its_changed_model_after_takeover(
-    two_kernels: Two, postgres: Server, tmp_path: pathlib.Path
+    two_kernels: TwoKernels, postgres: Server, tmp_path: pathlib.Path
 ) -> None:
     """The new kernel asks the model that `set_model` chose; the record of it goes with the agent."""
     one, two, stores, late = two_kernels
@@ -150,7 +150,7 @@ async def test_an_agent_keeps_its_changed_model_after_takeover(
     assert await stores[1].list(model_set.KIND) == []
 
 
-async def test_streams_of_a_lost_agent_break_without_an_end_event(two_kernels: Two, postgres: Server) -> None:
+async def test_streams_of_a_lost_agent_break_without_an_end_event(two_kernels: TwoKernels, postgres: Server) -> None:
     """The former kernel still runs and breaks its streams, so that their readers connect again."""
     one, two, stores, late = two_kernels
     late.go_on.set()
@@ -168,7 +168,7 @@ async def test_streams_of_a_lost_agent_break_without_an_end_event(two_kernels: T
             await each
 
 
-async def test_a_former_owner_confirms_only_recorded_requests(two_kernels: Two, postgres: Server) -> None:
+async def test_a_former_owner_confirms_only_recorded_requests(two_kernels: TwoKernels, postgres: Server) -> None:
     """Each mail, control or stop is in the record of the run, or was answered with 503."""
     one, two, stores, late = two_kernels
     late.go_on.set()
@@ -191,7 +191,7 @@ async def test_a_former_owner_confirms_only_recorded_requests(two_kernels: Two, 
         assert answer.status_code == 503 or any(words in each for each in record), (words, answer.text)
 
 
-async def test_a_run_without_a_new_owner_is_reported_at_once(two_kernels: Two, postgres: Server) -> None:
+async def test_a_run_without_a_new_owner_is_reported_at_once(two_kernels: TwoKernels, postgres: Server) -> None:
     """A run of no team and no schedule is shown as interrupted; its stop gets 410, not 503."""
     one, two, stores, _ = two_kernels
     run = (await one.server.runtime.spawn(for_ever)).id
@@ -208,7 +208,7 @@ async def test_a_run_without_a_new_owner_is_reported_at_once(two_kernels: Two, p
     assert "it was not resumed" in stop_answer.json()["detail"]
 
 
-async def test_a_kernel_without_its_store_is_not_ready(two_kernels: Two, postgres: Server) -> None:
+async def test_a_kernel_without_its_store_is_not_ready(two_kernels: TwoKernels, postgres: Server) -> None:
     """`/readyz` answers 503 until the kernel has its store again, so that a load balancer asks the others."""
     one, two, stores, _ = two_kernels
 
@@ -239,7 +239,7 @@ async def trigger_schedule(kernel: Served, function: str, *, repeatable: bool = 
     return id
 
 
-async def find_active_kernel(both: Two) -> tuple[Served, PostgresStore, Served]:
+async def find_active_kernel(both: TwoKernels) -> tuple[Served, PostgresStore, Served]:
     """Return the kernel that began the triggered run, its store, and the other kernel."""
     await eventually(lambda: both.one.server.runtime.trees or both.two.server.runtime.trees)
     if both.one.server.runtime.trees:
@@ -254,7 +254,7 @@ async def newest_result(kernel: Served, schedule: str) -> tuple[str, str]:
 
 
 async def test_a_stop_waits_for_the_takeover_of_a_schedules_run(
-    two_kernels: Two, postgres: Server, monkeypatch: pytest.MonkeyPatch
+    two_kernels: TwoKernels, postgres: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stop of the run before its takeover is answered after it, and not with 410."""
     schedule = await trigger_schedule(two_kernels.one, "for_ever", repeatable=True)
@@ -287,7 +287,7 @@ async def test_a_stop_waits_for_the_takeover_of_a_schedules_run(
     assert result == ("cancelled", "")
 
 
-async def test_a_leaving_scheduler_waits_for_functions_and_begins_no_other(two_kernels: Two) -> None:
+async def test_a_leaving_scheduler_waits_for_functions_and_begins_no_other(two_kernels: TwoKernels) -> None:
     """Later ticks are left to the other kernels."""
     short = await trigger_schedule(two_kernels.one, "until_it_may")
     first, _, second = await find_active_kernel(two_kernels)
@@ -301,7 +301,7 @@ async def test_a_leaving_scheduler_waits_for_functions_and_begins_no_other(two_k
 
 
 async def test_a_leaving_kernel_cancels_functions_that_do_not_end(
-    two_kernels: Two, monkeypatch: pytest.MonkeyPatch
+    two_kernels: TwoKernels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The result of the tick is cancelled, not lost."""
     long = await trigger_schedule(two_kernels.one, "for_ever")

@@ -17,7 +17,7 @@ from ramet.tools.spawn_request import Created, SpawnRequest
 ROOT = "0" * 64
 
 
-class Shelf:
+class MemoryAuthoring:
     """`ramet.spawn.ports.Authoring` in memory, for agents directly below a run's agent."""
 
     def __init__(self) -> None:

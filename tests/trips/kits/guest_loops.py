@@ -21,7 +21,7 @@ from tests.support.guests import Guest, Guests
 GRACE_S = 5.0
 
 
-class Inside:
+class GuestLoops:
     """Runs the conversations of the host's turns in guests, and keeps their last messages."""
 
     def __init__(self, source: Guests) -> None:

@@ -12,29 +12,29 @@ import pytest
 
 import ramet
 
-Name = Literal["bwrap", "local"]
-BACKENDS: tuple[Name, ...] = get_args(Name)
+BackendName = Literal["bwrap", "local"]
+BACKENDS: tuple[BackendName, ...] = get_args(BackendName)
 
 
 @pytest.fixture(params=BACKENDS)
-def backend(request: pytest.FixtureRequest) -> Name:
+def backend(request: pytest.FixtureRequest) -> BackendName:
     """Return each backend by name, or skip one that this machine lacks."""
     if not pathlib.Path("/proc/self/ns").exists():
         pytest.skip("not Linux: no sandboxes here")
     if request.param == "bwrap" and shutil.which("bwrap") is None:
         pytest.skip("bubblewrap is not installed")
-    name: Name = request.param
+    name: BackendName = request.param
     return name
 
 
 @pytest.fixture
-async def runtime(backend: Name, tmp_path: pathlib.Path) -> AsyncIterator[ramet.AgentRuntime]:
+async def runtime(backend: BackendName, tmp_path: pathlib.Path) -> AsyncIterator[ramet.AgentRuntime]:
     """Yield a running runtime with a folder of its own."""
     async with ramet.AgentRuntime(working_dir=tmp_path / "work", backend=backend) as runtime:
         yield runtime
 
 
-def marked(mark: str) -> list[int]:
+def marked_processes(mark: str) -> list[int]:
     """Return the live processes that have a mark as a comment in their command line.
 
 

@@ -12,7 +12,7 @@ import pytest
 import ramet
 from ramet.host.sandbox.handle import AgentHandle
 from tests.support.serving import short_folder
-from tests.trips.kits.isolated import Name, backend
+from tests.trips.kits.isolated import BackendName, backend
 
 __all__ = ["backend", "runtime"]
 
@@ -20,14 +20,14 @@ WAIT_S = 180.0  #: for anything that must happen; passed in full only by a test 
 
 
 @pytest.fixture
-async def runtime(backend: Name) -> AsyncIterator[ramet.AgentRuntime]:
+async def runtime(backend: BackendName) -> AsyncIterator[ramet.AgentRuntime]:
     """Yield a running runtime in a folder with a short name, since paths of sockets are short."""
     with short_folder() as folder:
         async with ramet.AgentRuntime(working_dir=folder, backend=backend) as runtime:
             yield runtime
 
 
-async def serving(
+async def start_serving(
     runtime: ramet.AgentRuntime, agent: Callable[..., Any], ports: dict[str, int], *args: Any, **policy: Any
 ) -> AgentHandle:
     """Start an agent, and wait until it prints that it is ready."""
@@ -50,16 +50,16 @@ async def serving(
     return handle
 
 
-async def asked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, path: str = "/") -> str:
+async def get_body(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, path: str = "/") -> str:
     """Return the body of an HTTP answer, and close the connection."""
     try:
         writer.write(f"GET {path} HTTP/1.0\r\n\r\n".encode())
-        return (await rest(reader)).rpartition(b"\r\n")[2].decode()
+        return (await read_to_end(reader)).rpartition(b"\r\n")[2].decode()
     finally:
         writer.close()
 
 
-async def rest(reader: asyncio.StreamReader) -> bytes:
+async def read_to_end(reader: asyncio.StreamReader) -> bytes:
     """Return each byte until the end of the connection, also after a reset."""
     async with asyncio.timeout(WAIT_S):
         try:
@@ -68,6 +68,6 @@ async def rest(reader: asyncio.StreamReader) -> bytes:
             return b""
 
 
-async def asked_at(socket: pathlib.Path, path: str = "/") -> str:
+async def get_body_at_socket(socket: pathlib.Path, path: str = "/") -> str:
     """Return the body of an HTTP answer from a Unix socket."""
-    return await asked(*await asyncio.open_unix_connection(str(socket)), path)
+    return await get_body(*await asyncio.open_unix_connection(str(socket)), path)

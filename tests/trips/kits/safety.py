@@ -14,14 +14,14 @@ from ramet.models.scripted.dialogue import Call
 from tests.trips.kits.sessions import of_kind
 
 REASON = "nobody deletes here"
-LOOK, DELETE = Call("look", {"path": "a"}, id="c-look"), Call("delete", {"path": "a"}, id="c-delete")
+LOOK_CALL, DELETE_CALL = Call("look", {"path": "a"}, id="c-look"), Call("delete", {"path": "a"}, id="c-delete")
 #: Everything but `delete`.
 POLICY = SafetyPolicy(rules=(Rule(tool="delete", verdict="deny", reason=REASON),), otherwise="allow")
-ALL = SafetyPolicy(otherwise="allow")
-ASK = SafetyPolicy(rules=(Rule(tool="delete", verdict="ask", reason="Really?"),), otherwise="allow")
+ALLOW_ALL = SafetyPolicy(otherwise="allow")
+ASK_BEFORE_DELETE = SafetyPolicy(rules=(Rule(tool="delete", verdict="ask", reason="Really?"),), otherwise="allow")
 
 
-class Deeds:
+class RecordingTools:
     """Two tools, and a list of their calls."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Deeds:
         self.tools: list[BaseTool] = [look, delete]
 
 
-class Says:
+class FixedVoter:
     """A voter that returns or raises a given value; with None it never returns."""
 
     def __init__(self, what: Any, name: str = "second") -> None:
@@ -61,7 +61,7 @@ class Says:
         return self._what  # type: ignore[no-any-return]  # that is the point
 
 
-def intended(events: Sequence[Event]) -> list[str]:
+def intention_outcomes(events: Sequence[Event]) -> list[str]:
     """Return each intention with its outcome."""
     decisions = {each.intention: each.committed for each in of_kind(events, IntentionDecided)}
     words = {True: "committed", False: "aborted", None: "open"}

@@ -24,22 +24,22 @@ from ramet.models.scripted.model import Request
 from ramet.spawn.run.run import Run
 
 E = TypeVar("E", bound=Event)
-GENERAL = "general-purpose"
-WIDE = SpawnLimits(depth=10, children=100_000, runs=100_000, running=None)
+GENERAL_PURPOSE = "general-purpose"
+WIDE_LIMITS = SpawnLimits(depth=10, children=100_000, runs=100_000, running=None)
 
 
-def fresh(prompt: str, name: str | None = None, **more: Any) -> Call:
+def specialist_call(prompt: str, name: str | None = None, **more: Any) -> Call:
     """Return a call of the Agent tool for a specialist that knows only `prompt`."""
     name_field = {} if name is None else {"name": name}
-    return Call("Agent", {"prompt": prompt, "subagent_type": GENERAL, **name_field, **more})
+    return Call("Agent", {"prompt": prompt, "subagent_type": GENERAL_PURPOSE, **name_field, **more})
 
 
-def background(prompt: str, name: str | None = None, **more: Any) -> Call:
+def background_call(prompt: str, name: str | None = None, **more: Any) -> Call:
     """Return a call of the Agent tool for a background child."""
-    return fresh(prompt, name, run_in_background=True, **more)
+    return specialist_call(prompt, name, run_in_background=True, **more)
 
 
-def fork(prompt: str, name: str | None = None, **more: Any) -> Call:
+def fork_call(prompt: str, name: str | None = None, **more: Any) -> Call:
     """Return a call of the Agent tool that copies the caller."""
     name_field = {} if name is None else {"name": name}
     return Call("Agent", {"prompt": prompt, **name_field, **more})
@@ -63,7 +63,7 @@ class Gate:
         return "the gate is open"
 
 
-class Stuck:
+class BlockingTool:
     """A synchronous tool that does not return until the test lets it."""
 
     def __init__(self, name: str = "stuck") -> None:
@@ -85,19 +85,19 @@ def async_tool(function: Callable[..., Any], **metadata: Any) -> BaseTool:
 # --- what a session has on record
 
 
-def opened(session: Session) -> OpenTree:
+def open_tree_of(session: Session) -> OpenTree:
     """Return the tree of a session with its recorder, for reading only."""
     return session._opened
 
 
 def run_of(session: Session, target: str) -> Run:
     """Return a run by name, path or id."""
-    return opened(session).tree.register.find(target)
+    return open_tree_of(session).tree.register.find(target)
 
 
-def kept(session: Session) -> list[Event]:
+def session_events(session: Session) -> list[Event]:
     """Return every event so far, in order."""
-    return list(opened(session).recorder.recent_events)
+    return list(open_tree_of(session).recorder.recent_events)
 
 
 def of_kind(events: Iterable[Event], kind: type[E], path: str | None = None) -> list[E]:
@@ -106,7 +106,7 @@ def of_kind(events: Iterable[Event], kind: type[E], path: str | None = None) -> 
 
 
 @asynccontextmanager
-async def following(session: Session, **how: bool) -> AsyncIterator[list[Event]]:
+async def follow_events(session: Session, **how: bool) -> AsyncIterator[list[Event]]:
     """Yield a list that `session.events(...)` fills in the background, and close the session on leaving."""
     events: list[Event] = []
 
@@ -123,7 +123,7 @@ async def following(session: Session, **how: bool) -> AsyncIterator[list[Event]]
         await task
 
 
-def all_is_quiet(session: Session) -> bool:
+def is_tree_idle(session: Session) -> bool:
     """Return whether the root is idle and every other run has ended, which then stays so."""
     root, *others = session.runs()
     return root.state == "idle" and all(view.state in set(Status) for view in others)
@@ -131,12 +131,12 @@ def all_is_quiet(session: Session) -> bool:
 
 def scopes(session: Session) -> list[Budget]:
     """Return every budget of the tree once."""
-    runs = opened(session).tree.register.runs.values()
+    runs = open_tree_of(session).tree.register.runs.values()
     budgets = {id(each): each for run in runs for each in (run.context.budget, run.own_budget) if each is not None}
     return list(budgets.values())
 
 
-def nothing_is_held(session: Session) -> bool:
+def has_no_reservation(session: Session) -> bool:
     """Return whether no scope has a reservation."""
     return all(scope.reserved(resource) == 0 for scope in scopes(session) for resource in RESOURCES)
 
@@ -144,12 +144,12 @@ def nothing_is_held(session: Session) -> bool:
 # --- conversations
 
 
-def said(messages: Sequence[BaseMessage]) -> list[tuple[str, str]]:
+def typed_texts(messages: Sequence[BaseMessage]) -> list[tuple[str, str]]:
     """Return the type and the text of each message."""
     return [(message.type, str(message.text)) for message in messages]
 
 
-def plain(messages: Sequence[BaseMessage]) -> list[dict[str, Any]]:
+def encoded_messages(messages: Sequence[BaseMessage]) -> list[dict[str, Any]]:
     """Return the messages as data, which is equal only if the bytes are."""
     return [encode(message) for message in messages]
 
@@ -195,7 +195,7 @@ def without_system(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
     return [message for message in messages if not isinstance(message, SystemMessage)]
 
 
-def write(folder: Path, files: dict[str, str]) -> Path:
+def write_files(folder: Path, files: dict[str, str]) -> Path:
     """Write a folder of text files, and return it."""
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

@@ -20,7 +20,7 @@ MODEL = "openai:gpt-5.4-mini"
 BOUND_S = 180.0  #: passed only by a test that fails
 
 
-class Done(NamedTuple):
+class CommandOutput(NamedTuple):
     """The status and the output of a process."""
 
     status: int
@@ -36,7 +36,7 @@ def environment(server: Provider | None, **more: str) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def started(
+async def running_ramet(
     *args: str, server: Provider | None = None, env: Mapping[str, str] = {}, **how: Any
 ) -> AsyncIterator[Process]:
     """Start a process of `ramet`, and end it afterwards. With a `server`, `ask` uses a model there.
@@ -56,24 +56,24 @@ async def started(
         await process.wait()
 
 
-async def ramet(*args: str, stdin: bytes = b"", **how: Any) -> Done:
+async def ramet(*args: str, stdin: bytes = b"", **how: Any) -> CommandOutput:
     """Run a command to its end, with pipes. Without text on stdin it starts warm where a module asks for that."""
     if not stdin and not how and (starter := warm.asked_for()):
         return await _warm(starter, *args)
-    async with started(*args, stdin=PIPE, stdout=PIPE, stderr=PIPE, **how) as process:
+    async with running_ramet(*args, stdin=PIPE, stdout=PIPE, stderr=PIPE, **how) as process:
         out, err = await process.communicate(stdin)
     assert process.returncode is not None
-    return Done(process.returncode, out.decode(), err.decode())
+    return CommandOutput(process.returncode, out.decode(), err.decode())
 
 
-async def _warm(starter: warm.Warm, *args: str) -> Done:
+async def _warm(starter: warm.Warm, *args: str) -> CommandOutput:
     process = await starter.start("ramet", *args, env=environment(None), stdout=PIPE, stderr=PIPE)
     assert process.stdout is not None
     assert process.stderr is not None
     try:
         async with asyncio.timeout(BOUND_S):
             out, err = await asyncio.gather(process.stdout.read(), process.stderr.read())
-            return Done(await process.wait(), out.decode(), err.decode())
+            return CommandOutput(await process.wait(), out.decode(), err.decode())
     finally:
         if process.returncode is None:
             process.kill()
@@ -136,7 +136,7 @@ async def terminal(*args: str, server: Provider, columns: int = 80, lines: int =
     asyncio.get_running_loop().add_reader(keyboard, terminal.read)
     how: dict[str, Any] = {"stdin": line, "stdout": line, "stderr": line, "start_new_session": True}
     try:
-        async with started(*args, server=server, preexec_fn=_own_terminal, **how) as terminal.process:
+        async with running_ramet(*args, server=server, preexec_fn=_own_terminal, **how) as terminal.process:
             os.close(line)
             yield terminal
     finally:

@@ -26,19 +26,19 @@ from ramet.tools.spawn_request import SpawnRequest
 from tests.support.providers import Provider, provider
 from tests.support.waiting import eventually
 from tests.trips.kits.sessions import (
-    WIDE,
+    WIDE_LIMITS,
     Gate,
-    all_is_quiet,
     answers,
-    background,
+    background_call,
     brief_of,
-    fresh,
-    kept,
+    has_no_reservation,
+    is_tree_idle,
     newest_human,
-    nothing_is_held,
     of_kind,
     run_of,
-    said,
+    session_events,
+    specialist_call,
+    typed_texts,
 )
 
 
@@ -66,7 +66,7 @@ def fan_out(children: int) -> Any:
             return "found something"
         if any(isinstance(message, ToolMessage) for message in messages):
             return "the root's last word"
-        return [fresh(f"part {number}") for number in range(children)]
+        return [specialist_call(f"part {number}") for number in range(children)]
 
     return answer
 
@@ -75,10 +75,10 @@ def fan_out(children: int) -> Any:
 async def test_a_limit_of_five_calls_sends_five_requests(children: int, which: str) -> None:
     """Many concurrent children send exactly 5 HTTP requests, and the last one is the root's last answer."""
     async with provider(fan_out(children)) as server:
-        async with Session(client_of(server, which), limits=Limits(model_calls=5), spawn_limits=WIDE) as session:
+        async with Session(client_of(server, which), limits=Limits(model_calls=5), spawn_limits=WIDE_LIMITS) as session:
             result = await session.ask("Go.")
-            ends = [event.result.status for event in of_kind(kept(session), RunEnded)]
-            is_held = nothing_is_held(session)
+            ends = [event.result.status for event in of_kind(session_events(session), RunEnded)]
+            is_held = has_no_reservation(session)
 
     assert server.count == 5
     assert result.status is Status.BUDGET_EXHAUSTED
@@ -94,7 +94,7 @@ async def test_a_limit_of_five_calls_sends_five_requests(children: int, which: s
 async def test_a_child_without_calls_left_is_reported_as_a_failure() -> None:
     """The parent reads the used up budget as the reason. Children that had a call left report their results."""
     model = ScriptedModel(fan_out(5))
-    async with Session(model, limits=Limits(model_calls=4), spawn_limits=WIDE) as session:
+    async with Session(model, limits=Limits(model_calls=4), spawn_limits=WIDE_LIMITS) as session:
         await session.ask("Go.")
 
         reports = list(answers(session.messages).values())
@@ -194,8 +194,8 @@ async def test_a_call_whose_bound_does_not_fit_is_not_started() -> None:
     async with provider(["a last word"]) as server:
         async with Session(server.anthropic(), limits=Limits(tokens=1_000), spawn=False) as session:
             result = await session.ask("word " * 1_000)
-            refusals = of_kind(kept(session), BudgetRefused)
-            model_requests = of_kind(kept(session), ModelAsked)
+            refusals = of_kind(session_events(session), BudgetRefused)
+            model_requests = of_kind(session_events(session), ModelAsked)
 
     assert result.status is Status.BUDGET_EXHAUSTED
     assert refusals[0].resource == "tokens"
@@ -210,7 +210,7 @@ async def test_the_maximum_of_a_reply_fits_into_the_budget(which: str) -> None:
     async with provider(["fine"]) as server:
         async with Session(client_of(server, which), limits=Limits(tokens=3_000), spawn=False) as session:
             await session.ask("Go.")
-            (request,) = of_kind(kept(session), ModelAsked)
+            (request,) = of_kind(session_events(session), ModelAsked)
 
     max_tokens = server.bodies[0].get("max_tokens") or server.bodies[0]["max_completion_tokens"]
     assert 16 <= max_tokens < 3_000
@@ -250,8 +250,8 @@ async def test_a_cut_stream_is_settled_at_its_reservation(which: str) -> None:
             client_of(server, which), limits=Limits(tokens=50_000), runtime=runtime_without_backoff()
         ) as session:
             result = await session.ask("Go.")
-            reserved = [event.reserved_tokens for event in of_kind(kept(session), ModelAsked)]
-            discarded = of_kind(kept(session), MessageDiscarded)
+            reserved = [event.reserved_tokens for event in of_kind(session_events(session), ModelAsked)]
+            discarded = of_kind(session_events(session), MessageDiscarded)
             budget = run_of(session, "main").context.budget
 
     assert result.status is not Status.COMPLETED
@@ -273,7 +273,7 @@ async def test_a_call_cancelled_in_mid_stream_is_settled_at_its_reservation() ->
             await session.interrupt()
 
             result = await turn
-            (request,) = of_kind(kept(session), ModelAsked)
+            (request,) = of_kind(session_events(session), ModelAsked)
             budget = run_of(session, "main").context.budget
         await server.gone.wait()
 
@@ -341,7 +341,7 @@ async def test_a_child_s_own_limit_ends_the_child_only() -> None:
         model, [look.tool], agents=[agent_with_limits(model_calls=2)], limits=Limits(model_calls=10)
     ) as session:
         result = await session.ask("Go.")
-        (end,) = of_kind(kept(session), RunEnded)
+        (end,) = of_kind(session_events(session), RunEnded)
         budget = run_of(session, "main").context.budget
 
     assert result.value == "went on"
@@ -363,7 +363,7 @@ async def test_a_child_returns_what_it_did_not_spend() -> None:
         remaining = [budget.remaining("model_calls", is_final_answer=True), budget.remaining("tool_calls")]
 
     assert remaining == [20 - 3, 20 - 1]
-    assert nothing_is_held(session)
+    assert has_no_reservation(session)
 
 
 @pytest.mark.parametrize(
@@ -384,8 +384,8 @@ async def test_a_limit_above_the_parent_s_is_clamped_with_an_event(limits: Limit
     agent = Agent(name="limited", description="Has limits.", instructions="You are limited.", limits=limits)
     async with Session(model, agents=[agent], limits=parent, runtime=runtime_without_backoff()) as session:
         await session.ask("Go.")
-        (clamp,) = of_kind(kept(session), ClampEvent)
-        (end,) = of_kind(kept(session), RunEnded)
+        (clamp,) = of_kind(session_events(session), ClampEvent)
+        (end,) = of_kind(session_events(session), RunEnded)
         child = run_of(session, "main/1")
 
     assert (clamp.field, clamp.asked, clamp.given) == (
@@ -409,22 +409,26 @@ async def test_a_slice_that_is_not_free_now_is_refused() -> None:
             await session.spawn(SpawnRequest(agent=waits))
 
         assert (refusal.value.limit, refusal.value.free) == ("budget tool_calls", 2)
-        assert len(of_kind(kept(session), RunSpawned)) == 2
+        assert len(of_kind(session_events(session), RunSpawned)) == 2
         await first.cancel()
         second = await session.spawn(SpawnRequest(agent=waits))
         await second.cancel()
-        assert nothing_is_held(session)
+        assert has_no_reservation(session)
         assert run_of(session, "main").context.budget.remaining("tool_calls") == 10
 
 
 async def test_a_result_has_the_usage_of_the_run_and_of_its_subtree() -> None:
     """Each result has the usage of its run alone, and of its run with all runs below."""
     model = ScriptedModel(
-        {"leaf": ["found"], "middle": [fresh("leaf", "leaf"), "ok"], "": [fresh("middle", "middle"), "ok"]}
+        {
+            "leaf": ["found"],
+            "middle": [specialist_call("leaf", "leaf"), "ok"],
+            "": [specialist_call("middle", "middle"), "ok"],
+        }
     )
     async with Session(model) as session:
         await session.ask("Go.")
-        results = {event.path: event.result for event in of_kind(kept(session), RunEnded)}
+        results = {event.path: event.result for event in of_kind(session_events(session), RunEnded)}
         assert session.result is not None
         results["main"] = session.result
 
@@ -446,7 +450,7 @@ async def test_a_detached_child_has_a_budget_of_its_own() -> None:
         request = SpawnRequest(prompt="alone", mode="fresh", detached=True)
         with pytest.raises(InvalidValue, match=r"limits\.model_calls"):
             await session.spawn(request)
-        assert nothing_is_held(session)
+        assert has_no_reservation(session)
 
         handle = await session.spawn(
             SpawnRequest(prompt="alone", mode="fresh", detached=True, limits=Limits(model_calls=4))
@@ -485,16 +489,16 @@ async def test_a_limit_of_tool_calls_is_exact_across_a_tree() -> None:
     def answer(messages: list[BaseMessage]) -> ReplyStep:
         if brief_of(messages) == "Go.":
             tools = any(isinstance(message, ToolMessage) for message in messages)
-            return "ok" if tools else [fresh(f"part {number}") for number in range(20)]
+            return "ok" if tools else [specialist_call(f"part {number}") for number in range(20)]
         return "seen" if isinstance(messages[-1], ToolMessage) else Call("look")
 
     model = ScriptedModel(answer)
-    async with Session(model, [look.tool], limits=Limits(tool_calls=25), spawn_limits=WIDE) as session:
+    async with Session(model, [look.tool], limits=Limits(tool_calls=25), spawn_limits=WIDE_LIMITS) as session:
         result = await session.ask("Go.")
 
     assert look.calls == 5  # 20 of the 25 are the root's own calls of Agent.
     assert result.usage_subtree.tool_calls == 25
-    assert nothing_is_held(session)
+    assert has_no_reservation(session)
 
 
 async def test_a_limit_of_agents_is_exact_for_concurrent_spawns() -> None:
@@ -504,7 +508,7 @@ async def test_a_limit_of_agents_is_exact_for_concurrent_spawns() -> None:
         await asyncio.sleep(0)
         return 1
 
-    async with Session(ScriptedModel(["ok"]), limits=Limits(agents=10), spawn_limits=WIDE) as session:
+    async with Session(ScriptedModel(["ok"]), limits=Limits(agents=10), spawn_limits=WIDE_LIMITS) as session:
         spawns = [session.spawn(SpawnRequest(agent=work)) for _ in range(100)]
 
         results = await asyncio.gather(*spawns, return_exceptions=True)
@@ -515,13 +519,13 @@ async def test_a_limit_of_agents_is_exact_for_concurrent_spawns() -> None:
         assert {(each.limit, each.free) for each in refusals} == {("budget agents", 0)}
         await asyncio.gather(*(handle.result() for handle in handles))
         assert run_of(session, "main").context.budget.spent("agents") == 10
-        assert nothing_is_held(session)
+        assert has_no_reservation(session)
 
 
 async def test_a_limit_of_agents_is_exact_for_spawns_of_a_model() -> None:
     """A model asks for 100 children in one reply: the 90 refusals are tool results, and the turn continues."""
     model = ScriptedModel(fan_out(100))
-    async with Session(model, limits=Limits(agents=10), spawn_limits=WIDE) as session:
+    async with Session(model, limits=Limits(agents=10), spawn_limits=WIDE_LIMITS) as session:
         result = await session.ask("Go.")
         reports = list(answers(session.messages).values())
 
@@ -571,10 +575,10 @@ async def test_nothing_stays_reserved_when_children_end_in_any_way() -> None:
         await session.ask("Go.")
         await gate.entered.wait()
         await session.handle("kind-3").cancel()
-        await eventually(lambda: all_is_quiet(session))
+        await eventually(lambda: is_tree_idle(session))
 
-        assert nothing_is_held(session)
-        ends = {event.path: event.result.status for event in of_kind(kept(session), RunEnded)}
+        assert has_no_reservation(session)
+        ends = {event.path: event.result.status for event in of_kind(session_events(session), RunEnded)}
         assert ends == {
             "main/kind-0": Status.COMPLETED,
             "main/kind-1": Status.FAILED,
@@ -598,7 +602,7 @@ async def test_background_children_cannot_use_their_parent_s_last_answer() -> No
             if newest_human(messages).startswith("Your budget"):
                 return "summed up"
             return (
-                [background("part", f"part-{n}") for n in range(3)]
+                [background_call("part", f"part-{n}") for n in range(3)]
                 if len(messages) == 1
                 else Call("TaskOutput", {"task_id": "part-0"})
             )
@@ -610,4 +614,4 @@ async def test_background_children_cannot_use_their_parent_s_last_answer() -> No
 
     assert (result.status, result.partial) == (Status.BUDGET_EXHAUSTED, "summed up")
     assert len(model.requests) == 12
-    assert said(session.messages)[-1] == ("ai", "summed up")
+    assert typed_texts(session.messages)[-1] == ("ai", "summed up")

@@ -13,7 +13,7 @@ from ramet.core.events import ModelAsked
 from ramet.models.rate_limit import RetryPolicy
 from ramet.models.scripted.model import ScriptedModel
 from tests.support.providers import provider
-from tests.trips.kits.sessions import answers, fresh, kept, of_kind
+from tests.trips.kits.sessions import answers, of_kind, session_events, specialist_call
 
 NAMES = {"anthropic:claude-sonnet-5-5": "ANTHROPIC_API_KEY", "openai:gpt-5": "OPENAI_API_KEY"}
 
@@ -55,12 +55,12 @@ async def test_a_child_without_a_key_sends_no_request() -> None:
     """The parent reads which variable is missing, and the child has reserved nothing."""
     fields: dict[str, Any] = {"model": "claude-sonnet-5-5", "base_url": "http://127.0.0.1:9"}
     child = Agent(name="child", description="A child.", model=ChatAnthropic(**fields))
-    model = ScriptedModel([fresh("Look.", subagent_type="child"), "It has no key."])
+    model = ScriptedModel([specialist_call("Look.", subagent_type="child"), "It has no key."])
     async with AgentRuntime(retry=RetryPolicy(base_s=0)) as runtime:
         async with Session(model, agents=[child], runtime=runtime) as session:
             result = await session.ask("Go.")
             (report,) = answers(session.messages).values()
-            model_requests = of_kind(kept(session), ModelAsked)
+            model_requests = of_kind(session_events(session), ModelAsked)
 
     assert result.value == "It has no key."
     assert "ANTHROPIC_API_KEY" in report

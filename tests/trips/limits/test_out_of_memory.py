@@ -13,7 +13,7 @@ from ramet.isolation.bwrap import BwrapBackend
 from ramet.isolation.local import LocalBackend
 from tests.support.waiting import eventually
 from tests.trips.agents import isolated as agents
-from tests.trips.kits.isolated import Name, backend, runtime
+from tests.trips.kits.isolated import BackendName, backend, runtime
 
 __all__ = ["backend", "runtime"]
 
@@ -21,7 +21,7 @@ OF_TEAM = "reservation 'team': memory_mb is"
 
 
 @pytest.fixture(autouse=True)
-async def require_shared_memory_limits(backend: Name, tmp_path: pathlib.Path) -> None:
+async def require_shared_memory_limits(backend: BackendName, tmp_path: pathlib.Path) -> None:
     """Skip the test where the machine cannot limit the memory of several sandboxes together."""
     probed_backend = {"bwrap": BwrapBackend, "local": LocalBackend}[backend](tmp_path / "probed")
     try:

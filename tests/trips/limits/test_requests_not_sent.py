@@ -25,7 +25,7 @@ from tests.support import broken_servers as servers
 from tests.support.cut_journals import cut_behind
 from tests.support.providers import provider
 from tests.support.waiting import eventually
-from tests.trips.kits.sessions import WIDE, fresh, kept, nothing_is_held, of_kind, run_of
+from tests.trips.kits.sessions import WIDE_LIMITS, has_no_reservation, of_kind, run_of, session_events, specialist_call
 
 LIMITS = Limits(tokens=1_000_000, usd=10.0, model_calls=50)
 _paths = iter(range(1_000_000))
@@ -54,12 +54,12 @@ async def failed_turn(model: BaseChatModel, *, attempts: int = 2, limits: Limits
     async with Session(model, runtime=runtime(attempts), limits=limits) as session:
         result = await session.ask("Go.")
         assert result.status is Status.FAILED
-        assert nothing_is_held(session)
+        assert has_no_reservation(session)
         budget = run_of(session, "main").context.budget
         assert budget.spent("tokens") == result.usage.tokens
         assert budget.spent("usd") == pytest.approx(result.usage.usd)
         assert budget.spent("model_calls") == result.usage.model_calls
-        assert TreeReplay().apply_all(kept(session)).root.usage == result.usage
+        assert TreeReplay().apply_all(session_events(session)).root.usage == result.usage
     return result, session
 
 
@@ -81,9 +81,9 @@ async def test_a_refused_connection_costs_nothing(kind: str, streaming: bool) ->
 
     assert result.usage == NO_USAGE
     assert f"Connection refused 127.0.0.1:{port}" in error_message(result)
-    assert len(of_kind(kept(session), ModelAsked)) == 2
-    assert [each.usage for each in of_kind(kept(session), ModelCharged)] == [NO_USAGE] * 2
-    assert len(of_kind(kept(session), ModelRetried)) == 1
+    assert len(of_kind(session_events(session), ModelAsked)) == 2
+    assert [each.usage for each in of_kind(session_events(session), ModelCharged)] == [NO_USAGE] * 2
+    assert len(of_kind(session_events(session), ModelRetried)) == 1
 
 
 @kinds
@@ -117,7 +117,7 @@ async def test_an_invalid_address_costs_nothing_and_is_not_retried(kind: str, ad
     result, session = await failed_turn(client(kind, address))
 
     assert result.usage == NO_USAGE
-    assert len(of_kind(kept(session), ModelAsked)) == 1
+    assert len(of_kind(session_events(session), ModelAsked)) == 1
     assert "protocol" in error_message(result)
 
 
@@ -141,8 +141,8 @@ async def test_an_error_does_not_show_a_key_that_fits_no_header() -> None:
             result, session = await failed_turn(client(kind, server.url, api_key="sk-secret\n"))
 
         assert (server.count, result.usage) == (0, NO_USAGE)
-        assert len(of_kind(kept(session), ModelAsked)) == 1
-        assert "secret" not in str([repr(event) for event in kept(session)])
+        assert len(of_kind(session_events(session), ModelAsked)) == 1
+        assert "secret" not in str([repr(event) for event in session_events(session)])
         assert "header" in error_message(result)
 
 
@@ -164,7 +164,7 @@ async def test_a_request_that_may_have_been_received_counts_as_reserved(
     async with servers.broken(fault) as server:
         result, session = await failed_turn(client(kind, f"http://{server.address}", streaming=streaming))
 
-    model_requests = of_kind(kept(session), ModelAsked)
+    model_requests = of_kind(session_events(session), ModelAsked)
     assert server.connections == len(model_requests) == 2
     assert result.usage.estimated
     assert result.usage.model_calls == 2
@@ -179,7 +179,7 @@ async def test_an_unreadable_answer_counts_as_reserved(kind: str) -> None:
     async with servers.broken(servers.answers_a_page) as server:
         result, session = await failed_turn(client(kind, f"http://{server.address}", streaming=False))
 
-    (request,) = of_kind(kept(session), ModelAsked)
+    (request,) = of_kind(session_events(session), ModelAsked)
     assert server.connections == 1
     assert (result.usage.estimated, result.usage.tokens) == (True, request.reserved_tokens)
 
@@ -217,7 +217,7 @@ async def test_a_client_called_with_wrong_arguments_costs_nothing(kind: str, str
         result, session = await failed_turn(model, attempts=4)
 
     assert (server.count, result.usage) == (0, NO_USAGE)
-    assert len(of_kind(kept(session), ModelAsked)) == 1
+    assert len(of_kind(session_events(session), ModelAsked)) == 1
     assert "TypeError" in error_message(result)
     assert "no_such_argument" in error_message(result)
 
@@ -239,7 +239,7 @@ async def test_a_broken_script_costs_nothing(script: Any, streaming: bool) -> No
     result, session = await failed_turn(model, attempts=4)
 
     assert result.usage == NO_USAGE
-    assert len(of_kind(kept(session), ModelAsked)) == 1
+    assert len(of_kind(session_events(session), ModelAsked)) == 1
 
 
 async def test_a_scripted_connection_failure_counts_as_reserved() -> None:
@@ -260,7 +260,7 @@ async def test_refunds_do_not_let_a_tree_exceed_its_limit() -> None:
     def root(messages: list[BaseMessage]) -> Any:
         if any(each.type == "tool" for each in messages):
             return "a last word"
-        return [fresh(f"part {at}", subagent_type="found" if at % 2 else "lost") for at in range(children)]
+        return [specialist_call(f"part {at}", subagent_type="found" if at % 2 else "lost") for at in range(children)]
 
     async with provider(lambda messages: "found") as server:
         nowhere = client("chat", f"http://127.0.0.1:{servers.closed_port()}")
@@ -268,11 +268,15 @@ async def test_refunds_do_not_let_a_tree_exceed_its_limit() -> None:
         reachable = Agent(name="found", description="Found.", model=server.openai())
         limits = Limits(model_calls=8)
         async with Session(
-            ScriptedModel(root), agents=[unreachable, reachable], runtime=runtime(), limits=limits, spawn_limits=WIDE
+            ScriptedModel(root),
+            agents=[unreachable, reachable],
+            runtime=runtime(),
+            limits=limits,
+            spawn_limits=WIDE_LIMITS,
         ) as session:
             result = await session.ask("Go.")
-            ends = [event.result.status for event in of_kind(kept(session), RunEnded)]
-            assert nothing_is_held(session)
+            ends = [event.result.status for event in of_kind(session_events(session), RunEnded)]
+            assert has_no_reservation(session)
 
     assert 0 < server.count <= 6  # The root has asked once, and has its last word.
     assert result.usage_subtree.model_calls == server.count + 2
@@ -297,4 +301,4 @@ async def test_a_recorded_refund_survives_a_kill(is_last: type[Event], calls: in
         assert session.usage.estimated is bool(calls)
         assert run.context.budget.spent("model_calls") == session.usage.model_calls
         assert run.context.budget.spent("tokens") == session.usage.tokens
-        assert nothing_is_held(session)
+        assert has_no_reservation(session)

@@ -19,8 +19,8 @@ from ramet.store.memory import MemoryStore
 from ramet.tools.workspace import workspace_tools
 from tests.support.cut_journals import cut_behind
 from tests.support.waiting import eventually
-from tests.trips.kits.sessions import Gate, background
-from tests.trips.recovery.test_resume import lost
+from tests.trips.kits.sessions import Gate, background_call
+from tests.trips.recovery.test_resume import lost_runtime
 
 #: Of three machines whose clocks are days apart.
 CLOCKS = (datetime(2026, 1, 2, tzinfo=UTC), datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 9, tzinfo=UTC))
@@ -32,7 +32,7 @@ async def test_a_resumed_run_has_only_its_remaining_time() -> None:
     for start, seconds in zip(CLOCKS[:2], (60, 30), strict=True):
         clock, gates = FakeClock(start), (Gate("first"), Gate("second"))
         model, tools = ScriptedModel([[Call("first")], [Call("second")], "never"]), [each.tool for each in gates]
-        async with lost(store, clock) as runtime:
+        async with lost_runtime(store, clock) as runtime:
             if not await runtime.resume(llm=model, tools=tools):
                 await runtime.spawn(Agent(name="slow", model=model), "go", tools=tools, limits=Limits(seconds=100))
             await gates[0].entered.wait()
@@ -65,7 +65,7 @@ async def test_setting_the_clock_does_not_change_a_run_s_remaining_time(step: fl
     """A machine's clock is set while a run of 100 s spends 60 s. The next kernel gives the other 40 s."""
     store, clock, gates = MemoryStore(), SettableClock(), (Gate("first"), Gate("second"))
     model, tools = ScriptedModel([[Call("first")], [Call("second")], "never"]), [each.tool for each in gates]
-    async with lost(store, clock) as runtime:
+    async with lost_runtime(store, clock) as runtime:
         await runtime.spawn(Agent(name="slow", model=model), "go", tools=tools, limits=Limits(seconds=100))
         await gates[0].entered.wait()
         await clock.advance(30)
@@ -90,11 +90,11 @@ async def test_the_time_of_an_idle_run_continues_after_a_kill() -> None:
     """A run that waits for a background child ends at its time limit, although it begins no turn any more."""
     store, limits = MemoryStore(), Limits(seconds=10)
     plan: dict[str, Any] = {
-        "": [[background("sit", "child")], "it is at work"],
+        "": [[background_call("sit", "child")], "it is at work"],
         "sit": [[Call("gate")], [Call("gate")], "never"],
     }
     gate, model = Gate(), ScriptedModel(plan)
-    async with lost(store, FakeClock()) as runtime:
+    async with lost_runtime(store, FakeClock()) as runtime:
         lead, types = Agent(name="lead", model=model), Project.open(None, user_dir=None)
         handle = await runtime.spawn(lead, "go", tools=[gate.tool], limits=limits, agents=types)
         await gate.entered.wait()

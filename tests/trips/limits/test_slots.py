@@ -24,19 +24,19 @@ from ramet.tools.spawn_request import SpawnRequest
 from tests.support.waiting import eventually
 from tests.trips.kits.sessions import (
     Gate,
-    all_is_quiet,
     answers,
     async_tool,
-    background,
+    background_call,
     brief_of,
-    fork,
-    fresh,
+    fork_call,
+    has_no_reservation,
+    is_tree_idle,
     is_valid,
-    kept,
-    nothing_is_held,
     of_kind,
-    opened,
+    open_tree_of,
     run_of,
+    session_events,
+    specialist_call,
 )
 
 ONE = SpawnLimits(running=1, depth=6)
@@ -50,7 +50,9 @@ async def test_nested_spawns_finish_with_one_slot() -> None:
 
     def answer(messages: list[BaseMessage]) -> ReplyStep:
         remaining = int(brief_of(messages)) if brief_of(messages).isdigit() else 5
-        return fresh(str(remaining - 1)) if messages[-1].type == "human" and remaining else f"level {remaining}"
+        return (
+            specialist_call(str(remaining - 1)) if messages[-1].type == "human" and remaining else f"level {remaining}"
+        )
 
     async with Session(ScriptedModel(answer), spawn_limits=ONE) as session:
         result = await session.ask("Go.")
@@ -66,8 +68,8 @@ async def test_parallel_children_finish_with_one_slot() -> None:
         if messages[-1].type == "tool":
             return "done"
         if newest == "Go.":
-            return [fresh("wide"), fork("wide"), fresh("leaf")]
-        return [fresh("leaf"), fork("leaf")] if newest.endswith("wide") else "leaf done"
+            return [specialist_call("wide"), fork_call("wide"), specialist_call("leaf")]
+        return [specialist_call("leaf"), fork_call("leaf")] if newest.endswith("wide") else "leaf done"
 
     async with Session(ScriptedModel(answer), spawn_limits=ONE) as session:
         result = await session.ask("Go.")
@@ -120,7 +122,12 @@ async def test_synchronous_functions_hold_a_slot() -> None:
 
 async def test_waiting_with_task_output_holds_no_slot() -> None:
     """AC-S2-5: a parent that blocks in TaskOutput releases its slot for the child."""
-    steps: list[ReplyStep] = [background("dig", "digger"), Call("TaskOutput", {"task_id": "digger"}), "ok", "noted"]
+    steps: list[ReplyStep] = [
+        background_call("dig", "digger"),
+        Call("TaskOutput", {"task_id": "digger"}),
+        "ok",
+        "noted",
+    ]
     model = ScriptedModel({"dig": [Call("ListAgents"), "found"], "": steps})
     async with Session(model, spawn_limits=ONE) as session:
         result = await session.ask("Go.")
@@ -146,7 +153,7 @@ async def test_active_runs_never_exceed_the_limit() -> None:
 
     def answer(messages: list[BaseMessage]) -> ReplyStep:
         if brief_of(messages) == "Go.":
-            return [fresh(f"t {number}") for number in range(20)] if len(messages) == 1 else "ok"
+            return [specialist_call(f"t {number}") for number in range(20)] if len(messages) == 1 else "ok"
         return Call("busy") if messages[-1].type == "human" else "done"
 
     async with Session(ScriptedModel(answer), [async_tool(busy)], spawn_limits=SpawnLimits(running=3)) as session:
@@ -164,14 +171,14 @@ async def test_a_spawn_waits_for_room() -> None:
 
     def answer(messages: list[BaseMessage]) -> ReplyStep:
         if brief_of(messages) == "Go.":
-            return [fresh(f"t {number}") for number in range(6)] if len(messages) == 1 else "ok"
+            return [specialist_call(f"t {number}") for number in range(6)] if len(messages) == 1 else "ok"
         return Call("gate") if messages[-1].type == "human" else brief_of(messages)
 
     async with Session(ScriptedModel(answer), [gate.tool], spawn_limits=SpawnLimits(children=3)) as session:
         turn = asyncio.create_task(session.ask("Go."))
         await eventually(lambda: gate.calls == 3)
         assert len(session.runs()) == 4
-        assert opened(session).tree.register.admission.queued == 3
+        assert open_tree_of(session).tree.register.admission.queued == 3
         gate.open.set()
 
         result = await turn
@@ -183,7 +190,16 @@ async def test_a_spawn_waits_for_room() -> None:
 
 async def test_a_spawn_without_room_is_refused() -> None:
     """`when_full="refuse"`: that call gets an error with what is free, and a later call succeeds."""
-    model = ScriptedModel({"dig": ["found"], "": [[fresh("dig"), fresh("dig"), fresh("dig")], fresh("dig"), "ok"]})
+    model = ScriptedModel(
+        {
+            "dig": ["found"],
+            "": [
+                [specialist_call("dig"), specialist_call("dig"), specialist_call("dig")],
+                specialist_call("dig"),
+                "ok",
+            ],
+        }
+    )
     async with Session(model, spawn_limits=SpawnLimits(children=2, when_full="refuse")) as session:
         await session.ask("Go.")
         reports = list(answers(session.messages).values())
@@ -195,10 +211,12 @@ async def test_a_spawn_without_room_is_refused() -> None:
 
 async def test_a_spawn_that_only_its_waiting_ancestors_could_admit_is_refused() -> None:
     """Promise 8: with room for two runs, the grandchild is refused at once and is not queued for ever."""
-    model = ScriptedModel({"deep": ["never"], "dig": [fresh("deep"), "did it myself"], "": [fresh("dig"), "ok"]})
+    model = ScriptedModel(
+        {"deep": ["never"], "dig": [specialist_call("deep"), "did it myself"], "": [specialist_call("dig"), "ok"]}
+    )
     async with Session(model, spawn_limits=SpawnLimits(runs=2)) as session:
         result = await session.ask("Go.")
-        spawns = of_kind(kept(session), RunSpawned)
+        spawns = of_kind(session_events(session), RunSpawned)
 
     assert (result.value, len(spawns)) == ("ok", 2)
     assert "only runs that wait for this spawn could make room" in str(model.requests[2].messages[-1].text)
@@ -210,14 +228,14 @@ async def test_a_spawn_waits_for_the_end_of_an_unrelated_run() -> None:
     model = ScriptedModel(
         {
             "deep": ["deep found"],
-            "dig": [fresh("deep"), "dug"],
+            "dig": [specialist_call("deep"), "dug"],
             "hold": [Call("gate"), "held"],
-            "": [[fresh("hold"), fresh("dig")], "ok"],
+            "": [[specialist_call("hold"), specialist_call("dig")], "ok"],
         }
     )
     async with Session(model, [gate.tool], spawn_limits=SpawnLimits(runs=3)) as session:
         turn = asyncio.create_task(session.ask("Go."))
-        await eventually(lambda: opened(session).tree.register.admission.queued == 1)
+        await eventually(lambda: open_tree_of(session).tree.register.admission.queued == 1)
         gate.open.set()
 
         assert (await turn).value == "ok"
@@ -235,7 +253,7 @@ async def test_a_queued_spawn_can_be_cancelled() -> None:
         first = await session.spawn(SpawnRequest(prompt="hold", mode="fresh"))
         await gate.entered.wait()
         waiting = [asyncio.create_task(session.spawn(SpawnRequest(prompt="hold", mode="fresh"))) for _ in range(2)]
-        await eventually(lambda: opened(session).tree.register.admission.queued == 2)
+        await eventually(lambda: open_tree_of(session).tree.register.admission.queued == 2)
         waiting[0].cancel()
         await asyncio.wait([waiting[0]])
         gate.open.set()
@@ -243,7 +261,7 @@ async def test_a_queued_spawn_can_be_cancelled() -> None:
         second = await waiting[1]
 
         assert (await first.result()).value == (await second.result()).value == "held"
-        admission = opened(session).tree.register.admission
+        admission = open_tree_of(session).tree.register.admission
         assert (admission.slot_count, admission.queued) == (1, 0)
 
 
@@ -311,8 +329,8 @@ async def test_a_function_that_waits_for_its_sibling_does_not_deadlock(first: st
         assert (await handle.result()).value == ["runs", "runs"]
 
 
-async def dawdle(seconds: bool) -> None:
-    for _ in range(10 * seconds):
+async def dawdle(is_waiting: bool) -> None:
+    for _ in range(10 * is_waiting):
         await asyncio.sleep(0)
 
 
@@ -340,9 +358,9 @@ class RandomTree:
             name, child = f"n{brief}.{number}.{step}", f"node{brief}.{number}.{step}"
             kind = chance.randrange(8)
             if kind < 3:
-                calls.append(fresh(child, name, run_in_background=kind == 0))
+                calls.append(specialist_call(child, name, run_in_background=kind == 0))
             elif kind == 3:
-                calls.append(fork(child, name, run_in_background=chance.random() < 0.5))
+                calls.append(fork_call(child, name, run_in_background=chance.random() < 0.5))
             elif kind == 4:
                 calls.append(Call("TaskOutput", {"task_id": f"n{brief}.0.{step - 1}", "timeout": 600}))
             elif kind == 5:
@@ -399,13 +417,13 @@ async def test_a_random_tree_always_ends(seed: int, when_full: Literal["queue", 
     )
     async with Session(model, [tool], spawn_limits=limits, runtime=AgentRuntime(grace_s=5)) as session:
         await session.ask("node")
-        await eventually(lambda: all_is_quiet(session))
-        register = opened(session).tree.register
+        await eventually(lambda: is_tree_idle(session))
+        register = open_tree_of(session).tree.register
 
         assert (register.admission.slot_count, register.admission.queued) == (1, 0)
         assert (register.slots.in_use, register.slots.queued) == (0, 0)
-        assert nothing_is_held(session)
-        spawns, run_ends = of_kind(kept(session), RunSpawned), of_kind(kept(session), RunEnded)
+        assert has_no_reservation(session)
+        spawns, run_ends = of_kind(session_events(session), RunSpawned), of_kind(session_events(session), RunEnded)
         assert {event.run for event in spawns} - {event.run for event in run_ends} == {session.id}
 
 
@@ -436,7 +454,7 @@ async def test_safe_tools_run_concurrently_and_answer_in_order() -> None:
     async with Session(model, [async_tool(busy, concurrency_safe=True)]) as session:
         result = await session.ask("Go.")
         results = [message for message in session.messages if isinstance(message, ToolMessage)]
-        tool_ends = of_kind(kept(session), ToolEnded)
+        tool_ends = of_kind(session_events(session), ToolEnded)
 
     assert (result.value, most) == ("ok", 10)
     texts = [str(message.text) for message in results]
@@ -477,8 +495,8 @@ async def test_a_tool_that_is_not_safe_runs_alone_in_its_place() -> None:
 
 def is_consistent(session: Session) -> bool:
     """Return whether a provider would accept every history, and each life of a run has exactly one recorded end."""
-    events = kept(session)
-    runs = list(opened(session).tree.register.runs.values())
+    events = session_events(session)
+    runs = list(open_tree_of(session).tree.register.runs.values())
     ends = [event.run for event in of_kind(events, RunEnded)]
     return all(is_valid(run.context.history) for run in runs if not run.is_living or run.state == "idle") and all(
         ends.count(run.info.id) == run.activations - run.is_living for run in runs
@@ -525,11 +543,11 @@ async def test_interrupts_and_cancels_at_random_moments_leave_nothing(seed: int)
             assert str(result) == "this session has ended"
         else:
             assert result.status in set(Status)
-        register = opened(session).tree.register
+        register = open_tree_of(session).tree.register
         assert not list(register.living())
         assert (register.admission.slot_count, register.admission.queued) == (0, 0)
         assert (register.slots.in_use, register.slots.queued) == (0, 0)
-        assert nothing_is_held(session)
+        assert has_no_reservation(session)
         assert is_consistent(session)
         spent = {name: run_of(session, "main").context.budget.spent(name) for name in ("model_calls", "tool_calls")}
         assert spent == {"model_calls": session.usage.model_calls, "tool_calls": session.usage.tool_calls}

@@ -12,7 +12,7 @@ from ramet.core.events import ModelAsked, ModelRetried
 from ramet.core.outcome import Status
 from ramet.models.rate_limit import RetryPolicy
 from tests.support.providers import Call, Fail, Provider, provider
-from tests.trips.kits.sessions import fresh, kept, nothing_is_held, of_kind, run_of
+from tests.trips.kits.sessions import has_no_reservation, of_kind, run_of, session_events, specialist_call
 
 LIMITS = Limits(tokens=100_000, model_calls=20)
 UNKNOWN = "Unrecognized request argument supplied: stream_options"
@@ -85,10 +85,10 @@ async def test_an_endpoint_that_refuses_usage_is_not_asked_for_it_again(refusal:
         model = server.openai()
         async with Session(model, runtime=runtime_without_backoff(), limits=LIMITS) as session:
             first = await session.ask("Go.")
-            retried = of_kind(kept(session), ModelRetried)
+            retried = of_kind(session_events(session), ModelRetried)
             second = await session.ask("Go on.")
-            model_requests = of_kind(kept(session), ModelAsked)
-            assert nothing_is_held(session)
+            model_requests = of_kind(session_events(session), ModelAsked)
+            assert has_no_reservation(session)
         # Another client for the same model at the same endpoint, in the same process.
         again = server.openai(base_url=model.openai_api_base)
         async with Session(again, runtime=runtime_without_backoff(), limits=LIMITS) as session:
@@ -174,7 +174,7 @@ async def test_concurrent_children_at_a_refusing_endpoint_lose_no_call() -> None
             return "found"
         if any(each.type == "tool" for each in messages):
             return "all found"
-        return [fresh(f"part {number}") for number in range(children)]
+        return [specialist_call(f"part {number}") for number in range(children)]
 
     async with provider(answer) as server:
         server.refusals["stream_options"] = UNKNOWN

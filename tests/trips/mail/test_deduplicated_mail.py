@@ -15,11 +15,11 @@ from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.store.memory import MemoryStore
 from tests.support.cut_journals import cut_behind
 from tests.trips.agents import isolated as agents
-from tests.trips.kits.sessions import answers, kept, of_kind, run_of, said
+from tests.trips.kits.sessions import answers, of_kind, run_of, session_events, typed_texts
 
 
 def _pushed_texts(session: Session) -> list[str]:
-    return [each.text for each in of_kind(kept(session), MailPushed)]
+    return [each.text for each in of_kind(session_events(session), MailPushed)]
 
 
 async def test_an_equal_message_within_the_window_is_delivered_once() -> None:
@@ -85,7 +85,7 @@ async def test_an_equal_message_is_known_after_a_restart() -> None:
         session.send("ping", dedupe_s=3600)
         await session.wait_for_turn()
 
-        assert [text for role, text in said(session.messages) if role == "human" and "ping" in text] == ["ping"]
+        assert [text for role, text in typed_texts(session.messages) if role == "human" and "ping" in text] == ["ping"]
 
 
 @pytest.mark.parametrize("wrong", [0, -1, math.nan, math.inf, 10**400, "60", True])
@@ -130,7 +130,7 @@ async def test_send_message_with_dedupe_s_delivers_an_equal_message_once(
         assert results["call-3"] == f"{again} You receive no idle notice for this message."
         assert "dedupe_s: 0" in results["call-4"]
         assert "expected seconds above 0, or None" in results["call-4"]
-        assert [each.text for each in of_kind(kept(session), MailPushed) if each.kind == "agent"] == ["ping"]
+        assert [each.text for each in of_kind(session_events(session), MailPushed) if each.kind == "agent"] == ["ping"]
 
 
 async def test_a_sandboxed_function_can_deduplicate_its_messages(tmp_path: pathlib.Path) -> None:

@@ -28,26 +28,26 @@ from ramet.tools.spawn_request import SpawnRequest
 from tests.support.waiting import eventually
 from tests.trips.kits.sessions import (
     Gate,
-    all_is_quiet,
     answers,
     async_tool,
-    background,
+    background_call,
     brief_of,
-    fresh,
+    is_tree_idle,
     is_valid,
-    kept,
     newest_human,
     of_kind,
-    opened,
+    open_tree_of,
     run_of,
-    said,
+    session_events,
+    specialist_call,
+    typed_texts,
 )
 
 NOTICE = "<task-notification"
 
 
 def notices(messages: Sequence[BaseMessage]) -> list[str]:
-    return [text for _, text in said(messages) if text.startswith(NOTICE)]
+    return [text for _, text in typed_texts(messages) if text.startswith(NOTICE)]
 
 
 def is_idle(session: Session) -> bool:
@@ -62,13 +62,15 @@ def is_idle(session: Session) -> bool:
 async def test_a_background_spawn_returns_an_id_at_once() -> None:
     """AC-S1-7: the parent gets the id while the child works, and continues."""
     gate = Gate()
-    model = ScriptedModel({"toil": [Call("gate"), "found"], "": [background("toil", "worker"), "meanwhile", "noted"]})
+    model = ScriptedModel(
+        {"toil": [Call("gate"), "found"], "": [background_call("toil", "worker"), "meanwhile", "noted"]}
+    )
     async with Session(model, [gate.tool]) as session:
         result = await session.ask("Go.")
 
         worker = session.handle("worker")
         assert result.value == "meanwhile"
-        assert f"task_id={worker.id} name=worker" in str(said(session.messages)[2])
+        assert f"task_id={worker.id} name=worker" in str(typed_texts(session.messages)[2])
         assert worker.view().state == "running"
         gate.open.set()
         assert (await worker.result()).value == "found"
@@ -78,7 +80,9 @@ async def test_a_background_spawn_returns_an_id_at_once() -> None:
 async def test_a_background_child_s_end_wakes_an_idle_parent() -> None:
     """AC-S2-6: the parent's mailbox receives the notice, and its next model request has the notice once, as data."""
     gate = Gate()
-    model = ScriptedModel({"toil": [Call("gate"), "found"], "": [background("toil", "worker"), "meanwhile", "noted"]})
+    model = ScriptedModel(
+        {"toil": [Call("gate"), "found"], "": [background_call("toil", "worker"), "meanwhile", "noted"]}
+    )
     async with Session(model, [gate.tool]) as session:
         await session.ask("Go.")
         gate.open.set()
@@ -93,13 +97,15 @@ async def test_a_background_child_s_end_wakes_an_idle_parent() -> None:
         )
         assert model.requests[-1].messages[-1].type == "human"
         assert model.requests[-1].messages[-1].text == notice
-        assert len(of_kind(kept(session), MailDelivered, "main")) == 1
+        assert len(of_kind(session_events(session), MailDelivered, "main")) == 1
 
 
 async def test_a_background_child_s_end_is_delivered_in_the_current_turn() -> None:
     """AC-S1-7: a parent in mid-turn reads the notice once, before its next model call, and its history stays valid."""
     gate, long = Gate(), Gate("long")
-    model = ScriptedModel({"toil": [Call("gate"), "found"], "": [background("toil", "worker"), Call("long"), "ok"]})
+    model = ScriptedModel(
+        {"toil": [Call("gate"), "found"], "": [background_call("toil", "worker"), Call("long"), "ok"]}
+    )
     async with Session(model, [gate.tool, long.tool]) as session:
         turn = asyncio.create_task(session.ask("Go."))
         await eventually(lambda: gate.calls and long.calls)
@@ -111,14 +117,14 @@ async def test_a_background_child_s_end_is_delivered_in_the_current_turn() -> No
 
         assert result.value == "ok"
         assert len(notices(session.messages)) == 1
-        assert [kind for kind, _ in said(session.messages)][-3:] == ["tool", "human", "ai"]
+        assert [kind for kind, _ in typed_texts(session.messages)][-3:] == ["tool", "human", "ai"]
         assert is_valid(model.requests[-1].messages)
         assert is_idle(session)
 
 
 async def test_a_failed_background_child_is_reported_as_a_failure() -> None:
     """The notice has the status and the error, and does not look like a finding."""
-    model = ScriptedModel({"toil": [Fail("no luck")], "": [background("toil", "worker"), "meanwhile", "noted"]})
+    model = ScriptedModel({"toil": [Fail("no luck")], "": [background_call("toil", "worker"), "meanwhile", "noted"]})
     async with Session(model) as session:
         await session.ask("Go.")
         await eventually(lambda: session.messages[-1].text == "noted")
@@ -138,7 +144,7 @@ async def test_a_notice_survives_compaction() -> None:
         """Read much."""
         return long
 
-    steps: Iterator[ReplyStep] = iter([background("toil", "worker"), *[Call("read")] * 8, "meanwhile", "noted"])
+    steps: Iterator[ReplyStep] = iter([background_call("toil", "worker"), *[Call("read")] * 8, "meanwhile", "noted"])
 
     def answer(messages: list[BaseMessage]) -> ReplyStep:
         if brief_of(messages) == "toil":
@@ -150,14 +156,14 @@ async def test_a_notice_survives_compaction() -> None:
     async with Session(model, [gate.tool, async_tool(read)], compaction=compaction) as session:
         await session.ask("Go.")
         worker = session.handle("worker")
-        assert of_kind(kept(session), Compacted, "main")
-        assert worker.id in str(said(session.messages))
+        assert of_kind(session_events(session), Compacted, "main")
+        assert worker.id in str(typed_texts(session.messages))
         gate.open.set()
 
         await eventually(lambda: session.messages[-1].text == "noted")
 
         assert len(notices(session.messages)) == 1
-        contents = [event.message["content"] for event in of_kind(kept(session), MessageRecorded, "main")]
+        contents = [event.message["content"] for event in of_kind(session_events(session), MessageRecorded, "main")]
         assert sum(str(text).startswith(NOTICE) for text in contents) == 1
 
 
@@ -172,7 +178,7 @@ async def test_the_end_of_each_of_many_background_children_is_reported_once() ->
     def answer(messages: list[BaseMessage]) -> ReplyStep:
         brief = brief_of(messages)
         if brief == "Go.":
-            return [background(name, name) for name in names] if len(messages) == 1 else "noted"
+            return [background_call(name, name) for name in names] if len(messages) == 1 else "noted"
         turns = sum(isinstance(message, AIMessage) for message in messages)
         return Call("pause") if turns < int(brief[2:]) % 4 else f"{brief} found"
 
@@ -184,7 +190,7 @@ async def test_the_end_of_each_of_many_background_children_is_reported_once() ->
     model = ScriptedModel(answer)
     async with Session(model, [async_tool(pause)]) as session:
         await session.ask("Go.")
-        await eventually(lambda: is_idle(session) and len(of_kind(kept(session), RunEnded)) == 30)
+        await eventually(lambda: is_idle(session) and len(of_kind(session_events(session), RunEnded)) == 30)
 
         texts = notices(session.messages)
 
@@ -196,7 +202,7 @@ async def test_notices_wake_a_parent_a_limited_number_of_times() -> None:
     gates = [Gate(f"gate_{number}") for number in range(MAX_WAKES + 2)]
     names = [f"w-{number}" for number in range(len(gates))]
     script: dict[str, Any] = {name: [Call(f"gate_{name[2:]}"), f"{name} found"] for name in reversed(names)}
-    script[""] = [[background(f"be {name}.", name) for name in names], *["noted"] * 30]
+    script[""] = [[background_call(f"be {name}.", name) for name in names], *["noted"] * 30]
     script = {(f"be {key}." if key else ""): steps for key, steps in script.items()}
     async with Session(ScriptedModel(script), [gate.tool for gate in gates], spawn_limits=SpawnLimits()) as session:
         await session.ask("Go.")
@@ -206,7 +212,7 @@ async def test_notices_wake_a_parent_a_limited_number_of_times() -> None:
             await session.handle(name).result()
             await eventually(lambda: run_of(session, "main").state == "idle")
 
-        wake_count = len(of_kind(kept(session), TurnStarted, "main")) - 1
+        wake_count = len(of_kind(session_events(session), TurnStarted, "main")) - 1
         assert (wake_count, len(notices(session.messages))) == (MAX_WAKES, MAX_WAKES)
         await session.ask("And?")
         assert len(notices(session.messages)) == MAX_WAKES + 2
@@ -280,7 +286,7 @@ async def test_a_message_to_a_running_child_arrives_at_its_next_step() -> None:
         {
             "toil": [Call("gate"), "done"],
             "": [
-                background("toil", "worker"),
+                background_call("toil", "worker"),
                 Call("SendMessage", {"to": "worker", "message": "look left"}),
                 "ok",
                 "ok",
@@ -294,7 +300,7 @@ async def test_a_message_to_a_running_child_arrives_at_its_next_step() -> None:
         history = run_of(session, "worker").context.history
         await eventually(lambda: is_idle(session))
 
-    assert [kind for kind, _ in said(history)] == ["human", "ai", "tool", "human", "ai"]
+    assert [kind for kind, _ in typed_texts(history)] == ["human", "ai", "tool", "human", "ai"]
     assert history[3].text == '<agent-message from="main" id="mail-1">\nlook left\n</agent-message>'
     assert list(answers(session.messages).values())[1] == "Delivered to main/worker; it reads it at its next step."
 
@@ -305,7 +311,7 @@ async def test_a_message_to_a_finished_child_resumes_it_with_its_history() -> No
         {
             "toil": ["first answer", "second answer"],
             "": [
-                fresh("toil", "worker"),
+                specialist_call("toil", "worker"),
                 Call("SendMessage", {"to": "worker", "message": "and the rest?"}),
                 "ok",
                 "noted",
@@ -318,9 +324,9 @@ async def test_a_message_to_a_finished_child_resumes_it_with_its_history() -> No
         await worker.result()
         await eventually(lambda: is_idle(session))
         history = run_of(session, "worker").context.history
-        ends = of_kind(kept(session), RunEnded, "main/worker")
+        ends = of_kind(session_events(session), RunEnded, "main/worker")
 
-    assert said(history)[-3:-1] == [
+    assert typed_texts(history)[-3:-1] == [
         ("ai", "first answer"),
         ("human", '<agent-message from="main" id="mail-1">\nand the rest?\n</agent-message>'),
     ]
@@ -334,13 +340,18 @@ async def test_a_failed_child_can_be_resumed() -> None:
     model = ScriptedModel(
         {
             "toil": [Call("ListAgents"), Fail("down"), "better now"],
-            "": [fresh("toil", "worker"), Call("SendMessage", {"to": "worker", "message": "again"}), "ok", "noted"],
+            "": [
+                specialist_call("toil", "worker"),
+                Call("SendMessage", {"to": "worker", "message": "again"}),
+                "ok",
+                "noted",
+            ],
         }
     )
     async with Session(model) as session:
         await session.ask("Go.")
-        await eventually(lambda: is_idle(session) and len(of_kind(kept(session), RunEnded)) == 2)
-        ends = [event.result.status for event in of_kind(kept(session), RunEnded, "main/worker")]
+        await eventually(lambda: is_idle(session) and len(of_kind(session_events(session), RunEnded)) == 2)
+        ends = [event.result.status for event in of_kind(session_events(session), RunEnded, "main/worker")]
 
     assert ends == [Status.FAILED, Status.COMPLETED]
     assert is_valid(model.requests[-2].messages) or is_valid(model.requests[-1].messages)
@@ -358,7 +369,7 @@ async def test_a_failed_child_can_be_resumed() -> None:
 async def test_mail_to_an_unknown_agent_is_refused(to: str, answer: str) -> None:
     """Promise 6: the sender reads an error with the names that exist."""
     call = Call("SendMessage", {"to": to, "message": "hi"})
-    async with Session(ScriptedModel({"toil": ["ok"], "": [fresh("toil", "worker"), call, "ok"]})) as session:
+    async with Session(ScriptedModel({"toil": ["ok"], "": [specialist_call("toil", "worker"), call, "ok"]})) as session:
         await session.ask("Go.")
         (_, result) = answers(session.messages).values()
 
@@ -371,7 +382,7 @@ async def test_a_flood_of_mail_is_bounded() -> None:
     gate, back = Gate(), Gate("back")
     script: Script = {
         "aside": [Call("back"), "aside done"],
-        "toil": [background("aside", "aside"), Call("gate"), "x", "done"],
+        "toil": [background_call("aside", "aside"), Call("gate"), "x", "done"],
     }
     async with Session(ScriptedModel({**script, "": ["ok", "noted"]}), [gate.tool, back.tool]) as session:  # type: ignore[dict-item]  # a mapping of steps
         await session.ask("Go.")
@@ -388,7 +399,7 @@ async def test_a_flood_of_mail_is_bounded() -> None:
         gate.open.set()
         await worker.result()
         history = run_of(session, "worker").context.history
-        assert [text for _, text in said(history) if text.startswith("mail ")] == [
+        assert [text for _, text in typed_texts(history) if text.startswith("mail ")] == [
             f"mail {n}" for n in range(MAX_MAILS)
         ]
         assert len(notices(history)) == 1
@@ -398,7 +409,7 @@ async def test_a_flood_of_mail_is_bounded() -> None:
 async def test_a_message_of_nearly_a_megabyte_is_refused() -> None:
     """A message that is too large is refused. It neither arrives nor resumes its recipient."""
     call = Call("SendMessage", {"to": "worker", "message": "x" * 900_000})
-    async with Session(ScriptedModel({"toil": ["ok"], "": [fresh("toil", "worker"), call, "ok"]})) as session:
+    async with Session(ScriptedModel({"toil": ["ok"], "": [specialist_call("toil", "worker"), call, "ok"]})) as session:
         await session.ask("Go.")
 
         assert "at most 262144 are accepted" in list(answers(session.messages).values())[1]
@@ -411,7 +422,11 @@ async def test_a_loop_of_messages_between_two_agents_ends() -> None:
     def answer(messages: list[BaseMessage]) -> ReplyStep:
         brief = brief_of(messages)
         if brief == "Go.":
-            return [fresh("be ping", "ping"), fresh("be pong", "pong")] if len(messages) == 1 else "noted"
+            return (
+                [specialist_call("be ping", "ping"), specialist_call("be pong", "pong")]
+                if len(messages) == 1
+                else "noted"
+            )
         if newest_human(messages).startswith("<agent-message") and messages[-1].type == "human":
             return Call("SendMessage", {"to": "pong" if brief == "be ping" else "ping", "message": "your turn"})
         return "ok"
@@ -431,7 +446,7 @@ async def test_a_loop_of_messages_between_two_agents_ends() -> None:
             if are_all_idle():
                 break
 
-        turns, are_idle = len(of_kind(kept(session), TurnStarted)), are_all_idle()
+        turns, are_idle = len(of_kind(session_events(session), TurnStarted)), are_all_idle()
         await session.cancel()
 
     assert are_idle
@@ -458,7 +473,7 @@ async def test_mail_to_an_idle_root_begins_a_turn() -> None:
         session.send("a word")
         await eventually(lambda: is_idle(session))
 
-        assert said(session.messages)[-2:] == [("human", "a word"), ("ai", "two")]
+        assert typed_texts(session.messages)[-2:] == [("human", "a word"), ("ai", "two")]
 
 
 async def test_mail_before_the_first_prompt_wakes_a_session() -> None:
@@ -467,9 +482,9 @@ async def test_mail_before_the_first_prompt_wakes_a_session() -> None:
     async with Session(model, agent=Agent(name="clerk", initial_prompt="Be brief.")) as session:
         session.send("a word")
         await eventually(lambda: is_idle(session))
-        assert said(session.messages) == [("human", "Be brief."), ("human", "a word"), ("ai", "I have read it.")]
+        assert typed_texts(session.messages) == [("human", "Be brief."), ("human", "a word"), ("ai", "I have read it.")]
         assert (await session.ask("Read?")).value == "yes"
-        assert said(session.messages)[3:] == [("human", "Read?"), ("ai", "yes")]
+        assert typed_texts(session.messages)[3:] == [("human", "Read?"), ("ai", "yes")]
 
 
 async def test_a_first_prompt_joins_the_turn_that_mail_began() -> None:
@@ -478,7 +493,7 @@ async def test_a_first_prompt_joins_the_turn_that_mail_began() -> None:
     async with Session(model, agent=Agent(name="clerk", initial_prompt="Be brief.")) as session:
         session.send("a word")
         assert (await session.ask("And my question?")).value == "both"
-        texts = [text for kind, text in said(session.messages) if kind == "human"]
+        texts = [text for kind, text in typed_texts(session.messages) if kind == "human"]
     assert texts == ["Be brief.", "a word", "And my question?"]
 
 
@@ -498,7 +513,7 @@ async def test_a_prompt_joins_the_turn_that_a_notice_began() -> None:
     """A prompt during a turn for a notice is read in that turn, without a BusyError."""
     gate, hold = Gate(), Gate("hold")
     model = ScriptedModel(
-        {"toil": [Call("gate"), "found"], "": [background("toil", "w"), "meanwhile", Call("hold"), "both"]}
+        {"toil": [Call("gate"), "found"], "": [background_call("toil", "w"), "meanwhile", Call("hold"), "both"]}
     )
     async with Session(model, [gate.tool, hold.tool]) as session:
         await session.ask("Go.")
@@ -511,7 +526,7 @@ async def test_a_prompt_joins_the_turn_that_a_notice_began() -> None:
         result = await asking
 
         assert result.value == "both"
-        assert [text for kind, text in said(session.messages) if kind == "human"][-1] == "And my question?"
+        assert [text for kind, text in typed_texts(session.messages) if kind == "human"][-1] == "And my question?"
         assert is_idle(session)
 
 
@@ -572,16 +587,16 @@ async def test_mail_that_races_with_completion_is_never_lost(seed: int) -> None:
         for text in texts:
             await hasty.dawdle()
             worker.send(text)
-        await eventually(lambda: all_is_quiet(session))
+        await eventually(lambda: is_tree_idle(session))
         history = run_of(session, "worker").context.history
-        ends = of_kind(kept(session), RunEnded, "main/worker")
+        ends = of_kind(session_events(session), RunEnded, "main/worker")
         notice_texts = notices(session.messages)
         waiting = len(run_of(session, "main").context.mailbox)
 
-    assert [text for _, text in said(history) if text.startswith("word")] == texts
+    assert [text for _, text in typed_texts(history) if text.startswith("word")] == texts
     assert is_valid(history)
     assert len(notice_texts) + waiting == len(ends)
-    assert len(of_kind(kept(session), MailPushed, "main/worker")) == len(texts)
+    assert len(of_kind(session_events(session), MailPushed, "main/worker")) == len(texts)
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -611,12 +626,12 @@ async def test_stop_and_mail_that_race_with_completion_stay_consistent(seed: int
             await worker.cancel("enough")
 
         sent_words, _ = await asyncio.gather(write(), stop())
-        await eventually(lambda: all_is_quiet(session))
+        await eventually(lambda: is_tree_idle(session))
         run = run_of(session, "worker")
-        texts = [text for _, text in said(run.context.history) if text.startswith("word")]
+        texts = [text for _, text in typed_texts(run.context.history) if text.startswith("word")]
         unread = [mail.text for mail in run.context.mailbox.drain()]
         waiting = len(run_of(session, "main").context.mailbox)
-        ends = of_kind(kept(session), RunEnded, "main/worker")
+        ends = of_kind(session_events(session), RunEnded, "main/worker")
 
     assert texts + unread == sent_words
     assert is_valid(run.context.history)
@@ -643,12 +658,12 @@ async def test_every_waiter_gets_the_result() -> None:
 
 async def test_agents_can_be_listed() -> None:
     """ListAgents shows path, id, type and state of every run of the tree, and nothing else."""
-    model = ScriptedModel({"toil": ["done"], "": [fresh("toil", "worker"), Call("ListAgents"), "ok"]})
+    model = ScriptedModel({"toil": ["done"], "": [specialist_call("toil", "worker"), Call("ListAgents"), "ok"]})
     async with Session(model, agents=[Agent(name="spare")]) as session:
         await session.ask("Go.")
         listing = list(answers(session.messages).values())[1].splitlines()
         ids = {view.path: view.id for view in session.runs()}
-        assert opened(session).tree.register.root is not None
+        assert open_tree_of(session).tree.register.root is not None
 
     assert listing == [
         f"main  {ids['main']}  main  running",
@@ -668,8 +683,8 @@ async def test_notify_when_idle_sends_one_notice_to_the_sender() -> None:
             "toil": [Call("gate"), "found it"],
             "look out": [ask, Call("hold"), "seen"],
             "": [
-                background("toil", "worker"),
-                background("look out", "watcher"),
+                background_call("toil", "worker"),
+                background_call("look out", "watcher"),
                 "meanwhile",
                 "noted",
                 "noted",
@@ -686,7 +701,7 @@ async def test_notify_when_idle_sends_one_notice_to_the_sender() -> None:
         hold.open.set()
         await session.handle("watcher").result()
         watcher = run_of(session, "watcher").context.history
-        mail = [each for each in of_kind(kept(session), MailPushed) if each.mail_id.startswith("idle:")]
+        mail = [each for each in of_kind(session_events(session), MailPushed) if each.mail_id.startswith("idle:")]
 
     (notice,) = notices(watcher)
     assert 'name="worker" path="main/worker" status="completed"' in notice
@@ -702,7 +717,7 @@ async def test_repeated_notify_when_idle_sends_one_notice() -> None:
         {
             "toil": [Call("gate"), "found it", "still"],
             "look out": [ask, ask, ask, Call("hold"), "seen"],
-            "": [background("toil", "worker"), background("look out", "watcher"), *["noted"] * 5],
+            "": [background_call("toil", "worker"), background_call("look out", "watcher"), *["noted"] * 5],
         }
     )
     async with Session(model, [gate.tool, hold.tool]) as session:
@@ -721,7 +736,7 @@ async def test_notify_when_idle_does_not_repeat_a_completion_notice() -> None:
     gate = Gate()
     ask = Call("SendMessage", {"to": "worker", "message": "hurry", "notify_when_idle": True})
     model = ScriptedModel(
-        {"toil": [Call("gate"), "found it"], "": [background("toil", "worker"), ask, "meanwhile", "noted"]}
+        {"toil": [Call("gate"), "found it"], "": [background_call("toil", "worker"), ask, "meanwhile", "noted"]}
     )
     async with Session(model, [gate.tool]) as session:
         await session.ask("Go.")
@@ -737,7 +752,7 @@ async def test_notify_when_idle_reports_the_end_of_a_root_turn() -> None:
     model = ScriptedModel(
         {
             "look out": [ask, Call("hold"), "seen"],
-            "": [background("look out", "watcher"), "the answer", "noted", "noted"],
+            "": [background_call("look out", "watcher"), "the answer", "noted", "noted"],
         }
     )
     async with Session(model, [hold.tool]) as session:

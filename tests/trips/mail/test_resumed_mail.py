@@ -14,7 +14,7 @@ from ramet.models.scripted.dialogue import ReplyStep, Step
 from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.store.memory import MemoryStore
 from tests.support.cut_journals import cut_behind
-from tests.trips.kits.sessions import background, fresh
+from tests.trips.kits.sessions import background_call, specialist_call
 
 LOOK_AGAIN = Call("SendMessage", {"to": "kid", "message": "look again"})
 
@@ -23,7 +23,7 @@ def _play_lead(messages: list[BaseMessage], child: str) -> ReplyStep:
     newest = messages[-1].text
     if messages[-1].type == "tool":  # What its child found, or whatever became of its message.
         return LOOK_AGAIN if newest in ("the first finding", "led") else "waiting"
-    return "all done" if "second finding" in newest else fresh(child, "kid" if child == "toil" else "boss")
+    return "all done" if "second finding" in newest else specialist_call(child, "kid" if child == "toil" else "boss")
 
 
 def _replies_with(child: str) -> Callable[[list[BaseMessage]], ReplyStep]:
@@ -34,7 +34,7 @@ def _replies_with(child: str) -> Callable[[list[BaseMessage]], ReplyStep]:
             case "toil":
                 return "the second finding" if "look again" in messages[-1].text else "the first finding"
             case "lead":
-                return "led" if messages[-1].type == "tool" else fresh("toil", "kid")
+                return "led" if messages[-1].type == "tool" else specialist_call("toil", "kid")
         return _play_lead(messages, child)
 
     return answer
@@ -100,8 +100,8 @@ def _play_watcher(messages: list[BaseMessage]) -> ReplyStep:
         return f"it was told {len(notices)} time(s)" if notices else "nothing yet" if has_called else ASKS
     calls = [each for each in messages if each.type == "tool"]
     if not calls:
-        return background("toil", "kid")
-    return fresh("look out", "watcher") if len(calls) == 1 else f"{calls[1].text}"
+        return background_call("toil", "kid")
+    return specialist_call("look out", "watcher") if len(calls) == 1 else f"{calls[1].text}"
 
 
 def _is_notify_request(event: Event) -> bool:
@@ -135,7 +135,7 @@ async def test_a_run_that_awaits_an_idle_notice_receives_it_once_despite_a_kill(
 async def test_a_run_does_not_wait_for_an_idle_notice_of_its_ancestor() -> None:
     """The ancestor waits for the run, so neither of them would ever become idle."""
     asks = Call("SendMessage", {"to": "main", "message": "hello", "notify_when_idle": True})
-    script: dict[str, list[Step]] = {"look out": [asks, "done"], "go": [fresh("look out", "watcher"), "over"]}
+    script: dict[str, list[Step]] = {"look out": [asks, "done"], "go": [specialist_call("look out", "watcher"), "over"]}
     async with AgentRuntime() as runtime:
         lead = Agent(name="lead", model=ScriptedModel(script))
         types = Project.open(None, user_dir=None)
@@ -148,9 +148,11 @@ def _play_crossed_helpers(messages: list[BaseMessage]) -> ReplyStep:
     calls = sum(each.type == "tool" for each in messages)
     match first.split():
         case ["go"]:
-            return background(("lead left", "lead right")[calls], ("left", "right")[calls]) if calls < 2 else "over"
+            return (
+                background_call(("lead left", "lead right")[calls], ("left", "right")[calls]) if calls < 2 else "over"
+            )
         case ["lead", side]:
-            return "led" if calls else fresh(f"help {side}", f"of-{side}")
+            return "led" if calls else specialist_call(f"help {side}", f"of-{side}")
         case [_, side]:
             other = "right" if side == "left" else "left"
             if not any(f"main/{other}/of-{other}" in each.text for each in messages) and calls < 200:

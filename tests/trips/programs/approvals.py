@@ -96,7 +96,7 @@ def lead(llm: ScriptedModel) -> Agent:
     return Agent(name="lead", model=llm, hooks={"PreToolUse": [ask_about_payments]})
 
 
-async def resumed(runtime: AgentRuntime, folder: pathlib.Path, llm: ScriptedModel) -> Handle:
+async def resumed_root(runtime: AgentRuntime, folder: pathlib.Path, llm: ScriptedModel) -> Handle:
     """Return the root of the tree that the first process left."""
     (handle,) = await runtime.resume(llm=llm, tools=tools(folder), agents=[lead(llm)])
     return handle
@@ -119,13 +119,13 @@ async def main(place: str, folder: pathlib.Path, when: str) -> None:
     llm = model()
     async with AgentRuntime(store=kill_when_answered(store_at(place)), grace_s=1.0) as runtime:
         if (folder / "question").exists():
-            handle = await resumed(runtime, folder, llm)
+            handle = await resumed_root(runtime, folder, llm)
         else:
             agents = Project.open(None, user_dir=None)
             handle = await runtime.spawn(lead(llm), "lead both", tools=tools(folder), agents=agents)
         inbox = runtime.trees[handle.id].inbox
         id = await question(inbox)
-        while "note" not in effects(folder) or len(living(runtime, handle)) > 2:  # noqa: ASYNC110 - until the other has ended
+        while "note" not in effects(folder) or len(living_paths(runtime, handle)) > 2:  # noqa: ASYNC110 - until the other has ended
             await asyncio.sleep(0.002)
         await handle.run.context.wait_persisted()
         with (folder / "question").open("a") as file:
@@ -142,7 +142,7 @@ def effects(folder: pathlib.Path) -> list[str]:
     return file.read_text().split() if file.exists() else []
 
 
-def living(runtime: AgentRuntime, handle: Handle) -> list[str]:
+def living_paths(runtime: AgentRuntime, handle: Handle) -> list[str]:
     """Return the paths of the tree's runs that have not ended."""
     return [run.info.path for run in runtime.trees[handle.id].tree.register.living()]
 

@@ -17,7 +17,7 @@ from ramet.store.memory import MemoryStore
 from tests.support.cut_journals import cut_behind
 
 
-class Found(BaseModel):
+class Finding(BaseModel):
     """The required form of an answer."""
 
     count: int
@@ -43,9 +43,9 @@ async def _resume_after_first_reply(
 
 async def test_resume_asks_again_for_an_answer_of_the_wrong_form(tmp_path: pathlib.Path) -> None:
     """A resumed run tells its model what is wrong with a recorded answer that is not of the required form."""
-    result, model = await _resume_after_first_reply(tmp_path, "many", '{"count": 3}', output=Found)
+    result, model = await _resume_after_first_reply(tmp_path, "many", '{"count": 3}', output=Finding)
 
-    assert (result.status, result.value) == ("completed", Found(count=3)), result.error
+    assert (result.status, result.value) == ("completed", Finding(count=3)), result.error
     assert "JSON" in model.requests[0].messages[-1].text
 
 
@@ -65,12 +65,12 @@ async def test_a_kill_does_not_reset_the_count_of_answers_of_the_wrong_form() ->
     """Two of three tries happened under another kernel, so the next wrong answer fails the run."""
     store = MemoryStore()
     async with AgentRuntime(store=store) as runtime:
-        lead = Agent(name="lead", model=ScriptedModel(["one", "two", '{"count": 3}']), output=Found)
+        lead = Agent(name="lead", model=ScriptedModel(["one", "two", '{"count": 3}']), output=Finding)
         await (await runtime.spawn(lead, "go")).result()
     cut_store = await cut_behind(store, _is_reply, 2)
     model = ScriptedModel(["three", '{"count": 3}'])
     async with AgentRuntime(store=cut_store) as runtime:
-        [again] = await runtime.resume(llm=model, agents=[Agent(name="lead", model=model, output=Found)])
+        [again] = await runtime.resume(llm=model, agents=[Agent(name="lead", model=model, output=Finding)])
         result = await again.result()
 
     assert result.error is not None, result.value
@@ -116,11 +116,11 @@ async def test_a_stop_hook_block_does_not_reset_the_count_of_wrong_answers() -> 
     hooks = {"Stop": [wants_more]}
     store, script = MemoryStore(), ["one", "two", '{"count": 3}', "three", '{"count": 4}']
     async with AgentRuntime(store=store) as runtime:
-        lead = Agent(name="lead", model=ScriptedModel(script), output=Found, hooks=hooks)
+        lead = Agent(name="lead", model=ScriptedModel(script), output=Finding, hooks=hooks)
         undisturbed = await (await runtime.spawn(lead, "go")).result()
     model = ScriptedModel(script[4:])
     async with AgentRuntime(store=await cut_behind(store, _is_reply, 4)) as runtime:
-        [again] = await runtime.resume(llm=model, agents=[Agent(name="lead", model=model, output=Found, hooks=hooks)])
+        [again] = await runtime.resume(llm=model, agents=[Agent(name="lead", model=model, output=Finding, hooks=hooks)])
         result = await again.result()
 
     assert undisturbed.error is not None

@@ -15,7 +15,7 @@ from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.store.memory import MemoryStore
 from tests.support.cut_journals import cut_behind
 from tests.support.waiting import eventually
-from tests.trips.kits.sessions import Gate, background, fresh
+from tests.trips.kits.sessions import Gate, background_call, specialist_call
 
 
 def _is_spawn_of_the_child(event: Event) -> bool:
@@ -35,7 +35,7 @@ async def test_a_child_of_an_interrupted_call_is_reported_once(tmp_path: pathlib
 
     The child may have ended before the kill or not, and a second kill may follow.
     """
-    plan: dict[str, Any] = {"": [[fresh("dig", "digger")], "done"], "dig": ["gold"]}
+    plan: dict[str, Any] = {"": [[specialist_call("dig", "digger")], "done"], "dig": ["gold"]}
     types, policy = Project.open(None, user_dir=None), Policy(allow_sub_agents=True, memory_mb=1024, cpu_cores=2)
     undisturbed = MemoryStore()
     async with AgentRuntime(tmp_path, store=undisturbed, backend="local") as runtime:
@@ -65,7 +65,7 @@ async def test_an_idle_parent_receives_the_end_of_a_child_just_before_the_kill()
     The parent that waits for that notice receives it before it ends.
     """
     store, gate, last_reply = MemoryStore(), Gate(), "done"
-    plan: dict[str, Any] = {"": [[background("dig")], "waiting", last_reply], "dig": [[Call("gate")], "gold"]}
+    plan: dict[str, Any] = {"": [[background_call("dig")], "waiting", last_reply], "dig": [[Call("gate")], "gold"]}
     async with AgentRuntime(store=store) as runtime:
         lead, types = Agent(name="lead", model=ScriptedModel(plan)), Project.open(None, user_dir=None)
         handle = await runtime.spawn(lead, "go", tools=[gate.tool], agents=types)

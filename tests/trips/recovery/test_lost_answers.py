@@ -81,7 +81,7 @@ class Line:
             await asyncio.wait({answering})
 
 
-class Two(NamedTuple):
+class TwoKernels(NamedTuple):
     """Kernel one owns the teams. Kernel two forwards requests to kernel one through the proxy."""
 
     one: Served
@@ -90,7 +90,7 @@ class Two(NamedTuple):
 
 
 @pytest.fixture
-async def both(postgres: Server) -> AsyncIterator[Two]:
+async def both(postgres: Server) -> AsyncIterator[TwoKernels]:
     schema = fresh_schema()
     async with AsyncExitStack() as stack:
         line, folders = Line(), [stack.enter_context(short_folder()) for _ in range(2)]
@@ -102,12 +102,12 @@ async def both(postgres: Server) -> AsyncIterator[Two]:
         host, _, port = one.server.where.removeprefix("http://").rpartition(":")
         line.to = (host, int(port))
         two = await stack.enter_async_context(serving(folders[1], store=stores[1], **options))
-        yield Two(one, two, line)
+        yield TwoKernels(one, two, line)
     with psycopg.connect(postgres.dsn, autocommit=True) as connection:
         connection.execute(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE')
 
 
-async def test_a_delete_whose_answer_was_lost_succeeds(both: Two) -> None:
+async def test_a_delete_whose_answer_was_lost_succeeds(both: TwoKernels) -> None:
     """Kernel two repeats the deletion of a key, an agent and a team. "Not found" then counts as deleted."""
     one, two, line = both
     team, key = await one.team()
@@ -126,7 +126,7 @@ async def test_a_delete_whose_answer_was_lost_succeeds(both: Two) -> None:
     assert (await two.ask("GET", f"/v1/teams/{team}", key)).status_code == 401
 
 
-async def test_a_repeated_delete_with_a_wrong_key_is_refused(both: Two) -> None:
+async def test_a_repeated_delete_with_a_wrong_key_is_refused(both: TwoKernels) -> None:
     """A wrong key gets 401 although the first answer was lost, and nothing is deleted."""
     one, two, line = both
     agent, nonce = await one.agent()
@@ -137,7 +137,7 @@ async def test_a_repeated_delete_with_a_wrong_key_is_refused(both: Two) -> None:
     assert (await two.ask("GET", f"/v1/agents/{agent}", nonce)).status_code == 200
 
 
-async def test_a_request_that_must_not_repeat_is_not_sent_again(both: Two) -> None:
+async def test_a_request_that_must_not_repeat_is_not_sent_again(both: TwoKernels) -> None:
     """A turn, a spawn and a new key are each done once. The client gets 502, because the request may have been done."""
     one, two, line = both
     team, key = await one.team()
@@ -156,7 +156,9 @@ async def test_a_request_that_must_not_repeat_is_not_sent_again(both: Two) -> No
     assert [each.opening.path.rpartition("/")[2] for each in one.echo.opened] == ["bob", "eve"]
 
 
-async def test_a_turn_waits_until_its_kernel_accepts_connections(both: Two, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_turn_waits_until_its_kernel_accepts_connections(
+    both: TwoKernels, caplog: pytest.LogCaptureFixture
+) -> None:
     """The client waits while the kernel accepts no connection, and the turn is then done once."""
     one, two, line = both
     agent, nonce = await one.agent()
@@ -171,7 +173,7 @@ async def test_a_turn_waits_until_its_kernel_accepts_connections(both: Two, capl
     assert one.echo.opened[0].heard == [(b"hello", "words")]
 
 
-async def test_a_read_request_is_sent_again_until_an_answer_arrives(both: Two) -> None:
+async def test_a_read_request_is_sent_again_until_an_answer_arrives(both: TwoKernels) -> None:
     """The client does not notice the three answers that were lost."""
     one, two, line = both
     agent, nonce = await one.agent()
@@ -182,7 +184,7 @@ async def test_a_read_request_is_sent_again_until_an_answer_arrives(both: Two) -
 
 
 async def test_a_list_fails_with_503_if_a_kernel_does_not_answer(
-    both: Two, postgres: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    both: TwoKernels, postgres: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A kernel that holds its lock may own teams, so the server does not return an incomplete list."""
     one, two, _ = both
@@ -219,7 +221,7 @@ async def spawn_tree_with_a_question(served: Served) -> Handle:
     return handle
 
 
-async def test_a_question_is_listed_and_answered_at_any_kernel(both: Two) -> None:
+async def test_a_question_is_listed_and_answered_at_any_kernel(both: TwoKernels) -> None:
     """A question is answered once: after that, both kernels answer 404."""
     one, two, _ = both
     handle = await spawn_tree_with_a_question(one)
@@ -236,7 +238,7 @@ async def test_a_question_is_listed_and_answered_at_any_kernel(both: Two) -> Non
         assert (await each.ask("GET", "/v1/approvals", TOKEN)).json()["approvals"] == []
 
 
-async def test_an_approval_whose_answer_was_lost_is_not_reported_as_unknown(both: Two) -> None:
+async def test_an_approval_whose_answer_was_lost_is_not_reported_as_unknown(both: TwoKernels) -> None:
     """The approval arrived and its answer was lost, so the client gets 502 and not 404."""
     one, two, line = both
     handle = await spawn_tree_with_a_question(one)
@@ -250,7 +252,7 @@ async def test_an_approval_whose_answer_was_lost_is_not_reported_as_unknown(both
     assert (await handle.result()).value == "both are done"
 
 
-async def test_a_turn_sent_to_a_kernel_that_hands_over_runs_on_the_other_kernel(both: Two) -> None:
+async def test_a_turn_sent_to_a_kernel_that_hands_over_runs_on_the_other_kernel(both: TwoKernels) -> None:
     """A turn arrives while its kernel closes its connections. The other kernel runs the turn once."""
     one, two, line = both
     agent, nonce = await one.agent()

@@ -19,8 +19,8 @@ from ramet.models.scripted.dialogue import ReplyStep
 from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.tools.run_info import StopReceipt
 from tests.support.waiting import eventually
-from tests.trips.kits.sessions import Gate, background, fresh
-from tests.trips.recovery.test_resume import MakeStore, lost, make
+from tests.trips.kits.sessions import Gate, background_call, specialist_call
+from tests.trips.recovery.test_resume import MakeStore, lost_runtime, make
 
 __all__ = ["make"]  # a fixture is used by its name
 
@@ -28,10 +28,10 @@ __all__ = ["make"]  # a fixture is used by its name
 async def test_a_parent_waits_for_its_child_across_a_restart(make: MakeStore) -> None:
     """AC-S0-7: a child works for five minutes, its kernel dies in between, and the parent still gets the result."""
     gate, again = Gate(), Gate()
-    plan: dict[str, Any] = {"toil": [Call("gate"), "no"], "": [fresh("toil", "kid"), "no"]}
+    plan: dict[str, Any] = {"toil": [Call("gate"), "no"], "": [specialist_call("toil", "kid"), "no"]}
     agents = Project.open(None, user_dir=None)
     clock = FakeClock()
-    async with lost(make(), clock) as runtime:
+    async with lost_runtime(make(), clock) as runtime:
         lead = Agent(name="lead", model=ScriptedModel(plan))
         handle = await runtime.spawn(lead, "go", tools=[gate.tool], agents=agents)
         await gate.entered.wait()
@@ -62,10 +62,10 @@ async def test_the_journal_records_who_was_cancelled_with_a_parent(make: MakeSto
     gate = Gate()
     plan: dict[str, Any] = {
         "toil": [Call("gate"), "no"],
-        "lead": [fresh("toil", "leaf"), "no"],
-        "": [fresh("lead", "kid"), "no"],
+        "lead": [specialist_call("toil", "leaf"), "no"],
+        "": [specialist_call("lead", "kid"), "no"],
     }
-    async with lost(make()) as runtime:
+    async with lost_runtime(make()) as runtime:
         lead = Agent(name="lead", model=ScriptedModel(plan))
         handle = await runtime.spawn(lead, "go", tools=[gate.tool], agents=Project.open(None, user_dir=None))
         await gate.entered.wait()
@@ -86,8 +86,8 @@ async def test_the_journal_records_who_was_cancelled_with_a_parent(make: MakeSto
 
 async def test_mail_wakes_a_child_that_finished_in_another_process(make: MakeStore) -> None:
     """AC-S1-8, AC-S2-3: the child continues with its whole history, and its parent receives its new answer once."""
-    plan: dict[str, Any] = {"toil": ["the first finding"], "": [fresh("toil", "kid"), "ok"]}
-    async with lost(make()) as runtime:
+    plan: dict[str, Any] = {"toil": ["the first finding"], "": [specialist_call("toil", "kid"), "ok"]}
+    async with lost_runtime(make()) as runtime:
         session = Session(ScriptedModel(plan), runtime=runtime, session_id="talk")
         await session.ask("go")
 
@@ -110,8 +110,8 @@ async def test_mail_wakes_a_child_that_finished_in_another_process(make: MakeSto
 async def test_a_stopped_child_stays_stopped(make: MakeStore) -> None:
     """AC-S1-9, AC-S2-7: another process refuses mail to a stopped child, and shows the child as cancelled."""
     gate = Gate()
-    plan: dict[str, Any] = {"toil": [Call("gate"), "no"], "": [background("toil", "kid"), "started"]}
-    async with lost(make()) as runtime:
+    plan: dict[str, Any] = {"toil": [Call("gate"), "no"], "": [background_call("toil", "kid"), "started"]}
+    async with lost_runtime(make()) as runtime:
         session = Session(ScriptedModel(plan), [gate.tool], runtime=runtime, session_id="talk")
         await session.ask("go")
         await gate.entered.wait()
@@ -129,9 +129,9 @@ async def test_a_stopped_child_stays_stopped(make: MakeStore) -> None:
 async def test_the_messages_of_a_child_are_recorded_in_order_up_to_a_kill(make: MakeStore) -> None:
     """AC-S1-5: the journal has every published message in order, with its agent and the call of its parent."""
     gate = Gate()
-    plan: dict[str, Any] = {"toil": [Call("gate"), "no"], "": [fresh("toil", "kid"), "no"]}
+    plan: dict[str, Any] = {"toil": [Call("gate"), "no"], "": [specialist_call("toil", "kid"), "no"]}
     recorded_messages: list[MessageRecorded] = []
-    async with lost(make()) as runtime:
+    async with lost_runtime(make()) as runtime:
         lead = Agent(name="lead", model=ScriptedModel(plan))
         handle = await runtime.spawn(lead, "go", tools=[gate.tool], agents=Project.open(None, user_dir=None))
         reader = runtime.trees[handle.id].recorder.subscribe()

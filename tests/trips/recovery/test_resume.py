@@ -27,7 +27,7 @@ from tests.support.cut_journals import cut_behind
 from tests.support.empty_places import place_of
 from tests.support.places import KINDS, store_at
 from tests.support.waiting import eventually
-from tests.trips.kits.sessions import Gate, async_tool, background, kept, of_kind, run_of
+from tests.trips.kits.sessions import Gate, async_tool, background_call, of_kind, run_of, session_events
 
 MakeStore = Callable[[], Store]
 
@@ -44,7 +44,7 @@ def make(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[Mak
 
 
 @asynccontextmanager
-async def lost(store: Store, clock: Clock | None = None) -> AsyncIterator[AgentRuntime]:
+async def lost_runtime(store: Store, clock: Clock | None = None) -> AsyncIterator[AgentRuntime]:
     """A runtime whose process is killed at the end of the block: nothing it does after that is recorded."""
     runtime = AgentRuntime(store=store, clock=clock, grace_s=0.1)
     await runtime.start()
@@ -58,7 +58,7 @@ async def lost(store: Store, clock: Clock | None = None) -> AsyncIterator[AgentR
 
 async def test_a_resumed_session_keeps_its_conversation(make: MakeStore) -> None:
     """The third request holds every message of both processes, after a kill between two turns."""
-    async with lost(make()) as runtime:
+    async with lost_runtime(make()) as runtime:
         session = Session(ScriptedModel(["one", "two"]), runtime=runtime, session_id="talk")
         await session.ask("first")
         await session.ask("second")
@@ -85,7 +85,7 @@ async def test_a_killed_turn_resumes_in_its_middle(make: MakeStore) -> None:
         return "quick is done"
 
     script: Script = [[Call("quick"), Call("slow")], "not reached"]
-    async with lost(make()) as runtime:
+    async with lost_runtime(make()) as runtime:
         handle = await runtime.spawn(
             Agent(name="lead", model=ScriptedModel(script)),
             "go",
@@ -112,7 +112,7 @@ async def test_a_killed_turn_resumes_in_its_middle(make: MakeStore) -> None:
 async def test_an_interrupt_after_resume_ends_the_killed_turn(make: MakeStore) -> None:
     """The next prompt starts a new turn, whose request has an answer for the interrupted call."""
     gate = Gate()
-    async with lost(make()) as runtime:
+    async with lost_runtime(make()) as runtime:
         session = Session(ScriptedModel([[Call("gate")], "no"]), [gate.tool], runtime=runtime, session_id="talk")
         turn = asyncio.create_task(session.ask("first"))
         await gate.entered.wait()
@@ -125,7 +125,7 @@ async def test_an_interrupt_after_resume_ends_the_killed_turn(make: MakeStore) -
         await session.ask("second")
 
         assert [each.type for each in model.requests[0].messages] == ["human", "ai", "tool", "human"]
-        assert [each.turn for each in of_kind(kept(session), TurnStarted)] == [2]
+        assert [each.turn for each in of_kind(session_events(session), TurnStarted)] == [2]
 
 
 async def events_of(handle: Handle) -> AsyncIterator[Event]:
@@ -157,7 +157,7 @@ async def test_a_repeated_call_has_the_arguments_that_a_hook_rewrote(make: MakeS
         return Agent(name="lead", model=model, hooks={"PreToolUse": [rewrites]})
 
     tools = [async_tool(remove, repeatable=True)]
-    async with lost(make()) as runtime:
+    async with lost_runtime(make()) as runtime:
         await runtime.spawn(lead(ScriptedModel([[Call("remove", {"path": "/"})], "no"])), "go", tools=tools)
         await has_entered.wait()
 
@@ -171,7 +171,7 @@ async def test_a_repeated_call_has_the_arguments_that_a_hook_rewrote(make: MakeS
 async def test_resume_delivers_unread_mail(make: MakeStore) -> None:
     """AC-S1-8, AC-S2-3, NEG-14: the next process puts an accepted message of the user into its first request."""
     gate = Gate()
-    async with lost(make()) as runtime:
+    async with lost_runtime(make()) as runtime:
         handle = await runtime.spawn(
             Agent(name="lead", model=ScriptedModel([[Call("gate")], "no"])), "go", tools=[gate.tool]
         )
@@ -205,7 +205,7 @@ async def test_mail_before_the_first_turn_wakes_the_session_after_a_kill() -> No
 async def test_an_initial_prompt_appears_once_after_a_kill(make: MakeStore) -> None:
     """The kill came before the first prompt of the session."""
     clerk = Agent(name="clerk", initial_prompt="Be brief.")
-    async with lost(make()) as runtime:
+    async with lost_runtime(make()) as runtime:
         await Session(ScriptedModel(["never"]), agent=clerk, runtime=runtime, session_id="talk").start()
 
     model = ScriptedModel(["yes"])
@@ -220,10 +220,10 @@ async def test_a_notice_arrives_once_despite_a_kill(make: MakeStore) -> None:
     """AC-S1-7, AC-S2-6, NEG-14: one child ended before the kill and one ends later, and each is reported once."""
     gate = Gate()
     plan: dict[str, Any] = {
-        "": [[background("quick", "one"), background("slow", "two")], [Call("gate")], "no"],
+        "": [[background_call("quick", "one"), background_call("slow", "two")], [Call("gate")], "no"],
         "quick": ["q"],
     }
-    async with lost(make()) as runtime:
+    async with lost_runtime(make()) as runtime:
         session = Session(ScriptedModel(plan | {"slow": [[Call("gate")], "no"]}), [gate.tool], runtime=runtime)
         turn = asyncio.create_task(session.ask("go"))
         await eventually(lambda: gate.calls == 2)
@@ -247,16 +247,16 @@ async def test_a_kill_does_not_reset_the_count_of_wakes() -> None:
     """The count of turns that notices began stays after a kill, and a prompt of the user resets it."""
     store, gates = MemoryStore(), (Gate("one"), Gate("two"))
     tools = [each.tool for each in gates]
-    plan: dict[str, Any] = {"": [[background("first", "a"), background("second", "b")], *["noted"] * 9]}
+    plan: dict[str, Any] = {"": [[background_call("first", "a"), background_call("second", "b")], *["noted"] * 9]}
     plan |= {"first": [[Call("one")], "done"], "second": [[Call("two")], [Call("two")], [Call("two")], "no"]}
     model, wakes = ScriptedModel(plan), list[int]()
-    async with lost(store) as runtime:
+    async with lost_runtime(store) as runtime:
         session = Session(model, tools, runtime=runtime, session_id="talk")
         await session.ask("go")
         gates[0].open.set()
-        await eventually(lambda: len(of_kind(kept(session), TurnEnded, "main")) == 2)
+        await eventually(lambda: len(of_kind(session_events(session), TurnEnded, "main")) == 2)
     for _ in range(2):
-        async with lost(store) as runtime:
+        async with lost_runtime(store) as runtime:
             session = await Session.resume("talk", model, tools, runtime=runtime)
             wakes.append(run_of(session, "main").wake_count)
             await session.ask("and now?")
@@ -268,7 +268,7 @@ async def test_a_resumed_budget_keeps_what_was_spent(make: MakeStore) -> None:
     """AC-S1-10: one of three model calls was spent, so two are left, and the second is the last answer."""
     gate = Gate()
     script: Script = [[Call("gate")], "no"]
-    async with lost(make()) as runtime:
+    async with lost_runtime(make()) as runtime:
         await runtime.spawn(
             Agent(name="lead", model=ScriptedModel(script)), "go", tools=[gate.tool], limits=Limits(model_calls=3)
         )
@@ -313,7 +313,7 @@ async def test_a_function_is_called_again_and_its_finished_children_are_not(make
     """The first child's result comes from the journal. The second child was active, so it starts again."""
     COUNTED.clear()
     WAITS[:] = [asyncio.Event()]
-    async with lost(make()) as runtime:
+    async with lost_runtime(make()) as runtime:
         await runtime.spawn(parent, args=(3,))
         await eventually(lambda: COUNTED == [0, 1])
 
@@ -330,7 +330,7 @@ async def test_a_function_is_called_again_and_its_finished_children_are_not(make
 async def test_resume_names_a_missing_definition_and_starts_nothing(make: MakeStore) -> None:
     """Resume names the missing model object or tool, and succeeds once both are supplied."""
     gate = Gate("special")
-    async with lost(make()) as runtime:
+    async with lost_runtime(make()) as runtime:
         await runtime.spawn(Agent(name="lead", model=ScriptedModel([[Call("special")], "no"])), "go", tools=[gate.tool])
         await gate.entered.wait()
 
@@ -414,7 +414,7 @@ async def test_resume_requires_the_hooks_of_a_tree(make: MakeStore) -> None:
         """Must not happen."""
         raise AssertionError("it happened")
 
-    async with lost(make()) as runtime:
+    async with lost_runtime(make()) as runtime:
         session = Session(ScriptedModel([[Call("gate")], "no"]), [gate.tool], runtime=runtime, hooks=hooks)
         turn = asyncio.create_task(session.ask("go"))
         await gate.entered.wait()
@@ -436,7 +436,7 @@ async def test_every_process_can_read_a_recorded_result(make: MakeStore) -> None
     An interrupted run raises BusyError, and an unknown run Unknown.
     """
     gate = Gate()
-    async with lost(make()) as runtime:
+    async with lost_runtime(make()) as runtime:
         handle = await runtime.spawn(parent, args=(2,))
         assert (await handle.result()).value == [0, 1]
         [below] = [run for run in handle.run.context.tree.views() if run.path.endswith("/1")]  # type: ignore[union-attr]

@@ -11,7 +11,7 @@ from ramet.core.events import Event, TurnStarted
 from ramet.models.scripted.model import ScriptedModel
 from ramet.store.memory import MemoryStore
 from tests.support.cut_journals import cut_behind
-from tests.trips.kits.sessions import said
+from tests.trips.kits.sessions import typed_texts
 
 
 def _is_turn_start(event: Event) -> bool:
@@ -37,7 +37,7 @@ async def test_a_turn_without_a_recorded_prompt_is_not_resumed(tmp_path: pathlib
             session = await Session.resume("talk", model, runtime=runtime)
             assert session.listen() is None
             assert (await session.ask("again")).value == "asked again"
-            assert said(session.messages) == [*before, ("human", "again"), ("ai", "asked again")]
+            assert typed_texts(session.messages) == [*before, ("human", "again"), ("ai", "asked again")]
             assert session.handle("main").run.turns == nth
         assert len(model.requests) == 1
 
@@ -56,4 +56,4 @@ async def test_a_session_start_hook_runs_again_if_its_output_was_not_recorded() 
     async with AgentRuntime(store=await cut_behind(store, _is_turn_start)) as runtime:
         [again] = await runtime.resume(llm=model, agents=[lead(model)])
         await again.result()
-    assert said(model.requests[0].messages) == [("human", "go"), ("human", "Mind the gap.")]
+    assert typed_texts(model.requests[0].messages) == [("human", "go"), ("human", "Mind the gap.")]

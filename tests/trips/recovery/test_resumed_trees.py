@@ -17,8 +17,8 @@ from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.store.memory import MemoryStore
 from ramet.tools.spawn_request import SpawnRequest
 from tests.support.waiting import eventually
-from tests.trips.kits.sessions import Gate, answers, fresh, opened, run_of
-from tests.trips.recovery.test_resume import lost
+from tests.trips.kits.sessions import Gate, answers, open_tree_of, run_of, specialist_call
+from tests.trips.recovery.test_resume import lost_runtime
 
 #: For all that the tests here have: a limit of each resource.
 LIMITS = Limits(tokens=900_000, usd=None, model_calls=60, tool_calls=50, agents=40)
@@ -35,14 +35,14 @@ def budgets(session: Session) -> Figures:
             name: (budget.remaining(name), budget.spent(name), budget.reserved(name), budget.final_answer_reserve(name))
             for name in RESOURCES
         }
-        for run in opened(session).tree.register.runs.values()
+        for run in open_tree_of(session).tree.register.runs.values()
         if (budget := run.context.budget) is not None
     }
 
 
 def tools(session: Session) -> dict[str, list[str]]:
     """Return for each run the names of its tools."""
-    runs = opened(session).tree.register.runs.values()
+    runs = open_tree_of(session).tree.register.runs.values()
     return {run.info.path: sorted(tool.name for tool in run.context.tools) for run in runs}
 
 
@@ -68,7 +68,7 @@ async def test_budgets_are_the_same_after_a_kill() -> None:
     worker = Agent(name="worker", description="Works.", limits=SLICE)
     look, gate, store = Gate("look"), Gate(), MemoryStore()
     look.open.set()
-    async with lost(store) as runtime:
+    async with lost_runtime(store) as runtime:
         session = Session(
             ScriptedModel(plan), [look.tool, gate.tool], agents=[worker], runtime=runtime, limits=LIMITS, session_id="t"
         )
@@ -97,10 +97,10 @@ async def test_an_agent_at_the_depth_limit_cannot_spawn_after_a_kill() -> None:
     gate, store, limits = Gate(), MemoryStore(), SpawnLimits(depth=2)
     plan: Script = {
         "leaf": [Call("gate"), "never"],
-        "middle": [fresh("leaf", "leaf"), "never"],
-        "": [fresh("middle", "middle"), "never"],
+        "middle": [specialist_call("leaf", "leaf"), "never"],
+        "": [specialist_call("middle", "middle"), "never"],
     }
-    async with lost(store) as runtime:
+    async with lost_runtime(store) as runtime:
         session = Session(
             ScriptedModel(plan), [gate.tool], runtime=runtime, spawn_limits=limits, session_id="t", limits=LIMITS
         )
@@ -120,7 +120,7 @@ async def test_an_agent_at_the_depth_limit_cannot_spawn_after_a_kill() -> None:
 async def test_mail_after_a_kill_is_not_a_duplicate_of_earlier_mail() -> None:
     """Ids of mail continue after a kill. A message with the number of an earlier one would count as its duplicate."""
     store = MemoryStore()
-    async with lost(store) as runtime:
+    async with lost_runtime(store) as runtime:
         session = Session(ScriptedModel(["ready", "heard", "heard"]), runtime=runtime, session_id="talk")
         await session.ask("Go.")
         for word in ("one", "two"):
@@ -141,7 +141,7 @@ async def test_mail_after_a_kill_is_not_a_duplicate_of_earlier_mail() -> None:
 async def test_a_mailbox_that_was_full_is_full_after_a_kill() -> None:
     """Unread mail counts with its bytes under the next kernel, too: a kill makes no room."""
     store, gate, text = MemoryStore(), Gate(), "x" * 200_000
-    async with lost(store) as runtime:
+    async with lost_runtime(store) as runtime:
         session = Session(ScriptedModel([Call("gate"), "never"]), [gate.tool], runtime=runtime, session_id="talk")
         turn = asyncio.create_task(session.ask("Go."))
         await gate.entered.wait()

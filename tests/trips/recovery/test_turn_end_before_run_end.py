@@ -16,7 +16,7 @@ from ramet.tools.agents.task_result import task_result_tools
 from tests.support.cut_journals import cut_behind
 
 
-class Found(BaseModel):
+class Finding(BaseModel):
     """The required form of an answer."""
 
     count: int
@@ -44,7 +44,7 @@ async def _results_without_and_with_a_kill(script: Script, nth: int = 1, **agent
     ("script", "more"),
     [
         (["found it"], {}),
-        (['{"count": 3}'], {"output": Found}),
+        (['{"count": 3}'], {"output": Finding}),
         ([Call("task_success", {"result": {"a": [1]}})], {}),
         ([Call("task_fail", {"message": "no way"})], {}),
         ([Call("task_clarify", {"question": "what?"})], {}),
@@ -62,7 +62,7 @@ async def test_a_resumed_run_ends_with_the_result_of_its_last_turn(script: Scrip
 
 async def test_a_failed_turn_without_a_recorded_reason_says_so() -> None:
     """The next kernel does not invent a reason: the error says that the reason was not recorded."""
-    undisturbed, after = await _results_without_and_with_a_kill(["many"] * 3, output=Found)
+    undisturbed, after = await _results_without_and_with_a_kill(["many"] * 3, output=Finding)
 
     assert undisturbed.error is not None
     assert undisturbed.error.type == "OutputInvalid"

@@ -17,7 +17,17 @@ from ramet.host.session import Session
 from ramet.models.scripted.dialogue import ReplyStep
 from ramet.models.scripted.model import Call, Hang, ScriptedModel
 from tests.support.waiting import eventually
-from tests.trips.kits.sessions import Gate, all_is_quiet, answers, async_tool, background, kept, of_kind, run_of, said
+from tests.trips.kits.sessions import (
+    Gate,
+    answers,
+    async_tool,
+    background_call,
+    is_tree_idle,
+    of_kind,
+    run_of,
+    session_events,
+    typed_texts,
+)
 
 WORKER = Agent(name="worker", instructions="Work.")
 
@@ -48,18 +58,20 @@ async def test_a_woken_agent_may_spawn_no_more_than_before() -> None:
     async with Session(model, agents=agents) as session:
         await session.ask("Go.")
         worker = run_of(session, "w")
-        before = len(kept(session))
+        before = len(session_events(session))
 
         session.handle("w").send("Try again.")
-        await eventually(lambda: worker.activations == 2 and all_is_quiet(session))
+        await eventually(lambda: worker.activations == 2 and is_tree_idle(session))
 
         tried = [text for text in answers(worker.context.history).values() if "unknown agent type" in text]
         assert worker.info.path == "main/lead/w"
-        assert said(worker.context.history)[-1] == ("ai", "refused again")
+        assert typed_texts(worker.context.history)[-1] == ("ai", "refused again")
         assert tried
-        assert "evil was done" not in str(said(worker.context.history))
+        assert "evil was done" not in str(typed_texts(worker.context.history))
         assert {view.agent for view in session.runs()} == {"main", "leader", "worker"}
-        assert len(of_kind(kept(session)[before:], RunEnded, worker.info.path)) == 1  # Its new life is on record, too.
+        assert (
+            len(of_kind(session_events(session)[before:], RunEnded, worker.info.path)) == 1
+        )  # Its new life is on record, too.
 
 
 async def test_a_woken_agent_cannot_use_the_budget_of_its_grandparent() -> None:
@@ -67,14 +79,14 @@ async def test_a_woken_agent_cannot_use_the_budget_of_its_grandparent() -> None:
     model, agents = leader_and_worker(limits=Limits(model_calls=5))
     async with Session(model, agents=agents) as session:
         await session.ask("Go.")
-        worker, before = run_of(session, "w"), kept(session)
+        worker, before = run_of(session, "w"), session_events(session)
         scope = worker.context.budget
 
         with pytest.raises(MailRefused, match="whose budget it shared, has ended"):
             session.handle("w").send("Try again.")
 
         assert scope.scope == "main/lead"
-        assert (worker.activations, worker.context.budget, kept(session)) == (1, scope, before)
+        assert (worker.activations, worker.context.budget, session_events(session)) == (1, scope, before)
 
 
 async def test_a_prompt_at_the_end_of_a_notice_turn_gets_its_own_answer() -> None:
@@ -97,7 +109,7 @@ async def test_a_prompt_at_the_end_of_a_notice_turn_gets_its_own_answer() -> Non
             return "the answer"
         if "task-notification" in human[-1]:
             return "noted"
-        return "started" if messages[-1].type == "tool" else background("toil", "kid")
+        return "started" if messages[-1].type == "tool" else background_call("toil", "kid")
 
     async with Session(ScriptedModel(answer), [gate.tool], hooks={"Stop": look}) as session:
         await session.ask("Go.")
@@ -108,8 +120,8 @@ async def test_a_prompt_at_the_end_of_a_notice_turn_gets_its_own_answer() -> Non
         go_on.set()
 
         assert (await asking).value == "the answer"
-        assert said(session.messages)[-3:] == [("ai", "noted"), ("human", "My question?"), ("ai", "the answer")]
-        assert all_is_quiet(session)
+        assert typed_texts(session.messages)[-3:] == [("ai", "noted"), ("human", "My question?"), ("ai", "the answer")]
+        assert is_tree_idle(session)
 
 
 def test_a_session_continues_in_another_event_loop() -> None:
@@ -117,7 +129,7 @@ def test_a_session_continues_in_another_event_loop() -> None:
     model = ScriptedModel(
         {
             "hang": [Hang(2)],
-            "Go.": [background("hang", "kid"), "started"],
+            "Go.": [background_call("hang", "kid"), "started"],
             "Again.": ["here I am"],
             "": ["here I am"],
         }

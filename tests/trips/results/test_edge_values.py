@@ -21,7 +21,7 @@ from ramet.models.scripted.model import Call, Fail, ScriptedModel
 from ramet.spawn.admission import Admission, AdmissionSlot, ResourceShare
 from ramet.tools.workspace import workspace_tools
 from tests.support.waiting import eventually
-from tests.trips.kits.sessions import all_is_quiet, answers, async_tool, kept, of_kind
+from tests.trips.kits.sessions import answers, async_tool, is_tree_idle, of_kind, session_events
 
 # --- values
 
@@ -43,9 +43,9 @@ async def test_a_result_whose_repr_raises_does_not_stop_its_run() -> None:
     agents = [Agent(name="odd", function=unprintable)]
     async with Session(ScriptedModel({"Go.": [call, "started"], "": ["noted"]}), agents=agents) as session:
         await session.ask("Go.")
-        await eventually(lambda: of_kind(kept(session), MailPushed, "main") and all_is_quiet(session))
+        await eventually(lambda: of_kind(session_events(session), MailPushed, "main") and is_tree_idle(session))
 
-        (run_end,) = of_kind(kept(session), RunEnded, "main/1")
+        (run_end,) = of_kind(session_events(session), RunEnded, "main/1")
         assert run_end.result.status is Status.COMPLETED
     async with AgentRuntime() as runtime:
         result = await (await runtime.spawn(unprintable)).result()
@@ -87,7 +87,7 @@ def beginning_of(file: str) -> str:
 
 
 def files_of(session: Session) -> list[str]:
-    return [event.spilled_to for event in of_kind(kept(session), ToolEnded) if event.spilled_to is not None]
+    return [event.spilled_to for event in of_kind(session_events(session), ToolEnded) if event.spilled_to is not None]
 
 
 async def test_a_run_can_read_its_large_result_without_a_working_folder() -> None:

@@ -19,7 +19,7 @@ import ramet
 from ramet.core.errors import NotShippable, RametError, Unknown
 from tests.trips.agents import isolated as agents
 from tests.trips.agents.models import Answer
-from tests.trips.kits.isolated import Name, backend, runtime
+from tests.trips.kits.isolated import BackendName, backend, runtime
 
 __all__ = ["backend", "runtime"]
 
@@ -248,7 +248,7 @@ async def test_167_169_an_owner_can_run_commands_and_read_metrics_of_a_sandbox(r
         runtime.get("no-such-run")
 
 
-def test_sync_methods_work_outside_a_loop_and_refuse_inside(backend: Name, tmp_path: pathlib.Path) -> None:
+def test_sync_methods_work_outside_a_loop_and_refuse_inside(backend: BackendName, tmp_path: pathlib.Path) -> None:
     """Row 4: sync methods give the same results without asyncio.
 
     Inside a running loop, the error names the async method.

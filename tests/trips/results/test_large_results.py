@@ -20,9 +20,9 @@ from ramet.services.problems import to_problem as http_problem
 from tests.trips.agents import isolated as agents
 from tests.trips.isolation.test_code_agents import agent as coder
 from tests.trips.isolation.test_code_agents import code
-from tests.trips.kits.isolated import Name, backend, runtime
+from tests.trips.kits.isolated import BackendName, backend, runtime
 from tests.trips.kits.sessions import answers
-from tests.trips.teams.test_agent_types import asked, opened, opening
+from tests.trips.teams.test_agent_types import agent_spec, open_agent, request_body
 
 __all__ = ["backend", "runtime"]
 
@@ -67,7 +67,7 @@ async def test_output_too_large_for_a_sandboxed_model_agent(runtime: ramet.Agent
 
 @pytest.mark.parametrize("value", ["'x' * 2_000", "{'n': list(range(2_000))}"])
 async def test_output_too_large_for_the_value_of_task_success(
-    tmp_path: pathlib.Path, backend: Name, value: str
+    tmp_path: pathlib.Path, backend: BackendName, value: str
 ) -> None:
     """An agent that writes code passes a value above the limit to `task_success`."""
     agent = coder().replace(policy=SMALL)
@@ -112,14 +112,14 @@ async def test_output_too_large_for_a_composition(tmp_path: pathlib.Path) -> Non
         assert alone.value == "w" * 600
 
 
-async def test_output_too_large_over_http(tmp_path: pathlib.Path, backend: Name) -> None:
+async def test_output_too_large_over_http(tmp_path: pathlib.Path, backend: BackendName) -> None:
     """A turn of a function agent ends with the problem `output-too-large`, with size and limit."""
     async with AgentRuntime(tmp_path / "work", backend=backend) as runtime:
         info = FunctionInfo(function=f"{__name__}:wide")
-        start = opening(runtime, tmp_path / "ada", info, policy=SMALL)
-        async with opened(FunctionType(allowed=["tests.trips"]), start) as agent:
+        start = agent_spec(runtime, tmp_path / "ada", info, policy=SMALL)
+        async with open_agent(FunctionType(allowed=["tests.trips"]), start) as agent:
             with pytest.raises(OutputTooLarge) as refusal:
-                [chunk async for chunk in agent.turn(asked("four"), "openai")]
+                [chunk async for chunk in agent.turn(request_body("four"), "openai")]
 
     assert (refusal.value.what, refusal.value.size >= 2_400, refusal.value.limit) == ("bytes of the result", True, MOST)
     problem = http_problem(refusal.value)

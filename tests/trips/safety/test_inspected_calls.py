@@ -19,7 +19,7 @@ from ramet.host.safety import Rule, SafetyGate, SafetyPolicy
 from ramet.models.scripted.dialogue import Call
 from tests.support.serving import Served
 from tests.support.waiting import eventually
-from tests.trips.kits.sessions import fresh
+from tests.trips.kits.sessions import specialist_call
 
 
 @tool
@@ -44,7 +44,7 @@ async def run_tree_with_gate(runtime: AgentRuntime, name: str) -> str:
     model = ScriptedModel(
         {
             "Child": [Call("look", {"path": "of the child"}), "done"],
-            "": [[Call("look", {"path": "a"}), Call("delete", {"path": "b"})], fresh("Child", "scout"), "ok"],
+            "": [[Call("look", {"path": "a"}), Call("delete", {"path": "b"})], specialist_call("Child", "scout"), "ok"],
         }
     )
     async with Session(

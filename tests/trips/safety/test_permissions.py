@@ -22,8 +22,8 @@ from ramet.store.sqlite.store import SqliteStore
 from ramet.tools.workspace import workspace_tools
 from ramet.wire.guest_protocol.guest_to_host import Approve, FireHook
 from tests.support.providers import provider
-from tests.trips.isolation.test_hostile_guests import Guest, besieged
-from tests.trips.kits.sessions import answers, kept, of_kind, run_of
+from tests.trips.isolation.test_hostile_guests import Guest, run_hostile_guest
+from tests.trips.kits.sessions import answers, of_kind, run_of, session_events
 from tests.trips.kits.terminal import ramet
 
 SECRET = "the secret"
@@ -49,12 +49,12 @@ def write_settings(project: pathlib.Path, permissions: object, *, file: str = ".
     path.write_text(json.dumps({"permissions": permissions}))
 
 
-def shell(command: str, id: str) -> Call:
+def shell_call(command: str, id: str) -> Call:
     """Return a call of the shell."""
     return Call("Bash", {"command": command}, id=id)
 
 
-def read(path: str | pathlib.Path, id: str) -> Call:
+def read_call(path: str | pathlib.Path, id: str) -> Call:
     """Return a call of Read."""
     return Call("Read", {"file_path": str(path)}, id=id)
 
@@ -72,7 +72,7 @@ async def test_a_deny_rule_holds_in_an_untrusted_folder(project: pathlib.Path, f
     """A deny rule narrows, so it needs no trust. The result names the rule and its file."""
     write_settings(project, {"deny": ["Bash(rm:*)"]}, file=file)
 
-    results = await answers_to(project, [shell("echo hi && rm public", "c1"), shell("echo hi", "c2")])
+    results = await answers_to(project, [shell_call("echo hi && rm public", "c1"), shell_call("echo hi", "c2")])
 
     assert results["c1"].startswith("Denied: ")
     assert "Bash(rm:*)" in results["c1"]
@@ -85,13 +85,13 @@ async def test_a_denied_file_is_not_read_by_any_name(project: pathlib.Path) -> N
     """The rule holds for the file itself, for an absolute name, for a link to the file, and for searches."""
     write_settings(project, {"deny": ["Read(./secrets/**)"]})
     calls = [
-        read("secrets/key", "plain"),
-        read(project / "secrets" / "key", "absolute"),
-        read("link", "link"),
+        read_call("secrets/key", "plain"),
+        read_call(project / "secrets" / "key", "absolute"),
+        read_call("link", "link"),
         Call("Grep", {"pattern": "secret", "output_mode": "content"}, id="grep"),
         Call("Grep", {"pattern": "secret", "path": "secrets", "output_mode": "content"}, id="grep below"),
         Call("Glob", {"pattern": "**/*"}, id="glob"),
-        read("public", "public"),
+        read_call("public", "public"),
     ]
 
     results = await answers_to(project, calls)
@@ -109,7 +109,7 @@ async def test_a_rule_for_edit_holds_for_every_tool_that_changes_files(project: 
     write_settings(project, {"deny": ["Edit(/secrets/**)"]})
     calls = [
         Call("Write", {"file_path": "secrets/new", "content": "x"}, id="write"),
-        read("secrets/key", "read"),
+        read_call("secrets/key", "read"),
         Call("Edit", {"file_path": "secrets/key", "old_string": "secret", "new_string": "x"}, id="edit"),
         Call("Write", {"file_path": "elsewhere", "content": "x"}, id="elsewhere"),
     ]
@@ -127,7 +127,7 @@ async def test_rules_hold_in_a_child(project: pathlib.Path) -> None:
     write_settings(project, {"deny": ["Bash(rm:*)"]})
     script: dict[str, list[Any]] = {
         "Go.": [Call("Agent", {"subagent_type": "worker", "prompt": "below", "name": "one"}), "done"],
-        "below": [shell("rm public", "c1"), "I may not."],
+        "below": [shell_call("rm public", "c1"), "I may not."],
     }
     async with Session(ScriptedModel(script), workspace_tools(), agents=[WORKER], cwd=project) as session:
         await session.ask("Go.")
@@ -161,12 +161,12 @@ async def test_rules_hold_in_a_sandbox(project: pathlib.Path, backend: Literal["
     """A sandboxed child is refused commands and files. A person reads the host's question."""
     write_settings(project, {"deny": ["Bash(rm:*)", "Read(./secrets/**)"], "ask": ["Bash(echo asked:*)"]})
     calls = [
-        shell("rm -f nothing", "rm"),
-        read(project / "secrets" / "key", "read"),
-        read(project / "link", "link"),
+        shell_call("rm -f nothing", "rm"),
+        read_call(project / "secrets" / "key", "read"),
+        read_call(project / "link", "link"),
         Call("Grep", {"pattern": "secret", "output_mode": "content"}, id="grep"),
-        shell("echo asked", "asked"),
-        shell("echo free", "free"),
+        shell_call("echo asked", "asked"),
+        shell_call("echo free", "free"),
     ]
     script: dict[str, list[Any]] = {
         "Go.": [Call("Agent", {"subagent_type": "worker", "prompt": "below", "name": "one"}), "done"],
@@ -184,7 +184,7 @@ async def test_rules_hold_in_a_sandbox(project: pathlib.Path, backend: Literal["
     async with session:
         await session.ask("Go.")
         results = answers(run_of(session, "one").context.history)
-        inside = [each for each in kept(session) if each.path == "main/one"]
+        inside = [each for each in session_events(session) if each.path == "main/one"]
 
     assert "Bash(rm:*)" in results["rm"]
     assert all("Read(./secrets/**)" in results[id] for id in ("read", "link"))
@@ -209,7 +209,7 @@ async def test_a_guest_that_begins_a_denied_call_fails(project: pathlib.Path) ->
         assert b"Read(./secrets/**)" in bytes(answer.data)
         guest.begin("c1")
 
-    _, result = await besieged([read("secrets/key", "c1"), "done"], attack, project)
+    _, result = await run_hostile_guest([read_call("secrets/key", "c1"), "done"], attack, project)
 
     assert result.error is not None
     assert "may not begin" in result.error.message
@@ -234,7 +234,7 @@ async def test_a_sandbox_cannot_word_the_question_of_a_rule(project: pathlib.Pat
         answer, _ = await guest.answer()
         assert b"false" in bytes(answer.data)
 
-    await besieged([read("secrets/key", "c1"), "done"], attack, project, approver=approve)
+    await run_hostile_guest([read_call("secrets/key", "c1"), "done"], attack, project, approver=approve)
 
     assert [each.args for each in questions] == [{"file_path": "secrets/key"}]
     assert ["Read(./secrets/**)" in each.question for each in questions] == [True]
@@ -245,7 +245,7 @@ async def test_an_ask_rule_waits_for_an_approval(project: pathlib.Path, yes: boo
     """The call runs only after a person approves it."""
     write_settings(project, {"ask": ["Bash(rm:*)"]})
     questions: list[str] = []
-    model = ScriptedModel([[shell("rm public", "c1")], "done"])
+    model = ScriptedModel([[shell_call("rm public", "c1")], "done"])
     async with Session(model, workspace_tools(), cwd=project) as session:
         async for item in session.submit_message("Go."):
             if isinstance(item, ApprovalAsked):
@@ -262,7 +262,7 @@ async def test_an_ask_rule_denies_in_an_unattended_session(project: pathlib.Path
     """The call does not run without a person who could answer."""
     write_settings(project, {"ask": ["Bash(rm:*)"]})
 
-    results = await answers_to(project, [shell("rm public", "c1")], unattended=True)
+    results = await answers_to(project, [shell_call("rm public", "c1")], unattended=True)
 
     assert results["c1"].startswith("Denied")
     assert (project / "public").exists()
@@ -278,7 +278,9 @@ async def test_deny_goes_before_ask_and_ask_before_allow(project: pathlib.Path) 
         questions.append(pending.args["command"])
         return True
 
-    results = await answers_to(project, [shell("rm -r secrets", "deny"), shell("rm public", "ask")], approver=approve)
+    results = await answers_to(
+        project, [shell_call("rm -r secrets", "deny"), shell_call("rm public", "ask")], approver=approve
+    )
 
     assert "Bash(rm -r:*)" in results["deny"]
     assert questions == ["rm public"]
@@ -289,10 +291,10 @@ async def test_an_allow_rule_holds_once_the_folder_is_trusted(project: pathlib.P
     """`ramet ask` without a person refuses changes. An allow rule permits one only in a trusted folder."""
     write_settings(project, {"allow": ["Bash(touch:*)"]})
     arguments = ("ask", "Go.", "--dir", str(project), "--no-approvals")
-    async with provider([shell("touch untrusted", "c1"), "done"]) as server:
+    async with provider([shell_call("touch untrusted", "c1"), "done"]) as server:
         before = await ramet(*arguments, server=server)
     assert main(["trust", str(project)]) == 0
-    async with provider([shell("touch trusted", "c1"), shell("mkdir other", "c2"), "done"]) as server:
+    async with provider([shell_call("touch trusted", "c1"), shell_call("mkdir other", "c2"), "done"]) as server:
         after = await ramet(*arguments, server=server)
 
     assert (before.status, after.status) == (0, 0)
@@ -322,7 +324,7 @@ async def test_a_resumed_tree_keeps_its_deny_and_ask_rules(project: pathlib.Path
 async def test_an_agent_without_a_session_has_the_rules_of_its_folder(project: pathlib.Path) -> None:
     """A tree that a runtime spawns without a session follows the settings of its folder."""
     write_settings(project, {"deny": ["Bash(rm:*)"]})
-    model = ScriptedModel([[shell("rm public", "c1")], "I may not."])
+    model = ScriptedModel([[shell_call("rm public", "c1")], "I may not."])
     agent = Agent(name="worker", model=model, instructions="Work.")
     async with AgentRuntime() as runtime:
         handle = await runtime.spawn(agent, "Go.", tools=workspace_tools(), cwd=project)

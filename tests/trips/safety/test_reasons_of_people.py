@@ -14,7 +14,7 @@ from ramet.models.scripted.model import Call, ScriptedModel
 from tests.support.waiting import eventually
 from tests.trips.kits.sessions import answers
 from tests.trips.programs.approvals import tools
-from tests.trips.safety.test_resumed_approvals import left_by
+from tests.trips.safety.test_resumed_approvals import run_until_killed
 
 HOOKS = {"PreToolUse": [lambda payload: "ask"]}
 PAY = Call("pay", {"amount": 50}, id="1")
@@ -60,7 +60,7 @@ async def test_a_question_of_a_killed_kernel_is_listed_and_shown(
     """
     folder = tmp_path / "there"
     (folder / ".ramet").mkdir(parents=True)
-    id = await left_by(f"sqlite {folder / '.ramet' / 'journal.db'}", tmp_path, "asked")
+    id = await run_until_killed(f"sqlite {folder / '.ramet' / 'journal.db'}", tmp_path, "asked")
 
     async def on(*words: str) -> tuple[int, str, str]:
         status = await asyncio.to_thread(main, [*words, "--dir", str(folder)])  # It has a loop of its own.

@@ -15,7 +15,7 @@ from ramet.core.events import ApprovalAnswered, ApprovalAsked, Event, decode
 from ramet.core.outcome import Status
 from tests.support.places import killed, store_at
 from tests.support.warm import warm
-from tests.trips.programs.approvals import effects, living, model, question, resumed, runtime_of, tools
+from tests.trips.programs.approvals import effects, living_paths, model, question, resumed_root, runtime_of, tools
 
 __all__ = ["warm"]  # a fixture is used by its name
 pytestmark = pytest.mark.usefixtures("warm")
@@ -30,7 +30,7 @@ class ClockOneHourLater(SystemClock):
         return super().now() + timedelta(hours=1)
 
 
-async def left_by(place: str, folder: pathlib.Path, when: str) -> str:
+async def run_until_killed(place: str, folder: pathlib.Path, when: str) -> str:
     """Run the program until it kills itself, and return the id of its last question."""
     await killed(PROGRAM, place, folder, when)
     return (folder / "question").read_text().split()[-1]
@@ -59,16 +59,16 @@ async def test_a_question_keeps_its_id_after_kills_and_only_its_run_resumes(
     place: str, tmp_path: pathlib.Path, deaths: int, word: bool
 ) -> None:
     """The process is killed once or twice while a person thinks. No other run and no model is disturbed."""
-    ids = {await left_by(place, tmp_path, "asked") for _ in range(deaths)}
+    ids = {await run_until_killed(place, tmp_path, "asked") for _ in range(deaths)}
     llm = model()
     async with runtime_of(place) as runtime:
-        handle = await resumed(runtime, tmp_path, llm)
+        handle = await resumed_root(runtime, tmp_path, llm)
         inbox = runtime.trees[handle.id].inbox
         before = inbox.pending  # at once: nobody has had a turn of the event loop yet
         assert await question(inbox) in ids
         await asyncio.wait({asyncio.ensure_future(handle.run.context.wait_persisted())})
         assert (effects(tmp_path), llm.requests) == (["note"], [])
-        assert living(runtime, handle) == ["main", "main/payer"]
+        assert living_paths(runtime, handle) == ["main", "main/payer"]
 
         inbox.answer(before[0].id, word, "by somebody")
         with pytest.raises(Unknown):
@@ -90,9 +90,9 @@ async def test_a_question_keeps_its_id_after_kills_and_only_its_run_resumes(
 
 async def test_an_answer_before_the_run_has_asked_again_counts(place: str, tmp_path: pathlib.Path) -> None:
     """A person may answer at the moment of the restart."""
-    id = await left_by(place, tmp_path, "asked")
+    id = await run_until_killed(place, tmp_path, "asked")
     async with runtime_of(place) as runtime:
-        handle = await resumed(runtime, tmp_path, model())
+        handle = await resumed_root(runtime, tmp_path, model())
         runtime.trees[handle.id].inbox.answer(id, True)
 
         assert runtime.trees[handle.id].inbox.pending == ()
@@ -105,10 +105,10 @@ async def test_an_answer_before_the_run_has_asked_again_counts(place: str, tmp_p
 @pytest.mark.parametrize("word", ["allowed", "denied"])
 async def test_an_answered_question_is_not_asked_again(place: str, tmp_path: pathlib.Path, word: str) -> None:
     """The process was killed between answer and call: the recorded answer decides about the call."""
-    id = await left_by(place, tmp_path, word)
+    id = await run_until_killed(place, tmp_path, word)
     llm = model()
     async with runtime_of(place) as runtime:
-        handle = await resumed(runtime, tmp_path, llm)
+        handle = await resumed_root(runtime, tmp_path, llm)
         assert runtime.trees[handle.id].inbox.pending == ()
         with pytest.raises(Unknown):
             runtime.trees[handle.id].inbox.answer(id, word == "denied")
@@ -122,14 +122,14 @@ async def test_an_answered_question_is_not_asked_again(place: str, tmp_path: pat
 
 async def test_resume_requires_the_hook_that_asked(place: str, tmp_path: pathlib.Path) -> None:
     """Resume refuses the tree without the hook that asked for approval. With the hook, the question still waits."""
-    id = await left_by(place, tmp_path, "asked")
+    id = await run_until_killed(place, tmp_path, "asked")
     llm = model()
     async with runtime_of(place) as runtime:
         with pytest.raises(DefinitionMissing, match="PreToolUse hook 'of main/payer'"):
             await runtime.resume(llm=llm, tools=tools(tmp_path), agents=[Agent(name="lead", model=llm)])
         assert effects(tmp_path) == ["note"]
 
-        handle = await resumed(runtime, tmp_path, llm)
+        handle = await resumed_root(runtime, tmp_path, llm)
         runtime.trees[handle.id].inbox.answer(id, True)
         await handle.result()
 
@@ -138,9 +138,9 @@ async def test_resume_requires_the_hook_that_asked(place: str, tmp_path: pathlib
 
 async def test_a_question_past_its_deadline_is_denied_after_a_restart(place: str, tmp_path: pathlib.Path) -> None:
     """An answer is refused, and the run continues without the call."""
-    id = await left_by(place, tmp_path, "asked")
+    id = await run_until_killed(place, tmp_path, "asked")
     async with runtime_of(place, ClockOneHourLater()) as runtime:
-        handle = await resumed(runtime, tmp_path, model())
+        handle = await resumed_root(runtime, tmp_path, model())
         with pytest.raises(Unknown):
             runtime.trees[handle.id].inbox.answer(id, True)
 

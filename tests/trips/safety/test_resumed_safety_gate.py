@@ -18,7 +18,7 @@ from ramet.spawn.handle import Handle
 from ramet.store.memory import MemoryStore
 from tests.support.places import killed, store_at
 from tests.support.warm import warm
-from tests.trips.kits.safety import intended
+from tests.trips.kits.safety import intention_outcomes
 from tests.trips.kits.sessions import answers, of_kind
 from tests.trips.programs.safety_gate import ALLOWS, ASKS, Second, model, payer, tools
 
@@ -70,7 +70,7 @@ async def test_a_call_that_had_not_started_is_voted_on_again(
     The call runs once. Without the gate, the tree does not resume.
     """
     await killed(PROGRAM, store_address, tmp_path, when)
-    assert (intended(await recorded_events(store_address)), effects(tmp_path)) == (remaining, [])
+    assert (intention_outcomes(await recorded_events(store_address)), effects(tmp_path)) == (remaining, [])
 
     async with AgentRuntime(store=store_at(store_address)) as runtime:
         with pytest.raises(DefinitionMissing, match="safety gate"):
@@ -80,7 +80,7 @@ async def test_a_call_that_had_not_started_is_voted_on_again(
 
     assert effects(tmp_path) == ["pay"]
     events = await recorded_events(store_address)
-    assert intended(events) == [*remaining, "main pay committed"]
+    assert intention_outcomes(events) == [*remaining, "main pay committed"]
     assert len(of_kind(events, ToolStarted)) == 1
 
 
@@ -102,7 +102,7 @@ async def test_a_call_that_had_started_is_reported_as_interrupted(store_address:
         assert "Whether it took effect is not known" in answers(handle.run.context.history)["c1"]
 
     assert effects(tmp_path) == ["pay"]
-    assert intended(await recorded_events(store_address)) == ["main pay committed"]
+    assert intention_outcomes(await recorded_events(store_address)) == ["main pay committed"]
 
 
 async def test_a_question_of_the_gate_survives_a_kill(store_address: str, tmp_path: pathlib.Path) -> None:
@@ -118,7 +118,7 @@ async def test_a_question_of_the_gate_survives_a_kill(store_address: str, tmp_pa
     assert effects(tmp_path) == ["pay"]
     events = await recorded_events(store_address)
     assert [each.approval_id for each in of_kind(events, ApprovalAsked)] == [pending.id]
-    assert intended(events) == ["main pay open", "main pay committed"]
+    assert intention_outcomes(events) == ["main pay open", "main pay committed"]
 
 
 async def test_a_fork_of_a_recorded_run_requires_its_gate(store_address: str, tmp_path: pathlib.Path) -> None:

@@ -32,8 +32,26 @@ from ramet.store.contract import Entry, Store
 from ramet.store.memory import MemoryStore
 from ramet.store.sqlite.store import SqliteStore
 from tests.support.waiting import eventually
-from tests.trips.kits.safety import ALL, ASK, DELETE, LOOK, POLICY, REASON, Deeds, Says, intended
-from tests.trips.kits.sessions import answers, background, fork, fresh, is_valid, kept, of_kind
+from tests.trips.kits.safety import (
+    ALLOW_ALL,
+    ASK_BEFORE_DELETE,
+    DELETE_CALL,
+    LOOK_CALL,
+    POLICY,
+    REASON,
+    FixedVoter,
+    RecordingTools,
+    intention_outcomes,
+)
+from tests.trips.kits.sessions import (
+    answers,
+    background_call,
+    fork_call,
+    is_valid,
+    of_kind,
+    session_events,
+    specialist_call,
+)
 
 
 async def recorded_events(store: Store) -> list[Event]:
@@ -49,9 +67,9 @@ async def test_ac_s3_11_a_safe_call_runs_and_a_dangerous_one_is_aborted(tmp_path
 
     An aborted call never began, and its model reads why.
     """
-    deeds = Deeds()
+    deeds = RecordingTools()
     async with AgentRuntime(store=SqliteStore(tmp_path / "journal.db")) as runtime:
-        model = ScriptedModel([[LOOK, DELETE], "Understood."])
+        model = ScriptedModel([[LOOK_CALL, DELETE_CALL], "Understood."])
         handle = await runtime.spawn(model_agent(model), "Go.", tools=deeds.tools, gate=SafetyGate(POLICY))
         result = await handle.result()
         assert runtime.journal is not None
@@ -93,27 +111,33 @@ def model_agent(model: ScriptedModel) -> Any:
 
 async def test_a_session_without_a_gate_records_no_intentions() -> None:
     """A session without a gate pays nothing for it."""
-    deeds = Deeds()
-    async with Session(ScriptedModel([[LOOK, DELETE], "Done."]), deeds.tools) as session:
+    deeds = RecordingTools()
+    async with Session(ScriptedModel([[LOOK_CALL, DELETE_CALL], "Done."]), deeds.tools) as session:
         await session.ask("Go.")
-        assert intended(kept(session)) == []
+        assert intention_outcomes(session_events(session)) == []
     assert deeds.done == ["look a", "delete a"]
 
 
 async def test_children_and_forks_have_their_parents_gate() -> None:
     """Fresh, forked and background children have the gate at any depth."""
-    deeds = Deeds()
+    deeds = RecordingTools()
     script: dict[str, list[Any]] = {
-        "toil below": [DELETE, "below done"],
-        "toil": [fresh("toil below", "low"), DELETE, "toil done"],
-        "copy it": [DELETE, "copy done"],
-        "go beside": [DELETE, "beside done"],
-        "": [[fresh("toil", "mid"), fork("copy it", "twin"), background("go beside", "aside")], "all done", "heard"],
+        "toil below": [DELETE_CALL, "below done"],
+        "toil": [specialist_call("toil below", "low"), DELETE_CALL, "toil done"],
+        "copy it": [DELETE_CALL, "copy done"],
+        "go beside": [DELETE_CALL, "beside done"],
+        "": [
+            [specialist_call("toil", "mid"), fork_call("copy it", "twin"), background_call("go beside", "aside")],
+            "all done",
+            "heard",
+        ],
     }
     async with Session(ScriptedModel(script), deeds.tools, gate=SafetyGate(POLICY)) as session:
         await session.ask("Go.")
-        await eventually(lambda: len([each for each in intended(kept(session)) if "delete aborted" in each]) == 4)
-        assert {each for each in intended(kept(session)) if "delete" in each} == {
+        await eventually(
+            lambda: len([each for each in intention_outcomes(session_events(session)) if "delete aborted" in each]) == 4
+        )
+        assert {each for each in intention_outcomes(session_events(session)) if "delete" in each} == {
             f"main/{path} delete aborted" for path in ("mid", "mid/low", "twin", "aside")
         }
     assert deeds.done == []
@@ -121,7 +145,7 @@ async def test_children_and_forks_have_their_parents_gate() -> None:
 
 async def test_the_gate_votes_on_the_call_that_runs() -> None:
     """A hook rewrites the call before the vote, and a voter cannot change the call."""
-    deeds, meddler = Deeds(), Says(VoterAnswer("allow"))
+    deeds, meddler = RecordingTools(), FixedVoter(VoterAnswer("allow"))
 
     def rewrite(payload: dict[str, Any]) -> dict[str, Any]:
         return {"hookSpecificOutput": {"hookEventName": "PreToolUse", "updatedInput": {"path": "b"}}}
@@ -132,22 +156,22 @@ async def test_the_gate_votes_on_the_call_that_runs() -> None:
 
     meddler.vote = vote  # type: ignore[method-assign]
     hooks = {"PreToolUse": [{"matcher": "look", "hooks": [rewrite]}]}
-    gate = SafetyGate(ALL, [meddler])
-    async with Session(ScriptedModel([LOOK, "Done."]), deeds.tools, hooks=hooks, gate=gate) as session:
+    gate = SafetyGate(ALLOW_ALL, [meddler])
+    async with Session(ScriptedModel([LOOK_CALL, "Done."]), deeds.tools, hooks=hooks, gate=gate) as session:
         await session.ask("Go.")
-        assert [each.args for each in of_kind(kept(session), IntentionRecorded)] == [{"path": "b"}]
+        assert [each.args for each in of_kind(session_events(session), IntentionRecorded)] == [{"path": "b"}]
     assert deeds.done == ["look b"]
 
 
 @pytest.mark.parametrize("word", [True, False])
 async def test_an_ask_rule_of_the_gate_asks_a_person(word: bool) -> None:
     """The call commits only after an approval, and the answer is among the votes."""
-    deeds = Deeds()
-    model = ScriptedModel([DELETE, "Done."])
-    async with Session(model, deeds.tools, gate=SafetyGate(ASK), approver=lambda _: word) as session:
+    deeds = RecordingTools()
+    model = ScriptedModel([DELETE_CALL, "Done."])
+    async with Session(model, deeds.tools, gate=SafetyGate(ASK_BEFORE_DELETE), approver=lambda _: word) as session:
         await session.ask("Go.")
-        (decision,) = of_kind(kept(session), IntentionDecided)
-        (question,) = of_kind(kept(session), ApprovalAsked)
+        (decision,) = of_kind(session_events(session), IntentionDecided)
+        (question,) = of_kind(session_events(session), ApprovalAsked)
 
     assert (decision.committed, deeds.done) == (word, ["delete a"] if word else [])
     assert [(vote.voter, vote.verdict) for vote in decision.votes] == [
@@ -159,21 +183,23 @@ async def test_an_ask_rule_of_the_gate_asks_a_person(word: bool) -> None:
 
 async def test_no_voter_is_asked_after_a_rule_denies() -> None:
     """The rules come first, so a denied call costs no model request."""
-    deeds, second = Deeds(), Says(VoterAnswer("allow"))
-    async with Session(ScriptedModel([DELETE, "Done."]), deeds.tools, gate=SafetyGate(POLICY, [second])) as session:
+    deeds, second = RecordingTools(), FixedVoter(VoterAnswer("allow"))
+    async with Session(
+        ScriptedModel([DELETE_CALL, "Done."]), deeds.tools, gate=SafetyGate(POLICY, [second])
+    ) as session:
         await session.ask("Go.")
     assert (second.asked, deeds.done) == ([], [])
 
 
 async def test_a_run_that_is_stopped_during_a_vote_leaves_an_aborted_intention() -> None:
     """The call does not run, and its intention does not stay open."""
-    deeds, slow = Deeds(), Says(None)
-    async with Session(ScriptedModel([LOOK, "Done."]), deeds.tools, gate=SafetyGate(ALL, [slow])) as session:
+    deeds, slow = RecordingTools(), FixedVoter(None)
+    async with Session(ScriptedModel([LOOK_CALL, "Done."]), deeds.tools, gate=SafetyGate(ALLOW_ALL, [slow])) as session:
         asking = asyncio.ensure_future(session.ask("Go."))
         await slow.is_asked.wait()
         await session.interrupt("enough")
         assert (await asking).status is Status.CANCELLED
-        assert intended(kept(session)) == ["main look aborted"]
+        assert intention_outcomes(session_events(session)) == ["main look aborted"]
     assert deeds.done == []
 
 
@@ -196,11 +222,11 @@ async def test_a_run_that_is_stopped_during_a_vote_leaves_an_aborted_intention()
 )
 async def test_neg_12_a_voter_without_a_valid_vote_denies(what: Any, why: str) -> None:
     """A voter that raises or answers nonsense blocks the call, with a recorded reason. The run continues."""
-    deeds = Deeds()
-    gate = SafetyGate(ALL, [Says(what)])
-    async with Session(ScriptedModel([LOOK, "I may not."]), deeds.tools, gate=gate) as session:
+    deeds = RecordingTools()
+    gate = SafetyGate(ALLOW_ALL, [FixedVoter(what)])
+    async with Session(ScriptedModel([LOOK_CALL, "I may not."]), deeds.tools, gate=gate) as session:
         result = await session.ask("Go.")
-        (decision,) = of_kind(kept(session), IntentionDecided)
+        (decision,) = of_kind(session_events(session), IntentionDecided)
 
     assert (result.value, deeds.done, decision.committed) == ("I may not.", [], False)
     assert why in decision.reason
@@ -209,24 +235,27 @@ async def test_neg_12_a_voter_without_a_valid_vote_denies(what: Any, why: str) -
 
 async def test_neg_12_a_voter_that_hangs_denies_at_its_timeout() -> None:
     """The runtime's clock measures the timeout."""
-    deeds, clock, slow = Deeds(), FakeClock(), Says(None)
+    deeds, clock, slow = RecordingTools(), FakeClock(), FixedVoter(None)
     runtime = AgentRuntime(clock=clock)
-    gate = SafetyGate(ALL, [slow], timeout_s=7)
-    async with runtime, Session(ScriptedModel([LOOK, "I may not."]), deeds.tools, gate=gate, runtime=runtime) as talk:
+    gate = SafetyGate(ALLOW_ALL, [slow], timeout_s=7)
+    async with (
+        runtime,
+        Session(ScriptedModel([LOOK_CALL, "I may not."]), deeds.tools, gate=gate, runtime=runtime) as talk,
+    ):
         asking = asyncio.ensure_future(talk.ask("Go."))
         await slow.is_asked.wait()
         await clock.advance(6.9)
-        assert intended(kept(talk)) == ["main look open"]
+        assert intention_outcomes(session_events(talk)) == ["main look open"]
         await clock.advance(1)
         assert (await asking).value == "I may not."
-        (decision,) = of_kind(kept(talk), IntentionDecided)
+        (decision,) = of_kind(session_events(talk), IntentionDecided)
 
     assert (deeds.done, "not done within 7 s" in decision.reason) == ([], True)
 
 
 async def test_neg_12_a_blocking_voter_does_not_block_the_runtime() -> None:
     """A synchronous voter runs in a thread. After its timeout it has denied, and its late answer does not count."""
-    deeds, clock, question_asked, free = Deeds(), FakeClock(), threading.Event(), threading.Event()
+    deeds, clock, question_asked, free = RecordingTools(), FakeClock(), threading.Event(), threading.Event()
 
     class Blocks:
         name = "blocks"
@@ -237,7 +266,10 @@ async def test_neg_12_a_blocking_voter_does_not_block_the_runtime() -> None:
             return VoterAnswer("allow")
 
     runtime = AgentRuntime(clock=clock)
-    gate, model = SafetyGate(ALL, [Blocks()], timeout_s=7), ScriptedModel([LOOK, "I may not.", LOOK, "Done."])
+    gate, model = (
+        SafetyGate(ALLOW_ALL, [Blocks()], timeout_s=7),
+        ScriptedModel([LOOK_CALL, "I may not.", LOOK_CALL, "Done."]),
+    )
     async with runtime, Session(model, deeds.tools, gate=gate, runtime=runtime) as talk:
         asking = asyncio.ensure_future(talk.ask("Go."))
         await eventually(question_asked.is_set)
@@ -247,37 +279,37 @@ async def test_neg_12_a_blocking_voter_does_not_block_the_runtime() -> None:
         assert ((await talk.ask("Again.")).value, deeds.done) == ("Done.", ["look a"])
 
 
-async def missing(store: Store) -> None:
+async def leave_policy_missing(store: Store) -> None:
     """Leave the store without a policy of that name."""
 
 
-async def nonsense(store: Store) -> None:
+async def store_invalid_policy(store: Store) -> None:
     """Store a policy that is not valid."""
     await store.put(KIND, "house", b'{"rules": "none"}')
 
 
-async def closed(store: Store) -> None:
+async def close_store(store: Store) -> None:
     """Close the store."""
     await store.close()
 
 
-@pytest.mark.parametrize("harm", [missing, nonsense, closed])
+@pytest.mark.parametrize("harm", [leave_policy_missing, store_invalid_policy, close_store])
 async def test_neg_12_an_unreadable_policy_blocks_the_call(harm: Any) -> None:
     """The intention is recorded with no policy version and aborted, and no voter is asked."""
-    deeds, second, store = Deeds(), Says(VoterAnswer("allow")), await MemoryStore().open()
+    deeds, second, store = RecordingTools(), FixedVoter(VoterAnswer("allow")), await MemoryStore().open()
     await harm(store)
     gate = SafetyGate(SafetyPolicies(store).named("house"), [second])
-    async with Session(ScriptedModel([LOOK, "I may not."]), deeds.tools, gate=gate) as session:
+    async with Session(ScriptedModel([LOOK_CALL, "I may not."]), deeds.tools, gate=gate) as session:
         await session.ask("Go.")
-        (intention,) = of_kind(kept(session), IntentionRecorded)
-        (decision,) = of_kind(kept(session), IntentionDecided)
+        (intention,) = of_kind(session_events(session), IntentionRecorded)
+        (decision,) = of_kind(session_events(session), IntentionDecided)
 
     assert (deeds.done, second.asked, decision.votes) == ([], [], ())
     assert (intention.policy, intention.version) == ("house", 0)
     assert (decision.committed, "'house' cannot be read" in decision.reason) == (False, True)
 
 
-class Full(MemoryStore):
+class FullDiskStore(MemoryStore):
     """A store whose disk is full when an event of one type is to be written."""
 
     def __init__(self, kind: str) -> None:
@@ -293,10 +325,13 @@ class Full(MemoryStore):
 @pytest.mark.parametrize("kind", ["intention_recorded", "intention_decided"])
 async def test_neg_12_an_unwritable_journal_blocks_the_call(kind: str) -> None:
     """The tool does not run, and the run fails. Without a recorded intention, no voter is asked."""
-    deeds, second = Deeds(), Says(VoterAnswer("allow"))
-    runtime = AgentRuntime(store=Full(kind))
-    gate = SafetyGate(ALL, [second])
-    async with runtime, Session(ScriptedModel([LOOK, "Done."]), deeds.tools, gate=gate, runtime=runtime) as session:
+    deeds, second = RecordingTools(), FixedVoter(VoterAnswer("allow"))
+    runtime = AgentRuntime(store=FullDiskStore(kind))
+    gate = SafetyGate(ALLOW_ALL, [second])
+    async with (
+        runtime,
+        Session(ScriptedModel([LOOK_CALL, "Done."]), deeds.tools, gate=gate, runtime=runtime) as session,
+    ):
         result = await session.ask("Go.")
 
     assert (result.status, deeds.done) == (Status.FAILED, [])

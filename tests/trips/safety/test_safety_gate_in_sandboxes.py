@@ -27,10 +27,10 @@ from ramet.store.memory import MemoryStore
 from ramet.tools.workspace import workspace_tools
 from ramet.wire.guest_protocol.guest_to_host import Done, ProposeCall
 from tests.support.guests import Guests, guests
-from tests.trips.isolation.test_hostile_guests import WHO, Attack, Guest, besieged
-from tests.trips.kits.guest_loops import Inside
-from tests.trips.kits.safety import ALL, Says, intended
-from tests.trips.kits.sessions import kept, nothing_is_held, of_kind
+from tests.trips.isolation.test_hostile_guests import FORGED_IDENTITY, Attack, Guest, run_hostile_guest
+from tests.trips.kits.guest_loops import GuestLoops
+from tests.trips.kits.safety import ALLOW_ALL, FixedVoter, intention_outcomes
+from tests.trips.kits.sessions import has_no_reservation, of_kind, session_events
 
 RULES = (
     Rule(tool="Bash", args={"command": "*rm *"}, verdict="deny", reason="nobody deletes here"),
@@ -68,9 +68,9 @@ async def test_ac_s3_11_every_agent_in_a_sandbox_asks_before_its_call(
     )
     async with session:
         assert (await session.ask("Go.")).value == "all done"
-        events = kept(session)
+        events = session_events(session)
 
-    assert intended(events) == [
+    assert intention_outcomes(events) == [
         "main Agent committed",
         "main/one Agent committed",
         "main/one/two Bash committed",
@@ -102,7 +102,7 @@ async def test_a_sandboxed_root_has_its_gate(tmp_path: pathlib.Path) -> None:
         handle = await runtime.start_agent(agent, prompt="Go.", gate=SafetyGate(POLICY))
         events = [event async for event in handle.events()]
         assert (await handle.result()).output == "I may not."
-    assert intended(events) == ["main Bash aborted"]
+    assert intention_outcomes(events) == ["main Bash aborted"]
     assert not of_kind(events, ToolStarted)
 
 
@@ -110,7 +110,7 @@ async def test_only_a_gated_sandbox_has_passages(tmp_path: pathlib.Path) -> None
     """Two agents do the same. After a restart, only the outputs of the one with a gate are listed."""
     runs: list[str] = []
     async with AgentRuntime(tmp_path, backend="local") as runtime:
-        for gate in (SafetyGate(ALL), None):
+        for gate in (SafetyGate(ALLOW_ALL), None):
             model = ScriptedModel([shell("echo safe", "c1"), "done"])
             worker = Agent(name="worker", model=model, tools=tuple(workspace_tools()))
             handle = await runtime.start_agent(worker, prompt="Go.", gate=gate)
@@ -126,7 +126,7 @@ async def test_only_a_gated_sandbox_has_passages(tmp_path: pathlib.Path) -> None
     ]
 
 
-class Full(MemoryStore):
+class FullDiskStore(MemoryStore):
     """A store whose disk is full when a decision is to be written."""
 
     def append(self, entry: Entry) -> int:
@@ -143,29 +143,29 @@ def guest_source() -> Iterator[Guests]:
 
 
 @pytest.fixture
-def inside(guest_source: Guests, monkeypatch: pytest.MonkeyPatch) -> Inside:
+def inside(guest_source: Guests, monkeypatch: pytest.MonkeyPatch) -> GuestLoops:
     """Give every conversation of this test a guest, which may write where the test may."""
-    guest_loop = Inside(guest_source)
+    guest_loop = GuestLoops(guest_source)
     monkeypatch.setattr(turn, "_converse", guest_loop.converse)
     return guest_loop
 
 
-@pytest.mark.parametrize("store", [MemoryStore, Full])
+@pytest.mark.parametrize("store", [MemoryStore, FullDiskStore])
 async def test_neg_12_an_unwritable_journal_blocks_a_sandboxed_call(
-    store: type[MemoryStore], inside: Inside, tmp_path: pathlib.Path
+    store: type[MemoryStore], inside: GuestLoops, tmp_path: pathlib.Path
 ) -> None:
     """The guest gets no decision, so its call never begins. With a writable journal, the call runs."""
     runtime = AgentRuntime(store=store())
     model = ScriptedModel([shell("touch done", "c1"), "tried"])
     async with (
         runtime,
-        Session(model, workspace_tools(), cwd=tmp_path, runtime=runtime, gate=SafetyGate(ALL)) as session,
+        Session(model, workspace_tools(), cwd=tmp_path, runtime=runtime, gate=SafetyGate(ALLOW_ALL)) as session,
     ):
         result = await session.ask("Go.")
 
     assert len(inside.guests) == 1
-    assert result.status is (Status.FAILED if store is Full else Status.COMPLETED)
-    assert (tmp_path / "done").exists() is (store is not Full)
+    assert result.status is (Status.FAILED if store is FullDiskStore else Status.COMPLETED)
+    assert (tmp_path / "done").exists() is (store is not FullDiskStore)
 
 
 # ---- a guest that lies
@@ -173,9 +173,11 @@ async def test_neg_12_an_unwritable_journal_blocks_a_sandboxed_call(
 CALL = Call("Read", {"file_path": "note"}, id="c1")
 
 
-async def attack_session(attack: Attack, folder: pathlib.Path, policy: SafetyPolicy = ALL) -> tuple[Session, Result]:
+async def attack_session(
+    attack: Attack, folder: pathlib.Path, policy: SafetyPolicy = ALLOW_ALL
+) -> tuple[Session, Result]:
     """Run a session with a gate whose root is a guest that attacks."""
-    return await besieged([CALL, "Done."], attack, folder, gate=SafetyGate(policy))
+    return await run_hostile_guest([CALL, "Done."], attack, folder, gate=SafetyGate(policy))
 
 
 async def begins_without_a_word(guest: Guest) -> None:
@@ -203,11 +205,13 @@ async def asks_about_another(guest: Guest) -> None:
 
 
 async def has_an_output_of_nothing(guest: Guest) -> None:
-    guest.tell(ToolEnded(**WHO, call_id="c1", tool="Read", status="ok"))
+    guest.tell(ToolEnded(**FORGED_IDENTITY, call_id="c1", tool="Read", status="ok"))
 
 
 async def has_a_result_of_nothing(guest: Guest) -> None:
-    guest.tell(MessageRecorded(**WHO, message=encode(ToolMessage("I read it", tool_call_id="c1", name="Read"))))
+    guest.tell(
+        MessageRecorded(**FORGED_IDENTITY, message=encode(ToolMessage("I read it", tool_call_id="c1", name="Read")))
+    )
 
 
 LIES = [
@@ -229,15 +233,15 @@ async def test_a_guest_that_bypasses_the_gate_fails(lie: Attack, tmp_path: pathl
         await guest.reply()
         await lie(guest)
 
-    policy = SafetyPolicy() if lie is begins_after_a_no else ALL
+    policy = SafetyPolicy() if lie is begins_after_a_no else ALLOW_ALL
     talk, result = await attack_session(attack, tmp_path, policy)
 
     assert result.status is Status.FAILED
     assert result.error is not None
     assert result.error.type == "ProtocolError"
-    assert not of_kind(kept(talk), ToolStarted)
-    assert not of_kind(kept(talk), ToolEnded)
-    assert nothing_is_held(talk)
+    assert not of_kind(session_events(talk), ToolStarted)
+    assert not of_kind(session_events(talk), ToolEnded)
+    assert has_no_reservation(talk)
 
 
 async def test_a_guest_without_a_gate_must_not_ask_one(tmp_path: pathlib.Path) -> None:
@@ -247,7 +251,7 @@ async def test_a_guest_without_a_gate_must_not_ask_one(tmp_path: pathlib.Path) -
         await guest.reply()
         guest.ask(ProposeCall, call_id="c1")
 
-    _, result = await besieged([CALL, "Done."], attack, tmp_path)
+    _, result = await run_hostile_guest([CALL, "Done."], attack, tmp_path)
 
     assert result.error is not None
     assert "no safety gate" in result.error.message
@@ -255,7 +259,7 @@ async def test_a_guest_without_a_gate_must_not_ask_one(tmp_path: pathlib.Path) -
 
 async def test_the_gate_votes_on_the_call_of_the_model(tmp_path: pathlib.Path) -> None:
     """Tool and arguments come from the model's reply. A denied call is not charged."""
-    voter = Says(VoterAnswer("deny", "no"))
+    voter = FixedVoter(VoterAnswer("deny", "no"))
 
     async def attack(guest: Guest) -> None:
         await guest.reply()
@@ -265,10 +269,10 @@ async def test_the_gate_votes_on_the_call_of_the_model(tmp_path: pathlib.Path) -
         await guest.reply()
         guest.say(Done(ok=True))
 
-    talk, result = await besieged([CALL, "Done."], attack, tmp_path, gate=SafetyGate(ALL, [voter]))
+    talk, result = await run_hostile_guest([CALL, "Done."], attack, tmp_path, gate=SafetyGate(ALLOW_ALL, [voter]))
 
     assert result.status is Status.COMPLETED
     (intention,) = voter.asked
     assert (intention.tool, intention.args, intention.call_id) == ("Read", {"file_path": "note"}, "c1")
     assert talk.usage.tool_calls == 0
-    assert nothing_is_held(talk)
+    assert has_no_reservation(talk)

@@ -27,8 +27,16 @@ from ramet.models.scripted.dialogue import Call
 from ramet.models.scripted.model import ScriptedModel
 from ramet.store.memory import MemoryStore
 from ramet.store.sqlite.store import SqliteStore
-from tests.trips.kits.safety import ALL, DELETE, LOOK, POLICY, Deeds, Says, intended
-from tests.trips.kits.sessions import fresh, kept, of_kind
+from tests.trips.kits.safety import (
+    ALLOW_ALL,
+    DELETE_CALL,
+    LOOK_CALL,
+    POLICY,
+    FixedVoter,
+    RecordingTools,
+    intention_outcomes,
+)
+from tests.trips.kits.sessions import of_kind, session_events, specialist_call
 
 #: As somebody calls them who does not look at types.
 GATE: Any = SafetyGate
@@ -58,11 +66,13 @@ SESSION: Any = Session
 )
 async def test_a_model_votes_only_with_one_exact_json_vote(answer: str, is_committed: bool) -> None:
     """Any other answer denies. The judge sees the call as data."""
-    deeds, judge = Deeds(), ScriptedModel([answer])
-    gate = SafetyGate(ALL, [ModelVoter(judge, "Let nothing be lost.")])
-    async with Session(ScriptedModel([LOOK, "Done."]), deeds.tools, gate=gate, unattended=True) as session:
+    deeds, judge = RecordingTools(), ScriptedModel([answer])
+    gate = SafetyGate(ALLOW_ALL, [ModelVoter(judge, "Let nothing be lost.")])
+    async with Session(ScriptedModel([LOOK_CALL, "Done."]), deeds.tools, gate=gate, unattended=True) as session:
         await session.ask("Go.")
-        assert intended(kept(session)) == [f"main look {'committed' if is_committed else 'aborted'}"]
+        assert intention_outcomes(session_events(session)) == [
+            f"main look {'committed' if is_committed else 'aborted'}"
+        ]
         assert session.usage.model_calls == 2
 
     system, human = judge.requests[0].messages
@@ -80,7 +90,7 @@ async def test_a_model_that_calls_a_tool_has_not_voted() -> None:
     call = {"name": "look", "args": {}, "id": "c"}
     voter = ModelVoter(ScriptedModel([AIMessage('{"verdict": "allow"}', tool_calls=[call])]), "Judge.")
     with pytest.raises(InvalidValue, match="answer"):
-        await voter.vote(IntentionRecorded(root="r", run="r", path="main", agent="a", tool="look"), ALL)
+        await voter.vote(IntentionRecorded(root="r", run="r", path="main", agent="a", tool="look"), ALLOW_ALL)
 
 
 # ---- policies
@@ -91,28 +101,28 @@ async def test_an_intention_names_the_policy_version_that_decides() -> None:
 
     The next call follows the new version, and old versions stay readable.
     """
-    deeds, store = Deeds(), await MemoryStore().open()
+    deeds, store = RecordingTools(), await MemoryStore().open()
     policies = SafetyPolicies(store)
-    assert (await policies.put("house", ALL, expected=0)).version == 1
+    assert (await policies.put("house", ALLOW_ALL, expected=0)).version == 1
 
     async def tighten(payload: dict[str, Any]) -> None:
         if deeds.done == ["delete a"]:
             await policies.put("house", POLICY, expected=1)
 
     gate = SafetyGate(policies.named("house"))
-    model = ScriptedModel([DELETE, Call("delete", {"path": "b"}), "Done."])
+    model = ScriptedModel([DELETE_CALL, Call("delete", {"path": "b"}), "Done."])
     async with Session(model, deeds.tools, gate=gate, hooks={"PostToolUse": [tighten]}) as session:
         await session.ask("Go.")
-        assert [(each.policy, each.version) for each in of_kind(kept(session), IntentionRecorded)] == [
+        assert [(each.policy, each.version) for each in of_kind(session_events(session), IntentionRecorded)] == [
             ("house", 1),
             ("house", 2),
         ]
     assert deeds.done == ["delete a"]
     for expected in (0, 1, 3):
         with pytest.raises(Conflict):
-            await policies.put("house", ALL, expected=expected)
+            await policies.put("house", ALLOW_ALL, expected=expected)
     assert (await policies.get("house"))[1:] == (2, POLICY)
-    assert (await policies.get("house", 1))[1:] == (1, ALL)
+    assert (await policies.get("house", 1))[1:] == (1, ALLOW_ALL)
     with pytest.raises(Unknown):
         await policies.get("house", 3)
     await store.close()
@@ -132,10 +142,10 @@ async def test_one_of_many_concurrent_policy_changes_wins() -> None:
 
 async def test_passages_can_be_read_filtered_and_followed(tmp_path: Path) -> None:
     """Pages by cursor hold each passage once and in order, and a follower reads new passages as they come."""
-    deeds = Deeds()
+    deeds = RecordingTools()
     script: dict[str, list[Any]] = {
-        "toil": [DELETE, "toil done"],
-        "": [LOOK, fresh("toil", "mid"), "done", LOOK, "again"],
+        "toil": [DELETE_CALL, "toil done"],
+        "": [LOOK_CALL, specialist_call("toil", "mid"), "done", LOOK_CALL, "again"],
     }
     runtime = AgentRuntime(store=SqliteStore(tmp_path / "journal.db"))
     async with runtime, Session(ScriptedModel(script), deeds.tools, gate=SafetyGate(POLICY), runtime=runtime) as talk:
@@ -185,25 +195,30 @@ async def test_passages_can_be_read_filtered_and_followed(tmp_path: Path) -> Non
 
 async def test_a_call_that_met_no_gate_is_not_a_passage(tmp_path: Path) -> None:
     """Outputs of an agent without a gate are not listed, and neither are calls refused before the gate."""
-    deeds = Deeds()
+    deeds = RecordingTools()
 
     async def no_deletes(payload: dict[str, Any]) -> Any:
         return "deny" if payload["tool_name"] == "delete" else None
 
-    script: list[Any] = [LOOK, Call("nothing", {}), DELETE, "Done."]
+    script: list[Any] = [LOOK_CALL, Call("nothing", {}), DELETE_CALL, "Done."]
     hooks = {"PreToolUse": [no_deletes]}
     runtime = AgentRuntime(store=SqliteStore(tmp_path / "journal.db"))
     async with runtime:
         store = await runtime.open_store()
-        async with Session(ScriptedModel([LOOK, "Done."]), deeds.tools, runtime=runtime, unattended=True) as talk:
+        async with Session(ScriptedModel([LOOK_CALL, "Done."]), deeds.tools, runtime=runtime, unattended=True) as talk:
             await talk.ask("Go.")
             assert (await passages(store)).entries == ()
             assert (await passages(store, GateEventFilter(tree=talk.id, kinds=("output",)))).entries == ()
         async with Session(
-            ScriptedModel(script), deeds.tools, gate=SafetyGate(ALL), runtime=runtime, hooks=hooks, unattended=True
+            ScriptedModel(script),
+            deeds.tools,
+            gate=SafetyGate(ALLOW_ALL),
+            runtime=runtime,
+            hooks=hooks,
+            unattended=True,
         ) as talk:
             await talk.ask("Go.")
-            assert [each.tool for each in of_kind(kept(talk), ToolEnded)] == ["look", "nothing", "delete"]
+            assert [each.tool for each in of_kind(session_events(talk), ToolEnded)] == ["look", "nothing", "delete"]
             whole = await passages(store)
 
     assert deeds.done == ["look a", "look a"]
@@ -216,7 +231,7 @@ async def test_a_call_that_met_no_gate_is_not_a_passage(tmp_path: Path) -> None:
 
 async def test_an_output_is_found_from_every_cursor_before_it(tmp_path: Path) -> None:
     """The call's intention may lie before the cursor. An output with a reused call id belongs to the newest call."""
-    deeds, is_denied = Deeds(), False
+    deeds, is_denied = RecordingTools(), False
 
     async def only_once(payload: dict[str, Any]) -> Any:
         nonlocal is_denied
@@ -227,9 +242,9 @@ async def test_an_output_is_found_from_every_cursor_before_it(tmp_path: Path) ->
     async with (
         runtime,
         Session(
-            ScriptedModel([LOOK, LOOK, "Done."]),
+            ScriptedModel([LOOK_CALL, LOOK_CALL, "Done."]),
             deeds.tools,
-            gate=SafetyGate(ALL),
+            gate=SafetyGate(ALLOW_ALL),
             runtime=runtime,
             hooks={"PreToolUse": [only_once]},
             unattended=True,
@@ -238,7 +253,7 @@ async def test_an_output_is_found_from_every_cursor_before_it(tmp_path: Path) ->
         await talk.ask("Go.")
         store = await runtime.open_store()
         intention, decision, output = (await passages(store)).entries
-        assert [each.status for each in of_kind(kept(talk), ToolEnded)] == ["ok", "denied"]
+        assert [each.status for each in of_kind(session_events(talk), ToolEnded)] == ["ok", "denied"]
         for cursor in (intention.cursor, decision.cursor):
             for filter_ in (GateEventFilter(), GateEventFilter(run=talk.id), GateEventFilter(tree=talk.id)):
                 page = await passages(store, filter_, after=cursor)
@@ -253,10 +268,10 @@ async def test_an_output_is_found_from_every_cursor_before_it(tmp_path: Path) ->
     ("wrong", "field"),
     [
         (lambda: GATE("house"), "policy"),
-        (lambda: GATE(ALL, [object()]), "voters[0]"),
-        (lambda: SafetyGate(ALL, [Says(1, "a"), Says(2, "a")]), "voters[1]"),
-        (lambda: SafetyGate(ALL, [Says(1, "rules")]), "voters[0]"),
-        (lambda: SafetyGate(ALL, timeout_s=0), "timeout_s"),
+        (lambda: GATE(ALLOW_ALL, [object()]), "voters[0]"),
+        (lambda: SafetyGate(ALLOW_ALL, [FixedVoter(1, "a"), FixedVoter(2, "a")]), "voters[1]"),
+        (lambda: SafetyGate(ALLOW_ALL, [FixedVoter(1, "rules")]), "voters[0]"),
+        (lambda: SafetyGate(ALLOW_ALL, timeout_s=0), "timeout_s"),
         (lambda: ModelVoter(ScriptedModel([]), " "), "instructions"),
         (lambda: FILTER(kinds=("votes",)), "kinds"),
         (lambda: SESSION(ScriptedModel([]), gate=POLICY), "gate"),

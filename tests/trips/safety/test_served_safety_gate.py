@@ -15,7 +15,15 @@ from ramet.models.scripted.dialogue import Call
 from ramet.services.agent_types.function.type import FunctionInfo, FunctionType
 from ramet.services.agent_types.llm.type import LlmInfo, LlmType
 from ramet.services.contract import RunningAgent
-from tests.trips.teams.test_agent_types import FUNCTIONS, Backend, lost, opened, opening, restarted, say
+from tests.trips.teams.test_agent_types import (
+    FUNCTIONS,
+    Backend,
+    agent_spec,
+    lost_runtime,
+    new_runtime,
+    open_agent,
+    say,
+)
 
 READS = Call("Bash", {"command": "cat secret; echo done"})
 BASH = SafetyPolicy(rules=(Rule(tool="Bash", verdict="deny", reason="no shell here"),), otherwise="allow")
@@ -44,8 +52,8 @@ async def test_a_call_runs_only_if_the_current_policy_allows_it(tmp_path: pathli
     async with AgentRuntime(tmp_path, backend="local") as runtime:
         await put_policy(runtime, BASH, 0)
         model = LlmType({"one": ScriptedModel([READS, "I may not.", READS, "Now I did."])})
-        start = opening(runtime, tmp_path / "ada", INFO, policy=policy)
-        async with opened(model, start) as agent:
+        start = agent_spec(runtime, tmp_path / "ada", INFO, policy=policy)
+        async with open_agent(model, start) as agent:
             assert await say(agent, "Read it") == "I may not."
             assert await tool_results(agent) == ["Blocked by the safety gate: rules: no shell here"]
             await put_policy(runtime, SafetyPolicy(otherwise="allow"), 1)
@@ -56,13 +64,13 @@ async def test_a_call_runs_only_if_the_current_policy_allows_it(tmp_path: pathli
 @pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "stopped"])
 async def test_an_agent_keeps_its_gate_after_a_restart(tmp_path: pathlib.Path, is_killed: bool) -> None:
     """The run resumes with its gate, whether the server was killed or stopped."""
-    async with lost(tmp_path, None) if is_killed else restarted(tmp_path, None) as runtime:
+    async with lost_runtime(tmp_path, None) if is_killed else new_runtime(tmp_path, None) as runtime:
         await put_policy(runtime, BASH, 0)
-        first = await kind("I may not.").open(opening(runtime, tmp_path / "ada", INFO))
+        first = await kind("I may not.").open(agent_spec(runtime, tmp_path / "ada", INFO))
         assert await say(first, "Read it") == "I may not."
         run = first.run
-    async with restarted(tmp_path, None) as runtime:
-        async with opened(kind("Still not."), opening(runtime, tmp_path / "ada", INFO, run=run)) as again:
+    async with new_runtime(tmp_path, None) as runtime:
+        async with open_agent(kind("Still not."), agent_spec(runtime, tmp_path / "ada", INFO, run=run)) as again:
             assert again.run == run
             assert await say(again, "Read it") == "Still not."
             assert await tool_results(again) == ["Blocked by the safety gate: rules: no shell here"] * 2
@@ -74,7 +82,7 @@ async def test_an_agent_with_an_unknown_policy_is_refused(
 ) -> None:
     """Check and open both refuse, so no agent runs without the gate that was asked for."""
     async with AgentRuntime(tmp_path) as runtime:
-        start = opening(runtime, tmp_path / "ada", LlmInfo(model="one", gate=gate))
+        start = agent_spec(runtime, tmp_path / "ada", LlmInfo(model="one", gate=gate))
         with pytest.raises(error, match=gate):
             await kind("").check(start)
         with pytest.raises(error, match=gate):
@@ -97,9 +105,9 @@ async def test_a_gate_decides_about_spawns_and_mail_of_sandboxed_code(tmp_path: 
     kind = FunctionType([FUNCTIONS])
     async with AgentRuntime(tmp_path, backend=backend) as runtime:
         await put_policy(runtime, SHOUTING, 0)
-        start = opening(runtime, tmp_path / "ada", STARTS, policy=Policy(allow_sub_agents=True))
+        start = agent_spec(runtime, tmp_path / "ada", STARTS, policy=Policy(allow_sub_agents=True))
         await kind.check(start)
-        async with opened(kind, start) as agent:
+        async with open_agent(kind, start) as agent:
             assert await say(agent, "hello") == "HELLO"
             runs = [agent.run]
             assert (
@@ -123,7 +131,7 @@ async def test_a_function_in_the_host_cannot_have_a_gate(tmp_path: pathlib.Path)
     kind = FunctionType([FUNCTIONS])
     async with AgentRuntime(tmp_path, backend="local") as runtime:
         for policy, error in ((None, InvalidValue), (Policy(), Unknown)):
-            start = opening(runtime, tmp_path / "ada", STARTS, policy=policy)
+            start = agent_spec(runtime, tmp_path / "ada", STARTS, policy=policy)
             for attempt in (kind.check, kind.open):
                 with pytest.raises(error):
                     await attempt(start)

@@ -52,7 +52,7 @@ async def test_resuming_all_trees_does_not_call_a_scheduled_function_again(
     assert (result.status, results[0].status) == ("lost", "lost")
 
 
-class Listing(MemoryStore):
+class CountingStore(MemoryStore):
     """A store that counts how often all trees are listed."""
 
     listed = 0
@@ -62,11 +62,11 @@ class Listing(MemoryStore):
         return await super().list(kind, prefix=prefix)
 
 
-async def store_left_at_the_gate(*, is_ended: bool = False) -> Listing:
+async def store_left_at_the_gate(*, is_ended: bool = False) -> CountingStore:
     """Return the store of a process that was killed while a scheduled function waited, or after it had `ended`."""
     scheduled.CALLS.clear()
     scheduled.GATE = asyncio.Event()
-    store, former = MemoryStore(), Listing()
+    store, former = MemoryStore(), CountingStore()
     async with AgentRuntime(store=store) as runtime, AgentScheduler(runtime) as scheduler:
         await scheduler.schedule_agent_in(0, scheduled.waits, name="job", in_process=True)
         await eventually(lambda: scheduled.CALLS == ["began"])
@@ -146,7 +146,7 @@ async def test_sweep_keeps_a_run_whose_tick_is_not_settled(tmp_path: pathlib.Pat
     assert [each.root for each in collected] == [result.run]
 
 
-class Stopping(MemoryStore):
+class StoppingStore(MemoryStore):
     """A store whose user acts at the moment at which it claims trees."""
 
     def __init__(self, meanwhile: Callable[[], Coroutine[Any, Any, None]], store: MemoryStore) -> None:
@@ -162,7 +162,7 @@ class Stopping(MemoryStore):
 
 async def test_a_runtime_that_stops_during_a_claim_leaves_the_run_to_others() -> None:
     """The runtime can start nothing more, but the tick's status stays `running`."""
-    store = Stopping(lambda: runtime.stop(), await store_left_at_the_gate())
+    store = StoppingStore(lambda: runtime.stop(), await store_left_at_the_gate())
     runtime, beside = AgentRuntime(store=store), AgentRuntime()
     assert runtime.journal is not None
     runtime.journal.users.add(beside)  # As one does that works in the same folder.

@@ -33,7 +33,7 @@ BERLIN = ZoneInfo("Europe/Berlin")
 ENDED = frozenset(TickStatus) - {"waiting", "starting", "running"}
 
 
-class Shifting(FakeClock):
+class ShiftableClock(FakeClock):
     """A fake clock whose time of day a test can set, without waking a sleeper."""
 
     def __init__(self, start: datetime = START) -> None:
@@ -44,7 +44,7 @@ class Shifting(FakeClock):
         return super().now() + self.shift
 
 
-class Yielding(MemoryStore):
+class StaleStore(MemoryStore):
     """A store whose every answer is old when it arrives, as from another thread or process."""
 
     async def get(self, kind: str, key: str) -> Document | None:
@@ -63,7 +63,7 @@ class Stage:
     """A store that outlives schedulers, and a clock that a test moves."""
 
     def __init__(self, clock: FakeClock, store: Store | None = None) -> None:
-        self.clock, self.store = clock, store or Yielding()
+        self.clock, self.store = clock, store or StaleStore()
         self.runtime = AgentRuntime(clock=clock)
         self.open: list[AgentScheduler] = []
 
@@ -129,7 +129,7 @@ def reset_scheduled_agents() -> None:
 
 @pytest.fixture
 def clock() -> FakeClock:
-    return Shifting()
+    return ShiftableClock()
 
 
 @pytest.fixture(params=["memory", *KINDS])
@@ -255,7 +255,7 @@ async def test_a_daily_schedule_fires_once_when_the_clock_changes(begin: datetim
 
 
 async def test_a_scheduler_notices_that_the_clock_was_set(
-    stage: Stage, clock: Shifting, scheduler: AgentScheduler
+    stage: Stage, clock: ShiftableClock, scheduler: AgentScheduler
 ) -> None:
     """A step forward makes a due tick run within a minute. A step back makes no tick run again."""
     view = await scheduler.schedule_agent_interval(3600, scheduled.note, in_process=True)

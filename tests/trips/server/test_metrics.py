@@ -20,7 +20,7 @@ from ramet.tools.context import current
 from ramet.tools.spawn_request import SpawnRequest
 from tests.support.prometheus import Scrape, scrape
 from tests.support.serving import Served, serving
-from tests.trips.kits.safety import Deeds
+from tests.trips.kits.safety import RecordingTools
 
 
 async def scrape_once(served: Served, key: str = "") -> Scrape:
@@ -43,7 +43,7 @@ async def scrape_until(served: Served, holds: Callable[[Scrape], object]) -> Scr
 
 async def test_the_activity_of_a_tree_is_counted(served: Served) -> None:
     """Metrics count spawns, ends, turns, calls, tokens, gate decisions and journal events, and show the kept tree."""
-    runtime, operator, deeds = served.server.runtime, served.server.operator, Deeds()
+    runtime, operator, deeds = served.server.runtime, served.server.operator, RecordingTools()
     policy = SafetyPolicy(rules=(Rule(tool="delete", verdict="deny", reason="no"),), otherwise="allow")
     script: Script = {"go": [Call("look", {"path": "a"}), Call("delete", {"path": "a"}), "done"]}
     agent = Agent(name="worker", model=ScriptedModel(script=script))

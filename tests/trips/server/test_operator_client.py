@@ -43,7 +43,7 @@ from ramet.wire.sse import ServerSentEvent
 from tests.support.serving import Served, serving
 from tests.support.waiting import eventually
 from tests.trips.agents import scheduled, stateful
-from tests.trips.programs.approvals import effects, lead, living, model, tools
+from tests.trips.programs.approvals import effects, lead, living_paths, model, tools
 
 
 async def spawn_tree_with_a_question(served: Served) -> Handle:
@@ -52,7 +52,7 @@ async def spawn_tree_with_a_question(served: Served) -> Handle:
     agents = Project.open(None, user_dir=None)
     handle = await runtime.spawn(lead(model()), "lead both", tools=tools(folder), agents=agents)
     await eventually(lambda: runtime.trees[handle.id].inbox.pending)
-    await eventually(lambda: "note" in effects(folder) and len(living(runtime, handle)) == 2)
+    await eventually(lambda: "note" in effects(folder) and len(living_paths(runtime, handle)) == 2)
     return handle
 
 

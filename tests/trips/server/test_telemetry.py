@@ -34,7 +34,16 @@ from ramet.models.scripted.dialogue import Fail, Hang, Say, Script
 from ramet.models.scripted.model import Call, ScriptedModel
 from tests.support.context import run_info
 from tests.support.waiting import eventually
-from tests.trips.kits.sessions import Gate, all_is_quiet, background, fresh, kept, of_kind, opened, run_of
+from tests.trips.kits.sessions import (
+    Gate,
+    background_call,
+    is_tree_idle,
+    of_kind,
+    open_tree_of,
+    run_of,
+    session_events,
+    specialist_call,
+)
 
 ROOT, CHILD = run_info(), run_info(1, path="main/child", depth=1)
 SECRET_WORDS = ("the prompt", "the question", "the find", "the answer", "the argument", "the result")
@@ -55,7 +64,7 @@ class RecordedSpans:
 
     def watch(self, session: Session) -> Telemetry:
         """Attach telemetry to a session's tree."""
-        assert self.telemetry.attach(opened(session).recorder) is not None
+        assert self.telemetry.attach(open_tree_of(session).recorder) is not None
         return self.telemetry
 
     def one(self, name: str, **attributes: object) -> ReadableSpan:
@@ -123,7 +132,7 @@ async def test_a_tree_of_runs_is_a_tree_of_spans(seen: RecordedSpans) -> None:
     """A child is below the call that spawned it. Turns, tool calls and model calls are below their runs."""
     script: Script = {
         "dig deep": [Call("look", {"what": "the argument"}), "the find"],
-        "": [fresh("dig deep: the prompt", "digger"), "the answer"],
+        "": [specialist_call("dig deep: the prompt", "digger"), "the answer"],
     }
     async with Session(ScriptedModel(script), [look]) as session:
         seen.watch(session)
@@ -152,7 +161,7 @@ async def test_attributes_follow_the_conventions_of_opentelemetry(seen: Recorded
         seen.watch(session)
         await session.ask("the question")
 
-    tree_events = kept(session)
+    tree_events = session_events(session)
     run = attributes_of(seen.one("invoke_agent main"))
     assert run["gen_ai.operation.name"] == "invoke_agent"
     assert (run["gen_ai.agent.name"], run["gen_ai.agent.id"]) == ("main", session.id)
@@ -211,12 +220,16 @@ async def test_spans_contain_no_text_of_a_conversation(seen: RecordedSpans) -> N
     """No prompt, reply, argument, result or mail is in a name, an attribute, an event or a status."""
     script: Script = {
         "dig": [Call("look", {"what": "the argument"}), Call("look", {"what": "nothing"}), "the find"],
-        "": [[fresh("dig: the prompt", "one"), background("dig: the prompt", "two")], "the answer", "the answer"],
+        "": [
+            [specialist_call("dig: the prompt", "one"), background_call("dig: the prompt", "two")],
+            "the answer",
+            "the answer",
+        ],
     }
     async with Session(ScriptedModel(script), [look], system_prompt="the prompt") as session:
         seen.watch(session)
         await session.ask("the question")
-        await eventually(lambda: all_is_quiet(session))
+        await eventually(lambda: is_tree_idle(session))
 
     everything = "\n".join(span.to_json() for span in seen.spans)
     for words in SECRET_WORDS:
@@ -275,12 +288,12 @@ async def test_a_cancelled_tree_leaves_no_span_open(seen: RecordedSpans) -> None
     script: Script = {
         "first job": [Hang(3)],
         "second job": [Call("gate", {})],
-        "": [[background("first job", "one"), background("second job", "two"), Call("gate", {})]],
+        "": [[background_call("first job", "one"), background_call("second job", "two"), Call("gate", {})]],
     }
     async with Session(ScriptedModel(script), [gate.tool]) as session:
         seen.watch(session)
         asking = asyncio.create_task(session.ask("Go."))
-        await eventually(lambda: gate.calls == 2 and len(of_kind(kept(session), events.ModelAsked)) == 3)
+        await eventually(lambda: gate.calls == 2 and len(of_kind(session_events(session), events.ModelAsked)) == 3)
         await session.cancel()
         await asking
         span_count = len(seen.spans)
@@ -306,12 +319,14 @@ async def test_a_cancelled_tree_leaves_no_span_open(seen: RecordedSpans) -> None
 async def test_a_background_child_is_below_its_call_and_outlives_it(seen: RecordedSpans) -> None:
     """The child's notice wakes the parent for a second turn."""
     gate = Gate()
-    script: Script = {"dig": [Call("gate", {}), "found"], "": [background("dig", "digger"), "started", "done"]}
+    script: Script = {"dig": [Call("gate", {}), "found"], "": [background_call("dig", "digger"), "started", "done"]}
     async with Session(ScriptedModel(script), [gate.tool]) as session:
         seen.watch(session)
         await session.ask("Go.")
         gate.open.set()
-        await eventually(lambda: all_is_quiet(session) and len(of_kind(kept(session), events.TurnEnded, "main")) == 2)
+        await eventually(
+            lambda: is_tree_idle(session) and len(of_kind(session_events(session), events.TurnEnded, "main")) == 2
+        )
 
     call, child = seen.one("execute_tool Agent"), seen.one("invoke_agent general-purpose")
     assert child.parent is not None
@@ -331,13 +346,18 @@ async def test_a_woken_agent_has_a_second_span(seen: RecordedSpans) -> None:
     """The second span is below the same call as the first."""
     script: Script = {
         "dig": ["found", "found more"],
-        "": [fresh("dig", "digger"), Call("SendMessage", {"to": "digger", "message": "more"}), "waiting", "done"],
+        "": [
+            specialist_call("dig", "digger"),
+            Call("SendMessage", {"to": "digger", "message": "more"}),
+            "waiting",
+            "done",
+        ],
     }
     async with Session(ScriptedModel(script)) as session:
         seen.watch(session)
         await session.ask("Go.")
-        await eventually(lambda: len(of_kind(kept(session), events.RunEnded, "main/digger")) == 2)
-        await eventually(lambda: all_is_quiet(session))
+        await eventually(lambda: len(of_kind(session_events(session), events.RunEnded, "main/digger")) == 2)
+        await eventually(lambda: is_tree_idle(session))
 
     first, second = sorted(seen.named("invoke_agent general-purpose"), key=lambda span: span.start_time or 0)
     assert first.parent == second.parent
@@ -354,7 +374,7 @@ async def test_a_budget_refusal_is_an_event_of_a_span(seen: RecordedSpans) -> No
         await session.ask("Go.")
 
     noted = [event for event in seen.one("turn").events if event.name == "ramet.budget_refused"]
-    assert len(noted) == len(of_kind(kept(session), events.BudgetRefused)) > 0
+    assert len(noted) == len(of_kind(session_events(session), events.BudgetRefused)) > 0
     assert dict(noted[0].attributes or {})["ramet.resource"] == "tool_calls"
 
 
@@ -395,7 +415,7 @@ def test_a_tree_is_below_the_span_of_traceparent(seen: RecordedSpans, monkeypatc
 
 async def test_traceparent_returns_the_header_of_a_run(seen: RecordedSpans) -> None:
     """The W3C header exists from the run's spawn on. It is empty for an unknown run, and after the tree has closed."""
-    async with Session(ScriptedModel({"dig": ["found"], "": [fresh("dig", "digger"), "done"]})) as session:
+    async with Session(ScriptedModel({"dig": ["found"], "": [specialist_call("dig", "digger"), "done"]})) as session:
         telemetry = seen.watch(session)
         await session.ask("Go.")
         child = run_of(session, "digger").info.id
@@ -587,7 +607,7 @@ def test_the_global_tracer_provider_is_used(tmp_path: Path) -> None:
 
 async def test_spans_are_complete_with_a_journal(seen: RecordedSpans, tmp_path: Path) -> None:
     """Events reach telemetry once they are durable, with the last event of a tree."""
-    script: Script = {"dig": ["found"], "": [fresh("dig", "digger"), "done"]}
+    script: Script = {"dig": ["found"], "": [specialist_call("dig", "digger"), "done"]}
     async with Session(ScriptedModel(script), cwd=tmp_path) as session:
         telemetry = seen.watch(session)
         await session.ask("Go.")

@@ -11,7 +11,7 @@ from langchain_core.outputs import ChatResult
 
 from ramet import ScriptedModel, Session, Status
 from ramet.core.events import Compacted
-from tests.trips.kits.sessions import kept, of_kind
+from tests.trips.kits.sessions import of_kind, session_events
 
 LONG = "word " * 400
 
@@ -37,7 +37,7 @@ async def test_a_conversation_is_compacted_before_its_window_is_full() -> None:
             result = await session.ask(prompt)
 
         assert result.value == "Still here."
-        assert len(of_kind(kept(session), Compacted)) == 1
+        assert len(of_kind(session_events(session), Compacted)) == 1
 
 
 async def test_compaction_can_be_switched_off() -> None:
@@ -48,7 +48,7 @@ async def test_compaction_can_be_switched_off() -> None:
         for prompt in ("First.", "Second.", "Third."):
             await session.ask(prompt)
 
-        assert of_kind(kept(session), Compacted) == []
+        assert of_kind(session_events(session), Compacted) == []
 
 
 @pytest.mark.parametrize("compacts", [True, False])
@@ -62,4 +62,4 @@ async def test_a_prompt_refused_as_too_long_is_compacted_and_sent_again(compacts
         result = await session.ask("Third.")
 
         assert result.status is (Status.COMPLETED if compacts else Status.FAILED)
-        assert bool(of_kind(kept(session), Compacted)) is compacts
+        assert bool(of_kind(session_events(session), Compacted)) is compacts

@@ -19,8 +19,8 @@ from ramet.store.postgres import PostgresStore
 from ramet.tools.workspace import workspace_tools
 from tests.support.places import store_at
 from tests.support.postgres import Server, fresh_schema, postgres
-from tests.trips.kits.sessions import Gate, background, kept, of_kind
-from tests.trips.recovery.test_resume import MakeStore, lost, make
+from tests.trips.kits.sessions import Gate, background_call, of_kind, session_events
+from tests.trips.recovery.test_resume import MakeStore, lost_runtime, make
 
 __all__ = ["make", "postgres"]  # fixtures are used by their names
 
@@ -64,7 +64,7 @@ async def test_a_closed_conversation_is_resumed_by_the_id_of_its_root(make: Make
         await session.ask("second")
 
         assert [message.text for message in model.requests[0].messages] == ["first", "one", "second"]
-        assert [each.turn for each in of_kind(kept(session), TurnStarted)] == [2]
+        assert [each.turn for each in of_kind(session_events(session), TurnStarted)] == [2]
 
 
 async def test_a_limit_holds_for_the_whole_conversation(make: MakeStore) -> None:
@@ -103,7 +103,7 @@ async def test_a_conversation_closed_in_mid_turn_takes_the_next_prompt(make: Mak
 async def test_notices_of_children_ended_by_closing_do_not_wake_the_session(make: MakeStore) -> None:
     """Opening the conversation asks no model: the notice waits for the next prompt."""
     gate = Gate()
-    plan: dict[str, Any] = {"": [[background("wait", "worker")], "started"], "wait": [[Call("gate")]]}
+    plan: dict[str, Any] = {"": [[background_call("wait", "worker")], "started"], "wait": [[Call("gate")]]}
     async with (
         AgentRuntime(store=make(), grace_s=0.1) as runtime,
         Session(ScriptedModel(plan), [gate.tool], runtime=runtime, session_id="chat") as session,
@@ -129,11 +129,11 @@ async def test_a_kill_of_a_reopened_conversation_loses_nothing(make: MakeStore) 
     ):
         await session.ask("first")
 
-    async with lost(make()) as runtime:
+    async with lost_runtime(make()) as runtime:
         await Session(ScriptedModel(["never"]), runtime=runtime, session_id="chat").start()
 
     gate = Gate()
-    async with lost(make()) as runtime:
+    async with lost_runtime(make()) as runtime:
         session = Session(ScriptedModel(["never"]), runtime=runtime, session_id="chat")
         await session.ask("second")
 
@@ -250,7 +250,7 @@ async def test_the_id_of_a_session_is_unknown_before_its_start(tmp_path: pathlib
 async def test_a_resumed_turn_can_be_waited_for(make: MakeStore) -> None:
     """A prompt during the turn raises BusyError. An idle conversation has no turn to wait for."""
     gate = Gate()
-    async with lost(make()) as runtime:
+    async with lost_runtime(make()) as runtime:
         session = Session(ScriptedModel([[Call("gate")], "no"]), [gate.tool], runtime=runtime, session_id="chat")
         turn = asyncio.create_task(session.ask("first"))
         await gate.entered.wait()
@@ -312,5 +312,5 @@ async def test_the_journal_shows_a_reopened_conversation_as_idle(make: MakeStore
             await session.context.wait_persisted()
             assert [each.state for each in await JournalReader(store, (root,)).rows(root)] == ["idle"]
             assert await JournalReader(store, (root,)).trees() == [root]
-            assert not of_kind(kept(session), RunEnded)
+            assert not of_kind(session_events(session), RunEnded)
         assert [each.state for each in await JournalReader(store, ()).rows(root)] == ["completed"]

@@ -19,7 +19,7 @@ from ramet.core.errors import InvalidValue, Unknown
 from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.tools.functions import as_tools
 from ramet.tools.workspace import workspace_tools
-from tests.trips.kits.sessions import fresh
+from tests.trips.kits.sessions import specialist_call
 
 
 def get_weather(city: str, days: int = 1) -> str:
@@ -64,7 +64,7 @@ async def test_an_agent_definition_has_its_own_function_tools() -> None:
     """A child has them, whatever tools its parent has."""
     worker = Agent(name="worker", description="Works.", tools=[get_weather])
     plan: dict[str, Any] = {
-        "": [[fresh("What is it like?", "bob", subagent_type="worker")], "done"],
+        "": [[specialist_call("What is it like?", "bob", subagent_type="worker")], "done"],
         "What is it like?": [[Call("get_weather", {"city": "Rome"})], "fine"],
     }
     async with Session(ScriptedModel(plan), agents=[worker]) as session:

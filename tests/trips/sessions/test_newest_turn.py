@@ -15,7 +15,7 @@ from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.store.memory import MemoryStore
 from tests.support.cut_journals import cut_behind
 from tests.support.waiting import eventually
-from tests.trips.kits.sessions import Gate, background
+from tests.trips.kits.sessions import Gate, background_call
 
 
 async def _store_cut_in_second_turn() -> MemoryStore:
@@ -57,7 +57,7 @@ async def test_result_is_that_of_a_turn_begun_by_mail() -> None:
     """The notice of a child's end begins the newest turn, and no reader need follow it."""
     gate = Gate()
     model = ScriptedModel(
-        {"Go.": [background("Look.", "scout"), "It looks.", "It has seen."], "Look.": [Call("gate"), "seen"]}
+        {"Go.": [background_call("Look.", "scout"), "It looks.", "It has seen."], "Look.": [Call("gate"), "seen"]}
     )
     async with Session(model, [gate.tool]) as session:
         assert (await session.ask("Go.")).value == "It looks."

@@ -25,15 +25,15 @@ from tests.trips.kits.sessions import (
     answers,
     async_tool,
     brief_of,
-    fork,
-    fresh,
+    encoded_messages,
+    fork_call,
     is_valid,
-    kept,
     of_kind,
-    plain,
     run_of,
-    said,
-    write,
+    session_events,
+    specialist_call,
+    typed_texts,
+    write_files,
 )
 
 
@@ -55,7 +55,7 @@ async def test_a_fresh_child_knows_its_brief_and_its_definition_only() -> None:
         await session.ask("A private question.")
 
     (request,) = [each for each in model.requests if brief_of(each.messages) == "look around"]
-    assert said(request.messages) == [("system", "You are a scout."), ("human", "look around")]
+    assert typed_texts(request.messages) == [("system", "You are a scout."), ("human", "look around")]
 
 
 #: The second turn spawns two forks in one reply, behind a call that is answered before they are born.
@@ -86,9 +86,9 @@ async def test_a_fork_s_first_request_begins_with_its_parent_s_exact_input() -> 
     for brief in ("FORK ONE", "FORK TWO"):
         request = next(each for each in model.requests if each.messages[-1].text.endswith(brief))
         size = len(parent.messages)
-        assert plain(request.messages[:size]) == plain(parent.messages)
+        assert encoded_messages(request.messages[:size]) == encoded_messages(parent.messages)
         assert isinstance(reply, AIMessage)
-        assert plain([request.messages[size]]) == plain([reply])
+        assert encoded_messages([request.messages[size]]) == encoded_messages([reply])
         assert request.tools == parent.tools
         assert answers(request.messages[size:]) == dict.fromkeys(("note-1", "fork-1", "fork-2"), FORK_PENDING)
         assert is_valid(request.messages)
@@ -132,7 +132,11 @@ async def test_a_fork_s_prefix_is_identical_on_the_wire(which: str) -> None:
 async def test_a_fork_can_fork_again() -> None:
     """The second fork has the first fork's own input as its prefix."""
     model = ScriptedModel(
-        {"SECOND LEVEL": ["deep"], "FIRST LEVEL": [fork("SECOND LEVEL"), "middle"], "": [fork("FIRST LEVEL"), "top"]}
+        {
+            "SECOND LEVEL": ["deep"],
+            "FIRST LEVEL": [fork_call("SECOND LEVEL"), "middle"],
+            "": [fork_call("FIRST LEVEL"), "top"],
+        }
     )
     async with Session(model) as session:
         result = await session.ask("Go.")
@@ -140,13 +144,13 @@ async def test_a_fork_can_fork_again() -> None:
     assert result.value == "top"
     first = next(each for each in model.requests if each.messages[-1].text.endswith("FIRST LEVEL"))
     second = next(each for each in model.requests if each.messages[-1].text.endswith("SECOND LEVEL"))
-    assert plain(second.messages[: len(first.messages)]) == plain(first.messages)
+    assert encoded_messages(second.messages[: len(first.messages)]) == encoded_messages(first.messages)
     assert is_valid(second.messages)
 
 
 async def test_at_the_depth_limit_a_fork_keeps_the_agent_tool_and_is_refused() -> None:
     """A fork's tools are exactly its parent's. Its spawn is refused, with the limit as the reason."""
-    model = ScriptedModel({"LEVEL ONE": [fork("LEVEL TWO"), "did it myself"], "": [fork("LEVEL ONE"), "ok"]})
+    model = ScriptedModel({"LEVEL ONE": [fork_call("LEVEL TWO"), "did it myself"], "": [fork_call("LEVEL ONE"), "ok"]})
     async with Session(model, spawn_limits=SpawnLimits(depth=1)) as session:
         await session.ask("Go.")
 
@@ -158,7 +162,7 @@ async def test_at_the_depth_limit_a_fork_keeps_the_agent_tool_and_is_refused() -
 
 async def test_at_the_depth_limit_a_fresh_child_does_not_see_the_agent_tool() -> None:
     """A fresh child that may not spawn is not offered the tool for it."""
-    model = ScriptedModel({"brief": ["done"], "": [fresh("brief"), "ok"]})
+    model = ScriptedModel({"brief": ["done"], "": [specialist_call("brief"), "ok"]})
     async with Session(model, [note], spawn_limits=SpawnLimits(depth=1)) as session:
         await session.ask("Go.")
 
@@ -169,13 +173,15 @@ async def test_at_the_depth_limit_a_fresh_child_does_not_see_the_agent_tool() ->
 
 async def test_omitted_type_configures_spawns_without_a_type() -> None:
     """A spawn without a type is a fresh child under `omitted_type="general-purpose"`. `mode="fork"` still forks."""
-    model = ScriptedModel({"PLAIN": ["a"], "COPY": ["b"], "": [fork("PLAIN"), fork("COPY", mode="fork"), "ok"]})
+    model = ScriptedModel(
+        {"PLAIN": ["a"], "COPY": ["b"], "": [fork_call("PLAIN"), fork_call("COPY", mode="fork"), "ok"]}
+    )
     async with Session(model, omitted_type="general-purpose") as session:
         await session.ask("Go.")
-        modes = [event.mode for event in of_kind(kept(session), RunSpawned)[1:]]
+        modes = [event.mode for event in of_kind(session_events(session), RunSpawned)[1:]]
 
     assert modes == ["fresh", "fork"]
-    assert said(model.requests[1].messages)[1:] == [("human", "PLAIN")]
+    assert typed_texts(model.requests[1].messages)[1:] == [("human", "PLAIN")]
 
 
 # --- AC-S1-3: which tools
@@ -227,7 +233,7 @@ async def test_a_child_without_any_known_tool_is_refused(definition: dict[str, A
     model = ScriptedModel([Call("Agent", {"prompt": "work", "subagent_type": "worker"}), "ok"])
     async with Session(model, [note], agents=[worker]) as session:
         await session.ask("Go.")
-        spawns = of_kind(kept(session), RunSpawned)
+        spawns = of_kind(session_events(session), RunSpawned)
 
     assert len(spawns) == 1
     for entry in definition["tools"]:
@@ -263,13 +269,13 @@ async def test_an_agent_may_be_restricted_to_some_types() -> None:
     async with Session(model, agents=[boss, helper]) as session:
         await session.ask("Go.")
         boss_run, helper_run = run_of(session, "main/1"), run_of(session, "main/1/1")
-        spawns = [event.agent for event in of_kind(kept(session), RunSpawned)]
+        spawns = [event.agent for event in of_kind(session_events(session), RunSpawned)]
 
     listing = next(each.description for each in boss_run.context.tools if each.name == "Agent")
     assert ("- helper: Helps." in listing, "- explore:" in listing) == (True, False)
     assert spawns == ["main", "boss", "helper"]
-    assert "unknown agent type 'explore'" in str(said(boss_run.context.history))
-    assert "unknown agent type 'explore'" in str(said(helper_run.context.history))
+    assert "unknown agent type 'explore'" in str(typed_texts(boss_run.context.history))
+    assert "unknown agent type 'explore'" in str(typed_texts(helper_run.context.history))
 
 
 async def test_read_only_agents_cannot_write(tmp_path: Path) -> None:
@@ -303,7 +309,7 @@ async def test_a_child_s_changes_do_not_show_in_its_parent() -> None:
     model = ScriptedModel(
         {
             "child's task": [Call("scribble", {"todo": "child's"}), "done"],
-            "": [Call("scribble", {"todo": "parent's"}), fresh("child's task", "child"), "ok"],
+            "": [Call("scribble", {"todo": "parent's"}), specialist_call("child's task", "child"), "ok"],
         }
     )
     async with Session(model, [async_tool(scribble)]) as session:
@@ -314,16 +320,16 @@ async def test_a_child_s_changes_do_not_show_in_its_parent() -> None:
     assert set(parent.context.file_cache) == {"parent's"}
     assert child.context.state == {"todos": ["child's"]}
     assert set(child.context.file_cache) == {"parent's", "child's"}  # It starts with a copy of what was read.
-    assert "child's" not in str([each for each in said(parent.context.history) if each[0] == "tool"])
+    assert "child's" not in str([each for each in typed_texts(parent.context.history) if each[0] == "tool"])
 
 
 async def test_a_child_s_folder_is_its_own(tmp_path: Path) -> None:
     """AC-S1-4: a child works in the folder that it was given and cannot leave it. Its parent stays where it was."""
-    write(tmp_path, {"a.txt": "outer", "sub/a.txt": "inner"})
+    write_files(tmp_path, {"a.txt": "outer", "sub/a.txt": "inner"})
     model = ScriptedModel(
         {
             "read it": [Call("Read", {"file_path": "a.txt"}), Call("Read", {"file_path": "../a.txt"}), "done"],
-            "": [fresh("read it", "child", cwd="sub"), Call("Read", {"file_path": "a.txt"}), "ok"],
+            "": [specialist_call("read it", "child", cwd="sub"), Call("Read", {"file_path": "a.txt"}), "ok"],
         }
     )
     async with Session(model, workspace_tools(), cwd=tmp_path) as session:
@@ -341,11 +347,11 @@ async def test_a_child_s_folder_is_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize("cwd", ["..", "/", "nowhere", "a.txt", "sub/../..", "\0"])
 async def test_a_child_cannot_get_a_folder_outside_its_parent_s(tmp_path: Path, cwd: str) -> None:
     """The refusal names the argument, and no child starts."""
-    write(tmp_path, {"work/a.txt": "x", "work/sub/b.txt": "y"})
-    model = ScriptedModel([fresh("read", cwd=cwd), "ok"])
+    write_files(tmp_path, {"work/a.txt": "x", "work/sub/b.txt": "y"})
+    model = ScriptedModel([specialist_call("read", cwd=cwd), "ok"])
     async with Session(model, cwd=tmp_path / "work") as session:
         result = await session.ask("Go.")
-        spawns = of_kind(kept(session), RunSpawned)
+        spawns = of_kind(session_events(session), RunSpawned)
 
     assert result.status is Status.COMPLETED
     assert len(spawns) == 1

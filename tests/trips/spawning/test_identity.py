@@ -17,16 +17,16 @@ from ramet.tools.context import current_call
 from ramet.tools.spawn_request import SpawnRequest
 from tests.support.waiting import eventually
 from tests.trips.kits.sessions import (
-    GENERAL,
+    GENERAL_PURPOSE,
     Gate,
-    all_is_quiet,
     answers,
     async_tool,
-    background,
-    fresh,
-    kept,
+    background_call,
+    is_tree_idle,
     of_kind,
     run_of,
+    session_events,
+    specialist_call,
 )
 
 
@@ -36,7 +36,7 @@ async def spawn_toiler(session: Session, name: str | None) -> Handle:
 
 def recipients_of(session: Session, word: str) -> list[str]:
     """Return the paths of the runs that received mail with this word."""
-    return [event.path for event in of_kind(kept(session), MailPushed) if word in event.text]
+    return [event.path for event in of_kind(session_events(session), MailPushed) if word in event.text]
 
 
 # --- names
@@ -81,14 +81,18 @@ async def test_a_child_named_parent_does_not_replace_the_parent() -> None:
         {
             "task-notification": ["noted"],
             "dig": ["found"],
-            "lead": [background("dig", "parent"), Call("SendMessage", {"to": "parent", "message": "a word"}), "done"],
-            "Go.": [fresh("lead", "mid"), "ok"],
+            "lead": [
+                background_call("dig", "parent"),
+                Call("SendMessage", {"to": "parent", "message": "a word"}),
+                "done",
+            ],
+            "Go.": [specialist_call("lead", "mid"), "ok"],
             "": ["heard"],
         }
     )
     async with Session(model) as session:
         await session.ask("Go.")
-        await eventually(lambda: all_is_quiet(session))
+        await eventually(lambda: is_tree_idle(session))
 
         assert recipients_of(session, "a word") == ["main"]
         assert "main/mid/parent" not in {view.path for view in session.runs()}
@@ -115,12 +119,12 @@ async def test_no_run_works_inside_the_call_that_started_it() -> None:
         if "toil" in prompts[0]:
             replies = sum(each.type == "ai" for each in messages)
             return (Call("gate"), Call("SendMessage", {"to": "main", "message": "a word"}), "done")[replies]
-        return background("toil", "kid") if newest == "human" and prompts[-1] == "Go." else "ok"
+        return background_call("toil", "kid") if newest == "human" and prompts[-1] == "Go." else "ok"
 
     async with Session(ScriptedModel(answer), [gate.tool]) as session:
         await session.ask("Go.")
         gate.open.set()
-        await eventually(lambda: recipients_of(session, "a word") and all_is_quiet(session))
+        await eventually(lambda: recipients_of(session, "a word") and is_tree_idle(session))
 
     assert len(calls) >= 6
     assert set(calls) == {None}
@@ -133,11 +137,11 @@ async def test_a_root_woken_by_its_child_ends_that_child_when_it_fails() -> None
         {
             "toil": [Call("gate"), [Call("SendMessage", {"to": "main", "message": "fail"}), Call("never")], "no"],
             "fail": [lambda _: Fail("no provider")],
-            "Go.": [background("toil", "kid"), "meanwhile"],
+            "Go.": [background_call("toil", "kid"), "meanwhile"],
         }
     )
     boss = Agent(name="boss", instructions="Lead.", model=model)
-    kinds = {GENERAL: Agent(name=GENERAL, instructions="Work.")}
+    kinds = {GENERAL_PURPOSE: Agent(name=GENERAL_PURPOSE, instructions="Work.")}
     async with AgentRuntime() as runtime:
         root = await runtime.spawn(boss, "Go.", tools=[gate.tool, never.tool], agents=kinds)
         await gate.entered.wait()
@@ -171,8 +175,13 @@ async def test_a_definition_s_hook_binds_its_children_and_forks() -> None:
     model = ScriptedModel(
         {
             "below": [Call("danger"), "no luck"],
-            "toil": [Call("danger"), fresh("below", "lower"), "done"],
-            "guard": [Call("danger"), fresh("toil", "kid"), Call("Agent", {"prompt": "below", "name": "twin"}), "done"],
+            "toil": [Call("danger"), specialist_call("below", "lower"), "done"],
+            "guard": [
+                Call("danger"),
+                specialist_call("toil", "kid"),
+                Call("Agent", {"prompt": "below", "name": "twin"}),
+                "done",
+            ],
             "Go.": [Call("Agent", {"prompt": "guard", "subagent_type": "guarded", "name": "guard"}), "ok"],
         }
     )

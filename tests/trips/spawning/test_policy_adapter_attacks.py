@@ -17,8 +17,8 @@ from ramet.tools.workspace import workspace_tools
 from tests.support.waiting import eventually
 from tests.trips.agents import isolated as agents
 from tests.trips.kits.isolated import BACKENDS
-from tests.trips.kits.sessions import fresh, kept, of_kind
-from tests.trips.spawning.test_policy_adapters import MAY, Adapter, runtime
+from tests.trips.kits.sessions import of_kind, session_events, specialist_call
+from tests.trips.spawning.test_policy_adapters import PARENT_POLICY, Adapter, runtime
 
 
 class Slow(Adapter):
@@ -97,14 +97,14 @@ async def test_the_spawned_agent_is_the_one_the_adapter_saw(tmp_path: pathlib.Pa
 
     write("Read")
     results: list[bool] = []
-    calls = [fresh("Look.", each, subagent_type="helper") for each in ("one", "two")]
+    calls = [specialist_call("Look.", each, subagent_type="helper") for each in ("one", "two")]
     model = ScriptedModel({"Go.": [*calls, "done"], "Look.": ["seen"] * 2})
     adapter = Adapter(answers)
     async with runtime(adapter, tmp_path) as host:
         session = ramet.Session(model, tools=workspace_tools(), runtime=host, cwd=file.parents[2], unattended=True)
         async with session:
             await session.ask("Go.")
-            spawns = of_kind(kept(session), RunSpawned)
+            spawns = of_kind(session_events(session), RunSpawned)
 
     assert results == [True]
     assert [each.tools for each in spawns[1:]] == [("Read",), ("Read", "Bash")]
@@ -159,7 +159,7 @@ async def test_every_exception_of_an_adapter_is_a_refusal(error: BaseException, 
     async with runtime(Adapter(answers), tmp_path, backend=BACKENDS[-1]) as host:
         with pytest.raises(PolicyAdapterFailed) as failure:
             await host.spawn(agents.echo)
-        handle = await host.spawn(agents.spawn_one_by_one, args=(2,), policy=MAY)
+        handle = await host.spawn(agents.spawn_one_by_one, args=(2,), policy=PARENT_POLICY)
         assert (await handle.result()).value == ["policy adapter house rules"] * 2
 
     assert "hunter2" not in str(failure.value)

@@ -24,12 +24,14 @@ from tests.support.serving import serving
 from tests.support.waiting import eventually
 from tests.trips.agents import isolated as agents
 from tests.trips.kits.isolated import BACKENDS, backend
-from tests.trips.kits.sessions import answers, fresh, kept, of_kind
-from tests.trips.teams.test_agent_types import OURS, asked, ended, function, opening
+from tests.trips.kits.sessions import answers, of_kind, session_events, specialist_call
+from tests.trips.teams.test_agent_types import OURS, agent_spec, function, read_to_end, request_body
 
 __all__ = ["backend"]
 
-MAY = ramet.Policy(allow_sub_agents=True, memory_mb=1024, cpu_cores=8, allowed_endpoints=("docs.example.org:443",))
+PARENT_POLICY = ramet.Policy(
+    allow_sub_agents=True, memory_mb=1024, cpu_cores=8, allowed_endpoints=("docs.example.org:443",)
+)
 Answers = Callable[[PolicyRequest], Awaitable[PolicyAnswer]]
 
 
@@ -73,11 +75,11 @@ def decisions(runtime: ramet.AgentRuntime) -> list[PolicyDecided]:
 
 async def test_a_refused_child_is_not_spawned(tmp_path: pathlib.Path) -> None:
     """The model reads the reason, the refusal is recorded for its parent, and nothing is held."""
-    model = ScriptedModel([fresh("Look.", "scout", subagent_type="general-purpose"), "I do it myself."])
+    model = ScriptedModel([specialist_call("Look.", "scout", subagent_type="general-purpose"), "I do it myself."])
     adapter = adapter_for("general-purpose", Refuse("no helpers on Fridays"))
     async with runtime(adapter, tmp_path) as host, ramet.Session(model, runtime=host) as session:
         result = await session.ask("Go.")
-        events = kept(session)
+        events = session_events(session)
         (report,) = answers(session.messages).values()
 
     assert result.value == "I do it myself."
@@ -99,7 +101,7 @@ async def test_a_refused_child_is_not_spawned(tmp_path: pathlib.Path) -> None:
 
 async def test_an_adapter_sees_parent_and_child_of_a_spawn(tmp_path: pathlib.Path) -> None:
     """The request is plain data that JSON can hold, so an adapter can ask another service."""
-    model = ScriptedModel({"Look": ["done"], "": [fresh("Look.", "scout"), "ok"]})
+    model = ScriptedModel({"Look": ["done"], "": [specialist_call("Look.", "scout"), "ok"]})
     adapter = Adapter()
     async with runtime(adapter, tmp_path) as host, ramet.Session(model, runtime=host) as session:
         await session.ask("Go.")
@@ -115,12 +117,12 @@ async def test_an_adapter_sees_parent_and_child_of_a_spawn(tmp_path: pathlib.Pat
 
 async def test_an_adapter_narrows_the_limits_of_a_child(tmp_path: pathlib.Path) -> None:
     """The child gets the smaller of both limits, and the answer is recorded."""
-    model = ScriptedModel({"Look": ["done"], "": [fresh("Look.", "scout"), "ok"]})
+    model = ScriptedModel({"Look": ["done"], "": [specialist_call("Look.", "scout"), "ok"]})
     adapter = adapter_for("general-purpose", Narrow(limits=Limits(model_calls=2, seconds=60), reason="small helpers"))
     async with runtime(adapter, tmp_path) as host, ramet.Session(model, runtime=host) as session:
         await session.ask("Go.")
         child = session.handle("scout").run
-        decision = of_kind(kept(session), PolicyDecided)[-1]
+        decision = of_kind(session_events(session), PolicyDecided)[-1]
 
     assert (child.limits.model_calls, child.limits.seconds) == (2, 60)
     assert (decision.verdict, decision.reason) == ("narrow", "small helpers")
@@ -148,7 +150,7 @@ async def test_an_adapter_removes_the_network_from_one_type(backend: Any, tmp_pa
     adapter = adapter_for("echo", Narrow(policy=ramet.Policy(network="disabled"), reason="no network"))
     async with runtime(adapter, tmp_path, backend=backend) as host:
         handle = await host.spawn(
-            agents.spawn, args=(agents.echo, {"allowed_endpoints": ["docs.example.org:443"]}), policy=MAY
+            agents.spawn, args=(agents.echo, {"allowed_endpoints": ["docs.example.org:443"]}), policy=PARENT_POLICY
         )
         recorder = host.trees[handle.run.info.id].recorder
         result = await handle.result()
@@ -197,7 +199,7 @@ async def test_a_guest_reads_which_adapter_refused(backend: Any, tmp_path: pathl
         return next(kinds) if request.agent == "echo" else Allow()  # type: ignore[return-value]  # None is no answer
 
     async with runtime(Adapter(answers), tmp_path, backend=backend) as host:
-        handle = await host.spawn(agents.spawn_one_by_one, args=(2,), policy=MAY)
+        handle = await host.spawn(agents.spawn_one_by_one, args=(2,), policy=PARENT_POLICY)
         recorder = host.trees[handle.run.info.id].recorder
         result = await handle.result()
         decisions = of_kind(recorder.recent_events, PolicyDecided)[1:]
@@ -211,7 +213,7 @@ async def test_refused_spawns_of_a_run_are_bounded(tmp_path: pathlib.Path, monke
     monkeypatch.setattr(policy_decisions, "MAX_FAILED_SPAWNS", 10)
     adapter = adapter_for("echo", Refuse("no"))
     async with runtime(adapter, tmp_path, backend=BACKENDS[-1]) as host:
-        handle = await host.spawn(agents.spawn_one_by_one, args=(30,), policy=MAY)
+        handle = await host.spawn(agents.spawn_one_by_one, args=(30,), policy=PARENT_POLICY)
         recorder = host.trees[handle.run.info.id].recorder
         result = await handle.result()
 
@@ -295,20 +297,20 @@ async def test_a_resumed_conversation_keeps_its_narrowed_grant(tmp_path: pathlib
 # --- no answer
 
 
-async def raises(request: PolicyRequest) -> PolicyAnswer:
+async def raise_error(request: PolicyRequest) -> PolicyAnswer:
     raise OSError("policy.internal:8181 refused the connection")
 
 
-async def exits(request: PolicyRequest) -> PolicyAnswer:
+async def call_sys_exit(request: PolicyRequest) -> PolicyAnswer:
     raise SystemExit(3)
 
 
-async def never(request: PolicyRequest) -> PolicyAnswer:
+async def never_answer(request: PolicyRequest) -> PolicyAnswer:
     await asyncio.Event().wait()
     return Allow()
 
 
-async def nothing(request: PolicyRequest) -> PolicyAnswer:
+async def answer_wrong_type(request: PolicyRequest) -> PolicyAnswer:
     return True  # type: ignore[return-value]  # that is the point
 
 
@@ -320,7 +322,7 @@ async def no_reason(request: PolicyRequest) -> PolicyAnswer:
     return Refuse(None)  # type: ignore[arg-type]  # that is the point
 
 
-@pytest.mark.parametrize("answers", [raises, exits, never, nothing, values, no_reason])
+@pytest.mark.parametrize("answers", [raise_error, call_sys_exit, never_answer, answer_wrong_type, values, no_reason])
 async def test_no_answer_is_a_refusal(
     answers: Answers, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -333,7 +335,7 @@ async def test_no_answer_is_a_refusal(
     assert failure.value.limit == "policy adapter house rules"
     assert "policy.internal" not in str(failure.value)
     assert "hunter2" not in str(failure.value) + caplog.text
-    assert answers is not raises or "policy.internal" in caplog.text
+    assert answers is not raise_error or "policy.internal" in caplog.text
 
 
 async def test_an_adapter_call_that_never_ends_does_not_block_spawns(tmp_path: pathlib.Path) -> None:
@@ -360,16 +362,16 @@ async def test_a_cancelled_tree_does_not_wait_for_its_adapter(tmp_path: pathlib.
     """The parent is cancelled while the adapter is asked, and its child never starts."""
 
     async def answers(request: PolicyRequest) -> PolicyAnswer:
-        return await never(request) if request.depth else Allow()
+        return await never_answer(request) if request.depth else Allow()
 
-    model = ScriptedModel([fresh("Look.", "scout"), "unreached"])
+    model = ScriptedModel([specialist_call("Look.", "scout"), "unreached"])
     adapter = Adapter(answers)
     async with runtime(adapter, tmp_path, policy_timeout_s=3600) as host, ramet.Session(model, runtime=host) as session:
         turn = asyncio.create_task(session.ask("Go."))
         await eventually(lambda: len(adapter.asked) == 2)
         receipt = await session.cancel()
         result = await turn
-        events = kept(session)
+        events = session_events(session)
 
     assert not receipt.left
     assert result.status == "cancelled"
@@ -433,7 +435,7 @@ async def test_an_adapter_can_refuse_an_agent_of_a_server(tmp_path: pathlib.Path
 
 async def test_a_failing_adapter_refuses_agents_of_a_server(tmp_path: pathlib.Path) -> None:
     """The client reads a refusal, and only the log has the adapter's error."""
-    async with serving(tmp_path, policy_adapter=Adapter(raises), types=installed()) as served:
+    async with serving(tmp_path, policy_adapter=Adapter(raise_error), types=installed()) as served:
         team = await served.team()
         body = {"team": team[0], "name": "bob", "agent_type": "llm", "spawn_info": {"model": "offline"}}
         response = await served.ask("POST", "/v1/agents", team[1], json=body)
@@ -457,17 +459,17 @@ async def test_a_served_function_keeps_its_narrowed_grant_after_a_kill(tmp_path:
         return ramet.AgentRuntime(tmp_path, backend="local", store=store, grace_s=0.1, policy_adapter=Adapter(narrows))
 
     first = await runtime_of_a_process().start()
-    agent = await OURS.open(opening(first, tmp_path / "ada", **start))
-    answer = agent.turn(asked("go"), "openai")
+    agent = await OURS.open(agent_spec(first, tmp_path / "ada", **start))
+    answer = agent.turn(request_body("go"), "openai")
     await anext(answer)
     run = agent.run
     grant = first.get(run).run.grant
     await first.get(run).run.context.wait_persisted()
     await (await first.open_store()).close()  # As if it was killed: nothing more goes on record.
     await first.stop()
-    await ended(answer)
+    await read_to_end(answer)
     async with runtime_of_a_process() as second:
-        again = await OURS.open(opening(second, tmp_path / "eve", **start, run=run))
+        again = await OURS.open(agent_spec(second, tmp_path / "eve", **start, run=run))
         await eventually(lambda: any(each.run.grant for each in roots_of(second)))
         grants = [each.run.grant for each in roots_of(second)]
         await again.close("it is over")

@@ -24,7 +24,15 @@ from ramet.models.scripted.dialogue import Script
 from ramet.models.scripted.model import Call, Fail, ScriptedModel
 from ramet.tools.workspace import workspace_tools
 from tests.support.waiting import eventually
-from tests.trips.kits.sessions import background, fork, fresh, kept, run_of, said, write
+from tests.trips.kits.sessions import (
+    background_call,
+    fork_call,
+    run_of,
+    session_events,
+    specialist_call,
+    typed_texts,
+    write_files,
+)
 from tests.unit.cli.golden import assert_golden
 
 
@@ -40,7 +48,7 @@ def countable() -> AgentRuntime:
 
 def lines(session: Session) -> str:
     """Return the record as JSON lines without times, which are all equal."""
-    return "".join(line(event) for event in kept(session))
+    return "".join(line(event) for event in session_events(session))
 
 
 def line(event: Event) -> str:
@@ -59,7 +67,7 @@ FOLDER = {**LOGS, "logs/day-5.log": "ok\npayment timed out after 30 s\n", "api.p
 
 async def test_an_investigator_reports_only_a_summary(tmp_path: Path) -> None:
     """AC-S1-1: an agent that can only read reads many files, and its parent gets the summary and no more."""
-    write(tmp_path, FOLDER)
+    write_files(tmp_path, FOLDER)
     investigator = Agent(
         name="investigator",
         description="Digs through logs.",
@@ -86,7 +94,7 @@ async def test_an_investigator_reports_only_a_summary(tmp_path: Path) -> None:
         searcher = run_of(session, "searcher")
 
     assert result.value == "The payment API fails because of a timeout of 30 s (api.py:1)."
-    assert said(session.messages) == [
+    assert typed_texts(session.messages) == [
         ("human", "Why is the payment API failing?"),
         ("ai", ""),
         ("tool", "I found a timeout: logs/day-5.log:2, set in api.py:1."),
@@ -120,9 +128,9 @@ TRIP_A: Script = {
     "watch the logs": ["The logs are quiet."],
     "Why is the payment API failing?": [
         [
-            background("watch the logs", "watcher", description="watches"),
-            fresh("find the timeout", "searcher", description="searches logs"),
-            fork("write a test", "tester"),
+            background_call("watch the logs", "watcher", description="watches"),
+            specialist_call("find the timeout", "searcher", description="searches logs"),
+            fork_call("write a test", "tester"),
         ],
         "It times out (api.log:17).",
         "And the logs are quiet.",
@@ -152,8 +160,8 @@ GONE_WRONG: Script = {
             Call("Agent", {"prompt": "dig", "subagent_type": "limited", "name": "limited"}),
             Call("Agent", {"prompt": "dig", "subagent_type": "nobody"}),
             Call("nonsense", {"x": 1}),
-            fresh("fail", "failing"),
-            fresh("delete it", "deleter"),
+            specialist_call("fail", "failing"),
+            specialist_call("delete it", "deleter"),
         ],
         "This is what I know.",
     ],

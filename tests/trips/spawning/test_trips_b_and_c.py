@@ -7,7 +7,7 @@ from ramet.core.events import MailPushed
 from ramet.models.scripted.model import ScriptedModel
 from ramet.tools.context import current
 from tests.support.waiting import eventually
-from tests.trips.kits.sessions import background, kept, of_kind, run_of
+from tests.trips.kits.sessions import background_call, of_kind, run_of, session_events
 from tests.trips.spawning.test_trip_a import countable, line, lines
 from tests.unit.cli.golden import assert_golden
 
@@ -53,7 +53,7 @@ async def test_trip_c_matches_its_golden_record() -> None:
     model = ScriptedModel(
         {
             "watch the logs": ["All quiet.", "Now there is a timeout."],
-            "Go.": [background("watch the logs", "watcher"), "Started.", "Quiet, then.", "Seen."],
+            "Go.": [background_call("watch the logs", "watcher"), "Started.", "Quiet, then.", "Seen."],
         }
     )
     async with Session(model, runtime=countable(), spawn_limits=SpawnLimits(running=1)) as session:
@@ -63,7 +63,7 @@ async def test_trip_c_matches_its_golden_record() -> None:
         await eventually(lambda: len(model.requests) == 6 and run_of(session, "main").state == "idle")
 
         record = lines(session)
-        notices = [event.mail_id for event in of_kind(kept(session), MailPushed) if event.kind == "notice"]
+        notices = [event.mail_id for event in of_kind(session_events(session), MailPushed) if event.kind == "notice"]
 
     assert len(notices) == len(set(notices)) == 2
     assert_golden("trip-c.jsonl", record)

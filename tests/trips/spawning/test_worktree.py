@@ -24,16 +24,16 @@ from tests.support.cut_journals import cut_behind
 from tests.support.waiting import eventually
 from tests.trips.kits.sessions import (
     Gate,
-    all_is_quiet,
     answers,
-    background,
-    fork,
-    fresh,
-    kept,
+    background_call,
+    fork_call,
+    is_tree_idle,
     of_kind,
-    opened,
+    open_tree_of,
     run_of,
-    write,
+    session_events,
+    specialist_call,
+    write_files,
 )
 
 
@@ -45,7 +45,7 @@ def git(folder: Path, *args: str) -> str:
 
 @pytest.fixture
 def repo(tmp_path: Path) -> Path:
-    folder = write(tmp_path / "repo", {"a.txt": "as it was\n", "sub/b.txt": "below\n"})
+    folder = write_files(tmp_path / "repo", {"a.txt": "as it was\n", "sub/b.txt": "below\n"})
     git(folder, "init", "-q")
     git(folder, "add", ".")
     git(folder, "commit", "-q", "-m", "first")
@@ -66,10 +66,12 @@ async def test_a_child_edits_its_own_worktree(repo: Path) -> None:
 
     The parent's report and the result have the path of the worktree.
     """
-    model = ScriptedModel({"EDIT-IT": [EDIT, "edited"], "": [fresh("EDIT-IT", "editor", isolation="worktree"), "ok"]})
+    model = ScriptedModel(
+        {"EDIT-IT": [EDIT, "edited"], "": [specialist_call("EDIT-IT", "editor", isolation="worktree"), "ok"]}
+    )
     async with Session(model, workspace_tools(), cwd=repo) as session:
         await session.ask("Go.")
-        (end,) = of_kind(kept(session), RunEnded)
+        (end,) = of_kind(session_events(session), RunEnded)
         (report,) = answers(session.messages).values()
 
     (path,) = end.result.artifacts
@@ -84,11 +86,11 @@ async def test_a_worktree_without_changes_is_removed(repo: Path) -> None:
     """AC-S1-15: a child that changed nothing leaves no folder, no branch and no artifact."""
     read_call = Call("Read", {"file_path": "a.txt"})
     model = ScriptedModel(
-        {"LOOK-UP": [read_call, "looked"], "": [fresh("LOOK-UP", "looker", isolation="worktree"), "ok"]}
+        {"LOOK-UP": [read_call, "looked"], "": [specialist_call("LOOK-UP", "looker", isolation="worktree"), "ok"]}
     )
     async with Session(model, workspace_tools(), cwd=repo) as session:
         await session.ask("Go.")
-        (end,) = of_kind(kept(session), RunEnded)
+        (end,) = of_kind(session_events(session), RunEnded)
         looked = run_of(session, "looker").context.history
 
     assert "as it was" in str(answers(looked))
@@ -98,7 +100,9 @@ async def test_a_worktree_without_changes_is_removed(repo: Path) -> None:
 
 async def test_a_fresh_child_s_prompt_names_its_worktree(repo: Path) -> None:
     """The child's system prompt does not name its parent's folder."""
-    model = ScriptedModel({"LOOK-UP": ["looked"], "": [fresh("LOOK-UP", "looker", isolation="worktree"), "ok"]})
+    model = ScriptedModel(
+        {"LOOK-UP": ["looked"], "": [specialist_call("LOOK-UP", "looker", isolation="worktree"), "ok"]}
+    )
     async with Session(model, workspace_tools(), cwd=repo) as session:
         await session.ask("Go.")
         cwd = run_of(session, "looker").context.cwd
@@ -112,7 +116,9 @@ async def test_a_fresh_child_s_prompt_names_its_worktree(repo: Path) -> None:
 async def test_a_child_works_in_its_parent_s_folder_of_the_worktree(repo: Path) -> None:
     """A session in `repo/sub` has a child in `sub` of its worktree, which it cannot leave."""
     reads = [Call("Read", {"file_path": "b.txt"}), Call("Read", {"file_path": "../a.txt"})]
-    model = ScriptedModel({"LOOK-UP": [reads, "looked"], "": [fresh("LOOK-UP", "looker", isolation="worktree"), "ok"]})
+    model = ScriptedModel(
+        {"LOOK-UP": [reads, "looked"], "": [specialist_call("LOOK-UP", "looker", isolation="worktree"), "ok"]}
+    )
     async with Session(model, workspace_tools(), cwd=repo / "sub") as session:
         await session.ask("Go.")
         run = run_of(session, "looker")
@@ -130,13 +136,13 @@ async def test_each_child_has_its_own_worktree(repo: Path) -> None:
         "You are a worker": [EDIT, "worked"],
         "COPY-OF": [Call("Write", {"file_path": "new.txt", "content": "the fork's\n"}), "copied"],
         "": [
-            [Call("Agent", {"prompt": "go", "subagent_type": "worker"}), fork("COPY-OF", isolation="worktree")],
+            [Call("Agent", {"prompt": "go", "subagent_type": "worker"}), fork_call("COPY-OF", isolation="worktree")],
             "ok",
         ],
     }
     async with Session(ScriptedModel(script), workspace_tools(), cwd=repo, agents=[worker]) as session:
         await session.ask("Go.")
-        ends = of_kind(kept(session), RunEnded)
+        ends = of_kind(session_events(session), RunEnded)
 
         forked = next(
             run for run in session._opened.tree.register.runs.values() if run.agent.name == "main" and run.parent
@@ -153,7 +159,9 @@ async def test_a_cancelled_child_leaves_only_a_changed_worktree(repo: Path, is_c
     """A changed worktree stays and is reported. A worktree without changes is removed."""
     gate = Gate()
     steps = [EDIT, Call("gate")] if is_changed else [Call("gate")]
-    model = ScriptedModel({"EDIT-IT": steps, "": [background("EDIT-IT", "editor", isolation="worktree"), "ok", "ok"]})
+    model = ScriptedModel(
+        {"EDIT-IT": steps, "": [background_call("EDIT-IT", "editor", isolation="worktree"), "ok", "ok"]}
+    )
     async with Session(model, [*workspace_tools(), gate.tool], cwd=repo) as session:
         await session.ask("Go.")
         await gate.entered.wait()
@@ -172,8 +180,8 @@ async def test_a_child_cancelled_while_idle_leaves_no_worktree(repo: Path) -> No
     model = ScriptedModel(
         {
             "BELOW-IT": [Call("gate"), "ok"],
-            "REST-NOW": [background("BELOW-IT", "lower"), "resting"],
-            "": [background("REST-NOW", "rester", isolation="worktree"), "ok", "ok"],
+            "REST-NOW": [background_call("BELOW-IT", "lower"), "resting"],
+            "": [background_call("REST-NOW", "rester", isolation="worktree"), "ok", "ok"],
         }
     )
     async with Session(model, [gate.tool], cwd=repo) as session:
@@ -190,7 +198,7 @@ async def test_closing_a_session_removes_unchanged_worktrees(repo: Path) -> None
     """Closing ends children in worktrees like any others."""
     gate = Gate()
     model = ScriptedModel(
-        {"EDIT-IT": [Call("gate")], "": [background("EDIT-IT", "editor", isolation="worktree"), "ok"]}
+        {"EDIT-IT": [Call("gate")], "": [background_call("EDIT-IT", "editor", isolation="worktree"), "ok"]}
     )
     async with Session(model, [gate.tool], cwd=repo) as session:
         await session.ask("Go.")
@@ -202,11 +210,11 @@ async def test_closing_a_session_removes_unchanged_worktrees(repo: Path) -> None
 async def test_a_failed_child_leaves_its_changed_worktree(repo: Path) -> None:
     """A provider's failure does not lose the edits: the worktree stays and is reported with the failure."""
     model = ScriptedModel(
-        {"EDIT-IT": [EDIT, Fail("down")], "": [fresh("EDIT-IT", "editor", isolation="worktree"), "ok"]}
+        {"EDIT-IT": [EDIT, Fail("down")], "": [specialist_call("EDIT-IT", "editor", isolation="worktree"), "ok"]}
     )
     async with Session(model, workspace_tools(), cwd=repo) as session:
         await session.ask("Go.")
-        (end,) = of_kind(kept(session), RunEnded)
+        (end,) = of_kind(session_events(session), RunEnded)
         (report,) = answers(session.messages).values()
 
     (path,) = end.result.artifacts
@@ -220,10 +228,10 @@ async def test_a_spawn_without_a_commit_to_copy_is_refused(tmp_path: Path, kind:
     """A folder without a repository or without a commit is refused with the remedy, and nothing is left."""
     if kind == "no commit":
         git(tmp_path, "init", "-q")
-    model = ScriptedModel([fresh("EDIT-IT", isolation="worktree"), "ok"])
+    model = ScriptedModel([specialist_call("EDIT-IT", isolation="worktree"), "ok"])
     async with Session(model, cwd=tmp_path) as session:
         result = await session.ask("Go.")
-        spawns = of_kind(kept(session), RunSpawned)
+        spawns = of_kind(session_events(session), RunSpawned)
         (tool_result,) = answers(session.messages).values()
         slot_count = session._opened.tree.register.admission.slot_count
 
@@ -233,7 +241,7 @@ async def test_a_spawn_without_a_commit_to_copy_is_refused(tmp_path: Path, kind:
 
 async def test_a_spawn_cancelled_while_git_works_leaves_nothing(repo: Path) -> None:
     """The interrupt comes between worktree and spawn: no run, no worktree and no reservation stays."""
-    model = ScriptedModel([fresh("EDIT-IT", "editor", isolation="worktree"), "again"])
+    model = ScriptedModel([specialist_call("EDIT-IT", "editor", isolation="worktree"), "again"])
     async with Session(model, cwd=repo, runtime=AgentRuntime(grace_s=30)) as session:
         turn = asyncio.create_task(session.ask("Go."))
         await eventually(lambda: session._opened.tree.register.admission.slot_count == 2)
@@ -243,7 +251,7 @@ async def test_a_spawn_cancelled_while_git_works_leaves_nothing(repo: Path) -> N
         assert (await turn).status is Status.CANCELLED
         assert worktrees(repo) == []
         assert session._opened.tree.register.admission.slot_count == 1
-        assert len(of_kind(kept(session), RunSpawned)) == 1
+        assert len(of_kind(session_events(session), RunSpawned)) == 1
         assert (await session.ask("Again.")).value == "again"
 
 
@@ -253,7 +261,7 @@ async def test_mail_to_a_finished_child_without_its_worktree_is_refused(repo: Pa
         {
             "LOOK-UP": ["looked"],
             "": [
-                fresh("LOOK-UP", "looker", isolation="worktree"),
+                specialist_call("LOOK-UP", "looker", isolation="worktree"),
                 Call("SendMessage", {"to": "looker", "message": "more"}),
                 "ok",
             ],
@@ -269,19 +277,19 @@ async def test_mail_to_a_finished_child_without_its_worktree_is_refused(repo: Pa
 async def test_mail_to_a_child_whose_worktree_is_being_removed_is_refused(repo: Path) -> None:
     """The child has answered and git is at work, so the mail would be lost."""
     gate = Gate()
-    look = background("LOOK-UP", "looker", isolation="worktree")
+    look = background_call("LOOK-UP", "looker", isolation="worktree")
     model = ScriptedModel({"LOOK-UP": [Call("gate"), "looked"], "": [look, "ok", "noted"]})
     async with Session(model, [gate.tool], cwd=repo) as session:
         await session.ask("Go.")
         await gate.entered.wait()
         run = run_of(session, "looker")
         assert run.worktree is not None
-        async with opened(session).tree.register.services.git.alone_in(run.worktree.common_dir):
+        async with open_tree_of(session).tree.register.services.git.alone_in(run.worktree.common_dir):
             gate.open.set()
             await eventually(lambda: run.worktree is None)
             with pytest.raises(MailRefused, match="it is finishing"):
                 session.handle("looker").send("more")
-        await eventually(lambda: all_is_quiet(session))
+        await eventually(lambda: is_tree_idle(session))
 
         assert session.handle("looker").view().state == "completed"
         assert run.activations == 1
@@ -294,7 +302,7 @@ async def test_a_child_killed_after_its_worktree_was_removed_can_end(repo: Path)
     The next kernel makes the worktree again, and the tree resumes with the answer.
     """
     store, types = MemoryStore(), Project.open(None, user_dir=None)
-    lead = fresh("LOOK-UP", "looker", isolation="worktree")
+    lead = specialist_call("LOOK-UP", "looker", isolation="worktree")
     model = ScriptedModel({"LOOK-UP": ["looked"], "": [lead, "all done"]})
     async with AgentRuntime(store=store) as runtime:
         handle = await runtime.spawn(Agent(name="lead", model=model), "go", agents=types, cwd=repo / "sub")

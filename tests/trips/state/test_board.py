@@ -19,7 +19,7 @@ from ramet.tools.agents.board import Owner, Task, TaskRefused, board_tools
 from tests.conformance.stores import STORES
 from tests.support.places import KINDS, killed, store_at
 from tests.support.warm import warm
-from tests.trips.kits.sessions import answers, fresh
+from tests.trips.kits.sessions import answers, specialist_call
 from tests.trips.programs.board import STEPS, do, model, tools
 
 __all__ = ["warm"]  # a fixture is used by its name
@@ -143,7 +143,7 @@ async def test_a_lease_ends_with_its_owner() -> None:
             "be lazy": [Call("TaskUpdate", {"taskId": "1", "status": "in_progress"}), "I give up"],
             "Go.": [
                 Call("TaskCreate", {"subject": "dig"}),
-                fresh("be lazy", "lazy"),
+                specialist_call("be lazy", "lazy"),
                 Call("TaskUpdate", {"taskId": "1", "status": "completed"}),
                 "done",
             ],

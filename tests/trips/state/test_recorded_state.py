@@ -26,7 +26,7 @@ from tests.support.waiting import eventually
 from tests.support.warm import warm
 from tests.trips.agents import stateful as agents
 from tests.trips.programs import stateful_kernel
-from tests.trips.recovery.test_resume import lost
+from tests.trips.recovery.test_resume import lost_runtime
 
 __all__ = ["place", "warm"]  # fixtures are used by their names
 pytestmark = pytest.mark.usefixtures("warm")
@@ -106,7 +106,7 @@ class Stuck(MemoryStore):
 async def test_a_delegates_branch_exists_after_a_kill_before_its_creation() -> None:
     """The recorded spawn is not repeated. The branch is created, also if the delegate wrote nothing to it."""
     store = Stuck()
-    async with lost(store) as runtime:
+    async with lost_runtime(store) as runtime:
         await runtime.spawn(delegate_and_find_branch)
         await eventually(lambda: any(each.type == "run_ended" for each in store._events))
 

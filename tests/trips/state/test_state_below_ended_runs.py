@@ -15,7 +15,7 @@ from ramet.host.dynamic.namespaces import branch_of, place_of, state_location
 from ramet.spawn.run.run import Run
 from ramet.store.memory import MemoryStore
 from tests.support.waiting import eventually
-from tests.trips.recovery.test_resume import lost
+from tests.trips.recovery.test_resume import lost_runtime
 
 OWNER = "agent-0123456789abcdef"
 SOLVER = AgentRef("architect", "0" * 64, ("solver",), "1" * 64)
@@ -51,7 +51,7 @@ async def test_a_child_of_an_ended_parent_keeps_its_state_location_after_a_kill(
         return "led"
 
     lead: Any = Agent(name="lead", function=leads, ref=ref)
-    async with lost(store) as runtime:
+    async with lost_runtime(store) as runtime:
         handle = await runtime.spawn(lead, args=(may_end,), state_owner=OWNER)
         request = SpawnRequest(agent=work_forever, detached=True, branch=branch)
         await runtime.trees[handle.id].tree.spawn(handle.run.context, request)

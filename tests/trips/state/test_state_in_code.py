@@ -20,7 +20,7 @@ from ramet.core.errors import InvalidValue
 from ramet.core.events import StateCommitted, ToolEnded
 from ramet.models.scripted.dialogue import Call
 from ramet.tools.python import python_tool
-from tests.trips.kits.isolated import BACKENDS, Name
+from tests.trips.kits.isolated import BACKENDS, BackendName
 
 both = pytest.mark.parametrize("backend", BACKENDS)
 
@@ -67,7 +67,7 @@ def coder() -> Agent:
     return agent
 
 
-async def play(folder: pathlib.Path, backend: Name, script: dict[str, list[Any]]) -> tuple[list[str], list[Any]]:
+async def play(folder: pathlib.Path, backend: BackendName, script: dict[str, list[Any]]) -> tuple[list[str], list[Any]]:
     """Run a script in a session's child, and return the outputs of its calls and its commits."""
     parts: dict[str, Any] = {
         "Begin!": [Call("Agent", {"subagent_type": "coder", "prompt": "Play."}), "Done."],
@@ -82,7 +82,7 @@ async def play(folder: pathlib.Path, backend: Name, script: dict[str, list[Any]]
 
 
 @both
-async def test_code_has_its_state_by_name(tmp_path: pathlib.Path, backend: Name) -> None:
+async def test_code_has_its_state_by_name(tmp_path: pathlib.Path, backend: BackendName) -> None:
     """Code can use the state inside an event loop, too, and reads the host's errors."""
     use = "state.set('n', state.get('n', 0) + 1)\nstate.commit('counted')\nstate.get('n')"
     awaited = "await __import__('typing').cast(object, helper())"
@@ -109,7 +109,7 @@ async def test_code_has_its_state_by_name(tmp_path: pathlib.Path, backend: Name)
 
 
 @both
-async def test_a_task_on_a_branch_shows_after_its_merge(tmp_path: pathlib.Path, backend: Name) -> None:
+async def test_a_task_on_a_branch_shows_after_its_merge(tmp_path: pathlib.Path, backend: BackendName) -> None:
     """AC-S4-10: a created agent works on a branch of its creator's state, and the creator merges it."""
     outputs, _ = await play(
         tmp_path,

@@ -98,7 +98,7 @@ async def serving(folder: pathlib.Path, backend: Backend) -> AsyncIterator[Serve
         yield ServerWithTeams(server, client)
 
 
-def _of(agent: SpawnedAgent, states: list[str]) -> list[str]:
+def _states_of(agent: SpawnedAgent, states: list[str]) -> list[str]:
     return [each for each in states if each.startswith(f"agents@{agent.agent.id}/")]
 
 
@@ -180,7 +180,7 @@ async def test_deleting_an_agent_removes_its_state_branches(folder: pathlib.Path
     async with serving(folder, "bwrap") as place:
         ours, theirs = [await place.spawn(team, "function", info) for team in ("ours", "theirs")]
         assert [await place.say(each, "go") for each in (ours, theirs)] == ["1", "1"]
-        before = [_of(each, await place.states()) for each in (ours, theirs)]
+        before = [_states_of(each, await place.states()) for each in (ours, theirs)]
         assert [len(each) for each in before] == [2, 2], "main, and the delegate's"
 
         await place.client.kill_agent(ours.agent.id, key=ours.nonce)
@@ -195,7 +195,7 @@ async def test_a_new_agent_does_not_inherit_the_state_of_a_deleted_one(folder: p
         ours, theirs = await place.spawn("ours"), await place.spawn("theirs")
         for agent in (ours, theirs):
             assert "kept" in await place.run(agent, code_that_keeps("a word"))
-        mine, others = [_of(each, await place.states()) for each in (ours, theirs)]
+        mine, others = [_states_of(each, await place.states()) for each in (ours, theirs)]
         assert await place.states() == sorted(["agents/main", *mine, *others])
 
         await place.client.kill_agent(ours.agent.id, key=ours.nonce)

@@ -133,7 +133,7 @@ async def serving_model(folder: pathlib.Path, backend: Backend, script: Script =
         yield ServerWithModel(server, client, model)
 
 
-def asked(model: ScriptedModel) -> tuple[str, set[str]]:
+def newest_request(model: ScriptedModel) -> tuple[str, set[str]]:
     """Return the system text and the tools of the newest model request."""
     newest = model.requests[-1]
     system = "\n".join(str(each.content) for each in newest.messages if isinstance(each, SystemMessage))
@@ -213,11 +213,11 @@ async def test_a_bundle_is_loaded_into_an_active_agent_and_unloaded(folder: path
         load_answer = await here.change(agent, "load", kit)
         assert load_answer == {"bundles": [kit], "tools": ["count_words", "shout"], "skills": ["counting"]}
         assert await turn == "Waited."
-        assert asked(here.model)[1] == {"Bash"}  # The turn under way goes on with what it began with.
+        assert newest_request(here.model)[1] == {"Bash"}  # The turn under way goes on with what it began with.
         assert (await here.results(agent))[0].startswith("2deeprefused\n")
 
         assert await here.say(agent, "Count") == "1"
-        system, tools = asked(here.model)
+        system, tools = newest_request(here.model)
         assert "One, two, three." in system
         assert tools == {"Bash", "count_words", "shout"}
         assert (await here.tools(agent))["count_words"] == {
@@ -252,11 +252,11 @@ async def test_a_bundle_is_loaded_into_an_active_agent_and_unloaded(folder: path
         assert await turn == "Still here."
         # What was imported stays imported, and the turn goes on with what it began with.
         assert (await here.results(agent))[-4:] == ["2\n[exit code 0]", "1", "gone\n[exit code 0]", "2"]
-        assert "One, two, three." in asked(here.model)[0]
+        assert "One, two, three." in newest_request(here.model)[0]
 
         assert await here.say(agent, "And now") == "Gone."
         assert "ModuleNotFoundError" in (await here.results(agent))[-1]
-        system, tools = asked(here.model)
+        system, tools = newest_request(here.model)
         assert ("One, two, three." in system, tools, set(await here.tools(agent))) == (False, {"Bash"}, {"Bash"})
         assert here.shelves == [agent.agent.id]
         await here.client.kill_agent(agent.agent.id, key=agent.nonce)
@@ -278,7 +278,7 @@ async def test_an_active_function_can_import_a_bundle_loaded_during_its_call(
         assert await here.change(agent, "load", kit) == {"bundles": [kit], "tools": [], "skills": []}
         stream = here.client.turn(agent.agent.id, b'{"messages": [{"role": "user", "content": "Go"}]}', key=agent.nonce)
         async with contextlib.aclosing(stream) as chunks:
-            bodies = [chunk.body async for chunk in _until(chunks, b"called")]
+            bodies = [chunk.body async for chunk in _read_until(chunks, b"called")]
             await here.change(agent, "load", plain)
             bodies += [chunk.body async for chunk in chunks]
         assert b"plain" in b"".join(bodies)
@@ -291,7 +291,7 @@ async def test_an_active_function_can_import_a_bundle_loaded_during_its_call(
         assert {str(each.relative_to(shelf)) for each in shelf.rglob("*")} == {"plain.py", "deep", "deep/other.txt"}
 
 
-async def _until(chunks: AsyncIterator[Any], word: bytes) -> AsyncIterator[Any]:
+async def _read_until(chunks: AsyncIterator[Any], word: bytes) -> AsyncIterator[Any]:
     async for chunk in chunks:
         yield chunk
         if word in chunk.body:

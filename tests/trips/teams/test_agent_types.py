@@ -40,7 +40,7 @@ both = pytest.mark.parametrize("backend", ["bwrap", "local"])
 FUNCTIONS = "tests.trips.agents.served_functions"
 
 
-def asked(text: str) -> bytes:
+def request_body(text: str) -> bytes:
     """Return a request body that both formats accept."""
     return json.dumps({"model": "any", "messages": [{"role": "user", "content": text}]}).encode()
 
@@ -53,16 +53,16 @@ def text_of(chunks: list[bytes]) -> str:
 
 async def say(agent: RunningAgent, text: str) -> str:
     """Take one whole turn, and return the answer's text."""
-    chunks = [chunk async for chunk in agent.turn(asked(text), "openai")]
+    chunks = [chunk async for chunk in agent.turn(request_body(text), "openai")]
     whole = json.loads(format_of("openai").fold(chunks))
     assert whole["choices"][0]["finish_reason"] == "stop"
     return str(whole["choices"][0]["message"]["content"])
 
 
 @asynccontextmanager
-async def answering(agent: RunningAgent, text: str) -> AsyncIterator[AsyncIterator[bytes]]:
+async def begin_turn(agent: RunningAgent, text: str) -> AsyncIterator[AsyncIterator[bytes]]:
     """Begin a turn that is read only as far as the block reads it."""
-    answer = agent.turn(asked(text), "openai")
+    answer = agent.turn(request_body(text), "openai")
     try:
         yield answer
     finally:
@@ -70,7 +70,7 @@ async def answering(agent: RunningAgent, text: str) -> AsyncIterator[AsyncIterat
 
 
 @asynccontextmanager
-async def lost(folder: pathlib.Path, backend: Backend | None) -> AsyncIterator[AgentRuntime]:
+async def lost_runtime(folder: pathlib.Path, backend: Backend | None) -> AsyncIterator[AgentRuntime]:
     """A runtime whose process is killed at the end of the block: nothing it does after that is recorded."""
     store = SqliteStore(folder / "journal.db")
     runtime = await AgentRuntime(folder, backend=backend, store=store, grace_s=0.1).start()
@@ -81,21 +81,21 @@ async def lost(folder: pathlib.Path, backend: Backend | None) -> AsyncIterator[A
     await runtime.stop()
 
 
-async def ended(answer: AsyncIterator[bytes]) -> None:
+async def read_to_end(answer: AsyncIterator[bytes]) -> None:
     """Read a turn of a lost runtime to its end, and ignore its errors."""
     with suppress(RametError):
         async for _ in answer:
             pass
 
 
-def restarted(folder: pathlib.Path, backend: Backend | None) -> AgentRuntime:
+def new_runtime(folder: pathlib.Path, backend: Backend | None) -> AgentRuntime:
     """Return a runtime that replaces the lost one."""
     return AgentRuntime(folder, backend=backend, store=SqliteStore(folder / "journal.db"))
 
 
 async def turn_pieces(agent: RunningAgent, text: str) -> AsyncIterator[str]:
     """Yield the text pieces of a turn, until it raises."""
-    async with answering(agent, text) as answer:
+    async with begin_turn(agent, text) as answer:
         async for chunk in answer:
             yield text_of([chunk])
 
@@ -124,14 +124,14 @@ def reply_with_call(text: str, tool: str, **args: Any) -> AIMessage:
     return AIMessage(text, tool_calls=[tool_call(name=tool, args=args, id=f"call-{text}")])
 
 
-def opening(runtime: AgentRuntime, folder: pathlib.Path, info: Any, **more: Any) -> AgentSpec:
+def agent_spec(runtime: AgentRuntime, folder: pathlib.Path, info: Any, **more: Any) -> AgentSpec:
     """Return an AgentSpec as the service would make it."""
     folder.mkdir(exist_ok=True)
     return AgentSpec(id="a-1", name="ada", path="team/ada", info=info, runtime=runtime, folder=folder, **more)
 
 
 @asynccontextmanager
-async def opened(kind: AgentType, start: AgentSpec) -> AsyncIterator[RunningAgent]:
+async def open_agent(kind: AgentType, start: AgentSpec) -> AsyncIterator[RunningAgent]:
     """Check and open an agent, and close it in the end."""
     await kind.check(start)
     agent = await kind.open(start)
@@ -181,8 +181,8 @@ async def test_the_second_turn_has_the_folder_and_tree_of_the_first(
     ]
     start_with = LlmInfo(tools=["Bash"], system_prompt="You keep notes.")
     async with AgentRuntime(tmp_path, backend=backend) as runtime:
-        start = opening(runtime, tmp_path / "ada", start_with, policy=policy_for(backend))
-        async with opened(llm(script), start) as agent:
+        start = agent_spec(runtime, tmp_path / "ada", start_with, policy=policy_for(backend))
+        async with open_agent(llm(script), start) as agent:
             assert await say(agent, "Note this.") == "Noted."
             run = agent.run
             assert await say(agent, "How many?") == "Two."
@@ -198,9 +198,9 @@ async def test_the_second_turn_has_the_folder_and_tree_of_the_first(
 async def test_an_answer_is_streamed_with_the_tokens_of_its_turn(tmp_path: pathlib.Path) -> None:
     """The pieces come one by one in the other format, too. The end has the tokens of that turn alone."""
     kind = llm(["One two three.", "Four five six."])
-    async with AgentRuntime() as runtime, opened(kind, opening(runtime, tmp_path, LlmInfo())) as agent:
-        chunks = [chunk async for chunk in agent.turn(asked("Count"), "anthropic")]
-        again = [chunk async for chunk in agent.turn(asked("On"), "anthropic")]
+    async with AgentRuntime() as runtime, open_agent(kind, agent_spec(runtime, tmp_path, LlmInfo())) as agent:
+        chunks = [chunk async for chunk in agent.turn(request_body("Count"), "anthropic")]
+        again = [chunk async for chunk in agent.turn(request_body("On"), "anthropic")]
         spent = agent.spent()
     deltas = [json.loads(chunk) for chunk in chunks if b"content_block_delta" in chunk]
     assert [each["delta"]["text"] for each in deltas] == ["One ", "two ", "three."]
@@ -220,7 +220,7 @@ async def test_tool_calls_are_shown_as_text_or_hidden(tmp_path: pathlib.Path, sh
     """`show_tools` decides. An empty line separates replies either way."""
     kind = llm([reply_with_call("I look.", "Glob", pattern="*.txt"), "Found none."])
     info = LlmInfo(tools=["Glob"], show_tools=show)
-    async with AgentRuntime() as runtime, opened(kind, opening(runtime, tmp_path, info)) as agent:
+    async with AgentRuntime() as runtime, open_agent(kind, agent_spec(runtime, tmp_path, info)) as agent:
         assert await say(agent, "Look") == expected
 
 
@@ -229,8 +229,10 @@ async def test_a_turn_can_be_interrupted_in_a_tool(tmp_path: pathlib.Path, backe
     """The history keeps the text and the tool call, and the next turn knows both."""
     kind = llm([reply_with_call("I begin", "Bash", command="sleep 600"), "Here again."])
     async with AgentRuntime(tmp_path, backend=backend) as runtime:
-        start = opening(runtime, tmp_path / "ada", LlmInfo(tools=["Bash"], show_tools=True), policy=policy_for(backend))
-        async with opened(kind, start) as agent:
+        start = agent_spec(
+            runtime, tmp_path / "ada", LlmInfo(tools=["Bash"], show_tools=True), policy=policy_for(backend)
+        )
+        async with open_agent(kind, start) as agent:
             with pytest.raises(Aborted, match="interrupted"):
                 await interrupt_turn_at(agent, "[Bash")
             assert await say(agent, "And now?") == "Here again."
@@ -242,8 +244,8 @@ async def test_a_turn_can_be_interrupted_in_a_tool(tmp_path: pathlib.Path, backe
 async def test_a_reader_that_leaves_interrupts_the_turn(tmp_path: pathlib.Path) -> None:
     """The agent takes the next turn."""
     kind = llm([Hang(), "Back."])
-    async with AgentRuntime() as runtime, opened(kind, opening(runtime, tmp_path, LlmInfo())) as agent:
-        async with answering(agent, "Go") as answer:
+    async with AgentRuntime() as runtime, open_agent(kind, agent_spec(runtime, tmp_path, LlmInfo())) as agent:
+        async with begin_turn(agent, "Go") as answer:
             async for _ in answer:
                 break
         assert await say(agent, "Still there?") == "Back."
@@ -254,8 +256,8 @@ async def test_a_failed_turn_of_a_model_raises_a_typed_error(tmp_path: pathlib.P
     """The error has the status and the run. The agent takes the next turn."""
     kind = llm([Fail(400), "Better now."])
     async with AgentRuntime(tmp_path, backend=backend) as runtime:
-        start = opening(runtime, tmp_path / "ada", LlmInfo(), policy=policy_for(backend))
-        async with opened(kind, start) as agent:
+        start = agent_spec(runtime, tmp_path / "ada", LlmInfo(), policy=policy_for(backend))
+        async with open_agent(kind, start) as agent:
             with pytest.raises(TaskFailed) as failure:
                 await say(agent, "Go")
             assert (failure.value.status, failure.value.run) == ("failed", agent.run)
@@ -266,7 +268,10 @@ async def test_limits_hold_for_the_whole_conversation(tmp_path: pathlib.Path) ->
     """The second turn does not get back what the first one used."""
     kind = llm(["One.", "Two.", "Three."])
     start_with = {"limits": Limits(model_calls=2)}
-    async with AgentRuntime() as runtime, opened(kind, opening(runtime, tmp_path, LlmInfo(), **start_with)) as agent:
+    async with (
+        AgentRuntime() as runtime,
+        open_agent(kind, agent_spec(runtime, tmp_path, LlmInfo(), **start_with)) as agent,
+    ):
         assert await say(agent, "Go") == "One."
         answers = [await failure_of(agent, "On") for _ in range(2)]
     assert answers[-1] == "budget_exhausted"
@@ -290,8 +295,8 @@ async def test_an_agent_can_use_the_code_and_skills_of_its_image(tmp_path: pathl
     kind = LlmType({"scripted": model}, default="scripted")
     info = LlmInfo(tools=["python", "Bash"], skills=["counting"])
     async with AgentRuntime(tmp_path, backend=backend) as runtime:
-        start = opening(runtime, tmp_path / "ada", info, image=image, policy=Policy(), env={"MOOD": "bright"})
-        async with opened(kind, start) as agent:
+        start = agent_spec(runtime, tmp_path / "ada", info, image=image, policy=Policy(), env={"MOOD": "bright"})
+        async with open_agent(kind, start) as agent:
             assert await say(agent, "Go") == "Done."
             results = [each["content"] for each in await agent.history() if each["role"] == "tool"]
     assert "abab" in results[0]
@@ -318,7 +323,7 @@ async def test_tools_of_an_image_run_in_the_sandbox_of_the_agent(tmp_path: pathl
         image = await packaging.image((await packaging.finished(job.id)).image)
         more: dict[str, Any] = {"policy": Policy(), "image": image}
         info = LlmInfo(tools=["tooling:fails"])
-        async with opened(kind, opening(runtime, tmp_path / "ada", info, **more)) as agent:
+        async with open_agent(kind, agent_spec(runtime, tmp_path / "ada", info, **more)) as agent:
             assert await say(agent, "Go") == "Done."
             where, error_text = [each["content"] for each in await agent.history() if each["role"] == "tool"]
             listing = await agent.control(ListTools())
@@ -332,7 +337,7 @@ async def test_tools_of_an_image_run_in_the_sandbox_of_the_agent(tmp_path: pathl
         trees = len(runtime.trees)
         for error, message, fields in wrong:
             with pytest.raises(error, match=message):
-                await kind.check(opening(runtime, tmp_path / "ada", **fields))
+                await kind.check(agent_spec(runtime, tmp_path / "ada", **fields))
         assert len(runtime.trees) == trees
     assert where.endswith(" me")
     assert int(where.split()[0]) != os.getpid()
@@ -361,9 +366,9 @@ async def test_an_invalid_model_agent_is_refused_by_field(tmp_path: pathlib.Path
     async with AgentRuntime(tmp_path, backend="local") as runtime:
         for error, message, fields in wrong:
             with pytest.raises(error, match=message):
-                await kind.check(opening(runtime, tmp_path / "ada", **fields))
+                await kind.check(agent_spec(runtime, tmp_path / "ada", **fields))
         with pytest.raises(InvalidValue, match="default"):
-            await LlmType().check(opening(runtime, tmp_path / "ada", LlmInfo()))
+            await LlmType().check(agent_spec(runtime, tmp_path / "ada", LlmInfo()))
         assert not runtime.trees
     with pytest.raises(msgspec.ValidationError, match="colour"):
         msgspec.json.decode(b'{"colour": "red"}', type=LlmInfo)
@@ -381,7 +386,7 @@ async def test_an_agent_can_work_in_its_image(tmp_path: pathlib.Path, backend: B
     (tmp_path / "bundle").chmod(0o555)  # as bundles are kept
     info = LlmInfo(tools=["Glob", "Write"], in_image=True)
     async with AgentRuntime(tmp_path / "work", backend=backend) as runtime:
-        async with opened(llm(script), opening(runtime, tmp_path / "ada", info, **more)) as agent:
+        async with open_agent(llm(script), agent_spec(runtime, tmp_path / "ada", info, **more)) as agent:
             assert await say(agent, "Look") == "Seen."
             listing, write_result = [each for each in await agent.history() if each["role"] == "tool"]
     (tmp_path / "bundle").chmod(0o755)
@@ -394,7 +399,7 @@ async def test_the_offline_model_needs_no_key(tmp_path: pathlib.Path) -> None:
     """The offline model is always available."""
     (tmp_path / "log.txt").write_text("error: timeout of 3000 ms\n")
     info = LlmInfo(model="offline", tools=["*"])
-    async with AgentRuntime() as runtime, opened(LlmType(), opening(runtime, tmp_path, info)) as agent:
+    async with AgentRuntime() as runtime, open_agent(LlmType(), agent_spec(runtime, tmp_path, info)) as agent:
         assert "offline" in (await say(agent, "Which timeout is in the log?")).lower()
         assert runtime.get(agent.run).run.agent.name == "ada", "whoever lists runs tells agents apart by it"
 
@@ -403,7 +408,7 @@ async def test_operations_list_tools_and_set_the_model(tmp_path: pathlib.Path) -
     """The next question goes to the new model. An unknown name changes nothing."""
     kind = LlmType({"one": ScriptedModel(["From one."]), "two": ScriptedModel(["From two."])}, default="one")
     info = LlmInfo(tools=["Read", "Bash"])
-    async with AgentRuntime() as runtime, opened(kind, opening(runtime, tmp_path, info)) as agent:
+    async with AgentRuntime() as runtime, open_agent(kind, agent_spec(runtime, tmp_path, info)) as agent:
         assert [each["name"] for each in await agent.control(ListTools())] == ["Read", "Bash"]
         assert await say(agent, "Who?") == "From one."
         with pytest.raises(Unknown):
@@ -416,7 +421,7 @@ async def test_an_operation_compacts_a_conversation(tmp_path: pathlib.Path) -> N
     """The agent's own model writes the summary. During a turn, the operation is refused and changes nothing."""
     long = [f"{number} " + "word " * 6_000 for number in range(8)]
     script: Script = [*(Say(text, chunks=(text,)) for text in long), "They counted.", Hang(), "On."]
-    async with AgentRuntime() as runtime, opened(llm(script), opening(runtime, tmp_path, LlmInfo())) as agent:
+    async with AgentRuntime() as runtime, open_agent(llm(script), agent_spec(runtime, tmp_path, LlmInfo())) as agent:
         for _ in long:
             await say(agent, "Go on")
         before = await agent.history()
@@ -426,7 +431,7 @@ async def test_an_operation_compacts_a_conversation(tmp_path: pathlib.Path) -> N
         assert len(after) < len(before)
         assert after[-1] == before[-1]
         assert any("They counted." in each["content"] for each in after)
-        async with answering(agent, "Hang") as answer:
+        async with begin_turn(agent, "Hang") as answer:
             async for _ in answer:
                 with pytest.raises(BusyError):
                     await agent.control(Compact())
@@ -437,7 +442,7 @@ async def test_an_operation_compacts_a_conversation(tmp_path: pathlib.Path) -> N
 async def test_mail_wakes_an_idle_agent(tmp_path: pathlib.Path) -> None:
     """The history has the agent's answer to the mail. A closed agent refuses mail."""
     kind = llm(["Hello.", "I have read it.", "Yes."])
-    async with AgentRuntime() as runtime, opened(kind, opening(runtime, tmp_path, LlmInfo())) as agent:
+    async with AgentRuntime() as runtime, open_agent(kind, agent_spec(runtime, tmp_path, LlmInfo())) as agent:
         await say(agent, "Hi")
         await agent.mail("a letter")
         texts: list[str] = []
@@ -455,8 +460,8 @@ async def test_mail_wakes_an_agent_before_its_first_turn(tmp_path: pathlib.Path,
     """An agent without a turn is idle, too."""
     kind = llm(["I have read it.", "Hello."])
     async with AgentRuntime(tmp_path, backend=backend) as runtime:
-        start = opening(runtime, tmp_path / "ada", LlmInfo(), policy=policy_for(backend))
-        async with opened(kind, start) as agent:
+        start = agent_spec(runtime, tmp_path / "ada", LlmInfo(), policy=policy_for(backend))
+        async with open_agent(kind, start) as agent:
             await agent.mail("a letter")
             await eventually(lambda: runtime.get(agent.run).run.state == "idle")
             assert await say(agent, "Hi") == "Hello."
@@ -468,7 +473,7 @@ async def test_an_agent_reports_the_end_of_its_tree(tmp_path: pathlib.Path) -> N
     """`ended` has the error, and the agent takes no more turns."""
     kind = llm(["Hello.", "never said"])
     async with AgentRuntime() as runtime:
-        agent = await kind.open(opening(runtime, tmp_path, LlmInfo()))
+        agent = await kind.open(agent_spec(runtime, tmp_path, LlmInfo()))
         await say(agent, "Hi")
         await runtime.get(agent.run).cancel("its budget is wanted elsewhere")
         error = await agent.ended
@@ -486,16 +491,16 @@ async def test_another_server_resumes_the_conversation(tmp_path: pathlib.Path, b
     policy = policy_for(backend, secrets={"key": "a-long-secret"}, env_vars={"MOOD": "bright"})
     more: dict[str, Any] = {"policy": policy, "limits": Limits(model_calls=5)}
     first = LlmType({"one": ScriptedModel([Call("Bash", {"command": "echo kept > file"}), "Written."])})
-    async with lost(tmp_path, backend) as runtime:
-        agent = await first.open(opening(runtime, tmp_path / "ada", info, **more))
+    async with lost_runtime(tmp_path, backend) as runtime:
+        agent = await first.open(agent_spec(runtime, tmp_path / "ada", info, **more))
         assert await say(agent, "Write it down") == "Written."
         run, spent = agent.run, dict(agent.spent())
 
     reads = "cat file; echo $MOOD; cat /run/secrets/key" if backend else "cat file"
     second = LlmType({"one": ScriptedModel([Call("Bash", {"command": reads}), "It says kept.", "too much"])})
-    async with restarted(tmp_path, backend) as runtime:
-        start = opening(runtime, tmp_path / "ada", info, run=run, **more)
-        async with opened(second, start) as again:
+    async with new_runtime(tmp_path, backend) as runtime:
+        start = agent_spec(runtime, tmp_path / "ada", info, run=run, **more)
+        async with open_agent(second, start) as again:
             assert (again.run, again.spent()) == (run, spent)
             assert await say(again, "What does it say?") == "It says kept."
             with pytest.raises(TaskFailed, match="budget"):
@@ -511,9 +516,9 @@ async def test_another_server_resumes_after_an_orderly_stop(tmp_path: pathlib.Pa
     """The tree was closed with its server. Another server has the history and the remaining limits."""
     run, more = "", {"limits": Limits(model_calls=4)}
     for number, word in enumerate(("one", "two", "three")):
-        async with restarted(tmp_path, None) as runtime:
-            start = opening(runtime, tmp_path / word, LlmInfo(), run=run, **more)
-            async with opened(llm([word, "the last word"]), start) as agent:
+        async with new_runtime(tmp_path, None) as runtime:
+            start = agent_spec(runtime, tmp_path / word, LlmInfo(), run=run, **more)
+            async with open_agent(llm([word, "the last word"]), start) as agent:
                 assert agent.spent()["model_calls"] == number
                 assert await say(agent, f"say {word}") == word
                 assert len(await agent.history()) == 2 * (number + 1)
@@ -525,28 +530,28 @@ async def test_another_server_resumes_after_an_orderly_stop(tmp_path: pathlib.Pa
 async def test_a_changed_model_survives_a_restart(tmp_path: pathlib.Path) -> None:
     """The operation `set_model` outlives the process that received it."""
     kind = LlmType({"one": ScriptedModel(["From one."]), "two": ScriptedModel(["From two."])}, default="one")
-    async with lost(tmp_path, None) as runtime:
-        agent = await kind.open(opening(runtime, tmp_path / "ada", LlmInfo()))
+    async with lost_runtime(tmp_path, None) as runtime:
+        agent = await kind.open(agent_spec(runtime, tmp_path / "ada", LlmInfo()))
         assert await say(agent, "Who?") == "From one."
         await agent.control(SetModel("two"))
         run = agent.run
-    async with restarted(tmp_path, None) as runtime:
-        async with opened(kind, opening(runtime, tmp_path / "ada", LlmInfo(), run=run)) as again:
+    async with new_runtime(tmp_path, None) as runtime:
+        async with open_agent(kind, agent_spec(runtime, tmp_path / "ada", LlmInfo(), run=run)) as again:
             assert await say(again, "Who?") == "From two."
 
 
 async def test_a_turn_of_a_killed_server_is_completed(tmp_path: pathlib.Path) -> None:
     """The next turn waits for the resumed one, and is not refused."""
-    async with lost(tmp_path, None) as runtime:
-        agent = await llm([Hang()]).open(opening(runtime, tmp_path / "ada", LlmInfo()))
-        answer = agent.turn(asked("First"), "openai")
+    async with lost_runtime(tmp_path, None) as runtime:
+        agent = await llm([Hang()]).open(agent_spec(runtime, tmp_path / "ada", LlmInfo()))
+        answer = agent.turn(request_body("First"), "openai")
         await anext(answer)
         run = agent.run
         await eventually(lambda: runtime.get(run).run.context.history)
-    await ended(answer)
-    async with restarted(tmp_path, None) as runtime:
-        start = opening(runtime, tmp_path / "ada", LlmInfo(), run=run)
-        async with opened(llm(["The first.", "The second."]), start) as again:
+    await read_to_end(answer)
+    async with new_runtime(tmp_path, None) as runtime:
+        start = agent_spec(runtime, tmp_path / "ada", LlmInfo(), run=run)
+        async with open_agent(llm(["The first.", "The second."]), start) as again:
             assert await say(again, "Second") == "The second."
             texts = [each["content"] for each in await again.history()]
     assert texts == ["First", "The first.", "Second", "The second."]
@@ -564,23 +569,23 @@ async def test_a_resumed_turn_has_the_bundles_loaded_before_the_kill(tmp_path: p
         def shelf(runtime: AgentRuntime, *bundle: str) -> AgentShelf:
             return AgentShelf("a-1", "", lambda: runtime.sandboxes.folders, packaging, PLAIN, bundle)
 
-        async with lost(tmp_path, "local") as runtime:
+        async with lost_runtime(tmp_path, "local") as runtime:
             more: dict[str, Any] = {"policy": Policy(), "loaded_bundles": shelf(runtime)}
             await more["loaded_bundles"].open()
-            agent = await llm(["Ready.", Hang()]).open(opening(runtime, tmp_path / "ada", LlmInfo(), **more))
+            agent = await llm(["Ready.", Hang()]).open(agent_spec(runtime, tmp_path / "ada", LlmInfo(), **more))
             assert await say(agent, "Hello") == "Ready."
             await agent.control(LoadBundle(bundle))
-            answer = agent.turn(asked("First"), "openai")
+            answer = agent.turn(request_body("First"), "openai")
             await anext(answer)
             run = agent.run
             await eventually(lambda: len(runtime.get(run).run.context.history) > 2)
-        await ended(answer)
+        await read_to_end(answer)
         model = ScriptedModel([Call("twice", {"text": "ab"}), "The first.", "The second."])
-        async with restarted(tmp_path, "local") as runtime:
+        async with new_runtime(tmp_path, "local") as runtime:
             more["loaded_bundles"] = shelf(runtime, bundle)
             await more["loaded_bundles"].open()
-            start = opening(runtime, tmp_path / "ada", LlmInfo(), run=run, **more)
-            async with opened(LlmType({"scripted": model}, default="scripted"), start) as again:
+            start = agent_spec(runtime, tmp_path / "ada", LlmInfo(), run=run, **more)
+            async with open_agent(LlmType({"scripted": model}, default="scripted"), start) as again:
                 assert await say(again, "Second") == "The second."
                 history = await again.history()
     assert [each["content"] for each in history if each["role"] == "tool"] == ["abab"]
@@ -600,8 +605,8 @@ OURS = FunctionType(allowed=["tests.trips"])
 async def test_a_function_receives_the_history_of_earlier_turns(tmp_path: pathlib.Path) -> None:
     """Each turn calls the function once, in a tree of its own."""
     async with AgentRuntime(tmp_path, backend="local") as runtime:
-        start = opening(runtime, tmp_path / "ada", **function("remembers", policy=Policy()))
-        async with opened(OURS, start) as agent:
+        start = agent_spec(runtime, tmp_path / "ada", **function("remembers", policy=Policy()))
+        async with open_agent(OURS, start) as agent:
             assert await say(agent, "one") == "one"
             first = agent.run
             assert await say(agent, "two") == "user: one | assistant: one | two"
@@ -621,8 +626,8 @@ async def test_the_yielded_values_of_a_function_are_streamed(
 ) -> None:
     """The function may be synchronous or not, in the host or in a sandbox."""
     async with AgentRuntime(tmp_path, backend=backend) as runtime:
-        start = opening(runtime, tmp_path / "ada", **function(name, policy=policy_for(backend)))
-        async with opened(OURS, start) as agent:
+        start = agent_spec(runtime, tmp_path / "ada", **function(name, policy=policy_for(backend)))
+        async with open_agent(OURS, start) as agent:
             assert await say(agent, "a b c") == "abc"
 
 
@@ -630,8 +635,8 @@ async def test_the_yielded_values_of_a_function_are_streamed(
 async def test_the_prints_of_a_sandboxed_function_are_streamed(tmp_path: pathlib.Path, backend: Backend) -> None:
     """The returned value follows, as JSON."""
     async with AgentRuntime(tmp_path, backend=backend) as runtime:
-        start = opening(runtime, tmp_path / "ada", **function("prints", policy=Policy()))
-        async with opened(OURS, start) as agent:
+        start = agent_spec(runtime, tmp_path / "ada", **function("prints", policy=Policy()))
+        async with open_agent(OURS, start) as agent:
             assert await say(agent, "a b") == 'a\nb\n{"words": 2}'
 
 
@@ -641,8 +646,8 @@ async def test_a_failed_turn_of_a_function_raises_a_typed_error(
 ) -> None:
     """The error comes after the text before it, and the next turn works."""
     async with AgentRuntime(tmp_path, backend=backend) as runtime:
-        start = opening(runtime, tmp_path / "ada", **function("breaks", policy=policy_for(backend)))
-        async with opened(OURS, start) as agent:
+        start = agent_spec(runtime, tmp_path / "ada", **function("breaks", policy=policy_for(backend)))
+        async with open_agent(OURS, start) as agent:
             for _ in range(2):
                 with pytest.raises(TaskFailed, match="ValueError: not today"):
                     await say(agent, "today")
@@ -654,11 +659,11 @@ async def test_a_failed_turn_of_a_function_raises_a_typed_error(
 async def test_a_function_can_be_interrupted(tmp_path: pathlib.Path, backend: Backend | None, name: str) -> None:
     """The process ends, and the history keeps the function's text."""
     async with AgentRuntime(tmp_path, backend=backend) as runtime:
-        start = opening(runtime, tmp_path / "ada", **function(name, policy=policy_for(backend)))
-        async with opened(OURS, start) as agent:
+        start = agent_spec(runtime, tmp_path / "ada", **function(name, policy=policy_for(backend)))
+        async with open_agent(OURS, start) as agent:
             with pytest.raises(Aborted, match="interrupted"):
                 await interrupt_turn_at(agent, "begun")
-            async with answering(agent, "x") as answer:
+            async with begin_turn(agent, "x") as answer:
                 async for chunk in answer:
                     if "begun" in text_of([chunk]):
                         break
@@ -672,8 +677,8 @@ async def test_a_function_of_an_image_runs_only_in_a_sandbox(tmp_path: pathlib.P
     image = image_of(tmp_path / "bundle")
     async with AgentRuntime(tmp_path, backend=backend) as runtime:
         for info, expected in (("helper:answer", "abab"), ("kit.words:twice", "abab")):
-            start = opening(runtime, tmp_path / "ada", FunctionInfo(function=info), image=image, policy=Policy())
-            async with opened(FunctionType(), start) as agent:
+            start = agent_spec(runtime, tmp_path / "ada", FunctionInfo(function=info), image=image, policy=Policy())
+            async with open_agent(FunctionType(), start) as agent:
                 assert await say(agent, "ab") == expected
 
 
@@ -697,7 +702,7 @@ async def test_an_invalid_function_reference_is_refused(tmp_path: pathlib.Path, 
     async with AgentRuntime(tmp_path, backend="local") as runtime:
         with pytest.raises(InvalidValue, match=message) as refusal:
             await OURS.check(
-                opening(runtime, tmp_path / "ada", FunctionInfo(function=info), image=image, policy=Policy())
+                agent_spec(runtime, tmp_path / "ada", FunctionInfo(function=info), image=image, policy=Policy())
             )
         assert refusal.value.field == "spawn_info.function"
 
@@ -706,13 +711,13 @@ async def test_an_invalid_function_reference_is_refused(tmp_path: pathlib.Path, 
 async def test_another_server_knows_the_turns_of_a_function(tmp_path: pathlib.Path, backend: Backend | None) -> None:
     """The history has every finished turn, also if the agent's folder is another one."""
     policy = policy_for(backend)
-    async with lost(tmp_path, backend) as runtime:
-        agent = await OURS.open(opening(runtime, tmp_path / "ada", **function("remembers", policy=policy)))
+    async with lost_runtime(tmp_path, backend) as runtime:
+        agent = await OURS.open(agent_spec(runtime, tmp_path / "ada", **function("remembers", policy=policy)))
         await say(agent, "one")
         run = agent.run
-    async with restarted(tmp_path, backend) as runtime:
-        start = opening(runtime, tmp_path / "eve", **function("remembers", policy=policy, run=run))
-        async with opened(OURS, start) as again:
+    async with new_runtime(tmp_path, backend) as runtime:
+        start = agent_spec(runtime, tmp_path / "eve", **function("remembers", policy=policy, run=run))
+        async with open_agent(OURS, start) as again:
             assert await say(again, "two") == "user: one | assistant: one | two"
             assert len(await again.history()) == 4
 
@@ -723,17 +728,17 @@ async def test_a_function_interrupted_by_a_kill_is_called_again(
 ) -> None:
     """The turn and the run stay the same, also without a reader, and can be interrupted."""
     start = function(name, policy=policy_for(backend))
-    async with lost(tmp_path, backend) as runtime:
-        agent = await OURS.open(opening(runtime, tmp_path / "ada", **start))
-        answer = agent.turn(asked("x"), "openai")
+    async with lost_runtime(tmp_path, backend) as runtime:
+        agent = await OURS.open(agent_spec(runtime, tmp_path / "ada", **start))
+        answer = agent.turn(request_body("x"), "openai")
         while "begun" not in text_of([await anext(answer)]):
             pass
         run = agent.run
-    await ended(answer)
-    async with restarted(tmp_path, backend) as runtime:
+    await read_to_end(answer)
+    async with new_runtime(tmp_path, backend) as runtime:
         late = FunctionTurns(await runtime.open_store(), "a-1")
         await late.read()
-        again = await OURS.open(opening(runtime, tmp_path / "ada", **start, run=run))
+        again = await OURS.open(agent_spec(runtime, tmp_path / "ada", **start, run=run))
         assert isinstance(again, FunctionAgent)
         assert late.active_turn is not None
         with pytest.raises(TakenOver):
@@ -759,7 +764,7 @@ async def killed_after_the_call(
         args: tuple[Any, ...] = (served_function, "a b", []) if policy is not None else ("a b",)
         call = await runtime.spawn(call_inside if policy else served_function, args=args, policy=policy, run=run)
         assert (await call.result()).status == "completed"
-        agent = await OURS.open(opening(runtime, folder / "ada", **function(name, policy=policy)))
+        agent = await OURS.open(agent_spec(runtime, folder / "ada", **function(name, policy=policy)))
         assert isinstance(agent, FunctionAgent)
         yield agent, run
         await agent.close("it is over")
@@ -790,17 +795,17 @@ async def test_the_missing_output_of_a_host_function_is_announced_after_a_kill(
 
 async def test_a_turn_of_a_function_that_cannot_resume_ends_with_the_reason(tmp_path: pathlib.Path) -> None:
     """The secret of its policy is missing. The agent takes the next turn."""
-    async with lost(tmp_path, "local") as runtime:
+    async with lost_runtime(tmp_path, "local") as runtime:
         policy = Policy(secrets={"KEY": "a secret"})
-        agent = await OURS.open(opening(runtime, tmp_path / "ada", **function("sleeps", policy=policy)))
-        answer = agent.turn(asked("x"), "openai")
+        agent = await OURS.open(agent_spec(runtime, tmp_path / "ada", **function("sleeps", policy=policy)))
+        answer = agent.turn(request_body("x"), "openai")
         chunks = [await anext(answer)]
         while "begun" not in text_of(chunks):
             chunks.append(await anext(answer))
-    await ended(answer)
-    async with restarted(tmp_path, "local") as runtime:
-        start = opening(runtime, tmp_path / "ada", **function("shout", policy=Policy()))
-        async with opened(OURS, start) as again:
+    await read_to_end(answer)
+    async with new_runtime(tmp_path, "local") as runtime:
+        start = agent_spec(runtime, tmp_path / "ada", **function("shout", policy=Policy()))
+        async with open_agent(OURS, start) as again:
             assert isinstance(again, FunctionAgent)
             with pytest.raises(Aborted, match="the turn cannot be resumed: the journal names secret 'KEY'"):
                 _ = [chunk async for chunk in again.resume_turn(1, b"", "openai", chunks)]

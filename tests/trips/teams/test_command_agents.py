@@ -43,14 +43,14 @@ everywhere = pytest.mark.parametrize("backend", [None, "local", "bwrap"], ids=["
 twice = pytest.mark.parametrize("backend", [None, "local"], ids=["host", "local"])
 
 
-def asked(text: str) -> bytes:
+def request_body(text: str) -> bytes:
     """Return a request body that both formats accept."""
     return json.dumps({"messages": [{"role": "user", "content": text}]}).encode()
 
 
 async def say(agent: RunningAgent, text: str) -> str:
     """Take one turn, and return its text."""
-    chunks = [json.loads(chunk) async for chunk in agent.turn(asked(text), "openai")]
+    chunks = [json.loads(chunk) async for chunk in agent.turn(request_body(text), "openai")]
     return "".join(each["choices"][0]["delta"].get("content") or "" for each in chunks).strip()
 
 
@@ -63,7 +63,7 @@ async def failure_of(agent: RunningAgent, text: str) -> type[Exception] | None:
     return None
 
 
-def opening(runtime: AgentRuntime, folder: pathlib.Path, backend: Backend | None, **more: Any) -> AgentSpec:
+def agent_spec(runtime: AgentRuntime, folder: pathlib.Path, backend: Backend | None, **more: Any) -> AgentSpec:
     """Return an AgentSpec as the service would make it. Other arguments go to `spawn_info`."""
     folder.mkdir(exist_ok=True)
     fields: dict[str, Any] = {"policy": Policy() if backend else None}
@@ -81,7 +81,7 @@ async def runtime_of(folder: pathlib.Path, backend: Backend | None) -> AsyncIter
 
 
 @asynccontextmanager
-async def opened(start: AgentSpec) -> AsyncIterator[RunningAgent]:
+async def open_agent(start: AgentSpec) -> AsyncIterator[RunningAgent]:
     """Check and open an agent, and close it in the end."""
     await HERE.check(start)
     agent = await HERE.open(start)
@@ -103,7 +103,7 @@ async def test_the_example_programs_are_agents(tmp_path: pathlib.Path, backend: 
     async with runtime_of(tmp_path, backend) as runtime:
         for (name, language), expected in answers.items():
             argv = [language, "-c", (EXAMPLES / name).read_text()]
-            async with opened(opening(runtime, tmp_path / name, backend, argv=argv)) as agent:
+            async with open_agent(agent_spec(runtime, tmp_path / name, backend, argv=argv)) as agent:
                 assert [await say(agent, "one"), await say(agent, "tür, two")] == expected
                 assert (await agent.history())[2] == {"role": "user", "content": "tür, two"}
 
@@ -113,7 +113,7 @@ async def test_a_daemon_that_holds_stdout_does_not_delay_the_end(tmp_path: pathl
     daemon = "echo $$ > pid; exec sleep 600"
     script = READY + f"env -i setsid -f sh -c '{daemon}'; while [ ! -s pid ]; do sleep 0.01; done; exec cat >&2"
     async with runtime_of(tmp_path, None) as runtime:
-        async with opened(opening(runtime, tmp_path / "ada", None, **sh(script))) as agent:
+        async with open_agent(agent_spec(runtime, tmp_path / "ada", None, **sh(script))) as agent:
             await eventually(pid_in(tmp_path / "ada" / "pid"))
     pid = pid_in(tmp_path / "ada" / "pid")()
     assert alive(pid)
@@ -138,11 +138,11 @@ async def test_a_program_that_never_becomes_ready_is_refused(tmp_path: pathlib.P
     async with runtime_of(tmp_path, backend) as runtime:
         for program, error, why in NEVER_READY:
             with pytest.raises(error, match=why):
-                await HERE.open(opening(runtime, tmp_path / "ada", backend, **program))
+                await HERE.open(agent_spec(runtime, tmp_path / "ada", backend, **program))
             await eventually(lambda: not runtime.trees)
         if backend is not None:  # In the host nobody sees that.
             with pytest.raises(SpawnRefused, match="closed its stdout"):
-                await HERE.open(opening(runtime, tmp_path / "ada", backend, **sh("exec >&-; sleep 600")))
+                await HERE.open(agent_spec(runtime, tmp_path / "ada", backend, **sh("exec >&-; sleep 600")))
 
 
 async def test_a_starting_server_does_not_wait_for_programs(tmp_path: pathlib.Path) -> None:
@@ -150,8 +150,8 @@ async def test_a_starting_server_does_not_wait_for_programs(tmp_path: pathlib.Pa
     slow = f"while ! [ -e {tmp_path}/there ]; do sleep 0.01; done; {READY}"
     answers = r"""while read -r told; do case $told in *'"turn"'*) printf '{"type":"done","turn":1}\n';; esac; done"""
     async with runtime_of(tmp_path, None) as runtime:
-        start = opening(runtime, tmp_path / "a", None, run="run-0", start_s=3600, **sh(slow + answers))
-        async with opened(start) as agent:
+        start = agent_spec(runtime, tmp_path / "a", None, run="run-0", start_s=3600, **sh(slow + answers))
+        async with open_agent(start) as agent:
             asking = asyncio.create_task(say(agent, "one"))
             await asyncio.sleep(0)
             (tmp_path / "there").touch()
@@ -164,8 +164,10 @@ async def test_a_program_that_is_not_ready_after_a_restart_fails_its_agent(
 ) -> None:
     """The agent fails after `start_s`, and nothing of the program is left."""
     async with runtime_of(tmp_path, backend) as runtime:
-        start = opening(runtime, tmp_path / "a", backend, run="run-0", start_s=0.05, **sh("read line; exec sleep 60"))
-        async with opened(start) as agent:
+        start = agent_spec(
+            runtime, tmp_path / "a", backend, run="run-0", start_s=0.05, **sh("read line; exec sleep 60")
+        )
+        async with open_agent(start) as agent:
             with pytest.raises(TaskFailed, match="did not send its ready message"):
                 await say(agent, "one")
             error = agent.ended.result()
@@ -179,11 +181,11 @@ async def test_a_file_that_is_not_executable_is_refused(tmp_path: pathlib.Path) 
     image.folders[0].mkdir()
     (image.folders[0] / "tool").write_text("#!/bin/sh\n" + READY + "cat >/dev/null\n")
     async with runtime_of(tmp_path, "local") as runtime:
-        start = opening(runtime, tmp_path / "ada", "local", argv=["./tool"], in_image=True, image=image)
+        start = agent_spec(runtime, tmp_path / "ada", "local", argv=["./tool"], in_image=True, image=image)
         with pytest.raises(InvalidValue, match="Permission denied"):
             await HERE.open(start)
         (image.folders[0] / "tool").chmod(0o755)
-        async with opened(start):
+        async with open_agent(start):
             pass
         assert stat.S_ISREG((image.folders[0] / "tool").stat().st_mode)
 
@@ -206,7 +208,7 @@ async def test_an_invalid_command_is_refused_by_field(tmp_path: pathlib.Path) ->
     async with runtime_of(tmp_path, "local") as runtime:
         for field, fields in wrong:
             with pytest.raises(InvalidValue, match=field):
-                await HERE.check(opening(runtime, tmp_path / "ada", "local", **fields))
+                await HERE.check(agent_spec(runtime, tmp_path / "ada", "local", **fields))
     for bad in (b"{}", b'{"argv": "sh"}', b'{"argv": ["sh"], "shell": true}'):
         with pytest.raises(msgspec.ValidationError):
             msgspec.json.decode(bad, type=CommandInfo)
@@ -228,7 +230,7 @@ async def test_a_program_that_breaks_in_a_turn_fails_its_agent(tmp_path: pathlib
     async with runtime_of(tmp_path, backend) as runtime:
         for answer, status, why in GOES_WRONG:
             script = READY + f"read -r line; read -r line; {answer}"
-            async with opened(opening(runtime, tmp_path / "ada", backend, **sh(script))) as agent:
+            async with open_agent(agent_spec(runtime, tmp_path / "ada", backend, **sh(script))) as agent:
                 with pytest.raises(TaskFailed, match=why) as failure:
                     await say(agent, "hi")
                 assert failure.value.status.startswith(status)
@@ -249,12 +251,12 @@ async def test_a_turn_of_a_silent_program_times_out(tmp_path: pathlib.Path, back
     """
     script = READY + "sleep 600"
     async with runtime_of(tmp_path, backend) as runtime:
-        start = opening(runtime, tmp_path / "ada", backend, **sh(script), limits=Limits(seconds=0.1))
-        async with opened(start) as agent:
+        start = agent_spec(runtime, tmp_path / "ada", backend, **sh(script), limits=Limits(seconds=0.1))
+        async with open_agent(start) as agent:
             with pytest.raises(TaskFailed, match=r"its time of 0\.1 s") as failure:
                 await say(agent, "hi")
             assert failure.value.status == "timeout"
-            answer = agent.turn(asked("and now"), "openai")
+            answer = agent.turn(request_body("and now"), "openai")
             await anext(answer)
             await agent.interrupt()
             await answer.aclose()  # type: ignore[attr-defined]  # as a conversation does that has lost its patience
@@ -269,8 +271,8 @@ async def test_late_output_of_an_abandoned_turn_is_dropped(tmp_path: pathlib.Pat
         'case "interrupt":', 'case "interrupt":\n            say("chunk", b"LATE ", turn=told["turn"])'
     )
     async with runtime_of(tmp_path, "local") as runtime:
-        async with opened(opening(runtime, tmp_path / "ada", "local", argv=[PYTHON, "-c", program])) as agent:
-            answer = agent.turn(asked("hang"), "openai")
+        async with open_agent(agent_spec(runtime, tmp_path / "ada", "local", argv=[PYTHON, "-c", program])) as agent:
+            answer = agent.turn(request_body("hang"), "openai")
             await anext(answer)
             await answer.aclose()  # type: ignore[attr-defined]  # a generator
             assert await say(agent, "two") == "hang | two"
@@ -286,11 +288,11 @@ async def test_bodies_of_a_program_s_own_format_pass_unchanged(tmp_path: pathlib
     """Any bytes of any length pass in both directions."""
     body = bytes(range(256)) * 2_000 + b'\n{"type":"done"}\n'
     async with runtime_of(tmp_path, backend) as runtime:
-        start = opening(runtime, tmp_path / "ada", backend, argv=[PYTHON, "-c", PROGRAM], formats=["raw", "openai"])
-        async with opened(start) as agent:
+        start = agent_spec(runtime, tmp_path / "ada", backend, argv=[PYTHON, "-c", PROGRAM], formats=["raw", "openai"])
+        async with open_agent(start) as agent:
             assert b"".join([chunk async for chunk in agent.turn(body, "raw")]) == body
-            chunks = [chunk async for chunk in agent.turn(asked("x"), "openai")]
-            assert asked("x") in b"".join(chunks), "declared by the program: it was not translated"
+            chunks = [chunk async for chunk in agent.turn(request_body("x"), "openai")]
+            assert request_body("x") in b"".join(chunks), "declared by the program: it was not translated"
     assert HERE.formats_of(start.info) == ("raw", "openai")
     assert HERE.formats_of(CommandInfo(argv=["sh"])) == ("anthropic", "openai")
 
@@ -300,8 +302,8 @@ async def test_a_new_kernel_gives_the_recorded_conversation_to_the_program(tmp_p
     run = ""
     async with runtime_of(tmp_path, None) as runtime:
         for folder in ("one", "two", "three"):
-            start = opening(runtime, tmp_path / folder, None, run=run, argv=[PYTHON, "-c", PROGRAM])
-            async with opened(start) as agent:
+            start = agent_spec(runtime, tmp_path / folder, None, run=run, argv=[PYTHON, "-c", PROGRAM])
+            async with open_agent(start) as agent:
                 answer, run = await say(agent, folder), agent.run
         assert answer == "one | two | three"
         history = await agent.history()
@@ -312,8 +314,8 @@ async def test_an_endless_answer_fails_its_turn(tmp_path: pathlib.Path, monkeypa
     """The host keeps answers, so it bounds them. The next turn is answered."""
     monkeypatch.setattr("ramet.services.agent_types.kept_turns.MAX_ANSWER_CHARS", 1_000)
     async with runtime_of(tmp_path, None) as runtime:
-        start = opening(runtime, tmp_path / "ada", None, argv=[PYTHON, "-c", PROGRAM], formats=["raw"])
-        async with opened(start) as agent:
+        start = agent_spec(runtime, tmp_path / "ada", None, argv=[PYTHON, "-c", PROGRAM], formats=["raw"])
+        async with open_agent(start) as agent:
             with pytest.raises(OutputTooLarge):
                 [chunk async for chunk in agent.turn(b"x" * 1_001, "raw")]
             assert [chunk async for chunk in agent.turn(b"y" * 1_000, "raw")] == [b"y" * 1_000]
@@ -324,7 +326,7 @@ async def test_an_endless_answer_fails_its_turn(tmp_path: pathlib.Path, monkeypa
 async def test_operations_mail_and_log_reach_a_program(tmp_path: pathlib.Path, backend: Backend | None) -> None:
     """Declared operations are passed on. A refused, an unknown and an unanswered operation give different errors."""
     async with runtime_of(tmp_path, backend) as runtime:
-        async with opened(opening(runtime, tmp_path / "ada", backend, argv=[PYTHON, "-c", PROGRAM])) as agent:
+        async with open_agent(agent_spec(runtime, tmp_path / "ada", backend, argv=[PYTHON, "-c", PROGRAM])) as agent:
             await agent.mail("a letter")
             assert await agent.control(CallProgram(operation="mail")) == ["a letter"]
             with pytest.raises(TaskFailed, match="nothing to swap"):
@@ -337,7 +339,7 @@ async def test_operations_mail_and_log_reach_a_program(tmp_path: pathlib.Path, b
             await eventually(lambda: agent._log().endswith("x" * 100))  # type: ignore[attr-defined]  # its own pace
             log = (await agent.control(Log()))["stderr"]
         assert 1_000 < len(log) < 200_000
-        async with opened(opening(runtime, tmp_path / "bob", backend, **sh(READY + "cat >/dev/null"))) as quiet:
+        async with open_agent(agent_spec(runtime, tmp_path / "bob", backend, **sh(READY + "cat >/dev/null"))) as quiet:
             with pytest.raises(MailRefused, match="reads no mail"):
                 await quiet.mail("a letter")
 
@@ -345,7 +347,7 @@ async def test_operations_mail_and_log_reach_a_program(tmp_path: pathlib.Path, b
 async def test_a_cancelled_opening_leaves_nothing(tmp_path: pathlib.Path) -> None:
     """The caller is cancelled before the program is ready."""
     async with runtime_of(tmp_path, "local") as runtime:
-        start = opening(runtime, tmp_path / "ada", "local", **sh("sleep 600"))
+        start = agent_spec(runtime, tmp_path / "ada", "local", **sh("sleep 600"))
         task = asyncio.create_task(HERE.open(start))
         await eventually(lambda: any(runtime.get(root).run.sandbox.current for root in runtime.trees))
         task.cancel()

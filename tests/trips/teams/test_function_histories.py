@@ -33,14 +33,14 @@ from tests.trips.agents import served_functions
 from tests.trips.teams.test_agent_types import (
     OURS,
     Backend,
-    asked,
-    ended,
+    agent_spec,
     function,
-    lost,
-    opened,
-    opening,
+    lost_runtime,
+    new_runtime,
+    open_agent,
     policy_for,
-    restarted,
+    read_to_end,
+    request_body,
     say,
     text_of,
 )
@@ -67,9 +67,9 @@ async def test_the_record_of_a_turn_does_not_grow_with_the_history(
 ) -> None:
     """The events and the transcript of a turn hold that turn only. The function still receives the whole history."""
     async with AgentRuntime(tmp_path, backend=backend) as runtime:
-        start = opening(runtime, tmp_path / "ada", **function("measures", policy=policy_for(backend)))
+        start = agent_spec(runtime, tmp_path / "ada", **function("measures", policy=policy_for(backend)))
         sizes = list[tuple[int, int]]()
-        async with opened(OURS, start) as agent:
+        async with open_agent(OURS, start) as agent:
             for number in range(8):
                 answer = await say(agent, message(number))
                 assert answer.startswith(f"{2 * number} messages")
@@ -89,20 +89,20 @@ async def test_a_function_called_again_after_a_kill_gets_the_same_history(
 ) -> None:
     """The history has each earlier turn once."""
     policy = policy_for(backend)
-    async with lost(tmp_path, backend) as runtime:
-        agent = await OURS.open(opening(runtime, tmp_path / "ada", **function("measures", policy=policy)))
+    async with lost_runtime(tmp_path, backend) as runtime:
+        agent = await OURS.open(agent_spec(runtime, tmp_path / "ada", **function("measures", policy=policy)))
         for number in range(3):
             await say(agent, message(number))
         start = function("measures_and_waits", policy=policy)
-        agent = await OURS.open(opening(runtime, tmp_path / "ada", **start, run=agent.run))
-        answer = agent.turn(asked("go"), "openai")
+        agent = await OURS.open(agent_spec(runtime, tmp_path / "ada", **start, run=agent.run))
+        answer = agent.turn(request_body("go"), "openai")
         first = ""
         while not first:
             first = text_of([await anext(answer)])
         run = agent.run
-    await ended(answer)
-    async with restarted(tmp_path, backend) as runtime:
-        again = await OURS.open(opening(runtime, tmp_path / "eve", **start, run=run))
+    await read_to_end(answer)
+    async with new_runtime(tmp_path, backend) as runtime:
+        again = await OURS.open(agent_spec(runtime, tmp_path / "eve", **start, run=run))
         assert isinstance(again, FunctionAgent)
         await eventually(lambda: again._call is not None and again._call._texts)
         await again.interrupt()
@@ -126,9 +126,9 @@ async def test_a_history_that_is_too_long_is_cut_with_a_notice(
                 number=number, run=f"r-{number}", asked=f"q {number}", said="x" * long, status=Status.COMPLETED
             )
             await turns.write(over)
-        start = opening(runtime, tmp_path / "ada", **function("measures", policy=policy_for(backend)))
+        start = agent_spec(runtime, tmp_path / "ada", **function("measures", policy=policy_for(backend)))
         notices = list[str]()
-        async with opened(OURS, start) as agent:
+        async with open_agent(OURS, start) as agent:
             with caplog.at_level(logging.WARNING, "ramet.services"):
                 first, second = (await say(agent, "go")).split("\n")[0], (await say(agent, "go")).split("\n")[0]
             await runtime.get(agent.run).run.context.wait_persisted()
@@ -153,15 +153,15 @@ async def test_a_turn_of_an_older_ramet_resumes_with_its_recorded_history(
     async def call(text: str, history: invoke.History) -> Any:
         await asyncio.sleep(600)
 
-    async with lost(tmp_path, backend) as runtime:
+    async with lost_runtime(tmp_path, backend) as runtime:
         run, turns = runtime.mint(), FunctionTurns(await runtime.open_store(), "a-1")
         await turns.write(FunctionTurn(number=1, run=run, asked="go"))
         call.__name__ = served_function.__name__
         old = (invoke.call_inside, (served_function, "go", history)) if policy is not None else (call, ("go", history))
         await (await runtime.spawn(old[0], args=old[1], policy=policy, run=run)).run.context.wait_persisted()
-    async with restarted(tmp_path, backend) as runtime:
+    async with new_runtime(tmp_path, backend) as runtime:
         start = function("measures_and_waits", policy=policy, run=run)
-        again = await OURS.open(opening(runtime, tmp_path / "ada", **start))
+        again = await OURS.open(agent_spec(runtime, tmp_path / "ada", **start))
         assert isinstance(again, FunctionAgent)
         await eventually(lambda: again._call is not None and again._call._texts)
         await again.close("it is over")
@@ -179,14 +179,14 @@ async def test_late_arguments_of_a_sandboxed_function_are_data(tmp_path: pathlib
 
 async def test_a_function_is_not_called_without_its_late_arguments(tmp_path: pathlib.Path) -> None:
     """Resume without them is refused, and resume with them calls the function."""
-    async with lost(tmp_path, "local") as runtime:
+    async with lost_runtime(tmp_path, "local") as runtime:
         args = (served_functions.measures_and_waits, "go")
         handle = await runtime.spawn(
             invoke.call_inside, args=args, late_args=lambda: ([],), policy=Policy(), run=runtime.mint()
         )
         await handle.run.context.wait_persisted()
         run = handle.id
-    async with restarted(tmp_path, "local") as runtime:
+    async with new_runtime(tmp_path, "local") as runtime:
         with pytest.raises(DefinitionMissing, match="late arguments"):
             await runtime.resume(only=run)
         texts = list[str]()
@@ -236,7 +236,7 @@ async def spawn_measuring_agent(client: Client) -> SpawnedAgent:
 async def take_turns(client: Client, ada: SpawnedAgent, numbers: range) -> None:
     """Send numbered messages, and assert that each turn received the ones before it."""
     for number in numbers:
-        turn = Reader(client, ada, asked(message(number)))
+        turn = Reader(client, ada, request_body(message(number)))
         await turn.done
         summary = turn.text.partition("\n")[0]
         assert summary.startswith(f"{2 * number} messages, "), summary

@@ -18,7 +18,7 @@ from tests.support.serving import Served, serving
 from tests.support.waiting import eventually
 
 
-class Shared(NamedTuple):
+class SharedAgent(NamedTuple):
     """An agent, the key that loses its rights, and the key that then opens the agent."""
 
     id: str
@@ -31,26 +31,26 @@ class Shared(NamedTuple):
         return f"/v1/agents/{self.id}"
 
 
-async def handed_over(served: Served, id: str, nonce: str) -> Shared:
+async def handed_over(served: Served, id: str, nonce: str) -> SharedAgent:
     """Share the owner's key, which loses its rights when another owner takes the agent."""
 
     async def hand_over() -> str:
         answer = await served.ask("POST", f"/v1/agents/{id}/keys", nonce, json={"owner": True})
         return str(answer.raise_for_status().json()["key"])
 
-    return Shared(id, nonce, hand_over)
+    return SharedAgent(id, nonce, hand_over)
 
 
-async def rotated(served: Served, id: str, nonce: str) -> Shared:
+async def rotate_key(served: Served, id: str, nonce: str) -> SharedAgent:
     """Share the owner's key, which loses its rights when the owner gets a new one."""
 
     async def rotate() -> str:
         return str((await served.ask("POST", f"/v1/agents/{id}/rotate", nonce)).raise_for_status().json()["nonce"])
 
-    return Shared(id, nonce, rotate)
+    return SharedAgent(id, nonce, rotate)
 
 
-async def revoked(served: Served, id: str, nonce: str) -> Shared:
+async def revoke_key(served: Served, id: str, nonce: str) -> SharedAgent:
     """Share a narrower key, which loses its rights when its owner revokes it."""
     body = {"rights": ["turn", "events", "history"]}
     narrow = (await served.ask("POST", f"/v1/agents/{id}/keys", nonce, json=body)).raise_for_status().json()
@@ -59,10 +59,10 @@ async def revoked(served: Served, id: str, nonce: str) -> Shared:
         (await served.ask("DELETE", f"/v1/agents/{id}/keys/{narrow['id']}", nonce)).raise_for_status()
         return nonce
 
-    return Shared(id, narrow["key"], revoke)
+    return SharedAgent(id, narrow["key"], revoke)
 
 
-async def revoked_above(served: Served, id: str, nonce: str) -> Shared:
+async def revoked_above(served: Served, id: str, nonce: str) -> SharedAgent:
     """Share a key of a narrower key, which loses its rights when the owner revokes the narrower one."""
     body = {"rights": ["turn", "events", "history", "delegate"]}
     narrow = (await served.ask("POST", f"/v1/agents/{id}/keys", nonce, json=body)).raise_for_status().json()
@@ -72,10 +72,10 @@ async def revoked_above(served: Served, id: str, nonce: str) -> Shared:
         (await served.ask("DELETE", f"/v1/agents/{id}/keys/{narrow['id']}", nonce)).raise_for_status()
         return nonce
 
-    return Shared(id, below.raise_for_status().json()["key"], revoke)
+    return SharedAgent(id, below.raise_for_status().json()["key"], revoke)
 
 
-WAYS = (handed_over, rotated, revoked, revoked_above)
+WAYS = (handed_over, rotate_key, revoke_key, revoked_above)
 
 
 class Stream:
@@ -144,7 +144,7 @@ def echo(served: Served) -> Echo:
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_stream_of_a_turn_ends_when_its_key_loses_the_right(
-    served: Served, streams: Streams, way: Callable[..., Awaitable[Shared]]
+    served: Served, streams: Streams, way: Callable[..., Awaitable[SharedAgent]]
 ) -> None:
     """The stream that asked, and another reader's, end with `not-yours` and without any later text."""
     shared = await way(served, *await served.agent())
@@ -167,7 +167,7 @@ async def test_a_stream_of_a_turn_ends_when_its_key_loses_the_right(
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_queued_turn_is_withdrawn_when_its_key_loses_the_right(
-    served: Served, streams: Streams, way: Callable[..., Awaitable[Shared]]
+    served: Served, streams: Streams, way: Callable[..., Awaitable[SharedAgent]]
 ) -> None:
     """The agent never receives the turn, and both readers get `withdrawn`. Turns of other keys run."""
     shared = await way(served, *await served.agent())
@@ -221,7 +221,7 @@ async def test_a_turn_with_on_leave_interrupt_ends_when_its_reader_loses_the_rig
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_stream_of_events_ends_when_its_key_loses_the_right(
-    served: Served, streams: Streams, way: Callable[..., Awaitable[Shared]]
+    served: Served, streams: Streams, way: Callable[..., Awaitable[SharedAgent]]
 ) -> None:
     """The stream ends with `not-yours`, also if the agent is killed at once: the key must not read the last events."""
     shared = await way(served, *await served.agent())
@@ -240,7 +240,7 @@ async def test_streams_of_other_keys_continue(served: Served, streams: Streams) 
 
     Revoking a key does not end streams of other keys.
     """
-    shared = await rotated(served, *await served.agent())
+    shared = await rotate_key(served, *await served.agent())
     keys = [
         (await served.ask("POST", f"{shared.path}/keys", shared.lost, json={"rights": ["turn"]})).json()
         for _ in range(2)

@@ -22,7 +22,7 @@ IN_HOST = Rules(sandboxed=False)  #: for functions of this module, which are cal
 PROMPT = b'{"messages": [{"role": "user", "content": "say it"}]}'
 
 
-class Says(EchoType):
+class FixedAnswerType(EchoType):
     """The type of agents that always answer with these bytes."""
 
     transport_formats: Sequence[str] = ("openai", "anthropic")
@@ -32,11 +32,11 @@ class Says(EchoType):
         self.chunks = chunks
 
     async def open(self, spec: AgentSpec) -> Agent:
-        self.opened.append(_Saying(spec, self.chunks))
+        self.opened.append(_FixedAnswerAgent(spec, self.chunks))
         return self.opened[-1]
 
 
-class _Saying(Echo):
+class _FixedAnswerAgent(Echo):
     def __init__(self, opening: AgentSpec, chunks: Sequence[bytes]) -> None:
         super().__init__(opening)
         self.chunks = chunks
@@ -46,7 +46,7 @@ class _Saying(Echo):
             yield chunk
 
 
-async def asked(served: Served, path: str, nonce: str, *, stream: bool) -> tuple[int, str]:
+async def request_turn(served: Served, path: str, nonce: str, *, stream: bool) -> tuple[int, str]:
     body = PROMPT.replace(b"{", b'{"stream": true, ' if stream else b"{", 1)
     answer = await served.ask("POST", path, nonce, content=body)
     return answer.status_code, answer.text
@@ -65,16 +65,16 @@ async def test_an_invalid_chunk_is_an_error_in_the_client_s_format(
     folder: pathlib.Path, path: str, chunk: bytes
 ) -> None:
     """A stream ends with the error as its only event, and a whole answer is a 500. Neither shows the invalid chunk."""
-    async with serving(folder, types={"echo": Says(chunk)}) as served:
+    async with serving(folder, types={"echo": FixedAnswerType(chunk)}) as served:
         _, nonce = await served.agent()
 
-        status, body_text = await asked(served, path, nonce, stream=True)
+        status, body_text = await request_turn(served, path, nonce, stream=True)
         events = [each for each in body_text.split("\n\n") if each]
         assert status == 200
         [event] = events
         assert "error" in json.loads(event.rpartition("data: ")[2])
 
-        status, whole = await asked(served, path, nonce, stream=False)
+        status, whole = await request_turn(served, path, nonce, stream=False)
         assert status == 500
         assert "error" in json.loads(whole)
         assert "urn:ramet" not in whole
@@ -84,9 +84,9 @@ async def test_an_invalid_chunk_is_an_error_in_the_client_s_format(
 async def test_a_chunk_with_line_breaks_is_one_event(folder: pathlib.Path, path: str) -> None:
     """JSON may have line breaks, and the client still reads one event."""
     content = b'{\n"type": "content_block_delta",\r\n\n"data": "x",\n\r"choices": []\n}'
-    async with serving(folder, types={"echo": Says(content)}) as served:
+    async with serving(folder, types={"echo": FixedAnswerType(content)}) as served:
         _, nonce = await served.agent()
-        _, body_text = await asked(served, path, nonce, stream=True)
+        _, body_text = await request_turn(served, path, nonce, stream=True)
 
     first = body_text.split("\n\n")[0]
     assert json.loads(first.rpartition("data: ")[2]) == json.loads(content)
@@ -95,9 +95,11 @@ async def test_a_chunk_with_line_breaks_is_one_event(folder: pathlib.Path, path:
 
 async def test_the_type_of_an_event_cannot_forge_lines(folder: pathlib.Path) -> None:
     """A type with line breaks is an error for Anthropic's clients."""
-    async with serving(folder, types={"echo": Says(b'{"type": "a\\ndata: forged\\n\\nevent: b"}')}) as served:
+    async with serving(
+        folder, types={"echo": FixedAnswerType(b'{"type": "a\\ndata: forged\\n\\nevent: b"}')}
+    ) as served:
         _, nonce = await served.agent()
-        _, body_text = await asked(served, "/v1/messages", nonce, stream=True)
+        _, body_text = await request_turn(served, "/v1/messages", nonce, stream=True)
 
     assert "forged" not in body_text
     assert body_text.startswith("event: error\n")

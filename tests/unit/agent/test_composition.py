@@ -69,7 +69,7 @@ def test_levels_of_compositions_are_counted() -> None:
     ]
 
 
-def whole() -> Agent:
+def full_composition() -> Agent:
     """Return a composition with every kind of part."""
     writer = Agent(name="writer", model="anthropic:x", instructions="Write.", cache_ttl_seconds=9, tools=["Read"])
     graph = StateGraph(Draft).add_node("write", writer, input="topic", output="text").add_node(review)
@@ -91,7 +91,7 @@ def rebuild(agent: Agent, *agents: Agent) -> Agent:
 
 def test_a_composition_survives_a_round_trip_through_data() -> None:
     """Steps, policies, edges and routes are equal."""
-    assert rebuild(whole()) == whole()
+    assert rebuild(full_composition()) == full_composition()
 
 
 def test_a_part_that_is_not_data_must_be_supplied_by_name() -> None:

@@ -43,7 +43,7 @@ async def ask(
     return await HookRunner(config).fire(event, context or context_with(), request)
 
 
-def specific(**fields: Any) -> Payload:
+def hook_output(**fields: Any) -> Payload:
     return {"hookSpecificOutput": {"hookEventName": "PreToolUse", **fields}}
 
 
@@ -55,15 +55,15 @@ def specific(**fields: Any) -> Payload:
         ("allow", HookDecision("allow")),
         ({"decision": "approve", "reason": "fine"}, HookDecision("allow", "fine")),
         ({"decision": "block", "reason": "no"}, HookDecision("deny", "no")),
-        (specific(permissionDecision="deny", permissionDecisionReason="no"), HookDecision("deny", "no")),
-        (specific(permissionDecision="ask", permissionDecisionReason="ok?"), HookDecision("ask", "ok?")),
-        (specific(permissionDecision="allow", updatedInput={"path": "x"}), HookDecision("allow", "", {"path": "x"})),
-        (specific(updatedInput={"path": "x"}), HookDecision("allow", "", {"path": "x"})),
+        (hook_output(permissionDecision="deny", permissionDecisionReason="no"), HookDecision("deny", "no")),
+        (hook_output(permissionDecision="ask", permissionDecisionReason="ok?"), HookDecision("ask", "ok?")),
+        (hook_output(permissionDecision="allow", updatedInput={"path": "x"}), HookDecision("allow", "", {"path": "x"})),
+        (hook_output(updatedInput={"path": "x"}), HookDecision("allow", "", {"path": "x"})),
         (
-            specific(permissionDecision="deny", updatedInput={"path": "x"}),
+            hook_output(permissionDecision="deny", updatedInput={"path": "x"}),
             HookDecision("deny", "blocked by the hook h"),
         ),
-        (specific(additionalContext="mind"), HookDecision(context="mind")),
+        (hook_output(additionalContext="mind"), HookDecision(context="mind")),
         (HookDecision("deny", "no"), HookDecision("deny", "no")),
     ],
 )
@@ -86,9 +86,9 @@ async def test_every_form_of_an_answer_is_accepted(answer: Any, expected: HookDe
         "maybe",
         {"decision": "perhaps"},
         {"permissionDecision": "allow"},
-        specific(updatedInpt={"path": "x"}),
-        specific(updatedInput=["x"]),
-        specific(permissionDecision=None, updatedInput={1: 2}),
+        hook_output(updatedInpt={"path": "x"}),
+        hook_output(updatedInput=["x"]),
+        hook_output(permissionDecision=None, updatedInput={1: 2}),
         {"hookSpecificOutput": {"hookEventName": "Stop", "permissionDecision": "allow"}},
         {"hookSpecificOutput": "allow"},
         {"decision": "approve", "reason": 7},
@@ -188,11 +188,11 @@ async def test_hooks_run_in_order_and_see_earlier_rewrites() -> None:
 
     def first(payload: Payload) -> Payload:
         inputs.append(payload["tool_input"])
-        return specific(updatedInput={"path": "first"}, additionalContext="one")
+        return hook_output(updatedInput={"path": "first"}, additionalContext="one")
 
     async def second(payload: Payload) -> Payload:
         inputs.append(payload["tool_input"])
-        return specific(updatedInput={**payload["tool_input"], "more": 1}, additionalContext="two")
+        return hook_output(updatedInput={**payload["tool_input"], "more": 1}, additionalContext="two")
 
     decision = await ask({"PreToolUse": [first, second]})
 

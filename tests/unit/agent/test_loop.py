@@ -29,7 +29,7 @@ from ramet.tools.context import ToolUseContext
 from ramet.tools.model_request import ModelRequest
 from tests.support.context import make_context, run_info
 from tests.support.waiting import eventually
-from tests.trips.kits.sessions import Gate, answers, async_tool, is_valid, said
+from tests.trips.kits.sessions import Gate, answers, async_tool, is_valid, typed_texts
 
 
 def context_with_model(script: Script, *tools: Gate, **fields: Any) -> tuple[ToolUseContext, ScriptedModel]:
@@ -45,7 +45,7 @@ def open_gate(name: str, **how: Any) -> Gate:
     return gate
 
 
-async def play(context: ToolUseContext, *prompts: str, **params: Any) -> list[AIMessageChunk | Event]:
+async def run_loop(context: ToolUseContext, *prompts: str, **params: Any) -> list[AIMessageChunk | Event]:
     """Return all pieces that the loop yields for these prompts."""
     messages = [HumanMessage(prompt) for prompt in prompts]
     return [piece async for piece in query(QueryParams(context=context, messages=messages, **params))]
@@ -74,10 +74,10 @@ async def test_the_loop_runs_tools_until_the_model_asks_for_none() -> None:
     look = open_gate("look")
     context, model = context_with_model([Call("look"), [Call("look"), Call("look")], "the answer"], look)
 
-    pieces = await play(context, "the question")
+    pieces = await run_loop(context, "the question")
 
-    assert messages_of(pieces) == said(context.history)
-    assert [kind for kind, _ in said(context.history)] == ["human", "ai", "tool", "ai", "tool", "tool", "ai"]
+    assert messages_of(pieces) == typed_texts(context.history)
+    assert [kind for kind, _ in typed_texts(context.history)] == ["human", "ai", "tool", "ai", "tool", "tool", "ai"]
     assert context.history[-1].text == "the answer"
     assert (len(model.requests), look.calls) == (3, 3)
 
@@ -86,7 +86,7 @@ async def test_chunks_come_before_their_message() -> None:
     """The recorded message replaces the streamed text."""
     context, _ = context_with_model(["one two three"])
 
-    pieces = await play(context, "go")
+    pieces = await run_loop(context, "go")
 
     kinds = ["chunk" if isinstance(piece, AIMessageChunk) else type(piece).__name__ for piece in pieces]
     assert kinds[0] == "MessageRecorded"
@@ -101,10 +101,15 @@ async def test_the_model_sees_exactly_system_history_and_tools() -> None:
     context, model = context_with_model([Call("look"), "ok"], look, system_messages=(SystemMessage("rules"),))
     context.history.extend([HumanMessage("earlier"), AIMessage("indeed")])
 
-    await play(context, "now")
+    await run_loop(context, "now")
 
     first, second = model.requests
-    assert said(first.messages) == [("system", "rules"), ("human", "earlier"), ("ai", "indeed"), ("human", "now")]
+    assert typed_texts(first.messages) == [
+        ("system", "rules"),
+        ("human", "earlier"),
+        ("ai", "indeed"),
+        ("human", "now"),
+    ]
     assert list(second.messages[:4]) == list(first.messages)
     assert first.tools == second.tools == ("look",)
 
@@ -119,7 +124,7 @@ async def test_each_request_is_a_list_of_its_own() -> None:
 
     context = make_context(ask=ask)
 
-    await play(context, "go")
+    await run_loop(context, "go")
 
     assert [len(request.messages) for request in requests] == [1, 3]
     assert len({request.step for request in requests}) == 2
@@ -139,12 +144,12 @@ async def test_mail_is_read_before_each_request() -> None:
         context.mailbox.push(mail(2, "user"))
         gate.open.set()
 
-    pieces, _ = await asyncio.gather(play(context, "go"), later())
+    pieces, _ = await asyncio.gather(run_loop(context, "go"), later())
 
-    assert [kind for kind, _ in said(context.history)] == ["human", "human", "ai", "tool", "human", "ai"]
+    assert [kind for kind, _ in typed_texts(context.history)] == ["human", "human", "ai", "tool", "human", "ai"]
     assert context.history[1].text == '<agent-message from="main/other" id="m-1">\nword 1\n</agent-message>'
     assert context.history[4].text == "word 2"
-    assert said(model.requests[1].messages)[-1] == ("human", "word 2")
+    assert typed_texts(model.requests[1].messages)[-1] == ("human", "word 2")
     assert is_valid(model.requests[1].messages)
     assert len(pieces) > 4
 
@@ -153,9 +158,9 @@ async def test_mail_that_comes_with_the_last_answer_is_answered_too() -> None:
     """An answer is not final while mail is unread."""
     context, model = context_with_model([lambda _: (context.mailbox.push(mail(1)), "first")[1], "second"])
 
-    await play(context, "go")
+    await run_loop(context, "go")
 
-    assert [text for kind, text in said(context.history) if kind == "ai"] == ["first", "second"]
+    assert [text for kind, text in typed_texts(context.history) if kind == "ai"] == ["first", "second"]
     assert len(model.requests) == 2
 
 
@@ -170,7 +175,7 @@ async def test_mail_is_not_lost_when_the_reader_leaves() -> None:
             if isinstance(piece, MessageRecorded):
                 break
 
-    in_history = sum("word" in text for _, text in said(context.history))
+    in_history = sum("word" in text for _, text in typed_texts(context.history))
     assert in_history + len(context.mailbox) == 3
 
 
@@ -185,7 +190,7 @@ async def test_the_delivery_of_mail_is_recorded() -> None:
     context, _ = context_with_model(["ok"], record=keep)
     context.mailbox.push(mail(7))
 
-    await play(context, "go")
+    await run_loop(context, "go")
 
     (delivered,) = [event for event in record if isinstance(event, MailDelivered)]
     assert (delivered.mail_id, delivered.sender, delivered.kind) == ("m-7", "main/other", "agent")
@@ -202,7 +207,7 @@ async def test_an_aborted_run_does_not_start() -> None:
     context, model = context_with_model(["never"], abort=abort)
 
     with pytest.raises(Aborted, match="not now"):
-        await play(context, "go")
+        await run_loop(context, "go")
 
     assert model.requests == []
 
@@ -219,7 +224,7 @@ async def test_a_run_aborted_in_a_tool_call_does_not_ask_again() -> None:
     context, model = context_with_model([stop, "never"], look, abort=abort)
 
     with pytest.raises(Aborted, match="enough"):
-        await play(context, "go")
+        await run_loop(context, "go")
 
     assert len(model.requests) == 1
 
@@ -231,7 +236,7 @@ async def test_turns_are_bounded(turns: int) -> None:
     context, model = context_with_model(lambda _: Call("look"), look)
 
     with pytest.raises(BudgetExceeded) as refusal:
-        await play(context, "go", max_turns=turns)
+        await run_loop(context, "go", max_turns=turns)
 
     assert (refusal.value.resource, refusal.value.scope) == ("max_turns", "main")
     assert len(model.requests) == turns
@@ -245,7 +250,7 @@ async def test_the_owner_of_a_spent_budget_gets_a_last_answer() -> None:
     context, model = context_with_model([Call("look"), Call("look"), "what I know"], look, budget=budget)
 
     with pytest.raises(BudgetExceeded):
-        await play(context, "go")
+        await run_loop(context, "go")
 
     assert context.history[-1].text == "what I know"
     notice = str(model.requests[-1].messages[-1].text)
@@ -259,10 +264,10 @@ async def test_a_run_below_the_owner_gets_no_last_answer() -> None:
     """The reserve belongs to the owner of the budget."""
     above = Budget(Limits(model_calls=2), scope="main")
     context, model = context_with_model(["a", "b"], budget=above, run=run_info(1, path="main/child", depth=1))
-    await play(context, "go")
+    await run_loop(context, "go")
 
     with pytest.raises(BudgetExceeded):
-        await play(context, "again")
+        await run_loop(context, "again")
 
     assert len(model.requests) == 1
 
@@ -278,7 +283,7 @@ async def test_a_last_answer_beyond_the_reserve_is_recorded_as_refused() -> None
     context, model = context_with_model(["never"], budget=Budget(Limits(tokens=10), scope="main"), record=keep)
 
     with pytest.raises(BudgetExceeded):
-        await play(context, "go")
+        await run_loop(context, "go")
 
     assert model.requests == []
     assert any(isinstance(event, BudgetRefused) for event in record)
@@ -291,7 +296,7 @@ async def test_a_refused_tool_call_ends_the_loop_with_a_valid_history() -> None:
     context, _ = context_with_model([[Call("look"), Call("look"), Call("look")], "what I know"], look, budget=budget)
 
     with pytest.raises(BudgetExceeded, match="tool_calls"):
-        await play(context, "go")
+        await run_loop(context, "go")
 
     assert look.calls == 2
     assert len(answers(context.history)) == 3
@@ -304,9 +309,9 @@ async def test_a_providers_failure_reaches_the_caller() -> None:
     context, _ = context_with_model([Fail("down")])
 
     with pytest.raises(ModelFailed, match="down"):
-        await play(context, "go")
+        await run_loop(context, "go")
 
-    assert said(context.history) == [("human", "go")]
+    assert typed_texts(context.history) == [("human", "go")]
 
 
 @pytest.mark.parametrize(
@@ -318,9 +323,9 @@ async def test_an_empty_answer_is_asked_for_again(script: list[str], max_asks: i
 
     if max_asks is None:
         with pytest.raises(OutputInvalid):
-            await play(context, "go")
+            await run_loop(context, "go")
     else:
-        await play(context, "go")
+        await run_loop(context, "go")
         assert (len(model.requests), context.history[-1].text) == (max_asks, "ok")
 
 
@@ -330,7 +335,7 @@ async def test_an_answer_must_fit_its_contract() -> None:
                                "properties": {"cause": {"type": "string"}}})  # fmt: skip
     context, model = context_with_model(["no idea", '{"cause": 1}', '{"cause": "clock"}'])
 
-    await play(context, "go", output=contract)
+    await run_loop(context, "go", output=contract)
 
     assert contract.parse(str(context.history[-1].text)) == {"cause": "clock"}
     assert len(model.requests) == 3
@@ -358,7 +363,7 @@ async def test_compaction_runs_before_a_request() -> None:
     context, model = context_with_model(answer, record=keep)
     context.tools = (async_tool(read),)
 
-    await play(context, "go", compaction=Compaction(window_tokens=4_000, keep_last=4, summarise=summary))
+    await run_loop(context, "go", compaction=Compaction(window_tokens=4_000, keep_last=4, summarise=summary))
 
     assert [event for event in record if isinstance(event, Compacted)]
     assert all(is_valid(request.messages) for request in model.requests)
@@ -397,7 +402,7 @@ async def test_the_number_of_pieces_is_as_assumed() -> None:
     context, _ = context_with_model([[Call("look"), Call("look")], "one two three"], look)
     context.mailbox.push(mail(1))
 
-    assert len(await play(context, "go")) == PIECES
+    assert len(await run_loop(context, "go")) == PIECES
 
 
 async def test_results_are_kept_when_the_reader_leaves() -> None:
@@ -417,7 +422,7 @@ async def test_results_are_kept_when_the_reader_leaves() -> None:
 async def test_cancelling_in_mid_stream_ends_the_request() -> None:
     """The provider's task ends with the reader's."""
     context, model = context_with_model([Hang(3, "never ends")])
-    reading = asyncio.create_task(play(context, "go"))
+    reading = asyncio.create_task(run_loop(context, "go"))
     await eventually(lambda: model.requests)
 
     reading.cancel()

@@ -101,15 +101,17 @@ def _endless(*x: int) -> int:
     """Do it."""
 
 
-def _open(x: int):  # type: ignore[no-untyped-def]  # on purpose
+def _unannotated(x: int):  # type: ignore[no-untyped-def]  # on purpose
     """Do it."""
 
 
-def _live(x: object) -> int:
+def _with_object(x: object) -> int:
     """Do it."""
 
 
-@pytest.mark.parametrize("function", [_bodied, _silent, _untyped, _endless, _open, _live, print, lambda: None])
+@pytest.mark.parametrize(
+    "function", [_bodied, _silent, _untyped, _endless, _unannotated, _with_object, print, lambda: None]
+)
 def test_an_invalid_task_is_refused_when_it_is_declared(function: Callable[..., Any]) -> None:
     """A body, a missing docstring, missing types and types that are not data are errors before any call."""
     with pytest.raises(InvalidValue):

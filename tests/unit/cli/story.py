@@ -94,7 +94,7 @@ class Story:
         self.add(RunEnded, path, seconds, result=result)
 
 
-def under_way(usd: float = 0.0) -> Story:
+def active_story(usd: float = 0.0) -> Story:
     """Return a story of three agents at 3.2 seconds: one done, one active, and the root waiting."""
     story = Story()
     story.born("main", 0, "Why?")
@@ -116,9 +116,9 @@ def under_way(usd: float = 0.0) -> Story:
     return story
 
 
-def cut_short() -> Story:
+def cancelled_story() -> Story:
     """Return that story, cancelled at 3.2 seconds."""
-    story = under_way()
+    story = active_story()
     usage = Usage(model_calls=1, tool_calls=1, input_tokens=2500)
     story.ended("main/sources", 3.2, Status.CANCELLED, "client.py sets no retry", usage, "Ctrl-C")
     own = Usage(model_calls=1, tool_calls=2, agents=2, input_tokens=1200)
@@ -127,7 +127,7 @@ def cut_short() -> Story:
     return story
 
 
-def hostile() -> Story:
+def hostile_story() -> Story:
     """Return a story whose names, arguments and findings try to control the terminal."""
     story = Story()
     bad = "\x1b[2J\x1b]0;owned\x07\x1b[31mred\x1b[0m [bold]x[/bold] :smile: \u202egnp.exe\r\nsecond\x00"

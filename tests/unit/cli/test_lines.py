@@ -11,12 +11,12 @@ from ramet.cli.render.json_lines import Lines
 from ramet.cli.render.views import JsonView
 from ramet.core.events import RunEnded, ToolStarted, decode, encode
 from ramet.core.outcome import Status, Usage
-from tests.unit.cli.story import Story, cut_short, hostile
+from tests.unit.cli.story import Story, cancelled_story, hostile_story
 
 
 def test_every_event_is_one_line_that_decodes_to_itself() -> None:
     """Nothing is lost or added, even for hostile text."""
-    for story in (cut_short(), hostile()):
+    for story in (cancelled_story(), hostile_story()):
         out = io.BytesIO()
         lines = Lines(out)
         for event in story.events:

@@ -12,7 +12,7 @@ from ramet.cli.render.live import FRAME_S, LiveTree
 from ramet.cli.render.tree_model import TreeModel
 from ramet.concurrency.clock import FakeClock
 from ramet.core.events import Notice
-from tests.unit.cli.story import START, Story, cut_short
+from tests.unit.cli.story import START, Story, cancelled_story
 
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
 
@@ -49,7 +49,7 @@ async def test_the_last_frame_stays_and_the_cursor_is_restored() -> None:
     """The screen shows the whole tree without a spinner."""
     terminal = Terminal()
 
-    await watch(cut_short(), terminal)
+    await watch(cancelled_story(), terminal)
 
     *_, last = terminal.fresh().split("\x1b[2K")
     assert last.rstrip().endswith(SHOW)

@@ -19,7 +19,7 @@ from ramet.core.events import (
     PolicyDecided,
 )
 from tests.unit.cli.golden import assert_golden
-from tests.unit.cli.story import Story, cut_short, hostile
+from tests.unit.cli.story import Story, cancelled_story, hostile_story
 
 
 def log_of(events: list[Event], *, width: int = 80) -> str:
@@ -32,7 +32,7 @@ def log_of(events: list[Event], *, width: int = 80) -> str:
     return log.getvalue()
 
 
-def rarities() -> Story:
+def rare_events() -> Story:
     """Return a story with rare events."""
     story = Story()
     story.born("main", 0)
@@ -54,11 +54,11 @@ def rarities() -> Story:
 
 def test_each_line_equals_the_approved_one() -> None:
     """A line has the run, the event and the time since the start; minor events have no line."""
-    pages = [log_of(story.events) for story in (cut_short(), rarities(), hostile())]
+    pages = [log_of(story.events) for story in (cancelled_story(), rare_events(), hostile_story())]
 
     assert_golden("cli/progress.txt", "\n".join(pages))
 
 
 def test_lines_are_not_wrapped() -> None:
     """Programs read logs too: one event is one line in a console of any width."""
-    assert log_of(cut_short().events, width=20) == log_of(cut_short().events, width=200)
+    assert log_of(cancelled_story().events, width=20) == log_of(cancelled_story().events, width=200)

@@ -38,7 +38,7 @@ class Screen(io.StringIO):
             await self._news.wait()
 
 
-class Desk(QuietView):
+class FakeTerminal(QuietView):
     """A terminal with a person, whose keys the test presses."""
 
     def __init__(self, keyboard: int, line: int) -> None:
@@ -75,16 +75,16 @@ def line() -> Iterator[tuple[int, int]]:
 
 
 @asynccontextmanager
-async def open_desk(line: tuple[int, int]) -> AsyncIterator[Desk]:
+async def open_desk(line: tuple[int, int]) -> AsyncIterator[FakeTerminal]:
     """Yield a desk that asks its questions."""
-    desk = Desk(*line)
+    desk = FakeTerminal(*line)
     serving = asyncio.create_task(desk.questions.serve())
     yield desk
     serving.cancel()
     await asyncio.gather(serving, return_exceptions=True)
 
 
-def asks(approval_id: str, **args: str) -> ApprovalAsked:
+def question(approval_id: str, **args: str) -> ApprovalAsked:
     """Return a question of the run at main/fixer."""
     event = Story().add(
         ApprovalAsked, "main/fixer", 1, approval_id=approval_id, tool="Bash", question="May I?", args=args
@@ -100,7 +100,7 @@ def asks(approval_id: str, **args: str) -> ApprovalAsked:
 async def test_only_y_or_yes_allows(line: tuple[int, int], typed: str, allowed: bool) -> None:
     """An empty line, the end of input and any other text deny."""
     async with open_desk(line) as desk:
-        desk.questions.handle_event(asks("a1", command="make"))
+        desk.questions.handle_event(question("a1", command="make"))
         await desk.asked()
         desk.type(typed)
         await desk.said.wait()
@@ -112,7 +112,7 @@ async def test_only_y_or_yes_allows(line: tuple[int, int], typed: str, allowed: 
 async def test_the_question_shows_the_run_the_tool_and_its_arguments(line: tuple[int, int]) -> None:
     """Each argument is shown whole, without terminal sequences."""
     async with open_desk(line) as desk:
-        desk.questions.handle_event(asks("a1", command="make\x1b[2J\nrm -rf /"))
+        desk.questions.handle_event(question("a1", command="make\x1b[2J\nrm -rf /"))
         await desk.asked()
 
     assert desk.screen.getvalue() == (
@@ -123,7 +123,7 @@ async def test_the_question_shows_the_run_the_tool_and_its_arguments(line: tuple
 async def test_a_cut_argument_says_how_much_is_hidden(line: tuple[int, int]) -> None:
     """The question gives the number of hidden characters."""
     async with open_desk(line) as desk:
-        desk.questions.handle_event(asks("a1", command="x" * 5_000))
+        desk.questions.handle_event(question("a1", command="x" * 5_000))
         await desk.asked()
 
     assert "… 1000 more characters, not shown" in desk.screen.getvalue()
@@ -133,7 +133,7 @@ async def test_keys_typed_before_a_question_are_no_answer(line: tuple[int, int])
     """A key pressed while agents work does not approve a later question."""
     async with open_desk(line) as desk:
         desk.type("y\n")
-        desk.questions.handle_event(asks("a1", command="make"))
+        desk.questions.handle_event(question("a1", command="make"))
         await desk.asked()
         desk.type("n\n")
         await desk.said.wait()
@@ -144,8 +144,8 @@ async def test_keys_typed_before_a_question_are_no_answer(line: tuple[int, int])
 async def test_questions_come_one_at_a_time(line: tuple[int, int]) -> None:
     """Two agents that ask at once get an answer each."""
     async with open_desk(line) as desk:
-        desk.questions.handle_event(asks("a1", command="one"))
-        desk.questions.handle_event(asks("a2", command="two"))
+        desk.questions.handle_event(question("a1", command="one"))
+        desk.questions.handle_event(question("a2", command="two"))
         await desk.asked()
         assert "two" not in desk.screen.getvalue()
         desk.type("y\n")
@@ -160,9 +160,9 @@ async def test_questions_come_one_at_a_time(line: tuple[int, int]) -> None:
 async def test_a_question_that_needs_no_answer_is_withdrawn(line: tuple[int, int]) -> None:
     """A question answered elsewhere, or of an ended run, gets no answer; the next one is asked."""
     async with open_desk(line) as desk:
-        desk.questions.handle_event(asks("a1", command="one"))
+        desk.questions.handle_event(question("a1", command="one"))
         await desk.asked()
-        desk.questions.handle_event(asks("a2", command="two"))
+        desk.questions.handle_event(question("a2", command="two"))
         story = Story()
         desk.questions.handle_event(story.add(ApprovalAnswered, "main/fixer", 2, approval_id="a1", allowed=False))
         await desk.asked(2)

@@ -12,7 +12,7 @@ from ramet.cli.render.events import line_of
 from ramet.cli.render.tree_model import TreeModel
 from ramet.concurrency.clock import FakeClock
 from ramet.core.events import Event, MailPushed, MessageRecorded, RunResumed
-from tests.unit.cli.story import Story, hostile, under_way
+from tests.unit.cli.story import Story, active_story, hostile_story
 
 
 async def stream(events: list[Event]) -> AsyncGenerator[Event]:
@@ -68,7 +68,7 @@ def lines(story: Story) -> list[str]:
 
 def test_recorded_events_become_lines_with_their_times() -> None:
     """Starts, calls, answers, messages and resumes have a line each."""
-    story = under_way()
+    story = active_story()
     story.add(MessageRecorded, "main", 3, message={"type": "ai", "content": [{"type": "text", "text": "It is late."}]})
     story.add(MessageRecorded, "main", 3, message={"type": "tool", "content": "told by its call"})
     story.add(MailPushed, "main", 4, mail_id="m", sender="user", kind="user", text="Hurry\nup")
@@ -87,7 +87,7 @@ def test_recorded_events_become_lines_with_their_times() -> None:
 
 def test_no_line_controls_the_terminal() -> None:
     """Names, messages and errors may be hostile."""
-    story = hostile()
+    story = hostile_story()
     bad = "\x1b[2J\x1b]0;owned\x07red\u202e\r\nsecond"
     story.add(MessageRecorded, "main", 1, message={"type": "ai", "content": bad})
     story.add(MessageRecorded, "main", 1, message={"type": 5, "content": {"no": "text"}})

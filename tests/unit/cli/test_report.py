@@ -13,7 +13,7 @@ from ramet.cli.render.tree_model import TreeModel
 from ramet.core.events import RunEnded
 from ramet.core.outcome import ErrorInfo, Result, Status, Usage
 from tests.unit.cli.golden import assert_golden
-from tests.unit.cli.story import Story, at, cut_short, under_way
+from tests.unit.cli.story import Story, active_story, at, cancelled_story
 
 
 def root_result(story: Story) -> Result:
@@ -23,7 +23,7 @@ def root_result(story: Story) -> Result:
 
 def completed_story() -> Story:
     """Return a story of a tree that found an answer."""
-    story = under_way()
+    story = active_story()
     story.ended(
         "main/sources", 2.8, Status.COMPLETED, "No retry.", Usage(model_calls=2, tool_calls=3, input_tokens=3100)
     )
@@ -55,8 +55,8 @@ def test_ends_are_reported_as_approved() -> None:
     pages = [
         page(completed_story()),
         page(completed_story(), width=60),
-        page(cut_short()),
-        page(under_way(), out_of_budget),
+        page(cancelled_story()),
+        page(active_story(), out_of_budget),
     ]
 
     assert_golden("cli/ends.txt", "\n".join(pages))
@@ -80,7 +80,7 @@ def test_an_end_before_the_first_event_is_reported() -> None:
 
 def test_a_long_finding_is_cut_and_says_so() -> None:
     """The whole text is in the transcript."""
-    story = cut_short()
+    story = cancelled_story()
     story.ended("main/huge", 3, Status.COMPLETED, "line\n" * 10_000, Usage())
 
     text = page(story)

@@ -10,9 +10,14 @@ from ramet.cli.render.tree_model import TreeModel
 from ramet.cli.render.tree_text import ASCII, UNICODE, Glyphs, draw
 from ramet.core.outcome import Status, Usage
 from tests.unit.cli.golden import assert_golden
-from tests.unit.cli.story import Story, at, cut_short, hostile, under_way
+from tests.unit.cli.story import Story, active_story, at, cancelled_story, hostile_story
 
-STORIES = {"working": under_way(), "paid": under_way(0.013), "cut-short": cut_short(), "hostile": hostile()}
+STORIES = {
+    "working": active_story(),
+    "paid": active_story(0.013),
+    "cut-short": cancelled_story(),
+    "hostile": hostile_story(),
+}
 
 
 def lines(
@@ -58,7 +63,7 @@ def test_wide_characters_keep_the_columns() -> None:
     assert all(cells <= 60 for cells in map(_cells, lines(story, width=60)))
 
 
-def crowd(agents: int, finished: int) -> Story:
+def many_agents(agents: int, finished: int) -> Story:
     """Return a story of a root with many children, the first of which have finished in order."""
     story = Story()
     story.born("main", 0)
@@ -71,7 +76,7 @@ def crowd(agents: int, finished: int) -> Story:
 
 def test_a_large_tree_shows_active_and_latest_runs() -> None:
     """The other runs are counted."""
-    shown_lines = lines(crowd(50, 45), height=12)
+    shown_lines = lines(many_agents(50, 45), height=12)
 
     assert [line.split()[2] for line in shown_lines[1:9]] == ["a42", "a43", "a44", "a45", "a46", "a47", "a48", "a49"]
     assert shown_lines[9] == "… 42 more: 42 done"
@@ -79,7 +84,7 @@ def test_a_large_tree_shows_active_and_latest_runs() -> None:
 
 def test_active_runs_beyond_the_screen_are_counted() -> None:
     """The last line gives their number."""
-    assert lines(crowd(50, 10), height=12)[9] == "… 42 more: 10 done, 32 active"
+    assert lines(many_agents(50, 10), height=12)[9] == "… 42 more: 10 done, 32 active"
 
 
 def _cells(text: str) -> int:

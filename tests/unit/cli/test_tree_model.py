@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ramet.cli.render.tree_model import TreeModel
 from ramet.core.events import Event, RunSpawned, StateChanged, TurnStarted
 from ramet.core.outcome import Status, Usage
-from tests.unit.cli.story import Story, at, cut_short, under_way
+from tests.unit.cli.story import Story, active_story, at, cancelled_story
 
 
 def fold(events: list[Event]) -> TreeModel:
@@ -23,7 +23,7 @@ def fold(events: list[Event]) -> TreeModel:
 
 def test_the_model_knows_what_each_run_does() -> None:
     """Tools in use and the number of awaited runs are known."""
-    picture = fold(under_way().events)
+    picture = fold(active_story().events)
 
     assert {row.path: row.activity() for row in picture.walk() if not row.is_over} == {
         "main": "waits for 1 agent",
@@ -33,21 +33,21 @@ def test_the_model_knows_what_each_run_does() -> None:
 
 def test_totals_sum_the_answers_of_active_runs() -> None:
     """Each run counts once."""
-    total = fold(under_way().events).totals(at(3.2))
+    total = fold(active_story().events).totals(at(3.2))
 
     assert (total.agents, total.living, total.usage.tokens, total.seconds) == (3, 2, 4600, 3.2)
 
 
 def test_the_result_replaces_the_counted_usage() -> None:
     """The usage in a run's result goes before the counts along the way."""
-    picture = fold(cut_short().events)
+    picture = fold(cancelled_story().events)
 
     assert picture.totals(at(9)).usage == Usage(model_calls=3, tool_calls=4, agents=2, input_tokens=4600)
 
 
 def test_findings_of_ended_runs_are_kept() -> None:
     """Answers of finished children and partial texts of stopped ones come in the order of spawning."""
-    assert [(row.path, row.result.text) for row in fold(cut_short().events).findings() if row.result] == [
+    assert [(row.path, row.result.text) for row in fold(cancelled_story().events).findings() if row.result] == [
         ("main/logs", "# Findings\n\n**logs/app.log:12**: timeout after 2 s"),
         ("main/sources", "client.py sets no retry"),
     ]
@@ -69,9 +69,9 @@ def test_mail_makes_a_finished_run_active_again() -> None:
 @given(st.randoms(use_true_random=False))
 def test_children_may_appear_before_their_parents(dice: random.Random) -> None:
     """Each run has its place in the tree, in any order of events."""
-    mixed = list(cut_short().events)
+    mixed = list(cancelled_story().events)
     dice.shuffle(mixed)
-    own = {path: iter([e for e in cut_short().events if e.path == path]) for path in {e.path for e in mixed}}
+    own = {path: iter([e for e in cancelled_story().events if e.path == path]) for path in {e.path for e in mixed}}
 
     picture = fold([next(own[event.path]) for event in mixed])
 

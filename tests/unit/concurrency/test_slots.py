@@ -13,7 +13,7 @@ from ramet.concurrency.slots import Slot, Slots
 from ramet.core.errors import Bug
 
 
-async def settle() -> None:
+async def run_pending_tasks() -> None:
     """Let every task run that can run."""
     for _ in range(20):
         await asyncio.sleep(0)
@@ -26,13 +26,13 @@ async def test_only_as_many_callers_as_slots_hold_one() -> None:
     """Two of five callers of two slots hold a slot, and three wait."""
     slots = Slots(2)
     tasks = [asyncio.create_task(slots.acquire()) for _ in range(5)]
-    await settle()
+    await run_pending_tasks()
 
     state = [task.done() for task in tasks], slots.in_use, slots.queued
 
     for _ in range(5):
         slots.release()
-        await settle()
+        await run_pending_tasks()
     assert state == ([True, True, False, False, False], 2, 3)
     assert (slots.in_use, slots.queued) == (0, 0)
 
@@ -59,7 +59,7 @@ async def test_a_freed_slot_belongs_to_the_first_waiter() -> None:
     slots = Slots(1)
     await slots.acquire()
     first = asyncio.create_task(slots.acquire())
-    await settle()
+    await run_pending_tasks()
     slots.release()
 
     overtaken = slots.try_acquire()
@@ -83,12 +83,12 @@ async def test_a_cancelled_waiter_takes_no_slot() -> None:
     slots = Slots(1)
     await slots.acquire()
     first, behind = (asyncio.create_task(slots.acquire()) for _ in range(2))
-    await settle()
+    await run_pending_tasks()
     first.cancel()
-    await settle()
+    await run_pending_tasks()
 
     slots.release()
-    await settle()
+    await run_pending_tasks()
 
     assert (first.cancelled(), behind.done(), slots.in_use, slots.queued) == (True, True, 1, 0)
 
@@ -100,11 +100,11 @@ async def test_a_slot_given_to_a_cancelled_waiter_is_passed_on(behind: int) -> N
     await slots.acquire()
     waiter = asyncio.create_task(slots.acquire())
     waiting = [asyncio.create_task(slots.acquire()) for _ in range(behind)]
-    await settle()
+    await run_pending_tasks()
 
     slots.release()
     waiter.cancel()
-    await settle()
+    await run_pending_tasks()
 
     assert waiter.cancelled()
     assert [task.done() for task in waiting] == [True] * behind
@@ -118,11 +118,11 @@ async def test_a_waiter_whose_coroutine_is_closed_takes_no_slot() -> None:
     thrown_away = slots.acquire()
     thrown_away.send(None)
     behind = asyncio.create_task(slots.acquire())
-    await settle()
+    await run_pending_tasks()
     thrown_away.close()
 
     slots.release()
-    await settle()
+    await run_pending_tasks()
 
     assert (behind.done(), slots.in_use) == (True, 1)
 
@@ -232,10 +232,10 @@ async def test_a_run_takes_its_slot_again_after_its_wait() -> None:
     slot.begin_calls(1)
     answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     call = asyncio.create_task(slot.while_waiting(answer))
-    await settle()
+    await run_pending_tasks()
     await other.acquire()
     answer.set_result("answer")
-    await settle()
+    await run_pending_tasks()
     waited = not call.done()
 
     other.release()
@@ -250,14 +250,14 @@ async def test_two_returning_calls_of_a_run_take_one_slot() -> None:
     slot, other = Slot(slots), Slot(slots)
     await other.acquire()
     back = [asyncio.create_task(slot.acquire()) for _ in range(2)]
-    await settle()
+    await run_pending_tasks()
 
     other.release()
-    await settle()
+    await run_pending_tasks()
 
     are_done = [task.done() for task in back]
     slot.release()
-    await settle()
+    await run_pending_tasks()
     for task in back:
         task.cancel()
     await asyncio.wait(back)
@@ -271,9 +271,9 @@ async def test_a_cancelled_call_leaves_the_queue_to_other_calls_of_its_run() -> 
     slot, other = Slot(slots), Slot(slots)
     await other.acquire()
     first, second = (asyncio.create_task(slot.acquire()) for _ in range(2))
-    await settle()
+    await run_pending_tasks()
     first.cancel()
-    await settle()
+    await run_pending_tasks()
 
     other.release()
     await second
@@ -290,17 +290,17 @@ async def test_a_slot_that_arrives_while_all_calls_wait_is_released() -> None:
     loop = asyncio.get_running_loop()
     first, second, third = (loop.create_future() for _ in range(3))
     strands = [asyncio.create_task(slot.while_waiting(each)) for each in (first, second)]
-    await settle()
+    await run_pending_tasks()
     await other.acquire()
     first.set_result(None)
-    await settle()
+    await run_pending_tasks()
     second.set_result(None)
-    await settle()
+    await run_pending_tasks()
     strands.append(asyncio.create_task(slot.while_waiting(third)))
-    await settle()
+    await run_pending_tasks()
 
     other.release()
-    await settle()
+    await run_pending_tasks()
 
     free_for_the_child = slots.in_use == 0
     third.set_result(None)
@@ -330,7 +330,7 @@ async def test_a_run_cancelled_while_it_waits_takes_no_slot() -> None:
     await slot.acquire()
     slot.begin_calls(1)
     call = asyncio.create_task(slot.while_waiting(asyncio.get_running_loop().create_future()))
-    await settle()
+    await run_pending_tasks()
     await other.acquire()
 
     call.cancel()
@@ -347,7 +347,7 @@ async def test_a_failed_wait_is_not_counted_again(end: str) -> None:
     slot.begin_calls(1)
     answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     call = asyncio.create_task(slot.while_waiting(answer))
-    await settle()
+    await run_pending_tasks()
     if end == "error":
         answer.set_exception(ValueError("no"))
     else:

@@ -25,7 +25,7 @@ def try_reserve(budget: Budget, amount: Amount, *, is_final_answer: bool = False
         return None
 
 
-def parts(budget: Budget, resource: str) -> dict[str, float]:
+def budget_parts(budget: Budget, resource: str) -> dict[str, float]:
     """Return how a scope's limit is divided."""
     return {
         each: getattr(budget, each)(resource) for each in ("remaining", "reserved", "final_answer_reserve", "spent")
@@ -107,12 +107,12 @@ def test_describe_left_shows_exact_numbers_of_limited_resources() -> None:
 def test_an_amount_that_is_no_quantity_is_never_reserved(resource: str, value: Any) -> None:
     """Reserving -100 would create budget; NaN would pass every comparison."""
     budget = Budget(Limits(**dict.fromkeys(RESOURCES, 10)), scope="main")
-    before = parts(budget, resource)
+    before = budget_parts(budget, resource)
 
     with pytest.raises(InvalidValue, match=resource):
         budget.reserve(Amount(**{resource: value}))
 
-    assert parts(budget, resource) == before
+    assert budget_parts(budget, resource) == before
 
 
 @pytest.mark.parametrize("resource", RESOURCES)
@@ -141,11 +141,11 @@ def test_a_refused_reservation_reserves_no_resource() -> None:
 def test_a_refund_restores_the_budget() -> None:
     """A call that was not made costs nothing."""
     budget = Budget(Limits(tokens=100, usd=1.0, model_calls=5), scope="main")
-    before = {name: parts(budget, name) for name in RESOURCES}
+    before = {name: budget_parts(budget, name) for name in RESOURCES}
 
     budget.reserve(Amount(tokens=50, usd=0.5, model_calls=1)).refund()
 
-    assert {name: parts(budget, name) for name in RESOURCES} == before
+    assert {name: budget_parts(budget, name) for name in RESOURCES} == before
 
 
 @pytest.mark.parametrize("first", ["settle", "refund"])
@@ -154,12 +154,12 @@ def test_only_the_first_settle_or_refund_of_a_hold_counts(first: str) -> None:
     budget = Budget(Limits(tool_calls=10), scope="main")
     hold = budget.reserve(Amount(tool_calls=4))
     hold.settle(Amount(tool_calls=3)) if first == "settle" else hold.refund()
-    after_first = parts(budget, "tool_calls")
+    after_first = budget_parts(budget, "tool_calls")
 
     hold.settle(Amount(tool_calls=4))
     hold.refund()
 
-    assert parts(budget, "tool_calls") == after_first
+    assert budget_parts(budget, "tool_calls") == after_first
     assert budget.spent("tool_calls") == (3 if first == "settle" else 0)
 
 
@@ -228,7 +228,7 @@ def test_a_tenth_of_the_tokens_up_to_4096_is_kept_for_the_last_word(tokens: int,
     """Large budgets keep no more than an answer needs."""
     budget = Budget(Limits(tokens=tokens), scope="main")
 
-    assert parts(budget, "tokens") == {
+    assert budget_parts(budget, "tokens") == {
         "remaining": tokens - reserve,
         "reserved": 0,
         "final_answer_reserve": reserve,
@@ -244,7 +244,7 @@ def test_a_short_last_word_leaves_the_rest_of_its_reserve() -> None:
 
     root.reserve(Amount(tokens=30), is_final_answer=True).settle(Amount(tokens=20))
 
-    assert parts(root, "tokens") == {"remaining": 900, "reserved": 0, "final_answer_reserve": 80, "spent": 20}
+    assert budget_parts(root, "tokens") == {"remaining": 900, "reserved": 0, "final_answer_reserve": 80, "spent": 20}
     assert child.remaining("tokens", is_final_answer=True) == 900
 
 
@@ -302,13 +302,13 @@ def test_a_child_cannot_be_given_more_than_is_free() -> None:
     """Limits above the parent's free budget are refused, not reduced silently, and take nothing."""
     root = Budget(Limits(tool_calls=10, agents=5), scope="main")
     root.reserve(Amount(tool_calls=4))
-    before = {name: parts(root, name) for name in RESOURCES}
+    before = {name: budget_parts(root, name) for name in RESOURCES}
 
     with pytest.raises(BudgetExceeded) as refusal:
         Budget(Limits(tool_calls=7, agents=1), scope="main/a", parent=root)
 
     assert (refusal.value.asked, refusal.value.left, refusal.value.scope) == (7, 6, "main")
-    assert {name: parts(root, name) for name in RESOURCES} == before
+    assert {name: budget_parts(root, name) for name in RESOURCES} == before
 
 
 def test_a_slice_returns_when_its_scope_closes() -> None:
@@ -320,7 +320,7 @@ def test_a_slice_returns_when_its_scope_closes() -> None:
     child.close()
     child.close()
 
-    assert parts(root, "tool_calls") == {"remaining": 9, "reserved": 0, "final_answer_reserve": 0, "spent": 1}
+    assert budget_parts(root, "tool_calls") == {"remaining": 9, "reserved": 0, "final_answer_reserve": 0, "spent": 1}
 
 
 def test_a_closed_scope_reserves_nothing() -> None:
@@ -352,7 +352,7 @@ def test_a_call_that_outlives_its_scope_is_charged_to_the_tree(tool_calls: int, 
     in_flight.settle(Amount(tool_calls=tool_calls))
 
     assert left_meanwhile == 8
-    assert parts(root, "tool_calls") == {
+    assert budget_parts(root, "tool_calls") == {
         "remaining": 10 - tool_calls,
         "reserved": 0,
         "final_answer_reserve": 0,
@@ -383,11 +383,11 @@ def test_a_reopened_scope_continues_with_its_unspent_budget() -> None:
 
     child.reopen(root)
 
-    assert parts(child, "tool_calls") == {"remaining": 4, "reserved": 0, "final_answer_reserve": 0, "spent": 2}
-    assert parts(root, "tool_calls") == {"remaining": 4, "reserved": 4, "final_answer_reserve": 0, "spent": 2}
+    assert budget_parts(child, "tool_calls") == {"remaining": 4, "reserved": 0, "final_answer_reserve": 0, "spent": 2}
+    assert budget_parts(root, "tool_calls") == {"remaining": 4, "reserved": 4, "final_answer_reserve": 0, "spent": 2}
     child.reserve(Amount(tool_calls=1)).settle(Amount(tool_calls=1))
     child.close()
-    assert parts(root, "tool_calls") == {"remaining": 7, "reserved": 0, "final_answer_reserve": 0, "spent": 3}
+    assert budget_parts(root, "tool_calls") == {"remaining": 7, "reserved": 0, "final_answer_reserve": 0, "spent": 3}
 
 
 def test_a_scope_is_not_reopened_when_its_slice_was_reserved() -> None:
@@ -402,7 +402,7 @@ def test_a_scope_is_not_reopened_when_its_slice_was_reserved() -> None:
 
     assert child.closed
     assert try_reserve(child, Amount(tool_calls=1)) is None
-    assert parts(root, "tool_calls") == {"remaining": 5, "reserved": 5, "final_answer_reserve": 0, "spent": 0}
+    assert budget_parts(root, "tool_calls") == {"remaining": 5, "reserved": 5, "final_answer_reserve": 0, "spent": 0}
 
 
 @pytest.mark.parametrize("tool_calls", [0, 1, 2, 3])
@@ -422,7 +422,7 @@ def test_a_call_that_spans_a_close_and_a_reopen_is_charged_once(tool_calls: int,
 
     in_flight.settle(Amount(tool_calls=tool_calls))
 
-    assert parts(root, "tool_calls") == {
+    assert budget_parts(root, "tool_calls") == {
         "remaining": 10 - tool_calls,
         "reserved": 0,
         "final_answer_reserve": 0,

@@ -42,7 +42,7 @@ def refuse_next_fire(line: str, tz: str, after: datetime) -> datetime | None:
     raise AssertionError("no cron line here")
 
 
-def hourly(line: str, tz: str, after: datetime) -> datetime | None:
+def next_full_hour(line: str, tz: str, after: datetime) -> datetime | None:
     """Return the next full hour in UTC, as a `next_fire`."""
     return after.replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
 
@@ -174,7 +174,7 @@ def test_a_long_absence_of_a_cron_line_returns_the_newest_ticks() -> None:
     """Earlier ticks are counted up to 1,000."""
     cron = schedule(Cron(line="0 * * * *", tz="UTC"))
 
-    come = due_between(cron, START, at(3600 * 50_000.5), hourly, limit=2)
+    come = due_between(cron, START, at(3600 * 50_000.5), next_full_hour, limit=2)
 
     assert seconds(come.ticks) == [3600 * 49_999, 3600 * 50_000]
     assert come.before == 1000
@@ -184,7 +184,7 @@ def test_a_cron_line_that_ended_long_ago_returns_its_last_ticks(monkeypatch: pyt
     """The search goes back as far as needed."""
     cron = schedule(Cron(line="0 * * * *", tz="UTC"), until=at(3600 * 1500))
 
-    come = due_between(cron, START, at(3600 * 90_000), hourly, limit=2)
+    come = due_between(cron, START, at(3600 * 90_000), next_full_hour, limit=2)
 
     assert seconds(come.ticks) == [3600 * 1499, 3600 * 1500]
 

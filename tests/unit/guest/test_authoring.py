@@ -28,19 +28,19 @@ from ramet.wire.guest_protocol.host_to_guest import ChildEnded
 from tests.unit.guest import authors
 from tests.unit.guest.scripted_host import Host, guest
 from tests.unit.guest.test_serve_link import Host as Listener
-from tests.unit.guest.test_serve_link import linked
+from tests.unit.guest.test_serve_link import open_link
 
 REF = f"main@{'0' * 64}/solver@{'1' * 64}"
 
 
-def keep(host: Host) -> Recipe:
+def accept_creation(host: Host) -> Recipe:
     """Answer the guest's next request, which must create an agent; return the recipe."""
     request, body = host.expect(CreateAgent)
     host.answer(request.id, Created(ref=REF))
     return Recipe.from_entry(msgspec.json.decode(body))
 
 
-def begin(host: Host, run: str) -> tuple[str, str, Any]:
+def accept_task(host: Host, run: str) -> tuple[str, str, Any]:
     """Answer the guest's next request, which must start a task; return its parts."""
     request, body = host.expect(PerformTask)
     host.answer(request.id, Spawned(run=run, path=f"main/{run}", name=run))
@@ -51,8 +51,8 @@ def test_an_agent_is_sent_as_a_recipe_and_its_task_as_data() -> None:
     """The recipe has capabilities by name and types as data; the result has the types of the code."""
     with guest() as host:
         host.start(authors.makes_and_calls)
-        recipe = keep(host)
-        assert begin(host, "r2") == (REF, "solve", {"equation": "x = 1", "guess": {"x": 2.0, "label": ""}})
+        recipe = accept_creation(host)
+        assert accept_task(host, "r2") == (REF, "solve", {"equation": "x = 1", "guess": {"x": 2.0, "label": ""}})
         assert host.watched() == "r2"
         host.end_child("r2", [authors.Point(1.5, "a")])
 
@@ -67,9 +67,9 @@ def test_an_event_loop_can_await_agents_and_tasks() -> None:
     """`await` gives the value of a task, its handle, and its end."""
     with guest() as host:
         host.start(authors.awaits)
-        keep(host)
+        accept_creation(host)
         for run, value in (("r2", 1.0), ("r3", 2.0)):
-            begin(host, run)
+            accept_task(host, run)
             assert host.watched() == run
             host.end_child(run, [{"x": value}])
 
@@ -80,8 +80,8 @@ def test_threads_of_the_code_reach_the_same_host() -> None:
     """A thread without context variables uses the host of the sandbox."""
     with guest() as host:
         host.start(authors.in_a_thread)
-        keep(host)
-        begin(host, "r2")
+        accept_creation(host)
+        accept_task(host, "r2")
         host.watched()
         host.end_child("r2", [{"x": 3.0}])
 
@@ -96,8 +96,8 @@ def test_failures_are_typed() -> None:
             (None, {"status": "oom", "exit_code": 137, "error": ErrorInfo(type="OutOfMemory", message="too much")}),
             ("no list", {}),
         ):
-            keep(host)
-            begin(host, f"r{value}")
+            accept_creation(host)
+            accept_task(host, f"r{value}")
             host.watched()
             host.end_child(f"r{value}", value, **fields)
         first, one, second, two = host.value()
@@ -116,10 +116,10 @@ def test_a_failed_item_of_a_map_does_not_lose_the_others() -> None:
     """The number of concurrent children is at most `max_parallel`, and the outcomes are in order."""
     with guest() as host:
         host.start(authors.maps)
-        keep(host)
-        begin(host, "r1")
+        accept_creation(host)
+        accept_task(host, "r1")
         assert host.watched() == "r1"
-        begin(host, "r2")
+        accept_task(host, "r2")
         assert host.watched() == "r2"
         host.end_child("r2", [{"x": 2.0}])
         request, _ = host.expect(PerformTask)
@@ -142,7 +142,7 @@ def test_type_names_of_values_are_removed() -> None:
 
 async def test_threads_ask_over_the_channel_of_a_loop() -> None:
     """The thread waits for its answer; a wrong argument leaves the channel usable."""
-    async with linked() as (link, host):
+    async with open_link() as (link, host):
         over = ThreadOverAsync(link)
         asking = asyncio.create_task(asyncio.to_thread(over.ask, ListRuns))
         await host.hear()
@@ -155,14 +155,14 @@ async def test_threads_ask_over_the_channel_of_a_loop() -> None:
 
 async def test_the_event_loop_cannot_wait_for_the_host() -> None:
     """The call raises an error instead of a deadlock."""
-    async with linked() as (link, _):
+    async with open_link() as (link, _):
         with pytest.raises(RametError, match="cannot wait"):
             ThreadOverAsync(link).ask(ListRuns)
 
 
 async def test_a_forked_process_cannot_ask_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """The agent's own process alone may ask."""
-    async with linked() as (link, _):
+    async with open_link() as (link, _):
         line = ThreadOverAsync(link)
         monkeypatch.setattr(os, "getpid", lambda: 1)
         with pytest.raises(RametError, match="forked"):
@@ -186,7 +186,7 @@ def test_an_ended_agent_cannot_ask_the_host() -> None:
         line.ask(ListRuns)
 
 
-class Few:
+class FewChildrenHost:
     """A host whose children end when they are waited for, the oldest first."""
 
     def __init__(self) -> None:
@@ -224,7 +224,7 @@ def test_a_map_runs_at_most_max_parallel_children(monkeypatch: pytest.MonkeyPatc
     def solve(x: int) -> None:
         """Solve it."""
 
-    line.override_channel(few := Few())
+    line.override_channel(few := FewChildrenHost())
     monkeypatch.setattr(authoring, "wait", few.wait)
     try:
         outcomes = GUEST.map(solve, [{"x": n} for n in range(10)], max_parallel=2)

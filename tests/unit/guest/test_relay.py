@@ -18,7 +18,7 @@ MIB = 2**20
 
 
 @contextlib.asynccontextmanager
-async def host(path: pathlib.Path, speak: Speak = echo) -> AsyncIterator[list[int]]:
+async def serve_host(path: pathlib.Path, speak: Speak = echo) -> AsyncIterator[list[int]]:
     """Serve a Unix socket as the host; yield a list with one element per open connection."""
     open_: list[int] = []
     tasks: set[asyncio.Task[None]] = set()
@@ -48,7 +48,7 @@ async def host(path: pathlib.Path, speak: Speak = echo) -> AsyncIterator[list[in
         await listening.wait_closed()
 
 
-async def swallow(reader: asyncio.StreamReader) -> int:
+async def read_all(reader: asyncio.StreamReader) -> int:
     total = 0
     while piece := await reader.read(MIB):
         total += len(piece)
@@ -65,9 +65,9 @@ async def test_bytes_and_their_ends_pass_in_both_directions(tmp_path: pathlib.Pa
                 await client.send(bytes(MIB))
             client.writer.write_eof()
 
-        return (await asyncio.gather(swallow(client.reader), pour()))[0]
+        return (await asyncio.gather(read_all(client.reader), pour()))[0]
 
-    async with host(tmp_path / "s"), Relay(tmp_path / "s") as relay:
+    async with serve_host(tmp_path / "s"), Relay(tmp_path / "s") as relay:
         async with relay.client() as one, relay.client() as two:
             assert list(await asyncio.gather(converse(one), converse(two))) == [size, size]
 
@@ -83,7 +83,7 @@ async def test_a_client_that_ended_its_side_still_gets_its_answer(tmp_path: path
             writer.write_eof()
             received.append(await reader.read())
 
-    async with host(tmp_path / "s", speak), Relay(tmp_path / "s") as relay:
+    async with serve_host(tmp_path / "s", speak), Relay(tmp_path / "s") as relay:
         async with relay.client() as client:
             await client.send(b"first" + b"all of it")
             client.writer.write_eof()
@@ -122,7 +122,7 @@ async def test_a_slow_side_holds_up_the_other_side(tmp_path: pathlib.Path, slow:
         else:
             await go.wait()
 
-    async with host(tmp_path / "s", speak), Relay(tmp_path / "s") as relay:
+    async with serve_host(tmp_path / "s", speak), Relay(tmp_path / "s") as relay:
         async with relay.client() as stuck, relay.client() as other:
             if slow == "host":
                 await pour(stuck.writer)
@@ -149,7 +149,7 @@ def private_kib(pid: int) -> int:
 
 async def test_connections_beyond_the_cap_wait(tmp_path: pathlib.Path) -> None:
     """The connection is served once another one has ended."""
-    async with host(tmp_path / "s") as connections, Relay(tmp_path / "s") as relay:
+    async with serve_host(tmp_path / "s") as connections, Relay(tmp_path / "s") as relay:
         async with contextlib.AsyncExitStack() as open_:
             for _ in range(MAX_CONNECTIONS - 1):
                 client = await open_.enter_async_context(relay.client())
@@ -172,7 +172,7 @@ async def test_a_client_gets_503_without_a_proxy(tmp_path: pathlib.Path) -> None
     async with Relay(tmp_path / "s") as relay:
         async with relay.client() as client:
             assert (await client.rest()).startswith(b"HTTP/1.1 503 ")
-        async with host(tmp_path / "s"), relay.client() as client:
+        async with serve_host(tmp_path / "s"), relay.client() as client:
             await client.send(b"hello")
             assert await client.reader.readexactly(5) == b"hello"
 
@@ -184,7 +184,7 @@ async def test_the_hosts_last_data_arrives_though_it_stopped_reading(tmp_path: p
         await reader.readexactly(1)
         writer.write(b"no")
 
-    async with host(tmp_path / "s", speak), Relay(tmp_path / "s") as relay:
+    async with serve_host(tmp_path / "s", speak), Relay(tmp_path / "s") as relay:
         for _ in range(20):
             async with relay.client() as client:
                 client.writer.write(bytes(200_000))
@@ -201,7 +201,7 @@ async def test_a_long_last_answer_arrives_whole(tmp_path: pathlib.Path) -> None:
         writer.write(bytes(MIB))
         has_begun.set()
 
-    async with host(tmp_path / "s", speak) as connections, Relay(tmp_path / "s") as relay:
+    async with serve_host(tmp_path / "s", speak) as connections, Relay(tmp_path / "s") as relay:
         async with relay.client() as client:
             client.writer.write(bytes(4 * MIB))
             await has_begun.wait()
@@ -214,7 +214,7 @@ async def test_a_long_last_answer_arrives_whole(tmp_path: pathlib.Path) -> None:
 
 async def test_a_client_that_breaks_off_ends_its_connection(tmp_path: pathlib.Path) -> None:
     """The host sees the end, and other clients continue."""
-    async with host(tmp_path / "s") as connections, Relay(tmp_path / "s") as relay:
+    async with serve_host(tmp_path / "s") as connections, Relay(tmp_path / "s") as relay:
         async with relay.client() as other:
             async with relay.client() as client:
                 await client.send(b"x")
@@ -231,7 +231,7 @@ async def test_a_client_that_breaks_off_ends_its_connection(tmp_path: pathlib.Pa
 async def test_the_relay_ends_with_its_parent(tmp_path: pathlib.Path, has_pidfd: bool) -> None:
     """The connections of the relay end, too, even on a kernel without process descriptors."""
     relaying = Relay(tmp_path / "s", has_pidfd=has_pidfd)
-    async with host(tmp_path / "s"), relaying as relay, relay.client() as client:
+    async with serve_host(tmp_path / "s"), relaying as relay, relay.client() as client:
         await client.send(b"x")
         assert await client.reader.readexactly(1) == b"x"
         await relay.end_parent()
@@ -241,7 +241,7 @@ async def test_the_relay_ends_with_its_parent(tmp_path: pathlib.Path, has_pidfd:
 
 async def test_the_relay_holds_no_descriptor_of_its_parent(tmp_path: pathlib.Path) -> None:
     """An open channel would hide the end of the sandbox's main process."""
-    async with host(tmp_path / "s"), Relay(tmp_path / "s") as relay:
+    async with serve_host(tmp_path / "s"), Relay(tmp_path / "s") as relay:
         async with relay.client() as client:
             await client.send(b"x")
             await client.reader.readexactly(1)

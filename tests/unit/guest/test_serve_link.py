@@ -60,7 +60,7 @@ class Host:
 
 
 @asynccontextmanager
-async def linked() -> AsyncIterator[tuple[AsyncChannel, Host]]:
+async def open_link() -> AsyncIterator[tuple[AsyncChannel, Host]]:
     """Yield a guest's channel and the host's end of it."""
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
@@ -76,7 +76,7 @@ async def linked() -> AsyncIterator[tuple[AsyncChannel, Host]]:
 
 async def test_answers_reach_their_requests_in_any_order() -> None:
     """The numbers of requests rise; an answer without a request is ignored."""
-    async with linked() as (link, host):
+    async with open_link() as (link, host):
         one, two = (asyncio.create_task(link.ask(Send, to=to, text="")) for to in ("a", "b"))
         first, second = await host.hear(), await host.hear()
         assert isinstance(first, Send)
@@ -92,7 +92,7 @@ async def test_answers_reach_their_requests_in_any_order() -> None:
 
 async def test_an_error_of_the_host_is_raised_with_its_fields() -> None:
     """The type of the error is the same."""
-    async with linked() as (link, host):
+    async with open_link() as (link, host):
         asking = asyncio.create_task(link.ask(ListRuns))
         await host.hear()
         info, fields = encode_error(BudgetExceeded("tokens", asked=9, left=1, scope="main"))
@@ -105,7 +105,7 @@ async def test_an_error_of_the_host_is_raised_with_its_fields() -> None:
 
 async def test_an_answer_of_another_kind_is_refused() -> None:
     """Answers are typed."""
-    async with linked() as (link, host):
+    async with open_link() as (link, host):
         asking = asyncio.create_task(link.ask(ListRuns))
         await host.hear()
         await host.answer(1, "no listing")
@@ -115,7 +115,7 @@ async def test_an_answer_of_another_kind_is_refused() -> None:
 
 async def test_a_cancelled_request_is_forgotten() -> None:
     """A late answer has no effect, and the channel stays usable."""
-    async with linked() as (link, host):
+    async with open_link() as (link, host):
         asking = asyncio.create_task(link.ask(Send, to="a", text=""))
         await host.hear()
         asking.cancel()
@@ -130,7 +130,7 @@ async def test_a_cancelled_request_is_forgotten() -> None:
 
 async def test_chunks_come_before_the_answer() -> None:
     """The chunks come in order, and only those of the request."""
-    async with linked() as (link, host):
+    async with open_link() as (link, host):
 
         async def read() -> list[bytes]:
             pieces = link.pieces(AskModel, b"{}", step="run-00:1", stream=True)
@@ -147,7 +147,7 @@ async def test_chunks_come_before_the_answer() -> None:
 
 async def test_the_end_of_a_child_is_watched_once_for_all_waiters() -> None:
     """A cancelled waiter does not end the others, and a late waiter gets the end too."""
-    async with linked() as (link, host):
+    async with open_link() as (link, host):
         waits = [asyncio.create_task(link.end_of("run-01")) for _ in range(3)]
         watch = await host.hear()
         waits[0].cancel()
@@ -162,7 +162,7 @@ async def test_the_end_of_a_child_is_watched_once_for_all_waiters() -> None:
 
 async def test_mail_and_a_stop_are_received_without_a_request() -> None:
     """The listener gets them as they come."""
-    async with linked() as (_, host):
+    async with open_link() as (_, host):
         mail = IncomingMail(mail_id="mail-1", sender="user", kind="user")
         await host.say(mail, b"Hello.")
         await host.say(Stop(reason="enough"))
@@ -172,7 +172,7 @@ async def test_mail_and_a_stop_are_received_without_a_request() -> None:
 
 async def test_every_request_fails_when_the_host_leaves() -> None:
     """Later requests and notes fail too."""
-    async with linked() as (link, host):
+    async with open_link() as (link, host):
         asking, waiting = asyncio.create_task(link.ask(ListRuns)), asyncio.create_task(link.end_of("run-01"))
         await host.hear()
         host.end.close()
@@ -189,7 +189,7 @@ async def test_every_request_fails_when_the_host_leaves() -> None:
 
 async def test_a_host_that_breaks_the_protocol_is_abandoned() -> None:
     """No later message of the host is read."""
-    async with linked() as (link, host):
+    async with open_link() as (link, host):
         asking = asyncio.create_task(link.ask(ListRuns))
         await host.hear()
         await asyncio.get_running_loop().sock_sendall(host.end, b"\xff" * 64)
@@ -204,7 +204,7 @@ async def test_a_host_that_does_not_read_is_abandoned_at_a_bound(
     """The buffer is bounded: requests wait first, and further notes end the work."""
     monkeypatch.setattr(link_module, "HIGH_WATER", 100_000)
     monkeypatch.setattr(link_module, "MAX_UNREAD", 1_000_000)
-    async with linked() as (link, host):
+    async with open_link() as (link, host):
         received_bytes = 0
 
         def tell_on() -> None:
@@ -229,7 +229,7 @@ async def test_a_host_that_does_not_read_is_abandoned_at_a_bound(
 
 async def test_sent_data_is_flushed_before_the_end() -> None:
     """A message longer than the channel's buffer arrives whole."""
-    async with linked() as (link, host):
+    async with open_link() as (link, host):
         link.send(guest_to_host.Record(number=1), b"x" * 3_000_000)
         flushing = asyncio.create_task(link.flush())
         await asyncio.sleep(0)
@@ -240,7 +240,7 @@ async def test_sent_data_is_flushed_before_the_end() -> None:
 
 async def test_unknown_errors_keep_their_name() -> None:
     """An error that is not ramet's still gives its type."""
-    async with linked() as (link, host):
+    async with open_link() as (link, host):
         asking = asyncio.create_task(link.ask(ListRuns))
         await host.hear()
         await host.say(Answer(id=1, error=ErrorInfo(type="ValueError", message="odd")))

@@ -32,7 +32,7 @@ from ramet.models.scripted.dialogue import Script
 from ramet.models.scripted.model import Call, ScriptedModel
 from tests.support.context import run_info
 from tests.support.waiting import alive, eventually
-from tests.trips.kits.sessions import background, fresh, opened
+from tests.trips.kits.sessions import background_call, open_tree_of, specialist_call
 
 ROOT, CHILD = run_info(), run_info(1, path="main/child", depth=1)
 OF_CONSEQUENCE: list[Event] = [
@@ -138,11 +138,14 @@ async def test_a_real_tree_is_audited() -> None:
     """Spawns, mail and ends of a session with children are audited from its beginning, even by a late audit."""
     early: list[AuditEntry] = []
     late: list[AuditEntry] = []
-    script: Script = {"dig": ["found"], "": [[fresh("dig", "one"), background("dig", "two")], "done", "done"]}
+    script: Script = {
+        "dig": ["found"],
+        "": [[specialist_call("dig", "one"), background_call("dig", "two")], "done", "done"],
+    }
     async with Session(ScriptedModel(script)) as session:
-        Audit([early.append]).attach(opened(session).recorder)
+        Audit([early.append]).attach(open_tree_of(session).recorder)
         await session.ask("Go.")
-        Audit([late.append]).attach(opened(session).recorder)
+        Audit([late.append]).attach(open_tree_of(session).recorder)
         await eventually(lambda: [view.state for view in session.runs()].count("completed") == 2)
 
     assert early == late
@@ -162,7 +165,7 @@ async def test_a_denied_call_is_audited() -> None:
     script: Script = [Call("Agent", {"prompt": "x", "subagent_type": "general-purpose"}), "done"]
     hooks = {"PreToolUse": [ask]}
     async with Session(ScriptedModel(script), hooks=hooks, unattended=True) as session:
-        Audit([entries.append]).attach(opened(session).recorder)
+        Audit([entries.append]).attach(open_tree_of(session).recorder)
         await session.ask("Go.")
 
     assert "denied" in [entry.get("status") for entry in entries if entry["type"] == "tool_ended"]

@@ -14,7 +14,7 @@ from ramet.models.prices import Price
 OWN = Price(input=1.0, output=2.0)
 
 
-class Held:
+class HeldObject:
     """An object that the frame of a turn holds."""
 
 
@@ -27,8 +27,8 @@ def test_an_unknown_price_keeps_no_caller_alive() -> None:
     """A server asks at each turn: a kept exception would keep every turn in its traceback."""
     provider = Provider("a model of nobody", 1, lambda: None, {})
 
-    def ask() -> weakref.ref[Held]:
-        object_held = Held()
+    def ask() -> weakref.ref[HeldObject]:
+        object_held = HeldObject()
         with pytest.raises(Unknown, match="a model of nobody"):
             provider.price()
         assert provider.known_price() is None

@@ -30,7 +30,7 @@ from tests.support.waiting import eventually
 from tests.trips.kits.sessions import of_kind
 
 
-class Asking:
+class GatewayRun:
     """A run that asks through a gateway of its own."""
 
     def __init__(
@@ -66,7 +66,7 @@ NOTHING: dict[str, float] = dict.fromkeys(RESOURCES, 0)
 
 async def test_chunks_come_before_the_whole_message() -> None:
     """Chunks are provisional; the message that follows counts."""
-    *chunks, whole = await Asking().ask(ScriptedModel(["one two"]))
+    *chunks, whole = await GatewayRun().ask(ScriptedModel(["one two"]))
 
     assert all(isinstance(chunk, AIMessageChunk) for chunk in chunks)
     assert type(whole) is AIMessage
@@ -75,14 +75,14 @@ async def test_chunks_come_before_the_whole_message() -> None:
 
 async def test_a_model_that_cannot_stream_gives_one_message() -> None:
     """The only piece is the message."""
-    pieces = await Asking().ask(ScriptedModel(["one two"], streaming=False))
+    pieces = await GatewayRun().ask(ScriptedModel(["one two"], streaming=False))
 
     assert [type(piece) for piece in pieces] == [AIMessage]
 
 
 async def test_a_request_is_recorded_before_it_is_sent() -> None:
     """ModelAsked is recorded with the reserved amount before the provider is reached."""
-    run = Asking(Limits(tokens=50_000))
+    run = GatewayRun(Limits(tokens=50_000))
     counts: list[int] = []
 
     def answer(_: object) -> str:
@@ -114,7 +114,7 @@ async def test_a_users_model_object_is_not_changed() -> None:
     async with provider([Fail(500), Fail(500), Fail(500), "ok"]) as server:
         model = server.openai(max_retries=2)
         before = model.model_dump()
-        run = Asking(attempts=3)
+        run = GatewayRun(attempts=3)
 
         with pytest.raises(ModelFailed):
             await run.ask(model)
@@ -140,7 +140,7 @@ async def test_retries_that_cannot_be_switched_off_are_charged() -> None:
         def _generate(self, *args: Any, **kwargs: Any) -> ChatResult:
             return ChatResult(generations=[ChatGeneration(message=AIMessage("ok"))])
 
-    run = Asking(Limits(model_calls=4))
+    run = GatewayRun(Limits(model_calls=4))
 
     with pytest.raises(BudgetExceeded) as refusal:
         await run.ask(Stubborn())
@@ -152,7 +152,7 @@ async def test_retries_that_cannot_be_switched_off_are_charged() -> None:
 async def test_nothing_is_reserved_while_waiting_to_retry() -> None:
     """Other runs may use the budget during the wait."""
     clock = FakeClock()
-    run = Asking(Limits(model_calls=10, tokens=90_000), clock=clock)
+    run = GatewayRun(Limits(model_calls=10, tokens=90_000), clock=clock)
     asking = asyncio.create_task(run.ask(ScriptedModel([Fail(429, retry_after_s=5), "ok"])))
     await eventually(lambda: clock.sleeping)
 
@@ -168,7 +168,7 @@ async def test_nothing_is_reserved_while_waiting_to_retry() -> None:
 async def test_a_rate_limit_closes_the_gate_for_all_runs() -> None:
     """A 429 holds back each run that asks the same model until the provider's time is over."""
     clock = FakeClock()
-    run = Asking(clock=clock)
+    run = GatewayRun(clock=clock)
     model = ScriptedModel([Fail(429, retry_after_s=5), "first", "second"])
     first = asyncio.create_task(run.ask(model))
     await eventually(lambda: clock.sleeping == 1)
@@ -187,7 +187,7 @@ async def test_a_rate_limit_closes_the_gate_for_all_runs() -> None:
 @pytest.mark.parametrize("left_after", range(4))
 async def test_leaving_in_mid_stream_ends_the_request(left_after: int) -> None:
     """The provider's task has ended and the reservation is settled once the reader has left."""
-    run = Asking(Limits(tokens=50_000))
+    run = GatewayRun(Limits(tokens=50_000))
     request = ModelRequest(messages=[HumanMessage("hello")], step=run.context.next_step())
     pieces = run.gateway.port(ScriptedModel([Say("a b c d e f", chunks=tuple("abcdef"))])).ask(run.context, request)
 
@@ -201,7 +201,7 @@ async def test_leaving_in_mid_stream_ends_the_request(left_after: int) -> None:
 
 async def test_a_cancelled_request_is_settled_as_reserved() -> None:
     """The request may have cost all that it could: the usage is marked as an estimate."""
-    run = Asking(Limits(tokens=50_000))
+    run = GatewayRun(Limits(tokens=50_000))
     asking = asyncio.create_task(run.ask(ScriptedModel([Hang(3, "never")])))
     await eventually(lambda: run.budget.reserved("tokens"))
     reserved = run.budget.reserved("tokens")
@@ -215,7 +215,7 @@ async def test_a_cancelled_request_is_settled_as_reserved() -> None:
 
 async def test_deltas_of_a_broken_attempt_are_discarded() -> None:
     """MessageDiscarded comes before the next attempt."""
-    run = Asking()
+    run = GatewayRun()
 
     pieces = await run.ask(ScriptedModel([Cut(4, "half a word"), "whole"]))
 
@@ -227,14 +227,14 @@ async def test_deltas_of_a_broken_attempt_are_discarded() -> None:
 
 async def test_the_replys_length_is_bounded_by_request_model_and_budget() -> None:
     """The lowest bound counts; without one, a default holds."""
-    free, tight = Asking(), Asking(Limits(tokens=1_000))
+    free, tight = GatewayRun(), GatewayRun(Limits(tokens=1_000))
     model = ScriptedModel(["a", "b", "c", "d", "e"])
 
     await free.ask(model)
     await free.ask(model, max_tokens=77)
     await tight.ask(model)
-    await Asking(Limits(tokens=90_000)).ask(model)
-    await Asking(Limits(tokens=90_000)).ask(model, max_tokens=77)
+    await GatewayRun(Limits(tokens=90_000)).ask(model)
+    await GatewayRun(Limits(tokens=90_000)).ask(model, max_tokens=77)
 
     assert [request.max_tokens for request in model.requests[:2]] == [None, 77]
     bounded = model.requests[2].max_tokens
@@ -251,7 +251,7 @@ async def test_the_replys_length_is_bounded_by_request_model_and_budget() -> Non
 async def test_a_replys_length_is_bounded_by_the_money_left(price: Price, tokens: int | None) -> None:
     """The longest affordable reply is asked for, unless the tokens are fewer or a reply is free."""
     limits, model = Limits(usd=5.0, tokens=tokens), ScriptedModel(["short"])
-    run = Asking(limits, prices={"scripted": price})
+    run = GatewayRun(limits, prices={"scripted": price})
     usd, remaining_tokens = run.budget.remaining("usd"), run.budget.remaining("tokens")
     bound_tokens = input_bound([HumanMessage("hello")], 0)
 
@@ -274,7 +274,7 @@ async def test_tool_schemas_count_as_input() -> None:
         """Search for words, wherever they may stand."""
         return words
 
-    bare, armed = Asking(Limits(tokens=90_000)), Asking(Limits(tokens=90_000))
+    bare, armed = GatewayRun(Limits(tokens=90_000)), GatewayRun(Limits(tokens=90_000))
     await bare.ask(ScriptedModel(["ok"]))
     await armed.ask(ScriptedModel(["ok"]), tools=(search,))
 
@@ -284,7 +284,7 @@ async def test_tool_schemas_count_as_input() -> None:
 
 async def test_unreported_usage_counts_as_reserved() -> None:
     """A model that reports nothing is not free."""
-    run = Asking(Limits(tokens=50_000))
+    run = GatewayRun(Limits(tokens=50_000))
 
     await run.ask(GenericFakeChatModel(messages=iter([AIMessage("fine")])))
 
@@ -294,7 +294,7 @@ async def test_unreported_usage_counts_as_reserved() -> None:
 
 async def test_an_attempt_beyond_the_budget_is_not_made() -> None:
     """Each attempt reserves anew, so that a failing provider cannot exceed the limit."""
-    run = Asking(Limits(model_calls=3), attempts=9)  # One of the three is kept for a last word.
+    run = GatewayRun(Limits(model_calls=3), attempts=9)  # One of the three is kept for a last word.
     model = ScriptedModel([Fail(500)] * 9)
 
     with pytest.raises(BudgetExceeded):

@@ -48,7 +48,7 @@ def out() -> io.StringIO:
     return io.StringIO()
 
 
-def read(out: io.StringIO) -> list[dict[str, Any]]:
+def read_log(out: io.StringIO) -> list[dict[str, Any]]:
     """The lines of a log, each of which must be one JSON object."""
     text = out.getvalue()
     assert text.endswith("\n") or not text
@@ -59,11 +59,11 @@ def read(out: io.StringIO) -> list[dict[str, Any]]:
     return entries
 
 
-def last(out: io.StringIO) -> dict[str, Any]:
-    return read(out)[-1]
+def last_record(out: io.StringIO) -> dict[str, Any]:
+    return read_log(out)[-1]
 
 
-class Broken:
+class FailingObject:
     """An object whose every method fails."""
 
     def __str__(self) -> str:
@@ -99,7 +99,7 @@ def test_every_logger_is_included(out: io.StringIO) -> None:
     for name in names:
         logging.getLogger(None if name == "root" else name).warning("from %s", name)
 
-    assert [line["logger"] for line in read(out)] == names
+    assert [line["logger"] for line in read_log(out)] == names
 
 
 def test_uvicorns_own_handlers_are_removed(out: io.StringIO) -> None:
@@ -119,7 +119,7 @@ def test_uvicorns_own_handlers_are_removed(out: io.StringIO) -> None:
         for logger, (handlers, propagate, level) in zip(loggers, before, strict=True):
             logger.handlers, logger.propagate, logger.level = handlers, propagate, level
 
-    start_record, served = read(out)
+    start_record, served = read_log(out)
     assert start_record | {"timestamp": ""} == {
         "timestamp": "",
         "level": "INFO",
@@ -139,7 +139,7 @@ def test_an_exception_is_a_field(out: io.StringIO) -> None:
         logging.getLogger("x").info("with a stack", stack_info=True)
     logging.getLogger("x").warning("none", exc_info=True)
 
-    failed_record, stacked, none = read(out)
+    failed_record, stacked, none = read_log(out)
     assert failed_record["exception"].startswith("Traceback (most recent call last):\n")
     assert failed_record["exception"].endswith("ValueError: line one\nline two")
     assert "test_an_exception_is_a_field" in stacked["stack"]
@@ -161,11 +161,11 @@ def test_extras_are_json_or_their_repr(out: io.StringIO) -> None:
         "ring": ring,
         "bytes": b"\x00" * 10_000_000,
         "level": "mine",
-        "broken": Broken(),
+        "broken": FailingObject(),
     }
     logging.getLogger("x").info("m", extra=extra)
 
-    line = last(out)
+    line = last_record(out)
     assert line["plain"] == {"a": [1, 2.5, None, True, "x"]}
     assert (line["path"], line["pair"], line["keys"]) == (repr(Path("/tmp")), [1, 2], {"1": "one"})
     assert (line["nan"], line["huge"]) == ("nan", "an integer of 33220 bits")
@@ -180,18 +180,18 @@ def test_a_broken_value_loses_neither_its_line_nor_raises(out: io.StringIO, root
     root.handlers.clear()  # pytest's own raise what they meet
     setup_logging(stream=out)
     log = logging.getLogger("x")
-    log.info(Broken())
-    log.info("%s", Broken())
+    log.info(FailingObject())
+    log.info("%s", FailingObject())
     log.info("%d", "no number")
     log.info("one", "too many")
     try:
-        raise RuntimeError(Broken())
+        raise RuntimeError(FailingObject())
     except RuntimeError:
         log.exception("raised")
-    log.info("m", extra={"api_key": Broken(), Broken.__name__: Broken()})
+    log.info("m", extra={"api_key": FailingObject(), FailingObject.__name__: FailingObject()})
     log.handle(logging.makeLogRecord({"msg": "m", "levelno": 40, "created": float("nan")}))
 
-    lines = read(out)
+    lines = read_log(out)
     assert len(lines) == 7
     assert all({"timestamp", "level", "logger", "message"} <= set(line) for line in lines)
     assert lines[2]["message"] == "'%d' % ('no number',) (it could not be formatted: TypeError)"
@@ -266,7 +266,7 @@ def test_a_line_is_bounded(out: io.StringIO) -> None:
     except ValueError:
         log.exception("failed")
 
-    lines = read(out)
+    lines = read_log(out)
     assert max(map(len, out.getvalue().splitlines())) <= MAX_LINE
     assert [line["message"][:4] for line in lines] == ["mmmm", "😀😀😀😀", "many", "deep", "fail"]
     assert lines[0]["message"].endswith("… (cut)")
@@ -289,7 +289,7 @@ def test_lines_of_many_threads_are_whole(out: io.StringIO) -> None:
     for thread in threads:
         thread.join()
 
-    assert sorted(line["n"] for line in read(out)) == sorted(list(range(50)) * 8)
+    assert sorted(line["n"] for line in read_log(out)) == sorted(list(range(50)) * 8)
 
 
 # --- secrets
@@ -349,7 +349,7 @@ def test_text_around_a_secret_stays(text: str, expected: str, out: io.StringIO) 
     setup_logging(stream=out)
     logging.getLogger("x").info(text)
 
-    assert last(out)["message"] == expected
+    assert last_record(out)["message"] == expected
 
 
 def test_known_secrets_are_masked(out: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -364,7 +364,7 @@ def test_known_secrets_are_masked(out: io.StringIO, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("MY_TOKEN", "changed since")
     logging.getLogger("x").info("changed since")
 
-    first, second = read(out)
+    first, second = read_log(out)
     assert first["message"] == "***, ***, ***, ***, nothing to hide, ab"
     assert second["message"] == "***"
 
@@ -375,7 +375,7 @@ def test_a_value_with_a_secrets_name_is_masked(out: io.StringIO) -> None:
     extra = {"password": "x", "api_key": 7, "request": {"auth_token": ["y"]}, "max_tokens": 5, "primary_key": "z"}
     logging.getLogger("x").info("m", extra=extra | {"token": None})
 
-    line = last(out)
+    line = last_record(out)
     assert (line["password"], line["api_key"], line["request"]) == ("***", "***", {"auth_token": "***"})
     assert (line["max_tokens"], line["primary_key"], line["token"]) == (5, "z", None)
 
@@ -439,7 +439,7 @@ def test_setting_up_twice_equals_setting_up_once(root: logging.Logger) -> None:
     setup_logging(level="debug", stream=second)
     logging.getLogger("x").debug("m")
 
-    assert (len(read(first)), len(read(second))) == (0, 1)
+    assert (len(read_log(first)), len(read_log(second))) == (0, 1)
     assert other in root.handlers
     assert len([handler for handler in root.handlers if isinstance(handler, Lines)]) == 1
 
@@ -454,7 +454,7 @@ def test_levels_are_accepted_by_name(level: str | int, expected: int, out: io.St
     log.warning("w")
     log.error("e")
 
-    assert len(read(out)) == expected
+    assert len(read_log(out)) == expected
 
 
 @pytest.mark.parametrize("level", ["", "LOUD", "NOTSET", 0, 15, True, None, 20.0, []])
@@ -496,7 +496,7 @@ def test_a_line_of_a_run_names_the_run(out: io.StringIO) -> None:
         log.info("inside", extra={"session_id": "mine"})
     log.info("outside")
 
-    inside, own, outside = read(out)
+    inside, own, outside = read_log(out)
     assert (inside["session_id"], inside["run"], inside["path"]) == ("run-00", "run-01", "main/child")
     assert (own["session_id"], own["run"]) == ("mine", "run-01")
     assert not {"session_id", "run", "path"} & set(outside)
@@ -519,7 +519,7 @@ async def test_functions_of_a_real_run_log_with_its_id(out: io.StringIO) -> None
         handles = [await runtime.spawn(f, args=(f"{f.__name__}-{n}",)) for f in (waits, works) for n in range(2)]
         ids = [(await handle.result()).value for handle in handles]
 
-    lines = {line["message"]: line for line in read(out) if line["logger"] == "f"}
+    lines = {line["message"]: line for line in read_log(out) if line["logger"] == "f"}
     words = ["waits-0", "waits-1", "works-0", "works-1"]
     assert [lines[word]["run"] for word in words] == ids
     assert [lines[word]["session_id"] for word in words] == ids

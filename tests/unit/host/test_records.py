@@ -37,7 +37,7 @@ START = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
 DONE = Result(status=Status.COMPLETED, value="found")
 
 
-class Tale:
+class TreeWriter:
     """A writer of a tree's events into a store."""
 
     def __init__(self, store: MemoryStore | SqliteStore, root: str = "run-1") -> None:
@@ -54,7 +54,7 @@ class Tale:
         await self.store.durable(self.store.append(entry))
 
 
-async def write_running_tree(tale: Tale) -> None:
+async def write_running_tree(tale: TreeWriter) -> None:
     """Write a root that waits for an ended child, in a call, with mail and a question."""
     await tale.add(RunSpawned, "run-1", name="main", prompt="Why?", model="offline")
     await tale.add(StateChanged, "run-1", state="running")
@@ -71,7 +71,7 @@ async def write_running_tree(tale: Tale) -> None:
 async def test_a_row_shows_the_recorded_facts() -> None:
     """The row has state, times, usage of run and subtree, children, open calls, mail, questions and result."""
     store = await MemoryStore().open()
-    await write_running_tree(Tale(store))
+    await write_running_tree(TreeWriter(store))
 
     root, child = await JournalReader(store).rows("run-1")
 
@@ -92,7 +92,7 @@ async def test_a_row_shows_the_recorded_facts() -> None:
 async def test_a_run_without_a_live_kernel_is_interrupted() -> None:
     """The last recorded state does not matter; ended runs stay as they ended."""
     store = await MemoryStore().open()
-    await write_running_tree(Tale(store))
+    await write_running_tree(TreeWriter(store))
 
     rows = [await JournalReader(store, runs).rows("run-1") for runs in (None, ["run-1"], [], ["run-9"])]
 
@@ -104,7 +104,7 @@ async def test_a_run_without_a_live_kernel_is_interrupted() -> None:
 async def test_a_run_is_found_in_its_tree() -> None:
     """An unknown run raises Unknown."""
     store = await MemoryStore().open()
-    await write_running_tree(Tale(store))
+    await write_running_tree(TreeWriter(store))
 
     assert await JournalReader(store).tree_of("run-2") == "run-1"
     with pytest.raises(Unknown):
@@ -115,7 +115,7 @@ async def test_a_run_is_found_in_its_tree() -> None:
 async def test_a_follower_gets_each_event_once_and_ends_with_the_run() -> None:
     """The follower gets past events, then new ones, of one run or of the whole tree."""
     store = await MemoryStore().open()
-    tale, records = Tale(store), JournalReader(store)
+    tale, records = TreeWriter(store), JournalReader(store)
     await write_running_tree(tale)
 
     async def follow(run: str | None) -> list[int]:
@@ -138,7 +138,7 @@ async def test_a_follower_gets_each_event_once_and_ends_with_the_run() -> None:
 async def test_a_follower_ends_when_no_kernel_writes_the_tree(is_alone: bool) -> None:
     """The tree's kernel was killed, and the present one, if any, has not resumed it."""
     store = await MemoryStore().open()
-    await write_running_tree(Tale(store))
+    await write_running_tree(TreeWriter(store))
 
     records = JournalReader(store, ("run-2",), is_alone=lambda: is_alone)
 
@@ -178,7 +178,7 @@ async def test_a_folder_without_a_journal_raises_no_journal(tmp_path: Path) -> N
 
 async def write_ended_tree(store: SqliteStore, root: str) -> None:
     """Write a tree of two that ended three seconds after the start."""
-    tale = Tale(store, root)
+    tale = TreeWriter(store, root)
     await tale.add(RunSpawned, root, name="main")
     await tale.add(RunEnded, f"{root}-nobody", result=DONE)
     await tale.add(RunEnded, root, result=Result(status=Status.FAILED, error=ErrorInfo(type="X", message="no")))
@@ -190,13 +190,13 @@ async def test_sweep_removes_old_ended_trees_and_nothing_else(tmp_path: Path, dr
     """Running, newer and kept trees stay, by name or by folder; a dry run removes nothing."""
     folders = RunFolders(tmp_path)
     store = await SqliteStore(tmp_path / "journal.db").open()
-    await write_running_tree(Tale(store))
+    await write_running_tree(TreeWriter(store))
     await store.put("tree", "run-1", b"{}")
     for root in ("run-old", "run-kept", "run-marked"):
         await write_ended_tree(store, root)
         folders.create(root, path="main", agent="worker")
     folders.find("run-marked").keep()
-    late = Tale(store, "run-late")
+    late = TreeWriter(store, "run-late")
     await late.add(RunSpawned, "run-late", name="main")
     late.seq = 1000
     await late.add(RunEnded, "run-late", result=DONE)

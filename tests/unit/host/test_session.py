@@ -23,7 +23,15 @@ from ramet.models.scripted.model import Call, Hang, ScriptedModel
 from ramet.tools.context import current
 from ramet.tools.spawn_request import SpawnRequest
 from tests.support.waiting import eventually
-from tests.trips.kits.sessions import Gate, background, fresh, kept, of_kind, run_of, said
+from tests.trips.kits.sessions import (
+    Gate,
+    background_call,
+    of_kind,
+    run_of,
+    session_events,
+    specialist_call,
+    typed_texts,
+)
 
 
 @tool
@@ -67,7 +75,7 @@ async def test_any_definition_may_be_the_main_agent() -> None:
             await session.ask("Go.")
             assert session.runs()[0].agent == "scout"
 
-    assert [said(request.messages) for request in model.requests] == [
+    assert [typed_texts(request.messages) for request in model.requests] == [
         [("system", "You are a scout."), ("human", "Go.")]
     ] * 3
     assert {request.tools for request in model.requests} == {("note",)}
@@ -86,11 +94,11 @@ async def test_a_system_prompt_comes_first_in_every_request() -> None:
 
 async def test_a_session_id_is_on_every_spawn() -> None:
     """The id scopes state and memory; children have their root's."""
-    model = ScriptedModel({"toil": ["done"], "": [fresh("toil"), "ok"]})
+    model = ScriptedModel({"toil": ["done"], "": [specialist_call("toil"), "ok"]})
     async with Session(model, session_id="s-17") as session:
         await session.ask("Go.")
 
-        assert [event.session for event in of_kind(kept(session), RunSpawned)] == ["s-17", "s-17"]
+        assert [event.session for event in of_kind(session_events(session), RunSpawned)] == ["s-17", "s-17"]
         assert {run_of(session, path).info.session for path in ("main", "main/1")} == {"s-17"}
 
 
@@ -161,7 +169,7 @@ async def test_session_messages_is_a_copy() -> None:
 
 async def test_usage_covers_the_whole_tree() -> None:
     """Each turn and each child counts."""
-    model = ScriptedModel({"toil": ["done"], "": [fresh("toil"), "ok", "ok"]})
+    model = ScriptedModel({"toil": ["done"], "": [specialist_call("toil"), "ok", "ok"]})
     async with Session(model) as session:
         await session.ask("Go.")
         await session.ask("Again.")
@@ -176,7 +184,7 @@ async def test_turns_follow_each_other_with_memory() -> None:
 
         assert values == [f"answer {number}" for number in range(20)]
         assert len(session.messages) == 40
-        assert [event.turn for event in of_kind(kept(session), TurnEnded)] == list(range(1, 21))
+        assert [event.turn for event in of_kind(session_events(session), TurnEnded)] == list(range(1, 21))
 
 
 async def test_a_prompt_that_nobody_iterates_does_nothing() -> None:
@@ -197,7 +205,7 @@ async def test_runs_are_listed_by_path_with_their_facts() -> None:
     """The list has path, agent, state, depth, living children and usage of the subtree."""
     gate = Gate()
     model = ScriptedModel(
-        {"toil": [Call("gate"), "done"], "": [background("toil", "w", description="digs"), "ok", "ok"]}
+        {"toil": [Call("gate"), "done"], "": [background_call("toil", "w", description="digs"), "ok", "ok"]}
     )
     async with Session(model, [gate.tool]) as session:
         await session.ask("Go.")
@@ -238,12 +246,12 @@ async def test_closing_is_idempotent_and_final() -> None:
 async def test_sessions_of_one_runtime_are_separate() -> None:
     """Each has its own tree, names, budget and record; the runtime lists and ends both."""
     async with AgentRuntime() as runtime:
-        model = ScriptedModel({"toil": ["done"], "": [fresh("toil", "worker"), "ok"]})
+        model = ScriptedModel({"toil": ["done"], "": [specialist_call("toil", "worker"), "ok"]})
         first, second = (Session(model, runtime=runtime) for _ in range(2))
         await asyncio.gather(first.ask("Go."), second.ask("Go."))
 
         assert first.handle("worker").id != second.handle("worker").id
-        assert {event.root for event in kept(first)} == {first.id}
+        assert {event.root for event in session_events(first)} == {first.id}
         assert set(runtime.get_status()["sessions"]) == {first.id, second.id}
         await first.close()
         assert set(runtime.get_status()["sessions"]) == {second.id}

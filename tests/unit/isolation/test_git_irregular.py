@@ -56,7 +56,7 @@ def pipe_at(name: str) -> Callable[[pathlib.Path], str]:
     return build
 
 
-def included(repo: pathlib.Path) -> str:
+def include_pipe(repo: pathlib.Path) -> str:
     git(repo, "config", "include.path", "../pipe")
     os.mkfifo(repo / "pipe")
     return "pipe"
@@ -164,7 +164,7 @@ def endless_in_a_folder_of_objects_too(repo: pathlib.Path) -> str:
 
 BUILDERS = (
     *map(pipe_at, (".git/config", ".git/HEAD", ".git/info/attributes", ".git/refs/heads/main", ".gitattributes")),
-    included,
+    include_pipe,
     *map(named_by, ("core.attributesFile", "core.excludesFile", "mailmap.file", "blame.ignoreRevsFile")),
     named_by_its_whole_path,
     named_from_the_home,

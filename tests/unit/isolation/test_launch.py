@@ -82,7 +82,7 @@ def run_as_user(
     )
 
 
-def folder(path: Path, mode: int = 0o755, **files: str) -> Path:
+def make_folder(path: Path, mode: int = 0o755, **files: str) -> Path:
     path.mkdir()
     for name, text in files.items():
         (path / name).write_text(text)
@@ -98,9 +98,9 @@ def test_a_process_that_drops_root_cannot_regain_it(tmp_path: Path) -> None:
 
 @needs_root
 def test_a_needed_folder_below_a_private_one_is_reachable_alone(tmp_path: Path) -> None:
-    closed_folder = folder(tmp_path / "home", 0o700, secret="secret")
-    needed = folder(closed_folder / "needed", 0o755, file="text")
-    other = folder(closed_folder / "other", 0o755, file="text")
+    closed_folder = make_folder(tmp_path / "home", 0o700, secret="secret")
+    needed = make_folder(closed_folder / "needed", 0o755, file="text")
+    other = make_folder(closed_folder / "other", 0o755, file="text")
 
     result = view_of_user(
         paths=[needed], look=[needed / "file", other / "file", closed_folder / "secret", closed_folder]
@@ -117,11 +117,11 @@ def test_a_needed_folder_below_a_private_one_is_reachable_alone(tmp_path: Path) 
 
 @needs_root
 def test_nested_needed_folders_below_nested_private_ones_are_reachable(tmp_path: Path) -> None:
-    outer = folder(tmp_path / "outer", 0o700)
-    inner = folder(outer / "inner", 0o700)
-    deep = folder(inner / "deep", 0o755, file="text")
-    below = folder(deep / "below", 0o755, file="text")
-    beside = folder(outer / "beside", 0o755, file="text")
+    outer = make_folder(tmp_path / "outer", 0o700)
+    inner = make_folder(outer / "inner", 0o700)
+    deep = make_folder(inner / "deep", 0o755, file="text")
+    below = make_folder(deep / "below", 0o755, file="text")
+    beside = make_folder(outer / "beside", 0o755, file="text")
 
     look = [deep / "file", below / "file", beside / "file"]
 
@@ -130,7 +130,7 @@ def test_nested_needed_folders_below_nested_private_ones_are_reachable(tmp_path:
 
 @needs_root
 def test_a_single_file_can_be_needed(tmp_path: Path) -> None:
-    closed_folder = folder(tmp_path / "home", 0o700, file="text", secret="secret")
+    closed_folder = make_folder(tmp_path / "home", 0o700, file="text", secret="secret")
 
     result = view_of_user(paths=[closed_folder / "file"], look=[closed_folder / "file", closed_folder])["seen"]
 
@@ -140,17 +140,17 @@ def test_a_single_file_can_be_needed(tmp_path: Path) -> None:
 @needs_root
 def test_a_folder_below_a_private_one_is_unreachable_by_default(tmp_path: Path) -> None:
     """Control for the tests above."""
-    closed_folder = folder(tmp_path / "home", 0o700)
-    file = folder(closed_folder / "needed", 0o755, file="text") / "file"
+    closed_folder = make_folder(tmp_path / "home", 0o700)
+    file = make_folder(closed_folder / "needed", 0o755, file="text") / "file"
     assert view_of_user(paths=[], look=[file])["seen"][str(file)] == "PermissionError"
 
 
 @needs_root
 def test_a_granted_folder_is_readable_and_not_writable_in_any_mode(tmp_path: Path) -> None:
     """Folders of mode 0700 and files of mode 0600 of root are readable, as an ordinary user's own would be."""
-    closed_folder = folder(tmp_path / "project", 0o700, file="text")
+    closed_folder = make_folder(tmp_path / "project", 0o700, file="text")
     (closed_folder / "file").chmod(0o600)
-    below = folder(closed_folder / "below", 0o700, file="text")
+    below = make_folder(closed_folder / "below", 0o700, file="text")
 
     view = view_of_user(
         paths=[closed_folder],
@@ -167,8 +167,8 @@ def test_a_granted_folder_is_readable_and_not_writable_in_any_mode(tmp_path: Pat
 @needs_root
 def test_a_workspace_inside_a_granted_folder_stays_writable(tmp_path: Path) -> None:
     """A granted project holds the workspaces, which their owners write."""
-    project = folder(tmp_path / "project", 0o700, file="text")
-    runs = folder(project / "runs", 0o755)
+    project = make_folder(tmp_path / "project", 0o700, file="text")
+    runs = make_folder(project / "runs", 0o755)
     os.chown(runs, USER, USER)
 
     view = view_of_user(paths=[project, runs], granted_paths=[project], look=[], write=[runs / "new", project / "new"])
@@ -179,7 +179,7 @@ def test_a_workspace_inside_a_granted_folder_stays_writable(tmp_path: Path) -> N
 @needs_root
 def test_private_files_of_other_users_in_a_granted_folder_stay_hidden(tmp_path: Path) -> None:
     """Issue 16, line 8: a granted folder shows root's own files, as it shows an ordinary user's own."""
-    closed_folder = folder(tmp_path / "project", 0o700, own="of root", others="of somebody else")
+    closed_folder = make_folder(tmp_path / "project", 0o700, own="of root", others="of somebody else")
     for name in ("own", "others"):
         (closed_folder / name).chmod(0o600)
     os.chown(closed_folder / "others", USER + 7, USER + 7)
@@ -194,8 +194,8 @@ def test_private_files_of_other_users_in_a_granted_folder_stay_hidden(tmp_path: 
 @needs_root
 def test_a_granted_link_is_reachable_at_its_own_path(tmp_path: Path) -> None:
     """Issue 16, line 1: an operator's link below a private folder shows its target at the time of the grant."""
-    closed_folder = folder(tmp_path / "home", 0o700)
-    real = folder(tmp_path / "real", 0o700, file="text")
+    closed_folder = make_folder(tmp_path / "home", 0o700)
+    real = make_folder(tmp_path / "real", 0o700, file="text")
     (closed_folder / "link").symlink_to(real)
 
     result = view_of_user(
@@ -212,8 +212,8 @@ def test_a_granted_link_is_reachable_at_its_own_path(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", [0o755, 0o700])
 def test_a_source_that_has_become_a_link_is_not_shown(tmp_path: Path, mode: int) -> None:
     """Issue 16, line 1: no process starts, whether or not the surrounding folder is private."""
-    repo = folder(tmp_path / "repo", mode)
-    keys = folder(tmp_path / "keys", 0o700, id="key")
+    repo = make_folder(tmp_path / "repo", mode)
+    keys = make_folder(tmp_path / "keys", 0o700, id="key")
     source = repo / "sub"
     source.symlink_to(keys)
     look = [source / "id", keys / "id"]

@@ -14,7 +14,7 @@ from ramet.models.rate_limit import RateLimiter, RateLimiters, Retry, RetryPolic
 EXACT = RetryPolicy(attempts=4, base_s=1.0, max_s=30.0, jitter=0.0)
 
 
-def busy(retry_after_s: float | None = None, status: int = 429) -> ModelFailed:
+def busy_error(retry_after_s: float | None = None, status: int = 429) -> ModelFailed:
     return ModelFailed("m", "busy", status=status, retryable=True, retry_after_s=retry_after_s)
 
 
@@ -41,7 +41,7 @@ def a_gate(
     return RateLimiter("m", clock=clock, chance=lambda: chance, policy=policy, max_concurrent=at_once)
 
 
-async def until(ready: Callable[[], bool]) -> None:
+async def wait_until(ready: Callable[[], bool]) -> None:
     """Let others run until the condition holds."""
     while not ready():  # noqa: ASYNC110  # the fake clock has no event for it, and sleep(0) is a step, not a wait
         await asyncio.sleep(0)
@@ -59,12 +59,12 @@ async def test_a_call_that_succeeds_is_made_once() -> None:
 async def test_waits_double_and_each_attempt_is_numbered() -> None:
     """The waits are 1 s, 2 s and 4 s; the caller is told before each."""
     clock = FakeClock()
-    provider = Provider(clock, busy(status=500), busy(status=500), busy(status=500))
+    provider = Provider(clock, busy_error(status=500), busy_error(status=500), busy_error(status=500))
     retries: list[Retry] = []
     call = asyncio.create_task(a_gate(clock).call(provider, before_wait=retries.append))
 
     for _ in range(3):
-        await until(lambda: clock.sleeping == 1)
+        await wait_until(lambda: clock.sleeping == 1)
         await clock.advance(retries[-1].wait_s)
 
     assert await call == "answer"
@@ -76,12 +76,12 @@ async def test_waits_double_and_each_attempt_is_numbered() -> None:
 async def test_the_failure_of_the_last_attempt_is_raised() -> None:
     """Four attempts are four requests, without a fifth."""
     clock = FakeClock()
-    failures = [busy(status=500 + n) for n in range(5)]
+    failures = [busy_error(status=500 + n) for n in range(5)]
     provider = Provider(clock, *failures)
     call = asyncio.create_task(a_gate(clock).call(provider))
 
     for wait_s in (1, 2, 4):
-        await until(lambda: clock.sleeping == 1)
+        await wait_until(lambda: clock.sleeping == 1)
         await clock.advance(wait_s)
 
     with pytest.raises(ModelFailed) as failure:
@@ -116,12 +116,12 @@ async def test_retry_after_holds_for_all_calls() -> None:
     """One call is told to wait seven seconds: no call asks before, whether it waits already or comes later."""
     clock = FakeClock()
     gate = a_gate(clock)
-    provider = Provider(clock, busy(retry_after_s=7))
+    provider = Provider(clock, busy_error(retry_after_s=7))
     first = asyncio.create_task(gate.call(provider))
-    await until(lambda: clock.sleeping == 1)
+    await wait_until(lambda: clock.sleeping == 1)
 
     siblings = [asyncio.create_task(gate.call(provider)) for _ in range(50)]
-    await until(lambda: clock.sleeping == 51)
+    await wait_until(lambda: clock.sleeping == 51)
     await clock.advance(6.9)
     assert len(provider.asked_at) == 1
     assert 0 < gate.closed_for_s < 1
@@ -135,9 +135,9 @@ async def test_a_call_that_waits_for_a_place_finds_the_gate_closed() -> None:
     """The call does not pass when the place becomes free."""
     clock = FakeClock()
     gate = a_gate(clock, at_once=1)
-    provider = Provider(clock, busy(retry_after_s=7))
+    provider = Provider(clock, busy_error(retry_after_s=7))
     calls = [asyncio.create_task(gate.call(provider)) for _ in range(3)]
-    await until(lambda: clock.sleeping == 3)
+    await wait_until(lambda: clock.sleeping == 3)
 
     assert provider.asked_at == [0]
     await clock.advance(7)
@@ -150,11 +150,11 @@ async def test_waiting_calls_ask_at_different_times() -> None:
     clock = FakeClock()
     chances = iter([0.0, 0.1, 0.9, 0.5, *[0.0] * 10])
     gate = RateLimiter("m", clock=clock, chance=lambda: next(chances), policy=EXACT)
-    provider = Provider(clock, busy(retry_after_s=10))
+    provider = Provider(clock, busy_error(retry_after_s=10))
     first = asyncio.create_task(gate.call(provider))
-    await until(lambda: clock.sleeping == 1)
+    await wait_until(lambda: clock.sleeping == 1)
     others = [asyncio.create_task(gate.call(provider)) for _ in range(3)]
-    await until(lambda: clock.sleeping == 4)
+    await wait_until(lambda: clock.sleeping == 4)
 
     await clock.advance(12)
     await asyncio.gather(first, *others)
@@ -166,8 +166,8 @@ async def test_a_server_error_of_one_call_does_not_stop_the_others() -> None:
     """Status 500 is about one request; only failures that concern each request close the gate."""
     clock = FakeClock()
     gate = a_gate(clock)
-    failing = asyncio.create_task(gate.call(Provider(clock, busy(status=500))))
-    await until(lambda: clock.sleeping == 1)
+    failing = asyncio.create_task(gate.call(Provider(clock, busy_error(status=500))))
+    await wait_until(lambda: clock.sleeping == 1)
 
     assert await gate.call(Provider(clock)) == "answer"
 
@@ -180,8 +180,8 @@ async def test_an_overload_without_retry_after_closes_the_gate_for_our_own_wait(
     """The server gave no time; the growing wait is as good for the other calls."""
     clock = FakeClock()
     gate = a_gate(clock)
-    failing = asyncio.create_task(gate.call(Provider(clock, busy(status=status))))
-    await until(lambda: clock.sleeping == 1)
+    failing = asyncio.create_task(gate.call(Provider(clock, busy_error(status=status))))
+    await wait_until(lambda: clock.sleeping == 1)
 
     assert gate.closed_for_s == 1.0
 
@@ -192,7 +192,7 @@ async def test_an_overload_without_retry_after_closes_the_gate_for_our_own_wait(
 async def test_no_call_waits_longer_than_the_limit() -> None:
     """An hour of Retry-After is a failure that says so, not a silent hour."""
     clock = FakeClock()
-    provider = Provider(clock, busy(retry_after_s=3600))
+    provider = Provider(clock, busy_error(retry_after_s=3600))
     gate = a_gate(clock)
 
     with pytest.raises(ModelFailed) as failure:
@@ -225,8 +225,8 @@ async def test_a_waiting_call_needs_no_place() -> None:
     """A call that waits for its retry lets others use the only place."""
     clock = FakeClock()
     gate = a_gate(clock, at_once=1)
-    failing = asyncio.create_task(gate.call(Provider(clock, busy(status=500))))
-    await until(lambda: clock.sleeping == 1)
+    failing = asyncio.create_task(gate.call(Provider(clock, busy_error(status=500))))
+    await wait_until(lambda: clock.sleeping == 1)
 
     assert await gate.call(Provider(clock)) == "answer"
 
@@ -240,13 +240,13 @@ async def test_cancelling_ends_a_wait_at_once(is_closed: bool) -> None:
     clock = FakeClock()
     gate = a_gate(clock, at_once=1)
     waiting = asyncio.create_task(
-        gate.call(Provider(clock, busy(7 if is_closed else None, status=429 if is_closed else 500)))
+        gate.call(Provider(clock, busy_error(7 if is_closed else None, status=429 if is_closed else 500)))
     )
-    await until(lambda: clock.sleeping == 1)
+    await wait_until(lambda: clock.sleeping == 1)
     if is_closed:
         waiting.cancel()
         waiting = asyncio.create_task(gate.call(Provider(clock)))
-        await until(lambda: clock.sleeping == 1)
+        await wait_until(lambda: clock.sleeping == 1)
 
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -260,14 +260,14 @@ def test_jitter_shortens_only_our_own_wait() -> None:
     """A wait with a jitter of half is between half and all of it; it is limited, and never earlier than asked."""
     policy = RetryPolicy(attempts=100, base_s=1.0, max_s=8.0, jitter=0.5)
 
-    assert policy.wait_s(1, busy(), 0.0) == 1.0
-    assert policy.wait_s(1, busy(), 1.0) == 0.5
-    assert policy.wait_s(10, busy(), 0.0) == 8.0
-    assert policy.wait_s(99, busy(), 0.0) == 8.0
-    assert policy.wait_s(1, busy(retry_after_s=5), 0.0) == 5.0
-    assert policy.wait_s(1, busy(retry_after_s=5), 1.0) == 5.5
-    assert policy.wait_s(1, busy(retry_after_s=0), 0.0) == 0.0
-    assert policy.wait_s(100, busy(), 0.0) is None
+    assert policy.wait_s(1, busy_error(), 0.0) == 1.0
+    assert policy.wait_s(1, busy_error(), 1.0) == 0.5
+    assert policy.wait_s(10, busy_error(), 0.0) == 8.0
+    assert policy.wait_s(99, busy_error(), 0.0) == 8.0
+    assert policy.wait_s(1, busy_error(retry_after_s=5), 0.0) == 5.0
+    assert policy.wait_s(1, busy_error(retry_after_s=5), 1.0) == 5.5
+    assert policy.wait_s(1, busy_error(retry_after_s=0), 0.0) == 0.0
+    assert policy.wait_s(100, busy_error(), 0.0) is None
 
 
 @pytest.mark.parametrize(

@@ -173,14 +173,14 @@ def test_a_block_with_a_reference_to_data_is_refused(block: dict[str, Any]) -> N
             untrusted_message({"type": message, "content": [block]})
 
 
-class Place(BaseModel):
+class Location(BaseModel):
     """Argument with parts."""
 
     line: int
 
 
 @tool
-def jump(to: Place, over: list[Place]) -> str:
+def jump(to: Location, over: list[Location]) -> str:
     """Jump."""
     return ""
 

@@ -26,7 +26,7 @@ def grep(pattern: str) -> str:
     return pattern
 
 
-class Way(Protocol):
+class ReplyFunction(Protocol):
     """Way of requesting a reply."""
 
     __name__: str
@@ -34,11 +34,11 @@ class Way(Protocol):
     def __call__(self, model: BaseChatModel | Bound) -> Awaitable[AIMessage]: ...
 
 
-async def whole(model: BaseChatModel | Bound) -> AIMessage:
+async def whole_reply(model: BaseChatModel | Bound) -> AIMessage:
     return await complete(model, HI)
 
 
-async def streamed(model: BaseChatModel | Bound) -> AIMessage:
+async def streamed_reply(model: BaseChatModel | Bound) -> AIMessage:
     return merge([chunk async for chunk in stream_reply(model, HI)])
 
 
@@ -47,7 +47,7 @@ async def test_a_stream_that_ends_normally_but_too_early_is_a_failure(kind: str)
     """The SDKs take the end of the connection for the end of the reply: we do not."""
     async with provider([Ends(after_chars=10)]) as server:
         with pytest.raises(ModelFailed, match="before the reply was complete") as failure:
-            await streamed(getattr(server, kind)(max_retries=0))
+            await streamed_reply(getattr(server, kind)(max_retries=0))
 
     assert failure.value.retryable
 
@@ -58,7 +58,7 @@ async def test_an_error_in_mid_stream_is_read_from_its_body(kind: str, error: st
     """The status was 200 long before, and means nothing."""
     async with provider([Says(after_chars=10, error=error)]) as server:
         with pytest.raises(ModelFailed) as failure:
-            await streamed(getattr(server, kind)(max_retries=0))
+            await streamed_reply(getattr(server, kind)(max_retries=0))
 
     assert failure.value.retryable is retryable
     assert failure.value.status != 200
@@ -70,7 +70,7 @@ async def test_tool_arguments_above_the_limit_are_a_failure(kind: str, monkeypat
     monkeypatch.setattr("ramet.models.chunks.MAX_ARGUMENT_BYTES", 10_000)
     async with provider([Call("grep", {"pattern": "x" * 20_000})] * 2) as server:
         bound_model = bind(getattr(server, kind)(max_retries=0), [grep])
-        for way in (whole(bound_model), streamed(bound_model)):
+        for way in (whole_reply(bound_model), streamed_reply(bound_model)):
             with pytest.raises(ModelFailed, match="arguments") as failure:
                 await way
             assert not failure.value.retryable
@@ -89,8 +89,8 @@ async def test_the_connection_is_closed_when_the_reader_is_cancelled(kind: str) 
 async def test_openai_is_asked_for_usage_at_every_address() -> None:
     """ChatOpenAI omits usage for other addresses than OpenAI's; a budget needs it, except where it was switched off."""
     async with provider(["a", "b"]) as server:
-        counted = await streamed(server.openai())
-        uncounted = await streamed(server.openai(stream_usage=False))
+        counted = await streamed_reply(server.openai())
+        uncounted = await streamed_reply(server.openai(stream_usage=False))
 
         assert counted.usage_metadata is not None
         assert uncounted.usage_metadata is None
@@ -105,15 +105,15 @@ async def test_a_request_that_is_too_long_differs_from_a_wrong_one(kind: str) ->
         failures = []
         for _ in range(2):
             with pytest.raises(ModelFailed) as failure:
-                await whole(model)
+                await whole_reply(model)
             failures.append(failure.value)
 
     assert [is_overflow(failure) for failure in failures] == [True, False]
     assert not any(failure.retryable for failure in failures)
 
 
-@pytest.mark.parametrize("way", [whole, streamed])
-async def test_a_refused_connection_is_a_failure_that_may_pass(way: Way) -> None:
+@pytest.mark.parametrize("way", [whole_reply, streamed_reply])
+async def test_a_refused_connection_is_a_failure_that_may_pass(way: ReplyFunction) -> None:
     """A refused connection is worth another try."""
     async with provider([]) as server:
         nowhere = f"http://127.0.0.1:1/{way.__name__}"  # the SDKs cache clients by address, closed ones included

@@ -27,7 +27,7 @@ def grep(pattern: str) -> str:
     return pattern
 
 
-def child(brief: str, *messages: BaseMessage) -> list[BaseMessage]:
+def child_messages(brief: str, *messages: BaseMessage) -> list[BaseMessage]:
     return [SystemMessage("You search."), HumanMessage(brief), *messages]
 
 
@@ -140,8 +140,8 @@ async def test_parent_and_children_have_their_own_dialogues() -> None:
     assert await texts(
         model,
         parent,
-        child("search code"),
-        child("search logs"),
+        child_messages("search code"),
+        child_messages("search logs"),
         [*parent, AIMessage("plan"), HumanMessage("<task-notification>search logs: 3</task-notification>")],
     ) == ["plan", "code: 7", "logs: 3", "answer"]
 
@@ -159,7 +159,7 @@ async def test_any_number_of_runs_may_use_one_dialogue_concurrently() -> None:
     model = ScriptedModel({"search": [Call("grep", {"pattern": "x"}), "found"]})
 
     async def one(number: int) -> str:
-        messages = child(f"search part {number}")
+        messages = child_messages(f"search part {number}")
         first = await complete(model, messages)
         await asyncio.sleep(0)
         messages_after = [*messages, first, ToolMessage("hit", tool_call_id=first.tool_calls[0]["id"] or "")]

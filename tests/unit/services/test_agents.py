@@ -35,14 +35,14 @@ OWNER = "the owner's key"
 TYPES = {"echo": EchoType()}
 
 
-class Admitted(NamedTuple):
+class AdmittedAgent(NamedTuple):
     """The agent, and the key of the caller, which stands for itself."""
 
-    entry: Alive
+    entry: AgentTable
     requester: str
 
 
-class Alive:
+class AgentTable:
     """One agent, as the agent table would have it."""
 
     def __init__(self, runtime: AgentRuntime | None = None, run: str = "") -> None:
@@ -82,10 +82,10 @@ class Alive:
             raise StoreFailed("the books", "full")
         self.kept.append((self.turns, self.state))
 
-    def admit(self, agent: str, key: str, right: Right) -> Admitted:
+    def admit(self, agent: str, key: str, right: Right) -> AdmittedAgent:
         if agent != "agent-1" or self.was_killed or not self.has_right(key, right):
             raise NotYours("agent", agent)
-        return Admitted(self, key)
+        return AdmittedAgent(self, key)
 
     def has_right(self, by: str, right: Right) -> bool:
         return right in self.rights.get(by, ())
@@ -101,12 +101,12 @@ class Alive:
 
 
 @pytest.fixture
-async def living() -> Alive:
-    return Alive()
+async def living() -> AgentTable:
+    return AgentTable()
 
 
 @pytest.fixture
-async def service(living: Alive) -> AsyncIterator[AgentService]:
+async def service(living: AgentTable) -> AsyncIterator[AgentService]:
     service = AgentService(living.admit, TYPES, clock=FakeClock(), limits=TurnLimits(body_bytes=1_000))
     yield service
     await service.close()
@@ -151,7 +151,7 @@ CALLS: Mapping[str, tuple[Right, Callable[[AgentService, str, str], Awaitable[ob
 
 
 @pytest.mark.parametrize("name", CALLS)
-async def test_each_call_needs_its_own_right(service: AgentService, living: Alive, name: str) -> None:
+async def test_each_call_needs_its_own_right(service: AgentService, living: AgentTable, name: str) -> None:
     """AC-S3-4: A key with only that right succeeds; a key with all other rights, a wrong key and no key are refused."""
     right, call = CALLS[name]
     living.rights |= {"this": (right,), "others": tuple(each for each in RIGHTS if each != right)}
@@ -165,7 +165,7 @@ async def test_each_call_needs_its_own_right(service: AgentService, living: Aliv
         await call(service, "agent-2", "this")
 
 
-async def test_a_refused_call_does_nothing(service: AgentService, living: Alive) -> None:
+async def test_a_refused_call_does_nothing(service: AgentService, living: AgentTable) -> None:
     """AC-S3-4: The agent receives nothing of a refused call."""
     for _, call in CALLS.values():
         with pytest.raises(NotYours):
@@ -181,7 +181,7 @@ async def test_a_refused_call_does_nothing(service: AgentService, living: Alive)
 @given(body=st.binary(min_size=1, max_size=1_000), format=st.sampled_from(EchoType.transport_formats))
 async def test_a_body_reaches_the_agent_byte_for_byte(body: bytes, format: str) -> None:
     """AC-S3-6: Each format passes any bytes unchanged."""
-    living = Alive()
+    living = AgentTable()
     service = AgentService(living.admit, TYPES, clock=FakeClock())
     try:
         await service.turn("agent-1", OWNER, body, format=format).wait_ended()
@@ -192,7 +192,7 @@ async def test_a_body_reaches_the_agent_byte_for_byte(body: bytes, format: str) 
 
 
 async def test_a_turn_has_the_format_of_the_spawn_unless_another_is_asked_for(
-    service: AgentService, living: Alive
+    service: AgentService, living: AgentTable
 ) -> None:
     """AC-S3-6: A format that the agent type does not have is refused."""
     await answer(service, b"one")
@@ -203,7 +203,7 @@ async def test_a_turn_has_the_format_of_the_spawn_unless_another_is_asked_for(
     assert living.served.heard == [(b"one", "letters"), (b"two", "words")]
 
 
-async def test_a_body_over_the_cap_never_reaches_the_agent(service: AgentService, living: Alive) -> None:
+async def test_a_body_over_the_cap_never_reaches_the_agent(service: AgentService, living: AgentTable) -> None:
     """The refusal names the cap, for a turn and for an operation."""
     with pytest.raises(BodyTooLarge, match=r"body: .* at most 1000 bytes"):
         service.turn("agent-1", OWNER, bytes(1_001))
@@ -233,7 +233,7 @@ async def test_a_turn_is_read_again_by_its_id(service: AgentService) -> None:
 
 async def test_a_turn_of_another_agent_is_unknown(service: AgentService) -> None:
     """The service knows the ids of its own agent's turns only."""
-    other = Alive()
+    other = AgentTable()
     others = AgentService(other.admit, TYPES, clock=FakeClock())
     turn = others.turn("agent-1", OWNER, b"hello")
     service.turn("agent-1", OWNER, b"hello")
@@ -243,7 +243,7 @@ async def test_a_turn_of_another_agent_is_unknown(service: AgentService) -> None
     await others.close()
 
 
-async def test_the_roster_knows_whether_an_agent_works_and_its_turns(service: AgentService, living: Alive) -> None:
+async def test_the_roster_knows_whether_an_agent_works_and_its_turns(service: AgentService, living: AgentTable) -> None:
     """The agent is working while a turn is active; each turn is counted and persisted once the agent answers."""
     turn = service.turn("agent-1", OWNER, b"a wait")
     await eventually(lambda: turn.readable_number == 1)
@@ -258,7 +258,7 @@ async def test_the_roster_knows_whether_an_agent_works_and_its_turns(service: Ag
 
 
 async def test_a_turn_is_answered_even_if_the_store_fails(
-    service: AgentService, living: Alive, caplog: pytest.LogCaptureFixture
+    service: AgentService, living: AgentTable, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The operator's log has the failure."""
     living.fails = True
@@ -269,7 +269,7 @@ async def test_a_turn_is_answered_even_if_the_store_fails(
     assert "the books" in caplog.text
 
 
-async def test_an_agent_that_has_ended_refuses_new_requests(service: AgentService, living: Alive) -> None:
+async def test_an_agent_that_has_ended_refuses_new_requests(service: AgentService, living: AgentTable) -> None:
     """Turns, control and mail raise Gone; old turns, history and info stay readable."""
     turn = service.turn("agent-1", OWNER, b"a die")
     await turn.wait_ended()
@@ -283,7 +283,7 @@ async def test_an_agent_that_has_ended_refuses_new_requests(service: AgentServic
     assert not await service.interrupt("agent-1", OWNER)
 
 
-async def test_closing_the_service_ends_turns_but_not_agents(service: AgentService, living: Alive) -> None:
+async def test_closing_the_service_ends_turns_but_not_agents(service: AgentService, living: AgentTable) -> None:
     """Agents stay alive, so that the next server can resume them."""
     turn = service.turn("agent-1", OWNER, b"wait")
 
@@ -325,7 +325,7 @@ REFUSED: Mapping[str, tuple[bytes, type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-async def test_an_invalid_operation_is_refused_by_name(service: AgentService, living: Alive, case: str) -> None:
+async def test_an_invalid_operation_is_refused_by_name(service: AgentService, living: AgentTable, case: str) -> None:
     """AC-S3-7: The error names the known operations or the wrong field, and the operation has no effect."""
     operation, error, words = REFUSED[case]
 
@@ -335,7 +335,9 @@ async def test_an_invalid_operation_is_refused_by_name(service: AgentService, li
     assert living.served.times == 1
 
 
-async def test_an_operation_result_that_is_not_data_is_a_bug_of_the_type(service: AgentService, living: Alive) -> None:
+async def test_an_operation_result_that_is_not_data_is_a_bug_of_the_type(
+    service: AgentService, living: AgentTable
+) -> None:
     """The error is Bug, not an error of the caller."""
 
     async def control(operation: object) -> object:
@@ -347,7 +349,7 @@ async def test_an_operation_result_that_is_not_data_is_a_bug_of_the_type(service
         await service.control("agent-1", OWNER, b'{"@type": "shout"}')
 
 
-async def test_mail_is_sent_to_the_agent(service: AgentService, living: Alive) -> None:
+async def test_mail_is_sent_to_the_agent(service: AgentService, living: AgentTable) -> None:
     """An empty text is refused."""
     await service.mail("agent-1", OWNER, "hello")
 
@@ -387,7 +389,7 @@ async def test_the_events_of_a_tree_are_followed_by_cursor(runtime: AgentRuntime
     session, other = (Session(ScriptedModel(["one", "two"]), runtime=runtime) for _ in range(2))
     await session.ask("First?")
     await other.ask("Other?")
-    living = Alive(runtime, session.id)
+    living = AgentTable(runtime, session.id)
     service = AgentService(living.admit, TYPES)
 
     async with aclosing(service.events("agent-1", OWNER)) as events:
@@ -408,7 +410,7 @@ async def test_a_stream_of_events_ends_with_the_agent(runtime: AgentRuntime) -> 
     """The reader gets every recorded event first."""
     session = Session(ScriptedModel(["one"]), runtime=runtime)
     await session.ask("First?")
-    living = Alive(runtime, session.id)
+    living = AgentTable(runtime, session.id)
     service = AgentService(living.admit, TYPES)
     types: list[str] = []
 
@@ -430,7 +432,7 @@ async def test_a_revoked_key_gets_no_further_events(runtime: AgentRuntime) -> No
     """The stream raises NotYours before events of the next turn."""
     session = Session(ScriptedModel(["one", "two"]), runtime=runtime)
     await session.ask("First?")
-    living = Alive(runtime, session.id)
+    living = AgentTable(runtime, session.id)
     living.rights["lent"] = ("events",)
     service = AgentService(living.admit, TYPES)
 
@@ -448,7 +450,7 @@ async def test_a_revoked_key_gets_no_further_events(runtime: AgentRuntime) -> No
 async def test_events_of_an_agent_that_has_no_tree_yet_are_waited_for(runtime: AgentRuntime) -> None:
     """The events come once the agent has a tree; the stream of an agent that ends before is empty."""
     clock = FakeClock()
-    living, never = Alive(runtime), Alive(runtime)
+    living, never = AgentTable(runtime), AgentTable(runtime)
     living.served.run = never.served.run = ""
     following, in_vain = (
         asyncio.create_task(_some(AgentService(each.admit, TYPES, clock=clock).events("agent-1", OWNER), "turn_ended"))
@@ -475,7 +477,7 @@ async def test_an_invalid_cursor_is_refused(service: AgentService) -> None:
 async def test_events_that_were_kept_in_memory_only_are_gone_with_their_tree() -> None:
     """The stream raises Gone instead of ending as if the tree had no events."""
     async with AgentRuntime() as runtime:
-        living = Alive(runtime, "run-of-old")
+        living = AgentTable(runtime, "run-of-old")
         with pytest.raises(Gone, match="in memory only"):
             await anext(AgentService(living.admit, TYPES).events("agent-1", OWNER))
 
@@ -489,7 +491,7 @@ async def test_events_that_were_dropped_from_memory_are_gone() -> None:
         recorder = tree.recorder
         while recorder.recent_events[0].seq == 1:
             recorder.append(Notice(root=session.id, run=session.id, path="main", agent="main", text="more"))
-        living = Alive(runtime, session.id)
+        living = AgentTable(runtime, session.id)
         service = AgentService(living.admit, TYPES)
 
         with pytest.raises(Gone, match="after number 0"):
@@ -498,7 +500,7 @@ async def test_events_that_were_dropped_from_memory_are_gone() -> None:
             assert await anext(events)
 
 
-async def test_an_agent_that_could_not_be_opened_again_has_no_events(service: AgentService, living: Alive) -> None:
+async def test_an_agent_that_could_not_be_opened_again_has_no_events(service: AgentService, living: AgentTable) -> None:
     """The stream raises Gone with the reason."""
     living.spec = None
     living.served.ended.set_result(ErrorInfo(type="Unknown", message="no such type"))
@@ -507,7 +509,7 @@ async def test_an_agent_that_could_not_be_opened_again_has_no_events(service: Ag
         service.events("agent-1", OWNER)
 
 
-async def test_a_reader_that_is_too_slow_gets_missed(living: Alive) -> None:
+async def test_a_reader_that_is_too_slow_gets_missed(living: AgentTable) -> None:
     """The service raises Missed for chunks that were dropped."""
     service = AgentService(living.admit, TYPES, clock=FakeClock(), limits=TurnLimits(kept_bytes=5_000))
     turn = service.turn("agent-1", OWNER, b"a " * 100)
@@ -521,7 +523,7 @@ async def test_a_reader_that_is_too_slow_gets_missed(living: Alive) -> None:
 # ---- a right that is lost
 
 
-async def test_a_stream_of_a_turn_ends_when_its_key_expires(living: Alive) -> None:
+async def test_a_stream_of_a_turn_ends_when_its_key_expires(living: AgentTable) -> None:
     """The stream raises NotYours at that time, not before, though the agent sends nothing."""
     clock = FakeClock()
     service = AgentService(living.admit, TYPES, clock=clock)
@@ -545,7 +547,7 @@ async def test_events_in_memory_end_when_their_key_loses_the_right() -> None:
     async with AgentRuntime() as runtime:
         session = Session(ScriptedModel(["one"]), runtime=runtime)
         await session.ask("First?")
-        living = Alive(runtime, session.id)
+        living = AgentTable(runtime, session.id)
         living.rights["lent"] = ("events",)
         events: list[TreeEvent] = []
         reading = asyncio.create_task(_append_all(AgentService(living.admit, TYPES).events("agent-1", "lent"), events))
@@ -559,7 +561,7 @@ async def test_events_in_memory_end_when_their_key_loses_the_right() -> None:
 
 @pytest.mark.parametrize("name", ["history", "control"])
 async def test_an_answer_that_comes_after_a_key_lost_its_right_is_withheld(
-    service: AgentService, living: Alive, monkeypatch: pytest.MonkeyPatch, name: str
+    service: AgentService, living: AgentTable, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """The answer belongs to the new owner."""
     was_called, may_answer = asyncio.Event(), asyncio.Event()

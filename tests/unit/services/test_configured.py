@@ -86,7 +86,7 @@ def test_our_own_backends_are_found_by_name(tmp_path: pathlib.Path, name: str) -
         ("tests.support.moon_backend:Nothing", "AttributeError"),
         ("tests.support.waiting:eventually", "TypeError"),
         ("types:SimpleNamespace", "it has no name"),
-        ("tests.unit.services.test_configured:Dark", "it has no method 'probe'"),
+        ("tests.unit.services.test_configured:EmptyBackend", "it has no method 'probe'"),
     ],
     ids=["module", "attribute", "arguments", "name", "method"],
 )
@@ -105,7 +105,7 @@ def test_an_invalid_backend_is_refused_by_its_entry_point(
     assert why in refusal.value.accepted
 
 
-class Dark:
+class EmptyBackend:
     """A class that has a backend's name and nothing else."""
 
     name = "moon"

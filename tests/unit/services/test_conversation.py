@@ -77,7 +77,7 @@ def problem(chunks: list[Chunk]) -> Any:
     return json.loads(chunks[-1].body)
 
 
-class Flood(Echo):
+class FloodingEcho(Echo):
     """An agent that sends so many bytes in pieces, without waiting for anything."""
 
     def __init__(self, size: int, piece: int) -> None:
@@ -507,7 +507,7 @@ async def test_a_slow_reader_delays_no_other_reader(new_queue: Talking) -> None:
 
     The slow reader gets Missed with the first number that is still there.
     """
-    agent = Flood(10 * 1024 * 1024, 1_000)
+    agent = FloodingEcho(10 * 1024 * 1024, 1_000)
     conversation = new_queue(agent, kept_bytes=1024 * 1024)
     tracemalloc.start()
     try:
@@ -534,7 +534,7 @@ async def test_a_slow_reader_delays_no_other_reader(new_queue: Talking) -> None:
 
 async def test_a_reader_of_dropped_chunks_gets_missed_at_once(new_queue: Talking) -> None:
     """A reader that asks for the beginning of a long answer does not get only its end."""
-    conversation = new_queue(Flood(100_000, 1_000), kept_bytes=10 * (1_000 + CHUNK_BYTES))
+    conversation = new_queue(FloodingEcho(100_000, 1_000), kept_bytes=10 * (1_000 + CHUNK_BYTES))
     turn = conversation.turn(b"flood", "words")
     await turn.wait_ended()
 
@@ -546,7 +546,7 @@ async def test_a_reader_of_dropped_chunks_gets_missed_at_once(new_queue: Talking
 
 async def test_a_long_answer_drops_the_answers_before_it(new_queue: Talking) -> None:
     """One bound holds for all turns together; the oldest chunks go first."""
-    conversation = new_queue(Flood(100_000, 1_000), kept_bytes=50_000)
+    conversation = new_queue(FloodingEcho(100_000, 1_000), kept_bytes=50_000)
     turns = [conversation.turn(body, "words") for body in (b"hello", b"flood", b"hello")]
     await turns[-1].wait_ended()
 
@@ -559,7 +559,7 @@ async def test_a_long_answer_drops_the_answers_before_it(new_queue: Talking) -> 
 
 async def test_a_chunk_larger_than_the_buffer_ends_its_turn(new_queue: Talking) -> None:
     """The host does not split chunks, since it does not know their format."""
-    conversation = new_queue(Flood(20_000, 10_000), kept_bytes=5_000)
+    conversation = new_queue(FloodingEcho(20_000, 10_000), kept_bytes=5_000)
 
     chunks = await read(conversation.turn(b"flood", "words"))
 
@@ -569,7 +569,7 @@ async def test_a_chunk_larger_than_the_buffer_ends_its_turn(new_queue: Talking) 
 
 async def test_a_turn_of_many_small_chunks_is_bounded_too(new_queue: Talking) -> None:
     """The overhead of each chunk counts."""
-    conversation = new_queue(Flood(80_000, 8), kept_bytes=100_000)
+    conversation = new_queue(FloodingEcho(80_000, 8), kept_bytes=100_000)
     turn = conversation.turn(b"flood", "words")
     await turn.wait_ended()
 

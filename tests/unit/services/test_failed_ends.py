@@ -34,7 +34,7 @@ STEPS = {
 each_step = pytest.mark.parametrize("step", STEPS.values(), ids=STEPS.keys())
 
 
-class Failing(MemoryStore):
+class FailingStore(MemoryStore):
     """A store that refuses the operations which `fails` selects."""
 
     def __init__(self) -> None:
@@ -72,23 +72,23 @@ class Failing(MemoryStore):
 
 
 @pytest.fixture
-def store() -> Failing:
-    return Failing()
+def store() -> FailingStore:
+    return FailingStore()
 
 
 @pytest.fixture
-async def site(tmp_path: pathlib.Path, store: Failing) -> AsyncIterator[Site]:
-    async with forgetting(Site(tmp_path / "first", store), store) as site:
+async def site(tmp_path: pathlib.Path, store: FailingStore) -> AsyncIterator[Site]:
+    async with clean_up_agents(Site(tmp_path / "first", store), store) as site:
         yield site
 
 
-def forgetting(site: Site, store: Failing) -> Site:
+def clean_up_agents(site: Site, store: FailingStore) -> Site:
     """Return the site, whose agents leave nothing behind, as on a real server."""
     site.spawner.before_removal = partial(_forget, store, site.runtime.dynamic.registries)
     return site
 
 
-async def add_turns(store: Failing, agent: SpawnedAgent) -> SpawnedAgent:
+async def add_turns(store: FailingStore, agent: SpawnedAgent) -> SpawnedAgent:
     """Return the agent after recording a turn in each kind of log."""
     for kind in (function_turns.KIND, kept_turns.KIND):
         await store.put(kind, f"{agent.agent.id}/1", b"{}")
@@ -96,7 +96,7 @@ async def add_turns(store: Failing, agent: SpawnedAgent) -> SpawnedAgent:
 
 
 @each_step
-async def test_a_kill_that_failed_can_be_repeated(site: Site, store: Failing, step: tuple[str, str]) -> None:
+async def test_a_kill_that_failed_can_be_repeated(site: Site, store: FailingStore, step: tuple[str, str]) -> None:
     """A repetition has the same key.
 
     Until then the agent is listed as ended and keeps its name; then nothing is left.
@@ -126,7 +126,7 @@ async def test_a_kill_that_failed_can_be_repeated(site: Site, store: Failing, st
 
 @each_step
 async def test_a_team_deletion_that_failed_at_an_agent_can_be_repeated(
-    site: Site, store: Failing, step: tuple[str, str]
+    site: Site, store: FailingStore, step: tuple[str, str]
 ) -> None:
     """The team's row stays as long as an agent's row does; the repeated request removes both."""
     team = await site.team("crew")
@@ -154,7 +154,7 @@ async def test_a_team_deletion_that_failed_at_an_agent_can_be_repeated(
     await site.team("crew")
 
 
-async def test_a_spawn_that_could_not_be_undone_is_removed_with_its_team(site: Site, store: Failing) -> None:
+async def test_a_spawn_that_could_not_be_undone_is_removed_with_its_team(site: Site, store: FailingStore) -> None:
     """The agent's row alone exists, because its removal failed when the spawn was cancelled."""
     team = await site.team()
     asking = asyncio.create_task(site.agent(team, type="slow"))
@@ -176,7 +176,7 @@ async def test_a_spawn_that_could_not_be_undone_is_removed_with_its_team(site: S
     assert await store.list(TEAM) == []
 
 
-async def test_a_kill_after_a_failed_removal_removes_the_failed_agent(site: Site, store: Failing) -> None:
+async def test_a_kill_after_a_failed_removal_removes_the_failed_agent(site: Site, store: FailingStore) -> None:
     """The second kill finds the agent instead of raising NotYours."""
     team = await site.team()
     spawned_agent = await add_turns(store, await site.agent(team, keep_failed_s=60))
@@ -197,23 +197,23 @@ async def test_a_kill_after_a_failed_removal_removes_the_failed_agent(site: Site
 
 
 async def test_the_rest_of_an_agent_of_a_removed_team_is_removed_with_its_row(
-    site: Site, store: Failing, tmp_path: pathlib.Path
+    site: Site, store: FailingStore, tmp_path: pathlib.Path
 ) -> None:
     """An older server removed the team although the agent's row was left; the next server removes the agent."""
     team = await site.team()
     spawned_agent = await add_turns(store, await site.agent(team))
-    again = Failing()
+    again = FailingStore()
     records = [each for each in store._documents.values() if each.kind not in (TEAM, "team name")]
     later = site.begun_anew(tmp_path / "later", records, store=again)
     assert (later.agents / spawned_agent.agent.id).is_dir()
     assert len(again.of(spawned_agent.agent.id)) == 3
-    async with forgetting(later, again):
+    async with clean_up_agents(later, again):
         assert again.of(spawned_agent.agent.id) == []
         assert await later.left() == ([], [])
         assert await later.spawner.list_teams(OPERATOR) == []
 
 
-class Slow(Failing):
+class Slow(FailingStore):
     """A store whose write of a new turn waits; `was_early` tells whether a team row was written meanwhile."""
 
     def __init__(self) -> None:
@@ -237,7 +237,7 @@ class Slow(Failing):
 async def test_a_turn_that_is_being_recorded_during_a_kill_is_removed_too(tmp_path: pathlib.Path) -> None:
     """The conversation's records are removed after the last one is written."""
     store = Slow()
-    async with forgetting(Site(tmp_path, store), store) as site:
+    async with clean_up_agents(Site(tmp_path, store), store) as site:
         talks = AgentService(
             site.spawner.agents.authorize, {"echo": site.echo}, clock=site.clock, log_of=partial(TurnLog, store)
         )

@@ -24,19 +24,19 @@ SUMS = {"tools/__init__.py": b"", "tools/sums.py": b"def add(a, b):\n    return 
 SKILL = {"skills/review/SKILL.md": b"---\ndescription: reviews\n---\nRead it twice.\n"}
 
 
-async def kept(service: PackagingService, files: dict[str, bytes]) -> str:
+async def upload_bundle(service: PackagingService, files: dict[str, bytes]) -> str:
     """Upload a bundle of these files and return its id."""
     return (await service.upload(tar(files))).id
 
 
-async def made(service: PackagingService, bundles: Sequence[str], base: str = "") -> Image:
+async def make_image(service: PackagingService, bundles: Sequence[str], base: str = "") -> Image:
     """Return the image of a job that must succeed."""
     job = await service.finished((await service.create_image(base, bundles)).id)
     assert job == Job(id=job.id, state="done", image=job.id), job.error
     return await service.image(job.image)
 
 
-async def run(image: Image, code: str) -> str:
+async def run_in_image(image: Image, code: str) -> str:
     """Return the output of Python code that imports from an image."""
     paths = [str(folder) for folder in (*image.folders, *image.packages)]
     process = await asyncio.create_subprocess_exec(
@@ -46,7 +46,7 @@ async def run(image: Image, code: str) -> str:
     return out.decode().strip()
 
 
-def installing(wheels: Path, *args: str) -> Installs:
+def install_settings(wheels: Path, *args: str) -> Installs:
     """Return the settings of an operator without a network."""
     return Installs(pip_args=("--no-index", "-f", str(wheels), *args))
 
@@ -57,14 +57,14 @@ def installing(wheels: Path, *args: str) -> Installs:
 async def test_code_of_a_bundle_can_be_imported_from_its_image(tmp_path: Path) -> None:
     """An image consists of folders: all hold code, and some hold skills."""
     async with PackagingService(tmp_path) as service:
-        code, skill = await kept(service, SUMS), await kept(service, SKILL)
+        code, skill = await upload_bundle(service, SUMS), await upload_bundle(service, SKILL)
 
-        image = await made(service, [code, skill])
+        image = await make_image(service, [code, skill])
 
         assert image.folders == (tmp_path / "bundles" / code, tmp_path / "bundles" / skill)
         assert image.skills == (tmp_path / "bundles" / skill / "skills",)
         assert image.packages == ()
-        assert await run(image, "from tools.sums import add; print(add(2, 3))") == "5"
+        assert await run_in_image(image, "from tools.sums import add; print(add(2, 3))") == "5"
 
 
 async def test_the_plain_image_has_the_empty_id(tmp_path: Path) -> None:
@@ -77,10 +77,10 @@ async def test_the_plain_image_has_the_empty_id(tmp_path: Path) -> None:
 async def test_a_repeated_request_returns_the_same_image_at_once(tmp_path: Path) -> None:
     """A restart changes nothing; another order of bundles is another image."""
     async with PackagingService(tmp_path) as service:
-        one, two = await kept(service, SUMS), await kept(service, SKILL)
-        first = await made(service, [one, two])
+        one, two = await upload_bundle(service, SUMS), await upload_bundle(service, SKILL)
+        first = await make_image(service, [one, two])
         again = await service.create_image("", [one, two])
-        other = await made(service, [two, one])
+        other = await make_image(service, [two, one])
 
         assert again == Job(id=first.id, state="done", image=first.id)
         assert other.id != first.id
@@ -97,11 +97,11 @@ async def test_a_repeated_request_returns_the_same_image_at_once(tmp_path: Path)
 async def test_the_same_bundles_are_one_image_on_any_base(tmp_path: Path) -> None:
     """Bases on bases make no endless images; an invalid request is refused even if the image exists."""
     async with PackagingService(tmp_path) as service:
-        one, two = await kept(service, SUMS), await kept(service, {"more.py": b"x = 1\n"})
-        base = await made(service, [one])
+        one, two = await upload_bundle(service, SUMS), await upload_bundle(service, {"more.py": b"x = 1\n"})
+        base = await make_image(service, [one])
 
-        assert (await made(service, [one], base.id)).id == base.id
-        assert (await made(service, [two], base.id)).id == (await made(service, [one, two])).id
+        assert (await make_image(service, [one], base.id)).id == base.id
+        assert (await make_image(service, [two], base.id)).id == (await make_image(service, [one, two])).id
         with pytest.raises(InvalidValue):
             await service.create_image(base.id, [])
         assert len(await service.list_images()) == 2
@@ -111,8 +111,8 @@ async def test_the_number_of_images_is_bounded(tmp_path: Path, monkeypatch: pyte
     """One more image is refused; an existing image is still returned at once."""
     monkeypatch.setattr("ramet.services.packaging.service.MAX_IMAGES", 1)
     async with PackagingService(tmp_path) as service:
-        one, two = await kept(service, SUMS), await kept(service, {"more.py": b"x = 1\n"})
-        await made(service, [one])
+        one, two = await upload_bundle(service, SUMS), await upload_bundle(service, {"more.py": b"x = 1\n"})
+        await make_image(service, [one])
 
         with pytest.raises(InvalidValue, match="at most 1 recorded"):
             await service.create_image("", [two])
@@ -122,9 +122,9 @@ async def test_the_number_of_images_is_bounded(tmp_path: Path, monkeypatch: pyte
 async def test_an_image_on_top_of_another_has_the_bundles_of_both(tmp_path: Path) -> None:
     """Bundles of the base come first, and stay when the base is deleted."""
     async with PackagingService(tmp_path) as service:
-        one, two = await kept(service, SUMS), await kept(service, {"more.py": b"x = 1\n"})
-        base = await made(service, [one])
-        image = await made(service, [two], base.id)
+        one, two = await upload_bundle(service, SUMS), await upload_bundle(service, {"more.py": b"x = 1\n"})
+        base = await make_image(service, [one])
+        image = await make_image(service, [two], base.id)
         await service.delete_image(base.id)
 
         assert image.folders == (tmp_path / "bundles" / one, tmp_path / "bundles" / two)
@@ -138,7 +138,7 @@ async def test_an_image_on_top_of_another_has_the_bundles_of_both(tmp_path: Path
 async def test_many_requests_for_one_image_are_one_job(tmp_path: Path) -> None:
     """Each request returns the same id, and one image is made."""
     async with PackagingService(tmp_path) as service:
-        bundle = await kept(service, SUMS)
+        bundle = await upload_bundle(service, SUMS)
 
         jobs = await asyncio.gather(*(service.create_image("", [bundle]) for _ in range(10)))
         await service.finished(jobs[0].id)
@@ -157,7 +157,7 @@ async def test_many_requests_for_one_image_are_one_job(tmp_path: Path) -> None:
 async def test_unknown_ids_are_refused_before_a_job_begins(tmp_path: Path, id: str) -> None:
     """An unknown bundle, base, image or job leaves no job and no image."""
     async with PackagingService(tmp_path) as service:
-        bundle = await kept(service, SUMS)
+        bundle = await upload_bundle(service, SUMS)
         with pytest.raises(Unknown, match="bundle"):
             await service.create_image("", [bundle, id])
         if id:
@@ -177,7 +177,7 @@ async def test_unknown_ids_are_refused_before_a_job_begins(tmp_path: Path, id: s
 async def test_an_image_has_bundles_each_once_and_not_too_many(tmp_path: Path) -> None:
     """No bundle, a repeated bundle and more bundles than an import path may hold are refused."""
     async with PackagingService(tmp_path) as service:
-        bundle = await kept(service, SUMS)
+        bundle = await upload_bundle(service, SUMS)
         for bundles in ([], [bundle, bundle], [f"{number:064}" for number in range(MAX_BUNDLES + 1)]):
             with pytest.raises(InvalidValue, match="bundles"):
                 await service.create_image("", bundles)
@@ -201,8 +201,8 @@ async def test_bundles_that_hide_parts_of_each_other_are_refused(
 ) -> None:
     """The refusal names the path and both bundles, even if one of them is in the base."""
     async with PackagingService(tmp_path) as service:
-        one, two = await kept(service, first), await kept(service, second)
-        base = await made(service, [one])
+        one, two = await upload_bundle(service, first), await upload_bundle(service, second)
+        base = await make_image(service, [one])
         for below, bundles in (("", [one, two]), (base.id, [two])):
             with pytest.raises(BundlesClash) as refusal:
                 await service.create_image(below, bundles)
@@ -213,34 +213,34 @@ async def test_bundles_that_hide_parts_of_each_other_are_refused(
 async def test_folders_that_are_not_packages_can_be_shared(tmp_path: Path) -> None:
     """Skills, data and namespace packages of two bundles go together."""
     async with PackagingService(tmp_path) as service:
-        one = await kept(service, {"skills/a/SKILL.md": b"a", "data/x": b"1", "space/one.py": b"x = 1\n"})
-        two = await kept(service, {"skills/b/SKILL.md": b"b", "data/y": b"2", "space/two.py": b"y = 2\n"})
+        one = await upload_bundle(service, {"skills/a/SKILL.md": b"a", "data/x": b"1", "space/one.py": b"x = 1\n"})
+        two = await upload_bundle(service, {"skills/b/SKILL.md": b"b", "data/y": b"2", "space/two.py": b"y = 2\n"})
 
-        image = await made(service, [one, two])
+        image = await make_image(service, [one, two])
 
         assert len(image.skills) == 2
-        assert await run(image, "from space.one import x; from space.two import y; print(x, y)") == "1 2"
+        assert await run_in_image(image, "from space.one import x; from space.two import y; print(x, y)") == "1 2"
 
 
 async def test_an_image_that_lost_a_bundle_is_damaged_and_can_be_made_again(tmp_path: Path) -> None:
     """A bundle that was removed by hand makes the image damaged, not another image."""
     async with PackagingService(tmp_path) as service:
-        bundle = await kept(service, SUMS)
-        image = await made(service, [bundle])
+        bundle = await upload_bundle(service, SUMS)
+        image = await make_image(service, [bundle])
         (tmp_path / "bundles" / bundle).rename(tmp_path / "away")
 
         with pytest.raises(Damaged, match="make the image again"):
             await service.image(image.id)
         with pytest.raises(Unknown, match="bundle"):
             await service.create_image("", [bundle])
-        await kept(service, SUMS)
+        await upload_bundle(service, SUMS)
         assert await service.image(image.id) == image
 
 
 async def test_a_damaged_record_is_refused(tmp_path: Path) -> None:
     """The record stays as it is, and the error names the image."""
     async with PackagingService(tmp_path) as service:
-        image = await made(service, [await kept(service, SUMS)])
+        image = await make_image(service, [await upload_bundle(service, SUMS)])
         file = tmp_path / "images" / f"{image.id}.json"
         file.write_text(json.dumps({"info": 5}))
 
@@ -255,14 +255,14 @@ async def test_a_damaged_record_is_refused(tmp_path: Path) -> None:
 async def test_requirements_are_refused_unless_the_operator_allows_them(tmp_path: Path) -> None:
     """Installs are off by default; an empty requirements file asks for nothing."""
     async with PackagingService(tmp_path) as service:
-        needy = await kept(service, {"requirements.txt": b"greeting\n"})
-        empty = await kept(service, {"requirements.txt": b"# nothing\n\n"})
+        needy = await upload_bundle(service, {"requirements.txt": b"greeting\n"})
+        empty = await upload_bundle(service, {"requirements.txt": b"# nothing\n\n"})
         with pytest.raises(InvalidValue, match="does not install") as refusal:
             await service.create_image("", [needy])
 
         assert needy in str(refusal.value)
         assert service.list_jobs() == ()
-        assert (await made(service, [empty])).packages == ()
+        assert (await make_image(service, [empty])).packages == ()
 
 
 async def test_equal_requirements_are_installed_once_for_all_images(tmp_path: Path) -> None:
@@ -270,16 +270,16 @@ async def test_equal_requirements_are_installed_once_for_all_images(tmp_path: Pa
     wheels = tmp_path / "wheels"
     wheel(wheels, "greeting", "1.0", "import words\nhello = words.hello\n", needs="words")
     wheel(wheels, "words", "2.0", "hello = 'hello'\n")
-    async with PackagingService(tmp_path / "kept", installs=installing(wheels)) as service:
-        one = await kept(service, {"requirements.txt": b"greeting >= 1  # politely\n", "one.py": b""})
-        two = await kept(service, {"requirements.txt": b"\ngreeting >= 1\n", "two.py": b""})
-        image = await made(service, [one])
+    async with PackagingService(tmp_path / "kept", installs=install_settings(wheels)) as service:
+        one = await upload_bundle(service, {"requirements.txt": b"greeting >= 1  # politely\n", "one.py": b""})
+        two = await upload_bundle(service, {"requirements.txt": b"\ngreeting >= 1\n", "two.py": b""})
+        image = await make_image(service, [one])
         for path in wheels.iterdir():
             path.unlink()
 
-        other, both = await made(service, [two]), await made(service, [one, two])
+        other, both = await make_image(service, [two]), await make_image(service, [one, two])
 
-        assert await run(image, "import greeting; print(greeting.hello)") == "hello"
+        assert await run_in_image(image, "import greeting; print(greeting.hello)") == "hello"
         assert image.packages == other.packages == both.packages
         (packages,) = image.packages
         assert [path.name for path in packages.parent.iterdir()] == [packages.name]
@@ -293,10 +293,12 @@ async def test_concurrent_images_install_equal_requirements_once(tmp_path: Path)
     """The second image waits for the first one's pip, and starts none."""
     wheels, log = tmp_path / "wheels", tmp_path / "pip.log"
     wheel(wheels, "greeting", "1.0", "")
-    async with PackagingService(tmp_path / "kept", installs=installing(wheels, "--log", str(log))) as service:
-        bundles = [await kept(service, {"requirements.txt": b"greeting", name: b""}) for name in ("one", "two")]
+    async with PackagingService(tmp_path / "kept", installs=install_settings(wheels, "--log", str(log))) as service:
+        bundles = [
+            await upload_bundle(service, {"requirements.txt": b"greeting", name: b""}) for name in ("one", "two")
+        ]
 
-        one, two = await asyncio.gather(*(made(service, [bundle]) for bundle in bundles))
+        one, two = await asyncio.gather(*(make_image(service, [bundle]) for bundle in bundles))
 
     assert one.packages == two.packages
     assert log.read_text().count("Successfully installed greeting") == 1
@@ -308,16 +310,16 @@ async def test_requirements_of_all_bundles_are_installed_together(tmp_path: Path
     wheels = tmp_path / "wheels"
     for version in ("1.0", "2.0"):
         wheel(wheels, "words", version, f"version = {version!r}\n")
-    async with PackagingService(tmp_path / "kept", installs=installing(wheels)) as service:
-        old = await kept(service, {"requirements.txt": b"words < 2"})
-        any_ = await kept(service, {"requirements.txt": b"words"})
-        new = await kept(service, {"requirements.txt": b"words == 2.*"})
-        base = await made(service, [any_])
-        image = await made(service, [old], base.id)
+    async with PackagingService(tmp_path / "kept", installs=install_settings(wheels)) as service:
+        old = await upload_bundle(service, {"requirements.txt": b"words < 2"})
+        any_ = await upload_bundle(service, {"requirements.txt": b"words"})
+        new = await upload_bundle(service, {"requirements.txt": b"words == 2.*"})
+        base = await make_image(service, [any_])
+        image = await make_image(service, [old], base.id)
         job = await service.finished((await service.create_image("", [old, new])).id)
 
-        assert await run(base, "import words; print(words.version)") == "2.0"
-        assert await run(image, "import words; print(words.version)") == "1.0"
+        assert await run_in_image(base, "import words; print(words.version)") == "2.0"
+        assert await run_in_image(image, "import words; print(words.version)") == "1.0"
         assert job.state == "failed"
 
 
@@ -326,8 +328,8 @@ async def test_a_failed_install_is_a_failed_job_and_leaves_nothing(tmp_path: Pat
     """The error holds the end of pip's output; a repeated request tries again and can succeed."""
     wheels = tmp_path / "wheels"
     wheels.mkdir()
-    async with PackagingService(tmp_path / "kept", installs=installing(wheels)) as service:
-        bundle = await kept(service, {"requirements.txt": b"greeting\n"})
+    async with PackagingService(tmp_path / "kept", installs=install_settings(wheels)) as service:
+        bundle = await upload_bundle(service, {"requirements.txt": b"greeting\n"})
         job = await service.finished((await service.create_image("", [bundle])).id)
 
         assert job.state == "failed"
@@ -341,7 +343,9 @@ async def test_a_failed_install_is_a_failed_job_and_leaves_nothing(tmp_path: Pat
             await service.image(job.id)
 
         wheel(wheels, "greeting", "1.0", "hello = 'hello'\n")
-        assert await run(await made(service, [bundle]), "import greeting; print(greeting.hello)") == "hello"
+        assert (
+            await run_in_image(await make_image(service, [bundle]), "import greeting; print(greeting.hello)") == "hello"
+        )
         assert service.list_jobs() == ()
 
 
@@ -356,8 +360,8 @@ async def test_a_package_that_must_be_built_is_not_installed(tmp_path: Path) -> 
     }
     archive = tar(files, packed=True)
     (wheels / "evil-1.0.tar.gz").write_bytes(archive)
-    async with PackagingService(tmp_path / "kept", installs=installing(wheels)) as service:
-        bundle = await kept(service, {"requirements.txt": b"evil\n"})
+    async with PackagingService(tmp_path / "kept", installs=install_settings(wheels)) as service:
+        bundle = await upload_bundle(service, {"requirements.txt": b"evil\n"})
         job = await service.finished((await service.create_image("", [bundle])).id)
 
     assert job.state == "failed"
@@ -370,7 +374,7 @@ async def test_an_install_beyond_its_time_limit_is_ended(tmp_path: Path) -> None
         index = f"http://127.0.0.1:{deaf.getsockname()[1]}/"
         installs = Installs(pip_args=("-i", index), timeout_s=0.01)
         async with PackagingService(tmp_path, installs=installs) as service:
-            bundle = await kept(service, {"requirements.txt": b"greeting\n"})
+            bundle = await upload_bundle(service, {"requirements.txt": b"greeting\n"})
             job = await service.finished((await service.create_image("", [bundle])).id)
 
             assert job.state == "failed"
@@ -385,7 +389,7 @@ async def test_closing_ends_the_jobs_and_pip(tmp_path: Path) -> None:
         index = f"http://127.0.0.1:{deaf.getsockname()[1]}/"
         deaf.setblocking(False)
         service = await PackagingService(tmp_path, installs=Installs(pip_args=("-i", index))).open()
-        bundles = [await kept(service, {"requirements.txt": b"words%d\n" % number}) for number in range(4)]
+        bundles = [await upload_bundle(service, {"requirements.txt": b"words%d\n" % number}) for number in range(4)]
         jobs = [await service.create_image("", [bundle]) for bundle in bundles]
         connection, _ = await asyncio.get_running_loop().sock_accept(deaf)  # pip has begun
         with connection:
@@ -407,8 +411,8 @@ async def test_pip_does_not_get_the_servers_environment(tmp_path: Path, monkeypa
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "elsewhere"))
     wheel(tmp_path / "elsewhere", "greeting", "1.0", "")
     (tmp_path / "wheels").mkdir()
-    async with PackagingService(tmp_path / "kept", installs=installing(tmp_path / "wheels")) as service:
-        bundle = await kept(service, {"requirements.txt": b"greeting\n"})
+    async with PackagingService(tmp_path / "kept", installs=install_settings(tmp_path / "wheels")) as service:
+        bundle = await upload_bundle(service, {"requirements.txt": b"greeting\n"})
         job = await service.finished((await service.create_image("", [bundle])).id)
 
     assert job.state == "failed"
@@ -452,7 +456,7 @@ async def test_pip_does_not_get_the_servers_environment(tmp_path: Path, monkeypa
 async def test_a_requirement_line_that_is_not_a_package_is_refused(tmp_path: Path, line: str) -> None:
     """An option, an address or a path would let a bundle choose the source of packages."""
     async with PackagingService(tmp_path, installs=Installs()) as service:
-        bundle = await kept(service, {"requirements.txt": f"fine==1.0\n{line}\n".encode()})
+        bundle = await upload_bundle(service, {"requirements.txt": f"fine==1.0\n{line}\n".encode()})
         with pytest.raises(InvalidValue, match="no options, addresses or paths") as refusal:
             await service.create_image("", [bundle])
 
@@ -488,7 +492,7 @@ def test_an_unreadable_requirements_file_is_refused(data: bytes) -> None:
 async def test_a_job_whose_image_cannot_be_written_fails(tmp_path: Path) -> None:
     """The job's error is the disk's error, without a path of the server; a repeated request succeeds."""
     async with PackagingService(tmp_path) as service:
-        bundle = await kept(service, SUMS)
+        bundle = await upload_bundle(service, SUMS)
         (tmp_path / "images").rename(tmp_path / "away")
         job = await service.finished((await service.create_image("", [bundle])).id)
 
@@ -497,4 +501,4 @@ async def test_a_job_whose_image_cannot_be_written_fails(tmp_path: Path) -> None
         assert job.error.type == "FileNotFoundError"
         assert str(tmp_path) not in job.error.message, "clients see it"
         (tmp_path / "away").rename(tmp_path / "images")
-        assert (await made(service, [bundle])).id == job.id
+        assert (await make_image(service, [bundle])).id == job.id

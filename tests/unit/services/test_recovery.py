@@ -38,7 +38,7 @@ def later(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path / "later"
 
 
-class Watched(MemoryStore):
+class WatchedStore(MemoryStore):
     """A store that calls `changed` after each change, since a kill could come next."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Watched(MemoryStore):
         return deleted
 
 
-async def change(site: Site, kind: str, **fields: object) -> None:
+async def change_record(site: Site, kind: str, **fields: object) -> None:
     """Change fields in the only record of a kind, as a kill at another moment would leave it."""
     store = await site.store()
     [document] = await store.list(kind)
@@ -169,7 +169,7 @@ async def test_an_agent_that_cannot_be_reopened_is_failed_and_holds_nothing(site
     """The agent has an error and can be killed; all of its tokens count as used."""
     team = await site.team(tokens=10)
     spawned_agent = await site.agent(team, limits={"tokens": 4})
-    await change(site, "served", agent_type="gone")
+    await change_record(site, "served", agent_type="gone")
     async with await site.as_killed(later) as again:
         info = await again.spawner.get_agent(spawned_agent.agent.id, spawned_agent.nonce)
         assert info.state == "failed"
@@ -227,7 +227,7 @@ async def test_an_agent_whose_spawn_was_cut_is_removed(site: Site, later: pathli
     """No client has its nonce: record, folder and capacity are freed, and its name can be used again."""
     team = await site.team()
     spawned_agent = await site.agent(team)
-    await change(site, "served", state="starting", run="")
+    await change_record(site, "served", state="starting", run="")
     async with await site.as_killed(later) as again:
         assert again.echo.opened == []
         assert await again.left() == ([], [])
@@ -241,7 +241,7 @@ async def test_an_agent_whose_kill_was_cut_is_removed(site: Site, later: pathlib
     """The agent held nothing any more; only its record and folder were left."""
     team = await site.team()
     await site.agent(team)
-    await change(site, "team", held={})
+    await change_record(site, "team", held={})
     async with await site.as_killed(later) as again:
         assert again.echo.opened == []
         assert await again.left() == ([], [])
@@ -251,7 +251,7 @@ async def test_an_agent_whose_kill_was_cut_is_removed(site: Site, later: pathlib
 async def test_capacity_held_without_an_agent_is_freed(site: Site, later: pathlib.Path) -> None:
     """The holder has no record."""
     team = await site.team()
-    await change(site, "team", held={"agent-0": {"agents": 1.0}})
+    await change_record(site, "team", held={"agent-0": {"agents": 1.0}})
     async with await site.as_killed(later) as again:
         assert await again.free(team) == 3
 
@@ -260,13 +260,13 @@ async def test_a_team_whose_deletion_was_cut_is_removed(site: Site, later: pathl
     """The team's agents go with it, even if the removing server is killed too."""
     team = await site.team("crew")
     await site.agent(team)
-    await change(site, "team", doomed=True)
+    await change_record(site, "team", doomed=True)
     doomed: list[bool] = []
 
     def changed(records: list[Document]) -> None:
         doomed.extend(msgspec.json.decode(each.data)["doomed"] for each in records if each.kind == "team")
 
-    store = Watched()
+    store = WatchedStore()
     store.changed = changed
     async with await site.as_killed(later, store=store) as again:
         assert doomed
@@ -295,7 +295,7 @@ async def test_a_failed_agent_holds_nothing_after_a_kill(site: Site, later: path
     """The failed state is recorded before the capacity is freed: a kill in between must not hold it permanently."""
     team = await site.team()
     spawned_agent = await site.agent(team)
-    await change(site, "served", state="failed", error={"type": "ModelFailed", "message": "it died"})
+    await change_record(site, "served", state="failed", error={"type": "ModelFailed", "message": "it died"})
     async with await site.as_killed(later) as again:
         assert (await again.spawner.get_agent(spawned_agent.agent.id, spawned_agent.nonce)).state == "failed"
         assert await again.free(team) == 3
@@ -326,7 +326,7 @@ async def test_secrets_must_be_supplied_again_after_a_restart(
 async def test_records_of_a_newer_server_stay_unchanged(site: Site, later: pathlib.Path, kind: str) -> None:
     """The older server refuses to start, and has opened and changed nothing."""
     await site.agent(await site.team())
-    await change(site, kind, version=2)
+    await change_record(site, kind, version=2)
     again = await site.as_killed(later)
     async with again.runtime:
         store = await again.store()
@@ -339,7 +339,7 @@ async def test_records_of_a_newer_server_stay_unchanged(site: Site, later: pathl
 
 async def test_a_kill_at_any_moment_loses_no_capacity_and_no_agent(tmp_path: pathlib.Path) -> None:
     """An agent lives with its folder and capacity after each change of the records, or nothing of it is left."""
-    store = Watched()
+    store = WatchedStore()
     async with Site(tmp_path / "first", store) as site:
         moments: list[Site] = []
 

@@ -341,7 +341,7 @@ async def test_errors_of_a_registry_are_reported(tmp_path: Path) -> None:
 BLOB = Descriptor("", digest_of(b"a blob"), 6)
 
 
-def lying(status: int, body: dict[str, Any], **headers: str) -> Handler:
+def fixed_answer(status: int, body: dict[str, Any], **headers: str) -> Handler:
     """A handler that answers every request in the same way, and has no blob."""
 
     async def answer(request: Received, answer: Answer) -> None:
@@ -355,7 +355,10 @@ def lying(status: int, body: dict[str, Any], **headers: str) -> Handler:
 
 async def test_an_upload_goes_only_to_the_registry() -> None:
     """An address elsewhere is refused, since the password would be sent there."""
-    async with serve(lying(202, {}, location="https://elsewhere.example.org/upload")) as url, Registry(url) as there:
+    async with (
+        serve(fixed_answer(202, {}, location="https://elsewhere.example.org/upload")) as url,
+        Registry(url) as there,
+    ):
         with pytest.raises(RegistryFailed, match=r"it leads to elsewhere\.example\.org"):
             await there.push_blob("base", BLOB, lambda: there.pieces("other", BLOB))
 
@@ -367,7 +370,7 @@ async def test_an_upload_goes_only_to_the_registry() -> None:
 async def test_unencrypted_tokens_come_only_from_the_registrys_own_host(login: Login, realm: str) -> None:
     """Another address is refused, since the password would be sent there."""
     challenge = f'Bearer realm="{realm}",service="here"'
-    async with serve(lying(401, {}, www_authenticate=challenge)) as url, Registry(url, login=login) as there:
+    async with serve(fixed_answer(401, {}, www_authenticate=challenge)) as url, Registry(url, login=login) as there:
         with pytest.raises(RegistryFailed, match="tokens come unencrypted") as refusal:
             await there.manifest(reference("base"))
 
@@ -412,13 +415,13 @@ async def test_an_index_cannot_lead_to_another_index() -> None:
 
 async def test_content_of_a_registry_is_checked_against_its_digest() -> None:
     """A manifest or config with another digest, and one that is too large, are refused."""
-    async with serve(lying(200, {"x": "y"})) as url, Registry(url) as there:
+    async with serve(fixed_answer(200, {"x": "y"})) as url, Registry(url) as there:
         with pytest.raises(RegistryFailed, match="another digest"):
             await there.manifest(reference(f"base@{BLOB.digest}"))
         with pytest.raises(RegistryFailed, match="another digest"):
             await there.small_blob("base", BLOB)
         with pytest.raises(InvalidValue, match="digest"):
             await there.small_blob("base", Descriptor("", "../../secret", 1))
-    async with serve(lying(200, {"x": "y" * (MAX_JSON + 1)})) as url, Registry(url) as there:
+    async with serve(fixed_answer(200, {"x": "y" * (MAX_JSON + 1)})) as url, Registry(url) as there:
         with pytest.raises(RegistryFailed, match="more than"):
             await there.manifest(reference("base"))

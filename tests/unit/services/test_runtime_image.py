@@ -47,7 +47,7 @@ BASE = {
 IMPORTS = "import sys; sys.path.insert(0, sys.argv[1]); from importlib import import_module"
 
 
-def alone(code: str, *args: str | Path, options: tuple[str, ...] = ()) -> str:
+def run_isolated_python(code: str, *args: str | Path, options: tuple[str, ...] = ()) -> str:
     """Return the output of an interpreter that sees no installed package."""
     argv = [sys.executable, "-I", "-S", "-B", *options, "-c", code, *map(str, args)]
     completed = subprocess.run(argv, capture_output=True, text=True, timeout=180, check=False)
@@ -76,7 +76,7 @@ def test_a_runtime_image_holds_all_that_guests_import(tmp_path: Path, kind: Kind
 
     code = f"{IMPORTS}; [import_module(each) for each in {(*IMAGES[kind], 'ramet.isolation.local')!r}]; print('whole')"
 
-    assert alone(code, tmp_path) == "whole\n"
+    assert run_isolated_python(code, tmp_path) == "whole\n"
     ours = Path(__file__).parents[3] / "src" / "ramet"
     assert {str(each) for each in files if each.parts[0] == "ramet"} >= {
         f"ramet/{each.relative_to(ours)}" for each in ours.rglob("*.py")
@@ -156,7 +156,7 @@ async def test_bytecode_is_reproducible_and_used_without_checks(tmp_path: Path) 
         at.write_bytes(file.read_bytes())
     (lib / "one.py").write_text("X = 'now'")
     options = ("-X", f"pycache_prefix={tmp_path / 'cache'}")
-    assert alone(f"{IMPORTS}; print(import_module('one').X)", lib, options=options) == "then\n"
+    assert run_isolated_python(f"{IMPORTS}; print(import_module('one').X)", lib, options=options) == "then\n"
 
 
 # --- in a registry --------------------------------------------------------------------------------------------------
@@ -208,7 +208,7 @@ async def test_a_runtime_image_is_pushed_once_and_bundles_go_on_top(tmp_path: Pa
         "json"
     }
     code = f"{IMPORTS}; [import_module(each) for each in {IMAGES['bare']!r}]; print('whole')"
-    assert alone(code, root / LIB[1:]) == "whole\n"
+    assert run_isolated_python(code, root / LIB[1:]) == "whole\n"
 
 
 def images_in(host: str, folder: Path, progress: list[Progress]) -> PodImages:

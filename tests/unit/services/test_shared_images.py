@@ -28,7 +28,7 @@ from tests.support.postgres_stores import opened, schema
 from tests.support.sites import Site
 from tests.support.tars import tar
 from tests.support.wheels import wheel
-from tests.unit.services.test_images import installing, made, run
+from tests.unit.services.test_images import install_settings, make_image, run_in_image
 
 __all__ = ["own_postgres", "postgres", "schema"]  # fixtures are used by their names
 
@@ -72,7 +72,7 @@ def deaf_index() -> Iterator[Installs]:
         yield Installs(pip_args=("-i", f"http://127.0.0.1:{deaf.getsockname()[1]}/"))
 
 
-def tree(folder: Path) -> dict[str, bytes]:
+def files_of(folder: Path) -> dict[str, bytes]:
     """Return the files of a folder with their bytes."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
@@ -87,7 +87,7 @@ async def test_a_bundle_uploaded_to_one_kernel_is_usable_at_all(kernels: Kernels
     uploaded = [await one.upload(tar(SUMS)), await one.upload(tar(LARGE, packed=True)), await two.upload(script)]
     ids = [each.id for each in uploaded]
 
-    image = await made(two, ids)
+    image = await make_image(two, ids)
     await one.close()
     await kernels.stores["one"].close()
     three = await kernels.begin("three")
@@ -99,9 +99,9 @@ async def test_a_bundle_uploaded_to_one_kernel_is_usable_at_all(kernels: Kernels
     assert await three.job(image.id) == Job(id=image.id, state="done", image=image.id)
     assert await three.create_image("", ids) == await three.job(image.id)
     assert there.folders == tuple(kernels.folder / "three" / "bundles" / each for each in ids)
-    assert [tree(folder) for folder in there.folders[:2]] == [SUMS, LARGE]
+    assert [files_of(folder) for folder in there.folders[:2]] == [SUMS, LARGE]
     assert os.access(there.folders[2] / "run.sh", os.X_OK)
-    assert await run(there, "from tools.sums import add; print(add(2, 3))") == "5"
+    assert await run_in_image(there, "from tools.sums import add; print(add(2, 3))") == "5"
     assert there.folders[0].stat().st_mode & 0o777 == 0o555
     loadable = await three.loadable((await two.upload(tar({"late.py": b""}))).id, there.bundles)
     assert loadable.files == ("late.py",)
@@ -111,15 +111,15 @@ async def test_a_bundle_uploaded_to_one_kernel_is_usable_at_all(kernels: Kernels
 async def test_each_kernel_installs_requirements_by_its_own_settings(kernels: Kernels) -> None:
     """Each installs once from its operator's source; a kernel without installs refuses the image."""
     wheel(kernels.folder / "wheels", "greeting", "1.0", "hello = 'hello'\n")
-    installs = installing(kernels.folder / "wheels")
+    installs = install_settings(kernels.folder / "wheels")
     one, two = [await kernels.begin(name, installs=installs) for name in ("one", "two")]
     three = await kernels.begin("three")
     bundle = await one.upload(tar({"requirements.txt": b"greeting==1.0\n"}))
-    image = await made(one, [bundle.id])
+    image = await make_image(one, [bundle.id])
 
     there = await two.image(image.id)
 
-    assert await run(there, "import greeting; print(greeting.hello, greeting.__file__)") == (
+    assert await run_in_image(there, "import greeting; print(greeting.hello, greeting.__file__)") == (
         f"hello {kernels.folder}/two/packages/{image.packages[0].name}/greeting.py"
     )
     with pytest.raises(InvalidValue, match="this server does not install packages"):
@@ -191,8 +191,8 @@ async def test_a_deletion_by_one_kernel_holds_for_all(kernels: Kernels) -> None:
     """The bundle is unknown even if another kernel still has its folder; a new upload restores it."""
     one, two = [await kernels.begin(name) for name in ("one", "two")]
     bundle = await one.upload(tar(SUMS))
-    image = await made(one, [bundle.id])
-    assert await run(await two.image(image.id), "import tools.sums; print(1)") == "1"
+    image = await make_image(one, [bundle.id])
+    assert await run_in_image(await two.image(image.id), "import tools.sums; print(1)") == "1"
     with pytest.raises(InUse) as refusal:
         await two.delete_bundle(bundle.id)
     assert refusal.value.users == (image.id,)
@@ -217,15 +217,15 @@ async def test_a_deletion_by_one_kernel_holds_for_all(kernels: Kernels) -> None:
         assert await each.list_bundles() == []
     assert await kernels.left("one") == []
     assert (await one.upload(tar(SUMS))) == bundle
-    assert (await made(two, [bundle.id])).id == image.id
-    assert await run(await one.image(image.id), "import tools.sums; print(1)") == "1"
+    assert (await make_image(two, [bundle.id])).id == image.id
+    assert await run_in_image(await one.image(image.id), "import tools.sums; print(1)") == "1"
 
 
 async def test_an_image_that_another_kernel_uses_is_not_deleted(kernels: Kernels) -> None:
     """No kernel can begin to use the image during the check; afterwards it is usable as before."""
     one, two = [await kernels.begin(name) for name in ("one", "two")]
     bundle = await one.upload(tar(SUMS))
-    image = await made(one, [bundle.id])
+    image = await make_image(one, [bundle.id])
     calls: list[str] = []
 
     async def elsewhere() -> Sequence[str]:
@@ -246,7 +246,7 @@ async def test_a_spawn_fails_if_its_image_is_deleted_meanwhile(
 ) -> None:
     """The agent was not on record when the other kernel checked; nothing of it is left."""
     one = await kernels.begin("one")
-    image = await made(one, [(await one.upload(tar(SUMS))).id])
+    image = await make_image(one, [(await one.upload(tar(SUMS))).id])
     rows = TeamTables(kernels.stores["one"])
     store = PostgresStore(postgres.dsn, schema=schema, kernel="two")
     packaging = PackagingService(kernels.folder / "two", store=store)
@@ -274,7 +274,7 @@ async def test_a_kernel_that_is_lost_during_a_deletion_deletes_nothing(kernels: 
     """The mark of that kernel on the image no longer counts."""
     one, two = [await kernels.begin(name) for name in ("one", "two")]
     bundle = await one.upload(tar(SUMS))
-    image = await made(one, [bundle.id])
+    image = await make_image(one, [bundle.id])
 
     async def lost() -> Sequence[str]:
         await kernels.stores["one"].close()
@@ -295,7 +295,7 @@ async def test_a_job_is_known_everywhere_and_fails_with_its_kernel(kernels: Kern
     wheel(kernels.folder / "wheels", "greeting", "1.0", "")
     with deaf_index() as installs:
         one = await kernels.begin("one", installs=installs)
-        two = await kernels.begin("two", installs=installing(kernels.folder / "wheels"))
+        two = await kernels.begin("two", installs=install_settings(kernels.folder / "wheels"))
         bundle = await two.upload(tar({"requirements.txt": b"greeting\n"}))
         job = await one.create_image("", [bundle.id])
         async with asyncio.timeout(180):
@@ -319,7 +319,7 @@ async def test_a_job_is_known_everywhere_and_fails_with_its_kernel(kernels: Kern
     with pytest.raises(Unknown, match="image"):
         await two.image(job.id)
     assert await two.list_images() == []
-    assert (await made(two, [bundle.id])).id == job.id
+    assert (await make_image(two, [bundle.id])).id == job.id
 
 
 async def test_a_failed_job_gives_its_reason_at_every_kernel(kernels: Kernels) -> None:
@@ -327,17 +327,17 @@ async def test_a_failed_job_gives_its_reason_at_every_kernel(kernels: Kernels) -
     wheel(kernels.folder / "wheels", "greeting", "1.0", "")
     with deaf_index() as deaf:
         one = await kernels.begin("one", installs=replace(deaf, timeout_s=0.01))
-        two = await kernels.begin("two", installs=installing(kernels.folder / "wheels"))
+        two = await kernels.begin("two", installs=install_settings(kernels.folder / "wheels"))
         bundle = await one.upload(tar({"requirements.txt": b"greeting\n"}))
         failed_job = await one.finished((await one.create_image("", [bundle.id])).id)
     assert failed_job.error is not None
     assert "not done within 0.01 s" in failed_job.error.message
     assert await two.job(failed_job.id) == failed_job
-    assert (await made(two, [bundle.id])).id == failed_job.id
+    assert (await make_image(two, [bundle.id])).id == failed_job.id
     assert (await one.job(failed_job.id)).state == "done"
 
 
-class Dying(PostgresStore):
+class DyingStore(PostgresStore):
     """A store of a kernel that is lost when it writes the third piece of an archive."""
 
     async def put(
@@ -350,7 +350,7 @@ class Dying(PostgresStore):
 
 async def test_an_incomplete_upload_is_removed_by_the_next_kernel(kernels: Kernels) -> None:
     """Another kernel completes the same upload meanwhile, and it stays."""
-    one, two = await kernels.begin("one", Dying), await kernels.begin("two")
+    one, two = await kernels.begin("one", DyingStore), await kernels.begin("two")
     with pytest.raises(StoreFailed):
         await one.upload(tar(LARGE))
     assert await two.list_bundles() == []
@@ -366,7 +366,7 @@ async def test_an_incomplete_or_damaged_bundle_of_the_store_is_refused(kernels: 
     one, two = [await kernels.begin(name) for name in ("one", "two")]
     store = kernels.stores["two"]
     bundle, other = await one.upload(tar(LARGE)), await one.upload(tar(SUMS))
-    image = await made(one, [bundle.id])
+    image = await make_image(one, [bundle.id])
     (small,) = [each for each in await store.list(PART) if len(each.data) < 1000]
     third = await one.upload(tar({"third.py": b""}))
     (another,) = [each for each in await store.list(PART) if len(each.data) < 1000 and each.key != small.key]
@@ -389,9 +389,9 @@ async def test_the_folder_of_a_single_kernel_is_imported_into_the_store_once(ker
     """Later deletions hold: the folder does not bring them back."""
     async with PackagingService(kernels.folder / "one") as alone:
         bundle = await alone.upload(tar(SUMS))
-        image = await made(alone, [bundle.id])
+        image = await make_image(alone, [bundle.id])
     one, two = [await kernels.begin(name) for name in ("one", "two")]
-    assert await run(await two.image(image.id), "import tools.sums; print(1)") == "1"
+    assert await run_in_image(await two.image(image.id), "import tools.sums; print(1)") == "1"
     await one.close()
     await kernels.stores["one"].close()
     await two.delete_image(image.id)

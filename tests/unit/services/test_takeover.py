@@ -33,7 +33,7 @@ def schema(postgres: Server) -> Iterator[str]:
         connection.execute(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE')
 
 
-class Looking(PostgresStore):
+class BlockingStore(PostgresStore):
     """A store that holds a kernel after it has read the teams, until `go_on` is set."""
 
     def __init__(self, dsn: str, *, schema: str, kernel: str) -> None:
@@ -49,7 +49,7 @@ class Looking(PostgresStore):
 
 
 @asynccontextmanager
-async def leaving(site: Site) -> AsyncIterator[Site]:
+async def lose_kernel(site: Site) -> AsyncIterator[Site]:
     """A kernel that leaves all that it has when the context ends."""
     await site.runtime.start()
     await site.spawner.open()
@@ -69,9 +69,9 @@ async def test_a_kernel_that_returns_during_a_takeover_keeps_its_team(
     postgres: Server, schema: str, tmp_path: pathlib.Path
 ) -> None:
     """The other kernel had read the team as orphaned before; the agents are neither opened twice nor failed."""
-    async with leaving(Site(tmp_path / "one", PostgresStore(postgres.dsn, schema=schema, kernel="one"))) as first:
+    async with lose_kernel(Site(tmp_path / "one", PostgresStore(postgres.dsn, schema=schema, kernel="one"))) as first:
         team, agent = await make_agent(first)
-    store = Looking(postgres.dsn, schema=schema, kernel="two")
+    store = BlockingStore(postgres.dsn, schema=schema, kernel="two")
     other = Site(tmp_path / "two", store)
     await other.runtime.start()
     opening = asyncio.create_task(other.spawner.open())
@@ -99,9 +99,9 @@ async def test_a_kernel_overtaken_while_it_opens_its_team_opens_nothing(
     postgres: Server, schema: str, tmp_path: pathlib.Path
 ) -> None:
     """The kernel read that the team was its own, lost its connection, and returned after the takeover."""
-    async with leaving(Site(tmp_path / "one", PostgresStore(postgres.dsn, schema=schema, kernel="one"))) as first:
+    async with lose_kernel(Site(tmp_path / "one", PostgresStore(postgres.dsn, schema=schema, kernel="one"))) as first:
         _, agent = await make_agent(first)
-    store = Looking(postgres.dsn, schema=schema, kernel="one")
+    store = BlockingStore(postgres.dsn, schema=schema, kernel="one")
     again = Site(tmp_path / "again", store)
     await again.runtime.start()
     opening = asyncio.create_task(again.spawner.open())
@@ -147,7 +147,9 @@ async def test_an_unreadable_row_does_not_stop_other_takeovers(
     """The row is reported once and stays as it is; its team is taken over after the row is repaired."""
     store = PostgresStore(postgres.dsn, schema=schema, kernel="two")
     async with Site(tmp_path / "two", store) as other:
-        async with leaving(Site(tmp_path / "one", PostgresStore(postgres.dsn, schema=schema, kernel="one"))) as first:
+        async with lose_kernel(
+            Site(tmp_path / "one", PostgresStore(postgres.dsn, schema=schema, kernel="one"))
+        ) as first:
             whole, agent = await make_agent(first, "whole")
             broken_team, crew = await make_agent(first, "broken")
             newer, _ = await make_agent(first, "newer")
@@ -186,7 +188,7 @@ async def test_an_unreadable_row_does_not_stop_other_takeovers(
         assert sorted(key for each in warnings for _, key in spoilt if key in each) == sorted(key for _, key in spoilt)
 
         third = Site(tmp_path / "three", PostgresStore(postgres.dsn, schema=schema, kernel="three"))
-        async with leaving(third):
+        async with lose_kernel(third):
             assert not third.spawner.teams
         await store.put(TEAM, broken_team.team.id, before[broken_team.team.id])
         await other.spawner.take_over()

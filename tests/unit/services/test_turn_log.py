@@ -20,7 +20,7 @@ from ramet.store.memory import MemoryStore
 from tests.support.waiting import eventually
 
 
-class Cut:
+class CutAgent:
     """An agent that says each word of a body, and waits for `go` before `wait`. It cannot resume elsewhere."""
 
     run, isolation = "run-1", "none"
@@ -60,7 +60,7 @@ class Cut:
     async def close(self, reason: str) -> None: ...
 
 
-class Speaker(Cut):
+class Speaker(CutAgent):
     """An agent that can resume after the words that were said."""
 
     @property
@@ -89,11 +89,11 @@ async def store() -> AsyncIterator[MemoryStore]:
     await store.close()
 
 
-def conversation(served: Cut, store: MemoryStore) -> TurnQueue:
+def conversation(served: CutAgent, store: MemoryStore) -> TurnQueue:
     return TurnQueue(served, SystemClock(), log=TurnLog(store, "agent-1", served.run))
 
 
-async def restored_queue(served: Cut, store: MemoryStore) -> TurnQueue:
+async def restored_queue(served: CutAgent, store: MemoryStore) -> TurnQueue:
     """Return the queue of turns as the next kernel restores it."""
     log = TurnLog(store, "agent-1", served.run)
     talk = TurnQueue(served, SystemClock(), log=log)
@@ -136,14 +136,14 @@ async def test_another_kernel_resumes_after_the_last_chunk_that_was_read(store: 
 
 async def test_a_turn_of_an_agent_that_cannot_resume_ends_with_an_error(store: MemoryStore) -> None:
     """The turn is never done twice; the turn that waited behind it is answered."""
-    first = Cut()
+    first = CutAgent()
     assert not isinstance(first, ResumableAgent)
     talk = conversation(first, store)
     now, then = talk.turn(b"one wait two", "words"), talk.turn(b"three", "words")
     await then.wait_recorded()
     await eventually(lambda: now.readable_number == 1)
     await talk.drain(0.0)
-    second = Cut()
+    second = CutAgent()
     after = await restored_queue(second, store)
     assert [each.kind for each in await read(after.get(now.id), 1)] == ["error"]
     assert words(await read(after.get(then.id))) == [(1, "chunk", b"three"), (2, "done", b"")]
@@ -152,8 +152,8 @@ async def test_a_turn_of_an_agent_that_cannot_resume_ends_with_an_error(store: M
     await after.close()
 
 
-@pytest.mark.parametrize("kind", [Cut, Speaker])
-async def test_an_idle_conversation_is_left_at_once(store: MemoryStore, kind: type[Cut]) -> None:
+@pytest.mark.parametrize("kind", [CutAgent, Speaker])
+async def test_an_idle_conversation_is_left_at_once(store: MemoryStore, kind: type[CutAgent]) -> None:
     """Finished turns can be read at this kernel and at the next, whether or not the agent can resume."""
     talk = conversation(kind(), store)
     over = talk.turn(b"one", "words")

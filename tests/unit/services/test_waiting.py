@@ -17,7 +17,7 @@ from tests.support.waiting import eventually
 VALUES = SupplyValues(env={"LEVEL": "high"})
 
 
-class Left:
+class WaitingServer:
     """A server that started after a kill, with one agent that waits for the value of LEVEL."""
 
     def __init__(self, site: Site, team: CreatedTeam, agent: SpawnedAgent) -> None:
@@ -25,17 +25,17 @@ class Left:
 
 
 @pytest.fixture
-async def waiting(tmp_path: pathlib.Path) -> AsyncIterator[Left]:
+async def waiting(tmp_path: pathlib.Path) -> AsyncIterator[WaitingServer]:
     """The agent's type waits in `open` until the test continues, and failed agents are kept for no time."""
     async with Site(tmp_path / "first") as site:
         team = await site.team("crew", tokens=10)
         site.slow.go_on.set()
         agent = await site.agent(team, type="slow", env=VALUES.env, limits={"tokens": 4}, keep_failed_s=0.0)
         async with await site.as_killed(tmp_path / "later") as later:
-            yield Left(later, team, agent)
+            yield WaitingServer(later, team, agent)
 
 
-async def test_a_waiting_agent_holds_its_capacity(waiting: Left) -> None:
+async def test_a_waiting_agent_holds_its_capacity(waiting: WaitingServer) -> None:
     """Time does not end it; a kill frees its capacity, and all of its tokens count as used."""
     spawner = waiting.site.spawner
     await waiting.site.clock.advance(10_000)
@@ -50,7 +50,7 @@ async def test_a_waiting_agent_holds_its_capacity(waiting: Left) -> None:
     assert await waiting.site.left() == ([], [])
 
 
-async def test_a_request_to_a_waiting_agent_names_the_missing_values(waiting: Left) -> None:
+async def test_a_request_to_a_waiting_agent_names_the_missing_values(waiting: WaitingServer) -> None:
     """History, control, mail and turns raise ValuesMissing."""
     living = waiting.site.spawner.agents.authorized_entry(waiting.id, waiting.nonce, "turn")
     for ask in (living.served.history(), living.served.control(None), living.served.mail("hello")):
@@ -60,7 +60,7 @@ async def test_a_request_to_a_waiting_agent_names_the_missing_values(waiting: Le
         living.served.turn(b"", "words")
 
 
-async def test_an_agent_killed_while_its_values_arrive_leaves_nothing(waiting: Left) -> None:
+async def test_an_agent_killed_while_its_values_arrive_leaves_nothing(waiting: WaitingServer) -> None:
     """The request is refused, and the opened agent is closed."""
     spawner, slow = waiting.site.spawner, waiting.site.slow
     coming = asyncio.create_task(spawner.supply_values(waiting.id, waiting.nonce, VALUES))
@@ -77,7 +77,7 @@ async def test_an_agent_killed_while_its_values_arrive_leaves_nothing(waiting: L
     assert list(spawner.agents) == []
 
 
-async def test_the_second_of_two_concurrent_requests_with_values_is_refused(waiting: Left) -> None:
+async def test_the_second_of_two_concurrent_requests_with_values_is_refused(waiting: WaitingServer) -> None:
     """The agent is opened once."""
     waiting.site.slow.go_on.set()
     calls = [waiting.site.spawner.supply_values(waiting.id, key, VALUES) for key in (waiting.nonce, OPERATOR)]
@@ -90,7 +90,7 @@ async def test_the_second_of_two_concurrent_requests_with_values_is_refused(wait
     assert waiting.site.slow.opened[0].opening.env == {"LEVEL": "high"}
 
 
-async def test_values_from_a_former_owner_are_refused(waiting: Left) -> None:
+async def test_values_from_a_former_owner_are_refused(waiting: WaitingServer) -> None:
     """A request that waits while a transfer is being recorded is refused like a later one."""
     waiting.site.slow.go_on.set()
     handing_over = waiting.site.spawner.delegate(waiting.id, waiting.nonce, Delegate(owner=True))
@@ -102,7 +102,7 @@ async def test_values_from_a_former_owner_are_refused(waiting: Left) -> None:
     assert (await waiting.site.spawner.get_agent(waiting.id, owner.key)).state == "waiting"
 
 
-async def test_a_waiting_agent_opens_with_the_rotated_key(waiting: Left) -> None:
+async def test_a_waiting_agent_opens_with_the_rotated_key(waiting: WaitingServer) -> None:
     """The old nonce is refused."""
     waiting.site.slow.go_on.set()
     nonce = await waiting.site.spawner.rotate(waiting.id, waiting.nonce)

@@ -15,7 +15,7 @@ from ramet.host.session import Session
 from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.spawn.handle import Handle
 from ramet.tools.spawn_request import SpawnRequest
-from tests.trips.kits.sessions import Gate, fresh, kept, of_kind
+from tests.trips.kits.sessions import Gate, of_kind, session_events, specialist_call
 
 
 async def events_of(handle: Handle) -> list[Event]:
@@ -43,7 +43,7 @@ async def test_a_handle_shows_id_name_path_and_state_of_its_run() -> None:
 
 async def test_events_of_a_handle_run_from_spawn_to_end() -> None:
     """The events are those of the run alone, without its children's, from RunSpawned to RunEnded."""
-    model = ScriptedModel({"below": ["found"], "toil": [fresh("below", "lower"), "done"]})
+    model = ScriptedModel({"below": ["found"], "toil": [specialist_call("below", "lower"), "done"]})
     async with Session(model) as session:
         handle = await worker(session)
 
@@ -52,7 +52,7 @@ async def test_events_of_a_handle_run_from_spawn_to_end() -> None:
         assert isinstance(events[0], RunSpawned)
         assert isinstance(events[-1], RunEnded)
         assert {event.path for event in events} == {"main/worker"}
-        assert events == [event for event in kept(session) if event.path == "main/worker"]
+        assert events == [event for event in session_events(session) if event.path == "main/worker"]
 
 
 async def test_a_follower_after_the_end_gets_all_events() -> None:
@@ -65,7 +65,7 @@ async def test_a_follower_after_the_end_gets_all_events() -> None:
 
 
 def recorded_events(session: Session, path: str) -> list[Event]:
-    return [event for event in kept(session) if event.path == path]
+    return [event for event in session_events(session) if event.path == path]
 
 
 async def test_a_follower_of_a_resumed_run_sees_both_turns() -> None:

@@ -20,7 +20,7 @@ from ramet.host.session import Session
 from ramet.models.scripted.model import ScriptedModel
 from ramet.spawn.birth.plan import Plan, as_agent, plan_birth
 from ramet.tools.spawn_request import SpawnRequest
-from tests.trips.kits.sessions import nothing_is_held, opened, run_of
+from tests.trips.kits.sessions import has_no_reservation, open_tree_of, run_of
 
 limits = st.builds(
     Limits,
@@ -34,7 +34,7 @@ limits = st.builds(
 
 
 def plan_of(session: Session, request: SpawnRequest, **spawn_limits: Any) -> Plan:
-    register = opened(session).tree.register
+    register = open_tree_of(session).tree.register
     return plan_birth(run_of(session, "main"), request, register.services, SpawnLimits(**spawn_limits))
 
 
@@ -70,8 +70,8 @@ def test_a_plan_reserves_admits_and_spends_nothing(above: Limits, limits: Limits
 
     plan_of(session, SpawnRequest(agent=print, limits=limits))
 
-    assert nothing_is_held(session)
-    assert opened(session).tree.register.admission.slot_count == 1
+    assert has_no_reservation(session)
+    assert open_tree_of(session).tree.register.admission.slot_count == 1
     assert all(run_of(session, "main").context.budget.spent(resource) == 0 for resource in RESOURCES)
 
 

@@ -15,7 +15,7 @@ from ramet.models.scripted.model import ScriptedModel
 from ramet.spawn.lifecycle.supervisor import Supervisor
 from ramet.spawn.run.run import Run
 from ramet.spawn.run.turn import TurnResult
-from tests.trips.kits.sessions import opened, run_of
+from tests.trips.kits.sessions import open_tree_of, run_of
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ async def idle_root() -> AsyncIterator[tuple[Supervisor, Run]]:
     """Yield the supervisor and the root of a session between two turns."""
     session = Session(ScriptedModel(["ok"]))
     await session.ask("Go.")
-    yield opened(session).tree.supervisor, run_of(session, "main")
+    yield open_tree_of(session).tree.supervisor, run_of(session, "main")
     await session.close()
 
 

@@ -34,7 +34,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @asynccontextmanager
-async def opened(path: Path, *, read_only: bool = False) -> AsyncIterator[SqliteStore]:
+async def open_store(path: Path, *, read_only: bool = False) -> AsyncIterator[SqliteStore]:
     store = SqliteStore(path, read_only=read_only)
     try:
         yield await store.open()
@@ -43,7 +43,7 @@ async def opened(path: Path, *, read_only: bool = False) -> AsyncIterator[Sqlite
 
 
 @asynccontextmanager
-async def kernel(deed: str, path: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+async def run_kernel(deed: str, path: Path) -> AsyncIterator[asyncio.subprocess.Process]:
     """Start another process, and kill it at the end if it still runs."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.unit.store.kernel", deed, str(path)),
@@ -59,7 +59,7 @@ async def kernel(deed: str, path: Path) -> AsyncIterator[asyncio.subprocess.Proc
         await process.communicate()
 
 
-async def line(process: asyncio.subprocess.Process) -> str:
+async def read_line(process: asyncio.subprocess.Process) -> str:
     assert process.stdout is not None
     return (await process.stdout.readline()).decode().strip()
 
@@ -76,8 +76,8 @@ def output_of(*command: str) -> list[str]:
 
 async def test_a_second_kernel_is_refused_with_the_pid_of_the_first(path: Path) -> None:
     """The refused kernel changes no file."""
-    async with kernel("hold", path) as first:
-        word, pid = (await line(first)).split()
+    async with run_kernel("hold", path) as first:
+        word, pid = (await read_line(first)).split()
         before = {each.name: each.read_bytes() for each in path.parent.iterdir()}
 
         with pytest.raises(StoreInUse) as refusal:
@@ -89,12 +89,12 @@ async def test_a_second_kernel_is_refused_with_the_pid_of_the_first(path: Path) 
 
 
 async def test_a_killed_kernel_does_not_block_the_next_one(path: Path) -> None:
-    async with kernel("hold", path) as first:
-        await line(first)
+    async with run_kernel("hold", path) as first:
+        await read_line(first)
         first.kill()
         await first.wait()
 
-        async with opened(path) as store:
+        async with open_store(path) as store:
             assert await store.head() == 0
 
 
@@ -106,12 +106,12 @@ async def test_a_process_that_inspects_the_lock_blocks_no_kernel(path: Path, mon
         fcntl.flock(looking, fcntl.LOCK_SH)
         monkeypatch.setattr("ramet.store.sqlite.lock.time.sleep", lambda _: fcntl.flock(looking, fcntl.LOCK_UN))
 
-        async with opened(path) as store:
+        async with open_store(path) as store:
             assert await store.head() == 0
 
 
 async def test_a_symbolic_link_to_the_file_is_the_same_store(path: Path) -> None:
-    async with opened(path):
+    async with open_store(path):
         (path.parent / "link.db").symlink_to(path)
 
         with pytest.raises(StoreInUse, match=f"pid {os.getpid()}"):
@@ -120,10 +120,10 @@ async def test_a_symbolic_link_to_the_file_is_the_same_store(path: Path) -> None
 
 async def test_children_do_not_inherit_the_lock(path: Path) -> None:
     """A child process that outlives the store does not hold the lock, even if it inherited every descriptor."""
-    async with opened(path):
+    async with open_store(path):
         child = subprocess.Popen(["sleep", "60"], close_fds=False)  # noqa: ASYNC220 - it takes no time
     try:
-        async with opened(path) as store:
+        async with open_store(path) as store:
             assert store.committed == 0
     finally:
         child.kill()
@@ -134,7 +134,7 @@ async def test_files_are_private(path: Path) -> None:
     """The user alone can read a journal, whatever the umask."""
     before = os.umask(0)
     try:
-        async with opened(path) as store:
+        async with open_store(path) as store:
             await store.durable(store.append(entry(1)))
             modes = {each.name: stat.S_IMODE(each.stat().st_mode) for each in path.parent.iterdir()}
     finally:
@@ -189,15 +189,15 @@ async def test_acknowledged_events_survive_kill_9(path: Path, acks: int) -> None
     """Two kills of one file leave every acknowledged event, and a prefix of the others."""
     last = 0
     for _ in range(2):
-        async with kernel("append", path) as writing:
+        async with run_kernel("append", path) as writing:
             for _ in range(acks):
-                last = int(await line(writing))
+                last = int(await read_line(writing))
             writing.kill()
             await writing.wait()
-            while line_read := await line(writing):  # what it had said before it was killed
+            while line_read := await read_line(writing):  # what it had said before it was killed
                 last = int(line_read)
 
-        async with opened(path) as store:
+        async with open_store(path) as store:
             entries = await store.read(limit=1_000_000)
             assert [Entry(*each[1:]) for each in entries] == [entry(each) for each in range(1, len(entries) + 1)]
             assert len(entries) >= last
@@ -205,15 +205,15 @@ async def test_acknowledged_events_survive_kill_9(path: Path, acks: int) -> None
 
 async def test_a_reader_follows_a_kernel_that_dies_and_the_next_one(path: Path) -> None:
     """The reader sees durable events during the kernel's life, all of them after it, and those of the next kernel."""
-    async with kernel("append", path) as writing:
-        last = int(await line(writing))
-        async with opened(path, read_only=True) as reading:
+    async with run_kernel("append", path) as writing:
+        last = int(await read_line(writing))
+        async with open_store(path, read_only=True) as reading:
             assert await reading.wait(0) is True
             assert len(await reading.read(limit=1_000_000)) >= last
             writing.kill()
             await writing.wait()
             entries = await reading.read(limit=1_000_000)
-            async with opened(path) as store:
+            async with open_store(path) as store:
                 waiting = asyncio.ensure_future(reading.wait(entries[-1].cursor))
                 await store.durable(store.append(entry(len(entries) + 1)))
                 assert await waiting is True
@@ -243,7 +243,7 @@ def test_a_loop_that_ends_during_close_loses_nothing(path: Path, turns: int) -> 
         closing.cancel()
 
     async def look() -> int:
-        async with opened(path) as store:
+        async with open_store(path) as store:
             return len(await store.read(limit=10_000))
 
     asyncio.run(begin_to_close())
@@ -259,7 +259,7 @@ async def test_a_limit_on_file_size_fails_the_store_and_loses_nothing(path: Path
     *acked, end = output_of(sys.executable, "-m", "tests.unit.store.kernel", "limited", str(path))
 
     assert end.startswith("failed: ")
-    async with opened(path) as store:
+    async with open_store(path) as store:
         assert len(await store.read(limit=100_000)) >= int(acked[-1])
 
 
@@ -287,7 +287,7 @@ async def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 async def test_a_failed_write_fails_every_waiter(path: Path) -> None:
     """Earlier events are durable, later calls raise the reason, and the store can be opened again."""
-    async with opened(path) as store:
+    async with open_store(path) as store:
         await store.durable(store.append(entry(1)))
 
     store = await SqliteStore(path).open()
@@ -310,7 +310,7 @@ async def test_a_failed_write_fails_every_waiter(path: Path) -> None:
     await store.close()
     connection.execute("DROP TRIGGER no")
     connection.close()
-    async with opened(path) as store:
+    async with open_store(path) as store:
         assert [each.seq for each in await store.read()] == [1, 2]
 
 
@@ -319,7 +319,7 @@ async def test_a_failed_write_fails_every_waiter(path: Path) -> None:
 
 async def test_forgotten_events_are_overwritten(path: Path) -> None:
     """No file holds the forgotten bytes after the store is closed."""
-    async with opened(path) as store:
+    async with open_store(path) as store:
         for number in range(50):
             store.append(Entry("gone", "run", number, "notice", b"SECRET-%d" % number * 100))
             store.append(Entry("kept", "run", number, "notice", b"PUBLIC"))
@@ -333,7 +333,7 @@ async def test_forgotten_events_are_overwritten(path: Path) -> None:
 async def test_the_file_is_at_most_twice_as_large_as_its_events(path: Path) -> None:
     """Names of trees and runs are stored once."""
     size = 0
-    async with opened(path) as store:
+    async with open_store(path) as store:
         for number in range(20_000):
             data = b'{"type":"notice","run":"run-%016x","text":"%s"}' % (number % 100, b"x" * 100)
             size += len(data)
@@ -346,7 +346,7 @@ async def test_the_log_does_not_grow_forever(path: Path, monkeypatch: pytest.Mon
     """The log is moved into the file during writes and reads, and is removed at the end."""
     monkeypatch.setattr(checkpoint, "_LARGE", 400_000)
     largest = 0
-    async with opened(path) as store, opened(path, read_only=True) as reading:
+    async with open_store(path) as store, open_store(path, read_only=True) as reading:
         for number in range(1, 1_500):
             await store.durable(store.append(entry(number, 4_000)))
             if number % 50 == 0:
@@ -359,7 +359,7 @@ async def test_the_log_does_not_grow_forever(path: Path, monkeypatch: pytest.Mon
 
 async def test_an_idle_store_moves_its_log_into_the_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint, "QUIET_S", 0.01)
-    async with opened(path) as store:
+    async with open_store(path) as store:
         await store.durable(store.append(entry(1, 50_000)))
         async with asyncio.timeout(20):
             while path.stat().st_size < 50_000:  # noqa: ASYNC110 - nobody tells
@@ -374,7 +374,7 @@ async def test_names_dropped_from_the_cache_are_looked_up(path: Path, monkeypatc
     monkeypatch.setattr(tables, "_REMEMBERED", 3)
     monkeypatch.setattr(reader, "_REMEMBERED", 3)
     entries = [Entry(f"tree-{n % 5}", f"run-{n % 11}", n, f"type-{n % 4}", b"") for n in range(1, 300)]
-    async with opened(path) as store:
+    async with open_store(path) as store:
         for at, each in enumerate(entries):
             ticket = store.append(each)
             if at % 17 == 0:
@@ -391,7 +391,7 @@ async def test_names_dropped_from_the_cache_are_looked_up(path: Path, monkeypatc
 
 async def test_appends_without_a_waiter_are_committed_together(path: Path) -> None:
     """Events that arrive within a moment are one batch."""
-    async with opened(path) as store:
+    async with open_store(path) as store:
         cursors: list[int] = []
         store.on_commit(cursors.append)
         for number in range(1, 1_001):
@@ -408,7 +408,7 @@ async def test_durable_put_and_close_commit_lingering_events_at_once(
     """The lingering events are written as one batch, whatever time they may linger."""
     monkeypatch.setattr(commit_queue, "LINGER_S", 3_600.0)
     cursors: list[int] = []
-    async with opened(path) as store:
+    async with open_store(path) as store:
         store.on_commit(cursors.append)
         for number in (1, 2, 3):
             ticket = store.append(entry(number))
@@ -421,15 +421,15 @@ async def test_durable_put_and_close_commit_lingering_events_at_once(
         assert cursors == [3, 4]
 
         store.append(entry(5))
-    async with opened(path) as store:
+    async with open_store(path) as store:
         assert len(await store.read()) == 5
 
 
 async def test_a_file_name_with_special_uri_characters_works(tmp_path: Path) -> None:
     path = tmp_path / "a?b#c%20 ä'\".db"
-    async with opened(path) as store:
+    async with open_store(path) as store:
         await store.durable(store.append(entry(1)))
-    async with opened(path, read_only=True) as reading:
+    async with open_store(path, read_only=True) as reading:
         assert len(await reading.read()) == 1
     assert path.exists()
 

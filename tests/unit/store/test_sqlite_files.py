@@ -16,7 +16,7 @@ from ramet.store.sqlite import schema
 from ramet.store.sqlite.store import SqliteStore
 from tests.security.planted_journals import PAGE, header
 from tests.unit.store.kernel import entry
-from tests.unit.store.test_sqlite import opened
+from tests.unit.store.test_sqlite import open_store
 
 #: A journal as version 1 wrote it, as text. It stays as it is: every later version must read it.
 VERSION_1 = Path(__file__).with_name("journal_v1.sql")
@@ -87,13 +87,13 @@ async def test_a_journal_of_version_1_is_read_without_a_migration(path: Path) ->
     connection.close()
     before = path.read_bytes()
 
-    async with opened(path, read_only=True) as reader:
+    async with open_store(path, read_only=True) as reader:
         assert [each.cursor for each in await reader.read()] == [1, 2, 5]
         assert [each.cursor for each in await reader.read(tree="tree-ä")] == [1, 2]
         assert [each.cursor for each in await reader.read(run="run-1")] == [1, 5]
         assert await reader.get("schedule", "daily") == Document("schedule", "daily", 3, b'{"every":86400}')
         assert path.read_bytes() == before
-        async with opened(path) as store:
+        async with open_store(path) as store:
             await store.durable(store.append(entry(1)))
         assert len(await reader.read()) == 4
 
@@ -118,7 +118,7 @@ async def test_an_older_journal_is_migrated_whole_or_not_at_all(path: Path, monk
 
     assert schema_of(path) == before
     monkeypatch.setattr(schema, "migrations", lambda: (*first, "CREATE TABLE more (x);"))
-    async with opened(path, read_only=True) as reader:
+    async with open_store(path, read_only=True) as reader:
         assert len(await reader.read()) == 100
     store = await SqliteStore(path).open()
     assert len(await store.read()) == 100

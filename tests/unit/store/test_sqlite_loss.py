@@ -18,7 +18,7 @@ from ramet.store.sqlite.compaction import compact
 from ramet.store.sqlite.high_water import NOTHING, Mark, mark_of
 from ramet.store.sqlite.store import SqliteStore
 from tests.unit.store.kernel import entry
-from tests.unit.store.test_sqlite import kernel, line, opened
+from tests.unit.store.test_sqlite import open_store, read_line, run_kernel
 
 EVENTS = 40
 
@@ -28,10 +28,10 @@ async def path(tmp_path: Path) -> Path:
     """Return the journal of a killed kernel, with later commits only in its log."""
     path = tmp_path / "left" / "journal.db"
     path.parent.mkdir()
-    async with opened(tmp_path / "journal.db") as store:
+    async with open_store(tmp_path / "journal.db") as store:
         await store.durable(store.append(entry(1)))
     shutil.copy(tmp_path / "journal.db", tmp_path / "older.db")
-    async with opened(tmp_path / "journal.db") as store:
+    async with open_store(tmp_path / "journal.db") as store:
         for number in range(2, EVENTS + 1):
             await store.durable(store.append(entry(number)))
         await store.put("kind", "key", b"value")
@@ -94,7 +94,7 @@ DAMAGES = [
 
 async def test_the_journal_of_a_killed_kernel_is_complete(path: Path) -> None:
     """Control: every event and document is there."""
-    async with opened(path) as store:
+    async with open_store(path) as store:
         assert len(await store.read()) == EVENTS
         assert await store.get("kind", "key") is not None
 
@@ -120,7 +120,7 @@ async def test_a_journal_with_a_loss_is_refused_until_it_is_accepted(
 
     assert accepted.is_loss
     assert accepted.committed == Mark(EVENTS, 1)
-    async with opened(path) as store:
+    async with open_store(path) as store:
         count = len(await store.read())
         assert count < EVENTS or accepted.found == Mark(EVENTS, 0)
         await store.durable(store.append(entry(count + 1)))
@@ -132,17 +132,17 @@ async def test_a_reader_of_a_journal_with_a_loss_is_warned_and_not_refused(path:
     """A person can read the remaining events before the decision."""
     shorten_log(path)
 
-    async with opened(path, read_only=True) as store:
+    async with open_store(path, read_only=True) as store:
         assert 0 < len(await store.read()) < EVENTS
         assert store.loss is not None
         assert "--accept-loss" in str(store.loss)
-    async with opened(path.parent.parent / "journal.db", read_only=True) as store:
+    async with open_store(path.parent.parent / "journal.db", read_only=True) as store:
         assert store.loss is None
 
 
 async def test_a_loss_is_not_accepted_while_a_kernel_runs(path: Path) -> None:
-    async with kernel("hold", path) as first:
-        await line(first)
+    async with run_kernel("hold", path) as first:
+        await read_line(first)
 
         with pytest.raises(StoreInUse):
             accept_loss(path)
@@ -170,14 +170,14 @@ async def test_an_unreadable_mark_is_ignored(path: Path, content: bytes | None) 
     remove_log(path)
 
     assert mark_of(path) == NOTHING
-    async with opened(path) as store:
+    async with open_store(path) as store:
         await store.durable(store.append(entry(2)))
     assert mark_of(path) == Mark(2, 0)
 
 
 async def test_an_unwritable_mark_is_logged_once(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The journal is written all the same."""
-    async with opened(path) as store:
+    async with open_store(path) as store:
         mark = path.with_name("journal.db.mark")
         mark.unlink()
         mark.mkdir()
@@ -191,19 +191,19 @@ async def test_an_outdated_mark_does_not_prevent_opening(path: Path) -> None:
     """A power cut may leave an outdated mark, because marks are not synced."""
     path.with_name("journal.db.mark").write_bytes(Mark(3, 0).line)
 
-    async with opened(path) as store:
+    async with open_store(path) as store:
         assert len(await store.read()) == EVENTS
 
 
 async def test_forgotten_events_and_deleted_documents_are_no_loss(path: Path) -> None:
     """The newest events may be forgotten, and documents deleted."""
-    async with opened(path) as store:
+    async with open_store(path) as store:
         for tree in range(3):
             await store.forget(f"tree-{tree}")
         await store.delete("kind", "key")
         await store.shrink()
 
-    async with opened(path) as store:
+    async with open_store(path) as store:
         assert await store.head() == 0
     assert mark_of(path).cursor == EVENTS
 
@@ -212,12 +212,12 @@ async def test_no_kill_leaves_a_journal_behind_its_mark(tmp_path: Path) -> None:
     """The mark is written after the commit, so no moment of a kill matters."""
     path = tmp_path / "journal.db"
     for turn in range(1, 5):
-        async with kernel("append", path) as process:
+        async with run_kernel("append", path) as process:
             for _ in range(3 * turn):
-                output_line = await line(process)
+                output_line = await read_line(process)
             process.kill()
             await process.wait()
-        async with opened(path, read_only=True) as store:
+        async with open_store(path, read_only=True) as store:
             assert await store.head() >= mark_of(path).cursor >= int(output_line)
 
 

@@ -21,7 +21,7 @@ from ramet.store.sqlite.compaction import compact
 from ramet.store.sqlite.database_lock import is_locked
 from ramet.store.sqlite.store import SqliteStore
 from tests.unit.store.kernel import entry
-from tests.unit.store.test_sqlite import kernel, line, opened
+from tests.unit.store.test_sqlite import open_store, read_line, run_kernel
 
 #: Whether SQLite's own lock on a database is held, by some other process: that on its shared bytes.
 PROBE = """
@@ -56,8 +56,8 @@ def lock_of_sqlite(path: Path) -> str:
 
 async def test_a_removed_lock_file_does_not_admit_a_second_kernel(path: Path) -> None:
     """The second kernel changes nothing, the first continues, and an inspection finds a kernel."""
-    async with kernel("hold", path) as first:
-        await line(first)
+    async with run_kernel("hold", path) as first:
+        await read_line(first)
         path.with_name("journal.db.lock").unlink()
 
         with pytest.raises(StoreInUse, match="its lock file was removed"):
@@ -71,14 +71,14 @@ async def test_a_removed_lock_file_does_not_admit_a_second_kernel(path: Path) ->
         first.kill()
         await first.wait()
         assert kernel_of(path) is None
-        async with opened(path) as store:
+        async with open_store(path) as store:
             await store.durable(store.append(entry(1)))
 
 
 async def test_a_hard_link_in_another_folder_is_the_same_database(path: Path) -> None:
     """A hard link would have a lock file and a log of its own, without the kernel's events."""
-    async with kernel("hold", path) as first:
-        await line(first)
+    async with run_kernel("hold", path) as first:
+        await read_line(first)
         other = make_hard_link(path)
 
         with pytest.raises(StoreInUse, match="another name"):
@@ -90,7 +90,7 @@ async def test_a_hard_link_in_another_folder_is_the_same_database(path: Path) ->
 
 async def test_a_hard_link_in_the_same_process_is_refused_and_no_lock_is_lost(path: Path) -> None:
     """Closing another descriptor of the file would release the locks of SQLite."""
-    async with opened(path) as store:
+    async with open_store(path) as store:
         await store.durable(store.append(entry(1)))
         assert lock_of_sqlite(path) == "held", "a control"
 
@@ -104,14 +104,14 @@ async def test_a_hard_link_in_the_same_process_is_refused_and_no_lock_is_lost(pa
 
 async def test_inspecting_a_database_that_this_process_reads_keeps_its_lock(path: Path) -> None:
     """A kernel that closes during a read keeps its descriptor until the reader has closed."""
-    async with opened(path) as store:
+    async with open_store(path) as store:
         await store.durable(store.append(entry(1)))
         reader = await SqliteStore(path, read_only=True).open()
     assert lock_of_sqlite(path) == "held"
 
     assert not is_locked(path)
-    async with kernel("hold", path) as other:
-        await line(other)
+    async with run_kernel("hold", path) as other:
+        await read_line(other)
         assert is_locked(path)
         with pytest.raises(StoreInUse):
             await SqliteStore(path).open()

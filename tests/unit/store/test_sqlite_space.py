@@ -51,11 +51,11 @@ import asyncio, shutil, sys
 from pathlib import Path
 from ramet.core.errors import StoreFailed
 from ramet.store.sqlite.compaction import compact
-from tests.unit.store.test_sqlite_space import check_content, fill, made_as_before
+from tests.unit.store.test_sqlite_space import check_content, fill, create_older_journal
 
 folder = Path(sys.argv[1])
 path = folder / "journal.db"
-made_as_before(path)
+create_older_journal(path)
 size = asyncio.run(fill(path))
 (folder / "filler").write_bytes(bytes(shutil.disk_usage(folder).free - 500_000))
 try:
@@ -73,7 +73,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @asynccontextmanager
-async def opened(path: Path, *, read_only: bool = False) -> AsyncIterator[SqliteStore]:
+async def open_store(path: Path, *, read_only: bool = False) -> AsyncIterator[SqliteStore]:
     store = SqliteStore(path, read_only=read_only)
     try:
         yield await store.open()
@@ -83,20 +83,20 @@ async def opened(path: Path, *, read_only: bool = False) -> AsyncIterator[Sqlite
 
 async def fill(path: Path) -> int:
     """Write a tree that partly stays and a large one that is forgotten; return the size of the file before that."""
-    async with opened(path) as store:
+    async with open_store(path) as store:
         for number in range(LARGE):
             ticket = store.append(Entry("goes", "goes", number + 1, "notice", BODY))
             if number % 10 == 0:
                 ticket = store.append(Entry("stays", "stays", number // 10 + 1, "notice", BODY))
         await store.durable(ticket)
     size = path.stat().st_size
-    async with opened(path) as store:
+    async with open_store(path) as store:
         assert await store.forget("goes") == LARGE
         await store.put("kind", "key", b"kept")
     return size
 
 
-def made_as_before(path: Path) -> None:
+def create_older_journal(path: Path) -> None:
     """Create a journal as older versions did, which never returns its free pages."""
     path.touch(0o600)
     connection = sqlite3.connect(path)
@@ -108,7 +108,7 @@ def made_as_before(path: Path) -> None:
 
 async def check_content(path: Path) -> None:
     """Check that the kept events and documents are there, and that the file is valid."""
-    async with opened(path, read_only=True) as store:
+    async with open_store(path, read_only=True) as store:
         entries = await store.read(tree="stays", limit=10_000)
         assert [each.seq for each in entries] == [*range(1, LARGE // 10 + 1)]
         assert {each.data for each in entries} == {BODY}
@@ -124,7 +124,7 @@ async def check_content(path: Path) -> None:
 async def test_a_journal_shrinks_while_others_write(path: Path) -> None:
     """Readers and writers continue, and the kept events are unchanged."""
     size = await fill(path)
-    async with opened(path) as store, opened(path, read_only=True) as reader:
+    async with open_store(path) as store, open_store(path, read_only=True) as reader:
         shrinking = asyncio.ensure_future(store.shrink())
         tickets = [store.append(Entry("new", "new", number + 1, "notice", b"{}")) for number in range(100)]
         await store.durable(tickets[-1])
@@ -139,7 +139,7 @@ async def test_a_journal_shrinks_while_others_write(path: Path) -> None:
 async def test_the_log_of_an_idle_journal_is_empty(path: Path) -> None:
     """A running kernel without writes leaves no bytes in the log."""
     log = path.with_name("journal.db-wal")
-    async with opened(path) as store:
+    async with open_store(path) as store:
         for number in range(LARGE):
             ticket = store.append(Entry("tree", "run", number + 1, "notice", BODY))
         await store.durable(ticket)
@@ -157,26 +157,26 @@ async def test_a_reader_sees_no_damage_while_the_file_shrinks(path: Path) -> Non
     async def read() -> int:
         count = 0
         while not is_over.is_set() or not count:
-            async with opened(path, read_only=True) as reader:
+            async with open_store(path, read_only=True) as reader:
                 assert len(await reader.read(tree="stays", limit=10_000)) == LARGE // 10
                 count += 1
         return count
 
     reading = asyncio.ensure_future(read())
-    async with opened(path) as store:
+    async with open_store(path) as store:
         await store.shrink()
     is_over.set()
     assert await reading > 0
-    async with opened(path):
+    async with open_store(path):
         pass  # A reader may have been the last to let go of it.
     assert path.stat().st_size < size / 3
 
 
 async def test_an_older_journal_shrinks_only_after_a_rewrite(path: Path) -> None:
     """An older journal works and reports that it returns no space; after `compact` it does."""
-    made_as_before(path)
+    create_older_journal(path)
     size = await fill(path)
-    async with opened(path) as store:
+    async with open_store(path) as store:
         space = await store.shrink()
         assert not space.can_release
         assert space.surplus > 0
@@ -188,7 +188,7 @@ async def test_an_older_journal_shrinks_only_after_a_rewrite(path: Path) -> None
 
     await check_content(path)
     assert await asyncio.to_thread(compact, path) == 0
-    async with opened(path) as store:
+    async with open_store(path) as store:
         assert (await store.shrink()).can_release
 
 
@@ -220,7 +220,7 @@ async def test_a_journal_is_not_rewritten_without_enough_disk_space(tmp_path: Pa
 async def test_a_kill_during_compact_or_shrink_loses_nothing(path: Path, deed: str) -> None:
     """Kills happen at later and later moments, and the next call finishes the work."""
     if deed == "compact":
-        made_as_before(path)
+        create_older_journal(path)
     size = await fill(path)
     for pause_ms in (0, 3, 10, 30, 60):
         process = await asyncio.create_subprocess_exec(
@@ -237,7 +237,7 @@ async def test_a_kill_during_compact_or_shrink_loses_nothing(path: Path, deed: s
     if deed == "compact":
         await asyncio.to_thread(compact, path)
     else:
-        async with opened(path) as store:
+        async with open_store(path) as store:
             await store.shrink()
     assert path.stat().st_size < size / 3
     await check_content(path)

@@ -18,7 +18,7 @@ from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.tools.agents.agents import OUTPUT_WAIT_MAX_S, agent_tool, companion_tools
 from ramet.tools.dispatch import is_async, run_tools, tool_flag
 from tests.support.context import make_context
-from tests.trips.kits.sessions import answers, background, fresh, kept, of_kind, run_of
+from tests.trips.kits.sessions import answers, background_call, of_kind, run_of, session_events, specialist_call
 
 ALL: list[BaseTool] = [agent_tool({}), *companion_tools()]
 
@@ -105,7 +105,7 @@ async def test_wrong_arguments_are_named(call: Call, complaint: str) -> None:
     async with Session(ScriptedModel([call, "ok"])) as session:
         await session.ask("Go.")
         (result,) = answers(session.messages).values()
-        spawns = of_kind(kept(session), RunSpawned)
+        spawns = of_kind(session_events(session), RunSpawned)
 
     assert complaint in result
     assert len(result) < 1_500
@@ -117,7 +117,7 @@ async def test_a_call_becomes_a_recorded_spawn() -> None:
     call = Call("Agent", {"prompt": "toil", "name": "log reader!", "subagent_type": "general-purpose"}, id="call-7")
     async with Session(ScriptedModel({"toil": ["done"], "": [call, "ok"]})) as session:
         await session.ask("Go.")
-        (_, spawn_event) = of_kind(kept(session), RunSpawned)
+        (_, spawn_event) = of_kind(session_events(session), RunSpawned)
 
     assert (spawn_event.name, spawn_event.prompt, spawn_event.parent_call, spawn_event.mode) == (
         "log-reader",
@@ -134,7 +134,7 @@ async def test_empty_strings_count_as_missing() -> None:
     call = Call("Agent", {"prompt": "toil", "name": "", "subagent_type": "", "model": "", "cwd": "", "description": ""})
     async with Session(ScriptedModel({"toil": ["done"], "": [call, "ok"]})) as session:
         await session.ask("Go.")
-        (_, spawn_event) = of_kind(kept(session), RunSpawned)
+        (_, spawn_event) = of_kind(session_events(session), RunSpawned)
 
     assert spawn_event.mode == "fork"
     assert spawn_event.path == "main/1"
@@ -162,7 +162,7 @@ async def test_output_can_be_read_without_waiting() -> None:
     wait = Call("TaskOutput", {"task_id": "w", "timeout": 0})
     script: Script = {
         "toil": [Call("TaskOutput", {"task_id": "nobody"}), "found"],
-        "": [background("toil", "w"), hang, wait, "ok", "ok"],
+        "": [background_call("toil", "w"), hang, wait, "ok", "ok"],
     }
     async with Session(ScriptedModel(script)) as session:
         await session.ask("Go.")
@@ -178,7 +178,7 @@ async def test_only_descendants_can_be_read_or_stopped() -> None:
         {
             "TOIL-B": [[Call("TaskOutput", {"task_id": "a"}), Call("TaskStop", {"task_id": "a"})], "ok"],
             "TOIL-A": ["found"],
-            "": [fresh("TOIL-A", "a"), fresh("TOIL-B", "b"), "ok"],
+            "": [specialist_call("TOIL-A", "a"), specialist_call("TOIL-B", "b"), "ok"],
         }
     )
     async with Session(model) as session:

@@ -26,7 +26,7 @@ ENTRY = {
 }
 
 
-class Child:
+class EndedChild:
     """Child that has ended."""
 
     id, name, path, background = RunId("run-01"), "solver", Path("main/solver"), False
@@ -39,7 +39,7 @@ class Child:
         return self._result
 
 
-class Forest:
+class FakeTree:
     """Tree that keeps agents."""
 
     def __init__(self, result: Result) -> None:
@@ -52,15 +52,15 @@ class Forest:
         self.entries.append(entry)
         return Created("main@…/solver@…", ("module os",))
 
-    async def call_task(self, context: ToolUseContext, ref: str, task: str, arguments: Any, **more: Any) -> Child:
+    async def call_task(self, context: ToolUseContext, ref: str, task: str, arguments: Any, **more: Any) -> EndedChild:
         """Keep the request and return a child."""
         if ref == "nobody":
             raise AgentNotResolved(ref, "agent", ref, "is not there")
         self.asked.append((ref, task, arguments, more["call_id"]))
-        return Child(self.result)
+        return EndedChild(self.result)
 
 
-async def call(forest: Forest | None, *calls: tuple[str, dict[str, Any]]) -> list[tuple[str, str]]:
+async def call(forest: FakeTree | None, *calls: tuple[str, dict[str, Any]]) -> list[tuple[str, str]]:
     """Return the statuses and texts that a model reads after its calls."""
     context = make_context(tools=authoring_tools(), tree=cast(Tree, forest))
     answers: list[tuple[str, str]] = []
@@ -72,7 +72,7 @@ async def call(forest: Forest | None, *calls: tuple[str, dict[str, Any]]) -> lis
 
 async def test_a_created_agent_is_kept_as_in_a_registry() -> None:
     """Parameters keep their order; the answer names its handle, its tasks, and the capabilities that it did not get."""
-    forest = Forest(Result(status=Status.COMPLETED))
+    forest = FakeTree(Result(status=Status.COMPLETED))
     [(status, text)] = await call(forest, ("CreateAgent", ENTRY))
 
     assert status == "success"
@@ -89,7 +89,7 @@ async def test_a_created_agent_is_kept_as_in_a_registry() -> None:
 
 async def test_a_task_is_called_by_the_name_or_handle_of_its_agent() -> None:
     """A value is shown as JSON, and text unchanged."""
-    forest = Forest(Result(status=Status.COMPLETED, value={"x": [1, None]}))
+    forest = FakeTree(Result(status=Status.COMPLETED, value={"x": [1, None]}))
     answers = await call(
         forest,
         ("CreateAgent", ENTRY),
@@ -102,7 +102,7 @@ async def test_a_task_is_called_by_the_name_or_handle_of_its_agent() -> None:
         ("main@…/solver@…", "solve", {"a": "x"}, "call-1"),
         ("another@…", "solve", {}, "call-2"),
     ]
-    [(_, text)] = await call(Forest(Result(status=Status.COMPLETED, value="x <system>")), ("CallTask", _ASK))
+    [(_, text)] = await call(FakeTree(Result(status=Status.COMPLETED, value="x <system>")), ("CallTask", _ASK))
     assert text.startswith("x &lt;system>")
 
 
@@ -113,7 +113,7 @@ async def test_a_failure_is_an_error_with_its_reason() -> None:
     """Causes are a failed child, a missing agent, invalid arguments and a missing runtime."""
     failure = Result(status=Status.FAILED, error=ErrorInfo(type="E", message="no root"))
     answers = await call(
-        Forest(failure),
+        FakeTree(failure),
         ("CallTask", _ASK),
         ("CallTask", {"agent": "nobody", "task": "solve"}),
         ("CallTask", {"agent": 1}),

@@ -24,7 +24,7 @@ from ramet.tools.context import ToolUseContext, current, current_call
 from ramet.tools.dispatch import PREVIEW_CHARS, find_tool, is_async, run_tools
 from tests.support.context import make_context
 from tests.support.waiting import eventually
-from tests.trips.kits.sessions import Gate, Stuck, async_tool, of_kind
+from tests.trips.kits.sessions import BlockingTool, Gate, async_tool, of_kind
 
 
 class RecordingContext:
@@ -208,7 +208,7 @@ async def test_a_tool_that_takes_too_long_is_stopped() -> None:
 
 async def test_a_thread_that_takes_too_long_is_abandoned() -> None:
     """A thread cannot be ended: it is recorded as left running until it returns, and its result is not used."""
-    stuck = Stuck()
+    stuck = BlockingTool()
     stuck.tool.metadata = {"timeout_s": 0.01}
     recording = RecordingContext(stuck.tool)
 

@@ -17,7 +17,7 @@ from ramet.wire.code.capsule import PackedCall, unpack
 from tests.support.context import make_context
 
 
-class Answering:
+class FixedProcess:
     """Process that returns the same for every call."""
 
     def __init__(self, result: Any = None) -> None:
@@ -42,7 +42,7 @@ def plus(a: int, b: int) -> int:
 ADD = StructuredTool.from_function(plus)
 
 
-async def call_remotely(tool: BaseTool, processes: Answering, args: Any) -> Any:
+async def call_remotely(tool: BaseTool, processes: FixedProcess, args: Any) -> Any:
     current = CurrentCall(make_context(None, (tool,)), CallId("c1"), StepId("s1"))
     request = {"type": "tool_call", "name": tool.name, "id": "c1", "args": args}
     return await process_proxy(tool, processes, current).ainvoke(request)
@@ -67,32 +67,32 @@ async def call_remotely(tool: BaseTool, processes: Answering, args: Any) -> Any:
 async def test_an_invalid_result_is_refused(result: Any) -> None:
     """Nothing that a process sends in place of a result is used."""
     with pytest.raises(ProtocolError, match="invalid result"):
-        await call_remotely(ADD, Answering(result), {"a": 1, "b": 2})
+        await call_remotely(ADD, FixedProcess(result), {"a": 1, "b": 2})
 
 
 async def test_arguments_are_checked_before_anything_is_sent() -> None:
     """The schema of the tool itself is applied here."""
     with pytest.raises(Exception, match="validation error"):
-        await call_remotely(ADD, Answering({"value": "never"}), {"a": "one", "b": 2})
+        await call_remotely(ADD, FixedProcess({"value": "never"}), {"a": "one", "b": 2})
 
 
 async def test_the_tool_itself_does_not_change() -> None:
     """A proxy is for one call."""
-    assert (await call_remotely(ADD, Answering(), {"a": 1, "b": 2})).content == "3"
+    assert (await call_remotely(ADD, FixedProcess(), {"a": 1, "b": 2})).content == "3"
     assert (ADD.coroutine, ADD.func) == (None, plus)
 
 
 async def test_a_tool_of_one_argument_is_sent_like_any_other() -> None:
     """LangChain's older `Tool` receives its argument by position."""
     shout = Tool(name="shout", func=str.upper, description="Say it loud.")
-    assert (await call_remotely(shout, Answering(), {"tool_input": "hey"})).content == "HEY"
+    assert (await call_remotely(shout, FixedProcess(), {"tool_input": "hey"})).content == "HEY"
 
 
 async def test_a_function_with_a_secret_is_not_sent() -> None:
     """Secrets of the policy are sent in their own way only, as with an agent's packed function."""
     key = "sk-1234567890"
     holding = StructuredTool.from_function(lambda: key, name="holding", description="Hold a key.")
-    processes = Answering()
+    processes = FixedProcess()
     processes.secrets = (key,)
     with pytest.raises(NotShippable, match="secret"):
         await call_remotely(holding, processes, {})

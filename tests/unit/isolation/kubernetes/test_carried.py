@@ -111,7 +111,7 @@ async def test_a_failed_line_ends_waiting_senders_and_receivers() -> None:
     """A receiver gets None, and a sender that waits for room gets Gone."""
     line = ReconnectingLine(PATIENCE_S)
     receiving = asyncio.ensure_future(line.receive())
-    sending = asyncio.ensure_future(_fill(line))
+    sending = asyncio.ensure_future(_fill_line(line))
     await asyncio.sleep(0)
 
     line.fail("nobody came")
@@ -133,7 +133,7 @@ async def test_a_lost_line_gives_the_receiver_the_reason() -> None:
         await receiving
 
 
-async def _fill(line: ReconnectingLine) -> None:
+async def _fill_line(line: ReconnectingLine) -> None:
     while True:
         await line.send(Frame(b"x", bytes(1_000_000)))
 

@@ -14,7 +14,7 @@ from ramet.isolation.kubernetes.api.errors import Unreachable
 from ramet.isolation.kubernetes.api.objects import Objects
 
 
-def written(folder: Path, *, server: str = "https://127.0.0.1:1", ca: str = "", **user: Any) -> Path:
+def write_kubeconfig(folder: Path, *, server: str = "https://127.0.0.1:1", ca: str = "", **user: Any) -> Path:
     """Write a file with a cluster and a user."""
     cluster = {"server": server} | ({"certificate-authority": ca} if ca else {})
     file = folder / "config"
@@ -64,7 +64,7 @@ async def test_invalid_files_and_servers_of_a_kubeconfig_are_refused(tmp_path: P
         ({"server": "cluster.example"}, "not a URL"),
     ):
         with pytest.raises(InvalidValue, match=why):
-            Objects(written(tmp_path, **fields), "default")
+            Objects(write_kubeconfig(tmp_path, **fields), "default")
 
 
 async def test_an_unreachable_server_or_sign_in_program_is_named(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ async def test_an_unreachable_server_or_sign_in_program_is_named(tmp_path: Path)
             ({"token": "t"}, f"cluster at {server} does not answer"),
             ({"exec": signs_in}, "Exec false"),
         ):
-            objects = Objects(written(tmp_path, server=server, **user), "default")
+            objects = Objects(write_kubeconfig(tmp_path, server=server, **user), "default")
             try:
                 with pytest.raises(Unreachable, match=message):
                     await objects.may("get", "pods", "default")

@@ -31,7 +31,7 @@ from ramet.isolation.remote.sandbox import RemoteSandbox
 from tests.support.api_server import ApiServer, Reply, refusal, serving
 from tests.support.lines import say, two_ends
 from tests.support.waiting import eventually
-from tests.unit.isolation.kubernetes.test_kubeconfig import written
+from tests.unit.isolation.kubernetes.test_kubeconfig import write_kubeconfig
 from tests.unit.isolation.kubernetes.test_manifest import BERTH, FORM
 
 #: Longer than any word of the API takes; passed only by a kernel that is told nothing.
@@ -87,7 +87,7 @@ async def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     monkeypatch.setattr(life, "_LATER_S", 0.001)
     monkeypatch.setattr(watch, "_AGAIN_S", (0.001,))
     async with serving() as (server, address):
-        api = Api(FORM.namespace, written(tmp_path, server=address))
+        api = Api(FORM.namespace, write_kubeconfig(tmp_path, server=address))
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(api.close)
             pods = Pods(api, reach := AttachWithSecret(), FORM.owner, unschedulable_s=30.0)

@@ -18,7 +18,7 @@ from tests.support.waiting import eventually
 _LONG_S = 3600.0
 
 
-class Starting:
+class StartingApi:
     """Fake `Api` in which no container runs yet."""
 
     def __init__(self, problem: Exception | None = None) -> None:
@@ -35,7 +35,7 @@ class Starting:
 async def test_attaching_to_a_starting_pod_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reach, "_FIRST_S", 0.0)
     monkeypatch.setattr(reach, "_SOON_S", 0.001)
-    api = Starting()
+    api = StartingApi()
     async with contextlib.aclosing(_OpenAttachments(api, "only")):
         await eventually(lambda: api.tries["only"] >= 3)
 
@@ -45,7 +45,7 @@ async def test_many_starting_pods_are_tried_rarely_until_they_run(
 ) -> None:
     monkeypatch.setattr(reach, "_FIRST_S", 0.0)
     monkeypatch.setattr(reach, "_EACH_S", _LONG_S)
-    api = Starting()
+    api = StartingApi()
     async with contextlib.aclosing(_OpenAttachments(api, "one", "two")) as attachments:
         await eventually(lambda: api.tries == {"one": 1, "two": 1})
         attachments.pods["two"].on_running()
@@ -55,7 +55,7 @@ async def test_many_starting_pods_are_tried_rarely_until_they_run(
 
 async def test_a_running_pod_is_attached_to_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reach, "_FIRST_S", _LONG_S)
-    api = Starting()
+    api = StartingApi()
     async with contextlib.aclosing(_OpenAttachments(api, "only")) as attachments:
         await asyncio.sleep(0)
         assert not api.tries
@@ -70,7 +70,7 @@ async def test_a_forbidden_attach_is_retried_for_a_working_pod(
     """A new API server knows no rights yet, so a run continues. A starting pod fails at once."""
     monkeypatch.setattr(reach, "_FIRST_S", 0.0)
     monkeypatch.setattr(reach, "_SOON_S", 0.001)
-    api = Starting(Forbidden("not you"))
+    api = StartingApi(Forbidden("not you"))
     async with contextlib.aclosing(_OpenAttachments(api, "only")) as attachments:
         line = attachments.pods["only"]._line
         line.heard_at = asyncio.get_running_loop().time() if was_heard else 0.0
@@ -79,7 +79,7 @@ async def test_a_forbidden_attach_is_retried_for_a_working_pod(
 
 
 class _OpenAttachments:
-    def __init__(self, api: Starting, *names: str) -> None:
+    def __init__(self, api: StartingApi, *names: str) -> None:
         way = reach.Attach()
         self.pods = {name: way.open(cast(Api, api), name, "uid") for name in names}
 

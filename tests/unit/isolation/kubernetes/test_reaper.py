@@ -16,7 +16,7 @@ from ramet.isolation.kubernetes.kernel_lease import KernelLease
 from ramet.isolation.kubernetes.kernels import Kernels
 from ramet.isolation.kubernetes.reaper import Reaper
 from tests.support.api_server import ApiServer, refusal, serving
-from tests.unit.isolation.kubernetes.test_kubeconfig import written
+from tests.unit.isolation.kubernetes.test_kubeconfig import write_kubeconfig
 
 
 @dataclass
@@ -33,7 +33,7 @@ class ReapingKernel:
 async def reaping_kernel(tmp_path: Path) -> AsyncIterator[ReapingKernel]:
     async with contextlib.AsyncExitStack() as stack:
         server, address = await stack.enter_async_context(serving())
-        kubeconfig, presence = written(tmp_path, server=address), KernelLease(tmp_path / "runs")
+        kubeconfig, presence = write_kubeconfig(tmp_path, server=address), KernelLease(tmp_path / "runs")
         stack.callback(presence.release)
         kernels = Kernels(presence, None, None)
         (tmp_path / "runs" / ".kernels" / "dead").touch()

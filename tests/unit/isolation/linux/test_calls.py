@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from ramet.isolation.linux import calls
-from tests.unit.isolation.linux.trying import one, tried, users
+from tests.unit.isolation.linux.trying import try_each, try_one, users
 
 
 @pytest.mark.parametrize(
@@ -48,25 +48,25 @@ def test_namespaces_mounts_and_host_names(uid: int | None) -> None:
         "(fd := os.open('/proc/self/ns/uts', os.O_RDONLY)) and calls.setns(fd, 0) or 'done'": "done",
     }
 
-    assert dict(zip(attempts, tried(*attempts, uid=uid), strict=True)) == attempts
+    assert dict(zip(attempts, try_each(*attempts, uid=uid), strict=True)) == attempts
     assert socket.gethostname() == before
 
 
 def test_a_range_of_descriptors_is_closed() -> None:
     some = "(os.dup2(0, 30), os.dup2(0, 31), os.dup2(0, 32), {}, os.fstat(30), os.fstat(32), os.fstat(31))"
 
-    assert one(some.format("None")) == "done"
-    assert one(some.format("calls.close_range(31, 31)")) == "EBADF"
-    assert one(some.format("calls.close_range(10)")) == "EBADF"
-    assert one("(os.dup2(0, 30), calls.close_range(10, 29), os.fstat(30))") == "done"
+    assert try_one(some.format("None")) == "done"
+    assert try_one(some.format("calls.close_range(31, 31)")) == "EBADF"
+    assert try_one(some.format("calls.close_range(10)")) == "EBADF"
+    assert try_one("(os.dup2(0, 30), calls.close_range(10, 29), os.fstat(30))") == "done"
 
 
 def test_a_process_is_signalled_by_its_descriptor() -> None:
     expression = "(os.waitpid(pid, 0)[1], calls.pidfd_send_signal(fd, 0))"
     start = "pid = os.fork() or signal.pause(); fd = calls.pidfd_open(pid); "
 
-    assert one("(calls.pidfd_send_signal(fd, 9), os.waitpid(pid, 0)[1])[1]", behind=start) == 9
-    assert one(expression, behind=start + "calls.pidfd_send_signal(fd, 9)") == "ESRCH"
+    assert try_one("(calls.pidfd_send_signal(fd, 9), os.waitpid(pid, 0)[1])[1]", behind=start) == 9
+    assert try_one(expression, behind=start + "calls.pidfd_send_signal(fd, 9)") == "ESRCH"
     with pytest.raises(ProcessLookupError):
         calls.pidfd_open(2**22)  # above the highest pid that there is
 
@@ -75,18 +75,18 @@ def test_a_process_dies_with_its_parent() -> None:
     """The parent ends while the process waits: the pipe of the process closes without a message."""
     word = "os.read(out, 9).decode()"
 
-    assert one(word, behind=_ORPHAN_PROGRAM.format("calls.die_with_parent(signal.SIGKILL)")) == ""
-    assert one(word, behind=_ORPHAN_PROGRAM.format("pass")) == "lives"
+    assert try_one(word, behind=_ORPHAN_PROGRAM.format("calls.die_with_parent(signal.SIGKILL)")) == ""
+    assert try_one(word, behind=_ORPHAN_PROGRAM.format("pass")) == "lives"
 
 
 def test_privileges_are_not_gained_and_files_in_proc_are_hidden() -> None:
     expression = "[line.split()[1] for line in read('/proc/self/status').splitlines() if line.startswith('NoNewPrivs')]"
 
-    assert one(expression) == ["0"]
-    assert one(expression, behind="calls.set_no_new_privs()") == ["1"]
+    assert try_one(expression) == ["0"]
+    assert try_one(expression, behind="calls.set_no_new_privs()") == ["1"]
     dumpable = "calls.prctl(3)"
-    assert one(dumpable, behind="calls.set_dumpable(False)") == 0
-    assert one(dumpable, behind="calls.set_dumpable(False); calls.set_dumpable(True)") == 1
+    assert try_one(dumpable, behind="calls.set_dumpable(False)") == 0
+    assert try_one(dumpable, behind="calls.set_dumpable(False); calls.set_dumpable(True)") == 1
 
 
 _ORPHAN_PROGRAM = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.isolation.linux.trying import one, tried, users
+from tests.unit.isolation.linux.trying import try_each, try_one, users
 
 ENTER = "uid, gid = os.getuid(), os.getgid(); calls.unshare(calls.CLONE_NEWUSER); "
 
@@ -13,10 +13,10 @@ ENTER = "uid, gid = os.getuid(), os.getgid(); calls.unshare(calls.CLONE_NEWUSER)
 def test_one_user_and_one_group_are_mapped(uid: int | None) -> None:
     who = "[os.getuid(), os.getgid()]"
 
-    assert one(who, behind=ENTER + "ids.map_ids(65534, 65533, uid, gid)", uid=uid, staged=False) == [65534, 65533]
-    assert one(who, behind=ENTER + "ids.map_ids(0, 0, uid, gid)", uid=uid, staged=False) == [0, 0]
+    assert try_one(who, behind=ENTER + "ids.map_ids(65534, 65533, uid, gid)", uid=uid, staged=False) == [65534, 65533]
+    assert try_one(who, behind=ENTER + "ids.map_ids(0, 0, uid, gid)", uid=uid, staged=False) == [0, 0]
     assert (
-        one("read('/proc/self/setgroups')", behind=ENTER + "ids.map_ids(0, 0, uid, gid)", uid=uid, staged=False)
+        try_one("read('/proc/self/setgroups')", behind=ENTER + "ids.map_ids(0, 0, uid, gid)", uid=uid, staged=False)
         == "deny\n"
     )
 
@@ -26,7 +26,7 @@ def test_no_other_user_or_group_can_be_assumed(uid: int | None) -> None:
     """The process is root of a namespace that maps one user; the control changes to that user."""
     attempts = ("os.setuid(0)", "os.setuid(1)", "os.setgid(1)", "os.setgroups([1])")
 
-    results = tried(*attempts, behind=ENTER + "ids.map_ids(0, 0, uid, gid)", uid=uid, staged=False)
+    results = try_each(*attempts, behind=ENTER + "ids.map_ids(0, 0, uid, gid)", uid=uid, staged=False)
 
     assert results == ["done", "EINVAL", "EINVAL", "EPERM"]
 
@@ -35,7 +35,7 @@ def test_no_other_user_or_group_can_be_assumed(uid: int | None) -> None:
 def test_ids_that_are_not_the_callers_own_are_refused(uid: int | None) -> None:
     attempts = ("ids.map_ids(0, 0, uid + 1, gid)", "ids.map_ids(0, 0, uid, gid + 1)", "ids.map_ids(0, 0, uid, gid)")
 
-    assert tried(*attempts, behind=ENTER, uid=uid, staged=False) == ["EPERM", "EPERM", "done"]
+    assert try_each(*attempts, behind=ENTER, uid=uid, staged=False) == ["EPERM", "EPERM", "done"]
 
 
 @pytest.mark.parametrize("uid", users())
@@ -45,12 +45,12 @@ def test_mapping_ids_makes_a_process_dumpable(uid: int | None) -> None:
     direct = "write('/proc/self/uid_map', f'0 {uid} 1')"
 
     if users()[-1] == uid or uid is not None:  # root owns them either way
-        assert one(direct, behind=hidden, uid=uid, staged=False) in ("EACCES", "EPERM")
-    assert one("ids.map_ids(0, 0, uid, gid)", behind=hidden, uid=uid, staged=False) == "done"
+        assert try_one(direct, behind=hidden, uid=uid, staged=False) in ("EACCES", "EPERM")
+    assert try_one("ids.map_ids(0, 0, uid, gid)", behind=hidden, uid=uid, staged=False) == "done"
 
 
 def test_an_error_names_the_file_and_the_line() -> None:
-    result = one("str(problem)", behind=ENTER + _CATCH_PROBLEM, staged=False)
+    result = try_one("str(problem)", behind=ENTER + _CATCH_PROBLEM, staged=False)
 
     assert result == "[Errno 1] writing '0 4242 1': Operation not permitted: '/proc/self/uid_map'"
 

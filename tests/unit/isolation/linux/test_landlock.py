@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from ramet.isolation.linux import landlock
-from tests.unit.isolation.linux.trying import SOURCES, Said, one, tried, users
+from tests.unit.isolation.linux.trying import SOURCES, AttemptResult, try_each, try_one, users
 
 pytestmark = pytest.mark.skipif(not landlock.abi(), reason="this kernel has no Landlock")
 SYSTEM = "'/usr', '/bin', '/lib', '/lib64', sys.prefix, sys.base_prefix"
@@ -41,10 +41,10 @@ def restrict(**paths_by_kind: str) -> str:
     return f"calls.set_no_new_privs(); landlock.restrict({arguments})"
 
 
-def check_attempts(attempts: dict[str, Said], behind: str, uid: int | None) -> None:
+def check_attempts(attempts: dict[str, AttemptResult], behind: str, uid: int | None) -> None:
     """Check that every attempt works without a restriction, and ends as listed with it."""
-    results = dict(zip(attempts, tried(*attempts, behind=behind, uid=uid), strict=True))
-    free = dict(zip(attempts, tried(*attempts, uid=uid), strict=True))
+    results = dict(zip(attempts, try_each(*attempts, behind=behind, uid=uid), strict=True))
+    free = dict(zip(attempts, try_each(*attempts, uid=uid), strict=True))
 
     assert not [attempt for attempt, result in free.items() if result not in ("done", "text", True)]
     assert results == attempts
@@ -134,9 +134,9 @@ def test_tcp_is_refused_unless_it_is_granted(uid: int | None) -> None:
         connect = f"socket.socket().connect({server.getsockname()!r})"
         listen = "socket.socket().bind(('127.0.0.1', 0))"
 
-        assert tried(connect, listen, uid=uid, staged=False) == ["done", "done"]
-        assert tried(connect, listen, behind=restrict(tcp="True"), uid=uid, staged=False) == ["done", "done"]
-        assert tried(connect, listen, behind=restrict(), uid=uid, staged=False) == ["EACCES", "EACCES"]
+        assert try_each(connect, listen, uid=uid, staged=False) == ["done", "done"]
+        assert try_each(connect, listen, behind=restrict(tcp="True"), uid=uid, staged=False) == ["done", "done"]
+        assert try_each(connect, listen, behind=restrict(), uid=uid, staged=False) == ["EACCES", "EACCES"]
 
 
 @pytest.mark.skipif(landlock.abi() < 6, reason="this Landlock knows no scopes")
@@ -150,13 +150,13 @@ def test_sockets_by_abstract_name_and_signals_stay_inside(uid: int | None) -> No
         pair = "[a.send(b'x') for a in socket.socketpair()] and 'done'"
         attempts = (connect, outside, inside, pair)
 
-        assert tried(*attempts, uid=uid, staged=False) == ["done"] * 4
-        assert tried(*attempts, behind=restrict(), uid=uid, staged=False) == ["EPERM", "EPERM", "done", "done"]
+        assert try_each(*attempts, uid=uid, staged=False) == ["done"] * 4
+        assert try_each(*attempts, behind=restrict(), uid=uid, staged=False) == ["EPERM", "EPERM", "done", "done"]
 
 
 def test_restrict_returns_what_it_covers() -> None:
     version = landlock.abi()
-    result = one("said", behind="calls.set_no_new_privs(); said = list(landlock.restrict(tcp=True))")
+    result = try_one("said", behind="calls.set_no_new_privs(); said = list(landlock.restrict(tcp=True))")
 
     assert result == [version, version >= 4, version >= 6]
 
@@ -164,12 +164,14 @@ def test_restrict_returns_what_it_covers() -> None:
 def test_an_ordinary_user_cannot_restrict_without_no_new_privs() -> None:
     user = users()[-1]
 
-    assert one("landlock.restrict() and 'done'", uid=user, staged=False) == "EPERM"
-    assert one("landlock.restrict() and 'done'", behind="calls.set_no_new_privs()", uid=user, staged=False) == "done"
+    assert try_one("landlock.restrict() and 'done'", uid=user, staged=False) == "EPERM"
+    assert (
+        try_one("landlock.restrict() and 'done'", behind="calls.set_no_new_privs()", uid=user, staged=False) == "done"
+    )
 
 
 def test_no_descriptor_is_left() -> None:
     expression = "len(os.listdir('/proc/self/fd'))"
     rules = restrict(read="'/'", execute=SYSTEM, write=f"'{SOURCES}', '/none'")
 
-    assert one(expression, behind=rules) == one(expression)
+    assert try_one(expression, behind=rules) == try_one(expression)

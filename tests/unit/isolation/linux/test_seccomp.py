@@ -7,7 +7,7 @@ import os
 import pytest
 
 from ramet.isolation.linux import syscall_numbers
-from tests.unit.isolation.linux.trying import KILLED, Said, one, tried, users
+from tests.unit.isolation.linux.trying import KILLED, AttemptResult, try_each, try_one, users
 
 GATE = "calls.set_no_new_privs(); seccomp.install(seccomp.program({}))"
 STRICT_FILTER = GATE.format("inet=False, unix=False, unmapped=False")
@@ -15,7 +15,7 @@ STRICT_SETTINGS = "inet=False, unmapped=False, sessions=False"
 IOCTL = "(os.login_tty(os.openpty()[1]), fcntl.ioctl(0, {}, b'\\0\\0\\0\\0'))"
 
 #: What is tried → what the filter says. Without it each succeeds, or fails later and otherwise.
-STOPPED_CALLS: dict[str, Said] = {
+STOPPED_CALLS: dict[str, AttemptResult] = {
     "calls.unshare(calls.CLONE_NEWUSER)": "EPERM",
     "calls.unshare(calls.CLONE_NEWNET)": "EPERM",
     "calls.setns(os.open('/proc/self/ns/uts', os.O_RDONLY), 0)": "EPERM",
@@ -66,8 +66,8 @@ NEEDED_CALLS = (
 @pytest.mark.parametrize("uid", users())
 def test_calls_that_the_filter_stops_work_without_it(uid: int | None) -> None:
     """Each attempt is made twice by one user with equal rights; only the filter differs."""
-    free = dict(zip(STOPPED_CALLS, tried(*STOPPED_CALLS, uid=uid), strict=True))
-    results = dict(zip(STOPPED_CALLS, tried(*STOPPED_CALLS, behind=STRICT_FILTER, uid=uid), strict=True))
+    free = dict(zip(STOPPED_CALLS, try_each(*STOPPED_CALLS, uid=uid), strict=True))
+    results = dict(zip(STOPPED_CALLS, try_each(*STOPPED_CALLS, behind=STRICT_FILTER, uid=uid), strict=True))
 
     assert results == STOPPED_CALLS
     assert not [attempt for attempt, refusal in STOPPED_CALLS.items() if free[attempt] == refusal]
@@ -75,9 +75,9 @@ def test_calls_that_the_filter_stops_work_without_it(uid: int | None) -> None:
 
 @pytest.mark.parametrize("uid", users())
 def test_calls_that_programs_need_work_with_the_filter(uid: int | None) -> None:
-    free = dict(zip(NEEDED_CALLS, tried(*NEEDED_CALLS, uid=uid), strict=True))
+    free = dict(zip(NEEDED_CALLS, try_each(*NEEDED_CALLS, uid=uid), strict=True))
 
-    assert dict(zip(NEEDED_CALLS, tried(*NEEDED_CALLS, behind=STRICT_FILTER, uid=uid), strict=True)) == free
+    assert dict(zip(NEEDED_CALLS, try_each(*NEEDED_CALLS, behind=STRICT_FILTER, uid=uid), strict=True)) == free
     assert not {"EPERM", "ENOSYS", "EAFNOSUPPORT", KILLED} & set(map(str, free.values()))
 
 
@@ -90,13 +90,13 @@ def test_every_listed_call_is_stopped() -> None:
         if name in table
     }
 
-    results = tried(*attempts.values(), behind=GATE.format(STRICT_SETTINGS))
-    killed_results = tried(*attempts.values(), behind=GATE.format(f"{STRICT_SETTINGS}, kill=True"))
+    results = try_each(*attempts.values(), behind=GATE.format(STRICT_SETTINGS))
+    killed_results = try_each(*attempts.values(), behind=GATE.format(f"{STRICT_SETTINGS}, kill=True"))
 
     assert dict(zip(attempts, results, strict=True)) == dict.fromkeys(attempts, "EPERM")
     assert dict(zip(attempts, killed_results, strict=True)) == dict.fromkeys(attempts, KILLED)
     assert (
-        one("calls.syscall('getppid', 110 if os.uname().machine == 'x86_64' else 173) > 0", behind=STRICT_FILTER)
+        try_one("calls.syscall('getppid', 110 if os.uname().machine == 'x86_64' else 173) > 0", behind=STRICT_FILTER)
         is True
     )
 
@@ -106,13 +106,13 @@ def test_devices_cannot_be_made_and_pipes_can() -> None:
     kinds = {"S_IFCHR": KILLED, "S_IFBLK": KILLED, "S_IFIFO": "done", "S_IFREG": "done"}
     attempts = [f"(os.mknod(p := '/tmp/ramet-' + str(os.getpid()), stat.{kind}), os.unlink(p))" for kind in kinds]
 
-    assert tried(*attempts, behind=GATE.format("inet=False, kill=True")) == list(kinds.values())
+    assert try_each(*attempts, behind=GATE.format("inet=False, kill=True")) == list(kinds.values())
 
 
 def test_calls_newer_than_the_filter_return_enosys() -> None:
     newest = f"calls.syscall('new', {syscall_numbers.NEWEST + 1}, 0)"
 
-    assert one(newest, behind=STRICT_FILTER) == "ENOSYS"
+    assert try_one(newest, behind=STRICT_FILTER) == "ENOSYS"
 
 
 @pytest.mark.skipif("os.uname().machine != 'x86_64'", reason="x32 and i386 are foreign to x86_64 only")
@@ -126,19 +126,21 @@ def test_a_foreign_abi_ends_the_process() -> None:
         "ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(page)))())[-1] > 0"
     )
 
-    assert tried(x32, i386, behind=STRICT_FILTER) == [KILLED, KILLED]
-    assert one(x32) != KILLED
-    if one(i386) != "SIGSEGV":  # a kernel without 32 bit
-        assert one(i386) is True
+    assert try_each(x32, i386, behind=STRICT_FILTER) == [KILLED, KILLED]
+    assert try_one(x32) != KILLED
+    if try_one(i386) != "SIGSEGV":  # a kernel without 32 bit
+        assert try_one(i386) is True
 
 
 def test_real_time_scheduling_is_refused_where_the_kernel_would_grant_it() -> None:
     fifo = "os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))"
-    if one(fifo, staged=False) != "done":
+    if try_one(fifo, staged=False) != "done":
         pytest.skip("this user may not schedule in real time anyway")
 
-    assert one(fifo, behind=STRICT_FILTER, staged=False) == "EPERM"
-    assert one(fifo.replace("FIFO,", "FIFO | os.SCHED_RESET_ON_FORK,"), behind=STRICT_FILTER, staged=False) == "EPERM"
+    assert try_one(fifo, behind=STRICT_FILTER, staged=False) == "EPERM"
+    assert (
+        try_one(fifo.replace("FIFO,", "FIFO | os.SCHED_RESET_ON_FORK,"), behind=STRICT_FILTER, staged=False) == "EPERM"
+    )
 
 
 def test_inet_opens_tcp_and_udp_and_nothing_else() -> None:
@@ -152,7 +154,7 @@ def test_inet_opens_tcp_and_udp_and_nothing_else() -> None:
         "socket.socket(socket.AF_VSOCK)": "EAFNOSUPPORT",
     }
 
-    results = tried(*attempts, behind=GATE.format("inet=True, unix=False"))
+    results = try_each(*attempts, behind=GATE.format("inet=True, unix=False"))
 
     assert dict(zip(attempts, results, strict=True)) == attempts
 
@@ -160,8 +162,8 @@ def test_inet_opens_tcp_and_udp_and_nothing_else() -> None:
 def test_a_process_without_sessions_cannot_leave_its_group() -> None:
     leave = ("os.setsid()", "os.setpgid(0, 0)")
 
-    assert tried(*leave, behind=GATE.format("inet=False")) == ["done", "done"]
-    assert tried(*leave, behind=GATE.format("inet=False, sessions=False")) == ["EPERM", "EPERM"]
+    assert try_each(*leave, behind=GATE.format("inet=False")) == ["done", "done"]
+    assert try_each(*leave, behind=GATE.format("inet=False, sessions=False")) == ["EPERM", "EPERM"]
 
 
 def test_a_process_without_watches_has_no_inotify() -> None:
@@ -173,41 +175,41 @@ def test_a_process_without_watches_has_no_inotify() -> None:
         if name in table
     ]
 
-    assert "ENOSYS" not in tried(*watch, behind=GATE.format("inet=False"))
-    assert set(tried(*watch, behind=GATE.format("inet=False, watches=False"))) == {"ENOSYS"}
+    assert "ENOSYS" not in try_each(*watch, behind=GATE.format("inet=False"))
+    assert set(try_each(*watch, behind=GATE.format("inet=False, watches=False"))) == {"ENOSYS"}
 
 
 def test_a_process_without_queues_makes_no_system_v_queue() -> None:
     table = syscall_numbers.table_of(os.uname().machine).number
     make = [f"calls.syscall('{name}', {table[name]}, 0, -1, 0)" for name in ("msgget", "semget")]
 
-    results = tried(*make, behind=GATE.format("inet=False, queues=False"))
+    results = try_each(*make, behind=GATE.format("inet=False, queues=False"))
 
     assert results == ["EPERM", "EPERM"]
-    assert tried(make[1], behind=GATE.format("inet=False")) == ["EINVAL"]  # It was asked for less than none.
+    assert try_each(make[1], behind=GATE.format("inet=False")) == ["EINVAL"]  # It was asked for less than none.
 
 
 def test_unix_sockets_and_unmapped_memory_are_separate_settings() -> None:
     attempts = ("socket.socket(socket.AF_UNIX)", "os.memfd_create('a') > 0", "socket.socket(socket.AF_INET)")
 
-    assert tried(*attempts, behind=GATE.format("inet=False")) == ["done", True, "EAFNOSUPPORT"]
-    assert tried(*attempts, behind=GATE.format("inet=False, unix=False")) == ["EAFNOSUPPORT", True, "EAFNOSUPPORT"]
-    assert tried(*attempts, behind=GATE.format("inet=False, unmapped=False")) == ["done", "EPERM", "EAFNOSUPPORT"]
+    assert try_each(*attempts, behind=GATE.format("inet=False")) == ["done", True, "EAFNOSUPPORT"]
+    assert try_each(*attempts, behind=GATE.format("inet=False, unix=False")) == ["EAFNOSUPPORT", True, "EAFNOSUPPORT"]
+    assert try_each(*attempts, behind=GATE.format("inet=False, unmapped=False")) == ["done", "EPERM", "EAFNOSUPPORT"]
 
 
 def test_the_filter_holds_for_other_threads_and_programs() -> None:
     program = "run([sys.executable, '-I', '-S', '-c', 'import socket; socket.socket()'])"
 
-    assert tried(program, "watch.said()", behind=_WATCHER) == ["done", "done"]
-    assert tried(program, "watch.said()", behind=_WATCHER + STRICT_FILTER) == ["exit 1", "EPERM"]
+    assert try_each(program, "watch.said()", behind=_WATCHER) == ["done", "done"]
+    assert try_each(program, "watch.said()", behind=_WATCHER + STRICT_FILTER) == ["exit 1", "EPERM"]
 
 
 def test_an_ordinary_user_cannot_install_a_filter_without_no_new_privs() -> None:
     plain = "seccomp.install(seccomp.program(inet=False))"
     nobody = users()[-1]
 
-    assert one(plain, uid=nobody, staged=False) == "EACCES"
-    assert one(plain, behind="calls.set_no_new_privs()", uid=nobody, staged=False) == "done"
+    assert try_one(plain, uid=nobody, staged=False) == "EACCES"
+    assert try_one(plain, behind="calls.set_no_new_privs()", uid=nobody, staged=False) == "done"
 
 
 _WATCHER = """

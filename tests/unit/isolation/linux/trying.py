@@ -90,10 +90,10 @@ for code in request["attempts"]:
         print(said.decode())
 """
 
-Said = str | int | bool | list[object]
+AttemptResult = str | int | bool | list[object]
 
 
-def tried(*attempts: str, behind: str = "", uid: int | None = None, staged: bool = True) -> list[Said]:
+def try_each(*attempts: str, behind: str = "", uid: int | None = None, staged: bool = True) -> list[AttemptResult]:
     """Return the result of each attempt: its value, "done", a name of errno, or of the signal that ended it.
 
     `behind` runs before each attempt; `uid` is the user of the attempt; `staged=False` leaves out the namespaces."""
@@ -108,9 +108,9 @@ def tried(*attempts: str, behind: str = "", uid: int | None = None, staged: bool
     return [json.loads(line) for line in answer.stdout.splitlines()]
 
 
-def one(attempt: str, *, behind: str = "", uid: int | None = None, staged: bool = True) -> Said:
+def try_one(attempt: str, *, behind: str = "", uid: int | None = None, staged: bool = True) -> AttemptResult:
     """Return the result of one attempt."""
-    return tried(attempt, behind=behind, uid=uid, staged=staged)[0]
+    return try_each(attempt, behind=behind, uid=uid, staged=staged)[0]
 
 
 def users() -> Sequence[int | None]:
