@@ -28,7 +28,7 @@ def place_of(kind: str, folder: pathlib.Path) -> Iterator[str]:
 
 
 @pytest.fixture(params=KINDS)
-def place(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[str]:
+def store_address(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[str]:
     """A place of this test's own, on each kind of store that outlives processes."""
     with place_of(request.param, tmp_path) as place:
         yield place

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support import postgres
-from tests.support.empty_places import place
+from tests.support.empty_places import store_address
 
 if TYPE_CHECKING:
     from ramet.services.client.client import Client
     from tests.support.serving import Served
 
-__all__ = ["place"]
+__all__ = ["store_address"]
 
 HANG_S = float(os.environ.get("RAMET_HANG_S", "400"))  # of real time; passed only by a test that fails
 

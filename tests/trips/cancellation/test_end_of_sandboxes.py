@@ -24,28 +24,30 @@ _marks = itertools.count()
 
 
 @pytest.fixture
-def mark() -> str:
+def process_mark() -> str:
     """Return a word that is in the command lines of this test's processes only."""
     return f"ends-{os.getpid()}-{next(_marks)}"
 
 
-async def test_ac_s0_6_neg_6_cancel_ends_three_levels(runtime: ramet.AgentRuntime, mark: str) -> None:
+async def test_ac_s0_6_neg_6_cancel_ends_three_levels(runtime: ramet.AgentRuntime, process_mark: str) -> None:
     """AC-S0-6, NEG-6: no process of the subtree remains when cancel returns; the run is cancelled, with the reason."""
-    handle = await runtime.start_agent(agent=agents.subtree, args=(mark, 3), policy=MAY)
-    await eventually(lambda: len(marked_processes(mark)) == 3)
+    handle = await runtime.start_agent(agent=agents.subtree, args=(process_mark, 3), policy=MAY)
+    await eventually(lambda: len(marked_processes(process_mark)) == 3)
 
     await handle.cancel("no longer needed")
 
-    assert marked_processes(mark) == []
+    assert marked_processes(process_mark) == []
     result = await handle.result()
     assert result.status == "cancelled"
     assert "no longer needed" in str(result.error)
 
 
-async def test_ac_s0_6_results_of_descendants_name_the_parents_cancel(runtime: ramet.AgentRuntime, mark: str) -> None:
+async def test_ac_s0_6_results_of_descendants_name_the_parents_cancel(
+    runtime: ramet.AgentRuntime, process_mark: str
+) -> None:
     """AC-S0-6: the result of each descendant says that it was cancelled with its parent, or why."""
-    handle = await runtime.start_agent(agent=agents.subtree, args=(mark, 3), policy=MAY)
-    await eventually(lambda: len(marked_processes(mark)) == 3)
+    handle = await runtime.start_agent(agent=agents.subtree, args=(process_mark, 3), policy=MAY)
+    await eventually(lambda: len(marked_processes(process_mark)) == 3)
     [runs] = runtime.get_status()["sessions"].values()
     below = [runtime.get(run["id"]) for run in runs if run["id"] != handle.id]
 
@@ -58,61 +60,66 @@ async def test_ac_s0_6_results_of_descendants_name_the_parents_cancel(runtime: r
         assert "parent" in result.error.message or "no longer needed" in result.error.message
 
 
-async def test_a_parent_in_the_host_ends_after_its_sandboxed_children(runtime: ramet.AgentRuntime, mark: str) -> None:
+async def test_a_parent_in_the_host_ends_after_its_sandboxed_children(
+    runtime: ramet.AgentRuntime, process_mark: str
+) -> None:
     """No process of the child's sandbox remains when the parent ends, although the parent alone could end at once."""
     leftovers: list[list[int]] = []
 
     async def parent() -> None:
         context = require_current_call().context
         assert context.tree is not None
-        request = SpawnRequest(agent=answers.never_end, args=(mark,), policy=ramet.Policy())
+        request = SpawnRequest(agent=answers.never_end, args=(process_mark,), policy=ramet.Policy())
         await context.tree.spawn(context, request)
         await asyncio.Event().wait()
 
     handle = await runtime.spawn(parent)
-    await eventually(lambda: len(marked_processes(mark)) == 2)
-    handle.run.over().add_done_callback(lambda _: leftovers.append(marked_processes(mark)))
+    await eventually(lambda: len(marked_processes(process_mark)) == 2)
+    handle.run.over().add_done_callback(lambda _: leftovers.append(marked_processes(process_mark)))
 
     await handle.cancel("no longer needed")
 
     assert leftovers == [[]]
 
 
-async def test_ac_s0_6_a_parents_timeout_ends_its_children(runtime: ramet.AgentRuntime, mark: str) -> None:
+async def test_ac_s0_6_a_parents_timeout_ends_its_children(runtime: ramet.AgentRuntime, process_mark: str) -> None:
     """AC-S0-6: no process of the subtree remains when the parent's time is over; the run is a timeout."""
     policy = ramet.Policy(allow_sub_agents=True, memory_mb=1024, cpu_cores=8, timeout_seconds=2)
 
-    result = await runtime.run_agent(agent=agents.subtree, args=(mark, 3), policy=policy)
+    result = await runtime.run_agent(agent=agents.subtree, args=(process_mark, 3), policy=policy)
 
     assert result.status == "timeout"
-    assert marked_processes(mark) == []
+    assert marked_processes(process_mark) == []
 
 
-async def test_stopping_the_runtime_ends_every_process(backend: BackendName, tmp_path: pathlib.Path, mark: str) -> None:
+async def test_stopping_the_runtime_ends_every_process(
+    backend: BackendName, tmp_path: pathlib.Path, process_mark: str
+) -> None:
     """Row 1: `stop` returns once every run and every zygote of sandboxes has ended; it may be called twice."""
     async with ramet.AgentRuntime(working_dir=tmp_path / "work", backend=backend) as runtime:
         handles = [
-            await runtime.start_agent(agent=answers.never_end, args=(mark,), policy=ramet.Policy()) for _ in range(3)
+            await runtime.start_agent(agent=answers.never_end, args=(process_mark,), policy=ramet.Policy())
+            for _ in range(3)
         ]
-        await eventually(lambda: len(marked_processes(mark)) == 6)
+        await eventually(lambda: len(marked_processes(process_mark)) == 6)
         await runtime.stop()
 
-        assert marked_processes(mark) == []
+        assert marked_processes(process_mark) == []
         assert [(await handle.result()).status for handle in handles] == ["cancelled"] * 3
 
 
-async def test_cancelling_run_agent_ends_its_agent(runtime: ramet.AgentRuntime, mark: str) -> None:
+async def test_cancelling_run_agent_ends_its_agent(runtime: ramet.AgentRuntime, process_mark: str) -> None:
     """A cancel of `run_agent` ends its agent, since no other code holds a handle on it."""
     waiting = asyncio.create_task(
-        runtime.run_agent(agent=answers.never_end, args=(mark,), policy=ramet.Policy(timeout_seconds=50))
+        runtime.run_agent(agent=answers.never_end, args=(process_mark,), policy=ramet.Policy(timeout_seconds=50))
     )
-    await eventually(lambda: len(marked_processes(mark)) == 2)
+    await eventually(lambda: len(marked_processes(process_mark)) == 2)
 
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
 
-    await eventually(lambda: not marked_processes(mark))
+    await eventually(lambda: not marked_processes(process_mark))
     await eventually(lambda: len(runtime.get_status()["sessions"]) == 0)
 
 
@@ -127,28 +134,29 @@ async def test_cancelling_after_the_end_changes_nothing(runtime: ramet.AgentRunt
     assert (await handle.result()).status == "completed"
 
 
-async def test_many_trees_are_cancelled_concurrently(runtime: ramet.AgentRuntime, mark: str) -> None:
+async def test_many_trees_are_cancelled_concurrently(runtime: ramet.AgentRuntime, process_mark: str) -> None:
     """No process of ten trees remains after ten concurrent cancels."""
     handles = [
-        await runtime.start_agent(agent=answers.never_end, args=(mark,), policy=ramet.Policy()) for _ in range(10)
+        await runtime.start_agent(agent=answers.never_end, args=(process_mark,), policy=ramet.Policy())
+        for _ in range(10)
     ]
-    await eventually(lambda: len(marked_processes(mark)) == 20)
+    await eventually(lambda: len(marked_processes(process_mark)) == 20)
 
     await asyncio.gather(*(handle.cancel("all of you") for handle in handles))
 
-    assert marked_processes(mark) == []
+    assert marked_processes(process_mark) == []
 
 
-async def test_a_cancel_during_a_timeout_leaves_no_process(runtime: ramet.AgentRuntime, mark: str) -> None:
+async def test_a_cancel_during_a_timeout_leaves_no_process(runtime: ramet.AgentRuntime, process_mark: str) -> None:
     """A deaf run is cancelled in the grace of its timeout; conftest.py checks for open descriptors."""
     policy = ramet.Policy(timeout_seconds=5)  # Enough to begin in, on any machine.
-    handle = await runtime.start_agent(agent=agents.deaf, args=(mark,), policy=policy)
+    handle = await runtime.start_agent(agent=agents.deaf, args=(process_mark,), policy=policy)
     run = runtime.get(handle.id).run
-    await eventually(lambda: marked_processes(mark))
+    await eventually(lambda: marked_processes(process_mark))
     await eventually(lambda: run.sandbox.current is None)  # From here on it is being ended.
 
     await handle.cancel("no longer needed")
 
     result = await handle.result()
     assert result.status in {"timeout", "cancelled"}
-    assert marked_processes(mark) == []
+    assert marked_processes(process_mark) == []

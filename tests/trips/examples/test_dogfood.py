@@ -27,6 +27,6 @@ process 5
 
 
 @pytest.mark.slow
-def test_a_handle_finds_the_same_agent_in_every_process(place: str, tmp_path: pathlib.Path) -> None:
+def test_a_handle_finds_the_same_agent_in_every_process(store_address: str, tmp_path: pathlib.Path) -> None:
     """AC-S4-1, AC-S4-2: three levels, four kills; on PostgreSQL each process has a working directory of its own."""
-    assert said_by("dogfood.py", place, tmp_path) == EXPECTED.splitlines()
+    assert said_by("dogfood.py", store_address, tmp_path) == EXPECTED.splitlines()

@@ -20,9 +20,9 @@ payments: east, north, printer, south; requested 5 times, made 4 times
 
 
 @pytest.mark.slow
-def test_the_example_makes_every_payment_once(place: str, tmp_path: pathlib.Path) -> None:
+def test_the_example_makes_every_payment_once(store_address: str, tmp_path: pathlib.Path) -> None:
     """AC-S0-8, NEG-15: ten agents, two kills, four payments; a cut agent asks again, and pays nothing twice."""
-    first, second, *rest = said_by("survives_kill.py", place, tmp_path)
+    first, second, *rest = said_by("survives_kill.py", store_address, tmp_path)
 
     counted = [re.sub(r"spawned \d+, ended \d+", "spawned N, ended N", line) for line in (first, second)]
     assert [*counted, *rest] == EXPECTED.splitlines()

@@ -73,7 +73,7 @@ def guest_source() -> Iterator[Guests]:
 
 
 @pytest.fixture
-def inside(guest_source: Guests, monkeypatch: pytest.MonkeyPatch) -> GuestLoops:
+def guest_loops(guest_source: Guests, monkeypatch: pytest.MonkeyPatch) -> GuestLoops:
     """Give each later conversation of the test a guest."""
     guest_loop = GuestLoops(guest_source)
     monkeypatch.setattr(turn, "_converse", guest_loop.converse)
@@ -85,7 +85,7 @@ def session(script: Any, folder: pathlib.Path, **options: Any) -> Session:
     return Session(ScriptedModel(script), workspace_tools(), cwd=folder, **options)
 
 
-async def test_an_answer_comes_from_a_loop_in_another_process(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
+async def test_an_answer_comes_from_a_loop_in_another_process(guest_loops: GuestLoops, tmp_path: pathlib.Path) -> None:
     """The answer is the model's and is recorded, and its chunks arrive as they stream."""
     async with session(["The answer is 42."], tmp_path) as talk:
         items = [item async for item in talk.submit_message("What is it?")]
@@ -99,10 +99,10 @@ async def test_an_answer_comes_from_a_loop_in_another_process(inside: GuestLoops
         assert messages[1].usage is not None
         assert messages[1].usage.model_calls == 1
         assert talk.usage.model_calls == 1
-    assert inside.last_words[0] is not None
+    assert guest_loops.last_words[0] is not None
 
 
-async def test_a_tool_runs_in_the_guest(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
+async def test_a_tool_runs_in_the_guest(guest_loops: GuestLoops, tmp_path: pathlib.Path) -> None:
     """The call is recorded before its result with the host's copy of the arguments, and counted once."""
     (tmp_path / "note.txt").write_text("buy milk\n")
     script = [[Call("Bash", {"command": "echo $PPID"}), Call("Read", {"file_path": "note.txt"})], "You need milk."]
@@ -111,7 +111,7 @@ async def test_a_tool_runs_in_the_guest(inside: GuestLoops, tmp_path: pathlib.Pa
 
         assert result.value == "You need milk."
         shell, file = (message for message in talk.messages if message.type == "tool")
-        assert shell.text.split()[0] == str(inside.guests[0].pid)
+        assert shell.text.split()[0] == str(guest_loops.guests[0].pid)
         assert "buy milk" in file.text
         tool_starts, tool_ends = of_kind(session_events(talk), ToolStarted), of_kind(session_events(talk), ToolEnded)
         assert [each.tool for each in tool_starts] == ["Bash", "Read"]
@@ -121,7 +121,9 @@ async def test_a_tool_runs_in_the_guest(inside: GuestLoops, tmp_path: pathlib.Pa
         assert is_valid(talk.messages)
 
 
-async def test_a_request_contains_the_hosts_own_message_objects(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
+async def test_a_request_contains_the_hosts_own_message_objects(
+    guest_loops: GuestLoops, tmp_path: pathlib.Path
+) -> None:
     """The guest refers to messages by index, so that nothing is sent twice and a provider's cache holds."""
     model = ScriptedModel([Call("Bash", {"command": "echo one"}), "Done.", "Again."])
     async with Session(model, workspace_tools(), system_prompt="Be brief.", cwd=tmp_path) as talk:
@@ -132,14 +134,14 @@ async def test_a_request_contains_the_hosts_own_message_objects(inside: GuestLoo
         assert [each.type for each in model.requests[2].messages] == ["system", "human", "ai", "tool", "ai", "human"]
         *asked_with, _ = history  # The last one is the answer.
         assert all(a is b for a, b in zip(model.requests[2].messages[1:], asked_with, strict=True))
-        assert len(inside.guests) == 2, "each turn has a guest of its own"
+        assert len(guest_loops.guests) == 2, "each turn has a guest of its own"
         assert {each.tools for each in model.requests} == {tuple(tool.name for tool in talk.context.tools)}
 
 
 # ---- other agents
 
 
-async def test_a_child_of_a_guest_has_a_guest_of_its_own(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
+async def test_a_child_of_a_guest_has_a_guest_of_its_own(guest_loops: GuestLoops, tmp_path: pathlib.Path) -> None:
     """The child's report is the parent's tool result; the waiting parent does not hold the only slot."""
     script = {
         "investigate": [specialist_call("look at the logs", "logs"), "So it was the disk."],
@@ -153,10 +155,10 @@ async def test_a_child_of_a_guest_has_a_guest_of_its_own(inside: GuestLoops, tmp
         assert "The disk is full." in report
         assert run_of(talk, "logs").result is not None
         assert talk.usage.agents == 1
-        assert len(inside.guests) == 2
+        assert len(guest_loops.guests) == 2
 
 
-async def test_agent_tools_of_a_guest_use_the_hosts_tree(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
+async def test_agent_tools_of_a_guest_use_the_hosts_tree(guest_loops: GuestLoops, tmp_path: pathlib.Path) -> None:
     """Lists, outputs and refusals come from the host's tree."""
     steps = [
         background_call("wait here", "waiter"),
@@ -179,7 +181,7 @@ async def test_agent_tools_of_a_guest_use_the_hosts_tree(inside: GuestLoops, tmp
         assert stop_text == "Stopped: main/waiter."
 
 
-async def test_a_notice_wakes_a_run_into_a_new_conversation(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
+async def test_a_notice_wakes_a_run_into_a_new_conversation(guest_loops: GuestLoops, tmp_path: pathlib.Path) -> None:
     """The new conversation has the history that the host kept, and the notice is read once."""
     script = {
         "take charge": [background_call("count", "counter"), "I wait.", "It counted to three."],
@@ -187,7 +189,7 @@ async def test_a_notice_wakes_a_run_into_a_new_conversation(inside: GuestLoops, 
     }
     async with session(script, tmp_path) as talk:
         first = await talk.ask("take charge")
-        await eventually(lambda: len(inside.last_words) == 3 and talk.runs()[0].state == "idle")
+        await eventually(lambda: len(guest_loops.last_words) == 3 and talk.runs()[0].state == "idle")
 
         assert first.value == "I wait."
         assert talk.messages[-1].text == "It counted to three."
@@ -196,7 +198,7 @@ async def test_a_notice_wakes_a_run_into_a_new_conversation(inside: GuestLoops, 
         assert is_valid(talk.messages)
 
 
-async def test_a_fork_of_a_guest_has_its_history_and_tools(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
+async def test_a_fork_of_a_guest_has_its_history_and_tools(guest_loops: GuestLoops, tmp_path: pathlib.Path) -> None:
     """The fork's conversation begins with the parent's messages, and its tools are the parent's."""
     model = ScriptedModel(
         [Call("Bash", {"command": "echo the code is 17"}), fork_call("say the code"), "It is 17.", "My fork says 17."]
@@ -208,10 +210,10 @@ async def test_a_fork_of_a_guest_has_its_history_and_tools(inside: GuestLoops, t
         parent, child = model.requests[1], model.requests[2]
         assert child.messages[: len(parent.messages)] == parent.messages
         assert child.tools == parent.tools
-        assert len(inside.guests) == 2
+        assert len(guest_loops.guests) == 2
 
 
-async def test_mail_wakes_a_finished_guest_with_its_history(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
+async def test_mail_wakes_a_finished_guest_with_its_history(guest_loops: GuestLoops, tmp_path: pathlib.Path) -> None:
     """A message to the run starts another conversation with the earlier messages."""
     model = ScriptedModel(
         {
@@ -236,7 +238,7 @@ async def test_mail_wakes_a_finished_guest_with_its_history(inside: GuestLoops, 
 # ---- mail, hooks, people
 
 
-async def test_mail_is_read_at_the_next_step(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
+async def test_mail_is_read_at_the_next_step(guest_loops: GuestLoops, tmp_path: pathlib.Path) -> None:
     """Mail waits while a tool runs; then it is in the conversation, and in no mailbox."""
     async with session([Call("Bash", {"command": WAIT}), "Both read."], tmp_path) as talk:
 
@@ -255,7 +257,7 @@ async def test_mail_is_read_at_the_next_step(inside: GuestLoops, tmp_path: pathl
         assert len(talk.context.mailbox) == 0
 
 
-async def test_mail_of_any_characters_reaches_a_guest(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
+async def test_mail_of_any_characters_reaches_a_guest(guest_loops: GuestLoops, tmp_path: pathlib.Path) -> None:
     """Mail of maximal length, of the characters with the longest JSON form, arrives unchanged."""
     text = "\x01" * (MAX_BYTES - 10)
     # The guest may hear of it before it asks again, or when it has answered: then it asks once more.
@@ -270,7 +272,7 @@ async def test_mail_of_any_characters_reaches_a_guest(inside: GuestLoops, tmp_pa
         assert [message.text for message in talk.messages].count(text) == 1
 
 
-async def test_another_attempt_begins_where_the_turn_began(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
+async def test_another_attempt_begins_where_the_turn_began(guest_loops: GuestLoops, tmp_path: pathlib.Path) -> None:
     """The history loses the first attempt's messages, except the mail that it read; its reservations are released."""
     calls = [Call("Bash", {"command": "true"}), Call("Bash", {"command": "true"})]
     async with session([calls], tmp_path, limits=Limits(tool_calls=9)) as talk:
@@ -319,7 +321,7 @@ async def no_piece(piece: bytes) -> None:
     raise AssertionError("a piece")
 
 
-async def test_a_hook_of_the_host_stops_a_call_in_the_guest(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
+async def test_a_hook_of_the_host_stops_a_call_in_the_guest(guest_loops: GuestLoops, tmp_path: pathlib.Path) -> None:
     """A denied call neither runs nor is charged; a rewritten call runs and is recorded as rewritten."""
     votes: list[Any] = []
 
@@ -352,7 +354,7 @@ async def test_a_hook_of_the_host_stops_a_call_in_the_guest(inside: GuestLoops, 
         assert has_no_reservation(talk)
 
 
-async def test_a_hook_can_end_a_guests_run_or_prolong_it(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
+async def test_a_hook_can_end_a_guests_run_or_prolong_it(guest_loops: GuestLoops, tmp_path: pathlib.Path) -> None:
     """A Stop hook holds an answer back once; `continue: false` at a tool stops the guest."""
     states: list[bool] = []
 
@@ -379,7 +381,7 @@ async def test_a_hook_can_end_a_guests_run_or_prolong_it(inside: GuestLoops, tmp
 
 @pytest.mark.parametrize("is_allowed", [True, False])
 async def test_a_person_approves_a_guests_call_with_its_own_arguments(
-    is_allowed: bool, inside: GuestLoops, tmp_path: pathlib.Path
+    is_allowed: bool, guest_loops: GuestLoops, tmp_path: pathlib.Path
 ) -> None:
     """The question is the hook's, and the arguments are the reply's; a denied call is not charged."""
     requests: list[Any] = []
@@ -414,7 +416,9 @@ async def test_a_person_approves_a_guests_call_with_its_own_arguments(
 # ---- budgets
 
 
-async def test_a_guest_runs_no_more_tool_calls_than_the_budget_has(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
+async def test_a_guest_runs_no_more_tool_calls_than_the_budget_has(
+    guest_loops: GuestLoops, tmp_path: pathlib.Path
+) -> None:
     """Two of three calls in one reply run; the third is refused, and the model writes its last word."""
     calls = [Call("Bash", {"command": f"echo {number} >> log"}) for number in range(3)]
     async with session([calls, "Two of three were done."], tmp_path, limits=Limits(tool_calls=2)) as talk:
@@ -429,7 +433,9 @@ async def test_a_guest_runs_no_more_tool_calls_than_the_budget_has(inside: Guest
         assert [each.resource for each in of_kind(session_events(talk), BudgetRefused)] == ["tool_calls"]
 
 
-async def test_a_spent_budget_of_model_calls_leaves_the_last_word(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
+async def test_a_spent_budget_of_model_calls_leaves_the_last_word(
+    guest_loops: GuestLoops, tmp_path: pathlib.Path
+) -> None:
     """The guest gets the refusal as BudgetExceeded, so that its loop asks once more from the reserve."""
     model = ScriptedModel(
         lambda messages: (
@@ -448,7 +454,7 @@ async def test_a_spent_budget_of_model_calls_leaves_the_last_word(inside: GuestL
         assert has_no_reservation(talk)
 
 
-async def test_max_turns_ends_a_guests_loop(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
+async def test_max_turns_ends_a_guests_loop(guest_loops: GuestLoops, tmp_path: pathlib.Path) -> None:
     """The guest counts its turns; the error names the run as its scope."""
     async with session(lambda messages: Call("Bash", {"command": "true"}), tmp_path, max_turns=2) as talk:
         result = await talk.ask("Go on.")
@@ -463,7 +469,7 @@ async def test_max_turns_ends_a_guests_loop(inside: GuestLoops, tmp_path: pathli
 
 
 async def test_a_failed_provider_fails_the_turn_and_the_next_one_works(
-    inside: GuestLoops, tmp_path: pathlib.Path
+    guest_loops: GuestLoops, tmp_path: pathlib.Path
 ) -> None:
     """The error is the host's own, not the guest's report of it."""
     async with session([Fail(401), "Better now."], tmp_path) as talk:
@@ -476,7 +482,7 @@ async def test_a_failed_provider_fails_the_turn_and_the_next_one_works(
         assert worked.value == "Better now."
 
 
-async def test_a_request_that_was_never_sent_is_refunded(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
+async def test_a_request_that_was_never_sent_is_refunded(guest_loops: GuestLoops, tmp_path: pathlib.Path) -> None:
     """A request that the host could not send costs nothing, and the guest does not learn the reason."""
     failure = Fail(ConnectionRefusedError(111, "Connection refused"))
     limits = Limits(tokens=200_000, model_calls=20)
@@ -488,7 +494,7 @@ async def test_a_request_that_was_never_sent_is_refunded(inside: GuestLoops, tmp
         assert failed_turn.usage == NO_USAGE
         assert (worked.value, worked.usage.model_calls, worked.usage.estimated) == ("Better now.", 1, False)
         assert has_no_reservation(talk)
-    assert "refused" not in str(inside.last_words[0])
+    assert "refused" not in str(guest_loops.last_words[0])
 
 
 def impatient_runtime() -> AgentRuntime:
@@ -496,7 +502,7 @@ def impatient_runtime() -> AgentRuntime:
     return AgentRuntime(retry=RetryPolicy(base_s=0))
 
 
-async def test_a_failed_turn_keeps_the_text_of_its_last_reply(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
+async def test_a_failed_turn_keeps_the_text_of_its_last_reply(guest_loops: GuestLoops, tmp_path: pathlib.Path) -> None:
     """`partial` has the last reply alone; earlier replies were recorded already."""
     call = [{"name": "Bash", "args": {"command": "true"}, "id": "c"}]
     script = [AIMessage("One.", tool_calls=call), AIMessage("Two.", tool_calls=call), Fail(400)]
@@ -507,7 +513,7 @@ async def test_a_failed_turn_keeps_the_text_of_its_last_reply(inside: GuestLoops
         assert result.partial == "Two."
 
 
-async def test_aborting_a_run_stops_its_guest(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
+async def test_aborting_a_run_stops_its_guest(guest_loops: GuestLoops, tmp_path: pathlib.Path) -> None:
     """The guest gives up its call, and the host sends no further request to the model."""
     model = ScriptedModel([Call("Bash", {"command": "sleep 1000"}), "never"])
     async with Session(model, workspace_tools(), cwd=tmp_path) as talk:
@@ -517,18 +523,18 @@ async def test_aborting_a_run_stops_its_guest(inside: GuestLoops, tmp_path: path
 
         assert talk.result is not None
         assert talk.result.status is Status.CANCELLED
-        (last,) = inside.last_words
+        (last,) = guest_loops.last_words
         assert last is not None
         assert last.error is not None
         assert last.error.message == "enough"
         with pytest.raises(Aborted):
-            await inside.conversations[0].ask_model(
+            await guest_loops.conversations[0].ask_model(
                 AskModel(id=9, step=f"{talk.id}:99"), b'{"messages": [0], "tools": []}', no_piece
             )
         assert len(model.requests) == 1
 
 
-async def test_a_stopped_guest_reports_every_finished_call(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
+async def test_a_stopped_guest_reports_every_finished_call(guest_loops: GuestLoops, tmp_path: pathlib.Path) -> None:
     """The host gets each result, also if they exceed the buffer of a channel."""
     (tmp_path / "long.txt").write_text("word\n" * 1_900)
     reads = [Call("Read", {"file_path": "long.txt"}) for _ in range(40)]
@@ -544,7 +550,7 @@ async def test_a_stopped_guest_reports_every_finished_call(inside: GuestLoops, t
         assert results[-1] == INTERRUPTED
 
 
-async def test_an_interrupted_guest_keeps_finished_calls(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
+async def test_an_interrupted_guest_keeps_finished_calls(guest_loops: GuestLoops, tmp_path: pathlib.Path) -> None:
     """One of two parallel calls has its result, the other is answered as interrupted, and the guest ends."""
     (tmp_path / "note.txt").write_text("kept\n")
     script = [
@@ -563,19 +569,19 @@ async def test_an_interrupted_guest_keeps_finished_calls(inside: GuestLoops, tmp
         assert shell == INTERRUPTED
         assert result.value == "Where was I?"
         assert is_valid(talk.messages)
-        await eventually(lambda: not alive(inside.guests[0].pid))
+        await eventually(lambda: not alive(guest_loops.guests[0].pid))
 
 
-async def test_sigterm_stops_a_guest_in_order(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
+async def test_sigterm_stops_a_guest_in_order(guest_loops: GuestLoops, tmp_path: pathlib.Path) -> None:
     """The guest reports finished calls and its last word; the run fails, since the host did not stop it."""
     (tmp_path / "note.txt").write_text("kept\n")
     calls = [Call("Read", {"file_path": "note.txt"}), Call("Bash", {"command": "sleep 1000"})]
     async with session([calls], tmp_path) as talk:
         async for item in talk.submit_message("Begin."):
             if isinstance(item, ToolStarted) and item.tool == "Bash":
-                os.kill(inside.guests[0].pid, signal.SIGTERM)
+                os.kill(guest_loops.guests[0].pid, signal.SIGTERM)
 
-        (last,) = inside.last_words
+        (last,) = guest_loops.last_words
         assert last is not None
         assert last.error is not None
         assert (last.error.type, last.error.message) == ("Aborted", "it received SIGTERM")
@@ -586,7 +592,7 @@ async def test_sigterm_stops_a_guest_in_order(inside: GuestLoops, tmp_path: path
         assert shell == INTERRUPTED
 
 
-async def test_cancelling_a_tree_ends_its_guests(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
+async def test_cancelling_a_tree_ends_its_guests(guest_loops: GuestLoops, tmp_path: pathlib.Path) -> None:
     """Parent and child end, one in a tool and one in a reply."""
     script = {
         "take charge": [specialist_call("hang on", "child"), "never"],
@@ -595,10 +601,10 @@ async def test_cancelling_a_tree_ends_its_guests(inside: GuestLoops, tmp_path: p
     async with session(script, tmp_path) as talk:
         reader = talk.submit_message("take charge")
         async for item in reader:
-            if len(inside.guests) == 2 and run_of(talk, "child").turn.streamed_text:
+            if len(guest_loops.guests) == 2 and run_of(talk, "child").turn.streamed_text:
                 break
             if isinstance(item, ToolStarted):
-                await eventually(lambda: len(inside.guests) == 2 and run_of(talk, "child").turn.streamed_text)
+                await eventually(lambda: len(guest_loops.guests) == 2 and run_of(talk, "child").turn.streamed_text)
                 break
         receipt = await talk.cancel("enough")
         await reader.aclose()
@@ -607,7 +613,7 @@ async def test_cancelling_a_tree_ends_its_guests(inside: GuestLoops, tmp_path: p
         child = run_of(talk, "child").result
         assert child is not None
         assert (child.status, child.partial) == (Status.CANCELLED, "half")
-        await eventually(lambda: not any(alive(guest.pid) for guest in inside.guests))
+        await eventually(lambda: not any(alive(guest.pid) for guest in guest_loops.guests))
         assert has_no_reservation(talk)
 
 
@@ -621,7 +627,7 @@ async def test_a_guest_ends_when_its_channel_closes(guest_source: Guests) -> Non
 # ---- room
 
 
-async def test_compaction_applies_to_guest_and_host(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
+async def test_compaction_applies_to_guest_and_host(guest_loops: GuestLoops, tmp_path: pathlib.Path) -> None:
     """The kept messages are the host's own, and the next turn continues from them."""
 
     sizes: list[int] = []
@@ -652,7 +658,7 @@ async def test_compaction_applies_to_guest_and_host(inside: GuestLoops, tmp_path
         assert list(model.requests[-1].messages[1:]) == talk.messages[:-1]
 
 
-async def test_a_guest_compacts_after_a_context_overflow(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
+async def test_a_guest_compacts_after_a_context_overflow(guest_loops: GuestLoops, tmp_path: pathlib.Path) -> None:
     """The guest gets the provider's error, compacts, and asks again."""
     long = Call("Bash", {"command": "head -c 9000 /dev/zero | tr '\\0' x"})
     script = [long, long, long, Fail(ContextOverflowError("too long")), "They are all x.", "It fits now."]
@@ -687,7 +693,9 @@ class Even(BaseModel):
         return value
 
 
-async def test_a_form_is_checked_in_the_guest_and_built_in_the_host(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
+async def test_a_form_is_checked_in_the_guest_and_built_in_the_host(
+    guest_loops: GuestLoops, tmp_path: pathlib.Path
+) -> None:
     """The guest lets the model try again; the host builds the value of its own type."""
     agent = Agent(name="finder", output=Finding)
     script = ["It is in a.py.", '{"file": "a.py", "lines": "3"}', '{"file": "a.py", "lines": [3, 4]}']
@@ -695,11 +703,11 @@ async def test_a_form_is_checked_in_the_guest_and_built_in_the_host(inside: Gues
         result = await talk.ask("Where is it?")
 
         assert result.value == Finding(file="a.py", lines=[3, 4])
-        assert len(inside.guests) == 1
+        assert len(guest_loops.guests) == 1
 
 
 async def test_the_host_refuses_an_answer_that_only_its_type_excludes(
-    inside: GuestLoops, tmp_path: pathlib.Path
+    guest_loops: GuestLoops, tmp_path: pathlib.Path
 ) -> None:
     """An answer that fits the schema and not the type fails the run."""
     async with session(['{"number": 3}'], tmp_path, agent=Agent(name="counter", output=Even)) as talk:
@@ -737,7 +745,7 @@ def own_tools(offset: int) -> list[BaseTool]:
     return [shift, consult]
 
 
-async def test_the_users_tools_work_in_the_guest(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
+async def test_the_users_tools_work_in_the_guest(guest_loops: GuestLoops, tmp_path: pathlib.Path) -> None:
     """Closures work; requests of a tool to the run's model are counted, and no reader sees their text."""
     script: list[Any] = [
         [Call("shift", {"number": 1}), Call("consult", {"question": "who?"})],
@@ -751,7 +759,7 @@ async def test_the_users_tools_work_in_the_guest(inside: GuestLoops, tmp_path: p
         texts = [item.text async for item in talk.submit_message("Ask.") if isinstance(item, AIMessageChunk)]
 
         shifted, consulted = answers(talk.messages).values()
-        assert shifted == f"42 in {inside.guests[0].pid}"
+        assert shifted == f"42 in {guest_loops.guests[0].pid}"
         assert consulted == "The two |of us.| / shift / From a thread, too."
         assert "".join(texts) == "All asked."
         assert model.requests[2].tools == ("shift",)
@@ -759,7 +767,7 @@ async def test_the_users_tools_work_in_the_guest(inside: GuestLoops, tmp_path: p
         assert [each.type for each in talk.messages] == ["human", "ai", "tool", "tool", "ai"]
 
 
-async def test_a_tool_that_cannot_be_packed_fails_the_run(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
+async def test_a_tool_that_cannot_be_packed_fails_the_run(guest_loops: GuestLoops, tmp_path: pathlib.Path) -> None:
     """The run fails with NotShippable before a request to a model."""
     lock = threading.Lock()
 
@@ -778,7 +786,7 @@ async def test_a_tool_that_cannot_be_packed_fails_the_run(inside: GuestLoops, tm
         assert not model.requests
 
 
-async def test_an_image_address_of_a_tool_becomes_an_error(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
+async def test_an_image_address_of_a_tool_becomes_an_error(guest_loops: GuestLoops, tmp_path: pathlib.Path) -> None:
     """A provider would fetch the address: the model reads an error instead, and the run continues."""
 
     @tool
@@ -796,7 +804,7 @@ async def test_an_image_address_of_a_tool_becomes_an_error(inside: GuestLoops, t
         assert "cannot be shown to a model from a sandbox" in text_shown
 
 
-async def test_a_large_result_goes_to_a_file_of_the_guest(inside: GuestLoops, tmp_path: pathlib.Path) -> None:
+async def test_a_large_result_goes_to_a_file_of_the_guest(guest_loops: GuestLoops, tmp_path: pathlib.Path) -> None:
     """The guest reads the file, which is deleted with it."""
 
     def place(text: str) -> str:

@@ -90,7 +90,7 @@ class TwoKernels(NamedTuple):
 
 
 @pytest.fixture
-async def both(postgres: Server) -> AsyncIterator[TwoKernels]:
+async def two_kernels(postgres: Server) -> AsyncIterator[TwoKernels]:
     schema = fresh_schema()
     async with AsyncExitStack() as stack:
         line, folders = Line(), [stack.enter_context(short_folder()) for _ in range(2)]
@@ -107,9 +107,9 @@ async def both(postgres: Server) -> AsyncIterator[TwoKernels]:
         connection.execute(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE')
 
 
-async def test_a_delete_whose_answer_was_lost_succeeds(both: TwoKernels) -> None:
+async def test_a_delete_whose_answer_was_lost_succeeds(two_kernels: TwoKernels) -> None:
     """Kernel two repeats the deletion of a key, an agent and a team. "Not found" then counts as deleted."""
-    one, two, line = both
+    one, two, line = two_kernels
     team, key = await one.team()
     body = {"team": team, "name": "bob", "agent_type": "echo"}
     created = (await one.ask("POST", "/v1/agents", key, json=body)).json()
@@ -126,9 +126,9 @@ async def test_a_delete_whose_answer_was_lost_succeeds(both: TwoKernels) -> None
     assert (await two.ask("GET", f"/v1/teams/{team}", key)).status_code == 401
 
 
-async def test_a_repeated_delete_with_a_wrong_key_is_refused(both: TwoKernels) -> None:
+async def test_a_repeated_delete_with_a_wrong_key_is_refused(two_kernels: TwoKernels) -> None:
     """A wrong key gets 401 although the first answer was lost, and nothing is deleted."""
-    one, two, line = both
+    one, two, line = two_kernels
     agent, nonce = await one.agent()
     line.loses, line.left = "DELETE", 1
 
@@ -137,9 +137,9 @@ async def test_a_repeated_delete_with_a_wrong_key_is_refused(both: TwoKernels) -
     assert (await two.ask("GET", f"/v1/agents/{agent}", nonce)).status_code == 200
 
 
-async def test_a_request_that_must_not_repeat_is_not_sent_again(both: TwoKernels) -> None:
+async def test_a_request_that_must_not_repeat_is_not_sent_again(two_kernels: TwoKernels) -> None:
     """A turn, a spawn and a new key are each done once. The client gets 502, because the request may have been done."""
-    one, two, line = both
+    one, two, line = two_kernels
     team, key = await one.team()
     body = {"team": team, "agent_type": "echo"}
     created = (await one.ask("POST", "/v1/agents", key, json={**body, "name": "bob"})).json()
@@ -157,10 +157,10 @@ async def test_a_request_that_must_not_repeat_is_not_sent_again(both: TwoKernels
 
 
 async def test_a_turn_waits_until_its_kernel_accepts_connections(
-    both: TwoKernels, caplog: pytest.LogCaptureFixture
+    two_kernels: TwoKernels, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The client waits while the kernel accepts no connection, and the turn is then done once."""
-    one, two, line = both
+    one, two, line = two_kernels
     agent, nonce = await one.agent()
     (seat,) = [each for each in await (await one.server.runtime.open_store()).kernels() if each.name == "one"]
     await line.end()
@@ -173,9 +173,9 @@ async def test_a_turn_waits_until_its_kernel_accepts_connections(
     assert one.echo.opened[0].heard == [(b"hello", "words")]
 
 
-async def test_a_read_request_is_sent_again_until_an_answer_arrives(both: TwoKernels) -> None:
+async def test_a_read_request_is_sent_again_until_an_answer_arrives(two_kernels: TwoKernels) -> None:
     """The client does not notice the three answers that were lost."""
-    one, two, line = both
+    one, two, line = two_kernels
     agent, nonce = await one.agent()
     line.loses, line.left = "GET", 3
 
@@ -184,10 +184,10 @@ async def test_a_read_request_is_sent_again_until_an_answer_arrives(both: TwoKer
 
 
 async def test_a_list_fails_with_503_if_a_kernel_does_not_answer(
-    both: TwoKernels, postgres: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    two_kernels: TwoKernels, postgres: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A kernel that holds its lock may own teams, so the server does not return an incomplete list."""
-    one, two, _ = both
+    one, two, _ = two_kernels
     connections: list[asyncio.StreamWriter] = []
     deaf = await asyncio.start_server(lambda _, writer: connections.append(writer), "127.0.0.1", 0)
     store = await two.server.runtime.open_store()
@@ -221,9 +221,9 @@ async def spawn_tree_with_a_question(served: Served) -> Handle:
     return handle
 
 
-async def test_a_question_is_listed_and_answered_at_any_kernel(both: TwoKernels) -> None:
+async def test_a_question_is_listed_and_answered_at_any_kernel(two_kernels: TwoKernels) -> None:
     """A question is answered once: after that, both kernels answer 404."""
-    one, two, _ = both
+    one, two, _ = two_kernels
     handle = await spawn_tree_with_a_question(one)
     for each in (one, two):
         [question] = (await each.ask("GET", "/v1/approvals", TOKEN)).json()["approvals"]
@@ -238,9 +238,9 @@ async def test_a_question_is_listed_and_answered_at_any_kernel(both: TwoKernels)
         assert (await each.ask("GET", "/v1/approvals", TOKEN)).json()["approvals"] == []
 
 
-async def test_an_approval_whose_answer_was_lost_is_not_reported_as_unknown(both: TwoKernels) -> None:
+async def test_an_approval_whose_answer_was_lost_is_not_reported_as_unknown(two_kernels: TwoKernels) -> None:
     """The approval arrived and its answer was lost, so the client gets 502 and not 404."""
-    one, two, line = both
+    one, two, line = two_kernels
     handle = await spawn_tree_with_a_question(one)
     [question] = (await two.ask("GET", "/v1/approvals", TOKEN)).json()["approvals"]
     line.loses, line.left = "POST", 1
@@ -252,9 +252,9 @@ async def test_an_approval_whose_answer_was_lost_is_not_reported_as_unknown(both
     assert (await handle.result()).value == "both are done"
 
 
-async def test_a_turn_sent_to_a_kernel_that_hands_over_runs_on_the_other_kernel(both: TwoKernels) -> None:
+async def test_a_turn_sent_to_a_kernel_that_hands_over_runs_on_the_other_kernel(two_kernels: TwoKernels) -> None:
     """A turn arrives while its kernel closes its connections. The other kernel runs the turn once."""
-    one, two, line = both
+    one, two, line = two_kernels
     agent, nonce = await one.agent()
     await one.ask("GET", f"/v1/agents/{agent}", nonce)
     line.loses, line.left, line.instead = "POST", 1, one.server.drain

@@ -20,18 +20,18 @@ from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.tools.run_info import StopReceipt
 from tests.support.waiting import eventually
 from tests.trips.kits.sessions import Gate, background_call, specialist_call
-from tests.trips.recovery.test_resume import MakeStore, lost_runtime, make
+from tests.trips.recovery.test_resume import MakeStore, lost_runtime, make_store
 
-__all__ = ["make"]  # a fixture is used by its name
+__all__ = ["make_store"]  # a fixture is used by its name
 
 
-async def test_a_parent_waits_for_its_child_across_a_restart(make: MakeStore) -> None:
+async def test_a_parent_waits_for_its_child_across_a_restart(make_store: MakeStore) -> None:
     """AC-S0-7: a child works for five minutes, its kernel dies in between, and the parent still gets the result."""
     gate, again = Gate(), Gate()
     plan: dict[str, Any] = {"toil": [Call("gate"), "no"], "": [specialist_call("toil", "kid"), "no"]}
     agents = Project.open(None, user_dir=None)
     clock = FakeClock()
-    async with lost_runtime(make(), clock) as runtime:
+    async with lost_runtime(make_store(), clock) as runtime:
         lead = Agent(name="lead", model=ScriptedModel(plan))
         handle = await runtime.spawn(lead, "go", tools=[gate.tool], agents=agents)
         await gate.entered.wait()
@@ -45,7 +45,7 @@ async def test_a_parent_waits_for_its_child_across_a_restart(make: MakeStore) ->
 
     model = ScriptedModel(answer)
     clock = FakeClock()
-    async with AgentRuntime(store=make(), clock=clock) as runtime:
+    async with AgentRuntime(store=make_store(), clock=clock) as runtime:
         [handle] = await runtime.resume(llm=model, tools=[again.tool])
         await again.entered.wait()
         await clock.advance(150)
@@ -57,7 +57,7 @@ async def test_a_parent_waits_for_its_child_across_a_restart(make: MakeStore) ->
         assert "five minutes' work" in str(model.requests[-1].messages)
 
 
-async def test_the_journal_records_who_was_cancelled_with_a_parent(make: MakeStore) -> None:
+async def test_the_journal_records_who_was_cancelled_with_a_parent(make_store: MakeStore) -> None:
     """AC-S0-6: the journal names the parent's cancellation as the reason for each run of its subtree."""
     gate = Gate()
     plan: dict[str, Any] = {
@@ -65,13 +65,13 @@ async def test_the_journal_records_who_was_cancelled_with_a_parent(make: MakeSto
         "lead": [specialist_call("toil", "leaf"), "no"],
         "": [specialist_call("lead", "kid"), "no"],
     }
-    async with lost_runtime(make()) as runtime:
+    async with lost_runtime(make_store()) as runtime:
         lead = Agent(name="lead", model=ScriptedModel(plan))
         handle = await runtime.spawn(lead, "go", tools=[gate.tool], agents=Project.open(None, user_dir=None))
         await gate.entered.wait()
         await handle.cancel("enough")
 
-    store = await make().open()
+    store = await make_store().open()
     tree_events = [events.decode(each.data) for each in await store.read(tree=handle.id)]
     await store.close()
     ends = {each.path: each.result for each in tree_events if isinstance(each, RunEnded)}
@@ -84,10 +84,10 @@ async def test_the_journal_records_who_was_cancelled_with_a_parent(make: MakeSto
         assert error.message == "stopped with its parent: enough"
 
 
-async def test_mail_wakes_a_child_that_finished_in_another_process(make: MakeStore) -> None:
+async def test_mail_wakes_a_child_that_finished_in_another_process(make_store: MakeStore) -> None:
     """AC-S1-8, AC-S2-3: the child continues with its whole history, and its parent receives its new answer once."""
     plan: dict[str, Any] = {"toil": ["the first finding"], "": [specialist_call("toil", "kid"), "ok"]}
-    async with lost_runtime(make()) as runtime:
+    async with lost_runtime(make_store()) as runtime:
         session = Session(ScriptedModel(plan), runtime=runtime, session_id="talk")
         await session.ask("go")
 
@@ -95,7 +95,7 @@ async def test_mail_wakes_a_child_that_finished_in_another_process(make: MakeSto
         return "the second finding" if "look again" in messages[-1].text else "heard"
 
     model = ScriptedModel(answer)
-    async with AgentRuntime(store=make()) as runtime:
+    async with AgentRuntime(store=make_store()) as runtime:
         session = await Session.resume("talk", model, runtime=runtime)
         session.handle("kid").send("look again")
         await eventually(lambda: len(model.requests) == 2 and str(session.messages[-1].text) == "heard")
@@ -107,18 +107,18 @@ async def test_mail_wakes_a_child_that_finished_in_another_process(make: MakeSto
         assert sum("the second finding" in each for each in notices) == 1
 
 
-async def test_a_stopped_child_stays_stopped(make: MakeStore) -> None:
+async def test_a_stopped_child_stays_stopped(make_store: MakeStore) -> None:
     """AC-S1-9, AC-S2-7: another process refuses mail to a stopped child, and shows the child as cancelled."""
     gate = Gate()
     plan: dict[str, Any] = {"toil": [Call("gate"), "no"], "": [background_call("toil", "kid"), "started"]}
-    async with lost_runtime(make()) as runtime:
+    async with lost_runtime(make_store()) as runtime:
         session = Session(ScriptedModel(plan), [gate.tool], runtime=runtime, session_id="talk")
         await session.ask("go")
         await gate.entered.wait()
         receipt = await session.handle("kid").cancel("not needed")
         assert isinstance(receipt, StopReceipt)
 
-    async with AgentRuntime(store=make()) as runtime:
+    async with AgentRuntime(store=make_store()) as runtime:
         session = await Session.resume("talk", ScriptedModel({"": ["ok"] * 3}), [Gate().tool], runtime=runtime)
         with pytest.raises(MailRefused, match="stopped"):
             session.handle("kid").send("go on")
@@ -126,12 +126,12 @@ async def test_a_stopped_child_stays_stopped(make: MakeStore) -> None:
         assert kid.state == "cancelled"
 
 
-async def test_the_messages_of_a_child_are_recorded_in_order_up_to_a_kill(make: MakeStore) -> None:
+async def test_the_messages_of_a_child_are_recorded_in_order_up_to_a_kill(make_store: MakeStore) -> None:
     """AC-S1-5: the journal has every published message in order, with its agent and the call of its parent."""
     gate = Gate()
     plan: dict[str, Any] = {"toil": [Call("gate"), "no"], "": [specialist_call("toil", "kid"), "no"]}
     recorded_messages: list[MessageRecorded] = []
-    async with lost_runtime(make()) as runtime:
+    async with lost_runtime(make_store()) as runtime:
         lead = Agent(name="lead", model=ScriptedModel(plan))
         handle = await runtime.spawn(lead, "go", tools=[gate.tool], agents=Project.open(None, user_dir=None))
         reader = runtime.trees[handle.id].recorder.subscribe()
@@ -139,7 +139,7 @@ async def test_the_messages_of_a_child_are_recorded_in_order_up_to_a_kill(make: 
         reader.close()
         recorded_messages = [each async for each in reader.items() if isinstance(each, MessageRecorded)]
 
-    store = await make().open()
+    store = await make_store().open()
     tree_events = [events.decode(each.data) for each in await store.read(tree=handle.id)]
     await store.close()
     messages = [each for each in tree_events if isinstance(each, MessageRecorded)]

@@ -33,7 +33,7 @@ MakeStore = Callable[[], Store]
 
 
 @pytest.fixture(params=["memory", *KINDS])
-def make(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[MakeStore]:
+def make_store(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[MakeStore]:
     """A function that opens one and the same store, as often as a test needs."""
     if request.param == "memory":
         store = MemoryStore()
@@ -56,15 +56,15 @@ async def lost_runtime(store: Store, clock: Clock | None = None) -> AsyncIterato
     await runtime.stop()
 
 
-async def test_a_resumed_session_keeps_its_conversation(make: MakeStore) -> None:
+async def test_a_resumed_session_keeps_its_conversation(make_store: MakeStore) -> None:
     """The third request holds every message of both processes, after a kill between two turns."""
-    async with lost_runtime(make()) as runtime:
+    async with lost_runtime(make_store()) as runtime:
         session = Session(ScriptedModel(["one", "two"]), runtime=runtime, session_id="talk")
         await session.ask("first")
         await session.ask("second")
 
     model = ScriptedModel(["three"])
-    async with AgentRuntime(store=make()) as runtime:
+    async with AgentRuntime(store=make_store()) as runtime:
         session = await Session.resume("talk", model, runtime=runtime)
         result = await session.ask("third")
 
@@ -74,7 +74,7 @@ async def test_a_resumed_session_keeps_its_conversation(make: MakeStore) -> None
         assert session.usage.model_calls == 3
 
 
-async def test_a_killed_turn_resumes_in_its_middle(make: MakeStore) -> None:
+async def test_a_killed_turn_resumes_in_its_middle(make_store: MakeStore) -> None:
     """NEG-15, AC-S2-7: an answered call is not made again, and an interrupted call gets an answer that says so."""
     texts: list[str] = []
     gate = Gate("slow")
@@ -85,7 +85,7 @@ async def test_a_killed_turn_resumes_in_its_middle(make: MakeStore) -> None:
         return "quick is done"
 
     script: Script = [[Call("quick"), Call("slow")], "not reached"]
-    async with lost_runtime(make()) as runtime:
+    async with lost_runtime(make_store()) as runtime:
         handle = await runtime.spawn(
             Agent(name="lead", model=ScriptedModel(script)),
             "go",
@@ -95,7 +95,7 @@ async def test_a_killed_turn_resumes_in_its_middle(make: MakeStore) -> None:
         await eventually(lambda: texts)
 
     model = ScriptedModel(["it goes on"])
-    async with AgentRuntime(store=make()) as runtime:
+    async with AgentRuntime(store=make_store()) as runtime:
         [again] = await runtime.resume(llm=model, tools=[async_tool(quick, concurrency_safe=True), Gate("slow").tool])
         result = await again.result()
 
@@ -109,17 +109,17 @@ async def test_a_killed_turn_resumes_in_its_middle(make: MakeStore) -> None:
         assert len(resumption.cut) == 1
 
 
-async def test_an_interrupt_after_resume_ends_the_killed_turn(make: MakeStore) -> None:
+async def test_an_interrupt_after_resume_ends_the_killed_turn(make_store: MakeStore) -> None:
     """The next prompt starts a new turn, whose request has an answer for the interrupted call."""
     gate = Gate()
-    async with lost_runtime(make()) as runtime:
+    async with lost_runtime(make_store()) as runtime:
         session = Session(ScriptedModel([[Call("gate")], "no"]), [gate.tool], runtime=runtime, session_id="talk")
         turn = asyncio.create_task(session.ask("first"))
         await gate.entered.wait()
     turn.cancel()
 
     model = ScriptedModel(["two"])
-    async with AgentRuntime(store=make()) as runtime:
+    async with AgentRuntime(store=make_store()) as runtime:
         session = await Session.resume("talk", model, [gate.tool], runtime=runtime)
         await session.interrupt()
         await session.ask("second")
@@ -137,7 +137,7 @@ async def events_of(handle: Handle) -> AsyncIterator[Event]:
                 return
 
 
-async def test_a_repeated_call_has_the_arguments_that_a_hook_rewrote(make: MakeStore) -> None:
+async def test_a_repeated_call_has_the_arguments_that_a_hook_rewrote(make_store: MakeStore) -> None:
     """Resume does not use the arguments of the model, which no hook would inspect a second time."""
     paths, has_entered = list[str](), asyncio.Event()
 
@@ -157,21 +157,21 @@ async def test_a_repeated_call_has_the_arguments_that_a_hook_rewrote(make: MakeS
         return Agent(name="lead", model=model, hooks={"PreToolUse": [rewrites]})
 
     tools = [async_tool(remove, repeatable=True)]
-    async with lost_runtime(make()) as runtime:
+    async with lost_runtime(make_store()) as runtime:
         await runtime.spawn(lead(ScriptedModel([[Call("remove", {"path": "/"})], "no"])), "go", tools=tools)
         await has_entered.wait()
 
     model = ScriptedModel(["it goes on"])
-    async with AgentRuntime(store=make()) as runtime:
+    async with AgentRuntime(store=make_store()) as runtime:
         [again] = await runtime.resume(llm=model, tools=tools, agents=[lead(model)])
         assert (await again.result()).value == "it goes on"
     assert paths == ["/tmp/old", "/tmp/old"]
 
 
-async def test_resume_delivers_unread_mail(make: MakeStore) -> None:
+async def test_resume_delivers_unread_mail(make_store: MakeStore) -> None:
     """AC-S1-8, AC-S2-3, NEG-14: the next process puts an accepted message of the user into its first request."""
     gate = Gate()
-    async with lost_runtime(make()) as runtime:
+    async with lost_runtime(make_store()) as runtime:
         handle = await runtime.spawn(
             Agent(name="lead", model=ScriptedModel([[Call("gate")], "no"])), "go", tools=[gate.tool]
         )
@@ -179,7 +179,7 @@ async def test_resume_delivers_unread_mail(make: MakeStore) -> None:
         handle.send("look at the second log, too")
 
     model = ScriptedModel(["I did"])
-    async with AgentRuntime(store=make()) as runtime:
+    async with AgentRuntime(store=make_store()) as runtime:
         [again] = await runtime.resume(llm=model, tools=[Gate().tool])
         await again.result()
 
@@ -202,28 +202,28 @@ async def test_mail_before_the_first_turn_wakes_the_session_after_a_kill() -> No
         assert [each.text for each in session.messages] == ["Be brief.", "a word", "I have read it."]
 
 
-async def test_an_initial_prompt_appears_once_after_a_kill(make: MakeStore) -> None:
+async def test_an_initial_prompt_appears_once_after_a_kill(make_store: MakeStore) -> None:
     """The kill came before the first prompt of the session."""
     clerk = Agent(name="clerk", initial_prompt="Be brief.")
-    async with lost_runtime(make()) as runtime:
+    async with lost_runtime(make_store()) as runtime:
         await Session(ScriptedModel(["never"]), agent=clerk, runtime=runtime, session_id="talk").start()
 
     model = ScriptedModel(["yes"])
-    async with AgentRuntime(store=make()) as runtime:
+    async with AgentRuntime(store=make_store()) as runtime:
         session = await Session.resume("talk", model, runtime=runtime)
         await session.ask("a word")
         texts = [each.text for each in session.messages if each.type == "human"]
     assert "\n\n".join(texts) == "Be brief.\n\na word"
 
 
-async def test_a_notice_arrives_once_despite_a_kill(make: MakeStore) -> None:
+async def test_a_notice_arrives_once_despite_a_kill(make_store: MakeStore) -> None:
     """AC-S1-7, AC-S2-6, NEG-14: one child ended before the kill and one ends later, and each is reported once."""
     gate = Gate()
     plan: dict[str, Any] = {
         "": [[background_call("quick", "one"), background_call("slow", "two")], [Call("gate")], "no"],
         "quick": ["q"],
     }
-    async with lost_runtime(make()) as runtime:
+    async with lost_runtime(make_store()) as runtime:
         session = Session(ScriptedModel(plan | {"slow": [[Call("gate")], "no"]}), [gate.tool], runtime=runtime)
         turn = asyncio.create_task(session.ask("go"))
         await eventually(lambda: gate.calls == 2)
@@ -232,7 +232,7 @@ async def test_a_notice_arrives_once_despite_a_kill(make: MakeStore) -> None:
         root = session.id
 
     model = ScriptedModel({"": ["one is told", "two is told", "done"], "slow": ["s"]})
-    async with AgentRuntime(store=make()) as runtime:
+    async with AgentRuntime(store=make_store()) as runtime:
         session = await Session.resume(root, model, [Gate().tool], runtime=runtime)
         await eventually(lambda: all(view.state != "running" for view in session.runs()))
         await eventually(
@@ -264,18 +264,18 @@ async def test_a_kill_does_not_reset_the_count_of_wakes() -> None:
     assert wakes == [1, 0]
 
 
-async def test_a_resumed_budget_keeps_what_was_spent(make: MakeStore) -> None:
+async def test_a_resumed_budget_keeps_what_was_spent(make_store: MakeStore) -> None:
     """AC-S1-10: one of three model calls was spent, so two are left, and the second is the last answer."""
     gate = Gate()
     script: Script = [[Call("gate")], "no"]
-    async with lost_runtime(make()) as runtime:
+    async with lost_runtime(make_store()) as runtime:
         await runtime.spawn(
             Agent(name="lead", model=ScriptedModel(script)), "go", tools=[gate.tool], limits=Limits(model_calls=3)
         )
         await gate.entered.wait()
 
     model = ScriptedModel([[Call("gate")], "the last word", "too much"])
-    async with AgentRuntime(store=make()) as runtime:
+    async with AgentRuntime(store=make_store()) as runtime:
         open_gate = Gate()
         open_gate.open.set()
         [again] = await runtime.resume(llm=model, tools=[open_gate.tool])
@@ -309,16 +309,16 @@ async def child(number: int) -> int:
     return number * number
 
 
-async def test_a_function_is_called_again_and_its_finished_children_are_not(make: MakeStore) -> None:
+async def test_a_function_is_called_again_and_its_finished_children_are_not(make_store: MakeStore) -> None:
     """The first child's result comes from the journal. The second child was active, so it starts again."""
     COUNTED.clear()
     WAITS[:] = [asyncio.Event()]
-    async with lost_runtime(make()) as runtime:
+    async with lost_runtime(make_store()) as runtime:
         await runtime.spawn(parent, args=(3,))
         await eventually(lambda: COUNTED == [0, 1])
 
     WAITS.clear()
-    async with AgentRuntime(store=make()) as runtime:
+    async with AgentRuntime(store=make_store()) as runtime:
         [again] = await runtime.resume()
         result = await again.result()
 
@@ -327,14 +327,14 @@ async def test_a_function_is_called_again_and_its_finished_children_are_not(make
         assert again.run.admitted_spawns == 3, "each child counts once against what it may start in its life"
 
 
-async def test_resume_names_a_missing_definition_and_starts_nothing(make: MakeStore) -> None:
+async def test_resume_names_a_missing_definition_and_starts_nothing(make_store: MakeStore) -> None:
     """Resume names the missing model object or tool, and succeeds once both are supplied."""
     gate = Gate("special")
-    async with lost_runtime(make()) as runtime:
+    async with lost_runtime(make_store()) as runtime:
         await runtime.spawn(Agent(name="lead", model=ScriptedModel([[Call("special")], "no"])), "go", tools=[gate.tool])
         await gate.entered.wait()
 
-    async with AgentRuntime(store=make()) as runtime:
+    async with AgentRuntime(store=make_store()) as runtime:
         with pytest.raises(DefinitionMissing, match="model 'scripted'"):
             await runtime.resume(tools=[gate.tool])
         with pytest.raises(DefinitionMissing, match="tool 'special'"):
@@ -347,9 +347,9 @@ async def test_resume_names_a_missing_definition_and_starts_nothing(make: MakeSt
         assert await runtime.resume() == []
 
 
-async def test_a_fork_begins_at_any_event(make: MakeStore) -> None:
+async def test_a_fork_begins_at_any_event(make_store: MakeStore) -> None:
     """A new tree knows the conversation up to that event, and the old tree does not change."""
-    async with AgentRuntime(store=make()) as runtime:
+    async with AgentRuntime(store=make_store()) as runtime:
         session = Session(ScriptedModel(["one", "two"]), runtime=runtime)
         await session.ask("first")
         there = max(event.seq for event in session._opened.recorder.recent_events)
@@ -367,9 +367,9 @@ async def test_a_fork_begins_at_any_event(make: MakeStore) -> None:
             await runtime.fork("run-nobody", "x")
 
 
-async def test_a_fork_includes_messages_that_are_not_durable_yet(make: MakeStore) -> None:
+async def test_a_fork_includes_messages_that_are_not_durable_yet(make_store: MakeStore) -> None:
     """The fork also has messages of a run that was spawned a moment ago."""
-    async with AgentRuntime(store=make()) as runtime:
+    async with AgentRuntime(store=make_store()) as runtime:
         handle = await runtime.spawn(Agent(name="lead", model=ScriptedModel(["one"])), "first")
         model = ScriptedModel(["another way"])
         fork = await runtime.fork(handle.id, "what else?", llm=model)
@@ -401,7 +401,7 @@ async def test_two_runtimes_of_one_folder_are_one_kernel(tmp_path: pathlib.Path)
     await store.close()
 
 
-async def test_resume_requires_the_hooks_of_a_tree(make: MakeStore) -> None:
+async def test_resume_requires_the_hooks_of_a_tree(make_store: MakeStore) -> None:
     """Resume refuses a tree that had a hook if the hook is missing."""
     gate = Gate()
 
@@ -414,7 +414,7 @@ async def test_resume_requires_the_hooks_of_a_tree(make: MakeStore) -> None:
         """Must not happen."""
         raise AssertionError("it happened")
 
-    async with lost_runtime(make()) as runtime:
+    async with lost_runtime(make_store()) as runtime:
         session = Session(ScriptedModel([[Call("gate")], "no"]), [gate.tool], runtime=runtime, hooks=hooks)
         turn = asyncio.create_task(session.ask("go"))
         await gate.entered.wait()
@@ -422,7 +422,7 @@ async def test_resume_requires_the_hooks_of_a_tree(make: MakeStore) -> None:
         root = session.id
 
     tools = [Gate().tool, async_tool(danger)]
-    async with AgentRuntime(store=make()) as runtime:
+    async with AgentRuntime(store=make_store()) as runtime:
         with pytest.raises(DefinitionMissing, match="hooks"):
             await Session.resume(root, ScriptedModel([]), tools, runtime=runtime)
         session = await Session.resume(root, ScriptedModel(["on"]), tools, runtime=runtime, hooks=[hooks])
@@ -430,13 +430,13 @@ async def test_resume_requires_the_hooks_of_a_tree(make: MakeStore) -> None:
         assert session.context.hooks.listens("PreToolUse")
 
 
-async def test_every_process_can_read_a_recorded_result(make: MakeStore) -> None:
+async def test_every_process_can_read_a_recorded_result(make_store: MakeStore) -> None:
     """The results of a root and of its child are readable.
 
     An interrupted run raises BusyError, and an unknown run Unknown.
     """
     gate = Gate()
-    async with lost_runtime(make()) as runtime:
+    async with lost_runtime(make_store()) as runtime:
         handle = await runtime.spawn(parent, args=(2,))
         assert (await handle.result()).value == [0, 1]
         [below] = [run for run in handle.run.context.tree.views() if run.path.endswith("/1")]  # type: ignore[union-attr]
@@ -445,7 +445,7 @@ async def test_every_process_can_read_a_recorded_result(make: MakeStore) -> None
         )
         await gate.entered.wait()
 
-    async with AgentRuntime(store=make()) as runtime:
+    async with AgentRuntime(store=make_store()) as runtime:
         assert (await runtime.result(handle.id)).value == [0, 1]
         assert (await runtime.result(below.id)).value == 0
         with pytest.raises(BusyError, match="resume"):

@@ -30,15 +30,15 @@ class ClockOneHourLater(SystemClock):
         return super().now() + timedelta(hours=1)
 
 
-async def run_until_killed(place: str, folder: pathlib.Path, when: str) -> str:
+async def run_until_killed(store_address: str, folder: pathlib.Path, when: str) -> str:
     """Run the program until it kills itself, and return the id of its last question."""
-    await killed(PROGRAM, place, folder, when)
+    await killed(PROGRAM, store_address, folder, when)
     return (folder / "question").read_text().split()[-1]
 
 
-async def recorded_approvals(place: str) -> list[Event]:
+async def recorded_approvals(store_address: str) -> list[Event]:
     """Return the questions and answers of a journal."""
-    store = await store_at(place).open()
+    store = await store_at(store_address).open()
     try:
         events = [decode(each.data) for each in await store.read(limit=10_000)]
     finally:
@@ -47,21 +47,21 @@ async def recorded_approvals(place: str) -> list[Event]:
 
 
 @pytest.mark.parametrize(
-    ("place", "word", "deaths"),
+    ("store_address", "word", "deaths"),
     [
         *(("sqlite", word, deaths) for word in (True, False) for deaths in (1, 2)),
         ("postgres", True, 1),
         ("postgres", False, 2),
     ],
-    indirect=["place"],
+    indirect=["store_address"],
 )
 async def test_a_question_keeps_its_id_after_kills_and_only_its_run_resumes(
-    place: str, tmp_path: pathlib.Path, deaths: int, word: bool
+    store_address: str, tmp_path: pathlib.Path, deaths: int, word: bool
 ) -> None:
     """The process is killed once or twice while a person thinks. No other run and no model is disturbed."""
-    ids = {await run_until_killed(place, tmp_path, "asked") for _ in range(deaths)}
+    ids = {await run_until_killed(store_address, tmp_path, "asked") for _ in range(deaths)}
     llm = model()
-    async with runtime_of(place) as runtime:
+    async with runtime_of(store_address) as runtime:
         handle = await resumed_root(runtime, tmp_path, llm)
         inbox = runtime.trees[handle.id].inbox
         before = inbox.pending  # at once: nobody has had a turn of the event loop yet
@@ -78,7 +78,7 @@ async def test_a_question_keeps_its_id_after_kills_and_only_its_run_resumes(
     assert result.status is Status.COMPLETED
     assert effects(tmp_path) == (["note", "pay"] if word else ["note"])
     assert [request.messages[-1].type for request in llm.requests] == ["tool", "tool"]  # the payer, then the lead
-    question_event, answer_event = await recorded_approvals(place)
+    question_event, answer_event = await recorded_approvals(store_address)
     assert isinstance(question_event, ApprovalAsked)
     assert isinstance(answer_event, ApprovalAnswered)
     assert question_event.at is not None
@@ -88,10 +88,10 @@ async def test_a_question_keeps_its_id_after_kills_and_only_its_run_resumes(
     assert (answer_event.allowed, answer_event.reason) == (word, "by somebody")
 
 
-async def test_an_answer_before_the_run_has_asked_again_counts(place: str, tmp_path: pathlib.Path) -> None:
+async def test_an_answer_before_the_run_has_asked_again_counts(store_address: str, tmp_path: pathlib.Path) -> None:
     """A person may answer at the moment of the restart."""
-    id = await run_until_killed(place, tmp_path, "asked")
-    async with runtime_of(place) as runtime:
+    id = await run_until_killed(store_address, tmp_path, "asked")
+    async with runtime_of(store_address) as runtime:
         handle = await resumed_root(runtime, tmp_path, model())
         runtime.trees[handle.id].inbox.answer(id, True)
 
@@ -99,15 +99,15 @@ async def test_an_answer_before_the_run_has_asked_again_counts(place: str, tmp_p
         assert (await handle.result()).status is Status.COMPLETED
 
     assert effects(tmp_path) == ["note", "pay"]
-    assert [type(event) for event in await recorded_approvals(place)] == [ApprovalAsked, ApprovalAnswered]
+    assert [type(event) for event in await recorded_approvals(store_address)] == [ApprovalAsked, ApprovalAnswered]
 
 
 @pytest.mark.parametrize("word", ["allowed", "denied"])
-async def test_an_answered_question_is_not_asked_again(place: str, tmp_path: pathlib.Path, word: str) -> None:
+async def test_an_answered_question_is_not_asked_again(store_address: str, tmp_path: pathlib.Path, word: str) -> None:
     """The process was killed between answer and call: the recorded answer decides about the call."""
-    id = await run_until_killed(place, tmp_path, word)
+    id = await run_until_killed(store_address, tmp_path, word)
     llm = model()
-    async with runtime_of(place) as runtime:
+    async with runtime_of(store_address) as runtime:
         handle = await resumed_root(runtime, tmp_path, llm)
         assert runtime.trees[handle.id].inbox.pending == ()
         with pytest.raises(Unknown):
@@ -117,14 +117,14 @@ async def test_an_answered_question_is_not_asked_again(place: str, tmp_path: pat
 
     assert effects(tmp_path) == (["note", "pay"] if word == "allowed" else ["note"])
     assert ("Denied: it was not approved: by somebody" in str(llm.requests[0].messages)) is (word == "denied")
-    assert [type(event) for event in await recorded_approvals(place)] == [ApprovalAsked, ApprovalAnswered]
+    assert [type(event) for event in await recorded_approvals(store_address)] == [ApprovalAsked, ApprovalAnswered]
 
 
-async def test_resume_requires_the_hook_that_asked(place: str, tmp_path: pathlib.Path) -> None:
+async def test_resume_requires_the_hook_that_asked(store_address: str, tmp_path: pathlib.Path) -> None:
     """Resume refuses the tree without the hook that asked for approval. With the hook, the question still waits."""
-    id = await run_until_killed(place, tmp_path, "asked")
+    id = await run_until_killed(store_address, tmp_path, "asked")
     llm = model()
-    async with runtime_of(place) as runtime:
+    async with runtime_of(store_address) as runtime:
         with pytest.raises(DefinitionMissing, match="PreToolUse hook 'of main/payer'"):
             await runtime.resume(llm=llm, tools=tools(tmp_path), agents=[Agent(name="lead", model=llm)])
         assert effects(tmp_path) == ["note"]
@@ -136,10 +136,12 @@ async def test_resume_requires_the_hook_that_asked(place: str, tmp_path: pathlib
     assert effects(tmp_path) == ["note", "pay"]
 
 
-async def test_a_question_past_its_deadline_is_denied_after_a_restart(place: str, tmp_path: pathlib.Path) -> None:
+async def test_a_question_past_its_deadline_is_denied_after_a_restart(
+    store_address: str, tmp_path: pathlib.Path
+) -> None:
     """An answer is refused, and the run continues without the call."""
-    id = await run_until_killed(place, tmp_path, "asked")
-    async with runtime_of(place, ClockOneHourLater()) as runtime:
+    id = await run_until_killed(store_address, tmp_path, "asked")
+    async with runtime_of(store_address, ClockOneHourLater()) as runtime:
         handle = await resumed_root(runtime, tmp_path, model())
         with pytest.raises(Unknown):
             runtime.trees[handle.id].inbox.answer(id, True)
@@ -147,7 +149,7 @@ async def test_a_question_past_its_deadline_is_denied_after_a_restart(place: str
         assert (await handle.result()).status is Status.COMPLETED
 
     assert effects(tmp_path) == ["note"]
-    _, answer_event = await recorded_approvals(place)
+    _, answer_event = await recorded_approvals(store_address)
     assert isinstance(answer_event, ApprovalAnswered)
     assert (answer_event.approval_id, answer_event.allowed) == (id, False)
     assert answer_event.reason == "no answer within 600 s"

@@ -143,7 +143,7 @@ def guest_source() -> Iterator[Guests]:
 
 
 @pytest.fixture
-def inside(guest_source: Guests, monkeypatch: pytest.MonkeyPatch) -> GuestLoops:
+def guest_loops(guest_source: Guests, monkeypatch: pytest.MonkeyPatch) -> GuestLoops:
     """Give every conversation of this test a guest, which may write where the test may."""
     guest_loop = GuestLoops(guest_source)
     monkeypatch.setattr(turn, "_converse", guest_loop.converse)
@@ -152,7 +152,7 @@ def inside(guest_source: Guests, monkeypatch: pytest.MonkeyPatch) -> GuestLoops:
 
 @pytest.mark.parametrize("store", [MemoryStore, FullDiskStore])
 async def test_neg_12_an_unwritable_journal_blocks_a_sandboxed_call(
-    store: type[MemoryStore], inside: GuestLoops, tmp_path: pathlib.Path
+    store: type[MemoryStore], guest_loops: GuestLoops, tmp_path: pathlib.Path
 ) -> None:
     """The guest gets no decision, so its call never begins. With a writable journal, the call runs."""
     runtime = AgentRuntime(store=store())
@@ -163,7 +163,7 @@ async def test_neg_12_an_unwritable_journal_blocks_a_sandboxed_call(
     ):
         result = await session.ask("Go.")
 
-    assert len(inside.guests) == 1
+    assert len(guest_loops.guests) == 1
     assert result.status is (Status.FAILED if store is FullDiskStore else Status.COMPLETED)
     assert (tmp_path / "done").exists() is (store is not FullDiskStore)
 

@@ -43,18 +43,18 @@ KILLS: list[tuple[str, int, str, int]] = [
 
 
 @pytest.mark.parametrize(
-    ("place", "when", "write", "status", "effects"),
+    ("store_address", "when", "write", "status", "effects"),
     [("sqlite", *kill) for kill in KILLS] + [("postgres", *kill) for kill in KILLS[::2]],
-    indirect=["place"],
+    indirect=["store_address"],
 )
 async def test_a_tick_has_one_run_whenever_its_process_is_killed(
-    place: str, tmp_path: pathlib.Path, when: str, write: int, status: str, effects: int
+    store_address: str, tmp_path: pathlib.Path, when: str, write: int, status: str, effects: int
 ) -> None:
     """AC-S0-9, NEG-15: the next process, with another `__main__`, finds the function and does what is left to do."""
     effects_file = tmp_path / "effects"
-    await killed(SCRIPT, place, when, write, effects_file)
+    await killed(SCRIPT, store_address, when, write, effects_file)
 
-    async with AgentRuntime(store=store_at(place)) as runtime, AgentScheduler(runtime) as scheduler:
+    async with AgentRuntime(store=store_at(store_address)) as runtime, AgentScheduler(runtime) as scheduler:
         async with asyncio.timeout(180):
             while not (results := await scheduler.results("job")) or results[0].ended is None:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)

@@ -32,16 +32,16 @@ __all__ = ["postgres", "schema"]  # fixtures are used by their names
 SCRIPT = pathlib.Path(__file__).parents[1] / "programs" / "own_schedule.py"
 
 
-@pytest.mark.parametrize("place", ["sqlite", "postgres"], indirect=True)
+@pytest.mark.parametrize("store_address", ["sqlite", "postgres"], indirect=True)
 @pytest.mark.parametrize("how", ["resume", "adopt"])
 async def test_resuming_all_trees_does_not_call_a_scheduled_function_again(
-    place: str, tmp_path: pathlib.Path, how: str
+    store_address: str, tmp_path: pathlib.Path, how: str
 ) -> None:
     """A program may call `resume` first, and open its scheduler then."""
     effects = tmp_path / "effects"
-    await killed(SCRIPT, place, "once", 0, effects)
+    await killed(SCRIPT, store_address, "once", 0, effects)
 
-    async with AgentRuntime(store=store_at(place)) as runtime:
+    async with AgentRuntime(store=store_at(store_address)) as runtime:
         (handle,) = await (runtime.adopt() if how == "adopt" else runtime.resume())
         result = await handle.result()
         async with AgentScheduler(runtime) as scheduler, asyncio.timeout(180):

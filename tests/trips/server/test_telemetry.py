@@ -90,7 +90,7 @@ class RecordedSpans:
 
 
 @pytest.fixture
-def seen() -> Iterator[RecordedSpans]:
+def recorded_spans() -> Iterator[RecordedSpans]:
     spans = RecordedSpans()
     yield spans
     spans.provider.shutdown()
@@ -128,48 +128,48 @@ def record_tree(spans: RecordedSpans, *tree_events: Event) -> None:
 # --- trees
 
 
-async def test_a_tree_of_runs_is_a_tree_of_spans(seen: RecordedSpans) -> None:
+async def test_a_tree_of_runs_is_a_tree_of_spans(recorded_spans: RecordedSpans) -> None:
     """A child is below the call that spawned it. Turns, tool calls and model calls are below their runs."""
     script: Script = {
         "dig deep": [Call("look", {"what": "the argument"}), "the find"],
         "": [specialist_call("dig deep: the prompt", "digger"), "the answer"],
     }
     async with Session(ScriptedModel(script), [look]) as session:
-        seen.watch(session)
+        recorded_spans.watch(session)
         await session.ask("the question")
 
-    root = seen.one("invoke_agent main")
+    root = recorded_spans.one("invoke_agent main")
     assert root.parent is None
-    assert below(seen, root) == ["turn"]
-    turn = seen.one("turn", ramet__turn=1, gen_ai__agent__id=session.id)
-    assert below(seen, turn) == ["chat scripted", "chat scripted", "execute_tool Agent"]
-    assert below(seen, seen.one("execute_tool Agent")) == ["invoke_agent general-purpose"]
-    child = seen.one("invoke_agent general-purpose")
-    assert below(seen, child) == ["create_agent general-purpose", "turn"]
-    own_turn = seen.one("turn", gen_ai__agent__name="general-purpose")
-    assert below(seen, own_turn) == ["chat scripted", "chat scripted", "execute_tool look"]
-    assert len(seen.spans) == 11
-    assert len({span.context.trace_id for span in seen.spans if span.context}) == 1
-    assert all((span.end_time or 0) >= (span.start_time or 0) > 0 for span in seen.spans)
+    assert below(recorded_spans, root) == ["turn"]
+    turn = recorded_spans.one("turn", ramet__turn=1, gen_ai__agent__id=session.id)
+    assert below(recorded_spans, turn) == ["chat scripted", "chat scripted", "execute_tool Agent"]
+    assert below(recorded_spans, recorded_spans.one("execute_tool Agent")) == ["invoke_agent general-purpose"]
+    child = recorded_spans.one("invoke_agent general-purpose")
+    assert below(recorded_spans, child) == ["create_agent general-purpose", "turn"]
+    own_turn = recorded_spans.one("turn", gen_ai__agent__name="general-purpose")
+    assert below(recorded_spans, own_turn) == ["chat scripted", "chat scripted", "execute_tool look"]
+    assert len(recorded_spans.spans) == 11
+    assert len({span.context.trace_id for span in recorded_spans.spans if span.context}) == 1
+    assert all((span.end_time or 0) >= (span.start_time or 0) > 0 for span in recorded_spans.spans)
 
 
-async def test_attributes_follow_the_conventions_of_opentelemetry(seen: RecordedSpans) -> None:
+async def test_attributes_follow_the_conventions_of_opentelemetry(recorded_spans: RecordedSpans) -> None:
     """The values of the attributes are those of the events."""
     usage = {"input_tokens": 11, "output_tokens": 7, "total_tokens": 18, "input_token_details": {"cache_read": 3}}
     script: Script = [Call("look", {"what": "x"}, id="call-7"), Say("the answer", usage=usage)]  # type: ignore[arg-type]  # as a provider says it
     async with Session(ScriptedModel(script), [look], session_id="conversation-1") as session:
-        seen.watch(session)
+        recorded_spans.watch(session)
         await session.ask("the question")
 
     tree_events = session_events(session)
-    run = attributes_of(seen.one("invoke_agent main"))
+    run = attributes_of(recorded_spans.one("invoke_agent main"))
     assert run["gen_ai.operation.name"] == "invoke_agent"
     assert (run["gen_ai.agent.name"], run["gen_ai.agent.id"]) == ("main", session.id)
     assert (run["gen_ai.conversation.id"], run["gen_ai.request.model"]) == ("conversation-1", "scripted")
     assert (run["ramet.root.id"], run["ramet.path"], run["ramet.depth"]) == (session.id, "main", 0)
     assert (run["ramet.status"], run["gen_ai.usage.output_tokens"]) == ("completed", session.usage.output_tokens)
 
-    chat = seen.one("chat scripted", gen_ai__usage__input_tokens=11)
+    chat = recorded_spans.one("chat scripted", gen_ai__usage__input_tokens=11)
     assert chat.kind is SpanKind.CLIENT
     assert attributes_of(chat)["gen_ai.operation.name"] == "chat"
     assert (attributes_of(chat)["gen_ai.provider.name"], attributes_of(chat)["gen_ai.request.model"]) == (
@@ -183,7 +183,7 @@ async def test_attributes_follow_the_conventions_of_opentelemetry(seen: Recorded
     ) == (7, 3)
     assert chat.status.status_code is StatusCode.UNSET
 
-    tool_span = seen.one("execute_tool look")
+    tool_span = recorded_spans.one("execute_tool look")
     assert tool_span.kind is SpanKind.INTERNAL
     assert attributes_of(tool_span)["gen_ai.operation.name"] == "execute_tool"
     assert (attributes_of(tool_span)["gen_ai.tool.name"], attributes_of(tool_span)["gen_ai.tool.call.id"]) == (
@@ -204,19 +204,19 @@ async def test_attributes_follow_the_conventions_of_opentelemetry(seen: Recorded
 
 
 @pytest.mark.parametrize("is_told", [True, False])
-async def test_estimated_usage_is_marked_in_its_spans(seen: RecordedSpans, is_told: bool) -> None:
+async def test_estimated_usage_is_marked_in_its_spans(recorded_spans: RecordedSpans, is_told: bool) -> None:
     """The mark is on the model call and on every span around it. Reported usage has no mark."""
     model = ScriptedModel(["ok"]) if is_told else GenericFakeChatModel(messages=iter([AIMessage("ok")]))
     async with Session(model, limits=Limits(tokens=50_000)) as session:
-        seen.watch(session)
+        recorded_spans.watch(session)
         await session.ask("the question")
 
-    spans = [span for span in seen.spans if "gen_ai.usage.output_tokens" in attributes_of(span)]
+    spans = [span for span in recorded_spans.spans if "gen_ai.usage.output_tokens" in attributes_of(span)]
     assert spans
     assert {attributes_of(span).get("ramet.usage.estimated") for span in spans} == {None if is_told else True}
 
 
-async def test_spans_contain_no_text_of_a_conversation(seen: RecordedSpans) -> None:
+async def test_spans_contain_no_text_of_a_conversation(recorded_spans: RecordedSpans) -> None:
     """No prompt, reply, argument, result or mail is in a name, an attribute, an event or a status."""
     script: Script = {
         "dig": [Call("look", {"what": "the argument"}), Call("look", {"what": "nothing"}), "the find"],
@@ -227,24 +227,24 @@ async def test_spans_contain_no_text_of_a_conversation(seen: RecordedSpans) -> N
         ],
     }
     async with Session(ScriptedModel(script), [look], system_prompt="the prompt") as session:
-        seen.watch(session)
+        recorded_spans.watch(session)
         await session.ask("the question")
         await eventually(lambda: is_tree_idle(session))
 
-    everything = "\n".join(span.to_json() for span in seen.spans)
+    everything = "\n".join(span.to_json() for span in recorded_spans.spans)
     for words in SECRET_WORDS:
         assert words not in everything
-    assert len(seen.spans) > 15
+    assert len(recorded_spans.spans) > 15
 
 
-async def test_a_failed_tool_call_marks_only_its_own_span(seen: RecordedSpans) -> None:
+async def test_a_failed_tool_call_marks_only_its_own_span(recorded_spans: RecordedSpans) -> None:
     """The span has the exception's type as `error.type`. A call of an unknown tool has a span, too."""
     script: Script = [Call("look", {"what": "nothing"}), Call("no_such_tool", {}), "done"]
     async with Session(ScriptedModel(script), [look]) as session:
-        seen.watch(session)
+        recorded_spans.watch(session)
         await session.ask("Go.")
 
-    failed_span, unknown = seen.one("execute_tool look"), seen.one("execute_tool no_such_tool")
+    failed_span, unknown = recorded_spans.one("execute_tool look"), recorded_spans.one("execute_tool no_such_tool")
     assert (failed_span.status.status_code, attributes_of(failed_span)["error.type"]) == (
         StatusCode.ERROR,
         "ValueError",
@@ -252,37 +252,37 @@ async def test_a_failed_tool_call_marks_only_its_own_span(seen: RecordedSpans) -
     assert failed_span.status.description is None
     assert (unknown.status.status_code, attributes_of(unknown)["error.type"]) == (StatusCode.ERROR, "_OTHER")
     for name in ("turn", "invoke_agent main"):
-        assert seen.one(name).status.status_code is StatusCode.UNSET
+        assert recorded_spans.one(name).status.status_code is StatusCode.UNSET
 
 
-async def test_each_attempt_of_a_model_call_is_a_span(seen: RecordedSpans) -> None:
+async def test_each_attempt_of_a_model_call_is_a_span(recorded_spans: RecordedSpans) -> None:
     """A failed attempt has the status of the provider's answer, and the next span begins with the retry."""
     async with Session(ScriptedModel([Fail(529, retry_after_s=0), "done"])) as session:
-        seen.watch(session)
+        recorded_spans.watch(session)
         await session.ask("Go.")
 
-    first, second = sorted(seen.named("chat scripted"), key=lambda span: attributes_of(span)["ramet.attempt"])
+    first, second = sorted(recorded_spans.named("chat scripted"), key=lambda span: attributes_of(span)["ramet.attempt"])
     assert (first.status.status_code, attributes_of(first)["error.type"]) == (StatusCode.ERROR, "529")
     assert second.status.status_code is StatusCode.UNSET
     assert (second.start_time or 0) >= (first.end_time or 0)
-    assert seen.one("invoke_agent main").status.status_code is StatusCode.UNSET
+    assert recorded_spans.one("invoke_agent main").status.status_code is StatusCode.UNSET
 
 
-async def test_a_failed_model_call_marks_its_turn(seen: RecordedSpans) -> None:
+async def test_a_failed_model_call_marks_its_turn(recorded_spans: RecordedSpans) -> None:
     """Model call and turn end as errors. The session continues, and the next turn is fine."""
     async with Session(ScriptedModel([Fail("no such model"), "done"])) as session:
-        seen.watch(session)
+        recorded_spans.watch(session)
         await session.ask("Go.")
         await session.ask("Again.")
 
-    first, second = sorted(seen.named("turn"), key=lambda span: attributes_of(span)["ramet.turn"])
+    first, second = sorted(recorded_spans.named("turn"), key=lambda span: attributes_of(span)["ramet.turn"])
     assert (first.status.status_code, attributes_of(first)["ramet.status"]) == (StatusCode.ERROR, "failed")
     assert second.status.status_code is StatusCode.UNSET
-    chats = sorted(seen.named("chat scripted"), key=lambda span: span.start_time or 0)
+    chats = sorted(recorded_spans.named("chat scripted"), key=lambda span: span.start_time or 0)
     assert [span.status.status_code for span in chats] == [StatusCode.ERROR, StatusCode.UNSET]
 
 
-async def test_a_cancelled_tree_leaves_no_span_open(seen: RecordedSpans) -> None:
+async def test_a_cancelled_tree_leaves_no_span_open(recorded_spans: RecordedSpans) -> None:
     """Every span ends as cancelled and not as an error: a model that hangs, a tool that waits, and both children."""
     gate = Gate()
     script: Script = {
@@ -291,15 +291,15 @@ async def test_a_cancelled_tree_leaves_no_span_open(seen: RecordedSpans) -> None
         "": [[background_call("first job", "one"), background_call("second job", "two"), Call("gate", {})]],
     }
     async with Session(ScriptedModel(script), [gate.tool]) as session:
-        seen.watch(session)
+        recorded_spans.watch(session)
         asking = asyncio.create_task(session.ask("Go."))
         await eventually(lambda: gate.calls == 2 and len(of_kind(session_events(session), events.ModelAsked)) == 3)
         await session.cancel()
         await asking
-        span_count = len(seen.spans)
+        span_count = len(recorded_spans.spans)
 
-    assert len(seen.spans) == span_count, "closing found nothing open"
-    names = [span.name for span in seen.spans]
+    assert len(recorded_spans.spans) == span_count, "closing found nothing open"
+    names = [span.name for span in recorded_spans.spans]
     assert sorted(names) == sorted(
         ["invoke_agent main"]
         + ["invoke_agent general-purpose", "create_agent general-purpose"] * 2
@@ -308,7 +308,7 @@ async def test_a_cancelled_tree_leaves_no_span_open(seen: RecordedSpans) -> None
         + ["execute_tool Agent"] * 2
         + ["execute_tool gate"] * 2
     )
-    for span in (*seen.named("invoke_agent general-purpose"), *seen.named("execute_tool gate")):
+    for span in (*recorded_spans.named("invoke_agent general-purpose"), *recorded_spans.named("execute_tool gate")):
         assert (attributes_of(span)["ramet.status"], attributes_of(span)["error.type"], span.status.status_code) == (
             "cancelled",
             "cancelled",
@@ -316,19 +316,19 @@ async def test_a_cancelled_tree_leaves_no_span_open(seen: RecordedSpans) -> None
         ), span.name
 
 
-async def test_a_background_child_is_below_its_call_and_outlives_it(seen: RecordedSpans) -> None:
+async def test_a_background_child_is_below_its_call_and_outlives_it(recorded_spans: RecordedSpans) -> None:
     """The child's notice wakes the parent for a second turn."""
     gate = Gate()
     script: Script = {"dig": [Call("gate", {}), "found"], "": [background_call("dig", "digger"), "started", "done"]}
     async with Session(ScriptedModel(script), [gate.tool]) as session:
-        seen.watch(session)
+        recorded_spans.watch(session)
         await session.ask("Go.")
         gate.open.set()
         await eventually(
             lambda: is_tree_idle(session) and len(of_kind(session_events(session), events.TurnEnded, "main")) == 2
         )
 
-    call, child = seen.one("execute_tool Agent"), seen.one("invoke_agent general-purpose")
+    call, child = recorded_spans.one("execute_tool Agent"), recorded_spans.one("invoke_agent general-purpose")
     assert child.parent is not None
     assert call.context is not None
     assert child.parent.span_id == call.context.span_id
@@ -336,13 +336,13 @@ async def test_a_background_child_is_below_its_call_and_outlives_it(seen: Record
     assert attributes_of(child)["ramet.background"] is True
     turns = [
         attributes_of(span)["ramet.turn"]
-        for span in seen.named("turn")
+        for span in recorded_spans.named("turn")
         if attributes_of(span)["gen_ai.agent.name"] == "main"
     ]
     assert sorted(turns) == [1, 2]
 
 
-async def test_a_woken_agent_has_a_second_span(seen: RecordedSpans) -> None:
+async def test_a_woken_agent_has_a_second_span(recorded_spans: RecordedSpans) -> None:
     """The second span is below the same call as the first."""
     script: Script = {
         "dig": ["found", "found more"],
@@ -354,26 +354,26 @@ async def test_a_woken_agent_has_a_second_span(seen: RecordedSpans) -> None:
         ],
     }
     async with Session(ScriptedModel(script)) as session:
-        seen.watch(session)
+        recorded_spans.watch(session)
         await session.ask("Go.")
         await eventually(lambda: len(of_kind(session_events(session), events.RunEnded, "main/digger")) == 2)
         await eventually(lambda: is_tree_idle(session))
 
-    first, second = sorted(seen.named("invoke_agent general-purpose"), key=lambda span: span.start_time or 0)
+    first, second = sorted(recorded_spans.named("invoke_agent general-purpose"), key=lambda span: span.start_time or 0)
     assert first.parent == second.parent
     assert "ramet.resumed" not in attributes_of(first)
     assert attributes_of(second)["ramet.resumed"] is True
-    assert below(seen, second) == ["turn"]
+    assert below(recorded_spans, second) == ["turn"]
 
 
-async def test_a_budget_refusal_is_an_event_of_a_span(seen: RecordedSpans) -> None:
+async def test_a_budget_refusal_is_an_event_of_a_span(recorded_spans: RecordedSpans) -> None:
     """The event has the resource, and no text of the conversation."""
     script: Script = [Call("look", {"what": "the argument"}), Call("look", {"what": "the argument"}), "the answer"]
     async with Session(ScriptedModel(script), [look], limits=Limits(tool_calls=1)) as session:
-        seen.watch(session)
+        recorded_spans.watch(session)
         await session.ask("Go.")
 
-    noted = [event for event in seen.one("turn").events if event.name == "ramet.budget_refused"]
+    noted = [event for event in recorded_spans.one("turn").events if event.name == "ramet.budget_refused"]
     assert len(noted) == len(of_kind(session_events(session), events.BudgetRefused)) > 0
     assert dict(noted[0].attributes or {})["ramet.resource"] == "tool_calls"
 
@@ -382,48 +382,50 @@ async def test_a_budget_refusal_is_an_event_of_a_span(seen: RecordedSpans) -> No
 
 
 async def test_a_tree_is_below_the_current_span_of_its_caller(
-    seen: RecordedSpans, monkeypatch: pytest.MonkeyPatch
+    recorded_spans: RecordedSpans, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A web server's span for a request wins over the trace of the process."""
     monkeypatch.setenv("TRACEPARENT", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
-    tracer = seen.provider.get_tracer("a server")
+    tracer = recorded_spans.provider.get_tracer("a server")
     with tracer.start_as_current_span("POST /ask") as request:
         async with Session(ScriptedModel(["done"])) as session:
-            seen.watch(session)
+            recorded_spans.watch(session)
             await session.ask("Go.")
 
-    run = seen.one("invoke_agent main")
+    run = recorded_spans.one("invoke_agent main")
     assert run.parent is not None
     assert run.parent.span_id == request.get_span_context().span_id
 
 
-def test_a_tree_is_below_the_span_of_traceparent(seen: RecordedSpans, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tree_is_below_the_span_of_traceparent(
+    recorded_spans: RecordedSpans, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The variable comes from the process that started this one. An invalid value is ignored."""
     monkeypatch.setenv("TRACEPARENT", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
-    record_tree(seen, events.RunSpawned(**ROOT.stamp, name="main"))
-    [span] = seen.spans
+    record_tree(recorded_spans, events.RunSpawned(**ROOT.stamp, name="main"))
+    [span] = recorded_spans.spans
     assert span.parent is not None
     assert f"{span.parent.trace_id:032x}-{span.parent.span_id:016x}" == (
         "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331"
     )
 
-    seen.exporter.clear()
+    recorded_spans.exporter.clear()
     monkeypatch.setenv("TRACEPARENT", "a lie")
-    record_tree(seen, events.RunSpawned(**ROOT.stamp, name="main"))
-    assert seen.spans[0].parent is None
+    record_tree(recorded_spans, events.RunSpawned(**ROOT.stamp, name="main"))
+    assert recorded_spans.spans[0].parent is None
 
 
-async def test_traceparent_returns_the_header_of_a_run(seen: RecordedSpans) -> None:
+async def test_traceparent_returns_the_header_of_a_run(recorded_spans: RecordedSpans) -> None:
     """The W3C header exists from the run's spawn on. It is empty for an unknown run, and after the tree has closed."""
     async with Session(ScriptedModel({"dig": ["found"], "": [specialist_call("dig", "digger"), "done"]})) as session:
-        telemetry = seen.watch(session)
+        telemetry = recorded_spans.watch(session)
         await session.ask("Go.")
         child = run_of(session, "digger").info.id
         headers = [telemetry.traceparent(run) for run in (session.id, child)]
         assert telemetry.traceparent("run-unknown") == ""
 
     for header, name in zip(headers, ("invoke_agent main", "invoke_agent general-purpose"), strict=True):
-        context = seen.one(name).context
+        context = recorded_spans.one(name).context
         assert context is not None
         assert header[:-2] == f"00-{context.trace_id:032x}-{context.span_id:016x}-"
         assert int(header[-2:], 16) & 1, "it is sampled"
@@ -445,10 +447,10 @@ def test_traceparent_marks_an_unsampled_run() -> None:
 # --- trees that are not whole
 
 
-def test_a_resumed_tree_has_spans(seen: RecordedSpans) -> None:
+def test_a_resumed_tree_has_spans(recorded_spans: RecordedSpans) -> None:
     """Another process spawned the run, so this one has not seen its spawn event."""
     record_tree(
-        seen,
+        recorded_spans,
         events.RunResumed(**ROOT.stamp, turn=2),
         events.TurnStarted(**ROOT.stamp, turn=2),
         events.ToolStarted(**ROOT.stamp, tool="look", step_id="s", call_id="c"),
@@ -456,14 +458,14 @@ def test_a_resumed_tree_has_spans(seen: RecordedSpans) -> None:
         events.TurnEnded(**ROOT.stamp, turn=2, status="completed"),
     )
 
-    assert seen.tree() == {"root": ("invoke_agent main", [("turn", [("execute_tool look", [])])])}
-    assert attributes_of(seen.one("invoke_agent main"))["ramet.resumed"] is True
+    assert recorded_spans.tree() == {"root": ("invoke_agent main", [("turn", [("execute_tool look", [])])])}
+    assert attributes_of(recorded_spans.one("invoke_agent main"))["ramet.resumed"] is True
 
 
-def test_closing_ends_open_spans_at_the_time_of_the_last_event(seen: RecordedSpans) -> None:
+def test_closing_ends_open_spans_at_the_time_of_the_last_event(recorded_spans: RecordedSpans) -> None:
     """The innermost span ends first."""
     record_tree(
-        seen,
+        recorded_spans,
         events.RunSpawned(**ROOT.stamp, name="main"),
         events.TurnStarted(**ROOT.stamp, turn=1),
         events.ModelAsked(**ROOT.stamp, step_id="s-1", model="anthropic:claude-x"),
@@ -472,16 +474,16 @@ def test_closing_ends_open_spans_at_the_time_of_the_last_event(seen: RecordedSpa
     )
 
     names = ["create_agent main", "invoke_agent main", "chat claude-x", "execute_tool look", "turn"]
-    assert [span.name for span in seen.spans] == [*names, "invoke_agent main"]
-    assert {span.end_time for span in seen.spans} == {1_767_225_604 * 10**9}
-    assert attributes_of(seen.one("chat claude-x"))["gen_ai.provider.name"] == "anthropic"
+    assert [span.name for span in recorded_spans.spans] == [*names, "invoke_agent main"]
+    assert {span.end_time for span in recorded_spans.spans} == {1_767_225_604 * 10**9}
+    assert attributes_of(recorded_spans.one("chat claude-x"))["gen_ai.provider.name"] == "anthropic"
 
 
-def test_a_failed_model_call_ends_with_its_retry_event(seen: RecordedSpans) -> None:
+def test_a_failed_model_call_ends_with_its_retry_event(recorded_spans: RecordedSpans) -> None:
     """The charge comes before the reason of the failure. A model call without a reply message is no error."""
     request: dict[str, Any] = {"step_id": "s-1", "model": "openai:gpt-x"}
     record_tree(
-        seen,
+        recorded_spans,
         events.RunSpawned(**ROOT.stamp, name="main"),
         events.ModelAsked(**ROOT.stamp, **request),
         events.ModelCharged(**ROOT.stamp, step_id="s-1", usage=Usage(model_calls=1)),
@@ -491,7 +493,7 @@ def test_a_failed_model_call_ends_with_its_retry_event(seen: RecordedSpans) -> N
         events.RunEnded(**ROOT.stamp, result=Result(status=Status.COMPLETED, value="x")),
     )
 
-    first, second, run = seen.spans
+    first, second, run = recorded_spans.spans
     start_s = 1_767_225_600
     assert (first.start_time, first.end_time) == ((start_s + 1) * 10**9, (start_s + 2) * 10**9)
     assert attributes_of(first)["error.type"] == "503"
@@ -510,21 +512,23 @@ def test_a_failed_model_call_ends_with_its_retry_event(seen: RecordedSpans) -> N
     ],
 )
 def test_the_status_of_a_run_decides_whether_its_span_is_an_error(
-    seen: RecordedSpans, status: Status, code: StatusCode, why: str | None
+    recorded_spans: RecordedSpans, status: Status, code: StatusCode, why: str | None
 ) -> None:
     """Failed, timeout and oom are errors. Cancelled and needs_input are not."""
     record_tree(
-        seen, events.RunSpawned(**ROOT.stamp, name="main"), events.RunEnded(**ROOT.stamp, result=Result(status=status))
+        recorded_spans,
+        events.RunSpawned(**ROOT.stamp, name="main"),
+        events.RunEnded(**ROOT.stamp, result=Result(status=status)),
     )
 
-    [span] = seen.spans
+    [span] = recorded_spans.spans
     assert (span.status.status_code, attributes_of(span)["ramet.status"]) == (code, str(status))
     if why is not None:
         assert attributes_of(span)["error.type"] == why
 
 
 def test_a_failing_listener_does_not_harm_the_journal(
-    seen: RecordedSpans, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    recorded_spans: RecordedSpans, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error is logged once, and every event is recorded."""
     from ramet.host.observability.spans import TreeSpans
@@ -534,7 +538,7 @@ def test_a_failing_listener_does_not_harm_the_journal(
 
     monkeypatch.setattr(TreeSpans, "on_event", broken)
     recorder = Recorder(FakeClock())
-    seen.telemetry.attach(recorder)
+    recorded_spans.telemetry.attach(recorder)
     with caplog.at_level(logging.ERROR):
         for number in range(3):
             recorder.append(events.TurnStarted(**ROOT.stamp, turn=number))
@@ -605,15 +609,15 @@ def test_the_global_tracer_provider_is_used(tmp_path: Path) -> None:
     assert (completed.returncode, completed.stdout, completed.stderr) == (0, "invoke_agent main\n", "")
 
 
-async def test_spans_are_complete_with_a_journal(seen: RecordedSpans, tmp_path: Path) -> None:
+async def test_spans_are_complete_with_a_journal(recorded_spans: RecordedSpans, tmp_path: Path) -> None:
     """Events reach telemetry once they are durable, with the last event of a tree."""
     script: Script = {"dig": ["found"], "": [specialist_call("dig", "digger"), "done"]}
     async with Session(ScriptedModel(script), cwd=tmp_path) as session:
-        telemetry = seen.watch(session)
+        telemetry = recorded_spans.watch(session)
         await session.ask("Go.")
         assert telemetry.traceparent(run_of(session, "digger").info.id)
 
-    assert len(seen.spans) == 9
+    assert len(recorded_spans.spans) == 9
     for name in ("invoke_agent main", "invoke_agent general-purpose"):
-        assert attributes_of(seen.one(name))["ramet.status"] == "completed"
-        assert seen.one(name).status.status_code is StatusCode.UNSET
+        assert attributes_of(recorded_spans.one(name))["ramet.status"] == "completed"
+        assert recorded_spans.one(name).status.status_code is StatusCode.UNSET

@@ -80,8 +80,8 @@ async def test_concurrent_changes_lose_nothing_and_make_no_cycle(store: str, tmp
 @pytest.mark.parametrize("store", KINDS)
 async def test_a_board_survives_a_restart(store: str, tmp_path: pathlib.Path) -> None:
     """AC-S1-11: blocked tasks, owners and ids stay the same. Other lists are other boards."""
-    place = STORES[store](tmp_path)
-    async with place.open() as open_store:
+    closed_store = STORES[store](tmp_path)
+    async with closed_store.open() as open_store:
         board = Board(open_store, "list", is_living=always_living)
         await board.create("dig", "deep", metadata={"tools": ["spade"], "gone": None})
         await board.create("fill", blocked_by=["1"])
@@ -89,7 +89,7 @@ async def test_a_board_survives_a_restart(store: str, tmp_path: pathlib.Path) ->
         await board.delete("3")
         await board.claim("1", ANN)
         before = await board.list()
-    async with place.open() as open_store:
+    async with closed_store.open() as open_store:
         board = Board(open_store, "list", is_living=always_living)
         assert await board.list() == before
         assert (before[0].metadata, before[0].blocks, before[1].open_blockers) == ({"tools": ["spade"]}, ("2",), ("1",))
@@ -102,16 +102,16 @@ async def test_a_board_survives_a_restart(store: str, tmp_path: pathlib.Path) ->
         assert await Board(open_store, "another").list() == []
 
 
-@pytest.mark.parametrize(("place", "when", "number"), KILLS, indirect=["place"])
-async def test_a_process_killed_at_any_write_leaves_whole_steps(place: str, when: str, number: int) -> None:
+@pytest.mark.parametrize(("store_address", "when", "number"), KILLS, indirect=["store_address"])
+async def test_a_process_killed_at_any_write_leaves_whole_steps(store_address: str, when: str, number: int) -> None:
     """AC-S1-11, NEG-15: the board has the result of the finished steps, and the other steps can still be done."""
-    await killed(PROGRAM, place, when, number)
+    await killed(PROGRAM, store_address, when, number)
     expected = await MemoryStore().open()
     step_count = number - (when == "before")
     for step in STEPS[:step_count]:
         await do(Board(expected, "list"), step)
 
-    store = await store_at(place).open()
+    store = await store_at(store_address).open()
     assert await Board(store, "list").list() == await Board(expected, "list").list()
     for step in STEPS[step_count:]:
         await do(Board(store, "list"), step)
@@ -120,11 +120,11 @@ async def test_a_process_killed_at_any_write_leaves_whole_steps(place: str, when
     await expected.close()
 
 
-async def test_the_task_of_a_killed_agent_waits_for_its_resume(place: str) -> None:
+async def test_the_task_of_a_killed_agent_waits_for_its_resume(store_address: str) -> None:
     """The run has not ended, so no other agent can claim the task. The resumed agent completes it."""
-    await killed(PROGRAM, place, "agent")
+    await killed(PROGRAM, store_address, "agent")
 
-    async with AgentRuntime(store=store_at(place)) as runtime:
+    async with AgentRuntime(store=store_at(store_address)) as runtime:
         board = boards(runtime)("list")
         with pytest.raises(TaskRefused, match="main is working on it"):
             await board.claim("1", BOB)

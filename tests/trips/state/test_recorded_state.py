@@ -20,7 +20,7 @@ from ramet.store.memory import MemoryStore
 from ramet.store.state.namespaced import Namespaced
 from ramet.sub_agent_client import agent_state
 from ramet.tools.context import current
-from tests.support.empty_places import place
+from tests.support.empty_places import store_address
 from tests.support.places import killed, store_at
 from tests.support.waiting import eventually
 from tests.support.warm import warm
@@ -28,7 +28,7 @@ from tests.trips.agents import stateful as agents
 from tests.trips.programs import stateful_kernel
 from tests.trips.recovery.test_resume import lost_runtime
 
-__all__ = ["place", "warm"]  # fixtures are used by their names
+__all__ = ["store_address", "warm"]  # fixtures are used by their names
 pytestmark = pytest.mark.usefixtures("warm")
 
 PROGRAM = pathlib.Path(stateful_kernel.__file__)
@@ -40,11 +40,11 @@ async def recorded_events(runtime: AgentRuntime) -> list[Event]:
     return [events.decode(each.data) for each in await store.read()]
 
 
-async def test_a_commit_is_not_made_twice_after_a_kill_before_its_answer(place: str) -> None:
+async def test_a_commit_is_not_made_twice_after_a_kill_before_its_answer(store_address: str) -> None:
     """The resumed run gets the commit that was made before the kill, and the journal records it."""
-    await killed(PROGRAM, place, "plans", 1)
+    await killed(PROGRAM, store_address, "plans", 1)
 
-    async with AgentRuntime(store=store_at(place)) as runtime:
+    async with AgentRuntime(store=store_at(store_address)) as runtime:
         whole = await runtime.state(STATE)
         (before,) = await whole.history()
         (handle,) = await runtime.resume()
@@ -60,11 +60,11 @@ async def test_a_commit_is_not_made_twice_after_a_kill_before_its_answer(place: 
 
 
 @pytest.mark.parametrize("nth", [1, 2, 3, 4])
-async def test_ac_s4_10_a_delegates_branch_outlives_its_parent(place: str, nth: int) -> None:
+async def test_ac_s4_10_a_delegates_branch_outlives_its_parent(store_address: str, nth: int) -> None:
     """AC-S4-10: after a kill at commit, fork, the child's commit or merge, every commit exists once."""
-    await killed(PROGRAM, place, "delegates", nth)
+    await killed(PROGRAM, store_address, "delegates", nth)
 
-    async with AgentRuntime(store=store_at(place)) as runtime:
+    async with AgentRuntime(store=store_at(store_address)) as runtime:
         handle, *_ = await runtime.resume()
         result = await handle.result()
         await runtime.result(handle.id)
@@ -117,11 +117,11 @@ async def test_a_delegates_branch_exists_after_a_kill_before_its_creation() -> N
     assert result.value is True, result.error
 
 
-async def test_a_later_run_of_the_agent_can_merge_a_branch(place: str) -> None:
+async def test_a_later_run_of_the_agent_can_merge_a_branch(store_address: str) -> None:
     """The parent is never resumed. Another run finds the branch by the child's id, and merges it."""
-    await killed(PROGRAM, place, "delegates", 3)
+    await killed(PROGRAM, store_address, "delegates", 3)
 
-    async with AgentRuntime(store=store_at(place)) as runtime:
+    async with AgentRuntime(store=store_at(store_address)) as runtime:
         births = [each for each in await recorded_events(runtime) if isinstance(each, events.RunSpawned)]
         later = Agent(name="delegates", function=stateful_kernel.takes_over)
         result = await (await runtime.spawn(later)).result()
@@ -186,9 +186,9 @@ def architect() -> Agent:
     return agent
 
 
-async def test_a_registry_follows_checkout_and_fork(place: str) -> None:
+async def test_a_registry_follows_checkout_and_fork(store_address: str) -> None:
     """An older commit has the recipes of its time, and a branch has its own."""
-    async with AgentRuntime(store=store_at(place)) as runtime:
+    async with AgentRuntime(store=store_at(store_address)) as runtime:
         one = await runtime.dynamic.create(architect(), Agent(name="one", primer="first").recipe())
         old = await runtime.dynamic.create(architect(), Agent(name="two", primer="old").recipe())
         new = await runtime.dynamic.create(architect(), Agent(name="two", primer="new").recipe())
@@ -219,9 +219,9 @@ def reads_its_registry() -> list[list[str]]:
     return [*names, sorted(state.get(REGISTRY))]
 
 
-async def test_agent_code_can_read_an_older_registry(place: str) -> None:
+async def test_agent_code_can_read_an_older_registry(store_address: str) -> None:
     """Checkout of an older commit works from the agent's own code, too."""
-    async with AgentRuntime(store=store_at(place)) as runtime:
+    async with AgentRuntime(store=store_at(store_address)) as runtime:
         await runtime.dynamic.create(architect(), Agent(name="one", primer="first").recipe())
         await runtime.dynamic.create(architect(), Agent(name="two", primer="second").recipe())
         result = await (await runtime.spawn(Agent(name="architect", function=reads_its_registry))).result()

@@ -66,7 +66,7 @@ class FakeTerminal(QuietView):
 
 
 @pytest.fixture
-def line() -> Iterator[tuple[int, int]]:
+def input_line() -> Iterator[tuple[int, int]]:
     """Both ends of a terminal line."""
     keyboard, end = pty.openpty()
     yield keyboard, end
@@ -97,9 +97,9 @@ def question(approval_id: str, **args: str) -> ApprovalAsked:
     ("typed", "allowed"),
     [("y\n", True), (" YES \n", True), ("\n", False), ("n\n", False), ("yesterday\n", False), ("\x04", False)],
 )
-async def test_only_y_or_yes_allows(line: tuple[int, int], typed: str, allowed: bool) -> None:
+async def test_only_y_or_yes_allows(input_line: tuple[int, int], typed: str, allowed: bool) -> None:
     """An empty line, the end of input and any other text deny."""
-    async with open_desk(line) as desk:
+    async with open_desk(input_line) as desk:
         desk.questions.handle_event(question("a1", command="make"))
         await desk.asked()
         desk.type(typed)
@@ -109,9 +109,9 @@ async def test_only_y_or_yes_allows(line: tuple[int, int], typed: str, allowed: 
     assert desk.cleared == 1
 
 
-async def test_the_question_shows_the_run_the_tool_and_its_arguments(line: tuple[int, int]) -> None:
+async def test_the_question_shows_the_run_the_tool_and_its_arguments(input_line: tuple[int, int]) -> None:
     """Each argument is shown whole, without terminal sequences."""
-    async with open_desk(line) as desk:
+    async with open_desk(input_line) as desk:
         desk.questions.handle_event(question("a1", command="make\x1b[2J\nrm -rf /"))
         await desk.asked()
 
@@ -120,18 +120,18 @@ async def test_the_question_shows_the_run_the_tool_and_its_arguments(line: tuple
     )
 
 
-async def test_a_cut_argument_says_how_much_is_hidden(line: tuple[int, int]) -> None:
+async def test_a_cut_argument_says_how_much_is_hidden(input_line: tuple[int, int]) -> None:
     """The question gives the number of hidden characters."""
-    async with open_desk(line) as desk:
+    async with open_desk(input_line) as desk:
         desk.questions.handle_event(question("a1", command="x" * 5_000))
         await desk.asked()
 
     assert "… 1000 more characters, not shown" in desk.screen.getvalue()
 
 
-async def test_keys_typed_before_a_question_are_no_answer(line: tuple[int, int]) -> None:
+async def test_keys_typed_before_a_question_are_no_answer(input_line: tuple[int, int]) -> None:
     """A key pressed while agents work does not approve a later question."""
-    async with open_desk(line) as desk:
+    async with open_desk(input_line) as desk:
         desk.type("y\n")
         desk.questions.handle_event(question("a1", command="make"))
         await desk.asked()
@@ -141,9 +141,9 @@ async def test_keys_typed_before_a_question_are_no_answer(line: tuple[int, int])
     assert [word[1] for word in desk.words] == [False]
 
 
-async def test_questions_come_one_at_a_time(line: tuple[int, int]) -> None:
+async def test_questions_come_one_at_a_time(input_line: tuple[int, int]) -> None:
     """Two agents that ask at once get an answer each."""
-    async with open_desk(line) as desk:
+    async with open_desk(input_line) as desk:
         desk.questions.handle_event(question("a1", command="one"))
         desk.questions.handle_event(question("a2", command="two"))
         await desk.asked()
@@ -157,9 +157,9 @@ async def test_questions_come_one_at_a_time(line: tuple[int, int]) -> None:
     assert [word[:2] for word in desk.words] == [("a1", True), ("a2", False)]
 
 
-async def test_a_question_that_needs_no_answer_is_withdrawn(line: tuple[int, int]) -> None:
+async def test_a_question_that_needs_no_answer_is_withdrawn(input_line: tuple[int, int]) -> None:
     """A question answered elsewhere, or of an ended run, gets no answer; the next one is asked."""
-    async with open_desk(line) as desk:
+    async with open_desk(input_line) as desk:
         desk.questions.handle_event(question("a1", command="one"))
         await desk.asked()
         desk.questions.handle_event(question("a2", command="two"))

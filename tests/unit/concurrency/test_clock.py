@@ -29,73 +29,75 @@ class ClockUnderTest:
 
 
 @pytest.fixture(params=[SystemClock, FakeClock], ids=lambda kind: kind.__name__)
-def subject(request: pytest.FixtureRequest) -> ClockUnderTest:
+def clock_under_test(request: pytest.FixtureRequest) -> ClockUnderTest:
     return ClockUnderTest(request.param())
 
 
 # --- every clock ------------------------------------------------------------------------------------------------------
 
 
-def test_the_time_of_day_is_aware_and_in_utc(subject: ClockUnderTest) -> None:
+def test_the_time_of_day_is_aware_and_in_utc(clock_under_test: ClockUnderTest) -> None:
     """`now` returns an aware time in UTC."""
-    now = subject.clock.now()
+    now = clock_under_test.clock.now()
 
     assert now.utcoffset() == timedelta(0)
 
 
 @pytest.mark.parametrize("seconds", [0.001, 0.005])
-async def test_a_sleep_lasts_at_least_as_long_as_asked(subject: ClockUnderTest, seconds: float) -> None:
+async def test_a_sleep_lasts_at_least_as_long_as_asked(clock_under_test: ClockUnderTest, seconds: float) -> None:
     """Both scales advance by the length of the sleep, except for the rounding of timers."""
-    before, day = subject.clock.monotonic(), subject.clock.now()
+    before, day = clock_under_test.clock.monotonic(), clock_under_test.clock.now()
 
-    await subject.until(asyncio.create_task(subject.clock.sleep(seconds)))
+    await clock_under_test.until(asyncio.create_task(clock_under_test.clock.sleep(seconds)))
 
-    assert subject.clock.monotonic() - before > seconds - 1e-4
-    assert subject.clock.now() >= day
+    assert clock_under_test.clock.monotonic() - before > seconds - 1e-4
+    assert clock_under_test.clock.now() >= day
 
 
 @pytest.mark.parametrize("seconds", [0, 0.0, -1.0, -math.inf])
-async def test_a_sleep_without_length_lets_others_run_and_returns(subject: ClockUnderTest, seconds: float) -> None:
+async def test_a_sleep_without_length_lets_others_run_and_returns(
+    clock_under_test: ClockUnderTest, seconds: float
+) -> None:
     """A sleep of zero or negative length needs no time, but yields to other tasks."""
     turns: list[str] = []
     asyncio.get_running_loop().call_soon(turns.append, "other")
 
-    await subject.clock.sleep(seconds)
+    await clock_under_test.clock.sleep(seconds)
 
     assert turns == ["other"]
 
 
-async def test_time_never_goes_back(subject: ClockUnderTest) -> None:
+async def test_time_never_goes_back(clock_under_test: ClockUnderTest) -> None:
     """`monotonic` never decreases while tasks sleep."""
-    sleeps = [asyncio.create_task(subject.clock.sleep(each / 1000)) for each in (0, 1, 2)]
-    watched = [subject.clock.monotonic()]
+    sleeps = [asyncio.create_task(clock_under_test.clock.sleep(each / 1000)) for each in (0, 1, 2)]
+    watched = [clock_under_test.clock.monotonic()]
     for sleep in sleeps:
-        await subject.until(sleep)
-        watched.append(subject.clock.monotonic())
+        await clock_under_test.until(sleep)
+        watched.append(clock_under_test.clock.monotonic())
 
     assert watched == sorted(watched)
 
 
 @pytest.mark.parametrize("seconds", [60.0, math.inf])
-async def test_cancelling_ends_a_sleep_at_once(subject: ClockUnderTest, seconds: float) -> None:
+async def test_cancelling_ends_a_sleep_at_once(clock_under_test: ClockUnderTest, seconds: float) -> None:
     """A cancelled sleep ends before its time, even when it is endless."""
-    before = subject.clock.monotonic()
-    sleep = asyncio.create_task(subject.clock.sleep(seconds))
+    before = clock_under_test.clock.monotonic()
+    sleep = asyncio.create_task(clock_under_test.clock.sleep(seconds))
     await asyncio.sleep(0)
 
     sleep.cancel()
     await asyncio.wait({sleep})
 
     assert sleep.cancelled()
-    assert subject.clock.monotonic() - before < seconds
+    assert clock_under_test.clock.monotonic() - before < seconds
 
 
-async def test_one_sleeper_does_not_hold_up_another(subject: ClockUnderTest) -> None:
+async def test_one_sleeper_does_not_hold_up_another(clock_under_test: ClockUnderTest) -> None:
     """A short sleep ends while an endless sleep continues."""
-    endless = asyncio.create_task(subject.clock.sleep(math.inf))
-    short = asyncio.create_task(subject.clock.sleep(0.002))
+    endless = asyncio.create_task(clock_under_test.clock.sleep(math.inf))
+    short = asyncio.create_task(clock_under_test.clock.sleep(0.002))
 
-    await subject.until(short)
+    await clock_under_test.until(short)
 
     still_sleeping = not endless.done()
     endless.cancel()
@@ -103,10 +105,10 @@ async def test_one_sleeper_does_not_hold_up_another(subject: ClockUnderTest) -> 
     assert still_sleeping
 
 
-async def test_a_sleep_of_nan_seconds_is_refused(subject: ClockUnderTest) -> None:
+async def test_a_sleep_of_nan_seconds_is_refused(clock_under_test: ClockUnderTest) -> None:
     """NaN is neither more nor less than another time, and would break the order of sleepers."""
     with pytest.raises(InvalidValue, match="seconds"):
-        await subject.clock.sleep(math.nan)
+        await clock_under_test.clock.sleep(math.nan)
 
 
 # --- the fake ---------------------------------------------------------------------------------------------------------

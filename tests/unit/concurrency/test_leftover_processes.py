@@ -178,19 +178,19 @@ def system(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> FakeProc:
 
 
 @pytest.fixture
-def mark() -> ProcessTag:
+def process_mark() -> ProcessTag:
     return ProcessTag()
 
 
 @pytest.fixture
-def marked_environ(mark: ProcessTag) -> bytes:
+def marked_environ(process_mark: ProcessTag) -> bytes:
     """Return the environment of a process that carries the mark."""
-    return f"A=1\0{TAG_VARIABLE}={mark.tagged_env({})[TAG_VARIABLE]}\0B=2\0".encode()
+    return f"A=1\0{TAG_VARIABLE}={process_mark.tagged_env({})[TAG_VARIABLE]}\0B=2\0".encode()
 
 
 @pytest.mark.parametrize("leader_lives", [True, False])
 async def test_a_process_is_found_by_group_session_descent_or_mark(
-    system: FakeProc, mark: ProcessTag, marked_environ: bytes, leader_lives: bool
+    system: FakeProc, process_mark: ProcessTag, marked_environ: bytes, leader_lives: bool
 ) -> None:
     """Each of the four is enough, whether the command lives or not; a process lives as long as one of its threads."""
     if leader_lives:
@@ -203,23 +203,23 @@ async def test_a_process_is_found_by_group_session_descent_or_mark(
     system.add(506, parent=505)
     system.add(507, session=LEADER, state="Z", threads=2)
 
-    await process_reaper.kill_all(LEADER, mark, grace_s=0)
+    await process_reaper.kill_all(LEADER, process_mark, grace_s=0)
 
     assert system.signalled_pids == [LEADER] * leader_lives + [501, 502, 503, 504, 505, 506, 507]
 
 
-async def test_the_command_is_signalled_before_its_children(system: FakeProc, mark: ProcessTag) -> None:
+async def test_the_command_is_signalled_before_its_children(system: FakeProc, process_mark: ProcessTag) -> None:
     """A command cannot see its children end and continue."""
     for pid in (LEADER - 1, LEADER, LEADER + 1):
         system.add(pid, group=LEADER)
 
-    await process_reaper.kill_all(LEADER, mark, grace_s=0)
+    await process_reaper.kill_all(LEADER, process_mark, grace_s=0)
 
     assert [pid for pid, _ in system.signals] == [LEADER, LEADER - 1, LEADER + 1]
 
 
 async def test_strangers_older_processes_and_our_own_are_never_signalled(
-    system: FakeProc, mark: ProcessTag, marked_environ: bytes
+    system: FakeProc, process_mark: ProcessTag, marked_environ: bytes
 ) -> None:
     """One sign that a process is not the command's outweighs every sign that it is."""
     system.add(LEADER)
@@ -234,20 +234,20 @@ async def test_strangers_older_processes_and_our_own_are_never_signalled(
     system.add(607, session=LEADER, state="Z", **likeness)  # type: ignore[arg-type]
     system.add(os.getpid(), session=SESSION_OF_OURS, **likeness)  # type: ignore[arg-type]
 
-    await process_reaper.kill_all(LEADER, mark, grace_s=0)
+    await process_reaper.kill_all(LEADER, process_mark, grace_s=0)
 
     assert system.signalled_pids == [LEADER]
 
 
 @pytest.mark.parametrize("grace_s", [0, 600])
 async def test_a_process_without_environment_is_examined_again(
-    system: FakeProc, mark: ProcessTag, marked_environ: bytes, grace_s: float
+    system: FakeProc, process_mark: ProcessTag, marked_environ: bytes, grace_s: float
 ) -> None:
     """A process has no environment during exec; a later look finds its mark, and spares one that never has any."""
     system.add(650, env=b"")
     system.add(651, env=b"")
     system.ending = {650: signal.SIGTERM} if grace_s else {}
-    ending = asyncio.ensure_future(process_reaper.kill_all(LEADER, mark, grace_s=grace_s))
+    ending = asyncio.ensure_future(process_reaper.kill_all(LEADER, process_mark, grace_s=grace_s))
     await asyncio.sleep(0)  # it has looked
     (system.root / "650" / "environ").write_bytes(marked_environ)
 
@@ -258,14 +258,14 @@ async def test_a_process_without_environment_is_examined_again(
 
 @pytest.mark.parametrize("parent", ["gone", "dead", "dead and ours"])
 async def test_a_child_born_during_the_scan_is_found_after_its_parent_died(
-    system: FakeProc, mark: ProcessTag, parent: str
+    system: FakeProc, process_mark: ProcessTag, parent: str
 ) -> None:
     """A process that ended during the scan may have had a child, so the reaper scans again."""
     if parent == "gone":
         (system.root / "680").mkdir()
     else:
         system.add(680, group=LEADER, state="Z", parent=os.getpid() if parent == "dead and ours" else STRANGER)
-    ending = asyncio.ensure_future(process_reaper.kill_all(LEADER, mark, grace_s=0))
+    ending = asyncio.ensure_future(process_reaper.kill_all(LEADER, process_mark, grace_s=0))
     await asyncio.sleep(0)  # it has looked
     system.add(681, group=LEADER)
 
@@ -275,7 +275,7 @@ async def test_a_child_born_during_the_scan_is_found_after_its_parent_died(
 
 
 async def test_a_group_with_foreign_members_is_not_signalled_as_a_group(
-    system: FakeProc, mark: ProcessTag, marked_environ: bytes, monkeypatch: pytest.MonkeyPatch
+    system: FakeProc, process_mark: ProcessTag, marked_environ: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A signal to a group would also reach older processes, our own, and strangers in it."""
     groups: list[int] = []
@@ -288,18 +288,18 @@ async def test_a_group_with_foreign_members_is_not_signalled_as_a_group(
     system.add(941, group=os.getpgrp(), env=marked_environ)
     system.add(951, group=1, env=marked_environ)
 
-    await process_reaper.kill_all(None, mark, grace_s=0)
+    await process_reaper.kill_all(None, process_mark, grace_s=0)
 
     assert set(groups) == {930}
     assert system.signalled_pids == [901, 911, 921, 931, 941, 951]
 
 
 async def test_a_child_of_a_dead_marked_process_is_found(
-    system: FakeProc, mark: ProcessTag, marked_environ: bytes
+    system: FakeProc, process_mark: ProcessTag, marked_environ: bytes
 ) -> None:
     """Zombies have no environment, so a zombie may have been the command's and have had a child."""
     system.add(685, state="Z", env=b"")
-    ending = asyncio.ensure_future(process_reaper.kill_all(LEADER, mark, grace_s=0))
+    ending = asyncio.ensure_future(process_reaper.kill_all(LEADER, process_mark, grace_s=0))
     await asyncio.sleep(0)  # it has looked
     system.add(686, env=marked_environ)
 
@@ -309,7 +309,7 @@ async def test_a_child_of_a_dead_marked_process_is_found(
 
 
 async def test_processes_that_die_before_each_scan_end_with_their_group(
-    system: FakeProc, mark: ProcessTag, monkeypatch: pytest.MonkeyPatch
+    system: FakeProc, process_mark: ProcessTag, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A chain of processes, each of which starts the next and ends, is ended by one signal to its group."""
     listing, runners = os.listdir, [1000]
@@ -325,23 +325,25 @@ async def test_processes_that_die_before_each_scan_end_with_their_group(
 
     monkeypatch.setattr(os, "listdir", names)
 
-    await process_reaper.kill_all(LEADER, mark, grace_s=0)
+    await process_reaper.kill_all(LEADER, process_mark, grace_s=0)
 
     assert system.signalled_pids == [1001]
 
 
-async def test_processes_that_fork_while_being_killed_are_all_killed(system: FakeProc, mark: ProcessTag) -> None:
+async def test_processes_that_fork_while_being_killed_are_all_killed(
+    system: FakeProc, process_mark: ProcessTag
+) -> None:
     """The reaper scans until it finds no new process."""
     system.add(LEADER)
     system.forking = {LEADER: 671, 671: 672, 672: 673, 673: 674}
 
-    await process_reaper.kill_all(LEADER, mark, grace_s=0)
+    await process_reaper.kill_all(LEADER, process_mark, grace_s=0)
 
     assert system.signalled_pids == [LEADER, 671, 672, 673, 674]
 
 
 async def test_a_found_process_stays_found_and_a_new_one_gets_no_sigterm(
-    system: FakeProc, mark: ProcessTag, marked_environ: bytes
+    system: FakeProc, process_mark: ProcessTag, marked_environ: bytes
 ) -> None:
     """A process that loses environment and parent during the grace is killed; one born in it gets SIGKILL only."""
     system.add(LEADER)
@@ -356,7 +358,7 @@ async def test_a_found_process_stays_found_and_a_new_one_gets_no_sigterm(
         system.add(662, parent=660)
 
     system.then[3] = change  # All three have been asked to go, and none was killed.
-    await process_reaper.kill_all(LEADER, mark, grace_s=0.01)
+    await process_reaper.kill_all(LEADER, process_mark, grace_s=0.01)
 
     terminated = [pid for pid, number in system.signals if number == signal.SIGTERM]
     killed_pids = [pid for pid, number in system.signals if number == signal.SIGKILL]
@@ -364,20 +366,20 @@ async def test_a_found_process_stays_found_and_a_new_one_gets_no_sigterm(
 
 
 async def test_without_a_leader_processes_are_found_by_mark_and_descent(
-    system: FakeProc, mark: ProcessTag, marked_environ: bytes
+    system: FakeProc, process_mark: ProcessTag, marked_environ: bytes
 ) -> None:
     """A start that is cancelled before its pid is known leaves only the mark."""
     system.add(700, env=marked_environ)
     system.add(701, parent=700)
     system.add(702)
 
-    await process_reaper.kill_all(None, mark, grace_s=0)
+    await process_reaper.kill_all(None, process_mark, grace_s=0)
 
     assert system.signalled_pids == [700, 701]
 
 
 async def test_adopted_orphans_are_reaped_and_the_command_is_not(
-    system: FakeProc, mark: ProcessTag, marked_environ: bytes
+    system: FakeProc, process_mark: ProcessTag, marked_environ: bytes
 ) -> None:
     """The starter of the command, and of other children, reaps them itself."""
     us = os.getpid()
@@ -387,7 +389,7 @@ async def test_adopted_orphans_are_reaped_and_the_command_is_not(
     system.add(803, parent=us, state="Z")
     system.add(804, parent=STRANGER, session=LEADER, state="Z")
 
-    await process_reaper.kill_all(LEADER, mark, grace_s=0)
+    await process_reaper.kill_all(LEADER, process_mark, grace_s=0)
 
     assert system.signalled_pids == [802]
     assert set(system.reaped) == {801, 802}
@@ -395,7 +397,11 @@ async def test_adopted_orphans_are_reaped_and_the_command_is_not(
 
 @pytest.mark.parametrize("pid_namespace", ["another", "nobody"])
 async def test_a_proc_of_another_pid_namespace_is_not_trusted(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, mark: ProcessTag, marked_environ: bytes, pid_namespace: str
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    process_mark: ProcessTag,
+    marked_environ: bytes,
+    pid_namespace: str,
 ) -> None:
     """The pids there belong to others, so the reaper signals only the command's own group."""
     system = FakeProc(tmp_path, monkeypatch, STRANGER)
@@ -404,8 +410,8 @@ async def test_a_proc_of_another_pid_namespace_is_not_trusted(
     system.add(LEADER)
     system.add(901, env=marked_environ)
 
-    await process_reaper.kill_all(LEADER, mark, grace_s=0)
-    await process_reaper.kill_all(None, mark, grace_s=0)
+    await process_reaper.kill_all(LEADER, process_mark, grace_s=0)
+    await process_reaper.kill_all(None, process_mark, grace_s=0)
 
     assert system.signalled_pids == [-LEADER]
 

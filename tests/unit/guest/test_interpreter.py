@@ -20,7 +20,7 @@ AMPLE_S = 60.0
 
 
 @pytest.fixture
-async def inside() -> AsyncIterator[Interpreter]:
+async def interpreter() -> AsyncIterator[Interpreter]:
     """An open interpreter, whose threads have ended after the test."""
     interpreter = Interpreter()
     await interpreter.open()
@@ -45,49 +45,51 @@ async def fail(inside: Interpreter, code: str, timeout_s: float = AMPLE_S) -> st
     return ran.text
 
 
-async def test_output_and_the_last_value_come_back(inside: Interpreter) -> None:
+async def test_output_and_the_last_value_come_back(interpreter: Interpreter) -> None:
     """Both streams come in the order written, then the value's `repr`; None is not shown."""
     code = "import sys\nprint('out')\nprint('err', file=sys.stderr)\n{'a': 1}"
 
-    assert await run(inside, code) == "out\nerr\n{'a': 1}"
-    assert await run(inside, "None") == "(no output)"
-    assert await run(inside, "") == "(no output)"
-    assert await run(inside, "print('a', end='')") == "a"
+    assert await run(interpreter, code) == "out\nerr\n{'a': 1}"
+    assert await run(interpreter, "None") == "(no output)"
+    assert await run(interpreter, "") == "(no output)"
+    assert await run(interpreter, "print('a', end='')") == "a"
 
 
-async def test_names_stay_between_calls(inside: Interpreter) -> None:
+async def test_names_stay_between_calls(interpreter: Interpreter) -> None:
     """Calls share one namespace and one thread."""
-    await run(inside, "import threading\nx = 41\ndef f(): return x + 1\nthread = threading.get_ident()")
+    await run(interpreter, "import threading\nx = 41\ndef f(): return x + 1\nthread = threading.get_ident()")
 
-    assert await run(inside, "f(), __name__, thread == threading.get_ident()") == "(42, '__main__', True)"
+    assert await run(interpreter, "f(), __name__, thread == threading.get_ident()") == "(42, '__main__', True)"
 
 
-async def test_code_runs_beside_the_event_loop(inside: Interpreter) -> None:
+async def test_code_runs_beside_the_event_loop(interpreter: Interpreter) -> None:
     """The code has a thread of its own, and the loop continues."""
-    inside._module.__dict__.update(event=(event := threading.Event()), ran=(ran := threading.Event()))
-    working = asyncio.create_task(inside.run("ran.set()\nevent.wait()", timeout_s=AMPLE_S))
+    interpreter._module.__dict__.update(event=(event := threading.Event()), ran=(ran := threading.Event()))
+    working = asyncio.create_task(interpreter.run("ran.set()\nevent.wait()", timeout_s=AMPLE_S))
 
     await eventually(ran.is_set)
     event.set()
 
     assert (await working).text == "True"
-    assert await run(inside, "import threading; threading.get_ident()") != str(threading.get_ident())
+    assert await run(interpreter, "import threading; threading.get_ident()") != str(threading.get_ident())
 
 
-async def test_await_works_at_the_top_level(inside: Interpreter) -> None:
+async def test_await_works_at_the_top_level(interpreter: Interpreter) -> None:
     """Statements and the last expression may await in one loop, and a task may outlive its call."""
-    assert await run(inside, "import asyncio\nawait asyncio.sleep(0)\nawait asyncio.sleep(0, 'x')") == "'x'"
-    await run(inside, "async def work():\n    return 7\nawait asyncio.sleep(0)\ntask = asyncio.create_task(work())")
+    assert await run(interpreter, "import asyncio\nawait asyncio.sleep(0)\nawait asyncio.sleep(0, 'x')") == "'x'"
+    await run(
+        interpreter, "async def work():\n    return 7\nawait asyncio.sleep(0)\ntask = asyncio.create_task(work())"
+    )
 
-    assert await run(inside, "await task") == "7"
-    assert await run(inside, "asyncio.run(work())") == "7"
+    assert await run(interpreter, "await task") == "7"
+    assert await run(interpreter, "asyncio.run(work())") == "7"
 
 
-async def test_an_exception_shows_only_frames_of_the_code(inside: Interpreter) -> None:
+async def test_an_exception_shows_only_frames_of_the_code(interpreter: Interpreter) -> None:
     """Frames of earlier calls are shown with their lines; frames of libraries and of ramet are not."""
-    await run(inside, "import json\ndef read(text):\n    return json.loads(text)")
+    await run(interpreter, "import json\ndef read(text):\n    return json.loads(text)")
 
-    text = await fail(inside, "print('before')\nread('{')")
+    text = await fail(interpreter, "print('before')\nread('{')")
 
     assert text.startswith("before\nTraceback (most recent call last):\n")
     assert "File \"<python 2>\", line 2, in <module>\n    read('{')" in text
@@ -119,30 +121,30 @@ async def test_an_exception_shows_only_frames_of_the_code(inside: Interpreter) -
         ("raise BaseException('all')", "BaseException: all"),
     ],
 )
-async def test_any_error_is_reported_and_the_next_call_works(inside: Interpreter, code: str, says: str) -> None:
+async def test_any_error_is_reported_and_the_next_call_works(interpreter: Interpreter, code: str, says: str) -> None:
     """The result is an error, and the names stay."""
-    await run(inside, "kept = 1")
+    await run(interpreter, "kept = 1")
 
-    assert says in await fail(inside, code)
+    assert says in await fail(interpreter, code)
 
-    assert await run(inside, "kept") == "1"
+    assert await run(interpreter, "kept") == "1"
 
 
-async def test_output_is_bounded(inside: Interpreter) -> None:
+async def test_output_is_bounded(interpreter: Interpreter) -> None:
     """The beginning and the end stay; a value and an error are bounded too."""
-    text = await run(inside, "for i in range(200_000): print('line', i)")
+    text = await run(interpreter, "for i in range(200_000): print('line', i)")
 
     assert text.startswith("line 0\n")
     assert text.endswith("line 199999")
     assert "bytes left out here" in text
     assert len(text) < 2 * KEEP + 200
-    assert len(await run(inside, "'x' * 10_000_000")) < module.MAX_SHOWN + 200
-    assert len(await fail(inside, "raise ValueError('x' * 10_000_000)")) < module.MAX_SHOWN + 200
+    assert len(await run(interpreter, "'x' * 10_000_000")) < module.MAX_SHOWN + 200
+    assert len(await fail(interpreter, "raise ValueError('x' * 10_000_000)")) < module.MAX_SHOWN + 200
 
 
-async def test_text_that_is_not_unicode_is_escaped(inside: Interpreter) -> None:
+async def test_text_that_is_not_unicode_is_escaped(interpreter: Interpreter) -> None:
     """Lone surrogates and NUL are shown by their codes."""
-    assert await run(inside, "print('a\\ud800b\\0c')") == "a\\ud800b␀c"
+    assert await run(interpreter, "print('a\\ud800b\\0c')") == "a\\ud800b␀c"
 
 
 @pytest.mark.parametrize(
@@ -156,71 +158,71 @@ async def test_text_that_is_not_unicode_is_escaped(inside: Interpreter) -> None:
         "import asyncio\nasync def spin():\n    while True: await asyncio.sleep(0)\nawait spin()",
     ],
 )
-async def test_endless_code_is_stopped_after_its_time(inside: Interpreter, code: str) -> None:
+async def test_endless_code_is_stopped_after_its_time(interpreter: Interpreter, code: str) -> None:
     """The printed output comes back, the names stay, and the next call works."""
-    text = await fail(inside, f"kept = 1\nprint('began')\n{code}", timeout_s=0.2)
+    text = await fail(interpreter, f"kept = 1\nprint('began')\n{code}", timeout_s=0.2)
 
     assert text == "began\n[stopped after 0.2 s; the names it had set until then are kept]"
-    assert await run(inside, "kept") == "1"
-    assert await run(inside, "import asyncio\nawait asyncio.sleep(0, 2)") == "2"
+    assert await run(interpreter, "kept") == "1"
+    assert await run(interpreter, "import asyncio\nawait asyncio.sleep(0, 2)") == "2"
 
 
 async def test_code_that_cannot_be_stopped_is_abandoned_and_reported(
-    inside: Interpreter, monkeypatch: pytest.MonkeyPatch
+    interpreter: Interpreter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next call has a new namespace and says so once; late output is dropped."""
     monkeypatch.setattr(module, "STOP_S", 0.2)
-    old = inside._worker
+    old = interpreter._worker
     assert old is not None
-    inside._module.__dict__["event"] = event = threading.Event()
+    interpreter._module.__dict__["event"] = event = threading.Event()
 
-    text = await fail(inside, "kept = 1\nevent.wait()\nprint('late')", timeout_s=0.1)
+    text = await fail(interpreter, "kept = 1\nevent.wait()\nprint('late')", timeout_s=0.1)
 
     assert "it cannot be stopped" in text
     assert "a new namespace" in text
-    assert (await run(inside, "'kept' in globals()")).splitlines() == [
+    assert (await run(interpreter, "'kept' in globals()")).splitlines() == [
         "[this is a new namespace: earlier code could not be stopped, and its names are lost]",
         "False",
     ]
-    assert await run(inside, "1") == "1"
+    assert await run(interpreter, "1") == "1"
     event.set()
     await eventually(lambda: not old.thread.is_alive())
-    new = inside._worker
-    inside.close()
+    new = interpreter._worker
+    interpreter.close()
     assert new is not None
     await eventually(lambda: not new.thread.is_alive())
 
 
-async def test_time_spent_waiting_for_agents_does_not_count(inside: Interpreter) -> None:
+async def test_time_spent_waiting_for_agents_does_not_count(interpreter: Interpreter) -> None:
     """The code's own work counts."""
-    inside._module.__dict__.update(waiting=inside.waiting, event=(event := threading.Event()))
+    interpreter._module.__dict__.update(waiting=interpreter.waiting, event=(event := threading.Event()))
     asyncio.get_running_loop().call_later(0.5, event.set)
 
-    assert await run(inside, "with waiting(): event.wait()\n'done'", timeout_s=0.2) == "'done'"
+    assert await run(interpreter, "with waiting(): event.wait()\n'done'", timeout_s=0.2) == "'done'"
 
 
-async def test_threads_left_by_code_continue_and_are_reported(inside: Interpreter) -> None:
+async def test_threads_left_by_code_continue_and_are_reported(interpreter: Interpreter) -> None:
     """The result gives their number."""
-    inside._module.__dict__["event"] = event = threading.Event()
+    interpreter._module.__dict__["event"] = event = threading.Event()
     code = "import threading\nt = threading.Thread(target=event.wait, daemon=True)\nt.start()\n'on'"
 
-    assert await run(inside, code) == "'on'\n[threads that this code started and that still run: 1]"
-    assert await run(inside, "t.is_alive()") == "True"
+    assert await run(interpreter, code) == "'on'\n[threads that this code started and that still run: 1]"
+    assert await run(interpreter, "t.is_alive()") == "True"
     event.set()
-    assert await run(inside, "t.join()") == "(no output)"
+    assert await run(interpreter, "t.join()") == "(no output)"
 
 
-async def test_a_cancelled_call_interrupts_its_code(inside: Interpreter) -> None:
+async def test_a_cancelled_call_interrupts_its_code(interpreter: Interpreter) -> None:
     """The waiting caller is released at once, and the thread can run the next call."""
-    inside._module.__dict__["ran"] = ran = threading.Event()
-    working = asyncio.create_task(inside.run("ran.set()\nwhile True: pass", timeout_s=AMPLE_S))
+    interpreter._module.__dict__["ran"] = ran = threading.Event()
+    working = asyncio.create_task(interpreter.run("ran.set()\nwhile True: pass", timeout_s=AMPLE_S))
     await eventually(ran.is_set)
 
     working.cancel()
     with pytest.raises(asyncio.CancelledError):
         await working
 
-    assert await run(inside, "1") == "1"
+    assert await run(interpreter, "1") == "1"
 
 
 async def test_an_error_of_the_first_names_is_raised() -> None:
@@ -238,15 +240,15 @@ async def test_an_error_of_the_first_names_is_raised() -> None:
     await eventually(lambda: not any(each.name == "ramet-python" for each in threading.enumerate()))
 
 
-async def test_a_conclusion_ends_the_code_without_being_an_error(inside: Interpreter) -> None:
+async def test_a_conclusion_ends_the_code_without_being_an_error(interpreter: Interpreter) -> None:
     """The conclusion passes through functions, coroutines and `except Exception`; code that catches it continues."""
 
     def conclude() -> None:
         raise Concluded("[over]")
 
-    inside._module.__dict__["conclude"] = conclude
+    interpreter._module.__dict__["conclude"] = conclude
 
-    assert await run(inside, "print('a')\nconclude()\nprint('never')") == "a\n[over]"
-    assert await run(inside, "async def f(): conclude()\nawait f()\nprint('never')") == "[over]"
-    assert await run(inside, "try:\n    conclude()\nexcept Exception:\n    print('never')") == "[over]"
-    assert await run(inside, "try:\n    conclude()\nexcept BaseException:\n    pass\n'on'") == "'on'"
+    assert await run(interpreter, "print('a')\nconclude()\nprint('never')") == "a\n[over]"
+    assert await run(interpreter, "async def f(): conclude()\nawait f()\nprint('never')") == "[over]"
+    assert await run(interpreter, "try:\n    conclude()\nexcept Exception:\n    print('never')") == "[over]"
+    assert await run(interpreter, "try:\n    conclude()\nexcept BaseException:\n    pass\n'on'") == "'on'"

@@ -34,7 +34,7 @@ SEED = (
 
 
 @pytest.fixture(autouse=True)
-def root() -> Iterator[logging.Logger]:
+def root_logger() -> Iterator[logging.Logger]:
     """The root logger, restored after the test."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
@@ -43,7 +43,7 @@ def root() -> Iterator[logging.Logger]:
 
 
 @pytest.fixture
-def out() -> io.StringIO:
+def log_stream() -> io.StringIO:
     """The stream of a log."""
     return io.StringIO()
 
@@ -77,14 +77,14 @@ class FailingObject:
 # --- what a line is
 
 
-def test_the_documented_example_logs_its_documented_line(out: io.StringIO) -> None:
+def test_the_documented_example_logs_its_documented_line(log_stream: io.StringIO) -> None:
     """AC-S0-10: The documented call gives the documented fields, in their order and form."""
     from ramet import setup_logging
 
-    setup_logging(structured=True, level="INFO", stream=out)
+    setup_logging(structured=True, level="INFO", stream=log_stream)
     logging.getLogger("runtime").info("Agent session started", extra={"session_id": "abc-123"})
 
-    line = out.getvalue().rstrip("\n")
+    line = log_stream.getvalue().rstrip("\n")
     time = json.loads(line)["timestamp"]
     assert line.replace(time, "2026-05-22T14:30:00.123Z") == SEED
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", time)
@@ -92,17 +92,17 @@ def test_the_documented_example_logs_its_documented_line(out: io.StringIO) -> No
     assert ramet.setup_logging is setup_logging
 
 
-def test_every_logger_is_included(out: io.StringIO) -> None:
+def test_every_logger_is_included(log_stream: io.StringIO) -> None:
     """AC-S0-10: Our loggers, other packages', the root, asyncio's and uvicorn's are included."""
-    setup_logging(stream=out)
+    setup_logging(stream=log_stream)
     names = ["ramet.session", "httpx", "asyncio", "uvicorn.error", "uvicorn.access", "root"]
     for name in names:
         logging.getLogger(None if name == "root" else name).warning("from %s", name)
 
-    assert [line["logger"] for line in read_log(out)] == names
+    assert [line["logger"] for line in read_log(log_stream)] == names
 
 
-def test_uvicorns_own_handlers_are_removed(out: io.StringIO) -> None:
+def test_uvicorns_own_handlers_are_removed(log_stream: io.StringIO) -> None:
     """Lines of uvicorn are JSON and appear once."""
     from logging.config import dictConfig
 
@@ -112,14 +112,14 @@ def test_uvicorns_own_handlers_are_removed(out: io.StringIO) -> None:
     before = [(logger.handlers, logger.propagate, logger.level) for logger in loggers]
     try:
         dictConfig(LOGGING_CONFIG)
-        setup_logging(stream=out)
+        setup_logging(stream=log_stream)
         logging.getLogger("uvicorn.error").info("Started", extra={"color_message": "\x1b[1mStarted"})
         logging.getLogger("uvicorn.access").info('%s - "%s" %d', "127.0.0.1", "GET / HTTP/1.1", 200)
     finally:
         for logger, (handlers, propagate, level) in zip(loggers, before, strict=True):
             logger.handlers, logger.propagate, logger.level = handlers, propagate, level
 
-    start_record, served = read_log(out)
+    start_record, served = read_log(log_stream)
     assert start_record | {"timestamp": ""} == {
         "timestamp": "",
         "level": "INFO",
@@ -129,9 +129,9 @@ def test_uvicorns_own_handlers_are_removed(out: io.StringIO) -> None:
     assert served["message"] == '127.0.0.1 - "GET / HTTP/1.1" 200'
 
 
-def test_an_exception_is_a_field(out: io.StringIO) -> None:
+def test_an_exception_is_a_field(log_stream: io.StringIO) -> None:
     """The traceback is in the same line; a record without an exception has no such field."""
-    setup_logging(stream=out)
+    setup_logging(stream=log_stream)
     try:
         raise ValueError("line one\nline two")
     except ValueError:
@@ -139,16 +139,16 @@ def test_an_exception_is_a_field(out: io.StringIO) -> None:
         logging.getLogger("x").info("with a stack", stack_info=True)
     logging.getLogger("x").warning("none", exc_info=True)
 
-    failed_record, stacked, none = read_log(out)
+    failed_record, stacked, none = read_log(log_stream)
     assert failed_record["exception"].startswith("Traceback (most recent call last):\n")
     assert failed_record["exception"].endswith("ValueError: line one\nline two")
     assert "test_an_exception_is_a_field" in stacked["stack"]
     assert "exception" not in none
 
 
-def test_extras_are_json_or_their_repr(out: io.StringIO) -> None:
+def test_extras_are_json_or_their_repr(log_stream: io.StringIO) -> None:
     """JSON values stay as they are at any depth; other values become their repr, and NaN becomes text."""
-    setup_logging(stream=out)
+    setup_logging(stream=log_stream)
     ring: list[Any] = []
     ring.append(ring)
     extra = {
@@ -165,7 +165,7 @@ def test_extras_are_json_or_their_repr(out: io.StringIO) -> None:
     }
     logging.getLogger("x").info("m", extra=extra)
 
-    line = last_record(out)
+    line = last_record(log_stream)
     assert line["plain"] == {"a": [1, 2.5, None, True, "x"]}
     assert (line["path"], line["pair"], line["keys"]) == (repr(Path("/tmp")), [1, 2], {"1": "one"})
     assert (line["nan"], line["huge"]) == ("nan", "an integer of 33220 bits")
@@ -175,10 +175,10 @@ def test_extras_are_json_or_their_repr(out: io.StringIO) -> None:
     assert line["bytes"].startswith("b'\\x00")
 
 
-def test_a_broken_value_loses_neither_its_line_nor_raises(out: io.StringIO, root: logging.Logger) -> None:
+def test_a_broken_value_loses_neither_its_line_nor_raises(log_stream: io.StringIO, root_logger: logging.Logger) -> None:
     """A message, argument, extra or exception that cannot be shown is replaced."""
-    root.handlers.clear()  # pytest's own raise what they meet
-    setup_logging(stream=out)
+    root_logger.handlers.clear()  # pytest's own raise what they meet
+    setup_logging(stream=log_stream)
     log = logging.getLogger("x")
     log.info(FailingObject())
     log.info("%s", FailingObject())
@@ -191,7 +191,7 @@ def test_a_broken_value_loses_neither_its_line_nor_raises(out: io.StringIO, root
     log.info("m", extra={"api_key": FailingObject(), FailingObject.__name__: FailingObject()})
     log.handle(logging.makeLogRecord({"msg": "m", "levelno": 40, "created": float("nan")}))
 
-    lines = read_log(out)
+    lines = read_log(log_stream)
     assert len(lines) == 7
     assert all({"timestamp", "level", "logger", "message"} <= set(line) for line in lines)
     assert lines[2]["message"] == "'%d' % ('no number',) (it could not be formatted: TypeError)"
@@ -199,7 +199,7 @@ def test_a_broken_value_loses_neither_its_line_nor_raises(out: io.StringIO, root
 
 @pytest.mark.parametrize("kind", ["closed", "raises", "none"])
 def test_a_broken_stream_raises_nothing(
-    kind: str, out: io.StringIO, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    kind: str, log_stream: io.StringIO, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The line is lost; the caller continues, and nothing else is printed."""
 
@@ -207,9 +207,9 @@ def test_a_broken_stream_raises_nothing(
         def write(self, _: str) -> int:
             raise OSError(28, "No space left on device")
 
-    stream: io.StringIO | None = Full() if kind == "raises" else out
+    stream: io.StringIO | None = Full() if kind == "raises" else log_stream
     if kind == "closed":
-        out.close()
+        log_stream.close()
     elif kind == "none":
         stream = None
         monkeypatch.setattr(sys, "stderr", None)
@@ -253,9 +253,9 @@ def test_one_record_is_one_line_whatever_it_holds(message: str, value: object, n
     assert not re.search("[\x00-\x1f\x7f-\x9f\u2028\u2029]", plain_line)
 
 
-def test_a_line_is_bounded(out: io.StringIO) -> None:
+def test_a_line_is_bounded(log_stream: io.StringIO) -> None:
     """Any line is JSON with its four fields, and shorter than the limit of container runtimes."""
-    setup_logging(stream=out)
+    setup_logging(stream=log_stream)
     log = logging.getLogger("x")
     log.info("m" * 1_000_000)
     log.info("😀" * 100_000)
@@ -266,17 +266,17 @@ def test_a_line_is_bounded(out: io.StringIO) -> None:
     except ValueError:
         log.exception("failed")
 
-    lines = read_log(out)
-    assert max(map(len, out.getvalue().splitlines())) <= MAX_LINE
+    lines = read_log(log_stream)
+    assert max(map(len, log_stream.getvalue().splitlines())) <= MAX_LINE
     assert [line["message"][:4] for line in lines] == ["mmmm", "😀😀😀😀", "many", "deep", "fail"]
     assert lines[0]["message"].endswith("… (cut)")
     assert lines[2]["left_out"] > 0
     assert lines[4]["exception"].endswith(" the end")
 
 
-def test_lines_of_many_threads_are_whole(out: io.StringIO) -> None:
+def test_lines_of_many_threads_are_whole(log_stream: io.StringIO) -> None:
     """No line is mixed with another."""
-    setup_logging(stream=out)
+    setup_logging(stream=log_stream)
     log = logging.getLogger("x")
 
     def work() -> None:
@@ -289,7 +289,7 @@ def test_lines_of_many_threads_are_whole(out: io.StringIO) -> None:
     for thread in threads:
         thread.join()
 
-    assert sorted(line["n"] for line in read_log(out)) == sorted(list(range(50)) * 8)
+    assert sorted(line["n"] for line in read_log(log_stream)) == sorted(list(range(50)) * 8)
 
 
 # --- secrets
@@ -312,9 +312,9 @@ KEYS = [
 
 @pytest.mark.parametrize("key", KEYS, ids=[key[:6] for key in KEYS])
 @pytest.mark.parametrize("structured", [True, False])
-def test_text_that_looks_like_a_key_is_masked(key: str, structured: bool, out: io.StringIO) -> None:
+def test_text_that_looks_like_a_key_is_masked(key: str, structured: bool, log_stream: io.StringIO) -> None:
     """AC-S0-10: The mask holds in a message, an argument, an extra, a nested value, a name, a repr and an exception."""
-    setup_logging(structured, stream=out)
+    setup_logging(structured, stream=log_stream)
     log = logging.getLogger("x")
     log.info(f"with {key} in it")
     log.info("with %s", key)
@@ -324,10 +324,10 @@ def test_text_that_looks_like_a_key_is_masked(key: str, structured: bool, out: i
     except ValueError:
         log.exception("failed")
 
-    assert key not in out.getvalue()
-    assert json.dumps(key)[1:-1] not in out.getvalue()
-    assert key.splitlines()[-1] not in out.getvalue()
-    assert out.getvalue().count("***") == 7
+    assert key not in log_stream.getvalue()
+    assert json.dumps(key)[1:-1] not in log_stream.getvalue()
+    assert key.splitlines()[-1] not in log_stream.getvalue()
+    assert log_stream.getvalue().count("***") == 7
 
 
 @pytest.mark.parametrize(
@@ -344,46 +344,46 @@ def test_text_that_looks_like_a_key_is_masked(key: str, structured: bool, out: i
         ("run-0123456789abcdef:12 http://localhost:80/x", "run-0123456789abcdef:12 http://localhost:80/x"),
     ],
 )  # fmt: skip
-def test_text_around_a_secret_stays(text: str, expected: str, out: io.StringIO) -> None:
+def test_text_around_a_secret_stays(text: str, expected: str, log_stream: io.StringIO) -> None:
     """A reader sees the kind of the secret; text that only resembles one stays."""
-    setup_logging(stream=out)
+    setup_logging(stream=log_stream)
     logging.getLogger("x").info(text)
 
-    assert last_record(out)["message"] == expected
+    assert last_record(log_stream)["message"] == expected
 
 
-def test_known_secrets_are_masked(out: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_known_secrets_are_masked(log_stream: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
     """Given secrets and current values of secret variables are masked, whenever they were set."""
     monkeypatch.setenv("BEFORE_API_KEY", "before the setup")
     monkeypatch.setenv("HARMLESS", "nothing to hide")
     monkeypatch.setenv("PWD", "nothing to hide")  # the folder, no password
-    setup_logging(stream=out, secrets=["open sesame", "über geheim"])
+    setup_logging(stream=log_stream, secrets=["open sesame", "über geheim"])
     monkeypatch.setenv("MY_TOKEN", "set after it")
     monkeypatch.setenv("SHORT_KEY", "ab")
     logging.getLogger("x").info("open sesame, über geheim, before the setup, set after it, nothing to hide, ab")
     monkeypatch.setenv("MY_TOKEN", "changed since")
     logging.getLogger("x").info("changed since")
 
-    first, second = read_log(out)
+    first, second = read_log(log_stream)
     assert first["message"] == "***, ***, ***, ***, nothing to hide, ab"
     assert second["message"] == "***"
 
 
-def test_a_value_with_a_secrets_name_is_masked(out: io.StringIO) -> None:
+def test_a_value_with_a_secrets_name_is_masked(log_stream: io.StringIO) -> None:
     """The value's form does not matter; counts of tokens are not secrets."""
-    setup_logging(stream=out)
+    setup_logging(stream=log_stream)
     extra = {"password": "x", "api_key": 7, "request": {"auth_token": ["y"]}, "max_tokens": 5, "primary_key": "z"}
     logging.getLogger("x").info("m", extra=extra | {"token": None})
 
-    line = last_record(out)
+    line = last_record(log_stream)
     assert (line["password"], line["api_key"], line["request"]) == ("***", "***", {"auth_token": "***"})
     assert (line["max_tokens"], line["primary_key"], line["token"]) == (5, "z", None)
 
 
 @pytest.mark.parametrize("place", [7_990, 8_000, 1_990, 0])
-def test_a_cut_text_shows_no_part_of_a_secret(place: int, out: io.StringIO) -> None:
+def test_a_cut_text_shows_no_part_of_a_secret(place: int, log_stream: io.StringIO) -> None:
     """Masking comes before cutting, at both ends of a text."""
-    setup_logging(stream=out, secrets=["correct horse battery staple"])
+    setup_logging(stream=log_stream, secrets=["correct horse battery staple"])
     log = logging.getLogger("x")
     text = "x" * place + "correct horse battery staple" + "x" * 20_000
     log.info(text)
@@ -393,7 +393,7 @@ def test_a_cut_text_shows_no_part_of_a_secret(place: int, out: io.StringIO) -> N
         log.exception("m", extra={"other": text})
 
     for part in ("correct", "horse", "battery", "staple"):
-        assert part not in out.getvalue()
+        assert part not in log_stream.getvalue()
 
 
 @pytest.mark.parametrize("secrets", ["one text", b"bytes", 7, [""], [7], [None]])
@@ -430,41 +430,41 @@ def test_masking_takes_time_linear_in_the_text() -> None:
 # --- set up
 
 
-def test_setting_up_twice_equals_setting_up_once(root: logging.Logger) -> None:
+def test_setting_up_twice_equals_setting_up_once(root_logger: logging.Logger) -> None:
     """The second call replaces the first one's handler; other handlers stay."""
     other = logging.NullHandler()
-    root.addHandler(other)
+    root_logger.addHandler(other)
     first, second = io.StringIO(), io.StringIO()
     setup_logging(stream=first)
     setup_logging(level="debug", stream=second)
     logging.getLogger("x").debug("m")
 
     assert (len(read_log(first)), len(read_log(second))) == (0, 1)
-    assert other in root.handlers
-    assert len([handler for handler in root.handlers if isinstance(handler, Lines)]) == 1
+    assert other in root_logger.handlers
+    assert len([handler for handler in root_logger.handlers if isinstance(handler, Lines)]) == 1
 
 
 @pytest.mark.parametrize(("level", "expected"), [("INFO", 3), ("warning", 2), (" Error ", 1), (logging.WARNING, 2)])
-def test_levels_are_accepted_by_name(level: str | int, expected: int, out: io.StringIO) -> None:
+def test_levels_are_accepted_by_name(level: str | int, expected: int, log_stream: io.StringIO) -> None:
     """The case does not matter; lower levels are not shown."""
-    setup_logging(level=level, stream=out)
+    setup_logging(level=level, stream=log_stream)
     log = logging.getLogger("x")
     log.debug("d")
     log.info("i")
     log.warning("w")
     log.error("e")
 
-    assert len(read_log(out)) == expected
+    assert len(read_log(log_stream)) == expected
 
 
 @pytest.mark.parametrize("level", ["", "LOUD", "NOTSET", 0, 15, True, None, 20.0, []])
-def test_an_invalid_level_is_refused(level: Any, root: logging.Logger) -> None:
+def test_an_invalid_level_is_refused(level: Any, root_logger: logging.Logger) -> None:
     """The error lists the accepted names, and nothing changes."""
-    before = list(root.handlers), root.level
+    before = list(root_logger.handlers), root_logger.level
     with pytest.raises(InvalidValue, match="DEBUG, INFO"):
         setup_logging(level=level)
 
-    assert (root.handlers, root.level) == before
+    assert (root_logger.handlers, root_logger.level) == before
 
 
 @pytest.mark.parametrize("settings", [{"structured": "yes"}, {"stream": "stderr"}, {"structured": None}])
@@ -474,12 +474,12 @@ def test_other_settings_are_checked(settings: Any) -> None:
         setup_logging(**settings)
 
 
-def test_plain_lines_are_for_people(out: io.StringIO) -> None:
+def test_plain_lines_are_for_people(log_stream: io.StringIO) -> None:
     """A line has time, level, logger, message and extras; an exception stays on the same line."""
-    setup_logging(structured=False, stream=out)
+    setup_logging(structured=False, stream=log_stream)
     logging.getLogger("runtime").info("Agent session\nstarted", extra={"session_id": "abc-123", "n": 1, "text": "a b"})
 
-    line = out.getvalue()
+    line = log_stream.getvalue()
     assert line.count("\n") == 1
     assert line.partition(" ")[2] == 'INFO runtime: Agent session\\nstarted session_id=abc-123 n=1 text="a b"\n'
 
@@ -487,24 +487,24 @@ def test_plain_lines_are_for_people(out: io.StringIO) -> None:
 # --- whose line it is
 
 
-def test_a_line_of_a_run_names_the_run(out: io.StringIO) -> None:
+def test_a_line_of_a_run_names_the_run(log_stream: io.StringIO) -> None:
     """Inside a tool call, the line has the root's id as `session_id`, the run and its path; a given extra wins."""
-    setup_logging(stream=out)
+    setup_logging(stream=log_stream)
     log = logging.getLogger("a.tool")
     with calling(make_context(run=run_info(1, path="main/child", depth=1))):
         log.info("inside")
         log.info("inside", extra={"session_id": "mine"})
     log.info("outside")
 
-    inside, own, outside = read_log(out)
+    inside, own, outside = read_log(log_stream)
     assert (inside["session_id"], inside["run"], inside["path"]) == ("run-00", "run-01", "main/child")
     assert (own["session_id"], own["run"]) == ("mine", "run-01")
     assert not {"session_id", "run", "path"} & set(outside)
 
 
-async def test_functions_of_a_real_run_log_with_its_id(out: io.StringIO) -> None:
+async def test_functions_of_a_real_run_log_with_its_id(log_stream: io.StringIO) -> None:
     """An async function and one in a thread work concurrently, and their lines differ."""
-    setup_logging(stream=out)
+    setup_logging(stream=log_stream)
 
     async def waits(word: str) -> str:
         await asyncio.sleep(0)
@@ -519,7 +519,7 @@ async def test_functions_of_a_real_run_log_with_its_id(out: io.StringIO) -> None
         handles = [await runtime.spawn(f, args=(f"{f.__name__}-{n}",)) for f in (waits, works) for n in range(2)]
         ids = [(await handle.result()).value for handle in handles]
 
-    lines = {line["message"]: line for line in read_log(out) if line["logger"] == "f"}
+    lines = {line["message"]: line for line in read_log(log_stream) if line["logger"] == "f"}
     words = ["waits-0", "waits-1", "works-0", "works-1"]
     assert [lines[word]["run"] for word in words] == ids
     assert [lines[word]["session_id"] for word in words] == ids

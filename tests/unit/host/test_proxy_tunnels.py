@@ -20,7 +20,7 @@ PRIVATE = ("127.0.0.0/8",)
 
 
 @pytest.fixture
-async def house(tmp_path: pathlib.Path) -> AsyncIterator[House]:
+async def proxy_harness(tmp_path: pathlib.Path) -> AsyncIterator[House]:
     """A proxy for which local names lead to the loopback address."""
     async with House(tmp_path, names=LOCAL, private=PRIVATE) as house:
         yield house
@@ -38,14 +38,14 @@ def tls_server(certificate: pathlib.Path) -> ssl.SSLContext:
     return context
 
 
-async def test_a_client_that_ended_its_side_still_gets_the_answer(house: House) -> None:
+async def test_a_client_that_ended_its_side_still_gets_the_answer(proxy_harness: House) -> None:
     """The end of file passes, and the other direction stays open."""
 
     async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"you said " + await reader.read())
 
     async with server(speak) as port:
-        run = await house.open(f"127.0.0.1:{port}")
+        run = await proxy_harness.open(f"127.0.0.1:{port}")
         async with client(run.path) as tunnel:
             assert await tunnel.ask(f"127.0.0.1:{port}", first=b"all ") == 200
             await tunnel.send(b"of it")
@@ -53,17 +53,17 @@ async def test_a_client_that_ended_its_side_still_gets_the_answer(house: House) 
             assert await tunnel.rest() == b"you said all of it"
 
 
-async def test_a_client_may_end_together_with_its_request(house: House) -> None:
+async def test_a_client_may_end_together_with_its_request(proxy_harness: House) -> None:
     """The end comes before the tunnel exists."""
     async with server() as port:
-        run = await house.open(f"127.0.0.1:{port}")
+        run = await proxy_harness.open(f"127.0.0.1:{port}")
         async with client(run.path) as tunnel:
             tunnel.writer.write(f"CONNECT 127.0.0.1:{port} HTTP/1.1\r\n\r\nhello".encode())
             tunnel.writer.write_eof()
             assert (await tunnel.rest()).endswith(b"\r\n\r\nhello")
 
 
-async def test_a_server_that_ended_its_side_still_gets_data(house: House) -> None:
+async def test_a_server_that_ended_its_side_still_gets_data(proxy_harness: House) -> None:
     """The client's direction stays open."""
     received: list[bytes] = []
 
@@ -72,7 +72,7 @@ async def test_a_server_that_ended_its_side_still_gets_data(house: House) -> Non
         received.append(await reader.read())
 
     async with server(speak) as port:
-        run = await house.open(f"127.0.0.1:{port}")
+        run = await proxy_harness.open(f"127.0.0.1:{port}")
         async with client(run.path) as tunnel:
             assert await tunnel.ask(f"127.0.0.1:{port}") == 200
             assert await tunnel.rest() == b""
@@ -83,7 +83,7 @@ async def test_a_server_that_ended_its_side_still_gets_data(house: House) -> Non
     assert received == [b"late"]
 
 
-async def test_a_server_may_speak_first(house: House) -> None:
+async def test_a_server_may_speak_first(proxy_harness: House) -> None:
     """The proxy does not wait for the client's first bytes."""
 
     async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -91,13 +91,13 @@ async def test_a_server_may_speak_first(house: House) -> None:
         await reader.read()
 
     async with server(speak) as port:
-        run = await house.open(f"127.0.0.1:{port}")
+        run = await proxy_harness.open(f"127.0.0.1:{port}")
         async with client(run.path) as tunnel:
             assert await tunnel.ask(f"127.0.0.1:{port}") == 200
             assert await tunnel.reader.readline() == b"220 ready\r\n"
 
 
-async def test_data_sent_before_a_reset_arrives(house: House) -> None:
+async def test_data_sent_before_a_reset_arrives(proxy_harness: House) -> None:
     """The reset ends the tunnel after that data."""
 
     async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -109,7 +109,7 @@ async def test_data_sent_before_a_reset_arrives(house: House) -> None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # closing it resets the connection
 
     async with server(speak) as port:
-        run = await house.open(f"127.0.0.1:{port}")
+        run = await proxy_harness.open(f"127.0.0.1:{port}")
         async with client(run.path) as tunnel:
             assert await tunnel.ask(f"127.0.0.1:{port}", first=b"1") == 200
             assert await tunnel.reader.readexactly(6) == b"so far"
@@ -117,7 +117,7 @@ async def test_data_sent_before_a_reset_arrives(house: House) -> None:
             assert await tunnel.rest() == b""
 
 
-async def test_a_client_that_leaves_ends_its_connection(house: House) -> None:
+async def test_a_client_that_leaves_ends_its_connection(proxy_harness: House) -> None:
     """The server sees the end."""
     has_ended = asyncio.Event()
 
@@ -126,14 +126,14 @@ async def test_a_client_that_leaves_ends_its_connection(house: House) -> None:
         has_ended.set()
 
     async with server(speak) as port:
-        run = await house.open(f"127.0.0.1:{port}")
+        run = await proxy_harness.open(f"127.0.0.1:{port}")
         async with client(run.path) as tunnel:
             assert await tunnel.ask(f"127.0.0.1:{port}") == 200
         await has_ended.wait()
 
 
 @pytest.mark.parametrize("slow", ["server", "client"])
-async def test_a_slow_side_holds_up_the_other_side(house: House, slow: str) -> None:
+async def test_a_slow_side_holds_up_the_other_side(proxy_harness: House, slow: str) -> None:
     """The proxy buffers little; all data arrives once the slow side reads."""
     size, go = 64 * 2**20, asyncio.Event()
     byte_count = 0
@@ -158,7 +158,7 @@ async def test_a_slow_side_holds_up_the_other_side(house: House, slow: str) -> N
         byte_count = await swallow(reader)
 
     async with server(speak) as port:
-        run = await house.open(f"127.0.0.1:{port}")
+        run = await proxy_harness.open(f"127.0.0.1:{port}")
         async with client(run.path) as tunnel:
             assert await tunnel.ask(f"127.0.0.1:{port}") == 200
             pouring = asyncio.ensure_future(pour(tunnel.writer)) if slow == "server" else None
@@ -208,10 +208,10 @@ async def handshake(tunnel: Client, certificate: pathlib.Path, name: str, says: 
         wrapped.close()
 
 
-async def test_tls_to_the_listed_server_passes(house: House, certificate: pathlib.Path) -> None:
+async def test_tls_to_the_listed_server_passes(proxy_harness: House, certificate: pathlib.Path) -> None:
     """The client checks the server's certificate end to end."""
     async with server(tls=tls_server(certificate)) as port:
-        run = await house.open(f"localhost:{port}")
+        run = await proxy_harness.open(f"localhost:{port}")
         async with client(run.path) as tunnel:
             assert await tunnel.ask(f"LocalHost.:{port}") == 200
             assert await handshake(tunnel, certificate, "localhost", b"secret") == b"secret"
@@ -219,16 +219,16 @@ async def test_tls_to_the_listed_server_passes(house: House, certificate: pathli
     assert [event.allowed for event in run.events] == [True]
 
 
-async def test_tls_to_an_address_passes_without_a_name(house: House, certificate: pathlib.Path) -> None:
+async def test_tls_to_an_address_passes_without_a_name(proxy_harness: House, certificate: pathlib.Path) -> None:
     """Clients send no server name for an address."""
     async with server(tls=tls_server(certificate)) as port:
-        run = await house.open(f"127.0.0.1:{port}")
+        run = await proxy_harness.open(f"127.0.0.1:{port}")
         async with client(run.path) as tunnel:
             assert await tunnel.ask(f"127.0.0.1:{port}") == 200
             assert await handshake(tunnel, certificate, "127.0.0.1", b"secret") == b"secret"
 
 
-async def test_tls_to_another_server_is_cut(house: House, certificate: pathlib.Path) -> None:
+async def test_tls_to_another_server_is_cut(proxy_harness: House, certificate: pathlib.Path) -> None:
     """No byte reaches the server, though its certificate covers both names; the event names the other server."""
     received: list[bytes] = []
 
@@ -236,7 +236,7 @@ async def test_tls_to_another_server_is_cut(house: House, certificate: pathlib.P
         received.append(await reader.read())
 
     async with server(speak) as port:
-        run = await house.open(f"localhost:{port}")
+        run = await proxy_harness.open(f"localhost:{port}")
         async with client(run.path) as tunnel:
             assert await tunnel.ask(f"localhost:{port}", first=client_hello("other.localhost")) == 200
             assert await tunnel.rest() == b""
@@ -251,11 +251,11 @@ async def test_tls_to_another_server_is_cut(house: House, certificate: pathlib.P
 
 
 @pytest.mark.parametrize(("name", "passes"), [("localhost", True), ("other.localhost", False)])
-async def test_a_tls_hello_in_pieces_is_judged_as_a_whole(house: House, name: str, passes: bool) -> None:
+async def test_a_tls_hello_in_pieces_is_judged_as_a_whole(proxy_harness: House, name: str, passes: bool) -> None:
     """An allowed hello reaches the server unchanged."""
     hello = client_hello(name)
     async with server() as port:
-        run = await house.open(f"localhost:{port}")
+        run = await proxy_harness.open(f"localhost:{port}")
         async with client(run.path) as tunnel:
             assert await tunnel.ask(f"localhost:{port}", first=hello[:3]) == 200
             before = run.door.sent

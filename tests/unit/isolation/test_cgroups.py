@@ -74,7 +74,7 @@ def reap(pid: int) -> None:
 
 
 @pytest.fixture
-def bystander() -> Iterator[subprocess.Popen[bytes]]:
+def other_process() -> Iterator[subprocess.Popen[bytes]]:
     """Yield a process that is in no group of the test."""
     process = subprocess.Popen(["sleep", "1000"])
     yield process
@@ -232,7 +232,7 @@ print("done", flush=True); sys.stdin.readline()
 
 
 async def test_kill_ends_every_process_of_the_group_and_no_other(
-    group: Cgroup, tmp_path: Path, bystander: subprocess.Popen[bytes]
+    group: Cgroup, tmp_path: Path, other_process: subprocess.Popen[bytes]
 ) -> None:
     """A process with another session is in the group, too."""
     script = f"""
@@ -249,7 +249,7 @@ print("left", flush=True)
     group.kill()
 
     await eventually(lambda: not alive(pid()))
-    assert bystander.poll() is None
+    assert other_process.poll() is None
     reap(pid())
 
 
@@ -447,18 +447,18 @@ def version_2_group() -> Iterator[Path]:
 
 
 async def test_version_2_kills_a_group_at_once(
-    version_2_group: Path, bystander: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+    version_2_group: Path, other_process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Processes in groups below are killed, too, without a listing."""
     monkeypatch.setattr(cgroup, "_PASSES", 0)
     group = Cgroup({"memory": version_2_group / "run"}, 2)
     (version_2_group / "run" / "below").mkdir(parents=True)
-    Cgroup({"memory": version_2_group / "run" / "below"}, 2).add(bystander.pid)
-    assert group.processes() == {bystander.pid}
+    Cgroup({"memory": version_2_group / "run" / "below"}, 2).add(other_process.pid)
+    assert group.processes() == {other_process.pid}
 
     group.kill()
 
-    await eventually(lambda: bystander.poll() == -signal.SIGKILL)
+    await eventually(lambda: other_process.poll() == -signal.SIGKILL)
     assert await group.remove()
     assert not (version_2_group / "run").exists()
 

@@ -157,7 +157,7 @@ def memory_folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-def start(memory_folder: Path) -> Iterator[Start]:
+def start_process(memory_folder: Path) -> Iterator[Start]:
     """Start a process that works in that folder, and wait until it is ready."""
     processes: list[subprocess.Popen[str]] = []
 
@@ -204,32 +204,32 @@ class Tree(list[int]):
 
 
 @pytest.mark.usefixtures("growth")
-def test_a_removed_file_that_is_still_open_is_found(memory_folder: Path, start: Start) -> None:
+def test_a_removed_file_that_is_still_open_is_found(memory_folder: Path, start_process: Start) -> None:
     """A removed file with two descriptors counts once; a file with a name counts in its folder."""
     pids = Tree()
     meter = disk.Meter(memory_folder, pids)
-    pids += [start(OPEN).pid, 2**22 + 1]
+    pids += [start_process(OPEN).pid, 2**22 + 1]
 
     assert LARGE + 9 * MIB <= measured_bytes(meter) < LARGE + 10 * MIB
 
 
 @pytest.mark.usefixtures("growth")
-def test_removed_folders_that_a_process_keeps_are_counted(memory_folder: Path, start: Start) -> None:
+def test_removed_folders_that_a_process_keeps_are_counted(memory_folder: Path, start_process: Start) -> None:
     """Folders held by a descriptor or as working directory count, with the removed folders above them."""
     pids = Tree()
     meter = disk.Meter(memory_folder, pids)
-    pids.append(start(FOLDERS).pid)
+    pids.append(start_process(FOLDERS).pid)
 
     assert measured_bytes(meter) == 3 * ENTRY_BYTES
 
 
 def test_a_running_process_is_stopped_for_an_exact_measurement(
-    memory_folder: Path, start: Start, growth: Growth
+    memory_folder: Path, start_process: Start, growth: Growth
 ) -> None:
     """The first measurement is exact; later ones only if the file system has grown by what the run may still use."""
     pids = Tree()
     meter = disk.Meter(memory_folder, pids)
-    pids.append(start(SPINNING).pid)
+    pids.append(start_process(SPINNING).pid)
     assert meter.measure(max_bytes=MAX_BYTES).is_exact
     assert {one.state for one in pids().values()} <= set("RS")
 
@@ -239,11 +239,11 @@ def test_a_running_process_is_stopped_for_an_exact_measurement(
 
 
 @pytest.mark.usefixtures("growth")
-def test_every_tenth_measurement_is_exact(memory_folder: Path, start: Start) -> None:
+def test_every_tenth_measurement_is_exact(memory_folder: Path, start_process: Start) -> None:
     """The growth of a file system is no sign when other processes remove files."""
     pids = Tree()
     meter = disk.Meter(memory_folder, pids)
-    pids.append(start(SPINNING).pid)
+    pids.append(start_process(SPINNING).pid)
 
     are_exact = [meter.measure(max_bytes=MAX_BYTES).is_exact for _ in range(11)]
 
@@ -256,20 +256,24 @@ def test_every_tenth_measurement_is_exact(memory_folder: Path, start: Start) -> 
     [MAPPED, THREAD, PROGRAM, MAPPED_BY_A_THREAD, THREAD_OF_A_PROGRAM],
     ids=["mapping", "thread", "program", "mapping, first thread ended", "program, first thread ended"],
 )
-def test_a_removed_file_without_a_visible_descriptor_is_counted(memory_folder: Path, start: Start, script: str) -> None:
+def test_a_removed_file_without_a_visible_descriptor_is_counted(
+    memory_folder: Path, start_process: Start, script: str
+) -> None:
     """The file is mapped, open in a thread with its own descriptors, or running as a program."""
     pids = Tree()
     meter = disk.Meter(memory_folder, pids)
-    pids.append(start(script).pid)
+    pids.append(start_process(script).pid)
 
     assert LARGE <= measured_bytes(meter) < LARGE + 16 * MIB
 
 
-def test_a_removed_file_in_a_sockets_queue_is_counted(memory_folder: Path, start: Start, growth: Growth) -> None:
+def test_a_removed_file_in_a_sockets_queue_is_counted(
+    memory_folder: Path, start_process: Start, growth: Growth
+) -> None:
     """The invisible file is charged by the file system's growth, and by its size once it is received."""
     pids = Tree()
     meter = disk.Meter(memory_folder, pids)
-    holder = start(FLIGHT)
+    holder = start_process(FLIGHT)
     pids.append(holder.pid)
     growth.bytes = LARGE + MIB
     assert measured_bytes(meter) == LARGE + MIB
@@ -281,12 +285,14 @@ def test_a_removed_file_in_a_sockets_queue_is_counted(memory_folder: Path, start
     assert measured_bytes(meter) == LARGE
 
 
-def test_growth_before_a_descriptor_was_sent_is_not_charged(memory_folder: Path, start: Start, growth: Growth) -> None:
+def test_growth_before_a_descriptor_was_sent_is_not_charged(
+    memory_folder: Path, start_process: Start, growth: Growth
+) -> None:
     """A run that sends a descriptor pays only for growth since the last measurement."""
     pids = Tree()
     meter = disk.Meter(memory_folder, pids)
     growth.bytes = LARGE
-    holder = start("say('ready'); fd = os.open('/dev/null', 0); ends = socket.socketpair()\n" + SENT)
+    holder = start_process("say('ready'); fd = os.open('/dev/null', 0); ends = socket.socketpair()\n" + SENT)
     pids.append(holder.pid)
     assert measured_bytes(meter) == 0
     assert holder.stdin is not None

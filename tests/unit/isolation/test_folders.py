@@ -35,7 +35,7 @@ def folders(tmp_path: Path, clock: FakeClock) -> RunFolders:
 
 
 @pytest.fixture
-def outside(tmp_path: Path) -> Path:
+def outside_folder(tmp_path: Path) -> Path:
     path = tmp_path / "outside"
     path.mkdir()
     (path / "secret").write_text("the host's")
@@ -135,15 +135,15 @@ def test_an_id_is_used_once(folders: RunFolders) -> None:
 
 
 @pytest.mark.parametrize("where", [".ramet", ".ramet/runs"])
-def test_a_link_in_place_of_our_folder_is_refused(tmp_path: Path, outside: Path, where: str) -> None:
+def test_a_link_in_place_of_our_folder_is_refused(tmp_path: Path, outside_folder: Path, where: str) -> None:
     """A checked-out project may contain such a link; nothing is created behind it."""
     (tmp_path / where).parent.mkdir(exist_ok=True)
-    (tmp_path / where).symlink_to(outside)
+    (tmp_path / where).symlink_to(outside_folder)
 
     with pytest.raises(InvalidValue, match="no symbolic link"):
         RunFolders(tmp_path).create("run-1")
 
-    assert [each.name for each in outside.iterdir()] == ["secret"]
+    assert [each.name for each in outside_folder.iterdir()] == ["secret"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="giving a folder away takes root")
@@ -167,10 +167,10 @@ def test_a_folder_that_others_could_enter_is_closed_to_them(tmp_path: Path, befo
     assert mode(tmp_path / ".ramet" / "runs") == after
 
 
-def test_another_attempt_gets_an_empty_workspace(lenient_folders: RunFolders, outside: Path) -> None:
+def test_another_attempt_gets_an_empty_workspace(lenient_folders: RunFolders, outside_folder: Path) -> None:
     """Files of the earlier attempt are removed, and the rest of the folder stays."""
     folder = lenient_folders.create("run-1")
-    fill(folder.workspace, outside)
+    fill(folder.workspace, outside_folder)
     folder.save_checkpoint(b"kept", 0)
     folder.stdout.write_text("said")
     folder.workspace.chmod(0)
@@ -180,7 +180,7 @@ def test_another_attempt_gets_an_empty_workspace(lenient_folders: RunFolders, ou
     assert list(folder.workspace.iterdir()) == []
     assert mode(folder.workspace) == 0o700
     assert sorted(each.name for each in folder.path.iterdir()) == ["checkpoint", "run.json", "stdout.log", "workspace"]
-    assert (outside / "secret").read_text() == "the host's"
+    assert (outside_folder / "secret").read_text() == "the host's"
 
 
 def test_immutable_files_are_removed_from_a_workspace(lenient_folders: RunFolders) -> None:
@@ -234,16 +234,16 @@ def test_a_missing_workspace_is_made_again_and_reported(folders: RunFolders) -> 
     assert (folder.workspace / "file").read_text() == "new"
 
 
-def test_a_run_folder_is_removed_whole(lenient_folders: RunFolders, outside: Path) -> None:
+def test_a_run_folder_is_removed_whole(lenient_folders: RunFolders, outside_folder: Path) -> None:
     """Removing it twice is no error."""
     folder = lenient_folders.create("run-1")
-    fill(folder.workspace, outside)
+    fill(folder.workspace, outside_folder)
 
     folder.remove()
     folder.remove()
 
     assert list(lenient_folders.root.iterdir()) == []
-    assert (outside / "secret").read_text() == "the host's"
+    assert (outside_folder / "secret").read_text() == "the host's"
 
 
 def test_an_unreadable_description_raises_damaged(folders: RunFolders) -> None:

@@ -60,7 +60,7 @@ Start = Callable[..., int]
 
 
 @pytest.fixture
-def start() -> Iterator[Start]:
+def start_process() -> Iterator[Start]:
     """Start a Python process that runs a script and waits, and return its pid."""
     processes: list[subprocess.Popen[bytes]] = []
 
@@ -84,39 +84,39 @@ def sockets(pid: int, *, in_own_network: bool = False) -> int:
     return round(held_memory / kernel_memory.socket_mb())
 
 
-def test_sockets_are_counted_by_their_descriptors(start: Start) -> None:
+def test_sockets_are_counted_by_their_descriptors(start_process: Start) -> None:
     """Ten pairs are twenty sockets; pipes and files do not count."""
-    assert sockets(start("import sys")) == 0
-    assert sockets(start(PAIRS)) == 20
+    assert sockets(start_process("import sys")) == 0
+    assert sockets(start_process(PAIRS)) == 20
 
 
-def test_a_socket_of_two_processes_counts_once(start: Start) -> None:
-    assert sockets(start(SHARED)) == 20
+def test_a_socket_of_two_processes_counts_once(start_process: Start) -> None:
+    assert sockets(start_process(SHARED)) == 20
 
 
-def test_sockets_of_a_thread_with_descriptors_of_its_own_are_counted(start: Start) -> None:
+def test_sockets_of_a_thread_with_descriptors_of_its_own_are_counted(start_process: Start) -> None:
     """The process does not list these descriptors."""
-    assert sockets(start(IN_A_THREAD)) == 20
+    assert sockets(start_process(IN_A_THREAD)) == 20
 
 
-def test_sockets_that_were_sent_and_not_received_are_counted(start: Start) -> None:
+def test_sockets_that_were_sent_and_not_received_are_counted(start_process: Start) -> None:
     """Nine pairs without descriptors wait in the queue of the tenth."""
-    assert sockets(start(IN_FLIGHT)) == 20
+    assert sockets(start_process(IN_FLIGHT)) == 20
 
 
 @pytest.mark.skipif("os.geteuid() != 0", reason="only root makes a network namespace without a user namespace")
-def test_every_socket_of_an_own_network_namespace_is_counted(start: Start) -> None:
+def test_every_socket_of_an_own_network_namespace_is_counted(start_process: Start) -> None:
     """Sockets in flight count, too."""
-    assert sockets(start(IN_FLIGHT, "unshare", "--net"), in_own_network=True) == 20
+    assert sockets(start_process(IN_FLIGHT, "unshare", "--net"), in_own_network=True) == 20
 
 
 @pytest.mark.skipif("os.geteuid() != 0", reason="only root makes a network namespace without a user namespace")
 @pytest.mark.parametrize("others", ["none", "child"])
-def test_sockets_in_an_own_network_count_after_the_first_thread_ended(start: Start, others: str) -> None:
+def test_sockets_in_an_own_network_count_after_the_first_thread_ended(start_process: Start, others: str) -> None:
     """Other threads and other processes are in the network namespace, too."""
     fork = "" if others == "none" else "; child = os.fork(); child or (sys.stdin.read(), os._exit(0))"
     script = PAIRS + fork + WITHOUT_FIRST_THREAD
-    pid = start(script, "unshare", "--net")
+    pid = start_process(script, "unshare", "--net")
     wait_until_first_thread_has_ended(pid)
 
     assert sockets(pid, in_own_network=True) == 20
@@ -133,22 +133,22 @@ def areas_mb(pid: int) -> float:
     return kernel_memory.shared_mb(procfs.tree(pid).values())
 
 
-def test_each_shared_area_is_charged_with_its_possible_size(start: Start) -> None:
+def test_each_shared_area_is_charged_with_its_possible_size(start_process: Start) -> None:
     """Dropped, renamed and partly unmapped areas are charged; private ones are not."""
-    assert areas_mb(start("import sys")) == 0
-    assert areas_mb(start(AREAS)) == 10
+    assert areas_mb(start_process("import sys")) == 0
+    assert areas_mb(start_process(AREAS)) == 10
 
 
-def test_a_shared_area_of_two_processes_counts_once(start: Start) -> None:
-    assert areas_mb(start(AREAS + "; child = os.fork(); child or (sys.stdin.read(), os._exit(0))")) == 10
+def test_a_shared_area_of_two_processes_counts_once(start_process: Start) -> None:
+    assert areas_mb(start_process(AREAS + "; child = os.fork(); child or (sys.stdin.read(), os._exit(0))")) == 10
 
 
-def test_a_large_shared_area_is_charged_with_its_size(start: Start) -> None:
+def test_a_large_shared_area_is_charged_with_its_size(start_process: Start) -> None:
     """No system call filter limits the size here."""
-    assert areas_mb(start("import mmap, sys; area = mmap.mmap(-1, 24 << 20)")) == 24
+    assert areas_mb(start_process("import mmap, sys; area = mmap.mmap(-1, 24 << 20)")) == 24
 
 
-def test_shared_areas_of_a_process_whose_first_thread_has_ended_are_charged(start: Start) -> None:
+def test_shared_areas_of_a_process_whose_first_thread_has_ended_are_charged(start_process: Start) -> None:
     """The other threads of the process show the areas."""
     script = AREAS + (
         "; import threading; main = threading.main_thread()"
@@ -156,12 +156,12 @@ def test_shared_areas_of_a_process_whose_first_thread_has_ended_are_charged(star
         "; ctypes.CDLL(None).pthread_exit(None)"
     )
 
-    assert areas_mb(start(script)) == 10
+    assert areas_mb(start_process(script)) == 10
 
 
-def test_page_tables_are_counted(start: Start) -> None:
+def test_page_tables_are_counted(start_process: Start) -> None:
     """One page in each 2 MiB of 4 GiB takes 2048 tables of 4 KiB, and almost no resident memory."""
-    pid = start(SPARSE)
+    pid = start_process(SPARSE)
     about = procfs.stat(pid)
     assert about is not None
 

@@ -18,7 +18,7 @@ from tests.support.hostile import DEPTH, bury, field, fill, make_immutable, moun
 
 
 @pytest.fixture
-def outside(tmp_path: Path) -> Path:
+def outside_folder(tmp_path: Path) -> Path:
     """Return a folder of the host with a file in it."""
     path = tmp_path / "outside"
     path.mkdir()
@@ -49,9 +49,9 @@ def remove_tree(path: Path) -> bool:
     return not os.path.lexists(path)
 
 
-def test_a_walk_finds_each_name_once(tree: Path, outside: Path) -> None:
+def test_a_walk_finds_each_name_once(tree: Path, outside_folder: Path) -> None:
     """The walk follows no link."""
-    fill(tree, outside)
+    fill(tree, outside_folder)
 
     names = walked_names(tree)
 
@@ -113,7 +113,7 @@ def test_a_walk_holds_few_descriptors_at_any_depth(tree: Path) -> None:
     assert most - before <= 3
 
 
-def test_a_walk_does_not_follow_a_folder_that_is_moved_away(tree: Path, outside: Path) -> None:
+def test_a_walk_does_not_follow_a_folder_that_is_moved_away(tree: Path, outside_folder: Path) -> None:
     """The walk continues at the folders that the names still lead to."""
     bury(tree, depth=4)
     for name in ("a", "z"):
@@ -125,7 +125,7 @@ def test_a_walk_does_not_follow_a_folder_that_is_moved_away(tree: Path, outside:
         for entry in safe_walk.walk(fd):
             paths.append(entry.path)
             if entry.path == "d/d/d/d" and entry.stat is not None:
-                (tree / "d" / "d").rename(outside / "taken")
+                (tree / "d" / "d").rename(outside_folder / "taken")
 
     assert {"a/file", "z/file"} <= set(paths)
     assert not any("secret" in name or "taken" in name for name in paths)
@@ -165,12 +165,12 @@ def test_a_mount_is_not_entered(tree: Path) -> None:
         subprocess.run(["umount", str(tree / "mount")], check=True)
 
 
-def test_a_tree_is_removed_without_files_outside(tree: Path, outside: Path) -> None:
+def test_a_tree_is_removed_without_files_outside(tree: Path, outside_folder: Path) -> None:
     """Names, modes, links and depth do not matter."""
-    fill(tree, outside)
+    fill(tree, outside_folder)
 
     assert remove_tree(tree)
-    assert (outside / "secret").read_text() == "the host's"
+    assert (outside_folder / "secret").read_text() == "the host's"
 
 
 @pytest.mark.parametrize("what", [".", "folder", "folder/file"])
@@ -200,20 +200,20 @@ def test_removing_a_missing_path_is_no_error(tree: Path) -> None:
     assert remove_tree(tree / "never")
 
 
-def test_a_folder_behind_a_link_is_not_opened(tree: Path, outside: Path) -> None:
+def test_a_folder_behind_a_link_is_not_opened(tree: Path, outside_folder: Path) -> None:
     """A link is refused even as the root."""
-    (tree / "link").symlink_to(outside)
+    (tree / "link").symlink_to(outside_folder)
 
     with pytest.raises(NotADirectoryError), safe_walk.open_root(tree / "link"):
         pass
 
 
-def test_a_locked_file_is_opened_and_the_target_of_a_link_is_not(tree: Path, outside: Path) -> None:
+def test_a_locked_file_is_opened_and_the_target_of_a_link_is_not(tree: Path, outside_folder: Path) -> None:
     """The walk unlocks only files of the run itself for reading."""
     (tree / "locked").write_text("mine")
     (tree / "locked").chmod(0)
-    (outside / "secret").chmod(0)
-    (tree / "link").symlink_to(outside / "secret")
+    (outside_folder / "secret").chmod(0)
+    (tree / "link").symlink_to(outside_folder / "secret")
     with safe_walk.open_root(tree) as fd:
         file = safe_walk.open_file(fd, "locked")
         assert os.read(file, 10) == b"mine"
@@ -222,7 +222,7 @@ def test_a_locked_file_is_opened_and_the_target_of_a_link_is_not(tree: Path, out
         with pytest.raises(OSError, match="symbolic links"):
             safe_walk.open_file(fd, "link")
 
-    assert stat.S_IMODE((outside / "secret").stat().st_mode) == 0
+    assert stat.S_IMODE((outside_folder / "secret").stat().st_mode) == 0
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="nothing is locked for root")

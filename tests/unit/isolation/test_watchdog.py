@@ -31,7 +31,7 @@ say("ready"); told()
 
 
 @pytest.fixture
-def dog() -> Iterator[Watchdog]:
+def watchdog() -> Iterator[Watchdog]:
     watchdog = Watchdog(interval_s=0.02)
     yield watchdog
     watchdog.close()
@@ -100,15 +100,15 @@ class WatchedProcess:
 
 
 @pytest.fixture
-def subject(dog: Watchdog) -> Iterator[Callable[..., WatchedProcess]]:
+def start_watched(watchdog: Watchdog) -> Iterator[Callable[..., WatchedProcess]]:
     processes: list[WatchedProcess] = []
 
     def make(script: str, grant: Grant | None = None, **options: Any) -> WatchedProcess:
-        processes.append(WatchedProcess(dog, script, grant or Grant(), **options))
+        processes.append(WatchedProcess(watchdog, script, grant or Grant(), **options))
         return processes[-1]
 
     yield make
-    dog.close()
+    watchdog.close()
     for each in processes:
         each.end()
 
@@ -122,9 +122,9 @@ y = b"y" * (80 << 20); say("120"); told()
 HOLD = "import sys, time; x = b'x' * (int(sys.argv[1]) << 20); time.sleep(1000)"
 
 
-async def test_a_process_above_its_memory_limit_is_ended(subject: Callable[..., WatchedProcess]) -> None:
+async def test_a_process_above_its_memory_limit_is_ended(start_watched: Callable[..., WatchedProcess]) -> None:
     """Memory from before the watch does not count, and the reason names the limit."""
-    one = subject(GROW, Grant(memory_mb=100))
+    one = start_watched(GROW, Grant(memory_mb=100))
     one.tell()
     assert one.heard() == "40"
     await one.looked_at()
@@ -148,9 +148,9 @@ async def test_a_process_above_its_memory_limit_is_ended(subject: Callable[..., 
     ],
     ids=["shared memory", "a grandchild in another session", "many small ones", "before a fork"],
 )
-async def test_memory_is_counted_wherever_it_is(subject: Callable[..., WatchedProcess], script: str) -> None:
+async def test_memory_is_counted_wherever_it_is(start_watched: Callable[..., WatchedProcess], script: str) -> None:
     """Shared memory, other sessions, many small processes, and memory from before a fork count."""
-    one = subject(f"{script}\ntold()", Grant(memory_mb=100))
+    one = start_watched(f"{script}\ntold()", Grant(memory_mb=100))
     one.tell()
 
     await eventually(lambda: one.is_killed)
@@ -177,9 +177,11 @@ say("quick"); told()
 """
 
 
-async def test_memory_passed_between_short_lived_processes_is_found(subject: Callable[..., WatchedProcess]) -> None:
+async def test_memory_passed_between_short_lived_processes_is_found(
+    start_watched: Callable[..., WatchedProcess],
+) -> None:
     """Each process leaves its address space to a child and ends, faster than a look."""
-    one = subject(HOP, Grant(memory_mb=100))
+    one = start_watched(HOP, Grant(memory_mb=100))
     one.tell()
 
     await eventually(lambda: one.is_killed)
@@ -187,9 +189,9 @@ async def test_memory_passed_between_short_lived_processes_is_found(subject: Cal
     assert one.killed == ["oom"]
 
 
-async def test_a_script_that_forks_quickly_is_not_ended(subject: Callable[..., WatchedProcess]) -> None:
+async def test_a_script_that_forks_quickly_is_not_ended(start_watched: Callable[..., WatchedProcess]) -> None:
     """Changing processes are no reason to end a tree, and none stays stopped."""
-    one = subject(QUICK, Grant(memory_mb=100))
+    one = start_watched(QUICK, Grant(memory_mb=100))
     one.tell()
     assert one.heard() == "quick"
 
@@ -201,7 +203,7 @@ async def test_a_script_that_forks_quickly_is_not_ended(subject: Callable[..., W
     assert "T" not in states(one)
 
 
-async def test_shared_memory_of_forked_workers_counts_once(subject: Callable[..., WatchedProcess]) -> None:
+async def test_shared_memory_of_forked_workers_counts_once(start_watched: Callable[..., WatchedProcess]) -> None:
     """The memory of a pool of workers is what the pool really uses."""
     script = """
 x = b"x" * (60 << 20)
@@ -209,7 +211,7 @@ for _ in range(4):
     if not os.fork(): time.sleep(1000)
 say("forked"); told()
 """
-    one = subject(script, Grant(memory_mb=100))
+    one = start_watched(script, Grant(memory_mb=100))
     one.tell()
     assert one.heard() == "forked"
     await one.looked_at()
@@ -219,9 +221,9 @@ say("forked"); told()
     assert one.watched.metrics().pids == 5
 
 
-async def test_with_a_memory_cgroup_the_watchdog_only_reports(subject: Callable[..., WatchedProcess]) -> None:
+async def test_with_a_memory_cgroup_the_watchdog_only_reports(start_watched: Callable[..., WatchedProcess]) -> None:
     """Two enforcers of one limit would report two different ends."""
-    one = subject(GROW, Grant(memory_mb=100), has_memory_cgroup=True)
+    one = start_watched(GROW, Grant(memory_mb=100), has_memory_cgroup=True)
     for size in ("40", "120"):
         one.tell()
         assert one.heard() == size
@@ -234,9 +236,9 @@ async def test_with_a_memory_cgroup_the_watchdog_only_reports(subject: Callable[
     assert value > 100
 
 
-async def test_a_threshold_is_reported_once_per_crossing(subject: Callable[..., WatchedProcess]) -> None:
+async def test_a_threshold_is_reported_once_per_crossing(start_watched: Callable[..., WatchedProcess]) -> None:
     """The report is not repeated above the threshold, and comes again after the use was well below."""
-    one = subject(UP_AND_DOWN, Grant(memory_mb=100))
+    one = start_watched(UP_AND_DOWN, Grant(memory_mb=100))
     for crossings in (1, 2):
         one.tell()
         assert one.heard() == "up"
@@ -257,7 +259,9 @@ while True:
 """
 
 
-async def test_a_tree_with_too_many_processes_and_threads_is_ended(subject: Callable[..., WatchedProcess]) -> None:
+async def test_a_tree_with_too_many_processes_and_threads_is_ended(
+    start_watched: Callable[..., WatchedProcess],
+) -> None:
     """The watchdog enforces the limit where no control group does."""
     script = """
 for _ in range(10): threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
@@ -265,7 +269,7 @@ say("10"); told()
 for _ in range(10): threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
 told()
 """
-    one = subject(script, Grant(pids=15))
+    one = start_watched(script, Grant(pids=15))
     one.tell()
     assert one.heard() == "10"
     await one.looked_at()
@@ -278,7 +282,7 @@ told()
     assert "policy.pids is 15" in one.watched.reason
 
 
-async def test_dropped_shared_memory_counts_against_the_limit(subject: Callable[..., WatchedProcess]) -> None:
+async def test_dropped_shared_memory_counts_against_the_limit(start_watched: Callable[..., WatchedProcess]) -> None:
     """Shared areas count once, whether their pages are mapped or not."""
     script = """
 import mmap
@@ -286,7 +290,7 @@ area = mmap.mmap(-1, 48 << 20); area.write(b"x" * (48 << 20)); say("mapped"); to
 area.madvise(mmap.MADV_DONTNEED); other = bytearray(os.urandom(1 << 20)) * 30; say("dropped")
 while True: time.sleep(0.01)
 """
-    one = subject(script, Grant(memory_mb=64))
+    one = start_watched(script, Grant(memory_mb=64))
     one.tell()
     assert one.heard() == "mapped"
     one.watched.look()
@@ -299,7 +303,7 @@ while True: time.sleep(0.01)
 
 @pytest.mark.parametrize("keep", ["pass", "os.unlink(path)"], ids=["a file", "a file without a name"])
 async def test_a_run_above_its_disk_limit_is_ended(
-    subject: Callable[..., WatchedProcess], tmp_path: Path, keep: str
+    start_watched: Callable[..., WatchedProcess], tmp_path: Path, keep: str
 ) -> None:
     """A thread measures the disk, so that the event loop does not wait."""
     script = f"""
@@ -308,7 +312,7 @@ file = open(path, "wb")
 {keep}
 while True: file.write(bytes(1 << 20)); file.flush(); time.sleep(0.01)
 """
-    one = subject(script, Grant(workspace_size_mb=3), workspace=tmp_path)
+    one = start_watched(script, Grant(workspace_size_mb=3), workspace=tmp_path)
     one.tell()
 
     await eventually(lambda: one.is_killed)
@@ -318,7 +322,7 @@ while True: file.write(bytes(1 << 20)); file.flush(); time.sleep(0.01)
 
 
 async def test_a_process_that_cannot_be_stopped_for_measuring_is_ended(
-    subject: Callable[..., WatchedProcess], tmp_path: Path
+    start_watched: Callable[..., WatchedProcess], tmp_path: Path
 ) -> None:
     """A process cannot avoid measurement by timers that continue it a thousand times a second."""
     for number in range(2000):  # A look takes several times as long as it is until the next timer.
@@ -332,7 +336,7 @@ whens = [(ctypes.c_long * 4)(0, 0, ms // 1000, ms % 1000 * 1_000_000 + 1) for ms
 while True:
     for each, when in zip(timers, whens): libc.timer_settime(each, 0, when, None)
 """
-    one = subject(script, workspace=tmp_path)
+    one = start_watched(script, workspace=tmp_path)
     one.tell()
 
     await eventually(lambda: one.is_killed)
@@ -341,10 +345,10 @@ while True:
     assert "could not be stopped" in one.watched.reason
 
 
-async def test_metrics_contain_the_disk_usage(subject: Callable[..., WatchedProcess], tmp_path: Path) -> None:
+async def test_metrics_contain_the_disk_usage(start_watched: Callable[..., WatchedProcess], tmp_path: Path) -> None:
     """The value is that of the last measurement."""
     (tmp_path / "file").write_bytes(bytes(2 << 20))
-    one = subject("while True: time.sleep(0.01)", workspace=tmp_path)
+    one = start_watched("while True: time.sleep(0.01)", workspace=tmp_path)
     one.tell()
 
     await eventually(lambda: one.watched.metrics().workspace_mb >= 2)
@@ -362,10 +366,10 @@ say("22"); told()
 
 
 async def test_processes_above_the_limit_are_ended_before_their_memory_is_read(
-    subject: Callable[..., WatchedProcess], monkeypatch: pytest.MonkeyPatch
+    start_watched: Callable[..., WatchedProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Reading the memory of a fork bomb would keep the host from ending it."""
-    one = subject(MANY, Grant(pids=5))
+    one = start_watched(MANY, Grant(pids=5))
     sizes: list[int] = []
 
     def note(each: procfs.Stat) -> procfs.Memory:
@@ -387,10 +391,10 @@ async def test_processes_above_the_limit_are_ended_before_their_memory_is_read(
 
 
 async def test_processes_that_appear_while_memory_is_read_are_skipped(
-    subject: Callable[..., WatchedProcess], monkeypatch: pytest.MonkeyPatch
+    start_watched: Callable[..., WatchedProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next look ends the tree."""
-    one = subject(MANY, Grant(pids=5))
+    one = start_watched(MANY, Grant(pids=5))
     sizes: list[int] = []
 
     def read_and_grow(each: procfs.Stat) -> procfs.Memory:
@@ -411,7 +415,7 @@ async def test_processes_that_appear_while_memory_is_read_are_skipped(
 
 
 async def test_a_folder_is_measured_once_threads_can_start_again(
-    subject: Callable[..., WatchedProcess], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start_watched: Callable[..., WatchedProcess], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A fork bomb of one sandbox can exhaust the machine's processes; other limits hold again afterwards."""
     (tmp_path / "file").write_bytes(bytes(5 << 20))
@@ -423,7 +427,7 @@ async def test_a_folder_is_measured_once_threads_can_start_again(
 
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
-        one = subject("while True: time.sleep(0.01)", Grant(workspace_size_mb=3), workspace=tmp_path)
+        one = start_watched("while True: time.sleep(0.01)", Grant(workspace_size_mb=3), workspace=tmp_path)
         one.tell()
         await eventually(lambda: names)
 
@@ -439,9 +443,9 @@ def states(one: WatchedProcess) -> set[str]:
     return {each.state for each in procfs.tree(one.process.pid).values()}
 
 
-async def test_a_process_above_its_processor_time_is_throttled(subject: Callable[..., WatchedProcess]) -> None:
+async def test_a_process_above_its_processor_time_is_throttled(start_watched: Callable[..., WatchedProcess]) -> None:
     """The process is stopped and continued repeatedly, reported, and never left stopped."""
-    one = subject(SPIN, Grant(cpu_cores=0.1))
+    one = start_watched(SPIN, Grant(cpu_cores=0.1))
     one.tell()
     assert one.heard() == "spinning"
 
@@ -456,9 +460,9 @@ async def test_a_process_above_its_processor_time_is_throttled(subject: Callable
     assert not one.is_killed
 
 
-async def test_with_a_cpu_cgroup_no_process_is_stopped(subject: Callable[..., WatchedProcess]) -> None:
+async def test_with_a_cpu_cgroup_no_process_is_stopped(start_watched: Callable[..., WatchedProcess]) -> None:
     """The use is reported all the same."""
-    one = subject(SPIN, Grant(cpu_cores=0.1), has_cpu_cgroup=True)
+    one = start_watched(SPIN, Grant(cpu_cores=0.1), has_cpu_cgroup=True)
     one.tell()
 
     await eventually(lambda: one.told)
@@ -467,7 +471,7 @@ async def test_with_a_cpu_cgroup_no_process_is_stopped(subject: Callable[..., Wa
     assert one.watched._throttle is None
 
 
-async def test_processor_time_of_unreaped_children_stays_counted(subject: Callable[..., WatchedProcess]) -> None:
+async def test_processor_time_of_unreaped_children_stays_counted(start_watched: Callable[..., WatchedProcess]) -> None:
     """Time that was seen once is not lost."""
     script = """
 import signal
@@ -475,7 +479,7 @@ signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 child = subprocess.Popen([sys.executable, '-ISc', 'while True: pass'])
 told(); child.kill(); time.sleep(1000)
 """
-    one = subject(script)
+    one = start_watched(script)
     one.tell()
     await eventually(lambda: one.watched.metrics().cpu_seconds >= 0.2)
     before = one.watched.metrics().cpu_seconds
@@ -498,7 +502,9 @@ def namespace() -> Iterator[int]:
     process.wait()
 
 
-async def test_an_adopted_orphan_belongs_to_the_tree_and_its_adopter_does_not(dog: Watchdog, namespace: int) -> None:
+async def test_an_adopted_orphan_belongs_to_the_tree_and_its_adopter_does_not(
+    watchdog: Watchdog, namespace: int
+) -> None:
     """The first process of the namespace adopts orphans, and is also above the agent."""
 
     def below(pid: int) -> list[procfs.Stat]:
@@ -509,7 +515,7 @@ async def test_an_adopted_orphan_belongs_to_the_tree_and_its_adopter_does_not(do
     agent, orphan = below(first.pid)
     limits = Grant(memory_mb=1000)
 
-    watched = dog.watch(agent.pid, adopter=first.pid, grant=limits, workspace=None, kill=print)
+    watched = watchdog.watch(agent.pid, adopter=first.pid, grant=limits, workspace=None, kill=print)
 
     assert orphan.pid in watched.tree()
     assert first.pid not in watched.tree()
@@ -517,12 +523,12 @@ async def test_an_adopted_orphan_belongs_to_the_tree_and_its_adopter_does_not(do
     watched._adopter = first._replace(start_time=first.start_time + 1)  # its pid is somebody else's by now
     assert orphan.pid not in watched.tree()
     with pytest.raises(Gone):
-        dog.watch(agent.pid, adopter=2**22 + 1, grant=limits, workspace=None, kill=print)
+        watchdog.watch(agent.pid, adopter=2**22 + 1, grant=limits, workspace=None, kill=print)
 
 
-async def test_an_idle_process_is_checked_less_often(subject: Callable[..., WatchedProcess]) -> None:
+async def test_an_idle_process_is_checked_less_often(start_watched: Callable[..., WatchedProcess]) -> None:
     """Activity makes the checks frequent again."""
-    one = subject("x = b'x' * (1 << 20); told()")
+    one = start_watched("x = b'x' * (1 << 20); told()")
     await eventually(lambda: one.watched._pause_s >= 0.3)
 
     one.tell()
@@ -531,10 +537,10 @@ async def test_an_idle_process_is_checked_less_often(subject: Callable[..., Watc
 
 
 async def test_waiting_for_a_processor_does_not_make_looks_less_frequent(
-    subject: Callable[..., WatchedProcess], monkeypatch: pytest.MonkeyPatch
+    start_watched: Callable[..., WatchedProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The processor time of a look lengthens the pause, and the time that it waits does not."""
-    one = subject("told()")
+    one = start_watched("told()")
     look = one.watched._check_in_memory
 
     def after(work: Callable[[], object]) -> float:
@@ -553,9 +559,11 @@ async def test_waiting_for_a_processor_does_not_make_looks_less_frequent(
     assert after(compute) >= 4.0
 
 
-async def test_a_process_that_ends_is_watched_no_longer(dog: Watchdog, subject: Callable[..., WatchedProcess]) -> None:
+async def test_a_process_that_ends_is_watched_no_longer(
+    watchdog: Watchdog, start_watched: Callable[..., WatchedProcess]
+) -> None:
     """A missing process cannot be watched, and no process is killed for either."""
-    one = subject("")
+    one = start_watched("")
     one.tell()
     await eventually(lambda: one.watched.is_over)
 
@@ -563,14 +571,14 @@ async def test_a_process_that_ends_is_watched_no_longer(dog: Watchdog, subject: 
     with pytest.raises(Gone):
         one.watched.metrics()
     with pytest.raises(Gone):
-        dog.watch(2**22 + 1, grant=Grant(), workspace=None, kill=one.kill)
+        watchdog.watch(2**22 + 1, grant=Grant(), workspace=None, kill=one.kill)
 
 
 async def test_failed_callbacks_are_logged(
-    dog: Watchdog, subject: Callable[..., WatchedProcess], caplog: pytest.LogCaptureFixture
+    watchdog: Watchdog, start_watched: Callable[..., WatchedProcess], caplog: pytest.LogCaptureFixture
 ) -> None:
     """A failure does not affect other watched processes."""
-    one, other = subject(GROW, Grant(memory_mb=44)), subject(GROW, Grant(memory_mb=44))
+    one, other = start_watched(GROW, Grant(memory_mb=44)), start_watched(GROW, Grant(memory_mb=44))
 
     def careless(*_: object) -> None:
         raise ZeroDivisionError("my own fault")
@@ -589,10 +597,10 @@ async def test_failed_callbacks_are_logged(
 
 
 async def test_a_failed_threshold_callback_is_not_called_again(
-    subject: Callable[..., WatchedProcess], caplog: pytest.LogCaptureFixture
+    start_watched: Callable[..., WatchedProcess], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The failure is logged once."""
-    one = subject(UP_AND_DOWN, Grant(memory_mb=100))
+    one = start_watched(UP_AND_DOWN, Grant(memory_mb=100))
     calls: list[object] = []
 
     def careless(*arguments: object) -> None:
@@ -611,9 +619,9 @@ async def test_a_failed_threshold_callback_is_not_called_again(
     assert len(calls) == len(caplog.records) == 1
 
 
-async def test_a_process_that_reuses_the_pid_is_not_watched(subject: Callable[..., WatchedProcess]) -> None:
+async def test_a_process_that_reuses_the_pid_is_not_watched(start_watched: Callable[..., WatchedProcess]) -> None:
     """A process with another start time is another process, and is not ended."""
-    one = subject("told()")
+    one = start_watched("told()")
     one.watched._root = one.watched._root._replace(start_time=one.watched._root.start_time + 1)
 
     assert one.watched.tree() == {}
@@ -622,10 +630,10 @@ async def test_a_process_that_reuses_the_pid_is_not_watched(subject: Callable[..
 
 
 async def test_a_failed_look_at_one_tree_does_not_affect_others(
-    subject: Callable[..., WatchedProcess], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    start_watched: Callable[..., WatchedProcess], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Any error of a look is logged."""
-    one, other = subject(GROW, Grant(memory_mb=30)), subject(GROW, Grant(memory_mb=30))
+    one, other = start_watched(GROW, Grant(memory_mb=30)), start_watched(GROW, Grant(memory_mb=30))
     monkeypatch.setattr(one.watched, "look", lambda: 1 / 0)
     other.tell()
 
@@ -634,21 +642,22 @@ async def test_a_failed_look_at_one_tree_does_not_affect_others(
     assert "could not be checked" in caplog.text
 
 
-async def test_one_timer_watches_many_processes(dog: Watchdog) -> None:
+async def test_one_timer_watches_many_processes(watchdog: Watchdog) -> None:
     """Every process is looked at, and closing leaves nothing."""
     processes = [os.posix_spawnp("sleep", ["sleep", "1000"], os.environ) for _ in range(120)]  # noqa: ASYNC221 - at once
     over: list[str] = []
     watched = [
-        dog.watch(each, grant=Grant(pids=1, memory_mb=1000), workspace=None, kill=over.append) for each in processes
+        watchdog.watch(each, grant=Grant(pids=1, memory_mb=1000), workspace=None, kill=over.append)
+        for each in processes
     ]
 
     await eventually(lambda: all(each._last_tree for each in watched))
 
     assert not over
-    dog.close()
-    dog.close()
+    watchdog.close()
+    watchdog.close()
     assert all(each.is_over for each in watched)
-    assert dog._timer is None
+    assert watchdog._timer is None
     for pid in processes:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)  # noqa: ASYNC222 - it is dead

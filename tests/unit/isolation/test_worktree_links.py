@@ -42,7 +42,7 @@ def repo(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 @pytest.fixture
-def elsewhere(tmp_path: pathlib.Path) -> pathlib.Path:
+def outside_folder(tmp_path: pathlib.Path) -> pathlib.Path:
     """Create a folder of the user with one file, in which nothing may change."""
     path = tmp_path / "elsewhere"
     path.mkdir()
@@ -52,38 +52,38 @@ def elsewhere(tmp_path: pathlib.Path) -> pathlib.Path:
 
 @pytest.mark.parametrize("name", [".ramet", ".ramet/worktrees"])
 async def test_a_folder_for_worktrees_that_is_a_link_is_refused(
-    repo: pathlib.Path, elsewhere: pathlib.Path, name: str
+    repo: pathlib.Path, outside_folder: pathlib.Path, name: str
 ) -> None:
     """A repository cannot choose the folder of a checkout."""
     (repo / name).parent.mkdir(exist_ok=True)
-    (repo / name).symlink_to(elsewhere)
+    (repo / name).symlink_to(outside_folder)
 
     with pytest.raises(NoWorktree, match="symbolic link"):
         await create(repo, "a")
 
-    assert names(elsewhere) == ["profile"]
+    assert names(outside_folder) == ["profile"]
 
 
-async def test_a_linked_list_of_excluded_files_is_refused(repo: pathlib.Path, elsewhere: pathlib.Path) -> None:
+async def test_a_linked_list_of_excluded_files_is_refused(repo: pathlib.Path, outside_folder: pathlib.Path) -> None:
     """A repository cannot choose the file into which a line for git is written."""
     exclude = repo / ".git" / "info" / "exclude"
     exclude.unlink()
-    exclude.symlink_to(elsewhere / "profile")
+    exclude.symlink_to(outside_folder / "profile")
 
     with pytest.raises(NoWorktree, match="symbolic link"):
         await create(repo, "a")
 
-    assert (elsewhere / "profile").read_text() == "the user's own\n"
+    assert (outside_folder / "profile").read_text() == "the user's own\n"
 
 
-async def test_a_linked_lock_file_is_refused(repo: pathlib.Path, elsewhere: pathlib.Path) -> None:
+async def test_a_linked_lock_file_is_refused(repo: pathlib.Path, outside_folder: pathlib.Path) -> None:
     """A repository cannot choose the place of a new file."""
-    (repo / ".git" / "ramet-worktrees.lock").symlink_to(elsewhere / "new")
+    (repo / ".git" / "ramet-worktrees.lock").symlink_to(outside_folder / "new")
 
     with pytest.raises(NoWorktree, match="symbolic link"):
         await create(repo, "a")
 
-    assert not (elsewhere / "new").exists()
+    assert not (outside_folder / "new").exists()
 
 
 async def test_a_folder_that_claims_another_repository_is_refused(repo: pathlib.Path, tmp_path: pathlib.Path) -> None:

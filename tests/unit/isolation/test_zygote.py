@@ -24,14 +24,14 @@ Open = Callable[[], ZygoteBackend]
 
 
 @pytest.fixture(params=["bwrap", "local"])
-def make(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
+def open_backend(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
     kind = {"bwrap": BwrapBackend, "local": LocalBackend}[request.param]
     return lambda: kind(tmp_path / "runs", parked=2)
 
 
 @pytest.fixture
-async def site(make: Open, tmp_path: Path) -> AsyncIterator[BackendFixture]:
-    async with opened(make(), tmp_path) as site:
+async def site(open_backend: Open, tmp_path: Path) -> AsyncIterator[BackendFixture]:
+    async with opened(open_backend(), tmp_path) as site:
         yield site
 
 
@@ -214,16 +214,16 @@ async def test_a_zygote_with_more_mounts_shows_an_agent_only_its_own(site: Backe
         assert await visit.failure_of("read", path=f"{other}/file") in {"EACCES", "ENOENT"}
 
 
-async def test_the_output_of_a_failed_zygote_is_reported(make: Open, tmp_path: Path) -> None:
-    async with opened(make(), tmp_path) as site:
+async def test_the_output_of_a_failed_zygote_is_reported(open_backend: Open, tmp_path: Path) -> None:
+    async with opened(open_backend(), tmp_path) as site:
         assert isinstance(site.backend, ZygoteBackend)
         site.backend._runtime = site.backend._runtime._replace(python="/bin/false")
         with pytest.raises(SandboxFailed, match="exit code 1"):
             await site.backend.start(site.spec())
 
 
-async def test_closing_a_backend_during_a_start_fails_the_start(make: Open, tmp_path: Path) -> None:
-    async with opened(make(), tmp_path) as site:
+async def test_closing_a_backend_during_a_start_fails_the_start(open_backend: Open, tmp_path: Path) -> None:
+    async with opened(open_backend(), tmp_path) as site:
         starting = asyncio.ensure_future(site.backend.start(site.spec()))
         await asyncio.sleep(0)
         await site.backend.close()

@@ -58,19 +58,21 @@ def test_outermost_paths_cover_every_path_and_not_each_other(paths: list[str]) -
 
 
 @pytest.fixture
-def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
+def packet_sockets() -> Iterator[tuple[socket.socket, socket.socket]]:
     one, other = packets.pair()
     with one, other:
         yield one, other
 
 
 @pytest.mark.parametrize("size", [0, 100, 32 * 1024, 5_000_000])
-def test_a_packet_arrives_whole_with_its_descriptors(ends: tuple[socket.socket, socket.socket], size: int) -> None:
+def test_a_packet_arrives_whole_with_its_descriptors(
+    packet_sockets: tuple[socket.socket, socket.socket], size: int
+) -> None:
     read_end, write = os.pipe()
     try:
-        packets.send(ends[0], "kind", {"text": "x" * size}, [write])
-        packets.send(ends[0], "next")
-        packet = packets.receive(ends[1])
+        packets.send(packet_sockets[0], "kind", {"text": "x" * size}, [write])
+        packets.send(packet_sockets[0], "next")
+        packet = packets.receive(packet_sockets[1])
         assert packet is not None
         assert (packet.kind, packet.body) == ("kind", {"text": "x" * size})
         (fd,) = packet.fds
@@ -78,21 +80,21 @@ def test_a_packet_arrives_whole_with_its_descriptors(ends: tuple[socket.socket, 
         os.write(fd, b"through")
         os.close(fd)
         assert os.read(read_end, 100) == b"through"
-        assert packets.receive(ends[1]) == packets.Packet("next", None)
+        assert packets.receive(packet_sockets[1]) == packets.Packet("next", None)
     finally:
         os.close(read_end)
         os.close(write)
 
 
-def test_the_end_of_packets_is_none(ends: tuple[socket.socket, socket.socket]) -> None:
-    ends[0].close()
-    assert packets.receive(ends[1]) is None
+def test_the_end_of_packets_is_none(packet_sockets: tuple[socket.socket, socket.socket]) -> None:
+    packet_sockets[0].close()
+    assert packets.receive(packet_sockets[1]) is None
 
 
-def test_a_zygote_config_arrives_equal(ends: tuple[socket.socket, socket.socket]) -> None:
+def test_a_zygote_config_arrives_equal(packet_sockets: tuple[socket.socket, socket.socket]) -> None:
     room = ZygoteConfig("bwrap", "/runs", ("/venv",), {"/a": "/b/a"}, "bare", identities={"/a": [1, 2]})
-    packets.send(ends[0], "room", room)
-    packet = packets.receive(ends[1])
+    packets.send(packet_sockets[0], "room", room)
+    packet = packets.receive(packet_sockets[1])
     assert packet is not None
     decoded_config = ZygoteConfig(*packet.body)
     decoded_config = decoded_config._replace(runtime=tuple(decoded_config.runtime), states=tuple(decoded_config.states))

@@ -101,13 +101,13 @@ class AgentTable:
 
 
 @pytest.fixture
-async def living() -> AgentTable:
+async def agent_table() -> AgentTable:
     return AgentTable()
 
 
 @pytest.fixture
-async def service(living: AgentTable) -> AsyncIterator[AgentService]:
-    service = AgentService(living.admit, TYPES, clock=FakeClock(), limits=TurnLimits(body_bytes=1_000))
+async def service(agent_table: AgentTable) -> AsyncIterator[AgentService]:
+    service = AgentService(agent_table.admit, TYPES, clock=FakeClock(), limits=TurnLimits(body_bytes=1_000))
     yield service
     await service.close()
 
@@ -151,10 +151,10 @@ CALLS: Mapping[str, tuple[Right, Callable[[AgentService, str, str], Awaitable[ob
 
 
 @pytest.mark.parametrize("name", CALLS)
-async def test_each_call_needs_its_own_right(service: AgentService, living: AgentTable, name: str) -> None:
+async def test_each_call_needs_its_own_right(service: AgentService, agent_table: AgentTable, name: str) -> None:
     """AC-S3-4: A key with only that right succeeds; a key with all other rights, a wrong key and no key are refused."""
     right, call = CALLS[name]
-    living.rights |= {"this": (right,), "others": tuple(each for each in RIGHTS if each != right)}
+    agent_table.rights |= {"this": (right,), "others": tuple(each for each in RIGHTS if each != right)}
 
     await call(service, "agent-1", "this")
 
@@ -165,14 +165,14 @@ async def test_each_call_needs_its_own_right(service: AgentService, living: Agen
         await call(service, "agent-2", "this")
 
 
-async def test_a_refused_call_does_nothing(service: AgentService, living: AgentTable) -> None:
+async def test_a_refused_call_does_nothing(service: AgentService, agent_table: AgentTable) -> None:
     """AC-S3-4: The agent receives nothing of a refused call."""
     for _, call in CALLS.values():
         with pytest.raises(NotYours):
             await call(service, "agent-1", "wrong")
 
-    assert [body for body, _ in living.served.heard] in ([], [b"hello"])  # The owner's own, for `read_turn`.
-    assert (living.served.mailed, living.served.times, living.served.interrupts) == ([], 1, 0)
+    assert [body for body, _ in agent_table.served.heard] in ([], [b"hello"])  # The owner's own, for `read_turn`.
+    assert (agent_table.served.mailed, agent_table.served.times, agent_table.served.interrupts) == ([], 1, 0)
 
 
 # ---- the data plane
@@ -192,7 +192,7 @@ async def test_a_body_reaches_the_agent_byte_for_byte(body: bytes, format: str) 
 
 
 async def test_a_turn_has_the_format_of_the_spawn_unless_another_is_asked_for(
-    service: AgentService, living: AgentTable
+    service: AgentService, agent_table: AgentTable
 ) -> None:
     """AC-S3-6: A format that the agent type does not have is refused."""
     await answer(service, b"one")
@@ -200,17 +200,17 @@ async def test_a_turn_has_the_format_of_the_spawn_unless_another_is_asked_for(
 
     with pytest.raises(InvalidValue, match="words or letters"):
         service.turn("agent-1", OWNER, b"three", format="morse")
-    assert living.served.heard == [(b"one", "letters"), (b"two", "words")]
+    assert agent_table.served.heard == [(b"one", "letters"), (b"two", "words")]
 
 
-async def test_a_body_over_the_cap_never_reaches_the_agent(service: AgentService, living: AgentTable) -> None:
+async def test_a_body_over_the_cap_never_reaches_the_agent(service: AgentService, agent_table: AgentTable) -> None:
     """The refusal names the cap, for a turn and for an operation."""
     with pytest.raises(BodyTooLarge, match=r"body: .* at most 1000 bytes"):
         service.turn("agent-1", OWNER, bytes(1_001))
     with pytest.raises(BodyTooLarge, match=r"operation: .* at most 1000 bytes"):
         await service.control("agent-1", OWNER, b" " * 1_001)
 
-    assert living.served.heard == []
+    assert agent_table.served.heard == []
 
 
 async def test_the_second_turn_goes_to_the_same_agent(service: AgentService) -> None:
@@ -243,13 +243,15 @@ async def test_a_turn_of_another_agent_is_unknown(service: AgentService) -> None
     await others.close()
 
 
-async def test_the_roster_knows_whether_an_agent_works_and_its_turns(service: AgentService, living: AgentTable) -> None:
+async def test_the_roster_knows_whether_an_agent_works_and_its_turns(
+    service: AgentService, agent_table: AgentTable
+) -> None:
     """The agent is working while a turn is active; each turn is counted and persisted once the agent answers."""
     turn = service.turn("agent-1", OWNER, b"a wait")
     await eventually(lambda: turn.readable_number == 1)
-    await eventually(lambda: living.kept)
+    await eventually(lambda: agent_table.kept)
     assert (service.info("agent-1", OWNER).state, service.info("agent-1", OWNER).turns) == ("working", 1)
-    assert living.kept == [(1, "working")]
+    assert agent_table.kept == [(1, "working")]
 
     assert await service.interrupt("agent-1", OWNER)
 
@@ -258,10 +260,10 @@ async def test_the_roster_knows_whether_an_agent_works_and_its_turns(service: Ag
 
 
 async def test_a_turn_is_answered_even_if_the_store_fails(
-    service: AgentService, living: AgentTable, caplog: pytest.LogCaptureFixture
+    service: AgentService, agent_table: AgentTable, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The operator's log has the failure."""
-    living.fails = True
+    agent_table.fails = True
 
     assert await answer(service, b"one") == [b"one"]
 
@@ -269,7 +271,7 @@ async def test_a_turn_is_answered_even_if_the_store_fails(
     assert "the books" in caplog.text
 
 
-async def test_an_agent_that_has_ended_refuses_new_requests(service: AgentService, living: AgentTable) -> None:
+async def test_an_agent_that_has_ended_refuses_new_requests(service: AgentService, agent_table: AgentTable) -> None:
     """Turns, control and mail raise Gone; old turns, history and info stay readable."""
     turn = service.turn("agent-1", OWNER, b"a die")
     await turn.wait_ended()
@@ -283,7 +285,7 @@ async def test_an_agent_that_has_ended_refuses_new_requests(service: AgentServic
     assert not await service.interrupt("agent-1", OWNER)
 
 
-async def test_closing_the_service_ends_turns_but_not_agents(service: AgentService, living: AgentTable) -> None:
+async def test_closing_the_service_ends_turns_but_not_agents(service: AgentService, agent_table: AgentTable) -> None:
     """Agents stay alive, so that the next server can resume them."""
     turn = service.turn("agent-1", OWNER, b"wait")
 
@@ -291,8 +293,8 @@ async def test_closing_the_service_ends_turns_but_not_agents(service: AgentServi
     await service.close()
 
     assert turn.is_over
-    assert not living.served.ended.done()
-    assert living.state == "idle"
+    assert not agent_table.served.ended.done()
+    assert agent_table.state == "idle"
 
 
 # ---- the mutation plane
@@ -325,37 +327,39 @@ REFUSED: Mapping[str, tuple[bytes, type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-async def test_an_invalid_operation_is_refused_by_name(service: AgentService, living: AgentTable, case: str) -> None:
+async def test_an_invalid_operation_is_refused_by_name(
+    service: AgentService, agent_table: AgentTable, case: str
+) -> None:
     """AC-S3-7: The error names the known operations or the wrong field, and the operation has no effect."""
     operation, error, words = REFUSED[case]
 
     with pytest.raises(error, match=words):
         await service.control("agent-1", OWNER, operation)
 
-    assert living.served.times == 1
+    assert agent_table.served.times == 1
 
 
 async def test_an_operation_result_that_is_not_data_is_a_bug_of_the_type(
-    service: AgentService, living: AgentTable
+    service: AgentService, agent_table: AgentTable
 ) -> None:
     """The error is Bug, not an error of the caller."""
 
     async def control(operation: object) -> object:
         return object()
 
-    living.served.control = control  # type: ignore[method-assign]
+    agent_table.served.control = control  # type: ignore[method-assign]
 
     with pytest.raises(Bug, match="'echo'"):
         await service.control("agent-1", OWNER, b'{"@type": "shout"}')
 
 
-async def test_mail_is_sent_to_the_agent(service: AgentService, living: AgentTable) -> None:
+async def test_mail_is_sent_to_the_agent(service: AgentService, agent_table: AgentTable) -> None:
     """An empty text is refused."""
     await service.mail("agent-1", OWNER, "hello")
 
     with pytest.raises(InvalidValue, match="text"):
         await service.mail("agent-1", OWNER, "")
-    assert living.served.mailed == ["hello"]
+    assert agent_table.served.mailed == ["hello"]
 
 
 # ---- events
@@ -500,18 +504,20 @@ async def test_events_that_were_dropped_from_memory_are_gone() -> None:
             assert await anext(events)
 
 
-async def test_an_agent_that_could_not_be_opened_again_has_no_events(service: AgentService, living: AgentTable) -> None:
+async def test_an_agent_that_could_not_be_opened_again_has_no_events(
+    service: AgentService, agent_table: AgentTable
+) -> None:
     """The stream raises Gone with the reason."""
-    living.spec = None
-    living.served.ended.set_result(ErrorInfo(type="Unknown", message="no such type"))
+    agent_table.spec = None
+    agent_table.served.ended.set_result(ErrorInfo(type="Unknown", message="no such type"))
 
     with pytest.raises(Gone, match="no such type"):
         service.events("agent-1", OWNER)
 
 
-async def test_a_reader_that_is_too_slow_gets_missed(living: AgentTable) -> None:
+async def test_a_reader_that_is_too_slow_gets_missed(agent_table: AgentTable) -> None:
     """The service raises Missed for chunks that were dropped."""
-    service = AgentService(living.admit, TYPES, clock=FakeClock(), limits=TurnLimits(kept_bytes=5_000))
+    service = AgentService(agent_table.admit, TYPES, clock=FakeClock(), limits=TurnLimits(kept_bytes=5_000))
     turn = service.turn("agent-1", OWNER, b"a " * 100)
     await turn.wait_ended()
 
@@ -523,18 +529,18 @@ async def test_a_reader_that_is_too_slow_gets_missed(living: AgentTable) -> None
 # ---- a right that is lost
 
 
-async def test_a_stream_of_a_turn_ends_when_its_key_expires(living: AgentTable) -> None:
+async def test_a_stream_of_a_turn_ends_when_its_key_expires(agent_table: AgentTable) -> None:
     """The stream raises NotYours at that time, not before, though the agent sends nothing."""
     clock = FakeClock()
-    service = AgentService(living.admit, TYPES, clock=clock)
-    living.rights["lent"], living.left["lent"] = ("turn",), 60.0
+    service = AgentService(agent_table.admit, TYPES, clock=clock)
+    agent_table.rights["lent"], agent_table.left["lent"] = ("turn",), 60.0
     turn = service.turn("agent-1", OWNER, b"a wait")
     reading = asyncio.create_task(_all(service.read_turn("agent-1", "lent", turn.id)))
     await eventually(lambda: turn.readable_number == 1 and clock.sleeping == 1)
     await clock.advance(59)
     assert not reading.done()
 
-    del living.rights["lent"], living.left["lent"]
+    del agent_table.rights["lent"], agent_table.left["lent"]
     await clock.advance(1)
 
     with pytest.raises(NotYours):
@@ -561,7 +567,7 @@ async def test_events_in_memory_end_when_their_key_loses_the_right() -> None:
 
 @pytest.mark.parametrize("name", ["history", "control"])
 async def test_an_answer_that_comes_after_a_key_lost_its_right_is_withheld(
-    service: AgentService, living: AgentTable, monkeypatch: pytest.MonkeyPatch, name: str
+    service: AgentService, agent_table: AgentTable, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """The answer belongs to the new owner."""
     was_called, may_answer = asyncio.Event(), asyncio.Event()
@@ -571,12 +577,12 @@ async def test_an_answer_that_comes_after_a_key_lost_its_right_is_withheld(
         await may_answer.wait()
         return ["of the new owner"]
 
-    monkeypatch.setattr(living.served, name, slow)
-    living.rights["lent"] = ("history", "control")
+    monkeypatch.setattr(agent_table.served, name, slow)
+    agent_table.rights["lent"] = ("history", "control")
     answer = asyncio.ensure_future(CALLS[name][1](service, "agent-1", "lent"))
     await was_called.wait()
 
-    living.lose("lent")
+    agent_table.lose("lent")
     may_answer.set()
 
     with pytest.raises(NotYours):

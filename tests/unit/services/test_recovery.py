@@ -33,7 +33,7 @@ async def site(tmp_path: pathlib.Path) -> AsyncIterator[Site]:
 
 
 @pytest.fixture
-def later(tmp_path: pathlib.Path) -> pathlib.Path:
+def next_folder(tmp_path: pathlib.Path) -> pathlib.Path:
     """The folder of the next server."""
     return tmp_path / "later"
 
@@ -72,7 +72,7 @@ async def kill_by_turn(site: Site, agent: SpawnedAgent) -> None:
     await eventually(lambda: living.fail_task is not None and living.fail_task.done())
 
 
-async def test_agents_resume_with_the_same_id_path_key_and_capacity(site: Site, later: pathlib.Path) -> None:
+async def test_agents_resume_with_the_same_id_path_key_and_capacity(site: Site, next_folder: pathlib.Path) -> None:
     """The agent type gets the run and the folder; the agents can be killed as before."""
     team = await site.team("crew", tokens=10)
     agents = [
@@ -80,7 +80,7 @@ async def test_agents_resume_with_the_same_id_path_key_and_capacity(site: Site, 
         for name in "ab"
     ]
     (site.opened(agents[0]).opening.folder / "note").write_text("mine")
-    async with await site.as_killed(later, env_vars={"crew/a:A": "b", "crew/b:A": "b"}) as again:
+    async with await site.as_killed(next_folder, env_vars={"crew/a:A": "b", "crew/b:A": "b"}) as again:
         infos = await again.spawner.list_agents(ListAgents(), team.key)
         assert infos == [each.agent for each in agents]
         assert await again.free(team) == 1
@@ -141,10 +141,10 @@ async def test_agents_of_a_killed_process_resume_in_another_process(tmp_path: pa
         assert await site.left() == ([], [])
 
 
-async def test_a_server_opens_and_closes_once(site: Site, later: pathlib.Path) -> None:
+async def test_a_server_opens_and_closes_once(site: Site, next_folder: pathlib.Path) -> None:
     """Concurrent and repeated calls of `open` and `close` have no effect."""
     await site.agent(await site.team())
-    again = await site.as_killed(later)
+    again = await site.as_killed(next_folder)
     async with again.runtime:
         await asyncio.gather(*(again.spawner.open() for _ in range(3)))
         await again.spawner.open()
@@ -153,24 +153,26 @@ async def test_a_server_opens_and_closes_once(site: Site, later: pathlib.Path) -
         await again.spawner.close()
 
 
-async def test_turns_and_runs_are_persisted(site: Site, later: pathlib.Path) -> None:
+async def test_turns_and_runs_are_persisted(site: Site, next_folder: pathlib.Path) -> None:
     """The conversation counts the turns and has them recorded."""
     spawned_agent = await site.agent(await site.team())
     living = site.spawner.agents.authorized_entry(spawned_agent.agent.id, spawned_agent.nonce, "turn")
     living.state, living.turns, site.opened(spawned_agent).run = "working", 2, "run-later"
     await living.save()
     assert (await site.spawner.get_agent(spawned_agent.agent.id, spawned_agent.nonce)).state == "working"
-    async with await site.as_killed(later) as again:
+    async with await site.as_killed(next_folder) as again:
         info = await again.spawner.get_agent(spawned_agent.agent.id, spawned_agent.nonce)
         assert (info.state, info.turns, info.run) == ("idle", 2, "run-later")
 
 
-async def test_an_agent_that_cannot_be_reopened_is_failed_and_holds_nothing(site: Site, later: pathlib.Path) -> None:
+async def test_an_agent_that_cannot_be_reopened_is_failed_and_holds_nothing(
+    site: Site, next_folder: pathlib.Path
+) -> None:
     """The agent has an error and can be killed; all of its tokens count as used."""
     team = await site.team(tokens=10)
     spawned_agent = await site.agent(team, limits={"tokens": 4})
     await change_record(site, "served", agent_type="gone")
-    async with await site.as_killed(later) as again:
+    async with await site.as_killed(next_folder) as again:
         info = await again.spawner.get_agent(spawned_agent.agent.id, spawned_agent.nonce)
         assert info.state == "failed"
         assert info.error is not None
@@ -191,14 +193,14 @@ async def test_an_agent_that_cannot_be_reopened_is_failed_and_holds_nothing(site
 
 
 async def test_the_error_of_an_agent_shows_no_path_of_the_host(
-    site: Site, later: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    site: Site, next_folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Holders of the agent's key see the reason; the path is for the server's log."""
     spawned_agent = await site.agent(await site.team())
-    again = await site.as_killed(later)
+    again = await site.as_killed(next_folder)
 
     async def image(id: str, team: str) -> Image:
-        raise Damaged("the image", later / "secret-place", "this folder is missing")
+        raise Damaged("the image", next_folder / "secret-place", "this folder is missing")
 
     monkeypatch.setattr(again.spawner._checks._images, "image", image)
     async with again:
@@ -208,7 +210,7 @@ async def test_the_error_of_an_agent_shows_no_path_of_the_host(
         assert "secret-place" not in error.message
 
 
-async def test_an_agent_that_fails_to_open_does_not_affect_others(site: Site, later: pathlib.Path) -> None:
+async def test_an_agent_that_fails_to_open_does_not_affect_others(site: Site, next_folder: pathlib.Path) -> None:
     """The error belongs to that agent."""
     team = await site.team()
     good, bad = await site.agent(team, "good"), await site.agent(team, "bad")
@@ -217,18 +219,18 @@ async def test_an_agent_that_fails_to_open_does_not_affect_others(site: Site, la
     assert document is not None
     row = msgspec.json.decode(document.data) | {"spawn_info": {"trouble": "open"}}
     await store.put("served", bad.agent.id, msgspec.json.encode(row))
-    async with await site.as_killed(later) as again:
+    async with await site.as_killed(next_folder) as again:
         assert (await again.spawner.get_agent(good.agent.id, good.nonce)).state == "idle"
         assert (await again.spawner.get_agent(bad.agent.id, bad.nonce)).state == "failed"
         assert await again.free(team) == 2
 
 
-async def test_an_agent_whose_spawn_was_cut_is_removed(site: Site, later: pathlib.Path) -> None:
+async def test_an_agent_whose_spawn_was_cut_is_removed(site: Site, next_folder: pathlib.Path) -> None:
     """No client has its nonce: record, folder and capacity are freed, and its name can be used again."""
     team = await site.team()
     spawned_agent = await site.agent(team)
     await change_record(site, "served", state="starting", run="")
-    async with await site.as_killed(later) as again:
+    async with await site.as_killed(next_folder) as again:
         assert again.echo.opened == []
         assert await again.left() == ([], [])
         assert await again.free(team) == 3
@@ -237,26 +239,26 @@ async def test_an_agent_whose_spawn_was_cut_is_removed(site: Site, later: pathli
         await again.agent(team)
 
 
-async def test_an_agent_whose_kill_was_cut_is_removed(site: Site, later: pathlib.Path) -> None:
+async def test_an_agent_whose_kill_was_cut_is_removed(site: Site, next_folder: pathlib.Path) -> None:
     """The agent held nothing any more; only its record and folder were left."""
     team = await site.team()
     await site.agent(team)
     await change_record(site, "team", held={})
-    async with await site.as_killed(later) as again:
+    async with await site.as_killed(next_folder) as again:
         assert again.echo.opened == []
         assert await again.left() == ([], [])
         assert await again.free(team) == 3
 
 
-async def test_capacity_held_without_an_agent_is_freed(site: Site, later: pathlib.Path) -> None:
+async def test_capacity_held_without_an_agent_is_freed(site: Site, next_folder: pathlib.Path) -> None:
     """The holder has no record."""
     team = await site.team()
     await change_record(site, "team", held={"agent-0": {"agents": 1.0}})
-    async with await site.as_killed(later) as again:
+    async with await site.as_killed(next_folder) as again:
         assert await again.free(team) == 3
 
 
-async def test_a_team_whose_deletion_was_cut_is_removed(site: Site, later: pathlib.Path) -> None:
+async def test_a_team_whose_deletion_was_cut_is_removed(site: Site, next_folder: pathlib.Path) -> None:
     """The team's agents go with it, even if the removing server is killed too."""
     team = await site.team("crew")
     await site.agent(team)
@@ -268,7 +270,7 @@ async def test_a_team_whose_deletion_was_cut_is_removed(site: Site, later: pathl
 
     store = WatchedStore()
     store.changed = changed
-    async with await site.as_killed(later, store=store) as again:
+    async with await site.as_killed(next_folder, store=store) as again:
         assert doomed
         assert all(doomed)
         assert await again.left() == ([], [])
@@ -277,13 +279,13 @@ async def test_a_team_whose_deletion_was_cut_is_removed(site: Site, later: pathl
         await again.team("crew")
 
 
-async def test_a_failed_agent_stays_listed(site: Site, later: pathlib.Path) -> None:
+async def test_a_failed_agent_stays_listed(site: Site, next_folder: pathlib.Path) -> None:
     """The failed agent keeps its error and holds nothing until the team is deleted."""
     team = await site.team()
     spawned_agent = await site.agent(team)
     await kill_by_turn(site, spawned_agent)
     failed_info = await site.spawner.get_agent(spawned_agent.agent.id, spawned_agent.nonce)
-    async with await site.as_killed(later) as again:
+    async with await site.as_killed(next_folder) as again:
         assert await again.spawner.get_agent(spawned_agent.agent.id, spawned_agent.nonce) == failed_info
         assert again.echo.opened == []
         assert await again.free(team) == 3
@@ -291,12 +293,12 @@ async def test_a_failed_agent_stays_listed(site: Site, later: pathlib.Path) -> N
         assert await again.left() == ([], [])
 
 
-async def test_a_failed_agent_holds_nothing_after_a_kill(site: Site, later: pathlib.Path) -> None:
+async def test_a_failed_agent_holds_nothing_after_a_kill(site: Site, next_folder: pathlib.Path) -> None:
     """The failed state is recorded before the capacity is freed: a kill in between must not hold it permanently."""
     team = await site.team()
     spawned_agent = await site.agent(team)
     await change_record(site, "served", state="failed", error={"type": "ModelFailed", "message": "it died"})
-    async with await site.as_killed(later) as again:
+    async with await site.as_killed(next_folder) as again:
         assert (await again.spawner.get_agent(spawned_agent.agent.id, spawned_agent.nonce)).state == "failed"
         assert await again.free(team) == 3
         await again.spawner.kill_agent(spawned_agent.agent.id, spawned_agent.nonce)
@@ -304,7 +306,7 @@ async def test_a_failed_agent_holds_nothing_after_a_kill(site: Site, later: path
 
 
 async def test_secrets_must_be_supplied_again_after_a_restart(
-    site: Site, later: pathlib.Path, tmp_path: pathlib.Path
+    site: Site, next_folder: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     """Values of secrets are not persisted; without them the agent waits and names the missing one."""
     team = await site.team()
@@ -312,7 +314,7 @@ async def test_secrets_must_be_supplied_again_after_a_restart(
     [document] = await (await site.store()).list("served")
     assert b"token" in document.data
     assert b"s3cret" not in document.data
-    async with await site.as_killed(later, secrets={"token": "s3cret"}) as again:
+    async with await site.as_killed(next_folder, secrets={"token": "s3cret"}) as again:
         assert again.opened(spawned_agent).opening.policy == Policy(secrets={"token": "s3cret"})
     async with await site.as_killed(tmp_path / "third") as again:
         info = await again.spawner.get_agent(spawned_agent.agent.id, spawned_agent.nonce)
@@ -323,11 +325,11 @@ async def test_secrets_must_be_supplied_again_after_a_restart(
 
 
 @pytest.mark.parametrize("kind", ["team", "served"])
-async def test_records_of_a_newer_server_stay_unchanged(site: Site, later: pathlib.Path, kind: str) -> None:
+async def test_records_of_a_newer_server_stay_unchanged(site: Site, next_folder: pathlib.Path, kind: str) -> None:
     """The older server refuses to start, and has opened and changed nothing."""
     await site.agent(await site.team())
     await change_record(site, kind, version=2)
-    again = await site.as_killed(later)
+    again = await site.as_killed(next_folder)
     async with again.runtime:
         store = await again.store()
         before = [*await store.list("team"), *await store.list("served")]
@@ -382,7 +384,7 @@ class LenientBackend(LocalBackend):
 
 
 async def test_an_accepted_configuration_never_stops_a_later_server(
-    tmp_path: pathlib.Path, later: pathlib.Path
+    tmp_path: pathlib.Path, next_folder: pathlib.Path
 ) -> None:
     """JSON that almost exceeds the stack is refused now, not when another server reads it on a deeper stack."""
 
@@ -402,7 +404,7 @@ async def test_an_accepted_configuration_never_stops_a_later_server(
                 count += 1
 
         assert count > 2
-        await begun(await site.as_killed(later, backend=LenientBackend(tmp_path / "runs")), 50)
+        await begun(await site.as_killed(next_folder, backend=LenientBackend(tmp_path / "runs")), 50)
 
 
 async def test_too_deep_json_is_refused_by_name(site: Site) -> None:

@@ -25,7 +25,7 @@ class WaitingServer:
 
 
 @pytest.fixture
-async def waiting(tmp_path: pathlib.Path) -> AsyncIterator[WaitingServer]:
+async def waiting_server(tmp_path: pathlib.Path) -> AsyncIterator[WaitingServer]:
     """The agent's type waits in `open` until the test continues, and failed agents are kept for no time."""
     async with Site(tmp_path / "first") as site:
         team = await site.team("crew", tokens=10)
@@ -35,24 +35,24 @@ async def waiting(tmp_path: pathlib.Path) -> AsyncIterator[WaitingServer]:
             yield WaitingServer(later, team, agent)
 
 
-async def test_a_waiting_agent_holds_its_capacity(waiting: WaitingServer) -> None:
+async def test_a_waiting_agent_holds_its_capacity(waiting_server: WaitingServer) -> None:
     """Time does not end it; a kill frees its capacity, and all of its tokens count as used."""
-    spawner = waiting.site.spawner
-    await waiting.site.clock.advance(10_000)
-    info = await spawner.get_agent(waiting.id, waiting.nonce)
+    spawner = waiting_server.site.spawner
+    await waiting_server.site.clock.advance(10_000)
+    info = await spawner.get_agent(waiting_server.id, waiting_server.nonce)
     assert (info.state, info.kept_until) == ("waiting", "")
-    assert await waiting.site.free(waiting.team) == 2
+    assert await waiting_server.site.free(waiting_server.team) == 2
 
-    await spawner.kill_agent(waiting.id, waiting.nonce)
+    await spawner.kill_agent(waiting_server.id, waiting_server.nonce)
 
-    assert await waiting.site.free(waiting.team) == 3
-    assert await waiting.site.free(waiting.team, "tokens") == 6
-    assert await waiting.site.left() == ([], [])
+    assert await waiting_server.site.free(waiting_server.team) == 3
+    assert await waiting_server.site.free(waiting_server.team, "tokens") == 6
+    assert await waiting_server.site.left() == ([], [])
 
 
-async def test_a_request_to_a_waiting_agent_names_the_missing_values(waiting: WaitingServer) -> None:
+async def test_a_request_to_a_waiting_agent_names_the_missing_values(waiting_server: WaitingServer) -> None:
     """History, control, mail and turns raise ValuesMissing."""
-    living = waiting.site.spawner.agents.authorized_entry(waiting.id, waiting.nonce, "turn")
+    living = waiting_server.site.spawner.agents.authorized_entry(waiting_server.id, waiting_server.nonce, "turn")
     for ask in (living.served.history(), living.served.control(None), living.served.mail("hello")):
         with pytest.raises(ValuesMissing, match="LEVEL"):
             await ask
@@ -60,55 +60,58 @@ async def test_a_request_to_a_waiting_agent_names_the_missing_values(waiting: Wa
         living.served.turn(b"", "words")
 
 
-async def test_an_agent_killed_while_its_values_arrive_leaves_nothing(waiting: WaitingServer) -> None:
+async def test_an_agent_killed_while_its_values_arrive_leaves_nothing(waiting_server: WaitingServer) -> None:
     """The request is refused, and the opened agent is closed."""
-    spawner, slow = waiting.site.spawner, waiting.site.slow
-    coming = asyncio.create_task(spawner.supply_values(waiting.id, waiting.nonce, VALUES))
+    spawner, slow = waiting_server.site.spawner, waiting_server.site.slow
+    coming = asyncio.create_task(spawner.supply_values(waiting_server.id, waiting_server.nonce, VALUES))
     await eventually(lambda: slow.at_it == 1)
-    killing = asyncio.create_task(spawner.kill_agent(waiting.id, waiting.nonce))
+    killing = asyncio.create_task(spawner.kill_agent(waiting_server.id, waiting_server.nonce))
     await asyncio.sleep(0)
     slow.go_on.set()
 
     with pytest.raises(NotYours):
         await coming
     await killing
-    assert await waiting.site.left() == ([], [])
-    assert await waiting.site.free(waiting.team) == 3
+    assert await waiting_server.site.left() == ([], [])
+    assert await waiting_server.site.free(waiting_server.team) == 3
     assert list(spawner.agents) == []
 
 
-async def test_the_second_of_two_concurrent_requests_with_values_is_refused(waiting: WaitingServer) -> None:
+async def test_the_second_of_two_concurrent_requests_with_values_is_refused(waiting_server: WaitingServer) -> None:
     """The agent is opened once."""
-    waiting.site.slow.go_on.set()
-    calls = [waiting.site.spawner.supply_values(waiting.id, key, VALUES) for key in (waiting.nonce, OPERATOR)]
+    waiting_server.site.slow.go_on.set()
+    calls = [
+        waiting_server.site.spawner.supply_values(waiting_server.id, key, VALUES)
+        for key in (waiting_server.nonce, OPERATOR)
+    ]
     first, second = await asyncio.gather(*calls, return_exceptions=True)
 
     assert not isinstance(first, BaseException)
     assert first.state == "idle"
     assert isinstance(second, InvalidValue)
-    assert waiting.site.slow.at_it == 1
-    assert waiting.site.slow.opened[0].opening.env == {"LEVEL": "high"}
+    assert waiting_server.site.slow.at_it == 1
+    assert waiting_server.site.slow.opened[0].opening.env == {"LEVEL": "high"}
 
 
-async def test_values_from_a_former_owner_are_refused(waiting: WaitingServer) -> None:
+async def test_values_from_a_former_owner_are_refused(waiting_server: WaitingServer) -> None:
     """A request that waits while a transfer is being recorded is refused like a later one."""
-    waiting.site.slow.go_on.set()
-    handing_over = waiting.site.spawner.delegate(waiting.id, waiting.nonce, Delegate(owner=True))
-    supplying = waiting.site.spawner.supply_values(waiting.id, waiting.nonce, VALUES)
+    waiting_server.site.slow.go_on.set()
+    handing_over = waiting_server.site.spawner.delegate(waiting_server.id, waiting_server.nonce, Delegate(owner=True))
+    supplying = waiting_server.site.spawner.supply_values(waiting_server.id, waiting_server.nonce, VALUES)
     owner, refusal = await asyncio.gather(handing_over, supplying, return_exceptions=True)
 
     assert not isinstance(owner, BaseException)
     assert isinstance(refusal, NotYours)
-    assert (await waiting.site.spawner.get_agent(waiting.id, owner.key)).state == "waiting"
+    assert (await waiting_server.site.spawner.get_agent(waiting_server.id, owner.key)).state == "waiting"
 
 
-async def test_a_waiting_agent_opens_with_the_rotated_key(waiting: WaitingServer) -> None:
+async def test_a_waiting_agent_opens_with_the_rotated_key(waiting_server: WaitingServer) -> None:
     """The old nonce is refused."""
-    waiting.site.slow.go_on.set()
-    nonce = await waiting.site.spawner.rotate(waiting.id, waiting.nonce)
+    waiting_server.site.slow.go_on.set()
+    nonce = await waiting_server.site.spawner.rotate(waiting_server.id, waiting_server.nonce)
     with pytest.raises(NotYours):
-        await waiting.site.spawner.supply_values(waiting.id, waiting.nonce, VALUES)
+        await waiting_server.site.spawner.supply_values(waiting_server.id, waiting_server.nonce, VALUES)
 
-    await waiting.site.spawner.supply_values(waiting.id, nonce, VALUES)
+    await waiting_server.site.spawner.supply_values(waiting_server.id, nonce, VALUES)
 
-    assert (await waiting.site.spawner.get_agent(waiting.id, nonce)).state == "idle"
+    assert (await waiting_server.site.spawner.get_agent(waiting_server.id, nonce)).state == "idle"

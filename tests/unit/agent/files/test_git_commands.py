@@ -10,7 +10,7 @@ from ramet.agent.files.git_commands import may_use_checkout_file
 
 
 @pytest.fixture
-def top(tmp_path: Path) -> Path:
+def working_tree(tmp_path: Path) -> Path:
     """A working tree with a script."""
     (tmp_path / "tools").mkdir()
     (tmp_path / "tools" / "f.sh").write_text("cat\n")
@@ -54,17 +54,17 @@ def top(tmp_path: Path) -> Path:
         "sed 's/a/./tools\\/f.sh/e'",
     ],
 )
-def test_a_command_from_the_checkout_is_recognised(top: Path, command: str) -> None:
+def test_a_command_from_the_checkout_is_recognised(working_tree: Path, command: str) -> None:
     """The file may be in the working tree or only in a commit."""
-    assert may_use_checkout_file(command, [top])
+    assert may_use_checkout_file(command, [working_tree])
 
 
-def test_a_path_through_a_link_of_the_checkout_is_recognised(top: Path) -> None:
+def test_a_path_through_a_link_of_the_checkout_is_recognised(working_tree: Path) -> None:
     """The link may lead to the folder in which git runs."""
-    (top / "here").symlink_to("/proc/self/cwd")
+    (working_tree / "here").symlink_to("/proc/self/cwd")
 
-    assert may_use_checkout_file(f"{top}/here/later.sh", [top])
-    assert not may_use_checkout_file(f"{top}/tools/f.sh", [top])
+    assert may_use_checkout_file(f"{working_tree}/here/later.sh", [working_tree])
+    assert not may_use_checkout_file(f"{working_tree}/tools/f.sh", [working_tree])
 
 
 @pytest.mark.parametrize(
@@ -84,6 +84,6 @@ def test_a_path_through_a_link_of_the_checkout_is_recognised(top: Path) -> None:
         "expand --tabs=4",
     ],
 )
-def test_a_command_of_the_machine_is_not_from_the_checkout(top: Path, command: str) -> None:
+def test_a_command_of_the_machine_is_not_from_the_checkout(working_tree: Path, command: str) -> None:
     """PATH or an absolute path gives the program, and no word names a file of the working tree."""
-    assert not may_use_checkout_file(command, [top])
+    assert not may_use_checkout_file(command, [working_tree])

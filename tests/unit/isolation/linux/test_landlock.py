@@ -18,7 +18,7 @@ SYSTEM = "'/usr', '/bin', '/lib', '/lib64', sys.prefix, sys.base_prefix"
 
 
 @pytest.fixture
-def ground() -> Iterator[pathlib.Path]:
+def sandbox_folder() -> Iterator[pathlib.Path]:
     """Create a folder that any user may enter and write to, with one path of each kind."""
     ground = pathlib.Path(tempfile.mkdtemp())
     for folder in ("", "mine", "mine/a", "mine/b", "other"):
@@ -51,8 +51,8 @@ def check_attempts(attempts: dict[str, AttemptResult], behind: str, uid: int | N
 
 
 @pytest.mark.parametrize("uid", users())
-def test_paths_without_a_grant_are_refused(ground: pathlib.Path, uid: int | None) -> None:
-    mine, other = ground / "mine", ground / "other"
+def test_paths_without_a_grant_are_refused(sandbox_folder: pathlib.Path, uid: int | None) -> None:
+    mine, other = sandbox_folder / "mine", sandbox_folder / "other"
     check_attempts(
         {
             f"read('{other}/text')": "EACCES",
@@ -74,8 +74,8 @@ def test_paths_without_a_grant_are_refused(ground: pathlib.Path, uid: int | None
 
 
 @pytest.mark.parametrize("uid", users())
-def test_granted_paths_work(ground: pathlib.Path, uid: int | None) -> None:
-    mine, other = ground / "mine", ground / "other"
+def test_granted_paths_work(sandbox_folder: pathlib.Path, uid: int | None) -> None:
+    mine, other = sandbox_folder / "mine", sandbox_folder / "other"
     check_attempts(
         {
             f"read('{other}/text')": "text",
@@ -99,29 +99,29 @@ def test_granted_paths_work(ground: pathlib.Path, uid: int | None) -> None:
 
 
 @pytest.mark.parametrize("uid", users())
-def test_a_file_can_be_granted_and_missing_paths_are_skipped(ground: pathlib.Path, uid: int | None) -> None:
-    single = ground / "single"
+def test_a_file_can_be_granted_and_missing_paths_are_skipped(sandbox_folder: pathlib.Path, uid: int | None) -> None:
+    single = sandbox_folder / "single"
     rules = restrict(
-        read=f"'{ground}/none', '{single}/below', '{ground}/none/none'",
-        execute=f"'{ground}/other/program', {SYSTEM}",
-        write=f"'{single}', '{ground}/none'",
+        read=f"'{sandbox_folder}/none', '{single}/below', '{sandbox_folder}/none/none'",
+        execute=f"'{sandbox_folder}/other/program', {SYSTEM}",
+        write=f"'{single}', '{sandbox_folder}/none'",
     )
     check_attempts(
         {
             f"read('{single}')": "text",
             f"write('{single}', 'text')": "done",
-            f"run('{ground}/other/program')": "done",
-            f"read('{ground}/other/text')": "EACCES",
+            f"run('{sandbox_folder}/other/program')": "done",
+            f"read('{sandbox_folder}/other/text')": "EACCES",
         },
         rules,
         uid,
     )
 
 
-def test_reading_everything_does_not_allow_execution(ground: pathlib.Path) -> None:
+def test_reading_everything_does_not_allow_execution(sandbox_folder: pathlib.Path) -> None:
     """Rules add up, so the right to read `/` must not include the right to execute below it."""
     check_attempts(
-        {f"run('{ground}/mine/program')": "EACCES", "run('/bin/true')": "done"},
+        {f"run('{sandbox_folder}/mine/program')": "EACCES", "run('/bin/true')": "done"},
         restrict(read="'/'", execute=SYSTEM),
         None,
     )
