@@ -63,7 +63,7 @@ class CountingStore(MemoryStore):
 
 
 async def store_left_at_the_gate(*, is_ended: bool = False) -> CountingStore:
-    """Return the store of a process that was killed while a scheduled function waited, or after it had `ended`."""
+    """Return the store of a process that was killed while a scheduled function waited, or after it had `is_ended`."""
     scheduled.CALLS.clear()
     scheduled.GATE = asyncio.Event()
     store, former = MemoryStore(), CountingStore()

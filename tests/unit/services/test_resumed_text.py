@@ -11,7 +11,7 @@ NOTE = "[again]"
 
 
 def text_after_replay(text: str, *replies: list[str]) -> str:
-    """Return what a reader has at the end who had read `said`, and then gets replies in pieces."""
+    """Return what a reader has at the end who had read `text`, and then gets replies in pieces."""
     onward, text_received = ReplayFilter(text, NOTE), text
     for pieces in replies:
         for piece in pieces:
