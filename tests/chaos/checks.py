@@ -38,7 +38,7 @@ def store_of(folder: pathlib.Path, server: Sequence[str] = ()) -> Store:
     return SqliteStore(folder / "journal.db", read_only=True)
 
 
-async def read(folder: pathlib.Path, server: Sequence[str] = ()) -> dict[str, list[Event]]:
+async def read_events(folder: pathlib.Path, server: Sequence[str] = ()) -> dict[str, list[Event]]:
     """Read the events of each tree."""
     if not server and not (folder / "journal.db").exists():
         return {}
@@ -93,7 +93,7 @@ def check(folder: pathlib.Path, trees: dict[str, list[Event]], deaths: Sequence[
     return story
 
 
-def untold(told: Sequence[Event]) -> set[str]:
+def not_started(told: Sequence[Event]) -> set[str]:
     """Return the runs whose kernel died after recording the sandbox and before sending the start message.
 
     Each began again in a new sandbox.

@@ -70,7 +70,7 @@ async def start(
     errors = folder / "stderr"
     program, arguments = "tests.chaos.program", (trip, str(folder), str(kill or ""), *server)
     with errors.open("a") as file:
-        if not before and (starter := warm.asked_for()):
+        if not before and (starter := warm.current_starter()):
             return Kernel(await starter.start(program, *arguments, cwd=ROOT, stdout=PIPE, stderr=file), errors)
         process = await asyncio.create_subprocess_exec(
             *before,

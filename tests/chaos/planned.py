@@ -12,7 +12,7 @@ from langchain_core.messages.tool import tool_call
 from langchain_core.tools import BaseTool, StructuredTool
 
 from ramet.tools.context import require_current_call
-from tests.support.plain_models import Answering
+from tests.support.plain_models import AnsweringModel
 
 
 def child(prompt: str, **more: Any) -> dict[str, Any]:
@@ -57,7 +57,7 @@ NOTES = sorted(
 )
 
 
-class Planned(Answering):
+class Planned(AnsweringModel):
     """Model that answers with the next step of its brief's plan, also in a new process after a kill."""
 
     model_name: str = "planned"

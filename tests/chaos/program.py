@@ -148,9 +148,9 @@ def outliving(folder: pathlib.Path) -> Backend:
 
 def pods(folder: pathlib.Path) -> Backend:
     """Return a backend of pods that dial, in the cluster that the environment names."""
-    from tests.support.pods import dialled
+    from tests.support.pods import dialing_backend
 
-    return dialled(RunFolders(folder).root)
+    return dialing_backend(RunFolders(folder).root)
 
 
 Trip = Callable[[AgentRuntime, pathlib.Path], Awaitable[Handle | None]]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ramet.agent.history.pairing import groups
 from ramet.models.messages import decode
-from tests.chaos.checks import Death, check, check_notices, death_of, effects, read
+from tests.chaos.checks import Death, check, check_notices, death_of, effects, read_events
 from tests.chaos.deadly import Kill
 from tests.chaos.functions import FOUND, RUNS
 from tests.chaos.kernels import inheriting_orphans, start
@@ -121,7 +121,7 @@ async def play(this: Round, folder: pathlib.Path, server: Sequence[str]) -> None
                 if trip not in OUTLIVING:
                     await orphans.gone()
                 assert code in (0, -signal.SIGKILL), f"it ended with {code}: {kernel.words}"
-                deaths.append(death_of(folder, await read(folder, server)))
+                deaths.append(death_of(folder, await read_events(folder, server)))
             kernel = await start(trip, folder, None, server)
             code = await kernel.end()
             await orphans.gone()
@@ -134,7 +134,7 @@ async def play(this: Round, folder: pathlib.Path, server: Sequence[str]) -> None
 
 
 async def _look(trip: str, folder: pathlib.Path, server: Sequence[str], deaths: Sequence[Death]) -> None:
-    trees = await read(folder, server)
+    trees = await read_events(folder, server)
     if trip == "schedule":
         return _look_at_schedule(folder, len(trees))
     story = check(folder, trees, deaths)

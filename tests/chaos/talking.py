@@ -19,7 +19,7 @@ from langchain_core.tools import BaseTool, StructuredTool
 from pydantic import Field
 
 from ramet import Agent, AgentRuntime
-from tests.support.plain_models import Answering
+from tests.support.plain_models import AnsweringModel
 
 #: All that the tool says on trip A, if every call of it was made once, and those of one run in one process.
 NOTED = sorted(
@@ -35,8 +35,8 @@ CALLS: dict[str, list[list[str]]] = {
     "crash": [["first"], ["crash", "second"]],
 }
 #: How the tool's results on the first of them begin, one of which a hook does not let through.
-TALKED = ["noted long 1, note 1 here", "noted long 2, note 2 here", "noted long 3, note 3 here"]
-TALKED += ["Denied: no", "noted asked, note 4 here", "noted plain, note 5 here", "noted long 4, note 6 here"]
+CONVERSED = ["noted long 1, note 1 here", "noted long 2, note 2 here", "noted long 3, note 3 here"]
+CONVERSED += ["Denied: no", "noted asked, note 4 here", "noted plain, note 5 here", "noted long 4, note 6 here"]
 _LONG = " word" * 300
 
 
@@ -54,7 +54,7 @@ def note(text: str) -> str:
     return f"noted {text}, note {len(notes)} here{_LONG if text.startswith('long') else ''}"
 
 
-class Narrow(Answering):
+class Narrow(AnsweringModel):
     """Model with a small window, which reads its progress from its newest reply. It lets the tool crash once."""
 
     model_name: str = "narrow"

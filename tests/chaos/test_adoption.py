@@ -14,12 +14,12 @@ from ramet.agent.history.pairing import groups
 from ramet.core.events import Event, MailDelivered, MessageRecorded, ModelAsked, RunEnded, RunSpawned, SandboxStarted
 from ramet.core.replay.replay import RunReplay
 from ramet.models.messages import decode
-from tests.chaos.checks import check, check_notices, death_of, read, untold
+from tests.chaos.checks import check, check_notices, death_of, not_started, read_events
 from tests.chaos.deadly import Kill
 from tests.chaos.functions import FOUND, RUNS
 from tests.chaos.kernels import inheriting_orphans, start
 from tests.chaos.program import bearing
-from tests.chaos.talking import CALLS, NOTED, TALKED
+from tests.chaos.talking import CALLS, CONVERSED, NOTED
 from tests.support.warm import warm
 
 __all__ = ["warm"]  # a fixture is used by its name
@@ -45,18 +45,18 @@ async def test_the_next_kernel_adopts_active_sandboxes_and_repeats_no_run(moment
     with inheriting_orphans():
         kernel = await start("outliving", tmp_path, Kill.parse(moment))
         assert await kernel.end() == -signal.SIGKILL, kernel.words
-        before = _events(await read(tmp_path))
+        before = _events(await read_events(tmp_path))
         kernel = await start("outliving", tmp_path)
         assert await kernel.end() == 0, kernel.words
 
-    after = _events(await read(tmp_path))
+    after = _events(await read_events(tmp_path))
     assert json.loads((tmp_path / "ended").read_text())["status"] == "completed"
     ends = {each.run: each.result for each in after if isinstance(each, RunEnded)}
     births = [each for each in after if isinstance(each, RunSpawned)]
     assert len(births) == len(ends) == RUNS, [each.path for each in births]
     assert ends[births[0].run].value == FOUND
     begun = Counter(each.run for each in after if isinstance(each, SandboxStarted) and not each.adopted)
-    at_work = {each.run for each in before if isinstance(each, SandboxStarted)} - untold(after)
+    at_work = {each.run for each in before if isinstance(each, SandboxStarted)} - not_started(after)
     assert all(begun[run] == 1 for run in at_work), "it was called again"
     adopted = {each.run for each in after if isinstance(each, SandboxStarted) and each.adopted}
     assert adopted == at_work - {each.run for each in before if isinstance(each, RunEnded)}
@@ -81,12 +81,12 @@ async def test_an_adopted_conversation_continues_in_its_process(moment: str, tmp
     with inheriting_orphans():
         kernel = await start("talking", tmp_path, Kill.parse(moment))
         assert await kernel.end() == -signal.SIGKILL, kernel.words
-        before = await read(tmp_path)
+        before = await read_events(tmp_path)
         deaths = [death_of(tmp_path, before)]
         kernel = await start("talking", tmp_path)
         assert await kernel.end() == 0, kernel.words
 
-    trees = await read(tmp_path)
+    trees = await read_events(tmp_path)
     story = check(tmp_path, trees, deaths)
     check_notices(story)
     assert story.root.result is not None
@@ -121,9 +121,9 @@ async def test_the_next_kernel_knows_denials_counts_and_compaction(moment: str, 
     """The next kernel of a conversation knows its denials, approvals, counted calls and compaction."""
     story = await _replay_after_one_kill("talk", moment, tmp_path)
     said = [str(each["content"]) for each in story.messages if each["type"] == "tool"]
-    assert all(text.startswith(begins) for text, begins in zip(said, TALKED[-len(said) :], strict=True)), said
+    assert all(text.startswith(begins) for text, begins in zip(said, CONVERSED[-len(said) :], strict=True)), said
     spent = json.loads((tmp_path / "ended").read_text())["spent"]
-    assert spent["tool_calls"] == len(TALKED) - 1, "one was denied"
+    assert spent["tool_calls"] == len(CONVERSED) - 1, "one was denied"
 
 
 @pytest.mark.parametrize("moment", ["before:tool_ended:1", "after:model_asked:2", "after:tool_started:2"])
@@ -152,7 +152,7 @@ async def test_a_run_killed_after_its_last_reply_is_budget_exhausted(
         asked = (tmp_path / "asked").read_text()
         kernel = await start(trip, tmp_path)
         assert await kernel.end() == 0, kernel.words
-    (end,) = [each for each in _events(await read(tmp_path)) if isinstance(each, RunEnded)]
+    (end,) = [each for each in _events(await read_events(tmp_path)) if isinstance(each, RunEnded)]
     assert (end.result.status, end.result.partial) == ("budget_exhausted", "step 5")
     assert end.result.error is not None
     assert "tool_calls" in end.result.error.message
@@ -175,7 +175,7 @@ async def test_an_adopted_run_knows_what_its_budget_refused(
         assert await kernel.end() == -signal.SIGKILL, kernel.words
         kernel = await start(trip, tmp_path)
         assert await kernel.end() == 0, kernel.words
-    after = _events(await read(tmp_path))
+    after = _events(await read_events(tmp_path))
     (end,) = [each for each in after if isinstance(each, RunEnded)]
     assert end.result.status == "budget_exhausted"
     assert end.result.error is not None
@@ -190,10 +190,10 @@ async def _replay_after_one_kill(trip: str, moment: str, folder: pathlib.Path) -
     with inheriting_orphans():
         kernel = await start(trip, folder, Kill.parse(moment))
         assert await kernel.end() == -signal.SIGKILL, kernel.words
-        before = await read(folder)
+        before = await read_events(folder)
         kernel = await start(trip, folder)
         assert await kernel.end() == 0, kernel.words
-    trees = await read(folder)
+    trees = await read_events(folder)
     story = check(folder, trees, [death_of(folder, before)])
     result = story.root.result
     assert result is not None

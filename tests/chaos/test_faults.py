@@ -23,7 +23,7 @@ from ramet.core.replay.replay import TreeReplay
 from ramet.spawn.run.run import Run
 from ramet.store.sqlite.store import SqliteStore
 from tests.chaos import functions
-from tests.chaos.checks import Death, check, check_notices, effects, read
+from tests.chaos.checks import Death, check, check_notices, effects, read_events
 from tests.chaos.deadly import Kill
 from tests.chaos.functions import FOUND, RUNS
 from tests.chaos.kernels import ROOT, descendants, inheriting_orphans, start
@@ -74,7 +74,7 @@ class Loss:
             os.kill(_parent_of(pid) if zygote else pid, signal.SIGKILL)
             result = await handle.result()
         assert set(descendants(os.getpid())) <= before
-        [told] = (await read(self._folder)).values()
+        [told] = (await read_events(self._folder)).values()
         check(self._folder, {"": told}, ())
         self.retries = [each.status for each in told if isinstance(each, RunRetried)]
         return result
@@ -136,7 +136,7 @@ async def test_resume_never_confuses_a_child_with_one_that_is_skipped(tmp_path: 
         assert await kernel.end() == 0, kernel.words
         await orphans.gone()
 
-    story = check(tmp_path, await read(tmp_path), ())
+    story = check(tmp_path, await read_events(tmp_path), ())
     assert story.root.result is not None
     assert story.root.result.value == FOUND
     assert len(story.runs) == RUNS
@@ -150,7 +150,7 @@ async def test_a_model_request_interrupted_by_a_kill_stays_counted(tmp_path: pat
             assert await kernel.end() == (-signal.SIGKILL if kill else 0), kernel.words
             await orphans.gone()
 
-    check(tmp_path, await read(tmp_path), ())
+    check(tmp_path, await read_events(tmp_path), ())
     spent = json.loads((tmp_path / "ended").read_text())["spent"]
     assert spent["model_calls"] == 16
 
@@ -163,7 +163,7 @@ async def test_messages_sent_before_and_after_a_kill_arrive_once_each(tmp_path: 
             assert await kernel.end() == (-signal.SIGKILL if kill else 0), kernel.words
             await orphans.gone()
 
-    [told] = (await read(tmp_path)).values()
+    [told] = (await read_events(tmp_path)).values()
     reader = next(run for run in TreeReplay().apply_all(told).runs.values() if run.spawn_event.name == "reader")
     heard = [str(each["content"]) for each in reader.messages if each["type"] == "human"]
     assert [sum(word in each for each in heard) for word in ("first", "second")] == [1, 1], heard
@@ -204,10 +204,10 @@ async def test_a_full_disk_ends_the_run_and_loses_nothing(tmp_path: pathlib.Path
     full: dict[str, Any] = json.loads((tmp_path / "ended-when-full").read_text())
     assert full["status"] == "failed"
     assert full["error"].startswith("StoreFailed") or "StoreFailed" in full["error"]
-    kept = {each.seq for told in (await read(tmp_path / "when-full")).values() for each in told}
+    kept = {each.seq for told in (await read_events(tmp_path / "when-full")).values() for each in told}
     assert set(full["shown"]) <= kept
 
-    story = check(tmp_path, await read(tmp_path), [Death()])
+    story = check(tmp_path, await read_events(tmp_path), [Death()])
     check_notices(story)
     assert story.root.result is not None
     assert story.root.result.value == "the lead has heard of c"

@@ -15,7 +15,7 @@ import pytest
 
 from tests.chaos.deadly import Kill
 from tests.chaos.rounds import WRITES, Round, kind_of, play
-from tests.support.postgres import Server, absent, fresh_schema, shared
+from tests.support.postgres import Server, fresh_schema, reason_absent, shared
 from tests.support.warm import warm
 
 __all__ = ["warm"]  # a fixture is used by its name
@@ -34,7 +34,7 @@ BEGAN = time.monotonic()
 @pytest.fixture(scope="session")
 def server(pytestconfig: pytest.Config) -> Server | None:
     """Return one PostgreSQL server for all rounds, or None where there can be none."""
-    return None if absent() else shared(pytestconfig)
+    return None if reason_absent() else shared(pytestconfig)
 
 
 def _rounds() -> list[object]:
@@ -62,7 +62,7 @@ async def test_a_tree_outlives_its_kernels(number: int, tmp_path: pathlib.Path, 
     if not this.on_server:
         return await play(this, tmp_path, ())
     if server is None:
-        pytest.skip(absent())
+        pytest.skip(reason_absent())
     schema = fresh_schema()
     try:
         await play(this, tmp_path, (server.dsn, schema))

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 import psycopg
 import pytest
 
-from tests.chaos.checks import Death, check, check_notices, death_of, effects, lines, read
+from tests.chaos.checks import Death, check, check_notices, death_of, effects, lines, read_events
 from tests.chaos.kernels import Kernel, inheriting_orphans, start
 from tests.chaos.planned import NOTES
 from tests.support.postgres import Server, fresh_schema, own_postgres, postgres
@@ -59,7 +59,7 @@ async def run_with_faults(
 
 async def check_outcome(folder: pathlib.Path, place: Sequence[str], deaths: Sequence[Death] = ()) -> None:
     """Check that every effect happened once, and that each question was asked once if no kernel died."""
-    story = check(folder, await read(folder, place), deaths)
+    story = check(folder, await read_events(folder, place), deaths)
     check_notices(story)
     assert story.root.result is not None
     assert (str(story.root.result.status), story.root.result.value) == ("completed", "the lead has heard of c")
@@ -142,7 +142,7 @@ async def test_a_tree_survives_a_kernel_that_dies_with_its_server(
 
         own_postgres.start()
         orphans.expect(own_postgres.pid)
-        deaths = [death_of(tmp_path, await read(tmp_path, place))]
+        deaths = [death_of(tmp_path, await read_events(tmp_path, place))]
         kernel = await start("models", tmp_path, None, place)
         assert await kernel.end() == 0, kernel.words
         await orphans.gone()

@@ -20,7 +20,7 @@ import pytest
 from ramet.core.replay.replay import TreeReplay
 from ramet.host.journal.journal import TREES
 from ramet.store.postgres import PostgresStore
-from tests.chaos.checks import check, check_notices, effects, lines, read
+from tests.chaos.checks import check, check_notices, effects, lines, read_events
 from tests.chaos.deadly import Kill
 from tests.chaos.functions import FOUND
 from tests.chaos.kernels import ROOT, inheriting_orphans
@@ -160,7 +160,9 @@ async def test_each_tree_of_a_killed_kernel_is_taken_over_by_one_other(several: 
     assert adopted == dict.fromkeys(adopted, 1), "each by one"
     assert set(adopted) <= left
     empty = several.folder / "empty"
-    stories = {root: _check_tree(told, empty) for root, told in (await read(several.folder, _server(several))).items()}
+    stories = {
+        root: _check_tree(told, empty) for root, told in (await read_events(several.folder, _server(several))).items()
+    }
     assert stories.keys() == roots
     models = [story for story in stories.values() if story.root.spawn_event.agent == "lead"]
     found = [story.root.result and story.root.result.value for story in stories.values() if story not in models]
@@ -192,7 +194,7 @@ async def test_a_stopped_kernel_that_lost_its_trees_does_nothing_in_them(several
     assert set(several.all("two", "adopted")) == roots
     assert lines(several.folder / "effects") == before
     empty = several.folder / "empty"
-    for told in (await read(several.folder, _server(several))).values():
+    for told in (await read_events(several.folder, _server(several))).values():
         _check_tree(told, empty)
 
 

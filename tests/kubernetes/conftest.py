@@ -12,7 +12,7 @@ from ramet import AgentRuntime
 from ramet.isolation.workspace.run_dirs import RunFolders
 from tests.support import kernel_image as kernel_image_of
 from tests.support.account import kernel_account
-from tests.support.cluster import LEFTOVERS, Cluster, Leftovers, base_image, cluster, given, namespace
+from tests.support.cluster import LEFTOVERS, Cluster, Leftovers, available_cluster, base_image, cluster, namespace
 from tests.support.pods import Pods, pod_images, pods, scratch, sent, shared_namespace
 
 __all__ = [
@@ -22,7 +22,7 @@ __all__ = [
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the check for objects that tests leave in the cluster, if a cluster is given."""
-    if (found := given()) is not None:
+    if (found := available_cluster()) is not None:
         config.pluginmanager.register(Leftovers(found), LEFTOVERS)
 
 

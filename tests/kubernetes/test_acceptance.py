@@ -11,7 +11,7 @@ import pytest
 from tests.support.acceptance import Server, put_rules
 from tests.support.acceptance_types import ENTRY_POINTS
 from tests.support.cluster import Cluster
-from tests.support.pods import living_of, settings_of
+from tests.support.pods import live_objects_of, settings_of
 from tests.support.serve_process import plugin
 from tests.support.serving import short_folder
 from tests.trips.teams.test_teams_over_http import (
@@ -69,7 +69,7 @@ def server(cluster: Cluster, shared_namespace: str, pod_images: object) -> Itera
         try:
             yield server
             assert server.end(signal.SIGTERM) == 0
-            assert living_of(cluster, folder) == []
+            assert live_objects_of(cluster, folder) == []
             told = (folder / "stderr").read_text().splitlines()
             assert [line for line in told if " WARNING ramet.serve: " not in line] == []  # requests refused
         finally:

@@ -20,12 +20,12 @@ from ramet.isolation.kubernetes import reaper
 from ramet.isolation.kubernetes.api import labels
 from ramet.isolation.kubernetes.kernels import KernelIdentity
 from ramet.isolation.kubernetes.placement.sandbox import PodSandbox
-from tests.chaos.checks import read, untold
+from tests.chaos.checks import not_started, read_events
 from tests.chaos.deadly import Kill
 from tests.chaos.functions import RUNS
 from tests.chaos.kernels import start
-from tests.chaos.talking import CALLS, TALKED
-from tests.support.left_pods import LEFT, Talk, abandoned, at_work, spec_of
+from tests.chaos.talking import CALLS, CONVERSED
+from tests.support.left_pods import REMAINING_REQUESTS, FunctionConversation, abandon_function, spec_of, start_function
 from tests.support.pods import HOST, IMAGES, NAMESPACE, PATIENCE_S, Pods
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600)]  # a first push compiles all of the library
@@ -51,7 +51,7 @@ async def wait_until_nothing_is_left(pods: Pods) -> None:
 async def test_a_run_continues_in_its_pod_after_its_kernel_was_killed(pods: Pods, scratch: Path) -> None:
     """Another kernel adopts the pod and its Secret, and receives only the requests that have no answer yet."""
     runs = scratch / "runs"
-    with abandoned(pods, runs) as (description, number):
+    with abandon_function(pods, runs) as (description, number):
         before = await list_run_objects(pods)
         assert {name for _, name in before} == {description["pod"]}
         async with pods.dialled(runs) as (backend, _):
@@ -59,11 +59,11 @@ async def test_a_run_continues_in_its_pod_after_its_kernel_was_killed(pods: Pods
             sandbox = await backend.adopt(description, spec_of(runs))
             assert sandbox.describe() == description, "a run is known by it from kernel to kernel"
             assert {(backend.marks.owner, name) for _, name in before} == set(await list_run_objects(pods))
-            talk = Talk(sandbox)
+            talk = FunctionConversation(sandbox)
             assert await talk.asked() == number
             with pytest.raises(Gone, match="is in use"):
                 await backend.adopt(description, spec_of(runs))
-            assert await talk.finish(number) == LEFT
+            assert await talk.finish(number) == REMAINING_REQUESTS
             assert (await sandbox.wait()).code == 0
             await sandbox.clean_up()
             await wait_until_nothing_is_left(pods)
@@ -74,7 +74,7 @@ async def test_a_run_continues_in_its_pod_after_its_kernel_was_killed(pods: Pods
 async def test_only_one_of_two_kernels_adopts_a_pod(pods: Pods, scratch: Path) -> None:
     """A second kernel that adopts the pod at the same time is refused, and leaves the pod running when it closes."""
     runs = scratch / "runs"
-    with abandoned(pods, runs) as (description, number):
+    with abandon_function(pods, runs) as (description, number):
         async with pods.dialled(runs) as (one, _):
             async with pods.dialled(runs) as (other, _):
                 await asyncio.gather(one.probe(), other.probe())
@@ -87,9 +87,9 @@ async def test_only_one_of_two_kernels_adopts_a_pod(pods: Pods, scratch: Path) -
                 with pytest.raises(Gone, match="another kernel has adopted pod"):
                     await (one if results[0] is loser else other).adopt(description, spec_of(runs))
                 await (one if results[0] is loser else other).close()
-                talk = Talk(winner)
+                talk = FunctionConversation(winner)
                 assert await talk.asked() == number
-                assert await talk.finish(number) == LEFT
+                assert await talk.finish(number) == REMAINING_REQUESTS
                 await winner.clean_up()
     await wait_until_nothing_is_left(pods)
 
@@ -105,13 +105,13 @@ async def test_a_kernel_taken_for_dead_does_not_end_an_adopted_pod(pods: Pods, s
         return {"standing": say}
 
     async with pods.dialled(runs, **standing("heir")) as (heir, _):
-        async with pods.dialled(runs, **standing("old")) as (old, _), at_work(old, runs) as (before, number):
+        async with pods.dialled(runs, **standing("old")) as (old, _), start_function(old, runs) as (before, number):
             sandbox = await heir.adopt(before.sandbox.describe(), spec_of(runs))
             assert (await before.sandbox.wait()).reason == "lost"
             await before.sandbox.clean_up()
-        talk = Talk(sandbox)
+        talk = FunctionConversation(sandbox)
         assert await talk.asked() == number
-        assert await talk.finish(number) == LEFT
+        assert await talk.finish(number) == REMAINING_REQUESTS
         await sandbox.clean_up()
     await wait_until_nothing_is_left(pods)
 
@@ -119,7 +119,7 @@ async def test_a_kernel_taken_for_dead_does_not_end_an_adopted_pod(pods: Pods, s
 async def test_a_pod_that_has_ended_cannot_be_adopted(pods: Pods, scratch: Path) -> None:
     """Adoption raises Gone with the last message of the pod as the reason, and nothing of the pod is left."""
     runs = scratch / "runs"
-    with abandoned(pods, runs, patience_s=1) as (description, _):
+    with abandon_function(pods, runs, patience_s=1) as (description, _):
         async with pods.cluster.client(pods.namespace) as kube, asyncio.timeout(180):
             name = description["pod"]
             while (await kube.get(Pod, name)).status.phase != "Failed":  # type: ignore[union-attr]  # noqa: ASYNC110
@@ -136,12 +136,12 @@ async def test_a_pod_without_a_kernel_is_removed_after_its_patience(
     """An idle kernel removes the pod once its patience is over. The last kernel that closes removes it at once."""
     monkeypatch.setattr(reaper, "_SLACK_S", 0.0)
     runs = scratch / "runs"
-    with abandoned(pods, runs, patience_s=PATIENCE_S / 5):
+    with abandon_function(pods, runs, patience_s=PATIENCE_S / 5):
         async with pods.dialled(runs) as (backend, _):
             await backend.reap()
             assert len(await list_run_objects(pods)) == 2
             await wait_until_nothing_is_left(pods)
-    with abandoned(pods, runs):
+    with abandon_function(pods, runs):
         async with pods.dialled(runs) as (other, _):
             await other.probe()
             async with pods.dialled(runs) as (backend, _):
@@ -171,7 +171,7 @@ def run_trip(pods: Pods, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> Call
             finally:
                 kernel.kill()
         await wait_until_nothing_is_left(pods)
-        return [each for tree in (await read(scratch)).values() for each in tree]
+        return [each for tree in (await read_events(scratch)).values() for each in tree]
 
     return through
 
@@ -186,7 +186,7 @@ async def test_a_tree_continues_in_its_pods_after_its_kernel_was_killed(
     assert adopted, "a function was at work when its kernel was killed"
     assert adopted <= {each.sandbox["pod"] for each in started if not each.adopted}
     called = Counter(each.run for each in started if not each.adopted)
-    twice = untold(events)
+    twice = not_started(events)
     assert all(called[each.run] == 1 + (each.run in twice) for each in events if isinstance(each, RunSpawned))
     assert [each.result.status for each in events if isinstance(each, RunEnded)] == ["completed"] * RUNS
 
@@ -201,6 +201,6 @@ async def test_a_conversation_continues_in_its_pod_after_its_kernels_were_killed
     assert len({each.sandbox["pod"] for each in started}) == 1
     story = TreeReplay().apply_all(events).root
     said = [str(each["content"]) for each in story.messages if each["type"] == "tool"]
-    assert all(text.startswith(begins) for text, begins in zip(said, TALKED[-len(said) :], strict=True)), said
+    assert all(text.startswith(begins) for text, begins in zip(said, CONVERSED[-len(said) :], strict=True)), said
     assert story.result is not None
     assert story.result.value == f"done after {len(CALLS['talk']) + 1}"

@@ -17,8 +17,8 @@ from lightkube.resources.core_v1 import Namespace, Pod, ResourceQuota, Secret
 from lightkube.resources.rbac_authorization_v1 import ClusterRole, RoleBinding
 
 from tests.support.account import Account
-from tests.support.cluster import MANAGED, Cluster, may, remove_namespaces, until
-from tests.support.manifests import DEPLOY, built, relocated
+from tests.support.cluster import MANAGED, Cluster, is_allowed, remove_namespaces, wait_until
+from tests.support.manifests import DEPLOY, build_manifests, with_namespace
 
 pytestmark = pytest.mark.kubernetes
 
@@ -32,7 +32,7 @@ def kubectl(*words: str, said: str = "") -> subprocess.CompletedProcess[str]:
 def test_a_cluster_accepts_the_manifests(cluster: Cluster, namespace: str) -> None:
     """The server checks the manifests in a dry run. Another test checks kinds that are unknown to an old cluster."""
     versions = kubectl("api-versions").stdout.split()
-    manifests = relocated(built(DEPLOY / "example"), namespace)
+    manifests = with_namespace(build_manifests(DEPLOY / "example"), namespace)
     known = [each for each in manifests if each["apiVersion"] in versions]
     if "ValidatingAdmissionPolicy" not in kubectl("api-resources").stdout:
         known = [each for each in known if not each["kind"].startswith("ValidatingAdmission")]
@@ -84,9 +84,11 @@ def test_a_kernel_has_no_rights_beyond_its_work(kernel: Client, namespace: str, 
         assert status_of(lambda: kernel.create(binding("cluster-admin", namespace))) == 403
         assert status_of(lambda: kernel.patch(ClusterRole, f"{namespace}-ramet-agents", {"rules": []})) == 403
         for part in ("exec", "portforward", "eviction"):
-            assert not may(kernel, "create", f"pods/{part}", namespace)
+            assert not is_allowed(kernel, "create", f"pods/{part}", namespace)
         for what in ("resourcequotas", "serviceaccounts", "nodes", "configmaps"):
-            assert not any(may(kernel, verb, what, namespace) for verb in ("create", "update", "patch", "delete"))
+            assert not any(
+                is_allowed(kernel, verb, what, namespace) for verb in ("create", "update", "patch", "delete")
+            )
 
 
 def test_a_kernel_makes_a_namespace_for_a_team(
@@ -103,7 +105,9 @@ def test_a_kernel_makes_a_namespace_for_a_team(
                 assert bound.metadata
                 bound.metadata.name = name
                 kernel.create(bound, namespace=team)
-            assert until(partial(may, kernel, "create", "resourcequotas", team)), "what is granted is not in force"
+            assert wait_until(partial(is_allowed, kernel, "create", "resourcequotas", team)), (
+                "what is granted is not in force"
+            )
             quota = ResourceQuota(metadata=ObjectMeta(name="team"), spec=ResourceQuotaSpec(hard={"pods": "1"}))
             kernel.create(quota, namespace=team)
             assert status_of(lambda: kernel.create(binding("cluster-admin", namespace), namespace=team)) == 403

@@ -15,7 +15,7 @@ from lightkube.resources.networking_v1 import NetworkPolicy
 
 from ramet.isolation.kubernetes.api import labels
 from tests.support.cluster import Cluster
-from tests.support.pods import is_going, living_at, settings_of
+from tests.support.pods import is_being_removed, live_objects_at, settings_of
 from tests.support.serving import short_folder
 from tests.support.waiting import eventually
 from tests.trips.examples.test_examples import ExampleOutput, running_example
@@ -70,7 +70,9 @@ def policies_of(cluster: Cluster, place: str, *, going: bool = True) -> list[str
     with cluster.blocking_client() as kube:
         found = kube.list(NetworkPolicy, namespace="*", labels={labels.PLACE: place})
         spaces = {
-            each.metadata.name for each in kube.list(Namespace) if each.metadata and (going or not is_going(each))
+            each.metadata.name
+            for each in kube.list(Namespace)
+            if each.metadata and (going or not is_being_removed(each))
         }
         return [each.metadata.name or "" for each in found if each.metadata and each.metadata.namespace in spaces]
 
@@ -92,7 +94,7 @@ async def test_a_simple_agent(cluster: Cluster, folder: pathlib.Path, settings: 
     assert lines[2] == "agent: lighthouse/keeper, idle, isolation L2"
     assert any("`lamp.motor.timeout_ms` = 400 (lamp.yaml:4: `timeout_ms: 400 " in line for line in lines)
     assert lines[-2:] == ["done: 1 turn, idle, isolation L2", "left: 0 agents, 0 teams"]
-    assert living_at(cluster, place) == []
+    assert live_objects_at(cluster, place) == []
 
 
 async def test_a_team(cluster: Cluster, folder: pathlib.Path, settings: str) -> None:
@@ -105,7 +107,7 @@ async def test_a_team(cluster: Cluster, folder: pathlib.Path, settings: str) -> 
     assert agents == [f"agent: counters/{name}, idle, isolation L2" for name in ("architect", "worker-1", "worker-2")]
     assert "architect > 48 words, 35 different; the most frequent:" in lines
     assert lines[-2:] == ["deleted: counters, with its 3 agents", "left: 0 agents, 0 teams"]
-    assert living_at(cluster, place) == []
+    assert live_objects_at(cluster, place) == []
 
 
 async def test_a_team_that_is_interrupted_leaves_nothing(
@@ -117,12 +119,12 @@ async def test_a_team_that_is_interrupted_leaves_nothing(
         while not (await process.stdout.readline()).startswith(b"team: "):
             pass
         place = await place_of(folder)
-        assert len(living_at(cluster, place)) == 1
+        assert len(live_objects_at(cluster, place)) == 1
         assert len(policies_of(cluster, place)) == 2
         process.send_signal(signal.SIGINT)
         _, err = await process.communicate()
 
     assert process.returncode == 130
     assert b"Traceback" not in err
-    assert living_at(cluster, place) == []
+    assert live_objects_at(cluster, place) == []
     assert policies_of(cluster, place, going=False) == []

@@ -22,7 +22,7 @@ from ramet import Policy
 from ramet.examples.running import ask
 from tests.support.account import Account
 from tests.support.cluster import MANAGED, Cluster
-from tests.support.manifests import DEPLOY, Manifest, built, one, relocated
+from tests.support.manifests import DEPLOY, Manifest, build_manifests, find_manifest, with_namespace
 from tests.support.prometheus import scrape
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -33,7 +33,7 @@ TOKEN = "sixteen-letters-at-least"
 def fit_to_one_node(manifests: list[Manifest], namespace: str, image: str) -> list[Manifest]:
     """Return the manifests of one kernel that fits on one node, without a volume of the cluster."""
     made = copy.deepcopy(manifests)
-    kernels = one(made, "StatefulSet")["spec"]
+    kernels = find_manifest(made, "StatefulSet")["spec"]
     kernels["replicas"] = 1
     del kernels["volumeClaimTemplates"]
     pod = kernels["template"]["spec"]
@@ -108,7 +108,9 @@ async def test_a_kernel_runs_as_the_manifests_say(
     async with cluster.client(namespace) as kube:
         for name, data in secrets.items():
             await kube.create(Secret(metadata=ObjectMeta(name=name), stringData=data))
-        for each in fit_to_one_node(relocated(built(DEPLOY / "example"), namespace), namespace, kernel_image):
+        for each in fit_to_one_node(
+            with_namespace(build_manifests(DEPLOY / "example"), namespace), namespace, kernel_image
+        ):
             await kube.create(from_dict(each))
 
         await wait_until(kube, lambda found: found.status.readyReplicas == 1, StatefulSet, "ramet")

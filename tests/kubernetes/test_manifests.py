@@ -13,8 +13,8 @@ from ramet.services.config.load import load
 from ramet.services.config.settings import TcpAddress
 from ramet.services.http.connections import Bounds
 from ramet.services.http.routes.table import OPERATIONS
-from tests.support.manifests import DEPLOY, Manifest, built, files_of, misread, one
-from tests.support.rights import granted
+from tests.support.manifests import DEPLOY, Manifest, build_manifests, files_of, find_manifest, unknown_fields
+from tests.support.rights import rights_of
 
 KUBERNETES = DEPLOY.parent / "docs" / "kubernetes.md"
 
@@ -22,19 +22,19 @@ KUBERNETES = DEPLOY.parent / "docs" / "kubernetes.md"
 @pytest.fixture(scope="module")
 def example() -> list[Manifest]:
     """The manifests that the example brings to a cluster."""
-    return built(DEPLOY / "example")
+    return build_manifests(DEPLOY / "example")
 
 
 @pytest.fixture(scope="module")
 def pod(example: list[Manifest]) -> Any:
     """The pod of a kernel, as its StatefulSet declares it."""
-    return one(example, "StatefulSet")["spec"]["template"]
+    return find_manifest(example, "StatefulSet")["spec"]["template"]
 
 
 def test_kubernetes_knows_every_field(example: list[Manifest]) -> None:
     """Each name is spelt right, and each value has the right type: a cluster ignores fields that it does not know."""
     assert {each["kind"] for each in example} >= {"StatefulSet", "PodDisruptionBudget", "ValidatingAdmissionPolicy"}
-    assert [wrong for each in example for wrong in misread(each)] == []
+    assert [wrong for each in example for wrong in unknown_fields(each)] == []
 
 
 def test_a_misspelt_field_is_found() -> None:
@@ -42,7 +42,7 @@ def test_a_misspelt_field_is_found() -> None:
     spec = {"podSelector": {}, "egress": [{"ports": [{"port": 1, "potocol": "TCP"}]}]}
     manifest = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "a"}, "spec": spec}
 
-    assert misread(manifest) == ["NetworkPolicy.spec.egress[0].ports[0].potocol"]
+    assert unknown_fields(manifest) == ["NetworkPolicy.spec.egress[0].ports[0].potocol"]
 
 
 def test_the_example_uses_every_manifest() -> None:
@@ -56,12 +56,15 @@ def test_the_example_uses_every_manifest() -> None:
 def test_selectors_and_ports_match_the_kernels(example: list[Manifest], pod: Any) -> None:
     """Services, the disruption budget and the policies select kernels by labels and ports that kernels have."""
     labels, ports = pod["metadata"]["labels"], {each["name"] for each in pod["spec"]["containers"][0]["ports"]}
-    policy, way_out = one(example, "NetworkPolicy", "kernels"), one(example, "NetworkPolicy", "to-kernels")
-    services = [one(example, "Service", name)["spec"] for name in ("ramet", "ramet-kernels")]
+    policy, way_out = (
+        find_manifest(example, "NetworkPolicy", "kernels"),
+        find_manifest(example, "NetworkPolicy", "to-kernels"),
+    )
+    services = [find_manifest(example, "Service", name)["spec"] for name in ("ramet", "ramet-kernels")]
     (rule,), inward = way_out["spec"]["egress"], policy["spec"]["ingress"]
     selectors = [
-        one(example, "StatefulSet")["spec"]["selector"]["matchLabels"],
-        one(example, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"],
+        find_manifest(example, "StatefulSet")["spec"]["selector"]["matchLabels"],
+        find_manifest(example, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"],
         policy["spec"]["podSelector"]["matchLabels"],
         rule["to"][0]["podSelector"]["matchLabels"],
         *(each["selector"] for each in services),
@@ -70,13 +73,13 @@ def test_selectors_and_ports_match_the_kernels(example: list[Manifest], pod: Any
     assert all(selector and selector.items() <= labels.items() for selector in selectors)
     assert {each["ports"][0]["targetPort"] for each in services} <= ports
     assert {each["ports"][0]["port"] for each in (rule, *inward)} <= ports
-    assert one(example, "StatefulSet")["spec"]["serviceName"] == "ramet-kernels"
+    assert find_manifest(example, "StatefulSet")["spec"]["serviceName"] == "ramet-kernels"
 
 
 def test_agents_reach_the_listener_of_pods_and_no_http(example: list[Manifest]) -> None:
     """Agents dial the port at which kernels accept pods, from the namespace of agents and from namespaces of teams."""
-    (rule,) = one(example, "NetworkPolicy", "to-kernels")["spec"]["egress"]
-    inside, agents = one(example, "NetworkPolicy", "kernels")["spec"]["ingress"]
+    (rule,) = find_manifest(example, "NetworkPolicy", "to-kernels")["spec"]["egress"]
+    inside, agents = find_manifest(example, "NetworkPolicy", "kernels")["spec"]["ingress"]
     named, of_teams = (each["namespaceSelector"] for each in agents["from"])
     team = quotas.namespace(Reservation(name="a"), place="p", owner="o")
 
@@ -88,11 +91,13 @@ def test_agents_reach_the_listener_of_pods_and_no_http(example: list[Manifest]) 
 
 def test_a_kernel_may_bind_the_roles_that_it_needs(example: list[Manifest]) -> None:
     """A kernel binds these roles in a team's namespace: they exist, and the kernel may bind them."""
-    (may_bind,) = (each for each in one(example, "ClusterRole", "ramet-teams")["rules"] if "resourceNames" in each)
+    (may_bind,) = (
+        each for each in find_manifest(example, "ClusterRole", "ramet-teams")["rules"] if "resourceNames" in each
+    )
 
     assert sorted(may_bind["resourceNames"]) == sorted(quotas.ROLES)
-    assert all(one(example, "ClusterRole", name) for name in quotas.ROLES)
-    named, safe = one(example, "ValidatingAdmissionPolicy", "ramet-teams")["spec"]["validations"]
+    assert all(find_manifest(example, "ClusterRole", name) for name in quotas.ROLES)
+    named, safe = find_manifest(example, "ValidatingAdmissionPolicy", "ramet-teams")["spec"]["validations"]
     assert named["expression"].count(f"startsWith('{quotas.PREFIX}')") == 2
     team = quotas.namespace(Reservation(name="a"), place="p", owner="o")
     label, profile = re.search(r"labels\['(.*)'\] == '(.*)'", safe["expression"]).groups()  # type: ignore[union-attr]
@@ -104,7 +109,7 @@ def test_the_documentation_explains_each_right(example: list[Manifest]) -> None:
     rows = re.findall(r"^\| `([a-z/]+)` \| ([a-z, ]+) \| .+ \|$", KUBERNETES.read_text(), re.MULTILINE)
     explained = [(verb, resource) for resource, verbs in rows for verb in verbs.split(", ")]
 
-    assert sorted(explained) == sorted({(each.verb, each.resource.partition(".")[0]) for each in granted(example)})
+    assert sorted(explained) == sorted({(each.verb, each.resource.partition(".")[0]) for each in rights_of(example)})
 
 
 def test_agents_can_reach_nothing_but_kernels(example: list[Manifest]) -> None:
@@ -113,7 +118,7 @@ def test_agents_can_reach_nothing_but_kernels(example: list[Manifest]) -> None:
     (deny,) = (each for each in policies if len(each["policyTypes"]) == 2)
 
     assert deny == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
-    assert one(example, "NetworkPolicy", "to-kernels")["spec"]["egress"][0].keys() == {"to", "ports"}
+    assert find_manifest(example, "NetworkPolicy", "to-kernels")["spec"]["egress"][0].keys() == {"to", "ports"}
 
 
 def test_probes_ask_for_paths_that_need_no_key(pod: Any) -> None:

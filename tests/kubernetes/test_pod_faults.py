@@ -31,7 +31,7 @@ from ramet.isolation.kubernetes.kernels import KernelIdentity
 from ramet.testing.conformance.isolation.harness import BackendFixture
 from ramet.wire.frames import Frame
 from tests.support.killed_pods import STEPS
-from tests.support.pod_runs import SMALL, opened
+from tests.support.pod_runs import SMALL, open_pod_backend
 from tests.support.pods import PATIENCE_S, Pods, pod_of
 from tests.support.waiting import eventually
 
@@ -48,7 +48,7 @@ async def open_backend(dials: bool, pods: Pods, scratch: Path, **given: Any) -> 
             backend, _ = await stack.enter_async_context(pods.dialled(scratch / "runs", **given))
         else:
             backend = pods.backend(scratch / "runs", **given)
-        yield await stack.enter_async_context(opened(backend, scratch))
+        yield await stack.enter_async_context(open_pod_backend(backend, scratch))
     await pods.wait_gone()
     async with pods.cluster.client(pods.namespace) as kube, asyncio.timeout(180):
         while await _secrets(kube):  # noqa: ASYNC110 - that of a pod goes with it, in the cluster's own time
@@ -93,7 +93,7 @@ async def test_a_program_that_fails_to_start_reports_why(
     if arguments is not None:
         reach.arguments = (*arguments,)  # type: ignore[assignment]  # as of another version
     image = pods.images if is_ours else pods.cluster.base_image
-    async with opened(pods.backend(scratch / "runs", image=image, reach=reach), scratch) as site:
+    async with open_pod_backend(pods.backend(scratch / "runs", image=image, reach=reach), scratch) as site:
         with pytest.raises(SandboxFailed, match=rf"ended with status 1: {why}") as failure:
             await site.backend.start(site.spec(grant=SMALL))
         assert "Traceback" not in str(failure.value)
@@ -102,7 +102,7 @@ async def test_a_program_that_fails_to_start_reports_why(
 
 async def test_a_program_that_fails_during_a_run_reports_why(pods: Pods, scratch: Path) -> None:
     """The error quotes the exception of the program, although the end of the line is reported first."""
-    async with opened(pods.backend(scratch / "runs"), scratch) as site:
+    async with open_pod_backend(pods.backend(scratch / "runs"), scratch) as site:
         async with site.start_guest(grant=SMALL) as visit:
             assert await visit.failure_of("write", path="/dev/termination-log", text="x"), "the agent has no part in it"
             await visit.sandbox._lease._machine._line.send(Frame(b"no word of a kernel"))  # type: ignore[attr-defined]
@@ -149,7 +149,7 @@ async def test_a_pod_without_enough_memory_to_start_reports_it(
     """The operating system kills the program before it has started, and the error says that memory ran out."""
     monkeypatch.setattr(manifest, "NODE_AGENT_MB", 0)
     monkeypatch.setattr(manifest, "RUN_MB", 1)
-    async with opened(pods.backend(scratch / "runs"), scratch) as site:
+    async with open_pod_backend(pods.backend(scratch / "runs"), scratch) as site:
         with pytest.raises(SandboxFailed, match=r"(?i)out of memory|oom"):
             await site.backend.start(site.spec(grant=Grant(memory_mb=10, tmpfs_size_mb=1, workspace_size_mb=8)))
     assert await pods.names() == []
@@ -166,7 +166,10 @@ async def test_a_run_whose_pod_runs_out_of_memory_ends_with_oom(pods: Pods, scra
             await asyncio.gather(filling, return_exceptions=True)  # It ends with the container.
             return ended
 
-    async with opened(pods.backend(scratch / "runs"), scratch) as site, pods.cluster.client(pods.namespace) as kube:
+    async with (
+        open_pod_backend(pods.backend(scratch / "runs"), scratch) as site,
+        pods.cluster.client(pods.namespace) as kube,
+    ):
         ends = [end for _ in range(2) for end in await asyncio.gather(*(full(site, kube) for _ in range(5)))]
         assert [each.reason for each in ends] == ["oom"] * 10
     assert await pods.names() == []
@@ -175,7 +178,9 @@ async def test_a_run_whose_pod_runs_out_of_memory_ends_with_oom(pods: Pods, scra
 async def test_a_pod_that_no_node_accepts_fails_after_a_timeout(pods: Pods, scratch: Path) -> None:
     """The error quotes the scheduler."""
     nowhere = {"nodeSelector": {"example.org/pool": "none"}}
-    async with opened(pods.backend(scratch / "runs", placement=nowhere, unschedulable_s=0.2), scratch) as site:
+    async with open_pod_backend(
+        pods.backend(scratch / "runs", placement=nowhere, unschedulable_s=0.2), scratch
+    ) as site:
         with pytest.raises(SandboxFailed, match=r"no node accepted it within 0.2 s: 0/1 nodes are available"):
             await site.backend.start(site.spec(grant=SMALL))
     assert await pods.names() == []
@@ -183,13 +188,13 @@ async def test_a_pod_that_no_node_accepts_fails_after_a_timeout(pods: Pods, scra
 
 async def test_an_isolation_level_that_the_cluster_lacks_is_refused(pods: Pods, scratch: Path) -> None:
     """A backend never lowers a level: it refuses L3 without a RuntimeClass, and each run without a namespace."""
-    async with opened(pods.backend(scratch / "runs"), scratch) as site:
+    async with open_pod_backend(pods.backend(scratch / "runs"), scratch) as site:
         assert site.probe.level is Isolation.L2
         with pytest.raises(IsolationUnavailable, match=r"runtime_class_L3.*gvisor"):
             await site.backend.start(site.spec(grant=Grant(isolation=Isolation.L3)))
     absent = f"{pods.namespace}-none"
     for who, why in ((pods.kubeconfig, f"these rights in namespace {absent}"), (pods.cluster.kubeconfig, "not found")):
-        async with opened(pods.backend(scratch / "runs", namespace=absent, kubeconfig=who), scratch) as site:
+        async with open_pod_backend(pods.backend(scratch / "runs", namespace=absent, kubeconfig=who), scratch) as site:
             assert site.probe.level is Isolation.L0
             assert absent in site.probe.remedy
             with pytest.raises(IsolationUnavailable, match=why):
@@ -200,7 +205,7 @@ async def test_a_pod_has_the_labels_and_annotations_of_its_run(pods: Pods, scrat
     """Labels and annotations name the tree, the team and the path of a run. A policy keeps agents off the network."""
     grant = msgspec.structs.replace(SMALL, reservation=Reservation(name="a_team", memory_mb=256))
     async with (
-        opened(pods.backend(scratch / "runs", user_labels={"a": "b"}), scratch) as site,
+        open_pod_backend(pods.backend(scratch / "runs", user_labels={"a": "b"}), scratch) as site,
         pods.cluster.client(pods.namespace) as kube,
         site.start_guest(grant=grant, tree="run-tree", path="main/one") as visit,
     ):
@@ -268,7 +273,10 @@ async def test_a_kernel_that_starts_during_a_reap_keeps_its_pods(pods: Pods, scr
 
     goes_on.set()
     one = pods.backend(scratch / "runs", standing=of_one)
-    async with opened(one, scratch), opened(pods.backend(scratch / "runs", standing=of_other), scratch) as site:
+    async with (
+        open_pod_backend(one, scratch),
+        open_pod_backend(pods.backend(scratch / "runs", standing=of_other), scratch) as site,
+    ):
         came.clear()
         goes_on.clear()
         reaping = asyncio.ensure_future(one.reap())
@@ -298,7 +306,7 @@ async def test_a_temporary_loss_of_the_api_loses_nothing(pods: Pods, scratch: Pa
     """Messages of both sides arrive once and in order. Runs continue, new runs start, and ends are reported."""
     async with (
         pods.weather(scratch) as (weather, kubeconfig),
-        opened(pods.backend(scratch / "runs", kubeconfig=kubeconfig), scratch) as site,
+        open_pod_backend(pods.backend(scratch / "runs", kubeconfig=kubeconfig), scratch) as site,
         site.start_guest(grant=SMALL) as visit,
     ):
         body = os.urandom(3_000_000)
@@ -325,7 +333,7 @@ async def test_a_permanent_loss_of_the_api_ends_a_run(pods: Pods, scratch: Path)
     """The run is lost after the patience of both ends, and its pod is removed once the API is back."""
     async with pods.weather(scratch) as (weather, kubeconfig):
         backend = pods.backend(scratch / "runs", kubeconfig=kubeconfig, reach=Attach(patience_s=3))
-        async with opened(backend, scratch) as site, site.start_guest(grant=SMALL) as visit:
+        async with open_pod_backend(backend, scratch) as site, site.start_guest(grant=SMALL) as visit:
             began = time.monotonic()
             weather.cut()
             ended = await visit.wait_ended()

@@ -11,7 +11,7 @@ from ramet.isolation.contract import Image
 from ramet.isolation.kubernetes.images import PodImage
 from ramet.testing.conformance.isolation import closing
 from ramet.testing.conformance.isolation.suite import CHECKS, Check, NotHere, Workdir, run
-from tests.support.account import Account, accounted
+from tests.support.account import Account, create_account
 from tests.support.cluster import Cluster
 from tests.support.pods import CPU_RESERVED, EYES, IMAGES, NAMESPACE
 
@@ -38,9 +38,9 @@ WAITED = (
 RESERVING = {"processor": 0.5}
 CASES = [
     pytest.param(check, whose, id=f"{name}-{check.__name__}")
-    for whose, name in (("backend", "run"), ("OfATeam", "team"), ("Waited", "waited"))
+    for whose, name in (("backend", "run"), ("TeamBackend", "team"), ("WarmPodBackend", "waited"))
     for check in CHECKS
-    if whose != "Waited" or check.__name__ in WAITED
+    if whose != "WarmPodBackend" or check.__name__ in WAITED
 ]
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600)]  # the first test makes images
 
@@ -48,7 +48,7 @@ pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600)]  # the first tes
 @pytest.fixture(scope="module")
 def account(cluster: Cluster, shared_namespace: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Account]:
     """The account of a kernel, for all tests of this module."""
-    with accounted(cluster, shared_namespace, tmp_path_factory.mktemp("account")) as account:
+    with create_account(cluster, shared_namespace, tmp_path_factory.mktemp("account")) as account:
         yield account
 
 
@@ -64,7 +64,7 @@ async def test_pods_keep_a_backends_promises(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Pods of runs, pods of teams and warm pods pass the suite of tests/conformance, with fewer sandboxes."""
-    if whose == "OfATeam" and check.__name__ in NOT_SHARED:
+    if whose == "TeamBackend" and check.__name__ in NOT_SHARED:
         pytest.skip(NOT_SHARED[check.__name__])
     monkeypatch.setattr(closing, "_MANY", 6)
     monkeypatch.setattr(closing, "_TIMES", 3)

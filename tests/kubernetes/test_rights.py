@@ -21,7 +21,7 @@ from ramet.isolation.kubernetes.team_backend import TeamNamespaces
 from ramet.isolation.transport import certificates
 from tests.support.account import Account
 from tests.support.cluster import remove_namespaces
-from tests.support.left_pods import GRANT, LEFT, Talk, at_work, spec_of
+from tests.support.left_pods import GRANT, REMAINING_REQUESTS, FunctionConversation, spec_of, start_function
 from tests.support.pods import Pods, pod_of
 from tests.support.rights import Audit
 
@@ -45,11 +45,11 @@ async def test_a_kernel_uses_each_of_its_rights(
         async with _kernel(pods, scratch, "heir") as heir:
             async with _kernel(pods, scratch, "old") as old:
                 await old.reserve(team)
-                async with at_work(old, scratch, grant) as (talk, number):
+                async with start_function(old, scratch, grant) as (talk, number):
                     assert talk.sandbox.level is Isolation.L1, "it shares the team's pod"
                     await _finish_function(talk, number)
-                async with at_work(old, scratch, apart) as (before, number):
-                    after = Talk(await heir.adopt(before.sandbox.describe(), spec_of(scratch, apart)))
+                async with start_function(old, scratch, apart) as (before, number):
+                    after = FunctionConversation(await heir.adopt(before.sandbox.describe(), spec_of(scratch, apart)))
                     assert pod_of(after.sandbox) == pod_of(before.sandbox)
                     assert (await before.sandbox.wait()).reason == "lost"
                     await before.sandbox.clean_up()
@@ -86,8 +86,8 @@ async def _kernel(pods: Pods, runs: Path, name: str) -> AsyncIterator[TeamNamesp
         await kernel.close()
 
 
-async def _finish_function(talk: Talk, number: int) -> None:
+async def _finish_function(talk: FunctionConversation, number: int) -> None:
     """Let a function make its remaining requests, and end."""
-    assert await talk.finish(number) == LEFT
+    assert await talk.finish(number) == REMAINING_REQUESTS
     assert (await talk.sandbox.wait()).code == 0
     await talk.sandbox.clean_up()

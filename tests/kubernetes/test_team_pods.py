@@ -24,8 +24,8 @@ from ramet.isolation.kubernetes.placement import shared
 from ramet.isolation.kubernetes.team_backend import TeamNamespaces
 from ramet.isolation.remote import sandbox
 from tests.support.cluster import Cluster
-from tests.support.pod_runs import opened
-from tests.support.pods import TEAM, Pods, is_going, pod_of
+from tests.support.pod_runs import open_pod_backend
+from tests.support.pods import TEAM, Pods, is_being_removed, pod_of
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600)]  # the first test makes images
 GRANT = Grant(memory_mb=64, pids=32, tmpfs_size_mb=8, workspace_size_mb=8, reservation=TEAM)
@@ -133,7 +133,10 @@ async def test_a_run_shares_the_pod_of_its_team_or_has_its_own(pods: Pods, scrat
         {"reservation": other},
         {"memory_mb": 1025},
     ]
-    async with opened(pods.backend(scratch / "runs", team=TEAM), scratch) as site, contextlib.AsyncExitStack() as stack:
+    async with (
+        open_pod_backend(pods.backend(scratch / "runs", team=TEAM), scratch) as site,
+        contextlib.AsyncExitStack() as stack,
+    ):
         inside = [await stack.enter_async_context(site.start_guest(grant=GRANT)) for _ in range(2)]
         assert {each.sandbox.level for each in inside} == {Isolation.L1}
         assert len({pod_of(each.sandbox) for each in inside}) == 1
@@ -162,7 +165,7 @@ async def test_a_run_shares_the_pod_of_its_team_or_has_its_own(pods: Pods, scrat
 async def test_two_runs_of_a_pod_cannot_reach_each_other_or_their_node_agent(pods: Pods, scratch: Path) -> None:
     """A run reaches no file, process, memory, signal or socket of the other. An unconfined process reaches them."""
     async with (
-        opened(pods.backend(scratch / "runs", team=TEAM), scratch) as site,
+        open_pod_backend(pods.backend(scratch / "runs", team=TEAM), scratch) as site,
         site.start_guest(grant=GRANT, env={"TOKEN": SECRET}) as one,
         site.start_guest(grant=GRANT) as other,
         pods.cluster.client(pods.namespace) as kube,
@@ -204,7 +207,7 @@ async def test_two_runs_of_a_pod_cannot_reach_each_other_or_their_node_agent(pod
 async def test_a_run_that_exceeds_its_limits_ends_alone(pods: Pods, scratch: Path) -> None:
     """Processes and memory are counted for each run, and another run in the pod continues."""
     async with (
-        opened(pods.backend(scratch / "runs", team=TEAM), scratch) as site,
+        open_pod_backend(pods.backend(scratch / "runs", team=TEAM), scratch) as site,
         site.start_guest(grant=GRANT) as other,
     ):
         few = msgspec.structs.replace(GRANT, pids=4)
@@ -223,7 +226,7 @@ async def test_a_run_that_cannot_be_killed_ends_with_its_pod(
 ) -> None:
     """Each run in the pod is lost at once, and the next run gets a new pod."""
     monkeypatch.setattr(shared._SharedLease, "silence_s", 0.5)
-    async with opened(pods.backend(scratch / "runs", team=TEAM), scratch) as site:
+    async with open_pod_backend(pods.backend(scratch / "runs", team=TEAM), scratch) as site:
         async with site.start_guest(grant=GRANT) as one, site.start_guest(grant=GRANT) as other:
             await stop_zygotes(pods, pod_of(one.sandbox))
             waiting = asyncio.ensure_future(other.wait_ended())
@@ -242,7 +245,7 @@ async def test_a_run_that_cannot_be_cleaned_up_costs_the_pod(
     """The kernel deletes the pod if the clean-up of a run gets no answer, so that the run does not stay there."""
     monkeypatch.setattr(sandbox, "_KILL_S", 0.5)
     monkeypatch.setattr(sandbox, "_FORGET_S", 0.5)
-    async with opened(pods.backend(scratch / "runs", team=TEAM), scratch) as site:
+    async with open_pod_backend(pods.backend(scratch / "runs", team=TEAM), scratch) as site:
         async with site.start_guest(grant=GRANT) as one, site.start_guest(grant=GRANT) as other:
             await stop_zygotes(pods, pod_of(one.sandbox))
             waiting = asyncio.ensure_future(other.wait_ended())
@@ -254,7 +257,7 @@ async def test_a_run_that_cannot_be_cleaned_up_costs_the_pod(
 
 async def test_a_deleted_pod_ends_its_runs_and_the_next_run_gets_a_new_pod(pods: Pods, scratch: Path) -> None:
     """The reason quotes the cluster, and names the team."""
-    async with opened(pods.backend(scratch / "runs", team=TEAM), scratch) as site:
+    async with open_pod_backend(pods.backend(scratch / "runs", team=TEAM), scratch) as site:
         async with site.start_guest(grant=GRANT) as one, site.start_guest(grant=GRANT) as other:
             waiting = [asyncio.ensure_future(each.wait_ended()) for each in (one, other)]
             async with pods.cluster.client(pods.namespace) as kube:
@@ -280,7 +283,7 @@ async def test_a_pod_out_of_memory_ends_its_runs_and_the_next_gets_a_new_pod(
             backend, _ = await stack.enter_async_context(pods.dialled(scratch / "runs", team=small))
         else:
             backend = pods.backend(scratch / "runs", team=small)
-        site = await stack.enter_async_context(opened(backend, scratch))
+        site = await stack.enter_async_context(open_pod_backend(backend, scratch))
         kube = await stack.enter_async_context(pods.cluster.client(pods.namespace))
         async with site.start_guest(grant=grant) as one, site.start_guest(grant=grant) as other:
             assert {each.sandbox.level for each in (one, other)} == {Isolation.L1}
@@ -304,7 +307,7 @@ async def test_runs_get_their_own_pods_if_the_pod_of_their_team_cannot_start(
     """A team may reserve more than any node has: the kernel logs that once, and no run waits for it again."""
     large = Reservation(name="large", memory_mb=2.0**24)
     grant = msgspec.structs.replace(GRANT, reservation=large)
-    async with opened(pods.backend(scratch / "runs", team=large, unschedulable_s=0.2), scratch) as site:
+    async with open_pod_backend(pods.backend(scratch / "runs", team=large, unschedulable_s=0.2), scratch) as site:
         for _ in range(2):
             async with site.start_guest(grant=grant) as visit:
                 assert visit.sandbox.level is Isolation.L2
@@ -321,7 +324,7 @@ async def test_a_teams_pod_starts_before_its_first_run_and_ends_with_the_team(
     backend = TeamNamespaces(
         scratch / "runs", namespace=pods.namespace, kubeconfig=pods.kubeconfig, image=pods.images, per="team"
     )
-    async with cluster.client(space) as kube, opened(backend, scratch) as site:
+    async with cluster.client(space) as kube, open_pod_backend(backend, scratch) as site:
         try:
             await backend.reserve(team)
 
@@ -348,7 +351,7 @@ async def test_a_teams_pod_starts_before_its_first_run_and_ends_with_the_team(
                     assert pod_of(alone.sandbox) != pod.metadata.name
             assert [each.metadata.name for each in await made() if each.metadata is not None] == [pod.metadata.name]
             await backend.disband(team.name)
-            assert is_going(await kube.get(Namespace, space))
+            assert is_being_removed(await kube.get(Namespace, space))
             assert await made() == []
         finally:
             await backend.disband(team.name)

@@ -28,11 +28,11 @@ from ramet.services.client.client import Client as Asking
 from ramet.services.config.build import server_of
 from ramet.services.config.load import load
 from ramet.services.contract import CreatedTeam
-from tests.support.acceptance import Server, at_work, image_of, spawn
+from tests.support.acceptance import Server, image_of, make_agent_wait, spawn
 from tests.support.acceptance_types import ENTRY_POINTS
 from tests.support.account import Account
-from tests.support.cluster import Cluster, may, until
-from tests.support.pods import is_going, living_of, settings_of
+from tests.support.cluster import Cluster, is_allowed, wait_until
+from tests.support.pods import is_being_removed, live_objects_of, settings_of
 from tests.support.serve_process import plugin
 from tests.support.serving import short_folder
 
@@ -57,7 +57,7 @@ def server(cluster: Cluster, shared_namespace: str) -> Iterator[Server]:
         try:
             yield server
             assert server.end(signal.SIGTERM) == 0
-            assert living_of(cluster, folder) == []
+            assert live_objects_of(cluster, folder) == []
         finally:
             server.end(signal.SIGKILL)
 
@@ -96,7 +96,7 @@ async def pods_in(kube: AsyncClient, space: str) -> Sequence[Pod]:
 async def is_gone(kube: AsyncClient, space: str) -> bool:
     """Return whether a namespace was removed."""
     try:
-        return is_going(await kube.get(Namespace, space))
+        return is_being_removed(await kube.get(Namespace, space))
     except ApiError as problem:
         if problem.status.code != 404:
             raise
@@ -123,7 +123,7 @@ async def test_the_reservation_of_a_team_is_visible_in_the_cluster(
     assert [each.type for each in limits.spec.limits] == ["Container"]
 
     agent = await spawn(client, team, "ada", "shell", {"tools": ["Bash"]})
-    async with at_work(agent):
+    async with make_agent_wait(agent):
         [pod] = await pods_in(kube, space)
         assert await pods_in(kube, shared_namespace) == []
         await client.interrupt(agent.id, key=agent.nonce)
@@ -176,7 +176,7 @@ async def test_a_restarted_server_keeps_the_namespaces_of_its_teams(
     assert await agent.say("one") == "1 so far: one"
     before = await kube.get(Namespace, space_of(team))
     assert before.metadata is not None
-    async with at_work(agent):
+    async with make_agent_wait(agent):
         [lost] = await pods_in(kube, space_of(team))
         server.end(signal.SIGKILL)
     strange = f"{space_of(team)}-gone"  # As of a server that ended before it could write its team down.
@@ -188,10 +188,10 @@ async def test_a_restarted_server_keeps_the_namespaces_of_its_teams(
     assert "one" in await agent.say("two")
     after = await kube.get(Namespace, space_of(team))
     assert after.metadata is not None
-    assert (after.metadata.uid, is_going(after)) == (before.metadata.uid, False)
+    assert (after.metadata.uid, is_being_removed(after)) == (before.metadata.uid, False)
     assert await is_gone(kube, strange)
     assert lost.metadata is not None
-    assert lost.metadata.name not in living_of(cluster, server.folder)
+    assert lost.metadata.name not in live_objects_of(cluster, server.folder)
     await client.delete_team(team.team.id, key=team.key)
     assert await is_gone(kube, space_of(team))
 
@@ -255,11 +255,11 @@ async def test_the_rights_of_deploy_are_enough_and_not_more_than_needed(
             assert await agent.say("heard") == "HEARD"
             space = space_of(team)
             with Client(kernel_account.config, trust_env=False) as kernel:
-                wanting = [each for each in ENOUGH if not until(partial(may, kernel, *each, space))]
-                beyond = [each for each in MORE if may(kernel, *each, space)]
-                elsewhere = [each for each in (*ENOUGH, *MORE) if may(kernel, *each, "kube-system")]
+                wanting = [each for each in ENOUGH if not wait_until(partial(is_allowed, kernel, *each, space))]
+                beyond = [each for each in MORE if is_allowed(kernel, *each, space)]
+                elsewhere = [each for each in (*ENOUGH, *MORE) if is_allowed(kernel, *each, "kube-system")]
             assert (wanting, beyond, elsewhere) == ([], [], [])
         finally:
             await client.delete_team(team.team.id)
         assert await is_gone(kube, space_of(team))
-    assert living_of(cluster, scratch) == []
+    assert live_objects_of(cluster, scratch) == []

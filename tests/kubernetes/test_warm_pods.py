@@ -29,8 +29,8 @@ from ramet.services.packaging.oci import registries
 from ramet.services.packaging.runtime_image.pod_images import PodImages
 from ramet.services.packaging.service import PackagingService
 from ramet.testing.conformance.isolation.harness import BackendFixture
-from tests.support.left_pods import LEFT, Talk, abandoned, spec_of
-from tests.support.pod_runs import SMALL, opened, ready, spec, wait_for
+from tests.support.left_pods import REMAINING_REQUESTS, FunctionConversation, abandon_function, spec_of
+from tests.support.pod_runs import SMALL, open_pod_backend, spec, wait_for, wait_for_warm_pods
 from tests.support.pods import Pods, pod_of
 from tests.support.tars import tar
 from tests.support.waiting import eventually
@@ -45,7 +45,7 @@ async def open_warm_backend(
 ) -> AsyncIterator[tuple[BackendFixture, KubernetesBackend]]:
     """Open a backend that keeps one warm pod of each shape. Check at the end that nothing of it is left."""
     backend = pods.backend(scratch / "runs", **{"warm": 1, **given})
-    async with opened(backend, scratch) as site:
+    async with open_pod_backend(backend, scratch) as site:
         yield site, backend
     await pods.wait_gone()
 
@@ -81,9 +81,9 @@ async def test_a_run_starts_in_a_warm_pod(dials: bool, pods: Pods, scratch: Path
             backend, _ = await stack.enter_async_context(pods.dialled(scratch / "runs", warm=1))
         else:
             backend = pods.backend(scratch / "runs", warm=1)
-        site = await stack.enter_async_context(opened(backend, scratch))
+        site = await stack.enter_async_context(open_pod_backend(backend, scratch))
         async with site.start_guest(**asked) as cold:
-            [name] = await ready(backend)
+            [name] = await wait_for_warm_pods(backend)
             waiting = (await objects(pods))[name].metadata
             assert (waiting.labels[labels.WAITING], labels.RUN in waiting.labels) == ("true", False)
             assert labels.PATIENCE not in (waiting.annotations or {}), "a dead kernel's goes at once"
@@ -100,7 +100,7 @@ async def test_a_run_starts_in_a_warm_pod(dials: bool, pods: Pods, scratch: Path
                 assert new.activeDeadlineSeconds > old.activeDeadlineSeconds, "it counts from before the run"
                 assert (labels.PATIENCE in there[name].metadata.annotations) == dials
                 assert new.containers[0].resources == old.containers[0].resources
-                assert name not in await ready(backend, 2)
+                assert name not in await wait_for_warm_pods(backend, 2)
         assert name not in await objects(pods), "it goes with its run"
     await pods.wait_gone()
     async with asyncio.timeout(180):
@@ -201,7 +201,7 @@ async def test_a_warm_pod_makes_room_in_a_full_quota(pods: Pods, scratch: Path) 
             while (await kube.get(ResourceQuota, "two")).status.used is None:  # type: ignore[union-attr]  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
     async with open_warm_backend(pods, scratch) as (site, backend), site.start_guest(grant=SMALL) as one:
-        [waiting] = await ready(backend)
+        [waiting] = await wait_for_warm_pods(backend)
         async with site.start_guest(grant=OTHER) as other:
             mine = {pod_of(one.sandbox), pod_of(other.sandbox)}
             assert (len(mine), waiting in mine, set(await pods.names())) == (2, False, mine)
@@ -243,7 +243,7 @@ async def test_a_warm_pod_makes_room_for_a_team_and_none_waits_in_its_namespace(
         "placement": separate_placement(pods),
     }
     backend = TeamNamespaces(scratch / "runs", namespace=pods.namespace, warm=1, **given)
-    async with opened(backend, scratch) as site:
+    async with open_pod_backend(backend, scratch) as site:
         try:
             await wait_for(backend._default_backend, site.spec(grant=SMALL))
             async with site.start_guest(grant=msgspec.structs.replace(SMALL, reservation=team)) as visit:
@@ -277,15 +277,15 @@ async def test_a_warm_pod_of_a_shape_that_no_run_needs_is_removed(
 async def test_a_killed_kernel_loses_its_warm_pods_and_its_run_is_adopted(pods: Pods, scratch: Path) -> None:
     """The next kernel removes the pods that still wait, and adopts the run, whose pod was warm before."""
     runs = scratch / "runs"
-    with abandoned(pods, runs, warm=1) as (description, number):
+    with abandon_function(pods, runs, warm=1) as (description, number):
         left = await objects(pods)
         assert description["pod"] in left
         async with pods.dialled(runs) as (heir, _):
             gone = await heir.reap()
             assert {f"pod {each}" for each in left} - set(gone) == {f"pod {description['pod']}"}
-            talk = Talk(await heir.adopt(description, spec_of(runs)))
+            talk = FunctionConversation(await heir.adopt(description, spec_of(runs)))
             assert await talk.asked() == number
-            assert await talk.finish(number) == LEFT
+            assert await talk.finish(number) == REMAINING_REQUESTS
             await talk.sandbox.clean_up()
             await pods.wait_gone()
 
@@ -298,5 +298,5 @@ async def test_a_server_starts_warm_pods_before_the_first_run_and_removes_them(p
 
     async with AgentRuntime(working_dir=scratch, backend=backend) as runtime:
         await runtime.sandboxes.warm()
-        assert await ready(backend._default_backend) == await pods.names()
+        assert await wait_for_warm_pods(backend._default_backend) == await pods.names()
     assert await pods.names() == []

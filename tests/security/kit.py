@@ -79,7 +79,7 @@ def canary() -> Canary:
     return Canary("sk-canary-" + secrets.token_hex(8), secrets.token_hex(8))
 
 
-def worked(said: str) -> bool:
+def has_succeeded(said: str) -> bool:
     """Return whether an attempt succeeded."""
     return said.startswith(DONE)
 
@@ -95,7 +95,7 @@ def assert_refused(tried: Mapping[str, str], *allowed: str) -> None:
 def assert_works(tried: Mapping[str, str], *but: str) -> None:
     """Assert, as the positive control, that each attempt works without a sandbox."""
     assert tried, "nothing was tried"
-    wrong = {name: said for name, said in tried.items() if not worked(said) and name not in but}
+    wrong = {name: said for name, said in tried.items() if not has_succeeded(said) and name not in but}
     assert not wrong, wrong
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from ramet.core.errors import RametError
 from tests.security.attacks import files, spawning
-from tests.security.kit import Kernel, Raised, as_root, assert_refused, assert_works, worked
+from tests.security.kit import Kernel, Raised, as_root, assert_refused, assert_works, has_succeeded
 
 
 def test_01_a_secret_of_the_host_cannot_be_read(kernel: Kernel) -> None:
@@ -101,7 +101,7 @@ def test_04_an_agent_cannot_write_to_folders_of_the_system(kernel: Kernel) -> No
 
 def test_05_proc_gives_no_way_out_of_the_root(kernel: Kernel) -> None:
     """5: roots, working directories and descriptors in /proc do not lead to a secret of the host."""
-    assert worked(kernel.control(files.read_through_proc, str(kernel.secret))["/proc/self/root"])
+    assert has_succeeded(kernel.control(files.read_through_proc, str(kernel.secret))["/proc/self/root"])
     assert_refused(kernel.attack(files.read_through_proc, str(kernel.secret)))
 
 
@@ -126,7 +126,7 @@ def test_09_a_hard_link_to_a_file_outside_is_refused(kernel: Kernel) -> None:
     result = kernel.run(files.hard_link_to, str(kernel.secret))
 
     assert_refused({"outside": result["output"]["outside"]})
-    if worked(result["output"]["inside"]):
+    if has_succeeded(result["output"]["inside"]):
         assert not {"first.txt", "second.txt"} & {each["name"] for each in result["artifacts"]}
 
 
@@ -274,7 +274,7 @@ def test_each_run_has_a_workspace_of_its_own(kernel: Kernel) -> None:
     try:
         beside = kernel.attack(answers.look_for, "owned.txt")
         [workspace] = kernel.play("named", name="owned.txt")
-        assert worked(kernel.control(files.look_at, [f"{workspace}/owned.txt"])[f"{workspace}/owned.txt"])
+        assert has_succeeded(kernel.control(files.look_at, [f"{workspace}/owned.txt"])[f"{workspace}/owned.txt"])
         if kernel.has_namespaces:  # Landlock does not hide that something is there
             assert_refused(kernel.attack(files.look_at, [workspace, f"{workspace}/owned.txt"]))
     finally:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.security.attacks import kernel_memory
-from tests.security.kit import Kernel, assert_refused, assert_works, worked
+from tests.security.kit import Kernel, assert_refused, assert_works, has_succeeded
 
 MEMORY_MB = 96
 BOUND_MB = 256  #: what an attack takes if nothing stops it
@@ -102,7 +102,7 @@ def test_without_a_control_group_shared_areas_are_small(kernel: Kernel) -> None:
 
     tried = kernel.attack(kernel_memory.map_shared_areas)
 
-    assert worked(tried.pop("small"))
+    assert has_succeeded(tried.pop("small"))
     assert_refused(tried, "ENOMEM", "EACCES")
 
 
@@ -117,7 +117,7 @@ def test_a_request_for_a_larger_buffer_succeeds_and_changes_nothing(kernel: Kern
 
 def has_memory_cgroup(kernel: Kernel) -> bool:
     """Return whether a control group bounds the memory of guests of this kernel, as root can have one."""
-    return kernel.user == "me" and worked(kernel.attack(kernel_memory.make_queues)["memory"])
+    return kernel.user == "me" and has_succeeded(kernel.attack(kernel_memory.make_queues)["memory"])
 
 
 def test_without_a_control_group_memory_outside_of_processes_is_refused(kernel: Kernel) -> None:

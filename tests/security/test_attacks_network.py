@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.security.attacks import network
-from tests.security.kit import Kernel, Raised, as_root, assert_refused, assert_works, worked
+from tests.security.kit import Kernel, Raised, as_root, assert_refused, assert_works, has_succeeded
 
 #: What it may be called that there is no way to somebody.
 NO_WAY = (
@@ -49,8 +49,8 @@ def test_55_an_agent_reaches_no_ipv4_address(kernel: Kernel, port: int) -> None:
     addresses = [("127.0.0.1", port), ("127.0.0.1", udp), ("127.8.8.8", port), ("0.0.0.0", port)]
     addresses += [(own, port) for own in own_addresses()]
     control = kernel.control(network.connect, addresses[:2])
-    assert worked(control[f"tcp 127.0.0.1 {port}"])
-    assert worked(control[f"udp 127.0.0.1 {udp}"])
+    assert has_succeeded(control[f"tcp 127.0.0.1 {port}"])
+    assert has_succeeded(control[f"udp 127.0.0.1 {udp}"])
     before = kernel.play("heard", key="service"), kernel.play("heard", key="udp")
 
     tried = kernel.attack(network.connect, [*addresses, ("169.254.169.254", 80), ("192.0.2.1", 80)])
@@ -63,7 +63,7 @@ def test_56_an_agent_reaches_no_ipv6_address(kernel: Kernel) -> None:
     """56: loopback, link-local and IPv4 addresses in IPv6 form are out of reach."""
     port = kernel.play("listen", key="six", address="127.0.0.1")
     addresses = [("::ffff:127.0.0.1", port), ("::1", port), ("fe80::1", port), ("64:ff9b::7f00:1", port)]
-    assert worked(kernel.control(network.connect, addresses[:1])[f"tcp ::ffff:127.0.0.1 {port}"])
+    assert has_succeeded(kernel.control(network.connect, addresses[:1])[f"tcp ::ffff:127.0.0.1 {port}"])
 
     assert_refused(kernel.attack(network.connect, addresses), *NOBODY)
     assert kernel.play("heard", key="six") == 1
@@ -71,13 +71,13 @@ def test_56_an_agent_reaches_no_ipv6_address(kernel: Kernel) -> None:
 
 def test_55_an_agent_cannot_resolve_names_or_listen(kernel: Kernel) -> None:
     """55: no name service answers, and an agent opens no port to which others could connect."""
-    assert worked(kernel.control(network.resolve, ["localhost"])["localhost"])
+    assert has_succeeded(kernel.control(network.resolve, ["localhost"])["localhost"])
     assert_works(kernel.control(network.listen))
 
     named = kernel.attack(network.resolve, ["example.org", "metadata.google.internal", "kubernetes.default.svc"])
     listening = kernel.attack(network.listen)
 
-    assert [name for name, said in named.items() if worked(said)] == []
+    assert [name for name, said in named.items() if has_succeeded(said)] == []
     if not kernel.has_namespaces:  # with a network of its own, listening there reaches nobody
         assert_refused(listening, *NO_WAY)
 
@@ -87,7 +87,7 @@ def test_58_an_agent_cannot_open_sockets_of_other_families(kernel: Kernel) -> No
     control = as_root(network.other_families)
     if control is not None:
         for name in ("netlink raw", "packet raw", "ipv4 raw"):
-            assert worked(control[name])
+            assert has_succeeded(control[name])
 
     assert_refused(kernel.attack(network.other_families), "EAFNOSUPPORT", "EPERM", "EACCES")
 
@@ -99,9 +99,9 @@ def test_59_60_an_agent_reaches_no_unix_socket_of_the_host(kernel: Kernel) -> No
     kernel.play("listen", key="by name", address=f"@{name}")
     kernel.play("listen", key="by name too", address=f"@{name}-dgram", kind="dgram")
     control = kernel.control(network.unix_sockets, [path], [name, f"{name}-dgram"])
-    assert worked(control[f"stream {path}"])
-    assert worked(control[f"stream @{name}"])
-    assert worked(control[f"dgram @{name}-dgram"])
+    assert has_succeeded(control[f"stream {path}"])
+    assert has_succeeded(control[f"stream @{name}"])
+    assert has_succeeded(control[f"dgram @{name}-dgram"])
 
     paths = [path, "/run/docker.sock", "/run/dbus/system_bus_socket", "/dev/log", str(kernel.base / "agent.sock")]
     tried = kernel.attack(network.unix_sockets, paths, [name, f"{name}-dgram"])
@@ -117,7 +117,7 @@ def test_60_an_agent_with_an_endpoint_reaches_no_unix_socket_in_a_mount(kernel: 
     path = str(folder / "service.sock")
     kernel.play("listen", key="in a mount", address=path)
     control = kernel.control(network.unix_sockets, [path], [])
-    assert worked(control[f"stream {path}"])
+    assert has_succeeded(control[f"stream {path}"])
 
     endpoints = {} if kernel.user == "bare" else {"allowed_endpoints": ["example.org:443"]}  # It can have none.
     tried = kernel.attack(network.unix_sockets, [path], [], readonly_mounts=[str(folder)], **endpoints)
@@ -135,10 +135,10 @@ def test_neg_10_a_socket_of_an_agent_impersonates_no_service(kernel: Kernel) -> 
     other = kernel.attack(network.unix_sockets, ["/tmp/squatted.sock"], [name])
     kernel.play("cancel", key="squatter")
 
-    assert not worked(other[f"stream @{name}"])
-    assert not worked(other["stream /tmp/squatted.sock"])
+    assert not has_succeeded(other[f"stream @{name}"])
+    assert not has_succeeded(other["stream /tmp/squatted.sock"])
     if kernel.has_namespaces:  # without a network namespace a name may be taken, but nobody inside reaches it
-        assert not worked(host[f"stream @{name}"])
+        assert not has_succeeded(host[f"stream @{name}"])
 
 
 def assert_no_endpoints_there(kernel: Kernel, policy: dict[str, Any]) -> None:
@@ -206,7 +206,7 @@ def test_55_58_an_agent_with_endpoints_cannot_bypass_the_proxy(kernel: Kernel, p
     Past the proxy it reaches nothing by TCP, UDP or raw sockets.
     """
     udp = kernel.play("listen", key="udp too", address="127.0.0.1", kind="udp")
-    assert worked(kernel.control(network.connect, [("127.0.0.1", udp)])[f"udp 127.0.0.1 {udp}"])
+    assert has_succeeded(kernel.control(network.connect, [("127.0.0.1", udp)])[f"udp 127.0.0.1 {udp}"])
     policy: dict[str, Any] = {"network": "allow_list", "allowed_endpoints": ["127.0.0.1:1"]}
     if not kernel.has_namespaces:
         assert_no_endpoints_there(kernel, policy)
@@ -216,6 +216,6 @@ def test_55_58_an_agent_with_endpoints_cannot_bypass_the_proxy(kernel: Kernel, p
     tried = kernel.attack(network.connect, [("127.0.0.1", port), ("127.0.0.1", udp), ("::1", port)], **policy)
     families = kernel.attack(network.other_families, **policy)
 
-    assert [name for name, said in tried.items() if name.startswith("tcp") and worked(said)] == []
+    assert [name for name, said in tried.items() if name.startswith("tcp") and has_succeeded(said)] == []
     assert (kernel.play("heard", key="service"), kernel.play("heard", key="udp too")) == (before, 1)
     assert_refused(families, "EAFNOSUPPORT", "EPERM", "EACCES")

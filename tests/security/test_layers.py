@@ -25,7 +25,7 @@ from ramet.isolation.local import LocalBackend
 from ramet.isolation.zygote.backend import ZygoteBackend
 from ramet.testing.conformance.isolation.harness import GRANT, BackendFixture, GuestSession, cgroups, replace_grant
 from ramet.wire.values import values
-from tests.support.backends import opened
+from tests.support.backends import open_backend_or_skip
 
 MIB = 1024 * 1024
 LIMITED = replace_grant(GRANT, memory_mb=96, cpu_cores=0.5, pids=17)
@@ -49,7 +49,7 @@ async def start_sandbox(
     kind: str, folder: pathlib.Path, *, has_cgroups: bool = True
 ) -> AsyncIterator[tuple[BackendFixture, GuestSession]]:
     """Start a sandbox with limits, of a backend of its own."""
-    async with opened(backend_of(kind, folder / "runs"), folder) as site:
+    async with open_backend_or_skip(backend_of(kind, folder / "runs"), folder) as site:
         if not has_cgroups:
             assert isinstance(site.backend, ZygoteBackend)
             site.backend._cgroups = None

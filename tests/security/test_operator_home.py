@@ -7,7 +7,7 @@ import pathlib
 
 import pytest
 
-from tests.support.team_keys import TeamClient, served
+from tests.support.team_keys import TeamClient, serve_team
 
 SECRET = "PLANTED-4711"
 
@@ -35,7 +35,7 @@ def _skill(client: TeamClient, name: str, text: str) -> None:
 
 def test_agents_get_skills_of_the_served_folder_only(operators_home: pathlib.Path) -> None:
     """A skill of the home is refused without its text or path. A skill of the served folder reaches the agent."""
-    with served(None, HOME=str(operators_home), RAMET_HOME="") as client:
+    with serve_team(None, HOME=str(operators_home), RAMET_HOME="") as client:
         _skill(client, "greeting", "Say hello.")
         (client.folder / ".ramet" / "skills" / "out").symlink_to(operators_home / ".ramet" / "skills" / "payroll")
         for number, name in enumerate(("payroll", "nope", "out")):
@@ -51,7 +51,7 @@ def test_agents_get_skills_of_the_served_folder_only(operators_home: pathlib.Pat
 
 def test_skills_of_a_served_home_are_not_offered(tmp_path: pathlib.Path) -> None:
     """Skills of the operator's home stay private where the served folder is that home."""
-    with served(None, HOME=str(tmp_path), RAMET_HOME="") as client:
+    with serve_team(None, HOME=str(tmp_path), RAMET_HOME="") as client:
         (tmp_path / ".ramet").symlink_to(client.folder / ".ramet")
         _skill(client, "payroll", SECRET)
 
@@ -63,7 +63,7 @@ def test_skills_of_a_served_home_are_not_offered(tmp_path: pathlib.Path) -> None
 
 def test_agents_cannot_start_the_operators_own_definitions(operators_home: pathlib.Path) -> None:
     """Neither the list of tools nor a call by name reaches a definition or memory of the home."""
-    with served(None, HOME=str(operators_home), RAMET_HOME="") as client:
+    with serve_team(None, HOME=str(operators_home), RAMET_HOME="") as client:
         spawned = client.spawn("lead", "told", spawn_info={"spawn": True}).raise_for_status().json()
 
         tools = client.ask(

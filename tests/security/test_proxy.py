@@ -24,7 +24,7 @@ import pytest
 from ramet.host.egress.connection import ProxyLimits
 from ramet.host.egress.proxy import Proxy
 from tests.support.tls import make_certificate
-from tests.support.tunnels import House, Opened, Relay, client, server
+from tests.support.tunnels import OpenProxy, ProxyHarness, Relay, client, server
 
 PROJECT = pathlib.Path(__file__).parents[2]
 NAMES = {"localhost": ["127.0.0.1"], "other.localhost": ["127.0.0.1"], "evil.test": ["127.0.0.1"]}
@@ -95,9 +95,9 @@ async def web(certificate: pathlib.Path) -> AsyncIterator[int]:
 
 
 @pytest.fixture
-async def house(tmp_path: pathlib.Path) -> AsyncIterator[House]:
+async def house(tmp_path: pathlib.Path) -> AsyncIterator[ProxyHarness]:
     """Make a proxy."""
-    async with House(tmp_path, names=NAMES, private=PRIVATE) as house:
+    async with ProxyHarness(tmp_path, names=NAMES, private=PRIVATE) as house:
         yield house
 
 
@@ -116,7 +116,7 @@ CLIENTS = {name: argv if argv[0] != "-c" else [sys.executable, *argv] for name, 
 
 @pytest.mark.parametrize("name", CLIENTS)
 async def test_common_clients_reach_only_a_listed_endpoint(
-    house: House, web: int, certificate: pathlib.Path, name: str
+    house: ProxyHarness, web: int, certificate: pathlib.Path, name: str
 ) -> None:
     """Clients need only variables of the environment. Around the proxy they reach no server."""
     skip_without_namespaces()
@@ -139,7 +139,9 @@ async def test_common_clients_reach_only_a_listed_endpoint(
     assert (code != 0, "hello" in output) == (True, False)
 
 
-async def test_tls_for_a_name_that_is_not_listed_is_cut(house: House, web: int, certificate: pathlib.Path) -> None:
+async def test_tls_for_a_name_that_is_not_listed_is_cut(
+    house: ProxyHarness, web: int, certificate: pathlib.Path
+) -> None:
     """Attack 68: the proxy cuts TLS for another name. The server answers for both names without the proxy."""
     skip_without_namespaces()
     if shutil.which("curl") is None:
@@ -194,7 +196,7 @@ def requests(port: int) -> dict[bytes, int]:
     }
 
 
-async def test_hostile_requests_get_the_same_answer_directly_and_relayed(house: House, web: int) -> None:
+async def test_hostile_requests_get_the_same_answer_directly_and_relayed(house: ProxyHarness, web: int) -> None:
     """Attacks 63, 64 and 67: a hostile request through the relay gets the status and event of a direct one."""
     opened = await house.open(f"localhost:{web}")
     async with Relay(opened.path) as relay:
@@ -220,7 +222,7 @@ async def test_a_star_gives_no_way_to_private_addresses(tmp_path: pathlib.Path, 
     private = ["127.0.0.1", "127.8.8.8", own, "0.0.0.0", "169.254.169.254", "10.0.0.1", "224.0.0.1"]
     private6 = ["::1", "::", "::ffff:127.0.0.1", "fe80::1", "fd00:ec2::254", "64:ff9b::7f00:1", "2002:7f00:1::"]
     names = {f"n{at}.test": [address] for at, address in enumerate([*private, *private6])}
-    async with House(tmp_path, names=names) as house, server() as port:
+    async with ProxyHarness(tmp_path, names=names) as house, server() as port:
         opened, listed = await house.open("*"), await house.open(f"127.0.0.1:{port}")
 
         assert await listed.ask(f"127.0.0.1:{port}") == 200
@@ -231,7 +233,7 @@ async def test_a_star_gives_no_way_to_private_addresses(tmp_path: pathlib.Path, 
 #: A host with a public address of its own and a neighbour with another, in namespaces; prints what the proxy answers.
 PUBLIC = """
 import asyncio, json, os, pathlib, socket, subprocess, sys
-from tests.support.tunnels import House
+from tests.support.tunnels import ProxyHarness
 
 def ip(*words):
     subprocess.run(["ip", *words], check=True)
@@ -260,7 +262,7 @@ with socket.create_server(("11.0.0.2", 80)):
     neighbour.stdin.flush()
     neighbour.stdout.readline()
     found, names = {}, {"a.test": ["11.0.0.2"], "b.test": ["11.0.0.2", "11.0.0.3"]}
-    async with House(pathlib.Path(sys.argv[1]), names=names) as house:
+    async with ProxyHarness(pathlib.Path(sys.argv[1]), names=names) as house:
         own = await asyncio.start_server(echo, "0.0.0.0", 80)
         star, listed = await house.open("*"), await house.open("11.0.0.3:80")
         for target in ("11.0.0.2:80", "a.test:80", "11.0.0.1:80", "11.0.0.3:80", "b.test:80"):
@@ -294,11 +296,11 @@ async def test_a_star_reaches_a_public_address_except_the_hosts_own(tmp_path: pa
 
 
 @pytest.fixture
-def flood(house: House) -> Iterator[Any]:
+def flood(house: ProxyHarness) -> Iterator[Any]:
     """Return a function that opens as many half-open requests to a proxy as the proxy takes."""
     with contextlib.ExitStack() as open_:
 
-        def open_many(opened: Opened, count: int) -> int:
+        def open_many(opened: OpenProxy, count: int) -> int:
             taken = 0
             for _ in range(count):
                 sock = open_.enter_context(socket.socket(socket.AF_UNIX))
@@ -312,7 +314,7 @@ def flood(house: House) -> Iterator[Any]:
         yield open_many
 
 
-async def test_a_thousand_half_open_requests_slow_only_their_own_run(house: House, web: int, flood: Any) -> None:
+async def test_a_thousand_half_open_requests_slow_only_their_own_run(house: ProxyHarness, web: int, flood: Any) -> None:
     """Attack 69: the proxy accepts fewer than 200 of 2,000 half-open requests. Another run's requests are answered."""
     target = f"localhost:{web}"
     attacker, other = await house.open(target), await house.open(target)
@@ -331,7 +333,7 @@ async def test_slow_requests_end_at_the_deadline_of_a_header(tmp_path: pathlib.P
     """Attack 69: the proxy ends a slow request with 408, so that the attacker's own proxy answers again."""
     target = f"localhost:{web}"
     limits = ProxyLimits(header_s=0.1, burst=1000)
-    async with House(tmp_path, names=NAMES, private=PRIVATE, limits=limits) as house:
+    async with ProxyHarness(tmp_path, names=NAMES, private=PRIVATE, limits=limits) as house:
         opened = await house.open(target)
         with contextlib.ExitStack() as slow:
             for _ in range(40):
@@ -346,7 +348,7 @@ async def test_slow_requests_end_at_the_deadline_of_a_header(tmp_path: pathlib.P
 async def test_one_run_gets_at_most_64_tunnels(tmp_path: pathlib.Path) -> None:
     """A run gets 64 of 1,000 tunnels and a refusal for each other one. Another run still gets a tunnel."""
     limits = ProxyLimits(burst=10_000)
-    async with server() as port, House(tmp_path, limits=limits) as house:
+    async with server() as port, ProxyHarness(tmp_path, limits=limits) as house:
         target = f"127.0.0.1:{port}"
         attacker, other = await house.open(target), await house.open(target)
         async with contextlib.AsyncExitStack() as open_:
@@ -359,7 +361,7 @@ async def test_one_run_gets_at_most_64_tunnels(tmp_path: pathlib.Path) -> None:
     assert answers == [200] * 64 + [503] * 936
 
 
-async def test_no_header_gives_a_run_the_rights_of_another(house: House, web: int) -> None:
+async def test_no_header_gives_a_run_the_rights_of_another(house: ProxyHarness, web: int) -> None:
     """Attack 70: the proxy knows a run by its socket, and does not read headers about the run."""
     target = f"localhost:{web}"
     rich, poor = await house.open(target), await house.open("evil.test:1")

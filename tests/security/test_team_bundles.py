@@ -14,7 +14,7 @@ from tests.support.acceptance_types import ENTRY_POINTS
 from tests.support.serve_process import plugin
 from tests.support.serving import short_folder
 from tests.support.tars import tar
-from tests.support.team_keys import ServeProcess, TeamClient, served, team_client
+from tests.support.team_keys import ServeProcess, TeamClient, serve_team, team_client
 
 SECRET = "secret-of-other"
 PRIVATE = tar({"privmod/__init__.py": f"WORD = '{SECRET}'\n".encode()})
@@ -27,7 +27,7 @@ TEAMS = {"rules": {"bundles": "teams"}}
 @pytest.fixture
 def client() -> Iterator[TeamClient]:
     """Start a server whose teams may upload."""
-    with served(TEAMS) as found:
+    with serve_team(TEAMS) as found:
         yield found
 
 

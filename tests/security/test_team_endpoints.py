@@ -13,7 +13,7 @@ import pytest
 from tests.support.acceptance_types import ENTRY_POINTS
 from tests.support.serve_process import plugin
 from tests.support.serving import short_folder
-from tests.support.team_keys import ServeProcess, TeamClient, served, team_client
+from tests.support.team_keys import ServeProcess, TeamClient, serve_team, team_client
 
 SHELL = {"tools": ["Bash"]}
 
@@ -119,7 +119,7 @@ def assert_refused(answer: httpx2.Response, value: str) -> None:
 
 def test_a_team_cannot_list_a_private_address(service: Service) -> None:
     """A team without a rule may list public endpoints only, and `*` does not reach the host's own services."""
-    with served() as client:
+    with serve_team() as client:
         for number, each in enumerate(PRIVATE):
             endpoint = each.format(service.port)
             assert_refused(spawn(client, f"private-{number}", "example.org:443", endpoint), endpoint)
@@ -141,7 +141,7 @@ def test_a_team_cannot_list_a_private_address(service: Service) -> None:
 def test_a_rule_gives_exactly_its_endpoints(service: Service) -> None:
     """The rule `rules.endpoints` allows its private address by number, and no other endpoint."""
     mine = f"127.0.0.1:{service.port}"
-    with served({"rules": {"endpoints": [mine, "*.Example.org:443"]}}) as client:
+    with serve_team({"rules": {"endpoints": [mine, "*.Example.org:443"]}}) as client:
         for endpoint in ("*", "example.com:443", "8.8.8.8:53", f"127.0.0.1:{service.port + 1}", "[::1]:443"):
             assert_refused(spawn(client, "no", endpoint), endpoint)
         given = spawn(client, "yes", mine, "api.example.org:443")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.team_keys import TeamClient, served
+from tests.support.team_keys import TeamClient, serve_team
 
 SHELL = {"tools": ["Bash"]}
 BACKENDS = ("bwrap", "local")
@@ -22,7 +22,7 @@ def token_of(client: TeamClient) -> str:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_model_with_bash_cannot_read_the_operators_token(backend: str) -> None:
     """An agent without a policy gets the default sandbox. Its shell finds the token in no file and no environment."""
-    with served(None, "--backend", backend) as client:
+    with serve_team(None, "--backend", backend) as client:
         made = client.spawn("bob", spawn_info=SHELL)
         assert made.status_code == 201, made.text
         spawned = made.json()
@@ -36,7 +36,7 @@ def test_a_model_with_bash_cannot_read_the_operators_token(backend: str) -> None
 
 def test_the_operators_rule_lets_agents_work_in_the_host() -> None:
     """Control: with `rules.sandboxed: false` the same attack reads the token, and the answer says `none`."""
-    with served({"rules": {"sandboxed": False}}) as client:
+    with serve_team({"rules": {"sandboxed": False}}) as client:
         spawned = client.spawn("bob", spawn_info=SHELL).raise_for_status().json()
 
         assert spawned["agent"]["isolation"] == "none"
@@ -45,7 +45,7 @@ def test_the_operators_rule_lets_agents_work_in_the_host() -> None:
 
 def test_only_agents_without_tools_run_in_the_host() -> None:
     """A model that only talks runs in the host. An agent with a tool, code or children gets a sandbox."""
-    with served() as client:
+    with serve_team() as client:
         asked = {
             "talks": {},
             "reads": {"tools": ["Read"]},
@@ -67,7 +67,7 @@ def test_only_agents_without_tools_run_in_the_host() -> None:
 
 def test_a_machine_without_sandboxes_refuses_agents_with_tools() -> None:
     """An agent with tools never runs in the host for want of bubblewrap: the refusal names what is missing."""
-    with served(None, PATH="/nowhere") as client:
+    with serve_team(None, PATH="/nowhere") as client:
         refused = client.spawn("bob", spawn_info=SHELL)
         talks = client.spawn("talks")
 
@@ -79,7 +79,9 @@ def test_a_machine_without_sandboxes_refuses_agents_with_tools() -> None:
 
 def test_requests_outside_of_the_operators_rules_are_refused_by_name() -> None:
     """Each refusal names the field. A request within the rules is accepted."""
-    with served({"rules": {"tools": ["Read"], "models": ["shell"], "mounts": ["given"], "variables": ["LANG"]}}) as at:
+    with serve_team(
+        {"rules": {"tools": ["Read"], "models": ["shell"], "mounts": ["given"], "variables": ["LANG"]}}
+    ) as at:
         (at.folder / "given" / "below").mkdir(parents=True)
         (at.folder / "given" / "out").symlink_to("/etc")
         cases: dict[str, dict[str, Any]] = {
@@ -101,7 +103,7 @@ def test_requests_outside_of_the_operators_rules_are_refused_by_name() -> None:
 def test_rules_in_the_environment_override_the_file() -> None:
     """Variables of the environment replace rules of the file, as for each other setting."""
     settings = {"rules": {"tools": ["Read"], "sandboxed": False}}
-    with served(settings, RAMET_RULES_TOOLS="Bash Grep", RAMET_RULES_SANDBOXED="true") as client:
+    with serve_team(settings, RAMET_RULES_TOOLS="Bash Grep", RAMET_RULES_SANDBOXED="true") as client:
         loop = client.spawn("loop").raise_for_status().json()
 
         assert client.spawn("bob", spawn_info=SHELL).status_code == 201
@@ -117,20 +119,20 @@ def test_a_team_may_upload_a_bundle_only_with_a_rule() -> None:
         module.size = 6
         archive.addfile(module, io.BytesIO(b"x = 1\n"))
     bundle = buffer.getvalue()
-    with served() as client:
+    with serve_team() as client:
         refused = client.ask("POST", "/v1/bundles", client.key, content=bundle)
         assert refused.status_code == 403, refused.text
         assert refused.json()["type"] == "urn:ramet:problem:denied"
         assert "rules.bundles" in refused.json()["detail"]
         assert client.ask("POST", "/v1/bundles", client.operator, content=bundle).status_code == 201
-    with served({"rules": {"bundles": "teams"}}) as client:
+    with serve_team({"rules": {"bundles": "teams"}}) as client:
         assert client.ask("POST", "/v1/bundles", client.key, content=bundle).status_code == 201
         assert client.ask("POST", "/v1/bundles", "team_wrong", content=bundle).status_code == 401
 
 
 def test_a_spawn_names_a_bounded_number_of_tools() -> None:
     """A spawn with more than 200 tools is refused, and the refusal names the field."""
-    with served() as client:
+    with serve_team() as client:
         refused = client.spawn("many", spawn_info={"tools": [f"kit:f{i}" for i in range(201)]}, policy={})
 
         assert refused.status_code == 422, refused.text

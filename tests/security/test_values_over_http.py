@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.team_keys import TeamClient, served
+from tests.support.team_keys import TeamClient, serve_team
 from tests.support.waiting import eventually
 
 TE1, TE2, TOKEN = "CANARYxENVVARS-ffff1111", "CANARYxENV-ffff2222", "CANARYxSECRET-ffff3333"
@@ -21,7 +21,7 @@ PROGRAM = pathlib.Path(__file__).with_name("revealing_program.py").read_text()
 @pytest.fixture(scope="module", params=["bwrap", "local"])
 def client(request: pytest.FixtureRequest) -> Iterator[TeamClient]:
     """Start one server for the tests of this module."""
-    with served(None, "--backend", request.param) as client:
+    with serve_team(None, "--backend", request.param) as client:
         yield client
 
 

@@ -77,15 +77,17 @@ async def _put_rules(file: pathlib.Path, rules: SafetyPolicy) -> None:
     await store.close()
 
 
-async def spawn(client: Client, team: CreatedTeam, name: str, agent_type: str, info: Any = None, **more: Any) -> Spoken:
+async def spawn(
+    client: Client, team: CreatedTeam, name: str, agent_type: str, info: Any = None, **more: Any
+) -> OpenAIAgent:
     """Spawn an agent in a sandbox."""
     more.setdefault("policy", POLICY)
     if agent_type != "raw":
         more["transport_format"] = "openai"
-    return Spoken(client, await client.spawn_agent(team.team.id, name, agent_type, info, key=team.key, **more))
+    return OpenAIAgent(client, await client.spawn_agent(team.team.id, name, agent_type, info, key=team.key, **more))
 
 
-class Spoken:
+class OpenAIAgent:
     """An agent whose owner talks with it in the format of OpenAI's clients."""
 
     def __init__(self, client: Client, spawned: SpawnedAgent) -> None:
@@ -119,7 +121,7 @@ def content(chunk: bytes) -> str:
     return str(json.loads(chunk)["choices"][0]["delta"].get("content") or "") if chunk else ""
 
 
-def begun(mark: str) -> psutil.Process | None:
+def sleeping_process(mark: str) -> psutil.Process | None:
     """Return the process on this machine that sleeps for so many seconds, or None."""
     found = [each for each in psutil.process_iter(["cmdline"]) if each.info["cmdline"] == ["sleep", mark]]
     return found[0] if found else None
@@ -127,17 +129,17 @@ def begun(mark: str) -> psutil.Process | None:
 
 def main_process_of(mark: str) -> psutil.Process:
     """Return the main process of the agent whose descendant sleeps for so many seconds."""
-    process = begun(mark)
+    process = sleeping_process(mark)
     assert process is not None
     return next(each for each in process.parents() if "python" in each.name())
 
 
 @asynccontextmanager
-async def at_work(agent: Spoken) -> AsyncIterator[str]:
+async def make_agent_wait(agent: OpenAIAgent) -> AsyncIterator[str]:
     """Make an agent wait for a command; yield the mark of the command. The block must make the turn fail."""
-    mark = a_mark()
+    mark = unused_seconds()
     turn = asyncio.create_task(agent.say(f"$ sleep {mark}"))
-    await eventually(lambda: turn.done() or begun(mark))
+    await eventually(lambda: turn.done() or sleeping_process(mark))
     if turn.done():  # Before there was anything to wait for: it says why.
         pytest.fail(f"the agent was not at work: {turn.result()}")
     yield mark
@@ -147,13 +149,13 @@ async def at_work(agent: Spoken) -> AsyncIterator[str]:
 
 def groups_of(mark: str) -> list[pathlib.Path]:
     """Return the control groups of the team of the agent that has that process; an empty list if there are none."""
-    process = begun(mark)
+    process = sleeping_process(mark)
     assert process is not None
     groups = {each.parent for each in cgroups(process.pid)}
     return [each for each in groups if each.name.startswith("together-")]
 
 
-def a_mark() -> str:
+def unused_seconds() -> str:
     """Return a number of seconds for which no other process sleeps."""
     return f"5{secrets.randbelow(10**9):09d}"
 

@@ -19,9 +19,9 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import ServiceAccountToken
 
 from ramet.isolation.kubernetes.api import quotas
-from tests.support.cluster import Cluster, may, until
-from tests.support.manifests import DEPLOY, built, relocated
-from tests.support.rights import Right, granted
+from tests.support.cluster import Cluster, is_allowed, wait_until
+from tests.support.manifests import DEPLOY, build_manifests, with_namespace
+from tests.support.rights import Right, rights_of
 
 _ACCESS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "RoleBinding")
 
@@ -43,9 +43,11 @@ class Account:
 
 
 @contextlib.contextmanager
-def accounted(cluster: Cluster, namespace: str, folder: Path) -> Iterator[Account]:
+def create_account(cluster: Cluster, namespace: str, folder: Path) -> Iterator[Account]:
     """Create the account for the length of the block. Its rights are in force."""
-    manifests = [each for each in relocated(built(DEPLOY / "example"), namespace) if each["kind"] in _ACCESS]
+    manifests = [
+        each for each in with_namespace(build_manifests(DEPLOY / "example"), namespace) if each["kind"] in _ACCESS
+    ]
     objects: list[Any] = [from_dict(each) for each in manifests]
     with cluster.blocking_client(namespace) as kube:
         try:
@@ -63,10 +65,11 @@ def accounted(cluster: Cluster, namespace: str, folder: Path) -> Iterator[Accoun
                 each["context"]["namespace"] = namespace
             file = folder / "kubeconfig-of-a-kernel"
             file.write_text(yaml.safe_dump(said))
-            account = Account(kubeconfig=file, token=token, rights=granted(manifests))
+            account = Account(kubeconfig=file, token=token, rights=rights_of(manifests))
             with Client(account.config, trust_env=False) as it:
                 in_force = all(
-                    until(partial(may, it, "create", *each)) for each in (("pods", namespace), ("namespaces", ""))
+                    wait_until(partial(is_allowed, it, "create", *each))
+                    for each in (("pods", namespace), ("namespaces", ""))
                 )
                 assert in_force, "what is granted is not in force"
             yield account
@@ -82,5 +85,5 @@ def kernel_account(
 ) -> Iterator[Account]:
     """The account of a kernel with agents in `namespace`. A kernel of this process grants itself its roles."""
     monkeypatch.setattr(quotas, "ROLES", tuple(f"{namespace}-{each}" for each in quotas.ROLES))
-    with accounted(cluster, namespace, tmp_path_factory.mktemp("account")) as account:
+    with create_account(cluster, namespace, tmp_path_factory.mktemp("account")) as account:
         yield account

@@ -79,7 +79,7 @@ class ApiServer:
         self._news.set()
         self._news = asyncio.Event()
 
-    async def handle(self, asked: http.Received, answer: http.Answer) -> None:
+    async def handle(self, asked: http.Request, answer: http.Answer) -> None:
         """Answer one request; see `http.Handler`."""
         url = urllib.parse.urlsplit(asked.path)
         query = dict(urllib.parse.parse_qsl(url.query))

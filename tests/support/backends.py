@@ -14,7 +14,7 @@ from ramet.testing.conformance.isolation.harness import BackendFixture, Workdir
 
 
 @asynccontextmanager
-async def opened(backend: ZygoteBackend, scratch: Path) -> AsyncIterator[BackendFixture]:
+async def open_backend_or_skip(backend: ZygoteBackend, scratch: Path) -> AsyncIterator[BackendFixture]:
     """Open a backend below a folder. Skip the test if this machine does not have the backend."""
     (scratch / "runs").mkdir(exist_ok=True)
     try:

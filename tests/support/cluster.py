@@ -107,7 +107,7 @@ class Leftovers:
             told["namespaces"] = self._names
             return
         with self._cluster.blocking_client() as kube:
-            until(lambda: not self._look(kube))
+            wait_until(lambda: not self._look(kube))
         if self._left:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -129,7 +129,7 @@ class Leftovers:
         return self._left
 
 
-def may(kube: Client, verb: str, resource: str, namespace: str) -> bool:
+def is_allowed(kube: Client, verb: str, resource: str, namespace: str) -> bool:
     """Return whether the API server lets a client do something; a resource is `pods`, or a part of one, `pods/log`."""
     what, _, part = resource.partition("/")
     asked = ResourceAttributes(verb=verb, resource=what, subresource=part, namespace=namespace)
@@ -144,7 +144,7 @@ def _names_of(kube: Any, kind: Any, **where: Any) -> list[str]:
     return [f"{each.metadata.name} ({kind.__name__})" for each in kube.list(kind, **where)]
 
 
-def until(holds: Callable[[], bool]) -> bool:
+def wait_until(holds: Callable[[], bool]) -> bool:
     """Wait until something is true, for three minutes at most; return whether it is true. Blocks the thread."""
     deadline = time.monotonic() + _GONE_S
     while not (held := holds()) and time.monotonic() < deadline:
@@ -160,7 +160,7 @@ def _host_of(server: str) -> str:
         return str(way.getsockname()[0])
 
 
-def given() -> Cluster | None:
+def available_cluster() -> Cluster | None:
     """Return the cluster that tests may use, or None. A KUBECONFIG alone may name a cluster in production."""
     kubeconfig, registry = os.environ.get("KUBECONFIG"), os.environ.get("REGISTRY")
     if not (kubeconfig and registry):
@@ -172,7 +172,7 @@ def given() -> Cluster | None:
 @pytest.fixture(scope="session")
 def cluster() -> Cluster:
     """The cluster of this session; without one, tests marked `kubernetes` are skipped before they ask for it."""
-    found = given()
+    found = available_cluster()
     assert found is not None, "a test that uses `cluster` is marked `kubernetes`"
     return found
 
@@ -189,10 +189,10 @@ def namespace(cluster: Cluster, pytestconfig: pytest.Config) -> Iterator[str]:
 
     The removal of a namespace takes 5 s to begin: the end of the session waits for it, and fails if a namespace stays.
     """
-    yield from namespaced(cluster, pytestconfig)
+    yield from create_namespace(cluster, pytestconfig)
 
 
-def namespaced(cluster: Cluster, pytestconfig: pytest.Config) -> Iterator[str]:
+def create_namespace(cluster: Cluster, pytestconfig: pytest.Config) -> Iterator[str]:
     """Make the namespace of the fixture `namespace`, for fixtures of another scope."""
     leftovers = pytestconfig.pluginmanager.get_plugin(LEFTOVERS)
     assert isinstance(leftovers, Leftovers)
@@ -201,7 +201,7 @@ def namespaced(cluster: Cluster, pytestconfig: pytest.Config) -> Iterator[str]:
         kube.create(core_v1.Namespace(metadata=ObjectMeta(name=name)))
     try:
         with cluster.blocking_client(name) as kube:
-            assert until(partial(_accepts_pods, kube)), "no service account for pods"
+            assert wait_until(partial(_accepts_pods, kube)), "no service account for pods"
         yield name
     finally:
         with cluster.blocking_client(name) as kube:
@@ -216,7 +216,7 @@ def remove_namespaces(kube: Client, prefix: str) -> None:
                 kube.delete(core_v1.Namespace, name)
             with _ignore_missing():
                 kube.deletecollection(core_v1.Pod, namespace=name, grace_period=0)
-            assert until(partial(_is_empty, kube, name)), f"pods of {name} do not end"
+            assert wait_until(partial(_is_empty, kube, name)), f"pods of {name} do not end"
 
 
 def _is_empty(kube: Client, namespace: str) -> bool:

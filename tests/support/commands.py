@@ -10,7 +10,7 @@ from ramet.concurrency.pipes import Capture
 from ramet.concurrency.processes import Ended, run
 
 
-class Done(NamedTuple):
+class ScriptResult(NamedTuple):
     """The end of a script, and its output."""
 
     ended: Ended
@@ -18,7 +18,7 @@ class Done(NamedTuple):
     stderr: bytes
 
 
-async def sh(script: str, **options: Any) -> Done:
+async def sh(script: str, **options: Any) -> ScriptResult:
     """Run a shell script; any option of `run` may be given by name."""
     defaults: dict[str, Any] = {
         "clock": FakeClock(),
@@ -31,4 +31,4 @@ async def sh(script: str, **options: Any) -> Done:
     }
     options = {**defaults, **options}
     ended = await run(["/bin/sh", "-c", script], **options)
-    return Done(ended, options["stdout"].data(), options["stderr"].data() if options["stderr"] else b"")
+    return ScriptResult(ended, options["stdout"].data(), options["stderr"].data() if options["stderr"] else b"")

@@ -17,12 +17,12 @@ READERS = ("Read", "Glob", "Grep")
 MOST_TURNS = 30
 
 
-class Driven(NamedTuple):
+class FinishedConversation(NamedTuple):
     """A conversation that was driven to its end, with the conversations of its children."""
 
     text: str
     messages: list[BaseMessage]
-    children: list[Driven]
+    children: list[FinishedConversation]
 
     @property
     def calls(self) -> list[ToolCall]:
@@ -30,20 +30,20 @@ class Driven(NamedTuple):
         return [call for message in self.messages if isinstance(message, AIMessage) for call in message.tool_calls]
 
 
-async def drive(
+async def run_conversation(
     model: BaseChatModel,
     prompt: str,
     folder: pathlib.Path,
     *,
     tools: Sequence[str] = (*READERS, "Agent"),
     refusals: Mapping[str, str] | None = None,
-) -> Driven:
+) -> FinishedConversation:
     """Ask the model until it answers. Tools named in `refusals` answer with that error instead of running."""
     context = make_context(folder)
     real: dict[str, BaseTool] = {tool.name: tool for tool in workspace_tools()}
     bound = model.bind_tools([{"name": name} for name in tools]) if tools else model
     messages: list[BaseMessage] = [SystemMessage("You are an agent."), HumanMessage(prompt)]
-    children: list[Driven] = []
+    children: list[FinishedConversation] = []
 
     async def run(call: ToolCall) -> ToolMessage:
         name, given = call["name"], call["id"] or ""
@@ -51,7 +51,7 @@ async def drive(
         if name in (refusals or {}):
             return ToolMessage((refusals or {})[name], tool_call_id=given, status="error")
         if name == "Agent":
-            child = await drive(model, call["args"]["prompt"], folder, tools=READERS, refusals=refusals)
+            child = await run_conversation(model, call["args"]["prompt"], folder, tools=READERS, refusals=refusals)
             children.append(child)
             return ToolMessage(child.text, tool_call_id=given)
         try:
@@ -65,6 +65,6 @@ async def drive(
         assert isinstance(reply, AIMessage)
         messages.append(reply)
         if not reply.tool_calls:
-            return Driven(reply.text, messages, children)
+            return FinishedConversation(reply.text, messages, children)
         messages += [await run(call) for call in reply.tool_calls]
     raise AssertionError(f"no answer after {MOST_TURNS} turns")

@@ -14,7 +14,7 @@ from tests.support.places import KINDS
 
 
 @contextlib.contextmanager
-def place_of(kind: str, folder: pathlib.Path) -> Iterator[str]:
+def empty_store_address(kind: str, folder: pathlib.Path) -> Iterator[str]:
     """Yield a place without a journal. What a server keeps there is removed in the end."""
     if kind == "sqlite":
         yield f"sqlite {folder / 'journal.db'}"
@@ -30,5 +30,5 @@ def place_of(kind: str, folder: pathlib.Path) -> Iterator[str]:
 @pytest.fixture(params=KINDS)
 def store_address(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[str]:
     """A place of this test's own, on each kind of store that outlives processes."""
-    with place_of(request.param, tmp_path) as place:
+    with empty_store_address(request.param, tmp_path) as place:
         yield place

@@ -11,7 +11,7 @@ EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
 _LOST = "no longer exists: the run continues in an empty one"
 
 
-def said_by(example: str, place: str, folder: pathlib.Path) -> list[str]:
+def run_example(example: str, place: str, folder: pathlib.Path) -> list[str]:
     """Run an example with its journal at a place ("sqlite" or "postgres SCHEMA DSN"); return the printed lines."""
     kind, schema, dsn = (*place.split(" ", 2), "")[:3]
     where = ["--schema", schema, "--dsn", dsn] if kind == "postgres" else []

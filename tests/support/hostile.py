@@ -28,7 +28,7 @@ def field() -> Iterator[Path]:
         subprocess.run(["rm", "-rf", str(path)], check=False)
 
 
-def bury(root: Path, depth: int = DEPTH, name: str = "d") -> None:
+def make_deep_folders(root: Path, depth: int = DEPTH, name: str = "d") -> None:
     """Make folders in folders, with one file in each of the last ten."""
     here = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -72,7 +72,7 @@ def fill(root: Path, outside: Path) -> None:
     read_only.chmod(0o500)
     with contextlib.suppress(OSError):  # a file system without them
         os.setxattr(root / "plain", "user.mine", b"x" * 100)
-    bury(root)
+    make_deep_folders(root)
 
 
 def make_immutable(path: Path) -> None:

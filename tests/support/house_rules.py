@@ -22,7 +22,7 @@ class HouseRules:
         return Allow()
 
 
-class Silent(HouseRules):
+class NoneForUnknownAdapter(HouseRules):
     """An adapter that returns None for agents that it does not know."""
 
     async def decide(self, request: PolicyRequest) -> PolicyAnswer:

@@ -12,7 +12,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Received:
+class Request:
     """An HTTP request with a parsed body."""
 
     method: str
@@ -81,7 +81,7 @@ class Answer:
         self._writer.write("\r\n".join(lines).encode())
 
 
-Handler = Callable[[Received, Answer], Awaitable[None]]
+Handler = Callable[[Request, Answer], Awaitable[None]]
 
 
 @contextlib.asynccontextmanager
@@ -129,6 +129,6 @@ async def _converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, 
         headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in head[1:] if line)}
         body = await reader.readexactly(int(headers.get("content-length", "0")))
         answer = Answer(reader, writer)
-        await handler(Received(method, path, headers, _parsed(body, headers)), answer)
+        await handler(Request(method, path, headers, _parsed(body, headers)), answer)
         if answer.broken:
             return

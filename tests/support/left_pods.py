@@ -36,7 +36,7 @@ from tests.support.pod_runs import wait_for
 
 GRANT = Grant(memory_mb=64, tmpfs_size_mb=8, workspace_size_mb=8)
 STEPS, ANSWERED = 6, 3  #: requests of a function, and how many of them have an answer when its kernel is killed
-LEFT = STEPS - ANSWERED - 1  #: requests behind the one that is open then
+REMAINING_REQUESTS = STEPS - ANSWERED - 1  #: requests behind the one that is open then
 
 
 def spec_of(runs: Path, grant: Grant = GRANT) -> SandboxSpec:
@@ -44,7 +44,7 @@ def spec_of(runs: Path, grant: Grant = GRANT) -> SandboxSpec:
     return SandboxSpec(run="left", grant=grant, workspace=runs / "left")
 
 
-class Talk:
+class FunctionConversation:
     """The conversation of a kernel with a function in a sandbox."""
 
     def __init__(self, sandbox: Sandbox) -> None:
@@ -94,11 +94,13 @@ class Talk:
 
 
 @contextlib.asynccontextmanager
-async def at_work(backend: Backend, runs: Path, grant: Grant = GRANT) -> AsyncIterator[tuple[Talk, int]]:
+async def start_function(
+    backend: Backend, runs: Path, grant: Grant = GRANT
+) -> AsyncIterator[tuple[FunctionConversation, int]]:
     """Start a function and answer some of its requests; yield it with the number of its open request."""
     spec = spec_of(runs, grant)
     spec.workspace.mkdir(parents=True, exist_ok=True)
-    talk = Talk(await backend.start(spec))
+    talk = FunctionConversation(await backend.start(spec))
     await talk.start()
     for _ in range(ANSWERED):
         await talk.answer(await talk.asked())
@@ -114,14 +116,16 @@ async def main(runs: Path, namespace: str, image: str, host: str, patience_s: fl
         backend = KubernetesBackend(runs, namespace=namespace, image=program, reach=reach, warm=warm)
         if warm:
             await wait_for(backend, spec_of(runs), warm)
-        async with at_work(backend, runs) as (talk, number):
+        async with start_function(backend, runs) as (talk, number):
             sys.stdout.write(json.dumps([dict(talk.sandbox.describe()), number]) + "\n")
             sys.stdout.flush()
             await asyncio.Event().wait()
 
 
 @contextlib.contextmanager
-def abandoned(pods: Any, runs: Path, *, patience_s: float = 600, warm: int = 0) -> Iterator[tuple[dict[str, Any], int]]:
+def abandon_function(
+    pods: Any, runs: Path, *, patience_s: float = 600, warm: int = 0
+) -> Iterator[tuple[dict[str, Any], int]]:
     """Start a kernel and kill it; yield the description of its sandbox and the number of the open request."""
     words = [str(runs), pods.namespace, pods.images["bare"].reference, pods.cluster.host, str(patience_s), str(warm)]
     with subprocess.Popen(

@@ -24,6 +24,6 @@ async def two_ends() -> AsyncIterator[tuple[StreamLine, StreamLine]]:
             await end.close()
 
 
-async def say(line: Line, word: NodeMessage, body: bytes = b"") -> None:
+async def send_message(line: Line, word: NodeMessage, body: bytes = b"") -> None:
     """Send a message over a line."""
     await line.send(Frame(encode(word), body))

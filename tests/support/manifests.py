@@ -16,7 +16,7 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 Manifest = dict[str, Any]
 
 
-def built(folder: Path) -> list[Manifest]:
+def build_manifests(folder: Path) -> list[Manifest]:
     """Return what `kubectl apply -k` would send; without kubectl, the content of the files."""
     if shutil.which("kubectl"):
         command = ["kubectl", "kustomize", str(folder)]
@@ -34,7 +34,7 @@ def files_of(folder: Path) -> Iterator[Path]:
         yield from files_of(named) if named.is_dir() else [named]
 
 
-def misread(manifest: Manifest) -> list[str]:
+def unknown_fields(manifest: Manifest) -> list[str]:
     """Return the paths of fields that Kubernetes does not know; lightkube's types follow its schema.
 
     Raises msgspec.ValidationError if a value has the wrong type.
@@ -54,13 +54,13 @@ def _unknown_paths(said: Any, read: Any, path: str) -> Iterator[str]:
         yield path
 
 
-def one(manifests: Sequence[Manifest], kind: str, name: str = "ramet") -> Manifest:
+def find_manifest(manifests: Sequence[Manifest], kind: str, name: str = "ramet") -> Manifest:
     """Return the manifest of this kind and name."""
     (found,) = (each for each in manifests if each["kind"] == kind and each["metadata"]["name"] == name)
     return found
 
 
-def relocated(manifests: Sequence[Manifest], namespace: str) -> list[Manifest]:
+def with_namespace(manifests: Sequence[Manifest], namespace: str) -> list[Manifest]:
     """Return the manifests for one other namespace, whose name becomes a prefix of names outside of namespaces."""
     made = copy.deepcopy(list(manifests))
     wide = {each["metadata"]["name"] for each in made if each["kind"] == "ClusterRole"}

@@ -54,6 +54,6 @@ class ParrotType:
         return self.opened[-1]
 
 
-def said(text: str) -> Any:
+def user_message(text: str) -> Any:
     """Return a message of a user, which both clients accept."""
     return {"role": "user", "content": text}

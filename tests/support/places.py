@@ -35,7 +35,7 @@ def store_at(place: str) -> Store:
     return PostgresStore(dsn, schema=schema)
 
 
-async def killed(program: pathlib.Path, place: str, *arguments: object) -> None:
+async def run_program_until_killed(program: pathlib.Path, place: str, *arguments: object) -> None:
     """Run a program on a place until it kills itself, and until the lock of the place is free.
 
     The program starts warm if the module of the test asks for that.
@@ -44,7 +44,7 @@ async def killed(program: pathlib.Path, place: str, *arguments: object) -> None:
 
     words, env = (place, *map(str, arguments)), {**os.environ, "PYTHONPATH": str(ROOT)}
     child: asyncio.subprocess.Process | warm.Forked
-    if starter := warm.asked_for():
+    if starter := warm.current_starter():
         child = await starter.start(program, *words, env=env)
     else:
         child = await asyncio.create_subprocess_exec(sys.executable, program, *words, env=env)

@@ -11,7 +11,7 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 from pydantic import Field
 
 
-class Answering(BaseChatModel):
+class AnsweringModel(BaseChatModel):
     """A model with the single method `answer`. It accepts tools, and ignores their descriptions."""
 
     @property

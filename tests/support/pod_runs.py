@@ -28,7 +28,7 @@ def spec(runs: Path, run: str, grant: Grant = DEFAULTS, *, mounts: Sequence[Path
 
 
 @contextlib.asynccontextmanager
-async def opened(backend: Any, scratch: Path) -> AsyncIterator[BackendFixture]:
+async def open_pod_backend(backend: Any, scratch: Path) -> AsyncIterator[BackendFixture]:
     """Open a backend, and close it in the end."""
     (scratch / "runs").mkdir(exist_ok=True)
     try:
@@ -45,10 +45,10 @@ async def wait_for(backend: KubernetesBackend, spec: SandboxSpec, count: int = 1
     shape = PodShape.of(backend._template(furnished.image), berth, level)
     assert shape is not None, "nothing travels to it"
     backend._own_pods._warm_pool.request(shape)
-    return await ready(backend, count)
+    return await wait_for_warm_pods(backend, count)
 
 
-async def ready(backend: KubernetesBackend, count: int = 1) -> list[str]:
+async def wait_for_warm_pods(backend: KubernetesBackend, count: int = 1) -> list[str]:
     """Wait until so many warm pods are ready for runs; return their names."""
     spares = backend._own_pods._warm_pool
     await eventually(lambda: len(spares.ready_pods) == count)

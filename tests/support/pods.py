@@ -45,9 +45,9 @@ from ramet.services.packaging.oci.registry import Registry
 from ramet.services.packaging.runtime_image.build import RuntimeImage, runtime_image
 from ramet.services.packaging.runtime_image.files import PYTHON
 from tests.support.account import Account
-from tests.support.cluster import Cluster, namespaced
+from tests.support.cluster import Cluster, create_namespace
 from tests.support.pod_runs import wait_for
-from tests.support.relay import Relay, relayed
+from tests.support.relay import Relay, open_relay
 
 NAMESPACE, IMAGES = "RAMET_TEST_NAMESPACE", "RAMET_TEST_IMAGES"
 HOST = "RAMET_TEST_HOST"  #: the address at which pods find this machine
@@ -77,7 +77,7 @@ def backend(runs: Path, team: Reservation | None = None, warm: int = 0) -> Kuber
     return KubernetesBackend(runs, namespace=os.environ[NAMESPACE], image=image, team=team, warm=warm, **given)
 
 
-def dialled(runs: Path) -> TeamNamespaces:
+def dialing_backend(runs: Path) -> TeamNamespaces:
     """Return a backend whose pods dial. Each call has a listener at its own port, and a new certificate authority."""
     host = os.environ[HOST]
     with socket.create_server((host, 0)) as free:
@@ -91,7 +91,7 @@ def dialled(runs: Path) -> TeamNamespaces:
 TEAM = Reservation(name="conformance-team", memory_mb=1024, sandboxes=8)
 
 
-class OfATeam:
+class TeamBackend:
     """A backend whose every run belongs to one team. A run shares its team's pod if that is enough, or has its own."""
 
     def __init__(self, runs: Path) -> None:
@@ -112,7 +112,7 @@ class OfATeam:
         return sandbox
 
 
-class Waited:
+class WarmPodBackend:
     """A backend whose every run starts in a warm pod."""
 
     def __init__(self, runs: Path) -> None:
@@ -173,7 +173,7 @@ class Pods:
         """Open a backend whose pods dial its own listener; yield it with the network between them."""
         host = self.cluster.host
         identity = certificates.make([host])
-        async with PodListener(host, 0, identity.context) as landing, relayed(host, landing.port, at=host) as relay:
+        async with PodListener(host, 0, identity.context) as landing, open_relay(host, landing.port, at=host) as relay:
             url = f"wss://{host}:{relay.port}{PATH}"
             reach = DialTransport(landing, url=url, ca=identity.ca, patience_s=patience_s)
             backend = self.backend(runs, reach=reach, **given)
@@ -187,7 +187,7 @@ class Pods:
         """Open a network between a kernel and the API that a test can cut; yield it with a kubeconfig that uses it."""
         config = yaml.safe_load(self.kubeconfig.read_text())
         where = urlsplit(config["clusters"][0]["cluster"]["server"])
-        async with relayed(where.hostname or "", where.port or 443) as relay:
+        async with open_relay(where.hostname or "", where.port or 443) as relay:
             config["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{relay.port}"
             file = folder / "kubeconfig"
             file.write_text(json.dumps(config))
@@ -218,21 +218,21 @@ def settings_of(cluster: Cluster, namespace: str, kubeconfig: Path | None = None
     return {f"RAMET_{name.upper()}": value for name, value in settings.items()}
 
 
-def living_of(cluster: Cluster, working_dir: Path) -> list[str]:
+def live_objects_of(cluster: Cluster, working_dir: Path) -> list[str]:
     """Return the live objects of the kernels of a working directory; see `living_at`."""
-    return living_at(cluster, (RunFolders(working_dir).root / ".kernels" / "place").read_text())
+    return live_objects_at(cluster, (RunFolders(working_dir).root / ".kernels" / "place").read_text())
 
 
-def living_at(cluster: Cluster, place: str) -> list[str]:
+def live_objects_at(cluster: Cluster, place: str) -> list[str]:
     """Return the names of the pods of a place, and of the namespaces of its teams that are not being removed."""
     with cluster.blocking_client() as kube:
         pods = list(kube.list(Pod, namespace="*", labels={labels.PLACE: place}))
-        spaces = [each for each in kube.list(Namespace, labels={labels.PLACE: place}) if not is_going(each)]
+        spaces = [each for each in kube.list(Namespace, labels={labels.PLACE: place}) if not is_being_removed(each)]
     found = [each.metadata for each in pods] + [each.metadata for each in spaces]
     return [each.name or "" for each in found if each is not None]
 
 
-def is_going(space: Namespace) -> bool:
+def is_being_removed(space: Namespace) -> bool:
     """Return whether a namespace is being removed."""
     return space.status is not None and space.status.phase == "Terminating"
 
@@ -260,7 +260,7 @@ def pods(cluster: Cluster, namespace: str, kernel_account: Account, pod_images: 
 @pytest.fixture(scope="module")
 def shared_namespace(cluster: Cluster, pytestconfig: pytest.Config) -> Iterator[str]:
     """A namespace for all tests of a module that do not look at each other's pods."""
-    yield from namespaced(cluster, pytestconfig)
+    yield from create_namespace(cluster, pytestconfig)
 
 
 @pytest.fixture

@@ -52,7 +52,7 @@ def account() -> pwd.struct_passwd:
     raise LookupError("neither a user postgres nor a user nobody")
 
 
-def absent() -> str:
+def reason_absent() -> str:
     """Return why no server can run here; an empty string if one can."""
     if programs() is None:
         return "PostgreSQL is not installed (initdb, postgres): `make tools` installs it"
@@ -199,7 +199,7 @@ def _end_with_parent() -> None:
 
 def _require_postgres() -> None:
     """Skip the test if PostgreSQL is not installed; fail it in CI."""
-    if why := absent():
+    if why := reason_absent():
         if os.environ.get("CI"):
             pytest.fail(why, pytrace=False)
         pytest.skip(why)
@@ -227,7 +227,7 @@ def start_if_used(request: pytest.FixtureRequest) -> None:
     used = (
         value for item in request.session.items if hasattr(item, "callspec") for value in item.callspec.params.values()
     )
-    if not absent() and any(isinstance(value, str) and value == "postgres" for value in used):
+    if not reason_absent() and any(isinstance(value, str) and value == "postgres" for value in used):
         shared(request.config)
 
 

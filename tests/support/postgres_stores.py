@@ -23,12 +23,12 @@ def schema(postgres: Server) -> str:
 @pytest.fixture
 async def store(postgres: Server, schema: str) -> AsyncIterator[PostgresStore]:
     """An open store in `schema`."""
-    async with opened(PostgresStore(postgres.dsn, schema=schema)) as store:
+    async with open_store(PostgresStore(postgres.dsn, schema=schema)) as store:
         yield store
 
 
 @contextlib.asynccontextmanager
-async def opened(store: PostgresStore) -> AsyncIterator[PostgresStore]:
+async def open_store(store: PostgresStore) -> AsyncIterator[PostgresStore]:
     """Open a store, and close it in the end."""
     try:
         yield await store.open()
@@ -41,7 +41,7 @@ def entry(seq: int, *, tree: str = "t-1", run: str = "r-1", data: bytes | None =
     return Entry(tree, run, seq, "noted", data if data is not None else b'{"n":%d}' % seq)
 
 
-async def everything(store: PostgresStore, *, tree: str | None = None, run: str | None = None) -> list[StoredEvent]:
+async def all_entries(store: PostgresStore, *, tree: str | None = None, run: str | None = None) -> list[StoredEvent]:
     """Return all events, read page by page."""
     found: list[StoredEvent] = []
     while page := await store.read(found[-1].cursor if found else 0, tree=tree, run=run):
@@ -66,7 +66,7 @@ def session_of(store: PostgresStore) -> int:
 
 
 @contextlib.contextmanager
-def cut_off(store: PostgresStore, server: Server) -> Iterator[None]:
+def end_session(store: PostgresStore, server: Server) -> Iterator[None]:
     """End the session of a store's kernel. The kernel gets no other session until the end of the block."""
     connect = store._place.connect
 

@@ -27,20 +27,20 @@ from ramet.core.errors import ModelFailed
 from ramet.models.scripted.dialogue import Call, Cut, Dialogue, Fail, Hang, ResolvedStep, Say, Script, Step
 from ramet.models.scripted.model import reply_of
 from tests.support import anthropic_wire, openai_responses_wire, openai_wire
-from tests.support.http import Answer, Received, serve
+from tests.support.http import Answer, Request, serve
 
-__all__ = ["Call", "Cut", "Ends", "Fail", "Hang", "Provider", "Says", "Script", "Step", "provider"]
+__all__ = ["Call", "Cut", "Fail", "Hang", "IncompleteStream", "Provider", "Script", "Step", "StreamError", "provider"]
 
 _paths = itertools.count()
 
 
 @dataclass(frozen=True)
-class Ends(Cut):
+class IncompleteStream(Cut):
     """A stream that ends in the regular way, but without the events that complete a reply."""
 
 
 @dataclass(frozen=True)
-class Says(Cut):
+class StreamError(Cut):
     """A stream in which the provider reports an error after status 200."""
 
     error: str = "overloaded_error"
@@ -51,7 +51,7 @@ class Provider:
 
     def __init__(self, url: str, script: Script) -> None:
         self.url = url
-        self.requests: list[Received] = []  #: every HTTP request, in the order of arrival
+        self.requests: list[Request] = []  #: every HTTP request, in the order of arrival
         self.gone = asyncio.Event()  #: a client left in the middle of a reply
         self.hold: asyncio.Event | None = None  #: where set, no request is answered before it is
         self.refusals: dict[str, str] = {}  #: fields that are refused with HTTP 400, and what is said of each
@@ -108,7 +108,7 @@ class Provider:
                 if client is not None:
                     client.close()
 
-    async def answer(self, request: Received, answer: Answer) -> None:
+    async def answer(self, request: Request, answer: Answer) -> None:
         """Play the next step in the wire format of the request."""
         self.requests.append(request)
         async with self._arrivals:
@@ -155,10 +155,10 @@ class Provider:
         if isinstance(step, Hang):
             await answer.client_gone()
             self.gone.set()
-        elif isinstance(step, Says):
+        elif isinstance(step, StreamError):
             await wire.stream_error(answer, step.error)
             await answer.end_stream()
-        elif isinstance(step, Ends):
+        elif isinstance(step, IncompleteStream):
             await answer.end_stream()
         else:
             answer.break_off()
@@ -175,7 +175,7 @@ async def provider(script: Script) -> AsyncIterator[Provider]:
     """Serve `script` to all clients, in the wire format of the requested path."""
     made: list[Provider] = []
 
-    async def handle(request: Received, answer: Answer) -> None:
+    async def handle(request: Request, answer: Answer) -> None:
         await made[0].answer(request, answer)
 
     async with serve(handle) as url:

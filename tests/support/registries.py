@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.http import Answer, Received
+from tests.support.http import Answer, Request
 from tests.support.tars import tar
 
 needs_registry = pytest.mark.skipif(
@@ -46,7 +46,7 @@ class TokenServer:
         said = {"realm": f"{self.realm}/token", "service": "here", "issuer": "tests"}
         return {**said, "rootcertbundle": str(self._certificate)}
 
-    async def answer(self, request: Received, answer: Answer) -> None:
+    async def answer(self, request: Request, answer: Answer) -> None:
         """Answer one request."""
         given = request.headers.get("authorization", "")
         query = urllib.parse.parse_qs(urllib.parse.urlsplit(request.path).query) or {"scope": [], "service": []}

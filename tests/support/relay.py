@@ -73,7 +73,7 @@ class Relay:
 
 
 @contextlib.asynccontextmanager
-async def relayed(host: str, port: int, *, at: str = "127.0.0.1") -> AsyncIterator[Relay]:
+async def open_relay(host: str, port: int, *, at: str = "127.0.0.1") -> AsyncIterator[Relay]:
     """Open a relay to an address, which listens at an address of this machine."""
     relay = Relay(host, port)
     server = await asyncio.start_server(relay.meet, at, 0)

@@ -45,7 +45,7 @@ class Audit:
         monkeypatch.setattr(httpx2.AsyncHTTPTransport, "handle_async_request", noted)
 
 
-def granted(manifests: Sequence[Manifest]) -> frozenset[Right]:
+def rights_of(manifests: Sequence[Manifest]) -> frozenset[Right]:
     """Return the rights that the roles among these manifests give, wherever they are bound."""
     rules = [rule for each in manifests if each["kind"] == "ClusterRole" for rule in each["rules"]]
     return frozenset(

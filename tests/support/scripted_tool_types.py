@@ -11,7 +11,7 @@ from ramet.models.scripted.model import ScriptedModel
 from ramet.services.agent_types.llm.type import LlmType
 
 ENTRY_POINTS = """\
-told = tests.support.scripted_tool_types:ToldType
+told = tests.support.scripted_tool_types:ScriptedToolType
 """
 
 
@@ -26,7 +26,7 @@ def _answer(messages: list[BaseMessage]) -> Step:
     return "SYSTEM " + "\n".join(str(each.text) for each in messages if isinstance(each, SystemMessage))
 
 
-class ToldType(LlmType):
+class ScriptedToolType(LlmType):
     """A model that makes the calls that a prompt names."""
 
     name = "told"

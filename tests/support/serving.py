@@ -22,7 +22,7 @@ def short_folder() -> Iterator[pathlib.Path]:
         yield pathlib.Path(path)
 
 
-class Served:
+class EchoServer:
     """A server with echo agents, and an HTTP client of it."""
 
     def __init__(self, server: Server, echo: EchoType, http: httpx2.AsyncClient) -> None:
@@ -55,7 +55,7 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(folder: pathlib.Path, **options: Any) -> AsyncIterator[Served]:
+async def serving(folder: pathlib.Path, **options: Any) -> AsyncIterator[EchoServer]:
     """Run a server in this event loop."""
     echo = options.pop("echo", None) or EchoType()
     options.setdefault("types", {"echo": echo})
@@ -64,4 +64,4 @@ async def serving(folder: pathlib.Path, **options: Any) -> AsyncIterator[Served]
         transport = httpx2.AsyncHTTPTransport(uds=None if where.startswith("http://") else where)
         base = where if where.startswith("http://") else "http://ramet"
         async with httpx2.AsyncClient(transport=transport, base_url=base, timeout=180) as http:
-            yield Served(server, echo, http)
+            yield EchoServer(server, echo, http)

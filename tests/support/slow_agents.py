@@ -12,12 +12,12 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 
 from ramet.services.agent_types.llm.type import LlmType
-from tests.support.plain_models import Answering
+from tests.support.plain_models import AnsweringModel
 
 LOOK_S = 0.01
 
 
-class Counting(BaseChatModel):
+class CountingModel(BaseChatModel):
     """A model that counts to N on "count N WAIT FOLDER". Before the number WAIT it waits until FOLDER/go exists."""
 
     @property
@@ -50,7 +50,7 @@ def _parse_prompt(messages: list[BaseMessage]) -> tuple[int, int, pathlib.Path]:
     return int(most), int(wait), pathlib.Path(folder)
 
 
-class Hearing(Answering):
+class HoldingModel(AnsweringModel):
     """A model that calls its tool `hold` once with the prompt, and repeats the result."""
 
     def answer(self, messages: list[BaseMessage]) -> AIMessage:
@@ -69,4 +69,4 @@ class SlowType(LlmType):
     name = "slow"
 
     def __init__(self) -> None:
-        super().__init__({"slow": Counting(), "hearing": Hearing()}, default="slow")
+        super().__init__({"slow": CountingModel(), "hearing": HoldingModel()}, default="slow")

@@ -87,7 +87,7 @@ def team_client(folder: pathlib.Path, key: str = "") -> Iterator[TeamClient]:
 
 
 @contextmanager
-def served(settings: Mapping[str, Any] | None = None, *options: str, **env: str) -> Iterator[TeamClient]:
+def serve_team(settings: Mapping[str, Any] | None = None, *options: str, **env: str) -> Iterator[TeamClient]:
     """Run a server with these settings in its `ramet.yaml`, an obedient agent type `shell`, and one team."""
     with short_folder() as folder:
         plugin(folder, ENTRY_POINTS + scripted_tool_types.ENTRY_POINTS)

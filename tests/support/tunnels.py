@@ -97,7 +97,7 @@ async def client(path: pathlib.Path) -> AsyncIterator[Client]:
             await writer.wait_closed()
 
 
-class Opened:
+class OpenProxy:
     """The proxy of a run: its path, and its decisions."""
 
     def __init__(self, path: pathlib.Path) -> None:
@@ -111,7 +111,7 @@ class Opened:
             return await asking.ask(target)
 
 
-class House:
+class ProxyHarness:
     """The proxies of runs. Their host names lead where `names` says, and the proxies close with the block."""
 
     def __init__(
@@ -134,14 +134,14 @@ class House:
         self.looked_up.append(host)
         return self.names[host]
 
-    async def open(self, *endpoints: str) -> Opened:
+    async def open(self, *endpoints: str) -> OpenProxy:
         """Open a proxy for one run."""
         self._count += 1
-        opened = Opened(self._folder / f"{self._count}.sock")
+        opened = OpenProxy(self._folder / f"{self._count}.sock")
         opened.door = await self.proxy.open(opened.path, endpoints, owner=None, on_event=opened.events.append)
         return opened
 
-    async def __aenter__(self) -> House:
+    async def __aenter__(self) -> ProxyHarness:
         return self
 
     async def __aexit__(self, *error: object) -> None:

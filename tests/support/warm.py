@@ -155,7 +155,7 @@ _shared: list[Warm] = []
 _asked: list[Warm] = []
 
 
-def asked_for() -> Warm | None:
+def current_starter() -> Warm | None:
     """Return the process that this test's module requests with `usefixtures("warm")`; None means a cold start."""
     return _asked[-1] if _asked else None
 

@@ -16,7 +16,7 @@ from tests.support.empty_places import store_address
 
 if TYPE_CHECKING:
     from ramet.services.client.client import Client
-    from tests.support.serving import Served
+    from tests.support.serving import EchoServer
 
 __all__ = ["store_address"]
 
@@ -55,7 +55,7 @@ def folder() -> Iterator[pathlib.Path]:
 
 
 @pytest.fixture
-async def served(folder: pathlib.Path) -> AsyncIterator[Served]:
+async def served(folder: pathlib.Path) -> AsyncIterator[EchoServer]:
     """Return a server on the folder, in the event loop of the test."""
     from tests.support.serving import serving
 
@@ -64,7 +64,7 @@ async def served(folder: pathlib.Path) -> AsyncIterator[Served]:
 
 
 @pytest.fixture
-async def client(served: Served) -> AsyncIterator[Client]:
+async def client(served: EchoServer) -> AsyncIterator[Client]:
     """Return a client of the server that has not sent a key yet."""
     import ramet
 

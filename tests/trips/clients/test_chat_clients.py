@@ -11,8 +11,8 @@ import anthropic
 import openai
 import pytest
 
-from tests.support.parrot_agents import ParrotType, said
-from tests.support.serving import Served, serving
+from tests.support.parrot_agents import ParrotType, user_message
+from tests.support.serving import EchoServer, serving
 from tests.support.waiting import eventually
 
 
@@ -22,31 +22,31 @@ def parrots() -> ParrotType:
 
 
 @pytest.fixture
-async def served(folder: pathlib.Path, parrots: ParrotType) -> AsyncIterator[Served]:
+async def served(folder: pathlib.Path, parrots: ParrotType) -> AsyncIterator[EchoServer]:
     async with serving(folder, listen=("127.0.0.1", 0), types={"parrot": parrots}) as server:
         yield server
 
 
 @pytest.fixture
-async def nonce(served: Served) -> str:
+async def nonce(served: EchoServer) -> str:
     return (await served.agent(agent_type="parrot"))[1]
 
 
 @pytest.fixture
-async def as_openai(served: Served, nonce: str) -> AsyncIterator[openai.AsyncOpenAI]:
+async def as_openai(served: EchoServer, nonce: str) -> AsyncIterator[openai.AsyncOpenAI]:
     async with openai.AsyncOpenAI(base_url=f"{served.server.where}/v1", api_key=nonce, max_retries=0) as client:
         yield client
 
 
 @pytest.fixture
-async def as_anthropic(served: Served, nonce: str) -> AsyncIterator[anthropic.AsyncAnthropic]:
+async def as_anthropic(served: EchoServer, nonce: str) -> AsyncIterator[anthropic.AsyncAnthropic]:
     async with anthropic.AsyncAnthropic(base_url=served.server.where, api_key=nonce, max_retries=0) as client:
         yield client
 
 
 async def read_openai(client: openai.AsyncOpenAI, text: str, pieces: list[str]) -> None:
     """Ask for a stream, and add each piece to `pieces`."""
-    stream = await client.chat.completions.create(model="any", messages=[said(text)], stream=True)
+    stream = await client.chat.completions.create(model="any", messages=[user_message(text)], stream=True)
     async for chunk in stream:
         pieces.append(chunk.choices[0].delta.content or "")
 
@@ -55,7 +55,7 @@ async def test_openai_streams_two_turns(as_openai: openai.AsyncOpenAI, parrots: 
     """Each turn comes in pieces, and the client's history is the conversation."""
     history: list[Any] = []
     for number in (1, 2):
-        history.append(said(f"hello {number}"))
+        history.append(user_message(f"hello {number}"))
         pieces, usage = [], None
         stream = await as_openai.chat.completions.create(model="any", messages=history, stream=True)
         async for chunk in stream:
@@ -74,7 +74,7 @@ async def test_anthropic_streams_two_turns(as_anthropic: anthropic.AsyncAnthropi
     """Each turn of the same agent type comes in pieces in the other format."""
     history: list[Any] = []
     for number in (1, 2):
-        history.append(said(f"hello {number}"))
+        history.append(user_message(f"hello {number}"))
         async with as_anthropic.messages.stream(model="any", max_tokens=100, messages=history) as stream:
             pieces = [text async for text in stream.text_stream]
             whole = await stream.get_final_message()
@@ -89,8 +89,8 @@ async def test_both_clients_get_a_whole_answer(
     as_openai: openai.AsyncOpenAI, as_anthropic: anthropic.AsyncAnthropic
 ) -> None:
     """A request without a stream gets one object; both clients use one agent, one after the other."""
-    completion = await as_openai.chat.completions.create(model="any", messages=[said("a b")])
-    message = await as_anthropic.messages.create(model="any", max_tokens=9, messages=[said("c")])
+    completion = await as_openai.chat.completions.create(model="any", messages=[user_message("a b")])
+    message = await as_anthropic.messages.create(model="any", max_tokens=9, messages=[user_message("c")])
 
     assert completion.choices[0].message.content == "1: a b "
     assert completion.usage is not None
@@ -109,20 +109,20 @@ async def test_both_clients_list_the_agent_as_a_model(
     assert others[0].display_name.endswith("/bob")
 
 
-async def test_failures_raise_the_clients_own_errors(served: Served, as_openai: openai.AsyncOpenAI) -> None:
+async def test_failures_raise_the_clients_own_errors(served: EchoServer, as_openai: openai.AsyncOpenAI) -> None:
     """A wrong key, an invalid body and a failed answer give a status before the answer begins, and an event later."""
     wrong = openai.AsyncOpenAI(base_url=f"{served.server.where}/v1", api_key="agent_no", max_retries=0)
     async with wrong, anthropic.AsyncAnthropic(base_url=served.server.where, api_key="x", max_retries=0) as other:
         with pytest.raises(openai.AuthenticationError, match="is not valid for an agent"):
-            await wrong.chat.completions.create(model="any", messages=[said("a")])
+            await wrong.chat.completions.create(model="any", messages=[user_message("a")])
         with pytest.raises(openai.AuthenticationError):
             await wrong.models.list()
         with pytest.raises(anthropic.AuthenticationError):
-            await other.messages.create(model="any", max_tokens=9, messages=[said("a")])
+            await other.messages.create(model="any", max_tokens=9, messages=[user_message("a")])
     with pytest.raises(openai.BadRequestError, match="messages"):
         await as_openai.chat.completions.create(model="any", messages=[])
     with pytest.raises(openai.APIStatusError, match="told to") as failure:
-        await as_openai.chat.completions.create(model="any", messages=[said("a fail")])
+        await as_openai.chat.completions.create(model="any", messages=[user_message("a fail")])
     assert failure.value.status_code == 502
     pieces: list[str] = []
     with pytest.raises(openai.APIError, match="told to"):
@@ -134,7 +134,7 @@ async def test_a_failing_anthropic_stream_raises(as_anthropic: anthropic.AsyncAn
     """The client raises APIError for the `error` event."""
 
     async def read() -> None:
-        async with as_anthropic.messages.stream(model="any", max_tokens=9, messages=[said("a fail")]) as stream:
+        async with as_anthropic.messages.stream(model="any", max_tokens=9, messages=[user_message("a fail")]) as stream:
             async for _ in stream:
                 pass
 
@@ -152,12 +152,12 @@ async def test_a_client_that_leaves_interrupts_its_turn(
         asking: asyncio.Task[Any] = asyncio.create_task(read_openai(as_openai, "a wait", pieces))
         await eventually(lambda: "a " in pieces)
     else:
-        asking = asyncio.create_task(as_openai.chat.completions.create(model="any", messages=[said("a wait")]))
+        asking = asyncio.create_task(as_openai.chat.completions.create(model="any", messages=[user_message("a wait")]))
         await eventually(lambda: parrots.opened[0].heard)
     asking.cancel()
 
     await eventually(lambda: parrots.opened[0].interrupts)
-    after = await as_openai.chat.completions.create(model="any", messages=[said("b")])
+    after = await as_openai.chat.completions.create(model="any", messages=[user_message("b")])
     assert after.choices[0].message.content == "2: b "
 
 
@@ -167,23 +167,27 @@ async def test_an_unsupported_parameter_is_refused_by_name(
 ) -> None:
     """The refusal is the provider's own error, before the agent receives anything; so for instructions and images."""
     with pytest.raises(openai.BadRequestError, match="temperature") as refusal:
-        await as_openai.chat.completions.create(model="any", messages=[said("a")], temperature=0.1, stream=is_streamed)
+        await as_openai.chat.completions.create(
+            model="any", messages=[user_message("a")], temperature=0.1, stream=is_streamed
+        )
     assert (refusal.value.param, refusal.value.type) == ("temperature", "invalid_request_error")
     with pytest.raises(anthropic.BadRequestError, match="system") as other:
         await as_anthropic.messages.create(
-            model="any", max_tokens=9, messages=[said("a")], system="Be brief.", stream=is_streamed
+            model="any", max_tokens=9, messages=[user_message("a")], system="Be brief.", stream=is_streamed
         )
     assert other.value.body["error"]["type"] == "invalid_request_error"  # type: ignore[index]
     image: Any = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}
     with pytest.raises(openai.BadRequestError, match=r"messages\[0\]\.content\[0\]\.type"):
         await as_openai.chat.completions.create(model="any", messages=[image])
     with pytest.raises(openai.BadRequestError, match=r"messages\[0\]\.role"):
-        await as_openai.chat.completions.create(model="any", messages=[{"role": "system", "content": "x"}, said("a")])
+        await as_openai.chat.completions.create(
+            model="any", messages=[{"role": "system", "content": "x"}, user_message("a")]
+        )
     assert parrots.opened[0].heard == []
 
 
 async def test_unknown_paths_are_refused_in_the_providers_form(
-    served: Served, as_openai: openai.AsyncOpenAI, as_anthropic: anthropic.AsyncAnthropic
+    served: EchoServer, as_openai: openai.AsyncOpenAI, as_anthropic: anthropic.AsyncAnthropic
 ) -> None:
     """The client or the path decides the form; `?beta=true` is refused only on paths of ramet."""
     with pytest.raises(openai.NotFoundError) as missing:
@@ -193,7 +197,7 @@ async def test_unknown_paths_are_refused_in_the_providers_form(
         await as_openai.images.generate(prompt="a")
     assert not_ours.value.type == "invalid_request_error"
     with pytest.raises(anthropic.NotFoundError) as unknown:
-        await as_anthropic.messages.count_tokens(model="any", messages=[said("a")])
+        await as_anthropic.messages.count_tokens(model="any", messages=[user_message("a")])
     assert unknown.value.body["error"]["type"] == "not_found_error"  # type: ignore[index]
     for path, kind in (("/v1/embeddings", "invalid_request_error"), ("/v1/messages/batches", "not_found_error")):
         bare = await served.ask("POST", path, "x", json={})
@@ -205,7 +209,7 @@ async def test_unknown_paths_are_refused_in_the_providers_form(
         bare = await served.ask("POST", path, json={})
         assert (bare.status_code, "a key is needed" in bare.json()["error"]["message"]) == (401, True)
 
-    beta = await as_anthropic.beta.messages.create(model="any", max_tokens=9, messages=[said("a")])
+    beta = await as_anthropic.beta.messages.create(model="any", max_tokens=9, messages=[user_message("a")])
     assert beta.content[0].text == "1: a "  # type: ignore[union-attr]
     response = await served.ask("GET", "/v1/teams?beta=true", served.server.operator)
     assert (response.status_code, response.json()["field"]) == (422, "beta")

@@ -17,12 +17,12 @@ from ramet.services.client.client import Client
 from ramet.services.client.errors import Refused
 from ramet.services.client.requests import RequestSpec
 from ramet.services.errors import Undecodable
-from tests.support.serving import Served
+from tests.support.serving import EchoServer
 from tests.support.tls import make_certificate
 from tests.support.waiting import eventually
 
 
-async def test_the_client_has_every_operation_of_teams_and_agents(client: Client, served: Served) -> None:
+async def test_the_client_has_every_operation_of_teams_and_agents(client: Client, served: EchoServer) -> None:
     """The client finds the operator's key beside the socket."""
     created = await client.create_team({"agents": 2}, name="red", labels={"a": "b"})
     assert (created.team.name, created.team.free["agents"]) == ("red", 2)
@@ -77,7 +77,7 @@ async def test_the_client_builds_an_image_of_a_bundle(client: Client) -> None:
         await client.upload_bundle(b"", key="wrong")
 
 
-async def test_the_client_raises_the_services_own_errors(client: Client, served: Served) -> None:
+async def test_the_client_raises_the_services_own_errors(client: Client, served: EchoServer) -> None:
     """Errors keep their types and fields, so that a caller can act on them."""
     with pytest.raises(InvalidValue) as wrong:
         await client.create_team({"agents": -1})
@@ -105,7 +105,7 @@ def _bad_json() -> RequestSpec[None]:
     return RequestSpec("POST", "/v1/agents", None, b"{")
 
 
-async def test_a_turn_continues_over_a_lost_connection(client: Client, served: Served) -> None:
+async def test_a_turn_continues_over_a_lost_connection(client: Client, served: EchoServer) -> None:
     """The reader of a turn gets every chunk once although the connection breaks."""
     team = await client.create_team({"agents": 1})
     spawned_agent = await client.spawn_agent(team.team.id, "bob", "echo", key=team.key)
@@ -120,7 +120,7 @@ async def test_a_turn_continues_over_a_lost_connection(client: Client, served: S
     assert bodies == [b"one", b"wait", b"two", b""]
 
 
-async def test_consecutive_turns_reuse_one_connection(client: Client, served: Served) -> None:
+async def test_consecutive_turns_reuse_one_connection(client: Client, served: EchoServer) -> None:
     """The client reads an answer past its last chunk, so that the connection can be used again."""
     agent, nonce = await served.agent()
     async with ramet.connect(served.server.where, nonce) as other:
@@ -132,7 +132,7 @@ async def test_consecutive_turns_reuse_one_connection(client: Client, served: Se
         assert set(served.server._http_server._connections) - before == {own}
 
 
-async def test_a_turn_beyond_the_queue_limit_is_refused(client: Client, served: Served) -> None:
+async def test_a_turn_beyond_the_queue_limit_is_refused(client: Client, served: EchoServer) -> None:
     """One of 18 concurrent turns gets BusyError, and the others are answered."""
     team = await client.create_team({"agents": 1})
     spawned_agent = await client.spawn_agent(team.team.id, "bob", "echo", key=team.key)
@@ -176,7 +176,7 @@ async def test_a_missing_server_and_an_invalid_address_raise(folder: pathlib.Pat
         await Client(folder / "none.sock").list_teams()
 
 
-async def test_the_blocking_client_works_without_an_event_loop(served: Served) -> None:
+async def test_the_blocking_client_works_without_an_event_loop(served: EchoServer) -> None:
     """Each method blocks; streams are plain iterators, and a reader may leave them."""
 
     def program() -> list[bytes]:
@@ -196,7 +196,7 @@ async def test_the_blocking_client_works_without_an_event_loop(served: Served) -
     assert "_sync" not in str(refusal.value)
 
 
-async def test_a_blocking_client_is_refused_in_an_event_loop_at_each_call(served: Served) -> None:
+async def test_a_blocking_client_is_refused_in_an_event_loop_at_each_call(served: EchoServer) -> None:
     """Each call would block the loop; the error names calls that exist."""
     client = await asyncio.to_thread(lambda: ramet.connect(served.server.where).__enter__())
     try:
@@ -209,7 +209,7 @@ async def test_a_blocking_client_is_refused_in_an_event_loop_at_each_call(served
         await asyncio.to_thread(client.list_teams)
 
 
-async def test_history_returns_the_newest_messages(client: Client, served: Served) -> None:
+async def test_history_returns_the_newest_messages(client: Client, served: EchoServer) -> None:
     """`last=n` gives the newest n messages, and every message if there are fewer."""
     created = await client.create_team({"agents": 1})
     spawned_agent = await client.spawn_agent(created.team.id, "bob", "echo", key=created.key)
@@ -238,7 +238,7 @@ async def test_dedupe_is_refused_for_agent_types_without_it(client: Client) -> N
         await client.mail(agent, "psst", dedupe_s=60.0, key=nonce)
 
 
-async def test_the_operator_sends_equal_mail_to_a_run_once(client: Client, served: Served) -> None:
+async def test_the_operator_sends_equal_mail_to_a_run_once(client: Client, served: EchoServer) -> None:
     """A second equal message within `dedupe_s` is not delivered."""
     session = await ramet.Session(ramet.ScriptedModel(["Ready."] * 3), runtime=served.server.runtime).start()
     await session.ask("Go.")

@@ -13,12 +13,12 @@ import pytest
 import ramet
 from ramet.core.errors import Gone, InvalidValue
 from ramet.services.client.client import Client
-from tests.support.serving import Served
+from tests.support.serving import EchoServer
 
 
 @asynccontextmanager
 async def lossy_client(
-    served: Served, folder: pathlib.Path, key: str, is_lost: Callable[[bytes], bool] = lambda answer: True
+    served: EchoServer, folder: pathlib.Path, key: str, is_lost: Callable[[bytes], bool] = lambda answer: True
 ) -> AsyncIterator[tuple[Client, list[bytes]]]:
     """Yield a client whose connection breaks once, at the first answer that `is_lost`, and the answers so far."""
     answers: list[bytes] = []
@@ -49,7 +49,7 @@ async def lossy_client(
         yield client, answers
 
 
-async def test_a_team_with_a_lost_answer_is_created_once(served: Served, folder: pathlib.Path) -> None:
+async def test_a_team_with_a_lost_answer_is_created_once(served: EchoServer, folder: pathlib.Path) -> None:
     """The client repeats the request by itself, and has the key of the team that was created."""
     async with lossy_client(served, folder, served.server.operator) as (client, _):
         created = await client.create_team({"agents": 2}, name="crew", idempotency_key="team-1")
@@ -62,7 +62,7 @@ async def test_a_team_with_a_lost_answer_is_created_once(served: Served, folder:
     assert (again.agent.id, again.nonce) == (spawned_agent.agent.id, spawned_agent.nonce)
 
 
-async def test_a_request_without_an_idempotency_key_is_not_repeated(served: Served, folder: pathlib.Path) -> None:
+async def test_a_request_without_an_idempotency_key_is_not_repeated(served: EchoServer, folder: pathlib.Path) -> None:
     """The client raises Gone, since it cannot know whether the request took effect."""
     async with lossy_client(served, folder, served.server.operator) as (client, answers):
         with pytest.raises(Gone, match="no server answers"):
@@ -72,7 +72,7 @@ async def test_a_request_without_an_idempotency_key_is_not_repeated(served: Serv
         assert [each.name for each in await client.list_teams()] == ["crew"]
 
 
-async def test_a_turn_with_a_lost_answer_runs_once(served: Served, folder: pathlib.Path) -> None:
+async def test_a_turn_with_a_lost_answer_runs_once(served: EchoServer, folder: pathlib.Path) -> None:
     """The repetition gets the answer of the turn that has begun."""
     agent, nonce = await served.agent()
     async with lossy_client(served, folder, nonce) as (client, _):
@@ -81,7 +81,7 @@ async def test_a_turn_with_a_lost_answer_runs_once(served: Served, folder: pathl
     assert [body for body, _ in served.echo.opened[0].heard] == [b"one two"]
 
 
-async def test_repeated_mail_arrives_once(served: Served) -> None:
+async def test_repeated_mail_arrives_once(served: EchoServer) -> None:
     """The blocking client deduplicates mail with equal idempotency keys."""
     agent, nonce = await served.agent()
 
@@ -96,7 +96,7 @@ async def test_repeated_mail_arrives_once(served: Served) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "ü", "a\nb", "x" * 256])
-async def test_an_invalid_idempotency_key_is_refused_before_sending(served: Served, key: str) -> None:
+async def test_an_invalid_idempotency_key_is_refused_before_sending(served: EchoServer, key: str) -> None:
     """InvalidValue names the header."""
     async with ramet.connect(served.server.where) as client:
         with pytest.raises(InvalidValue, match="Idempotency-Key"):

@@ -16,7 +16,7 @@ from ramet.core.errors import Denied, Gone, InvalidValue, NotYours, ProtocolErro
 from ramet.core.events import TurnStarted, encode
 from ramet.services.client import retry
 from ramet.services.client.errors import Refused, error_of
-from tests.support.http import Answer, Received, serve
+from tests.support.http import Answer, Request, serve
 from tests.support.serving import serving
 
 #: Listens as another user, and tells what each connection has said to it.
@@ -115,7 +115,7 @@ def test_a_problem_document_sets_only_the_fields_of_its_error(name: str) -> None
 async def test_an_invalid_stream_raises_protocol_error(event: str) -> None:
     """The client raises ProtocolError, and no other error."""
 
-    async def strange(received: Received, answer: Answer) -> None:
+    async def strange(received: Request, answer: Answer) -> None:
         await answer.start_stream()
         answer._writer.write(b"%x\r\n%s\n\n\r\n" % (len(event.encode()) + 2, event.encode()))
         await answer.end_stream()
@@ -141,7 +141,7 @@ async def test_a_stream_continues_once_a_kernel_answers_again(what: str, monkeyp
     monkeypatch.setattr(retry, "_AWAY_S", 0)
     requests = []
 
-    async def lost_and_back(received: Received, answer: Answer) -> None:
+    async def lost_and_back(received: Request, answer: Answer) -> None:
         requests.append((received.method, received.path.partition("after=")[2]))
         if 1 < len(requests) <= 1 + len(NOT_NOW):
             status, type, detail = NOT_NOW[len(requests) - 2]
@@ -173,7 +173,7 @@ async def test_a_410_answer_is_not_repeated() -> None:
     """The server says that the stream has ended permanently."""
     requests = []
 
-    async def gone(received: Received, answer: Answer) -> None:
+    async def gone(received: Request, answer: Answer) -> None:
         requests.append(received.method)
         await answer.send(410, {"type": "urn:ramet:problem:gone", "detail": "it has ended"})
 
@@ -187,7 +187,7 @@ async def test_a_refused_turn_is_not_repeated() -> None:
     """The client does not repeat a POST after a 503; its caller has to decide."""
     requests = []
 
-    async def away(received: Received, answer: Answer) -> None:
+    async def away(received: Request, answer: Answer) -> None:
         requests.append(received.method)
         await answer.send(503, {"type": "urn:ramet:problem:service-unavailable", "detail": "come again"})
 

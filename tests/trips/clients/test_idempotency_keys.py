@@ -13,7 +13,7 @@ import pytest
 
 from ramet.core.errors import Aborted, OutputInvalid, RametError, TaskFailed
 from tests.support.parrot_agents import ParrotType
-from tests.support.serving import Served, serving
+from tests.support.serving import EchoServer, serving
 from tests.support.tars import tar
 from tests.support.waiting import eventually
 
@@ -24,7 +24,9 @@ def key_header(key: str) -> dict[str, str]:
     return {"idempotency-key": key}
 
 
-async def post_twice(served: Served, path: str, key: str, **options: Any) -> tuple[httpx2.Response, httpx2.Response]:
+async def post_twice(
+    served: EchoServer, path: str, key: str, **options: Any
+) -> tuple[httpx2.Response, httpx2.Response]:
     """Send the same POST two times."""
     return (
         await served.ask("POST", path, key, headers=key_header("one"), **options),
@@ -41,7 +43,7 @@ def check_repeated_answer(first: httpx2.Response, second: httpx2.Response) -> No
 
 
 @pytest.fixture
-async def provider_server(folder: pathlib.Path) -> AsyncIterator[Served]:
+async def provider_server(folder: pathlib.Path) -> AsyncIterator[EchoServer]:
     """Yield a server whose agents also speak the formats of providers."""
     from tests.support.echo_agents import EchoType
 
@@ -50,7 +52,7 @@ async def provider_server(folder: pathlib.Path) -> AsyncIterator[Served]:
         yield server
 
 
-async def test_a_team_and_an_agent_are_created_once(served: Served) -> None:
+async def test_a_team_and_an_agent_are_created_once(served: EchoServer) -> None:
     """The second answer has the same ids and keys; the store has no part of the keys."""
     operator = served.server.operator
     teams = await post_twice(served, "/v1/teams", operator, json={"resources": {"agents": 4}})
@@ -72,7 +74,7 @@ async def test_a_team_and_an_agent_are_created_once(served: Served) -> None:
     assert not [each for each in records for secret in secrets if secret.encode() in each]
 
 
-async def test_a_reused_key_with_another_body_is_refused(provider_server: Served) -> None:
+async def test_a_reused_key_with_another_body_is_refused(provider_server: EchoServer) -> None:
     """The refusal has the endpoint's form: a problem document, OpenAI's error, or Anthropic's error."""
     operator = provider_server.server.operator
     await provider_server.ask(
@@ -96,7 +98,7 @@ async def test_a_reused_key_with_another_body_is_refused(provider_server: Served
         assert "Idempotency-Key" in response.json()["error"]["message"]
 
 
-async def test_a_key_is_scoped_to_its_caller_and_route(served: Served) -> None:
+async def test_a_key_is_scoped_to_its_caller_and_route(served: EchoServer) -> None:
     """One Idempotency-Key is another request under another API key, and on another route."""
     operator = served.server.operator
     agent, nonce = await served.agent()
@@ -107,7 +109,7 @@ async def test_a_key_is_scoped_to_its_caller_and_route(served: Served) -> None:
     assert other.json() == {"interrupted": False}
 
 
-async def test_a_refused_request_can_be_repeated(served: Served) -> None:
+async def test_a_refused_request_can_be_repeated(served: EchoServer) -> None:
     """A refusal takes no effect, so that the same key may ask again and succeed."""
     team, key = await served.team()
     for number in range(4):
@@ -121,7 +123,7 @@ async def test_a_refused_request_can_be_repeated(served: Served) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "k" * 256, "käse".encode(), b"a\tb"], ids=["empty", "long", "umlaut", "tab"])
-async def test_an_invalid_idempotency_key_is_refused(served: Served, key: str | bytes) -> None:
+async def test_an_invalid_idempotency_key_is_refused(served: EchoServer, key: str | bytes) -> None:
     """The refusal asks for 1 to 255 printable characters of ASCII."""
     body = {"resources": {"agents": 4}}
     response = await served.ask(
@@ -131,7 +133,7 @@ async def test_an_invalid_idempotency_key_is_refused(served: Served, key: str | 
     assert (response.json()["field"], "1 to 255" in response.json()["accepted"]) == ("Idempotency-Key", True)
 
 
-async def test_a_repetition_during_the_first_request_gets_409(provider_server: Served) -> None:
+async def test_a_repetition_during_the_first_request_gets_409(provider_server: EchoServer) -> None:
     """The answer has Retry-After; a later repetition gets the first answer."""
     _, nonce = await provider_server.agent(agent_type="parrot")
     parrots = provider_server.server.spawner.agents.find_by_key(nonce, "turn").served
@@ -150,7 +152,7 @@ async def test_a_repetition_during_the_first_request_gets_409(provider_server: S
     check_repeated_answer(await first, await ask())
 
 
-async def test_a_repetition_after_a_disconnect_gets_the_answer(provider_server: Served) -> None:
+async def test_a_repetition_after_a_disconnect_gets_the_answer(provider_server: EchoServer) -> None:
     """A turn with an Idempotency-Key continues without its client; the same request reads it to its end."""
     _, nonce = await provider_server.agent(agent_type="parrot")
     parrot: Any = provider_server.server.spawner.agents.find_by_key(nonce, "turn").served
@@ -181,7 +183,7 @@ async def test_a_repetition_after_a_disconnect_gets_the_answer(provider_server: 
     ids=["too late", "stopped", "no answer"],
 )
 async def test_a_failed_operation_is_not_repeated(
-    served: Served, monkeypatch: pytest.MonkeyPatch, failure: RametError
+    served: EchoServer, monkeypatch: pytest.MonkeyPatch, failure: RametError
 ) -> None:
     """The operation may have taken effect, so that its failure is the first answer; an earlier refusal is not."""
     agent, nonce = await served.agent()
@@ -203,7 +205,7 @@ async def test_a_failed_operation_is_not_repeated(
     assert len(requests) == 1
 
 
-async def test_a_repeated_turn_is_read_from_its_beginning(served: Served) -> None:
+async def test_a_repeated_turn_is_read_from_its_beginning(served: EchoServer) -> None:
     """The stream of a repetition is that of the same turn."""
     agent, nonce = await served.agent()
     first, second = await post_twice(served, f"/v1/agents/{agent}/turns", nonce, content=b"one two")
@@ -212,7 +214,7 @@ async def test_a_repeated_turn_is_read_from_its_beginning(served: Served) -> Non
     assert [body for body, _ in served.echo.opened[0].heard] == [b"one two"]
 
 
-async def test_a_rotation_is_repeated_with_the_dead_key(served: Served) -> None:
+async def test_a_rotation_is_repeated_with_the_dead_key(served: EchoServer) -> None:
     """The client has only its dead key: with an Idempotency-Key that cannot be guessed, the answer comes again."""
     agent, nonce = await served.agent()
     guessable, secret = key_header("rotate-1"), key_header("5cdbf6c0-2f27-4f4a-9d0b-1f0c6a4d7e11")
@@ -227,7 +229,7 @@ async def test_a_rotation_is_repeated_with_the_dead_key(served: Served) -> None:
     assert dead.status_code == 401, "an Idempotency-Key that can be guessed opens nothing"
 
 
-async def test_a_handover_is_repeated_with_the_dead_key(served: Served) -> None:
+async def test_a_handover_is_repeated_with_the_dead_key(served: EchoServer) -> None:
     """The repetition gets the first answer, as for a rotation."""
     agent, nonce = await served.agent()
     secret, path = key_header("5cdbf6c0-2f27-4f4a-9d0b-1f0c6a4d7e11"), f"/v1/agents/{agent}/keys"
@@ -237,7 +239,7 @@ async def test_a_handover_is_repeated_with_the_dead_key(served: Served) -> None:
     assert (await served.ask("GET", f"/v1/agents/{agent}", second.json()["key"])).is_success
 
 
-async def test_an_upload_is_compared_completely(served: Served) -> None:
+async def test_an_upload_is_compared_completely(served: EchoServer) -> None:
     """An upload of the same bytes gets the first answer, and other bytes are refused."""
     operator, bundle = served.server.operator, tar({"kit.py": b"X = 1\n"})
     check_repeated_answer(*await post_twice(served, "/v1/bundles", operator, content=bundle))
@@ -245,7 +247,7 @@ async def test_an_upload_is_compared_completely(served: Served) -> None:
     assert other.status_code == 422
 
 
-async def test_an_unknown_key_leaves_no_record(provider_server: Served) -> None:
+async def test_an_unknown_key_leaves_no_record(provider_server: EchoServer) -> None:
     """The server refuses an invalid API key before it reads the body, in the endpoint's form."""
     for path in ("/v1/chat/completions", "/v1/messages", "/v1/teams"):
         response = await provider_server.ask("POST", path, "agent_nobody", headers=key_header("one"), content=b"{")
@@ -254,7 +256,7 @@ async def test_an_unknown_key_leaves_no_record(provider_server: Served) -> None:
     assert await provider_server.server.runtime.journal.store.list("idempotent request") == []
 
 
-async def test_the_openapi_document_describes_idempotency_keys(served: Served) -> None:
+async def test_the_openapi_document_describes_idempotency_keys(served: EchoServer) -> None:
     """Each POST has the header and its refusals in the OpenAPI document."""
     document = (await served.ask("GET", "/openapi.json")).json()
     posts = [each["post"] for each in document["paths"].values() if "post" in each]

@@ -20,7 +20,7 @@ from langchain_openai import ChatOpenAI
 from pydantic import BaseModel
 
 from tests.support.parrot_agents import ParrotType
-from tests.support.serving import Served, serving
+from tests.support.serving import EchoServer, serving
 
 pytestmark = pytest.mark.leaves(
     "LangChain keeps the HTTP clients of its models, with their connections, for later ones"
@@ -44,13 +44,13 @@ def weather(place: str) -> str:
 
 
 @pytest.fixture
-async def served(folder: pathlib.Path) -> AsyncIterator[Served]:
+async def served(folder: pathlib.Path) -> AsyncIterator[EchoServer]:
     async with serving(folder, listen=("127.0.0.1", 0), types={"parrot": ParrotType()}) as server:
         yield server
 
 
 @pytest.fixture(params=KINDS)
-async def model(served: Served, request: pytest.FixtureRequest) -> BaseChatModel:
+async def model(served: EchoServer, request: pytest.FixtureRequest) -> BaseChatModel:
     nonce = (await served.agent(agent_type="parrot"))[1]
     return KINDS[request.param](served.server.where, nonce)
 

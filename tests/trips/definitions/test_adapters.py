@@ -284,7 +284,7 @@ async def test_the_policy_suite_passes_a_correct_adapter(check: policy_adapters.
     ("adapter", "check"),
     [
         (house_rules.Nameless, policy_adapters.the_adapter_is_well_formed),
-        (house_rules.Silent, policy_adapters.every_spawn_gets_a_decision),
+        (house_rules.NoneForUnknownAdapter, policy_adapters.every_spawn_gets_a_decision),
         (house_rules.Raising, policy_adapters.every_spawn_gets_a_decision),
         (house_rules.Wordless, policy_adapters.every_spawn_gets_a_decision),
         (house_rules.Moody, policy_adapters.a_decoded_request_gets_the_same_decision),
@@ -312,7 +312,7 @@ async def test_the_policy_suite_finds_an_adapter_that_does_not_answer(monkeypatc
     ("name", "status", "words"),
     [
         ("tests.support.house_rules:HouseRules", 0, "5 checks, 0 failed"),
-        ("tests.support.house_rules:Silent", 1, "failed  every_spawn_gets_a_decision"),
+        ("tests.support.house_rules:NoneForUnknownAdapter", 1, "failed  every_spawn_gets_a_decision"),
         ("tests.support.house_rules:nobody", 2, "cannot be loaded"),
         ("--help", 2, "usage:"),
     ],

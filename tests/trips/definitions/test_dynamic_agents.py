@@ -36,7 +36,7 @@ from ramet.host.dynamic.registry import REGISTRY
 from ramet.models.scripted.model import Call, Script, ScriptedModel
 from ramet.store.contract import Store
 from ramet.store.memory import MemoryStore
-from tests.support.empty_places import place_of
+from tests.support.empty_places import empty_store_address
 from tests.support.places import KINDS, store_at
 
 MakeStore = Callable[[], Store]
@@ -45,7 +45,7 @@ MakeStore = Callable[[], Store]
 @pytest.fixture(params=KINDS)
 def make_store(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[MakeStore]:
     """Yield a function that returns a new store on the same place."""
-    with place_of(request.param, tmp_path) as place:
+    with empty_store_address(request.param, tmp_path) as place:
         yield lambda: store_at(place)
 
 

@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from tests.support.examples import said_by
+from tests.support.examples import run_example
 
 EXPECTED = """\
 process 1
@@ -29,4 +29,4 @@ process 5
 @pytest.mark.slow
 def test_a_handle_finds_the_same_agent_in_every_process(store_address: str, tmp_path: pathlib.Path) -> None:
     """AC-S4-1, AC-S4-2: three levels, four kills; on PostgreSQL each process has a working directory of its own."""
-    assert said_by("dogfood.py", store_address, tmp_path) == EXPECTED.splitlines()
+    assert run_example("dogfood.py", store_address, tmp_path) == EXPECTED.splitlines()

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from tests.support.examples import said_by
+from tests.support.examples import run_example
 
 #: How many agents are born and have ended when a kernel is killed is up to the machine.
 EXPECTED = """\
@@ -22,7 +22,7 @@ payments: east, north, printer, south; requested 5 times, made 4 times
 @pytest.mark.slow
 def test_the_example_makes_every_payment_once(store_address: str, tmp_path: pathlib.Path) -> None:
     """AC-S0-8, NEG-15: ten agents, two kills, four payments; a cut agent asks again, and pays nothing twice."""
-    first, second, *rest = said_by("survives_kill.py", store_address, tmp_path)
+    first, second, *rest = run_example("survives_kill.py", store_address, tmp_path)
 
     counted = [re.sub(r"spawned \d+, ended \d+", "spawned N, ended N", line) for line in (first, second)]
     assert [*counted, *rest] == EXPECTED.splitlines()

@@ -13,7 +13,7 @@ from ramet.cli.main import main
 from ramet.core.errors import Gone, InvalidValue, OutputTooLarge, Unknown
 from ramet.host.sandbox.handle import AgentHandle
 from ramet.services.client.client import Client
-from tests.support.serving import Served
+from tests.support.serving import EchoServer
 from tests.trips.kits.isolated import backend, runtime
 
 __all__ = ["backend", "runtime"]
@@ -111,7 +111,7 @@ async def test_168_a_file_named_dash_is_copied_to_a_file(
         assert (status, err.count("\n"), "at most 255" in err) == (2, 1, True), err
 
 
-async def test_168_a_file_is_copied_over_http(client: Client, served: Served) -> None:
+async def test_168_a_file_is_copied_over_http(client: Client, served: EchoServer) -> None:
     """168: the operator gets the bytes, and the errors of the same read in the server's process."""
     handle = await start_with_files(served.server.runtime)
 

@@ -30,7 +30,7 @@ from ramet.spawn.handle import Handle
 from ramet.spawn.result_cache import CachedResult
 from ramet.store.postgres import PostgresStore
 from tests.support.postgres import Server, fresh_schema, postgres
-from tests.support.postgres_stores import cut_off
+from tests.support.postgres_stores import end_session
 from tests.support.waiting import eventually
 from tests.trips.agents import scheduled
 from tests.trips.kits.sessions import Gate
@@ -64,7 +64,7 @@ async def test_a_lost_tree_ends_at_one_kernel_and_continues_at_the_other(
         await gate.entered.wait()
         assert await two.adopt(there.append, llm=ScriptedModel(["it goes on"]), tools=[again.tool]) == []
 
-        with cut_off(stores["one"], postgres):
+        with end_session(stores["one"], postgres):
             await eventually(lambda: len(there) == 2)
             result = await two.result(handle.id)
             assert (result.status, result.value) == (Status.COMPLETED, "it goes on")
@@ -98,7 +98,7 @@ async def test_an_unreadable_tree_does_not_prevent_failover_of_others(
         spoilt = sessions[1].id
         await stores["two"].put(TREES, spoilt, b"{")
 
-        with cut_off(stores["one"], postgres):
+        with end_session(stores["one"], postgres):
             await eventually(lambda: len(there) == 2)
         await two.adopt(llm=ScriptedModel([]))
 
@@ -123,7 +123,7 @@ async def test_sandboxes_of_a_lost_tree_end_with_one_log_line(
         handle = await one.start_agent(agent=print_and_sleep, policy=Policy(), on_stdout=output.append)
         await eventually(lambda: output)
         before = sandboxes()
-        with cut_off(stores["one"], postgres):
+        with end_session(stores["one"], postgres):
             assert await (await two.open_store()).claim([handle.id]) == [handle.id]
         await eventually(lambda: one.trees == {})
 

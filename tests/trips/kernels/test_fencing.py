@@ -15,10 +15,10 @@ from ramet.core.errors import StoreFailed
 from ramet.core.outcome import Status
 from ramet.models.scripted.model import Call, Script, ScriptedModel
 from ramet.store.postgres import PostgresStore
-from tests.support.empty_places import place_of
+from tests.support.empty_places import empty_store_address
 from tests.support.places import store_at
 from tests.support.postgres import Server, postgres
-from tests.support.postgres_stores import cut_off, session_of
+from tests.support.postgres_stores import end_session, session_of
 from tests.support.waiting import eventually
 from tests.trips.agents import scheduled
 from tests.trips.kits.sessions import Gate
@@ -29,7 +29,7 @@ __all__ = ["postgres"]  # a fixture is used by its name
 @pytest.fixture
 async def stores(postgres: Server) -> AsyncIterator[tuple[PostgresStore, PostgresStore]]:
     """Yield the stores of two kernels in one place; the second is not open."""
-    with place_of("postgres", postgres.socket) as place:
+    with empty_store_address("postgres", postgres.socket) as place:
         first, second = store_at(place), store_at(place)
         assert isinstance(first, PostgresStore)
         assert isinstance(second, PostgresStore)
@@ -49,7 +49,7 @@ async def test_a_replaced_kernel_ends_its_trees_and_begins_nothing(
     await session.ask("first")
     await gate.entered.wait()
 
-    with cut_off(mine, postgres):
+    with end_session(mine, postgres):
         async with AgentRuntime(store=others) as other:
             model = ScriptedModel(["it goes on"])
             again.open.set()
@@ -85,7 +85,7 @@ async def test_a_kernel_that_gets_its_lock_back_continues(
     async with AgentRuntime(store=mine) as runtime:
         handle = await runtime.spawn(Agent(name="lead", model=model), "go", tools=[gate.tool])
         await gate.entered.wait()
-        with cut_off(mine, postgres):
+        with end_session(mine, postgres):
             before = session_of(mine)
             gate.open.set()
             await eventually(lambda: mine._open is not None and mine._open.batches._writing is not None)
@@ -106,7 +106,7 @@ async def test_a_scheduler_of_a_replaced_kernel_fires_nothing(
     runtime = await AgentRuntime(store=mine).start()
     scheduler = await AgentScheduler(runtime).start()
     view = await scheduler.schedule_agent_in(3600, scheduled.note, in_process=True)
-    with cut_off(mine, postgres):
+    with end_session(mine, postgres):
         await others.open()
     await eventually(lambda: runtime.get_status()["state"] == "fenced")
 

@@ -17,7 +17,7 @@ from ramet.services.teams.takeover import Takeover
 from ramet.services.turns.log import REQUEST_KIND
 from ramet.store.postgres import PostgresStore
 from tests.support.postgres import Server, fresh_schema, postgres
-from tests.support.serving import Served, serving, short_folder
+from tests.support.serving import EchoServer, serving, short_folder
 from tests.support.waiting import eventually
 
 __all__ = ["postgres"]  # a fixture is used by its name
@@ -33,7 +33,7 @@ async def store(postgres: Server) -> AsyncIterator[PostgresStore]:
 
 
 @pytest.fixture
-async def served(store: PostgresStore) -> AsyncIterator[Served]:
+async def served(store: PostgresStore) -> AsyncIterator[EchoServer]:
     """Yield a server whose kernel is named "one"."""
     with short_folder() as folder:
         async with serving(folder, store=store) as served:
@@ -70,7 +70,7 @@ def check_taken_over_answer(answer: Any, detail: str) -> None:
     ],
 )
 async def test_a_write_to_a_taken_over_team_is_refused_as_taken_over(
-    method: str, path: str, has_nonce: bool, what: str, served: Served, store: PostgresStore
+    method: str, path: str, has_nonce: bool, what: str, served: EchoServer, store: PostgresStore
 ) -> None:
     """A rotation, a spawn, a kill and a deletion were not done, and the answer says that the client can ask again.
 
@@ -91,7 +91,7 @@ async def test_a_write_to_a_taken_over_team_is_refused_as_taken_over(
 
 
 async def test_a_key_between_two_owners_is_not_reported_as_unknown(
-    served: Served, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+    served: EchoServer, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A kernel that has dropped a team, and has not heard of its new owner, tells clients to come again."""
     may_continue = asyncio.Event()
@@ -122,7 +122,9 @@ async def test_a_key_between_two_owners_is_not_reported_as_unknown(
     assert [answer.status_code for answer in answers] == [503] * 4, [answer.text for answer in answers]
 
 
-async def test_a_turn_that_another_kernel_wrote_first_does_not_begin_here(served: Served, store: PostgresStore) -> None:
+async def test_a_turn_that_another_kernel_wrote_first_does_not_begin_here(
+    served: EchoServer, store: PostgresStore
+) -> None:
     """The agent has no tree, so that only the records of its turns show the takeover."""
     agent, nonce = await served.agent()
     await store.put(REQUEST_KIND, f"{agent}/000000000001", b"another kernel's", expected=0)
@@ -140,7 +142,7 @@ async def test_a_turn_that_another_kernel_wrote_first_does_not_begin_here(served
 
 
 async def test_a_takeover_during_an_upload_is_answered_as_taken_over(
-    served: Served, store: PostgresStore, postgres: Server
+    served: EchoServer, store: PostgresStore, postgres: Server
 ) -> None:
     """The agent goes to another kernel after its key was checked, while the message still arrives."""
     agent, nonce = await served.agent()
@@ -162,7 +164,7 @@ async def test_a_takeover_during_an_upload_is_answered_as_taken_over(
     assert served.echo.opened[0].heard == []
 
 
-async def test_a_forwarded_request_to_a_former_owner_gets_421(served: Served, store: PostgresStore) -> None:
+async def test_a_forwarded_request_to_a_former_owner_gets_421(served: EchoServer, store: PostgresStore) -> None:
     """The kernel that forwarded the request can then ask the new owner; the client sees nothing of that."""
     agent, nonce = await served.agent()
     await take_over_teams(store)
@@ -174,7 +176,7 @@ async def test_a_forwarded_request_to_a_former_owner_gets_421(served: Served, st
 
 
 async def test_a_waiting_spawn_of_a_taken_over_team_is_answered_as_taken_over(
-    served: Served, store: PostgresStore
+    served: EchoServer, store: PostgresStore
 ) -> None:
     """The spawn waits for capacity here, and the answer says that the client can ask again."""
     team, key = await served.team(agents=1)

@@ -19,9 +19,9 @@ from ramet.services.contract import RunningAgent as Agent
 from ramet.services.rules import Rules
 from ramet.store.postgres import PostgresStore
 from tests.support.postgres import Server, fresh_schema, postgres
-from tests.support.postgres_stores import cut_off
-from tests.support.serving import Served, serving, short_folder
-from tests.support.slow_agents import Counting
+from tests.support.postgres_stores import end_session
+from tests.support.serving import EchoServer, serving, short_folder
+from tests.support.slow_agents import CountingModel
 from tests.support.turns import counting
 from tests.support.waiting import eventually
 
@@ -35,7 +35,7 @@ class DelayedType(LlmType):
     name = "late"
 
     def __init__(self) -> None:
-        super().__init__({"counting": Counting()}, default="offline")
+        super().__init__({"counting": CountingModel()}, default="offline")
         self.go_on = asyncio.Event()
 
     async def open(self, spec: AgentSpec) -> Agent:
@@ -47,8 +47,8 @@ class DelayedType(LlmType):
 class TwoKernels(NamedTuple):
     """Kernels one and two, of which the tests lose one, and their stores."""
 
-    one: Served
-    two: Served
+    one: EchoServer
+    two: EchoServer
     stores: list[PostgresStore]
     late: DelayedType
 
@@ -103,7 +103,7 @@ async def test_requests_wait_for_a_run_that_is_being_taken_over(two_kernels: Two
     body = b'{"messages": [{"role": "user", "content": "hello"}]}'
     (await one.ask("POST", f"/v1/agents/{agent.id}/turns", key, content=body)).raise_for_status()
     run = agent.served.run
-    with cut_off(stores[0], postgres):
+    with end_session(stores[0], postgres):
         await eventually(lambda: two.server.is_taking_over(""))
         async with asyncio.timeout(180):
             while not await is_owned_by(stores[1], "two", run):
@@ -125,7 +125,7 @@ async def test_an_agent_without_turns_is_taken_over(two_kernels: TwoKernels, pos
     one, two, stores, late = two_kernels
     late.go_on.set()
     id, key = await one.agent(agent_type="late")
-    with cut_off(stores[0], postgres):
+    with end_session(stores[0], postgres):
         await eventually(lambda: two.server.spawner.agents.has(id))
         info = (await two.ask("GET", f"/v1/agents/{id}", key)).json()
 
@@ -141,7 +141,7 @@ async def test_an_agent_keeps_its_changed_model_after_takeover(
     id, key = await one.agent(agent_type="late")
     change = {"@type": "set_model", "model": "counting"}
     (await one.ask("POST", f"/v1/agents/{id}/control", key, json=change)).raise_for_status()
-    with cut_off(stores[0], postgres):
+    with end_session(stores[0], postgres):
         await eventually(lambda: two.server.spawner.agents.has(id))
         answer = await two.ask("POST", f"/v1/agents/{id}/turns?format=openai", key, content=counting(2, 9, tmp_path))
         await two.ask("DELETE", f"/v1/agents/{id}", key)
@@ -161,7 +161,7 @@ async def test_streams_of_a_lost_agent_break_without_an_end_event(two_kernels: T
     paths = [f"/v1/runs/{run}/events?follow=true", f"/v1/agents/{id}/events"]
     following = [asyncio.create_task(one.ask("GET", path, TOKEN)) for path in paths]
     await eventually(lambda: len(one.server._parts.streams) == 2)
-    with cut_off(stores[0], postgres):
+    with end_session(stores[0], postgres):
         await eventually(lambda: two.server.spawner.agents.has(id))
     for each in following:
         with pytest.raises(httpx2.RemoteProtocolError):
@@ -180,7 +180,7 @@ async def test_a_former_owner_confirms_only_recorded_requests(two_kernels: TwoKe
         "from now on the model is": (f"/v1/agents/{agents[0][0]}/control", {"@type": "set_model", "model": "offline"}),
         "that is enough": (f"/v1/runs/{runs[1]}/stop", {"reason": "that is enough"}),
     }
-    with cut_off(stores[0], postgres):
+    with end_session(stores[0], postgres):
         await eventually(lambda: all(two.server.spawner.agents.has(id) for id, _ in agents))
         asking = [asyncio.create_task(one.ask("POST", path, TOKEN, json=body)) for path, body in bodies.values()]
         requests = one.server._parts.metrics.requests
@@ -196,7 +196,7 @@ async def test_a_run_without_a_new_owner_is_reported_at_once(two_kernels: TwoKer
     one, two, stores, _ = two_kernels
     run = (await one.server.runtime.spawn(for_ever)).id
     await one.server.runtime.get(run).run.context.wait_persisted()
-    with cut_off(stores[0], postgres):
+    with end_session(stores[0], postgres):
         await eventually(lambda: not two.server.kernels.directory.is_alive("one"))  # type: ignore[union-attr]
         async with asyncio.timeout(12):  # Less than what is waited for a team to be taken over.
             info = (await two.ask("GET", f"/v1/runs/{run}", TOKEN)).json()
@@ -212,18 +212,18 @@ async def test_a_kernel_without_its_store_is_not_ready(two_kernels: TwoKernels, 
     """`/readyz` answers 503 until the kernel has its store again, so that a load balancer asks the others."""
     one, two, stores, _ = two_kernels
 
-    async def ready(kernel: Served) -> int:
+    async def ready(kernel: EchoServer) -> int:
         return (await kernel.ask("GET", "/readyz")).status_code
 
     assert await ready(one) == 200
-    with cut_off(stores[0], postgres):
+    with end_session(stores[0], postgres):
         await eventually(lambda: stores[0].is_away)
         assert [await ready(each) for each in (one, two)] == [503, 200]
     await eventually(lambda: not stores[0].is_away)
     assert await ready(one) == 200
     assert stores[0]._open is not None
     stores[0]._open._vigil.stop()  # It is a write that notices it first.
-    with cut_off(stores[0], postgres):
+    with end_session(stores[0], postgres):
         writing = asyncio.create_task(stores[0].put("note", "one", b"-"))
         await eventually(lambda: stores[0].is_away)
         assert await ready(one) == 503
@@ -231,7 +231,7 @@ async def test_a_kernel_without_its_store_is_not_ready(two_kernels: TwoKernels, 
     assert await ready(one) == 200
 
 
-async def trigger_schedule(kernel: Served, function: str, *, repeatable: bool = False) -> str:
+async def trigger_schedule(kernel: EchoServer, function: str, *, repeatable: bool = False) -> str:
     """Return the id of a schedule that runs a function of this module now."""
     body = {"agent": f"{__name__}:{function}", "every_s": 3600, "repeatable": repeatable, "in_process": True}
     id = str((await kernel.ask("POST", "/v1/schedules", TOKEN, json=body)).raise_for_status().json()["id"])
@@ -239,7 +239,7 @@ async def trigger_schedule(kernel: Served, function: str, *, repeatable: bool = 
     return id
 
 
-async def find_active_kernel(both: TwoKernels) -> tuple[Served, PostgresStore, Served]:
+async def find_active_kernel(both: TwoKernels) -> tuple[EchoServer, PostgresStore, EchoServer]:
     """Return the kernel that began the triggered run, its store, and the other kernel."""
     await eventually(lambda: both.one.server.runtime.trees or both.two.server.runtime.trees)
     if both.one.server.runtime.trees:
@@ -247,7 +247,7 @@ async def find_active_kernel(both: TwoKernels) -> tuple[Served, PostgresStore, S
     return both.two, both.stores[1], both.one
 
 
-async def newest_result(kernel: Served, schedule: str) -> tuple[str, str]:
+async def newest_result(kernel: EchoServer, schedule: str) -> tuple[str, str]:
     """Return the status and the text of the newest tick of the schedule."""
     answer = (await kernel.ask("GET", f"/v1/schedules/{schedule}/results", TOKEN)).raise_for_status().json()
     return answer["results"][-1]["status"], answer["results"][-1].get("text", "")
@@ -271,7 +271,7 @@ async def test_a_stop_waits_for_the_takeover_of_a_schedules_run(
     (run,) = first.server.runtime.trees
     await first.server.runtime.get(run).run.context.wait_persisted()
     name = "one" if first is two_kernels.one else "two"
-    with cut_off(store, postgres):
+    with end_session(store, postgres):
         await asyncio.wait_for(find_called.wait(), 180)
         await eventually(lambda: not second.server.kernels.directory.is_alive(name))  # type: ignore[union-attr]
         stopping = asyncio.create_task(second.ask("POST", f"/v1/runs/{run}/stop", TOKEN, json={}))

@@ -58,7 +58,7 @@ async def running_ramet(
 
 async def ramet(*args: str, stdin: bytes = b"", **how: Any) -> CommandOutput:
     """Run a command to its end, with pipes. Without text on stdin it starts warm where a module asks for that."""
-    if not stdin and not how and (starter := warm.asked_for()):
+    if not stdin and not how and (starter := warm.current_starter()):
         return await _warm(starter, *args)
     async with running_ramet(*args, stdin=PIPE, stdout=PIPE, stderr=PIPE, **how) as process:
         out, err = await process.communicate(stdin)

@@ -14,7 +14,7 @@ from ramet.host.trees.project import Project
 from ramet.spawn.handle import Handle
 from ramet.store.postgres import PostgresStore
 from tests.support.postgres import Server, fresh_schema, postgres
-from tests.support.serving import Served, serving, short_folder
+from tests.support.serving import EchoServer, serving, short_folder
 from tests.support.waiting import eventually
 from tests.trips.programs.approvals import lead, model, tools
 
@@ -84,8 +84,8 @@ class Line:
 class TwoKernels(NamedTuple):
     """Kernel one owns the teams. Kernel two forwards requests to kernel one through the proxy."""
 
-    one: Served
-    two: Served
+    one: EchoServer
+    two: EchoServer
     line: Line
 
 
@@ -212,7 +212,7 @@ async def test_a_list_fails_with_503_if_a_kernel_does_not_answer(
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
 
 
-async def spawn_tree_with_a_question(served: Served) -> Handle:
+async def spawn_tree_with_a_question(served: EchoServer) -> Handle:
     """Spawn a tree on a kernel, in which a payment waits for approval."""
     runtime, folder = served.server.runtime, served.server.dir
     agents = Project.open(None, user_dir=None)

@@ -24,7 +24,7 @@ from ramet.store.sqlite.store import SqliteStore
 from ramet.tools.context import require_current_call
 from ramet.tools.spawn_request import SpawnRequest
 from tests.support.cut_journals import cut_behind
-from tests.support.empty_places import place_of
+from tests.support.empty_places import empty_store_address
 from tests.support.places import KINDS, store_at
 from tests.support.waiting import eventually
 from tests.trips.kits.sessions import Gate, async_tool, background_call, of_kind, run_of, session_events
@@ -39,7 +39,7 @@ def make_store(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterat
         store = MemoryStore()
         yield lambda: store
         return
-    with place_of(request.param, tmp_path) as place:
+    with empty_store_address(request.param, tmp_path) as place:
         yield lambda: store_at(place)
 
 

@@ -29,7 +29,7 @@ from ramet.models.scripted.model import Call, Cut, Fail, ScriptedModel
 from ramet.tools.agents.report_framing import FLAG
 from ramet.tools.context import current
 from ramet.tools.spawn_request import SpawnRequest
-from tests.support.providers import Ends, Provider, Says, provider
+from tests.support.providers import IncompleteStream, Provider, StreamError, provider
 from tests.support.waiting import eventually
 from tests.trips.kits.sessions import (
     GENERAL_PURPOSE,
@@ -65,7 +65,9 @@ def client_of(server: Provider, which: str) -> BaseChatModel:
 
 @pytest.mark.parametrize("which", ["anthropic", "openai"])
 @pytest.mark.parametrize(
-    "step", [Fail(500), Fail(401), Cut(6, "half a word"), Ends(6, "half a word"), Says(6, "half a word")], ids=repr
+    "step",
+    [Fail(500), Fail(401), Cut(6, "half a word"), IncompleteStream(6, "half a word"), StreamError(6, "half a word")],
+    ids=repr,
 )
 async def test_a_provider_s_failure_fails_the_turn(which: str, step: Any) -> None:
     """AC-S1-13: a 500, a 401, or a stream that is cut, ends early or turns into an error gives `failed`."""

@@ -17,7 +17,7 @@ from ramet import AgentRuntime, ScriptedModel, Session
 from ramet.cli.main import main
 from ramet.host.safety import Rule, SafetyGate, SafetyPolicy
 from ramet.models.scripted.dialogue import Call
-from tests.support.serving import Served
+from tests.support.serving import EchoServer
 from tests.support.waiting import eventually
 from tests.trips.kits.sessions import specialist_call
 
@@ -61,13 +61,13 @@ def rows_of(lines: str) -> list[tuple[str, str, str]]:
 
 
 @pytest.fixture(params=["folder", "server"])
-def place_options(request: pytest.FixtureRequest, served: Served) -> list[str]:
+def place_options(request: pytest.FixtureRequest, served: EchoServer) -> list[str]:
     """The command line options of a working directory, or of the server that works there."""
     return ["--dir", str(served.server.dir)] if request.param == "folder" else ["--server", served.server.where]
 
 
 async def test_156_passages_can_be_filtered(
-    served: Served, place_options: list[str], capsys: pytest.CaptureFixture[str]
+    served: EchoServer, place_options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Filters are tree, run, path, tool, kind, and the decision. A passage must match each of them."""
     first, second = [await run_tree_with_gate(served.server.runtime, name) for name in ("one", "two")]
@@ -95,7 +95,7 @@ async def test_156_passages_can_be_filtered(
 
 
 async def test_156_passages_are_read_page_by_page(
-    served: Served, place_options: list[str], capsys: pytest.CaptureFixture[str]
+    served: EchoServer, place_options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each page says where the next one begins. Together, the pages hold every passage once and in order."""
     await run_tree_with_gate(served.server.runtime, "one")
@@ -121,7 +121,7 @@ async def test_156_passages_are_read_page_by_page(
 
 
 async def test_156_passages_are_shown_to_a_person(
-    served: Served, place_options: list[str], capsys: pytest.CaptureFixture[str]
+    served: EchoServer, place_options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each passage is a line with its place, its tool and its votes, without control characters for the terminal."""
     await run_tree_with_gate(served.server.runtime, "one")
@@ -148,7 +148,7 @@ async def test_156_passages_are_shown_to_a_person(
     ids=["kind", "limit", "after", "both", "too many"],
 )
 async def test_156_wrong_usage_is_one_line(
-    served: Served, place_options: list[str], words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    served: EchoServer, place_options: list[str], words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await run_tree_with_gate(served.server.runtime, "one")
 
@@ -158,7 +158,9 @@ async def test_156_wrong_usage_is_one_line(
     assert err.count("\n") == 1
 
 
-async def test_156_passages_can_be_followed(served: Served, place_options: list[str], tmp_path: pathlib.Path) -> None:
+async def test_156_passages_can_be_followed(
+    served: EchoServer, place_options: list[str], tmp_path: pathlib.Path
+) -> None:
     """`-f` shows old passages, then new ones as they come. Ctrl-C ends it."""
     out = tmp_path / "out"
     await run_tree_with_gate(served.server.runtime, "one")

@@ -13,7 +13,7 @@ from ramet.concurrency.clock import SystemClock
 from ramet.core.errors import DefinitionMissing, Unknown
 from ramet.core.events import ApprovalAnswered, ApprovalAsked, Event, decode
 from ramet.core.outcome import Status
-from tests.support.places import killed, store_at
+from tests.support.places import run_program_until_killed, store_at
 from tests.support.warm import warm
 from tests.trips.programs.approvals import effects, living_paths, model, question, resumed_root, runtime_of, tools
 
@@ -32,7 +32,7 @@ class ClockOneHourLater(SystemClock):
 
 async def run_until_killed(store_address: str, folder: pathlib.Path, when: str) -> str:
     """Run the program until it kills itself, and return the id of its last question."""
-    await killed(PROGRAM, store_address, folder, when)
+    await run_program_until_killed(PROGRAM, store_address, folder, when)
     return (folder / "question").read_text().split()[-1]
 
 

@@ -16,7 +16,7 @@ from ramet.host.runtime import AgentRuntime
 from ramet.host.safety.gate import SafetyGate
 from ramet.spawn.handle import Handle
 from ramet.store.memory import MemoryStore
-from tests.support.places import killed, store_at
+from tests.support.places import run_program_until_killed, store_at
 from tests.support.warm import warm
 from tests.trips.kits.safety import intention_outcomes
 from tests.trips.kits.sessions import answers, of_kind
@@ -69,7 +69,7 @@ async def test_a_call_that_had_not_started_is_voted_on_again(
 
     The call runs once. Without the gate, the tree does not resume.
     """
-    await killed(PROGRAM, store_address, tmp_path, when)
+    await run_program_until_killed(PROGRAM, store_address, tmp_path, when)
     assert (intention_outcomes(await recorded_events(store_address)), effects(tmp_path)) == (remaining, [])
 
     async with AgentRuntime(store=store_at(store_address)) as runtime:
@@ -86,7 +86,7 @@ async def test_a_call_that_had_not_started_is_voted_on_again(
 
 async def test_the_current_gate_decides_after_a_kill(store_address: str, tmp_path: pathlib.Path) -> None:
     """A commit of the killed process, before its call started, does not count under a stricter gate."""
-    await killed(PROGRAM, store_address, tmp_path, "committed")
+    await run_program_until_killed(PROGRAM, store_address, tmp_path, "committed")
     async with AgentRuntime(store=store_at(store_address)) as runtime:
         handle = await resume_tree(runtime, tmp_path, SafetyGate(SafetyPolicy()))
         assert (await handle.result()).status is Status.COMPLETED
@@ -95,7 +95,7 @@ async def test_the_current_gate_decides_after_a_kill(store_address: str, tmp_pat
 
 async def test_a_call_that_had_started_is_reported_as_interrupted(store_address: str, tmp_path: pathlib.Path) -> None:
     """The call was committed and has no recorded output, so it is neither voted on nor run again."""
-    await killed(PROGRAM, store_address, tmp_path, "running")
+    await run_program_until_killed(PROGRAM, store_address, tmp_path, "running")
     async with AgentRuntime(store=store_at(store_address)) as runtime:
         handle = await resume_tree(runtime, tmp_path, SafetyGate(ALLOWS, [Second()]))
         await handle.result()
@@ -107,7 +107,7 @@ async def test_a_call_that_had_started_is_reported_as_interrupted(store_address:
 
 async def test_a_question_of_the_gate_survives_a_kill(store_address: str, tmp_path: pathlib.Path) -> None:
     """The question keeps its id: the person is asked once, and answers once."""
-    await killed(PROGRAM, store_address, tmp_path, "asking")
+    await run_program_until_killed(PROGRAM, store_address, tmp_path, "asking")
     async with AgentRuntime(store=store_at(store_address)) as runtime:
         handle = await resume_tree(runtime, tmp_path, SafetyGate(ASKS, [Second()]))
         (pending,) = runtime.trees[handle.id].inbox.pending
@@ -123,7 +123,7 @@ async def test_a_question_of_the_gate_survives_a_kill(store_address: str, tmp_pa
 
 async def test_a_fork_of_a_recorded_run_requires_its_gate(store_address: str, tmp_path: pathlib.Path) -> None:
     """A fork from the journal is refused without the gate, and gated with it."""
-    await killed(PROGRAM, store_address, tmp_path, "voting")
+    await run_program_until_killed(PROGRAM, store_address, tmp_path, "voting")
     async with AgentRuntime(store=store_at(store_address)) as runtime:
         (run,) = {each.run for each in await events_of(runtime)}
         with pytest.raises(DefinitionMissing, match="safety gate"):

@@ -16,7 +16,7 @@ from ramet import AgentRuntime, AgentScheduler
 from ramet.concurrency.clock import FakeClock
 from ramet.host.journal.journal import TREES
 from ramet.store.postgres import PostgresStore
-from tests.support.places import ROOT, killed, store_at
+from tests.support.places import ROOT, run_program_until_killed, store_at
 from tests.support.postgres import Server, postgres
 from tests.support.postgres_stores import schema
 from tests.support.warm import warm
@@ -52,7 +52,7 @@ async def test_a_tick_has_one_run_whenever_its_process_is_killed(
 ) -> None:
     """AC-S0-9, NEG-15: the next process, with another `__main__`, finds the function and does what is left to do."""
     effects_file = tmp_path / "effects"
-    await killed(SCRIPT, store_address, when, write, effects_file)
+    await run_program_until_killed(SCRIPT, store_address, when, write, effects_file)
 
     async with AgentRuntime(store=store_at(store_address)) as runtime, AgentScheduler(runtime) as scheduler:
         async with asyncio.timeout(180):

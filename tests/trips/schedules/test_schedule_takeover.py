@@ -21,9 +21,9 @@ from ramet.spawn.handle import Handle
 from ramet.store.contract import Document, Entry
 from ramet.store.memory import MemoryStore
 from ramet.store.postgres import PostgresStore
-from tests.support.places import killed, store_at
+from tests.support.places import run_program_until_killed, store_at
 from tests.support.postgres import Server, postgres
-from tests.support.postgres_stores import cut_off, schema
+from tests.support.postgres_stores import end_session, schema
 from tests.support.waiting import eventually
 from tests.trips.agents import scheduled
 
@@ -39,7 +39,7 @@ async def test_resuming_all_trees_does_not_call_a_scheduled_function_again(
 ) -> None:
     """A program may call `resume` first, and open its scheduler then."""
     effects = tmp_path / "effects"
-    await killed(SCRIPT, store_address, "once", 0, effects)
+    await run_program_until_killed(SCRIPT, store_address, "once", 0, effects)
 
     async with AgentRuntime(store=store_at(store_address)) as runtime:
         (handle,) = await (runtime.adopt() if how == "adopt" else runtime.resume())
@@ -116,7 +116,7 @@ async def test_a_returning_kernel_records_how_its_run_ended_elsewhere(postgres: 
         await scheduler.schedule_agent_in(0, scheduled.waits, name="job", in_process=True)
         await eventually(lambda: scheduled.CALLS == ["began"])
         ((tick,), handles) = await scheduler.results("job"), list[Handle]()
-        with cut_off(stores[0], postgres):
+        with end_session(stores[0], postgres):
             async with asyncio.timeout(180):
                 while not handles:
                     handles = await two.resume(only=tick.run)

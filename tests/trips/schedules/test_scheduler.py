@@ -23,7 +23,7 @@ from ramet.core.schedules.ticks import Claim, Due, ScheduleRecord, TickResult, T
 from ramet.host.schedules.table import KIND
 from ramet.store.contract import Document, Store
 from ramet.store.memory import MemoryStore
-from tests.support.empty_places import place_of
+from tests.support.empty_places import empty_store_address
 from tests.support.places import KINDS, store_at
 from tests.support.waiting import eventually
 from tests.trips.agents import scheduled
@@ -138,7 +138,7 @@ async def schedule_stage(clock: FakeClock, tmp_path: Path, request: pytest.Fixtu
         async with open_stage(Stage(clock)) as stage:
             yield stage
         return
-    with place_of(request.param, tmp_path) as place:
+    with empty_store_address(request.param, tmp_path) as place:
         async with open_stage(Stage(clock, store_at(place))) as stage:
             yield stage
 

@@ -17,7 +17,7 @@ from ramet.services.contract import AgentSpec, RunningAgent
 from ramet.services.http.connections import Bounds
 from ramet.services.http.request import RequestContext
 from tests.support.echo_agents import Echo, EchoType
-from tests.support.serving import Served as Serving
+from tests.support.serving import EchoServer as Serving
 from tests.support.serving import serving
 from tests.support.waiting import eventually
 

@@ -19,11 +19,11 @@ from ramet.models.scripted.dialogue import Call, Script
 from ramet.tools.context import current
 from ramet.tools.spawn_request import SpawnRequest
 from tests.support.prometheus import Scrape, scrape
-from tests.support.serving import Served, serving
+from tests.support.serving import EchoServer, serving
 from tests.trips.kits.safety import RecordingTools
 
 
-async def scrape_once(served: Served, key: str = "") -> Scrape:
+async def scrape_once(served: EchoServer, key: str = "") -> Scrape:
     """Scrape the metrics once."""
     answer = await served.ask("GET", "/metrics", key)
     assert answer.status_code == 200
@@ -31,7 +31,7 @@ async def scrape_once(served: Served, key: str = "") -> Scrape:
     return scrape(answer.text)
 
 
-async def scrape_until(served: Served, holds: Callable[[Scrape], object]) -> Scrape:
+async def scrape_until(served: EchoServer, holds: Callable[[Scrape], object]) -> Scrape:
     """Scrape with the operator's key until a condition holds, and return that scrape."""
     async with asyncio.timeout(180):
         while True:
@@ -41,7 +41,7 @@ async def scrape_until(served: Served, holds: Callable[[Scrape], object]) -> Scr
             await asyncio.sleep(0.01)
 
 
-async def test_the_activity_of_a_tree_is_counted(served: Served) -> None:
+async def test_the_activity_of_a_tree_is_counted(served: EchoServer) -> None:
     """Metrics count spawns, ends, turns, calls, tokens, gate decisions and journal events, and show the kept tree."""
     runtime, operator, deeds = served.server.runtime, served.server.operator, RecordingTools()
     policy = SafetyPolicy(rules=(Rule(tool="delete", verdict="deny", reason="no"),), otherwise="allow")
@@ -73,7 +73,7 @@ async def test_the_activity_of_a_tree_is_counted(served: Served) -> None:
     assert deeds.done == ["look a"]
 
 
-async def test_agents_and_teams_are_shown_while_they_exist(served: Served) -> None:
+async def test_agents_and_teams_are_shown_while_they_exist(served: EchoServer) -> None:
     """Metrics also have the memory and the open files of the process."""
     operator = served.server.operator
     agent, nonce = await served.agent()
@@ -88,7 +88,7 @@ async def test_agents_and_teams_are_shown_while_they_exist(served: Served) -> No
     assert during.value("process_open_fds") > 3
 
 
-async def test_disk_usage_is_shown(served: Served) -> None:
+async def test_disk_usage_is_shown(served: EchoServer) -> None:
     """Metrics have the journal's files and the parts of the folder. The names of parts are fixed."""
     await served.agent()
 
@@ -100,12 +100,12 @@ async def test_disk_usage_is_shown(served: Served) -> None:
     assert parts <= {"agents", "journal", "other", "packaging", "runs", "transcripts", "worktrees", "door"}
 
 
-async def test_the_lag_of_the_event_loop_is_sampled(served: Served) -> None:
+async def test_the_lag_of_the_event_loop_is_sampled(served: EchoServer) -> None:
     """A server samples the lag while it runs."""
     await scrape_until(served, lambda metrics: metrics.value("ramet_event_loop_lag_seconds_count") >= 2)
 
 
-async def test_unread_mail_is_counted_until_it_is_read(served: Served) -> None:
+async def test_unread_mail_is_counted_until_it_is_read(served: EchoServer) -> None:
     """A message to an active agent waits until its tool call ends."""
     runtime, operator = served.server.runtime, served.server.operator
     inside, over = asyncio.Event(), asyncio.Event()
@@ -128,7 +128,7 @@ async def test_unread_mail_is_counted_until_it_is_read(served: Served) -> None:
     assert (during.value("ramet_mail_unread"), after.value("ramet_mail_unread")) == (1, 0)
 
 
-async def test_an_open_stream_is_counted_until_it_ends(served: Served) -> None:
+async def test_an_open_stream_is_counted_until_it_ends(served: EchoServer) -> None:
     """The stream of a turn counts up to its end."""
     operator = served.server.operator
     agent, nonce = await served.agent()
@@ -163,7 +163,7 @@ def wait_forever() -> None:
     threading.Event().wait()
 
 
-async def test_a_budget_refusal_is_counted(served: Served) -> None:
+async def test_a_budget_refusal_is_counted(served: EchoServer) -> None:
     """The count is labelled with the resource."""
     script: Script = {"go": [Call("nothing", {}), Call("nothing", {}), "done"]}
     agent = Agent(name="worker", model=ScriptedModel(script=script), limits=Limits(model_calls=1))
@@ -184,7 +184,7 @@ async def spawn_itself() -> str:
         return refusal.limit
 
 
-async def test_a_refused_spawn_is_counted(served: Served) -> None:
+async def test_a_refused_spawn_is_counted(served: EchoServer) -> None:
     """The count is labelled with the limit."""
     result = await (await served.server.runtime.spawn(spawn_itself, spawn_limits=SpawnLimits(depth=1))).result()
 
@@ -193,7 +193,7 @@ async def test_a_refused_spawn_is_counted(served: Served) -> None:
     assert metrics.value("ramet_spawn_refusals_total", limit="depth") == 1
 
 
-async def test_requests_are_counted_by_route_and_status(served: Served) -> None:
+async def test_requests_are_counted_by_route_and_status(served: EchoServer) -> None:
     """A label never holds a path or a method that a client made up."""
     agent, nonce = await served.agent()
     await served.ask("GET", f"/v1/agents/{agent}", nonce)
@@ -214,7 +214,7 @@ async def test_requests_are_counted_by_route_and_status(served: Served) -> None:
     assert not [labels for _, labels in metrics.values if "made" in str(labels) or agent in str(labels)]
 
 
-async def test_only_the_operator_reads_metrics(served: Served) -> None:
+async def test_only_the_operator_reads_metrics(served: EchoServer) -> None:
     """A request without a valid key gets 401, and any other key gets 404."""
     _, nonce = await served.agent()
 

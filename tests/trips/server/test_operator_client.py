@@ -40,13 +40,13 @@ from ramet.spawn.handle import Handle
 from ramet.store.contract import Entry
 from ramet.store.memory import MemoryStore
 from ramet.wire.sse import ServerSentEvent
-from tests.support.serving import Served, serving
+from tests.support.serving import EchoServer, serving
 from tests.support.waiting import eventually
 from tests.trips.agents import scheduled, stateful
 from tests.trips.programs.approvals import effects, lead, living_paths, model, tools
 
 
-async def spawn_tree_with_a_question(served: Served) -> Handle:
+async def spawn_tree_with_a_question(served: EchoServer) -> Handle:
     """Spawn a lead with two children: one waits for approval of a payment, and one has ended."""
     runtime, folder = served.server.runtime, served.server.dir
     agents = Project.open(None, user_dir=None)
@@ -62,7 +62,7 @@ async def all_of(events: AsyncGenerator[RunEvent, None]) -> list[RunEvent]:
         return [each async for each in events]
 
 
-async def test_a_tree_is_readable_during_and_after_its_run(served: Served, client: Client) -> None:
+async def test_a_tree_is_readable_during_and_after_its_run(served: EchoServer, client: Client) -> None:
     """The client reads runs, questions and events. The events after a cursor have no gap and no duplicate."""
     handle, kernel = await spawn_tree_with_a_question(served), client.kernel
     tree = await kernel.tree(handle.id)
@@ -103,7 +103,7 @@ async def test_a_tree_is_readable_during_and_after_its_run(served: Served, clien
     assert (run_view.is_over, run_view.result and run_view.result.value) == (True, "both are done")
 
 
-async def test_events_continue_after_a_lost_connection(served: Served, client: Client) -> None:
+async def test_events_continue_after_a_lost_connection(served: EchoServer, client: Client) -> None:
     """The reader gets every event once, wherever the connection is lost."""
 
     class Cut:
@@ -132,7 +132,7 @@ async def test_events_continue_after_a_lost_connection(served: Served, client: C
     assert [line for line in answer.text.splitlines() if line.startswith("id:")] == [f"id: {whole[-1].cursor}"]
 
 
-async def test_a_disconnected_reader_leaves_no_stream_open(served: Served, client: Client) -> None:
+async def test_a_disconnected_reader_leaves_no_stream_open(served: EchoServer, client: Client) -> None:
     """The followed run can end, and a second reader sees its end."""
     scheduled.GATE = asyncio.Event()
     handle = await served.server.runtime.spawn(scheduled.waits)
@@ -149,7 +149,7 @@ async def test_a_disconnected_reader_leaves_no_stream_open(served: Served, clien
     assert (await client.kernel.run(handle.id)).is_over
 
 
-async def test_a_follower_knows_which_runs_have_ended(served: Served, client: Client) -> None:
+async def test_a_follower_knows_which_runs_have_ended(served: EchoServer, client: Client) -> None:
     """The follower agrees with the replay of the tree after each event. Mail may wake an ended run."""
     handle, kernel = await spawn_tree_with_a_question(served), client.kernel
     writer = next(each for each in await kernel.tree(handle.id) if each.path == "main/writer")
@@ -173,7 +173,7 @@ async def test_a_follower_knows_which_runs_have_ended(served: Served, client: Cl
     ]
 
 
-async def test_the_operator_controls_runs(served: Served, client: Client) -> None:
+async def test_the_operator_controls_runs(served: EchoServer, client: Client) -> None:
     """Mail, stop and keep return what was done. A refusal has its type."""
     handle, kernel = await spawn_tree_with_a_question(served), client.kernel
     payer = next(each for each in await kernel.runs() if each.path == "main/payer")
@@ -218,7 +218,7 @@ async def test_ended_trees_of_another_process_are_only_readable(folder: pathlib.
         assert (await client.kernel.run(ids[0])).result is not None
 
 
-async def test_trees_of_a_killed_process_are_interrupted(served: Served, folder: pathlib.Path) -> None:
+async def test_trees_of_a_killed_process_are_interrupted(served: EchoServer, folder: pathlib.Path) -> None:
     """The tree can be read and kept. Mail and stop are refused, and its question is not listed."""
     handle, other_store = await spawn_tree_with_a_question(served), await MemoryStore().open()
     await handle.run.context.wait_persisted()
@@ -298,7 +298,7 @@ async def test_an_invalid_schedule_is_refused_by_field(client: Client) -> None:
 
 
 async def test_the_operator_reads_states_and_recipes(
-    served: Served, client: Client, monkeypatch: pytest.MonkeyPatch
+    served: EchoServer, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The state of a run is readable now, as of a commit, and as of an event. Recipes of created agents are listed."""
     runtime, kernel = served.server.runtime, client.kernel
@@ -339,7 +339,7 @@ async def test_the_operator_reads_states_and_recipes(
     assert (len(page.json()["recipes"]), page.json()["more"]) == (1, "maker/solver")
 
 
-async def test_only_the_operator_uses_kernel_operations(served: Served) -> None:
+async def test_only_the_operator_uses_kernel_operations(served: EchoServer) -> None:
     """A key of a team or an agent gets 404, whether the object exists or not, and changes nothing."""
     handle = await spawn_tree_with_a_question(served)
     (question,) = served.server.runtime.trees[handle.id].inbox.pending
@@ -363,7 +363,7 @@ async def test_only_the_operator_uses_kernel_operations(served: Served) -> None:
 
 
 async def test_safety_policies_change_by_compare_and_swap_and_passages_are_shown(
-    served: Served, client: Client
+    served: EchoServer, client: Client
 ) -> None:
     """A gate follows the newest version. Its passages can be read in pages, filtered and followed."""
     kernel, runtime = client.kernel, served.server.runtime
@@ -404,7 +404,7 @@ async def test_safety_policies_change_by_compare_and_swap_and_passages_are_shown
         await kernel.policy("mansion")
 
 
-async def test_invalid_queries_are_refused(served: Served) -> None:
+async def test_invalid_queries_are_refused(served: EchoServer) -> None:
     """A page that is too large, an invalid cursor or an impossible name gets 422 or 404."""
     handle = await served.server.runtime.spawn(scheduled.note)
     await handle.result()
@@ -420,7 +420,7 @@ async def test_invalid_queries_are_refused(served: Served) -> None:
         assert (answer.status_code, answer.json()["type"]) == (404, "urn:ramet:problem:unknown"), path
 
 
-async def test_the_operator_client_works_without_an_event_loop(served: Served) -> None:
+async def test_the_operator_client_works_without_an_event_loop(served: EchoServer) -> None:
     """The blocking client has the same methods."""
     handle = await served.server.runtime.spawn(scheduled.note)
     await handle.result()

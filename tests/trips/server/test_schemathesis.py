@@ -19,7 +19,7 @@ from ramet.services.turns.queue import TurnLimits
 from tests.support import schemathesis_hooks
 from tests.support.echo_agents import EchoType
 from tests.support.parrot_agents import ParrotType
-from tests.support.serving import Served, serving
+from tests.support.serving import EchoServer, serving
 from tests.trips.agents import scheduled
 
 #: Not `ignored_auth`: a key that opens nothing is told what a foreign one is told, that there is nothing (404).
@@ -43,7 +43,7 @@ UNASKED = ("openapi", "follow_passages")
 CHAT = ("chat_completions", "messages", "models")
 
 
-async def create_targets(served: Served) -> dict[str, dict[str, str]]:
+async def create_targets(served: EchoServer) -> dict[str, dict[str, str]]:
     """Create the agents, teams and schedules that operations need, and return the ids for each operation."""
     talker, over, ringed, victim = [
         (await served.agent(name=name))[0] for name in ("talker", "over", "ringed", "victim")
@@ -75,7 +75,7 @@ async def create_targets(served: Served) -> dict[str, dict[str, str]]:
     }
 
 
-async def settings_text(served: Served) -> str:
+async def settings_text(served: EchoServer) -> str:
     """Return schemathesis' settings: the known ids, and the key of each operation."""
     _, chat = await served.agent(name="chat", agent_type="parrot")
     lines = [
@@ -92,7 +92,7 @@ async def settings_text(served: Served) -> str:
     return "\n".join(lines)
 
 
-async def run_schemathesis(served: Served, folder: pathlib.Path, *options: str) -> tuple[int, str]:
+async def run_schemathesis(served: EchoServer, folder: pathlib.Path, *options: str) -> tuple[int, str]:
     """Run schemathesis as its users do, and return its exit status and output."""
     file = folder / "schemathesis.toml"
     file.write_text(await settings_text(served))

@@ -17,7 +17,7 @@ from ramet.services.client.client import Client
 from ramet.services.contract import Chunk
 from tests.support import stalling_agents
 from tests.support.kernels import ENTRY_POINTS
-from tests.support.parrot_agents import said
+from tests.support.parrot_agents import user_message
 from tests.support.prometheus import scrape
 from tests.support.serve_process import plugin, serve
 from tests.support.turns import counting
@@ -173,4 +173,4 @@ async def test_a_tcp_address_uses_the_operators_token(folder: pathlib.Path) -> N
 
 def request_body(text: str) -> bytes:
     """Return the body of a request with one message."""
-    return msgspec.json.encode({"messages": [said(text)]})
+    return msgspec.json.encode({"messages": [user_message(text)]})

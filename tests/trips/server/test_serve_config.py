@@ -23,7 +23,7 @@ from ramet.services.config.load import load
 from ramet.services.errors import BodyTooLarge
 from ramet.services.turns.queue import TurnLimits
 from tests.support.echo_agents import EchoType
-from tests.support.parrot_agents import said
+from tests.support.parrot_agents import user_message
 from tests.support.postgres import Server as Postgres
 from tests.support.postgres import own_postgres
 from tests.support.providers import provider
@@ -44,7 +44,7 @@ def write_settings(folder: pathlib.Path, settings: str) -> pathlib.Path:
 
 def request_body(text: str) -> bytes:
     """Return the body of a request with one message."""
-    return msgspec.json.encode({"messages": [said(text)]})
+    return msgspec.json.encode({"messages": [user_message(text)]})
 
 
 def configured_server(folder: pathlib.Path, settings: str, environ: Mapping[str, str], **options: Any) -> Any:

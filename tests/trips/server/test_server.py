@@ -11,11 +11,11 @@ import pytest
 
 from ramet.core.errors import StoreFailed
 from ramet.wire.sse import Parser, ServerSentEvent
-from tests.support.serving import Served
+from tests.support.serving import EchoServer
 from tests.support.waiting import eventually
 
 
-async def read_stream(served: Served, method: str, path: str, key: str, **options: object) -> list[ServerSentEvent]:
+async def read_stream(served: EchoServer, method: str, path: str, key: str, **options: object) -> list[ServerSentEvent]:
     """Return a whole stream of events."""
     answer = await served.ask(method, path, key, **options)
     assert answer.status_code == 200, answer.text
@@ -23,7 +23,7 @@ async def read_stream(served: Served, method: str, path: str, key: str, **option
     return list(Parser().feed(answer.content))
 
 
-async def test_a_team_an_agent_and_its_turns(served: Served) -> None:
+async def test_a_team_an_agent_and_its_turns(served: EchoServer) -> None:
     """A client reserves a team, spawns an agent, talks twice, looks, kills and deletes."""
     team, key = await served.team()
     body = {"team": team, "name": "bob", "agent_type": "echo", "spawn_info": {"prefix": "<"}, "labels": {"a": "b"}}
@@ -55,7 +55,7 @@ async def test_a_team_an_agent_and_its_turns(served: Served) -> None:
 @pytest.mark.parametrize(
     "body", [b"\x00\xff\r\n\n data: x \r", "ü\n\nü".encode(), b"{}"], ids=["bytes", "lines", "json"]
 )
-async def test_bodies_pass_unchanged(served: Served, body: bytes) -> None:
+async def test_bodies_pass_unchanged(served: EchoServer, body: bytes) -> None:
     """Messages and answers keep every byte."""
     agent, nonce = await served.agent()
 
@@ -65,7 +65,7 @@ async def test_bodies_pass_unchanged(served: Served, body: bytes) -> None:
     assert [each.data for each in events if each.event == "chunk"] == body.split()
 
 
-async def test_a_key_is_accepted_in_either_header(served: Served) -> None:
+async def test_a_key_is_accepted_in_either_header(served: EchoServer) -> None:
     """The headers are Authorization with Bearer, and x-api-key. Without a key the answer is 401."""
     agent, nonce = await served.agent()
     path = f"/v1/agents/{agent}"
@@ -77,7 +77,7 @@ async def test_a_key_is_accepted_in_either_header(served: Served) -> None:
     assert (await served.http.get("/v1/agents/none")).json() == nothing.json()
 
 
-async def test_unknown_and_forbidden_objects_get_the_same_answer(served: Served) -> None:
+async def test_unknown_and_forbidden_objects_get_the_same_answer(served: EchoServer) -> None:
     """A key learns nothing about another's agent."""
     agent, nonce = await served.agent()
     _, other_nonce = await served.agent()
@@ -93,7 +93,7 @@ async def test_unknown_and_forbidden_objects_get_the_same_answer(served: Served)
     assert (await served.ask("GET", f"/v1/agents/{agent}", nonce)).status_code == 200
 
 
-async def test_a_reader_can_continue_after_a_lost_connection(served: Served) -> None:
+async def test_a_reader_can_continue_after_a_lost_connection(served: EchoServer) -> None:
     """Last-Event-ID and `after` return the missing events, and no more."""
     agent, nonce = await served.agent()
     events = await read_stream(served, "POST", f"/v1/agents/{agent}/turns", nonce, content=b"a b c")
@@ -109,7 +109,7 @@ async def test_a_reader_can_continue_after_a_lost_connection(served: Served) -> 
     assert (await served.ask("GET", path + "0", nonce)).status_code in (404, 410)
 
 
-async def test_a_client_that_disconnects_does_not_end_the_turn(served: Served) -> None:
+async def test_a_client_that_disconnects_does_not_end_the_turn(served: EchoServer) -> None:
     """The turn continues, and another connection can read it."""
     agent, nonce = await served.agent()
     headers = {"authorization": f"Bearer {nonce}"}
@@ -128,7 +128,7 @@ async def test_a_client_that_disconnects_does_not_end_the_turn(served: Served) -
     assert [each.data for each in await reading] == [b"one", b"wait", b"two", b""]
 
 
-async def test_a_failed_turn_ends_with_a_problem_document(served: Served) -> None:
+async def test_a_failed_turn_ends_with_a_problem_document(served: EchoServer) -> None:
     """The text before the failure comes first."""
     agent, nonce = await served.agent()
 
@@ -139,7 +139,7 @@ async def test_a_failed_turn_ends_with_a_problem_document(served: Served) -> Non
     assert json.loads(last.data)["type"] == "urn:ramet:problem:model-failed"
 
 
-async def test_interrupt_control_and_mail_reach_the_agent(served: Served) -> None:
+async def test_interrupt_control_and_mail_reach_the_agent(served: EchoServer) -> None:
     """Each request is answered. An unknown operation gets 404 with the known ones."""
     agent, nonce = await served.agent()
     path = f"/v1/agents/{agent}"
@@ -158,7 +158,7 @@ async def test_interrupt_control_and_mail_reach_the_agent(served: Served) -> Non
     assert served.echo.opened[0].mailed == ["psst"]
 
 
-async def test_keys_are_delegated_revoked_and_rotated(served: Served) -> None:
+async def test_keys_are_delegated_revoked_and_rotated(served: EchoServer) -> None:
     """A delegated key has its rights until it is revoked. A rotation invalidates the owner's old key."""
     agent, nonce = await served.agent()
     path = f"/v1/agents/{agent}"
@@ -173,12 +173,12 @@ async def test_keys_are_delegated_revoked_and_rotated(served: Served) -> None:
     assert (await served.ask("GET", path, new)).status_code == 200
 
 
-async def wait_until_no_stream(served: Served) -> None:
+async def wait_until_no_stream(served: EchoServer) -> None:
     """Wait until no stream is open."""
     await eventually(lambda: len(served.server._parts.streams) == 0)
 
 
-async def test_requests_are_logged_without_keys(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+async def test_requests_are_logged_without_keys(served: EchoServer, caplog: pytest.LogCaptureFixture) -> None:
     """A request is one log line: INFO with method, path, status and time, or WARNING with the reason of a refusal.
 
     Successful health checks are not logged.
@@ -207,7 +207,7 @@ async def test_requests_are_logged_without_keys(served: Served, caplog: pytest.L
     assert "healthz" not in caplog.text
 
 
-async def test_events_of_an_agent_are_streamed_from_a_cursor(served: Served) -> None:
+async def test_events_of_an_agent_are_streamed_from_a_cursor(served: EchoServer) -> None:
     """An agent without a tree has no events yet. An invalid cursor is refused."""
     agent, nonce = await served.agent()
     path = f"/v1/agents/{agent}/events"
@@ -223,7 +223,7 @@ async def test_events_of_an_agent_are_streamed_from_a_cursor(served: Served) -> 
 
 
 async def test_a_lost_store_is_one_log_line_per_request(
-    served: Served, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    served: EchoServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The line has the error and no traceback: such lines are many, and all alike."""
 

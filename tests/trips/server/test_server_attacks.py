@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.serving import Served, serving
+from tests.support.serving import EchoServer, serving
 from tests.support.waiting import eventually
 
 ROUTES = [
@@ -23,7 +23,7 @@ ROUTES = [
 
 
 @pytest.mark.parametrize("end", ["killed", "rotated", "handed over", "revoked", "its team deleted"])
-async def test_a_dead_key_opens_nothing(served: Served, end: str) -> None:
+async def test_a_dead_key_opens_nothing(served: EchoServer, end: str) -> None:
     """Every route answers a dead key as it answers a key that never existed."""
     agent, nonce = await served.agent()
     path = f"/v1/agents/{agent}"
@@ -52,7 +52,7 @@ async def test_a_dead_key_opens_nothing(served: Served, end: str) -> None:
     assert (await served.ask("POST", "/v1/messages", dead, content=b"{}")).status_code == 401
 
 
-async def test_a_repeated_request_has_no_second_effect(served: Served) -> None:
+async def test_a_repeated_request_has_no_second_effect(served: EchoServer) -> None:
     """A repeated spawn creates no second agent, and a repeated rotation does not return the new key again."""
     team, key = await served.team(agents=2)
     body = {"team": team, "name": "bob", "agent_type": "echo"}
@@ -68,7 +68,7 @@ async def test_a_repeated_request_has_no_second_effect(served: Served) -> None:
     assert [(await served.ask("DELETE", path, nonce)).status_code for _ in range(2)] == [204, 401]
 
 
-async def test_one_of_many_concurrent_handovers_wins(served: Served) -> None:
+async def test_one_of_many_concurrent_handovers_wins(served: EchoServer) -> None:
     """One of twenty requests with the same key gets a new key, which works. Concurrent kills remove the agent."""
     team, key = await served.team(agents=1)
     for _ in range(5):
@@ -87,7 +87,7 @@ async def test_one_of_many_concurrent_handovers_wins(served: Served) -> None:
         assert (await served.ask("GET", f"/v1/teams/{team}", key)).json()["free"] == {"agents": 1}
 
 
-async def test_deleting_a_team_aborts_its_queued_spawns(served: Served) -> None:
+async def test_deleting_a_team_aborts_its_queued_spawns(served: EchoServer) -> None:
     """Each queued spawn gets `aborted`, and nothing of the team is left."""
     team, key = await served.team(agents=1)
     body = {"team": team, "agent_type": "echo", "wait_s": 600}
@@ -121,7 +121,7 @@ LINES = st.sampled_from([
 def test_no_bytes_harm_a_server(folder: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
     """Random HTTP lines and bytes never cause a 500 or a logged error, and the server answers the next client."""
 
-    async def answer_to_bytes(served: Served, data: bytes) -> bytes:
+    async def answer_to_bytes(served: EchoServer, data: bytes) -> bytes:
         reader, writer = await served.connection()
         try:
             writer.write(data)

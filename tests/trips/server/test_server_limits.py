@@ -13,7 +13,7 @@ import pytest
 from ramet.services.http.connections import Bounds
 from ramet.services.teams import team_state
 from ramet.services.turns.queue import TurnLimits
-from tests.support.serving import Served, serving
+from tests.support.serving import EchoServer, serving
 from tests.support.waiting import eventually
 
 KIB = 1024
@@ -31,7 +31,9 @@ async def head_of(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
     return int(first.split()[1]), {k.lower(): v for k, v in (each.split(": ", 1) for each in lines)}
 
 
-async def send_unfinished_body(served: Served, leaving: AsyncExitStack, key: str, path: str) -> asyncio.StreamReader:
+async def send_unfinished_body(
+    served: EchoServer, leaving: AsyncExitStack, key: str, path: str
+) -> asyncio.StreamReader:
     """Open a connection, and send a body of 300 KiB except its last byte."""
     reader, writer = await served.connection()
     leaving.callback(writer.close)

@@ -16,10 +16,10 @@ from ramet.services.agent_types.llm.type import LlmType
 from ramet.services.client.client import Client
 from ramet.services.errors import InUse
 from tests.support.plain_models import Plain
-from tests.support.serving import Served, serving
+from tests.support.serving import EchoServer, serving
 
 
-async def hold_conversation(served: Served, session: str, *prompts: str) -> None:
+async def hold_conversation(served: EchoServer, session: str, *prompts: str) -> None:
     """Hold a conversation on a server, and close it."""
     model = ScriptedModel(["Sure."] * len(prompts))
     async with Session(model, runtime=served.server.runtime, session_id=session) as open:
@@ -27,7 +27,7 @@ async def hold_conversation(served: Served, session: str, *prompts: str) -> None
             await open.ask(each)
 
 
-async def test_conversations_are_listed_page_by_page_and_shown(served: Served, client: Client) -> None:
+async def test_conversations_are_listed_page_by_page_and_shown(served: EchoServer, client: Client) -> None:
     """The list begins with the newest, each with state, turns and first prompt.
 
     One is found by session id or root id.
@@ -57,7 +57,7 @@ async def test_conversations_are_listed_page_by_page_and_shown(served: Served, c
 
 
 async def test_85_the_last_messages_of_a_conversation_can_be_shown(
-    served: Served, client: Client, capsys: pytest.CaptureFixture[str]
+    served: EchoServer, client: Client, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """85: the operator sees the last n messages in a folder, over HTTP, and on the command line."""
     await hold_conversation(served, "chat-1", "One.", "Two.", "Three.")
@@ -81,7 +81,7 @@ async def test_85_the_last_messages_of_a_conversation_can_be_shown(
     assert "--last: '0' is not accepted; expected a whole number from 1" in capsys.readouterr().err
 
 
-async def test_a_conversation_is_removed_unless_it_is_needed(served: Served, client: Client) -> None:
+async def test_a_conversation_is_removed_unless_it_is_needed(served: EchoServer, client: Client) -> None:
     """An open or a kept conversation stays. After a removal, its id is free."""
     runtime = served.server.runtime
     async with Session(ScriptedModel(["Hello."]), runtime=runtime, session_id="a/b") as open:
@@ -102,7 +102,7 @@ async def test_a_conversation_is_removed_unless_it_is_needed(served: Served, cli
     assert (await client.kernel.session("a/b")).session.root != root
 
 
-async def test_only_the_operator_sees_conversations(served: Served, client: Client) -> None:
+async def test_only_the_operator_sees_conversations(served: EchoServer, client: Client) -> None:
     """Any other key gets 404, whether the conversation exists or not."""
     await hold_conversation(served, "chat-1", "Hello.")
     _, nonce = await served.agent()
@@ -131,7 +131,7 @@ async def seven() -> int:
     return 7
 
 
-async def test_a_tree_that_is_no_conversation_is_neither_shown_nor_removed(served: Served, client: Client) -> None:
+async def test_a_tree_that_is_no_conversation_is_neither_shown_nor_removed(served: EchoServer, client: Client) -> None:
     """The id of its root is unknown to these operations, and the tree stays."""
     handle = await served.server.runtime.spawn(seven)
     await handle.result()
@@ -141,7 +141,7 @@ async def test_a_tree_that_is_no_conversation_is_neither_shown_nor_removed(serve
     assert handle.id in [each.root for each in await client.kernel.runs(ended=True)]
 
 
-async def test_the_sessions_command_works_with_a_server(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_sessions_command_works_with_a_server(served: EchoServer, capsys: pytest.CaptureFixture[str]) -> None:
     """`ramet sessions list`, `show` and `rm` with `--server` give the same output as with a folder."""
     await hold_conversation(served, "chat-1", "What is new?")
     await hold_conversation(served, "chat-2", "Hello")
@@ -160,7 +160,7 @@ async def test_the_sessions_command_works_with_a_server(served: Served, capsys: 
     assert (status, err) == (2, "ramet: unknown session 'chat-1'; known: chat-2\n")
 
 
-async def test_the_sync_client_lists_shows_and_removes_conversations(served: Served) -> None:
+async def test_the_sync_client_lists_shows_and_removes_conversations(served: EchoServer) -> None:
     """The blocking client has the same methods."""
     await hold_conversation(served, "chat-1", "What is new?")
 

@@ -25,7 +25,7 @@ ROOT = pathlib.Path(__file__).parents[3]
 @pytest.fixture(scope="session", autouse=True)
 def server_of_the_stores(pytestconfig: pytest.Config) -> None:
     """Start PostgreSQL if this machine has it. A test reports its absence itself."""
-    if not postgres.absent():
+    if not postgres.reason_absent():
         postgres.shared(pytestconfig)
 
 

@@ -17,7 +17,7 @@ from ramet.models.scripted.model import ScriptedModel
 from ramet.store.memory import MemoryStore
 from ramet.tools.agents.board import Owner, Task, TaskRefused, board_tools
 from tests.conformance.stores import STORES
-from tests.support.places import KINDS, killed, store_at
+from tests.support.places import KINDS, run_program_until_killed, store_at
 from tests.support.warm import warm
 from tests.trips.kits.sessions import answers, specialist_call
 from tests.trips.programs.board import STEPS, do, model, tools
@@ -105,7 +105,7 @@ async def test_a_board_survives_a_restart(store: str, tmp_path: pathlib.Path) ->
 @pytest.mark.parametrize(("store_address", "when", "number"), KILLS, indirect=["store_address"])
 async def test_a_process_killed_at_any_write_leaves_whole_steps(store_address: str, when: str, number: int) -> None:
     """AC-S1-11, NEG-15: the board has the result of the finished steps, and the other steps can still be done."""
-    await killed(PROGRAM, store_address, when, number)
+    await run_program_until_killed(PROGRAM, store_address, when, number)
     expected = await MemoryStore().open()
     step_count = number - (when == "before")
     for step in STEPS[:step_count]:
@@ -122,7 +122,7 @@ async def test_a_process_killed_at_any_write_leaves_whole_steps(store_address: s
 
 async def test_the_task_of_a_killed_agent_waits_for_its_resume(store_address: str) -> None:
     """The run has not ended, so no other agent can claim the task. The resumed agent completes it."""
-    await killed(PROGRAM, store_address, "agent")
+    await run_program_until_killed(PROGRAM, store_address, "agent")
 
     async with AgentRuntime(store=store_at(store_address)) as runtime:
         board = boards(runtime)("list")

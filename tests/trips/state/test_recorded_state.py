@@ -21,7 +21,7 @@ from ramet.store.state.namespaced import Namespaced
 from ramet.sub_agent_client import agent_state
 from ramet.tools.context import current
 from tests.support.empty_places import store_address
-from tests.support.places import killed, store_at
+from tests.support.places import run_program_until_killed, store_at
 from tests.support.waiting import eventually
 from tests.support.warm import warm
 from tests.trips.agents import stateful as agents
@@ -42,7 +42,7 @@ async def recorded_events(runtime: AgentRuntime) -> list[Event]:
 
 async def test_a_commit_is_not_made_twice_after_a_kill_before_its_answer(store_address: str) -> None:
     """The resumed run gets the commit that was made before the kill, and the journal records it."""
-    await killed(PROGRAM, store_address, "plans", 1)
+    await run_program_until_killed(PROGRAM, store_address, "plans", 1)
 
     async with AgentRuntime(store=store_at(store_address)) as runtime:
         whole = await runtime.state(STATE)
@@ -62,7 +62,7 @@ async def test_a_commit_is_not_made_twice_after_a_kill_before_its_answer(store_a
 @pytest.mark.parametrize("nth", [1, 2, 3, 4])
 async def test_ac_s4_10_a_delegates_branch_outlives_its_parent(store_address: str, nth: int) -> None:
     """AC-S4-10: after a kill at commit, fork, the child's commit or merge, every commit exists once."""
-    await killed(PROGRAM, store_address, "delegates", nth)
+    await run_program_until_killed(PROGRAM, store_address, "delegates", nth)
 
     async with AgentRuntime(store=store_at(store_address)) as runtime:
         handle, *_ = await runtime.resume()
@@ -119,7 +119,7 @@ async def test_a_delegates_branch_exists_after_a_kill_before_its_creation() -> N
 
 async def test_a_later_run_of_the_agent_can_merge_a_branch(store_address: str) -> None:
     """The parent is never resumed. Another run finds the branch by the child's id, and merges it."""
-    await killed(PROGRAM, store_address, "delegates", 3)
+    await run_program_until_killed(PROGRAM, store_address, "delegates", 3)
 
     async with AgentRuntime(store=store_at(store_address)) as runtime:
         births = [each for each in await recorded_events(runtime) if isinstance(each, events.RunSpawned)]

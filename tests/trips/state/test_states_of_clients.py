@@ -22,7 +22,7 @@ from ramet.services.contract import SpawnedAgent
 from ramet.services.server.server import Server
 from ramet.store.state.branch import KIND
 from ramet.tools.python import python_tool
-from tests.support.scripted_tool_types import ToldType
+from tests.support.scripted_tool_types import ScriptedToolType
 from tests.trips.agents import stateful
 
 Backend = Literal["bwrap", "local"]
@@ -90,7 +90,7 @@ class ServerWithTeams(NamedTuple):
 @asynccontextmanager
 async def serving(folder: pathlib.Path, backend: Backend) -> AsyncIterator[ServerWithTeams]:
     """Start a server in a folder."""
-    types: dict[str, Any] = {"told": ToldType(), "function": FunctionType(["tests.trips.agents.stateful"])}
+    types: dict[str, Any] = {"told": ScriptedToolType(), "function": FunctionType(["tests.trips.agents.stateful"])}
     async with (
         Server(folder, backend=backend, types=types) as server,
         ramet.connect(server.where) as client,

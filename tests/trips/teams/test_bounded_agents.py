@@ -12,19 +12,19 @@ import pytest
 from ramet.services.rules import Rules
 from ramet.services.teams.keys import MAX_KEYS
 from ramet.services.teams.tables import AGENT
-from tests.support.serving import Served, serving, short_folder
+from tests.support.serving import EchoServer, serving, short_folder
 from tests.support.waiting import eventually
 
 NOTE_BYTES = 16 * 1024
 
 
-async def spawn(served: Served, team: tuple[str, str], name: str, **fields: Any) -> httpx2.Response:
+async def spawn(served: EchoServer, team: tuple[str, str], name: str, **fields: Any) -> httpx2.Response:
     """Ask for an agent with the team's key."""
     body = {"team": team[0], "name": name, "agent_type": "echo", **fields}
     return await served.ask("POST", "/v1/agents", team[1], json=body)
 
 
-async def spawn_failed(served: Served, team: tuple[str, str], name: str, **fields: Any) -> str:
+async def spawn_failed(served: EchoServer, team: tuple[str, str], name: str, **fields: Any) -> str:
     """Spawn an agent that fails, and return its id."""
     created = (await spawn(served, team, name, **fields)).raise_for_status().json()
     id, key = created["agent"]["id"], created["nonce"]
@@ -35,7 +35,7 @@ async def spawn_failed(served: Served, team: tuple[str, str], name: str, **field
     return str(id)
 
 
-async def list_agent_ids(served: Served, team: tuple[str, str]) -> list[str]:
+async def list_agent_ids(served: EchoServer, team: tuple[str, str]) -> list[str]:
     """Return the ids of a team's agents as its key sees them, the oldest first."""
     answer = (await served.ask("GET", f"/v1/agents?team={team[0]}", team[1])).raise_for_status().json()
     return [each["id"] for each in answer["agents"]]

@@ -13,8 +13,8 @@ import httpx2
 import pytest
 
 from tests.support.echo_agents import Echo
-from tests.support.parrot_agents import ParrotType, said
-from tests.support.serving import Served, serving
+from tests.support.parrot_agents import ParrotType, user_message
+from tests.support.serving import EchoServer, serving
 from tests.support.waiting import eventually
 
 
@@ -31,7 +31,7 @@ class SharedAgent(NamedTuple):
         return f"/v1/agents/{self.id}"
 
 
-async def handed_over(served: Served, id: str, nonce: str) -> SharedAgent:
+async def handed_over(served: EchoServer, id: str, nonce: str) -> SharedAgent:
     """Share the owner's key, which loses its rights when another owner takes the agent."""
 
     async def hand_over() -> str:
@@ -41,7 +41,7 @@ async def handed_over(served: Served, id: str, nonce: str) -> SharedAgent:
     return SharedAgent(id, nonce, hand_over)
 
 
-async def rotate_key(served: Served, id: str, nonce: str) -> SharedAgent:
+async def rotate_key(served: EchoServer, id: str, nonce: str) -> SharedAgent:
     """Share the owner's key, which loses its rights when the owner gets a new one."""
 
     async def rotate() -> str:
@@ -50,7 +50,7 @@ async def rotate_key(served: Served, id: str, nonce: str) -> SharedAgent:
     return SharedAgent(id, nonce, rotate)
 
 
-async def revoke_key(served: Served, id: str, nonce: str) -> SharedAgent:
+async def revoke_key(served: EchoServer, id: str, nonce: str) -> SharedAgent:
     """Share a narrower key, which loses its rights when its owner revokes it."""
     body = {"rights": ["turn", "events", "history"]}
     narrow = (await served.ask("POST", f"/v1/agents/{id}/keys", nonce, json=body)).raise_for_status().json()
@@ -62,7 +62,7 @@ async def revoke_key(served: Served, id: str, nonce: str) -> SharedAgent:
     return SharedAgent(id, narrow["key"], revoke)
 
 
-async def revoked_above(served: Served, id: str, nonce: str) -> SharedAgent:
+async def revoked_above(served: EchoServer, id: str, nonce: str) -> SharedAgent:
     """Share a key of a narrower key, which loses its rights when the owner revokes the narrower one."""
     body = {"rights": ["turn", "events", "history", "delegate"]}
     narrow = (await served.ask("POST", f"/v1/agents/{id}/keys", nonce, json=body)).raise_for_status().json()
@@ -113,7 +113,7 @@ class Stream:
 class Streams:
     """Streams that stay open until the end of the test."""
 
-    def __init__(self, served: Served, stack: AsyncExitStack) -> None:
+    def __init__(self, served: EchoServer, stack: AsyncExitStack) -> None:
         self._served, self._stack = served, stack
 
     async def __call__(self, method: str, path: str, key: str, body: bytes = b"") -> Stream:
@@ -126,25 +126,25 @@ class Streams:
 
 
 @pytest.fixture
-async def served(folder: pathlib.Path) -> AsyncIterator[Served]:
+async def served(folder: pathlib.Path) -> AsyncIterator[EchoServer]:
     async with serving(folder) as server:
         yield server
 
 
 @pytest.fixture
-async def streams(served: Served) -> AsyncIterator[Streams]:
+async def streams(served: EchoServer) -> AsyncIterator[Streams]:
     async with AsyncExitStack() as stack:
         yield Streams(served, stack)
 
 
-def echo(served: Served) -> Echo:
+def echo(served: EchoServer) -> Echo:
     """Return the agent that was opened last."""
     return served.echo.opened[-1]
 
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_stream_of_a_turn_ends_when_its_key_loses_the_right(
-    served: Served, streams: Streams, way: Callable[..., Awaitable[SharedAgent]]
+    served: EchoServer, streams: Streams, way: Callable[..., Awaitable[SharedAgent]]
 ) -> None:
     """The stream that asked, and another reader's, end with `not-yours` and without any later text."""
     shared = await way(served, *await served.agent())
@@ -167,7 +167,7 @@ async def test_a_stream_of_a_turn_ends_when_its_key_loses_the_right(
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_queued_turn_is_withdrawn_when_its_key_loses_the_right(
-    served: Served, streams: Streams, way: Callable[..., Awaitable[SharedAgent]]
+    served: EchoServer, streams: Streams, way: Callable[..., Awaitable[SharedAgent]]
 ) -> None:
     """The agent never receives the turn, and both readers get `withdrawn`. Turns of other keys run."""
     shared = await way(served, *await served.agent())
@@ -189,7 +189,7 @@ async def test_a_queued_turn_is_withdrawn_when_its_key_loses_the_right(
         assert (name, problem["type"]) == ("error", "urn:ramet:problem:withdrawn")
 
 
-async def test_a_handover_gives_the_current_turn_to_the_new_owner(served: Served, streams: Streams) -> None:
+async def test_a_handover_gives_the_current_turn_to_the_new_owner(served: EchoServer, streams: Streams) -> None:
     """The turn continues. The new owner can interrupt it, and the old one cannot."""
     shared = await handed_over(served, *await served.agent())
     stream = await streams("POST", f"{shared.path}/turns", shared.lost, b"before wait after")
@@ -205,7 +205,7 @@ async def test_a_handover_gives_the_current_turn_to_the_new_owner(served: Served
 
 
 async def test_a_turn_with_on_leave_interrupt_ends_when_its_reader_loses_the_right(
-    served: Served, streams: Streams
+    served: EchoServer, streams: Streams
 ) -> None:
     """The server interrupts the turn as if its only reader had left."""
     shared = await handed_over(served, *await served.agent())
@@ -221,7 +221,7 @@ async def test_a_turn_with_on_leave_interrupt_ends_when_its_reader_loses_the_rig
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_stream_of_events_ends_when_its_key_loses_the_right(
-    served: Served, streams: Streams, way: Callable[..., Awaitable[SharedAgent]]
+    served: EchoServer, streams: Streams, way: Callable[..., Awaitable[SharedAgent]]
 ) -> None:
     """The stream ends with `not-yours`, also if the agent is killed at once: the key must not read the last events."""
     shared = await way(served, *await served.agent())
@@ -235,7 +235,7 @@ async def test_a_stream_of_events_ends_when_its_key_loses_the_right(
     assert (events.end[0], events.end[1] and events.end[1]["type"]) == ("error", "urn:ramet:problem:not-yours")
 
 
-async def test_streams_of_other_keys_continue(served: Served, streams: Streams) -> None:
+async def test_streams_of_other_keys_continue(served: EchoServer, streams: Streams) -> None:
     """A rotation does not end streams of a narrower key or of the operator.
 
     Revoking a key does not end streams of other keys.
@@ -266,7 +266,7 @@ async def test_an_answer_to_a_model_client_ends_with_its_key(folder: pathlib.Pat
     parrots = ParrotType()
     async with serving(folder, types={"parrot": parrots}) as served:
         shared = await handed_over(served, *await served.agent(agent_type="parrot"))
-        body = {"model": "any", "stream": is_stream, "messages": [said("before wait after")]}
+        body = {"model": "any", "stream": is_stream, "messages": [user_message("before wait after")]}
         answering = asyncio.create_task(served.ask("POST", "/v1/chat/completions", shared.lost, json=body))
         await eventually(lambda: parrots.opened and parrots.opened[0].heard)
 

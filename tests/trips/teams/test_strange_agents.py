@@ -15,7 +15,7 @@ from ramet.services.contract import AgentSpec
 from ramet.services.contract import RunningAgent as Agent
 from ramet.services.rules import Rules
 from tests.support.echo_agents import Echo, EchoType
-from tests.support.serving import Served, serving
+from tests.support.serving import EchoServer, serving
 from tests.support.waiting import eventually
 
 IN_HOST = Rules(sandboxed=False)  #: for functions of this module, which are called in it
@@ -46,7 +46,7 @@ class _FixedAnswerAgent(Echo):
             yield chunk
 
 
-async def request_turn(served: Served, path: str, nonce: str, *, stream: bool) -> tuple[int, str]:
+async def request_turn(served: EchoServer, path: str, nonce: str, *, stream: bool) -> tuple[int, str]:
     body = PROMPT.replace(b"{", b'{"stream": true, ' if stream else b"{", 1)
     answer = await served.ask("POST", path, nonce, content=body)
     return answer.status_code, answer.text

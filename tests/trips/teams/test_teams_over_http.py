@@ -25,18 +25,18 @@ from ramet.core.safety import Rule, SafetyPolicy
 from ramet.services.client.client import Client
 from ramet.services.contract import CreatedTeam
 from tests.support.acceptance import (
+    OpenAIAgent,
     Server,
-    Spoken,
-    a_mark,
-    at_work,
-    begun,
     body,
     content,
     groups_of,
     image_of,
     main_process_of,
+    make_agent_wait,
     put_rules,
+    sleeping_process,
     spawn,
+    unused_seconds,
 )
 from tests.support.acceptance_types import ENTRY_POINTS
 from tests.support.serve_process import plugin
@@ -135,9 +135,9 @@ async def test_an_agent_streams_a_turn_and_leaves_nothing(server: Server, client
     assert agent.spawned.isolation in ("L1", "L2")
     assert (await agent.info()).state == "idle"
 
-    mark = a_mark()
+    mark = unused_seconds()
     turn = asyncio.create_task(agent.say(f"$ echo from inside; sleep {mark}"))
-    await eventually(lambda: begun(mark))
+    await eventually(lambda: sleeping_process(mark))
     assert (await agent.info()).state == "working"
     await client.interrupt(agent.id, key=agent.nonce)
     with pytest.raises(RametError):
@@ -148,7 +148,7 @@ async def test_an_agent_streams_a_turn_and_leaves_nothing(server: Server, client
     assert [each.kind for each in chunks].index("done") == len(chunks) - 1
 
     await client.kill_agent(agent.id, key=agent.nonce)
-    assert begun(mark) is None
+    assert sleeping_process(mark) is None
     assert server.agents == []
 
 
@@ -169,12 +169,12 @@ async def test_a_team_works_on_tasks_and_ends_together(server: Server, client: C
     answers = await asyncio.gather(*(each.say(task) for each, task in zip(workers, tasks, strict=True)))
     assert answers == ["teamkit 0: task: count", "teamkit 0: task: add"]
 
-    mark = a_mark()
+    mark = unused_seconds()
     busy = await spawn(client, team, "busy", "shell", {"tools": ["Bash"]})
     turn = asyncio.create_task(busy.say(f"$ sleep {mark}"))
-    await eventually(lambda: begun(mark))
+    await eventually(lambda: sleeping_process(mark))
     await client.delete_team(team.team.id, key=team.key)
-    assert begun(mark) is None
+    assert sleeping_process(mark) is None
     assert server.agents == []
     assert isinstance((await asyncio.gather(turn, return_exceptions=True))[0], RametError)
     assert await client.list_agents() == []
@@ -195,7 +195,7 @@ async def test_a_team_admits_exactly_its_capacity(client: Client, team: CreatedT
     outcomes = await asyncio.gather(
         *(spawn(client, ten, f"b{number}", "raw") for number in range(100)), return_exceptions=True
     )
-    assert len([each for each in outcomes if isinstance(each, Spoken)]) == 10
+    assert len([each for each in outcomes if isinstance(each, OpenAIAgent)]) == 10
     assert len([each for each in outcomes if isinstance(each, OverCapacity)]) == 90
     assert (await client.get_team("ten", key=ten.key)).free["agents"] == 0
     with pytest.raises(InvalidValue):
@@ -270,9 +270,9 @@ async def test_turns_run_in_order_and_can_be_interrupted(client: Client, team: C
     assert await agent.say("one") == "1 so far: one"
     assert await agent.say("two") == "2 so far: one | two"
 
-    mark = a_mark()
+    mark = unused_seconds()
     first = asyncio.create_task(agent.say(f"$ sleep {mark}"))
-    await eventually(lambda: begun(mark))
+    await eventually(lambda: sleeping_process(mark))
     second = client.turn(agent.id, body("three"), key=agent.nonce)
     waiting = asyncio.ensure_future(anext(second))
     assert (await client.interrupt(agent.id, key=agent.nonce)).interrupted
@@ -283,16 +283,16 @@ async def test_turns_run_in_order_and_can_be_interrupted(client: Client, team: C
     rest = [each async for each in client.read_turn(agent.id, start.turn, start.number, key=agent.nonce)]
     assert "".join(content(each.body) for each in (start, *rest)).startswith("4 so far: one | two | $ sleep")
     assert [each.kind for each in rest][-1] == "done"
-    assert begun(mark) is None
+    assert sleeping_process(mark) is None
 
-    mark = a_mark()
+    mark = unused_seconds()
     leaving = client.turn(agent.id, body(f"$ sleep {mark}"), on_leave="interrupt", key=agent.nonce)
     reading = asyncio.ensure_future(anext(leaving))
-    await eventually(lambda: begun(mark))
+    await eventually(lambda: sleeping_process(mark))
     reading.cancel()
     await asyncio.wait([reading])
     await leaving.aclose()
-    await eventually(lambda: begun(mark) is None)
+    await eventually(lambda: sleeping_process(mark) is None)
     bad = [each async for each in client.turn(agent.id, b"{", key=agent.nonce)]
     assert [each.kind for each in bad] == ["error"]
 
@@ -368,14 +368,14 @@ async def test_plugin_types_are_served_and_bad_spawns_cost_nothing(
 async def test_a_killed_agent_process_fails_its_turn(client: Client, team: CreatedTeam) -> None:
     """AC-S3-10: the reader gets the status `crashed`, and the agent answers in a new process."""
     agent = await spawn(client, team, "ada", "shell", {"tools": ["Bash"]})
-    mark = a_mark()
+    mark = unused_seconds()
     turn = asyncio.create_task(agent.say(f"$ sleep {mark}"))
-    await eventually(lambda: begun(mark))
+    await eventually(lambda: sleeping_process(mark))
     main_process_of(mark).kill()
     with pytest.raises(TaskFailed) as failure:
         await turn
     assert failure.value.status == "crashed"
-    assert begun(mark) is None
+    assert sleeping_process(mark) is None
     assert (await agent.info()).state == "idle"
     assert (await agent.say("again")).endswith("again")
 
@@ -434,10 +434,12 @@ async def test_a_killed_server_resumes_its_agents(server: Server, client: Client
     """
     agent = await spawn(client, team, "ada", "shell", {"tools": ["Bash"]})
     assert await agent.say("one") == "1 so far: one"
-    async with at_work(agent) as mark:
+    async with make_agent_wait(agent) as mark:
         before, groups = await agent.info(), groups_of(mark)
         server.end(signal.SIGKILL)
-    await eventually(lambda: begun(mark) is None, within_s=150)  # A pod waits a minute for its kernel to come back.
+    await eventually(
+        lambda: sleeping_process(mark) is None, within_s=150
+    )  # A pod waits a minute for its kernel to come back.
     server.start()
 
     after = await agent.info()
@@ -447,7 +449,7 @@ async def test_a_killed_server_resumes_its_agents(server: Server, client: Client
     assert info.agents == 1
     assert (info.bounded == ["memory_mb"]) is bool(groups)
     assert not any(each.exists() for each in groups)
-    async with at_work(agent) as mark:
+    async with make_agent_wait(agent) as mark:
         groups = groups_of(mark)
         await client.interrupt(agent.id, key=agent.nonce)
     limits = [each / name for each in groups for name in ("memory.limit_in_bytes", "memory.max")]

@@ -7,14 +7,14 @@ from typing import Any
 
 from ramet.services.http.operation import Operation
 from ramet.services.http.routes.table import OPERATIONS
-from tests.support.serving import Served, serving, short_folder
+from tests.support.serving import EchoServer, serving, short_folder
 
 #: Every path that answers without a key. A new one must be added here on purpose.
 PUBLIC = {"/healthz", "/readyz", "/openapi.json"}
 NEED_KEY = [each for each in OPERATIONS if each.path not in PUBLIC]
 
 
-async def dead_keys(served: Served) -> tuple[dict[str, str], dict[str, str]]:
+async def dead_keys(served: EchoServer) -> tuple[dict[str, str], dict[str, str]]:
     """Return keys that open nothing, by the reason, and the ids of existing objects."""
     operator = served.server.operator
     team, key = await served.team()
@@ -41,7 +41,7 @@ async def dead_keys(served: Served) -> tuple[dict[str, str], dict[str, str]]:
     return dead, {"agent": agent, "team": team}
 
 
-async def ask(served: Served, operation: Operation, key: str, ids: dict[str, str]) -> Any:
+async def ask(served: EchoServer, operation: Operation, key: str, ids: dict[str, str]) -> Any:
     """Call an operation on existing objects, with a JSON body where it takes one."""
     path = re.sub(r"{(\w+)}", lambda name: ids.get(name[1], "none"), operation.path)
     body = {} if operation.takes is None and not operation.has_body else {"content": b"{}"}

@@ -44,7 +44,7 @@ from benchmarks.measures import (
     team_pod,
     tree,
 )
-from tests.support.postgres import absent
+from tests.support.postgres import reason_absent
 
 pytestmark = pytest.mark.slow  # each starts interpreters of its own
 
@@ -93,7 +93,7 @@ BY_NAME = {each.name: each for each in CATALOGUE}
 @pytest.mark.parametrize("name", SMALL)
 async def test_a_measurement_finds_its_values(name: str) -> None:
     """Each value of the table is measured."""
-    if name in ON_POSTGRES and (why := absent()):
+    if name in ON_POSTGRES and (why := reason_absent()):
         pytest.skip(why)
     if name in ON_PODS and not (os.environ.get("KUBECONFIG") and os.environ.get("REGISTRY")):
         pytest.skip("no cluster is given (KUBECONFIG and REGISTRY)")

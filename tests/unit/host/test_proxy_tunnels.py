@@ -12,7 +12,7 @@ import pytest
 
 from ramet.host.egress.connection import ProxyLimits
 from tests.support.tls import client_hello, make_certificate
-from tests.support.tunnels import Client, House, Opened, client, echo, server
+from tests.support.tunnels import Client, OpenProxy, ProxyHarness, client, echo, server
 from tests.support.waiting import eventually
 
 LOCAL = {"localhost": ["127.0.0.1"], "other.localhost": ["127.0.0.1"]}
@@ -20,9 +20,9 @@ PRIVATE = ("127.0.0.0/8",)
 
 
 @pytest.fixture
-async def proxy_harness(tmp_path: pathlib.Path) -> AsyncIterator[House]:
+async def proxy_harness(tmp_path: pathlib.Path) -> AsyncIterator[ProxyHarness]:
     """A proxy for which local names lead to the loopback address."""
-    async with House(tmp_path, names=LOCAL, private=PRIVATE) as house:
+    async with ProxyHarness(tmp_path, names=LOCAL, private=PRIVATE) as house:
         yield house
 
 
@@ -38,7 +38,7 @@ def tls_server(certificate: pathlib.Path) -> ssl.SSLContext:
     return context
 
 
-async def test_a_client_that_ended_its_side_still_gets_the_answer(proxy_harness: House) -> None:
+async def test_a_client_that_ended_its_side_still_gets_the_answer(proxy_harness: ProxyHarness) -> None:
     """The end of file passes, and the other direction stays open."""
 
     async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -53,7 +53,7 @@ async def test_a_client_that_ended_its_side_still_gets_the_answer(proxy_harness:
             assert await tunnel.rest() == b"you said all of it"
 
 
-async def test_a_client_may_end_together_with_its_request(proxy_harness: House) -> None:
+async def test_a_client_may_end_together_with_its_request(proxy_harness: ProxyHarness) -> None:
     """The end comes before the tunnel exists."""
     async with server() as port:
         run = await proxy_harness.open(f"127.0.0.1:{port}")
@@ -63,7 +63,7 @@ async def test_a_client_may_end_together_with_its_request(proxy_harness: House) 
             assert (await tunnel.rest()).endswith(b"\r\n\r\nhello")
 
 
-async def test_a_server_that_ended_its_side_still_gets_data(proxy_harness: House) -> None:
+async def test_a_server_that_ended_its_side_still_gets_data(proxy_harness: ProxyHarness) -> None:
     """The client's direction stays open."""
     received: list[bytes] = []
 
@@ -83,7 +83,7 @@ async def test_a_server_that_ended_its_side_still_gets_data(proxy_harness: House
     assert received == [b"late"]
 
 
-async def test_a_server_may_speak_first(proxy_harness: House) -> None:
+async def test_a_server_may_speak_first(proxy_harness: ProxyHarness) -> None:
     """The proxy does not wait for the client's first bytes."""
 
     async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -97,7 +97,7 @@ async def test_a_server_may_speak_first(proxy_harness: House) -> None:
             assert await tunnel.reader.readline() == b"220 ready\r\n"
 
 
-async def test_data_sent_before_a_reset_arrives(proxy_harness: House) -> None:
+async def test_data_sent_before_a_reset_arrives(proxy_harness: ProxyHarness) -> None:
     """The reset ends the tunnel after that data."""
 
     async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -117,7 +117,7 @@ async def test_data_sent_before_a_reset_arrives(proxy_harness: House) -> None:
             assert await tunnel.rest() == b""
 
 
-async def test_a_client_that_leaves_ends_its_connection(proxy_harness: House) -> None:
+async def test_a_client_that_leaves_ends_its_connection(proxy_harness: ProxyHarness) -> None:
     """The server sees the end."""
     has_ended = asyncio.Event()
 
@@ -133,7 +133,7 @@ async def test_a_client_that_leaves_ends_its_connection(proxy_harness: House) ->
 
 
 @pytest.mark.parametrize("slow", ["server", "client"])
-async def test_a_slow_side_holds_up_the_other_side(proxy_harness: House, slow: str) -> None:
+async def test_a_slow_side_holds_up_the_other_side(proxy_harness: ProxyHarness, slow: str) -> None:
     """The proxy buffers little; all data arrives once the slow side reads."""
     size, go = 64 * 2**20, asyncio.Event()
     byte_count = 0
@@ -175,7 +175,7 @@ async def test_a_slow_side_holds_up_the_other_side(proxy_harness: House, slow: s
     assert byte_count == size
 
 
-async def count_until_stall(run: Opened) -> int:
+async def count_until_stall(run: OpenProxy) -> int:
     """Return the number of bytes passed once nothing moves for many turns of the event loop."""
     moved, still = 0, 0
     while still < 200 or moved == 0:
@@ -187,7 +187,7 @@ async def count_until_stall(run: Opened) -> int:
 
 async def test_an_idle_tunnel_is_cut(tmp_path: pathlib.Path) -> None:
     """The limit is `idle_s`."""
-    async with server() as port, House(tmp_path, limits=ProxyLimits(idle_s=0.05)) as house:
+    async with server() as port, ProxyHarness(tmp_path, limits=ProxyLimits(idle_s=0.05)) as house:
         run = await house.open(f"127.0.0.1:{port}")
         async with client(run.path) as tunnel:
             assert await tunnel.ask(f"127.0.0.1:{port}") == 200
@@ -208,7 +208,7 @@ async def handshake(tunnel: Client, certificate: pathlib.Path, name: str, says: 
         wrapped.close()
 
 
-async def test_tls_to_the_listed_server_passes(proxy_harness: House, certificate: pathlib.Path) -> None:
+async def test_tls_to_the_listed_server_passes(proxy_harness: ProxyHarness, certificate: pathlib.Path) -> None:
     """The client checks the server's certificate end to end."""
     async with server(tls=tls_server(certificate)) as port:
         run = await proxy_harness.open(f"localhost:{port}")
@@ -219,7 +219,7 @@ async def test_tls_to_the_listed_server_passes(proxy_harness: House, certificate
     assert [event.allowed for event in run.events] == [True]
 
 
-async def test_tls_to_an_address_passes_without_a_name(proxy_harness: House, certificate: pathlib.Path) -> None:
+async def test_tls_to_an_address_passes_without_a_name(proxy_harness: ProxyHarness, certificate: pathlib.Path) -> None:
     """Clients send no server name for an address."""
     async with server(tls=tls_server(certificate)) as port:
         run = await proxy_harness.open(f"127.0.0.1:{port}")
@@ -228,7 +228,7 @@ async def test_tls_to_an_address_passes_without_a_name(proxy_harness: House, cer
             assert await handshake(tunnel, certificate, "127.0.0.1", b"secret") == b"secret"
 
 
-async def test_tls_to_another_server_is_cut(proxy_harness: House, certificate: pathlib.Path) -> None:
+async def test_tls_to_another_server_is_cut(proxy_harness: ProxyHarness, certificate: pathlib.Path) -> None:
     """No byte reaches the server, though its certificate covers both names; the event names the other server."""
     received: list[bytes] = []
 
@@ -251,7 +251,7 @@ async def test_tls_to_another_server_is_cut(proxy_harness: House, certificate: p
 
 
 @pytest.mark.parametrize(("name", "passes"), [("localhost", True), ("other.localhost", False)])
-async def test_a_tls_hello_in_pieces_is_judged_as_a_whole(proxy_harness: House, name: str, passes: bool) -> None:
+async def test_a_tls_hello_in_pieces_is_judged_as_a_whole(proxy_harness: ProxyHarness, name: str, passes: bool) -> None:
     """An allowed hello reaches the server unchanged."""
     hello = client_hello(name)
     async with server() as port:
@@ -273,7 +273,7 @@ async def test_a_tls_hello_in_pieces_is_judged_as_a_whole(proxy_harness: House, 
 async def test_an_unreadable_tls_hello_is_cut(tmp_path: pathlib.Path, how: str) -> None:
     """A second event follows the event that allowed the tunnel."""
     limits = ProxyLimits(header_s=0.2 if how == "never whole" else 60.0)
-    async with server(echo) as port, House(tmp_path, names=LOCAL, private=PRIVATE, limits=limits) as house:
+    async with server(echo) as port, ProxyHarness(tmp_path, names=LOCAL, private=PRIVATE, limits=limits) as house:
         run = await house.open(f"localhost:{port}")
         async with client(run.path) as tunnel:
             first = b"\x15\x03\x01\x00\x02\x01\x5a" if how == "unreadable" else client_hello("localhost")[:50]

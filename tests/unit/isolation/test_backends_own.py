@@ -26,7 +26,7 @@ from ramet.isolation.local import LocalBackend
 from ramet.isolation.zygote import admission
 from ramet.isolation.zygote.backend import ZygoteBackend
 from ramet.testing.conformance.isolation.harness import GRANT, BackendFixture, Ended, is_locked, replace_grant
-from tests.support.backends import opened
+from tests.support.backends import open_backend_or_skip
 from tests.support.waiting import alive, eventually, pid_in
 
 USER = 60700
@@ -35,20 +35,20 @@ KINDS = {"bwrap": BwrapBackend, "local": LocalBackend}
 
 @pytest.fixture(params=["bwrap", "local"])
 async def site(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[BackendFixture]:
-    async with opened(KINDS[request.param](tmp_path / "runs", parked=1), tmp_path) as site:
+    async with open_backend_or_skip(KINDS[request.param](tmp_path / "runs", parked=1), tmp_path) as site:
         yield site
 
 
 @pytest.fixture
 async def bwrap(tmp_path: Path) -> AsyncIterator[BackendFixture]:
-    async with opened(BwrapBackend(tmp_path / "runs", parked=1), tmp_path) as site:
+    async with open_backend_or_skip(BwrapBackend(tmp_path / "runs", parked=1), tmp_path) as site:
         yield site
 
 
 @pytest.fixture
 async def site_without_namespaces(tmp_path: Path) -> AsyncIterator[BackendFixture]:
     """Open `local` as on a machine without namespaces."""
-    async with opened(LocalBackend(tmp_path / "runs", parked=1, namespaces=False), tmp_path) as site:
+    async with open_backend_or_skip(LocalBackend(tmp_path / "runs", parked=1, namespaces=False), tmp_path) as site:
         yield site
 
 

@@ -16,7 +16,7 @@ import pytest
 from ramet.isolation.limits import disk
 from ramet.isolation.limits.disk import ENTRY_BYTES, used_bytes
 from ramet.isolation.linux import procfs
-from tests.support.hostile import bury, field
+from tests.support.hostile import field, make_deep_folders
 
 MIB = 1024 * 1024
 MAX_BYTES = 1000 * MIB
@@ -52,7 +52,7 @@ def test_empty_files_count_with_a_fixed_size(folder: Path) -> None:
 def test_a_file_buried_deep_is_found() -> None:
     """A file below a thousand folders is counted."""
     with field() as path:
-        bury(path, depth=1000)
+        make_deep_folders(path, depth=1000)
         before = used_bytes(path, max_bytes=MAX_BYTES)
         fd = os.open(path, os.O_RDONLY)
         for _ in range(1000):

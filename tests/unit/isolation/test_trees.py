@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ramet.isolation import safe_walk
-from tests.support.hostile import DEPTH, bury, field, fill, make_immutable, mount_in
+from tests.support.hostile import DEPTH, field, fill, make_deep_folders, make_immutable, mount_in
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_a_walk_stops_at_its_maximal_depth(tree: Path) -> None:
 
 def test_a_walk_holds_few_descriptors_at_any_depth(tree: Path) -> None:
     """A deep tree takes no more descriptors than a flat one."""
-    bury(tree)
+    make_deep_folders(tree)
 
     with safe_walk.open_root(tree) as fd, contextlib.closing(safe_walk.walk(fd)) as entries:
         before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - only how many
@@ -115,7 +115,7 @@ def test_a_walk_holds_few_descriptors_at_any_depth(tree: Path) -> None:
 
 def test_a_walk_does_not_follow_a_folder_that_is_moved_away(tree: Path, outside_folder: Path) -> None:
     """The walk continues at the folders that the names still lead to."""
-    bury(tree, depth=4)
+    make_deep_folders(tree, depth=4)
     for name in ("a", "z"):
         (tree / name).mkdir()
         (tree / name / "file").write_text("")
@@ -134,7 +134,7 @@ def test_a_walk_does_not_follow_a_folder_that_is_moved_away(tree: Path, outside_
 @pytest.mark.parametrize("what", ["d", "d/d"])
 def test_a_removed_folder_does_not_end_the_walk(tree: Path, what: str) -> None:
     """A folder that is removed before its turn is skipped."""
-    bury(tree, depth=2)
+    make_deep_folders(tree, depth=2)
     (tree / "a").mkdir()
     (tree / "a" / "file").write_text("")
     paths = set()

@@ -17,7 +17,7 @@ from ramet.isolation.local import LocalBackend
 from ramet.isolation.zygote import client, pool
 from ramet.isolation.zygote.backend import ZygoteBackend
 from ramet.testing.conformance.isolation.harness import GRANT, BackendFixture, Ended, replace_grant
-from tests.support.backends import opened
+from tests.support.backends import open_backend_or_skip
 from tests.support.waiting import alive, eventually
 
 Open = Callable[[], ZygoteBackend]
@@ -31,7 +31,7 @@ def open_backend(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
 
 @pytest.fixture
 async def site(open_backend: Open, tmp_path: Path) -> AsyncIterator[BackendFixture]:
-    async with opened(open_backend(), tmp_path) as site:
+    async with open_backend_or_skip(open_backend(), tmp_path) as site:
         yield site
 
 
@@ -215,7 +215,7 @@ async def test_a_zygote_with_more_mounts_shows_an_agent_only_its_own(site: Backe
 
 
 async def test_the_output_of_a_failed_zygote_is_reported(open_backend: Open, tmp_path: Path) -> None:
-    async with opened(open_backend(), tmp_path) as site:
+    async with open_backend_or_skip(open_backend(), tmp_path) as site:
         assert isinstance(site.backend, ZygoteBackend)
         site.backend._runtime = site.backend._runtime._replace(python="/bin/false")
         with pytest.raises(SandboxFailed, match="exit code 1"):
@@ -223,7 +223,7 @@ async def test_the_output_of_a_failed_zygote_is_reported(open_backend: Open, tmp
 
 
 async def test_closing_a_backend_during_a_start_fails_the_start(open_backend: Open, tmp_path: Path) -> None:
-    async with opened(open_backend(), tmp_path) as site:
+    async with open_backend_or_skip(open_backend(), tmp_path) as site:
         starting = asyncio.ensure_future(site.backend.start(site.spec()))
         await asyncio.sleep(0)
         await site.backend.close()

@@ -19,7 +19,7 @@ from ramet.models.research.evidence import EvidenceLine, find_writers, group, ki
 from ramet.models.research.model import OfflineResearcher
 from ramet.models.research.question import understand
 from ramet.models.research.settings import settings_on
-from tests.support.driving import READERS, Driven, drive
+from tests.support.driving import READERS, FinishedConversation, run_conversation
 
 ROOT = pathlib.Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples/payment-api"
@@ -55,7 +55,7 @@ def citations(text: str) -> Iterator[tuple[str, int, str]]:
         yield match["path"], int(match["line"]), match["text"]
 
 
-def assert_true(conversation: Driven, folder: pathlib.Path) -> int:
+def assert_true(conversation: FinishedConversation, folder: pathlib.Path) -> int:
     """Check that every cited line stands where the answer says, and return their number."""
     count = 0
     for path, line, quoted in citations(conversation.text):
@@ -67,14 +67,14 @@ def assert_true(conversation: Driven, folder: pathlib.Path) -> int:
     return count
 
 
-def says_that_rules_answered(conversation: Driven) -> bool:
+def says_that_rules_answered(conversation: FinishedConversation) -> bool:
     """Return whether the last line says that rules gave the answer."""
     return conversation.text.endswith(SIGNED) and "rules" in SIGNED and "did not reason" in SIGNED
 
 
 async def test_the_example_is_explained_from_both_files_of_its_cause() -> None:
     """The answer cites the limit that is too low and the code that suffers from it."""
-    conversation = await drive(OfflineResearcher(), WHY, EXAMPLE)
+    conversation = await run_conversation(OfflineResearcher(), WHY, EXAMPLE)
 
     assert line_of(EXAMPLE, "config/payments-live.yaml", "read_timeout_ms: 1500") in conversation.text
     client = "src/payment_api/acquirer_client.py"
@@ -88,7 +88,7 @@ async def test_the_example_is_explained_from_both_files_of_its_cause() -> None:
 
 async def test_a_team_searches_the_example() -> None:
     """The folder is listed, then divided in one turn between two to five scouts, which report their own evidence."""
-    conversation = await drive(OfflineResearcher(), WHY, EXAMPLE)
+    conversation = await run_conversation(OfflineResearcher(), WHY, EXAMPLE)
 
     first, second = [m for m in conversation.messages if isinstance(m, AIMessage)][:2]
     assert {call["name"] for call in first.tool_calls} == {"Glob", "Grep"}
@@ -105,7 +105,7 @@ async def test_a_team_searches_the_example() -> None:
 
 async def test_the_answer_does_not_start_with_false_leads() -> None:
     """Rare complaints do not come first."""
-    conversation = await drive(OfflineResearcher(), WHY, EXAMPLE)
+    conversation = await run_conversation(OfflineResearcher(), WHY, EXAMPLE)
 
     leading = "\n".join(conversation.text.split("\n")[:14])
     assert "no answer from acquirer" in leading
@@ -116,7 +116,7 @@ async def test_the_answer_does_not_start_with_false_leads() -> None:
 
 async def test_the_model_without_scouts_finds_the_same() -> None:
     """The model does the work of its scouts itself when it has no Agent tool."""
-    conversation = await drive(OfflineResearcher(), WHY, EXAMPLE, tools=READERS)
+    conversation = await run_conversation(OfflineResearcher(), WHY, EXAMPLE, tools=READERS)
 
     assert conversation.children == []
     assert line_of(EXAMPLE, "config/payments-live.yaml", "read_timeout_ms: 1500") in conversation.text
@@ -126,10 +126,10 @@ async def test_the_model_without_scouts_finds_the_same() -> None:
 
 async def test_the_model_without_ripgrep_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """The patterns of the model mean the same to both kinds of search."""
-    with_ripgrep = await drive(OfflineResearcher(), WHY, EXAMPLE, tools=READERS)
+    with_ripgrep = await run_conversation(OfflineResearcher(), WHY, EXAMPLE, tools=READERS)
     monkeypatch.setenv("PATH", "/nonexistent")
 
-    without = await drive(OfflineResearcher(), WHY, EXAMPLE, tools=READERS)
+    without = await run_conversation(OfflineResearcher(), WHY, EXAMPLE, tools=READERS)
 
     assert without.text == with_ripgrep.text
 
@@ -138,7 +138,7 @@ async def test_refused_spawns_are_replaced_and_reported() -> None:
     """The model explores alone if no child can be spawned, and its answer says so."""
     refusals = {"Agent": "spawn refused (depth): the tree is 3 deep already; free now: 0"}
 
-    conversation = await drive(OfflineResearcher(), WHY, EXAMPLE, refusals=refusals)
+    conversation = await run_conversation(OfflineResearcher(), WHY, EXAMPLE, refusals=refusals)
 
     assert line_of(EXAMPLE, "config/payments-live.yaml", "read_timeout_ms: 1500") in conversation.text
     assert "scouts failed (spawn refused (depth)" in conversation.text
@@ -204,7 +204,7 @@ RUST = {
 
 async def test_a_wrong_database_host_is_found(tmp_path: pathlib.Path) -> None:
     """A traceback leads it to the setting of the host that cannot be reached."""
-    conversation = await drive(OfflineResearcher(), "Why do orders give a 500?", make(tmp_path, DJANGO))
+    conversation = await run_conversation(OfflineResearcher(), "Why do orders give a 500?", make(tmp_path, DJANGO))
 
     assert line_of(tmp_path, "shop/settings.py", "db-old.internal") in conversation.text
     assert "could not translate host name" in conversation.text
@@ -213,7 +213,7 @@ async def test_a_wrong_database_host_is_found(tmp_path: pathlib.Path) -> None:
 
 async def test_a_panic_is_found_in_the_code(tmp_path: pathlib.Path) -> None:
     """A panic leads it to the line of code, in a language without tracebacks."""
-    conversation = await drive(OfflineResearcher(), "Why does the ferry crash?", make(tmp_path, RUST))
+    conversation = await run_conversation(OfflineResearcher(), "Why does the ferry crash?", make(tmp_path, RUST))
 
     assert line_of(tmp_path, "src/queue.rs", "expect(") in conversation.text
     assert assert_true(conversation, tmp_path) >= 1
@@ -221,7 +221,9 @@ async def test_a_panic_is_found_in_the_code(tmp_path: pathlib.Path) -> None:
 
 async def test_a_question_for_a_place_gets_the_place(tmp_path: pathlib.Path) -> None:
     """The first line of the answer is the definition."""
-    conversation = await drive(OfflineResearcher(), "Where is the backoff of a retry defined?", make(tmp_path, RUST))
+    conversation = await run_conversation(
+        OfflineResearcher(), "Where is the backoff of a retry defined?", make(tmp_path, RUST)
+    )
 
     first_line = conversation.text.partition("**Lines with words of the question**\n\n- ")[2]
     assert first_line.startswith(line_of(tmp_path, "src/retry.rs", "pub fn backoff_ms"))
@@ -230,7 +232,7 @@ async def test_a_question_for_a_place_gets_the_place(tmp_path: pathlib.Path) -> 
 
 async def test_a_question_for_a_mechanism_gets_the_definition(tmp_path: pathlib.Path) -> None:
     """The definition is among the lines."""
-    conversation = await drive(OfflineResearcher(), "How does the Queue work?", make(tmp_path, RUST))
+    conversation = await run_conversation(OfflineResearcher(), "How does the Queue work?", make(tmp_path, RUST))
 
     assert line_of(tmp_path, "src/queue.rs", "pub struct Queue") in conversation.text
 
@@ -241,7 +243,7 @@ async def test_messages_of_logs_alone_are_counted(tmp_path: pathlib.Path) -> Non
     noise = [f"2026-05-01 09:{n:02d}:30 INFO heartbeat {n}" for n in range(60)]
     make(tmp_path, {"a.log": "\n".join(noise + lines), "b.log": "\n".join(noise)})
 
-    conversation = await drive(OfflineResearcher(), "What went wrong?", tmp_path)
+    conversation = await run_conversation(OfflineResearcher(), "What went wrong?", tmp_path)
 
     assert "a.log:61: `2026-05-01 10:00:00 ERROR disk" in conversation.text
     assert "40 lines that were read, up to line 100, differ in numbers" in conversation.text
@@ -253,7 +255,7 @@ async def test_a_long_log_is_sampled_and_the_answer_says_so(tmp_path: pathlib.Pa
     lines = ["2026-05-01 10:00:00 ERROR cache miss storm"] * 3_000 + ["2026-05-01 11:00:00 FATAL out of descriptors"]
     make(tmp_path, {"a.log": "\n".join(lines), "main.c": 'int main() { puts("cache miss storm"); }\n'})
 
-    conversation = await drive(OfflineResearcher(), "Why did it die?", tmp_path)
+    conversation = await run_conversation(OfflineResearcher(), "Why did it die?", tmp_path)
 
     assert "out of descriptors" in conversation.text
     assert "a.log:3001" in conversation.text
@@ -273,7 +275,7 @@ async def test_an_answer_says_that_there_is_nothing(
     tmp_path: pathlib.Path, files: Mapping[str, str | bytes], message: str
 ) -> None:
     """An empty folder, pictures and a binary file give words, and no invention."""
-    conversation = await drive(OfflineResearcher(), "Why is the parser slow?", make(tmp_path, files))
+    conversation = await run_conversation(OfflineResearcher(), "Why is the parser slow?", make(tmp_path, files))
 
     assert message in conversation.text
     assert says_that_rules_answered(conversation)
@@ -291,7 +293,7 @@ async def test_odd_names_are_searched(tmp_path: pathlib.Path) -> None:
         },
     )
 
-    conversation = await drive(OfflineResearcher(), "Why is the parser slow?", tmp_path)
+    conversation = await run_conversation(OfflineResearcher(), "Why is the parser slow?", tmp_path)
 
     assert "copies the buffer" in conversation.text
     assert "parser --slow" in conversation.text
@@ -312,7 +314,7 @@ async def test_questions_in_other_languages_are_answered(tmp_path: pathlib.Path,
         {"notes.md": f"# x\n\n{expected}\n", "other.md": "something else\n", "a.py": "def unrelated():\n    pass\n"},
     )
 
-    conversation = await drive(OfflineResearcher(), question, tmp_path)
+    conversation = await run_conversation(OfflineResearcher(), question, tmp_path)
 
     assert expected in conversation.text
 
@@ -327,7 +329,7 @@ async def test_a_huge_folder_is_searched_by_pattern(tmp_path: pathlib.Path) -> N
     )
     os.utime(old, (1, 1))
 
-    conversation = await drive(OfflineResearcher(), "Where is frobnicate defined?", tmp_path)
+    conversation = await run_conversation(OfflineResearcher(), "Where is frobnicate defined?", tmp_path)
 
     assert "lib/deep/ancient.py:1" in conversation.text
     assert "of 1201 shown, the newest first" in conversation.text
@@ -337,7 +339,7 @@ async def test_failing_tools_are_reported(tmp_path: pathlib.Path) -> None:
     """The answer says that every search failed, and does not say that there was nothing."""
     make(tmp_path, RUST)
 
-    conversation = await drive(
+    conversation = await run_conversation(
         OfflineResearcher(), "Why does it crash?", tmp_path, refusals={"Grep": "the disk is on fire"}
     )
 
@@ -348,7 +350,7 @@ async def test_failing_tools_are_reported(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize("tools", [(), ("Bash",), ("SendMessage",)])
 async def test_a_model_without_tools_says_what_it_cannot_do(tools: tuple[str, ...]) -> None:
     """The model does not guess."""
-    conversation = await drive(OfflineResearcher(), "Why is the sky blue?", EXAMPLE, tools=tools)
+    conversation = await run_conversation(OfflineResearcher(), "Why is the sky blue?", EXAMPLE, tools=tools)
 
     assert "no tool for that was given to me" in conversation.text
     assert conversation.calls == []
@@ -357,7 +359,7 @@ async def test_a_model_without_tools_says_what_it_cannot_do(tools: tuple[str, ..
 async def test_an_ended_budget_gives_the_findings(tmp_path: pathlib.Path) -> None:
     """The model must call no more tools and answers from its findings, though tools are still bound."""
     model = OfflineResearcher().bind_tools([{"name": name} for name in READERS])
-    conversation = await drive(OfflineResearcher(), WHY, EXAMPLE, tools=READERS)
+    conversation = await run_conversation(OfflineResearcher(), WHY, EXAMPLE, tools=READERS)
     looked = [at for at, m in enumerate(conversation.messages) if isinstance(m, ToolMessage) and m.name != "Glob"]
     shortened = conversation.messages[: looked[20]]
     while isinstance(shortened[-1], ToolMessage) is False:
@@ -388,7 +390,7 @@ async def test_mail_does_not_change_the_question() -> None:
 
 async def test_a_second_question_starts_anew_with_new_call_ids() -> None:
     """Each question of a conversation has its own search, and no id is used twice."""
-    conversation = await drive(OfflineResearcher(), WHY, EXAMPLE, tools=READERS)
+    conversation = await run_conversation(OfflineResearcher(), WHY, EXAMPLE, tools=READERS)
     model = OfflineResearcher().bind_tools([{"name": name} for name in READERS])
 
     reply = await model.ainvoke([*conversation.messages, HumanMessage("Where is the pool size configured?")])
@@ -401,7 +403,7 @@ async def test_a_second_question_starts_anew_with_new_call_ids() -> None:
 async def test_the_preview_of_a_spilled_report_counts() -> None:
     """The shown lines of a report in a file count, and the answer says that the rest is elsewhere."""
     model = OfflineResearcher()
-    conversation = await drive(model, WHY, EXAMPLE)
+    conversation = await run_conversation(model, WHY, EXAMPLE)
     messages = list(conversation.messages)
     at, whole = next((at, m) for at, m in enumerate(messages) if isinstance(m, ToolMessage) and '["logs/' in m.text)
     shortened = whole.text[: whole.text.index('["', 900) + 20]
@@ -418,14 +420,14 @@ async def test_a_conversation_determines_the_reply() -> None:
     """Many agents share one instance concurrently, and the same conversation gets the same reply."""
     model = OfflineResearcher()
 
-    several = await asyncio.gather(*(drive(model, WHY, EXAMPLE) for _ in range(3)))
+    several = await asyncio.gather(*(run_conversation(model, WHY, EXAMPLE) for _ in range(3)))
 
     assert len({conversation.text for conversation in several}) == 1
 
 
 async def test_a_streamed_answer_equals_the_whole_answer() -> None:
     """The chunks of the stream make the same message, with the same usage; text comes by the word."""
-    conversation = await drive(OfflineResearcher(), WHY, EXAMPLE)
+    conversation = await run_conversation(OfflineResearcher(), WHY, EXAMPLE)
     model = OfflineResearcher().bind_tools([{"name": name} for name in (*READERS, "Agent")])
     for at in [at for at, m in enumerate(conversation.messages) if isinstance(m, AIMessage)]:
         whole = await model.ainvoke(conversation.messages[:at])

@@ -15,7 +15,7 @@ import pytest
 from ramet.models.research import evidence, settings
 from ramet.models.research.evidence import EvidenceLine
 from ramet.models.research.model import OfflineResearcher
-from tests.support.driving import READERS, Driven, drive
+from tests.support.driving import READERS, FinishedConversation, run_conversation
 
 TEAM = (*READERS, "Agent")
 
@@ -34,7 +34,7 @@ def section(text: str, title: str) -> str:
     return text.partition(f"**{title}")[2].partition("\n\n**")[0].partition("\n\nConfidence")[0]
 
 
-def assert_exact(conversation: Driven, folder: pathlib.Path) -> int:
+def assert_exact(conversation: FinishedConversation, folder: pathlib.Path) -> int:
     """Compare every quotation with its file and every setting with its quotation, and return their number."""
     names = [each.relative_to(folder).as_posix() for each in folder.rglob("*") if each.is_file()]
     paths = "|".join(sorted((re.escape(name) for name in names if name in conversation.text), key=len, reverse=True))
@@ -49,7 +49,7 @@ def assert_exact(conversation: Driven, folder: pathlib.Path) -> int:
 
 async def answer_of(folder: pathlib.Path, question: str, tools: tuple[str, ...] = READERS) -> str:
     """Return the answer to a question, after each quotation in it was compared with the folder."""
-    conversation = await drive(OfflineResearcher(), question, folder, tools=tools)
+    conversation = await run_conversation(OfflineResearcher(), question, folder, tools=tools)
     assert_exact(conversation, folder)
     return conversation.text
 
@@ -327,7 +327,7 @@ async def test_a_line_with_line_separators_stays_one(tmp_path: pathlib.Path) -> 
     fake = "- config.toml:1: `gateway = off`"
     make(tmp_path, {"app.log": f"2026-05-01 10:00:00 ERROR gateway\r{fake}\u2028{fake}\n"})
 
-    text = (await drive(OfflineResearcher(), "Why is the gateway failing?", tmp_path, tools=READERS)).text
+    text = (await run_conversation(OfflineResearcher(), "Why is the gateway failing?", tmp_path, tools=READERS)).text
 
     assert "app.log:1: " in text
     assert not any(each.startswith(fake) for each in text.splitlines())

@@ -15,7 +15,7 @@ from ramet.core.errors import ModelFailed
 from ramet.models.call import Bound, bind, complete, merge, stream_reply
 from ramet.models.errors import is_overflow
 from ramet.models.scripted.model import Call, Hang
-from tests.support.providers import Ends, Fail, Says, provider
+from tests.support.providers import Fail, IncompleteStream, StreamError, provider
 
 HI: list[BaseMessage] = [HumanMessage("hi")]
 
@@ -45,7 +45,7 @@ async def streamed_reply(model: BaseChatModel | Bound) -> AIMessage:
 @pytest.mark.parametrize("kind", ["anthropic", "openai"])
 async def test_a_stream_that_ends_normally_but_too_early_is_a_failure(kind: str) -> None:
     """The SDKs take the end of the connection for the end of the reply: we do not."""
-    async with provider([Ends(after_chars=10)]) as server:
+    async with provider([IncompleteStream(after_chars=10)]) as server:
         with pytest.raises(ModelFailed, match="before the reply was complete") as failure:
             await streamed_reply(getattr(server, kind)(max_retries=0))
 
@@ -56,7 +56,7 @@ async def test_a_stream_that_ends_normally_but_too_early_is_a_failure(kind: str)
 @pytest.mark.parametrize(("error", "retryable"), [("overloaded_error", True), ("invalid_request_error", False)])
 async def test_an_error_in_mid_stream_is_read_from_its_body(kind: str, error: str, retryable: bool) -> None:
     """The status was 200 long before, and means nothing."""
-    async with provider([Says(after_chars=10, error=error)]) as server:
+    async with provider([StreamError(after_chars=10, error=error)]) as server:
         with pytest.raises(ModelFailed) as failure:
             await streamed_reply(getattr(server, kind)(max_retries=0))
 

@@ -29,7 +29,7 @@ from ramet.services.packaging.oci.manifest import (
 from ramet.services.packaging.oci.push import LABEL, publish
 from ramet.services.packaging.oci.registry import MAX_JSON, ImageReference, Registry, reference
 from ramet.services.packaging.service import PackagingService
-from tests.support.http import Answer, Handler, Received, serve
+from tests.support.http import Answer, Handler, Request, serve
 from tests.support.registries import IDENTITY, PASSWORD, USER, TokenServer, layout, needs_registry, registry, skopeo
 from tests.support.tars import tar
 
@@ -344,7 +344,7 @@ BLOB = Descriptor("", digest_of(b"a blob"), 6)
 def fixed_answer(status: int, body: dict[str, Any], **headers: str) -> Handler:
     """A handler that answers every request in the same way, and has no blob."""
 
-    async def answer(request: Received, answer: Answer) -> None:
+    async def answer(request: Request, answer: Answer) -> None:
         if request.method == "HEAD":
             await answer.send(404, {}, {"connection": "close"})
         else:
@@ -381,7 +381,7 @@ async def test_a_registry_that_refuses_its_own_token_is_not_asked_again() -> Non
     """The second refusal is the result."""
     paths = list[str]()
 
-    async def answer(request: Received, answer: Answer) -> None:
+    async def answer(request: Request, answer: Answer) -> None:
         paths.append(request.path.partition("?")[0])
         if request.path.startswith("/token"):
             await answer.send(200, {"token": "x"})
@@ -403,7 +403,7 @@ async def test_an_index_cannot_lead_to_another_index() -> None:
     descriptor = {"mediaType": kind, "digest": digest_of(json.dumps(inner).encode()), "size": 1}
     outer = {"manifests": [{**descriptor, "platform": {"os": "linux", "architecture": "amd64"}}]}
 
-    async def answer(request: Received, answer: Answer) -> None:
+    async def answer(request: Request, answer: Answer) -> None:
         await answer.send(200, outer if request.path.endswith("latest") else inner, {"content-type": kind})
 
     async with serve(answer) as url, Registry(url) as there:

@@ -24,7 +24,7 @@ from ramet.services.teams.tables import TeamTables
 from ramet.store.contract import Document
 from ramet.store.postgres import PostgresStore
 from tests.support.postgres import Server, own_postgres, postgres
-from tests.support.postgres_stores import opened, schema
+from tests.support.postgres_stores import open_store, schema
 from tests.support.sites import Site
 from tests.support.tars import tar
 from tests.support.wheels import wheel
@@ -49,7 +49,7 @@ class Kernels:
     ) -> PackagingService:
         """Start the packaging of a kernel of that name."""
         self.stores[name] = store(self._server.dsn, schema=self._schema, kernel=name)
-        await self._stack.enter_async_context(opened(self.stores[name]))
+        await self._stack.enter_async_context(open_store(self.stores[name]))
         service = PackagingService(self.folder / name, store=self.stores[name], **options)
         return await self._stack.enter_async_context(service)
 

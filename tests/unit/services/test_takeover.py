@@ -18,7 +18,7 @@ from ramet.services.teams.tables import AGENT, TEAM
 from ramet.store.contract import Document
 from ramet.store.postgres import PostgresStore
 from tests.support.postgres import Server, fresh_schema, postgres
-from tests.support.postgres_stores import cut_off
+from tests.support.postgres_stores import end_session
 from tests.support.sites import OPERATOR, Site
 
 __all__ = ["postgres"]  # a fixture is used by its name
@@ -107,7 +107,7 @@ async def test_a_kernel_overtaken_while_it_opens_its_team_opens_nothing(
     opening = asyncio.create_task(again.spawner.open())
     await store.has_read.wait()
     two = PostgresStore(postgres.dsn, schema=schema, kernel="two")
-    with cut_off(store, postgres):
+    with end_session(store, postgres):
         other = Site(tmp_path / "two", two)
         await other.runtime.start()
         await other.spawner.open()

@@ -20,7 +20,7 @@ from ramet.store.postgres import PostgresStore
 from ramet.store.postgres import schema as postgres_schema
 from ramet.store.postgres.dsn import Place
 from tests.support.postgres import Server, fresh_schema, postgres
-from tests.support.postgres_stores import entry, everything, opened, schema, store
+from tests.support.postgres_stores import all_entries, entry, open_store, schema, store
 from tests.support.waiting import eventually
 
 __all__ = ["postgres", "schema", "store"]  # fixtures are used by their names
@@ -34,11 +34,11 @@ async def test_events_are_read_in_order_by_tree_and_by_run(store: PostgresStore)
         ticket = store.append(each)
     await store.durable(ticket)
 
-    assert [tuple(each)[1:] for each in await everything(store)] == [tuple(each) for each in entries]
-    assert [each.seq for each in await everything(store, tree="t-1")] == [n for n in range(1, 100) if n % 3 == 1]
-    assert [each.seq for each in await everything(store, run="r-2")] == [n for n in range(1, 100) if n % 5 == 2]
-    assert [each.seq for each in await everything(store, tree="t-0", run="r-0")] == [n for n in range(15, 100, 15)]
-    assert (store.committed, await store.head()) == (99, (await everything(store))[-1].cursor)
+    assert [tuple(each)[1:] for each in await all_entries(store)] == [tuple(each) for each in entries]
+    assert [each.seq for each in await all_entries(store, tree="t-1")] == [n for n in range(1, 100) if n % 3 == 1]
+    assert [each.seq for each in await all_entries(store, run="r-2")] == [n for n in range(1, 100) if n % 5 == 2]
+    assert [each.seq for each in await all_entries(store, tree="t-0", run="r-0")] == [n for n in range(15, 100, 15)]
+    assert (store.committed, await store.head()) == (99, (await all_entries(store))[-1].cursor)
 
 
 async def test_synchronous_commit_is_on_against_the_servers_default(store: PostgresStore) -> None:
@@ -89,7 +89,7 @@ async def test_a_forgotten_tree_is_removed_with_its_names(postgres: Server, sche
     await store.durable(store.append(entry(4)))
 
     assert await forgetting == 3
-    assert [(each.tree, each.run, each.seq) for each in await everything(store)] == [
+    assert [(each.tree, each.run, each.seq) for each in await all_entries(store)] == [
         ("t-2", "r-2", 1),
         ("t-1", "r-1", 4),
     ]
@@ -148,7 +148,7 @@ async def test_a_second_kernel_is_refused_with_the_pids_of_the_first(
         PostgresStore(postgres.dsn, schema=fresh_schema()),
         PostgresStore(postgres.dsn, schema=schema, read_only=True),
     ):
-        async with opened(other):
+        async with open_store(other):
             pass
 
 
@@ -156,18 +156,18 @@ async def test_the_lock_is_free_once_the_store_is_closed(postgres: Server, schem
     """Opening and closing are idempotent, and a store can be opened again."""
     first = PostgresStore(postgres.dsn, schema=schema)
     for _ in range(2):
-        async with opened(first):
+        async with open_store(first):
             await first.open()
             await first.durable(first.append(entry(1)))
         await first.close()
 
-    async with opened(PostgresStore(postgres.dsn, schema=schema)) as second:
-        assert len(await everything(second)) == 2
+    async with open_store(PostgresStore(postgres.dsn, schema=schema)) as second:
+        assert len(await all_entries(second)) == 2
 
 
 async def test_a_reader_cannot_write_or_create_a_journal(postgres: Server, schema: str, store: PostgresStore) -> None:
     """Events and documents are refused, and a missing journal is an error."""
-    async with opened(PostgresStore(postgres.dsn, schema=schema, read_only=True)) as reader:
+    async with open_store(PostgresStore(postgres.dsn, schema=schema, read_only=True)) as reader:
         with pytest.raises(StoreFailed, match="reading only"):
             reader.append(entry(1))
         with pytest.raises(StoreFailed, match="reading only"):
@@ -178,7 +178,7 @@ async def test_a_reader_cannot_write_or_create_a_journal(postgres: Server, schem
 
 async def test_a_newer_schema_is_refused_unchanged(postgres: Server, schema: str) -> None:
     """Kernels and readers are refused; the schema's content, with the count of openings, is unchanged."""
-    async with opened(PostgresStore(postgres.dsn, schema=schema)) as first:
+    async with open_store(PostgresStore(postgres.dsn, schema=schema)) as first:
         await first.durable(first.append(entry(1)))
     newer = postgres_schema.NEWEST + 1
     with psycopg.connect(postgres.dsn, autocommit=True) as connection:
@@ -195,7 +195,7 @@ async def test_a_newer_schema_is_refused_unchanged(postgres: Server, schema: str
 async def test_a_fresh_schema_equals_a_migrated_one(postgres: Server, schema: str) -> None:
     """Single migrations lead to the tables that are made at once."""
     stepwise = fresh_schema()
-    async with opened(PostgresStore(postgres.dsn, schema=schema)):
+    async with open_store(PostgresStore(postgres.dsn, schema=schema)):
         pass
     place = Place(postgres.dsn, stepwise)
     with contextlib.closing(place.connect("steps", writes=True)) as connection:

@@ -19,7 +19,7 @@ import pytest
 from ramet.core.errors import StoreInUse
 from ramet.store.postgres import PostgresStore
 from tests.support.postgres import Server, postgres
-from tests.support.postgres_stores import entry, everything, opened, per_writer, schema, store
+from tests.support.postgres_stores import all_entries, entry, open_store, per_writer, schema, store
 from tests.support.waiting import eventually
 
 __all__ = ["postgres", "schema", "store"]  # fixtures are used by their names
@@ -113,8 +113,8 @@ async def test_acknowledged_events_of_a_killed_writer_are_there_once(postgres: S
         await eventually(lambda: len(writer.printed()) > 200)
         lines = writer.kill()
 
-    async with opened(PostgresStore(postgres.dsn, schema=schema, read_only=True)) as reader:
-        there = per_writer(await everything(reader))
+    async with open_store(PostgresStore(postgres.dsn, schema=schema, read_only=True)) as reader:
+        there = per_writer(await all_entries(reader))
     for who, sequence in there.items():
         assert sequence == list(range(1, len(sequence) + 1))
         assert len(sequence) >= max(line["seq"] for line in lines if line["who"] == who)
@@ -141,7 +141,7 @@ async def test_the_lock_of_a_killed_kernel_is_free_soon(postgres: Server, schema
 
 async def test_a_follower_in_another_process_sees_all_events_of_two_kernels(postgres: Server, schema: str) -> None:
     """Two kernels write concurrently; a follower sees each one's events in order and without a gap by cursor."""
-    async with opened(PostgresStore(postgres.dsn, schema=schema)):
+    async with open_store(PostgresStore(postgres.dsn, schema=schema)):
         pass
     with (
         _program(_FOLLOWER, postgres.dsn, schema) as follower,
@@ -151,8 +151,8 @@ async def test_a_follower_in_another_process_sees_all_events_of_two_kernels(post
         await eventually(lambda: min(len(one.printed()), len(two.printed())) > 300)
         one.kill()
         two.kill()
-        async with opened(PostgresStore(postgres.dsn, schema=schema, read_only=True)) as reader:
-            there = await everything(reader)
+        async with open_store(PostgresStore(postgres.dsn, schema=schema, read_only=True)) as reader:
+            there = await all_entries(reader)
             await eventually(lambda: len(follower.printed()) > len(there))
         lines = follower.kill()[1:]
 
@@ -166,7 +166,7 @@ async def test_waiting_ends_with_a_commit_of_another_kernel(
     postgres: Server, schema: str, store: PostgresStore
 ) -> None:
     """LISTEN and NOTIFY wake a waiter; own commits wake it, too; a timeout ends the wait."""
-    async with opened(PostgresStore(postgres.dsn, schema=schema, kernel="other")) as other:
+    async with open_store(PostgresStore(postgres.dsn, schema=schema, kernel="other")) as other:
         assert not await store.wait(0, timeout_s=0)
         for writer in (other, store):
             after = await store.head()
@@ -183,7 +183,7 @@ async def test_no_event_is_seen_before_one_of_a_lower_cursor(
 ) -> None:
     """A slow transaction of one kernel delays others, so a reader never passes an event that commits later."""
     go_on = threading.Event()
-    async with opened(PostgresStore(postgres.dsn, schema=schema, kernel="slow")) as slow:
+    async with open_store(PostgresStore(postgres.dsn, schema=schema, kernel="slow")) as slow:
         first = slow.append(entry(1, tree="t-slow", run="r-slow"))
         waiting_change = asyncio.ensure_future(slow._changed(lambda _: go_on.wait(180), 0))
         query = "SELECT 1 FROM pg_locks WHERE mode = 'RowExclusiveLock' AND relation = %s::regclass"
@@ -199,27 +199,27 @@ async def test_no_event_is_seen_before_one_of_a_lower_cursor(
             go_on.set()
         await asyncio.gather(waiting_change, second, slow.durable(first))
 
-        assert [each.run for each in await everything(store)] == ["r-slow", "r-fast"]
+        assert [each.run for each in await all_entries(store)] == ["r-slow", "r-fast"]
 
 
 async def test_a_tree_that_another_kernel_forgot_may_be_written_again(
     postgres: Server, schema: str, store: PostgresStore
 ) -> None:
     """A kernel looks up the ids of a forgotten tree again."""
-    async with opened(PostgresStore(postgres.dsn, schema=schema, kernel="other")) as other:
+    async with open_store(PostgresStore(postgres.dsn, schema=schema, kernel="other")) as other:
         for n in range(1, 4):
             await store.durable(store.append(entry(n)))
             assert await other.forget("t-1") == 1
         await store.durable(store.append(entry(4)))
 
-        assert [each[1:4] for each in await everything(other)] == [("t-1", "r-1", 4)]
+        assert [each[1:4] for each in await all_entries(other)] == [("t-1", "r-1", 4)]
 
 
 async def test_waiting_continues_when_the_listening_session_is_lost(postgres: Server, schema: str) -> None:
     """The reader connects again, and gets the next event."""
     async with (
-        opened(PostgresStore(postgres.dsn, schema=schema, kernel="other")) as other,
-        opened(PostgresStore(postgres.dsn, schema=schema, read_only=True)) as reader,
+        open_store(PostgresStore(postgres.dsn, schema=schema, kernel="other")) as other,
+        open_store(PostgresStore(postgres.dsn, schema=schema, read_only=True)) as reader,
     ):
         parts = reader._open
         assert parts is not None

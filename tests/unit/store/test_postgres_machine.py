@@ -13,8 +13,8 @@ from collections.abc import Iterator
 import pytest
 
 from ramet.store.postgres import PostgresStore
-from tests.support.postgres import Server, absent
-from tests.support.postgres_stores import opened
+from tests.support.postgres import Server, reason_absent
+from tests.support.postgres_stores import open_store
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.slow  # it takes the ten seconds that are promised
@@ -73,7 +73,7 @@ class _Machine:
 @pytest.fixture
 def machine() -> Iterator[_Machine]:
     """Yield another machine."""
-    if why := absent():
+    if why := reason_absent():
         pytest.skip(why)
     if os.geteuid() or shutil.which("ip") is None or not pathlib.Path("/proc/self/ns/net").exists():
         pytest.skip("it takes root, iproute2 and network namespaces")
@@ -94,7 +94,7 @@ async def test_the_trees_of_a_vanished_machine_are_taken_over(machine: _Machine)
     try:
         process = machine.run(_KERNEL, f"host={_HERE} user=ramet dbname=postgres")
         try:
-            async with opened(PostgresStore(server.dsn, kernel="near")) as near:
+            async with open_store(PostgresStore(server.dsn, kernel="near")) as near:
                 assert process.stdout is not None
                 assert process.stdout.readline() == "ready\n"
                 lines: list[str] = []

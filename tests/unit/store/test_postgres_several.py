@@ -24,7 +24,7 @@ from ramet.store.postgres.peer_monitor import PeerKernel, PeerMonitor
 from ramet.store.postgres.session_monitor import SessionMonitor
 from ramet.store.postgres.writer import PostgresWriter
 from tests.support.postgres import Server, own_postgres, postgres
-from tests.support.postgres_stores import cut_off, entry, everything, opened, schema, session_of
+from tests.support.postgres_stores import all_entries, end_session, entry, open_store, schema, session_of
 from tests.support.waiting import eventually
 
 __all__ = ["own_postgres", "postgres", "schema"]  # fixtures are used by their names
@@ -35,7 +35,7 @@ async def _kernels(server: Server, schema: str, *names: str) -> AsyncIterator[li
     """Yield open stores of kernels with these names."""
     async with contextlib.AsyncExitStack() as stack:
         stores = [PostgresStore(server.dsn, schema=schema, kernel=name) for name in names]
-        yield [await stack.enter_async_context(opened(store)) for store in stores]
+        yield [await stack.enter_async_context(open_store(store)) for store in stores]
 
 
 async def _owner(store: PostgresStore, tree: str) -> str:
@@ -53,7 +53,7 @@ async def test_a_batch_writes_only_events_of_trees_that_the_kernel_owns(postgres
         one.on_tree_loss(losses.append)
         one.on_tree_loss(lambda _: order.append("loss"))
         one.on_commit(lambda _: order.append("commit"))
-        with cut_off(one, postgres):
+        with end_session(one, postgres):
             tickets = [one.append(entry(2, tree=tree)) for tree in ("lost", "kept", "lost")]
             late = asyncio.ensure_future(one.put("kind", "key", b"", tree="lost"))
             assert await two.claim(["lost"]) == ["lost"]
@@ -71,7 +71,7 @@ async def test_a_batch_writes_only_events_of_trees_that_the_kernel_owns(postgres
         assert [each.tree for each in losses] == ["lost"]
         assert order == ["loss", "commit"], "whoever acts on commits knows by then"
         await two.durable(two.append(entry(2, tree="lost")))
-        there = [(each.tree, each.seq) for each in await everything(two)]
+        there = [(each.tree, each.seq) for each in await all_entries(two)]
         assert there == [("kept", 1), ("lost", 1), ("kept", 2), ("lost", 2)]
         assert await one.get("kind", "key") is None
 
@@ -89,14 +89,14 @@ async def test_every_commit_checks_for_lost_trees(postgres: Server, schema: str)
         await one.durable(tickets[1])
         with pytest.raises(OwnedElsewhere, match="'two'"):
             await one.durable(tickets[0])
-        assert [(each.tree, each.seq) for each in await everything(two)] == [("kept", 1), ("lost", 1), ("kept", 2)]
+        assert [(each.tree, each.seq) for each in await all_entries(two)] == [("kept", 1), ("lost", 1), ("kept", 2)]
 
 
 async def test_a_lost_tree_is_not_owned_again_by_writing_to_it(postgres: Server, schema: str) -> None:
     """A released tree has no owner; a kernel owns it again only after a claim."""
     async with _kernels(postgres, schema, "one", "two") as (one, two):
         await one.durable(one.append(entry(1)))
-        with cut_off(one, postgres):
+        with end_session(one, postgres):
             assert await two.claim_orphaned() == ["t-1"]
             await two.release("t-1")
         with pytest.raises(OwnedElsewhere, match="released it"):
@@ -115,7 +115,7 @@ async def test_an_idle_kernel_learns_that_its_tree_was_taken_over(postgres: Serv
         await one.durable(one.append(entry(1)))
         losses: list[OwnedElsewhere] = []
         one.on_tree_loss(losses.append)
-        with cut_off(one, postgres):
+        with end_session(one, postgres):
             assert await two.claim_orphaned() == ["t-1"]
             assert not losses
         await eventually(lambda: losses)
@@ -142,7 +142,7 @@ def _claim_from_stopped_kernel(server: Server, schema: str, one: PostgresStore) 
     async def claim() -> None:
         with psycopg.connect(server.dsn, autocommit=True) as connection:
             connection.execute("SELECT pg_terminate_backend(%s, 60000)", [session_of(one)])
-        async with opened(PostgresStore(server.dsn, schema=schema, kernel="two")) as two:
+        async with open_store(PostgresStore(server.dsn, schema=schema, kernel="two")) as two:
             assert await two.claim(["t-1"]) == ["t-1"]
 
     with ThreadPoolExecutor(1) as pool:
@@ -251,7 +251,7 @@ async def test_a_kernel_without_its_session_is_listed_for_itself(postgres: Serve
     """The kernel acts under its name and epoch once its session is back, even without trees."""
     async with _kernels(postgres, schema, "one", "two") as (one, two):
         [seat, _] = await one.kernels()
-        with cut_off(one, postgres):
+        with end_session(one, postgres):
             assert (await one.kernels())[0] == seat._replace(alive=False)
             assert [each.name for each in await two.kernels()] == ["two"]
 
@@ -266,7 +266,7 @@ async def test_a_kernel_that_returns_before_a_claim_keeps_its_trees(postgres: Se
 
         assert await two.claim_orphaned() == []
         assert await two.claim(["t-1"]) == []
-        assert [each.seq for each in await everything(two)] == [1, 2]
+        assert [each.seq for each in await all_entries(two)] == [1, 2]
 
 
 async def test_every_living_kernel_learns_of_a_fallen_one_and_they_share_its_trees(
@@ -316,7 +316,7 @@ async def _cut_off_and_share(server: Server, fallen: PostgresStore, others: list
             return
 
     adopting = asyncio.gather(*map(adopt, others))
-    with cut_off(fallen, server):
+    with end_session(fallen, server):
         await adopting
         assert sorted(taken_trees) == trees
 
@@ -366,7 +366,7 @@ async def test_after_a_restart_of_the_server_every_kernel_keeps_its_trees(own_po
             await store.durable(store.append(entry(1, tree=store.kernel)))
         losses: list[OwnedElsewhere] = []
         one.on_tree_loss(losses.append)
-        with cut_off(one, own_postgres):
+        with end_session(one, own_postgres):
             own_postgres.restart()
             await two.durable(two.append(entry(2, tree="two")))  # It is back, the other is not.
             assert await two.claim_orphaned() == []
@@ -389,7 +389,7 @@ async def test_a_kernel_that_does_not_return_after_a_server_restart_is_taken_ove
         adopted_trees: list[str] = []
         news = asyncio.Event()
         two.on_kernels(news.set)
-        with cut_off(one, own_postgres):
+        with end_session(one, own_postgres):
             own_postgres.restart()
             async with asyncio.timeout(180):
                 while not adopted_trees:
@@ -411,12 +411,12 @@ async def test_trees_of_an_older_journal_belong_to_the_first_claiming_kernel(pos
         connection.execute(f'UPDATE "{schema}".journal SET cursor = 1')
         connection.execute(f"INSERT INTO \"{schema}\".kernels VALUES ('kernel', 3, 7)")
     async with _kernels(postgres, schema, "kernel", "other") as (one, two):
-        assert [each[1:4] for each in await everything(one)] == [("t-1", "r-1", 1)]
+        assert [each[1:4] for each in await all_entries(one)] == [("t-1", "r-1", 1)]
         assert (await one.kernels())[0][:2] == ("kernel", 4)
         assert await one.claim(["t-1"]) == ["t-1"]
         assert await two.claim(["t-1"]) == []
         await one.durable(one.append(entry(2)))
-        assert [each.seq for each in await everything(two)] == [1, 2]
+        assert [each.seq for each in await all_entries(two)] == [1, 2]
 
 
 async def test_a_fall_is_sent_although_the_wait_for_the_lock_is_interrupted(

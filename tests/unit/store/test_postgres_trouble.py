@@ -16,7 +16,16 @@ import pytest
 from ramet.core.errors import StoreFailed, StoreInUse
 from ramet.store.postgres import PostgresStore
 from tests.support.postgres import Server, own_postgres, postgres
-from tests.support.postgres_stores import cut_off, entry, everything, opened, per_writer, schema, session_of, store
+from tests.support.postgres_stores import (
+    all_entries,
+    end_session,
+    entry,
+    open_store,
+    per_writer,
+    schema,
+    session_of,
+    store,
+)
 from tests.support.waiting import eventually
 
 __all__ = ["own_postgres", "postgres", "schema", "store"]  # fixtures are used by their names
@@ -41,7 +50,7 @@ async def test_a_server_crash_under_load_loses_and_doubles_nothing(own_postgres:
     acknowledged = 0
     is_enough = False
 
-    async with opened(PostgresStore(own_postgres.dsn)) as store:
+    async with open_store(PostgresStore(own_postgres.dsn)) as store:
 
         async def produce(run: str) -> int:
             nonlocal acknowledged
@@ -66,7 +75,7 @@ async def test_a_server_crash_under_load_loses_and_doubles_nothing(own_postgres:
         is_enough = True
         counts = await asyncio.gather(*producers)
 
-        there = per_writer(await everything(store))
+        there = per_writer(await all_entries(store))
         assert there == {str(n): list(range(1, count + 1)) for n, count in enumerate(counts)}
         documents = await store.list("count")
         assert [(each.version, each.data) for each in documents] == [(count, b"%d" % count) for count in counts]
@@ -95,7 +104,7 @@ async def test_a_session_that_ends_during_a_commit_is_restored(
                 connection.execute("SELECT pg_terminate_backend(%s)", [writer.pid])
         await waiting
 
-    assert [each.seq for each in await everything(store)] == list(range(1, 41))
+    assert [each.seq for each in await all_entries(store)] == list(range(1, 41))
 
 
 class _Line:
@@ -154,7 +163,7 @@ class _Line:
 async def test_a_commit_whose_acknowledgement_is_lost_is_not_repeated(postgres: Server, schema: str) -> None:
     """The store checks whether the batch is there: events are there once, and answers are those of the first try."""
     line = _Line(postgres)
-    async with line.open() as dsn, opened(PostgresStore(dsn, schema=schema)) as store:
+    async with line.open() as dsn, open_store(PostgresStore(dsn, schema=schema)) as store:
         await store.durable(store.append(entry(1)))
         line.breaks_after = b"alone"
         await store.durable(store.append(entry(2, data=b"alone")))
@@ -165,18 +174,18 @@ async def test_a_commit_whose_acknowledgement_is_lost_is_not_repeated(postgres: 
 
         assert line.broken == 2
         assert document.version == 1
-        assert [each.seq for each in await everything(store)] == [1, 2, 3, 4]
+        assert [each.seq for each in await all_entries(store)] == [1, 2, 3, 4]
 
 
 async def test_a_session_that_the_server_still_holds_is_ended(postgres: Server, schema: str) -> None:
     """After a lost network the former session still holds the lock, and the store ends it."""
     line = _Line(postgres, is_noticed=False)
-    async with line.open() as dsn, opened(PostgresStore(dsn, schema=schema, patience_s=5.0)) as store:
+    async with line.open() as dsn, open_store(PostgresStore(dsn, schema=schema, patience_s=5.0)) as store:
         line.breaks_after = b"alone"
         await store.durable(store.append(entry(1, data=b"alone")))
 
         assert line.broken == 1
-        assert [each.seq for each in await everything(store)] == [1]
+        assert [each.seq for each in await all_entries(store)] == [1]
 
 
 async def test_a_pooler_is_refused(postgres: Server, schema: str) -> None:
@@ -190,7 +199,7 @@ async def test_a_stopped_server_acknowledges_nothing_until_it_continues(
     own_postgres: Server, store: PostgresStore
 ) -> None:
     """After SIGSTOP `append` does not wait and `durable` does; a store on another server is not affected."""
-    async with opened(PostgresStore(own_postgres.dsn)) as stopped_store:
+    async with open_store(PostgresStore(own_postgres.dsn)) as stopped_store:
         await stopped_store.durable(stopped_store.append(entry(1)))
         own_postgres.signal_all(signal.SIGSTOP)
         try:
@@ -204,7 +213,7 @@ async def test_a_stopped_server_acknowledges_nothing_until_it_continues(
             own_postgres.signal_all(signal.SIGCONT)
         await waiting
         await stopped_store.durable(102)
-        assert [each.seq for each in await everything(stopped_store)] == list(range(1, 103))
+        assert [each.seq for each in await all_entries(stopped_store)] == list(range(1, 103))
 
 
 async def test_closing_does_not_wait_forever_for_a_stopped_server(own_postgres: Server) -> None:
@@ -250,13 +259,13 @@ async def test_a_server_that_stays_away_fails_the_store_permanently(own_postgres
 async def test_a_kernel_replaced_while_it_was_cut_off_writes_nothing(postgres: Server, schema: str) -> None:
     """Another kernel opened the store meanwhile; the first one finds a newer epoch, and fails."""
     store = await PostgresStore(postgres.dsn, schema=schema).open()
-    with cut_off(store, postgres):
+    with end_session(store, postgres):
         waiting = asyncio.ensure_future(store.durable(store.append(entry(1))))
         second = await PostgresStore(postgres.dsn, schema=schema).open()
     with pytest.raises(StoreFailed, match="another kernel"):
         await waiting
     await second.durable(second.append(entry(1, run="r-2")))
-    assert [each.run for each in await everything(second)] == ["r-2"]
+    assert [each.run for each in await all_entries(second)] == ["r-2"]
     await second.close()
     with pytest.raises(StoreFailed, match="another kernel"):
         await store.close()
@@ -266,8 +275,8 @@ async def test_a_batch_of_another_kernel_is_not_taken_for_our_own(postgres: Serv
     """Another kernel wrote a batch with the same number meanwhile; our batch is lost and reported as lost."""
     store = await PostgresStore(postgres.dsn, schema=schema).open()
     await store.durable(store.append(entry(1)))
-    with cut_off(store, postgres):
-        async with opened(PostgresStore(postgres.dsn, schema=schema)) as second:
+    with end_session(store, postgres):
+        async with open_store(PostgresStore(postgres.dsn, schema=schema)) as second:
             await second.durable(second.append(entry(1, run="r-2")))
 
     with pytest.raises(StoreFailed, match="another kernel used the store"):
@@ -306,7 +315,7 @@ async def test_an_idle_kernel_that_was_replaced_reports_its_loss(postgres: Serve
     store.on_loss(losses.append)
     unheard = store.on_loss(losses.append)
     unheard()
-    with cut_off(store, postgres):
+    with end_session(store, postgres):
         second = await PostgresStore(postgres.dsn, schema=schema).open()
     await eventually(lambda: losses)
 

@@ -13,7 +13,7 @@ from ramet.core.policy.policy import Grant
 from ramet.isolation.kubernetes.api import labels, manifest
 from ramet.isolation.kubernetes.api.manifest import PodRequest, PodTemplate
 from ramet.isolation.kubernetes.connect.dial import egress_to
-from tests.support.manifests import misread
+from tests.support.manifests import unknown_fields
 from tests.unit.cli.golden import assert_golden
 
 FORM = PodTemplate(
@@ -62,7 +62,7 @@ def test_a_pod_equals_the_reviewed_manifest() -> None:
 )
 def test_every_field_is_part_of_the_schema(manifest_json: dict[str, Any]) -> None:
     """Kubernetes would silently ignore an unknown field."""
-    assert misread(manifest_json) == []
+    assert unknown_fields(manifest_json) == []
 
 
 def test_a_pod_is_hardened() -> None:

@@ -29,7 +29,7 @@ from ramet.isolation.remote.line import Line
 from ramet.isolation.remote.messages import VERSION, Hello
 from ramet.isolation.remote.sandbox import RemoteSandbox
 from tests.support.api_server import ApiServer, Reply, refusal, serving
-from tests.support.lines import say, two_ends
+from tests.support.lines import send_message, two_ends
 from tests.support.waiting import eventually
 from tests.unit.isolation.kubernetes.test_kubeconfig import write_kubeconfig
 from tests.unit.isolation.kubernetes.test_manifest import BERTH, FORM
@@ -227,7 +227,7 @@ async def test_a_warm_pod_that_does_not_answer_gets_no_run(
     pod, spec = await kernel.made(), SandboxSpec(run="one", grant=Grant(), workspace=tmp_path)
     async with two_ends() as (here, there):
         machine = NodeClient(here, level=Isolation.L2)
-        await say(there, Hello(version=VERSION, python="", level=Isolation.L2, mechanisms={}))
+        await send_message(there, Hello(version=VERSION, python="", level=Isolation.L2, mechanisms={}))
         await machine.hello()
         patch = manifest.claim_patch(FORM, replace(BERTH, name=pod.name), waited_s=0)
         home = single.ConnectedPod(pod, machine)
@@ -276,7 +276,7 @@ async def test_a_run_that_starts_after_a_cancelled_wait_ends_in_its_pod(kernel: 
     pod, spec = await kernel.made(), SandboxSpec(run="one", grant=Grant(), workspace=workspace)
     async with two_ends() as (here, there):
         machine = NodeClient(here, level=Isolation.L2)
-        await say(there, Hello(version=VERSION, python="", level=Isolation.L2, mechanisms={}))
+        await send_message(there, Hello(version=VERSION, python="", level=Isolation.L2, mechanisms={}))
         hearing = asyncio.create_task(_start(there))
 
         async def begun() -> RemoteSandbox:
@@ -298,10 +298,12 @@ async def _start(line: Line) -> None:
     while (frame := await line.receive()) is not None:
         match word := messages.from_kernel(frame.control):
             case messages.Start():
-                await say(line, messages.Started(number=word.number))
+                await send_message(line, messages.Started(number=word.number))
             case messages.Signal():
-                await say(line, messages.Ended(number=word.number, code=-9, reason="signalled"))
+                await send_message(line, messages.Ended(number=word.number, code=-9, reason="signalled"))
             case messages.Fetch():
-                await say(line, messages.Answer(ask=word.ask, error=ErrorInfo(type="SandboxFailed", message="nothing")))
+                await send_message(
+                    line, messages.Answer(ask=word.ask, error=ErrorInfo(type="SandboxFailed", message="nothing"))
+                )
             case messages.Forget():
-                return await say(line, messages.Answer(ask=word.ask))
+                return await send_message(line, messages.Answer(ask=word.ask))

@@ -45,7 +45,7 @@ from ramet.isolation.remote.node_agent import serve
 from ramet.isolation.remote.sandbox import RemoteSandbox
 from ramet.isolation.remote.stream_line import StreamLine
 from ramet.wire.frames import Frame
-from tests.support.lines import say, two_ends
+from tests.support.lines import send_message, two_ends
 
 HELLO = Hello(version=messages.VERSION, python="3", level=Isolation.L1, mechanisms={})
 LOST_EXIT = Exit(-9, "lost", "OOMKilled")
@@ -57,13 +57,13 @@ async def one_sandbox(folder: Path) -> AsyncIterator[tuple[NodeClient, RemoteSan
     await asyncio.to_thread(folder.mkdir, exist_ok=True)
     async with two_ends() as (ours, theirs):
         machine = NodeClient(ours)
-        await say(theirs, HELLO)
+        await send_message(theirs, HELLO)
         starting = asyncio.ensure_future(machine.start(SandboxSpec(run="run-1", grant=Grant(), workspace=folder)))
         frame = await theirs.receive()
         assert frame is not None
         word = messages.from_kernel(frame.control)
         assert isinstance(word, Start)
-        await say(theirs, Started(number=word.number))
+        await send_message(theirs, Started(number=word.number))
         box = await starting
         try:
             yield machine, box, theirs
@@ -145,7 +145,7 @@ UNEXPECTED_MESSAGES: list[tuple[NodeMessage, bytes]] = [
 )
 async def test_an_unexpected_message_ends_the_line(word: NodeMessage, body: bytes, tmp_path: Path) -> None:
     async with one_sandbox(tmp_path / "work") as (machine, box, line):
-        await say(line, word, body)
+        await send_message(line, word, body)
 
         end = await machine.wait_ended()
 
@@ -159,7 +159,7 @@ async def test_a_flood_beyond_the_window_ends_the_line(tmp_path: Path) -> None:
     async with one_sandbox(tmp_path / "work") as (machine, _, line):
         with contextlib.suppress(Gone):
             for _ in range(4 * WINDOW // MAX_PIECE):
-                await say(line, Data(number=1, stream=STDOUT), bytes(MAX_PIECE))
+                await send_message(line, Data(number=1, stream=STDOUT), bytes(MAX_PIECE))
 
         assert "window" in (await machine.wait_ended()).detail
 
@@ -167,8 +167,8 @@ async def test_a_flood_beyond_the_window_ends_the_line(tmp_path: Path) -> None:
 async def test_the_loss_of_a_machine_ends_its_sandboxes_at_once(tmp_path: Path) -> None:
     """Output that had arrived by then can be read to its end."""
     async with one_sandbox(tmp_path / "work") as (machine, box, line):
-        await say(line, Data(number=1, stream=STDOUT), b"last words")
-        await say(line, Threshold(number=1, resource="memory", used=1, limit=1))
+        await send_message(line, Data(number=1, stream=STDOUT), b"last words")
+        await send_message(line, Threshold(number=1, resource="memory", used=1, limit=1))
         waiting = asyncio.ensure_future(box.wait())
         loop = asyncio.get_running_loop()
         readable = asyncio.Event()
@@ -197,7 +197,7 @@ async def test_a_machine_can_raise_only_errors_of_sandboxes(kind: str, tmp_path:
     """A kernel that receives "Aborted" aborts nothing."""
     async with one_sandbox(tmp_path / "work") as (_, box, line):
         request = asyncio.ensure_future(box.metrics())
-        await say(line, Answer(ask=1, error=ErrorInfo(type=kind, message="said so"), fields={"reason": "r"}))
+        await send_message(line, Answer(ask=1, error=ErrorInfo(type=kind, message="said so"), fields={"reason": "r"}))
 
         with pytest.raises(Gone if kind == "Gone" else SandboxFailed, match="said so"):
             await request
@@ -210,7 +210,7 @@ async def test_mounts_around_the_workspace_are_refused_by_name(tmp_path: Path) -
     link.symlink_to(tmp_path)
     async with two_ends() as (ours, theirs):
         machine = NodeClient(ours)
-        await say(theirs, HELLO)
+        await send_message(theirs, HELLO)
         for grant, workspace, field in (
             (Grant(readonly_mounts=(str(tmp_path),)), folder, "readonly_mounts"),
             (Grant(readonly_mounts=(str(link),)), folder, "readonly_mounts"),
@@ -234,7 +234,7 @@ async def test_a_mount_behind_a_symbolic_link_is_not_copied(path: str, tmp_path:
     grant, roots = Grant(readonly_mounts=(str(repo / path),)), roots_of([str(repo)])
     async with two_ends() as (ours, theirs):
         machine = NodeClient(ours)
-        await say(theirs, HELLO)
+        await send_message(theirs, HELLO)
         with pytest.raises(InvalidValue, match="symbolic link") as refusal:
             await machine.start(SandboxSpec(run="run", grant=grant, workspace=folder, mount_roots=roots))
         await machine.close()
@@ -267,7 +267,7 @@ async def test_a_machine_survives_any_messages_of_a_kernel(
         assert isinstance(messages.from_machine(hello.control), Hello)
         with contextlib.suppress(Gone):
             for word, body in words:
-                await say(theirs, word, body)
+                await send_message(theirs, word, body)
             await theirs.send(Frame(nonsense or messages.encode(Leave())))
         try:
             await serving

@@ -26,7 +26,7 @@ from ramet.isolation.remote.messages import (
 )
 from ramet.testing.conformance.isolation.harness import GRANT
 from ramet.wire.frames import Frame
-from tests.support.lines import say, two_ends
+from tests.support.lines import send_message, two_ends
 from tests.support.waiting import eventually
 
 FLOOD = 8_000  #: words
@@ -116,18 +116,20 @@ async def test_messages_about_a_sandbox_before_its_adoption_are_accepted(tmp_pat
     """A pod of an older ramet may report the end of its sandbox without a request."""
     end_message = Ended(number=1, code=0, reason="exited")
     async with two_ends() as (here, there), closing(NodeClient(here, level=Isolation.L1)) as machine:
-        await say(there, Hello(version=messages.VERSION, python="", level=Isolation.L1, mechanisms={}, kept=(1,)))
-        await say(there, end_message)
-        await say(there, Threshold(number=1, resource="memory", used=90.0, limit=100.0))
+        await send_message(
+            there, Hello(version=messages.VERSION, python="", level=Isolation.L1, mechanisms={}, kept=(1,))
+        )
+        await send_message(there, end_message)
+        await send_message(there, Threshold(number=1, resource="memory", used=90.0, limit=100.0))
         adopting = asyncio.ensure_future(machine.adopt(1, SandboxSpec(run="run-1", grant=GRANT, workspace=tmp_path)))
         while not isinstance(request := await word_from(there), Adopt):
             pass
-        await say(there, Answer(ask=request.ask))
-        await say(there, end_message)
+        await send_message(there, Answer(ask=request.ask))
+        await send_message(there, end_message)
 
         box = await asyncio.wait_for(adopting, HANG_S)
         assert (await asyncio.wait_for(box.wait(), HANG_S)).reason == "exited"
-        await say(there, Ended(number=2, code=0, reason="exited"))
+        await send_message(there, Ended(number=2, code=0, reason="exited"))
         assert "no sandbox 2" in (await asyncio.wait_for(machine.wait_ended(), HANG_S)).detail
         await box.clean_up()
 
