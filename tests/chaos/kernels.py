@@ -107,7 +107,7 @@ class Orphans:
         """Accept this process as one of ours: it was started meanwhile and stays."""
         self._ours.add(pid)
 
-    async def gone(self) -> None:
+    async def wait_ended(self) -> None:
         """Wait until none is left alive; dead ones are reaped."""
         await eventually(lambda: not self._living())
 

@@ -119,12 +119,12 @@ async def play(this: Round, folder: pathlib.Path, server: Sequence[str]) -> None
                 kernel = await start(trip, folder, moment if isinstance(moment, Kill) else None, server)
                 code = await (kernel.end() if isinstance(moment, Kill) else kernel.kill_after(moment))
                 if trip not in OUTLIVING:
-                    await orphans.gone()
+                    await orphans.wait_ended()
                 assert code in (0, -signal.SIGKILL), f"it ended with {code}: {kernel.words}"
                 deaths.append(death_of(folder, await read_events(folder, server)))
             kernel = await start(trip, folder, None, server)
             code = await kernel.end()
-            await orphans.gone()
+            await orphans.wait_ended()
             assert code == 0, f"the last ended with {code}: {kernel.words}"
         await _look(trip, folder, server, deaths)
     except BaseException as problem:

@@ -131,10 +131,10 @@ async def test_resume_never_confuses_a_child_with_one_that_is_skipped(tmp_path: 
     with inheriting_orphans() as orphans:
         kernel = await start("local", tmp_path, Kill("after", "sandbox_started", 5))
         assert await kernel.end() == -signal.SIGKILL
-        await orphans.gone()
+        await orphans.wait_ended()
         kernel = await start("local", tmp_path)
         assert await kernel.end() == 0, kernel.words
-        await orphans.gone()
+        await orphans.wait_ended()
 
     story = check(tmp_path, await read_events(tmp_path), ())
     assert story.root.result is not None
@@ -148,7 +148,7 @@ async def test_a_model_request_interrupted_by_a_kill_stays_counted(tmp_path: pat
         for kill in (Kill("after", "model_asked", 1), Kill("after", "model_asked", 1), None):
             kernel = await start("models", tmp_path, kill)
             assert await kernel.end() == (-signal.SIGKILL if kill else 0), kernel.words
-            await orphans.gone()
+            await orphans.wait_ended()
 
     check(tmp_path, await read_events(tmp_path), ())
     spent = json.loads((tmp_path / "ended").read_text())["spent"]
@@ -161,7 +161,7 @@ async def test_messages_sent_before_and_after_a_kill_arrive_once_each(tmp_path: 
         for kill in (Kill("after", "mail_pushed", 1), None):
             kernel = await start("letters", tmp_path, kill)
             assert await kernel.end() == (-signal.SIGKILL if kill else 0), kernel.words
-            await orphans.gone()
+            await orphans.wait_ended()
 
     [told] = (await read_events(tmp_path)).values()
     reader = next(run for run in TreeReplay().apply_all(told).runs.values() if run.spawn_event.name == "reader")

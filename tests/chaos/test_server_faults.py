@@ -87,7 +87,7 @@ async def test_a_kernel_continues_after_its_database_sessions_end(
     place = (postgres.dsn, schema)
     with inheriting_orphans() as orphans:
         kernel = await run_with_faults(tmp_path, place, sorted(dice.sample(range(1, QUESTIONS), 5)), end_sessions)
-        await orphans.gone()
+        await orphans.wait_ended()
 
     assert kernel.process.returncode == 0, kernel.words
     assert ended
@@ -109,7 +109,7 @@ async def test_a_kernel_waits_for_a_crashed_server(seed: int, tmp_path: pathlib.
             await eventually(own_postgres.is_ready)
 
         kernel = await run_with_faults(tmp_path, place, sorted(dice.sample(range(1, QUESTIONS), 2)), crash)
-        await orphans.gone()
+        await orphans.wait_ended()
 
     assert kernel.process.returncode == 0, kernel.words
     await check_outcome(tmp_path, place)
@@ -133,7 +133,7 @@ async def test_a_tree_survives_a_kernel_that_dies_with_its_server(
 
     with inheriting_orphans() as orphans:
         await run_with_faults(tmp_path, place, [dice.randrange(1, QUESTIONS)], both_die)
-        await orphans.gone()
+        await orphans.wait_ended()
         asked = _count_questions(tmp_path)
         meanwhile = await start("models", tmp_path, None, place)
         assert await meanwhile.end() == 1
@@ -145,7 +145,7 @@ async def test_a_tree_survives_a_kernel_that_dies_with_its_server(
         deaths = [death_of(tmp_path, await read_events(tmp_path, place))]
         kernel = await start("models", tmp_path, None, place)
         assert await kernel.end() == 0, kernel.words
-        await orphans.gone()
+        await orphans.wait_ended()
     await check_outcome(tmp_path, place, deaths)
 
 
@@ -166,7 +166,7 @@ async def test_a_kernel_waits_for_a_stopped_server(
     place = (own_postgres.dsn, "stopped")
     with inheriting_orphans() as orphans:
         kernel = await run_with_faults(tmp_path, place, [3], stop)
-        await orphans.gone()
+        await orphans.wait_ended()
 
     assert kernel.process.returncode == 0, kernel.words
     await check_outcome(tmp_path, place)

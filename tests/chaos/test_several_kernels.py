@@ -38,7 +38,7 @@ class Several:
 
     def __init__(self, folder: pathlib.Path, server: Server) -> None:
         self.folder, self.dsn, self.schema = folder, server.dsn, fresh_schema()
-        self.said: dict[str, list[dict[str, Any]]] = {}
+        self.output_lines: dict[str, list[dict[str, Any]]] = {}
         self._processes: dict[str, asyncio.subprocess.Process] = {}
         self._hearing: list[asyncio.Task[None]] = []
 
@@ -55,13 +55,13 @@ class Several:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=errors,
             )
-        self._processes[name], self.said[name] = process, []
+        self._processes[name], self.output_lines[name] = process, []
         self._hearing.append(asyncio.ensure_future(self._hear(name, process)))
-        await eventually(lambda: self.said[name] or process.returncode is not None)
+        await eventually(lambda: self.output_lines[name] or process.returncode is not None)
 
     def all(self, name: str, what: str) -> list[str]:
         """Return the values of one key in a kernel's reports."""
-        return [line[what] for line in self.said[name] if what in line]
+        return [line[what] for line in self.output_lines[name] if what in line]
 
     def signal(self, name: str, number: signal.Signals) -> None:
         """Send a signal to a kernel."""
@@ -95,7 +95,7 @@ class Several:
                     await asyncio.sleep(0.02)
         except TimeoutError:
             words = (self.folder / "stderr").read_text()[-3000:]
-            pytest.fail(f"not over: {about}\n{self.said}\n{words}")
+            pytest.fail(f"not over: {about}\n{self.output_lines}\n{words}")
         finally:
             await reader.close()
 
@@ -113,7 +113,7 @@ class Several:
     async def _hear(self, name: str, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
         async for line in process.stdout:
-            self.said[name].append(json.loads(line))
+            self.output_lines[name].append(json.loads(line))
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ async def several(tmp_path: pathlib.Path, postgres: Server) -> AsyncIterator[Sev
             yield kernels
         finally:
             await kernels.close()
-            await orphans.gone()
+            await orphans.wait_ended()
 
 
 def _check_tree(told: list[Any], folder: pathlib.Path) -> TreeReplay:

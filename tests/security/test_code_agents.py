@@ -110,7 +110,7 @@ right = solver.ref
     _, shown = await converse(tmp_path, backend, agent(*MAKER), code(MAKE), code(forge))
 
     assert shown[1] == "ok: ['AgentNotResolved', 'AgentNotResolved', 'AgentNotResolved', 'InvalidValue']"
-    assert shelf.asked_for == []
+    assert shelf.requests == []
 
 
 @both_backends
@@ -133,7 +133,7 @@ line.ask(requests.CreateAgent, b'{{"name": "huge", "primer": "' + b'x' * {MAX_BY
     assert f"at most {MAX_BYTES} bytes" in shown[0]
     assert f"at most {MAX_BYTES} bytes" in shown[1]
     assert shown[2] == "ok: 'still here'"
-    assert shelf.kept == {}
+    assert shelf.recipes == {}
 
 
 async def test_a_capability_of_a_missing_module_fails_its_run(tmp_path: pathlib.Path) -> None:

@@ -35,8 +35,8 @@ class ApiServer:
     """The objects of a cluster by kind and name, and the requests for them."""
 
     def __init__(self) -> None:
-        self.there: dict[tuple[str, str], dict[str, Any]] = {}
-        self.asked: list[str] = []  #: such as "DELETE pods"
+        self.objects: dict[tuple[str, str], dict[str, Any]] = {}
+        self.received_requests: list[str] = []  #: such as "DELETE pods"
         self.replies: dict[str, list[Reply]] = {}  #: to the next that ask for that
         self.held: dict[str, asyncio.Event] = {}  #: what the next that ask for that wait for
         self._events: list[tuple[str, dict[str, Any]]] = []
@@ -45,7 +45,7 @@ class ApiServer:
 
     def names(self, kind: str) -> list[str]:
         """Return the names of the objects of a kind."""
-        return [name for each, name in self.there if each == kind]
+        return [name for each, name in self.objects if each == kind]
 
     def add(self, kind: str, made: Mapping[str, Any]) -> None:
         """Add an object, and give it a uid."""
@@ -54,14 +54,14 @@ class ApiServer:
 
     def change(self, kind: str, name: str, **fields: Any) -> None:
         """Set parts of an object: `spec`, `status`, …"""
-        made = copy.deepcopy(self.there[kind, name])
+        made = copy.deepcopy(self.objects[kind, name])
         for part, value in fields.items():
             made[part] = {**made.get(part, {}), **value}
         self._put(kind, name, made, "MODIFIED")
 
     def remove(self, kind: str, name: str) -> None:
         """Remove an object, as another client of the API may."""
-        self._put(kind, name, copy.deepcopy(self.there.pop((kind, name))), "DELETED")
+        self._put(kind, name, copy.deepcopy(self.objects.pop((kind, name))), "DELETED")
 
     def break_watches(self) -> None:
         """End all open watches. The next watch begins at the position that it asks for."""
@@ -71,7 +71,7 @@ class ApiServer:
     def _put(self, kind: str, name: str, made: dict[str, Any], event: str) -> None:
         made["metadata"]["resourceVersion"] = str(len(self._events) + 1)
         if event != "DELETED":
-            self.there[kind, name] = made
+            self.objects[kind, name] = made
         self._events.append((kind, {"type": event, "object": made}))
         self._tell()
 
@@ -87,7 +87,7 @@ class ApiServer:
         name = rest[0] if rest else asked.body.get("metadata", {}).get("name", "")
         verb = "WATCH" if "watch" in query else "LIST" if asked.method == "GET" and not rest else asked.method
         word = f"{verb} {'/'.join([kind, *rest[1:]])}"
-        self.asked.append(word)
+        self.received_requests.append(word)
         if (until := self.held.pop(word, None)) is not None:
             await until.wait()
         reply = self.replies[word].pop(0) if self.replies.get(word) else None
@@ -102,17 +102,17 @@ class ApiServer:
 
     def _do(self, verb: str, kind: str, name: str, body: dict[str, Any]) -> Reply:
         if verb == "LIST":
-            items = [made for (each, _), made in self.there.items() if each == kind]
+            items = [made for (each, _), made in self.objects.items() if each == kind]
             return _json({"metadata": {"resourceVersion": str(len(self._events))}, "items": items})
         if verb == "POST":
-            if (kind, name) in self.there:
+            if (kind, name) in self.objects:
                 return refusal(409, f'{kind} "{name}" already exists', "AlreadyExists")
             self.add(kind, body)
-        elif (kind, name) not in self.there:
+        elif (kind, name) not in self.objects:
             return refusal(404, f'{kind} "{name}" not found')
         elif verb == "PATCH":
             self.change(kind, name, **body)
-        made = self.there[kind, name]
+        made = self.objects[kind, name]
         if verb == "DELETE":
             self.remove(kind, name)
         return _json(made)

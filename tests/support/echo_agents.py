@@ -36,8 +36,8 @@ class Echo:
         self.opening, self.run, self.isolation = opening, opening.run or f"run-of-{opening.id}", "none"
         self.ended: asyncio.Future[ErrorInfo | None] = asyncio.get_running_loop().create_future()
         self.go_on = asyncio.Event()
-        self.heard: list[tuple[bytes, str]] = []
-        self.mailed: list[str] = []
+        self.received_bodies: list[tuple[bytes, str]] = []
+        self.mail_texts: list[str] = []
         self.interrupts = 0
         self.times = 1
         self._turn: asyncio.Task[Any] | None = None
@@ -45,7 +45,7 @@ class Echo:
     async def turn(self, body: bytes, format: str) -> AsyncIterator[bytes]:
         if not body:
             raise InvalidValue("body", body, "words")
-        self.heard.append((body, format))
+        self.received_bodies.append((body, format))
         self._turn = asyncio.current_task()
         for word in body.split():
             match word:
@@ -68,13 +68,13 @@ class Echo:
         return {"times": self.times}
 
     async def history(self) -> Sequence[Mapping[str, Any]]:
-        return [{"role": "user", "content": body.decode()} for body, _ in self.heard]
+        return [{"role": "user", "content": body.decode()} for body, _ in self.received_bodies]
 
     async def mail(self, text: str) -> None:
-        self.mailed.append(text)
+        self.mail_texts.append(text)
 
     def spent(self) -> Mapping[str, float]:
-        return {"tokens": float(sum(len(body.split()) for body, _ in self.heard))}
+        return {"tokens": float(sum(len(body.split()) for body, _ in self.received_bodies))}
 
     async def close(self, reason: str) -> None:
         if not self.ended.done():

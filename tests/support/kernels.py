@@ -43,12 +43,12 @@ class Kernel:
         if not self._url:
             assert self.process.stdout is not None
             words = self.process.stdout.readline().decode().split()
-            assert words, self.said
+            assert words, self.log_text
             self._url = next(word for word in words if word.startswith("http://"))
         return self._url
 
     @property
-    def said(self) -> str:
+    def log_text(self) -> str:
         """Return what the kernel has logged."""
         return self._log.read_text()
 

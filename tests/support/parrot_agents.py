@@ -19,11 +19,11 @@ class Parrot(Echo):
     async def turn(self, body: bytes, format: str) -> AsyncIterator[bytes]:
         shape = format_of(format)
         words = shape.read(body).split()
-        self.heard.append((body, format))
-        writer = shape.Writer(f"{len(self.heard)}", "parrot", 1_700_000_000)
+        self.received_bodies.append((body, format))
+        writer = shape.Writer(f"{len(self.received_bodies)}", "parrot", 1_700_000_000)
         for chunk in writer.begin():
             yield chunk
-        for word in (f"{len(self.heard)}:", *words):
+        for word in (f"{len(self.received_bodies)}:", *words):
             if word == "fail":
                 raise ModelFailed("parrot", "it was told to")
             if word == "wait":

@@ -35,7 +35,7 @@ class AnsweringModel(BaseChatModel):
 class Plain(BaseChatModel):
     """The minimum that LangChain requires of a model. It records the arguments of each request."""
 
-    asked: list[dict[str, Any]] = Field(default_factory=list)
+    request_arguments: list[dict[str, Any]] = Field(default_factory=list)
 
     @property
     def _llm_type(self) -> str:
@@ -44,7 +44,7 @@ class Plain(BaseChatModel):
     def _generate(
         self, messages: list[BaseMessage], stop: list[str] | None = None, run_manager: object = None, **kwargs: Any
     ) -> ChatResult:
-        self.asked.append(kwargs)
+        self.request_arguments.append(kwargs)
         return ChatResult(generations=[ChatGeneration(message=AIMessage("plain"))])
 
 
@@ -63,6 +63,6 @@ class Streaming(Async):
     async def _astream(
         self, messages: list[BaseMessage], stop: list[str] | None = None, run_manager: object = None, **kwargs: Any
     ) -> AsyncIterator[ChatGenerationChunk]:
-        self.asked.append(kwargs)
+        self.request_arguments.append(kwargs)
         for word in ("in ", "pieces"):
             yield ChatGenerationChunk(message=AIMessageChunk(content=word), generation_info={"finish_reason": "stop"})

@@ -219,7 +219,7 @@ def settings_of(cluster: Cluster, namespace: str, kubeconfig: Path | None = None
 
 
 def live_objects_of(cluster: Cluster, working_dir: Path) -> list[str]:
-    """Return the live objects of the kernels of a working directory; see `living_at`."""
+    """Return the live objects of the kernels of a working directory; see `live_objects_at`."""
     return live_objects_at(cluster, (RunFolders(working_dir).root / ".kernels" / "place").read_text())
 
 

@@ -69,7 +69,7 @@ class Server:
     def __init__(self, address: str = "") -> None:
         """Start a server. It also listens at `address` of this machine, for everybody in the network of a test."""
         bin_folder = programs()
-        assert bin_folder is not None, "look at `absent` first"
+        assert bin_folder is not None, "look at `reason_absent` first"
         self._bin, self._user = bin_folder, account()
         # Not pytest's folder: it is for its user alone. And the path of a socket is at most 107 bytes long.
         self._folder = pathlib.Path(tempfile.mkdtemp(prefix="ramet-pg-"))

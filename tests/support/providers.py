@@ -52,7 +52,7 @@ class Provider:
     def __init__(self, url: str, script: Script) -> None:
         self.url = url
         self.requests: list[Request] = []  #: every HTTP request, in the order of arrival
-        self.gone = asyncio.Event()  #: a client left in the middle of a reply
+        self.client_left = asyncio.Event()  #: a client left in the middle of a reply
         self.hold: asyncio.Event | None = None  #: where set, no request is answered before it is
         self.refusals: dict[str, str] = {}  #: fields that are refused with HTTP 400, and what is said of each
         self._dialogue = Dialogue(script)
@@ -154,7 +154,7 @@ class Provider:
             await answer.start_body(1_000)
         if isinstance(step, Hang):
             await answer.client_gone()
-            self.gone.set()
+            self.client_left.set()
         elif isinstance(step, StreamError):
             await wire.stream_error(answer, step.error)
             await answer.end_stream()

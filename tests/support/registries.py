@@ -28,14 +28,16 @@ _HASH = "$2y$05$abcdefghijklmnopqrstuuOQiyCxlgf/oeuTqixKmWdcYUh4Hjl0a"
 
 
 class TokenServer:
-    """A server that gives USER the tokens of a request, and everybody else only tokens to pull; `asked` has the scopes.
+    """A server that gives USER the tokens of a request, and everybody else only tokens to pull.
+
+    `requested_scopes` has the scopes of each request.
 
     USER is known by PASSWORD, or by IDENTITY.
     """
 
     def __init__(self, folder: Path) -> None:
         self._key, self._certificate = folder / "token.key", folder / "token.pem"
-        self.realm, self.asked, self.anybody = "", list[list[str]](), False
+        self.realm, self.requested_scopes, self.anybody = "", list[list[str]](), False
         wanted = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=tokens"
         command = ["openssl", *wanted.split(), "-keyout", str(self._key), "-out", str(self._certificate)]
         subprocess.run(command, check=True, capture_output=True, timeout=180)
@@ -58,7 +60,7 @@ class TokenServer:
         if query["service"] != ["here"] or not (known or (request.method == "GET" and not given and self.anybody)):
             return await answer.send(401, {"errors": ["who are you"]})
         scopes = [each for line in query["scope"] for each in line.split()]
-        self.asked.append(scopes)
+        self.requested_scopes.append(scopes)
         if not known:
             scopes = [f"{each.rpartition(':')[0]}:pull" for each in scopes]
         token = self._token(scopes)

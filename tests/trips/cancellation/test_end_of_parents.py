@@ -55,12 +55,12 @@ class Slow:
     """Work that notices a cancel, and continues until the test lets it end."""
 
     def __init__(self) -> None:
-        self.begun = 0
+        self.begun_count = 0
         self.free = asyncio.Event()
 
     async def work(self) -> str:
         """Wait forever."""
-        self.begun += 1
+        self.begun_count += 1
         try:
             return str(await asyncio.get_running_loop().create_future())
         finally:
@@ -90,7 +90,7 @@ async def chain_of_functions(runtime: AgentRuntime, slow: Slow, child_s: float |
 
     handle = await runtime.spawn(chain, args=(2,), limits=Limits(seconds=TIME_S), spawn_limits=WIDE_LIMITS)
     tree = runtime.trees[handle.run.info.root]
-    await eventually(lambda: slow.begun == 3)
+    await eventually(lambda: slow.begun_count == 3)
     return handle, tree
 
 
@@ -111,7 +111,7 @@ async def chain_of_models(runtime: AgentRuntime, slow: Slow, child_s: float | No
         limits=Limits(seconds=TIME_S),
     )
     tree = runtime.trees[handle.run.info.root]
-    await eventually(lambda: slow.begun == 1)
+    await eventually(lambda: slow.begun_count == 1)
     return handle, tree
 
 

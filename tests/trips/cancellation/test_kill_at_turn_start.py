@@ -24,17 +24,17 @@ places = pytest.mark.parametrize("backend", [None, "local"], ids=["host", "local
 
 
 class Slow(MemoryStore):
-    """A store that writes a turn only once it may; `asked` counts the turns that it was given."""
+    """A store that writes a turn only once it may; `write_count` counts the turns that it was given."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.may_write, self.asked = asyncio.Event(), 0
+        self.may_write, self.write_count = asyncio.Event(), 0
 
     async def put(
         self, kind: str, key: str, data: bytes, *, expected: int | None = None, tree: str | None = None
     ) -> Document:
         if kind == KIND:
-            self.asked += 1
+            self.write_count += 1
             await self.may_write.wait()
         return await super().put(kind, key, data, expected=expected, tree=tree)
 
@@ -55,7 +55,7 @@ async def test_a_kill_before_the_turn_is_recorded_prevents_the_call(
     async with AgentRuntime(tmp_path, store=store, backend=backend) as runtime:
         agent = await open_marking_agent(tmp_path, runtime, backend)
         turn = asyncio.create_task(say(agent, str(mark)))
-        await eventually(lambda: store.asked)
+        await eventually(lambda: store.write_count)
         closing = asyncio.create_task(agent.close("it was killed"))
         await eventually(agent.ended.done)
         was_early = closing.done()
@@ -83,7 +83,7 @@ async def test_a_kill_during_a_policy_decision_prevents_the_call(tmp_path: pathl
     async with AgentRuntime(tmp_path, store=store, policy_adapter=adapter) as runtime:
         agent = await open_marking_agent(tmp_path, runtime, None)
         turn = asyncio.create_task(say(agent, str(mark)))
-        await eventually(lambda: adapter.asked)
+        await eventually(lambda: adapter.requests)
         await agent.close("it was killed")
         remaining = await store.list(KIND)
         may_answer.set()
@@ -100,7 +100,7 @@ async def test_a_turn_abandoned_before_its_start_leaves_no_record(tmp_path: path
     async with AgentRuntime(tmp_path, store=store) as runtime:
         agent = await open_marking_agent(tmp_path, runtime, None)
         turn = asyncio.create_task(say(agent, str(mark)))
-        await eventually(lambda: store.asked)
+        await eventually(lambda: store.write_count)
         turn.cancel()
         store.may_write.set()
         await asyncio.wait({turn})

@@ -257,7 +257,7 @@ async def test_ctrl_c_cancels_the_tree_and_prints_partial_results(project: Path)
         await screen.shows("writes")
         screen.type("\x03")
         status = await screen.end()
-        await asyncio.wait_for(server.gone.wait(), 180)
+        await asyncio.wait_for(server.client_left.wait(), 180)
 
     after = _plain(screen.text).rpartition("No answer. This is what was found so far:")[2]
     assert status == 130

@@ -67,7 +67,7 @@ async def test_openai_streams_two_turns(as_openai: openai.AsyncOpenAI, parrots: 
         assert (usage.prompt_tokens, usage.completion_tokens) == (2, 3)
         history.append({"role": "assistant", "content": "".join(pieces)})
 
-    assert [format for _, format in parrots.opened[0].heard] == ["openai", "openai"]
+    assert [format for _, format in parrots.opened[0].received_bodies] == ["openai", "openai"]
 
 
 async def test_anthropic_streams_two_turns(as_anthropic: anthropic.AsyncAnthropic, parrots: ParrotType) -> None:
@@ -82,7 +82,7 @@ async def test_anthropic_streams_two_turns(as_anthropic: anthropic.AsyncAnthropi
         assert (whole.stop_reason, whole.usage.output_tokens) == ("end_turn", 3)
         history.append({"role": "assistant", "content": "".join(pieces)})
 
-    assert [format for _, format in parrots.opened[0].heard] == ["anthropic", "anthropic"]
+    assert [format for _, format in parrots.opened[0].received_bodies] == ["anthropic", "anthropic"]
 
 
 async def test_both_clients_get_a_whole_answer(
@@ -153,7 +153,7 @@ async def test_a_client_that_leaves_interrupts_its_turn(
         await eventually(lambda: "a " in pieces)
     else:
         asking = asyncio.create_task(as_openai.chat.completions.create(model="any", messages=[user_message("a wait")]))
-        await eventually(lambda: parrots.opened[0].heard)
+        await eventually(lambda: parrots.opened[0].received_bodies)
     asking.cancel()
 
     await eventually(lambda: parrots.opened[0].interrupts)
@@ -183,7 +183,7 @@ async def test_an_unsupported_parameter_is_refused_by_name(
         await as_openai.chat.completions.create(
             model="any", messages=[{"role": "system", "content": "x"}, user_message("a")]
         )
-    assert parrots.opened[0].heard == []
+    assert parrots.opened[0].received_bodies == []
 
 
 async def test_unknown_paths_are_refused_in_the_providers_form(

@@ -78,7 +78,7 @@ async def test_a_turn_with_a_lost_answer_runs_once(served: EchoServer, folder: p
     async with lossy_client(served, folder, nonce) as (client, _):
         assert await client.say(agent, b"one two", idempotency_key="turn-1") == b"onetwo"
         assert await client.say(agent, b"one two", idempotency_key="turn-1") == b"onetwo"
-    assert [body for body, _ in served.echo.opened[0].heard] == [b"one two"]
+    assert [body for body, _ in served.echo.opened[0].received_bodies] == [b"one two"]
 
 
 async def test_repeated_mail_arrives_once(served: EchoServer) -> None:
@@ -92,7 +92,7 @@ async def test_repeated_mail_arrives_once(served: EchoServer) -> None:
             client.mail(agent, "hello", idempotency_key="mail-2")
 
     await asyncio.to_thread(program)
-    assert served.echo.opened[0].mailed == ["hello", "hello"]
+    assert served.echo.opened[0].mail_texts == ["hello", "hello"]
 
 
 @pytest.mark.parametrize("key", ["", "ü", "a\nb", "x" * 256])

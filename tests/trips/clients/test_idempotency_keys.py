@@ -143,7 +143,7 @@ async def test_a_repetition_during_the_first_request_gets_409(provider_server: E
         return await provider_server.ask("POST", "/v1/chat/completions", nonce, headers=key_header("one"), json=body)
 
     first = asyncio.create_task(ask())
-    await eventually(lambda: parrots.heard)  # type: ignore[attr-defined]
+    await eventually(lambda: parrots.received_bodies)  # type: ignore[attr-defined]
     second = await ask()
     assert (second.status_code, second.headers["retry-after"]) == (409, "1")
     assert "being executed" in second.json()["error"]["message"]
@@ -163,14 +163,14 @@ async def test_a_repetition_after_a_disconnect_gets_the_answer(provider_server: 
         return await provider_server.ask("POST", "/v1/chat/completions", nonce, headers=key_header("one"), json=body)
 
     first = asyncio.create_task(ask())
-    await eventually(lambda: parrot.heard)
+    await eventually(lambda: parrot.received_bodies)
     first.cancel()
     await eventually(lambda: not requests.under_way)
     second = asyncio.create_task(ask())
     await eventually(lambda: requests.under_way)
     parrot.go_on.set()
     assert (await second).json()["choices"][0]["message"]["content"] == "1: a wait b "
-    assert len(parrot.heard) == 1
+    assert len(parrot.received_bodies) == 1
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ async def test_a_repeated_turn_is_read_from_its_beginning(served: EchoServer) ->
     first, second = await post_twice(served, f"/v1/agents/{agent}/turns", nonce, content=b"one two")
     assert first.headers["ramet-turn"] == second.headers["ramet-turn"]
     assert first.text == second.text
-    assert [body for body, _ in served.echo.opened[0].heard] == [b"one two"]
+    assert [body for body, _ in served.echo.opened[0].received_bodies] == [b"one two"]
 
 
 async def test_a_rotation_is_repeated_with_the_dead_key(served: EchoServer) -> None:

@@ -43,7 +43,7 @@ class Outcome(NamedTuple):
     """The exit code of the program, and what it printed."""
 
     code: int
-    said: dict[str, Any]
+    output: dict[str, Any]
 
 
 async def run_program(
@@ -97,14 +97,14 @@ async def kill_and_resume(
     last = await run_program(folder, shape, 0, dsn, warm)
 
     expected = [7, "it is written"] if shape == "mixed" else [1, 1, 2, 3]
-    assert (last.code, last.said["status"], last.said["value"]) == (0, "completed", expected)
+    assert (last.code, last.output["status"], last.output["value"]) == (0, "completed", expected)
     spawn_counts = Counter(event.path for event in await recorded_events(store) if isinstance(event, RunSpawned))
     assert set(spawn_counts.values()) == {1}
     if shape == "mixed":
         assert set(spawn_counts) == PATHS
         again = {path for path, word in WORDS.items() if effects(folder)[f"end {word}"] > before[f"end {word}"]}
         assert again == set(WORDS) - ended_paths
-    assert last.said["agents"] == len(spawn_counts) - 1
+    assert last.output["agents"] == len(spawn_counts) - 1
 
 
 @pytest.mark.parametrize("at", [[1], [9], [25], [40, 12]], ids=str)

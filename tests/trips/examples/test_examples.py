@@ -68,7 +68,7 @@ async def running_example(folder: pathlib.Path, example: str, *options: str, **e
             if process.returncode is None:
                 process.kill()
             await process.wait()
-        await orphans.gone()
+        await orphans.wait_ended()
 
 
 async def run_example(folder: pathlib.Path, example: str, *options: str, **env: str) -> ExampleOutput:

@@ -182,14 +182,14 @@ async def test_code_creates_an_agent_and_calls_its_task(
     )
 
     assert result.status is Status.COMPLETED, result
-    [ref] = shelf.kept
+    [ref] = shelf.recipes
     assert outputs[0] == f"ok: [math_solver did not get, because you do not have it: module math.tan]\n'{ref}'"
     assert outputs[1] == "ok: [Root(x=1.5, exact=False)]"
     assert outputs[2] == "ok: [Root(x=1.5, exact=False)]"
     assert outputs[3] == "ok: [[Root(x=1.5, exact=False)], [Root(x=1.5, exact=False)]]"
     assert outputs[4].startswith("ok: TaskFailed(")
     assert "InvalidValue: solve.equation: 5 is not accepted" in outputs[5]
-    assert [arguments for _, _, arguments in shelf.asked_for][:2] == [
+    assert [arguments for _, _, arguments in shelf.requests][:2] == [
         {"equation": "x = 1", "times": 1},
         {"equation": "x = 2", "times": 2},
     ]
@@ -260,7 +260,7 @@ async def test_a_model_creates_an_agent_by_tools(
         lines={"Add these two.": ["3"]},
     )
 
-    [ref] = shelf.kept
+    [ref] = shelf.recipes
     assert outputs[0].startswith(f"ok: adder was created. Its handle: {ref}\n")
     assert "- add(a, b): Add these two." in outputs[0]
     assert "did not get these capabilities, because you do not have them: module os" in outputs[0]

@@ -59,7 +59,7 @@ class Guest:
         self._heard: list[frames.Frame] = []
         self._id = self._told = self._answered = 0
         self.start: StartConversation
-        self.known = 0  #: messages that the host keeps
+        self.message_count = 0  #: messages that the host keeps
 
     async def hear(self) -> tuple[HostMessage, bytes]:
         """Return the next message of the host. Raises EOFError when it has closed."""
@@ -87,7 +87,7 @@ class Guest:
 
     def question(self, messages: Any = None, tools: Any = None, **fields: Any) -> None:
         """Send a question to the model without waiting; by default with each known message and tool."""
-        messages_sent = list(range(self.known)) if messages is None else messages
+        messages_sent = list(range(self.message_count)) if messages is None else messages
         tool_names = list(self.start.tools) if tools is None else tools
         body = msgspec.json.encode({"messages": messages_sent, "tools": tool_names})
         self.ask(AskModel, body, **{"step": f"{self.start.run}:{100 + self._id}", **fields})
@@ -111,7 +111,7 @@ class Guest:
         self.question(**fields)
         answer, body = await self.answer()
         assert answer.error is None, answer.error
-        self.known += 1
+        self.message_count += 1
         reply: dict[str, Any] = msgspec.json.decode(body)
         return reply
 
@@ -143,7 +143,7 @@ async def run_hostile_guest(
             assert isinstance(first, StartConversation)
             guest.start = first
             request = msgspec.json.decode(body[: first.json_size])
-            guest.known = len(request["system"]) + len(request["history"])
+            guest.message_count = len(request["system"]) + len(request["history"])
             await attack(guest)
             await guest.leave()
 
@@ -311,7 +311,7 @@ def _compacted() -> events.Compacted:
 
 
 async def asks_for_a_place_that_is_not_there(guest: Guest) -> None:
-    guest.question([guest.known])
+    guest.question([guest.message_count])
 
 
 async def asks_for_a_negative_place(guest: Guest) -> None:
@@ -523,7 +523,7 @@ async def test_a_providers_metadata_and_errors_do_not_reach_a_guest(tmp_path: pa
             guest.question()
             answer, body = await guest.answer()
             answers.append(message_codec.encode(answer) + body)
-            guest.known += 1
+            guest.message_count += 1
         guest.say(Done(ok=False, error=answer.error, fields=answer.fields))
 
     script = [AIMessage("Well.", response_metadata={"headers": {"key": "sk-1"}}), Fail("no such key: sk-1")]

@@ -134,7 +134,7 @@ async def test_a_turn_that_another_kernel_wrote_first_does_not_begin_here(
     check_taken_over_answer(
         answer, f"agent '{agent}' is owned by another kernel now: nothing was done here, repeat the request"
     )
-    assert served.echo.opened[0].heard == []
+    assert served.echo.opened[0].received_bodies == []
     again = await served.ask("POST", f"/v1/agents/{agent}/turns", nonce, content=b"hello")
     check_taken_over_answer(
         again, f"agent '{agent}' is owned by another kernel now: nothing was done here, repeat the request"
@@ -161,7 +161,7 @@ async def test_a_takeover_during_an_upload_is_answered_as_taken_over(
     await two.close()
     assert answer.startswith("HTTP/1.1 503"), answer
     assert "urn:ramet:problem:taken-over" in answer
-    assert served.echo.opened[0].heard == []
+    assert served.echo.opened[0].received_bodies == []
 
 
 async def test_a_forwarded_request_to_a_former_owner_gets_421(served: EchoServer, store: PostgresStore) -> None:

@@ -198,7 +198,7 @@ async def test_a_forged_pass_opens_nothing(clients: ThreeClients, running_kernel
     for each in forged:
         answer = await request_kernel(running_kernels.all[1], "/v1/teams", {"authorization": f"Bearer {TOKEN}", **each})
         assert answer.status_code == 403, each
-    assert good[PASS] not in running_kernels.all[1].said
+    assert good[PASS] not in running_kernels.all[1].log_text
     response = await request_kernel(running_kernels.all[1], "/v1/teams", PeerAuth("three", TOKEN).headers("two"))
     assert response.status_code == 401, "a pass is no key"
 

@@ -181,12 +181,12 @@ class Load:
     def __init__(self, clients: dict[str, Client], agents: Sequence[SpawnedAgent], folder: pathlib.Path) -> None:
         self.clients, self._folder = clients, folder
         self.under_way = dict.fromkeys(clients, 0)
-        self.said: dict[str, list[str]] = {each.agent.id: [] for each in agents}
+        self.sent_texts: dict[str, list[str]] = {each.agent.id: [] for each in agents}
         self.is_over = False
         self.workers = [asyncio.create_task(self._talk(each)) for each in agents]
 
     async def _talk(self, agent: SpawnedAgent) -> None:
-        texts = self.said[agent.agent.id]
+        texts = self.sent_texts[agent.agent.id]
         while not self.is_over:
             folder = self._folder / f"{agent.agent.id}-{len(texts)}"
             folder.mkdir()
@@ -229,14 +229,14 @@ async def test_a_rolling_restart_under_load_answers_every_turn_once(
             while load.under_way[name]:  # noqa: ASYNC110 - they come to their ends
                 await asyncio.sleep(0.01)
         kernels[name].process.send_signal(signal.SIGTERM)
-        assert await asyncio.to_thread(kernels[name].process.wait) == 0, kernels[name].said
+        assert await asyncio.to_thread(kernels[name].process.wait) == 0, kernels[name].log_text
         kernels[name] = all_kernels.begin(name)
         load.clients[name] = await stack.enter_async_context(all_kernels.client(kernels[name]))
     load.is_over = True
     await asyncio.gather(*load.workers)
     one = load.clients["one"]
     for each in agents:
-        texts, history = load.said[each.agent.id], await one.history(each.agent.id, key=each.nonce)
+        texts, history = load.sent_texts[each.agent.id], await one.history(each.agent.id, key=each.nonce)
         assert [one["content"] for one in history if one["role"] == "user"] == texts
         assert [one["content"] for one in history if one["role"] == "assistant"] == ["1 2 3 "] * len(texts)
 
@@ -322,11 +322,11 @@ async def test_a_kernel_that_loses_its_store_permanently_exits(all_kernels: Kern
         connection.execute("UPDATE ramet.kernels SET epoch = epoch + 1 WHERE name = 'one'")
     all_kernels.end_session("one")
 
-    assert await asyncio.to_thread(kernel.process.wait) == 1, kernel.said
-    assert "CRITICAL ramet.runtime: another kernel may own" in kernel.said
-    assert kernel.said.endswith(
+    assert await asyncio.to_thread(kernel.process.wait) == 1, kernel.log_text
+    assert "CRITICAL ramet.runtime: another kernel may own" in kernel.log_text
+    assert kernel.log_text.endswith(
         "ramet: the store is permanently lost (see the log); the server exits and can be started again\n"
     )
-    assert "Traceback" not in kernel.said
+    assert "Traceback" not in kernel.log_text
     again = await stack.enter_async_context(all_kernels.client(all_kernels.begin("one")))
     assert (await again.get_agent(ann.agent.id, key=ann.nonce)).state == "idle"

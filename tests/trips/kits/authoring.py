@@ -21,8 +21,8 @@ class MemoryAuthoring:
     """`ramet.spawn.ports.Authoring` in memory, for agents directly below a run's agent."""
 
     def __init__(self) -> None:
-        self.kept: dict[str, tuple[str, Recipe]] = {}  #: by handle: whose it is, and what
-        self.asked_for: list[tuple[str, str, dict[str, Any]]] = []
+        self.recipes: dict[str, tuple[str, Recipe]] = {}  #: by handle: whose it is, and what
+        self.requests: list[tuple[str, str, dict[str, Any]]] = []
 
     async def create(self, run: Run, entry: Mapping[str, Any]) -> Created:
         """Keep the recipe of an agent. Raises InvalidValue."""
@@ -32,12 +32,12 @@ class MemoryAuthoring:
             {**recipe.data(), "capabilities": [each.data() for each in granted_rights.capabilities]}, where="granted"
         )
         ref = str(AgentRef(run.info.agent, ROOT, (registered.name,), registered.version))
-        self.kept[ref] = (run.info.agent, registered)
+        self.recipes[ref] = (run.info.agent, registered)
         return Created(ref, granted_rights.dropped)
 
     async def spawn_request(self, run: Run, ref: str, task: str, arguments: Mapping[str, Any]) -> SpawnRequest:
         """Return the request for the child that does the task. Raises AgentNotResolved, Unknown, InvalidValue."""
-        owner, recipe = self.kept.get(ref, ("", None))
+        owner, recipe = self.recipes.get(ref, ("", None))
         if recipe is None or owner != run.info.agent:
             raise AgentNotResolved(ref[:100], "agent", ref[:100], "was not made by this one")
         agent = agent_of(recipe, tools=(python_tool(),))
@@ -45,7 +45,7 @@ class MemoryAuthoring:
             raise Unknown("task", task, tuple(agent.tasks))
         task_found = agent.tasks[task]
         checked_arguments = task_found.check_arguments(arguments)
-        self.asked_for.append((recipe.name, task, checked_arguments))
+        self.requests.append((recipe.name, task, checked_arguments))
         return SpawnRequest(
             agent=agent.replace(output=task_found.output), prompt=task_found.prompt(checked_arguments), name=recipe.name
         )

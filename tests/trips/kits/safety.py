@@ -25,18 +25,18 @@ class RecordingTools:
     """Two tools, and a list of their calls."""
 
     def __init__(self) -> None:
-        self.done: list[str] = []
+        self.calls: list[str] = []
 
         @tool
         async def look(path: str) -> str:
             """Look at a file."""
-            self.done.append(f"look {path}")
+            self.calls.append(f"look {path}")
             return f"{path} is there"
 
         @tool
         async def delete(path: str) -> str:
             """Delete a file."""
-            self.done.append(f"delete {path}")
+            self.calls.append(f"delete {path}")
             return f"{path} is gone"
 
         look.metadata = {"read_only": True}  # Nothing but the gate has its beginning put on disk before it runs.
@@ -48,11 +48,11 @@ class FixedVoter:
 
     def __init__(self, what: Any, name: str = "second") -> None:
         self._what, self.name = what, name
-        self.asked: list[IntentionRecorded] = []
+        self.intentions: list[IntentionRecorded] = []
         self.is_asked = asyncio.Event()
 
     async def vote(self, intention: IntentionRecorded, policy: SafetyPolicy) -> VoterAnswer:
-        self.asked.append(intention)
+        self.intentions.append(intention)
         self.is_asked.set()
         if self._what is None:
             await asyncio.Event().wait()

@@ -275,7 +275,7 @@ async def test_a_call_cancelled_in_mid_stream_is_settled_at_its_reservation() ->
             result = await turn
             (request,) = of_kind(session_events(session), ModelAsked)
             budget = run_of(session, "main").context.budget
-        await server.gone.wait()
+        await server.client_left.wait()
 
     assert (result.usage.estimated, result.usage.tokens) == (True, request.reserved_tokens)
     assert (budget.spent("tokens"), budget.reserved("tokens")) == (request.reserved_tokens, 0)

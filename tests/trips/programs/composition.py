@@ -27,17 +27,17 @@ from ramet.store.sqlite.store import SqliteStore
 class Dying:
     """Kills its process once so many events are recorded, like a power cut."""
 
-    left = 0
+    remaining = 0
     newest = 0
     dying: asyncio.Task[None] | None = None
 
     def is_over(self, entry: Entry) -> bool:
         """Return whether the store accepts no more events."""
-        if self.left < 0:
-            self.left += entry.type == "turn_ended"
+        if self.remaining < 0:
+            self.remaining += entry.type == "turn_ended"
             return self.dying is not None
-        self.left -= 1
-        return self.left == -1 or self.dying is not None
+        self.remaining -= 1
+        return self.remaining == -1 or self.dying is not None
 
 
 class DyingSqlite(Dying, SqliteStore):
@@ -178,7 +178,7 @@ def boxed(value: list[int]) -> list[int]:
 def store_of(folder: pathlib.Path, events: int, dsn: list[str]) -> Store:
     """Return the store of the process."""
     store = DyingPostgres(dsn[0], schema=dsn[1]) if dsn else DyingSqlite(folder / "journal.db")
-    store.left = events or 1_000_000
+    store.remaining = events or 1_000_000
     return store
 
 

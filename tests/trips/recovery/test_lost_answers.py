@@ -27,8 +27,8 @@ class Line:
 
     def __init__(self) -> None:
         self.to = ("", 0)
-        self.loses, self.left = "GET", 0
-        self.lost = 0
+        self.lost_method, self.losses_left = "GET", 0
+        self.lost_count = 0
         self.instead: Callable[[], Awaitable[None]] | None = None  #: of carrying a request whose answer is to be lost
         self._server: asyncio.Server | None = None
         self._carrying: set[asyncio.Task[None]] = set()
@@ -58,7 +58,7 @@ class Line:
         async def answers() -> None:
             while piece := await far.read(65536):
                 if loses:
-                    self.lost += 1
+                    self.lost_count += 1
                     break
                 back.write(piece)
             back.close()
@@ -66,8 +66,8 @@ class Line:
         answering = asyncio.create_task(answers())
         try:
             while piece := await near.read(65536):
-                loses = self.left > 0 and piece.startswith(self.loses.encode() + b" ")
-                self.left -= loses
+                loses = self.losses_left > 0 and piece.startswith(self.lost_method.encode() + b" ")
+                self.losses_left -= loses
                 if loses and self.instead is not None:
                     await self.instead()
                     break
@@ -117,11 +117,11 @@ async def test_a_delete_whose_answer_was_lost_succeeds(two_kernels: TwoKernels) 
     narrow = (await one.ask("POST", f"/v1/agents/{agent}/keys", nonce, json={"rights": ["info"]})).json()
     its_key, answers = f"/v1/agents/{agent}/keys/{narrow['id']}", []
     for path, bearer in ((its_key, nonce), (f"/v1/agents/{agent}", nonce), (f"/v1/teams/{team}", key)):
-        line.loses, line.left = "DELETE", 1
+        line.lost_method, line.losses_left = "DELETE", 1
         answers.append(await two.ask("DELETE", path, bearer))
 
     assert [each.status_code for each in answers] == [204, 204, 204], [each.text for each in answers]
-    assert line.lost == 3
+    assert line.lost_count == 3
     assert (await one.ask("GET", f"/v1/agents/{agent}", nonce)).status_code == 401
     assert (await two.ask("GET", f"/v1/teams/{team}", key)).status_code == 401
 
@@ -130,10 +130,10 @@ async def test_a_repeated_delete_with_a_wrong_key_is_refused(two_kernels: TwoKer
     """A wrong key gets 401 although the first answer was lost, and nothing is deleted."""
     one, two, line = two_kernels
     agent, nonce = await one.agent()
-    line.loses, line.left = "DELETE", 1
+    line.lost_method, line.losses_left = "DELETE", 1
 
     assert (await two.ask("DELETE", f"/v1/agents/{agent}", "agent_nobody")).status_code == 401
-    assert line.lost == 1
+    assert line.lost_count == 1
     assert (await two.ask("GET", f"/v1/agents/{agent}", nonce)).status_code == 200
 
 
@@ -144,15 +144,15 @@ async def test_a_request_that_must_not_repeat_is_not_sent_again(two_kernels: Two
     body = {"team": team, "agent_type": "echo"}
     created = (await one.ask("POST", "/v1/agents", key, json={**body, "name": "bob"})).json()
     agent, nonce = created["agent"]["id"], created["nonce"]
-    line.loses, line.left = "POST", 9
+    line.lost_method, line.losses_left = "POST", 9
 
     answer = await two.ask("POST", f"/v1/agents/{agent}/turns", nonce, content=b"hello")
     spawn_answer = await two.ask("POST", "/v1/agents", key, json={**body, "name": "eve"})
     rotate_answer = await two.ask("POST", f"/v1/agents/{agent}/rotate", nonce)
 
     assert [each.status_code for each in (answer, spawn_answer, rotate_answer)] == [502] * 3
-    assert line.lost == 3
-    assert one.echo.opened[0].heard == [(b"hello", "words")]
+    assert line.lost_count == 3
+    assert one.echo.opened[0].received_bodies == [(b"hello", "words")]
     assert [each.opening.path.rpartition("/")[2] for each in one.echo.opened] == ["bob", "eve"]
 
 
@@ -170,17 +170,17 @@ async def test_a_turn_waits_until_its_kernel_accepts_connections(
         await line.begin(int(seat.address.rpartition(":")[2]))
 
     assert (await asking).status_code == 200
-    assert one.echo.opened[0].heard == [(b"hello", "words")]
+    assert one.echo.opened[0].received_bodies == [(b"hello", "words")]
 
 
 async def test_a_read_request_is_sent_again_until_an_answer_arrives(two_kernels: TwoKernels) -> None:
     """The client does not notice the three answers that were lost."""
     one, two, line = two_kernels
     agent, nonce = await one.agent()
-    line.loses, line.left = "GET", 3
+    line.lost_method, line.losses_left = "GET", 3
 
     assert (await two.ask("GET", f"/v1/agents/{agent}", nonce)).json()["id"] == agent
-    assert line.lost == 3
+    assert line.lost_count == 3
 
 
 async def test_a_list_fails_with_503_if_a_kernel_does_not_answer(
@@ -243,12 +243,12 @@ async def test_an_approval_whose_answer_was_lost_is_not_reported_as_unknown(two_
     one, two, line = two_kernels
     handle = await spawn_tree_with_a_question(one)
     [question] = (await two.ask("GET", "/v1/approvals", TOKEN)).json()["approvals"]
-    line.loses, line.left = "POST", 1
+    line.lost_method, line.losses_left = "POST", 1
 
     answer = await two.ask("POST", f"/v1/approvals/{question['id']}", TOKEN, json={"allowed": True})
 
     assert answer.status_code == 502, answer.text
-    assert line.lost == 1
+    assert line.lost_count == 1
     assert (await handle.result()).value == "both are done"
 
 
@@ -257,11 +257,11 @@ async def test_a_turn_sent_to_a_kernel_that_hands_over_runs_on_the_other_kernel(
     one, two, line = two_kernels
     agent, nonce = await one.agent()
     await one.ask("GET", f"/v1/agents/{agent}", nonce)
-    line.loses, line.left, line.instead = "POST", 1, one.server.drain
+    line.lost_method, line.losses_left, line.instead = "POST", 1, one.server.drain
 
     answer = await two.ask("POST", f"/v1/agents/{agent}/turns", nonce, content=b"hello")
 
     assert answer.status_code == 200, answer.text
     assert b"hello" in answer.content
-    assert one.echo.opened[0].heard == []
-    assert [each.heard for each in two.echo.opened] == [[(b"hello", "words")]]
+    assert one.echo.opened[0].received_bodies == []
+    assert [each.received_bodies for each in two.echo.opened] == [[(b"hello", "words")]]

@@ -75,7 +75,7 @@ async def test_ac_s3_11_a_safe_call_runs_and_a_dangerous_one_is_aborted(tmp_path
         assert runtime.journal is not None
         events = await recorded_events(runtime.journal.store)
 
-    assert (result.value, deeds.done) == ("Understood.", ["look a"])
+    assert (result.value, deeds.calls) == ("Understood.", ["look a"])
     decisions = [
         (type(each).__name__, each.call_id)
         for each in events
@@ -115,7 +115,7 @@ async def test_a_session_without_a_gate_records_no_intentions() -> None:
     async with Session(ScriptedModel([[LOOK_CALL, DELETE_CALL], "Done."]), deeds.tools) as session:
         await session.ask("Go.")
         assert intention_outcomes(session_events(session)) == []
-    assert deeds.done == ["look a", "delete a"]
+    assert deeds.calls == ["look a", "delete a"]
 
 
 async def test_children_and_forks_have_their_parents_gate() -> None:
@@ -140,7 +140,7 @@ async def test_children_and_forks_have_their_parents_gate() -> None:
         assert {each for each in intention_outcomes(session_events(session)) if "delete" in each} == {
             f"main/{path} delete aborted" for path in ("mid", "mid/low", "twin", "aside")
         }
-    assert deeds.done == []
+    assert deeds.calls == []
 
 
 async def test_the_gate_votes_on_the_call_that_runs() -> None:
@@ -160,7 +160,7 @@ async def test_the_gate_votes_on_the_call_that_runs() -> None:
     async with Session(ScriptedModel([LOOK_CALL, "Done."]), deeds.tools, hooks=hooks, gate=gate) as session:
         await session.ask("Go.")
         assert [each.args for each in of_kind(session_events(session), IntentionRecorded)] == [{"path": "b"}]
-    assert deeds.done == ["look b"]
+    assert deeds.calls == ["look b"]
 
 
 @pytest.mark.parametrize("word", [True, False])
@@ -173,7 +173,7 @@ async def test_an_ask_rule_of_the_gate_asks_a_person(word: bool) -> None:
         (decision,) = of_kind(session_events(session), IntentionDecided)
         (question,) = of_kind(session_events(session), ApprovalAsked)
 
-    assert (decision.committed, deeds.done) == (word, ["delete a"] if word else [])
+    assert (decision.committed, deeds.calls) == (word, ["delete a"] if word else [])
     assert [(vote.voter, vote.verdict) for vote in decision.votes] == [
         ("rules", "ask"),
         ("person", "allow" if word else "deny"),
@@ -188,7 +188,7 @@ async def test_no_voter_is_asked_after_a_rule_denies() -> None:
         ScriptedModel([DELETE_CALL, "Done."]), deeds.tools, gate=SafetyGate(POLICY, [second])
     ) as session:
         await session.ask("Go.")
-    assert (second.asked, deeds.done) == ([], [])
+    assert (second.intentions, deeds.calls) == ([], [])
 
 
 async def test_a_run_that_is_stopped_during_a_vote_leaves_an_aborted_intention() -> None:
@@ -200,7 +200,7 @@ async def test_a_run_that_is_stopped_during_a_vote_leaves_an_aborted_intention()
         await session.interrupt("enough")
         assert (await asking).status is Status.CANCELLED
         assert intention_outcomes(session_events(session)) == ["main look aborted"]
-    assert deeds.done == []
+    assert deeds.calls == []
 
 
 # ---- NEG-12: unreachable is blocked
@@ -228,7 +228,7 @@ async def test_neg_12_a_voter_without_a_valid_vote_denies(what: Any, why: str) -
         result = await session.ask("Go.")
         (decision,) = of_kind(session_events(session), IntentionDecided)
 
-    assert (result.value, deeds.done, decision.committed) == ("I may not.", [], False)
+    assert (result.value, deeds.calls, decision.committed) == ("I may not.", [], False)
     assert why in decision.reason
     assert [vote.verdict for vote in decision.votes] == ["allow", "deny"]
 
@@ -250,7 +250,7 @@ async def test_neg_12_a_voter_that_hangs_denies_at_its_timeout() -> None:
         assert (await asking).value == "I may not."
         (decision,) = of_kind(session_events(talk), IntentionDecided)
 
-    assert (deeds.done, "not done within 7 s" in decision.reason) == ([], True)
+    assert (deeds.calls, "not done within 7 s" in decision.reason) == ([], True)
 
 
 async def test_neg_12_a_blocking_voter_does_not_block_the_runtime() -> None:
@@ -274,9 +274,9 @@ async def test_neg_12_a_blocking_voter_does_not_block_the_runtime() -> None:
         asking = asyncio.ensure_future(talk.ask("Go."))
         await eventually(question_asked.is_set)
         await clock.advance(7)
-        assert ((await asking).value, deeds.done) == ("I may not.", [])
+        assert ((await asking).value, deeds.calls) == ("I may not.", [])
         free.set()
-        assert ((await talk.ask("Again.")).value, deeds.done) == ("Done.", ["look a"])
+        assert ((await talk.ask("Again.")).value, deeds.calls) == ("Done.", ["look a"])
 
 
 async def leave_policy_missing(store: Store) -> None:
@@ -304,7 +304,7 @@ async def test_neg_12_an_unreadable_policy_blocks_the_call(harm: Any) -> None:
         (intention,) = of_kind(session_events(session), IntentionRecorded)
         (decision,) = of_kind(session_events(session), IntentionDecided)
 
-    assert (deeds.done, second.asked, decision.votes) == ([], [], ())
+    assert (deeds.calls, second.intentions, decision.votes) == ([], [], ())
     assert (intention.policy, intention.version) == ("house", 0)
     assert (decision.committed, "'house' cannot be read" in decision.reason) == (False, True)
 
@@ -334,7 +334,7 @@ async def test_neg_12_an_unwritable_journal_blocks_the_call(kind: str) -> None:
     ):
         result = await session.ask("Go.")
 
-    assert (result.status, deeds.done) == (Status.FAILED, [])
+    assert (result.status, deeds.calls) == (Status.FAILED, [])
     assert result.error is not None
     assert result.error.type == "StoreFailed"
-    assert len(second.asked) == (kind == "intention_decided")
+    assert len(second.intentions) == (kind == "intention_decided")

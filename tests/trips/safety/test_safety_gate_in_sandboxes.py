@@ -272,7 +272,7 @@ async def test_the_gate_votes_on_the_call_of_the_model(tmp_path: pathlib.Path) -
     talk, result = await run_hostile_guest([CALL, "Done."], attack, tmp_path, gate=SafetyGate(ALLOW_ALL, [voter]))
 
     assert result.status is Status.COMPLETED
-    (intention,) = voter.asked
+    (intention,) = voter.intentions
     assert (intention.tool, intention.args, intention.call_id) == ("Read", {"file_path": "note"}, "c1")
     assert talk.usage.tool_calls == 0
     assert has_no_reservation(talk)

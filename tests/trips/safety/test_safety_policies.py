@@ -106,7 +106,7 @@ async def test_an_intention_names_the_policy_version_that_decides() -> None:
     assert (await policies.put("house", ALLOW_ALL, expected=0)).version == 1
 
     async def tighten(payload: dict[str, Any]) -> None:
-        if deeds.done == ["delete a"]:
+        if deeds.calls == ["delete a"]:
             await policies.put("house", POLICY, expected=1)
 
     gate = SafetyGate(policies.named("house"))
@@ -117,7 +117,7 @@ async def test_an_intention_names_the_policy_version_that_decides() -> None:
             ("house", 1),
             ("house", 2),
         ]
-    assert deeds.done == ["delete a"]
+    assert deeds.calls == ["delete a"]
     for expected in (0, 1, 3):
         with pytest.raises(Conflict):
             await policies.put("house", ALLOW_ALL, expected=expected)
@@ -221,7 +221,7 @@ async def test_a_call_that_met_no_gate_is_not_a_passage(tmp_path: Path) -> None:
             assert [each.tool for each in of_kind(session_events(talk), ToolEnded)] == ["look", "nothing", "delete"]
             whole = await passages(store)
 
-    assert deeds.done == ["look a", "look a"]
+    assert deeds.calls == ["look a", "look a"]
     assert [(each.kind, each.event.tool) for each in whole.entries] == [
         ("intention", "look"),
         ("decision", "look"),

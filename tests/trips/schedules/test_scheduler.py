@@ -95,7 +95,7 @@ class Stage:
             await self.clock.advance(max(0.0, min(remaining_s, min(wakes, default=end) - self.clock.monotonic())))
         await self.wait_until_idle()
 
-    async def ended(self, id: str, count: int) -> list[TickResult]:
+    async def wait_ended(self, id: str, count: int) -> list[TickResult]:
         """Return the results of a schedule once so many have ended and nothing runs."""
         async with asyncio.timeout(180):
             while True:
@@ -180,10 +180,10 @@ async def test_an_interval_fires_once_at_each_multiple(schedule_stage: Stage, sc
     await schedule_stage.pass_time(299)
     assert scheduled.CALLS == []
     await schedule_stage.pass_time(1)
-    assert tick_times(await schedule_stage.ended(view.id, 1)) == [300]
+    assert tick_times(await schedule_stage.wait_ended(view.id, 1)) == [300]
     await schedule_stage.pass_time(630)
 
-    results = await schedule_stage.ended(view.id, 3)
+    results = await schedule_stage.wait_ended(view.id, 3)
     assert tick_times(results) == [300, 600, 900]
     assert [each.began for each in results] == [each.tick for each in results]
     assert {(each.status, each.text) for each in results} == {("completed", "noted note")}
@@ -197,7 +197,7 @@ async def test_a_delay_fires_once(schedule_stage: Stage, scheduler: AgentSchedul
     assert scheduled.CALLS == []
 
     await schedule_stage.pass_time(1)
-    assert tick_times(await schedule_stage.ended(view.id, 1)) == [10]
+    assert tick_times(await schedule_stage.wait_ended(view.id, 1)) == [10]
     await schedule_stage.pass_time(600)
 
     assert scheduled.CALLS == ["thread"]
@@ -210,7 +210,7 @@ async def test_a_delay_fires_once(schedule_stage: Stage, scheduler: AgentSchedul
 async def test_a_delay_of_zero_fires_at_once(schedule_stage: Stage, scheduler: AgentScheduler) -> None:
     view = await scheduler.schedule_agent_in(0, scheduled.note, in_process=True)
 
-    assert tick_times(await schedule_stage.ended(view.id, 1)) == [0]
+    assert tick_times(await schedule_stage.wait_ended(view.id, 1)) == [0]
 
 
 async def test_a_schedule_at_a_time_fires_with_its_arguments(schedule_stage: Stage, scheduler: AgentScheduler) -> None:
@@ -221,7 +221,7 @@ async def test_a_schedule_at_a_time_fires_with_its_arguments(schedule_stage: Sta
 
     await schedule_stage.pass_time(301)
 
-    assert tick_times(await schedule_stage.ended(view.id, 1)) == [300]
+    assert tick_times(await schedule_stage.wait_ended(view.id, 1)) == [300]
     assert scheduled.CALLS == ["word", "word"]
 
 
@@ -246,7 +246,7 @@ async def test_a_daily_schedule_fires_once_when_the_clock_changes(begin: datetim
 
         await stage.pass_time(5 * 3600)
 
-        assert [each.tick for each in await stage.ended(view.id, 1)] == [fires]
+        assert [each.tick for each in await stage.wait_ended(view.id, 1)] == [fires]
         (after,) = await scheduler.list()
         assert after.next is not None
         local = after.next.astimezone(BERLIN)
@@ -262,13 +262,13 @@ async def test_a_scheduler_notices_that_the_clock_was_set(
     clock.shift = timedelta(hours=1)
 
     await schedule_stage.pass_time(60)
-    assert tick_times(await schedule_stage.ended(view.id, 1)) == [3600]
+    assert tick_times(await schedule_stage.wait_ended(view.id, 1)) == [3600]
 
     clock.shift = timedelta(0)
     await schedule_stage.pass_time(3600)
     assert tick_times(await schedule_stage.results(view.id)) == [3600]
     await schedule_stage.pass_time(3600)
-    assert tick_times(await schedule_stage.ended(view.id, 2)) == [3600, 7200]
+    assert tick_times(await schedule_stage.wait_ended(view.id, 2)) == [3600, 7200]
 
 
 async def test_until_is_the_last_time_of_a_tick(schedule_stage: Stage, scheduler: AgentScheduler) -> None:
@@ -279,7 +279,7 @@ async def test_until_is_the_last_time_of_a_tick(schedule_stage: Stage, scheduler
 
     await schedule_stage.pass_time(500)
 
-    assert tick_times(await schedule_stage.ended(view.id, 2)) == [100, 200]
+    assert tick_times(await schedule_stage.wait_ended(view.id, 2)) == [100, 200]
     assert (await scheduler.list())[0].next is None
 
 
@@ -294,7 +294,7 @@ async def test_jitter_delays_a_tick_to_the_announced_time(schedule_stage: Stage,
     assert scheduled.CALLS == []
     await schedule_stage.pass_time(0.002)
 
-    (result,) = await schedule_stage.ended(view.id, 1)
+    (result,) = await schedule_stage.wait_ended(view.id, 1)
     assert tick_times([result]) == [100]
     assert result.began is not None
     assert result.began >= view.next
@@ -311,7 +311,7 @@ async def test_runs_do_not_overlap_by_default(schedule_stage: Stage, scheduler: 
     (running,) = await schedule_stage.results(view.id)
     assert running.status in ("starting", "running")
     scheduled.GATE.set()
-    await schedule_stage.ended(view.id, 1)
+    await schedule_stage.wait_ended(view.id, 1)
 
     assert scheduled.CALLS == ["began", "ended"]
     assert (await scheduler.list())[0].skipped == 2
@@ -325,7 +325,7 @@ async def test_queued_ticks_run_one_after_another(schedule_stage: Stage, schedul
     assert scheduled.CALLS == ["began"]
     scheduled.GATE.set()
 
-    assert tick_times(await schedule_stage.ended(view.id, 3)) == [60, 120, 180]
+    assert tick_times(await schedule_stage.wait_ended(view.id, 3)) == [60, 120, 180]
     assert scheduled.CALLS == ["began", "ended"] * 3
 
 
@@ -336,7 +336,7 @@ async def test_overlap_allow_runs_ticks_concurrently(schedule_stage: Stage, sche
     await eventually(lambda: scheduled.CALLS == ["began", "began"])
     scheduled.GATE.set()
 
-    assert sorted(tick_times(await schedule_stage.ended(view.id, 2))) == [60, 120]
+    assert sorted(tick_times(await schedule_stage.wait_ended(view.id, 2))) == [60, 120]
 
 
 # ---- steering
@@ -350,7 +350,7 @@ async def test_a_cancelled_schedule_does_not_fire(schedule_stage: Stage, schedul
     await scheduler.cancel(view.id)
     await schedule_stage.pass_time(60)
 
-    assert len(await schedule_stage.ended(other.id, 1)) == 1
+    assert len(await schedule_stage.wait_ended(other.id, 1)) == 1
     assert scheduled.CALLS == ["note"]
     for method in (scheduler.cancel, scheduler.results, scheduler.trigger, scheduler.pause, scheduler.resume):
         with pytest.raises(Unknown, match=other.id):
@@ -388,7 +388,7 @@ async def test_ticks_of_a_pause_are_not_run_later(schedule_stage: Stage, schedul
 
     await schedule_stage.pass_time(60)
 
-    assert tick_times(await schedule_stage.ended(view.id, 1)) == [400]
+    assert tick_times(await schedule_stage.wait_ended(view.id, 1)) == [400]
 
 
 async def test_a_trigger_fires_an_extra_tick(schedule_stage: Stage, scheduler: AgentScheduler) -> None:
@@ -397,13 +397,13 @@ async def test_a_trigger_fires_an_extra_tick(schedule_stage: Stage, scheduler: A
     await scheduler.pause(view.id)
     await schedule_stage.pass_time(30)
     await scheduler.trigger(view.id)
-    (manual,) = await schedule_stage.ended(view.id, 1)
+    (manual,) = await schedule_stage.wait_ended(view.id, 1)
     assert (tick_times([manual]), manual.manual) == ([30], True)
 
     await scheduler.resume(view.id)
     await schedule_stage.pass_time(70)
 
-    assert tick_times(await schedule_stage.ended(view.id, 2)) == [30, 100]
+    assert tick_times(await schedule_stage.wait_ended(view.id, 2)) == [30, 100]
 
 
 async def test_a_trigger_during_a_run_waits_for_its_end(schedule_stage: Stage, scheduler: AgentScheduler) -> None:
@@ -414,7 +414,7 @@ async def test_a_trigger_during_a_run_waits_for_its_end(schedule_stage: Stage, s
     assert [each.status for each in await scheduler.results(view.id)][1:] == ["waiting"]
     scheduled.GATE.set()
 
-    await schedule_stage.ended(view.id, 2)
+    await schedule_stage.wait_ended(view.id, 2)
     assert scheduled.CALLS == ["began", "ended"] * 2
 
 
@@ -423,7 +423,7 @@ async def test_results_show_running_and_failed_ticks(schedule_stage: Stage, sche
     runs = await scheduler.schedule_agent_in(0, scheduled.waits, in_process=True)
     fails = await scheduler.schedule_agent_in(0, scheduled.breaks, in_process=True)
     await eventually(lambda: len(scheduled.CALLS) == 2)
-    (failed_tick,) = await schedule_stage.ended(fails.id, 1)
+    (failed_tick,) = await schedule_stage.wait_ended(fails.id, 1)
     (running,) = await scheduler.results(runs.id)
 
     assert (failed_tick.status, failed_tick.error and failed_tick.error.type) == ("failed", "ValueError")
@@ -464,7 +464,7 @@ async def test_a_schedule_keeps_its_last_twenty_results(schedule_stage: Stage, s
     for count in range(1, 23):
         await schedule_stage.pass_time(10)
         await eventually(lambda count=count: len(scheduled.CALLS) == count)  # type: ignore[misc]
-        await schedule_stage.ended(view.id, min(count, 20))
+        await schedule_stage.wait_ended(view.id, min(count, 20))
 
     assert tick_times(await schedule_stage.results(view.id)) == [10.0 * n for n in range(3, 23)]
 
@@ -476,7 +476,7 @@ async def test_limits_hold_for_each_run(schedule_stage: Stage, scheduler: AgentS
 
     await schedule_stage.pass_time(6)
 
-    assert [each.status for each in await schedule_stage.ended(view.id, 1)] == ["timeout"]
+    assert [each.status for each in await schedule_stage.wait_ended(view.id, 1)] == ["timeout"]
 
 
 # ---- restarts
@@ -486,13 +486,13 @@ async def test_a_schedule_survives_a_restart(schedule_stage: Stage, scheduler: A
     """AC-S0-9: another scheduler on that store continues with the same anchor, and repeats no tick."""
     view = await scheduler.schedule_agent_interval(300, scheduled.note, in_process=True)
     await schedule_stage.pass_time(310)
-    await schedule_stage.ended(view.id, 1)
+    await schedule_stage.wait_ended(view.id, 1)
     await schedule_stage.close()
     await schedule_stage.scheduler()
 
     await schedule_stage.pass_time(300)
 
-    assert tick_times(await schedule_stage.ended(view.id, 2)) == [300, 600]
+    assert tick_times(await schedule_stage.wait_ended(view.id, 2)) == [300, 600]
 
 
 @pytest.mark.parametrize(
@@ -512,12 +512,12 @@ async def test_the_misfire_policy_decides_about_missed_ticks(
     await schedule_stage.close()
     await schedule_stage.clock.advance(1065)
     scheduler = await schedule_stage.scheduler()
-    await schedule_stage.ended(view.id, len(ran))
+    await schedule_stage.wait_ended(view.id, len(ran))
 
     assert tick_times(await schedule_stage.results(view.id)) == ran
     assert (await scheduler.list())[0].skipped == skipped
     await schedule_stage.pass_time(40)
-    assert tick_times(await schedule_stage.ended(view.id, len(ran) + 1)) == [*ran, 1100]
+    assert tick_times(await schedule_stage.wait_ended(view.id, len(ran) + 1)) == [*ran, 1100]
 
 
 async def test_a_tick_that_is_noticed_a_little_late_is_not_missed(
@@ -529,7 +529,7 @@ async def test_a_tick_that_is_noticed_a_little_late_is_not_missed(
     await schedule_stage.clock.advance(130)
     await schedule_stage.scheduler()
 
-    assert tick_times(await schedule_stage.ended(view.id, 1)) == [100]
+    assert tick_times(await schedule_stage.wait_ended(view.id, 1)) == [100]
 
 
 async def test_closing_a_scheduler_cancels_its_active_runs(schedule_stage: Stage, scheduler: AgentScheduler) -> None:
@@ -560,7 +560,7 @@ async def test_a_claimed_tick_without_a_run_is_a_missed_tick(
     await schedule_stage.write(record_of_a_killed_process(await schedule_stage.book(view.id)))
     await schedule_stage.scheduler()
 
-    assert tick_times(await schedule_stage.ended(view.id, 1 if again else 0)) == ([100] if again else [])
+    assert tick_times(await schedule_stage.wait_ended(view.id, 1 if again else 0)) == ([100] if again else [])
     assert scheduled.CALLS == (["note"] if again else [])
 
 
@@ -574,12 +574,12 @@ async def test_a_tick_whose_run_is_not_recorded_is_lost(
     await schedule_stage.clock.advance(190)
     await schedule_stage.write(record_of_a_killed_process(await schedule_stage.book(view.id), run="run-dead"))
     await schedule_stage.scheduler()
-    assert [each.status for each in await schedule_stage.ended(view.id, 1)] == ["lost"]
+    assert [each.status for each in await schedule_stage.wait_ended(view.id, 1)] == ["lost"]
     assert scheduled.CALLS == []
 
     await schedule_stage.pass_time(10)
 
-    assert [each.status for each in await schedule_stage.ended(view.id, 2)] == ["lost", "completed"]
+    assert [each.status for each in await schedule_stage.wait_ended(view.id, 2)] == ["lost", "completed"]
 
 
 async def test_a_claim_that_was_taken_over_starts_no_run(schedule_stage: Stage, scheduler: AgentScheduler) -> None:
@@ -606,7 +606,7 @@ async def test_two_schedulers_on_one_store_fire_each_tick_once(schedule_stage: S
     await schedule_stage.pass_time(1000)
 
     for view in views:
-        assert tick_times(await schedule_stage.ended(view.id, 10)) == [100.0 * n for n in range(1, 11)]
+        assert tick_times(await schedule_stage.wait_ended(view.id, 10)) == [100.0 * n for n in range(1, 11)]
     assert sorted(scheduled.CALLS, key=str) == ["a"] * 10 + ["b"] * 10
 
 
@@ -646,7 +646,7 @@ async def test_a_name_stands_for_one_schedule(schedule_stage: Stage, scheduler: 
     """An equal definition changes nothing. Another definition replaces the old one and keeps its results."""
     await scheduler.schedule_agent_interval(100, scheduled.note, name="daily", in_process=True)
     await schedule_stage.pass_time(150)
-    await schedule_stage.ended("daily", 1)
+    await schedule_stage.wait_ended("daily", 1)
     same = await scheduler.schedule_agent_interval(100, scheduled.note, name="daily", in_process=True)
     assert same.next == START + timedelta(seconds=200)
 
@@ -654,7 +654,7 @@ async def test_a_name_stands_for_one_schedule(schedule_stage: Stage, scheduler: 
 
     assert changed_schedule.next == START + timedelta(seconds=650)
     await schedule_stage.pass_time(500)
-    assert tick_times(await schedule_stage.ended("daily", 2)) == [100, 650]
+    assert tick_times(await schedule_stage.wait_ended("daily", 2)) == [100, 650]
     assert [view.id for view in await scheduler.list()] == ["daily"]
 
 
@@ -666,12 +666,12 @@ async def test_a_named_delay_can_be_scheduled_again_after_it_fired(
     await schedule_stage.pass_time(5)
     assert (await scheduler.schedule_agent_in(10, scheduled.note, name="soon", in_process=True)).next == first.next
     await schedule_stage.pass_time(5)
-    await schedule_stage.ended("soon", 1)
+    await schedule_stage.wait_ended("soon", 1)
 
     await scheduler.schedule_agent_in(10, scheduled.note, name="soon", in_process=True)
     await schedule_stage.pass_time(10)
 
-    assert tick_times(await schedule_stage.ended("soon", 2)) == [10, 20]
+    assert tick_times(await schedule_stage.wait_ended("soon", 2)) == [10, 20]
 
 
 async def test_old_one_off_schedules_are_removed(schedule_stage: Stage, scheduler: AgentScheduler) -> None:
@@ -679,7 +679,7 @@ async def test_old_one_off_schedules_are_removed(schedule_stage: Stage, schedule
     view = await scheduler.schedule_agent_in(1, scheduled.note, in_process=True)
     await scheduler.schedule_agent_interval(30 * 86_400, scheduled.note, name="monthly", in_process=True)
     await schedule_stage.pass_time(1)
-    await schedule_stage.ended(view.id, 1)
+    await schedule_stage.wait_ended(view.id, 1)
 
     await schedule_stage.close()
     await schedule_stage.clock.advance(8 * 86_400)
@@ -698,7 +698,7 @@ async def test_a_definition_runs_with_its_prompt(
     agent = Agent(name="reader", instructions="Be brief.", model="offline", tools=(), limits=Limits(tokens=50_000))
     view = await scheduler.schedule_agent_in(0, agent, prompt="What is here?")
 
-    (result,) = await schedule_stage.ended(view.id, 1)
+    (result,) = await schedule_stage.wait_ended(view.id, 1)
 
     assert (result.status, bool(result.text)) == ("completed", True)
 
@@ -718,11 +718,11 @@ async def test_a_project_definition_is_read_at_the_tick(clock: FakeClock, tmp_pa
         with pytest.raises(Unknown, match="keeper"):
             await scheduler.schedule_agent_in(10, "nobody", prompt="Who?")
         await stage.pass_time(10)
-        assert (await stage.ended(early.id, 1))[0].status == "completed"
+        assert (await stage.wait_ended(early.id, 1))[0].status == "completed"
         file.unlink()
         await stage.pass_time(10)
 
-        (result,) = await stage.ended(renamed.id, 1)
+        (result,) = await stage.wait_ended(renamed.id, 1)
         assert (result.status, result.error and result.error.type) == ("failed", "DefinitionMissing")
         await stage.close()
 
@@ -763,7 +763,7 @@ async def test_a_missing_function_fails_its_tick(schedule_stage: Stage, schedule
 
     await schedule_stage.pass_time(200)
 
-    results = await schedule_stage.ended(view.id, 2)
+    results = await schedule_stage.wait_ended(view.id, 2)
     assert [(each.status, each.error and each.error.type) for each in results] == [("failed", "DefinitionMissing")] * 2
     assert results[0].error is not None
     assert "tests.trips.agents.scheduled:renamed" in results[0].error.message
@@ -779,7 +779,7 @@ async def test_a_damaged_document_does_not_stop_other_schedules(
     with caplog.at_level(logging.ERROR, "ramet.scheduler"):
         await schedule_stage.pass_time(180)
 
-    assert len(await schedule_stage.ended(view.id, 3)) == 3
+    assert len(await schedule_stage.wait_ended(view.id, 3)) == 3
     assert [view.id for view in await scheduler.list()] == [view.id]
     assert len([each for each in caplog.records if "damaged" in each.getMessage()]) == 1
     assert "version 99" in caplog.text
@@ -797,7 +797,7 @@ async def test_an_unknown_time_zone_does_not_stop_other_schedules(
     other = await scheduler.schedule_agent_in(60, scheduled.note, in_process=True)
     await schedule_stage.pass_time(120)
 
-    assert len(await schedule_stage.ended(other.id, 1)) == 1
+    assert len(await schedule_stage.wait_ended(other.id, 1)) == 1
     assert [each.next for each in await scheduler.list() if each.id == view.id] == [None]
     assert "schedule far does not fire here: tz: 'No/Where'" in caplog.text
 

@@ -41,7 +41,7 @@ class ActiveTick(NamedTuple):
     run: str
     one: Kernel
     others: list[Client]
-    asked: Provider
+    model_server: Provider
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ async def test_another_kernel_resumes_a_scheduled_run_in_mid_turn(
     ]
     assert (type(tree_events[-1]), sum(isinstance(each, ToolStarted) for each in tree_events)) == (RunEnded, 1)
     assert (tmp_path / "one" / "note").read_text() == "noted once"
-    assert active_tick.asked.count == 3, "the reply that was cut off was asked for again, and no other"
+    assert active_tick.model_server.count == 3, "the reply that was cut off was asked for again, and no other"
     assert active_tick.one.process.wait() in (0, -number)
 
 
@@ -102,7 +102,7 @@ async def test_another_kernel_resumes_the_run_of_a_removed_schedule(active_tick:
 
 async def test_a_scheduled_run_can_be_stopped_after_a_takeover(active_tick: ActiveTick) -> None:
     """A stop succeeds although the run's kernel was just killed, and the tick is `cancelled`."""
-    active_tick.asked.hold = asyncio.Event()
+    active_tick.model_server.hold = asyncio.Event()
     active_tick.one.kill()
     while True:
         try:
@@ -111,7 +111,7 @@ async def test_a_scheduled_run_can_be_stopped_after_a_takeover(active_tick: Acti
         except Refused as refusal:  # It was on its way to a kernel that was lost in that moment.
             if "may have been done, or not" not in str(refusal):
                 raise
-    active_tick.asked.hold.set()
+    active_tick.model_server.hold.set()
 
     assert [each.status for each in await wait_for_results(active_tick.others[0], active_tick.schedule)] == [
         "cancelled"

@@ -215,7 +215,7 @@ async def test_a_body_over_the_limit_is_refused(served: Serving) -> None:
 
     for each in (by_length, by_coming):
         assert (each.status_code, each.json()["type"]) == (413, "urn:ramet:problem:body-too-large")
-    assert served.echo.opened[0].heard == []
+    assert served.echo.opened[0].received_bodies == []
     too_large = await served.ask("POST", "/v1/teams", served.server.operator, content=b" " * 5_000_000)
     assert too_large.status_code == 413
 
@@ -282,7 +282,7 @@ async def test_half_a_body_starts_no_turn(served: Serving) -> None:
     writer.close()
 
     await eventually(lambda: len(served.server._http_server._connections) <= 1)
-    assert served.echo.opened[0].heard == []
+    assert served.echo.opened[0].received_bodies == []
     assert await is_well(served)
 
 
@@ -379,7 +379,7 @@ class Flood(Echo):
     """An agent whose answer is larger than any connection holds."""
 
     async def turn(self, body: bytes, format: str) -> AsyncIterator[bytes]:
-        self.heard.append((body, format))
+        self.received_bodies.append((body, format))
         for _ in range(200):
             yield b"x" * 65_536
 
@@ -399,7 +399,7 @@ async def test_a_stalled_reader_is_disconnected(folder: pathlib.Path) -> None:
         agent, nonce = await served.agent()
         reader, writer = await served.connection()
         writer.write(turn_request(agent, nonce, b"go", length=2))
-        await eventually(lambda: echo.opened and echo.opened[0].heard)
+        await eventually(lambda: echo.opened and echo.opened[0].received_bodies)
         streams: Any = served.server._parts.streams
 
         await eventually(lambda: len(streams) == 0)

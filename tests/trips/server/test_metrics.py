@@ -70,7 +70,7 @@ async def test_the_activity_of_a_tree_is_counted(served: EchoServer) -> None:
         "ramet_journal_waiting", store="sqlite"
     )
     assert 0 < after.value("ramet_journal_commits_total", store="sqlite") <= events
-    assert deeds.done == ["look a"]
+    assert deeds.calls == ["look a"]
 
 
 async def test_agents_and_teams_are_shown_while_they_exist(served: EchoServer) -> None:

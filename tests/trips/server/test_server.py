@@ -35,7 +35,7 @@ async def test_a_team_an_agent_and_its_turns(served: EchoServer) -> None:
 
     assert [(each.event, each.data) for each in first] == [("chunk", b"<one"), ("chunk", b"<two"), ("done", b"")]
     assert [each.id.rpartition(":")[2] for each in first] == ["1", "2", "3"]
-    assert served.echo.opened[0].heard == [(b"one two", "words"), (b"three", "letters")]
+    assert served.echo.opened[0].received_bodies == [(b"one two", "words"), (b"three", "letters")]
     assert [each.data for each in second] == [b"<three", b""]
 
     info = (await served.ask("GET", f"/v1/agents/{agent}", nonce)).json()
@@ -61,7 +61,7 @@ async def test_bodies_pass_unchanged(served: EchoServer, body: bytes) -> None:
 
     events = await read_stream(served, "POST", f"/v1/agents/{agent}/turns", nonce, content=body)
 
-    assert served.echo.opened[0].heard == [(body, "words")]
+    assert served.echo.opened[0].received_bodies == [(body, "words")]
     assert [each.data for each in events if each.event == "chunk"] == body.split()
 
 
@@ -144,7 +144,7 @@ async def test_interrupt_control_and_mail_reach_the_agent(served: EchoServer) ->
     agent, nonce = await served.agent()
     path = f"/v1/agents/{agent}"
     turn = asyncio.create_task(read_stream(served, "POST", f"{path}/turns", nonce, content=b"one wait"))
-    await eventually(lambda: served.echo.opened[0].heard)
+    await eventually(lambda: served.echo.opened[0].received_bodies)
 
     assert (await served.ask("POST", f"{path}/interrupt", nonce)).json() == {"interrupted": True}
     assert (await turn)[-1].event == "error"
@@ -155,7 +155,7 @@ async def test_interrupt_control_and_mail_reach_the_agent(served: EchoServer) ->
     assert (unknown.status_code, unknown.json()["known"]) == (404, ["shout"])
     assert (await served.ask("POST", f"{path}/control", nonce, content=b"{")).status_code == 400
     assert (await served.ask("POST", f"{path}/mail", nonce, json={"text": "psst"})).status_code == 204
-    assert served.echo.opened[0].mailed == ["psst"]
+    assert served.echo.opened[0].mail_texts == ["psst"]
 
 
 async def test_keys_are_delegated_revoked_and_rotated(served: EchoServer) -> None:

@@ -54,7 +54,7 @@ async def test_a_runtime_that_stopped_while_its_adapter_was_asked_spawns_nothing
         else:
             policy = ramet.Policy() if kind == "sandboxed" else None
             starting = asyncio.create_task(host.spawn(work, policy=policy))  # type: ignore[arg-type]  # either is awaited
-        await eventually(lambda: adapter.asked)
+        await eventually(lambda: adapter.requests)
         if end == "stop":
             await host.stop()
         else:
@@ -73,7 +73,7 @@ async def test_a_session_closed_while_its_adapter_is_asked_leaves_no_agent(tmp_p
     async with runtime(adapter, tmp_path) as host:
         session = ramet.Session(ScriptedModel(["hello"]), runtime=host)
         answer = asyncio.create_task(session.ask("Hi."))
-        await eventually(lambda: adapter.asked)
+        await eventually(lambda: adapter.requests)
         await session.close()
         adapter.may_answer.set()
         with pytest.raises(RametError, match="was closed"):
@@ -108,7 +108,7 @@ async def test_the_spawned_agent_is_the_one_the_adapter_saw(tmp_path: pathlib.Pa
 
     assert results == [True]
     assert [each.tools for each in spawns[1:]] == [("Read",), ("Read", "Bash")]
-    assert [each.tools for each in adapter.asked[1:]] == [("Read",), ("Read", "Bash")]
+    assert [each.tools for each in adapter.requests[1:]] == [("Read",), ("Read", "Bash")]
     assert "You have Read." in spawns[1].birth["system"][0]
 
 
@@ -133,11 +133,11 @@ async def test_only_refused_and_failed_spawns_count_for_the_bound(
 
         unwanted = ramet.Agent(name="unwanted", function=work)
         detached = ramet.SpawnRequest(agent=work, detached=True)  # It is allowed, and fails: it has no limits.
-        adapter.asked.clear()
+        adapter.requests.clear()
         for request in [detached, ramet.SpawnRequest(agent=unwanted)] * 4:
             with pytest.raises(RametError):
                 await session.spawn(request)
-        assert len(adapter.asked) == 5
+        assert len(adapter.requests) == 5
 
 
 # --- an adapter that is broken
@@ -170,7 +170,7 @@ async def test_many_cancelled_spawns_do_not_block_other_spawns(tmp_path: pathlib
     adapter = Slow()
     async with runtime(adapter, tmp_path) as host:
         spawns = [asyncio.create_task(host.spawn(agents.echo)) for _ in range(100)]
-        await eventually(lambda: len(adapter.asked) == 100)
+        await eventually(lambda: len(adapter.requests) == 100)
         adapter.may_answer.set()
         adapter.may_answer = asyncio.Event()
         other = ramet.Session(ScriptedModel(["hello"]), runtime=host)

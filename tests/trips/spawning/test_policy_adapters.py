@@ -41,11 +41,11 @@ class Adapter:
     name = "house rules"
 
     def __init__(self, answers: Answers | None = None) -> None:
-        self.asked: list[PolicyRequest] = []
+        self.requests: list[PolicyRequest] = []
         self._answers = answers
 
     async def decide(self, request: PolicyRequest) -> PolicyAnswer:
-        self.asked.append(request)
+        self.requests.append(request)
         return Allow() if self._answers is None else await self._answers(request)
 
 
@@ -107,7 +107,7 @@ async def test_an_adapter_sees_parent_and_child_of_a_spawn(tmp_path: pathlib.Pat
         await session.ask("Go.")
         root = session.id
 
-    first, second = adapter.asked
+    first, second = adapter.requests
     assert (first.depth, first.parent, first.root, first.inherited, first.granted) == (0, "", "", None, None)
     assert (second.agent, second.name, second.prompt, second.mode) == ("general-purpose", "scout", "Look.", "fresh")
     assert (second.root, second.parent, second.parent_path, second.depth) == (root, root, "main", 1)
@@ -162,11 +162,11 @@ async def test_an_adapter_removes_the_network_from_one_type(backend: Any, tmp_pa
     assert list(births["main/1"]["grant"]["allowed_endpoints"]) == []
     assert births["main/1"]["narrowed"] == {"network": "disabled"}
     assert [(each.child, each.verdict) for each in decisions] == [("spawn", "allow"), ("echo", "narrow")]
-    child = adapter.asked[1]
+    child = adapter.requests[1]
     assert child.inherited is not None
     assert child.granted is not None
     assert child.inherited["allowed_endpoints"] == child.granted["allowed_endpoints"] == ["docs.example.org:443"]
-    assert child.asked == {"network": "allow_list", "allowed_endpoints": ["docs.example.org:443"]}
+    assert child.requests == {"network": "allow_list", "allowed_endpoints": ["docs.example.org:443"]}
 
 
 async def test_an_answer_never_widens_a_grant(backend: Any, tmp_path: pathlib.Path) -> None:
@@ -218,7 +218,7 @@ async def test_refused_spawns_of_a_run_are_bounded(tmp_path: pathlib.Path, monke
         result = await handle.result()
 
     assert result.value == ["policy adapter house rules"] * 10 + ["policy adapter"] * 20
-    assert len(adapter.asked) == 11
+    assert len(adapter.requests) == 11
     assert len(of_kind(recorder.recent_events, PolicyDecided)) == 11
 
 
@@ -291,7 +291,7 @@ async def test_a_resumed_conversation_keeps_its_narrowed_grant(tmp_path: pathlib
     assert (first.memory_mb, first.allowed_endpoints) == (300, ())
     assert run.grant == first
     assert run.policy_ceiling == ramet.Policy(memory_mb=300, network="disabled")
-    assert not other.asked
+    assert not other.requests
 
 
 # --- no answer
@@ -355,7 +355,7 @@ async def test_an_adapter_call_that_never_ends_does_not_block_spawns(tmp_path: p
                 await host.spawn(agents.echo)
         over.set()
 
-    assert len(adapter.asked) == 64
+    assert len(adapter.requests) == 64
 
 
 async def test_a_cancelled_tree_does_not_wait_for_its_adapter(tmp_path: pathlib.Path) -> None:
@@ -368,7 +368,7 @@ async def test_a_cancelled_tree_does_not_wait_for_its_adapter(tmp_path: pathlib.
     adapter = Adapter(answers)
     async with runtime(adapter, tmp_path, policy_timeout_s=3600) as host, ramet.Session(model, runtime=host) as session:
         turn = asyncio.create_task(session.ask("Go."))
-        await eventually(lambda: len(adapter.asked) == 2)
+        await eventually(lambda: len(adapter.requests) == 2)
         receipt = await session.cancel()
         result = await turn
         events = session_events(session)

@@ -22,7 +22,7 @@ class SharedAgent(NamedTuple):
     """An agent, the key that loses its rights, and the key that then opens the agent."""
 
     id: str
-    lost: str
+    lost_key: str
     other: Callable[[], Awaitable[str]]  #: takes the rights away
 
     @property
@@ -148,8 +148,8 @@ async def test_a_stream_of_a_turn_ends_when_its_key_loses_the_right(
 ) -> None:
     """The stream that asked, and another reader's, end with `not-yours` and without any later text."""
     shared = await way(served, *await served.agent())
-    stream = await streams("POST", f"{shared.path}/turns", shared.lost, b"before wait after")
-    along = await streams("GET", f"{shared.path}/turns/{stream.turn}", shared.lost)
+    stream = await streams("POST", f"{shared.path}/turns", shared.lost_key, b"before wait after")
+    along = await streams("GET", f"{shared.path}/turns/{stream.turn}", shared.lost_key)
     for each in (stream, along):
         await each.until("before")
 
@@ -171,9 +171,9 @@ async def test_a_queued_turn_is_withdrawn_when_its_key_loses_the_right(
 ) -> None:
     """The agent never receives the turn, and both readers get `withdrawn`. Turns of other keys run."""
     shared = await way(served, *await served.agent())
-    now = await streams("POST", f"{shared.path}/turns", shared.lost, b"first wait")
+    now = await streams("POST", f"{shared.path}/turns", shared.lost_key, b"first wait")
     await now.until("first")
-    waits = await streams("POST", f"{shared.path}/turns", shared.lost, b"second")
+    waits = await streams("POST", f"{shared.path}/turns", shared.lost_key, b"second")
     by_operator = await streams("POST", f"{shared.path}/turns", served.server.operator, b"third")
 
     key = await shared.other()
@@ -182,7 +182,7 @@ async def test_a_queued_turn_is_withdrawn_when_its_key_loses_the_right(
 
     assert "third" in await by_operator.to_its_end()
     assert by_operator.end[0] == "done"
-    assert [body for body, _ in echo(served).heard] == [b"first wait", b"third"]
+    assert [body for body, _ in echo(served).received_bodies] == [b"first wait", b"third"]
     for each in (waits, reader_stream):
         await each.to_its_end()
         name, problem = each.end
@@ -192,12 +192,12 @@ async def test_a_queued_turn_is_withdrawn_when_its_key_loses_the_right(
 async def test_a_handover_gives_the_current_turn_to_the_new_owner(served: EchoServer, streams: Streams) -> None:
     """The turn continues. The new owner can interrupt it, and the old one cannot."""
     shared = await handed_over(served, *await served.agent())
-    stream = await streams("POST", f"{shared.path}/turns", shared.lost, b"before wait after")
+    stream = await streams("POST", f"{shared.path}/turns", shared.lost_key, b"before wait after")
     await stream.until("before")
 
     key = await shared.other()
 
-    assert (await served.ask("POST", f"{shared.path}/interrupt", shared.lost)).status_code == 401
+    assert (await served.ask("POST", f"{shared.path}/interrupt", shared.lost_key)).status_code == 401
     assert echo(served).interrupts == 0
     assert (await served.ask("POST", f"{shared.path}/interrupt", key)).json() == {"interrupted": True}
     assert "after" not in await stream.to_its_end()
@@ -209,7 +209,7 @@ async def test_a_turn_with_on_leave_interrupt_ends_when_its_reader_loses_the_rig
 ) -> None:
     """The server interrupts the turn as if its only reader had left."""
     shared = await handed_over(served, *await served.agent())
-    stream = await streams("POST", f"{shared.path}/turns?on_leave=interrupt", shared.lost, b"before wait after")
+    stream = await streams("POST", f"{shared.path}/turns?on_leave=interrupt", shared.lost_key, b"before wait after")
     await stream.until("before")
 
     await shared.other()
@@ -225,7 +225,7 @@ async def test_a_stream_of_events_ends_when_its_key_loses_the_right(
 ) -> None:
     """The stream ends with `not-yours`, also if the agent is killed at once: the key must not read the last events."""
     shared = await way(served, *await served.agent())
-    events = await streams("GET", f"{shared.path}/events", shared.lost)
+    events = await streams("GET", f"{shared.path}/events", shared.lost_key)
     await eventually(lambda: len(served.server._parts.streams) == 1)
 
     key = await shared.other()
@@ -242,7 +242,7 @@ async def test_streams_of_other_keys_continue(served: EchoServer, streams: Strea
     """
     shared = await rotate_key(served, *await served.agent())
     keys = [
-        (await served.ask("POST", f"{shared.path}/keys", shared.lost, json={"rights": ["turn"]})).json()
+        (await served.ask("POST", f"{shared.path}/keys", shared.lost_key, json={"rights": ["turn"]})).json()
         for _ in range(2)
     ]
     narrow = keys[0]["key"]
@@ -257,7 +257,7 @@ async def test_streams_of_other_keys_continue(served: EchoServer, streams: Strea
     for each in (first, second, along):
         await each.to_its_end()
         assert each.end[0] == "done"
-    assert [body for body, _ in echo(served).heard] == [b"first wait", b"second"]
+    assert [body for body, _ in echo(served).received_bodies] == [b"first wait", b"second"]
 
 
 @pytest.mark.parametrize("is_stream", [True, False], ids=["streamed", "whole"])
@@ -267,8 +267,8 @@ async def test_an_answer_to_a_model_client_ends_with_its_key(folder: pathlib.Pat
     async with serving(folder, types={"parrot": parrots}) as served:
         shared = await handed_over(served, *await served.agent(agent_type="parrot"))
         body = {"model": "any", "stream": is_stream, "messages": [user_message("before wait after")]}
-        answering = asyncio.create_task(served.ask("POST", "/v1/chat/completions", shared.lost, json=body))
-        await eventually(lambda: parrots.opened and parrots.opened[0].heard)
+        answering = asyncio.create_task(served.ask("POST", "/v1/chat/completions", shared.lost_key, json=body))
+        await eventually(lambda: parrots.opened and parrots.opened[0].received_bodies)
 
         await shared.other()
         await eventually(lambda: parrots.opened[0].interrupts)

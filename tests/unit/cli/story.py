@@ -52,26 +52,28 @@ class Story:
         self.events.append(event)
         return event
 
-    def born(self, path: str, seconds: float, prompt: str = "", **fields: Any) -> None:
+    def add_spawn(self, path: str, seconds: float, prompt: str = "", **fields: Any) -> None:
         """Add the start of a run."""
         self.add(RunSpawned, path, seconds, name=path.rpartition("/")[2], prompt=prompt, model="offline", **fields)
         self.add(TurnStarted, path, seconds, turn=1)
 
-    def said(self, path: str, seconds: float, tokens: int, usd: float = 0.0) -> None:
+    def add_reply(self, path: str, seconds: float, tokens: int, usd: float = 0.0) -> None:
         """Add an answer of a model."""
         self.add(ModelAsked, path, seconds, step_id=f"{path}:{seconds}", model="offline")
         usage = Usage(model_calls=1, input_tokens=tokens, usd=usd)
         self.add(MessageRecorded, path, seconds, message={}, step_id=f"{path}:{seconds}", usage=usage)
 
-    def called(self, path: str, seconds: float, call: str, tool: str, /, **args: Any) -> None:
+    def add_tool_start(self, path: str, seconds: float, call: str, tool: str, /, **args: Any) -> None:
         """Add the start of a tool call."""
         self.add(ToolStarted, path, seconds, call_id=call, tool=tool, step_id=call, args=args)
 
-    def answered(self, path: str, seconds: float, call: str, tool: str, status: str = "ok", preview: str = "") -> None:
+    def add_tool_end(
+        self, path: str, seconds: float, call: str, tool: str, status: str = "ok", preview: str = ""
+    ) -> None:
         """Add the result of a tool call."""
         self.add(ToolEnded, path, seconds, call_id=call, tool=tool, status=status, preview=preview)
 
-    def ended(
+    def add_end(
         self,
         path: str,
         seconds: float,
@@ -97,22 +99,22 @@ class Story:
 def active_story(usd: float = 0.0) -> Story:
     """Return a story of three agents at 3.2 seconds: one done, one active, and the root waiting."""
     story = Story()
-    story.born("main", 0, "Why?")
-    story.said("main", 0.1, 1200, usd)
-    story.called("main", 0.2, "c1", "Agent", prompt="Search the logs for errors", subagent_type="explore")
-    story.called("main", 0.2, "c2", "Agent", prompt="Read the sources", subagent_type="explore")
-    story.born("main/logs", 0.3, "Search the logs for errors")
-    story.born("main/sources", 0.3, "Read the sources")
+    story.add_spawn("main", 0, "Why?")
+    story.add_reply("main", 0.1, 1200, usd)
+    story.add_tool_start("main", 0.2, "c1", "Agent", prompt="Search the logs for errors", subagent_type="explore")
+    story.add_tool_start("main", 0.2, "c2", "Agent", prompt="Read the sources", subagent_type="explore")
+    story.add_spawn("main/logs", 0.3, "Search the logs for errors")
+    story.add_spawn("main/sources", 0.3, "Read the sources")
     story.add(StateChanged, "main", 0.3, state="waiting")
-    story.said("main/logs", 0.4, 900, usd)
-    story.called("main/logs", 0.5, "l1", "Grep", pattern="ERROR|timeout", path="logs")
-    story.answered("main/logs", 0.9, "l1", "Grep", preview="3 matches")
-    story.said("main/sources", 0.6, 2500, usd)
-    story.called("main/sources", 0.7, "s1", "Read", file_path="src/payments/client.py")
+    story.add_reply("main/logs", 0.4, 900, usd)
+    story.add_tool_start("main/logs", 0.5, "l1", "Grep", pattern="ERROR|timeout", path="logs")
+    story.add_tool_end("main/logs", 0.9, "l1", "Grep", preview="3 matches")
+    story.add_reply("main/sources", 0.6, 2500, usd)
+    story.add_tool_start("main/sources", 0.7, "s1", "Read", file_path="src/payments/client.py")
     story.add(ModelRetried, "main/logs", 1.0, step_id="x", model="offline", reason="busy", attempt=2, wait_s=0.2)
     usage = Usage(model_calls=1, tool_calls=1, input_tokens=900, usd=usd)
-    story.ended("main/logs", 1.4, Status.COMPLETED, "# Findings\n\n**logs/app.log:12**: timeout after 2 s", usage)
-    story.answered("main", 1.4, "c1", "Agent")
+    story.add_end("main/logs", 1.4, Status.COMPLETED, "# Findings\n\n**logs/app.log:12**: timeout after 2 s", usage)
+    story.add_tool_end("main", 1.4, "c1", "Agent")
     return story
 
 
@@ -120,10 +122,10 @@ def cancelled_story() -> Story:
     """Return that story, cancelled at 3.2 seconds."""
     story = active_story()
     usage = Usage(model_calls=1, tool_calls=1, input_tokens=2500)
-    story.ended("main/sources", 3.2, Status.CANCELLED, "client.py sets no retry", usage, "Ctrl-C")
+    story.add_end("main/sources", 3.2, Status.CANCELLED, "client.py sets no retry", usage, "Ctrl-C")
     own = Usage(model_calls=1, tool_calls=2, agents=2, input_tokens=1200)
     below = Usage(model_calls=2, tool_calls=2, input_tokens=3400)
-    story.ended("main", 3.2, Status.CANCELLED, "", own, "Ctrl-C", below)
+    story.add_end("main", 3.2, Status.CANCELLED, "", own, "Ctrl-C", below)
     return story
 
 
@@ -131,11 +133,11 @@ def hostile_story() -> Story:
     """Return a story whose names, arguments and findings try to control the terminal."""
     story = Story()
     bad = "\x1b[2J\x1b]0;owned\x07\x1b[31mred\x1b[0m [bold]x[/bold] :smile: \u202egnp.exe\r\nsecond\x00"
-    story.born("main", 0)
-    story.born("main/evil", 0, bad, agent=bad)
-    story.called("main/evil", 0.1, "e1", bad, command=bad)
+    story.add_spawn("main", 0)
+    story.add_spawn("main/evil", 0, bad, agent=bad)
+    story.add_tool_start("main/evil", 0.1, "e1", bad, command=bad)
     story.add(Notice, "main/evil", 0.2, text=bad)
-    story.answered("main/evil", 0.3, "e1", bad, "denied", bad)
-    story.ended("main/evil", 0.4, Status.FAILED, bad, Usage(), bad)
-    story.ended("main", 0.5, Status.COMPLETED, bad, Usage())
+    story.add_tool_end("main/evil", 0.3, "e1", bad, "denied", bad)
+    story.add_end("main/evil", 0.4, Status.FAILED, bad, Usage(), bad)
+    story.add_end("main", 0.5, Status.COMPLETED, bad, Usage())
     return story

@@ -29,10 +29,10 @@ def test_every_event_is_one_line_that_decodes_to_itself() -> None:
 def test_the_end_of_the_root_comes_last() -> None:
     """A detached child that ends later comes before."""
     story = Story()
-    story.born("main", 0)
-    story.born("main/late", 0)
-    story.ended("main", 1, Status.COMPLETED, "answer", Usage())
-    story.ended("main/late", 2, Status.COMPLETED, "late", Usage())
+    story.add_spawn("main", 0)
+    story.add_spawn("main/late", 0)
+    story.add_end("main", 1, Status.COMPLETED, "answer", Usage())
+    story.add_end("main/late", 2, Status.COMPLETED, "late", Usage())
     out = io.BytesIO()
     lines = Lines(out)
     for event in story.events:
@@ -48,9 +48,9 @@ def test_the_end_of_the_root_comes_last() -> None:
 def test_both_ends_of_a_root_are_printed() -> None:
     """Mail can wake a root, which then ends again."""
     story = Story()
-    story.born("main", 0)
-    story.ended("main", 1, Status.COMPLETED, "first", Usage())
-    story.ended("main", 2, Status.COMPLETED, "second", Usage())
+    story.add_spawn("main", 0)
+    story.add_end("main", 1, Status.COMPLETED, "first", Usage())
+    story.add_end("main", 2, Status.COMPLETED, "second", Usage())
     out = io.BytesIO()
     lines = Lines(out)
     for event in story.events:
@@ -63,8 +63,8 @@ def test_both_ends_of_a_root_are_printed() -> None:
 def test_an_event_that_is_not_json_becomes_a_notice() -> None:
     """A tool's arguments cannot end the stream."""
     story = Story()
-    story.born("main", 0)
-    story.called("main", 0, "c", "odd", value=object())
+    story.add_spawn("main", 0)
+    story.add_tool_start("main", 0, "c", "odd", value=object())
     out = io.BytesIO()
     for event in story.events:
         Lines(out).write_event(event)
@@ -77,7 +77,7 @@ def test_an_event_that_is_not_json_becomes_a_notice() -> None:
 def test_lines_are_utf8_in_every_locale() -> None:
     """The bytes are those of the encoder."""
     story = Story()
-    story.called("main", 0, "c", "Grep", pattern="é漢")
+    story.add_tool_start("main", 0, "c", "Grep", pattern="é漢")
     out = io.BytesIO()
     Lines(out).write_event(story.events[0])
 

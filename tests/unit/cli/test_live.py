@@ -74,7 +74,7 @@ async def test_the_cursor_is_restored_after_an_error() -> None:
 async def test_notices_are_printed_above_the_tree() -> None:
     """Notices stay, while the tree is redrawn."""
     terminal, story = Terminal(), Story()
-    story.born("main", 0)
+    story.add_spawn("main", 0)
     story.add(Notice, "main", 1, text="look at this")
 
     await watch(story, terminal)
@@ -85,7 +85,7 @@ async def test_notices_are_printed_above_the_tree() -> None:
 async def test_a_question_pauses_the_drawing() -> None:
     """Notices wait during the pause, and are printed above the tree afterwards."""
     terminal, picture, clock, story = Terminal(), TreeModel(), FakeClock(START), Story()
-    story.born("main", 0)
+    story.add_spawn("main", 0)
     notice = story.add(Notice, "main", 1, text="meanwhile")
     async with LiveTree(terminal.console, picture, clock) as live:
         for event in story.events:

@@ -35,11 +35,11 @@ def log_of(events: list[Event], *, width: int = 80) -> str:
 def rare_events() -> Story:
     """Return a story with rare events."""
     story = Story()
-    story.born("main", 0)
-    story.called("main", 1, "b", "Bash", command="rm -rf build")
+    story.add_spawn("main", 0)
+    story.add_tool_start("main", 1, "b", "Bash", command="rm -rf build")
     story.add(ApprovalAsked, "main", 1, approval_id="a", tool="Bash", question="Really?", args={"command": "rm"})
     story.add(ApprovalAnswered, "main", 65, approval_id="a", allowed=False, reason="no")
-    story.answered("main", 65, "b", "Bash", "denied", "a person said no")
+    story.add_tool_end("main", 65, "b", "Bash", "denied", "a person said no")
     story.add(HookFailed, "main", 66, hook="check.sh", event="PreToolUse", reason="timeout")
     story.add(BudgetRefused, "main", 67, resource="tokens", asked=900, left=100, scope="main")
     story.add(ClampEvent, "main", 68, field="timeout_s", asked=900, given=60)

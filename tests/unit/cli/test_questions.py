@@ -44,13 +44,13 @@ class FakeTerminal(QuietView):
     def __init__(self, keyboard: int, line: int) -> None:
         self.keyboard, self.screen = keyboard, Screen()
         self.words: list[tuple[str, bool, str]] = []
-        self.said = asyncio.Event()
+        self.has_answered = asyncio.Event()
         self.cleared = 0
         self.questions = Questions(console(self.screen, width=80), self, self._answer, line)
 
     def _answer(self, approval_id: str, allowed: bool, reason: str) -> None:
         self.words.append((approval_id, allowed, reason))
-        self.said.set()
+        self.has_answered.set()
 
     def pause(self) -> None:
         """Count a pause of the tree."""
@@ -60,7 +60,7 @@ class FakeTerminal(QuietView):
         """Press keys."""
         os.write(self.keyboard, keys.encode())
 
-    async def asked(self, times: int = 1) -> None:
+    async def wait_asked(self, times: int = 1) -> None:
         """Wait until a question is on the screen: pending keys have been dropped by then."""
         await self.screen.shows("[y/N]", times)
 
@@ -101,9 +101,9 @@ async def test_only_y_or_yes_allows(input_line: tuple[int, int], typed: str, all
     """An empty line, the end of input and any other text deny."""
     async with open_desk(input_line) as desk:
         desk.questions.handle_event(question("a1", command="make"))
-        await desk.asked()
+        await desk.wait_asked()
         desk.type(typed)
-        await desk.said.wait()
+        await desk.has_answered.wait()
 
     assert [word[:2] for word in desk.words] == [("a1", allowed)]
     assert desk.cleared == 1
@@ -113,7 +113,7 @@ async def test_the_question_shows_the_run_the_tool_and_its_arguments(input_line:
     """Each argument is shown whole, without terminal sequences."""
     async with open_desk(input_line) as desk:
         desk.questions.handle_event(question("a1", command="make\x1b[2J\nrm -rf /"))
-        await desk.asked()
+        await desk.wait_asked()
 
     assert desk.screen.getvalue() == (
         "\nmain/fixer asks to use Bash\n  May I?\n  command: make\n    rm -rf /\nAllow it? [y/N] "
@@ -124,7 +124,7 @@ async def test_a_cut_argument_says_how_much_is_hidden(input_line: tuple[int, int
     """The question gives the number of hidden characters."""
     async with open_desk(input_line) as desk:
         desk.questions.handle_event(question("a1", command="x" * 5_000))
-        await desk.asked()
+        await desk.wait_asked()
 
     assert "… 1000 more characters, not shown" in desk.screen.getvalue()
 
@@ -134,9 +134,9 @@ async def test_keys_typed_before_a_question_are_no_answer(input_line: tuple[int,
     async with open_desk(input_line) as desk:
         desk.type("y\n")
         desk.questions.handle_event(question("a1", command="make"))
-        await desk.asked()
+        await desk.wait_asked()
         desk.type("n\n")
-        await desk.said.wait()
+        await desk.has_answered.wait()
 
     assert [word[1] for word in desk.words] == [False]
 
@@ -146,13 +146,13 @@ async def test_questions_come_one_at_a_time(input_line: tuple[int, int]) -> None
     async with open_desk(input_line) as desk:
         desk.questions.handle_event(question("a1", command="one"))
         desk.questions.handle_event(question("a2", command="two"))
-        await desk.asked()
+        await desk.wait_asked()
         assert "two" not in desk.screen.getvalue()
         desk.type("y\n")
-        await desk.asked(2)
-        desk.said.clear()
+        await desk.wait_asked(2)
+        desk.has_answered.clear()
         desk.type("n\n")
-        await desk.said.wait()
+        await desk.has_answered.wait()
 
     assert [word[:2] for word in desk.words] == [("a1", True), ("a2", False)]
 
@@ -161,12 +161,12 @@ async def test_a_question_that_needs_no_answer_is_withdrawn(input_line: tuple[in
     """A question answered elsewhere, or of an ended run, gets no answer; the next one is asked."""
     async with open_desk(input_line) as desk:
         desk.questions.handle_event(question("a1", command="one"))
-        await desk.asked()
+        await desk.wait_asked()
         desk.questions.handle_event(question("a2", command="two"))
         story = Story()
         desk.questions.handle_event(story.add(ApprovalAnswered, "main/fixer", 2, approval_id="a1", allowed=False))
-        await desk.asked(2)
-        story.ended("main/fixer", 3, Status.CANCELLED, "", Usage())
+        await desk.wait_asked(2)
+        story.add_end("main/fixer", 3, Status.CANCELLED, "", Usage())
         desk.questions.handle_event(story.events[-1])
         await desk.screen.shows("no longer asked", 2)
 

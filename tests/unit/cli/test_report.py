@@ -24,12 +24,12 @@ def root_result(story: Story) -> Result:
 def completed_story() -> Story:
     """Return a story of a tree that found an answer."""
     story = active_story()
-    story.ended(
+    story.add_end(
         "main/sources", 2.8, Status.COMPLETED, "No retry.", Usage(model_calls=2, tool_calls=3, input_tokens=3100)
     )
     own = Usage(model_calls=2, tool_calls=2, agents=2, input_tokens=2900)
     below = Usage(model_calls=3, tool_calls=4, input_tokens=4000)
-    story.ended("main", 3.2, Status.COMPLETED, "The **timeout** is too short: `config.py:3`.", own, below=below)
+    story.add_end("main", 3.2, Status.COMPLETED, "The **timeout** is too short: `config.py:3`.", own, below=below)
     return story
 
 
@@ -66,7 +66,7 @@ def test_ends_are_reported_as_approved() -> None:
 def test_every_status_has_a_line(status: Status) -> None:
     """No status is left without a text."""
     story = Story()
-    story.born("main", 0)
+    story.add_spawn("main", 0)
 
     assert len(page(story, Result(status=status, value="x")).splitlines()) >= 4
 
@@ -81,7 +81,7 @@ def test_an_end_before_the_first_event_is_reported() -> None:
 def test_a_long_finding_is_cut_and_says_so() -> None:
     """The whole text is in the transcript."""
     story = cancelled_story()
-    story.ended("main/huge", 3, Status.COMPLETED, "line\n" * 10_000, Usage())
+    story.add_end("main/huge", 3, Status.COMPLETED, "line\n" * 10_000, Usage())
 
     text = page(story)
 

@@ -56,9 +56,9 @@ def test_ascii_glyphs_are_ascii() -> None:
 def test_wide_characters_keep_the_columns() -> None:
     """Characters of two cells count as two."""
     story = Story()
-    story.born("main", 0)
-    story.born("main/調査", 0)
-    story.called("main/調査", 0, "c", "Grep", pattern="エラー" * 40)
+    story.add_spawn("main", 0)
+    story.add_spawn("main/調査", 0)
+    story.add_tool_start("main/調査", 0, "c", "Grep", pattern="エラー" * 40)
 
     assert all(cells <= 60 for cells in map(_cells, lines(story, width=60)))
 
@@ -66,11 +66,11 @@ def test_wide_characters_keep_the_columns() -> None:
 def many_agents(agents: int, finished: int) -> Story:
     """Return a story of a root with many children, the first of which have finished in order."""
     story = Story()
-    story.born("main", 0)
+    story.add_spawn("main", 0)
     for number in range(agents):
-        story.born(f"main/a{number}", 0)
+        story.add_spawn(f"main/a{number}", 0)
     for number in range(finished):
-        story.ended(f"main/a{number}", 1 + number / 1000, Status.COMPLETED, "ok", Usage())
+        story.add_end(f"main/a{number}", 1 + number / 1000, Status.COMPLETED, "ok", Usage())
     return story
 
 

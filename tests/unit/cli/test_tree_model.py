@@ -56,9 +56,9 @@ def test_findings_of_ended_runs_are_kept() -> None:
 def test_mail_makes_a_finished_run_active_again() -> None:
     """The run continues after its end."""
     story = Story()
-    story.born("main", 0)
-    story.born("main/a", 0)
-    story.ended("main/a", 1, Status.COMPLETED, "done", Usage())
+    story.add_spawn("main", 0)
+    story.add_spawn("main/a", 0)
+    story.add_end("main/a", 1, Status.COMPLETED, "done", Usage())
     story.add(StateChanged, "main/a", 2, state="running")
 
     row = fold(story.events).rows["run-main/a"]

@@ -289,10 +289,10 @@ class SlottedListener:
     __slots__ = ("heard",)
 
     def __init__(self) -> None:
-        self.heard: list[AbortController] = []
+        self.controllers: list[AbortController] = []
 
     def hear(self, controller: AbortController) -> None:
-        self.heard.append(controller)
+        self.controllers.append(controller)
 
 
 @pytest.mark.parametrize(
@@ -323,7 +323,7 @@ def test_a_listener_that_is_no_bound_method_is_held_until_the_abort(kind: str) -
     gc.collect()
     controller.abort("now")
 
-    assert (notified or slotted.heard) == [controller]
+    assert (notified or slotted.controllers) == [controller]
 
 
 def test_a_function_is_not_held_beyond_the_abort_or_its_removal() -> None:

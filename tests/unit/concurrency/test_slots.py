@@ -394,10 +394,10 @@ class Tree:
     def __init__(self, capacity: int, seed: int) -> None:
         self.slots = Slots(capacity)
         self.chance = random.Random(seed)
-        self.most = 0
+        self.max_in_use = 0
 
     async def work(self) -> None:
-        self.most = max(self.most, self.slots.in_use)
+        self.max_in_use = max(self.max_in_use, self.slots.in_use)
         for _ in range(self.chance.randrange(6)):
             await asyncio.sleep(0)
 
@@ -448,5 +448,5 @@ async def test_a_tree_of_any_shape_finishes_with_any_capacity(shape: Shape, capa
         await asyncio.wait({task})
     assert not stuck
     root.result()
-    assert tree.most <= capacity
+    assert tree.max_in_use <= capacity
     assert (tree.slots.in_use, tree.slots.queued) == (0, 0)

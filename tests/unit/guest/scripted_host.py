@@ -88,7 +88,7 @@ class Host:
         """Return the child that the guest now waits for."""
         return self.expect(Watch)[0].run
 
-    def done(self) -> tuple[Done, bytes]:
+    def expect_done(self) -> tuple[Done, bytes]:
         """Return the guest's last message, after which nothing may follow."""
         message = self.expect(Done)
         assert self.hear() is None, "something was said after the last word"
@@ -96,13 +96,13 @@ class Host:
 
     def value(self, returns: Any = None) -> Any:
         """Return the value of the last message."""
-        message, body = self.done()
+        message, body = self.expect_done()
         assert message.ok, message
         return decode(body, message.json_size, returns=returns)
 
     def failure(self) -> Done:
         """Return the last message, which must report a failure."""
-        message, body = self.done()
+        message, body = self.expect_done()
         assert not message.ok
         assert body == b""
         return message

@@ -191,12 +191,12 @@ class FewChildrenHost:
 
     def __init__(self) -> None:
         self.ends: list[Future[End]] = []
-        self.most = 0
+        self.max_children = 0
 
     def ask(self, kind: Any, body: bytes = b"", **fields: Any) -> Answered:
         """Spawn a child."""
         assert kind is PerformTask
-        self.most = max(self.most, 1 + sum(not each.done() for each in self.ends))
+        self.max_children = max(self.max_children, 1 + sum(not each.done() for each in self.ends))
         spawn_message = Spawned(run=f"r{len(self.ends)}", path="main/r", name="r")
         return Answered(msgspec.Raw(message_codec.encode(spawn_message)), b"")
 
@@ -232,4 +232,4 @@ def test_a_map_runs_at_most_max_parallel_children(monkeypatch: pytest.MonkeyPatc
         line.override_channel(None)
 
     assert [type(each.exception()).__name__ for each in outcomes] == ["TaskFailed"] * 10
-    assert few.most == 2
+    assert few.max_children == 2

@@ -57,7 +57,7 @@ class GatewayRun:
         return [piece async for piece in self.gateway.port(model).ask(self.context, model_request)]
 
     @property
-    def held(self) -> dict[str, float]:
+    def reserved_amounts(self) -> dict[str, float]:
         return {resource: self.budget.reserved(resource) for resource in RESOURCES}
 
 
@@ -93,7 +93,7 @@ async def test_a_request_is_recorded_before_it_is_sent() -> None:
     await run.ask(ScriptedModel(answer))
 
     assert counts == [1]
-    assert run.held == NOTHING
+    assert run.reserved_amounts == NOTHING
 
 
 async def test_one_model_has_one_port() -> None:
@@ -146,7 +146,7 @@ async def test_retries_that_cannot_be_switched_off_are_charged() -> None:
         await run.ask(Stubborn())
 
     assert (refusal.value.resource, refusal.value.asked, refusal.value.left) == ("model_calls", 4, 3)
-    assert run.held == NOTHING
+    assert run.reserved_amounts == NOTHING
 
 
 async def test_nothing_is_reserved_while_waiting_to_retry() -> None:
@@ -156,7 +156,7 @@ async def test_nothing_is_reserved_while_waiting_to_retry() -> None:
     asking = asyncio.create_task(run.ask(ScriptedModel([Fail(429, retry_after_s=5), "ok"])))
     await eventually(lambda: clock.sleeping)
 
-    assert run.held == NOTHING
+    assert run.reserved_amounts == NOTHING
     assert run.budget.spent("model_calls") == 1
 
     await clock.advance(10)
@@ -196,7 +196,7 @@ async def test_leaving_in_mid_stream_ends_the_request(left_after: int) -> None:
     await pieces.aclose()
 
     assert len(asyncio.all_tasks()) == 1
-    assert run.held == NOTHING
+    assert run.reserved_amounts == NOTHING
 
 
 async def test_a_cancelled_request_is_settled_as_reserved() -> None:
@@ -209,7 +209,7 @@ async def test_a_cancelled_request_is_settled_as_reserved() -> None:
     asking.cancel()
     await asyncio.wait([asking])
 
-    assert (run.budget.spent("tokens"), run.held) == (reserved, NOTHING)
+    assert (run.budget.spent("tokens"), run.reserved_amounts) == (reserved, NOTHING)
     assert run.context.usage.estimated
 
 
@@ -301,4 +301,4 @@ async def test_an_attempt_beyond_the_budget_is_not_made() -> None:
         await run.ask(model)
 
     assert len(model.requests) == 2
-    assert (run.budget.spent("model_calls"), run.held) == (2, NOTHING)
+    assert (run.budget.spent("model_calls"), run.reserved_amounts) == (2, NOTHING)

@@ -49,14 +49,14 @@ class WatchedProcess:
             start_new_session=True,
         )
         self.killed: list[str] = []
-        self.told: list[tuple[str, float, float]] = []
-        self.heard()
+        self.reports: list[tuple[str, float, float]] = []
+        self.read_line()
         options.setdefault("workspace", None)
         self.watched: Watched = dog.watch(
             self.process.pid,
             grant=grant,
             kill=self.kill,
-            on_threshold=lambda *what: self.told.append(what),
+            on_threshold=lambda *what: self.reports.append(what),
             baseline_mb=sum(procfs.resident_mb(each) for each in procfs.tree(self.process.pid).values()),
             **options,
         )
@@ -70,7 +70,7 @@ class WatchedProcess:
         self.process.stdin.write("go\n")
         self.process.stdin.flush()
 
-    def heard(self) -> str:
+    def read_line(self) -> str:
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
 
@@ -126,7 +126,7 @@ async def test_a_process_above_its_memory_limit_is_ended(start_watched: Callable
     """Memory from before the watch does not count, and the reason names the limit."""
     one = start_watched(GROW, Grant(memory_mb=100))
     one.tell()
-    assert one.heard() == "40"
+    assert one.read_line() == "40"
     await one.looked_at()
     assert not one.is_killed
 
@@ -193,7 +193,7 @@ async def test_a_script_that_forks_quickly_is_not_ended(start_watched: Callable[
     """Changing processes are no reason to end a tree, and none stays stopped."""
     one = start_watched(QUICK, Grant(memory_mb=100))
     one.tell()
-    assert one.heard() == "quick"
+    assert one.read_line() == "quick"
 
     for _ in range(20):
         await one.changed()
@@ -213,7 +213,7 @@ say("forked"); told()
 """
     one = start_watched(script, Grant(memory_mb=100))
     one.tell()
-    assert one.heard() == "forked"
+    assert one.read_line() == "forked"
     await one.looked_at()
 
     assert not one.is_killed
@@ -226,12 +226,12 @@ async def test_with_a_memory_cgroup_the_watchdog_only_reports(start_watched: Cal
     one = start_watched(GROW, Grant(memory_mb=100), has_memory_cgroup=True)
     for size in ("40", "120"):
         one.tell()
-        assert one.heard() == size
-    await eventually(lambda: one.told)
+        assert one.read_line() == size
+    await eventually(lambda: one.reports)
     await one.looked_at()
 
     assert not one.is_killed
-    [(what, value, limit)] = one.told
+    [(what, value, limit)] = one.reports
     assert (what, limit) == ("memory", 100)
     assert value > 100
 
@@ -241,13 +241,13 @@ async def test_a_threshold_is_reported_once_per_crossing(start_watched: Callable
     one = start_watched(UP_AND_DOWN, Grant(memory_mb=100))
     for crossings in (1, 2):
         one.tell()
-        assert one.heard() == "up"
-        while len(one.told) < crossings:
+        assert one.read_line() == "up"
+        while len(one.reports) < crossings:
             await one.looked_at()
         await one.looked_at()
-        assert len(one.told) == crossings
+        assert len(one.reports) == crossings
         one.tell()
-        assert one.heard() == "down"
+        assert one.read_line() == "down"
         await eventually(lambda: not one.watched._reported)
     assert not one.is_killed
 
@@ -271,7 +271,7 @@ told()
 """
     one = start_watched(script, Grant(pids=15))
     one.tell()
-    assert one.heard() == "10"
+    assert one.read_line() == "10"
     await one.looked_at()
     assert not one.is_killed
 
@@ -292,7 +292,7 @@ while True: time.sleep(0.01)
 """
     one = start_watched(script, Grant(memory_mb=64))
     one.tell()
-    assert one.heard() == "mapped"
+    assert one.read_line() == "mapped"
     one.watched.look()
     assert one.killed == []
     one.tell()
@@ -378,10 +378,10 @@ async def test_processes_above_the_limit_are_ended_before_their_memory_is_read(
 
     monkeypatch.setattr(procfs, "resident", note)
     one.tell()
-    assert one.heard() == "2"
+    assert one.read_line() == "2"
     await eventually(lambda: sizes)
     one.tell()
-    assert one.heard() == "22"
+    assert one.read_line() == "22"
     sizes.clear()
 
     one.watched.look()
@@ -400,12 +400,12 @@ async def test_processes_that_appear_while_memory_is_read_are_skipped(
     def read_and_grow(each: procfs.Stat) -> procfs.Memory:
         if not sizes:
             one.tell()
-            assert one.heard() == "22"
+            assert one.read_line() == "22"
         sizes.append(each.pid)
         return procfs.Memory(0, 0)
 
     one.tell()
-    assert one.heard() == "2"
+    assert one.read_line() == "2"
     monkeypatch.setattr(procfs, "resident", read_and_grow)
 
     await eventually(lambda: one.is_killed)
@@ -447,12 +447,12 @@ async def test_a_process_above_its_processor_time_is_throttled(start_watched: Ca
     """The process is stopped and continued repeatedly, reported, and never left stopped."""
     one = start_watched(SPIN, Grant(cpu_cores=0.1))
     one.tell()
-    assert one.heard() == "spinning"
+    assert one.read_line() == "spinning"
 
     for _ in range(3):
         await eventually(lambda: "T" in states(one))
         await eventually(lambda: "T" not in states(one))
-    await eventually(lambda: ("cpu", 0.1) in {(what, limit) for what, _, limit in one.told})
+    await eventually(lambda: ("cpu", 0.1) in {(what, limit) for what, _, limit in one.reports})
     await eventually(lambda: "T" in states(one))
     one.watched.close()
 
@@ -465,9 +465,9 @@ async def test_with_a_cpu_cgroup_no_process_is_stopped(start_watched: Callable[.
     one = start_watched(SPIN, Grant(cpu_cores=0.1), has_cpu_cgroup=True)
     one.tell()
 
-    await eventually(lambda: one.told)
+    await eventually(lambda: one.reports)
 
-    assert one.told[0][0] == "cpu"
+    assert one.reports[0][0] == "cpu"
     assert one.watched._throttle is None
 
 
@@ -586,8 +586,8 @@ async def test_failed_callbacks_are_logged(
     one.watched._kill = one.watched._on_threshold = careless
     for each in (one, other):
         each.tell()
-        assert each.heard() == "40"
-    await eventually(lambda: other.told and caplog.records)
+        assert each.read_line() == "40"
+    await eventually(lambda: other.reports and caplog.records)
     for each in (one, other):
         each.tell()
     await eventually(lambda: other.is_killed and one.watched.is_over)
@@ -610,10 +610,10 @@ async def test_a_failed_threshold_callback_is_not_called_again(
     one.watched._on_threshold = careless
     for _ in range(2):
         one.tell()
-        assert one.heard() == "up"
+        assert one.read_line() == "up"
         await eventually(lambda: one.watched._reported)
         one.tell()
-        assert one.heard() == "down"
+        assert one.read_line() == "down"
         await eventually(lambda: not one.watched._reported)
 
     assert len(calls) == len(caplog.records) == 1

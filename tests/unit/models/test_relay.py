@@ -26,13 +26,13 @@ class Line:
 
     def __init__(self, *pieces: AIMessageChunk | AIMessage) -> None:
         self._pieces = pieces
-        self.asked: list[tuple[Sequence[BaseMessage], Sequence[dict[str, Any]], int | None, bool]] = []
+        self.requests: list[tuple[Sequence[BaseMessage], Sequence[dict[str, Any]], int | None, bool]] = []
 
     async def __call__(
         self, messages: Sequence[BaseMessage], tools: Sequence[dict[str, Any]], *, max_tokens: int | None, stream: bool
     ) -> AsyncGenerator[AIMessageChunk | AIMessage]:
         """Answer."""
-        self.asked.append((messages, tools, max_tokens, stream))
+        self.requests.append((messages, tools, max_tokens, stream))
         for piece in self._pieces:
             yield piece
 
@@ -50,7 +50,7 @@ async def test_a_whole_reply_keeps_its_usage() -> None:
 
     assert reply.content == "one two"
     assert reply.usage_metadata == USAGE
-    assert line.asked == [([HumanMessage("Count.")], (), 7, False)]
+    assert line.requests == [([HumanMessage("Count.")], (), 7, False)]
 
 
 async def test_tools_are_sent_as_schemas() -> None:
@@ -60,7 +60,7 @@ async def test_tools_are_sent_as_schemas() -> None:
     reply = await model.bind_tools([add]).ainvoke("1 + 2?")
 
     assert reply.tool_calls[0]["args"] == {"a": 1, "b": 2}
-    (tool_schema,) = line.asked[0][1]
+    (tool_schema,) = line.requests[0][1]
     assert (tool_schema["name"], tool_schema["description"], set(tool_schema["parameters"]["properties"])) == (
         "add",
         "Add.",

@@ -40,10 +40,10 @@ class Listener(AsyncCallbackHandler):
     """Callback that keeps the text of every reply."""
 
     def __init__(self) -> None:
-        self.heard: list[str] = []
+        self.texts: list[str] = []
 
     async def on_llm_end(self, response: LLMResult, **kwargs: Any) -> None:
-        self.heard.append(response.generations[0][0].text)
+        self.texts.append(response.generations[0][0].text)
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ async def test_callbacks_of_the_model_see_each_reply() -> None:
     await complete(Async(callbacks=[listener]), HI)
     await stream(Streaming(callbacks=[listener]))
 
-    assert listener.heard == ["plain", "in pieces"]
+    assert listener.texts == ["plain", "in pieces"]
 
 
 async def test_callbacks_around_the_call_see_the_reply() -> None:
@@ -87,7 +87,7 @@ async def test_callbacks_around_the_call_see_the_reply() -> None:
 
     await RunnableLambda(step).ainvoke("x", config={"callbacks": [listener]})
 
-    assert listener.heard == ["plain"]
+    assert listener.texts == ["plain"]
 
 
 async def test_context_callbacks_count_usage() -> None:
@@ -105,7 +105,7 @@ async def test_the_global_cache_answers_the_second_request(global_cache: None) -
     await complete(model, HI)
     await complete(model, HI)
 
-    assert len(model.asked) == 1
+    assert len(model.request_arguments) == 1
 
 
 async def test_a_rate_limiter_is_asked_first() -> None:
@@ -220,8 +220,8 @@ async def test_a_limit_of_output_never_raises_the_models_own() -> None:
     await complete(capped, HI, max_tokens=1_000)
     await complete(free, HI, max_tokens=20)
 
-    assert capped.asked == [{"max_tokens": 20}, {}]
-    assert free.asked == [{}]
+    assert capped.request_arguments == [{"max_tokens": 20}, {}]
+    assert free.request_arguments == [{}]
     assert (output_limit(capped), output_limit(free)) == (50, None)
 
 

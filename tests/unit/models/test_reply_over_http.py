@@ -83,7 +83,7 @@ async def test_the_connection_is_closed_when_the_reader_is_cancelled(kind: str) 
         stream = stream_reply(getattr(server, kind)(max_retries=0), HI)
         async with contextlib.aclosing(stream):
             await anext(stream)
-        await server.gone.wait()
+        await server.client_left.wait()
 
 
 async def test_openai_is_asked_for_usage_at_every_address() -> None:

@@ -53,9 +53,9 @@ class AgentTable:
         self.queue: Any = None
         self.state: AgentState = "idle"
         self.turns = 0
-        self.kept: list[tuple[int, str]] = []
+        self.saved_states: list[tuple[int, str]] = []
         self.rights: dict[str, tuple[Right, ...]] = {OWNER: RIGHTS}
-        self.left: dict[str, float] = {}
+        self.seconds_left_by: dict[str, float] = {}
         self.watchers: set[Callable[[], object]] = set()
         self.was_killed = self.fails = False
 
@@ -80,7 +80,7 @@ class AgentTable:
     async def save(self) -> None:
         if self.fails:
             raise StoreFailed("the books", "full")
-        self.kept.append((self.turns, self.state))
+        self.saved_states.append((self.turns, self.state))
 
     def admit(self, agent: str, key: str, right: Right) -> AdmittedAgent:
         if agent != "agent-1" or self.was_killed or not self.has_right(key, right):
@@ -91,7 +91,7 @@ class AgentTable:
         return right in self.rights.get(by, ())
 
     def seconds_left(self, by: str) -> float | None:
-        return self.left.get(by)
+        return self.seconds_left_by.get(by)
 
     def lose(self, key: str) -> None:
         """Have a key lose its rights."""
@@ -171,8 +171,11 @@ async def test_a_refused_call_does_nothing(service: AgentService, agent_table: A
         with pytest.raises(NotYours):
             await call(service, "agent-1", "wrong")
 
-    assert [body for body, _ in agent_table.served.heard] in ([], [b"hello"])  # The owner's own, for `read_turn`.
-    assert (agent_table.served.mailed, agent_table.served.times, agent_table.served.interrupts) == ([], 1, 0)
+    assert [body for body, _ in agent_table.served.received_bodies] in (
+        [],
+        [b"hello"],
+    )  # The owner's own, for `read_turn`.
+    assert (agent_table.served.mail_texts, agent_table.served.times, agent_table.served.interrupts) == ([], 1, 0)
 
 
 # ---- the data plane
@@ -188,7 +191,7 @@ async def test_a_body_reaches_the_agent_byte_for_byte(body: bytes, format: str) 
     finally:
         await service.close()
 
-    assert living.served.heard == [(body, format)]
+    assert living.served.received_bodies == [(body, format)]
 
 
 async def test_a_turn_has_the_format_of_the_spawn_unless_another_is_asked_for(
@@ -200,7 +203,7 @@ async def test_a_turn_has_the_format_of_the_spawn_unless_another_is_asked_for(
 
     with pytest.raises(InvalidValue, match="words or letters"):
         service.turn("agent-1", OWNER, b"three", format="morse")
-    assert agent_table.served.heard == [(b"one", "letters"), (b"two", "words")]
+    assert agent_table.served.received_bodies == [(b"one", "letters"), (b"two", "words")]
 
 
 async def test_a_body_over_the_cap_never_reaches_the_agent(service: AgentService, agent_table: AgentTable) -> None:
@@ -210,7 +213,7 @@ async def test_a_body_over_the_cap_never_reaches_the_agent(service: AgentService
     with pytest.raises(BodyTooLarge, match=r"operation: .* at most 1000 bytes"):
         await service.control("agent-1", OWNER, b" " * 1_001)
 
-    assert agent_table.served.heard == []
+    assert agent_table.served.received_bodies == []
 
 
 async def test_the_second_turn_goes_to_the_same_agent(service: AgentService) -> None:
@@ -249,9 +252,9 @@ async def test_the_roster_knows_whether_an_agent_works_and_its_turns(
     """The agent is working while a turn is active; each turn is counted and persisted once the agent answers."""
     turn = service.turn("agent-1", OWNER, b"a wait")
     await eventually(lambda: turn.readable_number == 1)
-    await eventually(lambda: agent_table.kept)
+    await eventually(lambda: agent_table.saved_states)
     assert (service.info("agent-1", OWNER).state, service.info("agent-1", OWNER).turns) == ("working", 1)
-    assert agent_table.kept == [(1, "working")]
+    assert agent_table.saved_states == [(1, "working")]
 
     assert await service.interrupt("agent-1", OWNER)
 
@@ -359,7 +362,7 @@ async def test_mail_is_sent_to_the_agent(service: AgentService, agent_table: Age
 
     with pytest.raises(InvalidValue, match="text"):
         await service.mail("agent-1", OWNER, "")
-    assert agent_table.served.mailed == ["hello"]
+    assert agent_table.served.mail_texts == ["hello"]
 
 
 # ---- events
@@ -533,14 +536,14 @@ async def test_a_stream_of_a_turn_ends_when_its_key_expires(agent_table: AgentTa
     """The stream raises NotYours at that time, not before, though the agent sends nothing."""
     clock = FakeClock()
     service = AgentService(agent_table.admit, TYPES, clock=clock)
-    agent_table.rights["lent"], agent_table.left["lent"] = ("turn",), 60.0
+    agent_table.rights["lent"], agent_table.seconds_left_by["lent"] = ("turn",), 60.0
     turn = service.turn("agent-1", OWNER, b"a wait")
     reading = asyncio.create_task(_all(service.read_turn("agent-1", "lent", turn.id)))
     await eventually(lambda: turn.readable_number == 1 and clock.sleeping == 1)
     await clock.advance(59)
     assert not reading.done()
 
-    del agent_table.rights["lent"], agent_table.left["lent"]
+    del agent_table.rights["lent"], agent_table.seconds_left_by["lent"]
     await clock.advance(1)
 
     with pytest.raises(NotYours):

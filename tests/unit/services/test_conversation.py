@@ -146,14 +146,14 @@ async def test_turns_are_answered_one_at_a_time_in_their_order(new_queue: Talkin
     conversation = new_queue()
     turns = [conversation.turn(b"wait %d" % number, format) for number, format in enumerate(("words", "letters") * 4)]
     readings = [asyncio.create_task(read(turn)) for turn in reversed(turns)]
-    await eventually(lambda: agent.heard)
-    assert agent.heard == [(b"wait 0", "words")]
+    await eventually(lambda: agent.received_bodies)
+    assert agent.received_bodies == [(b"wait 0", "words")]
     assert conversation.waiting == 7
 
     agent.go_on.set()
     answers = [bodies_of(chunks) for chunks in await asyncio.gather(*readings)]
 
-    assert agent.heard == [(b"wait %d" % n, "letters" if n % 2 else "words") for n in range(8)]
+    assert agent.received_bodies == [(b"wait %d" % n, "letters" if n % 2 else "words") for n in range(8)]
     assert answers == [[b"wait", b"%d" % number] for number in reversed(range(8))]
 
 
@@ -285,7 +285,7 @@ async def test_a_waiting_turn_whose_client_leaves_is_never_started(new_queue: Ta
     turn = conversation.turn(b"mine", "words", "interrupt")
     last = conversation.turn(b"last", "words")
     reading = asyncio.create_task(read(turn))
-    await eventually(lambda: agent.heard)
+    await eventually(lambda: agent.received_bodies)
     reading.cancel()
     await asyncio.wait({reading})
     assert turn.is_over
@@ -294,7 +294,7 @@ async def test_a_waiting_turn_whose_client_leaves_is_never_started(new_queue: Ta
     agent.go_on.set()
 
     assert bodies_of(await read(last)) == [b"last"]
-    assert [body for body, _ in agent.heard] == [b"wait", b"last"]
+    assert [body for body, _ in agent.received_bodies] == [b"wait", b"last"]
 
 
 async def test_a_turn_expires_after_its_retention_time(new_queue: Talking, clock: FakeClock) -> None:
@@ -377,7 +377,7 @@ async def test_one_turn_of_several_can_be_interrupted(new_queue: Talking, agent:
     assert not await conversation.interrupt(first.id)
 
     assert bodies_of(await read(third)) == [b"c", b"wait"]
-    assert [body for body, _ in agent.heard] == [b"a wait", b"c wait"]
+    assert [body for body, _ in agent.received_bodies] == [b"a wait", b"c wait"]
     assert agent.interrupts == 1
     with pytest.raises(Unknown):
         await conversation.interrupt("turn-1")
@@ -387,14 +387,14 @@ async def test_an_agent_that_ignores_an_interrupt_loses_its_turn(new_queue: Talk
     """The iteration is closed after the time limit, which interrupts a turn by contract."""
 
     class Deaf(Echo):
-        left = False
+        has_left = False
 
         async def turn(self, body: bytes, format: str) -> AsyncIterator[bytes]:
             yield b"so far"
             try:
                 await asyncio.Event().wait()
             finally:
-                self.left = True
+                self.has_left = True
 
     deaf = Deaf(opening())
     conversation = new_queue(deaf, patience_s=5)
@@ -406,7 +406,7 @@ async def test_an_agent_that_ignores_an_interrupt_loses_its_turn(new_queue: Talk
     await clock.advance(6)
 
     assert await interrupting
-    assert deaf.left
+    assert deaf.has_left
     assert problem(await read(turn))["detail"] == "the turn was interrupted"
 
 

@@ -58,7 +58,7 @@ class FailingStore(MemoryStore):
         """Fail at this step until `whole` is called."""
         self.fails = lambda what, kind: (what, kind) == step
 
-    def whole(self) -> None:
+    def stop_failing(self) -> None:
         """Let all later operations succeed."""
         self.fails = lambda what, kind: False
 
@@ -112,7 +112,7 @@ async def test_a_kill_that_failed_can_be_repeated(site: Site, store: FailingStor
     assert (await site.spawner.get_agent(spawned_agent.agent.id, spawned_agent.nonce)).state == "ended"
     with pytest.raises((InvalidValue, StoreFailed)):
         await site.agent(team, limits={"tokens": 4})
-    store.whole()
+    store.stop_failing()
 
     await site.spawner.kill_agent(spawned_agent.agent.id, spawned_agent.nonce)
 
@@ -144,7 +144,7 @@ async def test_a_team_deletion_that_failed_at_an_agent_can_be_repeated(
         with pytest.raises(StoreFailed):
             await site.spawner.delete_team(team.team.id, team.key)
         assert [each.key for each in await MemoryStore.list(store, TEAM)] == [team.team.id]
-    store.whole()
+    store.stop_failing()
 
     await site.spawner.delete_team(team.team.id, team.key)
 
@@ -190,7 +190,7 @@ async def test_a_kill_after_a_failed_removal_removes_the_failed_agent(site: Site
     store.fail_at(("delete", AGENT))
     await site.clock.advance(60)
     await eventually(lambda: living.end_task is not None and living.end_task.done())
-    store.whole()
+    store.stop_failing()
     await site.spawner.kill_agent(spawned_agent.agent.id, spawned_agent.nonce)
     assert store.of(spawned_agent.agent.id) == []
     assert await site.left() == ([], [])

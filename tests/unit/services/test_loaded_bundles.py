@@ -19,13 +19,13 @@ class Images:
 
     def __init__(self, folder: pathlib.Path) -> None:
         self._folder = folder
-        self.gone = ""
+        self.removed_id = ""
 
     async def image(self, id: str, team: str) -> Image:
         return PLAIN
 
     async def bundle(self, id: str, team: str) -> object:
-        if id == self.gone:
+        if id == self.removed_id:
             raise Unknown("bundle", id)
         return id
 
@@ -42,12 +42,12 @@ class Record:
     def __init__(self, shelf: AgentShelf) -> None:
         self._shelf = shelf
         self.loaded: list[str] = []
-        self.begun, self.go_on = asyncio.Event(), asyncio.Event()
+        self.has_begun, self.go_on = asyncio.Event(), asyncio.Event()
         self.failing = False
 
     async def keep(self) -> None:
         loaded_ids = [each.id for each in self._shelf.loaded]
-        self.begun.set()
+        self.has_begun.set()
         await self.go_on.wait()
         if self.failing:
             raise StoreFailed("journal.db", "the disk is full")
@@ -62,7 +62,7 @@ async def a_shelf(folder: pathlib.Path) -> tuple[AgentShelf, Record]:
     shelf.save = record.keep
     record.go_on.set()
     await shelf.load("old", lambda _: None)
-    record.begun.clear()
+    record.has_begun.clear()
     record.go_on.clear()
     return shelf, record
 
@@ -75,7 +75,7 @@ async def test_a_cancelled_or_failed_change_leaves_the_recorded_bundles(
     """Otherwise a bundle could be deleted that a later server needs to resume the agent."""
     shelf, record = await a_shelf(tmp_path)
     changing = asyncio.create_task(shelf.load("new", lambda _: None) if what == "load" else shelf.unload("old"))
-    await record.begun.wait()
+    await record.has_begun.wait()
     record.failing = how == "failed"
     if how == "called off":
         changing.cancel()
@@ -98,7 +98,7 @@ async def test_a_bundle_deleted_by_another_kernel_is_not_loaded(tmp_path: pathli
     shelf.save = record.keep
     record.go_on.set()
     await shelf.load("old", lambda _: None)
-    images.gone = "new"
+    images.removed_id = "new"
     with pytest.raises(Unknown):
         await shelf.load("new", lambda _: None)
     assert [each.id for each in shelf.loaded] == record.loaded == ["old"]

@@ -239,13 +239,13 @@ async def test_a_registry_with_tokens_gets_a_token_for_each_repository(tmp_path:
         async with Registry(f"http://{host}", login=Login(USER, "wrong")) as there:
             with pytest.raises(RegistryFailed, match="no token"):
                 await there.manifest(reference("base:1"))
-        tokens.asked.clear()
+        tokens.requested_scopes.clear()
         async with Registry(f"http://{host}", login=Login(USER, PASSWORD)) as there:
             name = await publish(image, there, base="base:1", to="worker:1")
             assert len((await there.manifest(reference(name))).layers) == 2
 
     base_only, worker = ["repository:base:pull,push"], "repository:worker:pull,push"
-    assert tokens.asked == [base_only, [worker], [worker, "repository:base:pull"]]
+    assert tokens.requested_scopes == [base_only, [worker], [worker, "repository:base:pull"]]
 
 
 @needs_registry

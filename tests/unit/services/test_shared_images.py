@@ -53,7 +53,7 @@ class Kernels:
         service = PackagingService(self.folder / name, store=self.stores[name], **options)
         return await self._stack.enter_async_context(service)
 
-    async def left(self, name: str) -> list[str]:
+    async def remaining_documents(self, name: str) -> list[str]:
         """Return the keys of all pieces of archives and of drafts."""
         return [each.key for kind in (PART, DRAFT) for each in await self.stores[name].list(kind)]
 
@@ -144,7 +144,7 @@ async def test_concurrent_uploads_to_several_kernels_are_stored_once(kernels: Ke
     for each in three:
         assert list(await each.list_bundles()) == [infos[0]]
         assert [info.id for info in await each.list_images()] == [jobs[0].id]
-    parts = await kernels.left("one")
+    parts = await kernels.remaining_documents("one")
     assert len(parts) == len({key.partition("/")[2] for key in parts}) == 4, "of one upload, and no draft"
 
 
@@ -215,7 +215,7 @@ async def test_a_deletion_by_one_kernel_holds_for_all(kernels: Kernels) -> None:
             await each.job(image.id)
         assert await each.list_images() == []
         assert await each.list_bundles() == []
-    assert await kernels.left("one") == []
+    assert await kernels.remaining_documents("one") == []
     assert (await one.upload(tar(SUMS))) == bundle
     assert (await make_image(two, [bundle.id])).id == image.id
     assert await run_in_image(await one.image(image.id), "import tools.sums; print(1)") == "1"
@@ -354,10 +354,10 @@ async def test_an_incomplete_upload_is_removed_by_the_next_kernel(kernels: Kerne
     with pytest.raises(StoreFailed):
         await one.upload(tar(LARGE))
     assert await two.list_bundles() == []
-    assert len(await kernels.left("two")) == 3, "two pieces, and whose they are"
+    assert len(await kernels.remaining_documents("two")) == 3, "two pieces, and whose they are"
     whole = await two.upload(tar(LARGE))
     await kernels.begin("three")
-    assert len(await kernels.left("two")) == 4
+    assert len(await kernels.remaining_documents("two")) == 4
     assert [each.id for each in await two.list_bundles()] == [whole.id]
 
 

@@ -17,7 +17,7 @@ class Reader:
     """The client of a stream, as an ASGI server shows it."""
 
     def __init__(self, *, is_slow: bool = False) -> None:
-        self.got: list[bytes] = []
+        self.bodies: list[bytes] = []
         self.is_complete = False
         self.may_take = asyncio.Event()
         if not is_slow:
@@ -35,7 +35,7 @@ class Reader:
     async def send(self, message: Any) -> None:
         await self.may_take.wait()
         if message["type"] == "http.response.body":
-            self.got.append(message["body"])
+            self.bodies.append(message["body"])
             self.is_complete = not message["more_body"]
 
 
@@ -69,8 +69,8 @@ async def test_queued_events_are_sent_in_one_write() -> None:
 
     await serve(Streams().stream(numbers(1000, [])), reader)
 
-    assert b"".join(reader.got) == b"".join(b"%04d" % number for number in range(1000))
-    assert [each for each in reader.got if each] == [b"".join(reader.got)]
+    assert b"".join(reader.bodies) == b"".join(b"%04d" % number for number in range(1000))
+    assert [each for each in reader.bodies if each] == [b"".join(reader.bodies)]
     assert reader.is_complete
 
 
@@ -86,8 +86,8 @@ async def test_a_slow_reader_holds_up_its_source() -> None:
     reader.may_take.set()
     await serving
 
-    assert b"".join(reader.got) == b"".join(b"%04d" % number for number in range(1000))
-    assert max(map(len, reader.got)) <= 40
+    assert b"".join(reader.bodies) == b"".join(b"%04d" % number for number in range(1000))
+    assert max(map(len, reader.bodies)) <= 40
 
 
 async def test_a_silent_stream_sends_heartbeats() -> None:
@@ -95,24 +95,24 @@ async def test_a_silent_stream_sends_heartbeats() -> None:
     reader, ends = Reader(), list[bool]()
     serving = asyncio.create_task(serve(EventStream(silence(ends), Streams(), heartbeat_s=0.001), reader))
 
-    await eventually(lambda: reader.got.count(HEARTBEAT) >= 3)
+    await eventually(lambda: reader.bodies.count(HEARTBEAT) >= 3)
     reader.leave()
     await serving
 
-    assert reader.got[0] == b"first"
+    assert reader.bodies[0] == b"first"
 
 
 async def test_a_reader_that_leaves_ends_its_stream() -> None:
     """Nothing more is sent, and the source is closed."""
     reader, ends, streams = Reader(), list[bool](), Streams()
     serving = asyncio.create_task(serve(streams.stream(silence(ends)), reader))
-    await eventually(lambda: reader.got)
+    await eventually(lambda: reader.bodies)
     assert (len(streams), ends) == (1, [])
 
     reader.leave()
     await serving
 
-    assert (reader.got, reader.is_complete, ends, len(streams)) == ([b"first"], False, [True], 0)
+    assert (reader.bodies, reader.is_complete, ends, len(streams)) == ([b"first"], False, [True], 0)
 
 
 async def test_a_slow_reader_that_leaves_ends_its_stream() -> None:
@@ -133,14 +133,14 @@ async def test_a_server_that_stops_ends_all_streams() -> None:
     streams, ends = Streams(), list[bool]()
     readers = [Reader() for _ in range(3)]
     serving = [asyncio.create_task(serve(streams.stream(silence(ends)), reader)) for reader in readers]
-    await eventually(lambda: all(reader.got for reader in readers))
+    await eventually(lambda: all(reader.bodies for reader in readers))
 
     streams.end()
     await asyncio.gather(*serving)
     late = Reader()
     await serve(streams.stream(silence(ends)), late)
 
-    assert all(b"".join(reader.got) == b"first" and reader.is_complete for reader in readers)
+    assert all(b"".join(reader.bodies) == b"first" and reader.is_complete for reader in readers)
     assert late.is_complete
     assert len(streams) == 0
 

@@ -25,14 +25,14 @@ class CutAgent:
 
     run, isolation = "run-1", "none"
 
-    def __init__(self, taken: int = 0) -> None:
+    def __init__(self, turn_count: int = 0) -> None:
         self.ended: asyncio.Future[ErrorInfo | None] = asyncio.get_running_loop().create_future()
         self.go = asyncio.Event()
-        self.taken = taken
+        self.turn_count = turn_count
         self.gone_on_with: list[tuple[int, Sequence[bytes]]] = []
 
     async def turn(self, body: bytes, format: str) -> AsyncIterator[bytes]:
-        self.taken += 1
+        self.turn_count += 1
         async for word in self._words(body):
             yield word
 
@@ -65,7 +65,7 @@ class Speaker(CutAgent):
 
     @property
     def turns_taken(self) -> int:
-        return self.taken
+        return self.turn_count
 
     @property
     def tree(self) -> str:
@@ -147,7 +147,7 @@ async def test_a_turn_of_an_agent_that_cannot_resume_ends_with_an_error(store: M
     after = await restored_queue(second, store)
     assert [each.kind for each in await read(after.get(now.id), 1)] == ["error"]
     assert words(await read(after.get(then.id))) == [(1, "chunk", b"three"), (2, "done", b"")]
-    assert second.taken == 1
+    assert second.turn_count == 1
     await talk.close()
     await after.close()
 

@@ -40,12 +40,12 @@ class RecordingHandler:
     def __init__(self) -> None:
         self.notes: list[str] = []
         self.may_list = asyncio.Event()
-        self.working = self.most = 0
-        self.made = 0  #: large replies
+        self.active_count = self.max_active = 0
+        self.reply_count = 0  #: large replies
         self.file: pathlib.Path | None = None
 
     async def large(self) -> Reply:
-        self.made += 1
+        self.reply_count += 1
         if self.file is not None:
             return Reply(None, FileBody(fd=os.open(self.file, os.O_RDONLY), offset=3, size=LARGE))
         return Reply(None, bytes(LARGE))
@@ -53,8 +53,8 @@ class RecordingHandler:
     async def answer(self, request: Request, body: bytes) -> Reply | LargeReply:
         if isinstance(request, LoadCheckpoint):
             return LargeReply(self.large)
-        self.working += 1
-        self.most = max(self.most, self.working)
+        self.active_count += 1
+        self.max_active = max(self.max_active, self.active_count)
         try:
             if isinstance(request, ListRuns):
                 await self.may_list.wait()
@@ -62,7 +62,7 @@ class RecordingHandler:
                 raise SpawnRefused("depth", "no")
             return Reply(Text(text=request.text if isinstance(request, Send) else "listed"), body)
         finally:
-            self.working -= 1
+            self.active_count -= 1
 
     def receive(self, message: GuestMessage, body: bytes) -> Coroutine[Any, Any, None] | None:
         if isinstance(message, Note):
@@ -80,12 +80,12 @@ class BusyHandler(RecordingHandler):
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, makes: bool = False) -> None:
         super().__init__()
-        self.used_s, self.begun, self.makes = 0.0, 0, makes
+        self.used_s, self.has_begun, self.makes = 0.0, 0, makes
         self.may_make = asyncio.Event()
         monkeypatch.setattr(time, "thread_time", lambda: self.used_s)
 
     async def answer(self, request: Request, body: bytes) -> Reply | LargeReply:
-        self.begun += 1
+        self.has_begun += 1
         if self.makes:
             return LargeReply(self.large)
         self.may_make.set()
@@ -93,14 +93,14 @@ class BusyHandler(RecordingHandler):
 
     async def large(self) -> Reply:
         await self.may_make.wait()
-        self.made += 1
+        self.reply_count += 1
         self.used_s += 0.5
         await asyncio.sleep(0)
         self.used_s += 0.5
         return Reply(Text(text="done"))
 
     def has_made(self, count: int) -> bool:
-        return self.made >= count
+        return self.reply_count >= count
 
     def has_noted(self, notes: list[str]) -> bool:
         return len(self.notes) >= len(notes)
@@ -235,10 +235,10 @@ async def test_the_number_of_concurrent_requests_is_bounded() -> None:
         count = doors.MAX_IN_FLIGHT * 3
         for number in range(1, count + 1):
             await guest.say(ListRuns(id=number))
-        await eventually(lambda: desk.working >= doors.MAX_IN_FLIGHT)
+        await eventually(lambda: desk.active_count >= doors.MAX_IN_FLIGHT)
         desk.may_list.set()
         assert sorted([(await guest.hear())[0].id for _ in range(count)]) == list(range(1, count + 1))
-        assert desk.most == doors.MAX_IN_FLIGHT
+        assert desk.max_active == doors.MAX_IN_FLIGHT
 
 
 async def test_a_flood_of_messages_is_slowed_down_and_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,10 +265,10 @@ async def test_requests_take_a_fifth_of_the_event_loop(monkeypatch: pytest.Monke
         for number in range(1, 4):
             await eventually(partial(desk.has_made, number))
             await let_tasks_run()
-            assert desk.made == number
+            assert desk.reply_count == number
             await clock.advance(3)
             await let_tasks_run()
-            assert desk.made == number
+            assert desk.reply_count == number
             await clock.advance(1)
         assert [(await guest.hear())[0].id for _ in range(3)] == [1, 2, 3]
 
@@ -279,15 +279,15 @@ async def test_large_replies_take_a_fifth_of_the_event_loop(monkeypatch: pytest.
     async with open_channel(clock, desk) as (_, guest, _desk):
         for number in range(1, 4):
             await guest.say(Send(id=number, to="x", text=""))
-        await eventually(lambda: desk.begun == 3)
+        await eventually(lambda: desk.has_begun == 3)
         desk.may_make.set()
         for number in range(1, 4):
             await eventually(partial(desk.has_made, number))
             await let_tasks_run()
-            assert desk.made == number
+            assert desk.reply_count == number
             await clock.advance(3)
             await let_tasks_run()
-            assert desk.made == number
+            assert desk.reply_count == number
             await clock.advance(1)
 
 
@@ -366,14 +366,14 @@ async def test_large_replies_are_made_one_at_a_time() -> None:
     async with open_channel() as (_, guest, desk):
         for number in range(1, 31):
             await guest.say(LoadCheckpoint(id=number))
-        await eventually(lambda: desk.made)
+        await eventually(lambda: desk.reply_count)
         for _turn in range(100):
             await asyncio.sleep(0)
-        assert desk.made == 1
+        assert desk.reply_count == 1
         for number in range(1, 31):
             answer, body = await guest.hear()
             assert (answer.id, len(body)) == (number, LARGE)
-        assert desk.made == 30
+        assert desk.reply_count == 30
 
 
 async def test_a_body_is_sent_from_a_file(tmp_path: pathlib.Path) -> None:
@@ -401,7 +401,7 @@ async def test_no_message_is_handled_while_the_guest_does_not_read() -> None:
     """Notes that follow unread replies are handled once the guest reads."""
     async with open_channel() as (_, guest, desk):
         await guest.say(LoadCheckpoint(id=1))
-        await eventually(lambda: desk.made)
+        await eventually(lambda: desk.reply_count)
         for _turn in range(100):
             await asyncio.sleep(0)
         await guest.say(Note(text="behind"))
@@ -424,7 +424,7 @@ async def test_a_guest_that_does_not_read_for_300_s_is_closed() -> None:
         await clock.advance(1)
         with pytest.raises(ProtocolError, match="did not read its channel for 300 s"):
             await over
-        assert desk.made == 1
+        assert desk.reply_count == 1
 
 
 async def test_a_guest_that_reads_slowly_stays_connected() -> None:
@@ -447,7 +447,7 @@ async def test_a_guest_that_waits_for_an_answer_stays_connected() -> None:
     clock = FakeClock()
     async with open_channel(clock) as (_, guest, desk):
         await guest.say(ListRuns(id=1))
-        await eventually(lambda: desk.working)
+        await eventually(lambda: desk.active_count)
         await clock.advance(100 * outbound.MAX_UNREAD_S)
         desk.may_list.set()
         assert (await guest.hear())[0].id == 1

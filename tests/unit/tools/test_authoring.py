@@ -45,7 +45,7 @@ class FakeTree:
     def __init__(self, result: Result) -> None:
         self.result = result
         self.entries: list[dict[str, Any]] = []
-        self.asked: list[tuple[Any, ...]] = []
+        self.requests: list[tuple[Any, ...]] = []
 
     async def create(self, context: ToolUseContext, entry: Any) -> Created:
         """Keep the entry."""
@@ -56,7 +56,7 @@ class FakeTree:
         """Keep the request and return a child."""
         if ref == "nobody":
             raise AgentNotResolved(ref, "agent", ref, "is not there")
-        self.asked.append((ref, task, arguments, more["call_id"]))
+        self.requests.append((ref, task, arguments, more["call_id"]))
         return EndedChild(self.result)
 
 
@@ -98,7 +98,7 @@ async def test_a_task_is_called_by_the_name_or_handle_of_its_agent() -> None:
     )
 
     assert answers[1:] == [("success", '{"x": [1, null]}')] * 2
-    assert forest.asked == [
+    assert forest.requests == [
         ("main@…/solver@…", "solve", {"a": "x"}, "call-1"),
         ("another@…", "solve", {}, "call-2"),
     ]

@@ -21,15 +21,15 @@ class FixedProcess:
     """Process that returns the same for every call."""
 
     def __init__(self, result: Any = None) -> None:
-        self.said = result
+        self.result = result
         self.secrets: tuple[str, ...] = ()
 
     def check(self, tools: Any) -> None:
         check_tools(tools)
 
     async def call(self, context: ToolUseContext, tool: str, packed_call: PackedCall) -> Any:
-        if self.said is not None:
-            return self.said
+        if self.result is not None:
+            return self.result
         call = unpack(packed_call.data, packed_call.tag)
         return call.function(*call.args, **call.kwargs)
 

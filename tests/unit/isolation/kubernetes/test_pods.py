@@ -52,14 +52,14 @@ class AttachWithSecret(Attach):
 
     def __init__(self) -> None:
         super().__init__()
-        self.known = set[str]()
+        self.known_pods = set[str]()
 
     def secret(self, pod: str) -> Mapping[str, str]:
-        self.known.add(pod)
+        self.known_pods.add(pod)
         return {"join-key": "a key"}
 
     def forget(self, pod: str) -> None:
-        self.known.discard(pod)
+        self.known_pods.discard(pod)
 
 
 @dataclass
@@ -71,14 +71,14 @@ class Kernel:
     def make(self) -> Pod:
         return self.pods.make(FORM, replace(BERTH, name=new_name()))
 
-    async def made(self) -> Pod:
+    async def make_pod(self) -> Pod:
         """Make a pod, and return it once the server has it."""
         pod = self.make()
-        await eventually(lambda: ("pods", pod.name) in self.server.there)
+        await eventually(lambda: ("pods", pod.name) in self.server.objects)
         return pod
 
-    def left(self) -> list[str]:
-        return [name for _, name in self.server.there]
+    def remaining_objects(self) -> list[str]:
+        return [name for _, name in self.server.objects]
 
 
 @pytest.fixture
@@ -99,13 +99,13 @@ async def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 @pytest.mark.parametrize("reply", FOREIGN_REPLIES.values(), ids=FOREIGN_REPLIES.keys())
 async def test_a_pod_is_deleted_after_foreign_answers(kernel: Kernel, request: str, reply: Reply) -> None:
     """A load balancer, or an overloaded server, answers in another format than the API."""
-    pod = await kernel.made()
+    pod = await kernel.make_pod()
     kernel.server.replies[request] = [reply, reply]
 
     pod.release()
     await pod.removed
 
-    assert kernel.left() == []
+    assert kernel.remaining_objects() == []
 
 
 @pytest.mark.parametrize("request", ["DELETE pods", "DELETE secrets"])
@@ -113,13 +113,13 @@ async def test_a_pod_is_deleted_once_the_api_allows_it(
     kernel: Kernel, request: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """No other kernel deletes it while this one lives. The delay is logged once."""
-    pod = await kernel.made()
+    pod = await kernel.make_pod()
     kernel.server.replies[request] = [refusal(403, "not now")] * 20
 
     pod.release()
     await pod.removed
 
-    assert kernel.left() == []
+    assert kernel.remaining_objects() == []
     assert [each.getMessage() for each in caplog.records] == [f"pod {pod.name} could not be removed yet: not now"]
 
 
@@ -130,7 +130,7 @@ async def test_a_pod_is_deleted_once_the_api_allows_it(
 async def test_pods_are_watched_again_after_any_failed_watch(kernel: Kernel, request: str, reply: Reply) -> None:
     """A kernel without a watch would get no news of its pods."""
     kernel.server.replies[request] = [reply]
-    pod = await kernel.made()
+    pod = await kernel.make_pod()
 
     kernel.server.change("pods", pod.name, spec={"nodeName": "a"})
 
@@ -152,20 +152,20 @@ RETRIED_REPLIES = {
 async def test_a_pod_is_made_once_when_requests_must_be_repeated(kernel: Kernel, request: str, reply: Reply) -> None:
     """The pod and its Secret exist once each; many pods are made at a time, and a quota counts them one by one."""
     kernel.server.replies |= {request: [reply], "PATCH secrets": [BUSY_REPLY]}
-    pod = await kernel.made()
+    pod = await kernel.make_pod()
     kernel.server.change("pods", pod.name, spec={"nodeName": "a"})
 
     await pod.connected
 
-    assert kernel.left() == [pod.name] * 2
-    assert kernel.server.there["secrets", pod.name]["metadata"]["ownerReferences"][0]["uid"] == pod.uid
+    assert kernel.remaining_objects() == [pod.name] * 2
+    assert kernel.server.objects["secrets", pod.name]["metadata"]["ownerReferences"][0]["uid"] == pod.uid
 
 
 @pytest.mark.parametrize("by", ["us", "somebody"])
 async def test_a_deleted_pod_is_forgotten(kernel: Kernel, by: str) -> None:
     """The order of the watch event and the answer to the deletion does not matter."""
-    pod, watching = await kernel.made(), kernel.pods._context.watch
-    await eventually(lambda: kernel.server.asked.count("WATCH pods") == 1)
+    pod, watching = await kernel.make_pod(), kernel.pods._context.watch
+    await eventually(lambda: kernel.server.received_requests.count("WATCH pods") == 1)
     if by == "somebody":
         kernel.server.remove("pods", pod.name)
         await pod.failed
@@ -174,25 +174,25 @@ async def test_a_deleted_pod_is_forgotten(kernel: Kernel, by: str) -> None:
     await pod.removed
 
     await eventually(lambda: not watching._callbacks and not watching._existing)
-    assert not kernel.reach.known
+    assert not kernel.reach.known_pods
 
 
 async def test_a_refused_pod_is_forgotten(kernel: Kernel) -> None:
     with pytest.raises(InvalidValue, match="readonly_mounts"):
         kernel.pods.make(FORM, replace(BERTH, name=new_name(), folders=("/etc",)))
 
-    assert not kernel.reach.known
+    assert not kernel.reach.known_pods
 
 
 async def test_a_pod_that_vanished_while_the_api_was_away_is_reported(kernel: Kernel) -> None:
     """The run learns of it once the API is there again, and not when its time is up."""
-    first = await kernel.made()
+    first = await kernel.make_pod()
     away = [BUSY_REPLY] * 100_000
     kernel.server.replies |= {"WATCH pods": away, "LIST pods": away}
     kernel.server.break_watches()
     await eventually(lambda: len(away) < 100_000)
-    pod = await kernel.made()
-    await eventually(lambda: kernel.server.asked.count("PATCH secrets") == 2)
+    pod = await kernel.make_pod()
+    await eventually(lambda: kernel.server.received_requests.count("PATCH secrets") == 2)
 
     kernel.server.remove("pods", pod.name)
     away.clear()
@@ -203,13 +203,13 @@ async def test_a_pod_that_vanished_while_the_api_was_away_is_reported(kernel: Ke
 
 async def test_a_pod_that_vanished_during_a_pending_list_is_reported(kernel: Kernel) -> None:
     """The list was requested before the pod was made, and answered after its removal; other missing pods may exist."""
-    first = await kernel.made()
-    await eventually(lambda: kernel.server.asked.count("WATCH pods") == 1)
+    first = await kernel.make_pod()
+    await eventually(lambda: kernel.server.received_requests.count("WATCH pods") == 1)
     kernel.server.held["LIST pods"] = may_answer = asyncio.Event()
     kernel.server.break_watches()
     await eventually(lambda: "LIST pods" not in kernel.server.held)
-    pods = [await kernel.made() for _ in range(2)]
-    await eventually(lambda: kernel.server.asked.count("PATCH secrets") == 3)
+    pods = [await kernel.make_pod() for _ in range(2)]
+    await eventually(lambda: kernel.server.received_requests.count("PATCH secrets") == 3)
 
     kernel.server.remove("pods", pods[0].name)
     may_answer.set()
@@ -224,7 +224,7 @@ async def test_a_warm_pod_that_does_not_answer_gets_no_run(
 ) -> None:
     """The node may be lost, which the cluster learns minutes later: the run gets another pod."""
     monkeypatch.setattr(single, "_ANSWER_S", 0.01)
-    pod, spec = await kernel.made(), SandboxSpec(run="one", grant=Grant(), workspace=tmp_path)
+    pod, spec = await kernel.make_pod(), SandboxSpec(run="one", grant=Grant(), workspace=tmp_path)
     async with two_ends() as (here, there):
         machine = NodeClient(here, level=Isolation.L2)
         await send_message(there, Hello(version=VERSION, python="", level=Isolation.L2, mechanisms={}))
@@ -236,8 +236,8 @@ async def test_a_warm_pod_that_does_not_answer_gets_no_run(
             await single.start_in(home, spec, pods=kernel.pods, patch=patch, places={}, within_s=60.0)
 
     await pod.removed
-    assert kernel.left() == []
-    assert "PATCH pods" not in kernel.server.asked
+    assert kernel.remaining_objects() == []
+    assert "PATCH pods" not in kernel.server.received_requests
 
 
 async def test_warm_pods_that_cannot_be_deleted_make_no_room(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,20 +245,20 @@ async def test_warm_pods_that_cannot_be_deleted_make_no_room(kernel: Kernel, mon
     monkeypatch.setattr(warm_pool, "_GONE_S", 0.01)
     waiting = WarmPool(kernel.pods, 1, within_s=60.0, on_threshold=lambda *_: None)
     waiting.request(PodShape.of(FORM, replace(BERTH, folders=(), size_mb=0), Isolation.L2))
-    await eventually(lambda: kernel.server.asked.count("PATCH secrets") == 1)
+    await eventually(lambda: kernel.server.received_requests.count("PATCH secrets") == 1)
     replies = kernel.server.replies["DELETE pods"] = [refusal(403, "not now")] * 100_000
 
     assert not await waiting.wait_for_capacity()
     replies.clear()
     monkeypatch.setattr(warm_pool, "_GONE_S", 60.0)
     assert await waiting.wait_for_capacity()
-    assert kernel.left() == []
+    assert kernel.remaining_objects() == []
     await waiting.close()
 
 
 async def test_a_result_after_a_cancelled_wait_is_dropped(kernel: Kernel) -> None:
     """A run that started at the moment of the cancel has no owner."""
-    pod, dropped = await kernel.made(), list[str]()
+    pod, dropped = await kernel.make_pod(), list[str]()
 
     async def work() -> str:
         asking.cancel()
@@ -273,7 +273,7 @@ async def test_a_result_after_a_cancelled_wait_is_dropped(kernel: Kernel) -> Non
 async def test_a_run_that_starts_after_a_cancelled_wait_ends_in_its_pod(kernel: Kernel, tmp_path: Path) -> None:
     """Other runs may be in the pod, so the pod itself stays."""
     (workspace := tmp_path / "work").mkdir()
-    pod, spec = await kernel.made(), SandboxSpec(run="one", grant=Grant(), workspace=workspace)
+    pod, spec = await kernel.make_pod(), SandboxSpec(run="one", grant=Grant(), workspace=workspace)
     async with two_ends() as (here, there):
         machine = NodeClient(here, level=Isolation.L2)
         await send_message(there, Hello(version=VERSION, python="", level=Isolation.L2, mechanisms={}))

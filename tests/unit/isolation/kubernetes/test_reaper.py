@@ -56,10 +56,10 @@ async def test_a_failed_removal_does_not_stop_others_and_is_retried(
 
     reaped = await reaping_kernel.reaper.reap("agents")
 
-    assert (len(reaped), len(reaping_kernel.server.there), refusals) == (5, 1, [])
+    assert (len(reaped), len(reaping_kernel.server.objects), refusals) == (5, 1, [])
     assert reaping_kernel.kernels.dead() == [reaping_kernel.dead], "something of it is left"
     looking = reaping_kernel.reaper._task
     assert looking is not None
     await looking
-    assert not reaping_kernel.server.there
+    assert not reaping_kernel.server.objects
     assert not reaping_kernel.kernels.dead()

@@ -99,9 +99,9 @@ class ProgramOutput:
 
     def __init__(self) -> None:
         self.is_ready = False
-        self.heard: list[int] = []
-        self.broken = 0
-        self.sent = -1
+        self.received_numbers: list[int] = []
+        self.break_count = 0
+        self.last_sent = -1
 
     async def listen(self, process: asyncio.subprocess.Process) -> None:
         """Read the output until the program ends."""
@@ -111,11 +111,11 @@ class ProgramOutput:
                 case ["ready"]:
                     self.is_ready = True
                 case ["broken"]:
-                    self.broken += 1
+                    self.break_count += 1
                 case ["heard", number]:
-                    self.heard.append(int(number))
+                    self.received_numbers.append(int(number))
                 case ["sent", number]:
-                    self.sent = int(number)
+                    self.last_sent = int(number)
 
 
 @contextlib.asynccontextmanager
@@ -157,15 +157,17 @@ async def test_no_frame_is_lost_or_repeated_over_a_cut_network(
         async with run_program(between, "kernel", KERNEL_PROGRAM, KERNEL, str(tmp_path), *patience) as (kernel, _):
             await eventually(lambda: kernel.is_ready)
             async with run_program(between, "machine", MACHINE_PROGRAM, str(tmp_path), *patience) as (machine, stop):
-                await eventually(lambda: len(kernel.heard) > 20)
+                await eventually(lambda: len(kernel.received_numbers) > 20)
                 disconnect(True)
                 if cut_s is None:
-                    await eventually(lambda: kernel.broken and machine.broken)
+                    await eventually(lambda: kernel.break_count and machine.break_count)
                 else:
                     await asyncio.sleep(cut_s)
                 disconnect(False)
-                before = len(kernel.heard)
-                await eventually(lambda: len(kernel.heard) > before + 50)
+                before = len(kernel.received_numbers)
+                await eventually(lambda: len(kernel.received_numbers) > before + 50)
                 stop()
-                await eventually(lambda: machine.sent == len(kernel.heard) == len(machine.heard))
-    assert kernel.heard == machine.heard == list(range(1, machine.sent + 1))
+                await eventually(
+                    lambda: machine.last_sent == len(kernel.received_numbers) == len(machine.received_numbers)
+                )
+    assert kernel.received_numbers == machine.received_numbers == list(range(1, machine.last_sent + 1))

@@ -38,7 +38,7 @@ class HostileLine:
     """Line to a machine that reports starts and ends of streams one after another, and reads nothing."""
 
     def __init__(self) -> None:
-        self.heard = 0  #: words that the host has taken
+        self.message_count = 0  #: words that the host has taken
         self.is_flooding, self.is_reading, self._over = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._hello = Hello(
             version=messages.VERSION, python="3.11", level=Isolation.L1, mechanisms={}, kept=(1,), last=1
@@ -50,15 +50,15 @@ class HostileLine:
 
     async def receive(self) -> Frame | None:
         """Return the next message."""
-        self.heard += 1
-        if self.heard == 1:
+        self.message_count += 1
+        if self.message_count == 1:
             return Frame(messages.encode(self._hello))
         await self.is_flooding.wait()
-        if self.heard > FLOOD:
+        if self.message_count > FLOOD:
             await self._over.wait()
             return None
-        stream = FIRST_OF_MACHINE + 2 * ((self.heard - 2) // 2)
-        if self.heard % 2 == 0:
+        stream = FIRST_OF_MACHINE + 2 * ((self.message_count - 2) // 2)
+        if self.message_count % 2 == 0:
             return Frame(messages.encode(Connected(number=1, stream=stream)))
         return Frame(messages.encode(Data(number=1, stream=stream)))
 
@@ -92,13 +92,13 @@ async def test_a_machine_that_does_not_read_is_no_longer_read(tmp_path: Path, mo
     line = HostileLine()
     async with flooding_machine(tmp_path, line) as machine:
         line_count = 0
-        while line_count != line.heard:
-            line_count = line.heard
+        while line_count != line.message_count:
+            line_count = line.message_count
             for _ in range(1_000):
                 await asyncio.sleep(0)
         assert 100 < line_count < FLOOD / 2
         line.is_reading.set()
-        await eventually(lambda: line.heard > FLOOD or not machine.is_open)
+        await eventually(lambda: line.message_count > FLOOD or not machine.is_open)
         assert machine.is_open
 
 
