@@ -276,16 +276,16 @@ def deaf(mark: str) -> None:
         time.sleep(60)
 
 
-def chain(below: int, child_s: float | None) -> None:
+def chain(depth: int, child_s: float | None) -> None:
     """Lead a chain of `below` agents, each of which asks for `child_s` seconds; none ends, the last ignores SIGTERM."""
     import signal
 
     from ramet import Policy
     from ramet.sub_agent_client import spawn_sub_agent
 
-    if below:
-        policy = Policy(allow_sub_agents=below > 1, memory_mb=64 * below, timeout_seconds=child_s)
-        spawn_sub_agent(agent=chain, policy=policy, args=(below - 1, child_s))
+    if depth:
+        policy = Policy(allow_sub_agents=depth > 1, memory_mb=64 * depth, timeout_seconds=child_s)
+        spawn_sub_agent(agent=chain, policy=policy, args=(depth - 1, child_s))
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     pathlib.Path("begun").touch()
     while True:

@@ -62,13 +62,13 @@ def looks_back() -> dict[str, Any]:
         refused_type = type(error).__name__
     state.discard()
     state.checkout()
-    again = state.commit("nothing is changed")
+    unchanged_commit = state.commit("nothing is changed")
     removals = [state.remove("n"), state.remove("n")]
     state.commit("without n")
     return {
         "then": then,
         "refused": refused_type,
-        "same": again.id == commits[2].id,
+        "same": unchanged_commit.id == commits[2].id,
         "removed": removals,
         "now": state.get("n", "none"),
     }
@@ -174,7 +174,7 @@ def delegates() -> dict[str, Any]:
     state.set("mine", 1)
     state.commit("meanwhile")
     merge_commit = state.merge(child)
-    again = state.merge(child.id)
+    second_merge = state.merge(child.id)
     return {
         "before": before,
         "branches": {run: commit == result.output for run, commit in branches.items()},
@@ -183,7 +183,7 @@ def delegates() -> dict[str, Any]:
         "keys": state.keys(),
         "parents": len(merge_commit.parents),
         "told": [merge_commit.message, merge_commit.author],
-        "once": merge_commit.id == again.id,
+        "once": merge_commit.id == second_merge.id,
         "first": first.id,
         "dropped": [state.drop(child), state.drop(child), state.branches()],
     }

@@ -368,8 +368,8 @@ async def test_interrupting_keeps_the_agent_and_a_valid_history() -> None:
         assert is_valid(session.messages)
         assert answers(session.messages)["q"] == "quick answer"
         assert "interrupted" in answers(session.messages)["g"]
-        again = await session.ask("And now?")
-        assert (again.status, again.value) == (Status.COMPLETED, "resumed")
+        second_result = await session.ask("And now?")
+        assert (second_result.status, second_result.value) == (Status.COMPLETED, "resumed")
         assert is_valid(model.requests[-1].messages)
 
 
@@ -644,9 +644,9 @@ async def test_answers_distinguish_expired_runs_from_unknown_ones() -> None:
             session.handle("n-0")
         with pytest.raises(Unknown, match="unknown agent 'n-258'"):
             session.handle("n-258")
-        again = await session.spawn(SpawnRequest(agent=nothing, name="n-0"))
-        assert again.name == "n-0-2"
-        await again.result()
+        second_handle = await session.spawn(SpawnRequest(agent=nothing, name="n-0"))
+        assert second_handle.name == "n-0-2"
+        await second_handle.result()
 
 
 async def test_a_session_forgets_old_finished_children() -> None:

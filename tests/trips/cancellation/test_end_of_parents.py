@@ -43,12 +43,12 @@ def ends_by_path(tree: OpenTree) -> Ends:
 
 def expected_ends(tree: OpenTree, status: Status, reason: str) -> Ends:
     """Return the expected ends of `main` and of the two runs below it, for one reason."""
-    below = [run.info.path for run in tree.tree.register.runs.values() if run.parent is not None]
-    assert len(below) == 2
+    descendants = [run.info.path for run in tree.tree.register.runs.values() if run.parent is not None]
+    assert len(descendants) == 2
     scope = "main" if status is Status.TIMEOUT else None
     own = ErrorInfo(type="Aborted", message=reason, scope=scope)
     inherited = ErrorInfo(type="Aborted", message=f"stopped with its parent: {reason}", scope=scope)
-    return {"main": (status, own), **dict.fromkeys(below, (Status.CANCELLED, inherited))}
+    return {"main": (status, own), **dict.fromkeys(descendants, (Status.CANCELLED, inherited))}
 
 
 class Slow:
@@ -80,12 +80,12 @@ async def let_time_expire(clock: FakeClock, slow: Slow, tree: OpenTree) -> None:
 async def chain_of_functions(runtime: AgentRuntime, slow: Slow, child_s: float | None) -> tuple[Handle, OpenTree]:
     """Start three functions, each the parent of the next, and wait until all are active."""
 
-    async def chain(below: int) -> None:
-        if below:
+    async def chain(depth: int) -> None:
+        if depth:
             context = require_current_call().context
             assert context.tree is not None
             limits = Limits() if child_s is None else Limits(seconds=child_s)
-            await context.tree.spawn(context, SpawnRequest(agent=chain, args=(below - 1,), limits=limits))
+            await context.tree.spawn(context, SpawnRequest(agent=chain, args=(depth - 1,), limits=limits))
         await slow.work()
 
     handle = await runtime.spawn(chain, args=(2,), limits=Limits(seconds=TIME_S), spawn_limits=WIDE_LIMITS)
@@ -305,10 +305,12 @@ async def test_children_of_a_failed_sandboxed_parent_end_concurrently(
 
         assert (await handle.result()).status is Status.FAILED
 
-        below = [each for each in tree.recorder.recent_events if each.path != "main"]
-        stops = [at for at, each in enumerate(below) if isinstance(each, StateChanged) and each.state == "stopping"]
-        over = [at for at, each in enumerate(below) if isinstance(each, RunEnded)]
-        assert (len(stops), len(over), max(stops) < min(over)) == (3, 3, True)
+        events_below = [each for each in tree.recorder.recent_events if each.path != "main"]
+        stops = [
+            at for at, each in enumerate(events_below) if isinstance(each, StateChanged) and each.state == "stopping"
+        ]
+        end_positions = [at for at, each in enumerate(events_below) if isinstance(each, RunEnded)]
+        assert (len(stops), len(end_positions), max(stops) < min(end_positions)) == (3, 3, True)
         messages = {
             error.message for path, (_, error) in ends_by_path(tree).items() if path != "main" and error is not None
         }

@@ -49,11 +49,11 @@ async def test_ac_s0_6_results_of_descendants_name_the_parents_cancel(
     handle = await runtime.start_agent(agent=agents.subtree, args=(process_mark, 3), policy=MAY)
     await eventually(lambda: len(marked_processes(process_mark)) == 3)
     [runs] = runtime.get_status()["sessions"].values()
-    below = [runtime.get(run["id"]) for run in runs if run["id"] != handle.id]
+    handles = [runtime.get(run["id"]) for run in runs if run["id"] != handle.id]
 
     await handle.cancel("no longer needed")
 
-    results = [await each.result() for each in below]
+    results = [await each.result() for each in handles]
     assert [result.status for result in results] == ["cancelled"] * 2
     for result in results:
         assert result.error is not None

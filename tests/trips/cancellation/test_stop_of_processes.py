@@ -41,8 +41,8 @@ async def test_cancel_ends_a_tool_process_and_does_not_name_it() -> None:
         assert (await turn).status is Status.CANCELLED
 
 
-@pytest.mark.parametrize("how", ["cancel", "interrupt"])
-async def test_cancel_and_interrupt_end_a_command_and_do_not_name_it(tmp_path: pathlib.Path, how: str) -> None:
+@pytest.mark.parametrize("mode", ["cancel", "interrupt"])
+async def test_cancel_and_interrupt_end_a_command_and_do_not_name_it(tmp_path: pathlib.Path, mode: str) -> None:
     """Bash has two seconds from SIGTERM to SIGKILL; an interrupt, too, returns only when the command has ended."""
     model = ScriptedModel([Call("Bash", {"command": DEAF}), "done"])
     async with Session(model, workspace_tools(), cwd=tmp_path, runtime=AgentRuntime(grace_s=GRACE_S)) as session:
@@ -50,7 +50,7 @@ async def test_cancel_and_interrupt_end_a_command_and_do_not_name_it(tmp_path: p
         read_pid = pid_in(tmp_path / "pid")
         await eventually(read_pid)
 
-        if how == "cancel":
+        if mode == "cancel":
             assert (await session.cancel("enough")).left == ()
         else:
             await session.interrupt()

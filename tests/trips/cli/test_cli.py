@@ -98,7 +98,7 @@ async def test_the_demo_finds_evidence_without_a_key(tmp_path: Path) -> None:
     assert result.status == 0
     assert result.err.startswith("no --model given: the offline model answers by rules, without a key or a network\n")
     assert "main/logs: started explore" in result.err
-    places = {(place[1], int(place[2])) for place in re.finditer(r"([\w/.-]+\.\w+):(\d+)", result.out)}
+    places = {(slot[1], int(slot[2])) for slot in re.finditer(r"([\w/.-]+\.\w+):(\d+)", result.out)}
     assert len(places) >= 5
     for path, line in places:
         assert len((tmp_path / "copy" / path).read_text().splitlines()) >= line

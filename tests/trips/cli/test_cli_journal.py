@@ -238,8 +238,8 @@ async def test_approve_and_deny_answer_a_question_by_its_id(project: Path, verb:
     assert answer.status == 0
     assert output == b"completed\n"
     assert (project / "note").exists() == (verb == "approve")
-    again = await run_on(project, verb, question)
-    assert (again.status, again.err) == (1, f"ramet: no kernel runs in {project}\n")
+    second_result = await run_on(project, verb, question)
+    assert (second_result.status, second_result.err) == (1, f"ramet: no kernel runs in {project}\n")
 
 
 async def test_a_killed_run_is_shown_as_interrupted_and_can_be_resumed(project: Path) -> None:
@@ -269,8 +269,8 @@ async def test_a_killed_run_is_shown_as_interrupted_and_can_be_resumed(project: 
     assert (project / "begun").read_text() == "xx"
     assert await rows(project) == []
     assert [each["state"] for each in await rows(project, "--all")] == ["completed"]
-    again = await run_on(project, "resume")
-    assert (again.status, again.out, again.err) == (0, "", "nothing to resume here\n")
+    second_result = await run_on(project, "resume")
+    assert (second_result.status, second_result.out, second_result.err) == (0, "", "nothing to resume here\n")
 
 
 async def test_resume_does_not_wait_for_a_session_without_messages(project: Path) -> None:
@@ -381,11 +381,11 @@ async def test_ended_trees_are_exported_replayed_and_removed(project: Path) -> N
 
     exported = await run_on(project, "export", first["id"], "--tree")
     logs = await run_on(project, "logs", first["id"])
-    again = await run_on(project, "replay", first["id"], "--speed", "0")
+    second_result = await run_on(project, "replay", first["id"], "--speed", "0")
     events = [json.loads(line) for line in exported.out.splitlines()]
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
     assert events[-1]["type"] == "run_ended"
-    assert again.out == logs.out
+    assert second_result.out == logs.out
     assert "main: completed" in logs.out
 
     assert "0 trees would be removed" in (await run_on(project, "gc", "--dry-run")).err

@@ -32,7 +32,7 @@ async def test_port_prints_the_sockets_of_a_run(backend: BackendName, capsys: py
         async with ramet.AgentRuntime(folder, backend=backend) as runtime:
             handle = await start_serving(runtime, agents.greet_on_both, PORTS, 8000, 9000)
             plain = await runtime.start_agent(agents.idle)
-            here = await runtime.spawn(asyncio.sleep, args=(600,))
+            host_run = await runtime.spawn(asyncio.sleep, args=(600,))
             paths = {name: str(await handle.port(name)) for name in PORTS}
 
             assert await on("port", handle.id, "api") == (0, f"{paths['api']}\n", "")
@@ -43,16 +43,16 @@ async def test_port_prints_the_sockets_of_a_run(backend: BackendName, capsys: py
             assert [json.loads(line) for line in out.splitlines()] == [
                 {"port": name, "socket": path} for name, path in paths.items()
             ]
-            for words, why in (
+            for words, reason in (
                 ((handle.id, "ftp"), "'ftp'"),
                 ((plain.id, "web"), "'web'"),
-                ((here.id, "web"), "'web'"),
+                ((host_run.id, "web"), "'web'"),
                 ((plain.id,), "no ports"),
                 (("run-none", "web"), "run-none"),
             ):
                 status, out, err = await on("port", *words)
                 assert (status != 0, out, err.count("\n")) == (True, "", 1), words
-                assert why in err
+                assert reason in err
 
             status, out, _ = await on("show", handle.id)
             assert [line.split()[1:] for line in out.splitlines() if line.startswith("ports")] == [

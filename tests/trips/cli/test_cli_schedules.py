@@ -131,14 +131,14 @@ async def test_every_schedule_verb_reaches_a_running_kernel(project: Path) -> No
         resume_result = await schedule(project, "resume", "daily")
         await wait_for_schedule(project, "daily", lambda view: view.last is not None)
         removal = await schedule(project, "rm", "daily")
-        again = await schedule(project, "rm", "daily")
+        second_result = await schedule(project, "rm", "daily")
         assert process.returncode is None
 
     assert [each.status for each in (soon, daily, paused, triggered, resume_result, removal)] == [0] * 6
     assert "paused" in paused.out
     assert "paused" not in resume_result.out
-    assert (again.status, again.err.count("\n")) == (2, 1)
-    assert again.err.startswith("ramet: unknown schedule 'daily'; known: note-")
+    assert (second_result.status, second_result.err.count("\n")) == (2, 1)
+    assert second_result.err.startswith("ramet: unknown schedule 'daily'; known: note-")
     assert "daily" not in await schedules_by_id(project)
 
 
@@ -161,16 +161,16 @@ async def test_concurrent_changes_of_one_schedule_lose_no_update(project: Path) 
             await first.pause(view.id)
 
         async def press() -> None:
-            async with OfflineScheduler(working_dir=project) as desk:
-                await asyncio.gather(desk.resume(view.id), desk.pause(view.id))
+            async with OfflineScheduler(working_dir=project) as scheduler:
+                await asyncio.gather(scheduler.resume(view.id), scheduler.pause(view.id))
 
         await asyncio.gather(*(press() for _ in range(5)))
         store = await SqliteStore(project / ".ramet" / "journal.db", read_only=True).open()
         try:
             document = await store.get("schedule", view.id)
             with pytest.raises(Unknown):
-                async with OfflineScheduler(working_dir=project) as desk:
-                    await desk.trigger("nobody")
+                async with OfflineScheduler(working_dir=project) as scheduler:
+                    await scheduler.trigger("nobody")
             assert document is not None
             put_request = PutSchedule(id="another", data=document.data, expected=0)
             with pytest.raises(Refused, match="the id in the schedule itself"):
@@ -235,7 +235,7 @@ async def test_a_removed_schedule_is_deleted_once_its_run_ends(project: Path) ->
         await schedule(project, "add", "--in-process", *add_arguments)
         await eventually((project / "begun").exists)
         removal = await schedule(project, "rm", "held")
-        schedules, again = await schedules_by_id(project), await schedule(project, "rm", "held")
+        schedules, second_result = await schedules_by_id(project), await schedule(project, "rm", "held")
         (project / "go").touch()
         async with await journal_reader(project) as records, asyncio.timeout(180):
             while await records.store.get("schedule", "held") is not None:  # noqa: ASYNC110 - by another process
@@ -243,5 +243,5 @@ async def test_a_removed_schedule_is_deleted_once_its_run_ends(project: Path) ->
             (root,) = await records.trees(ended=True)
             (row,) = await records.rows(root)
 
-    assert (removal.status, schedules, again.status) == (0, {}, 2)
+    assert (removal.status, schedules, second_result.status) == (0, {}, 2)
     assert row.state in ("running", "completed")

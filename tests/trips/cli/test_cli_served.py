@@ -84,9 +84,9 @@ class ServedFolder:
         for tree in list(self.server.runtime.trees.values()):
             if tree.recorder.durable is not None:
                 await tree.recorder.durable()
-        where = ("--dir", str(self.folder)) if way == "folder" else ("--server", self.server.where)
+        source_options = ("--dir", str(self.folder)) if way == "folder" else ("--server", self.server.where)
         verb = 2 if words[0] == "schedule" else 1
-        return await self.run(*words[:verb], *where, *words[verb:])
+        return await self.run(*words[:verb], *source_options, *words[verb:])
 
 
 @pytest.fixture
@@ -116,10 +116,10 @@ def normalized_output(result: CommandOutput) -> CommandOutput:
 
 async def test_commands_show_a_server_as_they_show_its_folder(served_folder: ServedFolder) -> None:
     """Each reading command prints equal text and equal JSON for both, refusals included, except ages and widths."""
-    over = await served_folder.lead()
+    first = await served_folder.lead()
     (question,) = _json(await served_folder.on("folder", "approvals", "--json"))
     await served_folder.on("socket", "approve", question["id"])
-    assert (await over.result()).status == "completed"
+    assert (await first.result()).status == "completed"
     handle = await served_folder.lead()
     await served_folder.on("folder", "schedule", "add", "jobs:note", '"x"', "--in", "1d", "--name", "later")
     child = next(
@@ -128,19 +128,19 @@ async def test_commands_show_a_server_as_they_show_its_folder(served_folder: Ser
 
     for words in (
         *("ps", "ps --json", "ps --all", "ps --all --json"),
-        *("tree", "tree --json", f"tree {child}", f"tree {child} --json", f"tree {over.id}", f"tree -f {over.id}"),
-        *(f"show {handle.id}", f"show {handle.id} --json", f"show {child}", f"show {over.id} --json"),
-        *(f"logs {handle.id}", f"logs {child}", f"logs {child} --json", f"logs -f {over.id}", f"logs -f {child}"),
-        *(f"export {handle.id}", f"export {over.id} --tree", f"replay {handle.id} --speed 0 --json"),
+        *("tree", "tree --json", f"tree {child}", f"tree {child} --json", f"tree {first.id}", f"tree -f {first.id}"),
+        *(f"show {handle.id}", f"show {handle.id} --json", f"show {child}", f"show {first.id} --json"),
+        *(f"logs {handle.id}", f"logs {child}", f"logs {child} --json", f"logs -f {first.id}", f"logs -f {child}"),
+        *(f"export {handle.id}", f"export {first.id} --tree", f"replay {handle.id} --speed 0 --json"),
         *("approvals", "approvals --json", "schedule list", "schedule list --json"),
         *("show nope", "tree nope", "logs -f nope", "export nope", "replay nope", "keep nope"),
         *("send nope x", "stop nope", "approve nope", "schedule pause nope", "schedule rm nope"),
     ):
-        here = await served_folder.on("folder", *words.split())
-        there = await served_folder.on("socket", *words.split())
-        assert normalized_output(there) == normalized_output(here), words
-        assert here.status == (2 if "nope" in words else 0), words
-        assert here.out or here.err.count("\n") == 1, words
+        from_folder = await served_folder.on("folder", *words.split())
+        from_socket = await served_folder.on("socket", *words.split())
+        assert normalized_output(from_socket) == normalized_output(from_folder), words
+        assert from_folder.status == (2 if "nope" in words else 0), words
+        assert from_folder.out or from_folder.err.count("\n") == 1, words
 
 
 @pytest.mark.parametrize("way", ["folder", "socket"])
@@ -167,7 +167,7 @@ async def test_runs_are_controlled_alike_through_folder_and_server(served_folder
     retention = await served_folder.on(way, "keep", first.id, "--json")
     denial = await served_folder.on(way, "deny", question["id"], "--reason", "not now", "--json")
     result = await first.result()
-    again = await served_folder.on(way, "deny", question["id"])
+    second_result = await served_folder.on(way, "deny", question["id"])
     stop_result = await served_folder.on(way, "stop", second.id)
     nothing = await served_folder.on(way, "approvals")
 
@@ -179,7 +179,7 @@ async def test_runs_are_controlled_alike_through_folder_and_server(served_folder
     logs = await served_folder.on(way, "logs", first.id)
     assert "message from user: Hurry up" in logs.out
     assert "not now" in (await served_folder.on(way, "export", first.id)).out
-    assert (again.status, again.err.count("\n")) == (2, 1)
+    assert (second_result.status, second_result.err.count("\n")) == (2, 1)
     assert (stop_result.status, stop_result.out) == (0, "stopped main\n")
     assert (await second.result()).status == "cancelled"
     assert (nothing.out, nothing.err) == ("", "no call waits for an approval\n")
@@ -235,26 +235,28 @@ async def test_the_environment_gives_the_address_and_the_key(
 ) -> None:
     """RAMET_SERVER and RAMET_OPERATOR_TOKEN suffice; a flag takes precedence; a wrong key gives one line."""
     async with Server(folder, types={}, listen=("127.0.0.1", 0), token=TOKEN) as server:
-        place = ServedFolder(folder, server, capsys)
-        handle = await place.lead()
+        served_folder = ServedFolder(folder, server, capsys)
+        handle = await served_folder.lead()
         monkeypatch.setenv("RAMET_SERVER", server.where)
-        without = await place.run("ps")
+        without = await served_folder.run("ps")
         monkeypatch.setenv("RAMET_OPERATOR_TOKEN", TOKEN)
-        there = await place.run("ps", "--json")
-        elsewhere = await place.run("ps", "--server", str(folder / "none.sock"))
-        here = await place.run("ps", "--dir", str(folder / ".ramet"))
+        listing = await served_folder.run("ps", "--json")
+        missing_server = await served_folder.run("ps", "--server", str(folder / "none.sock"))
+        missing_journal = await served_folder.run("ps", "--dir", str(folder / ".ramet"))
         monkeypatch.setenv("RAMET_OPERATOR_TOKEN", f"not-{TOKEN}")
-        wrong = [await place.run(*words.split()) for words in ("ps", f"logs -f {handle.id}", f"stop {handle.id}")]
+        wrong = [
+            await served_folder.run(*words.split()) for words in ("ps", f"logs -f {handle.id}", f"stop {handle.id}")
+        ]
 
-    assert [row["id"] for row in _json(there)][:1] == [handle.id]
+    assert [row["id"] for row in _json(listing)][:1] == [handle.id]
     assert (without.status, without.out) == (1, "")
     for each in (without, *wrong):
         assert "does not accept this key" in each.err
         assert "RAMET_OPERATOR_TOKEN" in each.err
-    assert "no server answers at" in elsewhere.err
-    assert elsewhere.err.endswith(": No such file or directory; is `ramet serve` running there?\n")
-    assert "there is no journal in" in here.err
-    for each in (without, elsewhere, here, *wrong):
+    assert "no server answers at" in missing_server.err
+    assert missing_server.err.endswith(": No such file or directory; is `ramet serve` running there?\n")
+    assert "there is no journal in" in missing_journal.err
+    for each in (without, missing_server, missing_journal, *wrong):
         assert (each.status, each.out, each.err.count("\n")) == (1, "", 1), each
     assert TOKEN not in "".join(each.err for each in (without, *wrong))
 

@@ -33,10 +33,10 @@ class CommandLine:
     def __init__(self, folder: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.folder, self._capsys = folder, capsys
 
-    async def on(self, *words: str, where: tuple[str, ...] = ()) -> CommandResult:
+    async def on(self, *words: str, source_options: tuple[str, ...] = ()) -> CommandResult:
         """Run a command."""
         self._capsys.readouterr()
-        status = await asyncio.to_thread(main, [*words, *(where or ("--dir", str(self.folder)))])
+        status = await asyncio.to_thread(main, [*words, *(source_options or ("--dir", str(self.folder)))])
         return CommandResult(status, *self._capsys.readouterr())
 
 
@@ -110,7 +110,7 @@ async def test_ps_of_a_server_shows_the_paths_of_agents(folder: pathlib.Path, co
                 spawned_agent = await client.spawn_agent(created.team.id, name, "llm", key=created.key)
                 await client.say(spawned_agent.agent.id, HI, key=spawned_agent.nonce)
             rows = await client.kernel.runs()
-        listing = await command_line.on("ps", where=("--server", served.server.where))
+        listing = await command_line.on("ps", source_options=("--server", served.server.where))
 
     assert [each.agent_path for each in rows] == ["red/ada", "red/bob"]
     assert ["red/ada" in listing.out, "red/bob" in listing.out, " main " in listing.out] == [True, True, False]

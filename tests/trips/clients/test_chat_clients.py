@@ -77,9 +77,9 @@ async def test_anthropic_streams_two_turns(as_anthropic: anthropic.AsyncAnthropi
         history.append(user_message(f"hello {number}"))
         async with as_anthropic.messages.stream(model="any", max_tokens=100, messages=history) as stream:
             pieces = [text async for text in stream.text_stream]
-            whole = await stream.get_final_message()
+            reply = await stream.get_final_message()
         assert "".join(pieces) == f"{number}: hello {number} "
-        assert (whole.stop_reason, whole.usage.output_tokens) == ("end_turn", 3)
+        assert (reply.stop_reason, reply.usage.output_tokens) == ("end_turn", 3)
         history.append({"role": "assistant", "content": "".join(pieces)})
 
     assert [format for _, format in parrots.opened[0].received_bodies] == ["anthropic", "anthropic"]
@@ -102,10 +102,10 @@ async def test_both_clients_list_the_agent_as_a_model(
     as_openai: openai.AsyncOpenAI, as_anthropic: anthropic.AsyncAnthropic
 ) -> None:
     """Both clients find the agent in the list under the same id."""
-    theirs = [each.id async for each in as_openai.models.list()]
+    listed_ids = [each.id async for each in as_openai.models.list()]
     others = [each async for each in as_anthropic.models.list()]
 
-    assert theirs == [each.id for each in others]
+    assert listed_ids == [each.id for each in others]
     assert others[0].display_name.endswith("/bob")
 
 

@@ -33,8 +33,8 @@ async def test_the_client_has_every_operation_of_teams_and_agents(client: Client
     assert [(each.number, each.kind, each.body) for each in chunks] == [
         (1, "chunk", b"<one"), (2, "chunk", b"<two"), (3, "done", b""),
     ]  # fmt: skip
-    again = [each async for each in client.read_turn(agent, chunks[0].turn, 1, key=nonce)]
-    assert again == chunks[1:]
+    chunks_again = [each async for each in client.read_turn(agent, chunks[0].turn, 1, key=nonce)]
+    assert chunks_again == chunks[1:]
     assert await client.say(agent, b"three", format="letters", key=nonce) == b"<three"
     assert [each["content"] for each in await client.history(agent, key=nonce)] == ["one two\n", "three"]
     assert await client.control(agent, {"@type": "shout", "times": 2}, key=nonce) == {"times": 2}
@@ -126,10 +126,10 @@ async def test_consecutive_turns_reuse_one_connection(client: Client, served: Ec
     async with ramet.connect(served.server.where, nonce) as other:
         before = set(served.server._http_server._connections)
         assert await other.say(agent, b"one") == b"one"
-        (own,) = set(served.server._http_server._connections) - before
+        (connection,) = set(served.server._http_server._connections) - before
         assert await other.say(agent, b"two") == b"two"
 
-        assert set(served.server._http_server._connections) - before == {own}
+        assert set(served.server._http_server._connections) - before == {connection}
 
 
 async def test_a_turn_beyond_the_queue_limit_is_refused(client: Client, served: EchoServer) -> None:
@@ -169,9 +169,9 @@ async def test_a_missing_server_and_an_invalid_address_raise(folder: pathlib.Pat
     async with ramet.connect(folder / "none.sock") as client:
         with pytest.raises(Gone, match="no server answers"):
             await client.list_teams()
-    for where in ("ftp://example.org", "http://", "http://[::1", "https://here:99999"):
+    for url in ("ftp://example.org", "http://", "http://[::1", "https://here:99999"):
         with pytest.raises(InvalidValue, match="where"):
-            ramet.connect(where)
+            ramet.connect(url)
     with pytest.raises(RametError, match="not open"):
         await Client(folder / "none.sock").list_teams()
 

@@ -44,8 +44,8 @@ async def lossy_client(
         for each in (writer, on):
             each.close()
 
-    where = folder / "lossy.sock"
-    async with await asyncio.start_unix_server(serve, where), ramet.connect(where, key) as client:
+    socket_path = folder / "lossy.sock"
+    async with await asyncio.start_unix_server(serve, socket_path), ramet.connect(socket_path, key) as client:
         yield client, answers
 
 
@@ -58,8 +58,8 @@ async def test_a_team_with_a_lost_answer_is_created_once(served: EchoServer, fol
         spawned_agent = await client.spawn_agent(
             created.team.id, "bob", "echo", key=created.key, idempotency_key="bob-1"
         )
-        again = await client.spawn_agent(created.team.id, "bob", "echo", key=created.key, idempotency_key="bob-1")
-    assert (again.agent.id, again.nonce) == (spawned_agent.agent.id, spawned_agent.nonce)
+        repeated = await client.spawn_agent(created.team.id, "bob", "echo", key=created.key, idempotency_key="bob-1")
+    assert (repeated.agent.id, repeated.nonce) == (spawned_agent.agent.id, spawned_agent.nonce)
 
 
 async def test_a_request_without_an_idempotency_key_is_not_repeated(served: EchoServer, folder: pathlib.Path) -> None:

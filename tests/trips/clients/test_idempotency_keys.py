@@ -103,9 +103,11 @@ async def test_a_key_is_scoped_to_its_caller_and_route(served: EchoServer) -> No
     operator = served.server.operator
     agent, nonce = await served.agent()
     first = await served.ask("POST", f"/v1/agents/{agent}/rotate", operator, headers=key_header("one"))
-    again = await served.ask("POST", f"/v1/agents/{agent}/rotate", first.json()["nonce"], headers=key_header("one"))
+    second_answer = await served.ask(
+        "POST", f"/v1/agents/{agent}/rotate", first.json()["nonce"], headers=key_header("one")
+    )
     other = await served.ask("POST", f"/v1/agents/{agent}/interrupt", operator, headers=key_header("one"))
-    assert len({nonce, first.json()["nonce"], again.json()["nonce"]}) == 3
+    assert len({nonce, first.json()["nonce"], second_answer.json()["nonce"]}) == 3
     assert other.json() == {"interrupted": False}
 
 
@@ -136,18 +138,18 @@ async def test_an_invalid_idempotency_key_is_refused(served: EchoServer, key: st
 async def test_a_repetition_during_the_first_request_gets_409(provider_server: EchoServer) -> None:
     """The answer has Retry-After; a later repetition gets the first answer."""
     _, nonce = await provider_server.agent(agent_type="parrot")
-    parrots = provider_server.server.spawner.agents.find_by_key(nonce, "turn").served
+    parrot = provider_server.server.spawner.agents.find_by_key(nonce, "turn").served
     body = {"model": "any", "messages": [{"role": "user", "content": "a wait"}]}
 
     async def ask() -> httpx2.Response:
         return await provider_server.ask("POST", "/v1/chat/completions", nonce, headers=key_header("one"), json=body)
 
     first = asyncio.create_task(ask())
-    await eventually(lambda: parrots.received_bodies)  # type: ignore[attr-defined]
+    await eventually(lambda: parrot.received_bodies)  # type: ignore[attr-defined]
     second = await ask()
     assert (second.status_code, second.headers["retry-after"]) == (409, "1")
     assert "being executed" in second.json()["error"]["message"]
-    parrots.go_on.set()  # type: ignore[attr-defined]
+    parrot.go_on.set()  # type: ignore[attr-defined]
     assert (await first).json()["choices"][0]["message"]["content"] == "1: a wait "
     check_repeated_answer(await first, await ask())
 

@@ -27,8 +27,8 @@ pytestmark = pytest.mark.leaves(
 )
 REFUSED = (openai.BadRequestError, anthropic.BadRequestError)
 KINDS: dict[str, Callable[[str, str], BaseChatModel]] = {
-    "openai": lambda where, key: ChatOpenAI(base_url=f"{where}/v1", api_key=key, model="any", max_retries=0),  # type: ignore[arg-type]  # a str is taken
-    "anthropic": lambda where, key: ChatAnthropic(base_url=where, api_key=key, model="any", max_retries=0),  # type: ignore[arg-type,call-arg]  # likewise, and by this name
+    "openai": lambda url, key: ChatOpenAI(base_url=f"{url}/v1", api_key=key, model="any", max_retries=0),  # type: ignore[arg-type]  # a str is taken
+    "anthropic": lambda url, key: ChatAnthropic(base_url=url, api_key=key, model="any", max_retries=0),  # type: ignore[arg-type,call-arg]  # likewise, and by this name
 }
 
 
@@ -57,8 +57,8 @@ async def model(served: EchoServer, request: pytest.FixtureRequest) -> BaseChatM
 
 async def test_every_text_mode_of_langchain_works(model: BaseChatModel) -> None:
     """`invoke`, `stream`, `batch` and their async variants each add a turn to one conversation, with its usage."""
-    whole = await asyncio.to_thread(model.invoke, "a b")
-    assert (whole.text, whole.usage_metadata["total_tokens"]) == ("1: a b ", 5)  # type: ignore[index]
+    reply = await asyncio.to_thread(model.invoke, "a b")
+    assert (reply.text, reply.usage_metadata["total_tokens"]) == ("1: a b ", 5)  # type: ignore[index]
     pieces = await asyncio.to_thread(lambda: list(model.stream("c d")))
     assert len(pieces) > 3
     assert "".join(each.text for each in pieces) == "2: c d "

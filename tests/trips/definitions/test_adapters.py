@@ -135,10 +135,12 @@ async def test_a_runtime_accepts_a_store_object(tmp_path: pathlib.Path) -> None:
         async with ramet.Session(model, runtime=runtime, session_id="talk", cwd=tmp_path) as session:
             assert (await session.ask("One.")).value == "first"
     async with ramet.AgentRuntime(tmp_path, store=PlainStore(path)) as runtime:
-        again = await ramet.Session.resume("talk", ramet.ScriptedModel(["second"]), runtime=runtime, cwd=tmp_path)
-        async with again:
-            assert (await again.ask("Two.")).value == "second"
-            assert [str(each.text) for each in again.messages] == ["One.", "first", "Two.", "second"]
+        resumed_session = await ramet.Session.resume(
+            "talk", ramet.ScriptedModel(["second"]), runtime=runtime, cwd=tmp_path
+        )
+        async with resumed_session:
+            assert (await resumed_session.ask("Two.")).value == "second"
+            assert [str(each.text) for each in resumed_session.messages] == ["One.", "first", "Two.", "second"]
 
 
 class PartialStore:

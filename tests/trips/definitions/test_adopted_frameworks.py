@@ -205,9 +205,9 @@ async def test_tool_calls_of_a_framework_are_recorded_and_counted(runtime: Agent
     result, events = await result_and_events(await runtime.spawn(agent, "Go.", limits=Limits(tool_calls=2)))
 
     assert (result.value, result.usage.tool_calls, ran) == (2, 2, [1, 2])
-    tool_starts, over = of_kind(events, ToolStarted), of_kind(events, ToolEnded)
+    tool_starts, tool_ends = of_kind(events, ToolStarted), of_kind(events, ToolEnded)
     assert [(each.tool, each.args) for each in tool_starts] == [("double", {"number": 1}), ("double", {"number": 2})]
-    assert {each.call_id: (each.status, each.preview) for each in over} == {
+    assert {each.call_id: (each.status, each.preview) for each in tool_ends} == {
         tool_starts[0].call_id: ("ok", "2"),
         tool_starts[1].call_id: ("error", "ValueError: two is too many"),
     }
@@ -332,10 +332,10 @@ async def test_requests_of_an_adopted_agents_child_are_counted_once(runtime: Age
     own, childs = ScriptedModel(["own"]), ScriptedModel(["child's"], model_name="childs")
 
     async def delegates(text: str) -> str:
-        here = current()
-        assert here.tree is not None
+        own_call = current()
+        assert own_call.tree is not None
         request = SpawnRequest(agent=Agent(name="child", model=childs), prompt=text, background=False)
-        child = await (await here.tree.spawn(here, request)).result()
+        child = await (await own_call.tree.spawn(own_call, request)).result()
         return f"{child.value} and {(await own.ainvoke(text)).text}"
 
     agent = ramet.adopt(RunnableLambda(delegates), name="above")

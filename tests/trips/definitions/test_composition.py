@@ -158,13 +158,13 @@ async def test_cancelling_a_composition_ends_its_steps(runtime: AgentRuntime) ->
 
 async def test_branches_run_concurrently_up_to_max_parallel(runtime: AgentRuntime) -> None:
     """AC-S0-13: at most `max_parallel` branches are active, and the results are in the order of the items."""
-    at_work = most = 0
+    at_work = max_active = 0
     full = asyncio.Event()
 
     async def busy(number: int) -> int:
-        nonlocal at_work, most
+        nonlocal at_work, max_active
         at_work += 1
-        most = max(most, at_work)
+        max_active = max(max_active, at_work)
         if at_work == 3:
             full.set()
         await full.wait()
@@ -175,7 +175,7 @@ async def test_branches_run_concurrently_up_to_max_parallel(runtime: AgentRuntim
 
     items = list(range(12))
     assert (await result_of(runtime, parallel(busy, for_each=True, max_parallel=3), items)).value == items
-    assert most == 3
+    assert max_active == 3
 
 
 async def test_one_failed_branch_does_not_affect_others(runtime: AgentRuntime) -> None:

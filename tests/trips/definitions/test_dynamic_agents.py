@@ -45,8 +45,8 @@ MakeStore = Callable[[], Store]
 @pytest.fixture(params=KINDS)
 def make_store(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[MakeStore]:
     """Yield a function that returns a new store on the same place."""
-    with empty_store_address(request.param, tmp_path) as place:
-        yield lambda: store_at(place)
+    with empty_store_address(request.param, tmp_path) as store_address:
+        yield lambda: store_at(store_address)
 
 
 @pytest.fixture(autouse=True)
@@ -193,18 +193,18 @@ async def test_a_tampered_recipe_never_gains_capabilities(
     async with process(make_store, monkeypatch) as runtime:
         owner = architect()
         created = await runtime.dynamic.create(owner, solver())
-        place = await runtime.dynamic.registries.namespace("architect")
-        entry = place.entry(REGISTRY, "math_solver")
+        registry = await runtime.dynamic.registries.namespace("architect")
+        entry = registry.entry(REGISTRY, "math_solver")
         entry["capabilities"] = [{"type": "module", "name": "os"}, {"type": "module", "name": "math"}]
-        place.set_entry(REGISTRY, "math_solver", entry)
-        await place.commit()
+        registry.set_entry(REGISTRY, "math_solver", entry)
+        await registry.commit()
         with pytest.raises(AgentNotResolved, match="hash"):
             await runtime.dynamic.load(created.ref)
 
         del entry["hash"]
         forged = Recipe.from_entry(entry)
-        place.set_entry(REGISTRY, "math_solver", forged.entry())
-        await place.commit()
+        registry.set_entry(REGISTRY, "math_solver", forged.entry())
+        await registry.commit()
         with pytest.raises(AgentNotResolved, match="version"):
             await runtime.dynamic.load(created.ref)
         loaded_agent = await runtime.dynamic.load(created.ref._replace(version=forged.version))
@@ -218,10 +218,10 @@ async def test_a_handle_never_finds_another_agent(make_store: MakeStore, monkeyp
         one = await runtime.dynamic.create(owner, solver())
         twin = await runtime.dynamic.create(owner, solver("twin"))
         newer = await runtime.dynamic.create(owner, solver(also=" Slowly."))
-        again = await runtime.dynamic.create(owner, solver(also=" Slowly."))
+        second_version = await runtime.dynamic.create(owner, solver(also=" Slowly."))
 
         assert len({one.ref, twin.ref, newer.ref}) == 3
-        assert again == newer
+        assert second_version == newer
         assert "Slowly" not in (await runtime.dynamic.load(one.ref)).primer
         assert "Slowly" in (await runtime.dynamic.load(newer.ref)).primer
         assert sorted(await runtime.dynamic.made_by(owner)) == ["math_solver", "twin"]
@@ -254,8 +254,8 @@ async def test_a_name_is_looked_up_from_the_nearest_registry_outwards(
         middle = (await runtime.dynamic.create(owner, solver("middle"))).ref
         above = (await runtime.dynamic.create(owner, solver("twice"))).ref
         assert await runtime.dynamic.local(middle, "twice") == above
-        own = (await runtime.dynamic.create(await runtime.dynamic.load(middle), solver("twice"))).ref
-        assert await runtime.dynamic.local(middle, "twice") == own
+        own_ref = (await runtime.dynamic.create(await runtime.dynamic.load(middle), solver("twice"))).ref
+        assert await runtime.dynamic.local(middle, "twice") == own_ref
         assert (await runtime.dynamic.local(middle, "architect")).path == ()
         with pytest.raises(AgentNotResolved, match="nobody"):
             await runtime.dynamic.local(middle, "nobody")

@@ -184,9 +184,9 @@ async def test_a_model_with_an_old_handle_can_ask_by_name(tmp_path: pathlib.Path
         model = ScriptedModel({"Solve.": ["2"], "Go.": [*calls, "done"]})
         changed_agent = architect("sin", "pi", primer="You make other specialists.")
         changed_agent = changed_agent.replace(model=model, tools=authoring_tools())
-        async with Session(agent=changed_agent, runtime=runtime, unattended=True) as talk:
-            await talk.ask("Go.")
-            refusal, answer = [each.text for each in talk.messages if each.type == "tool"]
+        async with Session(agent=changed_agent, runtime=runtime, unattended=True) as session:
+            await session.ask("Go.")
+            refusal, answer = [each.text for each in session.messages if each.type == "tool"]
 
     assert "another version" in refusal
     assert "ask by name" in refusal

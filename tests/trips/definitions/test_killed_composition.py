@@ -102,8 +102,10 @@ async def kill_and_resume(
     assert set(spawn_counts.values()) == {1}
     if shape == "mixed":
         assert set(spawn_counts) == PATHS
-        again = {path for path, word in WORDS.items() if effects(folder)[f"end {word}"] > before[f"end {word}"]}
-        assert again == set(WORDS) - ended_paths
+        repeated_paths = {
+            path for path, word in WORDS.items() if effects(folder)[f"end {word}"] > before[f"end {word}"]
+        }
+        assert repeated_paths == set(WORDS) - ended_paths
     assert last.output["agents"] == len(spawn_counts) - 1
 
 

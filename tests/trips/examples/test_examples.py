@@ -121,14 +121,14 @@ async def test_the_team_scenario_prints_every_agents_lines(backend: str, folder:
     ]
 
 
-@pytest.mark.parametrize("how", ["SIGINT", "SIGTERM", "SIGHUP"])
-async def test_an_interrupted_team_leaves_nothing(how: str, folder: pathlib.Path) -> None:
+@pytest.mark.parametrize("mode", ["SIGINT", "SIGTERM", "SIGHUP"])
+async def test_an_interrupted_team_leaves_nothing(mode: str, folder: pathlib.Path) -> None:
     """A signal at an agent's first line ends each process silently, with status 130."""
     async with running_example(folder, "team_scenario", "--backend", "local") as process:
         assert process.stdout is not None
         while not (await process.stdout.readline()).startswith(b"architect >"):
             pass
-        process.send_signal(signal.Signals[how])
+        process.send_signal(signal.Signals[mode])
         _, err = await process.communicate()
 
     assert (process.returncode, err) == (130, b"")

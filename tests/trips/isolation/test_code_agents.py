@@ -56,9 +56,9 @@ async def converse(
         **(lines or {}),
     }
     model = ramet.ScriptedModel(script=parts)
-    async with ramet.Session(model, agents=[coder], cwd=folder, backend=backend, unattended=True) as talk:
-        await talk.ask("Begin!")
-        handle = talk.handle("main/1")
+    async with ramet.Session(model, agents=[coder], cwd=folder, backend=backend, unattended=True) as session:
+        await session.ask("Begin!")
+        handle = session.handle("main/1")
         outputs = [f"{each.status}: {each.preview}" async for each in handle.events() if isinstance(each, ToolEnded)]
         return await handle.result(), outputs
 
@@ -109,9 +109,9 @@ async def test_endless_code_fails_its_call_only(tmp_path: pathlib.Path, backend:
 async def test_code_does_not_run_in_the_host(tmp_path: pathlib.Path) -> None:
     """The tool is denied, and says that the agent needs a sandbox."""
     model = ramet.ScriptedModel([code("open('left', 'w')"), "It cannot."])
-    async with ramet.Session(model, [python_tool()], cwd=tmp_path, unattended=True) as talk:
-        await talk.ask("Go")
-        [answer] = [each for each in talk.messages if each.type == "tool"]
+    async with ramet.Session(model, [python_tool()], cwd=tmp_path, unattended=True) as session:
+        await session.ask("Go")
+        [answer] = [each for each in session.messages if each.type == "tool"]
 
     assert answer.text.startswith("python denied: code runs in a sandbox only; give the agent one")
     assert not (tmp_path / "left").exists()
@@ -120,9 +120,9 @@ async def test_code_does_not_run_in_the_host(tmp_path: pathlib.Path) -> None:
 @pytest.fixture
 def shelf(monkeypatch: pytest.MonkeyPatch) -> MemoryAuthoring:
     """Return the registry that keeps the agents of each tree of this test."""
-    shelf = MemoryAuthoring()
-    monkeypatch.setattr(RunTree, "_authoring", lambda tree: shelf)
-    return shelf
+    authoring = MemoryAuthoring()
+    monkeypatch.setattr(RunTree, "_authoring", lambda tree: authoring)
+    return authoring
 
 
 async def test_setup_runs_before_a_turn_and_is_not_charged(tmp_path: pathlib.Path) -> None:
@@ -352,9 +352,9 @@ async def test_created_agents_can_create_agents(tmp_path: pathlib.Path, backend:
 async def test_a_conclusion_holds_for_one_turn_only(tmp_path: pathlib.Path) -> None:
     """The next turn has its own answer."""
     model = ramet.ScriptedModel([Call("task_success", {"result": "first"}), "second"])
-    async with ramet.Session(model, task_result_tools(), cwd=tmp_path, unattended=True) as talk:
-        assert (await talk.ask("One")).value == "first"
-        assert (await talk.ask("Two")).value == "second"
+    async with ramet.Session(model, task_result_tools(), cwd=tmp_path, unattended=True) as session:
+        assert (await session.ask("One")).value == "first"
+        assert (await session.ask("Two")).value == "second"
 
 
 async def test_waiting_for_another_agent_does_not_count_as_call_time(tmp_path: pathlib.Path) -> None:
@@ -383,12 +383,12 @@ async def test_the_first_call_of_a_later_turn_says_that_names_are_new(tmp_path: 
     }
     async with ramet.Session(
         ramet.ScriptedModel(script=script), agents=[agent()], cwd=tmp_path, backend="local", unattended=True
-    ) as talk:
-        await talk.ask("Begin!")
-        handle = talk.handle("main/1")
+    ) as session:
+        await session.ask("Begin!")
+        handle = session.handle("main/1")
         handle.send("Once more.")
         assert (await handle.result()).value == "Again."
-        outputs = [each.preview for each in of_kind(session_events(talk), ToolEnded) if each.tool == "python"]
+        outputs = [each.preview for each in of_kind(session_events(session), ToolEnded) if each.tool == "python"]
 
     assert outputs == ["(no output)", f"{NEW_TURN}\nFalse", "2"]
 

@@ -73,13 +73,13 @@ async def test_168_a_file_is_copied_on_the_command_line(
 
     async with ramet.AgentRuntime(folder, backend="local") as runtime:
         handle = await start_with_files(runtime)
-        here = await runtime.spawn(asyncio.sleep, args=(600,))
+        host_run = await runtime.spawn(asyncio.sleep, args=(600,))
         assert (await on(handle.id, "draft.txt", str(out)))[0] == 0
         assert out.read_text() == "so far"
         status, err = await on(handle.id, "draft.txt", str(out))
         assert (status, "expected a file that does not exist yet" in err) == (2, True)
         assert "a link" in (await on(handle.id, "link", str(tmp_path / "x")))[1]
-        assert "runs in no sandbox" in (await on(here.id, "draft.txt", str(tmp_path / "x")))[1]
+        assert "runs in no sandbox" in (await on(host_run.id, "draft.txt", str(tmp_path / "x")))[1]
         assert not (tmp_path / "x").exists()
 
 
@@ -87,10 +87,10 @@ async def test_168_a_file_named_dash_is_copied_to_a_file(
     tmp_path: pathlib.Path, capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """168: `-` as TO alone is stdout; without TO the copy has the name that the file has in the sandbox."""
-    folder, here = tmp_path / "work", tmp_path / "here"
+    folder, destination = tmp_path / "work", tmp_path / "here"
     folder.mkdir()
-    here.mkdir()
-    monkeypatch.chdir(here)
+    destination.mkdir()
+    monkeypatch.chdir(destination)
 
     async def on(*words: str) -> tuple[int, bytes, str]:
         status = await asyncio.to_thread(main, ["cp", *words, "--dir", str(folder)])
@@ -100,11 +100,11 @@ async def test_168_a_file_named_dash_is_copied_to_a_file(
     async with ramet.AgentRuntime(folder, backend="local") as runtime:
         handle = await start_with_files(runtime)
         assert await on(handle.id, "out/-") == (0, b"", "")
-        assert (here / "-").read_text() == "of a strange name"
+        assert (destination / "-").read_text() == "of a strange name"
         assert await on(handle.id, "out/-", "-") == (0, b"of a strange name", "")
         status, _, err = await on(handle.id, "out/-")
         assert (status, "expected a file that does not exist yet" in err) == (2, True)
-        (here / "-").unlink()
+        (destination / "-").unlink()
         status, out, err = await on(handle.id, "out/-", "--json")
         assert (status, json.loads(out)) == (0, {"file": "-", "bytes": 17}), err
         status, _, err = await on(handle.id, "x" * 300)

@@ -124,19 +124,19 @@ async def run_hostile_guest(
     script: Any, attack: Attack, folder: pathlib.Path, **options: Any
 ) -> tuple[Session, Result]:
     """Return a closed session whose root was a hostile guest, and its result."""
-    whole = ScriptedModel(script)
-    talk = Session(whole, workspace_tools(), cwd=folder, **options)
+    model = ScriptedModel(script)
+    session = Session(model, workspace_tools(), cwd=folder, **options)
 
     async def converse(run: Run, messages: Sequence[BaseMessage], feed: Callable[[AIMessageChunk], None]) -> Any:
-        ours, theirs = socket.socketpair()
+        our_end, their_end = socket.socketpair()
         conversation = SandboxedConversation(run, messages, feed)
-        errands = GuestRequests(run, run.context.next_step(), conversation)
-        door = errands.channel = GuestChannel(errands)
-        await door.open(ours)
-        reader, writer = await asyncio.open_connection(sock=theirs)
+        requests = GuestRequests(run, run.context.next_step(), conversation)
+        channel = requests.channel = GuestChannel(requests)
+        await channel.open(our_end)
+        reader, writer = await asyncio.open_connection(sock=their_end)
         guest = Guest(reader, writer)
-        await door.send(*conversation.start())
-        door.run_concurrently(conversation.forward_mail(door.send))
+        await channel.send(*conversation.start())
+        channel.run_concurrently(conversation.forward_mail(channel.send))
 
         async def work() -> None:
             first, body = await guest.hear()
@@ -149,7 +149,7 @@ async def run_hostile_guest(
 
         working = asyncio.ensure_future(work())
         try:
-            finished = await door.wait_closed()
+            finished = await channel.wait_closed()
             assert finished is not None, "it went unnoticed"
             return conversation.finish(finished.done, finished.body)
         finally:
@@ -157,14 +157,14 @@ async def run_hostile_guest(
             await asyncio.wait([working])
             if not working.cancelled() and not isinstance(working.exception(), EOFError | ConnectionError | None):
                 await working
-            await door.close()
+            await channel.close()
             writer.close()
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(turn, "_converse", converse)
-        async with talk:
-            result = await talk.ask("Read the note.")
-    return talk, result
+        async with session:
+            result = await session.ask("Read the note.")
+    return session, result
 
 
 def human_message(content: Any = "hello", **fields: Any) -> MessageRecorded:
@@ -436,7 +436,7 @@ async def test_a_broken_rule_ends_the_guests_run(attack: Attack, tmp_path: pathl
         fired.append(payload)
 
     fired: list[Any] = []
-    talk, result = await run_hostile_guest(
+    session, result = await run_hostile_guest(
         lambda messages: READ, attack, tmp_path, hooks=[listener], system_prompt="Be good.", limits=Limits(tool_calls=9)
     )
 
@@ -445,9 +445,9 @@ async def test_a_broken_rule_ends_the_guests_run(attack: Attack, tmp_path: pathl
     assert result.error.type == "ProtocolError", result.error
     session_ends = [each for each in fired if each.get("message") != "x"]
     assert [each["hook_event_name"] for each in session_ends] == ["SessionEnd"], "the session's own, when it closed"
-    assert has_no_reservation(talk)
-    assert all(each.path == "main" and each.run == talk.id for each in session_events(talk))
-    assert "I never said this." not in str(session_events(talk))
+    assert has_no_reservation(session)
+    assert all(each.path == "main" and each.run == session.id for each in session_events(session))
+    assert "I never said this." not in str(session_events(session))
 
 
 @pytest.mark.parametrize(
@@ -483,11 +483,11 @@ async def test_unreported_tool_calls_are_charged(tmp_path: pathlib.Path) -> None
         guest.say(Done(ok=True))
 
     three = [Call("Read", {"file_path": str(number)}, id=f"c{number}") for number in (1, 2, 3)]
-    talk, result = await run_hostile_guest([three, "Done."], silent, tmp_path, hooks=[deny])
+    session, result = await run_hostile_guest([three, "Done."], silent, tmp_path, hooks=[deny])
 
     assert result.status is Status.COMPLETED
-    assert talk.usage.tool_calls == 2
-    assert has_no_reservation(talk)
+    assert session.usage.tool_calls == 2
+    assert has_no_reservation(session)
 
 
 async def test_a_hook_gets_the_hosts_data_of_a_call(tmp_path: pathlib.Path) -> None:
@@ -505,13 +505,13 @@ async def test_a_hook_gets_the_hosts_data_of_a_call(tmp_path: pathlib.Path) -> N
         await guest.answer()
         guest.say(Done(ok=False, error=ErrorInfo(type="ValueError", message="tired")))
 
-    talk, result = await run_hostile_guest([READ], liar, tmp_path, hooks=[listener])
+    session, result = await run_hostile_guest([READ], liar, tmp_path, hooks=[listener])
 
     assert result.error is not None
     assert "tired" in result.error.message
     (payload,) = payloads
     assert (payload["tool_name"], payload["tool_input"]) == ("Read", {"file_path": "note"})
-    assert (payload["agent_id"], payload["cwd"]) == (talk.id, str(tmp_path))
+    assert (payload["agent_id"], payload["cwd"]) == (session.id, str(tmp_path))
 
 
 async def test_a_providers_metadata_and_errors_do_not_reach_a_guest(tmp_path: pathlib.Path) -> None:
@@ -546,11 +546,11 @@ async def test_events_are_stamped_with_the_run_of_the_channel(tmp_path: pathlib.
         await guest.reply()
         guest.say(Done(ok=True))
 
-    talk, result = await run_hostile_guest(["Well."], liar, tmp_path)
+    session, result = await run_hostile_guest(["Well."], liar, tmp_path)
 
     assert result.value == "Well."
-    (notice,) = of_kind(session_events(talk), Notice)
-    assert (notice.run, notice.path, notice.agent, notice.depth) == (talk.id, "main", "main", 0)
+    (notice,) = of_kind(session_events(session), Notice)
+    assert (notice.run, notice.path, notice.agent, notice.depth) == (session.id, "main", "main", 0)
     assert len(notice.text) == guest_events.MAX_SHOWN
     assert notice.error is not None
     assert len(notice.error.type) + len(notice.error.message) < 3_000
@@ -602,11 +602,11 @@ async def test_a_broken_rule_does_not_affect_parent_and_siblings(tmp_path: pathl
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(turn, "_converse", some)
-        async with Session(ScriptedModel(script), workspace_tools(), cwd=tmp_path) as talk:
-            result = await talk.ask("take charge")
+        async with Session(ScriptedModel(script), workspace_tools(), cwd=tmp_path) as session:
+            result = await session.ask("take charge")
 
     assert result.value == "One failed."
-    assert [view.state for view in talk.runs()][1:] == ["failed", "completed"]
+    assert [view.state for view in session.runs()][1:] == ["failed", "completed"]
 
 
 async def test_the_host_reads_a_last_word_despite_a_failed_send() -> None:
@@ -615,16 +615,16 @@ async def test_the_host_reads_a_last_word_despite_a_failed_send() -> None:
     class Nothing:
         answer = hear = failed = None
 
-    ours, theirs = socket.socketpair()
-    door = GuestChannel(Nothing())  # type: ignore[arg-type]  # nothing is asked of it
-    await door.open(ours)
+    our_end, their_end = socket.socketpair()
+    channel = GuestChannel(Nothing())  # type: ignore[arg-type]  # nothing is asked of it
+    await channel.open(our_end)
     for piece in frames.pack(message_codec.encode(Done(ok=True)), b"x" * 100_000):
-        theirs.sendall(piece)
-    theirs.close()
-    await door.send(host_to_guest.Stop(reason="late"))
+        their_end.sendall(piece)
+    their_end.close()
+    await channel.send(host_to_guest.Stop(reason="late"))
 
-    finished = await door.wait_closed()
-    await door.close()
+    finished = await channel.wait_closed()
+    await channel.close()
     assert finished is not None
     assert finished.done == Done(ok=True)
 
@@ -649,8 +649,8 @@ EVENT = st.builds(
 @given(st.binary(max_size=200) | (EVENT | JSON).map(lambda value: msgspec.json.encode(value)), st.binary(max_size=20))
 async def test_any_record_is_an_event_or_a_protocol_error(line: bytes, rest: bytes) -> None:
     """No other error is raised, and no record adds a message of the model or the system."""
-    async with Session(ScriptedModel(["never"])) as talk:
-        run = talk._root
+    async with Session(ScriptedModel(["never"])) as session:
+        run = session._root
         conversation = SandboxedConversation(run, [HumanMessage("Begin.")], lambda chunk: None)
         conversation.start()
         try:
@@ -663,8 +663,8 @@ async def test_any_record_is_an_event_or_a_protocol_error(line: bytes, rest: byt
 @given(st.binary(max_size=200) | st.fixed_dictionaries({"messages": JSON, "tools": JSON}).map(msgspec.json.encode))
 async def test_any_request_is_valid_or_a_protocol_error(body: bytes) -> None:
     """Random bytes and random questions raise no other error."""
-    async with Session(ScriptedModel(lambda messages: "Yes.")) as talk:
-        run = talk._root
+    async with Session(ScriptedModel(lambda messages: "Yes.")) as session:
+        run = session._root
         conversation = SandboxedConversation(run, [HumanMessage("Begin.")], lambda chunk: None)
         conversation.start()
         try:

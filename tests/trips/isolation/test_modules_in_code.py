@@ -85,9 +85,9 @@ print([helpers.add(1, 2), helpers.add(3, 4), helpers.RATE, helpers.Box(4).grown(
 def write_modules(folder: pathlib.Path) -> None:
     """Write the user's modules."""
     for name, text in FILES.items():
-        place = folder / name
-        place.parent.mkdir(exist_ok=True)
-        place.write_text(text)
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
 
 
 @pytest.fixture
@@ -224,15 +224,15 @@ async def test_a_resumed_session_has_its_modules(tmp_path: pathlib.Path, helpers
     agent = coder("add(1, 2)", name="talker")
     agent.fn(helpers.add)
     async with ramet.AgentRuntime(tmp_path / "work", backend="local") as runtime:
-        async with ramet.Session(agent=agent, root_policy=POLICY, session_id="sums", runtime=runtime) as talk:
-            assert (await talk.ask("Once.")).value == "done"
-            assert talk.messages[-2].text == "3"
+        async with ramet.Session(agent=agent, root_policy=POLICY, session_id="sums", runtime=runtime) as session:
+            assert (await session.ask("Once.")).value == "done"
+            assert session.messages[-2].text == "3"
 
     async with ramet.AgentRuntime(tmp_path / "work", backend="local") as runtime:
         model = ramet.ScriptedModel([code("add(3, 4)"), "again"])
-        async with await ramet.Session.resume("sums", model, runtime=runtime) as talk:
-            assert (await talk.ask("Again.")).value == "again"
-            assert talk.messages[-2].text.endswith("7")
+        async with await ramet.Session.resume("sums", model, runtime=runtime) as session:
+            assert (await session.ask("Again.")).value == "again"
+            assert session.messages[-2].text.endswith("7")
 
 
 async def test_an_undeclared_module_stays_in_the_host(tmp_path: pathlib.Path, helpers: ModuleType) -> None:
@@ -256,8 +256,8 @@ async def test_the_prompt_shows_an_undeclared_module_by_name_only(helpers: Modul
             agent.module(helpers)
         else:
             agent = agent.replace(capabilities=(Capability("module", "own_helpers"),))
-        async with ramet.Session(agent=agent, unattended=True) as talk:
-            await talk.ask("Go.")
+        async with ramet.Session(agent=agent, unattended=True) as session:
+            await session.ask("Go.")
         prompt = model.requests[0].messages[0].text
         assert "module own_helpers" in prompt
         assert ("add(a: int, b: int)" in prompt) is is_declared

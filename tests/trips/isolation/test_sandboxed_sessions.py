@@ -48,9 +48,9 @@ async def test_a_child_reads_the_folder_from_its_own_sandbox(tmp_path: pathlib.P
         "Why?": [Call("Agent", {"subagent_type": "reader", "prompt": "Look into api.ts"}), "Because of 3000."],
         "Look into api.ts": [Call("Read", {"file_path": "api.ts"}), "It says 3000."],
     }
-    async with session(tmp_path, backend, script, Limits()) as talk:
-        result = await talk.ask("Why?")
-        events = [event async for event in talk.handle("main/1").events()]
+    async with session(tmp_path, backend, script, Limits()) as guest_session:
+        result = await guest_session.ask("Why?")
+        events = [event async for event in guest_session.handle("main/1").events()]
 
     assert result.value == "Because of 3000."
     [sandbox_start] = [event for event in events if isinstance(event, SandboxStarted)]
@@ -87,8 +87,8 @@ async def test_a_backend_knows_which_agents_may_start_programs(tmp_path: pathlib
     backend = RecordingBackend(tmp_path / "runs")
     model, tools = ScriptedModel(script=script), workspace_tools()
     agents = [with_shell, reader]
-    async with Session(model, tools, agents=agents, cwd=tmp_path, backend=backend, unattended=True) as talk:
-        assert (await talk.ask("Go")).value == "done"
+    async with Session(model, tools, agents=agents, cwd=tmp_path, backend=backend, unattended=True) as session:
+        assert (await session.ask("Go")).value == "done"
 
     assert backend.with_programs == [True, False]
 
@@ -106,12 +106,12 @@ async def test_the_journal_of_a_retried_turn_has_the_last_attempt(tmp_path: path
     async with Session(
         ScriptedModel(script=script), workspace_tools(), agents=[reader], cwd=tmp_path, backend=backend, policy=policy,
         unattended=True,
-    ) as talk:  # fmt: skip
-        assert (await talk.ask("Go")).value == "done"
-        run = run_of(talk, "main/1")
-        replayed_run = TreeReplay().apply_all(session_events(talk)).runs[run.info.id]
+    ) as session:  # fmt: skip
+        assert (await session.ask("Go")).value == "done"
+        run = run_of(session, "main/1")
+        replayed_run = TreeReplay().apply_all(session_events(session)).runs[run.info.id]
 
-    assert [each.attempt for each in of_kind(session_events(talk), RunRetried)] == [1]
+    assert [each.attempt for each in of_kind(session_events(session), RunRetried)] == [1]
     assert [each.kind for each in replayed_run.conversation] == [each.type for each in run.context.history]
     assert [each.kind for each in replayed_run.conversation] == ["human", "ai", "tool", "ai"]
 
@@ -125,9 +125,9 @@ async def test_a_child_cannot_change_the_folder(tmp_path: pathlib.Path, backend:
         "Go": [Call("Agent", {"subagent_type": "reader", "prompt": "attack"}), "done"],
         "attack": [Call("Bash", {"command": attack}), "I tried."],
     }
-    async with session(tmp_path, backend, script, Limits()) as talk:
-        assert (await talk.ask("Go")).value == "done"
-        tool_ends = [event async for event in talk.handle("main/1").events() if isinstance(event, ToolEnded)]
+    async with session(tmp_path, backend, script, Limits()) as guest_session:
+        assert (await guest_session.ask("Go")).value == "done"
+        tool_ends = [event async for event in guest_session.handle("main/1").events() if isinstance(event, ToolEnded)]
 
     assert "tried" in tool_ends[0].preview, "the command ran"
     assert (tmp_path / "kept.txt").read_text() == "as it was"
@@ -142,9 +142,9 @@ async def test_a_budget_holds_for_requests_from_sandboxes(tmp_path: pathlib.Path
         "Go": [Call("Agent", {"subagent_type": "reader", "prompt": "on and on"}), "enough"],
         "on and on": greedy,
     }
-    async with session(tmp_path, backend, script, Limits(model_calls=5)) as talk:
-        result = await talk.ask("Go")
-        assert talk.usage.model_calls == 5
+    async with session(tmp_path, backend, script, Limits(model_calls=5)) as guest_session:
+        result = await guest_session.ask("Go")
+        assert guest_session.usage.model_calls == 5
     assert result.status is Status.BUDGET_EXHAUSTED
 
 
@@ -156,12 +156,12 @@ async def test_grandchildren_have_sandboxes_of_their_own(tmp_path: pathlib.Path,
         "delegate": [Call("Agent", {"subagent_type": "reader", "prompt": "the rest", "name": "two"}), "delegated"],
         "the rest": ["rest done"],
     }
-    async with session(tmp_path, backend, script, Limits()) as talk:
-        assert (await talk.ask("Go")).value == "all done"
-        below = [talk.handle(run.id) for run in talk.runs() if run.depth]
-        events = [event for each in below async for event in each.events()]
-    inside = [event.path for event in events if isinstance(event, SandboxStarted)]
-    assert inside == ["main/one", "main/one/two"]
+    async with session(tmp_path, backend, script, Limits()) as guest_session:
+        assert (await guest_session.ask("Go")).value == "all done"
+        handles = [guest_session.handle(run.id) for run in guest_session.runs() if run.depth]
+        events = [event for each in handles async for event in each.events()]
+    paths = [event.path for event in events if isinstance(event, SandboxStarted)]
+    assert paths == ["main/one", "main/one/two"]
 
 
 async def test_a_session_with_a_runtime_refuses_a_backend() -> None:
@@ -245,14 +245,14 @@ async def test_a_sandboxed_roots_time_limit_restarts_with_each_turn(tmp_path: pa
     }
     clock = FakeClock()
     async with AgentRuntime(tmp_path, backend="local", clock=clock) as runtime:
-        talk = Session(
+        session = Session(
             ScriptedModel(script=script),
             agents=[Agent(name="reader", description="Reads files", instructions="Read.")],
             runtime=runtime,
             root_policy=Policy(allow_sub_agents=True, timeout_seconds=600),
         )
-        assert (await talk.ask("First")).value == "Yes."
+        assert (await session.ask("First")).value == "Yes."
         await clock.advance(3600)
-        assert (await talk.ask("Second")).value == "It was read."
-        children = [run.state for run in talk.runs() if run.depth]
+        assert (await session.ask("Second")).value == "It was read."
+        children = [run.state for run in session.runs() if run.depth]
     assert children == ["completed"]

@@ -159,16 +159,16 @@ async def test_concurrency_safe_calls_run_in_parallel() -> None:
             time.sleep(0.005)
         return f"{me} met {other}"
 
-    both = StructuredTool.from_function(meet, metadata={"concurrency_safe": True})
+    meeting_tool = StructuredTool.from_function(meet, metadata={"concurrency_safe": True})
     calls = [Call("meet", {"me": "a", "other": "b"}), Call("meet", {"me": "b", "other": "a"})]
-    async with session_with_tool_processes([both], calls) as session:
+    async with session_with_tool_processes([meeting_tool], calls) as session:
         await session.ask("Go.")
 
         assert [each.content for each in results(session)] == ["a met b", "b met a"]
 
 
-@pytest.mark.parametrize(("how", "reason"), [("leave", "exit status 3"), ("crash", "signal SIGSEGV")])
-async def test_a_process_that_dies_fails_only_its_call(how: str, reason: str) -> None:
+@pytest.mark.parametrize(("mode", "reason"), [("leave", "exit status 3"), ("crash", "signal SIGSEGV")])
+async def test_a_process_that_dies_fails_only_its_call(mode: str, reason: str) -> None:
     """The error says how the process ended; the next call has a new process."""
 
     def die(how: str) -> str:
@@ -180,7 +180,9 @@ async def test_a_process_that_dies_fails_only_its_call(how: str, reason: str) ->
         return "never"
 
     tools = [StructuredTool.from_function(die), StructuredTool.from_function(plus)]
-    async with session_with_tool_processes(tools, Call("die", {"how": how}), Call("plus", {"a": 1, "b": 2})) as session:
+    async with session_with_tool_processes(
+        tools, Call("die", {"how": mode}), Call("plus", {"a": 1, "b": 2})
+    ) as session:
         result = await session.ask("Go.")
 
         dead, other = results(session)

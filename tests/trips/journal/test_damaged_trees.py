@@ -296,11 +296,11 @@ def test_a_session_id_is_free_once_its_damaged_tree_is_set_aside(tmp_path: Path,
     """Another conversation is listed and opened as before."""
 
     async def talk(session: str) -> str:
-        async with Session(ScriptedModel(["Sure."]), cwd=tmp_path, session_id=session) as talk:
-            await talk.ask("Well?")
-            return talk.id
+        async with Session(ScriptedModel(["Sure."]), cwd=tmp_path, session_id=session) as guest_session:
+            await guest_session.ask("Well?")
+            return guest_session.id
 
-    broken_run, whole = asyncio.run(talk("broken")), asyncio.run(talk("whole"))
+    broken_run, other_run = asyncio.run(talk("broken")), asyncio.run(talk("whole"))
     damage_event(tmp_path, broken_run)
 
     capsys.readouterr()
@@ -310,7 +310,7 @@ def test_a_session_id_is_free_once_its_damaged_tree_is_set_aside(tmp_path: Path,
     assert f"of tree {broken_run}" in err
     with pytest.raises(DamagedTree):
         asyncio.run(talk("broken"))
-    assert asyncio.run(talk("whole")) == whole
+    assert asyncio.run(talk("whole")) == other_run
     assert main(["repair", "--set-aside", broken_run, "--dir", str(tmp_path)]) == 0
     assert asyncio.run(talk("broken")) != broken_run
 
@@ -322,9 +322,9 @@ def test_a_session_id_is_found_despite_a_damaged_session_document(
     """The documents of trees name the session: the id still resumes its tree, and can be removed."""
 
     async def talk() -> str:
-        async with Session(ScriptedModel(["Sure."]), cwd=tmp_path, session_id="broken") as talk:
-            await talk.ask("Well?")
-            return talk.id
+        async with Session(ScriptedModel(["Sure."]), cwd=tmp_path, session_id="broken") as session:
+            await session.ask("Well?")
+            return session.id
 
     root = asyncio.run(talk())
     change_journal(tmp_path, "UPDATE documents SET data = ? WHERE kind = 'session'", data)
@@ -340,9 +340,9 @@ def test_a_document_with_a_wrong_value_does_not_affect_other_sessions(tmp_path: 
     """`sessions list` and `repair` name the tree, which can be set aside."""
 
     async def talk(session: str) -> str:
-        async with Session(ScriptedModel(["Sure."]), cwd=tmp_path, session_id=session) as talk:
-            await talk.ask("Well?")
-            return talk.id
+        async with Session(ScriptedModel(["Sure."]), cwd=tmp_path, session_id=session) as guest_session:
+            await guest_session.ask("Well?")
+            return guest_session.id
 
     broken_run, _ = asyncio.run(talk("broken")), asyncio.run(talk("whole"))
     expression = "json_set(CAST(data AS TEXT), '$.keep_s', 'long')"

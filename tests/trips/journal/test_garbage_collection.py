@@ -121,11 +121,11 @@ async def test_a_running_kernel_removes_trees_for_gc(tmp_path: pathlib.Path) -> 
         await living.run.context.wait_persisted()
 
         result = await ramet("gc", "--older-than", "7d", "--keep", roots[3], "--json", "--dir", str(tmp_path))
-        again = await ramet("gc", "--older-than", "0", "--keep", roots[3], "--dir", str(tmp_path))
+        second_result = await ramet("gc", "--older-than", "0", "--keep", roots[3], "--dir", str(tmp_path))
 
-        assert (result.status, again.status) == (0, 0), (result.err, again.err)
+        assert (result.status, second_result.status) == (0, 0), (result.err, second_result.err)
         assert {json.loads(each)["root"] for each in result.out.splitlines()} == {*roots} - {roots[3]}
-        assert "0 trees removed" in again.err
+        assert "0 trees removed" in second_result.err
         assert runtime.journal is not None
         assert {each.key for each in await runtime.journal.store.list(TREES)} == {roots[3], living.id}
         assert living.view().state == "running"

@@ -167,12 +167,12 @@ async def test_keep_works_with_and_without_a_running_kernel(tmp_path: pathlib.Pa
     assert process.stdout is not None
     try:
         run = (await process.stdout.readline()).decode().strip()
-        beside = await run_command(tmp_path, "keep", run, "--json")
+        keep_result = await run_command(tmp_path, "keep", run, "--json")
         unknown = await run_command(tmp_path, "keep", "run-of-nobody")
     finally:
         process.kill()
         await process.communicate()
-    assert (beside.status, json.loads(beside.out)) == (0, {"tree": run, "kept": True})
+    assert (keep_result.status, json.loads(keep_result.out)) == (0, {"tree": run, "kept": True})
     assert (unknown.status, unknown.err.count("\n")) == (2, 1)
     interrupted = await run_command(tmp_path, "gc", "--older-than", "0")
     (tmp_path / "go").touch()

@@ -85,8 +85,8 @@ async def test_a_transcript_holds_the_conversation_as_it_was(tmp_path: Path) -> 
 
     assert folder is not None
     for path, history in histories.items():
-        [story] = TreeReplay().apply_all(lines(folder, path)).runs.values()
-        assert encoded_messages([decode_message(each) for each in story.messages]) == encoded_messages(history)
+        [replayed_run] = TreeReplay().apply_all(lines(folder, path)).runs.values()
+        assert encoded_messages([decode_message(each) for each in replayed_run.messages]) == encoded_messages(history)
         assert len(history) > 1
 
 

@@ -49,9 +49,9 @@ async def test_a_lost_tree_ends_at_one_kernel_and_continues_at_the_other(
     postgres: Server, stores: dict[str, PostgresStore], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The first kernel cuts the active tool, ends the idle session, and owns what it begins afterwards."""
-    gate, again = Gate(), Gate()
-    again.open.set()
-    there: list[Handle] = []
+    gate, second_gate = Gate(), Gate()
+    second_gate.open.set()
+    adopted_handles: list[Handle] = []
     async with (
         AgentRuntime(store=stores["one"], grace_s=1.0) as one,
         AgentRuntime(store=stores["two"]) as two,
@@ -62,20 +62,25 @@ async def test_a_lost_tree_ends_at_one_kernel_and_continues_at_the_other(
         session = Session(ScriptedModel(["one", "not said"]), runtime=one)
         await session.ask("first")
         await gate.entered.wait()
-        assert await two.adopt(there.append, llm=ScriptedModel(["it goes on"]), tools=[again.tool]) == []
+        assert (
+            await two.adopt(adopted_handles.append, llm=ScriptedModel(["it goes on"]), tools=[second_gate.tool]) == []
+        )
 
         with end_session(stores["one"], postgres):
-            await eventually(lambda: len(there) == 2)
+            await eventually(lambda: len(adopted_handles) == 2)
             result = await two.result(handle.id)
             assert (result.status, result.value) == (Status.COMPLETED, "it goes on")
-        mine = await handle.result()
+        lost_result = await handle.result()
         await eventually(lambda: one.trees == {})
 
-        assert {each.id for each in there} == {handle.id, session.id}
-        assert (mine.status, mine.value) == (Status.FAILED, None)
-        assert mine.error is not None
-        assert mine.error.type in ("OwnedElsewhere", "StoreFailed")  # as it was told of it, or of what it waited for
-        assert "does not belong to this kernel" in mine.error.message
+        assert {each.id for each in adopted_handles} == {handle.id, session.id}
+        assert (lost_result.status, lost_result.value) == (Status.FAILED, None)
+        assert lost_result.error is not None
+        assert lost_result.error.type in (
+            "OwnedElsewhere",
+            "StoreFailed",
+        )  # as it was told of it, or of what it waited for
+        assert "does not belong to this kernel" in lost_result.error.message
         assert one.get_status()["state"] == "running"
         assert len([each for each in caplog.records if "a tree ends here" in each.getMessage()]) == 2
         new = await one.spawn(Agent(name="new", model=ScriptedModel(["begun and done"])), "go")
@@ -89,20 +94,20 @@ async def test_an_unreadable_tree_does_not_prevent_failover_of_others(
     postgres: Server, stores: dict[str, PostgresStore], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The log names the tree, and its document stays as it is: at a failover, and at the next adopt."""
-    there: list[Handle] = []
+    adopted_handles: list[Handle] = []
     async with AgentRuntime(store=stores["one"], grace_s=1.0) as one, AgentRuntime(store=stores["two"]) as two:
         sessions = [Session(ScriptedModel(["said"]), runtime=one) for _ in range(3)]
         for each in sessions:
             await each.ask("go")
-        await two.adopt(there.append, llm=ScriptedModel([]))
+        await two.adopt(adopted_handles.append, llm=ScriptedModel([]))
         spoilt = sessions[1].id
         await stores["two"].put(TREES, spoilt, b"{")
 
         with end_session(stores["one"], postgres):
-            await eventually(lambda: len(there) == 2)
+            await eventually(lambda: len(adopted_handles) == 2)
         await two.adopt(llm=ScriptedModel([]))
 
-        assert {each.id for each in there} == {each.id for each in sessions} - {spoilt}
+        assert {each.id for each in adopted_handles} == {each.id for each in sessions} - {spoilt}
         document = await stores["two"].get(TREES, spoilt)
         assert document is not None
         assert document.data == b"{"
@@ -141,8 +146,8 @@ def sandboxes() -> list[psutil.Process]:
     for each in psutil.Process().children(recursive=True):
         with contextlib.suppress(OSError, psutil.NoSuchProcess):
             status = pathlib.Path(f"/proc/{each.pid}/status").read_text()
-            inside = next(line for line in status.splitlines() if line.startswith("NSpid:")).split()[2:]
-            if inside and each.status() != psutil.STATUS_ZOMBIE:
+            pid_line = next(line for line in status.splitlines() if line.startswith("NSpid:")).split()[2:]
+            if pid_line and each.status() != psutil.STATUS_ZOMBIE:
                 entries.append(each)
     return entries
 
@@ -156,17 +161,17 @@ def print_and_sleep() -> None:
 async def test_trees_of_an_ended_kernel_continue_at_another(stores: dict[str, PostgresStore]) -> None:
     """A session of a kernel whose store closed continues at another; the restarted kernel gets no tree back."""
     async with AgentRuntime(store=stores["two"]) as two:
-        there: list[Handle] = []
-        await two.adopt(there.append, llm=ScriptedModel(["second"]))
+        adopted_handles: list[Handle] = []
+        await two.adopt(adopted_handles.append, llm=ScriptedModel(["second"]))
         one = await AgentRuntime(store=stores["one"]).start()
         session = Session(ScriptedModel(["first"]), runtime=one)
         await session.ask("first")
         await stores["one"].close()  # As if it were killed: nothing of the session is ended before.
-        await eventually(lambda: there)
+        await eventually(lambda: adopted_handles)
         with contextlib.suppress(StoreFailed):
             await one.stop()
 
-        assert [each.id for each in there] == [session.id]
+        assert [each.id for each in adopted_handles] == [session.id]
         async with AgentRuntime(store=stores["one"]) as restarted:
             assert await restarted.resume(llm=ScriptedModel([])) == []
 
@@ -230,24 +235,24 @@ async def test_a_failing_callback_does_not_prevent_failover_of_other_trees(
     sessions = [Session(ScriptedModel(["first"]), runtime=one) for _ in range(2)]
     for each in sessions:
         await each.ask("first")
-    there: list[str] = []
+    adopted_handles: list[str] = []
 
     def heard(handle: Handle) -> None:
-        there.append(handle.id)
-        if len(there) == 1:
+        adopted_handles.append(handle.id)
+        if len(adopted_handles) == 1:
             raise ValueError("no place for it")
 
     async with AgentRuntime(store=stores["two"]) as two:
         await two.adopt(heard, llm=ScriptedModel(["second"]))
         with caplog.at_level(logging.ERROR, "ramet.recovery"):
             await stores["one"].close()
-            await eventually(lambda: len(there) == 2)
+            await eventually(lambda: len(adopted_handles) == 2)
         with contextlib.suppress(StoreFailed):
             await one.stop()
 
-        assert set(there) == {each.id for each in sessions} == set(two.trees)
+        assert set(adopted_handles) == {each.id for each in sessions} == set(two.trees)
         (line,) = [each for each in caplog.records if each.name == "ramet.recovery" and each.levelno == logging.ERROR]
-        assert there[0] in line.getMessage()
+        assert adopted_handles[0] in line.getMessage()
         assert "no place for it" in line.getMessage()
         assert line.exc_info is None
 
@@ -264,15 +269,15 @@ async def test_control_of_another_kernels_run_raises_its_address(
         await session.ask("first")
         await stores["one"].announce("http://one:8080")
         store = await two.open_store()
-        here = OperatorControl([two], store)
+        control = OperatorControl([two], store)
 
-        for deed in (here.send(session.id, "hello"), here.stop(session.id, "enough")):
+        for deed in (control.send(session.id, "hello"), control.stop(session.id, "enough")):
             with pytest.raises(OwnedElsewhere) as refusal:
                 await deed
             assert (refusal.value.kernel, refusal.value.address) == ("one", "http://one:8080")
         with pytest.raises(Unknown):
-            await here.stop("run-nobody", "enough")
-        await here.keep(session.id, on=True)
+            await control.stop("run-nobody", "enough")
+        await control.keep(session.id, on=True)
 
 
 async def test_a_schedule_fires_once_among_three_kernels(stores: dict[str, PostgresStore]) -> None:

@@ -29,8 +29,8 @@ __all__ = ["postgres"]  # a fixture is used by its name
 @pytest.fixture
 async def stores(postgres: Server) -> AsyncIterator[tuple[PostgresStore, PostgresStore]]:
     """Yield the stores of two kernels in one place; the second is not open."""
-    with empty_store_address("postgres", postgres.socket) as place:
-        first, second = store_at(place), store_at(place)
+    with empty_store_address("postgres", postgres.socket) as store_address:
+        first, second = store_at(store_address), store_at(store_address)
         assert isinstance(first, PostgresStore)
         assert isinstance(second, PostgresStore)
         yield await first.open(), second
@@ -40,20 +40,20 @@ async def test_a_replaced_kernel_ends_its_trees_and_begins_nothing(
     postgres: Server, stores: tuple[PostgresStore, PostgresStore], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The kernel cuts the active tool and ends the idle session; the other kernel alone completes the tree."""
-    mine, others = stores
-    gate, again = Gate(), Gate()
+    first_store, others = stores
+    gate, second_gate = Gate(), Gate()
     script: Script = [[Call("gate")], "no"]
-    runtime = await AgentRuntime(store=mine, grace_s=1.0).start()
+    runtime = await AgentRuntime(store=first_store, grace_s=1.0).start()
     handle = await runtime.spawn(Agent(name="lead", model=ScriptedModel(script)), "go", tools=[gate.tool])
     session = Session(ScriptedModel(["one", "not said"]), runtime=runtime)
     await session.ask("first")
     await gate.entered.wait()
 
-    with end_session(mine, postgres):
+    with end_session(first_store, postgres):
         async with AgentRuntime(store=others) as other:
             model = ScriptedModel(["it goes on"])
-            again.open.set()
-            handles = await other.resume(llm=model, tools=[again.tool])
+            second_gate.open.set()
+            handles = await other.resume(llm=model, tools=[second_gate.tool])
             assert {each.id for each in handles} == {handle.id, session.id}
             assert (await other.result(handle.id)).value == "it goes on"
     result = await handle.result()
@@ -79,21 +79,21 @@ async def test_a_kernel_that_gets_its_lock_back_continues(
     postgres: Server, stores: tuple[PostgresStore, PostgresStore]
 ) -> None:
     """The kernel begins nothing without its connection; afterwards the same run continues."""
-    mine, _ = stores
+    first_store, _ = stores
     gate = Gate()
     model = ScriptedModel([[Call("gate")], "done"])
-    async with AgentRuntime(store=mine) as runtime:
+    async with AgentRuntime(store=first_store) as runtime:
         handle = await runtime.spawn(Agent(name="lead", model=model), "go", tools=[gate.tool])
         await gate.entered.wait()
-        with end_session(mine, postgres):
-            before = session_of(mine)
+        with end_session(first_store, postgres):
+            before = session_of(first_store)
             gate.open.set()
-            await eventually(lambda: mine._open is not None and mine._open.batches._writing is not None)
+            await eventually(lambda: first_store._open is not None and first_store._open.batches._writing is not None)
             assert len(model.requests) == 1  # The second waits for the answer of the tool to be on record.
         result = await handle.result()
 
         assert (result.status, result.value) == (Status.COMPLETED, "done")
-        assert session_of(mine) != before
+        assert session_of(first_store) != before
         assert runtime.get_status()["state"] == "running"
 
 
@@ -101,12 +101,12 @@ async def test_a_scheduler_of_a_replaced_kernel_fires_nothing(
     postgres: Server, stores: tuple[PostgresStore, PostgresStore]
 ) -> None:
     """`trigger` raises StoreFailed, and the function is not called."""
-    mine, others = stores
+    first_store, others = stores
     scheduled.CALLS.clear()
-    runtime = await AgentRuntime(store=mine).start()
+    runtime = await AgentRuntime(store=first_store).start()
     scheduler = await AgentScheduler(runtime).start()
     view = await scheduler.schedule_agent_in(3600, scheduled.note, in_process=True)
-    with end_session(mine, postgres):
+    with end_session(first_store, postgres):
         await others.open()
     await eventually(lambda: runtime.get_status()["state"] == "fenced")
 

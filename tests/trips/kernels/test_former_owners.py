@@ -45,9 +45,9 @@ async def take_over_teams(store: PostgresStore) -> None:
     books = TeamTables(store)
     agents = (await books.agents()).readable
     for team in (await books.teams()).readable:
-        crew = [each for each in agents if each.team == team.id]
-        books.hold(team, *crew)
-        await books.write(replace(team, kernel="two"), *crew)
+        team_agents = [each for each in agents if each.team == team.id]
+        books.hold(team, *team_agents)
+        await books.write(replace(team, kernel="two"), *team_agents)
 
 
 def check_taken_over_answer(answer: Any, detail: str) -> None:
@@ -135,9 +135,9 @@ async def test_a_turn_that_another_kernel_wrote_first_does_not_begin_here(
         answer, f"agent '{agent}' is owned by another kernel now: nothing was done here, repeat the request"
     )
     assert served.echo.opened[0].received_bodies == []
-    again = await served.ask("POST", f"/v1/agents/{agent}/turns", nonce, content=b"hello")
+    second_answer = await served.ask("POST", f"/v1/agents/{agent}/turns", nonce, content=b"hello")
     check_taken_over_answer(
-        again, f"agent '{agent}' is owned by another kernel now: nothing was done here, repeat the request"
+        second_answer, f"agent '{agent}' is owned by another kernel now: nothing was done here, repeat the request"
     )
 
 

@@ -67,8 +67,8 @@ async def request_kernel(kernel: Kernel, path: str, headers: dict[str, str], met
 async def test_any_kernel_answers_for_any_agent(clients: ThreeClients) -> None:
     """Each kernel serves the agent's turns, history, keys and end as its owner does."""
     one, two, three = clients
-    crew = await one.create_team({"agents": 4}, name="crew")
-    bob = await two.spawn_agent("crew", "bob", "echo", key=crew.key)
+    team = await one.create_team({"agents": 4}, name="crew")
+    bob = await two.spawn_agent("crew", "bob", "echo", key=team.key)
     id = bob.agent.id
     assert [await each.say(id, b"hello you", key=bob.nonce) for each in clients] == [b"helloyou"] * 3
     assert (await three.control(id, {"@type": "shout", "times": 2}, key=bob.nonce)) == {"times": 2}
@@ -106,24 +106,26 @@ async def test_lists_contain_each_team_and_agent_of_all_kernels_once(clients: Th
 
 async def test_concurrent_spawns_through_all_kernels_respect_team_capacity(clients: ThreeClients) -> None:
     """A hundred concurrent spawns through three kernels give exactly ten agents."""
-    crew = await clients.one.create_team({"agents": 10})
+    sandboxed_paths = await clients.one.create_team({"agents": 10})
 
     async def spawn(number: int) -> str:
         try:
-            await clients[number % 3].spawn_agent(crew.team.id, f"agent-{number}", "echo", key=crew.key)
+            await clients[number % 3].spawn_agent(
+                sandboxed_paths.team.id, f"agent-{number}", "echo", key=sandboxed_paths.key
+            )
         except OverCapacity as refusal:
             return f"{refusal.resource} {refusal.free}"
         return "spawned"
 
     assert Counter(await asyncio.gather(*map(spawn, range(100)))) == {"spawned": 10, "agents 0.0": 90}
-    assert len(await clients.two.list_agents(crew.team.id)) == 10
-    assert (await clients.three.get_team(crew.team.id)).free["agents"] == 0
+    assert len(await clients.two.list_agents(sandboxed_paths.team.id)) == 10
+    assert (await clients.three.get_team(sandboxed_paths.team.id)).free["agents"] == 0
 
 
 async def test_clients_of_models_find_their_agent_by_its_key(clients: ThreeClients, running_kernels: Kernels) -> None:
     """Each kernel lists the agent as a model for its key, and refuses a key of no agent."""
-    crew = await clients.one.create_team({"agents": 4})
-    bob = await clients.one.spawn_agent(crew.team.id, "bob", "llm", {"model": "offline"}, key=crew.key)
+    team = await clients.one.create_team({"agents": 4})
+    bob = await clients.one.spawn_agent(team.team.id, "bob", "llm", {"model": "offline"}, key=team.key)
     for each in running_kernels.all:
         response = await request_kernel(each, "/v1/models", {"authorization": f"Bearer {bob.nonce}"})
         assert response.json()["first_id"] == bob.agent.id
@@ -134,8 +136,8 @@ async def test_a_forwarded_stream_arrives_in_pieces_and_ends_with_its_reader(
     clients: ThreeClients, tmp_path: pathlib.Path
 ) -> None:
     """A reader with `on_leave="interrupt"` that leaves another kernel ends the turn; a second reader does not."""
-    crew = await clients.one.create_team({"agents": 4})
-    bob = await clients.one.spawn_agent(crew.team.id, "bob", "slow", key=crew.key)
+    team = await clients.one.create_team({"agents": 4})
+    bob = await clients.one.spawn_agent(team.team.id, "bob", "slow", key=team.key)
     reader = Reader(clients.two, bob, counting(9, 5, tmp_path), on_leave="interrupt")
     await eventually(lambda: reader.text.endswith("4 "))  # It waits before the next.
     along = Reader(clients.three, bob, turn=reader.chunks[0].turn)
@@ -151,8 +153,8 @@ async def test_a_forwarded_stream_arrives_in_pieces_and_ends_with_its_reader(
 
 async def test_a_handover_ends_streams_through_every_kernel(clients: ThreeClients, tmp_path: pathlib.Path) -> None:
     """The stream ends, the waiting turn is withdrawn, and the new owner reads the active turn."""
-    crew = await clients.one.create_team({"agents": 4})
-    bob = await clients.one.spawn_agent(crew.team.id, "bob", "slow", key=crew.key)
+    team = await clients.one.create_team({"agents": 4})
+    bob = await clients.one.spawn_agent(team.team.id, "bob", "slow", key=team.key)
     reader = Reader(clients.two, bob, counting(9, 5, tmp_path))
     await eventually(lambda: reader.text.endswith("4 "))  # It waits before the next.
     waits = Reader(clients.three, bob, counting(1, 2, tmp_path))
@@ -175,10 +177,10 @@ async def test_a_handover_ends_streams_through_every_kernel(clients: ThreeClient
 
 async def test_a_forwarded_request_is_not_forwarded_again(clients: ThreeClients, running_kernels: Kernels) -> None:
     """A kernel answers a forwarded request itself or returns 421."""
-    crew = await clients.one.create_team({"agents": 4})
+    team = await clients.one.create_team({"agents": 4})
     passes = PeerAuth("three", TOKEN).headers("two")
     headers = {"authorization": f"Bearer {TOKEN}", **passes}
-    answer = await request_kernel(running_kernels.all[1], f"/v1/teams/{crew.team.id}", headers)
+    answer = await request_kernel(running_kernels.all[1], f"/v1/teams/{team.team.id}", headers)
     assert answer.status_code == 421, answer.text
     assert (await request_kernel(running_kernels.all[1], "/v1/teams", headers)).json() == {"teams": []}, (
         "its own, and no other's"
@@ -205,8 +207,8 @@ async def test_a_forged_pass_opens_nothing(clients: ThreeClients, running_kernel
 
 async def test_any_kernel_shows_and_stops_a_run(clients: ThreeClients, tmp_path: pathlib.Path) -> None:
     """Each kernel shows the run of one kernel as running, and another kernel stops it."""
-    crew = await clients.one.create_team({"agents": 4})
-    bob = await clients.one.spawn_agent(crew.team.id, "bob", "slow", key=crew.key)
+    team = await clients.one.create_team({"agents": 4})
+    bob = await clients.one.spawn_agent(team.team.id, "bob", "slow", key=team.key)
     reader = Reader(clients.two, bob, counting(3, 2, tmp_path))
     await eventually(lambda: reader.text == "1 ")
     run = (await clients.three.get_agent(bob.agent.id)).run
@@ -222,8 +224,8 @@ async def test_any_kernel_shows_and_stops_a_run(clients: ThreeClients, tmp_path:
 
 async def test_a_large_message_reaches_its_agent_through_another_kernel(clients: ThreeClients) -> None:
     """A message of 3 MB returns byte for byte; each kernel refuses 12 MB."""
-    crew = await clients.one.create_team({"agents": 4})
-    bob = await clients.one.spawn_agent(crew.team.id, "bob", "echo", key=crew.key)
+    team = await clients.one.create_team({"agents": 4})
+    bob = await clients.one.spawn_agent(team.team.id, "bob", "echo", key=team.key)
     word = b"x" * 3_000_000
     assert await clients.two.say(bob.agent.id, word, key=bob.nonce) == word
     for each in (clients.one, clients.two):
@@ -237,14 +239,14 @@ async def test_every_kernel_shares_images_and_bundles(clients: ThreeClients) -> 
     bundles = await asyncio.gather(*(each.upload_bundle(tar(GREETER, mtime=at)) for at, each in enumerate(clients)))
     assert bundles == [bundles[0]] * 3
     assert [await each.list_bundles() for each in clients] == [[bundles[0]]] * 3
-    crew = await three.create_team({"agents": 4, "cpu": 4, "memory_mb": 4096}, name="crew")
-    image = await image_of(two, bundles[0].id, asked=one, key=crew.key)
+    team = await three.create_team({"agents": 4, "cpu": 4, "memory_mb": 4096}, name="crew")
+    image = await image_of(two, bundles[0].id, asked=one, key=team.key)
     assert [await each.get_image(image) for each in clients] == [await one.get_image(image)] * 3
-    bob = await spawn_greeter(one, "crew", "bob", image, crew.key)
+    bob = await spawn_greeter(one, "crew", "bob", image, team.key)
     assert b"hello from an image" in await greeting(two, bob)
     for each in clients:
         with pytest.raises(NotYours):
-            await each.delete_image(image, key=crew.key)
+            await each.delete_image(image, key=team.key)
         with pytest.raises(InUse) as refusal:
             await each.delete_image(image)
         assert list(refusal.value.users) == ["crew/bob"]
@@ -252,9 +254,9 @@ async def test_every_kernel_shares_images_and_bundles(clients: ThreeClients) -> 
     await one.delete_image(image)
     for each in clients:
         with pytest.raises(Unknown, match="image"):
-            await spawn_greeter(each, "crew", "eve", image, crew.key)
+            await spawn_greeter(each, "crew", "eve", image, team.key)
     assert (await three.get_team("crew")).agents == 0
-    ann = await three.spawn_agent("crew", "ann", "llm", {"model": "offline"}, policy=Policy(), key=crew.key)
+    ann = await three.spawn_agent("crew", "ann", "llm", {"model": "offline"}, policy=Policy(), key=team.key)
     change = {"@type": "load_bundle", "bundle": bundles[0].id}
     await two.control(ann.agent.id, change, key=ann.nonce)
     with pytest.raises(InUse) as refusal:
@@ -269,27 +271,27 @@ async def test_every_kernel_shares_images_and_bundles(clients: ThreeClients) -> 
 async def test_a_teams_upload_stays_private_at_every_kernel(clients: ThreeClients) -> None:
     """No kernel shows the bundle and image of one team to another team, whichever kernels store and build them."""
     one, two, three = clients
-    crew = await one.create_team({"agents": 4, "cpu": 4, "memory_mb": 4096}, name="crew")
+    created_team = await one.create_team({"agents": 4, "cpu": 4, "memory_mb": 4096}, name="crew")
     other = await two.create_team({"agents": 4, "cpu": 4, "memory_mb": 4096}, name="other")
-    bundle = await two.upload_bundle(tar({**GREETER, "own.py": b""}), key=crew.key)
-    image = await image_of(three, bundle.id, asked=two, key=crew.key)
+    bundle = await two.upload_bundle(tar({**GREETER, "own.py": b""}), key=created_team.key)
+    image = await image_of(three, bundle.id, asked=two, key=created_team.key)
     try:
         for each in clients:
-            assert await each.list_bundles(key=crew.key) == [bundle]
-            assert [image_listed.id for image_listed in await each.list_images(key=crew.key)] == [image]
+            assert await each.list_bundles(key=created_team.key) == [bundle]
+            assert [image_listed.id for image_listed in await each.list_images(key=created_team.key)] == [image]
             assert [*await each.list_bundles(key=other.key), *await each.list_images(key=other.key)] == []
             with pytest.raises(Unknown, match="image"):
                 await spawn_greeter(each, "other", "spy", image, other.key)
             with pytest.raises(Unknown, match="bundle"):
                 await each.create_image([bundle.id], key=other.key)
-        bob = await spawn_greeter(two, "crew", "bob", image, crew.key)
+        bob = await spawn_greeter(two, "crew", "bob", image, created_team.key)
         assert b"hello from an image" in await greeting(three, bob)
 
         assert await three.upload_bundle(tar({**GREETER, "own.py": b""}), key=other.key) == bundle
         assert [await each.list_bundles(key=other.key) for each in clients] == [[bundle]] * 3
         assert [await each.list_images(key=other.key) for each in clients] == [[]] * 3
     finally:
-        for team in (crew, other):
+        for team in (created_team, other):
             await one.delete_team(team.team.id)
         await one.delete_image(image)
         await one.delete_bundle(bundle.id)

@@ -53,9 +53,9 @@ async def test_a_killed_kernel_is_taken_over_in_the_middle_of_turns(
     """Active and waiting turns complete, each chunk comes once, and the capacity of the team is unchanged."""
     kernels = [all_kernels.begin(name) for name in ("one", "two")]
     one, two = [await stack.enter_async_context(all_kernels.client(each)) for each in kernels]
-    crew = await one.create_team({"agents": 2, "tokens": 100_000}, name="crew")
-    bob = await two.spawn_agent("crew", "bob", "slow", limits={"tokens": 60_000}, key=crew.key)
-    ann = await two.spawn_agent("crew", "ann", "echo", limits={"tokens": 40_000}, key=crew.key)
+    team = await one.create_team({"agents": 2, "tokens": 100_000}, name="crew")
+    bob = await two.spawn_agent("crew", "bob", "slow", limits={"tokens": 60_000}, key=team.key)
+    ann = await two.spawn_agent("crew", "ann", "echo", limits={"tokens": 40_000}, key=team.key)
     await two.say(ann.agent.id, b"hello", key=ann.nonce)
     first = Reader(two, bob, counting(9, 5, tmp_path))
     await eventually(lambda: first.text.endswith("4 "))
@@ -77,13 +77,13 @@ async def test_a_killed_kernel_is_taken_over_in_the_middle_of_turns(
     assert [each.id for each in await two.list_agents()] == [bob.agent.id, ann.agent.id]
     assert [each["role"] for each in await two.history(bob.agent.id, key=bob.nonce)] == ["user", "assistant"] * 2
     with pytest.raises(OverCapacity):
-        await two.spawn_agent("crew", "eve", "slow", limits={"tokens": 1}, key=crew.key)
+        await two.spawn_agent("crew", "eve", "slow", limits={"tokens": 1}, key=team.key)
     await two.kill_agent(ann.agent.id, key=ann.nonce)
-    eve = await two.spawn_agent("crew", "eve", "slow", limits={"tokens": 40_000}, key=crew.key)
+    eve = await two.spawn_agent("crew", "eve", "slow", limits={"tokens": 40_000}, key=team.key)
     late = Reader(two, eve, counting(2, 3, tmp_path))
     await late.done
     assert late.text == "1 2 "
-    await two.delete_team("crew", key=crew.key)
+    await two.delete_team("crew", key=team.key)
     assert await two.list_teams() == []
 
 
@@ -99,9 +99,9 @@ async def test_images_outlive_the_kernel_of_their_upload(
     monkeypatch.setenv("RAMET_INSTALLS_PIP_ARGS", f"-i http://127.0.0.1:{deaf.getsockname()[1]}/")
     kernels = [all_kernels.begin(name) for name in ("one", "two")]
     one, two = [await stack.enter_async_context(all_kernels.client(each)) for each in kernels]
-    crew = await one.create_team({"agents": 2, "cpu": 2, "memory_mb": 1024}, name="crew")
+    team = await one.create_team({"agents": 2, "cpu": 2, "memory_mb": 1024}, name="crew")
     image = await image_of(one, (await one.upload_bundle(tar(GREETER))).id)
-    bob = await spawn_greeter(one, "crew", "bob", image, crew.key)
+    bob = await spawn_greeter(one, "crew", "bob", image, team.key)
     needy = await one.create_image([(await two.upload_bundle(tar({"requirements.txt": b"greeting"}))).id])
     async with asyncio.timeout(180):
         while (await two.job(needy.id)).state != "running":  # noqa: ASYNC110 - in another process
@@ -109,7 +109,7 @@ async def test_images_outlive_the_kernel_of_their_upload(
     kernels[0].kill()
     assert (await two.get_agent(bob.agent.id, key=bob.nonce)).state == "idle"
     assert b"hello from an image" in await greeting(two, bob)
-    eve = await spawn_greeter(two, "crew", "eve", image, crew.key)
+    eve = await spawn_greeter(two, "crew", "eve", image, team.key)
     assert b"hello from an image" in await greeting(two, eve)
     assert (await two.job(image)).state == "done"
     failed_job = await two.job(needy.id)
@@ -118,15 +118,15 @@ async def test_images_outlive_the_kernel_of_their_upload(
     assert "kernel 'one' was lost while it made this image" in failed_job.error.message
     assert [each.id for each in await two.list_images()] == [image]
     with pytest.raises(Unknown, match="image"):
-        await spawn_greeter(two, "crew", "ann", needy.id, crew.key)
+        await spawn_greeter(two, "crew", "ann", needy.id, team.key)
 
 
 async def test_a_stopping_kernel_lets_its_function_turns_end(all_kernels: Kernels, stack: AsyncExitStack) -> None:
     """The kernel is not ready and refuses new work, which the others take; a turn of a function ends there."""
     kernels = [all_kernels.begin(name) for name in ("one", "two")]
     one, two = [await stack.enter_async_context(all_kernels.client(each)) for each in kernels]
-    crew = await one.create_team({"agents": 2}, name="crew")
-    ann = await two.spawn_agent("crew", "ann", "echo", key=crew.key)
+    team = await one.create_team({"agents": 2}, name="crew")
+    ann = await two.spawn_agent("crew", "ann", "echo", key=team.key)
     turn = Reader(two, ann, b"one wait two", format="words")
     await eventually(lambda: bool(turn.chunks))
     kernels[0].process.send_signal(signal.SIGTERM)
@@ -135,12 +135,12 @@ async def test_a_stopping_kernel_lets_its_function_turns_end(all_kernels: Kernel
             await asyncio.sleep(0.01)
         assert (await http.get("/readyz")).status_code == 503
         assert (await http.get("/healthz")).status_code == 200
-        headers = {"authorization": f"Bearer {crew.key}"}
+        headers = {"authorization": f"Bearer {team.key}"}
         response = await http.post(
             "/v1/agents", headers=headers, json={"team": "crew", "name": "eve", "agent_type": "echo"}
         )
         assert (response.status_code, response.headers["retry-after"]) == (503, "1")
-    coming = asyncio.create_task(two.spawn_agent("crew", "eve", "echo", key=crew.key))
+    coming = asyncio.create_task(two.spawn_agent("crew", "eve", "echo", key=team.key))
     assert (await one.interrupt(ann.agent.id, key=ann.nonce)).interrupted
     await turn.done
     assert turn.chunks[-1].kind == "error", "it was interrupted here, where it was"
@@ -157,8 +157,8 @@ async def test_a_rolling_restart_loses_no_turn(
     """A turn continues, read through a third kernel, while two kernels end in order and begin again."""
     kernels = {name: all_kernels.begin(name) for name in ("one", "two", "three")}
     one, three = [await stack.enter_async_context(all_kernels.client(kernels[each])) for each in ("one", "three")]
-    crew = await one.create_team({"agents": 2}, name="crew")
-    bob = await one.spawn_agent("crew", "bob", "slow", key=crew.key)
+    team = await one.create_team({"agents": 2}, name="crew")
+    bob = await one.spawn_agent("crew", "bob", "slow", key=team.key)
     reader = Reader(three, bob, counting(9, 5, tmp_path))
     await eventually(lambda: reader.text.endswith("4 "))
     for name in ("one", "two"):
@@ -250,12 +250,12 @@ async def test_a_kill_among_concurrent_spawns_respects_team_capacity(
     """
     kernels = [all_kernels.begin(name) for name in ("one", "two", "three")]
     one, two, three = [await stack.enter_async_context(all_kernels.client(each)) for each in kernels]
-    crew = await one.create_team({"agents": 10}, name="crew")
+    team = await one.create_team({"agents": 10}, name="crew")
     spawned_names: list[str] = []
 
     async def spawn(client: Client, number: int) -> str:
         try:
-            spawned_names.append((await client.spawn_agent("crew", f"agent-{number}", "echo", key=crew.key)).agent.id)
+            spawned_names.append((await client.spawn_agent("crew", f"agent-{number}", "echo", key=team.key)).agent.id)
         except OverCapacity:
             return "full"
         except Refused as refusal:
@@ -267,14 +267,14 @@ async def test_a_kill_among_concurrent_spawns_respects_team_capacity(
     kernels[0].kill()
     outcomes = Counter(await asyncio.gather(*spawning))
     assert set(outcomes) <= {"born", "full", "502", "503"}, outcomes
-    there = {each.id for each in await two.list_agents("crew", key=crew.key)}
-    assert set(spawned_names) <= there
-    assert len(there) <= 10
-    free = (await three.get_team("crew", key=crew.key)).free["agents"]
-    assert free == 10 - len(there)
+    agent_ids = {each.id for each in await two.list_agents("crew", key=team.key)}
+    assert set(spawned_names) <= agent_ids
+    assert len(agent_ids) <= 10
+    free = (await three.get_team("crew", key=team.key)).free["agents"]
+    assert free == 10 - len(agent_ids)
     more = Counter([await spawn((two, three)[number % 2], 100 + number) for number in range(int(free) + 2)])
     assert more == Counter({"born": int(free), "full": 2})
-    assert {each.id for each in await three.list_agents("crew", key=crew.key)} == there | set(spawned_names)
+    assert {each.id for each in await three.list_agents("crew", key=team.key)} == agent_ids | set(spawned_names)
 
 
 async def test_a_kernel_that_wakes_up_late_forwards_to_the_new_owner(
@@ -283,9 +283,9 @@ async def test_a_kernel_that_wakes_up_late_forwards_to_the_new_owner(
     """A kernel that was suspended while its session ended forwards to the kernel that took over its team."""
     kernels = [all_kernels.begin(name) for name in ("one", "two")]
     one, two = [await stack.enter_async_context(all_kernels.client(each)) for each in kernels]
-    crew = await one.create_team({"agents": 3}, name="crew")
-    ann = await one.spawn_agent("crew", "ann", "echo", key=crew.key)
-    bob = await one.spawn_agent("crew", "bob", "slow", key=crew.key)
+    team = await one.create_team({"agents": 3}, name="crew")
+    ann = await one.spawn_agent("crew", "ann", "echo", key=team.key)
+    bob = await one.spawn_agent("crew", "bob", "slow", key=team.key)
     assert await one.say(ann.agent.id, b"hello", key=ann.nonce) == b"hello"
     kernels[0].process.send_signal(signal.SIGSTOP)
     try:
@@ -293,31 +293,31 @@ async def test_a_kernel_that_wakes_up_late_forwards_to_the_new_owner(
         await two.get_agent(ann.agent.id, key=ann.nonce)  # It is there: what changes something is not asked for twice.
         assert await two.say(ann.agent.id, b"again", key=ann.nonce) == b"again"
         assert await two.say(bob.agent.id, counting(2, 3, tmp_path), key=bob.nonce)
-        await two.spawn_agent("crew", "eve", "echo", key=crew.key)
+        await two.spawn_agent("crew", "eve", "echo", key=team.key)
     finally:
         kernels[0].process.send_signal(signal.SIGCONT)
     async with asyncio.timeout(180):  # It has to hear of it first.
-        while len(await one.list_agents("crew", key=crew.key)) < 3:  # noqa: ASYNC110 - it is another process
+        while len(await one.list_agents("crew", key=team.key)) < 3:  # noqa: ASYNC110 - it is another process
             await asyncio.sleep(0.01)
     assert await one.say(ann.agent.id, b"hello", key=ann.nonce) == b"hello"
     assert await one.say(bob.agent.id, counting(2, 3, tmp_path), key=bob.nonce)
-    assert (await one.get_team("crew", key=crew.key)).free["agents"] == 0
+    assert (await one.get_team("crew", key=team.key)).free["agents"] == 0
     with pytest.raises(OverCapacity):
-        await one.spawn_agent("crew", "many", "echo", key=crew.key)
+        await one.spawn_agent("crew", "many", "echo", key=team.key)
     kernels[1].kill()
     for each in (ann, bob):  # Questions are asked again until the team is here; what changes something is not.
         await one.get_agent(each.agent.id, key=each.nonce)
     assert await one.say(ann.agent.id, b"back", key=ann.nonce) == b"back"
     assert await one.say(bob.agent.id, counting(2, 3, tmp_path), key=bob.nonce)
-    assert len(await one.list_agents("crew", key=crew.key)) == 3
+    assert len(await one.list_agents("crew", key=team.key)) == 3
 
 
 async def test_a_kernel_that_loses_its_store_permanently_exits(all_kernels: Kernels, stack: AsyncExitStack) -> None:
     """The process exits with status 1, so that a supervisor restarts it; the next one has the agent again."""
     kernel = all_kernels.begin("one")
     one = await stack.enter_async_context(all_kernels.client(kernel))
-    crew = await one.create_team({"agents": 1}, name="crew")
-    ann = await one.spawn_agent("crew", "ann", "slow", key=crew.key)
+    team = await one.create_team({"agents": 1}, name="crew")
+    ann = await one.spawn_agent("crew", "ann", "slow", key=team.key)
     with psycopg.connect(all_kernels.dsn, autocommit=True) as connection:  # As one of its name that began meanwhile.
         connection.execute("UPDATE ramet.kernels SET epoch = epoch + 1 WHERE name = 'one'")
     all_kernels.end_session("one")
@@ -328,5 +328,5 @@ async def test_a_kernel_that_loses_its_store_permanently_exits(all_kernels: Kern
         "ramet: the store is permanently lost (see the log); the server exits and can be started again\n"
     )
     assert "Traceback" not in kernel.log_text
-    again = await stack.enter_async_context(all_kernels.client(all_kernels.begin("one")))
-    assert (await again.get_agent(ann.agent.id, key=ann.nonce)).state == "idle"
+    restarted_kernel = await stack.enter_async_context(all_kernels.client(all_kernels.begin("one")))
+    assert (await restarted_kernel.get_agent(ann.agent.id, key=ann.nonce)).state == "idle"

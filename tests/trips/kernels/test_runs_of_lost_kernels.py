@@ -239,12 +239,12 @@ async def trigger_schedule(kernel: EchoServer, function: str, *, repeatable: boo
     return id
 
 
-async def find_active_kernel(both: TwoKernels) -> tuple[EchoServer, PostgresStore, EchoServer]:
+async def find_active_kernel(kernels: TwoKernels) -> tuple[EchoServer, PostgresStore, EchoServer]:
     """Return the kernel that began the triggered run, its store, and the other kernel."""
-    await eventually(lambda: both.one.server.runtime.trees or both.two.server.runtime.trees)
-    if both.one.server.runtime.trees:
-        return both.one, both.stores[0], both.two
-    return both.two, both.stores[1], both.one
+    await eventually(lambda: kernels.one.server.runtime.trees or kernels.two.server.runtime.trees)
+    if kernels.one.server.runtime.trees:
+        return kernels.one, kernels.stores[0], kernels.two
+    return kernels.two, kernels.stores[1], kernels.one
 
 
 async def newest_result(kernel: EchoServer, schedule: str) -> tuple[str, str]:
@@ -259,15 +259,15 @@ async def test_a_stop_waits_for_the_takeover_of_a_schedules_run(
     """A stop of the run before its takeover is answered after it, and not with 410."""
     schedule = await trigger_schedule(two_kernels.one, "for_ever", repeatable=True)
     first, store, second = await find_active_kernel(two_kernels)
-    heir = second.server._scheduler._loop._takeover
-    find, find_called, may_find = heir._find, asyncio.Event(), asyncio.Event()
+    takeover = second.server._scheduler._loop._takeover
+    find, find_called, may_find = takeover._find, asyncio.Event(), asyncio.Event()
 
     async def late(*claim: Any) -> Any:
         find_called.set()
         await may_find.wait()
         return await find(*claim)
 
-    monkeypatch.setattr(heir, "_find", late)
+    monkeypatch.setattr(takeover, "_find", late)
     (run,) = first.server.runtime.trees
     await first.server.runtime.get(run).run.context.wait_persisted()
     name = "one" if first is two_kernels.one else "two"

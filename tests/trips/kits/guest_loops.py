@@ -32,33 +32,33 @@ class GuestLoops:
 
     async def converse(self, run: Run, messages: Sequence[BaseMessage], feed: Callable[[AIMessageChunk], None]) -> Any:
         """Run one turn as `run_in_sandbox` does, without the sandbox."""
-        talk = SandboxedConversation(run, messages, feed)
-        errands = GuestRequests(run, run.context.next_step(), talk)
-        door = errands.channel = GuestChannel(errands)
+        conversation = SandboxedConversation(run, messages, feed)
+        requests = GuestRequests(run, run.context.next_step(), conversation)
+        channel = requests.channel = GuestChannel(requests)
         guest = self._source.launch()
         self.guests.append(guest)
-        self.conversations.append(talk)
-        await door.open(guest.channel)
+        self.conversations.append(conversation)
+        await channel.open(guest.channel)
         run.context.slot.begin_calls()
         try:
-            first, body = talk.start()
-            await door.send(first, body)
-            door.run_concurrently(talk.forward_mail(door.send))
-            finished = await self._over(door)
+            first, body = conversation.start()
+            await channel.send(first, body)
+            channel.run_concurrently(conversation.forward_mail(channel.send))
+            finished = await self._over(channel)
             self.last_words.append(finished.done if finished is not None else None)
             if finished is None:
                 raise RametError("it ended without a word")
-            return talk.finish(finished.done, finished.body)
+            return conversation.finish(finished.done, finished.body)
         finally:
             guest.kill()
-            await door.close()
+            await channel.close()
             run.context.slot.end_call()
 
-    async def _over(self, door: GuestChannel) -> Any:
+    async def _over(self, channel: GuestChannel) -> Any:
         try:
-            return await door.wait_closed()
+            return await channel.wait_closed()
         except asyncio.CancelledError:
             with contextlib.suppress(TimeoutError, ProtocolError):
-                await door.send(Stop(reason="its turn was stopped"))
-                await asyncio.wait_for(door.wait_closed(), GRACE_S)
+                await channel.send(Stop(reason="its turn was stopped"))
+                await asyncio.wait_for(channel.wait_closed(), GRACE_S)
             raise

@@ -46,8 +46,8 @@ class RecordingTools:
 class FixedVoter:
     """A voter that returns or raises a given value; with None it never returns."""
 
-    def __init__(self, what: Any, name: str = "second") -> None:
-        self._what, self.name = what, name
+    def __init__(self, answer: Any, name: str = "second") -> None:
+        self._what, self.name = answer, name
         self.intentions: list[IntentionRecorded] = []
         self.is_asked = asyncio.Event()
 

@@ -106,12 +106,12 @@ def of_kind(events: Iterable[Event], kind: type[E], path: str | None = None) -> 
 
 
 @asynccontextmanager
-async def follow_events(session: Session, **how: bool) -> AsyncIterator[list[Event]]:
+async def follow_events(session: Session, **options: bool) -> AsyncIterator[list[Event]]:
     """Yield a list that `session.events(...)` fills in the background, and close the session on leaving."""
     events: list[Event] = []
 
     async def follow() -> None:
-        async for event in session.events(**how):
+        async for event in session.events(**options):
             events.append(event)
 
     task = asyncio.create_task(follow())

@@ -37,7 +37,7 @@ def environment(server: Provider | None, **more: str) -> dict[str, str]:
 
 @asynccontextmanager
 async def running_ramet(
-    *args: str, server: Provider | None = None, env: Mapping[str, str] = {}, **how: Any
+    *args: str, server: Provider | None = None, env: Mapping[str, str] = {}, **options: Any
 ) -> AsyncIterator[Process]:
     """Start a process of `ramet`, and end it afterwards. With a `server`, `ask` uses a model there.
 
@@ -45,7 +45,7 @@ async def running_ramet(
     """
     model = ("--model", MODEL) if server is not None and "ask" in args else ()
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "ramet", *args, *model, env={**environment(server), **env}, **how
+        sys.executable, "-m", "ramet", *args, *model, env={**environment(server), **env}, **options
     )
     try:
         async with asyncio.timeout(BOUND_S):
@@ -56,11 +56,11 @@ async def running_ramet(
         await process.wait()
 
 
-async def ramet(*args: str, stdin: bytes = b"", **how: Any) -> CommandOutput:
+async def ramet(*args: str, stdin: bytes = b"", **options: Any) -> CommandOutput:
     """Run a command to its end, with pipes. Without text on stdin it starts warm where a module asks for that."""
-    if not stdin and not how and (starter := warm.current_starter()):
+    if not stdin and not options and (starter := warm.current_starter()):
         return await _warm(starter, *args)
-    async with running_ramet(*args, stdin=PIPE, stdout=PIPE, stderr=PIPE, **how) as process:
+    async with running_ramet(*args, stdin=PIPE, stdout=PIPE, stderr=PIPE, **options) as process:
         out, err = await process.communicate(stdin)
     assert process.returncode is not None
     return CommandOutput(process.returncode, out.decode(), err.decode())
@@ -134,9 +134,9 @@ async def terminal(*args: str, server: Provider, columns: int = 80, lines: int =
     termios.tcsetwinsize(line, (lines, columns))
     terminal = Terminal(keyboard)
     asyncio.get_running_loop().add_reader(keyboard, terminal.read)
-    how: dict[str, Any] = {"stdin": line, "stdout": line, "stderr": line, "start_new_session": True}
+    options: dict[str, Any] = {"stdin": line, "stdout": line, "stderr": line, "start_new_session": True}
     try:
-        async with running_ramet(*args, server=server, preexec_fn=_own_terminal, **how) as terminal.process:
+        async with running_ramet(*args, server=server, preexec_fn=_own_terminal, **options) as terminal.process:
             os.close(line)
             yield terminal
     finally:

@@ -549,11 +549,11 @@ async def test_limits_of_living_runs_are_exact(limits: dict[str, int], run_count
         living = [each for each in results if not isinstance(each, BaseException)]
         assert len(living) == run_count
         await living[0].cancel()
-        again = await session.spawn(request)
+        second_handle = await session.spawn(request)
         with pytest.raises(SpawnRefused) as refusal:
             await session.spawn(request)
         assert (refusal.value.limit, refusal.value.free) == (next(iter(limits)), 0)
-        await again.cancel()
+        await second_handle.cancel()
 
 
 async def test_nothing_stays_reserved_when_children_end_in_any_way() -> None:

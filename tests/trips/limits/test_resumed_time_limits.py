@@ -43,13 +43,13 @@ async def test_a_resumed_run_has_only_its_remaining_time() -> None:
     clock, gates = FakeClock(CLOCKS[2]), (Gate("first"), Gate("second"))
     async with AgentRuntime(store=store, clock=clock, grace_s=0.05) as runtime:
         model, tools = ScriptedModel([[Call("first")], "never"]), [each.tool for each in gates]
-        [again] = await runtime.resume(llm=model, tools=tools)
+        [handle] = await runtime.resume(llm=model, tools=tools)
         await gates[0].entered.wait()
         await clock.advance(9)
-        assert again.run.is_living
+        assert handle.run.is_living
         await clock.advance(1)
-        await eventually(lambda: not again.run.is_living)
-        assert (await again.result()).status is Status.TIMEOUT
+        await eventually(lambda: not handle.run.is_living)
+        assert (await handle.result()).status is Status.TIMEOUT
 
 
 class SettableClock(FakeClock):
@@ -77,13 +77,13 @@ async def test_setting_the_clock_does_not_change_a_run_s_remaining_time(step: fl
     clock, gates = SettableClock(), (Gate("first"), Gate("second"))
     async with AgentRuntime(store=store, clock=clock, grace_s=0.05) as runtime:
         model, tools = ScriptedModel([[Call("first")], "never"]), [each.tool for each in gates]
-        [again] = await runtime.resume(llm=model, tools=tools)
+        [handle] = await runtime.resume(llm=model, tools=tools)
         await gates[0].entered.wait()
         await clock.advance(39)
-        assert again.run.is_living
+        assert handle.run.is_living
         await clock.advance(1)
-        await eventually(lambda: not again.run.is_living)
-        assert (await again.result()).status is Status.TIMEOUT
+        await eventually(lambda: not handle.run.is_living)
+        assert (await handle.result()).status is Status.TIMEOUT
 
 
 async def test_the_time_of_an_idle_run_continues_after_a_kill() -> None:
@@ -102,11 +102,11 @@ async def test_the_time_of_an_idle_run_continues_after_a_kill() -> None:
 
     clock, gate = FakeClock(), Gate()
     async with AgentRuntime(store=store, clock=clock, grace_s=0.05) as runtime:
-        [again] = await runtime.resume(llm=model, tools=[gate.tool])
+        [resumed_handle] = await runtime.resume(llm=model, tools=[gate.tool])
         await gate.entered.wait()
         await clock.advance(10)
-        await eventually(lambda: not again.run.is_living)
-        assert (await again.result()).status is Status.TIMEOUT
+        await eventually(lambda: not resumed_handle.run.is_living)
+        assert (await resumed_handle.result()).status is Status.TIMEOUT
 
 
 def _is_reply(event: Event) -> bool:
@@ -123,10 +123,10 @@ async def test_calls_granted_to_a_lost_sandbox_count(tmp_path: pathlib.Path) -> 
     cut_store = await cut_behind(store, _is_reply)
     async with AgentRuntime(tmp_path / "two", store=cut_store, backend="local") as runtime:
         model = ScriptedModel([[note], "a last word"])
-        [again] = await runtime.resume(llm=model, tools=workspace_tools())
-        result = await again.result()
+        [handle] = await runtime.resume(llm=model, tools=workspace_tools())
+        result = await handle.result()
         assert runtime.journal is not None
-        replayed = await runtime.journal.replay(again.id)
+        replayed = await runtime.journal.replay(handle.id)
 
     assert first.usage.tool_calls == result.usage.tool_calls == replayed.root.usage.tool_calls == 2
     assert (result.status, result.partial) == (Status.BUDGET_EXHAUSTED, "a last word")
@@ -143,8 +143,8 @@ async def test_a_resumed_run_has_only_its_remaining_turns(tmp_path: pathlib.Path
     cut_store = await cut_behind(store, lambda event: isinstance(event, MessageRecorded) and bool(event.call_id), 2)
     async with AgentRuntime(tmp_path / "two", store=cut_store, backend="local") as runtime:
         model = ScriptedModel([[note], "never"])
-        [again] = await runtime.resume(llm=model, tools=workspace_tools())
-        result = await again.result()
+        [handle] = await runtime.resume(llm=model, tools=workspace_tools())
+        result = await handle.result()
 
     assert result.status is Status.BUDGET_EXHAUSTED, result.value
     assert result.error is not None

@@ -103,12 +103,12 @@ async def test_functions_that_gather_finish_with_one_slot() -> None:
 async def test_synchronous_functions_hold_a_slot() -> None:
     """A plain function in a thread holds its slot while it runs: with one slot, one runs at a time."""
     at_work: list[int] = []
-    most = 0
+    max_active = 0
 
     def work(number: int) -> int:
-        nonlocal most
+        nonlocal max_active
         at_work.append(number)
-        most = max(most, len(at_work))
+        max_active = max(max_active, len(at_work))
         at_work.remove(number)
         return number
 
@@ -117,7 +117,7 @@ async def test_synchronous_functions_hold_a_slot() -> None:
         results = await asyncio.gather(*(handle.result() for handle in handles))
 
     assert [result.value for result in results] == list(range(10))
-    assert most == 1
+    assert max_active == 1
 
 
 async def test_waiting_with_task_output_holds_no_slot() -> None:
@@ -139,13 +139,13 @@ async def test_waiting_with_task_output_holds_no_slot() -> None:
 
 async def test_active_runs_never_exceed_the_limit() -> None:
     """The number of active runs, measured inside a tool, never exceeds `running`."""
-    at_work, most = 0, 0
+    at_work, max_active = 0, 0
 
     async def busy() -> str:
         """Work for some turns of the loop."""
-        nonlocal at_work, most
+        nonlocal at_work, max_active
         at_work += 1
-        most = max(most, at_work)
+        max_active = max(max_active, at_work)
         for _ in range(4):
             await asyncio.sleep(0)
         at_work -= 1
@@ -159,7 +159,7 @@ async def test_active_runs_never_exceed_the_limit() -> None:
     async with Session(ScriptedModel(answer), [async_tool(busy)], spawn_limits=SpawnLimits(running=3)) as session:
         result = await session.ask("Go.")
 
-    assert (result.value, most) == ("ok", 3)
+    assert (result.value, max_active) == ("ok", 3)
 
 
 # --- living counts: queue and refuse
@@ -347,8 +347,10 @@ class RandomTree:
         return random.Random(f"{self.seed}/{brief}/{step}")
 
     def answer(self, messages: list[BaseMessage]) -> ReplyStep:
-        own = [str(m.text) for m in messages if m.type == "human" and "node" in str(m.text) and "<" not in str(m.text)]
-        brief = own[-1].split("node")[-1] if own else ""
+        own_texts = [
+            str(m.text) for m in messages if m.type == "human" and "node" in str(m.text) and "<" not in str(m.text)
+        ]
+        brief = own_texts[-1].split("node")[-1] if own_texts else ""
         step = sum(isinstance(message, AIMessage) for message in messages)
         chance = self.chance(brief, step)
         if step > 6 or chance.random() < 0.3 + 0.1 * brief.count("."):
@@ -435,13 +437,13 @@ async def test_safe_tools_run_concurrently_and_answer_in_order() -> None:
 
     Results keep the order of the calls, and a failed call harms no other.
     """
-    at_work, most = 0, 0
+    at_work, max_active = 0, 0
 
     async def busy(number: int) -> str:
         """Work, the later called the sooner done."""
-        nonlocal at_work, most
+        nonlocal at_work, max_active
         at_work += 1
-        most = max(most, at_work)
+        max_active = max(max_active, at_work)
         for _ in range(40 - number):
             await asyncio.sleep(0)
         at_work -= 1
@@ -456,7 +458,7 @@ async def test_safe_tools_run_concurrently_and_answer_in_order() -> None:
         results = [message for message in session.messages if isinstance(message, ToolMessage)]
         tool_ends = of_kind(session_events(session), ToolEnded)
 
-    assert (result.value, most) == ("ok", 10)
+    assert (result.value, max_active) == ("ok", 10)
     texts = [str(message.text) for message in results]
     assert texts[:20] == [f"result {n}" if n != 7 else "ValueError: seven" for n in range(20)]
     assert "There is no tool named 'unknown'" in texts[20]

@@ -90,8 +90,8 @@ async def test_an_endpoint_that_refuses_usage_is_not_asked_for_it_again(refusal:
             model_requests = of_kind(session_events(session), ModelAsked)
             assert has_no_reservation(session)
         # Another client for the same model at the same endpoint, in the same process.
-        again = server.openai(base_url=model.openai_api_base)
-        async with Session(again, runtime=runtime_without_backoff(), limits=LIMITS) as session:
+        second_model = server.openai(base_url=model.openai_api_base)
+        async with Session(second_model, runtime=runtime_without_backoff(), limits=LIMITS) as session:
             third = await session.ask("Go.")
 
     assert [each.value for each in (first, second, third)] == ["one", "two", "three"]
@@ -123,10 +123,10 @@ async def test_a_request_refused_for_another_reason_is_sent_twice_at_most() -> N
     async with provider(lambda messages: Fail(400)) as server:
         async with Session(server.openai(), runtime=runtime_without_backoff(), limits=LIMITS) as session:
             result = await session.ask("Go.")
-            again = await session.ask("Again.")
+            second_result = await session.ask("Again.")
             spent = run_of(session, "main").context.budget.spent("model_calls")
 
-    assert [result.status, again.status] == [Status.FAILED, Status.FAILED]
+    assert [result.status, second_result.status] == [Status.FAILED, Status.FAILED]
     assert asked_usage(server) == [True, False, True, False]
     assert spent == 4
 

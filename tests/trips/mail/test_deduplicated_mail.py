@@ -29,14 +29,14 @@ async def test_an_equal_message_within_the_window_is_delivered_once() -> None:
         root = session.handle("main")
 
         first = root.send("ping", dedupe_s=60)
-        again = root.send("ping", dedupe_s=60)
+        repeated_delivery = root.send("ping", dedupe_s=60)
         root.send("pong", dedupe_s=60)
         root.send("ping")
         session.send("ping", dedupe_s=60)
         AGENT_REGISTRY.push(session.id, "ping", sender="main/other", dedupe_s=60)
 
         assert "Delivered to main" in first
-        assert again == "Not delivered again: main got the same message as mail-1 less than 60 s ago."
+        assert repeated_delivery == "Not delivered again: main got the same message as mail-1 less than 60 s ago."
         assert _pushed_texts(session) == ["ping", "pong", "ping", "ping"]
 
 
@@ -124,10 +124,10 @@ async def test_send_message_with_dedupe_s_delivers_an_equal_message_once(
         await handle.result()
 
         results = answers(run_of(session, "scout").context.history)
-        again = "Not delivered again: main got the same message as mail-1 less than 60 s ago."
+        refusal = "Not delivered again: main got the same message as mail-1 less than 60 s ago."
         assert results["call-1"].startswith("Delivered to main")
-        assert results["call-2"] == again
-        assert results["call-3"] == f"{again} You receive no idle notice for this message."
+        assert results["call-2"] == refusal
+        assert results["call-3"] == f"{refusal} You receive no idle notice for this message."
         assert "dedupe_s: 0" in results["call-4"]
         assert "expected seconds above 0, or None" in results["call-4"]
         assert [each.text for each in of_kind(session_events(session), MailPushed) if each.kind == "agent"] == ["ping"]

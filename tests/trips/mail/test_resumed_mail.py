@@ -63,9 +63,9 @@ async def _assert_resumed_with_one_notice(child: str, moment: Callable[[Event], 
         lead = Agent(name="lead", model=ScriptedModel(_replies_with(child)))
         assert (await (await runtime.spawn(lead, "go", agents=types)).result()).value == "all done"
     async with AgentRuntime(store=await cut_behind(store, moment, nth)) as runtime:
-        [again] = await runtime.resume(llm=ScriptedModel(_replies_with(child)))
-        assert (await again.result()).value == "all done"
-        texts = [each.text for each in again.run.context.history if "task-notification" in each.text]
+        [handle] = await runtime.resume(llm=ScriptedModel(_replies_with(child)))
+        assert (await handle.result()).value == "all done"
+        texts = [each.text for each in handle.run.context.history if "task-notification" in each.text]
     assert len(texts) == 1
 
 
@@ -127,8 +127,8 @@ async def test_a_run_that_awaits_an_idle_notice_receives_it_once_despite_a_kill(
         result = await (await runtime.spawn(lead, "go", agents=types)).result()
     if moment is not None:
         async with AgentRuntime(store=await cut_behind(store, moment, 1)) as runtime:
-            [again] = await runtime.resume(llm=ScriptedModel(_play_watcher))
-            result = await again.result()
+            [handle] = await runtime.resume(llm=ScriptedModel(_play_watcher))
+            result = await handle.result()
     assert "it was told 1 time(s)" in result.value
 
 

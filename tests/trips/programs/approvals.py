@@ -102,9 +102,9 @@ async def resumed_root(runtime: AgentRuntime, folder: pathlib.Path, llm: Scripte
     return handle
 
 
-def runtime_of(place: str, clock: Clock | None = None) -> AgentRuntime:
+def runtime_of(store_address: str, clock: Clock | None = None) -> AgentRuntime:
     """Return the runtime of another process on the store of the first."""
-    return AgentRuntime(store=store_at(place), clock=clock, grace_s=1.0)
+    return AgentRuntime(store=store_at(store_address), clock=clock, grace_s=1.0)
 
 
 async def question(inbox: Inbox) -> str:
@@ -114,10 +114,10 @@ async def question(inbox: Inbox) -> str:
     return inbox.pending[0].id
 
 
-async def main(place: str, folder: pathlib.Path, when: str) -> None:
+async def main(store_address: str, folder: pathlib.Path, when: str) -> None:
     """Work until the chosen moment, and be killed there."""
     llm = model()
-    async with AgentRuntime(store=kill_when_answered(store_at(place)), grace_s=1.0) as runtime:
+    async with AgentRuntime(store=kill_when_answered(store_at(store_address)), grace_s=1.0) as runtime:
         if (folder / "question").exists():
             handle = await resumed_root(runtime, folder, llm)
         else:

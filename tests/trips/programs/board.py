@@ -25,20 +25,20 @@ STEPS = ["create", "create", "claim 1", "complete 1", "claim 2", "complete 2", "
 
 async def do(board: Board, step: str) -> None:
     """Do one step."""
-    what, _, id = step.partition(" ")
-    if what == "create":
+    act, _, id = step.partition(" ")
+    if act == "create":
         await board.create("a task", blocked_by=[task.id for task in await board.list()])
-    elif what == "claim":
+    elif act == "claim":
         await board.claim(id, ME)
-    elif what == "complete":
+    elif act == "complete":
         await board.complete(id, ME)
     else:
         await board.delete(id, ME)
 
 
-async def steps(place: str, when: str, number: int) -> None:
+async def steps(store_address: str, when: str, number: int) -> None:
     """Do every step until killed."""
-    store = await kill_at_put(store_at(place), when, number).open()
+    store = await kill_at_put(store_at(store_address), when, number).open()
     for step in STEPS:
         await do(Board(store, "list"), step)
 
@@ -60,9 +60,9 @@ def tools(runtime: AgentRuntime) -> list[BaseTool]:
     return [*board_tools(boards(runtime)("list")), fatal]
 
 
-async def agent(place: str) -> None:
+async def agent(store_address: str) -> None:
     """Run an agent that claims a task, until killed."""
-    async with AgentRuntime(store=store_at(place)) as runtime:
+    async with AgentRuntime(store=store_at(store_address)) as runtime:
         handle = await runtime.spawn(Agent(name="worker", model=model()), "work", tools=tools(runtime))
         await handle.result()
 

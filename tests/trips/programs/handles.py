@@ -81,9 +81,9 @@ async def print_names(runtime: ramet.AgentRuntime, handles: dict[str, str]) -> N
             print_line(name, problem.reason)
 
 
-async def tamper(runtime: ramet.AgentRuntime, place: str, name: str) -> str:
+async def tamper(runtime: ramet.AgentRuntime, namespace: str, name: str) -> str:
     """Give a recipe every name of two modules, with a matching hash; return its new version."""
-    registry = await runtime.dynamic.registries.namespace(place)
+    registry = await runtime.dynamic.registries.namespace(namespace)
     entry = registry.entry(REGISTRY, name)
     del entry["hash"]
     entry["capabilities"] = [

@@ -33,9 +33,9 @@ def dies(effects: str) -> str:
     return output
 
 
-async def main(place: str, when: str, number: int, effects: str) -> None:
+async def main(store_address: str, when: str, number: int, effects: str) -> None:
     """Schedule the function, and wait until killed."""
-    store = store_at(place)
+    store = store_at(store_address)
     if number:
         kill_at_put(store, when, number, kind=KIND)
     async with AgentRuntime(store=store) as runtime, AgentScheduler(runtime) as scheduler:

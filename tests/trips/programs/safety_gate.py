@@ -90,9 +90,9 @@ def tools(folder: pathlib.Path, *, dies: bool = False) -> list[BaseTool]:
     return [StructuredTool.from_function(coroutine=pay, name="pay", description="Pays.")]
 
 
-async def main(place: str, folder: pathlib.Path, when: str) -> None:
+async def main(store_address: str, folder: pathlib.Path, when: str) -> None:
     """Work until the chosen moment, and be killed there."""
-    store = store_at(place)
+    store = store_at(store_address)
     if when == "committed":
         store = kill_at_start(store)
     gate = SafetyGate(ASKS if when == "asking" else ALLOWS, [Second(dies=when == "voting")])

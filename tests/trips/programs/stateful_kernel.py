@@ -82,9 +82,9 @@ def make_deadly(store: Store, nth: int) -> None:
     store.put_together, store.put = deadly_together, deadly_put  # type: ignore[method-assign, assignment]
 
 
-async def main(place: str, work: str, nth: int) -> None:
+async def main(store_address: str, work: str, nth: int) -> None:
     """Work until killed."""
-    store = store_at(place)
+    store = store_at(store_address)
     make_deadly(store, nth)
     async with AgentRuntime(store=store) as runtime:
         await (await runtime.spawn(plans if work == "plans" else delegates)).result()

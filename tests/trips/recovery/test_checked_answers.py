@@ -28,17 +28,17 @@ def _is_reply(event: Event) -> bool:
 
 
 async def _resume_after_first_reply(
-    folder: pathlib.Path, first: str, *later: str, **agent: Any
+    folder: pathlib.Path, first: str, *replies: str, **agent: Any
 ) -> tuple[Result, ScriptedModel]:
     """Return the result under the next kernel, and the model that was asked there."""
     store = MemoryStore()
     async with AgentRuntime(folder / "one", store=store, backend="local") as runtime:
-        agent_under_test = Agent(name="lead", model=ScriptedModel([first, *later]), **agent)
+        agent_under_test = Agent(name="lead", model=ScriptedModel([first, *replies]), **agent)
         await (await runtime.spawn(agent_under_test, "go", policy=Policy())).result()
-    model = ScriptedModel(list(later))
+    model = ScriptedModel(list(replies))
     async with AgentRuntime(folder / "one", store=await cut_behind(store, _is_reply), backend="local") as runtime:
-        [again] = await runtime.resume(llm=model, agents=[Agent(name="lead", model=model, **agent)])
-        return await again.result(), model
+        [handle] = await runtime.resume(llm=model, agents=[Agent(name="lead", model=model, **agent)])
+        return await handle.result(), model
 
 
 async def test_resume_asks_again_for_an_answer_of_the_wrong_form(tmp_path: pathlib.Path) -> None:
@@ -70,8 +70,8 @@ async def test_a_kill_does_not_reset_the_count_of_answers_of_the_wrong_form() ->
     cut_store = await cut_behind(store, _is_reply, 2)
     model = ScriptedModel(["three", '{"count": 3}'])
     async with AgentRuntime(store=cut_store) as runtime:
-        [again] = await runtime.resume(llm=model, agents=[Agent(name="lead", model=model, output=Finding)])
-        result = await again.result()
+        [handle] = await runtime.resume(llm=model, agents=[Agent(name="lead", model=model, output=Finding)])
+        result = await handle.result()
 
     assert result.error is not None, result.value
     assert result.error.type == "OutputInvalid"
@@ -99,9 +99,9 @@ async def test_a_kill_does_not_reset_the_count_of_stop_hook_blocks(
     cut_store = await cut_behind(store, _is_reply, 6)
     again_and_again.clear()
     async with AgentRuntime(tmp_path / "two", store=cut_store, backend="local") as runtime:
-        [again] = await runtime.resume(llm=model, agents=[Agent(name="lead", model=model, hooks=hooks)])
-        assert (await again.result()).value == "done"
-        texts = [str(each.text) for each in again.run.context.history]
+        [handle] = await runtime.resume(llm=model, agents=[Agent(name="lead", model=model, hooks=hooks)])
+        assert (await handle.result()).value == "done"
+        texts = [str(each.text) for each in handle.run.context.history]
 
     assert texts.count("more") == STOP_HOOK_LIMIT
     assert again_and_again == [True] * 3
@@ -120,8 +120,10 @@ async def test_a_stop_hook_block_does_not_reset_the_count_of_wrong_answers() -> 
         undisturbed = await (await runtime.spawn(lead, "go")).result()
     model = ScriptedModel(script[4:])
     async with AgentRuntime(store=await cut_behind(store, _is_reply, 4)) as runtime:
-        [again] = await runtime.resume(llm=model, agents=[Agent(name="lead", model=model, output=Finding, hooks=hooks)])
-        result = await again.result()
+        [handle] = await runtime.resume(
+            llm=model, agents=[Agent(name="lead", model=model, output=Finding, hooks=hooks)]
+        )
+        result = await handle.result()
 
     assert undisturbed.error is not None
     assert result.error == undisturbed.error

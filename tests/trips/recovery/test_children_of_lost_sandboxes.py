@@ -46,9 +46,9 @@ async def test_a_child_of_an_interrupted_call_is_reported_once(tmp_path: pathlib
         cut_store = await cut_behind(store, moment)
         model = ScriptedModel({"": ["no news", "gold, it says"], "dig": ["gold"]})
         async with AgentRuntime(tmp_path, store=cut_store, backend="local") as runtime:
-            [again] = await runtime.resume(llm=model)
-            await again.result()
-            texts = [each.text for each in again.run.context.history]
+            [handle] = await runtime.resume(llm=model)
+            await handle.result()
+            texts = [each.text for each in handle.run.context.history]
         assert INTERRUPTED in texts
         assert len([each for each in texts if each.startswith("<task-notification") and "gold" in each]) == 1
         return cut_store
@@ -75,6 +75,6 @@ async def test_an_idle_parent_receives_the_end_of_a_child_just_before_the_kill()
 
     cut_store = await cut_behind(store, _is_end_of_the_child)
     async with AgentRuntime(store=cut_store) as runtime:
-        [again] = await runtime.resume(llm=ScriptedModel([last_reply]), tools=[Gate().tool])
-        assert (await again.result()).value == last_reply
-        assert "gold" in again.run.context.history[-2].text
+        [resumed_handle] = await runtime.resume(llm=ScriptedModel([last_reply]), tools=[Gate().tool])
+        assert (await resumed_handle.result()).value == last_reply
+        assert "gold" in resumed_handle.run.context.history[-2].text

@@ -52,7 +52,7 @@ class Line:
         assert task is not None
         self._carrying.add(task)
         task.add_done_callback(self._carrying.discard)
-        far, there = await asyncio.open_connection(*self.to)
+        far, writer = await asyncio.open_connection(*self.to)
         loses = False
 
         async def answers() -> None:
@@ -71,11 +71,11 @@ class Line:
                 if loses and self.instead is not None:
                     await self.instead()
                     break
-                there.write(piece)
+                writer.write(piece)
         except (ConnectionError, asyncio.CancelledError):
             pass
         finally:
-            for each in (there, back):
+            for each in (writer, back):
                 each.close()
             answering.cancel()
             await asyncio.wait({answering})

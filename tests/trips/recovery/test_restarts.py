@@ -27,7 +27,7 @@ __all__ = ["make_store"]  # a fixture is used by its name
 
 async def test_a_parent_waits_for_its_child_across_a_restart(make_store: MakeStore) -> None:
     """AC-S0-7: a child works for five minutes, its kernel dies in between, and the parent still gets the result."""
-    gate, again = Gate(), Gate()
+    gate, handles = Gate(), Gate()
     plan: dict[str, Any] = {"toil": [Call("gate"), "no"], "": [specialist_call("toil", "kid"), "no"]}
     agents = Project.open(None, user_dir=None)
     clock = FakeClock()
@@ -46,11 +46,11 @@ async def test_a_parent_waits_for_its_child_across_a_restart(make_store: MakeSto
     model = ScriptedModel(answer)
     clock = FakeClock()
     async with AgentRuntime(store=make_store(), clock=clock) as runtime:
-        [handle] = await runtime.resume(llm=model, tools=[again.tool])
-        await again.entered.wait()
+        [handle] = await runtime.resume(llm=model, tools=[handles.tool])
+        await handles.entered.wait()
         await clock.advance(150)
         assert handle.run.result is None
-        again.open.set()
+        handles.open.set()
         result = await handle.result()
 
         assert (result.status, result.value) == (Status.COMPLETED, "the lead has it")
@@ -145,8 +145,8 @@ async def test_the_messages_of_a_child_are_recorded_in_order_up_to_a_kill(make_s
     messages = [each for each in tree_events if isinstance(each, MessageRecorded)]
     assert recorded_messages
     assert messages[: len(recorded_messages)] == recorded_messages
-    story = TreeReplay().apply_all(tree_events)
-    [kid] = [run for run in story.runs.values() if run.spawn_event.path == "main/kid"]
+    replay = TreeReplay().apply_all(tree_events)
+    [kid] = [run for run in replay.runs.values() if run.spawn_event.path == "main/kid"]
     assert [each["type"] for each in kid.messages] == ["human", "ai"]
-    call = story.root.messages[-1]["tool_calls"][0]["id"]
+    call = replay.root.messages[-1]["tool_calls"][0]["id"]
     assert kid.spawn_event.parent_call == call

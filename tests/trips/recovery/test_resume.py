@@ -39,8 +39,8 @@ def make_store(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterat
         store = MemoryStore()
         yield lambda: store
         return
-    with empty_store_address(request.param, tmp_path) as place:
-        yield lambda: store_at(place)
+    with empty_store_address(request.param, tmp_path) as store_address:
+        yield lambda: store_at(store_address)
 
 
 @asynccontextmanager
@@ -96,16 +96,18 @@ async def test_a_killed_turn_resumes_in_its_middle(make_store: MakeStore) -> Non
 
     model = ScriptedModel(["it goes on"])
     async with AgentRuntime(store=make_store()) as runtime:
-        [again] = await runtime.resume(llm=model, tools=[async_tool(quick, concurrency_safe=True), Gate("slow").tool])
-        result = await again.result()
+        [resumed_handle] = await runtime.resume(
+            llm=model, tools=[async_tool(quick, concurrency_safe=True), Gate("slow").tool]
+        )
+        result = await resumed_handle.result()
 
-        assert again.id == handle.id
+        assert resumed_handle.id == handle.id
         assert (result.status, result.value) == (Status.COMPLETED, "it goes on")
         assert len(texts) == 1
         answers = [each for each in model.requests[0].messages if isinstance(each, ToolMessage)]
         assert answers[0].text == "quick is done"
         assert "cut off" in answers[1].text
-        [resumption] = [event async for event in events_of(again) if isinstance(event, RunResumed)]
+        [resumption] = [event async for event in events_of(resumed_handle) if isinstance(event, RunResumed)]
         assert len(resumption.cut) == 1
 
 
@@ -163,8 +165,8 @@ async def test_a_repeated_call_has_the_arguments_that_a_hook_rewrote(make_store:
 
     model = ScriptedModel(["it goes on"])
     async with AgentRuntime(store=make_store()) as runtime:
-        [again] = await runtime.resume(llm=model, tools=tools, agents=[lead(model)])
-        assert (await again.result()).value == "it goes on"
+        [handle] = await runtime.resume(llm=model, tools=tools, agents=[lead(model)])
+        assert (await handle.result()).value == "it goes on"
     assert paths == ["/tmp/old", "/tmp/old"]
 
 
@@ -180,8 +182,8 @@ async def test_resume_delivers_unread_mail(make_store: MakeStore) -> None:
 
     model = ScriptedModel(["I did"])
     async with AgentRuntime(store=make_store()) as runtime:
-        [again] = await runtime.resume(llm=model, tools=[Gate().tool])
-        await again.result()
+        [resumed_handle] = await runtime.resume(llm=model, tools=[Gate().tool])
+        await resumed_handle.result()
 
         assert any("second log" in message.text for message in model.requests[0].messages)
 
@@ -278,8 +280,8 @@ async def test_a_resumed_budget_keeps_what_was_spent(make_store: MakeStore) -> N
     async with AgentRuntime(store=make_store()) as runtime:
         open_gate = Gate()
         open_gate.open.set()
-        [again] = await runtime.resume(llm=model, tools=[open_gate.tool])
-        result = await again.result()
+        [handle] = await runtime.resume(llm=model, tools=[open_gate.tool])
+        result = await handle.result()
 
         assert result.usage.model_calls == 3
         assert len(model.requests) == 2
@@ -319,12 +321,12 @@ async def test_a_function_is_called_again_and_its_finished_children_are_not(make
 
     WAITS.clear()
     async with AgentRuntime(store=make_store()) as runtime:
-        [again] = await runtime.resume()
-        result = await again.result()
+        [handle] = await runtime.resume()
+        result = await handle.result()
 
         assert result.value == [0, 1, 4]
         assert COUNTED == [0, 1, 1, 2]
-        assert again.run.admitted_spawns == 3, "each child counts once against what it may start in its life"
+        assert handle.run.admitted_spawns == 3, "each child counts once against what it may start in its life"
 
 
 async def test_resume_names_a_missing_definition_and_starts_nothing(make_store: MakeStore) -> None:
@@ -342,8 +344,8 @@ async def test_resume_names_a_missing_definition_and_starts_nothing(make_store: 
         assert runtime.trees == {}
         with pytest.raises(Unknown, match="session"):
             await Session.resume("nobody", ScriptedModel([]), runtime=runtime)
-        [again] = await runtime.resume(llm=ScriptedModel(["there it is"]), tools=[Gate("special").tool])
-        assert (await again.result()).value == "there it is"
+        [handle] = await runtime.resume(llm=ScriptedModel(["there it is"]), tools=[Gate("special").tool])
+        assert (await handle.result()).value == "there it is"
         assert await runtime.resume() == []
 
 
@@ -352,11 +354,11 @@ async def test_a_fork_begins_at_any_event(make_store: MakeStore) -> None:
     async with AgentRuntime(store=make_store()) as runtime:
         session = Session(ScriptedModel(["one", "two"]), runtime=runtime)
         await session.ask("first")
-        there = max(event.seq for event in session._opened.recorder.recent_events)
+        last_seq = max(event.seq for event in session._opened.recorder.recent_events)
         await session.ask("second")
         model = ScriptedModel(["another way"])
 
-        early = await runtime.fork(session.id, "what else?", at=there, llm=model)
+        early = await runtime.fork(session.id, "what else?", at=last_seq, llm=model)
         late = await runtime.fork(session.id, "and now?", llm=ScriptedModel(["later"]))
 
         assert (await early.result()).value == "another way"
@@ -439,7 +441,7 @@ async def test_every_process_can_read_a_recorded_result(make_store: MakeStore) -
     async with lost_runtime(make_store()) as runtime:
         handle = await runtime.spawn(parent, args=(2,))
         assert (await handle.result()).value == [0, 1]
-        [below] = [run for run in handle.run.context.tree.views() if run.path.endswith("/1")]  # type: ignore[union-attr]
+        [child_run] = [run for run in handle.run.context.tree.views() if run.path.endswith("/1")]  # type: ignore[union-attr]
         busy = await runtime.spawn(
             Agent(name="lead", model=ScriptedModel([[Call("gate")], "no"])), "go", tools=[gate.tool]
         )
@@ -447,7 +449,7 @@ async def test_every_process_can_read_a_recorded_result(make_store: MakeStore) -
 
     async with AgentRuntime(store=make_store()) as runtime:
         assert (await runtime.result(handle.id)).value == [0, 1]
-        assert (await runtime.result(below.id)).value == 0
+        assert (await runtime.result(child_run.id)).value == 0
         with pytest.raises(BusyError, match="resume"):
             await runtime.result(busy.id)
         with pytest.raises(Unknown):

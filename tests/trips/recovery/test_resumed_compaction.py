@@ -69,9 +69,9 @@ async def test_a_compacted_conversation_gets_its_task_once_after_resume(moment: 
         lead = Agent(name="lead", model=_model())
         assert (await (await runtime.spawn(lead, "go", tools=[look], history=LONG_AGO)).result()).value == "I saw it"
     async with AgentRuntime(store=await cut_behind(store, moment)) as runtime:
-        [again] = await runtime.resume(llm=_model(), tools=[look])
-        assert (await again.result()).value == "I saw it"
-        texts = [(each.type, str(each.text)) for each in again.run.context.history]
+        [handle] = await runtime.resume(llm=_model(), tools=[look])
+        assert (await handle.result()).value == "I saw it"
+        texts = [(each.type, str(each.text)) for each in handle.run.context.history]
 
     assert texts.count(("human", "go")) == 1
     assert [kind for kind, _ in texts[-4:]] == ["human", "ai", "tool", "ai"]
@@ -84,8 +84,8 @@ async def test_the_last_answer_of_a_finished_turn_is_the_result_after_resume() -
         lead = Agent(name="lead", model=_model())
         await (await runtime.spawn(lead, "go", tools=[look], history=LONG_AGO)).result()
     async with AgentRuntime(store=await cut_behind(store, _is_turn_end)) as runtime:
-        [again] = await runtime.resume(llm=_model(), tools=[look])
-        assert (await again.result()).value == "I saw it"
+        [handle] = await runtime.resume(llm=_model(), tools=[look])
+        assert (await handle.result()).value == "I saw it"
 
 
 async def test_a_stopped_run_keeps_the_newest_text_after_compaction() -> None:

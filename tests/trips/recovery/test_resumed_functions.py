@@ -56,11 +56,11 @@ async def test_a_killed_kernels_function_is_called_again_in_the_same_turn(
     """The reader gets every chunk once. Earlier turns stay in the history, and queued turns follow."""
     kernels = [all_kernels.begin(name) for name in ("one", "two")]
     one, two = [await stack.enter_async_context(all_kernels.client(each)) for each in kernels]
-    crew = await one.create_team({"agents": 1}, name="crew")
-    bob = await two.spawn_agent("crew", "bob", "slow-function", COUNTS, key=crew.key)
-    over = Reader(two, bob, counting(1, 2, tmp_path))
-    await over.done
-    assert over.text == "1 \nafter 0"
+    team = await one.create_team({"agents": 1}, name="crew")
+    bob = await two.spawn_agent("crew", "bob", "slow-function", COUNTS, key=team.key)
+    reader = Reader(two, bob, counting(1, 2, tmp_path))
+    await reader.done
+    assert reader.text == "1 \nafter 0"
     first = Reader(two, bob, counting(9, 5, tmp_path))
     await eventually(lambda: first.text.endswith("4 "))
     second = Reader(two, bob, counting(3, 4, tmp_path))
@@ -73,8 +73,12 @@ async def test_a_killed_kernels_function_is_called_again_in_the_same_turn(
         assert_one_complete_turn(each.chunks)
     assert count_calls(tmp_path) == 4, "the one that was cut off was called again, and no other"
     history = await two.history(bob.agent.id, key=bob.nonce)
-    assert [each["content"] for each in history if each["role"] == "assistant"] == [over.text, first.text, second.text]
-    await two.delete_team("crew", key=crew.key)
+    assert [each["content"] for each in history if each["role"] == "assistant"] == [
+        reader.text,
+        first.text,
+        second.text,
+    ]
+    await two.delete_team("crew", key=team.key)
     store = await PostgresStore(all_kernels.dsn, kernel="looks").open()
     assert await store.list("function-turn") == []
     await store.close()
@@ -87,8 +91,8 @@ async def test_a_repeated_function_with_other_output_announces_the_new_start(
     kernels = [all_kernels.begin(name) for name in ("one", "two")]
     one, two = [await stack.enter_async_context(all_kernels.client(each)) for each in kernels]
     bundle = (await two.upload_bundle(tar({"kit.py": b"WORD = 'here'"}))).id
-    crew = await one.create_team({"agents": 1}, name="crew")
-    bob = await two.spawn_agent("crew", "bob", "slow-function", WAITS, policy=Policy(), key=crew.key)
+    team = await one.create_team({"agents": 1}, name="crew")
+    bob = await two.spawn_agent("crew", "bob", "slow-function", WAITS, policy=Policy(), key=team.key)
     turn = Reader(two, bob, request_body("kit"))
     await eventually(lambda: turn.text.endswith("\n"))
     kernels[0].kill()
@@ -108,8 +112,8 @@ async def test_a_stopping_kernel_waits_for_a_function_in_the_host(
     """The function ends on the stopping kernel, and no other kernel calls it again."""
     kernels = [all_kernels.begin(name) for name in ("one", "two")]
     one, two = [await stack.enter_async_context(all_kernels.client(each)) for each in kernels]
-    crew = await one.create_team({"agents": 1}, name="crew")
-    bob = await two.spawn_agent("crew", "bob", "slow-function", COUNTS, key=crew.key)
+    team = await one.create_team({"agents": 1}, name="crew")
+    bob = await two.spawn_agent("crew", "bob", "slow-function", COUNTS, key=team.key)
     turn = Reader(two, bob, counting(9, 5, tmp_path))
     await eventually(lambda: turn.text.endswith("4 "))
     kernels[0].process.send_signal(signal.SIGTERM)
@@ -123,19 +127,19 @@ async def test_a_stopping_kernel_waits_for_a_function_in_the_host(
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another machine")
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "told to end"])
+@pytest.mark.parametrize("mode", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "told to end"])
 async def test_a_function_in_a_sandbox_that_outlives_its_kernel_is_called_once(
-    how: signal.Signals, stores: str
+    mode: signal.Signals, stores: str
 ) -> None:
     """The next kernel adopts the sandbox: the turn and the process stay the same."""
     async with outliving_kernels() as (all_kernels, _):
         first = begin_outliving(all_kernels)
         async with all_kernels.client(first) as client:
-            crew = await client.create_team({"agents": 1}, name="crew")
-            ada = await client.spawn_agent("crew", "ada", "slow-function", HOLDS, policy=Policy(), key=crew.key)
+            team = await client.create_team({"agents": 1}, name="crew")
+            ada = await client.spawn_agent("crew", "ada", "slow-function", HOLDS, policy=Policy(), key=team.key)
             turn = Reader(client, ada, request_body("3"))
             await eventually(lambda: turn.text.endswith("\n"))
-            first.process.send_signal(how)
+            first.process.send_signal(mode)
             await asyncio.to_thread(first.process.wait)
             await turn.leave()
         async with all_kernels.client(begin_outliving(all_kernels)) as client:
@@ -146,8 +150,8 @@ async def test_a_function_in_a_sandbox_that_outlives_its_kernel_is_called_once(
         all_kernels.all[-1].kill()
         sandbox_starts = await sandboxes_of(run, all_kernels.dsn)
     turn.chunks += rest
-    me, _, again = turn.text.partition("\n")
-    assert again == me, turn.chunks
+    me, _, second_id = turn.text.partition("\n")
+    assert second_id == me, turn.chunks
     assert_one_complete_turn(turn.chunks)
     assert [each["content"] for each in history] == ["3", f"{me}\n{me}"]
     assert [each.adopted for each in sandbox_starts] == [False, True]

@@ -54,6 +54,6 @@ async def test_a_session_start_hook_runs_again_if_its_output_was_not_recorded() 
         await (await runtime.spawn(lead(ScriptedModel(["done"])), "go")).result()
     model = ScriptedModel(["done"])
     async with AgentRuntime(store=await cut_behind(store, _is_turn_start)) as runtime:
-        [again] = await runtime.resume(llm=model, agents=[lead(model)])
-        await again.result()
+        [handle] = await runtime.resume(llm=model, agents=[lead(model)])
+        await handle.result()
     assert typed_texts(model.requests[0].messages) == [("human", "go"), ("human", "Mind the gap.")]

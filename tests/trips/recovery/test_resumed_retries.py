@@ -30,8 +30,8 @@ async def test_an_attempt_after_a_kill_begins_with_an_empty_workspace(tmp_path: 
     await one.stop()
 
     async with AgentRuntime(tmp_path, store=store, backend="local") as two:
-        [again] = await two.resume()
-        result = await again.result()
+        [handle] = await two.resume()
+        result = await handle.result()
     assert result.error is not None
     assert result.error.message == "there before: False"
     assert [each.type for each in store._events].count("run_retried") == 1

@@ -36,8 +36,8 @@ async def _results_without_and_with_a_kill(script: Script, nth: int = 1, **agent
     async with AgentRuntime(store=await cut_behind(store, _is_turn_end, nth)) as runtime:
         model = ScriptedModel(["another answer"])
         lead = Agent(name="lead", instructions="Look.", model=model, **agent)
-        again = await runtime.resume(llm=model, tools=tools, agents=[lead])
-        return undisturbed, await again[-1].result()
+        handles = await runtime.resume(llm=model, tools=tools, agents=[lead])
+        return undisturbed, await handles[-1].result()
 
 
 @pytest.mark.parametrize(

@@ -184,15 +184,15 @@ async def test_admission_looks_through_the_tree_once_per_spawn_and_end() -> None
     tree = CountedTree()
     asking = await tree.queue_spawns(BIRTHS)
 
-    place = tree.places[1]
+    slot = tree.places[1]
     tree.nodes.remove(tree.other)
     tree.root.living_descendants.remove(tree.other)
     for task in asking:
         child = Node("main/asker/child", tree.asker)
         tree.nodes.append(child)
         tree.asker.living_descendants.append(child)
-        tree.admission.release(place)
-        place = await task
+        tree.admission.release(slot)
+        slot = await task
         tree.nodes.remove(child)
         tree.asker.living_descendants.remove(child)
 

@@ -75,8 +75,8 @@ async def test_a_provider_s_failure_fails_the_turn(which: str, step: Any) -> Non
         async with Session(client_of(server, which), runtime=runtime_without_backoff()) as session:
             result = await session.ask("Go.")
             if server.count == 3:
-                again = await session.ask("Again.")
-                assert again.value == "back again"
+                second_result = await session.ask("Again.")
+                assert second_result.value == "back again"
                 assert is_valid(session.messages)
             assert has_no_reservation(session)
 
@@ -239,13 +239,13 @@ async def test_max_turns_stops_a_model_that_always_calls_tools() -> None:
     model = ScriptedModel(lambda messages: "done" if str(messages[-1].text) == "Stop now." else step)
     async with Session(model, [look.tool], max_turns=5) as session:
         result = await session.ask("Go.")
-        again = await session.ask("Stop now.")
+        second_result = await session.ask("Stop now.")
 
     assert (result.status, result.partial) == (Status.BUDGET_EXHAUSTED, "still looking")
     assert result.error is not None
     assert (result.error.scope, "max_turns" in result.error.message) == ("main", True)
     assert look.calls == 5
-    assert again.value == "done"
+    assert second_result.value == "done"
     assert all(is_valid(request.messages) for request in model.requests)
 
 
@@ -531,42 +531,42 @@ async def test_a_name_cannot_replace_the_transcript_of_another_run(tmp_path: Pat
 # --- what tools do
 
 
-def misbehaving_tool(how: str) -> BaseTool:
+def misbehaving_tool(mode: str) -> BaseTool:
     """Return a synchronous or asynchronous tool that ends in an unusual way."""
 
     def body() -> Any:
-        if how.endswith("exit"):
+        if mode.endswith("exit"):
             sys.exit(3)
-        if how.endswith("interrupt"):
+        if mode.endswith("interrupt"):
             raise KeyboardInterrupt
-        if how.endswith("cancel"):
+        if mode.endswith("cancel"):
             raise asyncio.CancelledError
-        if how.endswith("stop"):
+        if mode.endswith("stop"):
             raise StopIteration
-        if how.endswith("timeout"):
+        if mode.endswith("timeout"):
             raise TimeoutError("its own")
-        if how.endswith("surrogate"):
+        if mode.endswith("surrogate"):
             return "a file called \udcff"
-        if how.endswith("bytes"):
+        if mode.endswith("bytes"):
             return [{"type": "image", "data": b"\x00"}]
-        if how.endswith("nan"):
+        if mode.endswith("nan"):
             return [{"type": "text", "text": "x", "score": float("nan")}]
-        if how.endswith("none"):
+        if mode.endswith("none"):
             return None
-        if how.endswith("foreign answer"):
+        if mode.endswith("foreign answer"):
             return ToolMessage(content="hello", tool_call_id="somebody-else-s")
-        raise AssertionError(how)
+        raise AssertionError(mode)
 
     async def coroutine() -> Any:
         return body()
 
-    if how.startswith("async"):
+    if mode.startswith("async"):
         return StructuredTool.from_function(coroutine=coroutine, name="odd", description="Odd.")
     return StructuredTool.from_function(body, name="odd", description="Odd.")
 
 
 @pytest.mark.parametrize(
-    "how",
+    "mode",
     [
         *(f"{kind} {what}" for kind in ("sync", "async") for what in ("cancel", "stop", "surrogate", "bytes")),
         *(f"{kind} {what}" for kind in ("sync", "async") for what in ("nan", "none", "foreign answer", "timeout")),
@@ -575,9 +575,9 @@ def misbehaving_tool(how: str) -> BaseTool:
     ],
 )
 @pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside others"])
-async def test_every_strange_end_of_a_tool_answers_its_call(how: str, beside: bool) -> None:
+async def test_every_strange_end_of_a_tool_answers_its_call(mode: str, beside: bool) -> None:
     """A tool may exit, raise CancelledError, or return bytes or another's answer: the turn continues."""
-    odd = misbehaving_tool(how)
+    odd = misbehaving_tool(mode)
     odd.metadata = {"concurrency_safe": beside}
     calm = Gate("calm")
     calm.open.set()
@@ -592,20 +592,20 @@ async def test_every_strange_end_of_a_tool_answers_its_call(how: str, beside: bo
     assert is_valid(model.requests[-1].messages)
 
 
-@pytest.mark.parametrize("how", ["exit", "cancel", "stop", "boom"])
+@pytest.mark.parametrize("mode", ["exit", "cancel", "stop", "boom"])
 @pytest.mark.parametrize("kind", ["sync", "async"])
-async def test_every_strange_end_of_a_function_agent_fails_only_its_run(how: str, kind: str) -> None:
+async def test_every_strange_end_of_a_function_agent_fails_only_its_run(mode: str, kind: str) -> None:
     """A function that exits, cancels itself or raises fails alone.
 
     Its handle gets a result, and its parent works on.
     """
 
     def function() -> None:
-        if how == "exit":
+        if mode == "exit":
             sys.exit(3)
-        if how == "cancel":
+        if mode == "cancel":
             raise asyncio.CancelledError
-        if how == "stop":
+        if mode == "stop":
             raise StopIteration
         raise ValueError("boom")
 

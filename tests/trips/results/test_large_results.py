@@ -75,10 +75,12 @@ async def test_output_too_large_for_the_value_of_task_success(
         "Begin!": [Call("Agent", {"subagent_type": "coder", "prompt": "Play."}), "Done."],
         "Play.": [code(f"task_success({value})"), "never"],
     }
-    async with Session(ScriptedModel(script), agents=[agent], cwd=tmp_path, backend=backend, unattended=True) as talk:
-        await talk.ask("Begin!")
+    async with Session(
+        ScriptedModel(script), agents=[agent], cwd=tmp_path, backend=backend, unattended=True
+    ) as session:
+        await session.ask("Begin!")
 
-        assert is_too_large(await talk.handle("main/1").result())
+        assert is_too_large(await session.handle("main/1").result())
 
 
 async def test_output_too_large_for_a_tool_in_a_process(tmp_path: pathlib.Path) -> None:
@@ -103,13 +105,13 @@ def wide(text: str) -> str:
 
 async def test_output_too_large_for_a_composition(tmp_path: pathlib.Path) -> None:
     """Each step in the host is within the limit, and the joined result is not."""
-    both = parallel(wide, wide, name="both").with_policy(SMALL)
+    both_branches = parallel(wide, wide, name="both").with_policy(SMALL)
     async with AgentRuntime(tmp_path / "work") as runtime:
-        together = await (await runtime.spawn(both, args=("w",))).result()
-        alone = await (await runtime.spawn(chain(wide, name="one").with_policy(SMALL), args=("w",))).result()
+        together = await (await runtime.spawn(both_branches, args=("w",))).result()
+        single_result = await (await runtime.spawn(chain(wide, name="one").with_policy(SMALL), args=("w",))).result()
 
         assert is_too_large(together, 1_200)
-        assert alone.value == "w" * 600
+        assert single_result.value == "w" * 600
 
 
 async def test_output_too_large_over_http(tmp_path: pathlib.Path, backend: BackendName) -> None:

@@ -67,12 +67,12 @@ async def test_an_equal_call_returns_the_cached_result(runtime: AgentRuntime) ->
     first = await runtime.spawn(COUNTED, args=([1],))
     await first.result()
     second = await runtime.spawn(COUNTED, args=([1],))
-    again = await second.result()
+    second_result = await second.result()
 
-    assert (again.status, again.value, CallCount.calls) == (Status.COMPLETED, [1], 1)
+    assert (second_result.status, second_result.value, CallCount.calls) == (Status.COMPLETED, [1], 1)
     reused = [event async for event in events_of(second.id, runtime) if isinstance(event, ResultReused)]
     assert [event.made_by for event in reused] == [first.id]
-    assert again.usage_subtree.model_calls == 0
+    assert second_result.usage_subtree.model_calls == 0
 
 
 async def events_of(run: str, runtime: AgentRuntime) -> AsyncIterator[Any]:
@@ -346,5 +346,5 @@ async def test_a_kill_after_a_cached_result_leaves_no_empty_result() -> None:
     assert values == ["one", "one"]
     cut_store = await cut_behind(store, lambda event: isinstance(event, TurnEnded), 2)
     async with AgentRuntime(store=cut_store) as runtime:
-        [again] = await runtime.resume(llm=model, agents=[agent])
-        assert (await again.result()).value == "two"
+        [handle] = await runtime.resume(llm=model, agents=[agent])
+        assert (await handle.result()).value == "two"

@@ -59,10 +59,10 @@ def read_call(path: str | pathlib.Path, id: str) -> Call:
     return Call("Read", {"file_path": str(path)}, id=id)
 
 
-async def answers_to(project: pathlib.Path, calls: list[Call], **how: Any) -> dict[str, str]:
+async def answers_to(project: pathlib.Path, calls: list[Call], **options: Any) -> dict[str, str]:
     """Run a session with one turn of calls, and return their results by call id."""
     model = ScriptedModel([calls, "done"])
-    async with Session(model, workspace_tools(), cwd=project, **how) as session:
+    async with Session(model, workspace_tools(), cwd=project, **options) as session:
         assert (await session.ask("Go.")).value == "done"
         return answers(session.messages)
 
@@ -184,7 +184,7 @@ async def test_rules_hold_in_a_sandbox(project: pathlib.Path, backend: Literal["
     async with session:
         await session.ask("Go.")
         results = answers(run_of(session, "one").context.history)
-        inside = [each for each in session_events(session) if each.path == "main/one"]
+        child_events = [each for each in session_events(session) if each.path == "main/one"]
 
     assert "Bash(rm:*)" in results["rm"]
     assert all("Read(./secrets/**)" in results[id] for id in ("read", "link"))
@@ -194,8 +194,10 @@ async def test_rules_hold_in_a_sandbox(project: pathlib.Path, backend: Literal["
     assert [(each.path, each.tool, "Bash(echo asked:*)" in each.question) for each in questions] == [
         ("main/one", "Bash", True)
     ]
-    assert {each.call_id for each in of_kind(inside, ToolStarted)} == {"grep", "asked", "free"}
-    assert {each.status for each in of_kind(inside, ToolEnded) if each.call_id in ("rm", "read", "link")} == {"denied"}
+    assert {each.call_id for each in of_kind(child_events, ToolStarted)} == {"grep", "asked", "free"}
+    assert {each.status for each in of_kind(child_events, ToolEnded) if each.call_id in ("rm", "read", "link")} == {
+        "denied"
+    }
 
 
 async def test_a_guest_that_begins_a_denied_call_fails(project: pathlib.Path) -> None:

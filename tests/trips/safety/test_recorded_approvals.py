@@ -52,19 +52,19 @@ async def test_an_accepted_answer_counts_under_every_later_kernel() -> None:
 
     cut_store = await cut_behind(store, _is_question)
     async with AgentRuntime(store=cut_store) as runtime:
-        [again] = await runtime.resume(llm=_model(), agents=[_lead()], tools=[gate.tool])
+        [resumed_handle] = await runtime.resume(llm=_model(), agents=[_lead()], tools=[gate.tool])
         steering = OperatorControl([runtime], cut_store)
         id = steering.approvals()[0].id
         await steering.answer(id, False, "no")
         assert _answers(cut_store) == 1
         with pytest.raises(Unknown):
             await steering.answer(id, True, "yes")
-        await again.result()
+        await resumed_handle.result()
     assert _answers(cut_store) == 1
 
     last = await cut_behind(cut_store, _is_answer)
     async with AgentRuntime(store=last) as runtime:
-        [again] = await runtime.resume(llm=_model(), agents=[_lead()], tools=[gate.tool])
+        [resumed_handle] = await runtime.resume(llm=_model(), agents=[_lead()], tools=[gate.tool])
         assert OperatorControl([runtime], last).approvals() == []
-        assert (await again.result()).status == "completed"
+        assert (await resumed_handle.result()).status == "completed"
     assert gate.calls == 0

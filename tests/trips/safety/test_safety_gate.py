@@ -67,15 +67,15 @@ async def test_ac_s3_11_a_safe_call_runs_and_a_dangerous_one_is_aborted(tmp_path
 
     An aborted call never began, and its model reads why.
     """
-    deeds = RecordingTools()
+    recording = RecordingTools()
     async with AgentRuntime(store=SqliteStore(tmp_path / "journal.db")) as runtime:
         model = ScriptedModel([[LOOK_CALL, DELETE_CALL], "Understood."])
-        handle = await runtime.spawn(model_agent(model), "Go.", tools=deeds.tools, gate=SafetyGate(POLICY))
+        handle = await runtime.spawn(model_agent(model), "Go.", tools=recording.tools, gate=SafetyGate(POLICY))
         result = await handle.result()
         assert runtime.journal is not None
         events = await recorded_events(runtime.journal.store)
 
-    assert (result.value, deeds.calls) == ("Understood.", ["look a"])
+    assert (result.value, recording.calls) == ("Understood.", ["look a"])
     decisions = [
         (type(each).__name__, each.call_id)
         for each in events
@@ -111,16 +111,16 @@ def model_agent(model: ScriptedModel) -> Any:
 
 async def test_a_session_without_a_gate_records_no_intentions() -> None:
     """A session without a gate pays nothing for it."""
-    deeds = RecordingTools()
-    async with Session(ScriptedModel([[LOOK_CALL, DELETE_CALL], "Done."]), deeds.tools) as session:
+    recording = RecordingTools()
+    async with Session(ScriptedModel([[LOOK_CALL, DELETE_CALL], "Done."]), recording.tools) as session:
         await session.ask("Go.")
         assert intention_outcomes(session_events(session)) == []
-    assert deeds.calls == ["look a", "delete a"]
+    assert recording.calls == ["look a", "delete a"]
 
 
 async def test_children_and_forks_have_their_parents_gate() -> None:
     """Fresh, forked and background children have the gate at any depth."""
-    deeds = RecordingTools()
+    recording = RecordingTools()
     script: dict[str, list[Any]] = {
         "toil below": [DELETE_CALL, "below done"],
         "toil": [specialist_call("toil below", "low"), DELETE_CALL, "toil done"],
@@ -132,7 +132,7 @@ async def test_children_and_forks_have_their_parents_gate() -> None:
             "heard",
         ],
     }
-    async with Session(ScriptedModel(script), deeds.tools, gate=SafetyGate(POLICY)) as session:
+    async with Session(ScriptedModel(script), recording.tools, gate=SafetyGate(POLICY)) as session:
         await session.ask("Go.")
         await eventually(
             lambda: len([each for each in intention_outcomes(session_events(session)) if "delete aborted" in each]) == 4
@@ -140,12 +140,12 @@ async def test_children_and_forks_have_their_parents_gate() -> None:
         assert {each for each in intention_outcomes(session_events(session)) if "delete" in each} == {
             f"main/{path} delete aborted" for path in ("mid", "mid/low", "twin", "aside")
         }
-    assert deeds.calls == []
+    assert recording.calls == []
 
 
 async def test_the_gate_votes_on_the_call_that_runs() -> None:
     """A hook rewrites the call before the vote, and a voter cannot change the call."""
-    deeds, meddler = RecordingTools(), FixedVoter(VoterAnswer("allow"))
+    recording, meddler = RecordingTools(), FixedVoter(VoterAnswer("allow"))
 
     def rewrite(payload: dict[str, Any]) -> dict[str, Any]:
         return {"hookSpecificOutput": {"hookEventName": "PreToolUse", "updatedInput": {"path": "b"}}}
@@ -157,23 +157,23 @@ async def test_the_gate_votes_on_the_call_that_runs() -> None:
     meddler.vote = vote  # type: ignore[method-assign]
     hooks = {"PreToolUse": [{"matcher": "look", "hooks": [rewrite]}]}
     gate = SafetyGate(ALLOW_ALL, [meddler])
-    async with Session(ScriptedModel([LOOK_CALL, "Done."]), deeds.tools, hooks=hooks, gate=gate) as session:
+    async with Session(ScriptedModel([LOOK_CALL, "Done."]), recording.tools, hooks=hooks, gate=gate) as session:
         await session.ask("Go.")
         assert [each.args for each in of_kind(session_events(session), IntentionRecorded)] == [{"path": "b"}]
-    assert deeds.calls == ["look b"]
+    assert recording.calls == ["look b"]
 
 
 @pytest.mark.parametrize("word", [True, False])
 async def test_an_ask_rule_of_the_gate_asks_a_person(word: bool) -> None:
     """The call commits only after an approval, and the answer is among the votes."""
-    deeds = RecordingTools()
+    recording = RecordingTools()
     model = ScriptedModel([DELETE_CALL, "Done."])
-    async with Session(model, deeds.tools, gate=SafetyGate(ASK_BEFORE_DELETE), approver=lambda _: word) as session:
+    async with Session(model, recording.tools, gate=SafetyGate(ASK_BEFORE_DELETE), approver=lambda _: word) as session:
         await session.ask("Go.")
         (decision,) = of_kind(session_events(session), IntentionDecided)
         (question,) = of_kind(session_events(session), ApprovalAsked)
 
-    assert (decision.committed, deeds.calls) == (word, ["delete a"] if word else [])
+    assert (decision.committed, recording.calls) == (word, ["delete a"] if word else [])
     assert [(vote.voter, vote.verdict) for vote in decision.votes] == [
         ("rules", "ask"),
         ("person", "allow" if word else "deny"),
@@ -183,31 +183,33 @@ async def test_an_ask_rule_of_the_gate_asks_a_person(word: bool) -> None:
 
 async def test_no_voter_is_asked_after_a_rule_denies() -> None:
     """The rules come first, so a denied call costs no model request."""
-    deeds, second = RecordingTools(), FixedVoter(VoterAnswer("allow"))
+    recording, second = RecordingTools(), FixedVoter(VoterAnswer("allow"))
     async with Session(
-        ScriptedModel([DELETE_CALL, "Done."]), deeds.tools, gate=SafetyGate(POLICY, [second])
+        ScriptedModel([DELETE_CALL, "Done."]), recording.tools, gate=SafetyGate(POLICY, [second])
     ) as session:
         await session.ask("Go.")
-    assert (second.intentions, deeds.calls) == ([], [])
+    assert (second.intentions, recording.calls) == ([], [])
 
 
 async def test_a_run_that_is_stopped_during_a_vote_leaves_an_aborted_intention() -> None:
     """The call does not run, and its intention does not stay open."""
-    deeds, slow = RecordingTools(), FixedVoter(None)
-    async with Session(ScriptedModel([LOOK_CALL, "Done."]), deeds.tools, gate=SafetyGate(ALLOW_ALL, [slow])) as session:
+    recording, slow = RecordingTools(), FixedVoter(None)
+    async with Session(
+        ScriptedModel([LOOK_CALL, "Done."]), recording.tools, gate=SafetyGate(ALLOW_ALL, [slow])
+    ) as session:
         asking = asyncio.ensure_future(session.ask("Go."))
         await slow.is_asked.wait()
         await session.interrupt("enough")
         assert (await asking).status is Status.CANCELLED
         assert intention_outcomes(session_events(session)) == ["main look aborted"]
-    assert deeds.calls == []
+    assert recording.calls == []
 
 
 # ---- NEG-12: unreachable is blocked
 
 
 @pytest.mark.parametrize(
-    ("what", "why"),
+    ("what", "reason"),
     [
         (ConnectionError("it is gone"), "it is gone"),
         (SystemExit(0), "SystemExit"),
@@ -220,42 +222,42 @@ async def test_a_run_that_is_stopped_during_a_vote_leaves_an_aborted_intention()
     ],
     ids=["gone", "exit", "its-store", "true", "word", "tuple", "other-word", "no-reason"],
 )
-async def test_neg_12_a_voter_without_a_valid_vote_denies(what: Any, why: str) -> None:
+async def test_neg_12_a_voter_without_a_valid_vote_denies(what: Any, reason: str) -> None:
     """A voter that raises or answers nonsense blocks the call, with a recorded reason. The run continues."""
-    deeds = RecordingTools()
+    recording = RecordingTools()
     gate = SafetyGate(ALLOW_ALL, [FixedVoter(what)])
-    async with Session(ScriptedModel([LOOK_CALL, "I may not."]), deeds.tools, gate=gate) as session:
+    async with Session(ScriptedModel([LOOK_CALL, "I may not."]), recording.tools, gate=gate) as session:
         result = await session.ask("Go.")
         (decision,) = of_kind(session_events(session), IntentionDecided)
 
-    assert (result.value, deeds.calls, decision.committed) == ("I may not.", [], False)
-    assert why in decision.reason
+    assert (result.value, recording.calls, decision.committed) == ("I may not.", [], False)
+    assert reason in decision.reason
     assert [vote.verdict for vote in decision.votes] == ["allow", "deny"]
 
 
 async def test_neg_12_a_voter_that_hangs_denies_at_its_timeout() -> None:
     """The runtime's clock measures the timeout."""
-    deeds, clock, slow = RecordingTools(), FakeClock(), FixedVoter(None)
+    recording, clock, slow = RecordingTools(), FakeClock(), FixedVoter(None)
     runtime = AgentRuntime(clock=clock)
     gate = SafetyGate(ALLOW_ALL, [slow], timeout_s=7)
     async with (
         runtime,
-        Session(ScriptedModel([LOOK_CALL, "I may not."]), deeds.tools, gate=gate, runtime=runtime) as talk,
+        Session(ScriptedModel([LOOK_CALL, "I may not."]), recording.tools, gate=gate, runtime=runtime) as session,
     ):
-        asking = asyncio.ensure_future(talk.ask("Go."))
+        asking = asyncio.ensure_future(session.ask("Go."))
         await slow.is_asked.wait()
         await clock.advance(6.9)
-        assert intention_outcomes(session_events(talk)) == ["main look open"]
+        assert intention_outcomes(session_events(session)) == ["main look open"]
         await clock.advance(1)
         assert (await asking).value == "I may not."
-        (decision,) = of_kind(session_events(talk), IntentionDecided)
+        (decision,) = of_kind(session_events(session), IntentionDecided)
 
-    assert (deeds.calls, "not done within 7 s" in decision.reason) == ([], True)
+    assert (recording.calls, "not done within 7 s" in decision.reason) == ([], True)
 
 
 async def test_neg_12_a_blocking_voter_does_not_block_the_runtime() -> None:
     """A synchronous voter runs in a thread. After its timeout it has denied, and its late answer does not count."""
-    deeds, clock, question_asked, free = RecordingTools(), FakeClock(), threading.Event(), threading.Event()
+    recording, clock, question_asked, free = RecordingTools(), FakeClock(), threading.Event(), threading.Event()
 
     class Blocks:
         name = "blocks"
@@ -270,13 +272,13 @@ async def test_neg_12_a_blocking_voter_does_not_block_the_runtime() -> None:
         SafetyGate(ALLOW_ALL, [Blocks()], timeout_s=7),
         ScriptedModel([LOOK_CALL, "I may not.", LOOK_CALL, "Done."]),
     )
-    async with runtime, Session(model, deeds.tools, gate=gate, runtime=runtime) as talk:
-        asking = asyncio.ensure_future(talk.ask("Go."))
+    async with runtime, Session(model, recording.tools, gate=gate, runtime=runtime) as session:
+        asking = asyncio.ensure_future(session.ask("Go."))
         await eventually(question_asked.is_set)
         await clock.advance(7)
-        assert ((await asking).value, deeds.calls) == ("I may not.", [])
+        assert ((await asking).value, recording.calls) == ("I may not.", [])
         free.set()
-        assert ((await talk.ask("Again.")).value, deeds.calls) == ("Done.", ["look a"])
+        assert ((await session.ask("Again.")).value, recording.calls) == ("Done.", ["look a"])
 
 
 async def leave_policy_missing(store: Store) -> None:
@@ -296,15 +298,15 @@ async def close_store(store: Store) -> None:
 @pytest.mark.parametrize("harm", [leave_policy_missing, store_invalid_policy, close_store])
 async def test_neg_12_an_unreadable_policy_blocks_the_call(harm: Any) -> None:
     """The intention is recorded with no policy version and aborted, and no voter is asked."""
-    deeds, second, store = RecordingTools(), FixedVoter(VoterAnswer("allow")), await MemoryStore().open()
+    recording, second, store = RecordingTools(), FixedVoter(VoterAnswer("allow")), await MemoryStore().open()
     await harm(store)
     gate = SafetyGate(SafetyPolicies(store).named("house"), [second])
-    async with Session(ScriptedModel([LOOK_CALL, "I may not."]), deeds.tools, gate=gate) as session:
+    async with Session(ScriptedModel([LOOK_CALL, "I may not."]), recording.tools, gate=gate) as session:
         await session.ask("Go.")
         (intention,) = of_kind(session_events(session), IntentionRecorded)
         (decision,) = of_kind(session_events(session), IntentionDecided)
 
-    assert (deeds.calls, second.intentions, decision.votes) == ([], [], ())
+    assert (recording.calls, second.intentions, decision.votes) == ([], [], ())
     assert (intention.policy, intention.version) == ("house", 0)
     assert (decision.committed, "'house' cannot be read" in decision.reason) == (False, True)
 
@@ -325,16 +327,16 @@ class FullDiskStore(MemoryStore):
 @pytest.mark.parametrize("kind", ["intention_recorded", "intention_decided"])
 async def test_neg_12_an_unwritable_journal_blocks_the_call(kind: str) -> None:
     """The tool does not run, and the run fails. Without a recorded intention, no voter is asked."""
-    deeds, second = RecordingTools(), FixedVoter(VoterAnswer("allow"))
+    recording, second = RecordingTools(), FixedVoter(VoterAnswer("allow"))
     runtime = AgentRuntime(store=FullDiskStore(kind))
     gate = SafetyGate(ALLOW_ALL, [second])
     async with (
         runtime,
-        Session(ScriptedModel([LOOK_CALL, "Done."]), deeds.tools, gate=gate, runtime=runtime) as session,
+        Session(ScriptedModel([LOOK_CALL, "Done."]), recording.tools, gate=gate, runtime=runtime) as session,
     ):
         result = await session.ask("Go.")
 
-    assert (result.status, deeds.calls) == (Status.FAILED, [])
+    assert (result.status, recording.calls) == (Status.FAILED, [])
     assert result.error is not None
     assert result.error.type == "StoreFailed"
     assert len(second.intentions) == (kind == "intention_decided")

@@ -77,17 +77,17 @@ async def test_ac_s3_11_every_agent_in_a_sandbox_asks_before_its_call(
         "main/one/two Bash aborted",
         "main/one/two Bash committed",
     ]
-    inside = [each for each in events if each.path == "main/one/two"]
+    child_events = [each for each in events if each.path == "main/one/two"]
     order = [
         (type(each).__name__, each.call_id)
-        for each in inside
+        for each in child_events
         if isinstance(each, IntentionRecorded | IntentionDecided | ToolStarted | ToolEnded)
     ]
     full = ["IntentionRecorded", "IntentionDecided", "ToolStarted", "ToolEnded"]
     for call in ("c1", "c3"):
         assert [kind for kind, id in order if id == call] == full
     assert [kind for kind, id in order if id == "c2"] == [*full[:2], "ToolEnded"]
-    tool_ends = {each.call_id: (each.status, each.preview) for each in of_kind(inside, ToolEnded)}
+    tool_ends = {each.call_id: (each.status, each.preview) for each in of_kind(child_events, ToolEnded)}
     assert tool_ends["c1"] == ("ok", "safe\n[exit code 0]")
     assert tool_ends["c2"] == ("denied", "Blocked by the safety gate: rules: nobody deletes here")
     assert (tmp_path / "kept.txt").read_text() == "kept"
@@ -234,14 +234,14 @@ async def test_a_guest_that_bypasses_the_gate_fails(lie: Attack, tmp_path: pathl
         await lie(guest)
 
     policy = SafetyPolicy() if lie is begins_after_a_no else ALLOW_ALL
-    talk, result = await attack_session(attack, tmp_path, policy)
+    session, result = await attack_session(attack, tmp_path, policy)
 
     assert result.status is Status.FAILED
     assert result.error is not None
     assert result.error.type == "ProtocolError"
-    assert not of_kind(session_events(talk), ToolStarted)
-    assert not of_kind(session_events(talk), ToolEnded)
-    assert has_no_reservation(talk)
+    assert not of_kind(session_events(session), ToolStarted)
+    assert not of_kind(session_events(session), ToolEnded)
+    assert has_no_reservation(session)
 
 
 async def test_a_guest_without_a_gate_must_not_ask_one(tmp_path: pathlib.Path) -> None:
@@ -269,10 +269,10 @@ async def test_the_gate_votes_on_the_call_of_the_model(tmp_path: pathlib.Path) -
         await guest.reply()
         guest.say(Done(ok=True))
 
-    talk, result = await run_hostile_guest([CALL, "Done."], attack, tmp_path, gate=SafetyGate(ALLOW_ALL, [voter]))
+    session, result = await run_hostile_guest([CALL, "Done."], attack, tmp_path, gate=SafetyGate(ALLOW_ALL, [voter]))
 
     assert result.status is Status.COMPLETED
     (intention,) = voter.intentions
     assert (intention.tool, intention.args, intention.call_id) == ("Read", {"file_path": "note"}, "c1")
-    assert talk.usage.tool_calls == 0
-    assert has_no_reservation(talk)
+    assert session.usage.tool_calls == 0
+    assert has_no_reservation(session)

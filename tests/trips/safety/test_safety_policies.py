@@ -66,9 +66,9 @@ SESSION: Any = Session
 )
 async def test_a_model_votes_only_with_one_exact_json_vote(answer: str, is_committed: bool) -> None:
     """Any other answer denies. The judge sees the call as data."""
-    deeds, judge = RecordingTools(), ScriptedModel([answer])
+    recording, judge = RecordingTools(), ScriptedModel([answer])
     gate = SafetyGate(ALLOW_ALL, [ModelVoter(judge, "Let nothing be lost.")])
-    async with Session(ScriptedModel([LOOK_CALL, "Done."]), deeds.tools, gate=gate, unattended=True) as session:
+    async with Session(ScriptedModel([LOOK_CALL, "Done."]), recording.tools, gate=gate, unattended=True) as session:
         await session.ask("Go.")
         assert intention_outcomes(session_events(session)) == [
             f"main look {'committed' if is_committed else 'aborted'}"
@@ -101,23 +101,23 @@ async def test_an_intention_names_the_policy_version_that_decides() -> None:
 
     The next call follows the new version, and old versions stay readable.
     """
-    deeds, store = RecordingTools(), await MemoryStore().open()
+    recording, store = RecordingTools(), await MemoryStore().open()
     policies = SafetyPolicies(store)
     assert (await policies.put("house", ALLOW_ALL, expected=0)).version == 1
 
     async def tighten(payload: dict[str, Any]) -> None:
-        if deeds.calls == ["delete a"]:
+        if recording.calls == ["delete a"]:
             await policies.put("house", POLICY, expected=1)
 
     gate = SafetyGate(policies.named("house"))
     model = ScriptedModel([DELETE_CALL, Call("delete", {"path": "b"}), "Done."])
-    async with Session(model, deeds.tools, gate=gate, hooks={"PostToolUse": [tighten]}) as session:
+    async with Session(model, recording.tools, gate=gate, hooks={"PostToolUse": [tighten]}) as session:
         await session.ask("Go.")
         assert [(each.policy, each.version) for each in of_kind(session_events(session), IntentionRecorded)] == [
             ("house", 1),
             ("house", 2),
         ]
-    assert deeds.calls == ["delete a"]
+    assert recording.calls == ["delete a"]
     for expected in (0, 1, 3):
         with pytest.raises(Conflict):
             await policies.put("house", ALLOW_ALL, expected=expected)
@@ -142,18 +142,21 @@ async def test_one_of_many_concurrent_policy_changes_wins() -> None:
 
 async def test_passages_can_be_read_filtered_and_followed(tmp_path: Path) -> None:
     """Pages by cursor hold each passage once and in order, and a follower reads new passages as they come."""
-    deeds = RecordingTools()
+    recording = RecordingTools()
     script: dict[str, list[Any]] = {
         "toil": [DELETE_CALL, "toil done"],
         "": [LOOK_CALL, specialist_call("toil", "mid"), "done", LOOK_CALL, "again"],
     }
     runtime = AgentRuntime(store=SqliteStore(tmp_path / "journal.db"))
-    async with runtime, Session(ScriptedModel(script), deeds.tools, gate=SafetyGate(POLICY), runtime=runtime) as talk:
+    async with (
+        runtime,
+        Session(ScriptedModel(script), recording.tools, gate=SafetyGate(POLICY), runtime=runtime) as session,
+    ):
         assert runtime.journal is not None
-        await talk.ask("Go.")
+        await session.ask("Go.")
         store = runtime.journal.store
-        whole = await passages(store)
-        kinds = [(each.kind, each.event.tool, each.event.path) for each in whole.entries]
+        page = await passages(store)
+        kinds = [(each.kind, each.event.tool, each.event.path) for each in page.entries]
         assert kinds == [
             ("intention", "look", "main"),
             ("decision", "look", "main"),
@@ -165,14 +168,14 @@ async def test_passages_can_be_read_filtered_and_followed(tmp_path: Path) -> Non
             ("output", "delete", "main/mid"),
             ("output", "Agent", "main"),
         ]
-        assert not whole.more
+        assert not page.more
 
         pages: list[GateEventPage] = []
         after = 0
         while not pages or pages[-1].more:
             pages.append(await passages(store, after=after, limit=2))
             after = pages[-1].cursor
-        assert tuple(each for page in pages for each in page.entries) == whole.entries
+        assert tuple(each for page in pages for each in page.entries) == page.entries
 
         async def passage_names(**fields: Any) -> list[str]:
             page = await passages(store, GateEventFilter(**fields))
@@ -181,12 +184,12 @@ async def test_passages_can_be_read_filtered_and_followed(tmp_path: Path) -> Non
         assert await passage_names(committed=False) == ["decision delete"]
         assert await passage_names(tool="l*", kinds=("intention",)) == ["intention look"]
         assert await passage_names(path="main/*", kinds=("output",)) == ["output delete"]
-        assert await passage_names(run=talk.id, kinds=("decision",)) == ["decision look", "decision Agent"]
+        assert await passage_names(run=session.id, kinds=("decision",)) == ["decision look", "decision Agent"]
         assert await passage_names(tree="run-of-nobody") == []
 
-        following = follow(store, GateEventFilter(tree=talk.id, tool="look", kinds=("decision",)), after=whole.cursor)
+        following = follow(store, GateEventFilter(tree=session.id, tool="look", kinds=("decision",)), after=page.cursor)
         coming = asyncio.ensure_future(anext(following))
-        await talk.ask("Once more.")
+        await session.ask("Once more.")
         passage = await coming
         assert isinstance(passage.event, IntentionDecided)
         assert passage.event.committed
@@ -195,7 +198,7 @@ async def test_passages_can_be_read_filtered_and_followed(tmp_path: Path) -> Non
 
 async def test_a_call_that_met_no_gate_is_not_a_passage(tmp_path: Path) -> None:
     """Outputs of an agent without a gate are not listed, and neither are calls refused before the gate."""
-    deeds = RecordingTools()
+    recording = RecordingTools()
 
     async def no_deletes(payload: dict[str, Any]) -> Any:
         return "deny" if payload["tool_name"] == "delete" else None
@@ -205,24 +208,26 @@ async def test_a_call_that_met_no_gate_is_not_a_passage(tmp_path: Path) -> None:
     runtime = AgentRuntime(store=SqliteStore(tmp_path / "journal.db"))
     async with runtime:
         store = await runtime.open_store()
-        async with Session(ScriptedModel([LOOK_CALL, "Done."]), deeds.tools, runtime=runtime, unattended=True) as talk:
-            await talk.ask("Go.")
+        async with Session(
+            ScriptedModel([LOOK_CALL, "Done."]), recording.tools, runtime=runtime, unattended=True
+        ) as session:
+            await session.ask("Go.")
             assert (await passages(store)).entries == ()
-            assert (await passages(store, GateEventFilter(tree=talk.id, kinds=("output",)))).entries == ()
+            assert (await passages(store, GateEventFilter(tree=session.id, kinds=("output",)))).entries == ()
         async with Session(
             ScriptedModel(script),
-            deeds.tools,
+            recording.tools,
             gate=SafetyGate(ALLOW_ALL),
             runtime=runtime,
             hooks=hooks,
             unattended=True,
-        ) as talk:
-            await talk.ask("Go.")
-            assert [each.tool for each in of_kind(session_events(talk), ToolEnded)] == ["look", "nothing", "delete"]
-            whole = await passages(store)
+        ) as session:
+            await session.ask("Go.")
+            assert [each.tool for each in of_kind(session_events(session), ToolEnded)] == ["look", "nothing", "delete"]
+            page = await passages(store)
 
-    assert deeds.calls == ["look a", "look a"]
-    assert [(each.kind, each.event.tool) for each in whole.entries] == [
+    assert recording.calls == ["look a", "look a"]
+    assert [(each.kind, each.event.tool) for each in page.entries] == [
         ("intention", "look"),
         ("decision", "look"),
         ("output", "look"),
@@ -231,7 +236,7 @@ async def test_a_call_that_met_no_gate_is_not_a_passage(tmp_path: Path) -> None:
 
 async def test_an_output_is_found_from_every_cursor_before_it(tmp_path: Path) -> None:
     """The call's intention may lie before the cursor. An output with a reused call id belongs to the newest call."""
-    deeds, is_denied = RecordingTools(), False
+    recording, is_denied = RecordingTools(), False
 
     async def only_once(payload: dict[str, Any]) -> Any:
         nonlocal is_denied
@@ -243,19 +248,19 @@ async def test_an_output_is_found_from_every_cursor_before_it(tmp_path: Path) ->
         runtime,
         Session(
             ScriptedModel([LOOK_CALL, LOOK_CALL, "Done."]),
-            deeds.tools,
+            recording.tools,
             gate=SafetyGate(ALLOW_ALL),
             runtime=runtime,
             hooks={"PreToolUse": [only_once]},
             unattended=True,
-        ) as talk,
+        ) as session,
     ):
-        await talk.ask("Go.")
+        await session.ask("Go.")
         store = await runtime.open_store()
         intention, decision, output = (await passages(store)).entries
-        assert [each.status for each in of_kind(session_events(talk), ToolEnded)] == ["ok", "denied"]
+        assert [each.status for each in of_kind(session_events(session), ToolEnded)] == ["ok", "denied"]
         for cursor in (intention.cursor, decision.cursor):
-            for filter_ in (GateEventFilter(), GateEventFilter(run=talk.id), GateEventFilter(tree=talk.id)):
+            for filter_ in (GateEventFilter(), GateEventFilter(run=session.id), GateEventFilter(tree=session.id)):
                 page = await passages(store, filter_, after=cursor)
                 assert [each for each in page.entries if each.kind == "output"] == [output]
         assert (await passages(store, after=output.cursor)).entries == ()

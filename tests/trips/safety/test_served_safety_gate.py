@@ -70,10 +70,10 @@ async def test_an_agent_keeps_its_gate_after_a_restart(tmp_path: pathlib.Path, i
         assert await say(first, "Read it") == "I may not."
         run = first.run
     async with new_runtime(tmp_path, None) as runtime:
-        async with open_agent(kind("Still not."), agent_spec(runtime, tmp_path / "ada", INFO, run=run)) as again:
-            assert again.run == run
-            assert await say(again, "Read it") == "Still not."
-            assert await tool_results(again) == ["Blocked by the safety gate: rules: no shell here"] * 2
+        async with open_agent(kind("Still not."), agent_spec(runtime, tmp_path / "ada", INFO, run=run)) as second_agent:
+            assert second_agent.run == run
+            assert await say(second_agent, "Read it") == "Still not."
+            assert await tool_results(second_agent) == ["Blocked by the safety gate: rules: no shell here"] * 2
 
 
 @pytest.mark.parametrize(("gate", "error"), [("house", Unknown), ("no such/name", InvalidValue)], ids=["none", "bad"])

@@ -33,16 +33,16 @@ SCRIPT = pathlib.Path(__file__).parents[1] / "programs" / "own_schedule.py"
 
 
 @pytest.mark.parametrize("store_address", ["sqlite", "postgres"], indirect=True)
-@pytest.mark.parametrize("how", ["resume", "adopt"])
+@pytest.mark.parametrize("mode", ["resume", "adopt"])
 async def test_resuming_all_trees_does_not_call_a_scheduled_function_again(
-    store_address: str, tmp_path: pathlib.Path, how: str
+    store_address: str, tmp_path: pathlib.Path, mode: str
 ) -> None:
     """A program may call `resume` first, and open its scheduler then."""
     effects = tmp_path / "effects"
     await run_program_until_killed(SCRIPT, store_address, "once", 0, effects)
 
     async with AgentRuntime(store=store_at(store_address)) as runtime:
-        (handle,) = await (runtime.adopt() if how == "adopt" else runtime.resume())
+        (handle,) = await (runtime.adopt() if mode == "adopt" else runtime.resume())
         result = await handle.result()
         async with AgentScheduler(runtime) as scheduler, asyncio.timeout(180):
             while not (results := await scheduler.results("job")) or results[0].ended is None:  # noqa: ASYNC110
@@ -163,14 +163,14 @@ class StoppingStore(MemoryStore):
 async def test_a_runtime_that_stops_during_a_claim_leaves_the_run_to_others() -> None:
     """The runtime can start nothing more, but the tick's status stays `running`."""
     store = StoppingStore(lambda: runtime.stop(), await store_left_at_the_gate())
-    runtime, beside = AgentRuntime(store=store), AgentRuntime()
+    runtime, other_runtime = AgentRuntime(store=store), AgentRuntime()
     assert runtime.journal is not None
-    runtime.journal.users.add(beside)  # As one does that works in the same folder.
+    runtime.journal.users.add(other_runtime)  # As one does that works in the same folder.
     async with runtime, AgentScheduler(runtime) as scheduler:
         assert scheduler._serving is not None
         await asyncio.wait({scheduler._serving}, timeout=180)
         await asyncio.gather(*store.doing)
         (schedule,) = await ScheduleTable(store).all()
-    await runtime.journal.release(beside)
+    await runtime.journal.release(other_runtime)
 
     assert [each.status for each in ticks.report(schedule.record.state)] == ["running"]

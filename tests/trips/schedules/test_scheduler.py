@@ -135,23 +135,23 @@ def clock() -> FakeClock:
 @pytest.fixture(params=["memory", *KINDS])
 async def schedule_stage(clock: FakeClock, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Stage]:
     if request.param == "memory":
-        async with open_stage(Stage(clock)) as stage:
-            yield stage
+        async with open_stage(Stage(clock)) as harness:
+            yield harness
         return
-    with empty_store_address(request.param, tmp_path) as place:
-        async with open_stage(Stage(clock, store_at(place))) as stage:
-            yield stage
+    with empty_store_address(request.param, tmp_path) as store_address:
+        async with open_stage(Stage(clock, store_at(store_address))) as harness:
+            yield harness
 
 
 @asynccontextmanager
-async def open_stage(stage: Stage) -> AsyncIterator[Stage]:
+async def open_stage(harness: Stage) -> AsyncIterator[Stage]:
     """Open the store and start the runtime of a stage, and close both in the end."""
-    await stage.store.open()
-    async with stage.runtime:
-        yield stage
+    await harness.store.open()
+    async with harness.runtime:
+        yield harness
         scheduled.GATE.set()
-        await stage.close()
-    await stage.store.close()
+        await harness.close()
+    await harness.store.close()
 
 
 @pytest.fixture
@@ -201,10 +201,10 @@ async def test_a_delay_fires_once(schedule_stage: Stage, scheduler: AgentSchedul
     await schedule_stage.pass_time(600)
 
     assert scheduled.CALLS == ["thread"]
-    (over,) = await scheduler.list()
-    assert (over.next, over.running, over.waiting) == (None, 0, 0)
-    assert over.last is not None
-    assert over.last.text == "7"
+    (finished_view,) = await scheduler.list()
+    assert (finished_view.next, finished_view.running, finished_view.waiting) == (None, 0, 0)
+    assert finished_view.last is not None
+    assert finished_view.last.text == "7"
 
 
 async def test_a_delay_of_zero_fires_at_once(schedule_stage: Stage, scheduler: AgentScheduler) -> None:
@@ -236,22 +236,22 @@ async def test_a_schedule_at_a_time_fires_with_its_arguments(schedule_stage: Sta
 )
 async def test_a_daily_schedule_fires_once_when_the_clock_changes(begin: datetime, fires: datetime) -> None:
     """A run at 02:30 in Berlin happens once a day, also when the clock shows that time twice or never."""
-    stage = Stage(FakeClock(begin))
-    async with stage.runtime:
-        scheduler = await stage.scheduler()
+    harness = Stage(FakeClock(begin))
+    async with harness.runtime:
+        scheduler = await harness.scheduler()
         view = await scheduler.schedule_agent_cron(
             "30 2 * * *", tz="Europe/Berlin", agent=scheduled.note, in_process=True
         )
         assert view.next == fires
 
-        await stage.pass_time(5 * 3600)
+        await harness.pass_time(5 * 3600)
 
-        assert [each.tick for each in await stage.wait_ended(view.id, 1)] == [fires]
+        assert [each.tick for each in await harness.wait_ended(view.id, 1)] == [fires]
         (after,) = await scheduler.list()
         assert after.next is not None
         local = after.next.astimezone(BERLIN)
         assert (local.date() - fires.date(), local.hour, local.minute) == (timedelta(days=1), 2, 30)
-        await stage.close()
+        await harness.close()
 
 
 async def test_a_scheduler_notices_that_the_clock_was_set(
@@ -634,11 +634,11 @@ async def test_a_program_that_starts_again_does_not_double_its_schedules(
     """
     view = await scheduler.schedule_agent_interval(300, scheduled.note, in_process=True)
     await schedule_stage.pass_time(200)
-    again = await scheduler.schedule_agent_interval(300.0, scheduled.note, in_process=True)
+    same_schedule = await scheduler.schedule_agent_interval(300.0, scheduled.note, in_process=True)
     other = await scheduler.schedule_agent_interval(301, scheduled.note, in_process=True)
     once = [await scheduler.schedule_agent_in(300, scheduled.note, in_process=True) for _ in range(2)]
 
-    assert (again.id, again.next) == (view.id, START + timedelta(seconds=300))
+    assert (same_schedule.id, same_schedule.next) == (view.id, START + timedelta(seconds=300))
     assert len({view.id, other.id, once[0].id, once[1].id}) == 4
 
 
@@ -709,22 +709,22 @@ async def test_a_project_definition_is_read_at_the_tick(clock: FakeClock, tmp_pa
     folder.mkdir(parents=True)
     file = folder / "keeper.md"
     file.write_text("---\nname: keeper\ndescription: keeps\nmodel: offline\n---\nKeep.\n")
-    stage = Stage(clock)
-    stage.runtime = AgentRuntime(tmp_path, clock=clock)
-    async with stage.runtime:
-        scheduler = await stage.scheduler()
+    harness = Stage(clock)
+    harness.runtime = AgentRuntime(tmp_path, clock=clock)
+    async with harness.runtime:
+        scheduler = await harness.scheduler()
         early = await scheduler.schedule_agent_in(10, "keeper", prompt="What is here?")
         renamed = await scheduler.schedule_agent_in(20, "keeper", prompt="What is here?")
         with pytest.raises(Unknown, match="keeper"):
             await scheduler.schedule_agent_in(10, "nobody", prompt="Who?")
-        await stage.pass_time(10)
-        assert (await stage.wait_ended(early.id, 1))[0].status == "completed"
+        await harness.pass_time(10)
+        assert (await harness.wait_ended(early.id, 1))[0].status == "completed"
         file.unlink()
-        await stage.pass_time(10)
+        await harness.pass_time(10)
 
-        (result,) = await stage.wait_ended(renamed.id, 1)
+        (result,) = await harness.wait_ended(renamed.id, 1)
         assert (result.status, result.error and result.error.type) == ("failed", "DefinitionMissing")
-        await stage.close()
+        await harness.close()
 
 
 async def test_a_scheduled_function_with_a_policy_runs_in_a_sandbox(tmp_path: Path) -> None:

@@ -43,13 +43,13 @@ async def scrape_until(served: EchoServer, holds: Callable[[Scrape], object]) ->
 
 async def test_the_activity_of_a_tree_is_counted(served: EchoServer) -> None:
     """Metrics count spawns, ends, turns, calls, tokens, gate decisions and journal events, and show the kept tree."""
-    runtime, operator, deeds = served.server.runtime, served.server.operator, RecordingTools()
+    runtime, operator, recording = served.server.runtime, served.server.operator, RecordingTools()
     policy = SafetyPolicy(rules=(Rule(tool="delete", verdict="deny", reason="no"),), otherwise="allow")
     script: Script = {"go": [Call("look", {"path": "a"}), Call("delete", {"path": "a"}), "done"]}
     agent = Agent(name="worker", model=ScriptedModel(script=script))
     before = await scrape_once(served, operator)
 
-    handle = await runtime.spawn(agent, "go", tools=deeds.tools, gate=SafetyGate(policy))
+    handle = await runtime.spawn(agent, "go", tools=recording.tools, gate=SafetyGate(policy))
     result = await handle.result()
     after = await scrape_once(served, operator)
 
@@ -70,7 +70,7 @@ async def test_the_activity_of_a_tree_is_counted(served: EchoServer) -> None:
         "ramet_journal_waiting", store="sqlite"
     )
     assert 0 < after.value("ramet_journal_commits_total", store="sqlite") <= events
-    assert deeds.calls == ["look a"]
+    assert recording.calls == ["look a"]
 
 
 async def test_agents_and_teams_are_shown_while_they_exist(served: EchoServer) -> None:
@@ -108,20 +108,20 @@ async def test_the_lag_of_the_event_loop_is_sampled(served: EchoServer) -> None:
 async def test_unread_mail_is_counted_until_it_is_read(served: EchoServer) -> None:
     """A message to an active agent waits until its tool call ends."""
     runtime, operator = served.server.runtime, served.server.operator
-    inside, over = asyncio.Event(), asyncio.Event()
+    has_entered, end_event = asyncio.Event(), asyncio.Event()
 
     async def waits() -> str:
         """Wait to be told."""
-        inside.set()
-        await over.wait()
+        has_entered.set()
+        await end_event.wait()
         return "done"
 
     script: Script = {"go": [Call("waits", {}), "done"]}
     handle = await runtime.spawn(Agent(name="worker", model=ScriptedModel(script=script)), "go", tools=[waits])
-    await inside.wait()
+    await has_entered.wait()
     runtime.get(handle.id).send("a word")
     during = await scrape_once(served, operator)
-    over.set()
+    end_event.set()
     await handle.result()
     after = await scrape_once(served, operator)
 

@@ -88,14 +88,16 @@ async def test_a_tree_is_readable_during_and_after_its_run(served: EchoServer, c
         await kernel.answer(question.id, False)
 
     assert (await handle.result()).value == "both are done"
-    whole = await all_of(kernel.events(handle.id, tree=True))
-    assert [*before[:5], *await following] == whole
-    assert await of_payer == [each for each in whole if each.event.run == payer.id]
-    for at in range(0, len(whole), 7):
-        assert await all_of(kernel.events(handle.id, tree=True, after=whole[at].cursor, follow=True)) == whole[at + 1 :]
-    assert any(isinstance(each.event, ApprovalAsked) for each in whole)
+    events = await all_of(kernel.events(handle.id, tree=True))
+    assert [*before[:5], *await following] == events
+    assert await of_payer == [each for each in events if each.event.run == payer.id]
+    for at in range(0, len(events), 7):
+        assert (
+            await all_of(kernel.events(handle.id, tree=True, after=events[at].cursor, follow=True)) == events[at + 1 :]
+        )
+    assert any(isinstance(each.event, ApprovalAsked) for each in events)
     store = await served.server.runtime.open_store()
-    assert [encode(each.event) for each in whole] == [each.data for each in await store.read(tree=handle.id)]
+    assert [encode(each.event) for each in events] == [each.data for each in await store.read(tree=handle.id)]
 
     assert (await kernel.runs(), await kernel.approvals()) == ([], [])
     assert [each.state for each in await kernel.runs(ended=True)] == ["completed"] * 3
@@ -123,13 +125,13 @@ async def test_events_continue_after_a_lost_connection(served: EchoServer, clien
 
     handle = await served.server.runtime.spawn(scheduled.note)
     await handle.result()
-    whole = await all_of(client.kernel.events(handle.id))
+    events = await all_of(client.kernel.events(handle.id))
 
-    assert len(whole) > 3
-    assert await all_of(OperatorClient(Cut()).events(handle.id)) == whole
-    last = {"last-event-id": str(whole[-2].cursor)}
+    assert len(events) > 3
+    assert await all_of(OperatorClient(Cut()).events(handle.id)) == events
+    last = {"last-event-id": str(events[-2].cursor)}
     answer = await served.ask("GET", f"/v1/runs/{handle.id}/events?after=1", served.server.operator, headers=last)
-    assert [line for line in answer.text.splitlines() if line.startswith("id:")] == [f"id: {whole[-1].cursor}"]
+    assert [line for line in answer.text.splitlines() if line.startswith("id:")] == [f"id: {events[-1].cursor}"]
 
 
 async def test_a_disconnected_reader_leaves_no_stream_open(served: EchoServer, client: Client) -> None:
@@ -159,13 +161,13 @@ async def test_a_follower_knows_which_runs_have_ended(served: EchoServer, client
     await kernel.answer((await kernel.approvals())[0].id, False)
     await handle.result()
 
-    ends, story, were_over = _Ends(), TreeReplay(), list[bool]()
+    ends, replay, were_over = _Ends(), TreeReplay(), list[bool]()
     for each in await (await served.server.runtime.open_store()).read(tree=handle.id):
         ends.tell(each)
-        story.apply(decode(each.data))
-        assert ends.over == {id: run.is_over for id, run in story.runs.items()}
-        assert ends.is_over == story.is_over
-        were_over.append(story.runs[writer.id].is_over if writer.id in story.runs else False)
+        replay.apply(decode(each.data))
+        assert ends.over == {id: run.is_over for id, run in replay.runs.items()}
+        assert ends.is_over == replay.is_over
+        were_over.append(replay.runs[writer.id].is_over if writer.id in replay.runs else False)
     assert [over for over, before in zip(were_over[1:], were_over, strict=False) if over != before] == [
         True,
         False,
@@ -222,13 +224,16 @@ async def test_trees_of_a_killed_process_are_interrupted(served: EchoServer, fol
     """The tree can be read and kept. Mail and stop are refused, and its question is not listed."""
     handle, other_store = await spawn_tree_with_a_question(served), await MemoryStore().open()
     await handle.run.context.wait_persisted()
-    there = await served.server.runtime.open_store()
-    entries = await there.read(tree=handle.id)
+    store = await served.server.runtime.open_store()
+    entries = await store.read(tree=handle.id)
     for each in entries:
         other_store.append(Entry(each.tree, each.run, each.seq, each.type, each.data))
-    for document in await there.list(TREES):
+    for document in await store.list(TREES):
         await other_store.put(TREES, document.key, document.data)
-    async with serving(folder / "b", store=other_store) as again, ramet.connect(again.server.where) as client:
+    async with (
+        serving(folder / "b", store=other_store) as second_server,
+        ramet.connect(second_server.server.where) as client,
+    ):
         kernel = client.kernel
         assert [each.state for each in await kernel.tree(handle.id)] == ["interrupted", "interrupted", "completed"]
         assert [each.path for each in await kernel.runs()] == ["main", "main/payer"]
@@ -248,15 +253,15 @@ async def test_schedules_fire_while_the_server_runs(folder: pathlib.Path) -> Non
     The client can pause, trigger, resume and remove it.
     """
     scheduled.CALLS.clear()
-    async with OfflineScheduler(working_dir=folder) as desk:
-        await desk.schedule_agent_in(0, scheduled.note, name="early", args=["early"], in_process=True)
+    async with OfflineScheduler(working_dir=folder) as scheduler:
+        await scheduler.schedule_agent_in(0, scheduled.note, name="early", args=["early"], in_process=True)
     in_host = Rules(sandboxed=False)
     async with serving(folder, rules=in_host) as served, ramet.connect(served.server.where) as client:
         await eventually(lambda: scheduled.CALLS == ["early"])
         kernel, note = client.kernel, f"{scheduled.__name__}:note"
         addition = await kernel.add_schedule(note, every_s=3600, name="late", args=["late"], in_process=True)
-        again = await kernel.add_schedule(note, every_s=3600, name="late", args=["late"], in_process=True)
-        assert (addition.id, addition.paused, addition.next) == ("late", False, again.next)
+        late_schedule = await kernel.add_schedule(note, every_s=3600, name="late", args=["late"], in_process=True)
+        assert (addition.id, addition.paused, addition.next) == ("late", False, late_schedule.next)
         assert (await kernel.pause_schedule("late")).paused
         await kernel.trigger_schedule("late")
         await eventually(lambda: scheduled.CALLS == ["early", "late"])

@@ -55,8 +55,8 @@ async def create_targets(served: EchoServer) -> dict[str, dict[str, str]]:
     path_values = {"run": ended_run.id, "schedule": "daily", "policy": "house"}
     daily = {"agent": f"{scheduled.__name__}:note", "every_s": 86_400, "name": "daily"}
     await served.ask("POST", "/v1/schedules", served.server.operator, json=daily)
-    house = {"policy": {"otherwise": "ask"}, "expected": 0}
-    await served.ask("POST", "/v1/safety/policies/house", served.server.operator, json=house)
+    policy_body = {"policy": {"otherwise": "ask"}, "expected": 0}
+    await served.ask("POST", "/v1/safety/policies/house", served.server.operator, json=policy_body)
     talking = ("get_agent", "turn", "read_turn", "interrupt", "control", "history", "mail")
     return {
         **{

@@ -32,22 +32,22 @@ def write_foreign_settings(folder: pathlib.Path) -> pathlib.Path:
     return file
 
 
-@pytest.mark.parametrize("how", ["dir", "here"])
+@pytest.mark.parametrize("mode", ["dir", "here"])
 def test_settings_of_an_untrusted_folder_are_refused_in_one_line(
-    folder: pathlib.Path, how: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: pathlib.Path, mode: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The exit status is 2. The line names the file and both ways to allow it, and nothing is created in the folder."""
     file = write_foreign_settings(folder)
-    if how == "here":
+    if mode == "here":
         monkeypatch.chdir(folder)
 
-    assert main(["serve", *(["--dir", str(folder)] if how == "dir" else [])]) == 2
+    assert main(["serve", *(["--dir", str(folder)] if mode == "dir" else [])]) == 2
 
     out, err = capsys.readouterr()
-    path_shown = str(file) if how == "dir" else "ramet.yaml"
+    path_shown = str(file) if mode == "dir" else "ramet.yaml"
     assert out == ""
     assert err.startswith(f"ramet: config: '{path_shown}' is not accepted; expected ")
-    assert f"ramet trust {folder if how == 'dir' else '.'}" in err
+    assert f"ramet trust {folder if mode == 'dir' else '.'}" in err
     assert f"--config {path_shown}" in err
     assert err.count("\n") == 1
     assert not (folder / ".ramet").exists()

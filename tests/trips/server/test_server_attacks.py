@@ -57,8 +57,8 @@ async def test_a_repeated_request_has_no_second_effect(served: EchoServer) -> No
     team, key = await served.team(agents=2)
     body = {"team": team, "name": "bob", "agent_type": "echo"}
     first = (await served.ask("POST", "/v1/agents", key, json=body)).json()
-    again = await served.ask("POST", "/v1/agents", key, json=body)
-    assert (again.status_code, again.json()["field"]) == (422, "name")
+    second_answer = await served.ask("POST", "/v1/agents", key, json=body)
+    assert (second_answer.status_code, second_answer.json()["field"]) == (422, "name")
     assert (await served.ask("GET", f"/v1/teams/{team}", key)).json()["agents"] == 1
 
     path, nonce = f"/v1/agents/{first['agent']['id']}", first["nonce"]

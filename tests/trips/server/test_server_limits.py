@@ -77,8 +77,8 @@ async def test_unfinished_bodies_share_one_budget_of_bytes(folder: pathlib.Path,
             small = await served.ask("POST", "/v1/teams", served.server.operator, json={"resources": {"agents": 1}})
             assert small.status_code == 201
         await eventually(lambda: bodies.held_bytes == 0)
-        again = await served.ask("POST", paths[0], keys[0], content=b" " * 300 * KIB)
-        assert again.status_code in (200, 400)
+        second_answer = await served.ask("POST", paths[0], keys[0], content=b" " * 300 * KIB)
+        assert second_answer.status_code in (200, 400)
         await eventually(lambda: bodies.held_bytes == 0 and not bodies.held_by_owner)
 
 

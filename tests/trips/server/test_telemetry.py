@@ -80,9 +80,9 @@ class RecordedSpans:
         """Return the names of nested spans, in the order in which they began."""
 
         def below(parent: int | None) -> list[Any]:
-            own = [s for s in self.spans if (s.parent.span_id if s.parent else None) == parent]
-            own.sort(key=lambda span: (span.start_time or 0, span.context.span_id if span.context else 0))
-            return [(span.name, below(span.context.span_id)) for span in own if span.context is not None]
+            children = [s for s in self.spans if (s.parent.span_id if s.parent else None) == parent]
+            children.sort(key=lambda span: (span.start_time or 0, span.context.span_id if span.context else 0))
+            return [(span.name, below(span.context.span_id)) for span in children if span.context is not None]
 
         tree = below(None)
         assert len(tree) == 1, f"one root, not {[name for name, _ in tree]}"
@@ -502,7 +502,7 @@ def test_a_failed_model_call_ends_with_its_retry_event(recorded_spans: RecordedS
 
 
 @pytest.mark.parametrize(
-    ("status", "code", "why"),
+    ("status", "code", "reason"),
     [
         (Status.FAILED, StatusCode.ERROR, "failed"),
         (Status.TIMEOUT, StatusCode.ERROR, "timeout"),
@@ -512,7 +512,7 @@ def test_a_failed_model_call_ends_with_its_retry_event(recorded_spans: RecordedS
     ],
 )
 def test_the_status_of_a_run_decides_whether_its_span_is_an_error(
-    recorded_spans: RecordedSpans, status: Status, code: StatusCode, why: str | None
+    recorded_spans: RecordedSpans, status: Status, code: StatusCode, reason: str | None
 ) -> None:
     """Failed, timeout and oom are errors. Cancelled and needs_input are not."""
     record_tree(
@@ -523,8 +523,8 @@ def test_the_status_of_a_run_decides_whether_its_span_is_an_error(
 
     [span] = recorded_spans.spans
     assert (span.status.status_code, attributes_of(span)["ramet.status"]) == (code, str(status))
-    if why is not None:
-        assert attributes_of(span)["error.type"] == why
+    if reason is not None:
+        assert attributes_of(span)["error.type"] == reason
 
 
 def test_a_failing_listener_does_not_harm_the_journal(

@@ -74,10 +74,10 @@ async def test_85_the_last_messages_of_a_conversation_can_be_shown(
         assert response.json()["field"] == "last"
     _, team = await served.team()
     assert (await served.ask("GET", "/v1/sessions/chat-1?last=1", team)).status_code == 404
-    for where in (["--server", served.server.where], ["--dir", str(served.server.dir)]):
-        assert await asyncio.to_thread(main, ["sessions", "show", "chat-1", "--last", "2", *where]) == 0
+    for source_options in (["--server", served.server.where], ["--dir", str(served.server.dir)]):
+        assert await asyncio.to_thread(main, ["sessions", "show", "chat-1", "--last", "2", *source_options]) == 0
         assert capsys.readouterr().out == "user:\nThree.\nagent:\nSure.\n"
-    assert main(["sessions", "show", "chat-1", "--last", "0", *where]) == 2
+    assert main(["sessions", "show", "chat-1", "--last", "0", *source_options]) == 2
     assert "--last: '0' is not accepted; expected a whole number from 1" in capsys.readouterr().err
 
 
@@ -145,10 +145,10 @@ async def test_the_sessions_command_works_with_a_server(served: EchoServer, caps
     """`ramet sessions list`, `show` and `rm` with `--server` give the same output as with a folder."""
     await hold_conversation(served, "chat-1", "What is new?")
     await hold_conversation(served, "chat-2", "Hello")
-    where = ["--server", served.server.where]
+    source_options = ["--server", served.server.where]
 
     async def run(*words: str) -> tuple[int, str, str]:
-        status = await asyncio.to_thread(main, ["sessions", *words, *where])
+        status = await asyncio.to_thread(main, ["sessions", *words, *source_options])
         return status, *capsys.readouterr()
 
     status, listing, _ = await run("list", "--json")

@@ -334,14 +334,14 @@ async def test_a_child_s_folder_is_its_own(tmp_path: Path) -> None:
     )
     async with Session(model, workspace_tools(), cwd=tmp_path) as session:
         await session.ask("Go.")
-        own = [each.text for each in session.messages if isinstance(each, ToolMessage)]
+        tool_texts = [each.text for each in session.messages if isinstance(each, ToolMessage)]
         child = run_of(session, "child")
         file_text, refusal = [each for each in child.context.history if isinstance(each, ToolMessage)]
 
     assert "inner" in file_text.text
     assert refusal.status == "error"
     assert "outer" not in refusal.text
-    assert "outer" in own[1]
+    assert "outer" in tool_texts[1]
 
 
 @pytest.mark.parametrize("cwd", ["..", "/", "nowhere", "a.txt", "sub/../..", "\0"])

@@ -42,9 +42,9 @@ from tests.trips.kits.sessions import (
 Payload = dict[str, Any]
 
 
-def open_gate(name: str, **how: Any) -> Gate:
+def open_gate(name: str, **options: Any) -> Gate:
     """Return a tool that answers at once and counts its calls."""
-    gate = Gate(name, **how)
+    gate = Gate(name, **options)
     gate.open.set()
     return gate
 
@@ -246,15 +246,15 @@ async def test_a_stop_hook_cannot_block_an_agent_for_ever(event: str) -> None:
     )
     async with Session(model, hooks={event: never}) as session:
         result = await session.ask("Go.")
-        who = "main" if event == "Stop" else "main/1"
-        texts = [text for _, text in typed_texts(run_of(session, who).context.history) if text == "more"]
+        run_path = "main" if event == "Stop" else "main/1"
+        texts = [text for _, text in typed_texts(run_of(session, run_path).context.history) if text == "more"]
 
     assert result.status is Status.COMPLETED
     assert len(texts) == STOP_HOOK_LIMIT == 8
 
 
-@pytest.mark.parametrize("who", ["child", "root"])
-async def test_mail_during_a_stop_hook_is_read_before_the_end(who: str) -> None:
+@pytest.mark.parametrize("run_path", ["child", "root"])
+async def test_mail_during_a_stop_hook_is_read_before_the_end(run_path: str) -> None:
     """AC-S1-8: a message between the last answer and the end is answered before the end."""
     looking, go_on = asyncio.Event(), asyncio.Event()
 
@@ -262,12 +262,12 @@ async def test_mail_during_a_stop_hook_is_read_before_the_end(who: str) -> None:
         looking.set()
         await go_on.wait()
 
-    hooks = {"SubagentStop" if who == "child" else "Stop": look}
+    hooks = {"SubagentStop" if run_path == "child" else "Stop": look}
     model = ScriptedModel({"toil": ["first", "second"], "": [specialist_call("toil", "toiler"), "top", "top again"]})
     async with Session(model, hooks=hooks) as session:
         turn = asyncio.create_task(session.ask("Go."))
         await looking.wait()
-        if who == "child":
+        if run_path == "child":
             session.handle("toiler").send("one more thing")
         else:
             session.send("one more thing")
@@ -276,11 +276,11 @@ async def test_mail_during_a_stop_hook_is_read_before_the_end(who: str) -> None:
         result = await turn
 
         await eventually(lambda: is_tree_idle(session))
-        history = run_of(session, "toiler" if who == "child" else "main").context.history
+        history = run_of(session, "toiler" if run_path == "child" else "main").context.history
         assert [text for kind, text in typed_texts(history) if kind == "human"][-1] == "one more thing"
-        assert typed_texts(history)[-1] == ("ai", "second" if who == "child" else "top again")
+        assert typed_texts(history)[-1] == ("ai", "second" if run_path == "child" else "top again")
         assert result.status is Status.COMPLETED
-        if who == "child":
+        if run_path == "child":
             assert list(answers(session.messages).values()) == ["second"]
 
 
@@ -366,15 +366,15 @@ async def test_a_hook_can_refuse_a_prompt() -> None:
 
 async def test_one_of_two_concurrent_prompts_is_refused_despite_slow_hooks() -> None:
     """A second prompt comes while a hook inspects the first: one of them raises BusyError, and they do not mix."""
-    both = asyncio.Event()
+    both_started = asyncio.Event()
     waiting = 0
 
     async def slow(_: Payload) -> None:
         nonlocal waiting
         waiting += 1
         if waiting == 2:
-            both.set()
-        await both.wait()
+            both_started.set()
+        await both_started.wait()
 
     async with Session(ScriptedModel(["one", "two"]), hooks={"UserPromptSubmit": slow}) as session:
         results = await asyncio.gather(session.ask("First."), session.ask("Second."), return_exceptions=True)
@@ -536,13 +536,13 @@ async def test_questions_can_be_answered_in_any_order() -> None:
 
 async def test_an_approved_call_waits_for_a_slot() -> None:
     """Approved calls run one after the other if there is one slot."""
-    at_work, most = 0, 0
+    at_work, max_active = 0, 0
 
     async def danger() -> str:
         """Work for a while."""
-        nonlocal at_work, most
+        nonlocal at_work, max_active
         at_work += 1
-        most = max(most, at_work)
+        max_active = max(max_active, at_work)
         for _ in range(5):
             await asyncio.sleep(0)
         at_work -= 1
@@ -562,7 +562,7 @@ async def test_an_approved_call_waits_for_a_slot() -> None:
 
         assert (await turn).value == "ok"
 
-    assert most == 1
+    assert max_active == 1
 
 
 async def test_stopping_a_run_removes_its_question_from_the_inbox() -> None:
@@ -591,8 +591,8 @@ async def test_an_approver_answers_in_place_of_a_person() -> None:
 
     async with Session(ScriptedModel(DEEP), [danger.tool], hooks=ASK, approver=approver) as session:
         await session.ask("Go.")
-    async with Session(ScriptedModel(DEEP), [danger.tool], hooks=ASK, unattended=True) as alone:
-        await alone.ask("Go.")
+    async with Session(ScriptedModel(DEEP), [danger.tool], hooks=ASK, unattended=True) as unattended_session:
+        await unattended_session.ask("Go.")
 
     assert (danger.calls, sorted(questions)) == (1, ["main/copy", "main/toiler/below"])
 

@@ -283,9 +283,11 @@ async def test_a_resumed_conversation_keeps_its_narrowed_grant(tmp_path: pathlib
             first = session.handle(session.id).run.grant
     other = Adapter()
     async with runtime(other, tmp_path) as host:
-        again = await ramet.Session.resume("one", ScriptedModel([]), agents=[talker], runtime=host, cwd=tmp_path)
-        async with again:
-            run = again.handle(again.id).run
+        resumed_session = await ramet.Session.resume(
+            "one", ScriptedModel([]), agents=[talker], runtime=host, cwd=tmp_path
+        )
+        async with resumed_session:
+            run = resumed_session.handle(resumed_session.id).run
 
     assert first is not None
     assert (first.memory_mb, first.allowed_endpoints) == (300, ())
@@ -340,12 +342,12 @@ async def test_no_answer_is_a_refusal(
 
 async def test_an_adapter_call_that_never_ends_does_not_block_spawns(tmp_path: pathlib.Path) -> None:
     """The runtime abandons the call. After 64 such calls, the adapter is not asked any more."""
-    over = asyncio.Event()
+    end_event = asyncio.Event()
 
     async def deaf(request: PolicyRequest) -> PolicyAnswer:
-        while not over.is_set():
+        while not end_event.is_set():
             with contextlib.suppress(asyncio.CancelledError):
-                await over.wait()
+                await end_event.wait()
         return Allow()
 
     adapter = Adapter(deaf)
@@ -353,7 +355,7 @@ async def test_an_adapter_call_that_never_ends_does_not_block_spawns(tmp_path: p
         for _ in range(70):
             with pytest.raises(PolicyAdapterFailed):
                 await host.spawn(agents.echo)
-        over.set()
+        end_event.set()
 
     assert len(adapter.requests) == 64
 
@@ -469,10 +471,10 @@ async def test_a_served_function_keeps_its_narrowed_grant_after_a_kill(tmp_path:
     await first.stop()
     await read_to_end(answer)
     async with runtime_of_a_process() as second:
-        again = await OURS.open(agent_spec(second, tmp_path / "eve", **start, run=run))
+        second_agent = await OURS.open(agent_spec(second, tmp_path / "eve", **start, run=run))
         await eventually(lambda: any(each.run.grant for each in roots_of(second)))
         grants = [each.run.grant for each in roots_of(second)]
-        await again.close("it is over")
+        await second_agent.close("it is over")
 
     assert grant is not None
     assert (grant.memory_mb, grant.allowed_endpoints) == (100, ())

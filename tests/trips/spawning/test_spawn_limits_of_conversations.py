@@ -70,39 +70,41 @@ def count_refusals(runtime: AgentRuntime) -> int:
 
 async def test_a_conversation_can_spawn_agents_in_every_turn(tmp_path: pathlib.Path) -> None:
     """A conversation of several turns spawns more agents than may live concurrently."""
-    async with counting_runtime(tmp_path) as runtime, new_conversation(runtime) as talk:
+    async with counting_runtime(tmp_path) as runtime, new_conversation(runtime) as turn_queue:
         for turn in range(4):
-            assert (await talk.ask(f"start a{turn} b{turn}")).value == "done"
-        assert refusals(talk.messages) == []
-        assert len([each for each in talk.runs() if each.depth and each.state == "completed"]) == 4 * MOST
+            assert (await turn_queue.ask(f"start a{turn} b{turn}")).value == "done"
+        assert refusals(turn_queue.messages) == []
+        assert len([each for each in turn_queue.runs() if each.depth and each.state == "completed"]) == 4 * MOST
         assert count_refusals(runtime) == 0
 
 
 async def test_one_turn_spawns_at_most_max_sub_agents(tmp_path: pathlib.Path) -> None:
     """The model reads the refusal, and monitoring counts it. The next turn can spawn again."""
-    async with counting_runtime(tmp_path) as runtime, new_conversation(runtime) as talk:
-        await talk.ask("start a b c")
-        (refusal,) = refusals(talk.messages)
+    async with counting_runtime(tmp_path) as runtime, new_conversation(runtime) as turn_queue:
+        await turn_queue.ask("start a b c")
+        (refusal,) = refusals(turn_queue.messages)
         assert f"it may start at most {MOST} in one turn" in refusal
         assert count_refusals(runtime) == 1
-        await talk.ask("start d")
-        assert talk.handle("d").view().state == "completed"
+        await turn_queue.ask("start d")
+        assert turn_queue.handle("d").view().state == "completed"
 
 
 async def test_at_most_max_sub_agents_live_concurrently(tmp_path: pathlib.Path) -> None:
     """Agents of earlier turns count. Their end makes room, and mail to an ended one needs room as well."""
-    async with counting_runtime(tmp_path) as runtime, new_conversation(runtime) as talk:
-        await talk.ask("start a")
-        await talk.ask("begin sit1 sit2")
-        await talk.ask("start b")
-        (refusal,) = refusals(talk.messages)
+    async with counting_runtime(tmp_path) as runtime, new_conversation(runtime) as turn_queue:
+        await turn_queue.ask("start a")
+        await turn_queue.ask("begin sit1 sit2")
+        await turn_queue.ask("start b")
+        (refusal,) = refusals(turn_queue.messages)
         assert f"at most {MOST} may run at once" in refusal
         with pytest.raises(MailRefused, match="max_sub_agents"):
-            talk.handle("a").send("Again.")
-        await talk.handle("sit1").cancel("enough")
-        await eventually(lambda: run_of(talk, "main").state == "idle" and not run_of(talk, "main").context.mailbox)
-        await talk.ask("start c")
-        assert talk.handle("c").view().state == "completed"
+            turn_queue.handle("a").send("Again.")
+        await turn_queue.handle("sit1").cancel("enough")
+        await eventually(
+            lambda: run_of(turn_queue, "main").state == "idle" and not run_of(turn_queue, "main").context.mailbox
+        )
+        await turn_queue.ask("start c")
+        assert turn_queue.handle("c").view().state == "completed"
 
 
 async def test_a_kill_does_not_reset_the_spawn_count_of_a_turn(tmp_path: pathlib.Path) -> None:
@@ -111,16 +113,16 @@ async def test_a_kill_does_not_reset_the_spawn_count_of_a_turn(tmp_path: pathlib
     The next turn can spawn again.
     """
     store = MemoryStore()
-    async with counting_runtime(tmp_path / "one", store) as runtime, new_conversation(runtime) as talk:
-        await talk.ask("start z")
-        await talk.ask("start a b c")
+    async with counting_runtime(tmp_path / "one", store) as runtime, new_conversation(runtime) as session:
+        await session.ask("start z")
+        await session.ask("start a b c")
     cut_store = await cut_behind(store, lambda event: isinstance(event, RunEnded) and event.path == "main/b")
     async with counting_runtime(tmp_path / "one", cut_store) as runtime:
-        talk = await Session.resume("talk", ScriptedModel(answer), agents=[READER], runtime=runtime)
-        root = run_of(talk, "main")
+        session = await Session.resume("talk", ScriptedModel(answer), agents=[READER], runtime=runtime)
+        root = run_of(session, "main")
         await eventually(lambda: root.state == "idle")
-        assert len(refusals(talk.messages)) == 1
-        assert [each.name for each in talk.runs() if each.depth] == ["a", "b", "z"]
-        await talk.ask("start d")
-        assert talk.handle("d").view().state == "completed"
-        await talk.close()
+        assert len(refusals(session.messages)) == 1
+        assert [each.name for each in session.runs() if each.depth] == ["a", "b", "z"]
+        await session.ask("start d")
+        assert session.handle("d").view().state == "completed"
+        await session.close()

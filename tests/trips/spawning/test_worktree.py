@@ -122,9 +122,9 @@ async def test_a_child_works_in_its_parent_s_folder_of_the_worktree(repo: Path) 
     async with Session(model, workspace_tools(), cwd=repo / "sub") as session:
         await session.ask("Go.")
         run = run_of(session, "looker")
-        inside, outside = [message for message in run.context.history if isinstance(message, ToolMessage)]
+        inside_result, outside = [message for message in run.context.history if isinstance(message, ToolMessage)]
 
-    assert "below" in inside.text
+    assert "below" in inside_result.text
     assert outside.status == "error"
     assert run.context.cwd.name == "sub"
 
@@ -311,8 +311,8 @@ async def test_a_child_killed_after_its_worktree_was_removed_can_end(repo: Path)
 
     cut_store = await cut_behind(store, lambda event: isinstance(event, TurnEnded))
     async with AgentRuntime(store=cut_store) as runtime:
-        [again] = await runtime.resume(llm=ScriptedModel(["all done"]))
-        assert (await again.result()).value == "all done"
-        assert "looked" in str(answers(again.run.context.history))
+        [resumed_handle] = await runtime.resume(llm=ScriptedModel(["all done"]))
+        assert (await resumed_handle.result()).value == "all done"
+        assert "looked" in str(answers(resumed_handle.run.context.history))
     copy, branch = worktrees(repo)
     assert branch.endswith(Path(copy).name)

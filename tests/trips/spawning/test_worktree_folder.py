@@ -19,8 +19,8 @@ def service(tmp_path: Path) -> Path:
     folder = tmp_path / "service"
     folder.mkdir()
     (folder / "api.py").write_text("x = 1\n")
-    who = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
-    for words in (["init", "-q"], ["add", "."], [*who, "commit", "-q", "-m", "one"]):
+    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
+    for words in (["init", "-q"], ["add", "."], [*identity, "commit", "-q", "-m", "one"]):
         subprocess.run(["git", *words], cwd=tmp_path, check=True)
     return folder
 

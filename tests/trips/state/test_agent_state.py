@@ -57,8 +57,8 @@ async def test_the_next_run_has_what_a_run_committed(runtime: ramet.AgentRuntime
     assert first["author"] == handle.id
     (commit,) = await commits_of(runtime, handle.id)
     assert (commit.state, commit.branch, commit.commit, commit.keys) == (STATE, "main", first["commit"], 2)
-    whole = await runtime.state(STATE)
-    assert Namespaced(whole, "keeps").keys() == ["plan", "seen"]
+    state = await runtime.state(STATE)
+    assert Namespaced(state, "keeps").keys() == ["plan", "seen"]
 
 
 async def test_older_commits_are_read_only(runtime: ramet.AgentRuntime) -> None:
@@ -90,8 +90,8 @@ async def test_a_hostile_guest_gets_typed_errors_and_nothing_else(runtime: ramet
         "flood stopped": "True",
         "commit": "",
     }
-    whole = await runtime.state(STATE)
-    assert sorted(whole.keys()) == ["hostile/fine", "secret/secret"]
+    state = await runtime.state(STATE)
+    assert sorted(state.keys()) == ["hostile/fine", "secret/secret"]
 
 
 async def test_a_forged_commit_cannot_be_checked_out(runtime: ramet.AgentRuntime) -> None:
@@ -125,8 +125,8 @@ async def test_ac_s4_10_a_parent_sees_nothing_of_a_branch_until_it_merges(runtim
     (of_child,) = await commits_of(runtime, child)
     assert (of_child.branch, of_child.keys) == (f"delegates/{child}", 2)
     assert [each.keys for each in await commits_of(runtime, handle.id)] == [1, 1, 2]
-    whole = await runtime.state(STATE)
-    assert value["first"] in {each.id for each in await whole.history()}
+    state = await runtime.state(STATE)
+    assert value["first"] in {each.id for each in await state.history()}
 
 
 async def test_agent_code_decides_about_keys_that_both_branches_changed(runtime: ramet.AgentRuntime) -> None:
@@ -179,7 +179,7 @@ async def test_functions_in_the_host_have_state(tmp_path: pathlib.Path, folder: 
 
 
 @pytest.mark.parametrize(
-    ("how", "second", "expected"),
+    ("mode", "second", "expected"),
     [
         ("retry", "MergeConflict ('count',)", {"count": 1, "first": True}),
         ("resolve", "", {"count": 3, "first": True, "second": True}),
@@ -187,16 +187,16 @@ async def test_functions_in_the_host_have_state(tmp_path: pathlib.Path, folder: 
     ],
 )
 async def test_ac_s4_7_concurrent_commits_of_one_agent_conflict(
-    how: str, second: str, expected: dict[str, Any]
+    mode: str, second: str, expected: dict[str, Any]
 ) -> None:
     """AC-S4-7: the second run is refused, resolves, or abandons its changes, as it asked."""
-    both, first_is_done = asyncio.Barrier(2), asyncio.Event()
+    barrier, first_is_done = asyncio.Barrier(2), asyncio.Event()
 
     async def count(word: str, by: int) -> str:
         state = agent_state()
         await state.set("count", await state.get("count", 0) + by)
         await state.set(word, True)
-        await both.wait()
+        await barrier.wait()
         if word == "first":
             await state.commit()
             first_is_done.set()
@@ -204,10 +204,10 @@ async def test_ac_s4_7_concurrent_commits_of_one_agent_conflict(
         await first_is_done.wait()
         ways: dict[str, dict[str, Any]] = {"resolve": {"resolve": _add_counts}, "abandon": {"on_conflict": "abandon"}}
         try:
-            await state.commit(**ways.get(how, {}))
+            await state.commit(**ways.get(mode, {}))
         except Conflict as refusal:
             message = f"{type(refusal).__name__} {getattr(refusal, 'keys', '')}".strip()
-            assert ("second" in await state.keys()) == (how == "retry")
+            assert ("second" in await state.keys()) == (mode == "retry")
             return message
         return ""
 

@@ -45,14 +45,14 @@ async def test_a_commit_is_not_made_twice_after_a_kill_before_its_answer(store_a
     await run_program_until_killed(PROGRAM, store_address, "plans", 1)
 
     async with AgentRuntime(store=store_at(store_address)) as runtime:
-        whole = await runtime.state(STATE)
-        (before,) = await whole.history()
+        state = await runtime.state(STATE)
+        (before,) = await state.history()
         (handle,) = await runtime.resume()
         result = await handle.result()
 
         assert result.value == before.id, result.error
-        await whole.checkout()
-        assert [each.id for each in await whole.history()] == [before.id]
+        await state.checkout()
+        assert [each.id for each in await state.history()] == [before.id]
         assert before.author == handle.id
         assert {each.commit for each in await recorded_events(runtime) if isinstance(each, StateCommitted)} == {
             before.id
@@ -68,8 +68,8 @@ async def test_ac_s4_10_a_delegates_branch_outlives_its_parent(store_address: st
         handle, *_ = await runtime.resume()
         result = await handle.result()
         await runtime.result(handle.id)
-        whole = await runtime.state(STATE)
-        history = [each.message for each in await whole.history()]
+        state = await runtime.state(STATE)
+        history = [each.message for each in await state.history()]
         births = [each for each in await recorded_events(runtime) if isinstance(each, events.RunSpawned)]
 
     assert result.status is Status.COMPLETED, result.error
@@ -123,8 +123,8 @@ async def test_a_later_run_of_the_agent_can_merge_a_branch(store_address: str) -
 
     async with AgentRuntime(store=store_at(store_address)) as runtime:
         births = [each for each in await recorded_events(runtime) if isinstance(each, events.RunSpawned)]
-        later = Agent(name="delegates", function=stateful_kernel.takes_over)
-        result = await (await runtime.spawn(later)).result()
+        second_agent = Agent(name="delegates", function=stateful_kernel.takes_over)
+        result = await (await runtime.spawn(second_agent)).result()
 
     assert result.value == {"branches": [births[1].run], "answer": 42}, result.error
 
@@ -193,22 +193,22 @@ async def test_a_registry_follows_checkout_and_fork(store_address: str) -> None:
         old = await runtime.dynamic.create(architect(), Agent(name="two", primer="old").recipe())
         new = await runtime.dynamic.create(architect(), Agent(name="two", primer="new").recipe())
 
-        whole = await runtime.state(STATE)
-        mine = Namespaced(whole, "architect")
+        state = await runtime.state(STATE)
+        namespace = Namespaced(state, "architect")
         primers = []
         for commit in (one, old, new):
-            await whole.checkout(commit.commit)
-            primers.append({name: entry["primer"] for name, entry in mine.get(REGISTRY).items()})
-        await whole.checkout(old.commit)
-        fork = Namespaced(await whole.fork("what-if"), "architect")
+            await state.checkout(commit.commit)
+            primers.append({name: entry["primer"] for name, entry in namespace.get(REGISTRY).items()})
+        await state.checkout(old.commit)
+        fork = Namespaced(await state.fork("what-if"), "architect")
         fork.remove_entry(REGISTRY, "one")
         await fork.commit()
-        await whole.checkout()
+        await state.checkout()
 
         assert primers == [{"one": "first"}, {"one": "first", "two": "old"}, {"one": "first", "two": "new"}]
         assert list(fork.get(REGISTRY)) == ["two"]
         assert fork.entry(REGISTRY, "two")["primer"] == "old"
-        assert list(mine.get(REGISTRY)) == ["one", "two"]
+        assert list(namespace.get(REGISTRY)) == ["one", "two"]
 
 
 def reads_its_registry() -> list[list[str]]:

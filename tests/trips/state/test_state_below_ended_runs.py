@@ -60,8 +60,8 @@ async def test_a_child_of_an_ended_parent_keeps_its_state_location_after_a_kill(
         before = state_of(only_living(runtime, handle.id))
 
     async with AgentRuntime(store=store) as runtime:
-        [again] = await runtime.resume()
-        assert again.run.agent.function is None, "it was born with an argument that no other process has"
-        assert (await again.result()).status is Status.COMPLETED
+        [resumed_handle] = await runtime.resume()
+        assert resumed_handle.run.agent.function is None, "it was born with an argument that no other process has"
+        assert (await resumed_handle.result()).status is Status.COMPLETED
         assert state_of(only_living(runtime, handle.id)) == before
     assert before[0] == OWNER

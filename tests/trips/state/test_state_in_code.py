@@ -74,9 +74,9 @@ async def play(folder: pathlib.Path, backend: BackendName, script: dict[str, lis
         **script,
     }
     model = ramet.ScriptedModel(script=parts)
-    async with ramet.Session(model, agents=[coder()], cwd=folder, backend=backend, unattended=True) as talk:
-        await talk.ask("Begin!")
-        events = [each async for each in talk.handle("main/1").events()]
+    async with ramet.Session(model, agents=[coder()], cwd=folder, backend=backend, unattended=True) as session:
+        await session.ask("Begin!")
+        events = [each async for each in session.handle("main/1").events()]
     outputs = [f"{each.status}: {each.preview}" for each in events if isinstance(each, ToolEnded)]
     return outputs, [each for each in events if isinstance(each, StateCommitted)]
 

@@ -102,43 +102,43 @@ def _states_of(agent: SpawnedAgent, states: list[str]) -> list[str]:
     return [each for each in states if each.startswith(f"agents@{agent.agent.id}/")]
 
 
-async def run_in_program(place: ServerWithTeams, code: str, name: str = "notes") -> str:
+async def run_in_program(server: ServerWithTeams, code: str, name: str = "notes") -> str:
     """Return the result of a call of `python` by an agent of the program, with the same or another name."""
     model = ramet.ScriptedModel([Call("python", {"code": code}), lambda messages: str(messages[-1].content)])
     agent = Agent(name=name, instructions="Keep notes.", model=model, tools=[python_tool()], policy=Policy())
-    handle = await place.server.runtime.spawn(agent.module("math"), "Begin!")
+    handle = await server.server.runtime.spawn(agent.module("math"), "Begin!")
     return str((await handle.result()).value)
 
 
 @both
 async def test_an_agent_s_state_is_isolated_from_agents_of_its_name(folder: pathlib.Path, backend: Backend) -> None:
     """Agents with its name, in another team and in the program, cannot read or write it. A later server finds it."""
-    async with serving(folder, backend) as place:
-        assert "kept" in await run_in_program(place, code_that_keeps("of the program"))
-        ours, theirs = await place.spawn("ours"), await place.spawn("theirs")
-        assert "kept" in await place.run(ours, code_that_keeps("of ours"))
+    async with serving(folder, backend) as server:
+        assert "kept" in await run_in_program(server, code_that_keeps("of the program"))
+        first_agent, second_agent = await server.spawn("ours"), await server.spawn("theirs")
+        assert "kept" in await server.run(first_agent, code_that_keeps("of ours"))
 
-        assert "[] None" in await place.run(theirs, LOOKS)
-        assert "kept" in await place.run(theirs, code_that_keeps("of theirs"))
-        assert "['secret'] of ours" in await place.run(ours, LOOKS)
-        assert "['secret'] of the program" in await run_in_program(place, LOOKS)
+        assert "[] None" in await server.run(second_agent, LOOKS)
+        assert "kept" in await server.run(second_agent, code_that_keeps("of theirs"))
+        assert "['secret'] of ours" in await server.run(first_agent, LOOKS)
+        assert "['secret'] of the program" in await run_in_program(server, LOOKS)
         messages = "print([each.message for each in state.history()], list(state.branches()))"
-        assert "['of ours'] []" in await place.run(ours, messages)
+        assert "['of ours'] []" in await server.run(first_agent, messages)
 
-    async with serving(folder, backend) as place:
-        assert "['secret'] of ours" in await place.run(ours, LOOKS)
-        assert "['secret'] of theirs" in await place.run(theirs, LOOKS)
-        assert "['secret'] of the program" in await run_in_program(place, LOOKS)
+    async with serving(folder, backend) as server:
+        assert "['secret'] of ours" in await server.run(first_agent, LOOKS)
+        assert "['secret'] of theirs" in await server.run(second_agent, LOOKS)
+        assert "['secret'] of the program" in await run_in_program(server, LOOKS)
 
 
 async def test_children_in_two_trees_do_not_share_state(folder: pathlib.Path) -> None:
     """Two teams spawn agents of the same definition, and each child has the notes of its own tree."""
-    async with serving(folder, "bwrap") as place:
-        ours, theirs = await place.spawn("ours"), await place.spawn("theirs")
-        assert "kept" in await place.run_below(ours, code_that_keeps("of ours"))
+    async with serving(folder, "bwrap") as server:
+        first_agent, second_agent = await server.spawn("ours"), await server.spawn("theirs")
+        assert "kept" in await server.run_below(first_agent, code_that_keeps("of ours"))
 
-        assert "[] None" in await place.run_below(theirs, LOOKS)
-        assert "['secret'] of ours" in await place.run_below(ours, LOOKS)
+        assert "[] None" in await server.run_below(second_agent, LOOKS)
+        assert "['secret'] of ours" in await server.run_below(first_agent, LOOKS)
 
 
 @pytest.mark.parametrize("in_the_host", [False, True])
@@ -146,30 +146,30 @@ async def test_a_function_keeps_its_state_from_turn_to_turn(folder: pathlib.Path
     """Each turn has its own tree, and the state belongs to the agent. A later server finds it, too."""
     info = {"function": f"tests.trips.agents.stateful:{stateful.remembers.__name__}"}
     more = {"policy": None} if in_the_host else {}
-    async with serving(folder, "bwrap") as place:
-        ours, theirs = [await place.spawn(team, "function", info, **more) for team in ("ours", "theirs")]
-        assert [await place.say(ours, word) for word in ("one", "two")] == ["[]", '["one"]']
-        assert await place.say(theirs, "other") == "[]"
+    async with serving(folder, "bwrap") as server:
+        first_agent, second_agent = [await server.spawn(team, "function", info, **more) for team in ("ours", "theirs")]
+        assert [await server.say(first_agent, word) for word in ("one", "two")] == ["[]", '["one"]']
+        assert await server.say(second_agent, "other") == "[]"
 
-    async with serving(folder, "bwrap") as place:
-        assert await place.say(ours, "three") == '["one", "two"]'
-        assert await place.say(theirs, "x") == '["other"]'
+    async with serving(folder, "bwrap") as server:
+        assert await server.say(first_agent, "three") == '["one", "two"]'
+        assert await server.say(second_agent, "x") == '["other"]'
 
 
 async def test_an_operator_sees_each_state_by_its_run(folder: pathlib.Path) -> None:
     """The operator reads the state of a run, also after its tree has ended. A team's key cannot."""
-    async with serving(folder, "bwrap") as place:
-        ours, theirs = await place.spawn("ours"), await place.spawn("theirs")
-        for agent, word in ((ours, "of ours"), (theirs, "of theirs")):
-            assert "kept" in await place.run(agent, code_that_keeps(word))
-        for agent, word in ((ours, "of ours"), (theirs, "of theirs")):
-            run = await place.run_of(agent)
-            page = await place.client.kernel.state(run)
+    async with serving(folder, "bwrap") as server:
+        first_agent, second_agent = await server.spawn("ours"), await server.spawn("theirs")
+        for agent, word in ((first_agent, "of ours"), (second_agent, "of theirs")):
+            assert "kept" in await server.run(agent, code_that_keeps(word))
+        for agent, word in ((first_agent, "of ours"), (second_agent, "of theirs")):
+            run = await server.run_of(agent)
+            page = await server.client.kernel.state(run)
             assert page.values == {"secret": word}
             assert (page.owner, page.place) == (agent.agent.id, "notes")
-            assert (await place.server.runtime.state_at(run, 10_000)).get("notes/secret") == word
-            assert [each.message for each in (await place.client.kernel.state_versions(run)).versions] == [word]
-            async with ramet.connect(place.server.where, key=agent.nonce) as other:
+            assert (await server.server.runtime.state_at(run, 10_000)).get("notes/secret") == word
+            assert [each.message for each in (await server.client.kernel.state_versions(run)).versions] == [word]
+            async with ramet.connect(server.server.where, key=agent.nonce) as other:
                 with pytest.raises(NotYours):
                     await other.kernel.state(run)
 
@@ -177,32 +177,32 @@ async def test_an_operator_sees_each_state_by_its_run(folder: pathlib.Path) -> N
 async def test_deleting_an_agent_removes_its_state_branches(folder: pathlib.Path) -> None:
     """The branch of a delegate that was never merged is removed, too. Branches of another agent stay."""
     info = {"function": f"tests.trips.agents.stateful:{stateful.leaves_a_branch.__name__}"}
-    async with serving(folder, "bwrap") as place:
-        ours, theirs = [await place.spawn(team, "function", info) for team in ("ours", "theirs")]
-        assert [await place.say(each, "go") for each in (ours, theirs)] == ["1", "1"]
-        before = [_states_of(each, await place.states()) for each in (ours, theirs)]
+    async with serving(folder, "bwrap") as server:
+        first_agent, second_agent = [await server.spawn(team, "function", info) for team in ("ours", "theirs")]
+        assert [await server.say(each, "go") for each in (first_agent, second_agent)] == ["1", "1"]
+        before = [_states_of(each, await server.states()) for each in (first_agent, second_agent)]
         assert [len(each) for each in before] == [2, 2], "main, and the delegate's"
 
-        await place.client.kill_agent(ours.agent.id, key=ours.nonce)
+        await server.client.kill_agent(first_agent.agent.id, key=first_agent.nonce)
 
-        assert await place.states() == before[1]
+        assert await server.states() == before[1]
 
 
 async def test_a_new_agent_does_not_inherit_the_state_of_a_deleted_one(folder: pathlib.Path) -> None:
     """The states of the other team and of the program stay."""
-    async with serving(folder, "bwrap") as place:
-        assert "kept" in await run_in_program(place, code_that_keeps("of the program"))
-        ours, theirs = await place.spawn("ours"), await place.spawn("theirs")
-        for agent in (ours, theirs):
-            assert "kept" in await place.run(agent, code_that_keeps("a word"))
-        mine, others = [_states_of(each, await place.states()) for each in (ours, theirs)]
-        assert await place.states() == sorted(["agents/main", *mine, *others])
+    async with serving(folder, "bwrap") as server:
+        assert "kept" in await run_in_program(server, code_that_keeps("of the program"))
+        first_agent, second_agent = await server.spawn("ours"), await server.spawn("theirs")
+        for agent in (first_agent, second_agent):
+            assert "kept" in await server.run(agent, code_that_keeps("a word"))
+        own_states, others = [_states_of(each, await server.states()) for each in (first_agent, second_agent)]
+        assert await server.states() == sorted(["agents/main", *own_states, *others])
 
-        await place.client.kill_agent(ours.agent.id, key=ours.nonce)
+        await server.client.kill_agent(first_agent.agent.id, key=first_agent.nonce)
 
-        assert await place.states() == sorted(["agents/main", *others])
-        again = await place.client.spawn_agent("ours", "notes", "told", {"tools": ["python"]}, policy=MAY_SPAWN)
-        assert "[] None" in await place.run(again, LOOKS)
+        assert await server.states() == sorted(["agents/main", *others])
+        repeated = await server.client.spawn_agent("ours", "notes", "told", {"tools": ["python"]}, policy=MAY_SPAWN)
+        assert "[] None" in await server.run(repeated, LOOKS)
 
 
 WALKS = """
@@ -218,25 +218,25 @@ print(seen)
 async def test_an_agent_cannot_read_commits_or_branches_of_others(folder: pathlib.Path) -> None:
     """Walking the history and merging an unknown branch reveal nothing. This holds inside the program, too."""
     info = {"function": f"tests.trips.agents.stateful:{stateful.leaves_a_branch.__name__}"}
-    async with serving(folder, "bwrap") as place:
-        ours, theirs = await place.spawn("ours"), await place.spawn("theirs")
-        assert "kept" in await run_in_program(place, code_that_keeps("a word of the program"))
-        assert await place.say(await place.spawn("functions", "function", info), "go") == "1"
-        assert "kept" in await place.run(ours, code_that_keeps("a word of ours"))
-        assert "kept" in await place.run(theirs, code_that_keeps("a word of theirs"))
+    async with serving(folder, "bwrap") as server:
+        first_agent, second_agent = await server.spawn("ours"), await server.spawn("theirs")
+        assert "kept" in await run_in_program(server, code_that_keeps("a word of the program"))
+        assert await server.say(await server.spawn("functions", "function", info), "go") == "1"
+        assert "kept" in await server.run(first_agent, code_that_keeps("a word of ours"))
+        assert "kept" in await server.run(second_agent, code_that_keeps("a word of theirs"))
 
-        walked = await place.run(theirs, WALKS)
+        walked = await server.run(second_agent, WALKS)
         assert walked.count("a word of") == 1
         assert "a word of theirs" in walked
         no_branch = "try:\n    state.merge('nope')\nexcept Exception as error:\n    print(error)"
-        handle = await place.server.runtime.spawn(stateful.leaves_a_branch, args=("go",), policy=MAY_SPAWN)
+        handle = await server.server.runtime.spawn(stateful.leaves_a_branch, args=("go",), policy=MAY_SPAWN)
         assert (await handle.result()).value == "1"
-        for text in (await place.run(theirs, no_branch), await run_in_program(place, no_branch, name="other")):
+        for text in (await server.run(second_agent, no_branch), await run_in_program(server, no_branch, name="other")):
             assert "nope" in text
             assert "main" not in text
             assert "run-" not in text
 
-        walked = await run_in_program(place, WALKS, name="other")
+        walked = await run_in_program(server, WALKS, name="other")
         assert "a word of" not in walked
         assert "run-" not in walked
 
@@ -246,8 +246,8 @@ async def test_an_agent_of_a_client_cannot_ask_agents_of_the_program(
     folder: pathlib.Path, bounds: dict[str, float]
 ) -> None:
     """An equal definition changes nothing, and a fork does not either."""
-    async with serving(folder, "bwrap") as place:
-        runtime = place.server.runtime
+    async with serving(folder, "bwrap") as server:
+        runtime = server.server.runtime
         original = Agent(name="notes", instructions="Keep notes.", limits=ramet.Limits(seconds=bounds.get("seconds")))
         original.cls(Agent)
         created = await runtime.dynamic.create(original, SOLVER)
@@ -257,8 +257,8 @@ async def test_an_agent_of_a_client_cannot_ask_agents_of_the_program(
         def work() -> str:  # type: ignore[empty-body]
             """Work."""
 
-        agent = await place.spawn("ours", info={"system_prompt": "Keep notes.", "tools": ["python"], "spawn": True})
-        run, authoring = runtime.get(await place.run_of(agent)).run, HostAuthoring(runtime.dynamic)
+        agent = await server.spawn("ours", info={"system_prompt": "Keep notes.", "tools": ["python"], "spawn": True})
+        run, authoring = runtime.get(await server.run_of(agent)).run, HostAuthoring(runtime.dynamic)
         assert run.context.tree is not None
         forked = await run.context.tree.spawn(run.context, ramet.SpawnRequest(prompt="system", mode="fork"))
         fork = runtime.get(forked.id).run

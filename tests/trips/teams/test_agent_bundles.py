@@ -145,37 +145,37 @@ async def test_an_image_or_bundle_in_use_is_not_deleted(folder: pathlib.Path) ->
 
     A key of a team cannot delete, and unused ones can be deleted.
     """
-    async with serving_model(folder, "local") as here:
-        base, plain = await here.upload({"base.py": b"x = 1\n"}), await here.upload(PLAIN_CODE)
-        image = await here.image({"base.py": b"x = 1\n"})
-        agent = await here.spawn("llm", {}, image=image)
-        await here.change(agent, "load", plain)
-        crew = await here.client.create_team({"agents": 1}, name="other")
+    async with serving_model(folder, "local") as server:
+        base, plain = await server.upload({"base.py": b"x = 1\n"}), await server.upload(PLAIN_CODE)
+        image = await server.image({"base.py": b"x = 1\n"})
+        agent = await server.spawn("llm", {}, image=image)
+        await server.change(agent, "load", plain)
+        team = await server.client.create_team({"agents": 1}, name="other")
         for kind, id, users in (
             ("bundle", base, (image,)),
             ("bundle", plain, ("crew/llm-1",)),
             ("image", image, ("crew/llm-1",)),
         ):
-            delete = here.client.delete_bundle if kind == "bundle" else here.client.delete_image
+            delete = server.client.delete_bundle if kind == "bundle" else server.client.delete_image
             with pytest.raises(InUse) as refusal:
                 await delete(id)
             assert (refusal.value.kind, refusal.value.name, tuple(refusal.value.users)) == (kind, id, users)
             with pytest.raises(NotYours):
-                await delete(id, key=crew.key)
-        assert {each.id for each in await here.client.list_bundles(key=crew.key)} == {base, plain}
+                await delete(id, key=team.key)
+        assert {each.id for each in await server.client.list_bundles(key=team.key)} == {base, plain}
 
-        await here.change(agent, "unload", plain)
-        await here.client.delete_bundle(plain)
-        await here.client.kill_agent(agent.agent.id, key=agent.nonce)
-        await here.client.delete_image(image)
-        await here.client.delete_bundle(base)
-        assert (await here.client.list_bundles(), await here.client.list_images()) == ([], [])
+        await server.change(agent, "unload", plain)
+        await server.client.delete_bundle(plain)
+        await server.client.kill_agent(agent.agent.id, key=agent.nonce)
+        await server.client.delete_image(image)
+        await server.client.delete_bundle(base)
+        assert (await server.client.list_bundles(), await server.client.list_images()) == ([], [])
         assert list((folder / ".ramet" / "packaging" / "bundles").iterdir()) == []
-        for delete in (here.client.delete_bundle, here.client.delete_image):
+        for delete in (server.client.delete_bundle, server.client.delete_image):
             for id in (base, "0" * 64):
                 with pytest.raises(Unknown):
                     await delete(id)
-        assert await here.upload(PLAIN_CODE) == plain
+        assert await server.upload(PLAIN_CODE) == plain
 
 
 def step_from_last_result(say: Callable[[str], Step]) -> Callable[[Sequence[BaseMessage]], Step]:
@@ -205,22 +205,22 @@ async def test_a_bundle_is_loaded_into_an_active_agent_and_unloaded(folder: path
         Call("count_words", {"text": "one two three", "least": 4}), step_from_last_result(Say),
         [Call("shout", {"text": "ah"}), Call("count_words", {"text": 5})], "Tried.",
     ]  # fmt: skip
-    async with serving_model(folder, backend, script) as here:
-        kit, agent = await here.upload(KIT), await here.spawn("llm", {"tools": ["Bash"]})
-        assert set(await here.tools(agent)) == {"Bash"}
-        turn = asyncio.create_task(here.say(agent, "Wait"))
+    async with serving_model(folder, backend, script) as server:
+        kit, agent = await server.upload(KIT), await server.spawn("llm", {"tools": ["Bash"]})
+        assert set(await server.tools(agent)) == {"Bash"}
+        turn = asyncio.create_task(server.say(agent, "Wait"))
         await eventually(lambda: list((folder / ".ramet" / "runs").glob("*/workspace/begun")))
-        load_answer = await here.change(agent, "load", kit)
+        load_answer = await server.change(agent, "load", kit)
         assert load_answer == {"bundles": [kit], "tools": ["count_words", "shout"], "skills": ["counting"]}
         assert await turn == "Waited."
-        assert newest_request(here.model)[1] == {"Bash"}  # The turn under way goes on with what it began with.
-        assert (await here.results(agent))[0].startswith("2deeprefused\n")
+        assert newest_request(server.model)[1] == {"Bash"}  # The turn under way goes on with what it began with.
+        assert (await server.results(agent))[0].startswith("2deeprefused\n")
 
-        assert await here.say(agent, "Count") == "1"
-        system, tools = newest_request(here.model)
+        assert await server.say(agent, "Count") == "1"
+        system, tools = newest_request(server.model)
         assert "One, two, three." in system
         assert tools == {"Bash", "count_words", "shout"}
-        assert (await here.tools(agent))["count_words"] == {
+        assert (await server.tools(agent))["count_words"] == {
             "name": "count_words",
             "description": "How many words a text has, of at least so many letters.",
             "input_schema": {
@@ -233,34 +233,34 @@ async def test_a_bundle_is_loaded_into_an_active_agent_and_unloaded(folder: path
                 "additionalProperties": False,
             },
         }
-        assert await here.say(agent, "Try") == "Tried."
-        shouted, wrong = (await here.results(agent))[2:]
+        assert await server.say(agent, "Try") == "Tried."
+        shouted, wrong = (await server.results(agent))[2:]
         assert shouted == "AH"
         assert wrong.startswith("count_words was called wrongly. text:")
 
-    again: Script = [
+    second_script: Script = [
         Call("Bash", {"command": f"python3 -c \"{IMPORTED}\""}), Call("count_words", {"text": "one"}),
         Call("Bash", {"command": UNTIL_GONE}), Call("count_words", {"text": "one two"}), "Still here.",
         Call("Bash", {"command": f"python3 -c \"{IMPORTED}\""}), "Gone.",
     ]  # fmt: skip
-    async with serving_model(folder, backend, again) as here:
-        info = await here.client.get_agent(agent.agent.id, key=agent.nonce)
+    async with serving_model(folder, backend, second_script) as server:
+        info = await server.client.get_agent(agent.agent.id, key=agent.nonce)
         assert (info.bundles, info.state) == ([kit], "idle")
-        turn = asyncio.create_task(here.say(agent, "Again"))
+        turn = asyncio.create_task(server.say(agent, "Again"))
         await eventually(lambda: list((folder / ".ramet" / "runs").glob("*/workspace/imported")))
-        assert await here.change(agent, "unload", kit) == {"bundles": []}
+        assert await server.change(agent, "unload", kit) == {"bundles": []}
         assert await turn == "Still here."
         # What was imported stays imported, and the turn goes on with what it began with.
-        assert (await here.results(agent))[-4:] == ["2\n[exit code 0]", "1", "gone\n[exit code 0]", "2"]
-        assert "One, two, three." in newest_request(here.model)[0]
+        assert (await server.results(agent))[-4:] == ["2\n[exit code 0]", "1", "gone\n[exit code 0]", "2"]
+        assert "One, two, three." in newest_request(server.model)[0]
 
-        assert await here.say(agent, "And now") == "Gone."
-        assert "ModuleNotFoundError" in (await here.results(agent))[-1]
-        system, tools = newest_request(here.model)
-        assert ("One, two, three." in system, tools, set(await here.tools(agent))) == (False, {"Bash"}, {"Bash"})
-        assert here.shelves == [agent.agent.id]
-        await here.client.kill_agent(agent.agent.id, key=agent.nonce)
-        assert here.shelves == []
+        assert await server.say(agent, "And now") == "Gone."
+        assert "ModuleNotFoundError" in (await server.results(agent))[-1]
+        system, tools = newest_request(server.model)
+        assert ("One, two, three." in system, tools, set(await server.tools(agent))) == (False, {"Bash"}, {"Bash"})
+        assert server.shelves == [agent.agent.id]
+        await server.client.kill_agent(agent.agent.id, key=agent.nonce)
+        assert server.shelves == []
 
 
 @both
@@ -271,15 +271,17 @@ async def test_an_active_function_can_import_a_bundle_loaded_during_its_call(
 
     Unloading another bundle keeps these files.
     """
-    async with serving_model(folder, backend) as here:
-        image, plain = await here.image({"later.py": IMPORTS_LATER}), await here.upload(PLAIN_CODE)
-        agent = await here.spawn("function", {"function": "later:answer"}, image=image)
-        kit = await here.upload({**KIT, "bundle.toml": b""})
-        assert await here.change(agent, "load", kit) == {"bundles": [kit], "tools": [], "skills": []}
-        stream = here.client.turn(agent.agent.id, b'{"messages": [{"role": "user", "content": "Go"}]}', key=agent.nonce)
+    async with serving_model(folder, backend) as server:
+        image, plain = await server.image({"later.py": IMPORTS_LATER}), await server.upload(PLAIN_CODE)
+        agent = await server.spawn("function", {"function": "later:answer"}, image=image)
+        kit = await server.upload({**KIT, "bundle.toml": b""})
+        assert await server.change(agent, "load", kit) == {"bundles": [kit], "tools": [], "skills": []}
+        stream = server.client.turn(
+            agent.agent.id, b'{"messages": [{"role": "user", "content": "Go"}]}', key=agent.nonce
+        )
         async with contextlib.aclosing(stream) as chunks:
             bodies = [chunk.body async for chunk in _read_until(chunks, b"called")]
-            await here.change(agent, "load", plain)
+            await server.change(agent, "load", plain)
             bodies += [chunk.body async for chunk in chunks]
         assert b"plain" in b"".join(bodies)
         shelf = folder / ".ramet" / "runs" / ".shelves" / agent.agent.id
@@ -287,7 +289,7 @@ async def test_an_active_function_can_import_a_bundle_loaded_during_its_call(
             "deep/er/thing.txt",
             "deep/other.txt",
         }
-        await here.change(agent, "unload", kit)
+        await server.change(agent, "unload", kit)
         assert {str(each.relative_to(shelf)) for each in shelf.rglob("*")} == {"plain.py", "deep", "deep/other.txt"}
 
 
@@ -303,13 +305,13 @@ async def test_an_invalid_bundle_is_refused_and_changes_nothing(folder: pathlib.
 
     An agent in the host takes none.
     """
-    async with serving_model(folder, "local") as here:
+    async with serving_model(folder, "local") as server:
         base = {"base.py": b"def shout():\n    '''Loud.'''\n", "bundle.toml": b'tools = ["base:shout"]'}
-        agent = await here.spawn("llm", {}, image=await here.image(base))
-        plain = await here.upload(PLAIN_CODE)
-        await here.change(agent, "load", plain)
-        before = await here.tools(agent)
-        damaged = await here.upload({"soft.py": b"x = 1"})
+        agent = await server.spawn("llm", {}, image=await server.image(base))
+        plain = await server.upload(PLAIN_CODE)
+        await server.change(agent, "load", plain)
+        before = await server.tools(agent)
+        damaged = await server.upload({"soft.py": b"x = 1"})
         path = folder / ".ramet" / "packaging" / "bundles" / damaged / "soft.py"
         path.chmod(0o644)
         path.write_bytes(b"x = 2")
@@ -317,26 +319,26 @@ async def test_an_invalid_bundle_is_refused_and_changes_nothing(folder: pathlib.
             (Unknown, "bundle", "0" * 64),
             (Unknown, "bundle", "../../bundles"),
             (InvalidValue, "not loaded yet", plain),
-            (InvalidValue, "json", await here.upload({"json.py": b""})),
-            (InvalidValue, "ramet", await here.upload({"ramet/__init__.py": b""})),
-            (InvalidValue, "base", await here.upload({"base.py": b"other"})),
-            (InvalidValue, "plain", await here.upload({"plain/__init__.py": b""})),
-            (InvalidValue, "requirements", await here.upload({"requirements.txt": b"left-pad", "a.py": b""})),
-            (InvalidValue, "shout", await here.upload({**KIT, "textkit.py": COUNT.encode() + b"\n"})),
+            (InvalidValue, "json", await server.upload({"json.py": b""})),
+            (InvalidValue, "ramet", await server.upload({"ramet/__init__.py": b""})),
+            (InvalidValue, "base", await server.upload({"base.py": b"other"})),
+            (InvalidValue, "plain", await server.upload({"plain/__init__.py": b""})),
+            (InvalidValue, "requirements", await server.upload({"requirements.txt": b"left-pad", "a.py": b""})),
+            (InvalidValue, "shout", await server.upload({**KIT, "textkit.py": COUNT.encode() + b"\n"})),
             (RametError, "the request is not the cause", damaged),
         ]
         for error, message, bundle in refusals:
             with pytest.raises(error, match=message):
-                await here.change(agent, "load", bundle)
+                await server.change(agent, "load", bundle)
         with pytest.raises(Unknown, match="loaded bundle"):
-            await here.change(agent, "unload", "0" * 64)
+            await server.change(agent, "unload", "0" * 64)
         with pytest.raises(InvalidValue, match=r"\.\."):
-            await here.client.upload_bundle(member(b"../out.py", b"x") + bytes(1024))
-        assert await here.tools(agent) == before
+            await server.client.upload_bundle(member(b"../out.py", b"x") + bytes(1024))
+        assert await server.tools(agent) == before
         shelf = folder / ".ramet" / "runs" / ".shelves" / agent.agent.id
         assert {each.name for each in shelf.rglob("*")} == {"plain.py", "deep", "other.txt"}
-        assert list((await here.client.get_agent(agent.agent.id, key=agent.nonce)).bundles) == [plain]
+        assert list((await server.client.get_agent(agent.agent.id, key=agent.nonce)).bundles) == [plain]
 
-        hosted = await here.client.spawn_agent("crew", "hosted", "llm", {})
+        hosted = await server.client.spawn_agent("crew", "hosted", "llm", {})
         with pytest.raises(InvalidValue, match="sandbox"):
-            await here.change(hosted, "load", plain)
+            await server.change(hosted, "load", plain)

@@ -54,9 +54,9 @@ def text_of(chunks: list[bytes]) -> str:
 async def say(agent: RunningAgent, text: str) -> str:
     """Take one whole turn, and return the answer's text."""
     chunks = [chunk async for chunk in agent.turn(request_body(text), "openai")]
-    whole = json.loads(format_of("openai").fold(chunks))
-    assert whole["choices"][0]["finish_reason"] == "stop"
-    return str(whole["choices"][0]["message"]["content"])
+    reply = json.loads(format_of("openai").fold(chunks))
+    assert reply["choices"][0]["finish_reason"] == "stop"
+    return str(reply["choices"][0]["message"]["content"])
 
 
 @asynccontextmanager
@@ -200,11 +200,11 @@ async def test_an_answer_is_streamed_with_the_tokens_of_its_turn(tmp_path: pathl
     kind = llm(["One two three.", "Four five six."])
     async with AgentRuntime() as runtime, open_agent(kind, agent_spec(runtime, tmp_path, LlmInfo())) as agent:
         chunks = [chunk async for chunk in agent.turn(request_body("Count"), "anthropic")]
-        again = [chunk async for chunk in agent.turn(request_body("On"), "anthropic")]
+        chunks_again = [chunk async for chunk in agent.turn(request_body("On"), "anthropic")]
         spent = agent.spent()
     deltas = [json.loads(chunk) for chunk in chunks if b"content_block_delta" in chunk]
     assert [each["delta"]["text"] for each in deltas] == ["One ", "two ", "three."]
-    usages = [json.loads(format_of("anthropic").fold(each))["usage"] for each in (chunks, again)]
+    usages = [json.loads(format_of("anthropic").fold(each))["usage"] for each in (chunks, chunks_again)]
     assert sum(each["input_tokens"] + each["output_tokens"] for each in usages) == spent["tokens"]
 
 
@@ -325,7 +325,7 @@ async def test_tools_of_an_image_run_in_the_sandbox_of_the_agent(tmp_path: pathl
         info = LlmInfo(tools=["tooling:fails"])
         async with open_agent(kind, agent_spec(runtime, tmp_path / "ada", info, **more)) as agent:
             assert await say(agent, "Go") == "Done."
-            where, error_text = [each["content"] for each in await agent.history() if each["role"] == "tool"]
+            path_text, error_text = [each["content"] for each in await agent.history() if each["role"] == "tool"]
             listing = await agent.control(ListTools())
         wrong: list[tuple[type[RametError], str, dict[str, Any]]] = [
             (InvalidValue, "nothing", {"info": LlmInfo(tools=["tooling:nothing"]), **more}),
@@ -339,8 +339,8 @@ async def test_tools_of_an_image_run_in_the_sandbox_of_the_agent(tmp_path: pathl
             with pytest.raises(error, match=message):
                 await kind.check(agent_spec(runtime, tmp_path / "ada", **fields))
         assert len(runtime.trees) == trees
-    assert where.endswith(" me")
-    assert int(where.split()[0]) != os.getpid()
+    assert path_text.endswith(" me")
+    assert int(path_text.split()[0]) != os.getpid()
     assert "ZeroDivisionError" in error_text
     assert "Mind the gap." in str(model.requests[0].messages[0].content)
     assert [(each["name"], each["input_schema"]["required"]) for each in listing] == [("where", ["of"]), ("fails", [])]
@@ -500,12 +500,12 @@ async def test_another_server_resumes_the_conversation(tmp_path: pathlib.Path, b
     second = LlmType({"one": ScriptedModel([Call("Bash", {"command": reads}), "It says kept.", "too much"])})
     async with new_runtime(tmp_path, backend) as runtime:
         start = agent_spec(runtime, tmp_path / "ada", info, run=run, **more)
-        async with open_agent(second, start) as again:
-            assert (again.run, again.spent()) == (run, spent)
-            assert await say(again, "What does it say?") == "It says kept."
+        async with open_agent(second, start) as second_agent:
+            assert (second_agent.run, second_agent.spent()) == (run, spent)
+            assert await say(second_agent, "What does it say?") == "It says kept."
             with pytest.raises(TaskFailed, match="budget"):
-                await say(again, "On")
-            history = await again.history()
+                await say(second_agent, "On")
+            history = await second_agent.history()
     users = [each["content"] for each in history if each["role"] == "user"]
     assert users[:2] == ["Write it down", "What does it say?"]
     [_, file_text] = [each["content"] for each in history if each["role"] == "tool"]
@@ -536,8 +536,8 @@ async def test_a_changed_model_survives_a_restart(tmp_path: pathlib.Path) -> Non
         await agent.control(SetModel("two"))
         run = agent.run
     async with new_runtime(tmp_path, None) as runtime:
-        async with open_agent(kind, agent_spec(runtime, tmp_path / "ada", LlmInfo(), run=run)) as again:
-            assert await say(again, "Who?") == "From two."
+        async with open_agent(kind, agent_spec(runtime, tmp_path / "ada", LlmInfo(), run=run)) as second_agent:
+            assert await say(second_agent, "Who?") == "From two."
 
 
 async def test_a_turn_of_a_killed_server_is_completed(tmp_path: pathlib.Path) -> None:
@@ -551,9 +551,9 @@ async def test_a_turn_of_a_killed_server_is_completed(tmp_path: pathlib.Path) ->
     await read_to_end(answer)
     async with new_runtime(tmp_path, None) as runtime:
         start = agent_spec(runtime, tmp_path / "ada", LlmInfo(), run=run)
-        async with open_agent(llm(["The first.", "The second."]), start) as again:
-            assert await say(again, "Second") == "The second."
-            texts = [each["content"] for each in await again.history()]
+        async with open_agent(llm(["The first.", "The second."]), start) as second_agent:
+            assert await say(second_agent, "Second") == "The second."
+            texts = [each["content"] for each in await second_agent.history()]
     assert texts == ["First", "The first.", "Second", "The second."]
 
 
@@ -585,9 +585,9 @@ async def test_a_resumed_turn_has_the_bundles_loaded_before_the_kill(tmp_path: p
             more["loaded_bundles"] = shelf(runtime, bundle)
             await more["loaded_bundles"].open()
             start = agent_spec(runtime, tmp_path / "ada", LlmInfo(), run=run, **more)
-            async with open_agent(LlmType({"scripted": model}, default="scripted"), start) as again:
-                assert await say(again, "Second") == "The second."
-                history = await again.history()
+            async with open_agent(LlmType({"scripted": model}, default="scripted"), start) as second_agent:
+                assert await say(second_agent, "Second") == "The second."
+                history = await second_agent.history()
     assert [each["content"] for each in history if each["role"] == "tool"] == ["abab"]
 
 
@@ -717,9 +717,9 @@ async def test_another_server_knows_the_turns_of_a_function(tmp_path: pathlib.Pa
         run = agent.run
     async with new_runtime(tmp_path, backend) as runtime:
         start = agent_spec(runtime, tmp_path / "eve", **function("remembers", policy=policy, run=run))
-        async with open_agent(OURS, start) as again:
-            assert await say(again, "two") == "user: one | assistant: one | two"
-            assert len(await again.history()) == 4
+        async with open_agent(OURS, start) as second_agent:
+            assert await say(second_agent, "two") == "user: one | assistant: one | two"
+            assert len(await second_agent.history()) == 4
 
 
 @pytest.mark.parametrize(("backend", "name"), [(None, "waits"), ("local", "sleeps")])
@@ -738,18 +738,18 @@ async def test_a_function_interrupted_by_a_kill_is_called_again(
     async with new_runtime(tmp_path, backend) as runtime:
         late = FunctionTurns(await runtime.open_store(), "a-1")
         await late.read()
-        again = await OURS.open(agent_spec(runtime, tmp_path / "ada", **start, run=run))
-        assert isinstance(again, FunctionAgent)
+        second_agent = await OURS.open(agent_spec(runtime, tmp_path / "ada", **start, run=run))
+        assert isinstance(second_agent, FunctionAgent)
         assert late.active_turn is not None
         with pytest.raises(TakenOver):
             await late.write(late.active_turn)
-        assert (again.turns_taken, again.run, [*runtime.trees]) == (1, run, [run])
-        assert await again.history() == []
-        await eventually(lambda: again._call is not None and again._call._texts)
-        await again.interrupt()
+        assert (second_agent.turns_taken, second_agent.run, [*runtime.trees]) == (1, run, [run])
+        assert await second_agent.history() == []
+        await eventually(lambda: second_agent._call is not None and second_agent._call._texts)
+        await second_agent.interrupt()
         assert (await runtime.result(run)).status == "cancelled"
-        assert [each["content"].strip() for each in await again.history()] == ["x", "begun"]
-        await again.close("it is over")
+        assert [each["content"].strip() for each in await second_agent.history()] == ["x", "begun"]
+        await second_agent.close("it is over")
 
 
 @asynccontextmanager
@@ -805,8 +805,8 @@ async def test_a_turn_of_a_function_that_cannot_resume_ends_with_the_reason(tmp_
     await read_to_end(answer)
     async with new_runtime(tmp_path, "local") as runtime:
         start = agent_spec(runtime, tmp_path / "ada", **function("shout", policy=Policy()))
-        async with open_agent(OURS, start) as again:
-            assert isinstance(again, FunctionAgent)
+        async with open_agent(OURS, start) as second_agent:
+            assert isinstance(second_agent, FunctionAgent)
             with pytest.raises(Aborted, match="the turn cannot be resumed: the journal names secret 'KEY'"):
-                _ = [chunk async for chunk in again.resume_turn(1, b"", "openai", chunks)]
-            assert await say(again, "on") == "ON"
+                _ = [chunk async for chunk in second_agent.resume_turn(1, b"", "openai", chunks)]
+            assert await say(second_agent, "on") == "ON"

@@ -49,7 +49,7 @@ async def test_the_oldest_failed_agents_of_a_team_are_removed() -> None:
     with short_folder() as folder:
         async with serving(folder, rules=Rules(failed_agents=2)) as served:
             team, other = await served.team(), await served.team()
-            elsewhere = await spawn_failed(served, other, "a")
+            failed_id = await spawn_failed(served, other, "a")
             lives = (await spawn(served, team, "lives")).raise_for_status().json()["agent"]["id"]
             failed_ids = [
                 await spawn_failed(served, team, f"a{each}", keep_failed_s=60 if each == 0 else None)
@@ -61,12 +61,12 @@ async def test_the_oldest_failed_agents_of_a_team_are_removed() -> None:
             async with asyncio.timeout(180):  # An agent leaves the list behind its folder and its record.
                 while await list_agent_ids(served, team) != [lives, *failed_ids[2:]]:  # noqa: ASYNC110 - it asks a server
                     await asyncio.sleep(0.01)
-            assert await list_agent_ids(served, other) == [elsewhere]
+            assert await list_agent_ids(served, other) == [failed_id]
             assert (agents / failed_ids[2] / "note").exists()
             async with asyncio.timeout(180):  # A name is free once the record of who had it is gone, after the folder.
-                while (again := await spawn(served, team, "a0")).status_code == 422:  # noqa: ASYNC110 - it asks a server
+                while (second_answer := await spawn(served, team, "a0")).status_code == 422:  # noqa: ASYNC110 - it asks a server
                     await asyncio.sleep(0.01)
-            assert again.status_code == 201, again.text
+            assert second_answer.status_code == 201, second_answer.text
         async with serving(folder, rules=Rules(failed_agents=1)) as served:
             await eventually(lambda: not (agents / failed_ids[2]).exists())
             async with asyncio.timeout(180):

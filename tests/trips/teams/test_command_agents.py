@@ -136,8 +136,8 @@ NEVER_READY: list[tuple[dict[str, Any], type[RametError], str]] = [
 async def test_a_program_that_never_becomes_ready_is_refused(tmp_path: pathlib.Path, backend: Backend | None) -> None:
     """The error has the reason, and the program and its children are ended."""
     async with runtime_of(tmp_path, backend) as runtime:
-        for program, error, why in NEVER_READY:
-            with pytest.raises(error, match=why):
+        for program, error, reason in NEVER_READY:
+            with pytest.raises(error, match=reason):
                 await HERE.open(agent_spec(runtime, tmp_path / "ada", backend, **program))
             await eventually(lambda: not runtime.trees)
         if backend is not None:  # In the host nobody sees that.
@@ -228,10 +228,10 @@ GOES_WRONG = [
 async def test_a_program_that_breaks_in_a_turn_fails_its_agent(tmp_path: pathlib.Path, backend: Backend | None) -> None:
     """The errors of turn and agent have the reason. The agent takes no more turns, and nothing is left."""
     async with runtime_of(tmp_path, backend) as runtime:
-        for answer, status, why in GOES_WRONG:
+        for answer, status, reason in GOES_WRONG:
             script = READY + f"read -r line; read -r line; {answer}"
             async with open_agent(agent_spec(runtime, tmp_path / "ada", backend, **sh(script))) as agent:
-                with pytest.raises(TaskFailed, match=why) as failure:
+                with pytest.raises(TaskFailed, match=reason) as failure:
                     await say(agent, "hi")
                 assert failure.value.status.startswith(status)
                 assert failure.value.run == agent.run

@@ -102,12 +102,12 @@ async def test_a_function_called_again_after_a_kill_gets_the_same_history(
         run = agent.run
     await read_to_end(answer)
     async with new_runtime(tmp_path, backend) as runtime:
-        again = await OURS.open(agent_spec(runtime, tmp_path / "eve", **start, run=run))
-        assert isinstance(again, FunctionAgent)
-        await eventually(lambda: again._call is not None and again._call._texts)
-        await again.interrupt()
-        history = await again.history()
-        await again.close("it is over")
+        second_agent = await OURS.open(agent_spec(runtime, tmp_path / "eve", **start, run=run))
+        assert isinstance(second_agent, FunctionAgent)
+        await eventually(lambda: second_agent._call is not None and second_agent._call._texts)
+        await second_agent.interrupt()
+        history = await second_agent.history()
+        await second_agent.close("it is over")
     assert first.startswith("6 messages, ")
     assert [each["content"].strip() for each in history[-2:]] == ["go", first.strip()]
     assert len(history) == 8
@@ -122,10 +122,10 @@ async def test_a_history_that_is_too_long_is_cut_with_a_notice(
     async with AgentRuntime(tmp_path, backend=backend) as runtime:
         turns = FunctionTurns(store := await runtime.open_store(), "a-1")
         for number in range(1, 8):
-            over = FunctionTurn(
+            finished_turn = FunctionTurn(
                 number=number, run=f"r-{number}", asked=f"q {number}", said="x" * long, status=Status.COMPLETED
             )
-            await turns.write(over)
+            await turns.write(finished_turn)
         start = agent_spec(runtime, tmp_path / "ada", **function("measures", policy=policy_for(backend)))
         notices = list[str]()
         async with open_agent(OURS, start) as agent:
@@ -161,11 +161,11 @@ async def test_a_turn_of_an_older_ramet_resumes_with_its_recorded_history(
         await (await runtime.spawn(old[0], args=old[1], policy=policy, run=run)).run.context.wait_persisted()
     async with new_runtime(tmp_path, backend) as runtime:
         start = function("measures_and_waits", policy=policy, run=run)
-        again = await OURS.open(agent_spec(runtime, tmp_path / "ada", **start))
-        assert isinstance(again, FunctionAgent)
-        await eventually(lambda: again._call is not None and again._call._texts)
-        await again.close("it is over")
-        assert (await again.history())[-1]["content"].startswith("1 messages, 6 characters")
+        second_agent = await OURS.open(agent_spec(runtime, tmp_path / "ada", **start))
+        assert isinstance(second_agent, FunctionAgent)
+        await eventually(lambda: second_agent._call is not None and second_agent._call._texts)
+        await second_agent.close("it is over")
+        assert (await second_agent.history())[-1]["content"].startswith("1 messages, 6 characters")
 
 
 async def test_late_arguments_of_a_sandboxed_function_are_data(tmp_path: pathlib.Path) -> None:
@@ -228,9 +228,9 @@ async def spawn_measuring_agent(client: Client) -> SpawnedAgent:
     job = await client.create_image([bundle.id])
     while (job := await client.job(job.id)).state != "done":
         assert job.error is None, job.error
-    crew = await client.create_team({"agents": 1}, name="crew")
+    team = await client.create_team({"agents": 1}, name="crew")
     info = {"function": "measuring:measures"}
-    return await client.spawn_agent("crew", "ada", "function", info, image=job.image, key=crew.key)
+    return await client.spawn_agent("crew", "ada", "function", info, image=job.image, key=team.key)
 
 
 async def take_turns(client: Client, ada: SpawnedAgent, numbers: range) -> None:

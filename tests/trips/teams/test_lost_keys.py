@@ -66,13 +66,13 @@ async def revoked_above(served: EchoServer, id: str, nonce: str) -> SharedAgent:
     """Share a key of a narrower key, which loses its rights when the owner revokes the narrower one."""
     body = {"rights": ["turn", "events", "history", "delegate"]}
     narrow = (await served.ask("POST", f"/v1/agents/{id}/keys", nonce, json=body)).raise_for_status().json()
-    below = await served.ask("POST", f"/v1/agents/{id}/keys", narrow["key"], json={"rights": ["turn", "events"]})
+    narrower = await served.ask("POST", f"/v1/agents/{id}/keys", narrow["key"], json={"rights": ["turn", "events"]})
 
     async def revoke() -> str:
         (await served.ask("DELETE", f"/v1/agents/{id}/keys/{narrow['id']}", nonce)).raise_for_status()
         return nonce
 
-    return SharedAgent(id, below.raise_for_status().json()["key"], revoke)
+    return SharedAgent(id, narrower.raise_for_status().json()["key"], revoke)
 
 
 WAYS = (handed_over, rotate_key, revoke_key, revoked_above)
@@ -154,11 +154,11 @@ async def test_a_stream_of_a_turn_ends_when_its_key_loses_the_right(
         await each.until("before")
 
     key = await shared.other()
-    there = await streams("GET", f"{shared.path}/turns/{stream.turn}", key)
+    second_stream = await streams("GET", f"{shared.path}/turns/{stream.turn}", key)
     echo(served).go_on.set()
 
-    assert "after" in await there.to_its_end()
-    assert there.end[0] == "done"
+    assert "after" in await second_stream.to_its_end()
+    assert second_stream.end[0] == "done"
     for each in (stream, along):
         assert "after" not in await each.to_its_end()
         name, problem = each.end
@@ -263,15 +263,15 @@ async def test_streams_of_other_keys_continue(served: EchoServer, streams: Strea
 @pytest.mark.parametrize("is_stream", [True, False], ids=["streamed", "whole"])
 async def test_an_answer_to_a_model_client_ends_with_its_key(folder: pathlib.Path, is_stream: bool) -> None:
     """The client reads an error in its own format, and the turn is interrupted."""
-    parrots = ParrotType()
-    async with serving(folder, types={"parrot": parrots}) as served:
+    parrot_type = ParrotType()
+    async with serving(folder, types={"parrot": parrot_type}) as served:
         shared = await handed_over(served, *await served.agent(agent_type="parrot"))
         body = {"model": "any", "stream": is_stream, "messages": [user_message("before wait after")]}
         answering = asyncio.create_task(served.ask("POST", "/v1/chat/completions", shared.lost_key, json=body))
-        await eventually(lambda: parrots.opened and parrots.opened[0].received_bodies)
+        await eventually(lambda: parrot_type.opened and parrot_type.opened[0].received_bodies)
 
         await shared.other()
-        await eventually(lambda: parrots.opened[0].interrupts)
+        await eventually(lambda: parrot_type.opened[0].interrupts)
 
         answer = await answering
     assert "after" not in answer.text

@@ -74,10 +74,10 @@ async def test_an_invalid_chunk_is_an_error_in_the_client_s_format(
         [event] = events
         assert "error" in json.loads(event.rpartition("data: ")[2])
 
-        status, whole = await request_turn(served, path, nonce, stream=False)
+        status, text = await request_turn(served, path, nonce, stream=False)
         assert status == 500
-        assert "error" in json.loads(whole)
-        assert "urn:ramet" not in whole
+        assert "error" in json.loads(text)
+        assert "urn:ramet" not in text
 
 
 @PATHS

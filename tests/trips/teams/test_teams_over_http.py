@@ -103,9 +103,9 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
         server = Server(folder, request.param)
         try:
             yield server
-            below = psutil.Process(server.process.pid).children(recursive=True)
+            processes = psutil.Process(server.process.pid).children(recursive=True)
             assert server.end(signal.SIGTERM) == 0
-            assert not psutil.wait_procs(below, timeout=180)[1]
+            assert not psutil.wait_procs(processes, timeout=180)[1]
             lines = (folder / "stderr").read_text().splitlines()
             assert [line for line in lines if " WARNING ramet.serve: " not in line] == []  # requests refused
         finally:
@@ -206,8 +206,8 @@ async def test_a_team_admits_exactly_its_capacity(client: Client, team: CreatedT
             await client.get_team("ten", key=key)
     with pytest.raises(NotYours):
         await spawn(client, ten, "late", "raw")
-    again = await client.create_team({"agents": 10}, name="ten")
-    assert again.team.free["agents"] == 10
+    second_team = await client.create_team({"agents": 10}, name="ten")
+    assert second_team.team.free["agents"] == 10
 
 
 async def test_a_team_bounds_the_memory_of_its_agents_together(client: Client) -> None:
@@ -252,11 +252,11 @@ async def test_every_operation_on_an_agent_needs_its_nonce(client: Client, team:
     assert agent.nonce not in repr(listing)
     assert len(listing) == 2
 
-    heir = await client.delegate(agent.id, owner=True, key=agent.nonce)
+    delegation = await client.delegate(agent.id, owner=True, key=agent.nonce)
     with pytest.raises(NotYours):
         await agent.info()
-    assert (await client.get_agent(agent.id, key=heir.key)).turns == 1
-    narrow = await client.delegate(agent.id, ["turn"], key=heir.key)
+    assert (await client.get_agent(agent.id, key=delegation.key)).turns == 1
+    narrow = await client.delegate(agent.id, ["turn"], key=delegation.key)
     with pytest.raises(NotYours):
         await client.delegate(agent.id, owner=True, key=narrow.key)
 

@@ -54,9 +54,9 @@ async def test_an_unknown_key_gets_401_on_every_path() -> None:
         async with serving(folder) as served:
             dead, ids = await dead_keys(served)
             statuses = {
-                f"{operation.method} {operation.path}, {why}": (await ask(served, operation, key, ids)).status_code
+                f"{operation.method} {operation.path}, {reason}": (await ask(served, operation, key, ids)).status_code
                 for operation in NEED_KEY
-                for why, key in dead.items()
+                for reason, key in dead.items()
             }
 
     assert {what: status for what, status in statuses.items() if status != 401} == {}
@@ -69,9 +69,9 @@ async def test_a_known_key_learns_nothing_about_others() -> None:
             (agent, _), (_, other) = await served.agent(), await served.agent()
             _, team = await served.team()
             for key in (other, team):
-                there = await served.ask("GET", f"/v1/agents/{agent}", key)
+                answer = await served.ask("GET", f"/v1/agents/{agent}", key)
                 nowhere = await served.ask("GET", "/v1/agents/agent-0", key)
-                assert there.status_code == nowhere.status_code == 404
-                assert there.json()["type"] == nowhere.json()["type"] == "urn:ramet:problem:not-yours"
+                assert answer.status_code == nowhere.status_code == 404
+                assert answer.json()["type"] == nowhere.json()["type"] == "urn:ramet:problem:not-yours"
             assert (await served.ask("GET", "/v1/teams", other)).json() == {"teams": []}
             assert (await served.ask("GET", f"/v1/agents/{agent}", "nobody")).status_code == 401

@@ -76,8 +76,8 @@ def full_composition() -> Agent:
     graph.set_entry_point("write").add_edge("write", "review")
     graph.add_conditional_edges("review", enough, {True: END, False: "write"})
     boxed = triple.with_policy(Policy(allowed_env_vars=["LANG"], secrets=["key"], retry_count=1))
-    both = parallel(double, chain(norm, boxed), max_parallel=3, on_failure="stop")
-    return chain(both, parallel(fails, for_each=True), graph.compile(max_steps=7), name="whole")
+    branches = parallel(double, chain(norm, boxed), max_parallel=3, on_failure="stop")
+    return chain(branches, parallel(fails, for_each=True), graph.compile(max_steps=7), name="whole")
 
 
 def rebuild(agent: Agent, *agents: Agent) -> Agent:

@@ -50,8 +50,8 @@ async def test_a_command_gets_the_payload_and_the_projects_folder(tmp_path: path
     payload = json.loads((tmp_path / "payload").read_text())
     env = dict(line.split("=", 1) for line in (tmp_path / "env").read_text().splitlines())
     assert (payload["hook_event_name"], payload["tool_input"]) == ("PreToolUse", CALL["tool_input"])
-    ours = {"CLAUDE_PROJECT_DIR", "RAMET_PROJECT_DIR", "RAMET_CALL"}
-    assert set(env) - {"PWD", "_", "SHLVL", "OLDPWD"} == {"PATH"} | ours
+    own_names = {"CLAUDE_PROJECT_DIR", "RAMET_PROJECT_DIR", "RAMET_CALL"}
+    assert set(env) - {"PWD", "_", "SHLVL", "OLDPWD"} == {"PATH"} | own_names
     assert env["CLAUDE_PROJECT_DIR"] == (tmp_path / "pwd").read_text().strip() == str(tmp_path)
 
 
@@ -131,18 +131,18 @@ async def test_plain_output_becomes_context_at_events_for_the_model(tmp_path: pa
     assert await ask(tmp_path, "echo the branch is main", "PostToolUse") == HookDecision()
 
 
-@pytest.mark.parametrize("how", ["timeout", "abort", "cancel"])
-async def test_a_hanging_command_is_killed_with_its_children(tmp_path: pathlib.Path, how: str) -> None:
+@pytest.mark.parametrize("mode", ["timeout", "abort", "cancel"])
+async def test_a_hanging_command_is_killed_with_its_children(tmp_path: pathlib.Path, mode: str) -> None:
     """A timeout makes the gate deny, and an abort ends the run; no process is left."""
     clock, child = FakeClock(), pid_in(tmp_path / "pid")
     context = context_in(tmp_path, clock=clock)
     hanging = runner("trap '' TERM; sleep 1000 & echo $! > pid; wait", timeout=9)
     deciding = asyncio.ensure_future(hanging.fire("PreToolUse", context, CALL))
     await eventually(lambda: child() and clock.sleeping)
-    if how == "timeout":
+    if mode == "timeout":
         await clock.advance(9)
         assert (await deciding).reason.startswith("hook_failed: ")
-    elif how == "abort":
+    elif mode == "abort":
         context.abort.abort("user")
         with pytest.raises(Aborted, match="user"):
             await deciding

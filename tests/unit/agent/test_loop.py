@@ -39,8 +39,8 @@ def context_with_model(script: Script, *tools: Gate, **fields: Any) -> tuple[Too
     return make_context(None, [gate.tool for gate in tools], ask=ask, **fields), model
 
 
-def open_gate(name: str, **how: Any) -> Gate:
-    gate = Gate(name, **how)
+def open_gate(name: str, **options: Any) -> Gate:
+    gate = Gate(name, **options)
     gate.open.set()
     return gate
 

@@ -180,17 +180,17 @@ def test_brought_tools_can_be_denied() -> None:
 
 def test_the_memory_tool_needs_no_entry_in_a_list() -> None:
     """`memory: project` gives this agent the Memory tool beside any list; the parent's is not inherited."""
-    parents, own = tool("Memory", children=False), tool("Memory", children=False)
+    parents, own_tool = tool("Memory", children=False), tool("Memory", children=False)
     agent = Agent(name="x", tools=("Read",))
 
-    with_own = resolve_tools(agent, [*AVAILABLE, parents], may_spawn=True, is_child=True, own=[own])
+    with_own = resolve_tools(agent, [*AVAILABLE, parents], may_spawn=True, is_child=True, own=[own_tool])
     without = resolve_tools(agent.replace(tools=None), [*AVAILABLE, parents], may_spawn=True, is_child=True)
     toolset = resolve_tools(
-        agent.replace(disallowed_tools=("Memory",)), AVAILABLE, may_spawn=True, is_child=True, own=[own]
+        agent.replace(disallowed_tools=("Memory",)), AVAILABLE, may_spawn=True, is_child=True, own=[own_tool]
     )
 
-    assert with_own.tools == (AVAILABLE[0], own)
-    assert with_own.tools[1] is own
+    assert with_own.tools == (AVAILABLE[0], own_tool)
+    assert with_own.tools[1] is own_tool
     assert "Memory" not in names(without)
     assert names(toolset) == ("Read",)
 

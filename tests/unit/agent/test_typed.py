@@ -112,12 +112,12 @@ def rebuild(hint: Any) -> Any:
 )
 def test_a_type_survives_a_round_trip_with_its_values(hint: Any, value: Any) -> None:
     """A value's data fits the rebuilt type, and is written as equal data."""
-    again = rebuild(hint)
+    rebuilt = rebuild(hint)
     data = encode_argument(hint, value, "x")
 
-    there = decode_value(again, json.loads(json.dumps(data)), "x")
+    decoded = decode_value(rebuilt, json.loads(json.dumps(data)), "x")
 
-    assert encode_argument(again, there, "x") == data
+    assert encode_argument(rebuilt, decoded, "x") == data
 
 
 def test_equal_type_data_gives_one_class() -> None:
@@ -129,9 +129,9 @@ def test_equal_type_data_gives_one_class() -> None:
         other, {"title": "t", "points": []}, "x"
     )
     types: Types = {}
-    mine: Types = {}
-    assert schema_of(one, types, "x") == schema_of(Drawing, mine, "x")
-    assert types == mine
+    other_types: Types = {}
+    assert schema_of(one, types, "x") == schema_of(Drawing, other_types, "x")
+    assert types == other_types
 
 
 @pytest.mark.parametrize(
@@ -202,12 +202,12 @@ def test_invalid_names_of_a_class_are_refused(definition: dict[str, Any]) -> Non
 
 
 @pytest.mark.parametrize(
-    ("hint", "data", "place"),
+    ("hint", "data", "field"),
     [(Page, {"drawing": {"title": 1, "points": []}}, "x.drawing.title"), (list[int], [1, "b"], "x[1]")],
 )
-def test_a_wrong_value_is_refused_by_its_place(hint: Any, data: Any, place: str) -> None:
+def test_a_wrong_value_is_refused_by_its_place(hint: Any, data: Any, field: str) -> None:
     """The error names the place within the value."""
     with pytest.raises(InvalidValue) as refusal:
         decode_value(rebuild(hint), data, "x")
 
-    assert refusal.value.field == place
+    assert refusal.value.field == field

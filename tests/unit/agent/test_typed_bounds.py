@@ -88,8 +88,8 @@ def test_nested_defaults_are_counted(kind: str) -> None:
     """A default whose classes have defaults again is as large as everything that it makes."""
     types: Types = {"C0": {"kind": kind, "fields": {"a": {**_list(INTEGER), "default": [1] * 500}}}}
     for level in range(1, 6):
-        below = {**_list({"$ref": f"#/types/C{level - 1}"}), "default": [{}] * 10}
-        types[f"C{level}"] = {"kind": kind, "fields": {"a": below}}
+        nested = {**_list({"$ref": f"#/types/C{level - 1}"}), "default": [{}] * 10}
+        types[f"C{level}"] = {"kind": kind, "fields": {"a": nested}}
 
     with pytest.raises(InvalidValue, match="steps"):
         decode_value(hint_of({"$ref": "#/types/C5"}, types), {}, "value")

@@ -120,7 +120,7 @@ def test_errors_of_a_value_take_bounded_memory(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "value", "place"),
+    ("kind", "value", "field"),
     [
         (list[int], [1] * 149_999 + [""], "value[149999]"),
         (dict[str, int], {**dict.fromkeys(_NAMES, 1), "last": ""}, "value.last"),
@@ -129,12 +129,12 @@ def test_errors_of_a_value_take_bounded_memory(name: str) -> None:
     ],
     ids=["list", "dict", "named tuple", "choice"],
 )
-def test_the_first_error_of_a_long_value_names_its_place(kind: Any, value: Any, place: str) -> None:
+def test_the_first_error_of_a_long_value_names_its_place(kind: Any, value: Any, field: str) -> None:
     """The number of errors and their position do not matter."""
     with pytest.raises(InvalidValue) as refusal:
         decode_value(kind, value, "value")
 
-    assert refusal.value.field == place
+    assert refusal.value.field == field
 
 
 def test_an_error_of_a_choice_names_its_class() -> None:

@@ -93,8 +93,8 @@ BY_NAME = {each.name: each for each in CATALOGUE}
 @pytest.mark.parametrize("name", SMALL)
 async def test_a_measurement_finds_its_values(name: str) -> None:
     """Each value of the table is measured."""
-    if name in ON_POSTGRES and (why := reason_absent()):
-        pytest.skip(why)
+    if name in ON_POSTGRES and (reason := reason_absent()):
+        pytest.skip(reason)
     if name in ON_PODS and not (os.environ.get("KUBECONFIG") and os.environ.get("REGISTRY")):
         pytest.skip("no cluster is given (KUBECONFIG and REGISTRY)")
     measured = await SMALL[name]()

@@ -98,46 +98,46 @@ class Story:
 
 def active_story(usd: float = 0.0) -> Story:
     """Return a story of three agents at 3.2 seconds: one done, one active, and the root waiting."""
-    story = Story()
-    story.add_spawn("main", 0, "Why?")
-    story.add_reply("main", 0.1, 1200, usd)
-    story.add_tool_start("main", 0.2, "c1", "Agent", prompt="Search the logs for errors", subagent_type="explore")
-    story.add_tool_start("main", 0.2, "c2", "Agent", prompt="Read the sources", subagent_type="explore")
-    story.add_spawn("main/logs", 0.3, "Search the logs for errors")
-    story.add_spawn("main/sources", 0.3, "Read the sources")
-    story.add(StateChanged, "main", 0.3, state="waiting")
-    story.add_reply("main/logs", 0.4, 900, usd)
-    story.add_tool_start("main/logs", 0.5, "l1", "Grep", pattern="ERROR|timeout", path="logs")
-    story.add_tool_end("main/logs", 0.9, "l1", "Grep", preview="3 matches")
-    story.add_reply("main/sources", 0.6, 2500, usd)
-    story.add_tool_start("main/sources", 0.7, "s1", "Read", file_path="src/payments/client.py")
-    story.add(ModelRetried, "main/logs", 1.0, step_id="x", model="offline", reason="busy", attempt=2, wait_s=0.2)
+    writer = Story()
+    writer.add_spawn("main", 0, "Why?")
+    writer.add_reply("main", 0.1, 1200, usd)
+    writer.add_tool_start("main", 0.2, "c1", "Agent", prompt="Search the logs for errors", subagent_type="explore")
+    writer.add_tool_start("main", 0.2, "c2", "Agent", prompt="Read the sources", subagent_type="explore")
+    writer.add_spawn("main/logs", 0.3, "Search the logs for errors")
+    writer.add_spawn("main/sources", 0.3, "Read the sources")
+    writer.add(StateChanged, "main", 0.3, state="waiting")
+    writer.add_reply("main/logs", 0.4, 900, usd)
+    writer.add_tool_start("main/logs", 0.5, "l1", "Grep", pattern="ERROR|timeout", path="logs")
+    writer.add_tool_end("main/logs", 0.9, "l1", "Grep", preview="3 matches")
+    writer.add_reply("main/sources", 0.6, 2500, usd)
+    writer.add_tool_start("main/sources", 0.7, "s1", "Read", file_path="src/payments/client.py")
+    writer.add(ModelRetried, "main/logs", 1.0, step_id="x", model="offline", reason="busy", attempt=2, wait_s=0.2)
     usage = Usage(model_calls=1, tool_calls=1, input_tokens=900, usd=usd)
-    story.add_end("main/logs", 1.4, Status.COMPLETED, "# Findings\n\n**logs/app.log:12**: timeout after 2 s", usage)
-    story.add_tool_end("main", 1.4, "c1", "Agent")
-    return story
+    writer.add_end("main/logs", 1.4, Status.COMPLETED, "# Findings\n\n**logs/app.log:12**: timeout after 2 s", usage)
+    writer.add_tool_end("main", 1.4, "c1", "Agent")
+    return writer
 
 
 def cancelled_story() -> Story:
     """Return that story, cancelled at 3.2 seconds."""
-    story = active_story()
+    writer = active_story()
     usage = Usage(model_calls=1, tool_calls=1, input_tokens=2500)
-    story.add_end("main/sources", 3.2, Status.CANCELLED, "client.py sets no retry", usage, "Ctrl-C")
-    own = Usage(model_calls=1, tool_calls=2, agents=2, input_tokens=1200)
-    below = Usage(model_calls=2, tool_calls=2, input_tokens=3400)
-    story.add_end("main", 3.2, Status.CANCELLED, "", own, "Ctrl-C", below)
-    return story
+    writer.add_end("main/sources", 3.2, Status.CANCELLED, "client.py sets no retry", usage, "Ctrl-C")
+    own_usage = Usage(model_calls=1, tool_calls=2, agents=2, input_tokens=1200)
+    usage_below = Usage(model_calls=2, tool_calls=2, input_tokens=3400)
+    writer.add_end("main", 3.2, Status.CANCELLED, "", own_usage, "Ctrl-C", usage_below)
+    return writer
 
 
 def hostile_story() -> Story:
     """Return a story whose names, arguments and findings try to control the terminal."""
-    story = Story()
+    writer = Story()
     bad = "\x1b[2J\x1b]0;owned\x07\x1b[31mred\x1b[0m [bold]x[/bold] :smile: \u202egnp.exe\r\nsecond\x00"
-    story.add_spawn("main", 0)
-    story.add_spawn("main/evil", 0, bad, agent=bad)
-    story.add_tool_start("main/evil", 0.1, "e1", bad, command=bad)
-    story.add(Notice, "main/evil", 0.2, text=bad)
-    story.add_tool_end("main/evil", 0.3, "e1", bad, "denied", bad)
-    story.add_end("main/evil", 0.4, Status.FAILED, bad, Usage(), bad)
-    story.add_end("main", 0.5, Status.COMPLETED, bad, Usage())
-    return story
+    writer.add_spawn("main", 0)
+    writer.add_spawn("main/evil", 0, bad, agent=bad)
+    writer.add_tool_start("main/evil", 0.1, "e1", bad, command=bad)
+    writer.add(Notice, "main/evil", 0.2, text=bad)
+    writer.add_tool_end("main/evil", 0.3, "e1", bad, "denied", bad)
+    writer.add_end("main/evil", 0.4, Status.FAILED, bad, Usage(), bad)
+    writer.add_end("main", 0.5, Status.COMPLETED, bad, Usage())
+    return writer

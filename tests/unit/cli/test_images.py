@@ -46,22 +46,24 @@ async def test_a_root_becomes_a_base_and_a_base_a_runtime_image(tmp_path: Path) 
             f"base_image: {host}/base:1\nregistry_url: http://{host}\n"
             f"registry_username: {USER}\nregistry_password: file:password\n"
         )
-        again = await ramet(tmp_path, "runtime", "--kind", "bare", "--config", "ramet.yaml")
+        second_result = await ramet(tmp_path, "runtime", "--kind", "bare", "--config", "ramet.yaml")
         (tmp_path / "ramet.yaml").unlink()
         (tmp_path / ".docker" / "config.json").write_text(json.dumps({"auths": auths}))
         team = f"http://{host}/team/a"
-        below = await ramet(tmp_path, "base", "root.tar.gz", "--to", "base:2", "--registry", team)
+        nested_result = await ramet(tmp_path, "base", "root.tar.gz", "--to", "base:2", "--registry", team)
         on_it = await ramet(tmp_path, "runtime", "--base", "base:2", "--registry", team, "--kind", "bare")
-        beside = await ramet(tmp_path, "runtime", "--base", f"{host}/base:1", "--registry", team, "--kind", "bare")
+        other_result = await ramet(
+            tmp_path, "runtime", "--base", f"{host}/base:1", "--registry", team, "--kind", "bare"
+        )
 
     assert (result[0], result[1]) == (1, "")
     assert "401" in result[2]
     assert (based[0], based[1].partition("sha256:")[0]) == (0, f"{host}/base@"), based
     assert (first[0], first[1].partition("sha256:")[0]) == (0, f"{host}/ramet-bare@"), first
     assert first[2].splitlines() == ["reading the base", "compiling", "packing", "pushing"]
-    assert again == (0, first[1], "")
-    assert below[1] == based[1].replace("/base@", "/team/a/base@"), below
-    assert on_it[1] == beside[1] == first[1].replace("/ramet-bare@", "/team/a/ramet-bare@"), on_it
+    assert second_result == (0, first[1], "")
+    assert nested_result[1] == based[1].replace("/base@", "/team/a/base@"), nested_result
+    assert on_it[1] == other_result[1] == first[1].replace("/ramet-bare@", "/team/a/ramet-bare@"), on_it
 
 
 async def test_a_missing_argument_is_reported_in_one_line(tmp_path: Path) -> None:

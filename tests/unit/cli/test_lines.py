@@ -16,26 +16,26 @@ from tests.unit.cli.story import Story, cancelled_story, hostile_story
 
 def test_every_event_is_one_line_that_decodes_to_itself() -> None:
     """Nothing is lost or added, even for hostile text."""
-    for story in (cancelled_story(), hostile_story()):
+    for writer in (cancelled_story(), hostile_story()):
         out = io.BytesIO()
         lines = Lines(out)
-        for event in story.events:
+        for event in writer.events:
             lines.write_event(event)
         lines.finish()
 
-        assert [decode(line) for line in out.getvalue().splitlines()] == story.events
+        assert [decode(line) for line in out.getvalue().splitlines()] == writer.events
 
 
 def test_the_end_of_the_root_comes_last() -> None:
     """A detached child that ends later comes before."""
-    story = Story()
-    story.add_spawn("main", 0)
-    story.add_spawn("main/late", 0)
-    story.add_end("main", 1, Status.COMPLETED, "answer", Usage())
-    story.add_end("main/late", 2, Status.COMPLETED, "late", Usage())
+    writer = Story()
+    writer.add_spawn("main", 0)
+    writer.add_spawn("main/late", 0)
+    writer.add_end("main", 1, Status.COMPLETED, "answer", Usage())
+    writer.add_end("main/late", 2, Status.COMPLETED, "late", Usage())
     out = io.BytesIO()
     lines = Lines(out)
-    for event in story.events:
+    for event in writer.events:
         lines.write_event(event)
     lines.finish()
 
@@ -47,26 +47,26 @@ def test_the_end_of_the_root_comes_last() -> None:
 
 def test_both_ends_of_a_root_are_printed() -> None:
     """Mail can wake a root, which then ends again."""
-    story = Story()
-    story.add_spawn("main", 0)
-    story.add_end("main", 1, Status.COMPLETED, "first", Usage())
-    story.add_end("main", 2, Status.COMPLETED, "second", Usage())
+    writer = Story()
+    writer.add_spawn("main", 0)
+    writer.add_end("main", 1, Status.COMPLETED, "first", Usage())
+    writer.add_end("main", 2, Status.COMPLETED, "second", Usage())
     out = io.BytesIO()
     lines = Lines(out)
-    for event in story.events:
+    for event in writer.events:
         lines.write_event(event)
     lines.finish()
 
-    assert [decode(line) for line in out.getvalue().splitlines()] == story.events
+    assert [decode(line) for line in out.getvalue().splitlines()] == writer.events
 
 
 def test_an_event_that_is_not_json_becomes_a_notice() -> None:
     """A tool's arguments cannot end the stream."""
-    story = Story()
-    story.add_spawn("main", 0)
-    story.add_tool_start("main", 0, "c", "odd", value=object())
+    writer = Story()
+    writer.add_spawn("main", 0)
+    writer.add_tool_start("main", 0, "c", "odd", value=object())
     out = io.BytesIO()
-    for event in story.events:
+    for event in writer.events:
         Lines(out).write_event(event)
 
     last = json.loads(out.getvalue().splitlines()[-1])
@@ -76,13 +76,13 @@ def test_an_event_that_is_not_json_becomes_a_notice() -> None:
 
 def test_lines_are_utf8_in_every_locale() -> None:
     """The bytes are those of the encoder."""
-    story = Story()
-    story.add_tool_start("main", 0, "c", "Grep", pattern="é漢")
+    writer = Story()
+    writer.add_tool_start("main", 0, "c", "Grep", pattern="é漢")
     out = io.BytesIO()
-    Lines(out).write_event(story.events[0])
+    Lines(out).write_event(writer.events[0])
 
-    assert out.getvalue() == encode(story.events[0]) + b"\n"
-    assert isinstance(story.events[0], ToolStarted)
+    assert out.getvalue() == encode(writer.events[0]) + b"\n"
+    assert isinstance(writer.events[0], ToolStarted)
 
 
 async def test_no_other_output_reaches_stdout(capsys: pytest.CaptureFixture[str]) -> None:

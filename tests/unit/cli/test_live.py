@@ -34,11 +34,11 @@ class Terminal:
         return text
 
 
-async def watch(story: Story, terminal: Terminal) -> None:
+async def watch(writer: Story, terminal: Terminal) -> None:
     """Show a story to its end, and one frame more."""
     picture, clock = TreeModel(), FakeClock(START)
     async with LiveTree(terminal.console, picture, clock) as live:
-        for event in story.events:
+        for event in writer.events:
             picture.apply(event)
             live.show_event(event)
         await asyncio.sleep(0)
@@ -73,22 +73,22 @@ async def test_the_cursor_is_restored_after_an_error() -> None:
 
 async def test_notices_are_printed_above_the_tree() -> None:
     """Notices stay, while the tree is redrawn."""
-    terminal, story = Terminal(), Story()
-    story.add_spawn("main", 0)
-    story.add(Notice, "main", 1, text="look at this")
+    terminal, writer = Terminal(), Story()
+    writer.add_spawn("main", 0)
+    writer.add(Notice, "main", 1, text="look at this")
 
-    await watch(story, terminal)
+    await watch(writer, terminal)
 
     assert "main: look at this\n" in terminal.fresh()
 
 
 async def test_a_question_pauses_the_drawing() -> None:
     """Notices wait during the pause, and are printed above the tree afterwards."""
-    terminal, picture, clock, story = Terminal(), TreeModel(), FakeClock(START), Story()
-    story.add_spawn("main", 0)
-    notice = story.add(Notice, "main", 1, text="meanwhile")
+    terminal, picture, clock, writer = Terminal(), TreeModel(), FakeClock(START), Story()
+    writer.add_spawn("main", 0)
+    notice = writer.add(Notice, "main", 1, text="meanwhile")
     async with LiveTree(terminal.console, picture, clock) as live:
-        for event in story.events:
+        for event in writer.events:
             picture.apply(event)
         live.pause()
         terminal.fresh()

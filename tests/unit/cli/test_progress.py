@@ -34,27 +34,27 @@ def log_of(events: list[Event], *, width: int = 80) -> str:
 
 def rare_events() -> Story:
     """Return a story with rare events."""
-    story = Story()
-    story.add_spawn("main", 0)
-    story.add_tool_start("main", 1, "b", "Bash", command="rm -rf build")
-    story.add(ApprovalAsked, "main", 1, approval_id="a", tool="Bash", question="Really?", args={"command": "rm"})
-    story.add(ApprovalAnswered, "main", 65, approval_id="a", allowed=False, reason="no")
-    story.add_tool_end("main", 65, "b", "Bash", "denied", "a person said no")
-    story.add(HookFailed, "main", 66, hook="check.sh", event="PreToolUse", reason="timeout")
-    story.add(BudgetRefused, "main", 67, resource="tokens", asked=900, left=100, scope="main")
-    story.add(ClampEvent, "main", 68, field="timeout_s", asked=900, given=60)
-    house = {"adapter": "house rules", "child": "scout"}
-    story.add(PolicyDecided, "main", 68, verdict="allow", **house)
-    story.add(PolicyDecided, "main", 68, verdict="narrow", reason="no network", **house)
-    story.add(PolicyDecided, "main", 68, verdict="refuse", reason="\x1b[2Jno\nhelpers", **house)
-    story.add(Compacted, "main", 69, before_messages=90, after_messages=8, before_tokens=90_000, after_tokens=4_000)
-    story.add(Notice, "main", 70, text="the journal is not durable")
-    return story
+    writer = Story()
+    writer.add_spawn("main", 0)
+    writer.add_tool_start("main", 1, "b", "Bash", command="rm -rf build")
+    writer.add(ApprovalAsked, "main", 1, approval_id="a", tool="Bash", question="Really?", args={"command": "rm"})
+    writer.add(ApprovalAnswered, "main", 65, approval_id="a", allowed=False, reason="no")
+    writer.add_tool_end("main", 65, "b", "Bash", "denied", "a person said no")
+    writer.add(HookFailed, "main", 66, hook="check.sh", event="PreToolUse", reason="timeout")
+    writer.add(BudgetRefused, "main", 67, resource="tokens", asked=900, left=100, scope="main")
+    writer.add(ClampEvent, "main", 68, field="timeout_s", asked=900, given=60)
+    adapter_fields = {"adapter": "house rules", "child": "scout"}
+    writer.add(PolicyDecided, "main", 68, verdict="allow", **adapter_fields)
+    writer.add(PolicyDecided, "main", 68, verdict="narrow", reason="no network", **adapter_fields)
+    writer.add(PolicyDecided, "main", 68, verdict="refuse", reason="\x1b[2Jno\nhelpers", **adapter_fields)
+    writer.add(Compacted, "main", 69, before_messages=90, after_messages=8, before_tokens=90_000, after_tokens=4_000)
+    writer.add(Notice, "main", 70, text="the journal is not durable")
+    return writer
 
 
 def test_each_line_equals_the_approved_one() -> None:
     """A line has the run, the event and the time since the start; minor events have no line."""
-    pages = [log_of(story.events) for story in (cancelled_story(), rare_events(), hostile_story())]
+    pages = [log_of(writer.events) for writer in (cancelled_story(), rare_events(), hostile_story())]
 
     assert_golden("cli/progress.txt", "\n".join(pages))
 

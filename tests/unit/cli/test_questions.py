@@ -77,9 +77,9 @@ def input_line() -> Iterator[tuple[int, int]]:
 @asynccontextmanager
 async def open_desk(line: tuple[int, int]) -> AsyncIterator[FakeTerminal]:
     """Yield a desk that asks its questions."""
-    desk = FakeTerminal(*line)
-    serving = asyncio.create_task(desk.questions.serve())
-    yield desk
+    terminal = FakeTerminal(*line)
+    serving = asyncio.create_task(terminal.questions.serve())
+    yield terminal
     serving.cancel()
     await asyncio.gather(serving, return_exceptions=True)
 
@@ -99,75 +99,75 @@ def question(approval_id: str, **args: str) -> ApprovalAsked:
 )
 async def test_only_y_or_yes_allows(input_line: tuple[int, int], typed: str, allowed: bool) -> None:
     """An empty line, the end of input and any other text deny."""
-    async with open_desk(input_line) as desk:
-        desk.questions.handle_event(question("a1", command="make"))
-        await desk.wait_asked()
-        desk.type(typed)
-        await desk.has_answered.wait()
+    async with open_desk(input_line) as terminal:
+        terminal.questions.handle_event(question("a1", command="make"))
+        await terminal.wait_asked()
+        terminal.type(typed)
+        await terminal.has_answered.wait()
 
-    assert [word[:2] for word in desk.words] == [("a1", allowed)]
-    assert desk.cleared == 1
+    assert [word[:2] for word in terminal.words] == [("a1", allowed)]
+    assert terminal.cleared == 1
 
 
 async def test_the_question_shows_the_run_the_tool_and_its_arguments(input_line: tuple[int, int]) -> None:
     """Each argument is shown whole, without terminal sequences."""
-    async with open_desk(input_line) as desk:
-        desk.questions.handle_event(question("a1", command="make\x1b[2J\nrm -rf /"))
-        await desk.wait_asked()
+    async with open_desk(input_line) as terminal:
+        terminal.questions.handle_event(question("a1", command="make\x1b[2J\nrm -rf /"))
+        await terminal.wait_asked()
 
-    assert desk.screen.getvalue() == (
+    assert terminal.screen.getvalue() == (
         "\nmain/fixer asks to use Bash\n  May I?\n  command: make\n    rm -rf /\nAllow it? [y/N] "
     )
 
 
 async def test_a_cut_argument_says_how_much_is_hidden(input_line: tuple[int, int]) -> None:
     """The question gives the number of hidden characters."""
-    async with open_desk(input_line) as desk:
-        desk.questions.handle_event(question("a1", command="x" * 5_000))
-        await desk.wait_asked()
+    async with open_desk(input_line) as terminal:
+        terminal.questions.handle_event(question("a1", command="x" * 5_000))
+        await terminal.wait_asked()
 
-    assert "… 1000 more characters, not shown" in desk.screen.getvalue()
+    assert "… 1000 more characters, not shown" in terminal.screen.getvalue()
 
 
 async def test_keys_typed_before_a_question_are_no_answer(input_line: tuple[int, int]) -> None:
     """A key pressed while agents work does not approve a later question."""
-    async with open_desk(input_line) as desk:
-        desk.type("y\n")
-        desk.questions.handle_event(question("a1", command="make"))
-        await desk.wait_asked()
-        desk.type("n\n")
-        await desk.has_answered.wait()
+    async with open_desk(input_line) as terminal:
+        terminal.type("y\n")
+        terminal.questions.handle_event(question("a1", command="make"))
+        await terminal.wait_asked()
+        terminal.type("n\n")
+        await terminal.has_answered.wait()
 
-    assert [word[1] for word in desk.words] == [False]
+    assert [word[1] for word in terminal.words] == [False]
 
 
 async def test_questions_come_one_at_a_time(input_line: tuple[int, int]) -> None:
     """Two agents that ask at once get an answer each."""
-    async with open_desk(input_line) as desk:
-        desk.questions.handle_event(question("a1", command="one"))
-        desk.questions.handle_event(question("a2", command="two"))
-        await desk.wait_asked()
-        assert "two" not in desk.screen.getvalue()
-        desk.type("y\n")
-        await desk.wait_asked(2)
-        desk.has_answered.clear()
-        desk.type("n\n")
-        await desk.has_answered.wait()
+    async with open_desk(input_line) as terminal:
+        terminal.questions.handle_event(question("a1", command="one"))
+        terminal.questions.handle_event(question("a2", command="two"))
+        await terminal.wait_asked()
+        assert "two" not in terminal.screen.getvalue()
+        terminal.type("y\n")
+        await terminal.wait_asked(2)
+        terminal.has_answered.clear()
+        terminal.type("n\n")
+        await terminal.has_answered.wait()
 
-    assert [word[:2] for word in desk.words] == [("a1", True), ("a2", False)]
+    assert [word[:2] for word in terminal.words] == [("a1", True), ("a2", False)]
 
 
 async def test_a_question_that_needs_no_answer_is_withdrawn(input_line: tuple[int, int]) -> None:
     """A question answered elsewhere, or of an ended run, gets no answer; the next one is asked."""
-    async with open_desk(input_line) as desk:
-        desk.questions.handle_event(question("a1", command="one"))
-        await desk.wait_asked()
-        desk.questions.handle_event(question("a2", command="two"))
-        story = Story()
-        desk.questions.handle_event(story.add(ApprovalAnswered, "main/fixer", 2, approval_id="a1", allowed=False))
-        await desk.wait_asked(2)
-        story.add_end("main/fixer", 3, Status.CANCELLED, "", Usage())
-        desk.questions.handle_event(story.events[-1])
-        await desk.screen.shows("no longer asked", 2)
+    async with open_desk(input_line) as terminal:
+        terminal.questions.handle_event(question("a1", command="one"))
+        await terminal.wait_asked()
+        terminal.questions.handle_event(question("a2", command="two"))
+        writer = Story()
+        terminal.questions.handle_event(writer.add(ApprovalAnswered, "main/fixer", 2, approval_id="a1", allowed=False))
+        await terminal.wait_asked(2)
+        writer.add_end("main/fixer", 3, Status.CANCELLED, "", Usage())
+        terminal.questions.handle_event(writer.events[-1])
+        await terminal.screen.shows("no longer asked", 2)
 
-    assert desk.words == []
+    assert terminal.words == []

@@ -37,29 +37,29 @@ class FastClock(FakeClock):
 @pytest.mark.parametrize(("speed", "pauses"), [(1.0, [1.5, 0.0, 2.5]), (5.0, [0.3, 0.0, 0.5]), (0.0, [])])
 async def test_pauses_are_divided_by_the_speed(speed: float, pauses: list[float]) -> None:
     """Speed 0 has no pauses; a clock that went back makes none."""
-    story, clock = Story(), FastClock()
+    writer, clock = Story(), FastClock()
     for second in (0.0, 1.5, 0.5, 3.0):
-        story.add(RunResumed, "main", second, turn=1)
+        writer.add(RunResumed, "main", second, turn=1)
 
-    again = [event async for event in with_pauses(stream(story.events), speed, clock)]
+    repeated = [event async for event in with_pauses(stream(writer.events), speed, clock)]
 
-    assert (again, clock.pauses) == (story.events, pauses)
+    assert (repeated, clock.pauses) == (writer.events, pauses)
 
 
 async def test_pauses_are_bounded() -> None:
     """A tree may have slept for days, and a speed may be almost zero."""
-    story, clock = Story(), FastClock()
+    writer, clock = Story(), FastClock()
     for second in (0.0, 1e6):
-        story.add(RunResumed, "main", second, turn=1)
+        writer.add(RunResumed, "main", second, turn=1)
 
-    assert len([event async for event in with_pauses(stream(story.events), 1e-300, clock)]) == 2
+    assert len([event async for event in with_pauses(stream(writer.events), 1e-300, clock)]) == 2
     assert clock.pauses == [LONGEST_PAUSE_S]
 
 
-def lines(story: Story) -> list[str]:
+def lines(writer: Story) -> list[str]:
     """Return the lines of a story."""
     picture, lines = TreeModel(), []
-    for event in story.events:
+    for event in writer.events:
         picture.apply(event)
         if (line := line_of(event, picture)) is not None:
             lines.append(line)
@@ -68,17 +68,17 @@ def lines(story: Story) -> list[str]:
 
 def test_recorded_events_become_lines_with_their_times() -> None:
     """Starts, calls, answers, messages and resumes have a line each."""
-    story = active_story()
-    story.add(MessageRecorded, "main", 3, message={"type": "ai", "content": [{"type": "text", "text": "It is late."}]})
-    story.add(MessageRecorded, "main", 3, message={"type": "tool", "content": "told by its call"})
-    story.add(MailPushed, "main", 4, mail_id="m", sender="user", kind="user", text="Hurry\nup")
-    story.add(RunResumed, "main", 5, turn=1, cut=("c1",))
+    writer = active_story()
+    writer.add(MessageRecorded, "main", 3, message={"type": "ai", "content": [{"type": "text", "text": "It is late."}]})
+    writer.add(MessageRecorded, "main", 3, message={"type": "tool", "content": "told by its call"})
+    writer.add(MailPushed, "main", 4, mail_id="m", sender="user", kind="user", text="Hurry\nup")
+    writer.add(RunResumed, "main", 5, turn=1, cut=("c1",))
 
-    assert lines(story)[:2] == [
+    assert lines(writer)[:2] == [
         "2026-11-20 12:00:00 main: started general-purpose",
         "2026-11-20 12:00:00 main/logs: started explore: Search the logs for errors",
     ]
-    assert lines(story)[-3:] == [
+    assert lines(writer)[-3:] == [
         "2026-11-20 12:00:03 main: replies: It is late.",
         "2026-11-20 12:00:04 main: message from user: Hurry up",
         "2026-11-20 12:00:05 main: resumed in another process, 1 call interrupted",
@@ -87,10 +87,10 @@ def test_recorded_events_become_lines_with_their_times() -> None:
 
 def test_no_line_controls_the_terminal() -> None:
     """Names, messages and errors may be hostile."""
-    story = hostile_story()
+    writer = hostile_story()
     bad = "\x1b[2J\x1b]0;owned\x07red\u202e\r\nsecond"
-    story.add(MessageRecorded, "main", 1, message={"type": "ai", "content": bad})
-    story.add(MessageRecorded, "main", 1, message={"type": 5, "content": {"no": "text"}})
-    story.add(MailPushed, "main", 1, mail_id="m", sender=bad, kind="user", text=bad)
+    writer.add(MessageRecorded, "main", 1, message={"type": "ai", "content": bad})
+    writer.add(MessageRecorded, "main", 1, message={"type": 5, "content": {"no": "text"}})
+    writer.add(MailPushed, "main", 1, mail_id="m", sender=bad, kind="user", text=bad)
 
-    assert not [line for line in lines(story) if {"\x1b", "\x07", "\n", "\r", "\u202e"} & set(line)]
+    assert not [line for line in lines(writer) if {"\x1b", "\x07", "\n", "\r", "\u202e"} & set(line)]

@@ -16,29 +16,31 @@ from tests.unit.cli.golden import assert_golden
 from tests.unit.cli.story import Story, active_story, at, cancelled_story
 
 
-def root_result(story: Story) -> Result:
+def root_result(writer: Story) -> Result:
     """Return the result of the story's root."""
-    return next(each.result for each in reversed(story.events) if isinstance(each, RunEnded) and each.path == "main")
+    return next(each.result for each in reversed(writer.events) if isinstance(each, RunEnded) and each.path == "main")
 
 
 def completed_story() -> Story:
     """Return a story of a tree that found an answer."""
-    story = active_story()
-    story.add_end(
+    writer = active_story()
+    writer.add_end(
         "main/sources", 2.8, Status.COMPLETED, "No retry.", Usage(model_calls=2, tool_calls=3, input_tokens=3100)
     )
-    own = Usage(model_calls=2, tool_calls=2, agents=2, input_tokens=2900)
-    below = Usage(model_calls=3, tool_calls=4, input_tokens=4000)
-    story.add_end("main", 3.2, Status.COMPLETED, "The **timeout** is too short: `config.py:3`.", own, below=below)
-    return story
+    own_usage = Usage(model_calls=2, tool_calls=2, agents=2, input_tokens=2900)
+    usage_below = Usage(model_calls=3, tool_calls=4, input_tokens=4000)
+    writer.add_end(
+        "main", 3.2, Status.COMPLETED, "The **timeout** is too short: `config.py:3`.", own_usage, below=usage_below
+    )
+    return writer
 
 
-def page(story: Story, result: Result | None = None, *, width: int = 100) -> str:
+def page(writer: Story, result: Result | None = None, *, width: int = 100) -> str:
     """Return stdout and stderr of an end, as pipes get them."""
     out, err, picture = io.StringIO(), io.StringIO(), TreeModel()
-    for event in story.events:
+    for event in writer.events:
         picture.apply(event)
-    result = result or root_result(story)
+    result = result or root_result(writer)
     print_result(console(out), result, picture)
     print_status(console(err, width=width), result, picture, now=at(3.2), transcripts=Path("/data/t-1"))
     return f"stdout\n{out.getvalue()}stderr\n{err.getvalue()}"
@@ -65,10 +67,10 @@ def test_ends_are_reported_as_approved() -> None:
 @pytest.mark.parametrize("status", list(Status))
 def test_every_status_has_a_line(status: Status) -> None:
     """No status is left without a text."""
-    story = Story()
-    story.add_spawn("main", 0)
+    writer = Story()
+    writer.add_spawn("main", 0)
 
-    assert len(page(story, Result(status=status, value="x")).splitlines()) >= 4
+    assert len(page(writer, Result(status=status, value="x")).splitlines()) >= 4
 
 
 def test_an_end_before_the_first_event_is_reported() -> None:
@@ -80,10 +82,10 @@ def test_an_end_before_the_first_event_is_reported() -> None:
 
 def test_a_long_finding_is_cut_and_says_so() -> None:
     """The whole text is in the transcript."""
-    story = cancelled_story()
-    story.add_end("main/huge", 3, Status.COMPLETED, "line\n" * 10_000, Usage())
+    writer = cancelled_story()
+    writer.add_end("main/huge", 3, Status.COMPLETED, "line\n" * 10_000, Usage())
 
-    text = page(story)
+    text = page(writer)
 
     assert len(text) < 10_000
     assert "… (the rest is in the transcript)" in text

@@ -21,11 +21,11 @@ STORIES = {
 
 
 def lines(
-    story: Story, *, width: int = 80, height: int = 24, glyphs: Glyphs = UNICODE, tick: int | None = 0
+    writer: Story, *, width: int = 80, height: int = 24, glyphs: Glyphs = UNICODE, tick: int | None = 0
 ) -> list[str]:
     """Return the screen of a story at 3.2 seconds."""
     picture = TreeModel()
-    for event in story.events:
+    for event in writer.events:
         picture.apply(event)
     return [line.plain for line in draw(picture, now=at(3.2), width=width, height=height, glyphs=glyphs, tick=tick)]
 
@@ -55,23 +55,23 @@ def test_ascii_glyphs_are_ascii() -> None:
 
 def test_wide_characters_keep_the_columns() -> None:
     """Characters of two cells count as two."""
-    story = Story()
-    story.add_spawn("main", 0)
-    story.add_spawn("main/調査", 0)
-    story.add_tool_start("main/調査", 0, "c", "Grep", pattern="エラー" * 40)
+    writer = Story()
+    writer.add_spawn("main", 0)
+    writer.add_spawn("main/調査", 0)
+    writer.add_tool_start("main/調査", 0, "c", "Grep", pattern="エラー" * 40)
 
-    assert all(cells <= 60 for cells in map(_cells, lines(story, width=60)))
+    assert all(cells <= 60 for cells in map(_cells, lines(writer, width=60)))
 
 
 def many_agents(agents: int, finished: int) -> Story:
     """Return a story of a root with many children, the first of which have finished in order."""
-    story = Story()
-    story.add_spawn("main", 0)
+    writer = Story()
+    writer.add_spawn("main", 0)
     for number in range(agents):
-        story.add_spawn(f"main/a{number}", 0)
+        writer.add_spawn(f"main/a{number}", 0)
     for number in range(finished):
-        story.add_end(f"main/a{number}", 1 + number / 1000, Status.COMPLETED, "ok", Usage())
-    return story
+        writer.add_end(f"main/a{number}", 1 + number / 1000, Status.COMPLETED, "ok", Usage())
+    return writer
 
 
 def test_a_large_tree_shows_active_and_latest_runs() -> None:

@@ -16,9 +16,11 @@ Captured = pytest.CaptureFixture[str]
 
 def _talk(folder: Path, session: str, *prompts: str) -> None:
     async def talk() -> None:
-        async with Session(ScriptedModel(["Sure.\x1b[2J"] * len(prompts)), cwd=folder, session_id=session) as talk:
+        async with Session(
+            ScriptedModel(["Sure.\x1b[2J"] * len(prompts)), cwd=folder, session_id=session
+        ) as guest_session:
             for each in prompts:
-                await talk.ask(each)
+                await guest_session.ask(each)
 
     asyncio.run(talk())
 

@@ -45,14 +45,14 @@ def test_options_go_before_the_environment(
 
 
 @pytest.mark.parametrize(
-    "where", ["ftp://here", "http://", "http://[::1", "http://here:99999", "~nobody-of-that-name/x"]
+    "source_options", ["ftp://here", "http://", "http://[::1", "http://here:99999", "~nobody-of-that-name/x"]
 )
 def test_an_invalid_server_is_refused_with_its_origin(
-    where: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    source_options: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The error is one line with status 2, for each command."""
-    assert main(["ps", "--server", where]) == 2
-    monkeypatch.setenv("RAMET_SERVER", where)
+    assert main(["ps", "--server", source_options]) == 2
+    monkeypatch.setenv("RAMET_SERVER", source_options)
     assert main(["ps"]) == 2
 
     out, err = capsys.readouterr()
@@ -77,18 +77,18 @@ def test_the_key_is_found_as_a_server_finds_it(tmp_path: Path) -> None:
 
 async def test_a_question_stays_open_until_it_is_answered() -> None:
     """A question before the start of its call or outside a call is open, too; the end of its run closes it."""
-    story = Story()
+    writer = Story()
     for run in ("main", "main/child", "main/gone"):
         name = run.rpartition("/")[2]
-        story.add(RunSpawned, run, 0, name=name, prompt="")
+        writer.add(RunSpawned, run, 0, name=name, prompt="")
         for id, call in ((f"{name}-1", "c1"), (f"{name}-2", "c2"), (f"{name}-3", None)):
-            story.add(ApprovalAsked, run, 1, approval_id=id, tool="Write", question="Really?", call_id=call)
-    story.add(ApprovalAnswered, "main", 2, approval_id="main-1", allowed=True, call_id="c1")
-    story.add(ApprovalAnswered, "main/child", 2, approval_id="child-3", allowed=False)
-    story.add(RunEnded, "main/gone", 3, result=Result(status=Status.CANCELLED))
+            writer.add(ApprovalAsked, run, 1, approval_id=id, tool="Write", question="Really?", call_id=call)
+    writer.add(ApprovalAnswered, "main", 2, approval_id="main-1", allowed=True, call_id="c1")
+    writer.add(ApprovalAnswered, "main/child", 2, approval_id="child-3", allowed=False)
+    writer.add(RunEnded, "main/gone", 3, result=Result(status=Status.CANCELLED))
 
     async def told() -> AsyncIterator[Event]:
-        for event in story.events:
+        for event in writer.events:
             yield event
 
     assert [question.id for _, question in await open_questions(told())] == ["main-2", "main-3", "child-1", "child-2"]

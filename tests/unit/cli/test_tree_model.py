@@ -55,13 +55,13 @@ def test_findings_of_ended_runs_are_kept() -> None:
 
 def test_mail_makes_a_finished_run_active_again() -> None:
     """The run continues after its end."""
-    story = Story()
-    story.add_spawn("main", 0)
-    story.add_spawn("main/a", 0)
-    story.add_end("main/a", 1, Status.COMPLETED, "done", Usage())
-    story.add(StateChanged, "main/a", 2, state="running")
+    writer = Story()
+    writer.add_spawn("main", 0)
+    writer.add_spawn("main/a", 0)
+    writer.add_end("main/a", 1, Status.COMPLETED, "done", Usage())
+    writer.add(StateChanged, "main/a", 2, state="running")
 
-    row = fold(story.events).rows["run-main/a"]
+    row = fold(writer.events).rows["run-main/a"]
 
     assert (row.is_over, row.activity()) == (False, "thinks")
 
@@ -71,9 +71,11 @@ def test_children_may_appear_before_their_parents(dice: random.Random) -> None:
     """Each run has its place in the tree, in any order of events."""
     mixed = list(cancelled_story().events)
     dice.shuffle(mixed)
-    own = {path: iter([e for e in cancelled_story().events if e.path == path]) for path in {e.path for e in mixed}}
+    events_by_path = {
+        path: iter([e for e in cancelled_story().events if e.path == path]) for path in {e.path for e in mixed}
+    }
 
-    picture = fold([next(own[event.path]) for event in mixed])
+    picture = fold([next(events_by_path[event.path]) for event in mixed])
 
     assert next(row.path for row in picture.walk()) == "main"
     assert {row.path for row in picture.walk()} == {"main", "main/logs", "main/sources"}
@@ -82,8 +84,8 @@ def test_children_may_appear_before_their_parents(dice: random.Random) -> None:
 
 def test_a_function_works_and_does_not_think() -> None:
     """A run without a model is never shown as thinking."""
-    story = Story()
-    story.add(RunSpawned, "main", 0, name="add", prompt="")
-    story.add(TurnStarted, "main", 0, turn=1)
+    writer = Story()
+    writer.add(RunSpawned, "main", 0, name="add", prompt="")
+    writer.add(TurnStarted, "main", 0, turn=1)
 
-    assert fold(story.events).rows["run-main"].activity() == "works"
+    assert fold(writer.events).rows["run-main"].activity() == "works"

@@ -47,14 +47,14 @@ def test_a_folder_must_exist(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path)
 
     assert parse_folder(str(tmp_path / "link")) == tmp_path.resolve()
-    for text, why in {
+    for text, reason in {
         str(tmp_path / "none"): "does not exist",
         str(tmp_path / "file"): "is not a folder",
         "\0": "is not a usable name|does not exist",
         "x" * 100_000: "is not a usable name|does not exist",
         "~nobody-of-that-name/x": "is not a usable name|does not exist",
     }.items():
-        with pytest.raises(argparse.ArgumentTypeError, match=why):
+        with pytest.raises(argparse.ArgumentTypeError, match=reason):
             parse_folder(text)
 
 

@@ -127,18 +127,18 @@ def test_nothing_is_raised_before_an_abort() -> None:
     """`raise_if_aborted` passes until its own controller is aborted, and passes for the parent after that."""
     calls: list[str] = []
     root = AbortController()
-    below = root.child()
+    grandchild = root.child()
 
     def start(what: AbortController) -> None:
         what.raise_if_aborted()
         calls.append("root" if what is root else "below")
 
     start(root)
-    start(below)
-    below.abort("enough")
+    start(grandchild)
+    grandchild.abort("enough")
     start(root)
     with pytest.raises(Aborted):
-        start(below)
+        start(grandchild)
 
     assert calls == ["root", "below", "root"]
 

@@ -94,10 +94,10 @@ async def test_work_that_cancels_itself_raises_runtime_error() -> None:
 async def test_shielded_work_ends_before_a_cancel_of_its_caller_is_raised() -> None:
     """Repeated cancels are raised after the work has ended, also when the work fails."""
     for fails in (False, True):
-        over = asyncio.Event()
+        end_event = asyncio.Event()
 
-        async def work(over: asyncio.Event = over, fails: bool = fails) -> None:
-            await over.wait()
+        async def work(end_event: asyncio.Event = end_event, fails: bool = fails) -> None:
+            await end_event.wait()
             assert not fails
 
         waiting = asyncio.ensure_future(run_shielded(work()))
@@ -106,7 +106,7 @@ async def test_shielded_work_ends_before_a_cancel_of_its_caller_is_raised() -> N
             waiting.cancel()
         await asyncio.sleep(0)
         assert not waiting.done()
-        over.set()
+        end_event.set()
 
         with pytest.raises(asyncio.CancelledError):
             await waiting

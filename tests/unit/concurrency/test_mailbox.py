@@ -215,9 +215,9 @@ def test_unread_mail_survives_into_the_next_turn() -> None:
     box.reopen()
     box.push(mail(2))
 
-    again = box.push(mail(1))
+    repeated = box.push(mail(1))
 
-    assert again is False
+    assert repeated is False
     assert [each.id for each in box.drain()] == ["mail-1", "mail-2"]
 
 

@@ -81,17 +81,17 @@ async def test_endless_output_ends_the_process_once_the_capture_is_full(stream: 
     assert getattr(result, stream) == b"y\ny\n"
 
 
-@pytest.mark.parametrize("how", ["timeout", "abort", "cancel"])
-async def test_timeout_abort_and_cancel_end_a_process_and_its_children(how: str, tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("mode", ["timeout", "abort", "cancel"])
+async def test_timeout_abort_and_cancel_end_a_process_and_its_children(mode: str, tmp_path: pathlib.Path) -> None:
     """No process of the command stays; a timeout returns the output so far."""
     clock, abort, child = FakeClock(), AbortController(), pid_in(tmp_path / "pid")
     script = f"trap '' TERM; echo so far; sleep 1000 & echo $! > {tmp_path}/pid; wait; wait"
     running = asyncio.ensure_future(sh(script, clock=clock, timeout_s=5, abort=abort))
     await eventually(lambda: child() and clock.sleeping)
-    if how == "timeout":
+    if mode == "timeout":
         await clock.advance(5)
         assert await running == (Ended("timeout", -9), b"so far\n", b"")
-    elif how == "abort":
+    elif mode == "abort":
         abort.abort("stop")
         with pytest.raises(Aborted, match="stop"):
             await running

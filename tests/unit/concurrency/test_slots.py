@@ -200,9 +200,9 @@ async def test_a_call_that_waits_for_two_children_releases_the_slot() -> None:
     slot.begin_calls(1)
 
     async def child() -> None:
-        own = Slot(slots)
-        await own.acquire()
-        own.release()
+        own_slot = Slot(slots)
+        await own_slot.acquire()
+        own_slot.release()
 
     async with asyncio.TaskGroup() as group:
         waits = [group.create_task(slot.while_waiting(group.create_task(child()))) for _ in range(2)]

@@ -105,12 +105,12 @@ def test_a_value_that_is_no_valid_number_is_refused_by_its_field(field: str, val
 @pytest.mark.parametrize("field", BOUNDS)
 def test_values_at_the_bounds_are_accepted_and_beyond_them_refused(field: str) -> None:
     """The accepted range includes both bounds."""
-    least, most = BOUNDS[field]
+    least, largest = BOUNDS[field]
     step = 1 if field in INTEGER_FIELDS else 0.0005
 
     assert getattr(policy(**{field: least}), field) == least
-    assert getattr(policy(**{field: most}), field) == most
-    for beyond in (least - step, most + 1):
+    assert getattr(policy(**{field: largest}), field) == largest
+    for beyond in (least - step, largest + 1):
         with pytest.raises(InvalidValue, match=field):
             policy(**{field: beyond})
 
@@ -396,19 +396,19 @@ def test_mounts_of_a_root_stay_within_the_allowed_mounts(allowed: list[str] | No
 @pytest.mark.parametrize("field", LIMIT_FIELDS)
 def test_a_limit_above_the_parents_is_clamped_and_reported(field: str) -> None:
     """The report has the requested and the granted value."""
-    most = getattr(PARENT, field) - (field == "max_sub_agent_depth")
+    largest = getattr(PARENT, field) - (field == "max_sub_agent_depth")
 
-    child, clamps = narrow(PARENT, policy(**{field: most + 1}))
+    child, clamps = narrow(PARENT, policy(**{field: largest + 1}))
 
-    assert getattr(child, field) == most
-    assert clamps == (Clamped(field, most + 1, most),)
+    assert getattr(child, field) == largest
+    assert clamps == (Clamped(field, largest + 1, largest),)
 
 
 @pytest.mark.parametrize("field", LIMIT_FIELDS)
 def test_a_limit_within_the_parents_is_granted_without_a_report(field: str) -> None:
     """The parent's own value is within the limit."""
-    most = getattr(PARENT, field) - (field == "max_sub_agent_depth")
-    for value in (most, BOUNDS[field][0]):
+    largest = getattr(PARENT, field) - (field == "max_sub_agent_depth")
+    for value in (largest, BOUNDS[field][0]):
         child, clamps = narrow(PARENT, policy(**{field: value}))
 
         assert (getattr(child, field), clamps) == (value, ())
@@ -563,8 +563,8 @@ def test_the_endpoint_wildcard_covers_no_private_address(private: str) -> None:
         narrow(parent, Policy(allowed_endpoints=["a.org:1", private]))
     assert refusal.value.limit == "policy.allowed_endpoints"
 
-    both = msgspec.structs.replace(PARENT, allowed_endpoints=("*", private))
-    assert narrow(both, Policy(allowed_endpoints=[private]))[0].allowed_endpoints == (private,)
+    wide_parent = msgspec.structs.replace(PARENT, allowed_endpoints=("*", private))
+    assert narrow(wide_parent, Policy(allowed_endpoints=[private]))[0].allowed_endpoints == (private,)
 
 
 @pytest.mark.parametrize(
@@ -598,10 +598,10 @@ def test_a_variable_set_by_value_never_gets_the_hosts_value_below() -> None:
     by_name, _ = narrow(root, policy(allowed_env_vars=["TOKEN"], env_vars={}))
     assert (by_name.allowed_env_vars, by_name.env_vars) == ((), {"TOKEN": "mine"})
 
-    own, _ = narrow(root, policy(env_vars={"LANG": "C"}))
-    assert (own.allowed_env_vars, own.env_vars) == ((), {"LANG": "C"})
-    below, _ = narrow(own, policy(env_vars={}))
-    assert (below.allowed_env_vars, below.env_vars) == ((), {})
+    own_grant, _ = narrow(root, policy(env_vars={"LANG": "C"}))
+    assert (own_grant.allowed_env_vars, own_grant.env_vars) == ((), {"LANG": "C"})
+    child_grant, _ = narrow(own_grant, policy(env_vars={}))
+    assert (child_grant.allowed_env_vars, child_grant.env_vars) == ((), {})
 
 
 # --- json, and what is shown ----------------------------------------------------------------------------------------
@@ -741,10 +741,10 @@ def test_to_public_dict_returns_plain_data() -> None:
         "secrets": ["a", "b"],
         "isolation": "L2",
     }
-    whole = to_public_dict(PARENT)
-    assert tuple(whole) == Grant.__struct_fields__
-    assert whole["env_vars"] == ["MODE"]
-    assert msgspec.json.decode(msgspec.json.encode(whole)) == whole
+    public = to_public_dict(PARENT)
+    assert tuple(public) == Grant.__struct_fields__
+    assert public["env_vars"] == ["MODE"]
+    assert msgspec.json.decode(msgspec.json.encode(public)) == public
 
 
 def test_a_policy_can_be_copied_and_pickled() -> None:

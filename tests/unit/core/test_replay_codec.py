@@ -82,24 +82,27 @@ EVENTS: list[Event] = [
 
 def replay_as_stored(events: list[Event]) -> TreeReplay:
     """Return the replay of events as a journal stores them."""
-    story = TreeReplay()
+    replay = TreeReplay()
     for seq, event in enumerate(events, 1):
         if event.__struct_config__.tag in codec.IGNORED_TAGS:
-            story.skip(seq)
+            replay.skip(seq)
         else:
-            story.apply(codec.decode(encode(msgspec.structs.replace(event, seq=seq))))
-    return story
+            replay.apply(codec.decode(encode(msgspec.structs.replace(event, seq=seq))))
+    return replay
 
 
 @pytest.mark.parametrize("upto", range(1, len(EVENTS) + 1))
 def test_a_partial_decode_replays_like_whole_events(upto: int) -> None:
     """Conversations, usage, moves and open calls are equal, wherever the journal ends."""
     events = [msgspec.structs.replace(each, seq=seq) for seq, each in enumerate(EVENTS[:upto], 1)]
-    whole, replayed = TreeReplay().apply_all(decode(encode(each)) for each in events), replay_as_stored(EVENTS[:upto])
+    full_replay, replayed = (
+        TreeReplay().apply_all(decode(encode(each)) for each in events),
+        replay_as_stored(EVENTS[:upto]),
+    )
 
-    assert replayed.ledger == whole.ledger
-    assert replayed.seq == whole.seq == upto
-    for one, other in zip(whole.runs.values(), replayed.runs.values(), strict=True):
+    assert replayed.ledger == full_replay.ledger
+    assert replayed.seq == full_replay.seq == upto
+    for one, other in zip(full_replay.runs.values(), replayed.runs.values(), strict=True):
         assert one.messages == other.messages
         assert (one.usage, one.subtree, one.steps) == (other.usage, other.subtree, other.steps)
         assert one.started_calls.keys() == other.started_calls.keys()
@@ -108,14 +111,14 @@ def test_a_partial_decode_replays_like_whole_events(upto: int) -> None:
 
 def test_answers_are_ordered_by_their_calls() -> None:
     """Answers are recorded as they arrive, and replayed in the order of the calls."""
-    story = replay_as_stored(EVENTS[: EVENTS.index(answer(1)) + 1])
+    replay = replay_as_stored(EVENTS[: EVENTS.index(answer(1)) + 1])
 
-    assert [each.get("content") for each in story.root.messages[2:]] == ["answer 0", "answer 1", "answer 2"]
+    assert [each.get("content") for each in replay.root.messages[2:]] == ["answer 0", "answer 1", "answer 2"]
 
 
-def root_contents(story: TreeReplay) -> list[str]:
+def root_contents(replay: TreeReplay) -> list[str]:
     """Return the contents of the root's messages that still count."""
-    return [each["content"] for each in story.root.messages]
+    return [each["content"] for each in replay.root.messages]
 
 
 def test_a_retried_attempt_restarts_at_the_start_of_its_turn() -> None:
@@ -131,9 +134,12 @@ def test_a_retried_attempt_restarts_at_the_start_of_its_turn() -> None:
         ToolStarted(**STAMP, tool="Read", step_id="run-1:2", call_id="call-0"),
         retry,
     ]
-    story = replay_as_stored(events)
-    assert (root_contents(story), [*story.root.started_calls]) == (["Go.", "An answer.", "And?", "I read."], ["call-0"])
-    assert (replay_as_stored(events[:-1]).root.attempt, story.root.attempt) == (1, 2)
+    replay = replay_as_stored(events)
+    assert (root_contents(replay), [*replay.root.started_calls]) == (
+        ["Go.", "An answer.", "And?", "I read."],
+        ["call-0"],
+    )
+    assert (replay_as_stored(events[:-1]).root.attempt, replay.root.attempt) == (1, 2)
     assert (
         replay_as_stored(
             [*events, TurnEnded(**STAMP, turn=2, status="lost"), TurnStarted(**STAMP, turn=3)]
@@ -142,8 +148,8 @@ def test_a_retried_attempt_restarts_at_the_start_of_its_turn() -> None:
     )
 
     events.append(recorded_message({"type": "human", "content": "And?"}))
-    story = replay_as_stored(events)
-    assert (root_contents(story), story.root.started_calls) == (["Go.", "An answer.", "And?"], {})
+    replay = replay_as_stored(events)
+    assert (root_contents(replay), replay.root.started_calls) == (["Go.", "An answer.", "And?"], {})
 
     compaction = ({"type": "human", "content": "In short."}, 2)
     sizes: dict[str, Any] = {"before_messages": 3, "after_messages": 2, "before_tokens": 9, "after_tokens": 5}
@@ -195,8 +201,8 @@ def test_answers_to_calls_before_an_attempt_survive_a_retry() -> None:
     retry = RunRetried(**STAMP, attempt=1, status="lost")
     first = [*EVENTS[:5], answer(2), RunResumed(**STAMP, turn=1)]
     mended = [*first, answer(0), answer(1), recorded_message({"type": "ai", "content": "Well."})]
-    again = replay_as_stored([*mended, retry, recorded_message({"type": "ai", "content": "No."})])
-    assert [each["content"] for each in again.root.messages[2:]] == ["answer 0", "answer 1", "answer 2", "No."]
+    second_replay = replay_as_stored([*mended, retry, recorded_message({"type": "ai", "content": "No."})])
+    assert [each["content"] for each in second_replay.root.messages[2:]] == ["answer 0", "answer 1", "answer 2", "No."]
 
 
 def test_a_rewound_sandbox_is_not_adopted_after_a_resume() -> None:
@@ -222,20 +228,20 @@ def test_an_exhausted_budget_is_known_until_the_next_turn() -> None:
 
 def test_usage_of_a_run_counts_in_every_subtree_above_it() -> None:
     """A subtree's usage includes spawns, and consecutive moves of one run are merged."""
-    story = replay_as_stored(EVENTS)
-    root, child = story.runs.values()
+    replay = replay_as_stored(EVENTS)
+    root, child = replay.runs.values()
 
     assert root.usage == Usage(model_calls=1, tool_calls=3, output_tokens=3, usd=0.1)
     assert child.subtree == child.usage == Usage(model_calls=1, usd=0.2)
     assert root.subtree == root.usage + Usage(agents=1) + child.usage
-    assert [(move.run, move.kind) for move in story.ledger] == [
+    assert [(move.run, move.kind) for move in replay.ledger] == [
         ("run-1", OPEN),
         ("run-1", SPENT),
         ("run-2", OPEN),
         ("run-1", SPENT),
         ("run-2", SPENT),
     ]
-    assert CLOSED not in {move.kind for move in story.ledger}
+    assert CLOSED not in {move.kind for move in replay.ledger}
 
 
 def test_every_event_type_is_replayed_or_passed_over() -> None:

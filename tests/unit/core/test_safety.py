@@ -42,7 +42,7 @@ plain = st.recursive(
 
 def votes(*words: str) -> list[Vote]:
     """Return votes of a, b, c, … with a reason each."""
-    return [Vote(voter="abcdef"[place], verdict=word, reason=f"{word}!") for place, word in enumerate(words)]
+    return [Vote(voter="abcdef"[index], verdict=word, reason=f"{word}!") for index, word in enumerate(words)]
 
 
 def verdict(decider: Any, *words: str, of: int | None = None) -> str | None:
@@ -197,12 +197,12 @@ def test_further_votes_do_not_change_an_early_decision(decider: Any, words: list
     assert early in (None, late)
 
 
-@given(decider=deciders, words=st.lists(verdicts, max_size=6), place=st.integers(0, 5))
-def test_turning_a_vote_into_a_deny_allows_no_further_call(decider: Any, words: list[str], place: int) -> None:
+@given(decider=deciders, words=st.lists(verdicts, max_size=6), index=st.integers(0, 5))
+def test_turning_a_vote_into_a_deny_allows_no_further_call(decider: Any, words: list[str], index: int) -> None:
     """A voter that cannot vote counts as a deny."""
     changed_words = [*words]
     if words:
-        changed_words[place % len(words)] = "deny"
+        changed_words[index % len(words)] = "deny"
 
     if verdict(decider, *words) != "allow":
         assert verdict(decider, *changed_words) != "allow"

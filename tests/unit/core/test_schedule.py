@@ -212,9 +212,9 @@ def test_until_is_inclusive() -> None:
 
 def test_a_time_is_aware_and_kept_in_utc() -> None:
     """A naive time is refused, and a time of any zone is converted."""
-    there = datetime(2026, 1, 1, 5, tzinfo=timezone(timedelta(hours=5)))
+    other_zone = datetime(2026, 1, 1, 5, tzinfo=timezone(timedelta(hours=5)))
 
-    assert (utc("when", there), utc("when", there).tzinfo) == (START, UTC)
+    assert (utc("when", other_zone), utc("when", other_zone).tzinfo) == (START, UTC)
     for wrong in (datetime(2026, 1, 1), "2026-01-01", 0, None, datetime.max.replace(tzinfo=UTC)):  # noqa: DTZ001
         with pytest.raises(InvalidValue, match="when"):
             utc("when", wrong)
@@ -297,28 +297,28 @@ def test_a_started_claim_of_a_dead_kernel_stays_until_its_run_is_resolved(overla
 
 def test_a_claim_has_one_owner() -> None:
     """A late kernel can neither take the claim, nor mark it lost, nor complete it."""
-    theirs = claim_of("them", run="run-1")
-    record = schedule_record(state=TickState(decided=at(100), claims=(theirs,)))
+    other_claim = claim_of("them", run="run-1")
+    record = schedule_record(state=TickState(decided=at(100), claims=(other_claim,)))
     tick_result = TickResult(id="c", tick=at(100), status=TickStatus.FAILED)
 
-    updated = ticks.update_claim(record, theirs, claim_of("me", run="run-1"))
+    updated = ticks.update_claim(record, other_claim, claim_of("me", run="run-1"))
 
     assert updated is not None
     assert updated.state.claims == (claim_of("me", run="run-1"),)
-    assert ticks.update_claim(updated, theirs, claim_of("another", run="run-1")) is None
-    assert ticks.mark_lost(updated, theirs, at(150), "gone") is None
+    assert ticks.update_claim(updated, other_claim, claim_of("another", run="run-1")) is None
+    assert ticks.mark_lost(updated, other_claim, at(150), "gone") is None
     assert ticks.complete_claim(updated, tick_result, "them") is updated
-    over = ticks.complete_claim(updated, replace(tick_result, status=TickStatus.COMPLETED), "me")
-    assert ticks.complete_claim(over, tick_result, "them") is over
-    assert (over.state.claims, [each.status for each in over.state.results]) == ((), ["completed"])
+    completed = ticks.complete_claim(updated, replace(tick_result, status=TickStatus.COMPLETED), "me")
+    assert ticks.complete_claim(completed, tick_result, "them") is completed
+    assert (completed.state.claims, [each.status for each in completed.state.results]) == ((), ["completed"])
 
 
 def test_the_end_of_a_run_replaces_its_lost_status() -> None:
     """A run that was marked lost reports its own end."""
-    theirs = claim_of("them", run="run-1")
+    other_claim = claim_of("them", run="run-1")
 
     lost_state = ticks.mark_lost(
-        schedule_record(state=TickState(decided=at(100), claims=(theirs,))), theirs, at(150), "gone"
+        schedule_record(state=TickState(decided=at(100), claims=(other_claim,))), other_claim, at(150), "gone"
     )
 
     assert lost_state is not None
@@ -349,9 +349,9 @@ def test_a_cancelled_schedule_keeps_only_its_active_run() -> None:
 
 def test_only_the_owner_starts_a_claim_and_only_once() -> None:
     """A kernel that lost its claim learns so before it spawns a run."""
-    mine = schedule_record(state=TickState(decided=at(100), claims=(claim_of(),)))
+    record = schedule_record(state=TickState(decided=at(100), claims=(claim_of(),)))
 
-    started_state = ticks.update_claim(mine, claim_of(), claim_of(run="run-1"))
+    started_state = ticks.update_claim(record, claim_of(), claim_of(run="run-1"))
 
     assert started_state is not None
     assert ticks.update_claim(started_state, claim_of(), claim_of(run="run-2")) is None

@@ -120,21 +120,21 @@ class Host:
 @contextlib.contextmanager
 def guest() -> Iterator[Host]:
     """Start a guest that waits for its first message."""
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        ours.settimeout(BOUND_S)
+    our_end, their_end = socket.socketpair()
+    with our_end, their_end:
+        our_end.settimeout(BOUND_S)
         process = subprocess.Popen(
-            [sys.executable, "-I", "-m", "ramet.guest", str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
+            [sys.executable, "-I", "-m", "ramet.guest", str(their_end.fileno())],
+            pass_fds=[their_end.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
         )
-        theirs.close()
+        their_end.close()
         try:
-            yield Host(ours, process)
+            yield Host(our_end, process)
         finally:
             process.kill()
             process.communicate()

@@ -143,14 +143,14 @@ def test_type_names_of_values_are_removed() -> None:
 async def test_threads_ask_over_the_channel_of_a_loop() -> None:
     """The thread waits for its answer; a wrong argument leaves the channel usable."""
     async with open_link() as (link, host):
-        over = ThreadOverAsync(link)
-        asking = asyncio.create_task(asyncio.to_thread(over.ask, ListRuns))
+        adapter = ThreadOverAsync(link)
+        asking = asyncio.create_task(asyncio.to_thread(adapter.ask, ListRuns))
         await host.hear()
         await host.answer(1, "here")
 
         assert (await asking).as_(msgspec.Raw) is not None
         with pytest.raises(InvalidValue, match="PerformTask"):
-            await asyncio.to_thread(over.ask, PerformTask, ref=1, task="x")
+            await asyncio.to_thread(adapter.ask, PerformTask, ref=1, task="x")
 
 
 async def test_the_event_loop_cannot_wait_for_the_host() -> None:
@@ -173,12 +173,12 @@ def test_an_ended_agent_cannot_ask_the_host() -> None:
     """A thread that the agent left gets an error."""
 
     async def make() -> tuple[ThreadOverAsync, AsyncChannel]:
-        ours, theirs = socket.socketpair()
-        link = AsyncChannel(Listener(ours))
-        await link.open(theirs)
+        our_end, their_end = socket.socketpair()
+        link = AsyncChannel(Listener(our_end))
+        await link.open(their_end)
         line = ThreadOverAsync(link)
         await link.close()
-        ours.close()
+        our_end.close()
         return line, link
 
     line, _ = asyncio.run(make())
@@ -205,12 +205,12 @@ class FewChildrenHost:
         self.ends.append(Future())
         return self.ends[-1]
 
-    def wait(self, living: Any, **how: Any) -> Any:
+    def wait(self, living: Any, **options: Any) -> Any:
         """End the oldest child, or all children if the wait is for all."""
         pending = [each for each in self.ends if not each.done()]
-        for each in pending[:1] if how else pending:
+        for each in pending[:1] if options else pending:
             each.set_result(END)
-        return wait(living, **how)
+        return wait(living, **options)
 
 
 END = End(ChildEnded(run="r", status="failed", exit_code=1), b"")

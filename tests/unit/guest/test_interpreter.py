@@ -31,16 +31,16 @@ async def interpreter() -> AsyncIterator[Interpreter]:
     await eventually(lambda: not worker.thread.is_alive())
 
 
-async def run(inside: Interpreter, code: str, timeout_s: float = AMPLE_S) -> str:
+async def run(interpreter: Interpreter, code: str, timeout_s: float = AMPLE_S) -> str:
     """Return the result of code that succeeds."""
-    ran = await inside.run(code, timeout_s=timeout_s)
+    ran = await interpreter.run(code, timeout_s=timeout_s)
     assert ran.ok, ran.text
     return ran.text
 
 
-async def fail(inside: Interpreter, code: str, timeout_s: float = AMPLE_S) -> str:
+async def fail(interpreter: Interpreter, code: str, timeout_s: float = AMPLE_S) -> str:
     """Return the result of code that fails."""
-    ran = await inside.run(code, timeout_s=timeout_s)
+    ran = await interpreter.run(code, timeout_s=timeout_s)
     assert not ran.ok, ran.text
     return ran.text
 

@@ -62,16 +62,16 @@ class Host:
 @asynccontextmanager
 async def open_link() -> AsyncIterator[tuple[AsyncChannel, Host]]:
     """Yield a guest's channel and the host's end of it."""
-    ours, theirs = socket.socketpair()
-    ours.setblocking(False)
-    host = Host(ours)
+    our_end, their_end = socket.socketpair()
+    our_end.setblocking(False)
+    host = Host(our_end)
     link = AsyncChannel(host)
-    await link.open(theirs)
+    await link.open(their_end)
     try:
         yield link, host
     finally:
         await link.close()
-        ours.close()
+        our_end.close()
 
 
 async def test_answers_reach_their_requests_in_any_order() -> None:
@@ -122,10 +122,10 @@ async def test_a_cancelled_request_is_forgotten() -> None:
         with suppress(asyncio.CancelledError):
             await asking
         await host.answer(1, "late")
-        again = asyncio.create_task(link.ask(Send, to="b", text=""))
+        second_ask = asyncio.create_task(link.ask(Send, to="b", text=""))
         await host.hear()
         await host.answer(2, "in time")
-        assert (await again).as_(Text).text == "in time"
+        assert (await second_ask).as_(Text).text == "in time"
 
 
 async def test_chunks_come_before_the_answer() -> None:

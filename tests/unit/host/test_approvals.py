@@ -208,14 +208,14 @@ async def test_an_accepted_answer_counts_even_at_the_deadline() -> None:
     assert set(outcomes) == {(True, True), (False, False)}
 
 
-@pytest.mark.parametrize("how", ["abort", "cancel"])
-async def test_the_question_of_a_stopped_run_leaves_the_inbox(how: str) -> None:
+@pytest.mark.parametrize("mode", ["abort", "cancel"])
+async def test_the_question_of_a_stopped_run_leaves_the_inbox(mode: str) -> None:
     """The record says that the question was withdrawn."""
     events: list[Event] = []
     box, context = inbox(), context_with(events)
     asking = ask(box, context)
     await eventually(lambda: box.pending)
-    if how == "abort":
+    if mode == "abort":
         context.abort.abort("user")
     else:
         asking.cancel()
@@ -388,9 +388,9 @@ async def test_an_answer_from_before_a_restart_holds_only_for_its_open_call() ->
 
     async def asked_after(*events: Event) -> tuple[str, bool | None]:
         """Return the question's id, and the answer if there is one already."""
-        story = TreeReplay().apply_all([RunSpawned(**stamp, name="main"), *events])
+        replay = TreeReplay().apply_all([RunSpawned(**stamp, name="main"), *events])
         box = inbox()
-        box.restore(story.root, lambda call: True, context.emit)
+        box.restore(replay.root, lambda call: True, context.emit)
         with calling(context, "call-0"):
             asking = ask(box, context)
         await eventually(lambda: box.pending or asking.done())
@@ -409,8 +409,8 @@ async def test_an_answer_from_before_a_restart_holds_only_for_its_open_call() ->
 
     assert await asked_after(question) == (first, None)
     assert await asked_after(question, yes) == ("", True)
-    again, word = await asked_after(question, yes, tool_result)
-    assert (again != first, word) == (True, None)
+    second_answer, word = await asked_after(question, yes, tool_result)
+    assert (second_answer != first, word) == (True, None)
 
 
 @pytest.mark.parametrize(("call_id", "is_dated"), [("", True), (None, True), ("call-0", False)])
@@ -419,10 +419,10 @@ async def test_a_question_outside_a_call_does_not_wait_after_a_restart(call_id: 
     stamp: dict[str, Any] = {"root": "run-01", "run": "run-01", "path": "main", "agent": "main"}
     at = datetime(2026, 1, 1, tzinfo=UTC) if is_dated else None
     question = ApprovalAsked(**stamp, at=at, approval_id="a-1", tool="Bash", question="Delete it?", call_id=call_id)
-    story = TreeReplay().apply_all([RunSpawned(**stamp, name="main"), question])
+    replay = TreeReplay().apply_all([RunSpawned(**stamp, name="main"), question])
     box = inbox()
 
-    box.restore(story.root, lambda call: True, make_context(run=run_info(1)).emit)
+    box.restore(replay.root, lambda call: True, make_context(run=run_info(1)).emit)
 
     assert box.pending == ()
     with pytest.raises(Unknown):

@@ -51,15 +51,15 @@ async def wait_for_ever() -> None:
 
 async def test_the_control_socket_exists_while_the_journal_is_open(tmp_path: Path) -> None:
     """No kernel answers and no file exists before and after."""
-    door = tmp_path / ".ramet" / "kernel.sock"
+    socket_path = tmp_path / ".ramet" / "kernel.sock"
     async with AgentRuntime(tmp_path) as runtime:
-        assert not door.exists()
+        assert not socket_path.exists()
         assert runtime.journal is not None
         await runtime.journal.open()
         assert await send_request(tmp_path, ControlledTrees()) == {"pid": os.getpid(), "trees": []}
-        assert door.stat().st_mode & 0o777 == 0o600
+        assert socket_path.stat().st_mode & 0o777 == 0o600
 
-    assert not door.exists()
+    assert not socket_path.exists()
     with pytest.raises(NoKernel):
         await send_request(tmp_path, ControlledTrees())
 
@@ -174,9 +174,9 @@ async def test_a_kernel_works_without_its_control_socket(tmp_path: Path) -> None
 async def test_another_user_is_refused(tmp_path: Path) -> None:
     """The peer's credentials are checked, even if the file's mode allows access."""
     async with kernel(tmp_path):
-        door = tmp_path / ".ramet" / "kernel.sock"
-        door.chmod(0o777)
-        folder = os.open(door.parent, os.O_RDONLY)
+        socket_path = tmp_path / ".ramet" / "kernel.sock"
+        socket_path.chmod(0o777)
+        folder = os.open(socket_path.parent, os.O_RDONLY)
         program = (
             "import os, socket, sys\n"
             f"os.chdir('/proc/self/fd/{folder}')\n"

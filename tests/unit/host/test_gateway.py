@@ -66,11 +66,11 @@ NOTHING: dict[str, float] = dict.fromkeys(RESOURCES, 0)
 
 async def test_chunks_come_before_the_whole_message() -> None:
     """Chunks are provisional; the message that follows counts."""
-    *chunks, whole = await GatewayRun().ask(ScriptedModel(["one two"]))
+    *chunks, message = await GatewayRun().ask(ScriptedModel(["one two"]))
 
     assert all(isinstance(chunk, AIMessageChunk) for chunk in chunks)
-    assert type(whole) is AIMessage
-    assert (whole.text, "".join(chunk.text for chunk in chunks)) == ("one two", "one two")
+    assert type(message) is AIMessage
+    assert (message.text, "".join(chunk.text for chunk in chunks)) == ("one two", "one two")
 
 
 async def test_a_model_that_cannot_stream_gives_one_message() -> None:
@@ -257,12 +257,14 @@ async def test_a_replys_length_is_bounded_by_the_money_left(price: Price, tokens
 
     await run.ask(model)
 
-    [question], most = of_kind(run.events, ModelAsked), model.requests[0].max_tokens
-    assert most is not None
-    assert question.reserved_usd == pytest.approx(max_usd(bound_tokens, most, price))
+    [question], max_tokens = of_kind(run.events, ModelAsked), model.requests[0].max_tokens
+    assert max_tokens is not None
+    assert question.reserved_usd == pytest.approx(max_usd(bound_tokens, max_tokens, price))
     assert question.reserved_usd <= usd
-    fits_one_more = max_usd(bound_tokens, most + 1, price) <= usd and bound_tokens + most + 1 <= remaining_tokens
-    assert most == DEFAULT_OUTPUT_TOKENS if fits_one_more else most < DEFAULT_OUTPUT_TOKENS
+    fits_one_more = (
+        max_usd(bound_tokens, max_tokens + 1, price) <= usd and bound_tokens + max_tokens + 1 <= remaining_tokens
+    )
+    assert max_tokens == DEFAULT_OUTPUT_TOKENS if fits_one_more else max_tokens < DEFAULT_OUTPUT_TOKENS
     assert fits_one_more is (price.output == 0)
 
 

@@ -149,8 +149,8 @@ def test_an_exception_is_a_field(log_stream: io.StringIO) -> None:
 def test_extras_are_json_or_their_repr(log_stream: io.StringIO) -> None:
     """JSON values stay as they are at any depth; other values become their repr, and NaN becomes text."""
     setup_logging(stream=log_stream)
-    ring: list[Any] = []
-    ring.append(ring)
+    cycle: list[Any] = []
+    cycle.append(cycle)
     extra = {
         "plain": {"a": [1, 2.5, None, True, "x"]},
         "path": Path("/tmp"),
@@ -158,7 +158,7 @@ def test_extras_are_json_or_their_repr(log_stream: io.StringIO) -> None:
         "keys": {1: "one"},
         "nan": float("nan"),
         "huge": 10**10_000,
-        "ring": ring,
+        "ring": cycle,
         "bytes": b"\x00" * 10_000_000,
         "level": "mine",
         "broken": FailingObject(),
@@ -380,12 +380,12 @@ def test_a_value_with_a_secrets_name_is_masked(log_stream: io.StringIO) -> None:
     assert (line["max_tokens"], line["primary_key"], line["token"]) == (5, "z", None)
 
 
-@pytest.mark.parametrize("place", [7_990, 8_000, 1_990, 0])
-def test_a_cut_text_shows_no_part_of_a_secret(place: int, log_stream: io.StringIO) -> None:
+@pytest.mark.parametrize("position", [7_990, 8_000, 1_990, 0])
+def test_a_cut_text_shows_no_part_of_a_secret(position: int, log_stream: io.StringIO) -> None:
     """Masking comes before cutting, at both ends of a text."""
     setup_logging(stream=log_stream, secrets=["correct horse battery staple"])
     log = logging.getLogger("x")
-    text = "x" * place + "correct horse battery staple" + "x" * 20_000
+    text = "x" * position + "correct horse battery staple" + "x" * 20_000
     log.info(text)
     try:
         raise ValueError(text[::-1].replace("elpats yrettab esroh tcerroc", "correct horse battery staple"))
@@ -496,9 +496,13 @@ def test_a_line_of_a_run_names_the_run(log_stream: io.StringIO) -> None:
         log.info("inside", extra={"session_id": "mine"})
     log.info("outside")
 
-    inside, own, outside = read_log(log_stream)
-    assert (inside["session_id"], inside["run"], inside["path"]) == ("run-00", "run-01", "main/child")
-    assert (own["session_id"], own["run"]) == ("mine", "run-01")
+    inside_record, own_record, outside = read_log(log_stream)
+    assert (inside_record["session_id"], inside_record["run"], inside_record["path"]) == (
+        "run-00",
+        "run-01",
+        "main/child",
+    )
+    assert (own_record["session_id"], own_record["run"]) == ("mine", "run-01")
     assert not {"session_id", "run", "path"} & set(outside)
 
 

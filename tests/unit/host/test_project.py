@@ -32,13 +32,13 @@ def definition(project: Path, description: str) -> None:
 
 def test_the_hooks_of_a_folder_need_trust(tmp_path: Path) -> None:
     """Hooks without trust are off, and a note says so."""
-    folder, mine = tmp_path / "project", tmp_path / "mine"
+    folder, user_folder = tmp_path / "project", tmp_path / "mine"
     folder.mkdir()
     settings(folder, json.dumps(GATE))
 
-    stranger = Project.open(folder, user_dir=mine)
-    trust(folder, mine)
-    trusted = Project.open(folder, user_dir=mine)
+    stranger = Project.open(folder, user_dir=user_folder)
+    trust(folder, user_folder)
+    trusted = Project.open(folder, user_dir=user_folder)
 
     assert (stranger.hooks, stranger.notes) == ((), (UNTRUSTED,))
     assert [HookRunner(each).listens("PreToolUse") for each in trusted.hooks] == [True]
@@ -47,13 +47,13 @@ def test_the_hooks_of_a_folder_need_trust(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("text", "error"), [("{", Unreadable), ("[]", InvalidValue), ('{"hooks": []}', InvalidValue)])
 def test_an_invalid_gate_is_an_error(tmp_path: Path, text: str, error: type[Exception]) -> None:
     """Trusted settings that cannot be read raise an error before anything starts."""
-    folder, mine = tmp_path / "project", tmp_path / "mine"
+    folder, user_folder = tmp_path / "project", tmp_path / "mine"
     folder.mkdir()
     settings(folder, text)
-    trust(folder, mine)
+    trust(folder, user_folder)
 
     with pytest.raises(error):
-        Project.open(folder, user_dir=mine)
+        Project.open(folder, user_dir=user_folder)
 
 
 async def test_definitions_of_a_session_change_only_by_reload(tmp_path: Path) -> None:
@@ -76,6 +76,6 @@ async def test_definitions_of_a_session_change_only_by_reload(tmp_path: Path) ->
 async def test_a_definition_of_the_call_goes_before_the_projects(tmp_path: Path) -> None:
     """The order is managed, call, project, user, plugin, built in (AC-S1-16)."""
     definition(tmp_path, "From the project.")
-    mine = Agent(name="coder", description="From the call.")
-    async with Session(ScriptedModel(["ok"]), cwd=tmp_path, agents=[mine]) as session:
+    own_agent = Agent(name="coder", description="From the call.")
+    async with Session(ScriptedModel(["ok"]), cwd=tmp_path, agents=[own_agent]) as session:
         assert session.project["coder"].description == "From the call."

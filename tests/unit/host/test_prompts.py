@@ -37,10 +37,10 @@ def test_notes_are_stored_by_their_scope(
 ) -> None:
     """Project notes need the project's folder, and user notes the user's; neither replaces the other."""
     agent, folders = Agent(name="scout", memory=memory), {"project": tmp_path / "p", "user": tmp_path / "u"}
-    alone = {name: folder if name == kept_in else None for name, folder in folders.items()}
+    one_folder = {name: folder if name == kept_in else None for name, folder in folders.items()}
     without_folder = {name: None if name == kept_in else folder for name, folder in folders.items()}
 
-    for folders_given in (folders, alone):
+    for folders_given in (folders, one_folder):
         notes = Prompts(folders_given["project"], folders_given["user"]).memory(agent)
         assert notes is not None
         assert notes.path.is_relative_to(folders[kept_in])

@@ -21,8 +21,8 @@ LOOPBACK = ("127.0.0.0/8",)
 
 async def test_a_listed_address_is_reached(tmp_path: pathlib.Path) -> None:
     """Bytes pass in both directions and are counted; one event is reported."""
-    async with server() as port, ProxyHarness(tmp_path) as house:
-        run = await house.open(f"127.0.0.1:{port}")
+    async with server() as port, ProxyHarness(tmp_path) as proxy_harness:
+        run = await proxy_harness.open(f"127.0.0.1:{port}")
         async with client(run.path) as tunnel:
             assert await tunnel.ask(f"127.0.0.1:{port}", first=b"early ") == 200
             await tunnel.send(b"late")
@@ -35,13 +35,13 @@ async def test_a_listed_address_is_reached(tmp_path: pathlib.Path) -> None:
 
 async def test_an_unlisted_name_is_refused_without_a_lookup(tmp_path: pathlib.Path) -> None:
     """A lookup alone could carry data out in the name."""
-    async with ProxyHarness(tmp_path, names={"listed.test": ["127.0.0.1"]}, private=LOOPBACK) as house:
-        run = await house.open("listed.test:1", "*.wild.test:443")
+    async with ProxyHarness(tmp_path, names={"listed.test": ["127.0.0.1"]}, private=LOOPBACK) as proxy_harness:
+        run = await proxy_harness.open("listed.test:1", "*.wild.test:443")
         targets = ["secret.listed.test:1", "listed.test:2", "wild.test:443", "a.wild.test:80", "127.0.0.1:1", "[::1]:1"]
 
         assert [await run.ask(target) for target in targets] == [403] * 6
 
-    assert house.looked_up == []
+    assert proxy_harness.looked_up == []
     assert [f"{event.host}:{event.port}" for event in run.events] == [*targets[:5], "::1:1"]
     assert not any(event.allowed for event in run.events)
     assert "not in the list" in run.events[0].reason
@@ -49,9 +49,9 @@ async def test_an_unlisted_name_is_refused_without_a_lookup(tmp_path: pathlib.Pa
 
 async def test_an_empty_list_allows_nothing(tmp_path: pathlib.Path) -> None:
     """A list of an empty text allows nothing either."""
-    async with server() as port, ProxyHarness(tmp_path) as house:
+    async with server() as port, ProxyHarness(tmp_path) as proxy_harness:
         for endpoints in ((), ("",)):
-            run = await house.open(*endpoints)
+            run = await proxy_harness.open(*endpoints)
             assert await run.ask(f"127.0.0.1:{port}") == 403
 
 
@@ -69,9 +69,9 @@ async def test_a_name_that_leads_to_a_private_address_is_refused(
     tmp_path: pathlib.Path, addresses: list[str], says: str
 ) -> None:
     """One private address among public ones is enough; a wildcard does not allow it either."""
-    async with ProxyHarness(tmp_path, names={"a.test": addresses}) as house:
+    async with ProxyHarness(tmp_path, names={"a.test": addresses}) as proxy_harness:
         for endpoint in ("a.test:443", "*.test:443", "*"):
-            run = await house.open(endpoint)
+            run = await proxy_harness.open(endpoint)
             assert await run.ask("a.test:443") == 403
             assert says in run.events[0].reason
 
@@ -81,10 +81,10 @@ async def test_localhost_is_refused_even_if_it_is_listed(tmp_path: pathlib.Path)
     events: list[ProxyDecision] = []
     async with server() as port:
         proxy, path = Proxy(), tmp_path / "s"
-        door = await proxy.open(path, (f"localhost:{port}",), owner=None, on_event=events.append)
+        run_proxy = await proxy.open(path, (f"localhost:{port}",), owner=None, on_event=events.append)
         async with client(path) as asking:
             assert await asking.ask(f"localhost:{port}") == 403
-        await door.close()
+        await run_proxy.close()
 
     assert events[0].host == "localhost"
 
@@ -92,8 +92,8 @@ async def test_localhost_is_refused_even_if_it_is_listed(tmp_path: pathlib.Path)
 async def test_a_wildcard_allows_no_private_address(tmp_path: pathlib.Path) -> None:
     """A private network that the operator allows counts for listed names only."""
     names = {"a.test": ["127.0.0.1"]}
-    async with server() as port, ProxyHarness(tmp_path, names=names, private=LOOPBACK) as house:
-        star, named_proxy = await house.open("*"), await house.open("*", f"a.test:{port}")
+    async with server() as port, ProxyHarness(tmp_path, names=names, private=LOOPBACK) as proxy_harness:
+        star, named_proxy = await proxy_harness.open("*"), await proxy_harness.open("*", f"a.test:{port}")
 
         assert [await star.ask(f"a.test:{port}"), await star.ask(f"127.0.0.1:{port}")] == [403, 403]
         assert [await named_proxy.ask(f"127.0.0.1:{port}"), await named_proxy.ask(f"a.test:{port}")] == [403, 200]
@@ -121,8 +121,8 @@ async def test_a_silent_address_is_followed_by_the_next(tmp_path: pathlib.Path) 
     """An address of the other family is tried too, however many there are of the first."""
     dead6 = [f"::{number}" for number in range(1, 9)]
     names = {"a.test": ["127.0.0.9", "127.0.0.1"], "b.test": [*dead6, "127.0.0.1"]}
-    async with server() as port, ProxyHarness(tmp_path, names=names, private=(*LOOPBACK, "::/96")) as house:
-        run = await house.open(f"a.test:{port}", f"b.test:{port}")
+    async with server() as port, ProxyHarness(tmp_path, names=names, private=(*LOOPBACK, "::/96")) as proxy_harness:
+        run = await proxy_harness.open(f"a.test:{port}", f"b.test:{port}")
 
         assert [await run.ask(f"{name}:{port}") for name in names] == [200, 200]
 
@@ -162,8 +162,8 @@ async def test_a_server_that_does_not_answer_gets_504(tmp_path: pathlib.Path) ->
         deaf.listen(0)
         port = deaf.getsockname()[1]
         with socket.create_connection(("127.0.0.1", port)):  # Its queue is full: the next one's SYN is not answered.
-            async with ProxyHarness(tmp_path, limits=ProxyLimits(connect_s=0.05)) as house:
-                run = await house.open(f"127.0.0.1:{port}")
+            async with ProxyHarness(tmp_path, limits=ProxyLimits(connect_s=0.05)) as proxy_harness:
+                run = await proxy_harness.open(f"127.0.0.1:{port}")
 
                 assert await run.ask(f"127.0.0.1:{port}") == 504
 
@@ -224,8 +224,8 @@ async def test_a_connection_that_cannot_be_recorded_is_not_made(tmp_path: pathli
 
 async def test_a_plain_http_request_is_refused_with_405(tmp_path: pathlib.Path) -> None:
     """The answer says to use CONNECT; the event names no host."""
-    async with ProxyHarness(tmp_path) as house:
-        run = await house.open("example.org:80")
+    async with ProxyHarness(tmp_path) as proxy_harness:
+        run = await proxy_harness.open("example.org:80")
         async with client(run.path) as asking:
             await asking.send(b"GET http://example.org/ HTTP/1.1\r\nHost: example.org\r\n\r\n")
             answer = await asking.rest()
@@ -237,8 +237,8 @@ async def test_a_plain_http_request_is_refused_with_405(tmp_path: pathlib.Path) 
 
 async def test_a_client_that_leaves_before_its_request_makes_no_event(tmp_path: pathlib.Path) -> None:
     """Nothing was decided."""
-    async with ProxyHarness(tmp_path) as house:
-        run = await house.open("*")
+    async with ProxyHarness(tmp_path) as proxy_harness:
+        run = await proxy_harness.open("*")
         async with client(run.path) as asking:
             await asking.send(b"CONNECT exam")
             asking.writer.write_eof()

@@ -78,10 +78,10 @@ def test_public_addresses_are_allowed(address: str) -> None:
         assert objection(ipaddress.IPv6Address(nat64)) is None
 
 
-@pytest.mark.parametrize(("address", "own"), [("127.0.0.1", True), ("127.1.2.3", True), ("192.0.2.254", False)])
-def test_an_address_of_this_machine_is_recognised(address: str, own: bool) -> None:
+@pytest.mark.parametrize(("address", "expected"), [("127.0.0.1", True), ("127.1.2.3", True), ("192.0.2.254", False)])
+def test_an_address_of_this_machine_is_recognised(address: str, expected: bool) -> None:
     """Services that listen on all addresses would be reachable there."""
-    assert is_own(ipaddress.ip_address(address)) is own
+    assert is_own(ipaddress.ip_address(address)) is expected
 
 
 def test_a_name_is_looked_up_as_this_machine_does() -> None:

@@ -29,9 +29,9 @@ def open_descriptors() -> int:
 
 async def test_tunnels_of_a_run_are_bounded(tmp_path: pathlib.Path) -> None:
     """One more is refused with 503 until another ends; tunnels of other runs do not count."""
-    async with server() as port, ProxyHarness(tmp_path, limits=ProxyLimits(tunnels=2)) as house:
+    async with server() as port, ProxyHarness(tmp_path, limits=ProxyLimits(tunnels=2)) as proxy_harness:
         target = f"127.0.0.1:{port}"
-        run, other = await house.open(target), await house.open(target)
+        run, other = await proxy_harness.open(target), await proxy_harness.open(target)
         async with client(run.path) as first:
             async with client(run.path) as second:
                 assert [await first.ask(target), await second.ask(target), await run.ask(target)] == [200, 200, 503]
@@ -50,9 +50,9 @@ async def test_a_tunnel_whose_server_broke_off_does_not_count(tmp_path: pathlib.
         sock = writer.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # closing it resets the connection
 
-    async with server(speak) as port, ProxyHarness(tmp_path, limits=ProxyLimits(tunnels=1)) as house:
+    async with server(speak) as port, ProxyHarness(tmp_path, limits=ProxyLimits(tunnels=1)) as proxy_harness:
         target = f"127.0.0.1:{port}"
-        run = await house.open(target)
+        run = await proxy_harness.open(target)
         async with client(run.path) as holding:
             assert await holding.ask(target) == 200
             async with asyncio.timeout(180):
@@ -62,8 +62,8 @@ async def test_a_tunnel_whose_server_broke_off_does_not_count(tmp_path: pathlib.
 
 async def test_half_open_requests_of_a_run_are_bounded(tmp_path: pathlib.Path) -> None:
     """The next request of the run is read when another one is decided; other runs are not delayed."""
-    async with ProxyHarness(tmp_path, limits=ProxyLimits(half_open=2)) as house:
-        run, other = await house.open(), await house.open()
+    async with ProxyHarness(tmp_path, limits=ProxyLimits(half_open=2)) as proxy_harness:
+        run, other = await proxy_harness.open(), await proxy_harness.open()
         slow = [connect(run.path) for _ in range(2)]
         try:
             for each in slow:
@@ -83,8 +83,8 @@ async def test_half_open_requests_of_a_run_are_bounded(tmp_path: pathlib.Path) -
 
 async def test_a_request_that_does_not_end_gets_408(tmp_path: pathlib.Path) -> None:
     """The time limit holds even if bytes keep coming."""
-    async with ProxyHarness(tmp_path, limits=ProxyLimits(header_s=0.1)) as house:
-        run = await house.open()
+    async with ProxyHarness(tmp_path, limits=ProxyLimits(header_s=0.1)) as proxy_harness:
+        run = await proxy_harness.open()
         async with client(run.path) as drip:
 
             async def dripping() -> None:
@@ -102,8 +102,8 @@ async def test_a_request_that_does_not_end_gets_408(tmp_path: pathlib.Path) -> N
 
 async def test_connections_beyond_the_rate_wait(tmp_path: pathlib.Path) -> None:
     """Requests in a loop cost the host little: five connections pass at once, and then one in three hours."""
-    async with ProxyHarness(tmp_path, limits=ProxyLimits(per_second=0.000_1, burst=5)) as house:
-        run, other = await house.open(), await house.open()
+    async with ProxyHarness(tmp_path, limits=ProxyLimits(per_second=0.000_1, burst=5)) as proxy_harness:
+        run, other = await proxy_harness.open(), await proxy_harness.open()
         assert [await run.ask("a.test:1") for _ in range(5)] == [403] * 5
         with connect(run.path) as waiting:
             waiting.send(b"CONNECT a.test:1 HTTP/1.1\r\n\r\n")
@@ -116,9 +116,9 @@ async def test_connections_beyond_the_rate_wait(tmp_path: pathlib.Path) -> None:
 
 async def test_the_connections_of_every_run_have_a_common_bound(tmp_path: pathlib.Path) -> None:
     """Each further connection is refused at once with 503 and an event."""
-    async with server() as port, ProxyHarness(tmp_path, max_connections=2) as house:
+    async with server() as port, ProxyHarness(tmp_path, max_connections=2) as proxy_harness:
         target = f"127.0.0.1:{port}"
-        run, other = await house.open(target), await house.open(target)
+        run, other = await proxy_harness.open(target), await proxy_harness.open(target)
         async with client(run.path) as first, client(run.path) as second:
             assert [await first.ask(target), await second.ask(target)] == [200, 200]
             async with client(other.path) as third:
@@ -132,12 +132,12 @@ async def test_the_connections_of_every_run_have_a_common_bound(tmp_path: pathli
 
 async def test_descriptors_sent_by_a_client_do_not_accumulate(tmp_path: pathlib.Path) -> None:
     """Linux 6.16 refuses them and otherwise they are closed; a plain socket accepts them."""
-    ours, theirs = socket.socketpair()
-    with ours, theirs, (tmp_path / "file").open("wb") as file:
+    our_end, their_end = socket.socketpair()
+    with our_end, their_end, (tmp_path / "file").open("wb") as file:
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file.fileno()]))]
-        assert ours.sendmsg([b"x"], ancillary) == 1
-        async with ProxyHarness(tmp_path) as house:
-            run = await house.open()
+        assert our_end.sendmsg([b"x"], ancillary) == 1
+        async with ProxyHarness(tmp_path) as proxy_harness:
+            run = await proxy_harness.open()
             before = open_descriptors()
             with connect(run.path) as sending:
                 try:

@@ -22,8 +22,8 @@ PRIVATE = ("127.0.0.0/8",)
 @pytest.fixture
 async def proxy_harness(tmp_path: pathlib.Path) -> AsyncIterator[ProxyHarness]:
     """A proxy for which local names lead to the loopback address."""
-    async with ProxyHarness(tmp_path, names=LOCAL, private=PRIVATE) as house:
-        yield house
+    async with ProxyHarness(tmp_path, names=LOCAL, private=PRIVATE) as proxy_harness:
+        yield proxy_harness
 
 
 @pytest.fixture(scope="session")
@@ -187,8 +187,8 @@ async def count_until_stall(run: OpenProxy) -> int:
 
 async def test_an_idle_tunnel_is_cut(tmp_path: pathlib.Path) -> None:
     """The limit is `idle_s`."""
-    async with server() as port, ProxyHarness(tmp_path, limits=ProxyLimits(idle_s=0.05)) as house:
-        run = await house.open(f"127.0.0.1:{port}")
+    async with server() as port, ProxyHarness(tmp_path, limits=ProxyLimits(idle_s=0.05)) as proxy_harness:
+        run = await proxy_harness.open(f"127.0.0.1:{port}")
         async with client(run.path) as tunnel:
             assert await tunnel.ask(f"127.0.0.1:{port}") == 200
             assert await tunnel.rest() == b""
@@ -269,16 +269,19 @@ async def test_a_tls_hello_in_pieces_is_judged_as_a_whole(proxy_harness: ProxyHa
                 assert await tunnel.rest() == b""
 
 
-@pytest.mark.parametrize("how", ["never whole", "cut off", "unreadable"])
-async def test_an_unreadable_tls_hello_is_cut(tmp_path: pathlib.Path, how: str) -> None:
+@pytest.mark.parametrize("mode", ["never whole", "cut off", "unreadable"])
+async def test_an_unreadable_tls_hello_is_cut(tmp_path: pathlib.Path, mode: str) -> None:
     """A second event follows the event that allowed the tunnel."""
-    limits = ProxyLimits(header_s=0.2 if how == "never whole" else 60.0)
-    async with server(echo) as port, ProxyHarness(tmp_path, names=LOCAL, private=PRIVATE, limits=limits) as house:
-        run = await house.open(f"localhost:{port}")
+    limits = ProxyLimits(header_s=0.2 if mode == "never whole" else 60.0)
+    async with (
+        server(echo) as port,
+        ProxyHarness(tmp_path, names=LOCAL, private=PRIVATE, limits=limits) as proxy_harness,
+    ):
+        run = await proxy_harness.open(f"localhost:{port}")
         async with client(run.path) as tunnel:
-            first = b"\x15\x03\x01\x00\x02\x01\x5a" if how == "unreadable" else client_hello("localhost")[:50]
+            first = b"\x15\x03\x01\x00\x02\x01\x5a" if mode == "unreadable" else client_hello("localhost")[:50]
             assert await tunnel.ask(f"localhost:{port}", first=first) == 200
-            if how == "cut off":
+            if mode == "cut off":
                 tunnel.writer.write_eof()
             assert await tunnel.rest() == b""
 

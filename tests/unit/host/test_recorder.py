@@ -71,7 +71,7 @@ async def test_text_goes_only_to_readers_that_ask_for_it() -> None:
     """Deltas are events with a path, for one run or all; chunks are for one run."""
     recorder = Recorder(FakeClock())
     quiet, loud = recorder.subscribe(), recorder.subscribe(deltas=True)
-    own, raw = recorder.subscribe(run=CHILD.id, deltas=True), recorder.subscribe(run=ROOT.id, chunks=True)
+    own_events, raw = recorder.subscribe(run=CHILD.id, deltas=True), recorder.subscribe(run=ROOT.id, chunks=True)
     recorder.feed(ROOT, AIMessageChunk(content="root's"), "step-1")
     recorder.feed(CHILD, AIMessageChunk(content="child's"), "step-2")
     recorder.feed(CHILD, AIMessageChunk(content=""), "step-2")
@@ -82,7 +82,7 @@ async def test_text_goes_only_to_readers_that_ask_for_it() -> None:
         ("main", "root's", 0),
         ("main/child", "child's", 0),
     ]
-    assert [e.text for e in await read(own) if isinstance(e, TextDelta)] == ["child's"]
+    assert [e.text for e in await read(own_events) if isinstance(e, TextDelta)] == ["child's"]
     assert [item.text for item in await read(raw) if isinstance(item, AIMessageChunk)] == ["root's"]
 
 

@@ -54,18 +54,18 @@ class TreeWriter:
         await self.store.durable(self.store.append(entry))
 
 
-async def write_running_tree(tale: TreeWriter) -> None:
+async def write_running_tree(writer: TreeWriter) -> None:
     """Write a root that waits for an ended child, in a call, with mail and a question."""
-    await tale.add(RunSpawned, "run-1", name="main", prompt="Why?", model="offline")
-    await tale.add(StateChanged, "run-1", state="running")
-    await tale.add(ToolStarted, "run-1", tool="Agent", step_id="run-1:1", call_id="c1")
-    await tale.add(RunSpawned, "run-2", name="run-2", description="search")
-    await tale.add(MessageRecorded, "run-2", message={"type": "ai"}, usage=Usage(model_calls=1, input_tokens=7))
-    await tale.add(RunEnded, "run-2", result=DONE)
-    await tale.add(MailPushed, "run-1", mail_id="m1", sender="user", kind="user", text="hello")
-    await tale.add(ApprovalAsked, "run-1", approval_id="a1", tool="Write", question="may it?")
-    await tale.add(ApprovalAsked, "run-1", approval_id="a2", tool="Write", question="and this?")
-    await tale.add(ApprovalAnswered, "run-1", approval_id="a2", allowed=True)
+    await writer.add(RunSpawned, "run-1", name="main", prompt="Why?", model="offline")
+    await writer.add(StateChanged, "run-1", state="running")
+    await writer.add(ToolStarted, "run-1", tool="Agent", step_id="run-1:1", call_id="c1")
+    await writer.add(RunSpawned, "run-2", name="run-2", description="search")
+    await writer.add(MessageRecorded, "run-2", message={"type": "ai"}, usage=Usage(model_calls=1, input_tokens=7))
+    await writer.add(RunEnded, "run-2", result=DONE)
+    await writer.add(MailPushed, "run-1", mail_id="m1", sender="user", kind="user", text="hello")
+    await writer.add(ApprovalAsked, "run-1", approval_id="a1", tool="Write", question="may it?")
+    await writer.add(ApprovalAsked, "run-1", approval_id="a2", tool="Write", question="and this?")
+    await writer.add(ApprovalAnswered, "run-1", approval_id="a2", allowed=True)
 
 
 async def test_a_row_shows_the_recorded_facts() -> None:
@@ -115,8 +115,8 @@ async def test_a_run_is_found_in_its_tree() -> None:
 async def test_a_follower_gets_each_event_once_and_ends_with_the_run() -> None:
     """The follower gets past events, then new ones, of one run or of the whole tree."""
     store = await MemoryStore().open()
-    tale, records = TreeWriter(store), JournalReader(store)
-    await write_running_tree(tale)
+    writer, records = TreeWriter(store), JournalReader(store)
+    await write_running_tree(writer)
 
     async def follow(run: str | None) -> list[int]:
         return [event.seq async for event in records.follow("run-1", run=run)]
@@ -125,9 +125,9 @@ async def test_a_follower_gets_each_event_once_and_ends_with_the_run() -> None:
         all_of_it, root, child = (group.create_task(follow(run)) for run in (None, "run-1", "run-2"))
         assert await child == [4, 5, 6]
         for _ in range(3):
-            await tale.add(StateChanged, "run-1", state="running")
+            await writer.add(StateChanged, "run-1", state="running")
             await asyncio.sleep(0)
-        await tale.add(RunEnded, "run-1", result=DONE)
+        await writer.add(RunEnded, "run-1", result=DONE)
 
     assert all_of_it.result() == list(range(1, 15))
     assert root.result() == [each for each in range(1, 15) if each not in (4, 5, 6)]
@@ -178,10 +178,10 @@ async def test_a_folder_without_a_journal_raises_no_journal(tmp_path: Path) -> N
 
 async def write_ended_tree(store: SqliteStore, root: str) -> None:
     """Write a tree of two that ended three seconds after the start."""
-    tale = TreeWriter(store, root)
-    await tale.add(RunSpawned, root, name="main")
-    await tale.add(RunEnded, f"{root}-nobody", result=DONE)
-    await tale.add(RunEnded, root, result=Result(status=Status.FAILED, error=ErrorInfo(type="X", message="no")))
+    writer = TreeWriter(store, root)
+    await writer.add(RunSpawned, root, name="main")
+    await writer.add(RunEnded, f"{root}-nobody", result=DONE)
+    await writer.add(RunEnded, root, result=Result(status=Status.FAILED, error=ErrorInfo(type="X", message="no")))
     await store.put("tree", root, b"{}")
 
 

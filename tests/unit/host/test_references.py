@@ -148,7 +148,7 @@ def test_a_decorated_function_is_found_by_its_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "why"),
+    ("function", "reason"),
     [
         (lambda: None, "lambda"),
         (scheduled.nameless, "lambda"),
@@ -160,9 +160,9 @@ def test_a_decorated_function_is_found_by_its_name() -> None:
         (5, "no name of its own"),
     ],
 )
-def test_a_function_that_cannot_be_found_again_is_refused(function: Any, why: str) -> None:
+def test_a_function_that_cannot_be_found_again_is_refused(function: Any, reason: str) -> None:
     """The error comes at once and says what would be accepted."""
-    with pytest.raises(InvalidValue, match=why) as refusal:
+    with pytest.raises(InvalidValue, match=reason) as refusal:
         reference_of(function, field="agent")
 
     assert refusal.value.field == "agent"

@@ -81,12 +81,12 @@ def test_artifacts_of_an_earlier_attempt_are_replaced(workspace: Path, artifacts
     assert [each.name for each in artifacts_folder.iterdir()] == ["second"]
 
 
-@pytest.mark.parametrize(("over", "fits"), [(0, True), (1, False)])
-def test_the_total_size_is_bounded(workspace: Path, artifacts_folder: Path, over: int, fits: bool) -> None:
+@pytest.mark.parametrize(("extra_bytes", "fits"), [(0, True), (1, False)])
+def test_the_total_size_is_bounded(workspace: Path, artifacts_folder: Path, extra_bytes: int, fits: bool) -> None:
     """The limit holds to the byte; above it nothing is copied, and the error has the total size."""
     for name in ("a", "b"):
         (workspace / name).write_bytes(bytes(500))
-    (workspace / "c").write_bytes(bytes(over))
+    (workspace / "c").write_bytes(bytes(extra_bytes))
 
     if fits:
         assert collect(workspace, artifacts_folder, max_bytes=1000).total == 1000
@@ -180,14 +180,14 @@ def test_a_path_that_is_no_plain_file_is_refused(workspace: Path) -> None:
     os.mkfifo(workspace / "pipe")
     os.link(workspace.parent / "secret", workspace / "twin")
 
-    for name, why in (
+    for name, reason in (
         ("link", "a link"),
         ("way/secret", "way is a link"),
         ("pipe", "a FIFO"),
         ("folder", "a folder"),
         ("twin", "it has 2 names"),
     ):
-        with pytest.raises(InvalidValue, match=f"path: '{name}' is not accepted; expected .*: {why}"):
+        with pytest.raises(InvalidValue, match=f"path: '{name}' is not accepted; expected .*: {reason}"):
             read_file(workspace, name, max_bytes=100)
 
 

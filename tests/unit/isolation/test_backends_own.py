@@ -60,13 +60,13 @@ def backend_of(site: BackendFixture) -> ZygoteBackend:
 # ---- what is refused ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("where", ["runs", "elsewhere", "runs/../elsewhere"])
+@pytest.mark.parametrize("subpath", ["runs", "elsewhere", "runs/../elsewhere"])
 async def test_a_workspace_that_is_not_below_the_folder_of_runs_is_refused(
-    site: BackendFixture, tmp_path: Path, where: str
+    site: BackendFixture, tmp_path: Path, subpath: str
 ) -> None:
     (tmp_path / "elsewhere").mkdir()
     with pytest.raises(InvalidValue, match="workspace"):
-        await site.backend.start(site.spec(workspace=tmp_path / where))
+        await site.backend.start(site.spec(workspace=tmp_path / subpath))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders away")
@@ -144,14 +144,14 @@ async def test_without_namespaces_the_probe_says_that_the_root_is_not_read_only(
 
 
 async def test_an_agent_has_its_own_user_environment_and_working_folder(site: BackendFixture) -> None:
-    async with site.start_guest(env={"MINE": "1", "HOME": "/elsewhere"}) as visit:
-        who = await visit.ask("who")
-        assert (who["pid"], who["uid"], who["cwd"]) == (2, 65534, str(visit.spec.workspace))
-        assert who["env"]["MINE"] == "1"
-        assert who["env"]["HOME"] == "/elsewhere", "what was said stands"
-        assert who["env"]["TMPDIR"] == "/tmp"
+    async with site.start_guest(env={"MINE": "1", "HOME": "/elsewhere"}) as guest:
+        identity = await guest.ask("who")
+        assert (identity["pid"], identity["uid"], identity["cwd"]) == (2, 65534, str(guest.spec.workspace))
+        assert identity["env"]["MINE"] == "1"
+        assert identity["env"]["HOME"] == "/elsewhere", "what was said stands"
+        assert identity["env"]["TMPDIR"] == "/tmp"
         if (owner := site.backend.owner) is not None:
-            assert uid_of(visit.sandbox.pid) == owner[0] != 0
+            assert uid_of(guest.sandbox.pid) == owner[0] != 0
 
 
 def uid_of(pid: int) -> int:
@@ -160,11 +160,11 @@ def uid_of(pid: int) -> int:
 
 async def test_an_orphan_in_a_sandbox_is_reaped(site: BackendFixture) -> None:
     """An unreaped orphan would count as a process of the agent forever."""
-    async with site.start_guest() as visit:
+    async with site.start_guest() as guest:
         for _ in range(2 * GRANT.pids):
-            ran = await visit.sandbox.run_command(["/bin/sh", "-c", "true & exit 0"], timeout_s=60, max_bytes=100)
+            ran = await guest.sandbox.run_command(["/bin/sh", "-c", "true & exit 0"], timeout_s=60, max_bytes=100)
             assert ran.code == 0, ran
-        await eventually(lambda: not zombies(visit.sandbox.pid))
+        await eventually(lambda: not zombies(guest.sandbox.pid))
 
 
 def zombies(pid: int) -> list[int]:
@@ -193,10 +193,10 @@ async def test_a_workspace_below_private_folders_of_the_host_is_reachable(site: 
     folder.chmod(0o700)
     (folder / "host").write_text("the host's")
     (folder / "host").chmod(0o600)
-    async with site.start_guest(workspace=folder / "workspace") as visit:
-        await visit.ask("write", path="file", text="text")
-        assert await visit.failure_of("read", path=str(folder / "host")) in {"EACCES", "ENOENT"}
-        assert await visit.failure_of("make", path=str(folder)) in {"EACCES", "EROFS"}
+    async with site.start_guest(workspace=folder / "workspace") as guest:
+        await guest.ask("write", path="file", text="text")
+        assert await guest.failure_of("read", path=str(folder / "host")) in {"EACCES", "ENOENT"}
+        assert await guest.failure_of("make", path=str(folder)) in {"EACCES", "EROFS"}
     assert folder.stat().st_uid == os.geteuid()
     assert folder.stat().st_mode & 0o066 == 0, "others do not read it"
 
@@ -204,10 +204,10 @@ async def test_a_workspace_below_private_folders_of_the_host_is_reachable(site: 
 async def test_an_environment_and_secrets_may_be_large(site: BackendFixture) -> None:
     env = {f"V{at}": "x" * 10_000 for at in range(60)}
     secrets = {name: name * 700_000 for name in ("a", "b", "c")}
-    async with site.start_guest(env=env, grant=replace_grant(GRANT, secrets=secrets)) as visit:
-        assert len((await visit.ask("who"))["env"]["V59"]) == 10_000
+    async with site.start_guest(env=env, grant=replace_grant(GRANT, secrets=secrets)) as guest:
+        assert len((await guest.ask("who"))["env"]["V59"]) == 10_000
         for name, value in secrets.items():
-            assert await visit.ask("read", path=f"/run/secrets/{name}") == value
+            assert await guest.ask("read", path=f"/run/secrets/{name}") == value
 
 
 async def test_a_control_group_that_refuses_a_limit_is_removed(
@@ -228,8 +228,8 @@ async def test_a_control_group_that_refuses_a_limit_is_removed(
         with pytest.raises(SandboxFailed, match="Interrupted"):
             await bwrap.backend.start(bwrap.spec())
     await eventually(lambda: not any(each.is_dir() for top in tops for each in top.iterdir()))
-    async with bwrap.start_guest() as visit:
-        assert await visit.ask("who")
+    async with bwrap.start_guest() as guest:
+        assert await guest.ask("who")
 
 
 # ---- limits that are the process's own ------------------------------------------------------------------------------
@@ -239,20 +239,20 @@ async def test_a_process_above_the_limit_of_processor_time_is_ended(
     site: BackendFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admission, "CPU_SLACK_S", 0)
-    async with site.start_guest(grant=replace_grant(GRANT, timeout_seconds=0.5)) as visit:
+    async with site.start_guest(grant=replace_grant(GRANT, timeout_seconds=0.5)) as guest:
         spin = [sys.executable, "-c", "while True: pass"]
-        assert (await visit.sandbox.run_command(spin, timeout_s=100, max_bytes=100)).code == -signal.SIGXCPU
-        await visit.send("end_by", number=signal.SIGXCPU)
-        end = await visit.wait_ended()
+        assert (await guest.sandbox.run_command(spin, timeout_s=100, max_bytes=100)).code == -signal.SIGXCPU
+        await guest.send("end_by", number=signal.SIGXCPU)
+        end = await guest.wait_ended()
         assert (end.reason, end.code) == ("cpu", -signal.SIGXCPU)
 
 
 async def test_use_near_a_limit_is_reported(site: BackendFixture) -> None:
     reports: list[tuple[str, str]] = []
     backend_of(site).on_threshold = lambda run, what, value, limit: reports.append((run, what))
-    async with site.start_guest(grant=replace_grant(GRANT, memory_mb=128)) as visit:
-        await visit.ask("allocate", mb=110)
-        await eventually(lambda: (visit.spec.run, "memory") in reports)
+    async with site.start_guest(grant=replace_grant(GRANT, memory_mb=128)) as guest:
+        await guest.ask("allocate", mb=110)
+        await eventually(lambda: (guest.spec.run, "memory") in reports)
 
 
 # ---- fresh ----------------------------------------------------------------------------------------------------------
@@ -305,67 +305,67 @@ async def test_the_proxy_port_inside_leads_to_the_socket_outside(site: BackendFi
         if site.backend.owner is not None:
             os.chown(path, *site.backend.owner)
         grant = replace_grant(GRANT, allowed_endpoints=("example.org:443",))
-        async with site.start_guest(site.spec(grant=grant, proxy=path, workspace=spec.workspace)) as visit:
-            env = (await visit.ask("who"))["env"]
+        async with site.start_guest(site.spec(grant=grant, proxy=path, workspace=spec.workspace)) as guest:
+            env = (await guest.ask("who"))["env"]
             assert env["HTTPS_PROXY"] == env["https_proxy"] == env["ALL_PROXY"] == "http://127.0.0.1:3128"
-            await visit.ask("connect_tcp", host="127.0.0.1", port=3128)
+            await guest.ask("connect_tcp", host="127.0.0.1", port=3128)
             async with asyncio.timeout(180):
                 accepted, _ = await asyncio.get_running_loop().sock_accept(listener)
             accepted.close()
-            assert await visit.failure_of("connect_tcp", host="127.0.0.1", port=9) == "ECONNREFUSED", (
+            assert await guest.failure_of("connect_tcp", host="127.0.0.1", port=9) == "ECONNREFUSED", (
                 "nobody else is there"
             )
-            assert await visit.failure_of("connect_tcp", host="192.0.2.1", port=443) == "ENETUNREACH"
+            assert await guest.failure_of("connect_tcp", host="192.0.2.1", port=443) == "ENETUNREACH"
 
 
 # ---- commands -------------------------------------------------------------------------------------------------------
 
 
 async def test_a_command_is_confined_like_its_agent(site: BackendFixture) -> None:
-    async with site.start_guest(env={"MINE": "1"}) as visit:
+    async with site.start_guest(env={"MINE": "1"}) as guest:
         script = (
             "id -u; grep -E 'CapEff|NoNewPrivs|Seccomp:' /proc/self/status; "
             "echo $MINE $HOME; ulimit -n; cat /etc/shadow"
         )
-        ran = await visit.sandbox.run_command(["/bin/sh", "-c", script], timeout_s=60, max_bytes=10_000)
+        ran = await guest.sandbox.run_command(["/bin/sh", "-c", script], timeout_s=60, max_bytes=10_000)
         assert ran.stdout.decode().split() == [
             *("65534", "CapEff:", "0000000000000000", "NoNewPrivs:", "1", "Seccomp:", "2"),
-            *("1", str(visit.spec.workspace), "256"),
+            *("1", str(guest.spec.workspace), "256"),
         ]
         assert b"shadow" in ran.stderr
 
 
 async def test_a_missing_command_ends_with_code_127(site: BackendFixture) -> None:
-    async with site.start_guest() as visit:
-        ran = await visit.sandbox.run_command(["no-such-program"], timeout_s=60, max_bytes=100)
+    async with site.start_guest() as guest:
+        ran = await guest.sandbox.run_command(["no-such-program"], timeout_s=60, max_bytes=100)
         assert (ran.code, ran.stderr) == (127, b"no-such-program: No such file or directory\n")
 
 
 async def test_a_command_ends_with_its_agent(site: BackendFixture) -> None:
-    async with site.start_guest() as visit:
+    async with site.start_guest() as guest:
         script = "echo $$ > pid; exec sleep 3600"
         running = asyncio.ensure_future(
-            visit.sandbox.run_command(["/bin/sh", "-c", script], timeout_s=3600, max_bytes=100)
+            guest.sandbox.run_command(["/bin/sh", "-c", script], timeout_s=3600, max_bytes=100)
         )
-        await eventually(pid_in(visit.spec.workspace / "pid"))
-        await visit.sandbox.kill(0)
+        await eventually(pid_in(guest.spec.workspace / "pid"))
+        await guest.sandbox.kill(0)
         assert (await running).code == -signal.SIGKILL
         with pytest.raises(Gone):
-            await visit.sandbox.run_command(["true"], timeout_s=1, max_bytes=1)
+            await guest.sandbox.run_command(["true"], timeout_s=1, max_bytes=1)
 
 
 async def test_a_cancelled_command_is_ended(site: BackendFixture) -> None:
-    async with site.start_guest() as visit:
+    async with site.start_guest() as guest:
         script = "touch held; flock -s held sleep 3600"
         running = asyncio.ensure_future(
-            visit.sandbox.run_command(["/bin/sh", "-c", script], timeout_s=3600, max_bytes=100)
+            guest.sandbox.run_command(["/bin/sh", "-c", script], timeout_s=3600, max_bytes=100)
         )
-        await eventually(lambda: (visit.spec.workspace / "held").exists() and is_locked(visit.spec.workspace / "held"))
+        await eventually(lambda: (guest.spec.workspace / "held").exists() and is_locked(guest.spec.workspace / "held"))
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-        await eventually(lambda: not is_locked(visit.spec.workspace / "held"))
-        assert await visit.ask("who")
+        await eventually(lambda: not is_locked(guest.spec.workspace / "held"))
+        assert await guest.ask("who")
 
 
 # ---- without namespaces ---------------------------------------------------------------------------------------------
@@ -373,21 +373,21 @@ async def test_a_cancelled_command_is_ended(site: BackendFixture) -> None:
 
 async def test_without_namespaces_no_process_leaves_the_process_group(site_without_namespaces: BackendFixture) -> None:
     for way in ("leave", "kill"):
-        async with site_without_namespaces.start_guest() as visit:
-            ran = await visit.sandbox.run_command(["setsid", "--fork", "--wait", "true"], timeout_s=60, max_bytes=1000)
+        async with site_without_namespaces.start_guest() as guest:
+            ran = await guest.sandbox.run_command(["setsid", "--fork", "--wait", "true"], timeout_s=60, max_bytes=1000)
             assert b"not permitted" in ran.stderr
-            await visit.ask("hide", hold="held", quiet=True)
-            assert await visit.ask("fork_until", count=3) == 3
-            await visit.send("spin", seconds=3600, processes=2)
-            await eventually(lambda: len(procfs.tree(visit.sandbox.pid)) >= 3)
-            family = set(procfs.tree(visit.sandbox.pid))
+            await guest.ask("hide", hold="held", quiet=True)
+            assert await guest.ask("fork_until", count=3) == 3
+            await guest.send("spin", seconds=3600, processes=2)
+            await eventually(lambda: len(procfs.tree(guest.sandbox.pid)) >= 3)
+            family = set(procfs.tree(guest.sandbox.pid))
             if way == "leave":
-                visit.sandbox.signal(signal.SIGTERM)
+                guest.sandbox.signal(signal.SIGTERM)
             else:
-                await visit.sandbox.kill(0)
-            assert (await visit.wait_ended()).code < 0
+                await guest.sandbox.kill(0)
+            assert (await guest.wait_ended()).code < 0
             assert not any(map(alive, family))
-            assert not await visit.is_locked("held")
+            assert not await guest.is_locked("held")
 
 
 @pytest.mark.parametrize("what", ["oom", "pids"])
@@ -400,11 +400,11 @@ async def test_without_namespaces_an_orphan_is_still_watched(
     limit: dict[str, Any] = {"memory_mb": 96} if what == "oom" else {"pids": 2}
     async with (
         site_without_namespaces.start_guest() as other,
-        site_without_namespaces.start_guest(grant=replace_grant(GRANT, **limit)) as visit,
+        site_without_namespaces.start_guest(grant=replace_grant(GRANT, **limit)) as guest,
     ):
         for at in range(2):
-            await visit.send("hide", hold=f"held-{at}", quiet=True, mb=192 if what == "oom" else 0)
-        end = await visit.wait_ended()
+            await guest.send("hide", hold=f"held-{at}", quiet=True, mb=192 if what == "oom" else 0)
+        end = await guest.wait_ended()
         assert (end.reason, what in end.detail or "memory" in end.detail) == (
             "oom" if what == "oom" else "signalled",
             True,
@@ -421,20 +421,20 @@ async def test_without_namespaces_secrets_and_endpoints_are_refused(site_without
 
 
 async def test_without_namespaces_temporary_files_go_to_the_workspace(site_without_namespaces: BackendFixture) -> None:
-    async with site_without_namespaces.start_guest() as visit:
-        assert (await visit.ask("who"))["env"]["TMPDIR"] == str(visit.spec.workspace)
-        for place in ("/tmp", "/dev/shm"):
-            assert await visit.failure_of("make", path=place) == "EACCES"
+    async with site_without_namespaces.start_guest() as guest:
+        assert (await guest.ask("who"))["env"]["TMPDIR"] == str(guest.spec.workspace)
+        for folder in ("/tmp", "/dev/shm"):
+            assert await guest.failure_of("make", path=folder) == "EACCES"
 
 
 async def test_without_namespaces_a_killed_zygote_leaves_no_process(site_without_namespaces: BackendFixture) -> None:
-    async with site_without_namespaces.start_guest() as visit:
-        await visit.ask("hold", path="held")
-        os.kill(parent(visit.sandbox.pid), signal.SIGKILL)
-        assert (await visit.wait_ended()).reason == "lost"
-        assert not await visit.is_locked("held")
+    async with site_without_namespaces.start_guest() as guest:
+        await guest.ask("hold", path="held")
+        os.kill(parent(guest.sandbox.pid), signal.SIGKILL)
+        assert (await guest.wait_ended()).reason == "lost"
+        assert not await guest.is_locked("held")
         with pytest.raises(Ended):
-            await visit.ask("who")
+            await guest.ask("who")
 
 
 # ---- as somebody else -----------------------------------------------------------------------------------------------

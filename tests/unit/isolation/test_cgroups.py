@@ -116,21 +116,21 @@ def test_a_group_knows_whether_its_own_limit_was_reached(groups: Cgroups, group:
     skip_without(groups, "memory")
     group.enable_children()
     group.limit(memory_mb=64, dies_whole=False)
-    below = group.child("agent")
-    below.make()
-    below.limit(memory_mb=512)
+    child_group = group.child("agent")
+    child_group.make()
+    child_group.limit(memory_mb=512)
     before = group.start_count()
-    with process_in_group(below, "x = b'x' * (80 << 20); print('fits')") as process:
+    with process_in_group(child_group, "x = b'x' * (80 << 20); print('fits')") as process:
         assert run_to_end(process) == ""
 
     assert group.times_at_limit() > before
-    assert below.times_at_limit() == 0
+    assert child_group.times_at_limit() == 0
     before = group.start_count()
     assert group.times_at_limit() == before
-    below.limit(memory_mb=32)
-    with process_in_group(below, "x = b'x' * (48 << 20); print('fits')") as process:
+    child_group.limit(memory_mb=32)
+    with process_in_group(child_group, "x = b'x' * (48 << 20); print('fits')") as process:
         assert run_to_end(process) == ""
-    assert (group.times_at_limit(), below.times_at_limit() > 0) == (before, True)
+    assert (group.times_at_limit(), child_group.times_at_limit() > 0) == (before, True)
 
 
 @pytest.mark.parametrize("file", ["memory.events.local", "memory.events"])
@@ -330,12 +330,12 @@ def test_impossible_operations_raise_errors_by_name(groups: Cgroups) -> None:
 def test_groups_are_made_below_the_group_of_this_process(groups: Cgroups, group: Cgroup) -> None:
     """The limits of our own group hold inside a new group."""
     with process_in_group(group, "") as process:
-        inside = procfs._read(f"{process.pid}/cgroup").decode()
+        cgroup_text = procfs._read(f"{process.pid}/cgroup").decode()
 
-    for controller, own in procfs.own_cgroups().items():
+    for controller, own_path in procfs.own_cgroups().items():
         if controller in groups.controllers:
-            [path] = [line.split(":", 2)[2] for line in inside.splitlines() if line.split(":")[1] == controller]
-            assert path.startswith(f"{own.rstrip('/')}/ramet/{OURS}.")
+            [path] = [line.split(":", 2)[2] for line in cgroup_text.splitlines() if line.split(":")[1] == controller]
+            assert path.startswith(f"{own_path.rstrip('/')}/ramet/{OURS}.")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
@@ -418,12 +418,12 @@ async def test_groups_of_dead_kernels_are_ended_and_removed(groups: Cgroups) -> 
 
 def test_a_kernel_in_another_pid_namespace_counts_as_living(groups: Cgroups) -> None:
     """A pid of another namespace says nothing here."""
-    ours = cgroups._Maker.ours()
+    maker = cgroups._Maker.ours()
 
-    assert ours.may_live()
-    assert ours._replace(namespace=1, pid=2**22 + 1).may_live()
-    assert not ours._replace(start_time=ours.start_time + 1).may_live()
-    assert cgroups._Maker.parse(f"test.{ours}") == ours
+    assert maker.may_live()
+    assert maker._replace(namespace=1, pid=2**22 + 1).may_live()
+    assert not maker._replace(start_time=maker.start_time + 1).may_live()
+    assert cgroups._Maker.parse(f"test.{maker}") == maker
     for name in ("test", "test.", "test.1-2", "test.1-2-x", "test.1-2-3-4"):
         assert cgroups._Maker.parse(name) is None
 
@@ -434,9 +434,9 @@ def test_a_kernel_in_another_pid_namespace_counts_as_living(groups: Cgroups) -> 
 @pytest.fixture
 def version_2_group() -> Iterator[Path]:
     """Yield a control group of version 2."""
-    own = procfs.own_cgroups().get("", "/")
+    own_cgroup = procfs.own_cgroups().get("", "/")
     for mount in procfs.cgroup_mounts():
-        folder = mount.folder(own) if mount.version == 2 else None
+        folder = mount.folder(own_cgroup) if mount.version == 2 else None
         if folder is not None and os.access(folder, os.W_OK):
             group = folder / f"ramet-test-{os.getpid()}"
             group.mkdir()
@@ -467,12 +467,12 @@ def test_a_process_that_cannot_share_its_group_moves_back(version_2_group: Path)
     """The process moved for nothing, and returns to its group."""
     if "memory" in cgroup.read(version_2_group / "cgroup.controllers"):
         pytest.skip("this machine has the controllers of version 2")
-    own = procfs.own_cgroups()[""]
+    own_path = procfs.own_cgroups()[""]
 
     def work() -> bool:
         cgroup.write(version_2_group / "cgroup.procs", os.getpid())
-        inside = procfs.own_cgroups()[""]
-        stayed = not cgroups._share(version_2_group, "memory") and procfs.own_cgroups()[""] == inside != own
+        path_inside = procfs.own_cgroups()[""]
+        stayed = not cgroups._share(version_2_group, "memory") and procfs.own_cgroups()[""] == path_inside != own_path
         return stayed and not (version_2_group / "ramet-kernel").exists()
 
     assert run_in_fork(work)

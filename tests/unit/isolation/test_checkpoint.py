@@ -51,13 +51,13 @@ def test_one_changed_or_missing_byte_is_found(tmp_path_factory: pytest.TempPathF
     """A damaged checkpoint is refused and left unchanged."""
     file = tmp_path_factory.mktemp("damaged") / "checkpoint"
     checkpoint.save(file, Checkpoint(b'{"a":1}blob', 7, 3))
-    whole = file.read_bytes()
-    at = data.draw(st.integers(0, len(whole) - 1))
+    content = file.read_bytes()
+    at = data.draw(st.integers(0, len(content) - 1))
     damaged = data.draw(
         st.one_of(
-            st.just(whole[:at]),
-            st.just(whole[:at] + bytes([whole[at] ^ data.draw(st.integers(1, 255))]) + whole[at + 1 :]),
-            st.binary(min_size=1, max_size=10).map(lambda more: whole + more),
+            st.just(content[:at]),
+            st.just(content[:at] + bytes([content[at] ^ data.draw(st.integers(1, 255))]) + content[at + 1 :]),
+            st.binary(min_size=1, max_size=10).map(lambda more: content + more),
         )
     )
     file.write_bytes(damaged)
@@ -71,8 +71,8 @@ def test_one_changed_or_missing_byte_is_found(tmp_path_factory: pytest.TempPathF
 def test_a_newer_format_is_distinguished_from_damage(file: Path) -> None:
     """A person does not take the checkpoint for lost."""
     checkpoint.save(file, Checkpoint(b"", 0, 1))
-    whole = file.read_bytes()
-    file.write_bytes(whole[:8] + b"\x00\x02" + whole[10:])
+    content = file.read_bytes()
+    file.write_bytes(content[:8] + b"\x00\x02" + content[10:])
 
     with pytest.raises(Damaged, match="newer version"):
         checkpoint.load(file)

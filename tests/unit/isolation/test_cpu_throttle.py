@@ -132,6 +132,6 @@ def test_no_second_exceeds_the_granted_processor_time(cores: float, share: float
         throttle.apply(look * 0.05, elapsed_s=0.05, used_s=step, busy=set())
 
     # The allowance, the slack, and one interval before it is noticed.
-    most = cores * (1 + 0.2 + brake._SLACK_S) + 0.05 * share + 1e-9
-    assert all(used_seconds[at] - used_seconds[max(0, at - 20)] <= most for at in range(len(used_seconds)))
+    max_used = cores * (1 + 0.2 + brake._SLACK_S) + 0.05 * share + 1e-9
+    assert all(used_seconds[at] - used_seconds[max(0, at - 20)] <= max_used for at in range(len(used_seconds)))
     assert used_seconds[-1] >= min(share, cores) * 199 * 0.05 - 0.05 * share - cores

@@ -56,9 +56,9 @@ def test_a_file_buried_deep_is_found() -> None:
         before = used_bytes(path, max_bytes=MAX_BYTES)
         fd = os.open(path, os.O_RDONLY)
         for _ in range(1000):
-            below = os.open("d", os.O_RDONLY, dir_fd=fd)
+            child_fd = os.open("d", os.O_RDONLY, dir_fd=fd)
             os.close(fd)
-            fd = below
+            fd = child_fd
         with open(os.open("big", os.O_WRONLY | os.O_CREAT, dir_fd=fd), "wb") as file:  # noqa: PTH123 - a descriptor
             file.write(bytes(MIB))
         os.close(fd)

@@ -76,14 +76,14 @@ def test_another_kernel_finds_a_run_folder(folders: RunFolders, tmp_path: Path) 
     folder.save_checkpoint(b"{}", 2, 5)
     folder.record_end()
 
-    later = RunFolders(tmp_path).find("run-1")
+    found_folder = RunFolders(tmp_path).find("run-1")
 
-    assert (later.workspace / "half done").read_text() == "so far"
-    assert later.load_checkpoint() == (b"{}", 2, 5)
-    assert later.read_info() == folder.read_info()
-    assert later.read_info().ended is not None
-    later.record_resume()
-    assert later.read_info().ended is None
+    assert (found_folder.workspace / "half done").read_text() == "so far"
+    assert found_folder.load_checkpoint() == (b"{}", 2, 5)
+    assert found_folder.read_info() == folder.read_info()
+    assert found_folder.read_info().ended is not None
+    found_folder.record_resume()
+    assert found_folder.read_info().ended is None
 
 
 def test_a_missing_run_folder_is_unknown(folders: RunFolders, tmp_path: Path) -> None:
@@ -134,11 +134,11 @@ def test_an_id_is_used_once(folders: RunFolders) -> None:
     assert [each.name for each in folders.root.iterdir()] == ["run-1"]
 
 
-@pytest.mark.parametrize("where", [".ramet", ".ramet/runs"])
-def test_a_link_in_place_of_our_folder_is_refused(tmp_path: Path, outside_folder: Path, where: str) -> None:
+@pytest.mark.parametrize("subpath", [".ramet", ".ramet/runs"])
+def test_a_link_in_place_of_our_folder_is_refused(tmp_path: Path, outside_folder: Path, subpath: str) -> None:
     """A checked-out project may contain such a link; nothing is created behind it."""
-    (tmp_path / where).parent.mkdir(exist_ok=True)
-    (tmp_path / where).symlink_to(outside_folder)
+    (tmp_path / subpath).parent.mkdir(exist_ok=True)
+    (tmp_path / subpath).symlink_to(outside_folder)
 
     with pytest.raises(InvalidValue, match="no symbolic link"):
         RunFolders(tmp_path).create("run-1")
@@ -404,8 +404,8 @@ def test_invalid_limits_are_refused(options: dict[str, int]) -> None:
 def test_sockets_of_proxies_and_ports_are_removed_and_nothing_else(folders: RunFolders) -> None:
     """A plain file of that name stays, and so does a guest's socket in its workspace."""
     first, other = folders.create("run-1"), folders.create("run-2")
-    below = ("proxy.sock", "ports/web.sock")
-    for path in (folder / name for folder in (first.path, first.workspace) for name in below):
+    socket_names = ("proxy.sock", "ports/web.sock")
+    for path in (folder / name for folder in (first.path, first.workspace) for name in socket_names):
         path.parent.mkdir(exist_ok=True)
         with socket.socket(socket.AF_UNIX) as listener, inside(path.parent):
             listener.bind(path.name)

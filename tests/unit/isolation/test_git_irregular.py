@@ -17,10 +17,10 @@ from ramet.isolation.git.worktree import create, finish
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 
 
-def git(where: pathlib.Path, *args: str) -> None:
+def git(cwd: pathlib.Path, *args: str) -> None:
     """Run git as a user would. Raises CalledProcessError if it fails."""
     identity = ["-c", "user.name=Ann", "-c", "user.email=ann@localhost"]
-    subprocess.run(["git", *identity, *args], cwd=where, capture_output=True, check=True)
+    subprocess.run(["git", *identity, *args], cwd=cwd, capture_output=True, check=True)
 
 
 @pytest.fixture

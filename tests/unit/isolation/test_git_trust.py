@@ -24,10 +24,10 @@ from tests.support.waiting import eventually
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 
 
-def git(where: pathlib.Path, *args: str) -> str:
+def git(cwd: pathlib.Path, *args: str) -> str:
     """Run git as a user would. Raises CalledProcessError if it fails."""
     identity = ["-c", "user.name=Ann", "-c", "user.email=ann@localhost"]
-    completed = subprocess.run(["git", *identity, *args], cwd=where, capture_output=True, text=True, check=True)
+    completed = subprocess.run(["git", *identity, *args], cwd=cwd, capture_output=True, text=True, check=True)
     return completed.stdout.strip()
 
 
@@ -277,10 +277,10 @@ async def test_a_transport_helper_does_not_run_in_a_trusted_repository(
     """A transport helper (`ext::`) is a command: git refuses it although the configuration allows it."""
     ran = tmp_path / "ran"
     git(repo, "config", "protocol.ext.allow", "always")
-    where = find(repo)
+    git_path = find(repo)
     trusting = Git(environ=environ, trusts=lambda folder: True)
 
     with pytest.raises(NoWorktree, match="transport 'ext' not allowed"):
-        await trusting(where, "fetch", f"ext::touch {ran}")
+        await trusting(git_path, "fetch", f"ext::touch {ran}")
 
     assert not ran.exists()

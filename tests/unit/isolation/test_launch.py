@@ -120,12 +120,12 @@ def test_nested_needed_folders_below_nested_private_ones_are_reachable(tmp_path:
     outer = make_folder(tmp_path / "outer", 0o700)
     inner = make_folder(outer / "inner", 0o700)
     deep = make_folder(inner / "deep", 0o755, file="text")
-    below = make_folder(deep / "below", 0o755, file="text")
-    beside = make_folder(outer / "beside", 0o755, file="text")
+    below_folder = make_folder(deep / "below", 0o755, file="text")
+    sibling = make_folder(outer / "beside", 0o755, file="text")
 
-    look = [deep / "file", below / "file", beside / "file"]
+    look = [deep / "file", below_folder / "file", sibling / "file"]
 
-    assert view_of_user(paths=[below, beside, deep], look=look)["seen"] == {str(path): "text" for path in look}
+    assert view_of_user(paths=[below_folder, sibling, deep], look=look)["seen"] == {str(path): "text" for path in look}
 
 
 @needs_root
@@ -150,16 +150,16 @@ def test_a_granted_folder_is_readable_and_not_writable_in_any_mode(tmp_path: Pat
     """Folders of mode 0700 and files of mode 0600 of root are readable, as an ordinary user's own would be."""
     closed_folder = make_folder(tmp_path / "project", 0o700, file="text")
     (closed_folder / "file").chmod(0o600)
-    below = make_folder(closed_folder / "below", 0o700, file="text")
+    below_folder = make_folder(closed_folder / "below", 0o700, file="text")
 
     view = view_of_user(
         paths=[closed_folder],
         granted_paths=[closed_folder],
-        look=[closed_folder / "file", below / "file"],
+        look=[closed_folder / "file", below_folder / "file"],
         write=[closed_folder / "file"],
     )
 
-    assert view["seen"] == {str(closed_folder / "file"): "text", str(below / "file"): "text"}
+    assert view["seen"] == {str(closed_folder / "file"): "text", str(below_folder / "file"): "text"}
     assert view["written"] == {str(closed_folder / "file"): "Read-only file system"}
     assert (closed_folder / "file").stat().st_uid == 0
 
@@ -227,13 +227,13 @@ def test_a_source_that_has_become_a_link_is_not_shown(tmp_path: Path, mode: int)
 
 
 def run_launcher(launch: Launch) -> subprocess.CompletedProcess[bytes]:
-    ours, theirs = packets.pair()
-    with ours, theirs:
-        packets.send(ours, "launch", launch)
+    our_end, their_end = packets.pair()
+    with our_end, their_end:
+        packets.send(our_end, "launch", launch)
         return subprocess.run(
-            python_runtime.find().program("zygote.launcher", theirs.fileno(), theirs.fileno(), options=("-S",)),
+            python_runtime.find().program("zygote.launcher", their_end.fileno(), their_end.fileno(), options=("-S",)),
             env={},
-            pass_fds=[theirs.fileno()],
+            pass_fds=[their_end.fileno()],
             capture_output=True,
             check=False,
             timeout=180,

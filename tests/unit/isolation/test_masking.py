@@ -51,10 +51,10 @@ _letters = st.text("ab", min_size=1, max_size=4)
 @example(data="abab", secrets=["ab", "aba"], cuts=[2])
 def test_masking_does_not_depend_on_the_pieces_of_a_stream(data: str, secrets: list[str], cuts: list[int]) -> None:
     """The output holds no secret, except one that only the gap of a masked one creates."""
-    whole = masked_in_pieces(data.encode(), *secrets)
+    masked = masked_in_pieces(data.encode(), *secrets)
 
-    assert masked_in_pieces(data.encode(), *secrets, cuts=cuts) == whole
-    for part in whole.split(b"***"):
+    assert masked_in_pieces(data.encode(), *secrets, cuts=cuts) == masked
+    for part in masked.split(b"***"):
         assert not any(secret.encode() in part for secret in secrets)
 
 

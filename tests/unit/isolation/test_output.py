@@ -129,7 +129,7 @@ async def test_a_flood_costs_bounded_memory_and_disk_and_leaves_turns_to_others(
     other, text_received = Writer(), asyncio.Event()
     aside = OutputStream(other.source, on_text=lambda _: text_received.set())
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    most = 0
+    max_read = 0
     with stream_of_script(flood, file=tmp_path / "log", max_file_bytes=1024 * 1024) as (stream, _):
         drained = asyncio.ensure_future(stream.wait_drained())
         while not drained.done():
@@ -137,12 +137,12 @@ async def test_a_flood_costs_bounded_memory_and_disk_and_leaves_turns_to_others(
             bytes_before = stream.total_bytes
             other.say(b".")
             await text_received.wait()
-            most = max(most, stream.total_bytes - bytes_before)
+            max_read = max(max_read, stream.total_bytes - bytes_before)
         await drained
 
     assert stream.total_bytes == 2**30
     # One in the turn of the loop in which the word is said, one in which it is heard, one before the test goes on.
-    assert most <= 3 * output._CHUNK
+    assert max_read <= 3 * output._CHUNK
     assert len(stream.text) == 64 * 1024
     assert (tmp_path / "log").stat().st_size < 1024 * 1024 + 100
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 32 * 1024
@@ -262,11 +262,11 @@ async def test_an_idle_stream_holds_one_descriptor(tmp_path: Path, writer: Write
     stream.close()
 
 
-@given(data=st.binary(max_size=200), ring=st.integers(0, 64), pieces=st.integers(1, 50))
-async def test_memory_keeps_the_end_and_the_callback_gets_everything(data: bytes, ring: int, pieces: int) -> None:
+@given(data=st.binary(max_size=200), ring_bytes=st.integers(0, 64), pieces=st.integers(1, 50))
+async def test_memory_keeps_the_end_and_the_callback_gets_everything(data: bytes, ring_bytes: int, pieces: int) -> None:
     """Any bytes in any pieces are decoded."""
     writer, texts = Writer(), list[str]()
-    stream = OutputStream(writer.source, ring_bytes=ring, on_text=texts.append)
+    stream = OutputStream(writer.source, ring_bytes=ring_bytes, on_text=texts.append)
     for at in range(0, len(data), pieces):
         writer.say(data[at : at + pieces])
         while stream.total_bytes < min(len(data), at + pieces):  # noqa: ASYNC110 - turns of the loop, no time
@@ -275,6 +275,6 @@ async def test_memory_keeps_the_end_and_the_callback_gets_everything(data: bytes
     await stream.wait_drained()
 
     assert "".join(texts) == data.decode(errors="replace")
-    newest = data[len(data) - ring :] if ring < len(data) else data
+    newest = data[len(data) - ring_bytes :] if ring_bytes < len(data) else data
     assert newest.decode(errors="replace").endswith(stream.text)
     assert len(newest) - len(stream.text.encode()) <= 3 or not newest.isascii()

@@ -138,8 +138,8 @@ def test_a_preforked_zygote_inherits_nothing_of_the_program(zygote_report: dict[
 def test_background_trials_find_what_the_probe_finds(zygote_report: dict[str, Any]) -> None:
     none, trials = zygote_report["trials"]
     assert none == {}
-    whole = probe.probe_machine()
-    assert {name: whole[name].works for name in trials} == {name: works for name, (works, _) in trials.items()}
+    probe_result = probe.probe_machine()
+    assert {name: probe_result[name].works for name in trials} == {name: works for name, (works, _) in trials.items()}
     assert set(trials) == {"seccomp", "landlock", "landlock_tcp", "landlock_scopes"}
 
 

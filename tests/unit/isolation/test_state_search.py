@@ -33,8 +33,8 @@ def test_folders_of_kernels_are_found_except_below_private_ones(search_root: Pat
         {"/mount": str(search_root), str(search_root / "a"): str(search_root / "a"), "/file": __file__}
     )
 
-    below = ("a/b/c/d/.ramet", "near/.ramet", "near/.ramet/worktrees/one/.ramet")
-    assert folders == tuple(sorted(f"{top}/{name}" for top in ("/mount", search_root) for name in below))
+    state_names = ("a/b/c/d/.ramet", "near/.ramet", "near/.ramet/worktrees/one/.ramet")
+    assert folders == tuple(sorted(f"{top}/{name}" for top in ("/mount", search_root) for name in state_names))
 
 
 def test_a_folder_with_a_too_long_path_is_skipped(search_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

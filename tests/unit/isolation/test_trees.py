@@ -108,9 +108,9 @@ def test_a_walk_holds_few_descriptors_at_any_depth(tree: Path) -> None:
 
     with safe_walk.open_root(tree) as fd, contextlib.closing(safe_walk.walk(fd)) as entries:
         before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - only how many
-        most = max(len(os.listdir("/proc/self/fd")) for _ in entries)  # noqa: PTH208
+        max_open = max(len(os.listdir("/proc/self/fd")) for _ in entries)  # noqa: PTH208
 
-    assert most - before <= 3
+    assert max_open - before <= 3
 
 
 def test_a_walk_does_not_follow_a_folder_that_is_moved_away(tree: Path, outside_folder: Path) -> None:
@@ -248,9 +248,9 @@ def test_a_walk_finds_exactly_the_created_files(
     """A removal then removes all of them."""
     root = tmp_path_factory.mktemp("made")
 
-    def make(path: Path, below: dict[str, object]) -> set[str]:
+    def make(path: Path, tree_content: dict[str, object]) -> set[str]:
         entries = set()
-        for name, content in below.items():
+        for name, content in tree_content.items():
             entries.add(str((path / name).relative_to(root)))
             if isinstance(content, dict):
                 (path / name).mkdir()

@@ -56,7 +56,7 @@ class WatchedProcess:
             self.process.pid,
             grant=grant,
             kill=self.kill,
-            on_threshold=lambda *what: self.reports.append(what),
+            on_threshold=lambda *report: self.reports.append(report),
             baseline_mb=sum(procfs.resident_mb(each) for each in procfs.tree(self.process.pid).values()),
             **options,
         )
@@ -231,8 +231,8 @@ async def test_with_a_memory_cgroup_the_watchdog_only_reports(start_watched: Cal
     await one.looked_at()
 
     assert not one.is_killed
-    [(what, value, limit)] = one.reports
-    assert (what, limit) == ("memory", 100)
+    [(resource, value, limit)] = one.reports
+    assert (resource, limit) == ("memory", 100)
     assert value > 100
 
 
@@ -452,7 +452,7 @@ async def test_a_process_above_its_processor_time_is_throttled(start_watched: Ca
     for _ in range(3):
         await eventually(lambda: "T" in states(one))
         await eventually(lambda: "T" not in states(one))
-    await eventually(lambda: ("cpu", 0.1) in {(what, limit) for what, _, limit in one.reports})
+    await eventually(lambda: ("cpu", 0.1) in {(resource, limit) for resource, _, limit in one.reports})
     await eventually(lambda: "T" in states(one))
     one.watched.close()
 
@@ -645,15 +645,15 @@ async def test_a_failed_look_at_one_tree_does_not_affect_others(
 async def test_one_timer_watches_many_processes(watchdog: Watchdog) -> None:
     """Every process is looked at, and closing leaves nothing."""
     processes = [os.posix_spawnp("sleep", ["sleep", "1000"], os.environ) for _ in range(120)]  # noqa: ASYNC221 - at once
-    over: list[str] = []
+    names: list[str] = []
     watched = [
-        watchdog.watch(each, grant=Grant(pids=1, memory_mb=1000), workspace=None, kill=over.append)
+        watchdog.watch(each, grant=Grant(pids=1, memory_mb=1000), workspace=None, kill=names.append)
         for each in processes
     ]
 
     await eventually(lambda: all(each._last_tree for each in watched))
 
-    assert not over
+    assert not names
     watchdog.close()
     watchdog.close()
     assert all(each.is_over for each in watched)

@@ -23,10 +23,10 @@ from tests.support.waiting import alive, eventually, pid_in
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 
 
-def git(where: pathlib.Path, *args: str) -> str:
+def git(cwd: pathlib.Path, *args: str) -> str:
     """Run git as a user would. Raises CalledProcessError if it fails."""
     identity = ["-c", "user.name=Ann", "-c", "user.email=ann@localhost"]
-    completed = subprocess.run(["git", *identity, *args], cwd=where, capture_output=True, text=True, check=True)
+    completed = subprocess.run(["git", *identity, *args], cwd=cwd, capture_output=True, text=True, check=True)
     return completed.stdout.strip()
 
 
@@ -260,18 +260,18 @@ def slow_checkout(repo: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
     return pid
 
 
-@pytest.mark.parametrize("how", ["timeout", "abort", "cancel"])
+@pytest.mark.parametrize("mode", ["timeout", "abort", "cancel"])
 async def test_a_creation_that_is_cut_off_leaves_no_process_no_copy_and_no_branch(
-    repo: pathlib.Path, slow_checkout: pathlib.Path, how: str
+    repo: pathlib.Path, slow_checkout: pathlib.Path, mode: str
 ) -> None:
     """The repository is unchanged, and has no lock file that would stop the user's git."""
     clock, abort, pid = FakeClock(), AbortController(), pid_in(slow_checkout)
     trusting = Git(clock=clock, abort=abort, timeout_s=30, trusts=lambda _: True)
     creating = asyncio.ensure_future(create(repo, "slow", git=trusting))
     await eventually(lambda: pid() and clock.sleeping)
-    if how == "timeout":
+    if mode == "timeout":
         await clock.advance(30)
-    elif how == "abort":
+    elif mode == "abort":
         abort.abort("user")
     else:
         creating.cancel()

@@ -14,10 +14,10 @@ from ramet.isolation.git.worktree import create, finish
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 
 
-def git(where: pathlib.Path, *args: str) -> str:
+def git(cwd: pathlib.Path, *args: str) -> str:
     """Run git as a user would. Raises CalledProcessError if it fails."""
     identity = ["-c", "user.name=Ann", "-c", "user.email=ann@localhost"]
-    completed = subprocess.run(["git", *identity, *args], cwd=where, capture_output=True, text=True, check=True)
+    completed = subprocess.run(["git", *identity, *args], cwd=cwd, capture_output=True, text=True, check=True)
     return completed.stdout.strip()
 
 

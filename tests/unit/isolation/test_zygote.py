@@ -62,17 +62,17 @@ async def test_a_dead_parked_child_is_skipped(site: BackendFixture) -> None:
             os.kill(child.pid, signal.SIGKILL)
             await child.ended
 
-        async with site.start_guest() as visit:
-            assert await visit.ask("who")
+        async with site.start_guest() as guest:
+            assert await guest.ask("who")
 
 
 async def test_many_spawns_leave_no_resources(site: BackendFixture) -> None:
     """The numbers of descriptors, processes and mounts are unchanged after a hundred spawns."""
 
     async def one() -> None:
-        async with site.start_guest() as visit:
-            await visit.send("leave", code=0)
-            await visit.wait_ended()
+        async with site.start_guest() as guest:
+            await guest.send("leave", code=0)
+            await guest.wait_ended()
 
     await one()
     (only,) = zygotes(site)
@@ -127,17 +127,17 @@ async def test_a_zygote_is_replaced_when_it_is_old(site: BackendFixture, monkeyp
 async def test_a_suspicious_crash_replaces_the_zygote_but_not_twice_in_a_row(
     site: BackendFixture,
 ) -> None:
-    async with site.start_guest() as visit:
+    async with site.start_guest() as guest:
         (first,) = zygotes(site)
-        await visit.send("end_by", number=signal.SIGSEGV)
-        await visit.wait_ended()
+        await guest.send("end_by", number=signal.SIGSEGV)
+        await guest.wait_ended()
         assert is_being_replaced(site)
     await eventually(lambda: first.has_exited)
     (second,) = [each for each in zygotes(site) if each.is_open]
 
-    async with site.start_guest() as visit:
-        await visit.send("end_by", number=signal.SIGSEGV)
-        await visit.wait_ended()
+    async with site.start_guest() as guest:
+        await guest.send("end_by", number=signal.SIGSEGV)
+        await guest.wait_ended()
         assert not is_being_replaced(site)
         async with site.start_guest() as other:
             assert await other.ask("who")
@@ -145,10 +145,10 @@ async def test_a_suspicious_crash_replaces_the_zygote_but_not_twice_in_a_row(
 
 
 async def test_another_end_of_an_agent_does_not_replace_the_zygote(site: BackendFixture) -> None:
-    async with site.start_guest() as visit:
+    async with site.start_guest() as guest:
         (only,) = zygotes(site)
-        await visit.send("end_by", number=signal.SIGABRT)
-        await visit.wait_ended()
+        await guest.send("end_by", number=signal.SIGABRT)
+        await guest.wait_ended()
     assert not is_being_replaced(site)
     async with site.start_guest():
         assert zygotes(site) == [only]
@@ -157,26 +157,26 @@ async def test_another_end_of_an_agent_does_not_replace_the_zygote(site: Backend
 async def test_a_killed_zygote_ends_its_agents_and_is_replaced(
     site: BackendFixture,
 ) -> None:
-    async with site.start_guest() as visit:
-        await visit.ask("hide", hold="held", quiet=True)
+    async with site.start_guest() as guest:
+        await guest.ask("hide", hold="held", quiet=True)
         (first,) = zygotes(site)
         os.kill(first.pid, signal.SIGKILL)
 
-        end = await visit.wait_ended()
+        end = await guest.wait_ended()
 
         assert (end.reason, end.code) == ("lost", -signal.SIGKILL)
         assert "zygote" in end.detail
-        assert not await visit.is_locked("held")
+        assert not await guest.is_locked("held")
         with pytest.raises(Ended):
-            await visit.ask("who")
+            await guest.ask("who")
         async with site.start_guest() as next_one:
             assert await next_one.ask("who")
 
 
 async def test_concurrent_starts_share_one_zygote(site: BackendFixture) -> None:
     async def one() -> int:
-        async with site.start_guest() as visit:
-            return int((await visit.ask("who"))["pid"])
+        async with site.start_guest() as guest:
+            return int((await guest.ask("who"))["pid"])
 
     await asyncio.gather(*(one() for _ in range(8)))
 
@@ -193,8 +193,8 @@ async def test_each_kind_has_its_own_zygote_up_to_a_maximum(
     async with site.start_guest() as first:
         (oldest,) = zygotes(site)
         for folder in folders:
-            async with site.start_guest(grant=replace_grant(GRANT, readonly_mounts=(str(folder),))) as visit:
-                assert await visit.ask("listing", path=str(folder)) == []
+            async with site.start_guest(grant=replace_grant(GRANT, readonly_mounts=(str(folder),))) as guest:
+                assert await guest.ask("listing", path=str(folder)) == []
         assert not oldest.is_open
         assert await first.ask("who"), "the agent of a zygote that made room lives on"
         assert sum(each.is_open for each in zygotes(site)) == 2
@@ -206,12 +206,12 @@ async def test_a_zygote_with_more_mounts_shows_an_agent_only_its_own(site: Backe
         folder.mkdir()
         (folder / "file").write_text("text")
         (folder / "file").chmod(0o644)
-    async with site.start_guest(grant=replace_grant(GRANT, readonly_mounts=(str(one), str(other)))) as visit:
-        assert await visit.ask("read", path=f"{other}/file") == "text"
-    async with site.start_guest(grant=replace_grant(GRANT, readonly_mounts=(str(one),))) as visit:
+    async with site.start_guest(grant=replace_grant(GRANT, readonly_mounts=(str(one), str(other)))) as guest:
+        assert await guest.ask("read", path=f"{other}/file") == "text"
+    async with site.start_guest(grant=replace_grant(GRANT, readonly_mounts=(str(one),))) as guest:
         assert len(zygotes(site)) == 1
-        assert await visit.ask("read", path=f"{one}/file") == "text"
-        assert await visit.failure_of("read", path=f"{other}/file") in {"EACCES", "ENOENT"}
+        assert await guest.ask("read", path=f"{one}/file") == "text"
+        assert await guest.failure_of("read", path=f"{other}/file") in {"EACCES", "ENOENT"}
 
 
 async def test_the_output_of_a_failed_zygote_is_reported(open_backend: Open, tmp_path: Path) -> None:

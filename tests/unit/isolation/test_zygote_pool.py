@@ -43,10 +43,10 @@ def test_a_zygote_serves_a_run_whose_mounts_it_has_and_can_hide_the_rest(
 
 def test_a_zygote_with_another_source_of_a_mount_does_not_serve() -> None:
     """Two operators may grant one link, which led to different folders at the two times."""
-    shelf = ZygoteKind("bare", {"/link": "/first"})
+    kind = ZygoteKind("bare", {"/link": "/first"})
 
-    assert shelf.serves("bare", {"/link": "/first"}, COMMON_PATHS)
-    assert not shelf.serves("bare", {"/link": "/second"}, COMMON_PATHS)
+    assert kind.serves("bare", {"/link": "/first"}, COMMON_PATHS)
+    assert not kind.serves("bare", {"/link": "/second"}, COMMON_PATHS)
 
 
 @given(st.lists(st.lists(st.sampled_from("ab"), min_size=1, max_size=4).map(lambda parts: "/" + "/".join(parts))))

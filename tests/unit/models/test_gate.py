@@ -206,19 +206,19 @@ async def test_concurrent_calls_are_limited() -> None:
     """The others wait in a queue, and each is made."""
     clock = FakeClock()
     gate = a_gate(clock, at_once=3)
-    inside = 0
-    most = 0
+    active = 0
+    max_active = 0
 
     async def attempt(number: int) -> int:
-        nonlocal inside, most
-        inside += 1
-        most = max(most, inside)
+        nonlocal active, max_active
+        active += 1
+        max_active = max(max_active, active)
         await asyncio.sleep(0)
-        inside -= 1
+        active -= 1
         return number
 
     assert await asyncio.gather(*(gate.call(attempt) for _ in range(20))) == [1] * 20
-    assert most == 3
+    assert max_active == 3
 
 
 async def test_a_waiting_call_needs_no_place() -> None:

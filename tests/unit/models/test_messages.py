@@ -223,7 +223,7 @@ def test_a_file_counts_as_its_bytes_and_a_reference_as_a_stated_figure() -> None
     """A file that is elsewhere cannot be measured."""
     pdf = base64.b64encode(b"x" * 90_000).decode()
     inline = HumanMessage([{"type": "document", "source": {"type": "base64", "data": pdf}}])
-    elsewhere = HumanMessage([{"type": "file", "file": {"file_id": "file_1"}}])
+    file_message = HumanMessage([{"type": "file", "file": {"file_id": "file_1"}}])
 
     assert message_bound(inline) >= len(pdf)
-    assert message_bound(elsewhere) == MESSAGE_TOKENS + REFERENCE_TOKENS
+    assert message_bound(file_message) == MESSAGE_TOKENS + REFERENCE_TOKENS

@@ -405,10 +405,10 @@ async def test_the_preview_of_a_spilled_report_counts() -> None:
     model = OfflineResearcher()
     conversation = await run_conversation(model, WHY, EXAMPLE)
     messages = list(conversation.messages)
-    at, whole = next((at, m) for at, m in enumerate(messages) if isinstance(m, ToolMessage) and '["logs/' in m.text)
-    shortened = whole.text[: whole.text.index('["', 900) + 20]
+    at, message = next((at, m) for at, m in enumerate(messages) if isinstance(m, ToolMessage) and '["logs/' in m.text)
+    shortened = message.text[: message.text.index('["', 900) + 20]
     spilled = shortened + "\n… [90000 characters. The whole result is in /s/1.txt; read it in parts.]"
-    messages[at] = ToolMessage(spilled, tool_call_id=whole.tool_call_id)
+    messages[at] = ToolMessage(spilled, tool_call_id=message.tool_call_id)
 
     reply = await model.bind_tools([{"name": name} for name in (*READERS, "Agent")]).ainvoke(messages[:-1])
 
@@ -430,16 +430,16 @@ async def test_a_streamed_answer_equals_the_whole_answer() -> None:
     conversation = await run_conversation(OfflineResearcher(), WHY, EXAMPLE)
     model = OfflineResearcher().bind_tools([{"name": name} for name in (*READERS, "Agent")])
     for at in [at for at, m in enumerate(conversation.messages) if isinstance(m, AIMessage)]:
-        whole = await model.ainvoke(conversation.messages[:at])
+        reply = await model.ainvoke(conversation.messages[:at])
         pieces = [p async for p in model.astream(conversation.messages[:at]) if isinstance(p, AIMessageChunk)]
 
         whole_message = merge(pieces)
 
-        assert (whole_message.text, whole_message.tool_calls) == (whole.text, whole.tool_calls)
-        assert whole_message.usage_metadata == whole.usage_metadata
-        assert whole.usage_metadata is not None
-        assert whole.usage_metadata["input_tokens"] > 0
-        assert len(pieces) > 100 or not whole.text
+        assert (whole_message.text, whole_message.tool_calls) == (reply.text, reply.tool_calls)
+        assert whole_message.usage_metadata == reply.usage_metadata
+        assert reply.usage_metadata is not None
+        assert reply.usage_metadata["input_tokens"] > 0
+        assert len(pieces) > 100 or not reply.text
 
 
 @given(st.text(max_size=200))

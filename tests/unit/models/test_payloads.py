@@ -165,14 +165,14 @@ async def test_callbacks_see_the_messages_of_a_long_conversation(
 
 async def test_the_extra_body_of_the_owner_is_sent() -> None:
     """Keys that are in `extra_body` already stay there, and go before ours."""
-    own = [{"role": "user", "content": "and now?"}]
+    own_messages = [{"role": "user", "content": "and now?"}]
     async with provider({"and now?": ["a"] * 2}) as server:
-        for extra in ({"top_k": 3}, {"messages": own}):
+        for extra in ({"top_k": 3}, {"messages": own_messages}):
             await say(bind(server.openai(extra_body=extra)), conversation(LONG), streams=True)
 
     assert server.bodies[0]["top_k"] == 3
     assert len(server.bodies[0]["messages"]) > LONG
-    assert server.bodies[1]["messages"] == own
+    assert server.bodies[1]["messages"] == own_messages
 
 
 async def test_a_message_that_cannot_be_encoded_fails_as_in_a_short_conversation() -> None:

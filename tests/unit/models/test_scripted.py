@@ -189,10 +189,10 @@ async def test_failures_in_a_dialogue_are_played_once_each() -> None:
             await complete(model, HI)
         assert failure.value.status == status
     assert await texts(model, HI) == ["first"]
-    later = [*HI, AIMessage("first"), HumanMessage("and?")]
+    messages = [*HI, AIMessage("first"), HumanMessage("and?")]
     with pytest.raises(ModelFailed):
-        await complete(model, later)
-    assert await texts(model, later) == ["second"]
+        await complete(model, messages)
+    assert await texts(model, messages) == ["second"]
 
 
 async def test_a_request_outside_the_dialogues_is_reported() -> None:

@@ -149,8 +149,10 @@ async def test_an_agent_that_died_is_failed_and_its_last_turn_stays_readable(sit
     await eventually(lambda: site.agents.info(spawned_agent.agent.id, spawned_agent.nonce).state == "failed")
 
     assert [chunk.kind for chunk in chunks] == ["chunk", "error"]
-    async with aclosing(site.agents.read_turn(spawned_agent.agent.id, spawned_agent.nonce, chunks[0].turn)) as again:
-        assert [chunk async for chunk in again] == chunks
+    async with aclosing(
+        site.agents.read_turn(spawned_agent.agent.id, spawned_agent.nonce, chunks[0].turn)
+    ) as chunks_again:
+        assert [chunk async for chunk in chunks_again] == chunks
     with pytest.raises(Gone, match="it was told to"):
         site.turn(spawned_agent, b"hello")
     assert site.agents.info(spawned_agent.agent.id, spawned_agent.nonce).turns == 1

@@ -124,7 +124,7 @@ def test_an_unknown_agent_type_is_refused_with_the_known_names(install: Install)
 
 
 @pytest.mark.parametrize(
-    ("point", "why"),
+    ("point", "reason"),
     [
         ("gone = wrong_nowhere:Thing", "ModuleNotFoundError"),
         ("gone = wrong_code:Missing", "AttributeError"),
@@ -138,7 +138,7 @@ def test_an_unknown_agent_type_is_refused_with_the_known_names(install: Install)
     ],
 )
 def test_a_plugin_that_is_not_an_agent_type_is_refused_by_its_entry_point(
-    install: Install, point: str, why: str
+    install: Install, point: str, reason: str
 ) -> None:
     """The error names the entry point, its distribution and the fault; other types still work."""
     install("wrong", point)
@@ -146,7 +146,7 @@ def test_a_plugin_that_is_not_an_agent_type_is_refused_by_its_entry_point(
     with pytest.raises(InvalidValue) as refusal:
         types.find(name)
     assert refusal.value.field.startswith(f"entry point {name!r} in {GROUP!r} of wrong")
-    assert why in str(refusal.value)
+    assert reason in str(refusal.value)
     assert types.find("echo").name == "echo"
 
 
@@ -161,8 +161,8 @@ def test_two_plugins_of_one_name_are_both_refused(install: Install) -> None:
 def test_a_type_given_to_the_server_goes_before_a_plugin(install: Install) -> None:
     """An installed package cannot replace a type of the server."""
     install("usurper", "echo = usurper_code:Parrot")
-    mine = EchoType()
-    assert AgentTypes([mine]).find("echo") is mine
+    echo_type = EchoType()
+    assert AgentTypes([echo_type]).find("echo") is echo_type
 
 
 def test_two_types_of_one_name_are_refused() -> None:

@@ -407,9 +407,9 @@ async def test_the_events_of_a_tree_are_followed_by_cursor(runtime: AgentRuntime
 
     async with aclosing(service.events("agent-1", OWNER, first[-1].cursor)) as events:
         assert await _some(events, "turn_ended") == second
-    whole = [decode(event.data) for event in first + second]
-    assert {event.root for event in whole} == {session.id}
-    assert [event.seq for event in whole] == list(range(1, len(whole) + 1))
+    all_events = [decode(event.data) for event in first + second]
+    assert {event.root for event in all_events} == {session.id}
+    assert [event.seq for event in all_events] == list(range(1, len(all_events) + 1))
     assert sorted({each.cursor for each in first + second}) == [each.cursor for each in first + second]
 
 

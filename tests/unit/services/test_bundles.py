@@ -322,9 +322,9 @@ async def test_a_hostile_member_is_refused_by_name_and_nothing_is_written(tmp_pa
     archive, message = HOSTILE[name]
     async with PackagingService(tmp_path / "kept", limits=BundleLimits(depth=1_000)) as service:
         before = everything(tmp_path)
-        for whole in (GOOD + archive + END, gzip.compress(GOOD + archive + END)):
+        for archive_bytes in (GOOD + archive + END, gzip.compress(GOOD + archive + END)):
             with pytest.raises(InvalidValue) as refusal:
-                await service.upload(whole)
+                await service.upload(archive_bytes)
 
             assert message in str(refusal.value)
         assert everything(tmp_path) == before
@@ -549,8 +549,8 @@ def test_no_name_of_a_member_leaves_the_folder(members: list[tuple[bytes, int, b
 @given(st.binary(max_size=1500), st.integers(0, 1600), st.booleans())
 def test_damaged_archives_are_refused_or_read(noise: bytes, at: int, packed: bool) -> None:
     """Changed bytes anywhere lead to a typed error or to another bundle, never to another error."""
-    whole = tar(FILES, packed=packed)
-    damaged = whole[:at] + noise + whole[at + len(noise) :]
+    archive = tar(FILES, packed=packed)
+    damaged = archive[:at] + noise + archive[at + len(noise) :]
     try:
         scan(io.BytesIO(damaged), SMALL)
     except RametError:

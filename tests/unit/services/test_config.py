@@ -99,8 +99,8 @@ registry_password: env:REGISTRY_PASSWORD
 """,
     )
 
-    there = file.parent
-    assert (config.backend, config.store, config.working_dir) == ("local", there / "data/journal.db", there / "work")
+    folder = file.parent
+    assert (config.backend, config.store, config.working_dir) == ("local", folder / "data/journal.db", folder / "work")
     assert config.listen == TcpAddress("::1", 8470)
     assert str(config.listen) == "[::1]:8470"
     assert references(config) == {
@@ -373,11 +373,11 @@ def test_a_unix_socket_needs_no_token(file: pathlib.Path) -> None:
 
 def test_the_operators_token_may_be_in_the_environment_itself(file: pathlib.Path) -> None:
     """The variable overrides a token of the file; a variable that names a place overrides both."""
-    here = {"RAMET_OPERATOR_TOKEN": "a-token-of-my-own-choice"}
-    config = load_text(file, "listen: localhost:80\ntoken: env:MINE", here)
+    environ = {"RAMET_OPERATOR_TOKEN": "a-token-of-my-own-choice"}
+    config = load_text(file, "listen: localhost:80\ntoken: env:MINE", environ)
     assert config.token == SecretReference("env", "RAMET_OPERATOR_TOKEN")
     assert config.origins["token"] == "RAMET_OPERATOR_TOKEN"
-    assert load_text(file, "", {**here, "RAMET_TOKEN": "env:OTHER"}).token == SecretReference("env", "OTHER")
+    assert load_text(file, "", {**environ, "RAMET_TOKEN": "env:OTHER"}).token == SecretReference("env", "OTHER")
     assert load_text(file, "", {"RAMET_OPERATOR_TOKEN": " "}).token is None
 
 

@@ -80,7 +80,7 @@ def test_our_own_backends_are_found_by_name(tmp_path: pathlib.Path, name: str) -
 
 
 @pytest.mark.parametrize(
-    ("point", "why"),
+    ("point", "reason"),
     [
         ("no_such_module:Moon", "ModuleNotFoundError"),
         ("tests.support.moon_backend:Nothing", "AttributeError"),
@@ -91,7 +91,7 @@ def test_our_own_backends_are_found_by_name(tmp_path: pathlib.Path, name: str) -
     ids=["module", "attribute", "arguments", "name", "method"],
 )
 def test_an_invalid_backend_is_refused_by_its_entry_point(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, point: str, why: str
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, point: str, reason: str
 ) -> None:
     """The error gives the fault."""
     info = tmp_path / "moon-1.dist-info"
@@ -102,7 +102,7 @@ def test_an_invalid_backend_is_refused_by_its_entry_point(
     with pytest.raises(InvalidValue) as refusal:
         find_backend("moon", tmp_path)
     assert (refusal.value.field, refusal.value.value) == ("entry point 'moon' in 'ramet.backends'", point)
-    assert why in refusal.value.accepted
+    assert reason in refusal.value.accepted
 
 
 class EmptyBackend:

@@ -250,10 +250,10 @@ async def test_a_turn_whose_reader_leaves_continues_and_can_be_read_again(new_qu
     agent.go_on.set()
     await turn.wait_ended()
 
-    again = await read(conversation.get(first.turn), first.number)
+    chunks_again = await read(conversation.get(first.turn), first.number)
 
-    assert bodies_of(again) == [b"wait", b"b"]
-    assert again[-1].kind == "done"
+    assert bodies_of(chunks_again) == [b"wait", b"b"]
+    assert chunks_again[-1].kind == "done"
     assert agent.interrupts == 0
 
 

@@ -59,8 +59,8 @@ async def test_a_failed_agent_is_kept_for_its_time_and_then_removed(site: Site) 
     """The agent's info names the kept folders; a failed agent without a time stays until it is killed."""
     team = await site.team()
     agent, stays = await fail_agent(site, team, "a", 600), await fail_agent(site, team, "b", None)
-    own, sandbox = map(pathlib.Path, (await info(site, agent)).kept)
-    assert ((own / "note").read_text(), (sandbox / "workspace" / "note").read_text()) == ("mine", "mine, too")
+    agent_folder, sandbox = map(pathlib.Path, (await info(site, agent)).kept)
+    assert ((agent_folder / "note").read_text(), (sandbox / "workspace" / "note").read_text()) == ("mine", "mine, too")
     assert (await info(site, agent)).kept_until == "2026-01-01T00:10:00+00:00"
     assert await site.free(team) == 3
 
@@ -68,7 +68,7 @@ async def test_a_failed_agent_is_kept_for_its_time_and_then_removed(site: Site) 
     assert (await info(site, agent)).state == "failed"
     await site.clock.advance(1)
     await wait_gone(site, agent)
-    await eventually(lambda: not own.exists() and not sandbox.exists())
+    await eventually(lambda: not agent_folder.exists() and not sandbox.exists())
     assert ((await info(site, stays)).kept, (await info(site, stays)).kept_until) == ([], "")
     assert (site.agents / stays.agent.id / "note").exists()
 
@@ -99,28 +99,28 @@ async def test_a_kept_agent_outlives_a_killed_server_for_the_rest_of_its_time(
     """The time counts from the failure; an agent whose time is over is removed at the start."""
     team = await site.team()
     short, long = await fail_agent(site, team, "a", 60), await fail_agent(site, team, "b", 600)
-    again = await site.as_killed(tmp_path / "later")
-    await again.clock.advance(120)
-    async with again:
-        await wait_gone(again, short)
-        assert (await info(again, long)).kept_until == "2026-01-01T00:10:00+00:00"
-        assert (pathlib.Path((await info(again, long)).kept[0]) / "note").read_text() == "mine"
-        await again.clock.advance(480)
-        await wait_gone(again, long)
+    next_site = await site.as_killed(tmp_path / "later")
+    await next_site.clock.advance(120)
+    async with next_site:
+        await wait_gone(next_site, short)
+        assert (await info(next_site, long)).kept_until == "2026-01-01T00:10:00+00:00"
+        assert (pathlib.Path((await info(next_site, long)).kept[0]) / "note").read_text() == "mine"
+        await next_site.clock.advance(480)
+        await wait_gone(next_site, long)
 
 
 async def test_an_agent_that_cannot_be_reopened_is_kept_as_well(site: Site, tmp_path: pathlib.Path) -> None:
     """The time counts from the start of the server that found the failure."""
     team = await site.team()
     spawned_agent = await site.agent(team, "a", keep_failed_s=60)
-    again = await site.as_killed(tmp_path / "later")
-    again.spawner._checks._types = {}  # a plugin that is not there any more
-    await again.clock.advance(1000)
-    async with again:
-        agent_info = await info(again, spawned_agent)
+    next_site = await site.as_killed(tmp_path / "later")
+    next_site.spawner._checks._types = {}  # a plugin that is not there any more
+    await next_site.clock.advance(1000)
+    async with next_site:
+        agent_info = await info(next_site, spawned_agent)
         assert (agent_info.state, agent_info.kept_until) == ("failed", "2026-01-01T00:17:40+00:00")
-        await again.clock.advance(60)
-        await wait_gone(again, spawned_agent)
+        await next_site.clock.advance(60)
+        await wait_gone(next_site, spawned_agent)
 
 
 @pytest.mark.parametrize("seconds", [-1, math.nan, math.inf, HOUR_S + 1, True, "1"])

@@ -64,7 +64,11 @@ class FailingStore(MemoryStore):
 
     def of(self, agent: str) -> Sequence[tuple[str, str]]:
         """Return the kinds and keys of all documents of an agent."""
-        return [place for place in self._documents if place[1] == agent or place[1].startswith(f"{agent}/")]
+        return [
+            document_key
+            for document_key in self._documents
+            if document_key[1] == agent or document_key[1].startswith(f"{agent}/")
+        ]
 
     def _try(self, what: str, kind: str) -> None:
         if self.fails(what, kind):
@@ -202,15 +206,15 @@ async def test_the_rest_of_an_agent_of_a_removed_team_is_removed_with_its_row(
     """An older server removed the team although the agent's row was left; the next server removes the agent."""
     team = await site.team()
     spawned_agent = await add_turns(store, await site.agent(team))
-    again = FailingStore()
+    second_store = FailingStore()
     records = [each for each in store._documents.values() if each.kind not in (TEAM, "team name")]
-    later = site.begun_anew(tmp_path / "later", records, store=again)
-    assert (later.agents / spawned_agent.agent.id).is_dir()
-    assert len(again.of(spawned_agent.agent.id)) == 3
-    async with clean_up_agents(later, again):
-        assert again.of(spawned_agent.agent.id) == []
-        assert await later.left() == ([], [])
-        assert await later.spawner.list_teams(OPERATOR) == []
+    next_site = site.begun_anew(tmp_path / "later", records, store=second_store)
+    assert (next_site.agents / spawned_agent.agent.id).is_dir()
+    assert len(second_store.of(spawned_agent.agent.id)) == 3
+    async with clean_up_agents(next_site, second_store):
+        assert second_store.of(spawned_agent.agent.id) == []
+        assert await next_site.left() == ([], [])
+        assert await next_site.spawner.list_teams(OPERATOR) == []
 
 
 class Slow(FailingStore):

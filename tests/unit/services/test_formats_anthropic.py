@@ -80,19 +80,19 @@ def test_every_event_has_a_type_of_the_package() -> None:
 
 def test_an_answer_is_folded_into_one_object() -> None:
     """A client without a stream gets the same answer; tokens from a cache are counted once."""
-    whole = Message.model_validate_json(format_.fold(events_of("Hel", "lo ", "☃")), strict=True)
-    [block] = whole.content
+    reply = Message.model_validate_json(format_.fold(events_of("Hel", "lo ", "☃")), strict=True)
+    [block] = reply.content
     assert isinstance(block, anthropic.types.TextBlock)
-    assert (block.text, whole.stop_reason, whole.id) == ("Hello ☃", "end_turn", "msg_run-1")
-    usage = whole.usage
+    assert (block.text, reply.stop_reason, reply.id) == ("Hello ☃", "end_turn", "msg_run-1")
+    usage = reply.usage
     assert (usage.input_tokens, usage.cache_read_input_tokens, usage.output_tokens) == (20, 10, 12)
 
 
 def test_an_answer_cut_by_its_length_has_that_stop_reason() -> None:
     """The reason is max_tokens, as in a model's own reply."""
     writer = format_.Writer("run-1", "scripted", 0)
-    whole = Message.model_validate_json(format_.fold([*writer.begin(), *writer.end(USED, "length")]))
-    assert whole.stop_reason == "max_tokens"
+    reply = Message.model_validate_json(format_.fold([*writer.begin(), *writer.end(USED, "length")]))
+    assert reply.stop_reason == "max_tokens"
 
 
 @pytest.mark.parametrize(

@@ -94,19 +94,19 @@ def test_every_chunk_is_valid_for_the_packages_own_types() -> None:
 
 def test_an_answer_is_folded_into_one_object() -> None:
     """A client without a stream gets the same answer."""
-    whole = ChatCompletion.model_validate_json(format_.fold(chunks_of("Hel", "lo ", "☃")), strict=True)
-    assert whole.choices[0].message.content == "Hello ☃"
-    assert whole.choices[0].finish_reason == "stop"
-    assert whole.usage is not None
-    assert (whole.usage.completion_tokens, whole.usage.total_tokens) == (12, 42)
-    assert (whole.id, whole.model, whole.created) == ("chatcmpl-run-1", "scripted", 1_700_000_000)
+    reply = ChatCompletion.model_validate_json(format_.fold(chunks_of("Hel", "lo ", "☃")), strict=True)
+    assert reply.choices[0].message.content == "Hello ☃"
+    assert reply.choices[0].finish_reason == "stop"
+    assert reply.usage is not None
+    assert (reply.usage.completion_tokens, reply.usage.total_tokens) == (12, 42)
+    assert (reply.id, reply.model, reply.created) == ("chatcmpl-run-1", "scripted", 1_700_000_000)
 
 
 def test_an_answer_cut_by_its_length_has_that_finish_reason() -> None:
     """The reason is length, as in a model's own reply."""
     writer = format_.Writer("run-1", "scripted", 0)
-    whole = ChatCompletion.model_validate_json(format_.fold([*writer.begin(), *writer.end(USED, "length")]))
-    assert (whole.choices[0].finish_reason, whole.choices[0].message.content) == ("length", "")
+    reply = ChatCompletion.model_validate_json(format_.fold([*writer.begin(), *writer.end(USED, "length")]))
+    assert (reply.choices[0].finish_reason, reply.choices[0].message.content) == ("length", "")
 
 
 def test_the_clients_own_accumulator_reads_our_stream() -> None:
@@ -116,9 +116,9 @@ def test_the_clients_own_accumulator_reads_our_stream() -> None:
     state: ChatCompletionStreamState[None] = ChatCompletionStreamState()
     for chunk in chunks_of("a", "b"):
         state.handle_chunk(ChatCompletionChunk.model_validate_json(chunk))
-    whole = state.get_final_completion()
-    assert whole.choices[0].message.content == "ab"
-    assert whole.usage == ChatCompletion.model_validate_json(format_.fold(chunks_of("a", "b"))).usage
+    reply = state.get_final_completion()
+    assert reply.choices[0].message.content == "ab"
+    assert reply.usage == ChatCompletion.model_validate_json(format_.fold(chunks_of("a", "b"))).usage
 
 
 @pytest.mark.parametrize(("status", "kind"), [(400, "invalid_request_error"), (503, "server_error")])

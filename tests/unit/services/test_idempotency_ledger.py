@@ -99,13 +99,13 @@ async def test_a_second_release_ends_no_later_attempt(store: Store) -> None:
 async def test_a_request_of_a_killed_process_is_resumed(store: Store) -> None:
     """The ids and keys are the same, and one process only resumes the request."""
     first = await claim_new(Ledger(store, FakeClock()))
-    later = Ledger(store, FakeClock())
-    again = await claim_new(later)
-    assert (again.is_repeated, again.turn_id) == (True, first.turn_id)
-    assert again.entropy(32) == first.entropy(32) != again.entropy(31)[:31] + first.entropy(32)[31:]
+    second_ledger = Ledger(store, FakeClock())
+    second_claim = await claim_new(second_ledger)
+    assert (second_claim.is_repeated, second_claim.turn_id) == (True, first.turn_id)
+    assert second_claim.entropy(32) == first.entropy(32) != second_claim.entropy(31)[:31] + first.entropy(32)[31:]
     with pytest.raises(RequestInProgress):
-        await later.claim(ONE, "team-1", "d")
-    await later.answer(again, "d", 204, {}, b"")
+        await second_ledger.claim(ONE, "team-1", "d")
+    await second_ledger.answer(second_claim, "d", 204, {}, b"")
     assert isinstance(await Ledger(store, FakeClock()).claim(ONE, "team-1", "d"), Answered)
 
 
@@ -114,8 +114,8 @@ async def test_a_turn_is_known_after_a_kill(store: Store) -> None:
     ledger = Ledger(store, FakeClock())
     first = await claim_new(ledger)
     await ledger.begin_turn(first)
-    again = await claim_new(Ledger(store, FakeClock()))
-    assert (again.has_begun_turn, again.turn_id) == (True, first.turn_id)
+    second_claim = await claim_new(Ledger(store, FakeClock()))
+    assert (second_claim.has_begun_turn, second_claim.turn_id) == (True, first.turn_id)
 
 
 async def test_the_secret_of_an_answer_is_not_persisted(store: Store) -> None:
@@ -217,8 +217,8 @@ async def test_a_request_of_another_live_kernel_is_in_progress(stores: str) -> N
         with pytest.raises(RequestInProgress):
             await Ledger(two, FakeClock()).claim(ONE, "team-1", "d")
         await one.close()
-        again = await claim_new(Ledger(two, FakeClock()))
-        assert (again.is_repeated, again.turn_id) == (True, first.turn_id)
+        second_claim = await claim_new(Ledger(two, FakeClock()))
+        assert (second_claim.is_repeated, second_claim.turn_id) == (True, first.turn_id)
 
 
 @pytest.mark.parametrize("value", ["", "k" * 256, "ä", "a\n", "\x7f"])

@@ -79,16 +79,16 @@ async def test_a_repeated_request_returns_the_same_image_at_once(tmp_path: Path)
     async with PackagingService(tmp_path) as service:
         one, two = await upload_bundle(service, SUMS), await upload_bundle(service, SKILL)
         first = await make_image(service, [one, two])
-        again = await service.create_image("", [one, two])
+        second_job = await service.create_image("", [one, two])
         other = await make_image(service, [two, one])
 
-        assert again == Job(id=first.id, state="done", image=first.id)
+        assert second_job == Job(id=first.id, state="done", image=first.id)
         assert other.id != first.id
         assert other.folders == first.folders[::-1]
         listing = await service.list_images()
     async with PackagingService(tmp_path) as service:
-        assert await service.create_image("", [one, two]) == again
-        assert await service.job(first.id) == again
+        assert await service.create_image("", [one, two]) == second_job
+        assert await service.job(first.id) == second_job
         assert await service.image(first.id) == first
         assert await service.list_images() == listing
         assert {(info.id, info.bundles) for info in listing} == {(first.id, (one, two)), (other.id, (two, one))}
@@ -203,9 +203,9 @@ async def test_bundles_that_hide_parts_of_each_other_are_refused(
     async with PackagingService(tmp_path) as service:
         one, two = await upload_bundle(service, first), await upload_bundle(service, second)
         base = await make_image(service, [one])
-        for below, bundles in (("", [one, two]), (base.id, [two])):
+        for base_id, bundles in (("", [one, two]), (base.id, [two])):
             with pytest.raises(BundlesClash) as refusal:
-                await service.create_image(below, bundles)
+                await service.create_image(base_id, bundles)
 
             assert (refusal.value.path, refusal.value.first, refusal.value.second) == (path, one, two)
 
@@ -277,10 +277,10 @@ async def test_equal_requirements_are_installed_once_for_all_images(tmp_path: Pa
         for path in wheels.iterdir():
             path.unlink()
 
-        other, both = await make_image(service, [two]), await make_image(service, [one, two])
+        other, full_image = await make_image(service, [two]), await make_image(service, [one, two])
 
         assert await run_in_image(image, "import greeting; print(greeting.hello)") == "hello"
-        assert image.packages == other.packages == both.packages
+        assert image.packages == other.packages == full_image.packages
         (packages,) = image.packages
         assert [path.name for path in packages.parent.iterdir()] == [packages.name]
         assert {info.requirements for info in await service.list_images()} == {("greeting >= 1",)}

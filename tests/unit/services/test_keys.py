@@ -23,13 +23,13 @@ def a_ring() -> Keyring:
 
 
 def with_key(
-    ring: Keyring, key: str, *rights: Right, seconds: float | None = None, by: str = keys.OWNER, now: datetime = NOW
+    keyring: Keyring, key: str, *rights: Right, seconds: float | None = None, by: str = keys.OWNER, now: datetime = NOW
 ) -> Keyring:
-    return keys.delegate(ring, id=key, hash=keys.hash_of(key), rights=rights, seconds=seconds, by=by, now=now)
+    return keys.delegate(keyring, id=key, hash=keys.hash_of(key), rights=rights, seconds=seconds, by=by, now=now)
 
 
-def rights_of(ring: Keyring, key: str, now: datetime = NOW) -> tuple[Right, ...]:
-    held_key = keys.rights_of(ring, key, now)
+def rights_of(keyring: Keyring, key: str, now: datetime = NOW) -> tuple[Right, ...]:
+    held_key = keys.rights_of(keyring, key, now)
     return () if held_key is None else held_key.rights
 
 
@@ -75,57 +75,57 @@ def test_the_owner_has_all_rights_and_an_unknown_key_has_none() -> None:
 
 def test_a_narrower_key_has_its_rights_until_it_is_revoked() -> None:
     """Other narrower keys keep their rights."""
-    ring = with_key(with_key(a_ring(), "reader", "info", "history"), "other", "turn")
-    assert rights_of(ring, "reader") == ("history", "info")
-    ring = keys.revoke(ring, "reader", by=keys.OWNER)
-    assert rights_of(ring, "reader") == ()
-    assert rights_of(ring, "other") == ("turn",)
+    keyring = with_key(with_key(a_ring(), "reader", "info", "history"), "other", "turn")
+    assert rights_of(keyring, "reader") == ("history", "info")
+    keyring = keys.revoke(keyring, "reader", by=keys.OWNER)
+    assert rights_of(keyring, "reader") == ()
+    assert rights_of(keyring, "other") == ("turn",)
 
 
 def test_a_narrower_key_ends_at_its_time() -> None:
     """The key works until just before; the next delegation removes its record."""
-    ring = with_key(a_ring(), "short", "turn", seconds=60)
-    assert rights_of(ring, "short", LATER - timedelta(microseconds=1)) == ("turn",)
-    assert rights_of(ring, "short", LATER) == ()
-    assert [each.id for each in with_key(ring, "next", "turn", now=LATER).delegated] == ["next"]
+    keyring = with_key(a_ring(), "short", "turn", seconds=60)
+    assert rights_of(keyring, "short", LATER - timedelta(microseconds=1)) == ("turn",)
+    assert rights_of(keyring, "short", LATER) == ()
+    assert [each.id for each in with_key(keyring, "next", "turn", now=LATER).delegated] == ["next"]
 
 
 def test_a_narrower_key_delegates_no_more_than_it_has() -> None:
     """A key made by a narrower key has no more rights and no more time, and ends with its maker."""
-    ring = with_key(a_ring(), "lent", "turn", "delegate", seconds=60)
+    keyring = with_key(a_ring(), "lent", "turn", "delegate", seconds=60)
     with pytest.raises(InvalidValue) as refusal:
-        with_key(ring, "wider", "kill", by="lent")
+        with_key(keyring, "wider", "kill", by="lent")
     assert refusal.value.field == "rights"
-    ring = with_key(with_key(ring, "lent on", "turn", "delegate", by="lent"), "and on", "turn", by="lent on")
-    assert rights_of(ring, "and on", LATER - timedelta(seconds=1)) == ("turn",)
-    assert rights_of(ring, "and on", LATER) == ()
-    assert [each.id for each in keys.revoke(ring, "lent", by=keys.OWNER).delegated] == []
+    keyring = with_key(with_key(keyring, "lent on", "turn", "delegate", by="lent"), "and on", "turn", by="lent on")
+    assert rights_of(keyring, "and on", LATER - timedelta(seconds=1)) == ("turn",)
+    assert rights_of(keyring, "and on", LATER) == ()
+    assert [each.id for each in keys.revoke(keyring, "lent", by=keys.OWNER).delegated] == []
 
 
 def test_a_narrower_key_revokes_only_what_it_made() -> None:
     """Keys of other makers are unknown to the narrower key."""
-    ring = with_key(with_key(with_key(a_ring(), "a", "delegate"), "b", "turn"), "c", "delegate", by="a")
+    keyring = with_key(with_key(with_key(a_ring(), "a", "delegate"), "b", "turn"), "c", "delegate", by="a")
     for id in ("b", "a", "owner", "nobody"):
         with pytest.raises(Unknown) as unknown:
-            keys.revoke(ring, id, by="a")
+            keys.revoke(keyring, id, by="a")
         assert unknown.value.known == ("c",)
-    assert [each.id for each in keys.revoke(ring, "c", by="a").delegated] == ["a", "b"]
+    assert [each.id for each in keys.revoke(keyring, "c", by="a").delegated] == ["a", "b"]
 
 
 def test_a_transfer_makes_every_older_key_void() -> None:
     """AC-S3-4: The former owner keeps no access."""
-    ring = keys.transfer(with_key(a_ring(), "reader", "info"), keys.hash_of("new owner's"))
-    assert rights_of(ring, "new owner's") == RIGHTS
-    assert keys.rights_of(ring, "owner's", NOW) is None
-    assert keys.rights_of(ring, "reader", NOW) is None
+    keyring = keys.transfer(with_key(a_ring(), "reader", "info"), keys.hash_of("new owner's"))
+    assert rights_of(keyring, "new owner's") == RIGHTS
+    assert keys.rights_of(keyring, "owner's", NOW) is None
+    assert keys.rights_of(keyring, "reader", NOW) is None
 
 
 def test_a_rotated_owner_key_leaves_narrower_keys() -> None:
     """The old owner key alone becomes void."""
-    ring = keys.rotate(with_key(a_ring(), "reader", "info"), keys.hash_of("new"))
-    assert keys.rights_of(ring, "owner's", NOW) is None
-    assert rights_of(ring, "new") == RIGHTS
-    assert rights_of(ring, "reader") == ("info",)
+    keyring = keys.rotate(with_key(a_ring(), "reader", "info"), keys.hash_of("new"))
+    assert keys.rights_of(keyring, "owner's", NOW) is None
+    assert rights_of(keyring, "new") == RIGHTS
+    assert rights_of(keyring, "reader") == ("info",)
 
 
 @pytest.mark.parametrize("rights", [(), ("own",), ("turn", "")], ids=repr)
@@ -144,9 +144,9 @@ def test_the_lifetime_of_a_key_must_be_finite_and_positive(seconds: float) -> No
 
 def test_keys_of_one_agent_are_bounded() -> None:
     """Expired keys do not count."""
-    ring = a_ring()
+    keyring = a_ring()
     for number in range(keys.MAX_KEYS):
-        ring = with_key(ring, str(number), "turn", seconds=60)
+        keyring = with_key(keyring, str(number), "turn", seconds=60)
     with pytest.raises(InvalidValue, match="revoke"):
-        with_key(ring, "one more", "turn")
-    assert len(with_key(ring, "one more", "turn", now=LATER).delegated) == 1
+        with_key(keyring, "one more", "turn")
+    assert len(with_key(keyring, "one more", "turn", now=LATER).delegated) == 1

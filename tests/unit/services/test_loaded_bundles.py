@@ -67,21 +67,21 @@ async def a_shelf(folder: pathlib.Path) -> tuple[AgentShelf, Record]:
     return shelf, record
 
 
-@pytest.mark.parametrize("how", ["called off", "failed"])
+@pytest.mark.parametrize("mode", ["called off", "failed"])
 @pytest.mark.parametrize("what", ["load", "unload"])
 async def test_a_cancelled_or_failed_change_leaves_the_recorded_bundles(
-    tmp_path: pathlib.Path, what: str, how: str
+    tmp_path: pathlib.Path, what: str, mode: str
 ) -> None:
     """Otherwise a bundle could be deleted that a later server needs to resume the agent."""
     shelf, record = await a_shelf(tmp_path)
     changing = asyncio.create_task(shelf.load("new", lambda _: None) if what == "load" else shelf.unload("old"))
     await record.has_begun.wait()
-    record.failing = how == "failed"
-    if how == "called off":
+    record.failing = mode == "failed"
+    if mode == "called off":
         changing.cancel()
         await asyncio.sleep(0)
     record.go_on.set()
-    with pytest.raises(asyncio.CancelledError if how == "called off" else StoreFailed):
+    with pytest.raises(asyncio.CancelledError if mode == "called off" else StoreFailed):
         await changing
     assert [each.id for each in shelf.loaded] == record.loaded == ["old"]
     assert shelf.required_ids == ("old",)

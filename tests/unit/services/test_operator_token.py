@@ -70,29 +70,29 @@ def test_a_key_file_of_another_user_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["file", "dangling link", "somebody else's"])
 async def test_a_folder_that_cannot_be_the_servers_is_refused(tmp_path: Path, kind: str) -> None:
     """The error names the folder, which stays unchanged."""
-    place = tmp_path / ".ramet"
+    path = tmp_path / ".ramet"
     match kind:
         case "file":
-            place.write_text("mine")
+            path.write_text("mine")
         case "dangling link":
-            place.symlink_to("nowhere")
+            path.symlink_to("nowhere")
         case _ if os.geteuid() == 0:
-            place.mkdir()
-            os.chown(place, 65_534, 65_534)
+            path.mkdir()
+            os.chown(path, 65_534, 65_534)
         case _:
             pytest.skip("only root can give a folder away")
     with pytest.raises(InvalidValue, match="dir"):
         await Server(tmp_path, types={}).start()
-    assert not place.is_dir() or not list(place.iterdir())
+    assert not path.is_dir() or not list(path.iterdir())
 
 
 async def test_only_the_server_can_write_the_folder_of_its_socket(tmp_path: Path) -> None:
     """Another user could replace the socket there."""
-    place = tmp_path / ".ramet"
-    place.mkdir()
-    place.chmod(0o777)
+    path = tmp_path / ".ramet"
+    path.mkdir()
+    path.chmod(0o777)
     async with Server(tmp_path, types={}, listen=("127.0.0.1", 0)):
-        assert stat.S_IMODE(place.stat().st_mode) == 0o755
+        assert stat.S_IMODE(path.stat().st_mode) == 0o755
 
 
 def test_a_socket_and_an_address_together_are_refused(tmp_path: Path) -> None:

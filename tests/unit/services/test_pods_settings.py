@@ -125,19 +125,19 @@ async def test_the_listener_keeps_its_certificate_authority(tmp_path: Path) -> N
     """A client that trusts the pod's authority reaches the kernel; a restarted kernel has the same authority."""
     port, results = free_port(), list[Any]()
     for _ in range(2):
-        door = listener_of(load_text(tmp_path, f"pods: {{dial: '127.0.0.1:{port}'}}\n"))
-        assert door is not None
-        await door.start()
-        await door.start()
+        listener = listener_of(load_text(tmp_path, f"pods: {{dial: '127.0.0.1:{port}'}}\n"))
+        assert listener is not None
+        await listener.start()
+        await listener.start()
         try:
-            results.append(door.secret("a"))
+            results.append(listener.secret("a"))
             trusting = certificates.client_context(results[-1][join_token.CA])
             _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusting)
             writer.close()
             await writer.wait_closed()
         finally:
-            await door.stop()
-            await door.stop()
+            await listener.stop()
+            await listener.stop()
 
     assert results[0][join_token.URL] == f"wss://127.0.0.1:{port}/line"
     assert results[0][join_token.CA] == results[1][join_token.CA]
@@ -150,11 +150,11 @@ async def test_a_listener_address_in_use_is_refused(tmp_path: Path) -> None:
     with socket.socket() as other:
         other.bind(("0.0.0.0", 0))
         other.listen()
-        door = listener_of(load_text(tmp_path, f"pods: {{dial: '127.0.0.1:{other.getsockname()[1]}'}}\n"))
-        assert door is not None
+        listener = listener_of(load_text(tmp_path, f"pods: {{dial: '127.0.0.1:{other.getsockname()[1]}'}}\n"))
+        assert listener is not None
         with pytest.raises(InvalidValue, match=r"pods\.listen"):
-            await door.start()
-        await door.stop()
+            await listener.start()
+        await listener.stop()
 
 
 async def test_kernels_of_one_store_share_a_place_and_have_own_names(postgres: Server, schema: str) -> None:
@@ -172,6 +172,6 @@ async def test_kernels_of_one_store_share_a_place_and_have_own_names(postgres: S
         await two.close()
         assert (await KernelIdentities(one)()).living == (identities[0].kernel,)
         await two.open()
-        again = await KernelIdentities(two)()
-        assert again.place == identities[0].place
-        assert again.kernel not in identities[0].living
+        second_identity = await KernelIdentities(two)()
+        assert second_identity.place == identities[0].place
+        assert second_identity.kernel not in identities[0].living

@@ -80,20 +80,20 @@ async def test_agents_resume_with_the_same_id_path_key_and_capacity(site: Site, 
         for name in "ab"
     ]
     (site.opened(agents[0]).opening.folder / "note").write_text("mine")
-    async with await site.as_killed(next_folder, env_vars={"crew/a:A": "b", "crew/b:A": "b"}) as again:
-        infos = await again.spawner.list_agents(ListAgents(), team.key)
+    async with await site.as_killed(next_folder, env_vars={"crew/a:A": "b", "crew/b:A": "b"}) as next_site:
+        infos = await next_site.spawner.list_agents(ListAgents(), team.key)
         assert infos == [each.agent for each in agents]
-        assert await again.free(team) == 1
-        assert await again.free(team, "tokens") == 2
-        before, opening = site.opened(agents[0]), again.opened(agents[0]).opening
+        assert await next_site.free(team) == 1
+        assert await next_site.free(team, "tokens") == 2
+        before, opening = site.opened(agents[0]), next_site.opened(agents[0]).opening
         assert (opening.run, opening.info, opening.env) == (before.run, before.opening.info, {"A": "b"})
         assert (opening.limits, opening.path) == (before.opening.limits, "crew/a")
         assert (opening.folder / "note").read_text() == "mine"
-        await again.spawner.kill_agent(agents[0].agent.id, agents[0].nonce)
-        assert await again.free(team) == 2
-        await kill_by_turn(again, agents[1])
-        assert await again.free(team) == 3
-        assert await again.left() == ([agents[1].agent.id], [agents[1].agent.id])
+        await next_site.spawner.kill_agent(agents[0].agent.id, agents[0].nonce)
+        assert await next_site.free(team) == 2
+        await kill_by_turn(next_site, agents[1])
+        assert await next_site.free(team) == 3
+        assert await next_site.left() == ([agents[1].agent.id], [agents[1].agent.id])
 
 
 #: A server with two agents, of which one has failed; it says what there is, and goes on until it is killed.
@@ -144,13 +144,13 @@ async def test_agents_of_a_killed_process_resume_in_another_process(tmp_path: pa
 async def test_a_server_opens_and_closes_once(site: Site, next_folder: pathlib.Path) -> None:
     """Concurrent and repeated calls of `open` and `close` have no effect."""
     await site.agent(await site.team())
-    again = await site.as_killed(next_folder)
-    async with again.runtime:
-        await asyncio.gather(*(again.spawner.open() for _ in range(3)))
-        await again.spawner.open()
-        assert len(again.echo.opened) == 1
-        await again.spawner.close()
-        await again.spawner.close()
+    next_site = await site.as_killed(next_folder)
+    async with next_site.runtime:
+        await asyncio.gather(*(next_site.spawner.open() for _ in range(3)))
+        await next_site.spawner.open()
+        assert len(next_site.echo.opened) == 1
+        await next_site.spawner.close()
+        await next_site.spawner.close()
 
 
 async def test_turns_and_runs_are_persisted(site: Site, next_folder: pathlib.Path) -> None:
@@ -160,8 +160,8 @@ async def test_turns_and_runs_are_persisted(site: Site, next_folder: pathlib.Pat
     living.state, living.turns, site.opened(spawned_agent).run = "working", 2, "run-later"
     await living.save()
     assert (await site.spawner.get_agent(spawned_agent.agent.id, spawned_agent.nonce)).state == "working"
-    async with await site.as_killed(next_folder) as again:
-        info = await again.spawner.get_agent(spawned_agent.agent.id, spawned_agent.nonce)
+    async with await site.as_killed(next_folder) as next_site:
+        info = await next_site.spawner.get_agent(spawned_agent.agent.id, spawned_agent.nonce)
         assert (info.state, info.turns, info.run) == ("idle", 2, "run-later")
 
 
@@ -172,14 +172,14 @@ async def test_an_agent_that_cannot_be_reopened_is_failed_and_holds_nothing(
     team = await site.team(tokens=10)
     spawned_agent = await site.agent(team, limits={"tokens": 4})
     await change_record(site, "served", agent_type="gone")
-    async with await site.as_killed(next_folder) as again:
-        info = await again.spawner.get_agent(spawned_agent.agent.id, spawned_agent.nonce)
+    async with await site.as_killed(next_folder) as next_site:
+        info = await next_site.spawner.get_agent(spawned_agent.agent.id, spawned_agent.nonce)
         assert info.state == "failed"
         assert info.error is not None
         assert (info.error.type, info.path, info.run) == ("Unknown", spawned_agent.agent.path, spawned_agent.agent.run)
-        assert await again.free(team) == 3
-        assert await again.free(team, "tokens") == 6
-        living = again.spawner.agents.authorized_entry(spawned_agent.agent.id, spawned_agent.nonce, "turn")
+        assert await next_site.free(team) == 3
+        assert await next_site.free(team, "tokens") == 6
+        living = next_site.spawner.agents.authorized_entry(spawned_agent.agent.id, spawned_agent.nonce, "turn")
         assert not living.is_open
         for ask in (living.served.history(), living.served.control(None), living.served.mail("hello")):
             with pytest.raises(Gone, match="gone"):
@@ -188,8 +188,8 @@ async def test_an_agent_that_cannot_be_reopened_is_failed_and_holds_nothing(
             living.served.turn(b"", "words")
         with pytest.raises(Gone):
             _ = living.type
-        await again.spawner.kill_agent(spawned_agent.agent.id, spawned_agent.nonce)
-        assert await again.left() == ([], [])
+        await next_site.spawner.kill_agent(spawned_agent.agent.id, spawned_agent.nonce)
+        assert await next_site.left() == ([], [])
 
 
 async def test_the_error_of_an_agent_shows_no_path_of_the_host(
@@ -197,14 +197,14 @@ async def test_the_error_of_an_agent_shows_no_path_of_the_host(
 ) -> None:
     """Holders of the agent's key see the reason; the path is for the server's log."""
     spawned_agent = await site.agent(await site.team())
-    again = await site.as_killed(next_folder)
+    next_site = await site.as_killed(next_folder)
 
     async def image(id: str, team: str) -> Image:
         raise Damaged("the image", next_folder / "secret-place", "this folder is missing")
 
-    monkeypatch.setattr(again.spawner._checks._images, "image", image)
-    async with again:
-        error = (await again.spawner.get_agent(spawned_agent.agent.id, spawned_agent.nonce)).error
+    monkeypatch.setattr(next_site.spawner._checks._images, "image", image)
+    async with next_site:
+        error = (await next_site.spawner.get_agent(spawned_agent.agent.id, spawned_agent.nonce)).error
         assert error is not None
         assert error.type == "Damaged"
         assert "secret-place" not in error.message
@@ -219,10 +219,10 @@ async def test_an_agent_that_fails_to_open_does_not_affect_others(site: Site, ne
     assert document is not None
     row = msgspec.json.decode(document.data) | {"spawn_info": {"trouble": "open"}}
     await store.put("served", bad.agent.id, msgspec.json.encode(row))
-    async with await site.as_killed(next_folder) as again:
-        assert (await again.spawner.get_agent(good.agent.id, good.nonce)).state == "idle"
-        assert (await again.spawner.get_agent(bad.agent.id, bad.nonce)).state == "failed"
-        assert await again.free(team) == 2
+    async with await site.as_killed(next_folder) as next_site:
+        assert (await next_site.spawner.get_agent(good.agent.id, good.nonce)).state == "idle"
+        assert (await next_site.spawner.get_agent(bad.agent.id, bad.nonce)).state == "failed"
+        assert await next_site.free(team) == 2
 
 
 async def test_an_agent_whose_spawn_was_cut_is_removed(site: Site, next_folder: pathlib.Path) -> None:
@@ -230,13 +230,13 @@ async def test_an_agent_whose_spawn_was_cut_is_removed(site: Site, next_folder: 
     team = await site.team()
     spawned_agent = await site.agent(team)
     await change_record(site, "served", state="starting", run="")
-    async with await site.as_killed(next_folder) as again:
-        assert again.echo.opened == []
-        assert await again.left() == ([], [])
-        assert await again.free(team) == 3
+    async with await site.as_killed(next_folder) as next_site:
+        assert next_site.echo.opened == []
+        assert await next_site.left() == ([], [])
+        assert await next_site.free(team) == 3
         with pytest.raises(NotYours):
-            await again.spawner.get_agent(spawned_agent.agent.id, spawned_agent.nonce)
-        await again.agent(team)
+            await next_site.spawner.get_agent(spawned_agent.agent.id, spawned_agent.nonce)
+        await next_site.agent(team)
 
 
 async def test_an_agent_whose_kill_was_cut_is_removed(site: Site, next_folder: pathlib.Path) -> None:
@@ -244,18 +244,18 @@ async def test_an_agent_whose_kill_was_cut_is_removed(site: Site, next_folder: p
     team = await site.team()
     await site.agent(team)
     await change_record(site, "team", held={})
-    async with await site.as_killed(next_folder) as again:
-        assert again.echo.opened == []
-        assert await again.left() == ([], [])
-        assert await again.free(team) == 3
+    async with await site.as_killed(next_folder) as next_site:
+        assert next_site.echo.opened == []
+        assert await next_site.left() == ([], [])
+        assert await next_site.free(team) == 3
 
 
 async def test_capacity_held_without_an_agent_is_freed(site: Site, next_folder: pathlib.Path) -> None:
     """The holder has no record."""
     team = await site.team()
     await change_record(site, "team", held={"agent-0": {"agents": 1.0}})
-    async with await site.as_killed(next_folder) as again:
-        assert await again.free(team) == 3
+    async with await site.as_killed(next_folder) as next_site:
+        assert await next_site.free(team) == 3
 
 
 async def test_a_team_whose_deletion_was_cut_is_removed(site: Site, next_folder: pathlib.Path) -> None:
@@ -270,13 +270,13 @@ async def test_a_team_whose_deletion_was_cut_is_removed(site: Site, next_folder:
 
     store = WatchedStore()
     store.changed = changed
-    async with await site.as_killed(next_folder, store=store) as again:
+    async with await site.as_killed(next_folder, store=store) as next_site:
         assert doomed
         assert all(doomed)
-        assert await again.left() == ([], [])
-        assert await again.spawner.list_teams(OPERATOR) == []
-        assert await (await again.store()).list("team") == []
-        await again.team("crew")
+        assert await next_site.left() == ([], [])
+        assert await next_site.spawner.list_teams(OPERATOR) == []
+        assert await (await next_site.store()).list("team") == []
+        await next_site.team("crew")
 
 
 async def test_a_failed_agent_stays_listed(site: Site, next_folder: pathlib.Path) -> None:
@@ -285,12 +285,12 @@ async def test_a_failed_agent_stays_listed(site: Site, next_folder: pathlib.Path
     spawned_agent = await site.agent(team)
     await kill_by_turn(site, spawned_agent)
     failed_info = await site.spawner.get_agent(spawned_agent.agent.id, spawned_agent.nonce)
-    async with await site.as_killed(next_folder) as again:
-        assert await again.spawner.get_agent(spawned_agent.agent.id, spawned_agent.nonce) == failed_info
-        assert again.echo.opened == []
-        assert await again.free(team) == 3
-        await again.spawner.delete_team(team.team.id, team.key)
-        assert await again.left() == ([], [])
+    async with await site.as_killed(next_folder) as next_site:
+        assert await next_site.spawner.get_agent(spawned_agent.agent.id, spawned_agent.nonce) == failed_info
+        assert next_site.echo.opened == []
+        assert await next_site.free(team) == 3
+        await next_site.spawner.delete_team(team.team.id, team.key)
+        assert await next_site.left() == ([], [])
 
 
 async def test_a_failed_agent_holds_nothing_after_a_kill(site: Site, next_folder: pathlib.Path) -> None:
@@ -298,11 +298,11 @@ async def test_a_failed_agent_holds_nothing_after_a_kill(site: Site, next_folder
     team = await site.team()
     spawned_agent = await site.agent(team)
     await change_record(site, "served", state="failed", error={"type": "ModelFailed", "message": "it died"})
-    async with await site.as_killed(next_folder) as again:
-        assert (await again.spawner.get_agent(spawned_agent.agent.id, spawned_agent.nonce)).state == "failed"
-        assert await again.free(team) == 3
-        await again.spawner.kill_agent(spawned_agent.agent.id, spawned_agent.nonce)
-        assert await again.free(team) == 3
+    async with await site.as_killed(next_folder) as next_site:
+        assert (await next_site.spawner.get_agent(spawned_agent.agent.id, spawned_agent.nonce)).state == "failed"
+        assert await next_site.free(team) == 3
+        await next_site.spawner.kill_agent(spawned_agent.agent.id, spawned_agent.nonce)
+        assert await next_site.free(team) == 3
 
 
 async def test_secrets_must_be_supplied_again_after_a_restart(
@@ -314,10 +314,10 @@ async def test_secrets_must_be_supplied_again_after_a_restart(
     [document] = await (await site.store()).list("served")
     assert b"token" in document.data
     assert b"s3cret" not in document.data
-    async with await site.as_killed(next_folder, secrets={"token": "s3cret"}) as again:
-        assert again.opened(spawned_agent).opening.policy == Policy(secrets={"token": "s3cret"})
-    async with await site.as_killed(tmp_path / "third") as again:
-        info = await again.spawner.get_agent(spawned_agent.agent.id, spawned_agent.nonce)
+    async with await site.as_killed(next_folder, secrets={"token": "s3cret"}) as next_site:
+        assert next_site.opened(spawned_agent).opening.policy == Policy(secrets={"token": "s3cret"})
+    async with await site.as_killed(tmp_path / "third") as next_site:
+        info = await next_site.spawner.get_agent(spawned_agent.agent.id, spawned_agent.nonce)
         assert info.state == "waiting"
         assert info.error is not None
         assert info.error.type == "ValuesMissing"
@@ -329,14 +329,14 @@ async def test_records_of_a_newer_server_stay_unchanged(site: Site, next_folder:
     """The older server refuses to start, and has opened and changed nothing."""
     await site.agent(await site.team())
     await change_record(site, kind, version=2)
-    again = await site.as_killed(next_folder)
-    async with again.runtime:
-        store = await again.store()
+    next_site = await site.as_killed(next_folder)
+    async with next_site.runtime:
+        store = await next_site.store()
         before = [*await store.list("team"), *await store.list("served")]
         with pytest.raises(Damaged, match="version 2"):
-            await again.spawner.open()
+            await next_site.spawner.open()
         assert [*await store.list("team"), *await store.list("served")] == before
-        assert again.echo.opened == []
+        assert next_site.echo.opened == []
 
 
 async def test_a_kill_at_any_moment_loses_no_capacity_and_no_agent(tmp_path: pathlib.Path) -> None:
@@ -358,17 +358,19 @@ async def test_a_kill_at_any_moment_loses_no_capacity_and_no_agent(tmp_path: pat
         await site.spawner.delete_team(other.team.id, other.key)
     assert len(moments) > 15
     for number, moment in enumerate(moments):
-        async with moment as again:
-            assert number < deleting or "other" not in [each.name for each in await again.spawner.list_teams(OPERATOR)]
-            agents = await again.spawner.list_agents(ListAgents(), OPERATOR)
+        async with moment as next_site:
+            assert number < deleting or "other" not in [
+                each.name for each in await next_site.spawner.list_teams(OPERATOR)
+            ]
+            agents = await next_site.spawner.list_agents(ListAgents(), OPERATOR)
             living = [each for each in agents if each.state == "idle"]
-            assert len(living) == len(again.echo.opened)
-            for info in await again.spawner.list_teams(OPERATOR):
-                own = [each for each in living if each.team == info.id]
-                assert info.held["agents"] == len(own)
-                assert info.free["agents"] == 3 - len(own)
-                assert info.held.get("tokens", 0) == 2 * len(own) * ("tokens" in info.held)
-            records, folders = await again.left()
+            assert len(living) == len(next_site.echo.opened)
+            for info in await next_site.spawner.list_teams(OPERATOR):
+                team_agents = [each for each in living if each.team == info.id]
+                assert info.held["agents"] == len(team_agents)
+                assert info.free["agents"] == 3 - len(team_agents)
+                assert info.held.get("tokens", 0) == 2 * len(team_agents) * ("tokens" in info.held)
+            records, folders = await next_site.left()
             assert records == sorted(each.id for each in agents)
             assert {each.id for each in living} <= set(folders) <= set(records)
 

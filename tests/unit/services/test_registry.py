@@ -87,17 +87,19 @@ def test_a_layer_is_appended_in_the_format_of_its_base(kind: str) -> None:
         "rootfs": {"type": "layers", "diff_ids": ["sha256:0"]}, "history": [{"created_by": "x"}],
     }  # fmt: skip
     config = json.dumps(inner).encode()
-    below = {"mediaType": TYPES[kind]["layer"], "digest": "sha256:1", "size": 5, "urls": ["u"]}
+    base_layer = {"mediaType": TYPES[kind]["layer"], "digest": "sha256:1", "size": 5, "urls": ["u"]}
     descriptor = {"mediaType": TYPES[kind]["config"], "digest": digest_of(config), "size": len(config)}
-    body = json.dumps({"schemaVersion": 2, "config": descriptor, "layers": [below], "annotations": {"x": "y"}}).encode()
+    body = json.dumps(
+        {"schemaVersion": 2, "config": descriptor, "layers": [base_layer], "annotations": {"x": "y"}}
+    ).encode()
     base = read_manifest(body, TYPES[kind]["manifest"])
 
-    whole = append(base, config, Layer("sha256:2", "sha256:3", 7), paths=["/new", "/more"], labels={"c": "d"})
+    appended = append(base, config, Layer("sha256:2", "sha256:3", 7), paths=["/new", "/more"], labels={"c": "d"})
 
-    manifest, config_json = json.loads(whole.manifest), json.loads(whole.config)
-    assert manifest["layers"] == [below, {"mediaType": TYPES[kind]["layer"], "digest": "sha256:2", "size": 7}]
-    assert manifest["config"] == {**descriptor, "digest": digest_of(whole.config), "size": len(whole.config)}
-    assert (manifest["annotations"], whole.media_type) == ({"x": "y"}, TYPES[kind]["manifest"])
+    manifest, config_json = json.loads(appended.manifest), json.loads(appended.config)
+    assert manifest["layers"] == [base_layer, {"mediaType": TYPES[kind]["layer"], "digest": "sha256:2", "size": 7}]
+    assert manifest["config"] == {**descriptor, "digest": digest_of(appended.config), "size": len(appended.config)}
+    assert (manifest["annotations"], appended.media_type) == ({"x": "y"}, TYPES[kind]["manifest"])
     assert config_json["rootfs"]["diff_ids"] == ["sha256:0", "sha256:3"]
     assert len(config_json["history"]) == 2
     assert config_json["config"] == {"Env": ["A=1", "PYTHONPATH=/new:/more:/old"], "Labels": {"a": "b", "c": "d"}}
@@ -170,25 +172,25 @@ async def test_a_pushed_image_can_be_pulled_by_other_tools(tmp_path: Path) -> No
     async with registry(tmp_path) as host:
         base = layout(tmp_path / "base", BASE)
         await skopeo("copy", "--dest-tls-verify=false", f"oci:{base}:base", f"docker://{host}/team/base:1")
-        async with Registry(f"http://{host}") as there:
-            name = await publish(image, there, base="team/base:1", to="team/worker:1")
-            again = await publish(image, there, base="team/base:1", to="team/worker:2")
-            same = await publish(image, there, base="team/base:1", to="team/base:worker")
-            pulled = await there.manifest(reference(name))
+        async with Registry(f"http://{host}") as registry_client:
+            name = await publish(image, registry_client, base="team/base:1", to="team/worker:1")
+            second_name = await publish(image, registry_client, base="team/base:1", to="team/worker:2")
+            same = await publish(image, registry_client, base="team/base:1", to="team/base:worker")
+            pulled = await registry_client.manifest(reference(name))
         await skopeo("copy", "--src-tls-verify=false", f"docker://{host}/{name}", f"oci:{tmp_path / 'out'}:out")
         tags = await skopeo("list-tags", "--tls-verify=false", f"docker://{host}/team/worker")
 
-    assert name == again
+    assert name == second_name
     assert name.partition("@")[2] == same.partition("@")[2] == digest_of(pulled.body)
     assert sorted(json.loads(tags)["Tags"]) == ["1", "2"]
     blobs = tmp_path / "out" / "blobs" / "sha256"
     config = json.loads((blobs / pulled.config.digest.removeprefix("sha256:")).read_bytes())
-    place = f"/opt/ramet/bundles/{image.folders[0].name}"
-    assert config["config"]["Env"] == ["PATH=/usr/bin", f"PYTHONPATH={place}"]
+    path = f"/opt/ramet/bundles/{image.folders[0].name}"
+    assert config["config"]["Env"] == ["PATH=/usr/bin", f"PYTHONPATH={path}"]
     assert config["config"]["Labels"] == {"kept": "yes", LABEL: image.id}
     layers = [entries_of((blobs / each.digest.removeprefix("sha256:")).read_bytes()) for each in pulled.layers]
     assert [*layers[0]] == ["bin/tool"]
-    assert f"{place.lstrip('/')}/tools/sums.py" in layers[1]
+    assert f"{path.lstrip('/')}/tools/sums.py" in layers[1]
 
 
 @needs_registry
@@ -196,13 +198,13 @@ async def test_an_image_can_be_the_base_of_another(tmp_path: Path) -> None:
     """The result has three layers, and the newest bundle is imported first."""
     one = await image_of(tmp_path / "1", FILES)
     two = await image_of(tmp_path / "2", {"more.py": b"x = 1\n"})
-    async with registry(tmp_path) as host, Registry(f"http://{host}") as there:
+    async with registry(tmp_path) as host, Registry(f"http://{host}") as registry_client:
         base = layout(tmp_path / "base", BASE)
         await skopeo("copy", "--dest-tls-verify=false", f"oci:{base}:base", f"docker://{host}/base:1")
-        below = await publish(one, there, base="base:1", to="one")
-        name = reference(await publish(two, there, base=below, to="two"))
-        manifest = await there.manifest(name)
-        config = json.loads(await there.small_blob(name.repository, manifest.config))
+        base_reference = await publish(one, registry_client, base="base:1", to="one")
+        name = reference(await publish(two, registry_client, base=base_reference, to="two"))
+        manifest = await registry_client.manifest(name)
+        config = json.loads(await registry_client.small_blob(name.repository, manifest.config))
 
     assert len(manifest.layers) == 3
     paths = [f"/opt/ramet/bundles/{each.folders[0].name}" for each in (two, one)]
@@ -217,15 +219,15 @@ async def test_a_registry_with_a_password_needs_it(tmp_path: Path) -> None:
         base, user = layout(tmp_path / "base", BASE), f"--dest-creds={USER}:{PASSWORD}"
         await skopeo("copy", "--dest-tls-verify=false", user, f"oci:{base}:base", f"docker://{host}/base:1")
         for name, wrong in (("", ""), (USER, "wrong")):
-            async with Registry(f"http://{host}", login=Login(name, wrong)) as there:
+            async with Registry(f"http://{host}", login=Login(name, wrong)) as registry_client:
                 with pytest.raises(RegistryFailed) as refusal:
-                    await publish(image, there, base="base:1", to="worker:1")
+                    await publish(image, registry_client, base="base:1", to="worker:1")
                 assert refusal.value.status == 401
-        async with Registry(f"http://{host}", login=Login(USER, PASSWORD)) as there:
+        async with Registry(f"http://{host}", login=Login(USER, PASSWORD)) as registry_client:
             with pytest.raises(Unknown):
-                await there.manifest(reference("worker:1"))
-            name = await publish(image, there, base="base:1", to="worker:1")
-            assert len((await there.manifest(reference(name))).layers) == 2
+                await registry_client.manifest(reference("worker:1"))
+            name = await publish(image, registry_client, base="base:1", to="worker:1")
+            assert len((await registry_client.manifest(reference(name))).layers) == 2
 
 
 @needs_registry
@@ -236,13 +238,13 @@ async def test_a_registry_with_tokens_gets_a_token_for_each_repository(tmp_path:
     async with serve(tokens.answer) as tokens.realm, registry(tmp_path, tokens=tokens) as host:
         base, user = layout(tmp_path / "base", BASE), f"--dest-creds={USER}:{PASSWORD}"
         await skopeo("copy", "--dest-tls-verify=false", user, f"oci:{base}:base", f"docker://{host}/base:1")
-        async with Registry(f"http://{host}", login=Login(USER, "wrong")) as there:
+        async with Registry(f"http://{host}", login=Login(USER, "wrong")) as registry_client:
             with pytest.raises(RegistryFailed, match="no token"):
-                await there.manifest(reference("base:1"))
+                await registry_client.manifest(reference("base:1"))
         tokens.requested_scopes.clear()
-        async with Registry(f"http://{host}", login=Login(USER, PASSWORD)) as there:
-            name = await publish(image, there, base="base:1", to="worker:1")
-            assert len((await there.manifest(reference(name))).layers) == 2
+        async with Registry(f"http://{host}", login=Login(USER, PASSWORD)) as registry_client:
+            name = await publish(image, registry_client, base="base:1", to="worker:1")
+            assert len((await registry_client.manifest(reference(name))).layers) == 2
 
     base_only, worker = ["repository:base:pull,push"], "repository:worker:pull,push"
     assert tokens.requested_scopes == [base_only, [worker], [worker, "repository:base:pull"]]
@@ -255,22 +257,22 @@ async def test_an_identity_token_is_exchanged_for_an_access_token(tmp_path: Path
     async with serve(tokens.answer) as tokens.realm, registry(tmp_path, tokens=tokens) as host:
         base, user = layout(tmp_path / "base", BASE), f"--dest-creds={USER}:{PASSWORD}"
         await skopeo("copy", "--dest-tls-verify=false", user, f"oci:{base}:base", f"docker://{host}/base:1")
-        async with Registry(f"http://{host}", login=Login(identity_token=IDENTITY)) as there:
-            manifest = await there.manifest(reference("base:1"))
-            again = ImageReference("again", "1")
+        async with Registry(f"http://{host}", login=Login(identity_token=IDENTITY)) as client:
+            manifest = await client.manifest(reference("base:1"))
+            second_reference = ImageReference("again", "1")
             for blob in (manifest.config, *manifest.layers):
-                await there.push_blob("again", blob, lambda blob=blob: there.pieces("base", blob), of="base")  # type: ignore[misc]
-            await there.push_manifest(again, manifest.body, manifest.media_type)
-        async with Registry(f"http://{host}") as there:
+                await client.push_blob("again", blob, lambda blob=blob: client.pieces("base", blob), of="base")  # type: ignore[misc]
+            await client.push_manifest(second_reference, manifest.body, manifest.media_type)
+        async with Registry(f"http://{host}") as client:
             with pytest.raises(RegistryFailed, match="no token"):
-                await there.manifest(again)
+                await client.manifest(second_reference)
             tokens.anybody = True
-            assert await there.manifest(again) == manifest
+            assert await client.manifest(second_reference) == manifest
             with pytest.raises(RegistryFailed) as refusal:
-                await there.push_manifest(again, manifest.body, manifest.media_type)
-        async with Registry(f"http://{host}", login=Login(identity_token="wrong-token")) as there:
+                await client.push_manifest(second_reference, manifest.body, manifest.media_type)
+        async with Registry(f"http://{host}", login=Login(identity_token="wrong-token")) as client:
             with pytest.raises(RegistryFailed) as unknown:
-                await there.manifest(again)
+                await client.manifest(second_reference)
 
     assert refusal.value.status == 401
     assert "wrong-token" not in str(unknown.value)
@@ -287,12 +289,12 @@ async def test_a_blob_that_cannot_be_mounted_is_copied(tmp_path: Path) -> None:
         yield content[:400_000]
         yield content[400_000:]
 
-    async with registry(tmp_path) as host, Registry(f"http://{host}") as there:
-        await there.push_blob("one", blob, sent)
-        await there.push_blob("two", blob, lambda: there.pieces("one", blob))
-        content_copied = b"".join([piece async for piece in there.pieces("two", blob)])
+    async with registry(tmp_path) as host, Registry(f"http://{host}") as registry_client:
+        await registry_client.push_blob("one", blob, sent)
+        await registry_client.push_blob("two", blob, lambda: registry_client.pieces("one", blob))
+        content_copied = b"".join([piece async for piece in registry_client.pieces("two", blob)])
         with pytest.raises(RegistryFailed, match="HTTP 404"):
-            await there.push_blob("two", missing, lambda: there.pieces("one", missing))
+            await registry_client.push_blob("two", missing, lambda: registry_client.pieces("one", missing))
 
     assert content_copied == content
 
@@ -301,11 +303,11 @@ async def test_a_blob_that_cannot_be_mounted_is_copied(tmp_path: Path) -> None:
 async def test_a_base_in_dockers_format_keeps_it(tmp_path: Path) -> None:
     """The manifest and the new layer have Docker's media types, which skopeo reads."""
     image = await image_of(tmp_path / "kept", FILES)
-    async with registry(tmp_path) as host, Registry(f"http://{host}") as there:
+    async with registry(tmp_path) as host, Registry(f"http://{host}") as registry_client:
         base, target = layout(tmp_path / "base", BASE), f"docker://{host}/base:1"
         await skopeo("copy", "--format=v2s2", "--dest-tls-verify=false", f"oci:{base}:base", target)
-        name = await publish(image, there, base="base:1", to="worker")
-        manifest = await there.manifest(reference(name))
+        name = await publish(image, registry_client, base="base:1", to="worker")
+        manifest = await registry_client.manifest(reference(name))
         description = json.loads(await skopeo("inspect", "--tls-verify=false", f"docker://{host}/{name}"))
 
     assert manifest.media_type == TYPES["docker"]["manifest"]
@@ -322,13 +324,13 @@ async def test_errors_of_a_registry_are_reported(tmp_path: Path) -> None:
     async def other() -> AsyncIterator[bytes]:
         yield b"other"
 
-    async with registry(tmp_path) as host, Registry(f"http://{host}") as there:
+    async with registry(tmp_path) as host, Registry(f"http://{host}") as registry_client:
         with pytest.raises(InvalidValue, match="nothing:1"):
-            await publish(image, there, base="nothing:1", to="worker:1")
+            await publish(image, registry_client, base="nothing:1", to="worker:1")
         with pytest.raises(RegistryFailed, match="HTTP 400"):
-            await there.push_blob("worker", Descriptor("", digest_of(b"this"), 5), other)
+            await registry_client.push_blob("worker", Descriptor("", digest_of(b"this"), 5), other)
         with pytest.raises(InvalidValue, match="to"):
-            await publish(image, there, base="base", to=f"worker@{digest_of(b'')}")
+            await publish(image, registry_client, base="base", to=f"worker@{digest_of(b'')}")
     async with Registry(f"http://{host}") as closed_registry:
         with pytest.raises(RegistryFailed) as refusal:
             await closed_registry.manifest(reference("base"))
@@ -357,10 +359,10 @@ async def test_an_upload_goes_only_to_the_registry() -> None:
     """An address elsewhere is refused, since the password would be sent there."""
     async with (
         serve(fixed_answer(202, {}, location="https://elsewhere.example.org/upload")) as url,
-        Registry(url) as there,
+        Registry(url) as registry_client,
     ):
         with pytest.raises(RegistryFailed, match=r"it leads to elsewhere\.example\.org"):
-            await there.push_blob("base", BLOB, lambda: there.pieces("other", BLOB))
+            await registry_client.push_blob("base", BLOB, lambda: registry_client.pieces("other", BLOB))
 
 
 @pytest.mark.parametrize("login", [Login(USER, PASSWORD), Login(identity_token=IDENTITY), Login()], ids=range(3))
@@ -370,9 +372,12 @@ async def test_an_upload_goes_only_to_the_registry() -> None:
 async def test_unencrypted_tokens_come_only_from_the_registrys_own_host(login: Login, realm: str) -> None:
     """Another address is refused, since the password would be sent there."""
     challenge = f'Bearer realm="{realm}",service="here"'
-    async with serve(fixed_answer(401, {}, www_authenticate=challenge)) as url, Registry(url, login=login) as there:
+    async with (
+        serve(fixed_answer(401, {}, www_authenticate=challenge)) as url,
+        Registry(url, login=login) as registry_client,
+    ):
         with pytest.raises(RegistryFailed, match="tokens come unencrypted") as refusal:
-            await there.manifest(reference("base"))
+            await registry_client.manifest(reference("base"))
 
     assert "u:p" not in str(refusal.value)
 
@@ -388,9 +393,9 @@ async def test_a_registry_that_refuses_its_own_token_is_not_asked_again() -> Non
         else:
             await answer.send(401, {}, {"www-authenticate": f'Bearer realm="{url}/token",service="here"'})
 
-    async with serve(answer) as url, Registry(url) as there:
+    async with serve(answer) as url, Registry(url) as registry_client:
         with pytest.raises(RegistryFailed) as refusal:
-            await there.manifest(reference("base"))
+            await registry_client.manifest(reference("base"))
 
     assert refusal.value.status == 401
     assert paths == ["/v2/base/manifests/latest", "/token", "/v2/base/manifests/latest"]
@@ -406,22 +411,22 @@ async def test_an_index_cannot_lead_to_another_index() -> None:
     async def answer(request: Request, answer: Answer) -> None:
         await answer.send(200, outer if request.path.endswith("latest") else inner, {"content-type": kind})
 
-    async with serve(answer) as url, Registry(url) as there:
+    async with serve(answer) as url, Registry(url) as registry_client:
         with pytest.raises(InvalidValue, match="manifest"):
-            await there.manifest(reference("base"))
+            await registry_client.manifest(reference("base"))
         with pytest.raises(Unknown, match="linux/amd64"):
-            await there.manifest(reference("base"), "linux/riscv64")
+            await registry_client.manifest(reference("base"), "linux/riscv64")
 
 
 async def test_content_of_a_registry_is_checked_against_its_digest() -> None:
     """A manifest or config with another digest, and one that is too large, are refused."""
-    async with serve(fixed_answer(200, {"x": "y"})) as url, Registry(url) as there:
+    async with serve(fixed_answer(200, {"x": "y"})) as url, Registry(url) as registry_client:
         with pytest.raises(RegistryFailed, match="another digest"):
-            await there.manifest(reference(f"base@{BLOB.digest}"))
+            await registry_client.manifest(reference(f"base@{BLOB.digest}"))
         with pytest.raises(RegistryFailed, match="another digest"):
-            await there.small_blob("base", BLOB)
+            await registry_client.small_blob("base", BLOB)
         with pytest.raises(InvalidValue, match="digest"):
-            await there.small_blob("base", Descriptor("", "../../secret", 1))
-    async with serve(fixed_answer(200, {"x": "y" * (MAX_JSON + 1)})) as url, Registry(url) as there:
+            await registry_client.small_blob("base", Descriptor("", "../../secret", 1))
+    async with serve(fixed_answer(200, {"x": "y" * (MAX_JSON + 1)})) as url, Registry(url) as registry_client:
         with pytest.raises(RegistryFailed, match="more than"):
-            await there.manifest(reference("base"))
+            await registry_client.manifest(reference("base"))

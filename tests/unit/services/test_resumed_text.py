@@ -23,8 +23,8 @@ def text_after_replay(text: str, *replies: list[str]) -> str:
 @given(st.lists(st.lists(st.text("ab ", min_size=1), max_size=4), max_size=4), st.integers(0, 40))
 def test_the_same_reply_continues_after_any_cut(replies: list[list[str]], cut: int) -> None:
     """Nothing is repeated and nothing is lost, in any pieces."""
-    whole = "".join(piece for pieces in replies for piece in pieces)
-    assert text_after_replay(whole[:cut], *replies) == whole
+    full_text = "".join(piece for pieces in replies for piece in pieces)
+    assert text_after_replay(full_text[:cut], *replies) == full_text
 
 
 def test_a_different_reply_is_sent_from_its_beginning() -> None:

@@ -68,18 +68,18 @@ async def base_in(host: str, folder: Path, files: dict[str, bytes] = BASE, **opt
 def test_a_runtime_image_holds_all_that_guests_import(tmp_path: Path, kind: Kind) -> None:
     """The imports work without installed packages; all of ramet is there, and no file of this machine."""
     files = runtime_files(kind)
-    for place, file in files.items():
-        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / place).symlink_to(file)
-        if (cache := file.parent / "__pycache__").is_dir() and not (tmp_path / place.parent / "__pycache__").exists():
-            (tmp_path / place.parent / "__pycache__").symlink_to(cache)  # for speed alone
+    for path, file in files.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).symlink_to(file)
+        if (cache := file.parent / "__pycache__").is_dir() and not (tmp_path / path.parent / "__pycache__").exists():
+            (tmp_path / path.parent / "__pycache__").symlink_to(cache)  # for speed alone
 
     code = f"{IMPORTS}; [import_module(each) for each in {(*IMAGES[kind], 'ramet.isolation.local')!r}]; print('whole')"
 
     assert run_isolated_python(code, tmp_path) == "whole\n"
-    ours = Path(__file__).parents[3] / "src" / "ramet"
+    source_folder = Path(__file__).parents[3] / "src" / "ramet"
     assert {str(each) for each in files if each.parts[0] == "ramet"} >= {
-        f"ramet/{each.relative_to(ours)}" for each in ours.rglob("*.py")
+        f"ramet/{each.relative_to(source_folder)}" for each in source_folder.rglob("*.py")
     }
     assert [*files] == sorted(files)
     assert not {each.name for each in files} & {"direct_url.json", "RECORD", "INSTALLER", "ramet", "__pycache__"}
@@ -92,18 +92,18 @@ def test_the_digest_depends_on_kind_paths_and_bytes(tmp_path: Path) -> None:
     one, two = tmp_path / "one.py", tmp_path / "two.py"
     one.write_bytes(b"1")
     two.write_bytes(b"2")
-    place, other = PurePosixPath("a.py"), PurePosixPath("b.py")
+    path, other = PurePosixPath("a.py"), PurePosixPath("b.py")
 
     names = {
-        content_digest("bare", {place: one}),
-        content_digest("bare", {place: two}),
+        content_digest("bare", {path: one}),
+        content_digest("bare", {path: two}),
         content_digest("bare", {other: one}),
-        content_digest("bare", {place: one, other: one}),
-        content_digest("llm", {place: one}),
+        content_digest("bare", {path: one, other: one}),
+        content_digest("llm", {path: one}),
     }
 
     assert len(names) == 5
-    assert content_digest("bare", {place: one}) in names
+    assert content_digest("bare", {path: one}) in names
 
 
 def test_an_incomplete_distribution_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,8 +150,8 @@ async def test_bytecode_is_reproducible_and_used_without_checks(tmp_path: Path) 
 
     assert {each.stem.partition(".")[0] for each in first} == {"one", "two"}
     assert [each.read_bytes() for each in first.values()] == [each.read_bytes() for each in second.values()]
-    for place, file in first.items():
-        at = tmp_path / "cache" / str(place)[1:]
+    for path, file in first.items():
+        at = tmp_path / "cache" / str(path)[1:]
         at.parent.mkdir(parents=True, exist_ok=True)
         at.write_bytes(file.read_bytes())
     (lib / "one.py").write_text("X = 'now'")
@@ -166,18 +166,18 @@ async def test_bytecode_is_reproducible_and_used_without_checks(tmp_path: Path) 
 async def test_a_runtime_image_is_pushed_once_and_bundles_go_on_top(tmp_path: Path) -> None:
     """The layer is complete for a bare Python, the base's settings stay, and nothing is sent twice."""
     progress = list[Progress]()
-    async with registry(tmp_path) as host, Registry(f"http://{host}") as there:
+    async with registry(tmp_path) as host, Registry(f"http://{host}") as registry_client:
         await base_in(host, tmp_path / "base", env=("PATH=/usr/local/bin", f"PYTHON_VERSION={PYTHON}.99"))
-        built = await runtime_image(there, "base:1", "bare", told=progress.append)
+        built = await runtime_image(registry_client, "base:1", "bare", told=progress.append)
         assert (progress[-1].step, progress[-1].done) == ("pushing", progress[-1].total)
         progress.clear()
-        assert await runtime_image(there, "base:1", "bare", told=progress.append) == built
+        assert await runtime_image(registry_client, "base:1", "bare", told=progress.append) == built
         assert progress == []
 
         name = reference(built.reference.removeprefix(f"{host}/"))
-        manifest = await there.manifest(name)
-        config = json.loads(await there.small_blob(name.repository, manifest.config))
-        data = b"".join([each async for each in there.pieces(name.repository, manifest.layers[1])])
+        manifest = await registry_client.manifest(name)
+        config = json.loads(await registry_client.small_blob(name.repository, manifest.config))
+        data = b"".join([each async for each in registry_client.pieces(name.repository, manifest.layers[1])])
         async with PackagingService(tmp_path / "kept") as service:
             bundle = await service.upload(
                 tar({"kit/__init__.py": b"", "skills/sum/SKILL.md": b"---\nname: sum\n---\n"})
@@ -185,16 +185,16 @@ async def test_a_runtime_image_is_pushed_once_and_bundles_go_on_top(tmp_path: Pa
             image = await service.image(
                 (await service.finished((await service.create_image("", [bundle.id])).id)).image
             )
-        above = await image_on(built, image, there)
-        assert await image_on(built, image, there, on_progress=progress.append) == above
-        assert await image_on(built, PLAIN, there) == built
+        above = await image_on(built, image, registry_client)
+        assert await image_on(built, image, registry_client, on_progress=progress.append) == above
+        assert await image_on(built, PLAIN, registry_client) == built
         assert progress == []
-        below = (await there.manifest(reference(above.reference.removeprefix(f"{host}/")))).layers
+        base_layers = (await registry_client.manifest(reference(above.reference.removeprefix(f"{host}/")))).layers
 
     assert (built.digest, built.python, built.imports) == (digest_of(manifest.body), f"python{PYTHON}", ())
     assert config["config"]["Env"] == ["PATH=/usr/local/bin", f"PYTHON_VERSION={PYTHON}.99"]
     assert config["config"]["Labels"] == {"kept": "yes", "ramet.runtime": "bare", "ramet.python": PYTHON}
-    assert below[:2] == manifest.layers
+    assert base_layers[:2] == manifest.layers
     top = f"/opt/ramet/bundles/{image.folders[0].name}"
     assert (above.imports, above.skills) == ((top,), (f"{top}/skills",))
     with tarfile.open(fileobj=io.BytesIO(gzip.decompress(data))) as layer:
@@ -237,8 +237,8 @@ async def test_an_image_of_pods_is_pushed_when_it_is_made(tmp_path: Path) -> Non
                 (await service.upload(tar({f"{name}/__init__.py": b"", f"skills/{name}/SKILL.md": b""}))).id
                 for name in ("one", "other")
             ]
-            both, alone = await asyncio.gather(make_image(service, one, other), make_image(service, one))
-            image = await service.image(both.image)
+            both_job, single_image = await asyncio.gather(make_image(service, one, other), make_image(service, one))
+            image = await service.image(both_job.image)
             mounts = [str(each.resolve()) for each in (*image.folders, *image.skills)]
             assert [each.step for each in progress].count("compiling") == 1
             assert [each.step for each in progress].count("packing") == 3
@@ -249,19 +249,19 @@ async def test_an_image_of_pods_is_pushed_when_it_is_made(tmp_path: Path) -> Non
                 *(images.image_with_mounts(["/usr/share", *mounts]) for _ in range(3))
             )
             part = await images.image_with_mounts([mounts[0]])
-            later = images_in(host, tmp_path, progress)
-            later.store = service
-            again = await later.image_with_mounts(mounts)
+            second_images = images_in(host, tmp_path, progress)
+            second_images.store = service
+            second_image = await second_images.image_with_mounts(mounts)
             none = [await images.image_with_mounts(each) for each in ([mounts[1]], ["/usr/share"], [])]
             assert first is not None
             inspected = json.loads(await skopeo("inspect", "--tls-verify=false", f"docker://{first.image.reference}"))
 
-    assert [*others, again] == [first] * 3
+    assert [*others, second_image] == [first] * 3
     assert first.image_paths == {each: f"/opt/ramet/bundles/{Path(each).name}" for each in mounts[:2]}
-    assert inspected["Labels"]["ramet.image"] == both.image
+    assert inspected["Labels"]["ramet.image"] == both_job.image
     assert part is not None
     assert (part.image.reference == first.image.reference, list(part.image_paths)) == (False, mounts[:1])
-    assert alone.state == "done"
+    assert single_image.state == "done"
     assert none == [None] * 3
     assert [each.step for each in progress].count("packing") == 3
 
@@ -305,17 +305,17 @@ async def test_an_image_that_its_registry_lost_is_pushed_again(
         async with PackagingService(tmp_path / "kept", push=images.image) as service:
             bundle = await service.upload(tar({"kit/__init__.py": b""}))
             image = await service.image((await make_image(service, bundle.id)).image)
-            plain, whole = await images.image(), await images.image(image)
+            plain, with_bundle = await images.image(), await images.image(image)
             assert await images.image(PLAIN._replace(id="empty")) == plain
             at = tmp_path / "storage" / "docker" / "registry" / "v2" / "repositories"
 
             def left(kind: str) -> list[Path]:
                 return sorted(at.glob(f"ramet-*/{kind}/**/link"))
 
-            there = left("_layers") + left("_manifests")
+            file_count = left("_layers") + left("_manifests")
             progress.clear()
             assert not await images.push_again(plain)
-            assert not await images.push_again(whole)
+            assert not await images.push_again(with_bundle)
             assert not await images.push_again(PlainImage(f"{host}/base:1"))
             assert progress == []
 
@@ -331,13 +331,13 @@ async def test_an_image_that_its_registry_lost_is_pushed_again(
                 lose()
                 assert all(await asyncio.gather(*(images.push_again(before) for _ in range(3))))
                 assert [each.step for each in progress].count("packing") == pack_count
-                assert await images.image(image) == whole
+                assert await images.image(image) == with_bundle
                 progress.clear()
-            assert left("_layers") + left("_manifests") == there
+            assert left("_layers") + left("_manifests") == file_count
     assert [each.getMessage().split()[1] for each in caplog.records if "pushed again" in each.getMessage()] == [
-        whole.reference,
+        with_bundle.reference,
         plain.reference,
-        whole.reference,
+        with_bundle.reference,
     ]
 
 
@@ -355,12 +355,12 @@ async def test_a_base_with_another_python_is_refused(
     tmp_path: Path, files: dict[str, bytes], env: tuple[str, ...], version: str
 ) -> None:
     """The error names both versions, and nothing is pushed."""
-    async with registry(tmp_path) as host, Registry(f"http://{host}") as there:
+    async with registry(tmp_path) as host, Registry(f"http://{host}") as registry_client:
         await base_in(host, tmp_path / "base", {"x": b"", **files}, env=env)
         with pytest.raises(InvalidValue) as refusal:
-            await runtime_image(there, "base:1", "bare", into="pods")
+            await runtime_image(registry_client, "base:1", "bare", into="pods")
         with pytest.raises(Unknown):
-            await there.manifest(reference("pods"))
+            await registry_client.manifest(reference("pods"))
 
     assert (refusal.value.field, refusal.value.value) == ("base", f"base:1 (Python {version})")
     assert f"Python {PYTHON}" in refusal.value.accepted
@@ -369,14 +369,14 @@ async def test_a_base_with_another_python_is_refused(
 @needs_registry
 async def test_a_base_for_another_machine_is_refused(tmp_path: Path) -> None:
     """A target with a tag is refused, since the tag is made of the content; a missing base is refused too."""
-    async with registry(tmp_path) as host, Registry(f"http://{host}") as there:
+    async with registry(tmp_path) as host, Registry(f"http://{host}") as registry_client:
         await base_in(host, tmp_path / "base", architecture="s390x")
         with pytest.raises(InvalidValue, match=f"linux/s390x.*{here()}"):
-            await runtime_image(there, "base:1", "bare")
+            await runtime_image(registry_client, "base:1", "bare")
         with pytest.raises(InvalidValue, match="base:2"):
-            await runtime_image(there, "base:2", "bare")
+            await runtime_image(registry_client, "base:2", "bare")
         with pytest.raises(InvalidValue, match="into"):
-            await runtime_image(there, "base:1", "bare", into="pods:1")
+            await runtime_image(registry_client, "base:1", "bare", into="pods:1")
 
 
 @needs_registry
@@ -395,9 +395,9 @@ async def test_a_base_may_be_in_another_registry(tmp_path: Path) -> None:
             first = (await at.source.manifest(reference("base:1"))).layers[0]
             name = reference(image.reference.removeprefix(f"{two}/"))
             content_copied = b"".join([each async for each in at.registry.pieces(name.repository, first)])
-        async with open_registry(two, username=USER, password="wrong", environ=environ) as there:
+        async with open_registry(two, username=USER, password="wrong", environ=environ) as registry_client:
             with pytest.raises(Exception, match="401"):
-                await there.manifest(name)
+                await registry_client.manifest(name)
 
     assert len(content_copied) == first.size
     assert isinstance(first, Descriptor)

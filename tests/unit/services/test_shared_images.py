@@ -91,19 +91,19 @@ async def test_a_bundle_uploaded_to_one_kernel_is_usable_at_all(kernels: Kernels
     await one.close()
     await kernels.stores["one"].close()
     three = await kernels.begin("three")
-    there = await three.image(image.id)
+    image_copy = await three.image(image.id)
 
     assert list(await three.list_bundles()) == sorted(uploaded, key=lambda info: info.id)
     assert await three.bundle(ids[0]) == uploaded[0]
     assert await three.list_images() == await two.list_images()
     assert await three.job(image.id) == Job(id=image.id, state="done", image=image.id)
     assert await three.create_image("", ids) == await three.job(image.id)
-    assert there.folders == tuple(kernels.folder / "three" / "bundles" / each for each in ids)
-    assert [files_of(folder) for folder in there.folders[:2]] == [SUMS, LARGE]
-    assert os.access(there.folders[2] / "run.sh", os.X_OK)
-    assert await run_in_image(there, "from tools.sums import add; print(add(2, 3))") == "5"
-    assert there.folders[0].stat().st_mode & 0o777 == 0o555
-    loadable = await three.loadable((await two.upload(tar({"late.py": b""}))).id, there.bundles)
+    assert image_copy.folders == tuple(kernels.folder / "three" / "bundles" / each for each in ids)
+    assert [files_of(folder) for folder in image_copy.folders[:2]] == [SUMS, LARGE]
+    assert os.access(image_copy.folders[2] / "run.sh", os.X_OK)
+    assert await run_in_image(image_copy, "from tools.sums import add; print(add(2, 3))") == "5"
+    assert image_copy.folders[0].stat().st_mode & 0o777 == 0o555
+    loadable = await three.loadable((await two.upload(tar({"late.py": b""}))).id, image_copy.bundles)
     assert loadable.files == ("late.py",)
 
 
@@ -117,9 +117,9 @@ async def test_each_kernel_installs_requirements_by_its_own_settings(kernels: Ke
     bundle = await one.upload(tar({"requirements.txt": b"greeting==1.0\n"}))
     image = await make_image(one, [bundle.id])
 
-    there = await two.image(image.id)
+    image_copy = await two.image(image.id)
 
-    assert await run_in_image(there, "import greeting; print(greeting.hello, greeting.__file__)") == (
+    assert await run_in_image(image_copy, "import greeting; print(greeting.hello, greeting.__file__)") == (
         f"hello {kernels.folder}/two/packages/{image.packages[0].name}/greeting.py"
     )
     with pytest.raises(InvalidValue, match="this server does not install packages"):
@@ -252,7 +252,7 @@ async def test_a_spawn_fails_if_its_image_is_deleted_meanwhile(
     packaging = PackagingService(kernels.folder / "two", store=store)
     async with Site(kernels.folder, store, images=packaging) as site, packaging:
         team = await site.team()
-        there = await site.agent(team, "there", image=image.id)
+        spawned_agent = await site.agent(team, "there", image=image.id)
 
         async def elsewhere() -> Sequence[str]:
             return [row.path for row in await rows.foreign_agents(())]
@@ -260,7 +260,7 @@ async def test_a_spawn_fails_if_its_image_is_deleted_meanwhile(
         async def check(opening: object) -> None:
             with pytest.raises(InUse):
                 await one.delete_image(image.id, elsewhere=elsewhere)
-            await site.spawner.kill_agent(there.agent.id, there.nonce)
+            await site.spawner.kill_agent(spawned_agent.agent.id, spawned_agent.nonce)
             await one.delete_image(image.id, elsewhere=elsewhere)
 
         monkeypatch.setattr(site.echo, "check", check)
@@ -355,10 +355,10 @@ async def test_an_incomplete_upload_is_removed_by_the_next_kernel(kernels: Kerne
         await one.upload(tar(LARGE))
     assert await two.list_bundles() == []
     assert len(await kernels.remaining_documents("two")) == 3, "two pieces, and whose they are"
-    whole = await two.upload(tar(LARGE))
+    bundle = await two.upload(tar(LARGE))
     await kernels.begin("three")
     assert len(await kernels.remaining_documents("two")) == 4
-    assert [each.id for each in await two.list_bundles()] == [whole.id]
+    assert [each.id for each in await two.list_bundles()] == [bundle.id]
 
 
 async def test_an_incomplete_or_damaged_bundle_of_the_store_is_refused(kernels: Kernels) -> None:
@@ -387,18 +387,18 @@ async def test_an_incomplete_or_damaged_bundle_of_the_store_is_refused(kernels: 
 
 async def test_the_folder_of_a_single_kernel_is_imported_into_the_store_once(kernels: Kernels) -> None:
     """Later deletions hold: the folder does not bring them back."""
-    async with PackagingService(kernels.folder / "one") as alone:
-        bundle = await alone.upload(tar(SUMS))
-        image = await make_image(alone, [bundle.id])
+    async with PackagingService(kernels.folder / "one") as service:
+        bundle = await service.upload(tar(SUMS))
+        image = await make_image(service, [bundle.id])
     one, two = [await kernels.begin(name) for name in ("one", "two")]
     assert await run_in_image(await two.image(image.id), "import tools.sums; print(1)") == "1"
     await one.close()
     await kernels.stores["one"].close()
     await two.delete_image(image.id)
     await two.delete_bundle(bundle.id)
-    again = await kernels.begin("one")
-    assert await again.list_images() == []
-    assert await again.list_bundles() == []
+    restarted = await kernels.begin("one")
+    assert await restarted.list_images() == []
+    assert await restarted.list_bundles() == []
     assert not (kernels.folder / "one" / "bundles" / bundle.id).exists()
 
 

@@ -253,10 +253,10 @@ async def test_keys_outlive_a_killed_server(tmp_path: pathlib.Path) -> None:
         delegated = await site.spawner.delegate(agent.agent.id, agent.nonce, Delegate(rights=["turn"]))
         await site.spawner.revoke(agent.agent.id, agent.nonce, delegated.id)
         new = await site.spawner.rotate(agent.agent.id, agent.nonce)
-        later = await site.as_killed(tmp_path / "again")
-        async with later:
-            assert opened_rights(later, agent, key) == ["info"]
-            assert opened_rights(later, agent, new) == list(RIGHTS)
-            assert opened_rights(later, agent, agent.nonce) == opened_rights(later, agent, delegated.key) == []
-            await later.spawner.revoke(agent.agent.id, new, id)
-            assert opened_rights(later, agent, key) == []
+        next_site = await site.as_killed(tmp_path / "again")
+        async with next_site:
+            assert opened_rights(next_site, agent, key) == ["info"]
+            assert opened_rights(next_site, agent, new) == list(RIGHTS)
+            assert opened_rights(next_site, agent, agent.nonce) == opened_rights(next_site, agent, delegated.key) == []
+            await next_site.spawner.revoke(agent.agent.id, new, id)
+            assert opened_rights(next_site, agent, key) == []

@@ -76,8 +76,8 @@ async def test_a_kernel_that_returns_during_a_takeover_keeps_its_team(
     await other.runtime.start()
     opening = asyncio.create_task(other.spawner.open())
     await store.has_read.wait()
-    async with Site(tmp_path / "one", PostgresStore(postgres.dsn, schema=schema, kernel="one")) as again:
-        assert again.spawner.agents.has(agent.agent.id)
+    async with Site(tmp_path / "one", PostgresStore(postgres.dsn, schema=schema, kernel="one")) as next_site:
+        assert next_site.spawner.agents.has(agent.agent.id)
         store.go_on.set()
         await opening
 
@@ -85,12 +85,12 @@ async def test_a_kernel_that_returns_during_a_takeover_keeps_its_team(
         assert not other.spawner.teams
         with pytest.raises(NotYours):
             await other.spawner.get_agent(agent.agent.id, agent.nonce)
-        assert (await again.spawner.get_agent(agent.agent.id, agent.nonce)).state == "idle"
+        assert (await next_site.spawner.get_agent(agent.agent.id, agent.nonce)).state == "idle"
         owner = await store.owner_of(agent.agent.run)
         assert owner is not None
         assert owner.name == "one"
-        await again.spawner.rotate(agent.agent.id, agent.nonce)
-        await again.spawner.delete_team(team.team.id, team.key)
+        await next_site.spawner.rotate(agent.agent.id, agent.nonce)
+        await next_site.spawner.delete_team(team.team.id, team.key)
         await other.spawner.drain()
     await other.runtime.stop()
 
@@ -102,9 +102,9 @@ async def test_a_kernel_overtaken_while_it_opens_its_team_opens_nothing(
     async with lose_kernel(Site(tmp_path / "one", PostgresStore(postgres.dsn, schema=schema, kernel="one"))) as first:
         _, agent = await make_agent(first)
     store = BlockingStore(postgres.dsn, schema=schema, kernel="one")
-    again = Site(tmp_path / "again", store)
-    await again.runtime.start()
-    opening = asyncio.create_task(again.spawner.open())
+    next_site = Site(tmp_path / "again", store)
+    await next_site.runtime.start()
+    opening = asyncio.create_task(next_site.spawner.open())
     await store.has_read.wait()
     two = PostgresStore(postgres.dsn, schema=schema, kernel="two")
     with end_session(store, postgres):
@@ -114,11 +114,11 @@ async def test_a_kernel_overtaken_while_it_opens_its_team_opens_nothing(
     store.go_on.set()
     await opening
 
-    assert not again.echo.opened
-    assert not again.spawner.teams
+    assert not next_site.echo.opened
+    assert not next_site.spawner.teams
     assert (await other.spawner.get_agent(agent.agent.id, agent.nonce)).state == "idle"
     await other.spawner.rotate(agent.agent.id, agent.nonce)
-    for site in (again, other):
+    for site in (next_site, other):
         await site.spawner.drain()
         await site.runtime.stop()
 
@@ -150,8 +150,8 @@ async def test_an_unreadable_row_does_not_stop_other_takeovers(
         async with lose_kernel(
             Site(tmp_path / "one", PostgresStore(postgres.dsn, schema=schema, kernel="one"))
         ) as first:
-            whole, agent = await make_agent(first, "whole")
-            broken_team, crew = await make_agent(first, "broken")
+            team, agent = await make_agent(first, "whole")
+            broken_team, broken_agent = await make_agent(first, "broken")
             newer, _ = await make_agent(first, "newer")
             part, remaining = await make_agent(first, "part")
             mute = await first.agent(part, "mute")
@@ -161,8 +161,8 @@ async def test_an_unreadable_row_does_not_stop_other_takeovers(
             (TEAM, newer.team.id): before[newer.team.id].replace(b'"version":1', b'"version":99'),
             (AGENT, mute.agent.id): b"[]",
         }
-        for place, data in spoilt.items():
-            await store.put(*place, data)
+        for document_key, data in spoilt.items():
+            await store.put(*document_key, data)
         directory = Directory(store, "two")
         await directory.open()
         try:
@@ -175,7 +175,7 @@ async def test_an_unreadable_row_does_not_stop_other_takeovers(
         finally:
             await directory.close()
 
-        assert {*other.spawner.teams} == {whole.team.id, part.team.id}
+        assert {*other.spawner.teams} == {team.team.id, part.team.id}
         assert (await other.spawner.get_agent(agent.agent.id, agent.nonce)).state == "idle"
         assert (await other.spawner.get_agent(remaining.agent.id, remaining.nonce)).state == "idle"
         assert await other.free(part) == 1
@@ -183,7 +183,7 @@ async def test_an_unreadable_row_does_not_stop_other_takeovers(
             document = await store.get(kind, key)
             assert document is not None
             assert document.data == data
-        assert await store.get(AGENT, crew.agent.id) is not None
+        assert await store.get(AGENT, broken_agent.agent.id) is not None
         warnings = [each.getMessage() for each in caplog.records if "must be repaired by hand" in each.getMessage()]
         assert sorted(key for each in warnings for _, key in spoilt if key in each) == sorted(key for _, key in spoilt)
 
@@ -192,4 +192,4 @@ async def test_an_unreadable_row_does_not_stop_other_takeovers(
             assert not third.spawner.teams
         await store.put(TEAM, broken_team.team.id, before[broken_team.team.id])
         await other.spawner.take_over()
-        assert (await other.spawner.get_agent(crew.agent.id, crew.nonce)).state == "idle"
+        assert (await other.spawner.get_agent(broken_agent.agent.id, broken_agent.nonce)).state == "idle"

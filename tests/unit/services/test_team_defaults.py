@@ -47,8 +47,8 @@ async def test_an_agent_gets_its_teams_defaults(tmp_path: pathlib.Path) -> None:
         assert team.team.defaults == {"tokens": 300, "usd": 0.5}
         assert [each.opening.limits.tokens for each in site.echo.opened] == [300, 100]
 
-    async with Site(tmp_path, SqliteStore(tmp_path / "journal.db")) as later:
-        assert (await later.spawner.get_team(team.team.id, team.key)).defaults == {"tokens": 300, "usd": 0.5}
+    async with Site(tmp_path, SqliteStore(tmp_path / "journal.db")) as next_site:
+        assert (await next_site.spawner.get_team(team.team.id, team.key)).defaults == {"tokens": 300, "usd": 0.5}
 
 
 @pytest.mark.parametrize(

@@ -96,9 +96,9 @@ def conversation(served: CutAgent, store: MemoryStore) -> TurnQueue:
 async def restored_queue(served: CutAgent, store: MemoryStore) -> TurnQueue:
     """Return the queue of turns as the next kernel restores it."""
     log = TurnLog(store, "agent-1", served.run)
-    talk = TurnQueue(served, SystemClock(), log=log)
-    talk.restore(await log.read())
-    return talk
+    turn_queue = TurnQueue(served, SystemClock(), log=log)
+    turn_queue.restore(await log.read())
+    return turn_queue
 
 
 async def read(turn: Turn, after: int = 0) -> list[Chunk]:
@@ -112,13 +112,13 @@ def words(chunks: Sequence[Chunk]) -> list[tuple[int, str, bytes]]:
 async def test_another_kernel_resumes_after_the_last_chunk_that_was_read(store: MemoryStore) -> None:
     """The active turn resumes, then the waiting turns in order; finished turns can be read there."""
     first = Speaker()
-    talk = conversation(first, store)
-    over = talk.turn(b"all of it", "words")
-    assert len(await read(over)) == 4
-    now, then = talk.turn(b"one two wait three", "words"), talk.turn(b"four", "words")
+    turn_queue = conversation(first, store)
+    turn = turn_queue.turn(b"all of it", "words")
+    assert len(await read(turn)) == 4
+    now, then = turn_queue.turn(b"one two wait three", "words"), turn_queue.turn(b"four", "words")
     await then.wait_recorded()
     await eventually(lambda: now.readable_number == 2)
-    await talk.drain(0.0)
+    await turn_queue.drain(0.0)
     with pytest.raises(Gone):
         await read(now, 2)
     first.go.set()  # Its agent goes on until its process ends: that is on no record.
@@ -126,11 +126,11 @@ async def test_another_kernel_resumes_after_the_last_chunk_that_was_read(store: 
     second = Speaker(first.turns_taken)
     after = await restored_queue(second, store)
     second.go.set()
-    assert words(await read(after.get(over.id), 3)) == [(4, "done", b"")]
+    assert words(await read(after.get(turn.id), 3)) == [(4, "done", b"")]
     assert words(await read(after.get(now.id), 2)) == [(3, "chunk", b"wait"), (4, "chunk", b"three"), (5, "done", b"")]
     assert words(await read(after.get(then.id))) == [(1, "chunk", b"four"), (2, "done", b"")]
     assert second.gone_on_with == [(2, [b"one", b"two"])]
-    await talk.close()
+    await turn_queue.close()
     await after.close()
 
 
@@ -138,57 +138,57 @@ async def test_a_turn_of_an_agent_that_cannot_resume_ends_with_an_error(store: M
     """The turn is never done twice; the turn that waited behind it is answered."""
     first = CutAgent()
     assert not isinstance(first, ResumableAgent)
-    talk = conversation(first, store)
-    now, then = talk.turn(b"one wait two", "words"), talk.turn(b"three", "words")
+    turn_queue = conversation(first, store)
+    now, then = turn_queue.turn(b"one wait two", "words"), turn_queue.turn(b"three", "words")
     await then.wait_recorded()
     await eventually(lambda: now.readable_number == 1)
-    await talk.drain(0.0)
+    await turn_queue.drain(0.0)
     second = CutAgent()
     after = await restored_queue(second, store)
     assert [each.kind for each in await read(after.get(now.id), 1)] == ["error"]
     assert words(await read(after.get(then.id))) == [(1, "chunk", b"three"), (2, "done", b"")]
     assert second.turn_count == 1
-    await talk.close()
+    await turn_queue.close()
     await after.close()
 
 
 @pytest.mark.parametrize("kind", [CutAgent, Speaker])
 async def test_an_idle_conversation_is_left_at_once(store: MemoryStore, kind: type[CutAgent]) -> None:
     """Finished turns can be read at this kernel and at the next, whether or not the agent can resume."""
-    talk = conversation(kind(), store)
-    over = talk.turn(b"one", "words")
-    events_read = await read(over)
-    await eventually(lambda: talk._answer_task is None)
+    turn_queue = conversation(kind(), store)
+    turn = turn_queue.turn(b"one", "words")
+    events_read = await read(turn)
+    await eventually(lambda: turn_queue._answer_task is None)
 
-    await talk.drain(60.0)
-    await talk.drain(60.0)
+    await turn_queue.drain(60.0)
+    await turn_queue.drain(60.0)
 
-    assert await read(over) == events_read
+    assert await read(turn) == events_read
     after = await restored_queue(kind(), store)
-    assert words(await read(after.get(over.id))) == words(events_read)
-    await talk.close()
+    assert words(await read(after.get(turn.id))) == words(events_read)
+    await turn_queue.close()
     await after.close()
 
 
 async def test_the_records_of_turns_are_removed_with_their_agent(store: MemoryStore) -> None:
     """An active turn gets an error at once."""
     served = Speaker()
-    talk = conversation(served, store)
-    await read(talk.turn(b"one", "words"))
-    waits = talk.turn(b"two wait three", "words")
+    turn_queue = conversation(served, store)
+    await read(turn_queue.turn(b"one", "words"))
+    waits = turn_queue.turn(b"two wait three", "words")
     await eventually(lambda: waits.readable_number == 1)
     await clear(store, "agent-1")
     served.ended.set_result(None)
     assert [each.kind for each in await read(waits)] == ["chunk", "error"], "its readers are told at once"
-    await talk.close()
+    await turn_queue.close()
     assert not [*await store.list(REQUEST_KIND), *await store.list(CHUNKS_KIND)]
 
 
 async def test_a_kernel_that_was_overtaken_writes_no_more_chunks(store: MemoryStore) -> None:
     """Another kernel has written the next chunk: readers here get TakenOver and continue there."""
     served = Speaker()
-    talk = conversation(served, store)
-    turn = talk.turn(b"one wait two", "words")
+    turn_queue = conversation(served, store)
+    turn = turn_queue.turn(b"one wait two", "words")
     await eventually(lambda: turn.readable_number == 1)
     log = TurnLog(store, "agent-1", served.run)
     await log.read()
@@ -197,19 +197,19 @@ async def test_a_kernel_that_was_overtaken_writes_no_more_chunks(store: MemorySt
     with pytest.raises(TakenOver):
         await read(turn, 1)
     assert [each.body for each in (await log.read())[0].chunks] == [b"one", b"another"]
-    await talk.close()
+    await turn_queue.close()
 
 
 async def test_a_failed_turn_reads_the_same_at_another_kernel(store: MemoryStore) -> None:
     """The error chunk is recorded like the others."""
-    talk = conversation(Speaker(), store)
-    turn = talk.turn(b"one fail", "words")
+    turn_queue = conversation(Speaker(), store)
+    turn = turn_queue.turn(b"one fail", "words")
     events_read = await read(turn)
-    again = await restored_queue(Speaker(), store)
-    assert await read(again.get(turn.id)) == events_read
+    chunks_again = await restored_queue(Speaker(), store)
+    assert await read(chunks_again.get(turn.id)) == events_read
     assert events_read[-1].kind == "error"
-    await talk.close()
-    await again.close()
+    await turn_queue.close()
+    await chunks_again.close()
 
 
 async def test_a_waiting_turn_of_a_revoked_key_is_withdrawn_by_the_next_kernel(
@@ -217,12 +217,12 @@ async def test_a_waiting_turn_of_a_revoked_key_is_withdrawn_by_the_next_kernel(
 ) -> None:
     """The first kernel was lost during a handover; the turn that had started continues."""
     first = Speaker()
-    talk = conversation(first, store)
-    now, then = (talk.turn(body, "words", by="old") for body in (b"one wait two", b"three"))
-    by_other = talk.turn(b"four", "words", by="other")
+    turn_queue = conversation(first, store)
+    now, then = (turn_queue.turn(body, "words", by="old") for body in (b"one wait two", b"three"))
+    by_other = turn_queue.turn(b"four", "words", by="other")
     await by_other.wait_recorded()
     await eventually(lambda: now.readable_number == 1)
-    await talk.drain(0.0)
+    await turn_queue.drain(0.0)
     first.go.set()
 
     second = Speaker(first.turns_taken)
@@ -235,5 +235,5 @@ async def test_a_waiting_turn_of_a_revoked_key_is_withdrawn_by_the_next_kernel(
     (withdrawn,) = await read(after.get(then.id))
     assert (withdrawn.kind, json.loads(withdrawn.body)["type"]) == ("error", "urn:ramet:problem:withdrawn")
     assert words(await read(after.get(by_other.id))) == [(1, "chunk", b"four"), (2, "done", b"")]
-    await talk.close()
+    await turn_queue.close()
     await after.close()

@@ -31,8 +31,8 @@ async def waiting_server(tmp_path: pathlib.Path) -> AsyncIterator[WaitingServer]
         team = await site.team("crew", tokens=10)
         site.slow.go_on.set()
         agent = await site.agent(team, type="slow", env=VALUES.env, limits={"tokens": 4}, keep_failed_s=0.0)
-        async with await site.as_killed(tmp_path / "later") as later:
-            yield WaitingServer(later, team, agent)
+        async with await site.as_killed(tmp_path / "later") as next_site:
+            yield WaitingServer(next_site, team, agent)
 
 
 async def test_a_waiting_agent_holds_its_capacity(waiting_server: WaitingServer) -> None:

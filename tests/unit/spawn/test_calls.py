@@ -35,8 +35,8 @@ def test_a_call_by_an_alias_is_a_call_of_the_tool() -> None:
     assert (calls.end("c0"), calls.end("c1")) == ("Bash", "Nothing")
 
 
-@pytest.mark.parametrize("how", ["end", "answer"])
-def test_with_a_safety_gate_a_call_that_never_began_has_no_output(how: str) -> None:
+@pytest.mark.parametrize("mode", ["end", "answer"])
+def test_with_a_safety_gate_a_call_that_never_began_has_no_output(mode: str) -> None:
     """The ledger raises ProtocolError and changes nothing, so the call can still be reported as refused."""
     context = make_context(tools=workspace_tools(), safety=SafetyGate(SafetyPolicy(otherwise="allow")))
     calls = ToolCallLedger(context, "main:1", reply("Read", "Bash"))
@@ -46,9 +46,9 @@ def test_with_a_safety_gate_a_call_that_never_began_has_no_output(how: str) -> N
 
     for _ in range(2):
         with pytest.raises(ProtocolError, match="has an output, and never began"):
-            getattr(calls, how)("c0", refused=False)
-    getattr(calls, how)("c0", refused=True)
-    getattr(calls, how)("c1", refused=False)
+            getattr(calls, mode)("c0", refused=False)
+    getattr(calls, mode)("c0", refused=True)
+    getattr(calls, mode)("c1", refused=False)
 
 
 def test_a_call_with_unreadable_arguments_is_not_charged() -> None:
@@ -74,10 +74,10 @@ def test_grants_stay_within_the_limit_and_nothing_stays_reserved(
     context = make_context(tools=workspace_tools(), budget=Budget(Limits(tool_calls=limit), scope="main"))
     context.record = lambda event: run_events.append(event) or event  # type: ignore[func-returns-value]  # it is None
     calls = ToolCallLedger(context, "main:1", reply(*["Read"] * count))
-    most = math.inf if limit is None else limit
-    assert (calls.granted is None) is (count <= most)
+    max_calls = math.inf if limit is None else limit
+    assert (calls.granted is None) is (count <= max_calls)
     grant_count = count if calls.granted is None else calls.granted
-    assert grant_count == min(count, most)
+    assert grant_count == min(count, max_calls)
 
     ran = 0
     for number in begun_calls:
@@ -139,8 +139,8 @@ def test_a_call_that_only_the_guest_ended_is_charged_once_across_kernels() -> No
     on_record = sum(each.usage.tool_calls for each in run_events if isinstance(each, ModelCharged))
     calls.close()
     assert context.usage.tool_calls == on_record == 1
-    heir = ToolCallLedger(context, "main:1", reply("Read", "Read"), PastCalls(refused=frozenset({"c0", "c1"})))
-    heir.close()
+    ledger = ToolCallLedger(context, "main:1", reply("Read", "Read"), PastCalls(refused=frozenset({"c0", "c1"})))
+    ledger.close()
     assert context.budget.spent("tool_calls") == 1
 
 

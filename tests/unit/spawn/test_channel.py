@@ -146,35 +146,35 @@ class Guest:
 
 @asynccontextmanager
 async def open_channel(
-    clock: FakeClock | None = None, desk: RecordingHandler | None = None
+    clock: FakeClock | None = None, handler: RecordingHandler | None = None
 ) -> AsyncIterator[tuple[GuestChannel, Guest, RecordingHandler]]:
-    ours, theirs = socket.socketpair()
-    desk = desk or RecordingHandler()
-    door, guest = GuestChannel(desk, clock), Guest(theirs)
-    await door.open(ours)
+    our_end, their_end = socket.socketpair()
+    handler = handler or RecordingHandler()
+    channel, guest = GuestChannel(handler, clock), Guest(their_end)
+    await channel.open(our_end)
     try:
-        yield door, guest, desk
+        yield channel, guest, handler
     finally:
-        await door.close()
+        await channel.close()
         guest.leave()
 
 
 async def test_an_unexpected_error_of_the_host_closes_the_channel() -> None:
     """An error while handling a note also ends the wait for the guest."""
-    async with open_channel() as (door, guest, _):
+    async with open_channel() as (channel, guest, _):
         await guest.say(Note(text="break"))
         with pytest.raises(ProtocolError, match=r"an error of the host: .*not foreseen"):
-            await door.wait_closed()
+            await channel.wait_closed()
 
 
 async def test_requests_are_answered_and_done_ends_the_channel() -> None:
     """Each answer has the number of its request and a body; `Done` is the end."""
-    async with open_channel() as (door, guest, _):
+    async with open_channel() as (channel, guest, _):
         await guest.say(Send(id=3, to="x", text="hello"), b"bytes")
         answer, body = await guest.hear()
         assert (answer.id, bytes(answer.data), body) == (3, b'{"text":"hello"}', b"bytes")
         await guest.say(Done(ok=True, json_size=2), b"17")
-        finished = await door.wait_closed()
+        finished = await channel.wait_closed()
         assert finished is not None
         assert finished.body == b"17"
 
@@ -192,20 +192,20 @@ async def test_a_refusal_is_sent_as_an_answer() -> None:
 
 async def test_a_guest_that_closes_the_connection_has_no_result() -> None:
     """The end of the connection ends the channel without a result."""
-    async with open_channel() as (door, guest, _):
+    async with open_channel() as (channel, guest, _):
         guest.leave()
-        assert await door.wait_closed() is None
+        assert await channel.wait_closed() is None
 
 
 @pytest.mark.parametrize("number", [1, 0])
 async def test_a_request_number_that_does_not_rise_closes_the_channel(number: int) -> None:
     """A repeated or lower number raises ProtocolError."""
-    async with open_channel() as (door, guest, _):
+    async with open_channel() as (channel, guest, _):
         await guest.say(Send(id=1, to="x", text=""))
         await guest.hear()
         await guest.say(Send(id=number, to="x", text=""))
         with pytest.raises(ProtocolError, match="must rise"):
-            await door.wait_closed()
+            await channel.wait_closed()
 
 
 @pytest.mark.parametrize(
@@ -222,90 +222,90 @@ async def test_a_request_number_that_does_not_rise_closes_the_channel(number: in
 )
 async def test_bytes_that_are_no_message_close_the_channel(data: bytes) -> None:
     """Impossible lengths, bad JSON, unknown types and pickles raise ProtocolError, and have no other effect."""
-    async with open_channel() as (door, guest, desk):
+    async with open_channel() as (channel, guest, handler):
         await guest.send(data)
         with pytest.raises(ProtocolError):
-            await door.wait_closed()
-        assert desk.notes == []
+            await channel.wait_closed()
+        assert handler.notes == []
 
 
 async def test_the_number_of_concurrent_requests_is_bounded() -> None:
     """Further requests wait unread, and every one is answered later."""
-    async with open_channel() as (_, guest, desk):
+    async with open_channel() as (_, guest, handler):
         count = doors.MAX_IN_FLIGHT * 3
         for number in range(1, count + 1):
             await guest.say(ListRuns(id=number))
-        await eventually(lambda: desk.active_count >= doors.MAX_IN_FLIGHT)
-        desk.may_list.set()
+        await eventually(lambda: handler.active_count >= doors.MAX_IN_FLIGHT)
+        handler.may_list.set()
         assert sorted([(await guest.hear())[0].id for _ in range(count)]) == list(range(1, count + 1))
-        assert desk.max_active == doors.MAX_IN_FLIGHT
+        assert handler.max_active == doors.MAX_IN_FLIGHT
 
 
 async def test_a_flood_of_messages_is_slowed_down_and_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a burst the channel reads no faster than its rate, and drops no message."""
     monkeypatch.setattr(doors, "BURST", 10.0)
     monkeypatch.setattr(doors, "RATE_PER_S", 1_000.0)
-    async with open_channel() as (door, guest, desk):
+    async with open_channel() as (channel, guest, handler):
         loop = asyncio.get_running_loop()
         start_time = loop.time()  # The channel reads while the guest still speaks.
         for number in range(100):
             await guest.say(Note(text=str(number)))
         await guest.say(Done(ok=True))
-        assert await door.wait_closed() is not None
+        assert await channel.wait_closed() is not None
         assert loop.time() - start_time > 0.05  # 91 messages beyond the burst at 1,000 a second: slower, never faster
-        assert desk.notes == [str(number) for number in range(100)]
+        assert handler.notes == [str(number) for number in range(100)]
 
 
 async def test_requests_take_a_fifth_of_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """The channel waits 4 s after a request that took 1 s of the loop, and loses no request."""
-    clock, desk = FakeClock(), BusyHandler(monkeypatch)
-    async with open_channel(clock, desk) as (_, guest, _desk):
+    clock, handler = FakeClock(), BusyHandler(monkeypatch)
+    async with open_channel(clock, handler) as (_, guest, _desk):
         for number in range(1, 4):
             await guest.say(Send(id=number, to="x", text=""))
         for number in range(1, 4):
-            await eventually(partial(desk.has_made, number))
+            await eventually(partial(handler.has_made, number))
             await let_tasks_run()
-            assert desk.reply_count == number
+            assert handler.reply_count == number
             await clock.advance(3)
             await let_tasks_run()
-            assert desk.reply_count == number
+            assert handler.reply_count == number
             await clock.advance(1)
         assert [(await guest.hear())[0].id for _ in range(3)] == [1, 2, 3]
 
 
 async def test_large_replies_take_a_fifth_of_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """Large replies are made later and one at a time, with the same waits, however many requests have begun."""
-    clock, desk = FakeClock(), BusyHandler(monkeypatch, makes=True)
-    async with open_channel(clock, desk) as (_, guest, _desk):
+    clock, handler = FakeClock(), BusyHandler(monkeypatch, makes=True)
+    async with open_channel(clock, handler) as (_, guest, _desk):
         for number in range(1, 4):
             await guest.say(Send(id=number, to="x", text=""))
-        await eventually(lambda: desk.has_begun == 3)
-        desk.may_make.set()
+        await eventually(lambda: handler.has_begun == 3)
+        handler.may_make.set()
         for number in range(1, 4):
-            await eventually(partial(desk.has_made, number))
+            await eventually(partial(handler.has_made, number))
             await let_tasks_run()
-            assert desk.reply_count == number
+            assert handler.reply_count == number
             await clock.advance(3)
             await let_tasks_run()
-            assert desk.reply_count == number
+            assert handler.reply_count == number
             await clock.advance(1)
 
 
 async def test_notes_take_a_fifth_of_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every message is charged alike, and `Done` arrives after the wait."""
-    clock, desk = FakeClock(), BusyHandler(monkeypatch)
-    async with open_channel(clock, desk) as (door, guest, _):
+    clock, handler = FakeClock(), BusyHandler(monkeypatch)
+    async with open_channel(clock, handler) as (channel, guest, _):
         await guest.say(Note(text="1"))
         await guest.say(Note(text="2"))
         await guest.say(Done(ok=True))
-        over = asyncio.ensure_future(door.wait_closed())
+        closing = asyncio.ensure_future(channel.wait_closed())
         for notes in (["1"], ["1", "2"]):
-            await eventually(partial(desk.has_noted, notes))
+            await eventually(partial(handler.has_noted, notes))
             await let_tasks_run()
-            assert desk.notes == notes
-            assert not over.done()
+            assert handler.notes == notes
+            assert not closing.done()
             await clock.advance(4)
-        assert await over is not None
+        assert await closing is not None
 
 
 async def test_requests_begin_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,7 +318,7 @@ async def test_requests_begin_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> 
             asyncio.get_running_loop().call_soon(order.append, "other")
             return Reply()
 
-    async with open_channel(desk=Noting()) as (_, guest, _desk):
+    async with open_channel(handler=Noting()) as (_, guest, _desk):
         messages = [message_codec.encode(Send(id=number, to="x", text="")) for number in range(1, 11)]
         await guest.send(b"".join(bytes(piece) for each in messages for piece in frames.pack(each)))
         for _ in range(10):
@@ -330,12 +330,12 @@ async def test_requests_begin_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> 
 async def test_an_unfinished_frame_closes_the_channel(monkeypatch: pytest.MonkeyPatch) -> None:
     """The time of a frame counts from its first byte, so single bytes do not hold it open."""
     monkeypatch.setattr(FrameReader, "allowance_s", property(lambda _: 0.05))
-    async with open_channel() as (door, guest, _):
+    async with open_channel() as (channel, guest, _):
         await guest.send(struct.pack("!II", 100, 0))
         trickling = asyncio.create_task(_trickle(guest))
         try:
             with pytest.raises(ProtocolError, match="not completed in time"):
-                await asyncio.wait_for(door.wait_closed(), 10)
+                await asyncio.wait_for(channel.wait_closed(), 10)
         finally:
             trickling.cancel()
             await asyncio.wait([trickling])
@@ -349,9 +349,9 @@ async def _trickle(guest: Guest) -> None:
 
 async def test_sending_waits_for_a_guest_that_does_not_read() -> None:
     """The outbound buffer is bounded, and the guest gets all messages once it reads again."""
-    async with open_channel() as (door, guest, _):
+    async with open_channel() as (channel, guest, _):
         big = bytes(1024 * 1024)
-        telling = [asyncio.create_task(door.send(Answer(id=number), big)) for number in range(30)]
+        telling = [asyncio.create_task(channel.send(Answer(id=number), big)) for number in range(30)]
         for _ in range(100):
             await asyncio.sleep(0)
         assert sum(task.done() for task in telling) <= outbound.MAX_OUTBOUND // len(big) + 2
@@ -363,25 +363,25 @@ async def test_sending_waits_for_a_guest_that_does_not_read() -> None:
 
 async def test_large_replies_are_made_one_at_a_time() -> None:
     """The host makes one reply for a guest that does not read, and each of the others in order once it reads."""
-    async with open_channel() as (_, guest, desk):
+    async with open_channel() as (_, guest, handler):
         for number in range(1, 31):
             await guest.say(LoadCheckpoint(id=number))
-        await eventually(lambda: desk.reply_count)
+        await eventually(lambda: handler.reply_count)
         for _turn in range(100):
             await asyncio.sleep(0)
-        assert desk.reply_count == 1
+        assert handler.reply_count == 1
         for number in range(1, 31):
             answer, body = await guest.hear()
             assert (answer.id, len(body)) == (number, LARGE)
-        assert desk.reply_count == 30
+        assert handler.reply_count == 30
 
 
 async def test_a_body_is_sent_from_a_file(tmp_path: pathlib.Path) -> None:
     """The channel sends the whole body from its offset in the file."""
-    async with open_channel() as (_, guest, desk):
+    async with open_channel() as (_, guest, handler):
         content = bytes(range(256)) * (LARGE // 256 + 1)
-        desk.file = tmp_path / "large"
-        desk.file.write_bytes(content)
+        handler.file = tmp_path / "large"
+        handler.file.write_bytes(content)
         await guest.say(LoadCheckpoint(id=1))
         _, body = await guest.hear()
         assert body == content[3 : 3 + LARGE]
@@ -389,65 +389,65 @@ async def test_a_body_is_sent_from_a_file(tmp_path: pathlib.Path) -> None:
 
 async def test_a_file_that_is_too_short_ends_the_channel(tmp_path: pathlib.Path) -> None:
     """A message that is cut short is followed by no other message, which the guest would take for the rest."""
-    async with open_channel() as (door, guest, desk):
-        desk.file = tmp_path / "short"
-        desk.file.write_bytes(bytes(1000))
+    async with open_channel() as (channel, guest, handler):
+        handler.file = tmp_path / "short"
+        handler.file.write_bytes(bytes(1000))
         await guest.say(LoadCheckpoint(id=1))
         with pytest.raises(ProtocolError, match="too early"):
-            await door.wait_closed()
+            await channel.wait_closed()
 
 
 async def test_no_message_is_handled_while_the_guest_does_not_read() -> None:
     """Notes that follow unread replies are handled once the guest reads."""
-    async with open_channel() as (_, guest, desk):
+    async with open_channel() as (_, guest, handler):
         await guest.say(LoadCheckpoint(id=1))
-        await eventually(lambda: desk.reply_count)
+        await eventually(lambda: handler.reply_count)
         for _turn in range(100):
             await asyncio.sleep(0)
         await guest.say(Note(text="behind"))
         for _turn in range(100):
             await asyncio.sleep(0)
-        assert desk.notes == []
+        assert handler.notes == []
         await guest.hear()
-        await eventually(lambda: desk.notes == ["behind"])
+        await eventually(lambda: handler.notes == ["behind"])
 
 
 async def test_a_guest_that_does_not_read_for_300_s_is_closed() -> None:
     """The channel closes after MAX_UNREAD_S and not earlier, with the reason."""
     clock = FakeClock()
-    async with open_channel(clock) as (door, guest, desk):
+    async with open_channel(clock) as (channel, guest, handler):
         await guest.say(LoadCheckpoint(id=1))
         await eventually(lambda: clock.sleeping)
-        over = asyncio.ensure_future(door.wait_closed())
+        closing = asyncio.ensure_future(channel.wait_closed())
         await clock.advance(outbound.MAX_UNREAD_S - 1)
-        assert not over.done()
+        assert not closing.done()
         await clock.advance(1)
         with pytest.raises(ProtocolError, match="did not read its channel for 300 s"):
-            await over
-        assert desk.reply_count == 1
+            await closing
+        assert handler.reply_count == 1
 
 
 async def test_a_guest_that_reads_slowly_stays_connected() -> None:
     """Each read within the time limit begins the limit anew."""
     clock = FakeClock()
-    async with open_channel(clock) as (door, guest, _):
+    async with open_channel(clock) as (channel, guest, _):
         for number in range(1, 4):
             await guest.say(LoadCheckpoint(id=number))
-        over = asyncio.ensure_future(door.wait_closed())
+        closing = asyncio.ensure_future(channel.wait_closed())
         for number in range(1, 4):
             await eventually(lambda: clock.sleeping)
             await clock.advance(outbound.MAX_UNREAD_S * 0.8)
             assert (await guest.hear())[0].id == number
-        assert not over.done()
-        over.cancel()
+        assert not closing.done()
+        closing.cancel()
 
 
 async def test_a_guest_that_waits_for_an_answer_stays_connected() -> None:
     """No time limit runs while nothing waits to be read."""
     clock = FakeClock()
-    async with open_channel(clock) as (_, guest, desk):
+    async with open_channel(clock) as (_, guest, handler):
         await guest.say(ListRuns(id=1))
-        await eventually(lambda: desk.active_count)
+        await eventually(lambda: handler.active_count)
         await clock.advance(100 * outbound.MAX_UNREAD_S)
-        desk.may_list.set()
+        handler.may_list.set()
         assert (await guest.hear())[0].id == 1

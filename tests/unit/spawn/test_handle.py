@@ -89,12 +89,12 @@ async def test_dropping_a_handle_does_not_cancel_its_run() -> None:
         await gate.entered.wait()
         waiting.cancel()
         await asyncio.wait([waiting])
-        again = session.handle("worker")
+        same_handle = session.handle("worker")
         del handle
 
         gate.open.set()
 
-        assert (await again.result()).value == "done"
+        assert (await same_handle.result()).value == "done"
 
 
 async def test_a_result_can_be_read_repeatedly() -> None:

@@ -55,9 +55,9 @@ def test_limits_never_widen(above: Limits, defined: Limits, limits: Limits, deta
     for each in fields(Limits):
         name, wanted_limit = each.name, smallest_limit(each.name, defined, limits)
         ceiling = math.inf if detached and name == "seconds" else smallest_limit(name, above)
-        own = getattr(plan.limits, name)
-        effective = own if own is not None else (math.inf if name == "seconds" else ceiling)
-        assert effective == min(wanted_limit, ceiling) or (own is None and wanted_limit == math.inf)
+        own_limit = getattr(plan.limits, name)
+        effective = own_limit if own_limit is not None else (math.inf if name == "seconds" else ceiling)
+        assert effective == min(wanted_limit, ceiling) or (own_limit is None and wanted_limit == math.inf)
         assert (name in clamps) is (wanted_limit != math.inf and wanted_limit > ceiling)
         if name in clamps:
             assert (clamps[name].asked, clamps[name].given) == (wanted_limit, ceiling)

@@ -97,15 +97,15 @@ def test_admitted_shares_never_exceed_the_envelope(births: list[tuple[int, float
     count = admission(parent, full="refuse")
     slots: list[AdmissionSlot] = []
     for memory, cpu, ends in births:
-        place = count.try_admit(parent, ResourceShare(memory, cpu))
-        if place is not None:
-            slots.append(place)
+        slot = count.try_admit(parent, ResourceShare(memory, cpu))
+        if slot is not None:
+            slots.append(slot)
         assert sum(each.share.memory_mb for each in slots) <= 512
         assert sum(each.share.cpu_cores for each in slots) <= 1.0 + 1e-6
         if ends and slots:
             count.release(slots.pop(0))
-    for place in slots:
-        count.release(place)
+    for slot in slots:
+        count.release(slot)
     assert count.try_admit(parent, HALF_GIG) is not None
 
 

@@ -13,9 +13,9 @@ from ramet.store.sqlite.checkpoint import Checkpoints
 
 def test_the_log_is_moved_when_no_thread_can_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An error in the writer's call would end the journal permanently."""
-    own, writers = (sqlite3.connect(tmp_path / "journal.db", check_same_thread=False) for _ in range(2))
+    own_connection, writers = (sqlite3.connect(tmp_path / "journal.db", check_same_thread=False) for _ in range(2))
     writers.execute("PRAGMA journal_mode=WAL").fetchall()
-    checkpoints = Checkpoints(own, writers)
+    checkpoints = Checkpoints(own_connection, writers)
 
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")

@@ -197,10 +197,10 @@ async def test_a_fresh_schema_equals_a_migrated_one(postgres: Server, schema: st
     stepwise = fresh_schema()
     async with open_store(PostgresStore(postgres.dsn, schema=schema)):
         pass
-    place = Place(postgres.dsn, stepwise)
-    with contextlib.closing(place.connect("steps", writes=True)) as connection:
+    location = Place(postgres.dsn, stepwise)
+    with contextlib.closing(location.connect("steps", writes=True)) as connection:
         for upto in range(1, postgres_schema.NEWEST + 1):
-            postgres_schema.migrate(connection, place, upto=upto)
+            postgres_schema.migrate(connection, location, upto=upto)
 
         assert _shape(connection, stepwise) == _shape(connection, schema)
 

@@ -84,8 +84,8 @@ class _Program:
         """Return every line that it printed until now."""
         with contextlib.suppress(BlockingIOError):
             while data := os.read(self._out.fileno(), 2**16):
-                *whole, self._rest = (self._rest + data).split(b"\n")
-                self.lines += [json.loads(line) for line in whole]
+                *complete_lines, self._rest = (self._rest + data).split(b"\n")
+                self.lines += [json.loads(line) for line in complete_lines]
         return self.lines
 
     def kill(self) -> list[dict[str, Any]]:
@@ -114,11 +114,11 @@ async def test_acknowledged_events_of_a_killed_writer_are_there_once(postgres: S
         lines = writer.kill()
 
     async with open_store(PostgresStore(postgres.dsn, schema=schema, read_only=True)) as reader:
-        there = per_writer(await all_entries(reader))
-    for who, sequence in there.items():
+        entries = per_writer(await all_entries(reader))
+    for writer_name, sequence in entries.items():
         assert sequence == list(range(1, len(sequence) + 1))
-        assert len(sequence) >= max(line["seq"] for line in lines if line["who"] == who)
-    assert there.keys() == {line["who"] for line in lines}
+        assert len(sequence) >= max(line["seq"] for line in lines if line["who"] == writer_name)
+    assert entries.keys() == {line["who"] for line in lines}
 
 
 async def test_the_lock_of_a_killed_kernel_is_free_soon(postgres: Server, schema: str) -> None:
@@ -152,14 +152,14 @@ async def test_a_follower_in_another_process_sees_all_events_of_two_kernels(post
         one.kill()
         two.kill()
         async with open_store(PostgresStore(postgres.dsn, schema=schema, read_only=True)) as reader:
-            there = await all_entries(reader)
-            await eventually(lambda: len(follower.printed()) > len(there))
+            entries = await all_entries(reader)
+            await eventually(lambda: len(follower.printed()) > len(entries))
         lines = follower.kill()[1:]
 
     assert [(line["cursor"], line["who"], line["seq"]) for line in lines] == [
-        (event.cursor, event.run[2:], event.seq) for event in there
+        (event.cursor, event.run[2:], event.seq) for event in entries
     ]
-    assert all(sequence == list(range(1, len(sequence) + 1)) for sequence in per_writer(there).values())
+    assert all(sequence == list(range(1, len(sequence) + 1)) for sequence in per_writer(entries).values())
 
 
 async def test_waiting_ends_with_a_commit_of_another_kernel(

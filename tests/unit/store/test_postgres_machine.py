@@ -73,8 +73,8 @@ class _Machine:
 @pytest.fixture
 def machine() -> Iterator[_Machine]:
     """Yield another machine."""
-    if why := reason_absent():
-        pytest.skip(why)
+    if reason := reason_absent():
+        pytest.skip(reason)
     if os.geteuid() or shutil.which("ip") is None or not pathlib.Path("/proc/self/ns/net").exists():
         pytest.skip("it takes root, iproute2 and network namespaces")
     machine = _Machine(f"rm{os.getpid() % 100_000}")

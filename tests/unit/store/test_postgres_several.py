@@ -71,8 +71,8 @@ async def test_a_batch_writes_only_events_of_trees_that_the_kernel_owns(postgres
         assert [each.tree for each in losses] == ["lost"]
         assert order == ["loss", "commit"], "whoever acts on commits knows by then"
         await two.durable(two.append(entry(2, tree="lost")))
-        there = [(each.tree, each.seq) for each in await all_entries(two)]
-        assert there == [("kept", 1), ("lost", 1), ("kept", 2), ("lost", 2)]
+        found_entries = [(each.tree, each.seq) for each in await all_entries(two)]
+        assert found_entries == [("kept", 1), ("lost", 1), ("kept", 2), ("lost", 2)]
         assert await one.get("kind", "key") is None
 
 
@@ -403,9 +403,9 @@ async def test_a_kernel_that_does_not_return_after_a_server_restart_is_taken_ove
 
 async def test_trees_of_an_older_journal_belong_to_the_first_claiming_kernel(postgres: Server, schema: str) -> None:
     """An older journal records no owners."""
-    place = Place(postgres.dsn, schema)
-    with contextlib.closing(place.connect("older", writes=True)) as connection:
-        postgres_schema.migrate(connection, place, upto=1)
+    location = Place(postgres.dsn, schema)
+    with contextlib.closing(location.connect("older", writes=True)) as connection:
+        postgres_schema.migrate(connection, location, upto=1)
         connection.execute(f"INSERT INTO \"{schema}\".names (name) VALUES ('t-1'), ('r-1')")
         connection.execute(f"INSERT INTO \"{schema}\".events VALUES (1, 1, 1, 2, 'noted', '{{}}')")
         connection.execute(f'UPDATE "{schema}".journal SET cursor = 1')

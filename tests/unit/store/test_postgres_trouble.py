@@ -75,8 +75,8 @@ async def test_a_server_crash_under_load_loses_and_doubles_nothing(own_postgres:
         is_enough = True
         counts = await asyncio.gather(*producers)
 
-        there = per_writer(await all_entries(store))
-        assert there == {str(n): list(range(1, count + 1)) for n, count in enumerate(counts)}
+        entries = per_writer(await all_entries(store))
+        assert entries == {str(n): list(range(1, count + 1)) for n, count in enumerate(counts)}
         documents = await store.list("count")
         assert [(each.version, each.data) for each in documents] == [(count, b"%d" % count) for count in counts]
 
@@ -126,8 +126,8 @@ class _Line:
             yield f"host=127.0.0.1 port={port} user=ramet dbname=postgres sslmode=disable gssencmode=disable"
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, back = await asyncio.open_unix_connection(self._server.socket)
-        answering = asyncio.ensure_future(self._copy(there, writer))
+        upstream_reader, back = await asyncio.open_unix_connection(self._server.socket)
+        answering = asyncio.ensure_future(self._copy(upstream_reader, writer))
         try:
             while data := await reader.read(2**16):
                 if self.breaks_after is not None and self.breaks_after in data:
@@ -136,7 +136,7 @@ class _Line:
                     answering.cancel()
                     await asyncio.wait({answering})
                     back.write(data)
-                    await there.read(2**16)
+                    await upstream_reader.read(2**16)
                     break
                 back.write(data)
         finally:

@@ -42,10 +42,10 @@ def schema_of(path: Path) -> list[tuple[str, str]]:
         connection.close()
 
 
-async def check_refusal(path: Path, why: str) -> None:
+async def check_refusal(path: Path, reason: str) -> None:
     """Check that opening for writing and for reading raises Damaged and changes no byte."""
     before = path.read_bytes()
-    with pytest.raises(Damaged, match=why):
+    with pytest.raises(Damaged, match=reason):
         await SqliteStore(path).open()
     assert path.read_bytes() == before
     with pytest.raises(Damaged):
@@ -179,9 +179,9 @@ async def test_a_file_that_is_no_database_is_refused(path: Path) -> None:
 async def test_a_journal_that_is_cut_short_is_refused(path: Path) -> None:
     """Cuts by pages, inside the last page, and inside the first page are refused."""
     await write_journal(path)
-    whole = path.read_bytes()
-    for size in (len(whole) - 8192, len(whole) - 100, 4096, 2000):
-        path.write_bytes(whole[:size])
+    content = path.read_bytes()
+    for size in (len(content) - 8192, len(content) - 100, 4096, 2000):
+        path.write_bytes(content[:size])
         await check_refusal(path, "truncated|malformed|damaged|not a database")
         for each in path.parent.iterdir():
             each.unlink()
@@ -190,10 +190,10 @@ async def test_a_journal_that_is_cut_short_is_refused(path: Path) -> None:
 async def test_a_torn_page_raises_damaged(path: Path) -> None:
     """Opening or reading a file with a zeroed page fails as damaged."""
     await write_journal(path, 1_000)
-    whole = bytearray(path.read_bytes())
-    middle = len(whole) // 4096 // 2 * 4096
-    whole[middle : middle + 4096] = bytes(4096)
-    path.write_bytes(whole)
+    content = bytearray(path.read_bytes())
+    middle = len(content) // 4096 // 2 * 4096
+    content[middle : middle + 4096] = bytes(4096)
+    path.write_bytes(content)
 
     with pytest.raises((Damaged, StoreFailed), match="damaged"):
         await _read_all(path)
@@ -265,10 +265,10 @@ async def test_an_unreadable_page_damages_the_trees_on_it(path: Path) -> None:
         for number in range(1, 201):
             store.append(Entry(tree, tree, number, "notice", b"x" * 500))
     await store.close()
-    whole = bytearray(path.read_bytes())
-    damaged = whole.index(b"x" * 500, len(whole) * 3 // 4) // 4096 * 4096
-    whole[damaged : damaged + 4096] = bytes([255]) * 4096
-    path.write_bytes(whole)
+    content = bytearray(path.read_bytes())
+    damaged = content.index(b"x" * 500, len(content) * 3 // 4) // 4096 * 4096
+    content[damaged : damaged + 4096] = bytes([255]) * 4096
+    path.write_bytes(content)
 
     reader = await SqliteStore(path, read_only=True).open()
     try:

@@ -125,11 +125,11 @@ async def test_inspecting_a_database_that_this_process_reads_keeps_its_lock(path
 
 def descriptors_of(path: Path) -> int:
     """Return the number of descriptors of the file in this process."""
-    there = path.stat()
+    file_stat = path.stat()
     count = 0
     for each in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
-            count += os.path.samestat(each.stat(), there)
+            count += os.path.samestat(each.stat(), file_stat)
     return count
 
 

@@ -43,8 +43,8 @@ def test_a_writer_that_closes_normally_reports_no_problem(
     connections: tuple[sqlite3.Connection, sqlite3.Connection],
 ) -> None:
     """The listener is called once, with None."""
-    listener, (writes, own) = EndListener(), connections
-    writer = SqliteWriter(Journal(writes), Checkpoints(own, writes), lambda *_: None, listener)
+    listener, (writes, own_connection) = EndListener(), connections
+    writer = SqliteWriter(Journal(writes), Checkpoints(own_connection, writes), lambda *_: None, listener)
 
     writer.close()
     listener.wait(writer)
@@ -62,8 +62,8 @@ def test_a_failed_close_of_the_journal_is_reported(
             super().close()
             self.space()  # It asks a connection that is closed.
 
-    listener, (writes, own) = EndListener(), connections
-    writer = SqliteWriter(Stuck(writes), Checkpoints(own, writes), lambda *_: None, listener)
+    listener, (writes, own_connection) = EndListener(), connections
+    writer = SqliteWriter(Stuck(writes), Checkpoints(own_connection, writes), lambda *_: None, listener)
 
     writer.close()
     listener.wait(writer)
@@ -82,10 +82,10 @@ def test_the_first_failure_of_a_writer_is_reported(
             super().close()
             raise OSError("what followed")
 
-    listener, (writes, own) = EndListener(), connections
+    listener, (writes, own_connection) = EndListener(), connections
     journal = Stuck(writes)
     writes.execute("DROP TABLE events")
-    writer = SqliteWriter(journal, Checkpoints(own, writes), lambda *_: None, listener)
+    writer = SqliteWriter(journal, Checkpoints(own_connection, writes), lambda *_: None, listener)
 
     writer.add(Entry("tree", "run", 1, "type", b"{}"))
     writer.hurry()

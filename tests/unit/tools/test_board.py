@@ -106,9 +106,9 @@ async def test_a_task_is_created_once_for_each_step(board: Board) -> None:
     context = agent(board)
     await call(context, "TaskCreate", subject="dig")
     context.interrupted_calls = {"c9": f"{context.run.id}:1"}  # type: ignore[dict-item]  # ids
-    (again,) = await run_tools(context, [tool_call(name="TaskCreate", args={"subject": "dig"}, id="c9")])
+    (second_result,) = await run_tools(context, [tool_call(name="TaskCreate", args={"subject": "dig"}, id="c9")])
 
-    assert again.content == "Task #1 created: dig"
+    assert second_result.content == "Task #1 created: dig"
     assert [task.id for task in await board.list()] == ["1"]
 
 

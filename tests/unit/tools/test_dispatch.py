@@ -82,13 +82,13 @@ async def test_answers_come_in_the_order_of_the_calls() -> None:
 
 async def test_safe_calls_run_concurrently_up_to_the_limit() -> None:
     """The number of concurrent calls is at most `max_parallel_tools`."""
-    at_work, most = 0, 0
+    at_work, max_active = 0, 0
 
     async def busy() -> str:
         """Work."""
-        nonlocal at_work, most
+        nonlocal at_work, max_active
         at_work += 1
-        most = max(most, at_work)
+        max_active = max(max_active, at_work)
         await asyncio.sleep(0)
         at_work -= 1
         return "done"
@@ -97,7 +97,7 @@ async def test_safe_calls_run_concurrently_up_to_the_limit() -> None:
 
     answers = await recording.run(*(call("busy", number) for number in range(10)))
 
-    assert (len(answers), most) == (10, 3)
+    assert (len(answers), max_active) == (10, 3)
 
 
 async def test_waiting_calls_do_not_count_against_the_limit() -> None:
@@ -246,10 +246,10 @@ async def test_a_tool_finds_its_context_and_its_key() -> None:
 
     async def look() -> str:
         """Look."""
-        here = current_call.get()
-        assert here is not None
-        assert here.context is recording.context
-        keys.append((here.call_id, here.step_id))
+        call = current_call.get()
+        assert call is not None
+        assert call.context is recording.context
+        keys.append((call.call_id, call.step_id))
         return "ok"
 
     recording = RecordingContext(async_tool(look, concurrency_safe=True))
@@ -277,8 +277,8 @@ async def test_tools_are_found_by_name_and_alias() -> None:
     answers = await recording.run(call("Task"))
 
     assert (gate.calls, answers[0].status) == (1, "success")
-    own = Gate("Task")
-    assert find_tool({"Agent": gate.tool, "Task": own.tool}, "Task") is own.tool
+    gate_tool = Gate("Task")
+    assert find_tool({"Agent": gate.tool, "Task": gate_tool.tool}, "Task") is gate_tool.tool
     assert find_tool({"Agent": gate.tool}, "Task") is gate.tool
     assert find_tool({"Agent": gate.tool}, "Bash") is None
 

@@ -32,8 +32,8 @@ def names_of(name: str, cwd: str) -> tuple[str, ...]:
 
 def is_denied(specifier: str, name: str, project: pathlib.Path, *, cwd: pathlib.Path | None = None) -> bool:
     """Return whether a deny rule matches a name."""
-    here = str(cwd or project)
-    return bind(rule(specifier, project), here).fits(names_of(name, here))
+    base = str(cwd or project)
+    return bind(rule(specifier, project), base).fits(names_of(name, base))
 
 
 @pytest.mark.parametrize(
@@ -64,12 +64,12 @@ def test_a_path_pattern_fits_as_documented(
 
 def test_a_prefix_selects_the_folder_of_a_path(tmp_path: pathlib.Path) -> None:
     """`/` is the settings' folder, `./` the working directory, and `~/` the home."""
-    project, below = tmp_path / "project", tmp_path / "project" / "below"
-    below.mkdir(parents=True)
+    project, below_folder = tmp_path / "project", tmp_path / "project" / "below"
+    below_folder.mkdir(parents=True)
 
-    assert is_denied("/x", str(project / "x"), project, cwd=below)
-    assert not is_denied("./x", str(project / "x"), project, cwd=below)
-    assert is_denied("./x", "x", project, cwd=below)
+    assert is_denied("/x", str(project / "x"), project, cwd=below_folder)
+    assert not is_denied("./x", str(project / "x"), project, cwd=below_folder)
+    assert is_denied("./x", "x", project, cwd=below_folder)
     assert is_denied("~/.ssh/**", str(tmp_path / "home" / ".ssh" / "id"), project)
 
 
@@ -374,7 +374,7 @@ def test_a_search_omits_files_of_copies(tmp_path: pathlib.Path) -> None:
 def test_an_allow_rule_does_not_cover_copies(tmp_path: pathlib.Path, specifier: str) -> None:
     """A copy may hold the work of another agent: nobody allowed that."""
     allow = rule(specifier, tmp_path, effect="allow")
-    here = str(tmp_path)
+    cwd_text = str(tmp_path)
 
-    assert widens(allow, names_of("src/a", here), here)
-    assert not widens(allow, names_of(".ramet/worktrees/one/src/a", here), here)
+    assert widens(allow, names_of("src/a", cwd_text), cwd_text)
+    assert not widens(allow, names_of(".ramet/worktrees/one/src/a", cwd_text), cwd_text)

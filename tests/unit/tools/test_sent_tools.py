@@ -105,9 +105,9 @@ def test_functions_of_each_kind_of_tool_are_found() -> None:
         def _run(self, *args: Any, **kwargs: Any) -> Any:
             return "its own"
 
-    own = Own.from_function(plus)
+    own_tool = Own.from_function(plus)
     assert function_of(ADD) is plus
-    assert function_of(own)() == "its own"
+    assert function_of(own_tool)() == "its own"
 
 
 def test_each_kind_of_result_is_marked() -> None:

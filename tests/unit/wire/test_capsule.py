@@ -210,7 +210,7 @@ def test_an_unpacked_function_can_be_packed_again(project: pathlib.Path) -> None
     """A sent agent can spawn with the same modules."""
     tag, data, _ = pack_in_project(project, "total")
     shutil.rmtree(project)
-    again = unpack_elsewhere(
+    second_result = unpack_elsewhere(
         tag,
         data,
         "from ramet.wire.code.capsule import pack\n"
@@ -218,7 +218,7 @@ def test_an_unpacked_function_can_be_packed_again(project: pathlib.Path) -> None
         "sys.stdout.write(base64.b64encode(packed.data).decode())",
     )
 
-    assert unpack_elsewhere(tag, base64.b64decode(again.stdout), CALL).stdout == "103\n"
+    assert unpack_elsewhere(tag, base64.b64decode(second_result.stdout), CALL).stdout == "103\n"
 
 
 def test_a_module_without_its_source_file_is_named(project: pathlib.Path) -> None:
@@ -287,7 +287,7 @@ async def coroutine() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "why"),
+    ("make", "reason"),
     [
         (threading.Lock, "a lock"),
         (threading.RLock, "a lock"),
@@ -299,7 +299,7 @@ async def coroutine() -> None:
         (lambda: pathlib.Path(__file__).open("rb"), "an open file"),
     ],
 )
-def test_an_object_of_this_process_is_not_packed(make: Callable[[], Any], why: str) -> None:
+def test_an_object_of_this_process_is_not_packed(make: Callable[[], Any], reason: str) -> None:
     """The refusal names the place: an argument, a part of one, a closure, a default, or a partial."""
     object_held = make()
 
@@ -318,7 +318,7 @@ def test_an_object_of_this_process_is_not_packed(make: Callable[[], Any], why: s
             (lambda it=object_held: it, (), {}, "a default of "),
             (functools.partial(len, object_held), (), {}, "argument 0 of the partial"),
         ):
-            with pytest.raises(NotShippable, match=why) as refusal:
+            with pytest.raises(NotShippable, match=reason) as refusal:
                 pack(function, args, kwargs)
 
             assert refusal.value.what.startswith(what)

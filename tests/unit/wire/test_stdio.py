@@ -38,7 +38,7 @@ def test_a_line_begins_with_its_type_and_ends_with_its_size() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "why"),
+    ("data", "reason"),
     [
         (b"Loading the model\n", "'Loading the model' arrived where a frame must begin"),
         (b"[1]\n", "arrived where a frame must begin"),
@@ -53,10 +53,10 @@ def test_a_line_begins_with_its_type_and_ends_with_its_size() -> None:
     ],
     ids=["words", "list", "empty", "negative", "text", "bytes", "deep", "large", "endless", "long"],
 )
-def test_bytes_that_are_no_frame_raise_after_the_frames_before_them(data: bytes, why: str) -> None:
+def test_bytes_that_are_no_frame_raise_after_the_frames_before_them(data: bytes, reason: str) -> None:
     """The error shows a bounded part of the bytes."""
     frames: list[Frame] = []
-    with pytest.raises(ProtocolError, match=why) as problem:
+    with pytest.raises(ProtocolError, match=reason) as problem:
         frames.extend(LineReader().feed(b'{"type":"ready"}\n' + data))
     assert len(str(problem.value)) < 600
     assert [command_protocol.decode(frame) for frame in frames] == [Ready()]

@@ -75,11 +75,11 @@ def test_messages_are_read_from_bytes_in_any_pieces(
     sent: list[tuple[int, bytes]], is_server: bool, data: st.DataObject
 ) -> None:
     """`announced` gives the size of a partial message."""
-    whole = b"".join(websocket.pack(kind, each, b"abcd" if is_server else None) for kind, each in sent)
-    at = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=6)))
+    stream = b"".join(websocket.pack(kind, each, b"abcd" if is_server else None) for kind, each in sent)
+    at = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
     reader = MessageReader(is_server=is_server, max_size=125)
 
-    received = [message for start, end in pairwise([0, *at, len(whole)]) for message in reader.feed(whole[start:end])]
+    received = [message for start, end in pairwise([0, *at, len(stream)]) for message in reader.feed(stream[start:end])]
 
     assert received == sent
     assert reader.announced is None

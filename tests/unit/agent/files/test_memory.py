@@ -19,18 +19,18 @@ def folder(tmp_path: Path, agent_type: str = "scout", scope: Scope = "project") 
 
 
 @pytest.mark.parametrize(
-    ("scope", "where"),
+    ("scope", "subfolder"),
     [
         ("project", "project/.claude/agent-memory/scout"),
         ("local", "project/.claude/agent-memory-local/scout"),
         ("user", "user/agent-memory/scout"),
     ],
 )
-def test_each_scope_has_its_folder(tmp_path: Path, scope: Scope, where: str) -> None:
+def test_each_scope_has_its_folder(tmp_path: Path, scope: Scope, subfolder: str) -> None:
     """The folders are those of Claude's users; reading creates nothing."""
     memory = folder(tmp_path, scope=scope)
 
-    assert memory.path == tmp_path / where
+    assert memory.path == tmp_path / subfolder
     assert "no MEMORY.md yet" in memory_prompt(memory)
     assert list(tmp_path.iterdir()) == []
 

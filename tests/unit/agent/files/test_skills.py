@@ -76,12 +76,12 @@ def test_a_skill_outside_its_project_is_refused(project: Path, home: Path, tmp_p
     """The folder or the file may be the link; links inside the project and the user's own are followed."""
     places = skill_search_paths(project, home / ".ramet")
     outside = write(tmp_path / "elsewhere", "secret")
-    inside = write(project / "shared", "shared")
+    shared_file = write(project / "shared", "shared")
     skills = project / ".claude" / "skills"
     (skills / "by-file").mkdir(parents=True)
     (skills / "by-file" / "SKILL.md").symlink_to(outside)
     (skills / "by-folder").symlink_to(outside.parent)
-    (skills / "shared").symlink_to(inside.parent)
+    (skills / "shared").symlink_to(shared_file.parent)
     (home / ".ramet" / "skills").mkdir(parents=True)
     (home / ".ramet" / "skills" / "mine").symlink_to(outside.parent)
 

@@ -15,10 +15,10 @@ from ramet.agent.files.trust import find_runnables, is_trusted, trust
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 
 
-def git(where: Path, *args: str) -> None:
+def git(cwd: Path, *args: str) -> None:
     """Run git as a user would; raise an error if it fails."""
     identity = ["-c", "user.name=Ann", "-c", "user.email=ann@localhost"]
-    subprocess.run(["git", *identity, *args], cwd=where, capture_output=True, check=True)
+    subprocess.run(["git", *identity, *args], cwd=cwd, capture_output=True, check=True)
 
 
 @pytest.fixture

@@ -73,8 +73,8 @@ async def test_frames_over_breaking_wires_are_neither_lost_nor_repeated(seed: in
         return received
 
     async def wires() -> None:
-        for again in range(1000):
-            limit = dice.randrange(200_000) if again < 20 else None
+        for attempt in range(1000):
+            limit = dice.randrange(200_000) if attempt < 20 else None
             await _carry_lines(one, other, Wire(dice, limit), Wire(dice, None))
 
     async with asyncio.timeout(180):

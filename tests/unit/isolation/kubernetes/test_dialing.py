@@ -69,13 +69,13 @@ async def program(
 
 async def test_a_pod_serves_the_kernel_that_invited_it_last(tmp_path: Path) -> None:
     """The earlier kernel gets no message; the `Leave` of the served kernel ends the program."""
-    async with kernel() as old, kernel() as heir, program(old.invitation, tmp_path) as (working, into):
+    async with kernel() as old, kernel() as new_kernel, program(old.invitation, tmp_path) as (working, into):
         await old.machine.hello()
-        os.write(into, b"noise\n" + format_token(heir.invitation) * 3)
-        await heir.machine.hello()
+        os.write(into, b"noise\n" + format_token(new_kernel.invitation) * 3)
+        await new_kernel.machine.hello()
         await eventually(lambda: not old.line.is_connected)
         assert old.machine.is_open
-        await heir.machine.close()
+        await new_kernel.machine.close()
         await working
 
 
@@ -92,15 +92,15 @@ async def test_a_pod_whose_kernel_closed_the_line_waits_for_another(
             served.set()
 
     monkeypatch.setattr(NodeAgent, "serve", noted)
-    async with kernel() as old, kernel() as heir, program(old.invitation, tmp_path) as (working, into):
+    async with kernel() as old, kernel() as new_kernel, program(old.invitation, tmp_path) as (working, into):
         await old.machine.hello()
         await old.line.close()
         await served.wait()
         for _ in range(20):  # It has nothing else to do now.
             await asyncio.sleep(0)
-        os.write(into, format_token(heir.invitation))
-        await heir.machine.hello()
-        await heir.machine.close()
+        os.write(into, format_token(new_kernel.invitation))
+        await new_kernel.machine.hello()
+        await new_kernel.machine.close()
         await working
 
 
@@ -123,7 +123,7 @@ async def test_a_pod_that_reaches_no_kernel_names_the_address(tmp_path: Path) ->
     """The error names the dialled address and its setting."""
     async with kernel() as old:
         invitation = old.invitation
-    where = urlsplit(invitation.url).netloc
+    address = urlsplit(invitation.url).netloc
     async with program(invitation, tmp_path, patience_s=0.3) as (working, _):
-        with pytest.raises(Gone, match=f"no kernel answered for 0.3 s at {where}, the address in pods.dial"):
+        with pytest.raises(Gone, match=f"no kernel answered for 0.3 s at {address}, the address in pods.dial"):
             await working

@@ -58,12 +58,12 @@ async def test_invalid_files_and_servers_of_a_kubeconfig_are_refused(tmp_path: P
     """The cases are an invalid certificate, a missing one, and a server that is no URL."""
     (tmp_path / "ca.pem").write_text("nonsense")
 
-    for fields, why in (
+    for fields, reason in (
         ({"ca": str(tmp_path / "ca.pem")}, "SSLError"),
         ({"client-certificate": "/nowhere/crt", "client-key": "/nowhere/key"}, "No such file"),
         ({"server": "cluster.example"}, "not a URL"),
     ):
-        with pytest.raises(InvalidValue, match=why):
+        with pytest.raises(InvalidValue, match=reason):
             Objects(write_kubeconfig(tmp_path, **fields), "default")
 
 

@@ -127,8 +127,8 @@ def test_a_claimed_warm_pod_equals_a_pod_made_for_its_run() -> None:
     assert marks == pod["metadata"]["labels"]
     assert waiting["metadata"]["annotations"] | patch["metadata"]["annotations"] == pod["metadata"]["annotations"]
     assert "activeDeadlineSeconds" not in waiting["spec"], "it can be set once"
-    later = pod["spec"]["activeDeadlineSeconds"] + 101
-    assert waiting["spec"] | patch["spec"] == pod["spec"] | {"activeDeadlineSeconds": later}
+    deadline = pod["spec"]["activeDeadlineSeconds"] + 101
+    assert waiting["spec"] | patch["spec"] == pod["spec"] | {"activeDeadlineSeconds": deadline}
 
 
 def test_a_claim_names_the_uid_and_version_of_its_pod() -> None:
@@ -179,6 +179,6 @@ def test_the_egress_policy_allows_only_the_kernels_listener(address: str, cidr: 
 
     assert spec["egress"] == [{"to": [{"ipBlock": {"cidr": cidr}}], "ports": [{"protocol": "TCP", "port": 8471}]}]
     assert spec["policyTypes"] == ["Egress"]
-    own = labels.of_run("r", labels.PodLabels(), place=FORM.place, owner=FORM.owner)
-    assert spec["podSelector"]["matchLabels"].items() <= own.items()
+    own_labels = labels.of_run("r", labels.PodLabels(), place=FORM.place, owner=FORM.owner)
+    assert spec["podSelector"]["matchLabels"].items() <= own_labels.items()
     assert spec["podSelector"]["matchLabels"][labels.OWNER] == FORM.owner

@@ -39,7 +39,7 @@ def test_a_lost_part_of_a_stream_loses_only_its_own_packets(packets: list[StdioP
     start = data.draw(st.integers(0, len(stream)))
     end = data.draw(st.integers(start, len(stream)))
     ends = [sum(map(len, lines[: at + 1])) for at in range(len(lines))]
-    whole = [
+    complete_packets = [
         each for each, line, last in zip(packets, lines, ends, strict=True) if last <= start or last - len(line) >= end
     ]
 
@@ -48,7 +48,7 @@ def test_a_lost_part_of_a_stream_loses_only_its_own_packets(packets: list[StdioP
     rest = iter(packets)
     assert all(each in rest for each in found), "in order, each once, and none that was not said"
     rest = iter(found)
-    assert all(each in rest for each in whole), "and none is missing that came whole"
+    assert all(each in rest for each in complete_packets), "and none is missing that came whole"
 
 
 @given(st.binary(max_size=200))

@@ -12,8 +12,8 @@ from ramet.isolation.kubernetes.api.pod_status import Kind, PodFailure, deleted_
 
 
 def _pod(status: dict[str, Any], **meta: Any) -> Pod:
-    whole = {"metadata": {"name": "p", "uid": "u", "labels": {labels.OWNER: "o"}, **meta}, "status": status}
-    return cast(Pod, Pod.from_dict({**whole, "spec": {"containers": [], "nodeName": "node1"}}))
+    pod_json = {"metadata": {"name": "p", "uid": "u", "labels": {labels.OWNER: "o"}, **meta}, "status": status}
+    return cast(Pod, Pod.from_dict({**pod_json, "spec": {"containers": [], "nodeName": "node1"}}))
 
 
 def _state(phase: str, **state: Any) -> dict[str, Any]:

@@ -225,9 +225,9 @@ async def test_a_warm_pod_that_does_not_answer_gets_no_run(
     """The node may be lost, which the cluster learns minutes later: the run gets another pod."""
     monkeypatch.setattr(single, "_ANSWER_S", 0.01)
     pod, spec = await kernel.make_pod(), SandboxSpec(run="one", grant=Grant(), workspace=tmp_path)
-    async with two_ends() as (here, there):
-        machine = NodeClient(here, level=Isolation.L2)
-        await send_message(there, Hello(version=VERSION, python="", level=Isolation.L2, mechanisms={}))
+    async with two_ends() as (near_end, far_end):
+        machine = NodeClient(near_end, level=Isolation.L2)
+        await send_message(far_end, Hello(version=VERSION, python="", level=Isolation.L2, mechanisms={}))
         await machine.hello()
         patch = manifest.claim_patch(FORM, replace(BERTH, name=pod.name), waited_s=0)
         home = single.ConnectedPod(pod, machine)
@@ -274,10 +274,10 @@ async def test_a_run_that_starts_after_a_cancelled_wait_ends_in_its_pod(kernel: 
     """Other runs may be in the pod, so the pod itself stays."""
     (workspace := tmp_path / "work").mkdir()
     pod, spec = await kernel.make_pod(), SandboxSpec(run="one", grant=Grant(), workspace=workspace)
-    async with two_ends() as (here, there):
-        machine = NodeClient(here, level=Isolation.L2)
-        await send_message(there, Hello(version=VERSION, python="", level=Isolation.L2, mechanisms={}))
-        hearing = asyncio.create_task(_start(there))
+    async with two_ends() as (near_end, far_end):
+        machine = NodeClient(near_end, level=Isolation.L2)
+        await send_message(far_end, Hello(version=VERSION, python="", level=Isolation.L2, mechanisms={}))
+        hearing = asyncio.create_task(_start(far_end))
 
         async def begun() -> RemoteSandbox:
             box = await machine.start(spec)

@@ -23,8 +23,10 @@ TEAM = Reservation(name="team", cpu_cores=2, memory_mb=512, sandboxes=4)
 
 
 def spec(**fields: Any) -> SandboxSpec:
-    own = {name: fields.pop(name) for name in ("proxy", "cwd", "has_programs", "shelf", "image") if name in fields}
-    return SandboxSpec(run="one", grant=Grant(**fields), workspace=WORK, **own)
+    own_fields = {
+        name: fields.pop(name) for name in ("proxy", "cwd", "has_programs", "shelf", "image") if name in fields
+    }
+    return SandboxSpec(run="one", grant=Grant(**fields), workspace=WORK, **own_fields)
 
 
 @pytest.mark.parametrize(
@@ -73,15 +75,15 @@ def test_the_pod_of_a_team_has_all_amounts_of_its_reservation() -> None:
 
     pod = manifest.pod(FORM, measure.request("team"))
     (container,) = pod["spec"]["containers"]
-    alone = manifest.pod(FORM, manifest.PodRequest(name="ramet-1", run="run-1", grant=Grant(), uid=1_000_002))
+    lone_pod = manifest.pod(FORM, manifest.PodRequest(name="ramet-1", run="run-1", grant=Grant(), uid=1_000_002))
 
     assert int(container["resources"]["requests"]["memory"].removesuffix("Mi")) > 512
     assert container["resources"]["limits"]["cpu"] == "2200m"
     assert "activeDeadlineSeconds" not in pod["spec"]
     assert container["command"][-3:] == ["--shared", "320", FORM.runs]
     assert (pod["metadata"]["labels"][labels.TEAM], labels.RUN in pod["metadata"]["labels"]) == ("team", False)
-    assert container["securityContext"] == alone["spec"]["containers"][0]["securityContext"]
-    assert pod["spec"]["securityContext"].keys() == alone["spec"]["securityContext"].keys()
+    assert container["securityContext"] == lone_pod["spec"]["containers"][0]["securityContext"]
+    assert pod["spec"]["securityContext"].keys() == lone_pod["spec"]["securityContext"].keys()
 
 
 def test_a_quota_has_room_for_the_shared_pod_and_all_others() -> None:
@@ -99,10 +101,10 @@ def test_a_quota_has_room_for_the_shared_pod_and_all_others() -> None:
 
 
 def test_pod_args_say_whether_the_pod_is_shared() -> None:
-    alone, shared = pod_args.read(["/runs", "/data"]), pod_args.read(["--shared", "320", "/runs"])
+    single, shared = pod_args.read(["/runs", "/data"]), pod_args.read(["--shared", "320", "/runs"])
 
-    assert (alone.image, pod_args.read(["--llm", "/runs", "/data"])) == ("bare", alone._replace(image="llm"))
-    assert (alone.is_shared, alone.runs, list(alone.places)) == (False, Path("/runs"), [Path("/data")])
+    assert (single.image, pod_args.read(["--llm", "/runs", "/data"])) == ("bare", single._replace(image="llm"))
+    assert (single.is_shared, single.runs, list(single.places)) == (False, Path("/runs"), [Path("/data")])
     assert (shared.is_shared, shared.pids, shared.runs, list(shared.places)) == (True, 320, Path("/runs"), [])
 
 

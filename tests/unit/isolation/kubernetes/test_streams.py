@@ -98,12 +98,14 @@ async def test_both_ends_may_send_more_than_the_pipes_hold() -> None:
 
         carrying = asyncio.ensure_future(line.carry(come(), lambda packet: pipe.write(pack(1, packet))))
         try:
-            _, _, here, there = await asyncio.gather(say(line), say(wire.line), hear(line), hear(wire.line))
+            _, _, received_here, received_there = await asyncio.gather(
+                say(line), say(wire.line), hear(line), hear(wire.line)
+            )
         finally:
             carrying.cancel()
             await asyncio.gather(carrying, return_exceptions=True)
 
-        assert here == there == sent_frames
+        assert received_here == received_there == sent_frames
 
 
 async def test_an_endless_line_ends_the_program() -> None:

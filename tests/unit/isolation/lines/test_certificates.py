@@ -20,8 +20,8 @@ def certificate_of(identity: certificates.ServerIdentity) -> x509.Certificate:
     """Return the certificate that the listener shows to a pod that trusts the identity's authority."""
     to_pod, to_door = ssl.MemoryBIO(), ssl.MemoryBIO()
     pod = certificates.client_context(identity.ca).wrap_bio(to_pod, to_door, server_hostname=ADDRESS)
-    door = identity.context.wrap_bio(to_door, to_pod, server_side=True)
-    for side in (pod, door, pod):
+    server_side = identity.context.wrap_bio(to_door, to_pod, server_side=True)
+    for side in (pod, server_side, pod):
         try:
             side.do_handshake()
         except ssl.SSLWantReadError:

@@ -137,7 +137,7 @@ async def run_program(
 
 
 @pytest.mark.parametrize(
-    ("how", "cut_s", "patience"),
+    ("mode", "cut_s", "patience"),
     [
         ("drop", None, SHORT_TIMEOUTS),
         ("unplug", None, SHORT_TIMEOUTS),
@@ -149,11 +149,11 @@ async def run_program(
 )
 @pytest.mark.timeout(600)
 async def test_no_frame_is_lost_or_repeated_over_a_cut_network(
-    how: Literal["drop", "unplug"], cut_s: float | None, patience: tuple[str, str], tmp_path: Path
+    mode: Literal["drop", "unplug"], cut_s: float | None, patience: tuple[str, str], tmp_path: Path
 ) -> None:
     """Both ends send during the cut, which lasts for a time, or until both have noticed the silence."""
     with network() as between:
-        disconnect = between.drop if how == "drop" else between.unplug
+        disconnect = between.drop if mode == "drop" else between.unplug
         async with run_program(between, "kernel", KERNEL_PROGRAM, KERNEL, str(tmp_path), *patience) as (kernel, _):
             await eventually(lambda: kernel.is_ready)
             async with run_program(between, "machine", MACHINE_PROGRAM, str(tmp_path), *patience) as (machine, stop):

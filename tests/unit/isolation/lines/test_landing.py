@@ -90,12 +90,12 @@ async def test_every_connection_needs_another_key(identity: ServerIdentity) -> N
         # The join key is void now, as who used the other has had the answer to it.
         assert (await send_request(landing, identity, request(join)))[0] + b"no\n" == REFUSAL
 
-        again = landing.expect("uid-1", kernel, join_s=60)
+        repeated_token = landing.expect("uid-1", kernel, join_s=60)
         assert (await send_request(landing, identity, request(next_key)))[0] + b"no\n" == REFUSAL
-        async with open_dialer(invite(landing, identity, again)):
+        async with open_dialer(invite(landing, identity, repeated_token)):
             await eventually(lambda: kernel.connections and landing._join_keys._pods["uid-1"].join_by is None)
             assert len(landing._join_keys._pods["uid-1"].hashes) == 1
-            assert (await send_request(landing, identity, request(again)))[0] + b"no\n" == REFUSAL
+            assert (await send_request(landing, identity, request(repeated_token)))[0] + b"no\n" == REFUSAL
             assert kernel.is_connected
 
 

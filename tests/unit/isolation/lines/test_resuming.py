@@ -62,7 +62,7 @@ async def receive_numbers(line: ResumingLine, count: int) -> list[int]:
 
 async def test_frames_pass_both_ways_over_successive_connections() -> None:
     """Each connection breaks under load; each frame arrives once and in order, and senders only wait."""
-    kernel: Line = (mine := ResumingLine(patience=NO_TIMEOUT))
+    kernel: Line = (own_line := ResumingLine(patience=NO_TIMEOUT))
     machine = ResumingLine(patience=NO_TIMEOUT)
 
     async def send(line: Line) -> None:
@@ -71,18 +71,18 @@ async def test_frames_pass_both_ways_over_successive_connections() -> None:
 
     async with asyncio.TaskGroup() as group:
         sending = [group.create_task(send(line)) for line in (kernel, machine)]
-        hearing = [group.create_task(receive_numbers(line, 400)) for line in (mine, machine)]
+        hearing = [group.create_task(receive_numbers(line, 400)) for line in (own_line, machine)]
         breaks = 0
         while not all(task.done() for task in (*sending, *hearing)):
-            async with connected_lines(mine, machine) as wire:
-                enough = mine._given + 40
-                await eventually(lambda: mine._given > enough or all(task.done() for task in hearing))  # noqa: B023
+            async with connected_lines(own_line, machine) as wire:
+                enough = own_line._given + 40
+                await eventually(lambda: own_line._given > enough or all(task.done() for task in hearing))  # noqa: B023
                 wire.cut()
             breaks += 1
 
     assert [task.result() for task in hearing] == [list(range(400))] * 2
     assert breaks > 3
-    await asyncio.gather(mine.close(), machine.close())
+    await asyncio.gather(own_line.close(), machine.close())
 
 
 async def test_a_new_connection_replaces_one_that_seems_alive() -> None:

@@ -11,10 +11,13 @@ ENTER = "uid, gid = os.getuid(), os.getgid(); calls.unshare(calls.CLONE_NEWUSER)
 
 @pytest.mark.parametrize("uid", users())
 def test_one_user_and_one_group_are_mapped(uid: int | None) -> None:
-    who = "[os.getuid(), os.getgid()]"
+    ids_expression = "[os.getuid(), os.getgid()]"
 
-    assert try_one(who, behind=ENTER + "ids.map_ids(65534, 65533, uid, gid)", uid=uid, staged=False) == [65534, 65533]
-    assert try_one(who, behind=ENTER + "ids.map_ids(0, 0, uid, gid)", uid=uid, staged=False) == [0, 0]
+    assert try_one(ids_expression, behind=ENTER + "ids.map_ids(65534, 65533, uid, gid)", uid=uid, staged=False) == [
+        65534,
+        65533,
+    ]
+    assert try_one(ids_expression, behind=ENTER + "ids.map_ids(0, 0, uid, gid)", uid=uid, staged=False) == [0, 0]
     assert (
         try_one("read('/proc/self/setgroups')", behind=ENTER + "ids.map_ids(0, 0, uid, gid)", uid=uid, staged=False)
         == "deny\n"

@@ -52,7 +52,7 @@ def check_attempts(attempts: dict[str, AttemptResult], behind: str, uid: int | N
 
 @pytest.mark.parametrize("uid", users())
 def test_paths_without_a_grant_are_refused(sandbox_folder: pathlib.Path, uid: int | None) -> None:
-    mine, other = sandbox_folder / "mine", sandbox_folder / "other"
+    own_dir, other = sandbox_folder / "mine", sandbox_folder / "other"
     check_attempts(
         {
             f"read('{other}/text')": "EACCES",
@@ -63,37 +63,37 @@ def test_paths_without_a_grant_are_refused(sandbox_folder: pathlib.Path, uid: in
             f"os.unlink('{other}/text'), write('{other}/text')": "EACCES",
             f"os.symlink('/', '{other}/link')": "EACCES",
             f"os.truncate('{other}/text', 1), write('{other}/text', 'text')": "EACCES",
-            f"run('{mine}/program')": "EACCES",
+            f"run('{own_dir}/program')": "EACCES",
             f"run('{other}/program')": "EACCES",
             "read('/etc/passwd') and 'done'": "EACCES",
             "write('/dev/null')": "EACCES",
         },
-        restrict(execute=SYSTEM, write=f"'{mine}'"),
+        restrict(execute=SYSTEM, write=f"'{own_dir}'"),
         uid,
     )
 
 
 @pytest.mark.parametrize("uid", users())
 def test_granted_paths_work(sandbox_folder: pathlib.Path, uid: int | None) -> None:
-    mine, other = sandbox_folder / "mine", sandbox_folder / "other"
+    own_dir, other = sandbox_folder / "mine", sandbox_folder / "other"
     check_attempts(
         {
             f"read('{other}/text')": "text",
             f"os.listdir('{other}') and 'done'": "done",
             f"write('{other}/text')": "EACCES",
             "run('/bin/true')": "done",
-            f"run('{mine}/program')": "EACCES",
+            f"run('{own_dir}/program')": "EACCES",
             f"run('{other}/program')": "EACCES",
-            f"write('{mine}/new'), write('{mine}/new'), os.rename('{mine}/new', '{mine}/a/new')": "done",
-            f"os.rename('{mine}/a/new', '{mine}/b/new'), os.unlink('{mine}/b/new')": "done",
-            f"os.mkdir('{mine}/folder'), os.rmdir('{mine}/folder')": "done",
-            f"os.symlink('text', '{mine}/link'), os.unlink('{mine}/link')": "done",
-            f"os.mkfifo('{mine}/pipe'), os.unlink('{mine}/pipe')": "done",
-            f"os.truncate('{mine}/text', 2)": "done",
+            f"write('{own_dir}/new'), write('{own_dir}/new'), os.rename('{own_dir}/new', '{own_dir}/a/new')": "done",
+            f"os.rename('{own_dir}/a/new', '{own_dir}/b/new'), os.unlink('{own_dir}/b/new')": "done",
+            f"os.mkdir('{own_dir}/folder'), os.rmdir('{own_dir}/folder')": "done",
+            f"os.symlink('text', '{own_dir}/link'), os.unlink('{own_dir}/link')": "done",
+            f"os.mkfifo('{own_dir}/pipe'), os.unlink('{own_dir}/pipe')": "done",
+            f"os.truncate('{own_dir}/text', 2)": "done",
             "write('/dev/null')": "done",
             "write('/dev/zero')": "EACCES",
         },
-        restrict(read=f"'{other}'", execute=SYSTEM, write=f"'{mine}'", devices="'/dev/null'"),
+        restrict(read=f"'{other}'", execute=SYSTEM, write=f"'{own_dir}'", devices="'/dev/null'"),
         uid,
     )
 
@@ -146,9 +146,9 @@ def test_sockets_by_abstract_name_and_signals_stay_inside(uid: int | None) -> No
         server.bind("")  # a name of the kernel's choice
         server.listen()
         connect = f"socket.socket(socket.AF_UNIX).connect({server.getsockname()!r})"
-        outside, inside = "os.kill(os.getppid(), 0)", "os.kill(os.getpid(), 0)"
+        outside, inside_signal = "os.kill(os.getppid(), 0)", "os.kill(os.getpid(), 0)"
         pair = "[a.send(b'x') for a in socket.socketpair()] and 'done'"
-        attempts = (connect, outside, inside, pair)
+        attempts = (connect, outside, inside_signal, pair)
 
         assert try_each(*attempts, uid=uid, staged=False) == ["done"] * 4
         assert try_each(*attempts, behind=restrict(), uid=uid, staged=False) == ["EPERM", "EPERM", "done", "done"]

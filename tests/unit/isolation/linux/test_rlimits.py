@@ -52,11 +52,11 @@ def test_no_limit_is_raised_above_the_hard_limit(uid: int | None) -> None:
 
 @pytest.mark.parametrize("uid", users())
 def test_a_lowered_limit_cannot_be_raised_again(uid: int | None) -> None:
-    again = "resource.setrlimit(resource.RLIMIT_NOFILE, (50, 50))"
+    second_limit = "resource.setrlimit(resource.RLIMIT_NOFILE, (50, 50))"
 
     with pytest.raises(AssertionError, match="not allowed to raise maximum limit"):
-        try_one(again, behind="rlimits.apply(nofile=40); caps.drop_all()", uid=uid)
-    assert try_one(again, behind="rlimits.apply(nofile=60); caps.drop_all()", uid=uid) == "done"
+        try_one(second_limit, behind="rlimits.apply(nofile=40); caps.drop_all()", uid=uid)
+    assert try_one(second_limit, behind="rlimits.apply(nofile=60); caps.drop_all()", uid=uid) == "done"
 
 
 def test_the_limit_of_processor_time_ends_a_process() -> None:

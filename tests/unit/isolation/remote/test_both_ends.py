@@ -55,18 +55,18 @@ LOST_EXIT = Exit(-9, "lost", "OOMKilled")
 async def one_sandbox(folder: Path) -> AsyncIterator[tuple[NodeClient, RemoteSandbox, StreamLine]]:
     """Yield a simulated machine with one started sandbox."""
     await asyncio.to_thread(folder.mkdir, exist_ok=True)
-    async with two_ends() as (ours, theirs):
-        machine = NodeClient(ours)
-        await send_message(theirs, HELLO)
+    async with two_ends() as (our_end, their_end):
+        machine = NodeClient(our_end)
+        await send_message(their_end, HELLO)
         starting = asyncio.ensure_future(machine.start(SandboxSpec(run="run-1", grant=Grant(), workspace=folder)))
-        frame = await theirs.receive()
+        frame = await their_end.receive()
         assert frame is not None
         word = messages.from_kernel(frame.control)
         assert isinstance(word, Start)
-        await send_message(theirs, Started(number=word.number))
+        await send_message(their_end, Started(number=word.number))
         box = await starting
         try:
-            yield machine, box, theirs
+            yield machine, box, their_end
         finally:
             await machine.close()
             await box.clean_up()
@@ -208,9 +208,9 @@ async def test_mounts_around_the_workspace_are_refused_by_name(tmp_path: Path) -
     folder, link = tmp_path / "runs" / "work", tmp_path / "link"
     folder.mkdir(parents=True)
     link.symlink_to(tmp_path)
-    async with two_ends() as (ours, theirs):
-        machine = NodeClient(ours)
-        await send_message(theirs, HELLO)
+    async with two_ends() as (our_end, their_end):
+        machine = NodeClient(our_end)
+        await send_message(their_end, HELLO)
         for grant, workspace, field in (
             (Grant(readonly_mounts=(str(tmp_path),)), folder, "readonly_mounts"),
             (Grant(readonly_mounts=(str(link),)), folder, "readonly_mounts"),
@@ -232,9 +232,9 @@ async def test_a_mount_behind_a_symbolic_link_is_not_copied(path: str, tmp_path:
     (repo / "link").symlink_to(other)
     (repo / "file").symlink_to(other / "key")
     grant, roots = Grant(readonly_mounts=(str(repo / path),)), roots_of([str(repo)])
-    async with two_ends() as (ours, theirs):
-        machine = NodeClient(ours)
-        await send_message(theirs, HELLO)
+    async with two_ends() as (our_end, their_end):
+        machine = NodeClient(our_end)
+        await send_message(their_end, HELLO)
         with pytest.raises(InvalidValue, match="symbolic link") as refusal:
             await machine.start(SandboxSpec(run="run", grant=grant, workspace=folder, mount_roots=roots))
         await machine.close()
@@ -260,15 +260,15 @@ async def test_a_machine_survives_any_messages_of_a_kernel(
     words: list[tuple[NodeMessage, bytes]], nonsense: bytes, tmp_path: Path
 ) -> None:
     """The machine serves until it gets an invalid message, then ends in order."""
-    async with two_ends() as (ours, theirs):
-        serving = asyncio.ensure_future(serve(ours, tmp_path / "runs"))
-        hello = await theirs.receive()
+    async with two_ends() as (our_end, their_end):
+        serving = asyncio.ensure_future(serve(our_end, tmp_path / "runs"))
+        hello = await their_end.receive()
         assert hello is not None
         assert isinstance(messages.from_machine(hello.control), Hello)
         with contextlib.suppress(Gone):
             for word, body in words:
-                await send_message(theirs, word, body)
-            await theirs.send(Frame(nonsense or messages.encode(Leave())))
+                await send_message(their_end, word, body)
+            await their_end.send(Frame(nonsense or messages.encode(Leave())))
         try:
             await serving
         except ProtocolError:

@@ -115,21 +115,21 @@ async def test_a_machine_that_reads_nothing_for_long_is_lost(tmp_path: Path, mon
 async def test_messages_about_a_sandbox_before_its_adoption_are_accepted(tmp_path: Path) -> None:
     """A pod of an older ramet may report the end of its sandbox without a request."""
     end_message = Ended(number=1, code=0, reason="exited")
-    async with two_ends() as (here, there), closing(NodeClient(here, level=Isolation.L1)) as machine:
+    async with two_ends() as (near_end, far_end), closing(NodeClient(near_end, level=Isolation.L1)) as machine:
         await send_message(
-            there, Hello(version=messages.VERSION, python="", level=Isolation.L1, mechanisms={}, kept=(1,))
+            far_end, Hello(version=messages.VERSION, python="", level=Isolation.L1, mechanisms={}, kept=(1,))
         )
-        await send_message(there, end_message)
-        await send_message(there, Threshold(number=1, resource="memory", used=90.0, limit=100.0))
+        await send_message(far_end, end_message)
+        await send_message(far_end, Threshold(number=1, resource="memory", used=90.0, limit=100.0))
         adopting = asyncio.ensure_future(machine.adopt(1, SandboxSpec(run="run-1", grant=GRANT, workspace=tmp_path)))
-        while not isinstance(request := await word_from(there), Adopt):
+        while not isinstance(request := await word_from(far_end), Adopt):
             pass
-        await send_message(there, Answer(ask=request.ask))
-        await send_message(there, end_message)
+        await send_message(far_end, Answer(ask=request.ask))
+        await send_message(far_end, end_message)
 
         box = await asyncio.wait_for(adopting, HANG_S)
         assert (await asyncio.wait_for(box.wait(), HANG_S)).reason == "exited"
-        await send_message(there, Ended(number=2, code=0, reason="exited"))
+        await send_message(far_end, Ended(number=2, code=0, reason="exited"))
         assert "no sandbox 2" in (await asyncio.wait_for(machine.wait_ended(), HANG_S)).detail
         await box.clean_up()
 

@@ -89,15 +89,15 @@ async def test_a_sandbox_with_endpoints_reaches_the_hosts_proxy(site: BackendFix
     path = site.workdir.runs / "proxy.sock"
     server = await asyncio.start_unix_server(answer, path)
     try:
-        async with site.start_guest(grant=grant, proxy=path) as visit:
+        async with site.start_guest(grant=grant, proxy=path) as guest:
             talks = [
-                visit.sandbox.run_command([sys.executable, "-c", TALK], timeout_s=60, max_bytes=1000) for _ in range(3)
+                guest.sandbox.run_command([sys.executable, "-c", TALK], timeout_s=60, max_bytes=1000) for _ in range(3)
             ]
             for code, out, err in await asyncio.gather(*talks):
                 assert (code, out.decode()) == (0, hashlib.sha256(b"answer" * 100_000).hexdigest()), err
             server.close()
             path.unlink()
-            code, _, err = await visit.sandbox.run_command([sys.executable, "-c", TALK], timeout_s=60, max_bytes=1000)
+            code, _, err = await guest.sandbox.run_command([sys.executable, "-c", TALK], timeout_s=60, max_bytes=1000)
             assert code == 0 or b"BrokenPipe" in err or b"ConnectionReset" in err, err
     finally:
         server.close()
@@ -110,11 +110,11 @@ async def test_a_workspace_is_copied_to_the_machine_and_back(site: BackendFixtur
     (spec.workspace / "below").mkdir()
     for name in ("kept", "changed", "below/removed"):
         (spec.workspace / name).write_text(name)
-    async with site.start_guest(spec) as visit:
-        run = visit.sandbox.run_command
+    async with site.start_guest(spec) as guest:
+        run = guest.sandbox.run_command
         script = "cat kept below/removed; rm -r below; echo more >> changed; ln -s kept link; ln -s /etc out; mkfifo f"
         assert (await run(["/bin/sh", "-c", script], timeout_s=60, max_bytes=1000)).stdout == b"keptbelow/removed"
-        await visit.sandbox.sync()
+        await guest.sandbox.sync()
         assert sorted(each.name for each in spec.workspace.iterdir()) == ["changed", "kept", "link"]
         assert (spec.workspace / "changed").read_text() == "changedmore\n"
         assert (spec.workspace / "link").readlink() == Path("kept")
@@ -132,8 +132,8 @@ def folder() -> Iterator[Path]:
 async def test_a_single_file_may_be_a_mount(site: BackendFixture, folder: Path) -> None:
     """A mount above the size limit is refused by name, with a hint to use an image."""
     (folder / "file").write_text("text")
-    async with site.start_guest(grant=replace_grant(GRANT, readonly_mounts=(str(folder / "file"),))) as visit:
-        assert await visit.ask("read", path=str(folder / "file")) == "text"
+    async with site.start_guest(grant=replace_grant(GRANT, readonly_mounts=(str(folder / "file"),))) as guest:
+        assert await guest.ask("read", path=str(folder / "file")) == "text"
     with (folder / "large").open("wb") as file:
         file.truncate(257 * 2**20)
     with pytest.raises(InvalidValue, match="image") as refusal:
@@ -170,14 +170,14 @@ async def test_a_mount_that_the_machines_image_has_is_not_copied(site: BackendFi
 
 async def test_a_workspace_above_its_size_limit_is_not_synced(site: BackendFixture) -> None:
     """Sparse files are small there and large here: the sync fails, and the host stores no more than was granted."""
-    async with site.start_guest(grant=replace_grant(GRANT, workspace_size_mb=4)) as visit:
+    async with site.start_guest(grant=replace_grant(GRANT, workspace_size_mb=4)) as guest:
         script = "for name in a b c; do truncate -s 4M $name; done"
-        assert (await visit.sandbox.run_command(["/bin/sh", "-c", script], timeout_s=60, max_bytes=1000)).code == 0
+        assert (await guest.sandbox.run_command(["/bin/sh", "-c", script], timeout_s=60, max_bytes=1000)).code == 0
         with pytest.raises(SandboxFailed, match="transferred"):
-            await visit.sandbox.sync()
-        await visit.sandbox.run_command(["/bin/sh", "-c", "rm a b c; echo x > d"], timeout_s=60, max_bytes=1000)
-        await visit.sandbox.sync()
-        assert (visit.spec.workspace / "d").read_text() == "x\n"
+            await guest.sandbox.sync()
+        await guest.sandbox.run_command(["/bin/sh", "-c", "rm a b c; echo x > d"], timeout_s=60, max_bytes=1000)
+        await guest.sandbox.sync()
+        assert (guest.spec.workspace / "d").read_text() == "x\n"
 
 
 async def test_a_cleaned_up_sandbox_leaves_nothing_on_its_machine(site: BackendFixture) -> None:
@@ -185,12 +185,12 @@ async def test_a_cleaned_up_sandbox_leaves_nothing_on_its_machine(site: BackendF
     assert isinstance(site.backend, MachineBackend)
     process = await site.backend.process()
     runs = Path(f"/proc/{process.pid}/root{site.workdir.runs}")
-    shelf = site.workdir.runs / "shelf"
-    shelf.mkdir()
-    (shelf / "file").touch()
-    async with site.start_guest(shelf=shelf) as one, site.start_guest(shelf=shelf) as other:
+    shared_folder = site.workdir.runs / "shelf"
+    shared_folder.mkdir()
+    (shared_folder / "file").touch()
+    async with site.start_guest(shelf=shared_folder) as one, site.start_guest(shelf=shared_folder) as other:
         await one.sandbox.clean_up()
-        assert await other.ask("listing", path=str(shelf)) == ["file"]
+        assert await other.ask("listing", path=str(shared_folder)) == ["file"]
         assert one.spec.workspace.name not in names(runs)
 
     await eventually(lambda: not [each for each in names(runs) if not each.startswith(".")])

@@ -26,9 +26,9 @@ ASKS = guest_to_host.AskModel(id=1, step="r:1")
 
 def started_log() -> ChannelLog:
     """Return the log of a guest that got its first message."""
-    tape = ChannelLog()
-    tape.record_input(message_bytes(TALK))
-    return tape
+    log = ChannelLog()
+    log.record_input(message_bytes(TALK))
+    return log
 
 
 def message_bytes(word: GuestMessage | HostMessage, body: bytes = b"") -> bytes:
@@ -43,8 +43,8 @@ def feed_in_pieces(take: Callable[[bytes], None], data: bytes, sizes: Sequence[i
         at += size
 
 
-def replayed_messages(tape: ChannelLog) -> list[GuestMessage]:
-    return [message_codec.from_guest(frame.control) for frame in FrameReader().feed(tape.unanswered())]
+def replayed_messages(log: ChannelLog) -> list[GuestMessage]:
+    return [message_codec.from_guest(frame.control) for frame in FrameReader().feed(log.unanswered())]
 
 
 SIZES = st.lists(st.integers(1, 40), max_size=30)
@@ -62,34 +62,34 @@ def test_unanswered_messages_are_replayed_as_they_were_sent(
     bodies: list[bytes], answered_ids: set[int], sizes: list[int], back: list[int], late: bytes, cut_at: int
 ) -> None:
     """The order stays, and the first part of an unfinished message follows, so that its rest fits."""
-    tape = ChannelLog()
+    log = ChannelLog()
     words = [message_bytes(Spawn(id=at), body) for at, body in enumerate(bodies)]
     last = message_bytes(Spawn(id=99), late)
     started_log = last[: min(cut_at, len(last) - 1)]
 
-    tape.record_input(message_bytes(START, b"capsule"))
-    feed_in_pieces(tape.record_output, b"".join(words) + started_log, sizes)
+    log.record_input(message_bytes(START, b"capsule"))
+    feed_in_pieces(log.record_output, b"".join(words) + started_log, sizes)
     feed_in_pieces(
-        tape.record_input, b"".join(message_bytes(Answer(id=at), b"answer" * at) for at in sorted(answered_ids)), back
+        log.record_input, b"".join(message_bytes(Answer(id=at), b"answer" * at) for at in sorted(answered_ids)), back
     )
 
-    assert tape.unanswered() == b"".join(word for at, word in enumerate(words) if at not in answered_ids) + started_log
-    tape.record_output(last[len(started_log) :])
-    assert replayed_messages(tape)[-1] == Spawn(id=99)
+    assert log.unanswered() == b"".join(word for at, word in enumerate(words) if at not in answered_ids) + started_log
+    log.record_output(last[len(started_log) :])
+    assert replayed_messages(log)[-1] == Spawn(id=99)
 
 
 def test_watches_and_the_final_message_are_replayed() -> None:
     """A watch is replayed until its end was reported; messages without an answer are dropped."""
-    tape = started_log()
+    log = started_log()
     for word in (guest_to_host.Watch(run="one"), guest_to_host.Watch(run="two"), Note(text="n"), Done(ok=True)):
-        tape.record_output(message_bytes(word))
-    tape.record_input(message_bytes(ChildEnded(run="one", status="completed", exit_code=0), b"value"))
+        log.record_output(message_bytes(word))
+    log.record_input(message_bytes(ChildEnded(run="one", status="completed", exit_code=0), b"value"))
 
-    assert replayed_messages(tape) == [guest_to_host.Watch(run="two"), Done(ok=True)]
+    assert replayed_messages(log) == [guest_to_host.Watch(run="two"), Done(ok=True)]
 
 
 @pytest.mark.parametrize(
-    ("words", "why"),
+    ("words", "reason"),
     [
         ([(True, ASKS, b"{}"), (False, host_to_guest.StreamChunk(id=1), b"{}")], "part of a reply"),
         ([(True, UseState(id=1, do="set", name="k"), b"1")], "state"),
@@ -101,41 +101,41 @@ def test_watches_and_the_final_message_are_replayed() -> None:
     ],
 )
 def test_a_log_without_state_of_the_dead_kernel_cannot_be_replayed(
-    words: list[tuple[bool, GuestMessage | HostMessage, bytes]], why: str
+    words: list[tuple[bool, GuestMessage | HostMessage, bytes]], reason: str
 ) -> None:
     """A partly streamed reply, uncommitted changes, and more bytes than are kept raise Gone."""
-    tape = started_log()
+    log = started_log()
     for is_said, word, body in words:
-        (tape.record_output if is_said else tape.record_input)(message_bytes(word, body))
+        (log.record_output if is_said else log.record_input)(message_bytes(word, body))
 
-    with pytest.raises(Gone, match=why):
-        tape.unanswered()
+    with pytest.raises(Gone, match=reason):
+        log.unanswered()
 
 
 def test_answers_make_a_log_replayable_again() -> None:
     """An answered commit and an answered large message no longer prevent a replay."""
-    tape = started_log()
-    tape.record_output(
+    log = started_log()
+    log.record_output(
         message_bytes(UseState(id=1, do="set", name="k"), b"1") + message_bytes(UseState(id=2, do="commit"))
     )
-    tape.record_output(message_bytes(Spawn(id=3), b"x" * MAX_KEPT) + message_bytes(Output(id=4, target="t")))
+    log.record_output(message_bytes(Spawn(id=3), b"x" * MAX_KEPT) + message_bytes(Output(id=4, target="t")))
     for number in (1, 2, 3):
-        tape.record_input(message_bytes(Answer(id=number)))
+        log.record_input(message_bytes(Answer(id=number)))
 
-    assert replayed_messages(tape) == [Output(id=4, target="t")]
+    assert replayed_messages(log) == [Output(id=4, target="t")]
 
 
 def test_a_refused_commit_keeps_a_log_unreplayable() -> None:
     """The changes are still only in the kernel's memory."""
-    tape = started_log()
-    tape.record_output(
+    log = started_log()
+    log.record_output(
         message_bytes(UseState(id=1, do="set", name="k"), b"1") + message_bytes(UseState(id=2, do="commit"))
     )
     error = ErrorInfo(type="Conflict", message="no")
-    tape.record_input(message_bytes(Answer(id=1)) + message_bytes(Answer(id=2, error=error)))
+    log.record_input(message_bytes(Answer(id=1)) + message_bytes(Answer(id=2, error=error)))
 
     with pytest.raises(Gone, match="state"):
-        tape.unanswered()
+        log.unanswered()
 
 
 @given(
@@ -155,32 +155,34 @@ def test_records_are_replayed_until_an_answer_confirms_them(
         "hook": lambda number: guest_to_host.FireHook(id=number, event="PreToolUse"),
         "watch": lambda number: guest_to_host.Watch(run=str(number)),
     }
-    tape = started_log()
+    log = started_log()
     messages = {number: kinds[kind](number) for number, kind in enumerate(words, 1)}
-    feed_in_pieces(tape.record_output, b"".join(message_bytes(word) for word in messages.values()), sizes)
-    there, open_ = 0, {number for number, word in messages.items() if isinstance(word, guest_to_host.Request)}
+    feed_in_pieces(log.record_output, b"".join(message_bytes(word) for word in messages.values()), sizes)
+    last_number, open_ = 0, {number for number, word in messages.items() if isinstance(word, guest_to_host.Request)}
     for number, is_well in answers:
         if number in open_:
             open_.remove(number)
             error = None if is_well else ErrorInfo(type="RametError", message="no")
-            tape.record_input(message_bytes(Answer(id=number, error=error)))
+            log.record_input(message_bytes(Answer(id=number, error=error)))
             if is_well and words[number - 1] != "hook":
-                there = max(there, number)
+                last_number = max(last_number, number)
 
-    assert replayed_messages(tape) == [
+    assert replayed_messages(log) == [
         word
         for number, word in messages.items()
-        if number in open_ or isinstance(word, guest_to_host.Watch) or (isinstance(word, Record) and number > there)
+        if number in open_
+        or isinstance(word, guest_to_host.Watch)
+        or (isinstance(word, Record) and number > last_number)
     ]
 
 
 def test_a_streamed_reply_that_was_answered_is_replayable() -> None:
     """The guest has the whole reply."""
-    tape = started_log()
-    tape.record_output(message_bytes(ASKS))
-    tape.record_input(message_bytes(host_to_guest.StreamChunk(id=1), b"{}") + message_bytes(Answer(id=1)))
+    log = started_log()
+    log.record_output(message_bytes(ASKS))
+    log.record_input(message_bytes(host_to_guest.StreamChunk(id=1), b"{}") + message_bytes(Answer(id=1)))
 
-    assert replayed_messages(tape) == []
+    assert replayed_messages(log) == []
 
 
 def test_a_log_without_a_first_message_cannot_be_replayed() -> None:
@@ -192,19 +194,19 @@ def test_a_log_without_a_first_message_cannot_be_replayed() -> None:
 @pytest.mark.parametrize("half", [1, 8, 20])
 def test_a_partial_message_of_the_kernel_prevents_a_replay(half: int) -> None:
     """The rest of the message was lost with the kernel."""
-    tape = started_log()
-    tape.record_input(message_bytes(Answer(id=1), b"body" * 100)[:half])
+    log = started_log()
+    log.record_input(message_bytes(Answer(id=1), b"body" * 100)[:half])
 
     with pytest.raises(Gone, match="half"):
-        tape.unanswered()
+        log.unanswered()
 
 
 @pytest.mark.parametrize("nonsense", [b"\0" * 8, b"\xff" * 8, b"\0\0\0\1\0\0\0\0{"])
 def test_a_log_with_invalid_bytes_cannot_be_replayed(nonsense: bytes) -> None:
     """Invalid bytes in either direction do no other harm."""
     for direction in ("record_output", "record_input"):
-        tape = started_log()
-        getattr(tape, direction)(nonsense)
-        getattr(tape, direction)(b"more")
+        log = started_log()
+        getattr(log, direction)(nonsense)
+        getattr(log, direction)(b"more")
         with pytest.raises(Gone):
-            tape.unanswered()
+            log.unanswered()

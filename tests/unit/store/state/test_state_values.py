@@ -163,9 +163,9 @@ async def test_a_named_type_is_stored_as_data_and_read_back(value: Any, as_: Any
     state.set("a", value, as_=as_)
     await state.commit()
 
-    again = state.get("a", as_=as_)
+    second_value = state.get("a", as_=as_)
 
-    assert (again, type(again)) == (value, type(value))
+    assert (second_value, type(second_value)) == (value, type(value))
     assert await state.read("a", as_=as_) == value
     values.encode(state.get("a"), "a")  # without the type it is plain data
 

@@ -199,7 +199,7 @@ def test_a_late_change_of_a_part_of_an_object_is_noticed() -> None:
     for number in range(500):
         state.set(f"key-{number}", {"inner": [[number]]})
     values = [state.get(f"key-{number}")["inner"][0] for number in (3, 400)]
-    whole = state.get("key-5")
+    value = state.get("key-5")
     for _ in range(5):
         for number in range(500):
             state.get(f"key-{number}")
@@ -208,7 +208,7 @@ def test_a_late_change_of_a_part_of_an_object_is_noticed() -> None:
         assert len(state._line.copy.fetched._given) < 200
 
     values[1].append("late")
-    whole["late"] = True
+    value["late"] = True
 
     with pytest.raises(UnsavedChanges) as refusal:
         state.commit_sync()
