@@ -55,7 +55,7 @@ def folder() -> Iterator[pathlib.Path]:
 
 
 @pytest.fixture
-async def served(folder: pathlib.Path) -> AsyncIterator[EchoServer]:
+async def echo_server(folder: pathlib.Path) -> AsyncIterator[EchoServer]:
     """Return a server on the folder, in the event loop of the test."""
     from tests.support.serving import serving
 
@@ -64,9 +64,9 @@ async def served(folder: pathlib.Path) -> AsyncIterator[EchoServer]:
 
 
 @pytest.fixture
-async def client(served: EchoServer) -> AsyncIterator[Client]:
+async def client(echo_server: EchoServer) -> AsyncIterator[Client]:
     """Return a client of the server that has not sent a key yet."""
     import ramet
 
-    async with ramet.connect(served.server.where) as connected:
+    async with ramet.connect(echo_server.server.where) as connected:
         yield connected

@@ -22,25 +22,25 @@ def parrots() -> ParrotType:
 
 
 @pytest.fixture
-async def served(folder: pathlib.Path, parrots: ParrotType) -> AsyncIterator[EchoServer]:
+async def echo_server(folder: pathlib.Path, parrots: ParrotType) -> AsyncIterator[EchoServer]:
     async with serving(folder, listen=("127.0.0.1", 0), types={"parrot": parrots}) as server:
         yield server
 
 
 @pytest.fixture
-async def nonce(served: EchoServer) -> str:
-    return (await served.agent(agent_type="parrot"))[1]
+async def nonce(echo_server: EchoServer) -> str:
+    return (await echo_server.agent(agent_type="parrot"))[1]
 
 
 @pytest.fixture
-async def as_openai(served: EchoServer, nonce: str) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with openai.AsyncOpenAI(base_url=f"{served.server.where}/v1", api_key=nonce, max_retries=0) as client:
+async def as_openai(echo_server: EchoServer, nonce: str) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(base_url=f"{echo_server.server.where}/v1", api_key=nonce, max_retries=0) as client:
         yield client
 
 
 @pytest.fixture
-async def as_anthropic(served: EchoServer, nonce: str) -> AsyncIterator[anthropic.AsyncAnthropic]:
-    async with anthropic.AsyncAnthropic(base_url=served.server.where, api_key=nonce, max_retries=0) as client:
+async def as_anthropic(echo_server: EchoServer, nonce: str) -> AsyncIterator[anthropic.AsyncAnthropic]:
+    async with anthropic.AsyncAnthropic(base_url=echo_server.server.where, api_key=nonce, max_retries=0) as client:
         yield client
 
 
@@ -109,10 +109,10 @@ async def test_both_clients_list_the_agent_as_a_model(
     assert others[0].display_name.endswith("/bob")
 
 
-async def test_failures_raise_the_clients_own_errors(served: EchoServer, as_openai: openai.AsyncOpenAI) -> None:
+async def test_failures_raise_the_clients_own_errors(echo_server: EchoServer, as_openai: openai.AsyncOpenAI) -> None:
     """A wrong key, an invalid body and a failed answer give a status before the answer begins, and an event later."""
-    wrong = openai.AsyncOpenAI(base_url=f"{served.server.where}/v1", api_key="agent_no", max_retries=0)
-    async with wrong, anthropic.AsyncAnthropic(base_url=served.server.where, api_key="x", max_retries=0) as other:
+    wrong = openai.AsyncOpenAI(base_url=f"{echo_server.server.where}/v1", api_key="agent_no", max_retries=0)
+    async with wrong, anthropic.AsyncAnthropic(base_url=echo_server.server.where, api_key="x", max_retries=0) as other:
         with pytest.raises(openai.AuthenticationError, match="is not valid for an agent"):
             await wrong.chat.completions.create(model="any", messages=[user_message("a")])
         with pytest.raises(openai.AuthenticationError):
@@ -187,7 +187,7 @@ async def test_an_unsupported_parameter_is_refused_by_name(
 
 
 async def test_unknown_paths_are_refused_in_the_providers_form(
-    served: EchoServer, as_openai: openai.AsyncOpenAI, as_anthropic: anthropic.AsyncAnthropic
+    echo_server: EchoServer, as_openai: openai.AsyncOpenAI, as_anthropic: anthropic.AsyncAnthropic
 ) -> None:
     """The client or the path decides the form; `?beta=true` is refused only on paths of ramet."""
     with pytest.raises(openai.NotFoundError) as missing:
@@ -200,17 +200,21 @@ async def test_unknown_paths_are_refused_in_the_providers_form(
         await as_anthropic.messages.count_tokens(model="any", messages=[user_message("a")])
     assert unknown.value.body["error"]["type"] == "not_found_error"  # type: ignore[index]
     for path, kind in (("/v1/embeddings", "invalid_request_error"), ("/v1/messages/batches", "not_found_error")):
-        bare = await served.ask("POST", path, "x", json={})
+        bare = await echo_server.ask("POST", path, "x", json={})
         assert (bare.status_code, bare.json()["error"]["type"]) == (404, kind)
     for method, path in (("GET", "/v1/chat/completions"), ("GET", "/v1/messages")):
-        bare = await served.ask(method, path, "x")
+        bare = await echo_server.ask(method, path, "x")
         assert (bare.status_code, bare.json()["error"]["type"]) == (405, "invalid_request_error")
     for path in ("/v1/chat/completions", "/v1/messages"):
-        bare = await served.ask("POST", path, json={})
+        bare = await echo_server.ask("POST", path, json={})
         assert (bare.status_code, "a key is needed" in bare.json()["error"]["message"]) == (401, True)
 
     beta = await as_anthropic.beta.messages.create(model="any", max_tokens=9, messages=[user_message("a")])
     assert beta.content[0].text == "1: a "  # type: ignore[union-attr]
-    response = await served.ask("GET", "/v1/teams?beta=true", served.server.operator)
+    response = await echo_server.ask("GET", "/v1/teams?beta=true", echo_server.server.operator)
     assert (response.status_code, response.json()["field"]) == (422, "beta")
-    assert (await served.ask("GET", "/v1/nothing", served.server.operator)).json()["type"].startswith("urn:ramet:")
+    assert (
+        (await echo_server.ask("GET", "/v1/nothing", echo_server.server.operator))
+        .json()["type"]
+        .startswith("urn:ramet:")
+    )

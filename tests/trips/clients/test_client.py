@@ -22,7 +22,7 @@ from tests.support.tls import make_certificate
 from tests.support.waiting import eventually
 
 
-async def test_the_client_has_every_operation_of_teams_and_agents(client: Client, served: EchoServer) -> None:
+async def test_the_client_has_every_operation_of_teams_and_agents(client: Client, echo_server: EchoServer) -> None:
     """The client finds the operator's key beside the socket."""
     created = await client.create_team({"agents": 2}, name="red", labels={"a": "b"})
     assert (created.team.name, created.team.free["agents"]) == ("red", 2)
@@ -77,7 +77,7 @@ async def test_the_client_builds_an_image_of_a_bundle(client: Client) -> None:
         await client.upload_bundle(b"", key="wrong")
 
 
-async def test_the_client_raises_the_services_own_errors(client: Client, served: EchoServer) -> None:
+async def test_the_client_raises_the_services_own_errors(client: Client, echo_server: EchoServer) -> None:
     """Errors keep their types and fields, so that a caller can act on them."""
     with pytest.raises(InvalidValue) as wrong:
         await client.create_team({"agents": -1})
@@ -105,7 +105,7 @@ def _bad_json() -> RequestSpec[None]:
     return RequestSpec("POST", "/v1/agents", None, b"{")
 
 
-async def test_a_turn_continues_over_a_lost_connection(client: Client, served: EchoServer) -> None:
+async def test_a_turn_continues_over_a_lost_connection(client: Client, echo_server: EchoServer) -> None:
     """The reader of a turn gets every chunk once although the connection breaks."""
     team = await client.create_team({"agents": 1})
     spawned_agent = await client.spawn_agent(team.team.id, "bob", "echo", key=team.key)
@@ -113,26 +113,26 @@ async def test_a_turn_continues_over_a_lost_connection(client: Client, served: E
     async for chunk in client.turn(spawned_agent.agent.id, b"one wait two", key=spawned_agent.nonce):
         bodies.append(chunk.body)
         if len(bodies) == 1:
-            for each in tuple(served.server._http_server._connections):
+            for each in tuple(echo_server.server._http_server._connections):
                 each.cut()
-            served.echo.opened[0].go_on.set()
+            echo_server.echo.opened[0].go_on.set()
 
     assert bodies == [b"one", b"wait", b"two", b""]
 
 
-async def test_consecutive_turns_reuse_one_connection(client: Client, served: EchoServer) -> None:
+async def test_consecutive_turns_reuse_one_connection(client: Client, echo_server: EchoServer) -> None:
     """The client reads an answer past its last chunk, so that the connection can be used again."""
-    agent, nonce = await served.agent()
-    async with ramet.connect(served.server.where, nonce) as other:
-        before = set(served.server._http_server._connections)
+    agent, nonce = await echo_server.agent()
+    async with ramet.connect(echo_server.server.where, nonce) as other:
+        before = set(echo_server.server._http_server._connections)
         assert await other.say(agent, b"one") == b"one"
-        (connection,) = set(served.server._http_server._connections) - before
+        (connection,) = set(echo_server.server._http_server._connections) - before
         assert await other.say(agent, b"two") == b"two"
 
-        assert set(served.server._http_server._connections) - before == {connection}
+        assert set(echo_server.server._http_server._connections) - before == {connection}
 
 
-async def test_a_turn_beyond_the_queue_limit_is_refused(client: Client, served: EchoServer) -> None:
+async def test_a_turn_beyond_the_queue_limit_is_refused(client: Client, echo_server: EchoServer) -> None:
     """One of 18 concurrent turns gets BusyError, and the others are answered."""
     team = await client.create_team({"agents": 1})
     spawned_agent = await client.spawn_agent(team.team.id, "bob", "echo", key=team.key)
@@ -140,7 +140,7 @@ async def test_a_turn_beyond_the_queue_limit_is_refused(client: Client, served: 
         asyncio.create_task(client.say(spawned_agent.agent.id, b"wait", key=spawned_agent.nonce)) for _ in range(18)
     ]
     await eventually(lambda: any(each.done() for each in turns))
-    served.echo.opened[0].go_on.set()
+    echo_server.echo.opened[0].go_on.set()
     outcomes = await asyncio.gather(*turns, return_exceptions=True)
 
     assert [type(each) for each in outcomes if each != b"wait"] == [BusyError]
@@ -176,11 +176,11 @@ async def test_a_missing_server_and_an_invalid_address_raise(folder: pathlib.Pat
         await Client(folder / "none.sock").list_teams()
 
 
-async def test_the_blocking_client_works_without_an_event_loop(served: EchoServer) -> None:
+async def test_the_blocking_client_works_without_an_event_loop(echo_server: EchoServer) -> None:
     """Each method blocks; streams are plain iterators, and a reader may leave them."""
 
     def program() -> list[bytes]:
-        with ramet.connect(served.server.where) as client:
+        with ramet.connect(echo_server.server.where) as client:
             team = client.create_team({"agents": 1})
             spawned_agent = client.spawn_agent(team.team.id, "bob", "echo", key=team.key)
             bodies = [each.body for each in client.turn(spawned_agent.agent.id, b"one two", key=spawned_agent.nonce)]
@@ -192,13 +192,13 @@ async def test_the_blocking_client_works_without_an_event_loop(served: EchoServe
     assert await asyncio.to_thread(program) == [b"one", b"two", b"", b"three"]
     with contextlib.ExitStack() as stack:
         with pytest.raises(RametError, match=r"use `async with ramet\.connect\(…\)` here") as refusal:
-            stack.enter_context(ramet.connect(served.server.where))
+            stack.enter_context(ramet.connect(echo_server.server.where))
     assert "_sync" not in str(refusal.value)
 
 
-async def test_a_blocking_client_is_refused_in_an_event_loop_at_each_call(served: EchoServer) -> None:
+async def test_a_blocking_client_is_refused_in_an_event_loop_at_each_call(echo_server: EchoServer) -> None:
     """Each call would block the loop; the error names calls that exist."""
-    client = await asyncio.to_thread(lambda: ramet.connect(served.server.where).__enter__())
+    client = await asyncio.to_thread(lambda: ramet.connect(echo_server.server.where).__enter__())
     try:
         for call in (client.list_teams, client.kernel.runs, lambda: list(client.turn("x", b""))):
             with pytest.raises(RametError, match=r"use `async with ramet\.connect\(…\)` here"):
@@ -209,7 +209,7 @@ async def test_a_blocking_client_is_refused_in_an_event_loop_at_each_call(served
         await asyncio.to_thread(client.list_teams)
 
 
-async def test_history_returns_the_newest_messages(client: Client, served: EchoServer) -> None:
+async def test_history_returns_the_newest_messages(client: Client, echo_server: EchoServer) -> None:
     """`last=n` gives the newest n messages, and every message if there are fewer."""
     created = await client.create_team({"agents": 1})
     spawned_agent = await client.spawn_agent(created.team.id, "bob", "echo", key=created.key)
@@ -238,9 +238,9 @@ async def test_dedupe_is_refused_for_agent_types_without_it(client: Client) -> N
         await client.mail(agent, "psst", dedupe_s=60.0, key=nonce)
 
 
-async def test_the_operator_sends_equal_mail_to_a_run_once(client: Client, served: EchoServer) -> None:
+async def test_the_operator_sends_equal_mail_to_a_run_once(client: Client, echo_server: EchoServer) -> None:
     """A second equal message within `dedupe_s` is not delivered."""
-    session = await ramet.Session(ramet.ScriptedModel(["Ready."] * 3), runtime=served.server.runtime).start()
+    session = await ramet.Session(ramet.ScriptedModel(["Ready."] * 3), runtime=echo_server.server.runtime).start()
     await session.ask("Go.")
 
     answers = [await client.kernel.send(session.id, "ping", dedupe_s=60) for _ in range(2)]

@@ -18,14 +18,14 @@ from tests.support.serving import EchoServer
 
 @asynccontextmanager
 async def lossy_client(
-    served: EchoServer, folder: pathlib.Path, key: str, is_lost: Callable[[bytes], bool] = lambda answer: True
+    echo_server: EchoServer, folder: pathlib.Path, key: str, is_lost: Callable[[bytes], bool] = lambda answer: True
 ) -> AsyncIterator[tuple[Client, list[bytes]]]:
     """Yield a client whose connection breaks once, at the first answer that `is_lost`, and the answers so far."""
     answers: list[bytes] = []
     lost_requests: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        back, on = await asyncio.open_unix_connection(served.server.where)
+        back, on = await asyncio.open_unix_connection(echo_server.server.where)
 
         async def asks() -> None:
             while data := await reader.read(65_536):
@@ -49,9 +49,9 @@ async def lossy_client(
         yield client, answers
 
 
-async def test_a_team_with_a_lost_answer_is_created_once(served: EchoServer, folder: pathlib.Path) -> None:
+async def test_a_team_with_a_lost_answer_is_created_once(echo_server: EchoServer, folder: pathlib.Path) -> None:
     """The client repeats the request by itself, and has the key of the team that was created."""
-    async with lossy_client(served, folder, served.server.operator) as (client, _):
+    async with lossy_client(echo_server, folder, echo_server.server.operator) as (client, _):
         created = await client.create_team({"agents": 2}, name="crew", idempotency_key="team-1")
 
         assert [each.id for each in await client.list_teams()] == [created.team.id]
@@ -62,9 +62,11 @@ async def test_a_team_with_a_lost_answer_is_created_once(served: EchoServer, fol
     assert (repeated.agent.id, repeated.nonce) == (spawned_agent.agent.id, spawned_agent.nonce)
 
 
-async def test_a_request_without_an_idempotency_key_is_not_repeated(served: EchoServer, folder: pathlib.Path) -> None:
+async def test_a_request_without_an_idempotency_key_is_not_repeated(
+    echo_server: EchoServer, folder: pathlib.Path
+) -> None:
     """The client raises Gone, since it cannot know whether the request took effect."""
-    async with lossy_client(served, folder, served.server.operator) as (client, answers):
+    async with lossy_client(echo_server, folder, echo_server.server.operator) as (client, answers):
         with pytest.raises(Gone, match="no server answers"):
             await client.create_team({"agents": 2}, name="crew")
 
@@ -72,33 +74,33 @@ async def test_a_request_without_an_idempotency_key_is_not_repeated(served: Echo
         assert [each.name for each in await client.list_teams()] == ["crew"]
 
 
-async def test_a_turn_with_a_lost_answer_runs_once(served: EchoServer, folder: pathlib.Path) -> None:
+async def test_a_turn_with_a_lost_answer_runs_once(echo_server: EchoServer, folder: pathlib.Path) -> None:
     """The repetition gets the answer of the turn that has begun."""
-    agent, nonce = await served.agent()
-    async with lossy_client(served, folder, nonce) as (client, _):
+    agent, nonce = await echo_server.agent()
+    async with lossy_client(echo_server, folder, nonce) as (client, _):
         assert await client.say(agent, b"one two", idempotency_key="turn-1") == b"onetwo"
         assert await client.say(agent, b"one two", idempotency_key="turn-1") == b"onetwo"
-    assert [body for body, _ in served.echo.opened[0].received_bodies] == [b"one two"]
+    assert [body for body, _ in echo_server.echo.opened[0].received_bodies] == [b"one two"]
 
 
-async def test_repeated_mail_arrives_once(served: EchoServer) -> None:
+async def test_repeated_mail_arrives_once(echo_server: EchoServer) -> None:
     """The blocking client deduplicates mail with equal idempotency keys."""
-    agent, nonce = await served.agent()
+    agent, nonce = await echo_server.agent()
 
     def program() -> None:
-        with ramet.connect(served.server.where, nonce) as client:
+        with ramet.connect(echo_server.server.where, nonce) as client:
             for _ in range(2):
                 client.mail(agent, "hello", idempotency_key="mail-1")
             client.mail(agent, "hello", idempotency_key="mail-2")
 
     await asyncio.to_thread(program)
-    assert served.echo.opened[0].mail_texts == ["hello", "hello"]
+    assert echo_server.echo.opened[0].mail_texts == ["hello", "hello"]
 
 
 @pytest.mark.parametrize("key", ["", "ü", "a\nb", "x" * 256])
-async def test_an_invalid_idempotency_key_is_refused_before_sending(served: EchoServer, key: str) -> None:
+async def test_an_invalid_idempotency_key_is_refused_before_sending(echo_server: EchoServer, key: str) -> None:
     """InvalidValue names the header."""
-    async with ramet.connect(served.server.where) as client:
+    async with ramet.connect(echo_server.server.where) as client:
         with pytest.raises(InvalidValue, match="Idempotency-Key"):
             await client.create_team({"agents": 1}, idempotency_key=key)
         assert not await client.list_teams()

@@ -82,10 +82,10 @@ async def test_an_invalid_key_is_refused_before_connecting(folder: pathlib.Path,
 
 async def test_an_unreadable_token_file_counts_as_no_key(folder: pathlib.Path) -> None:
     """The server then says that a key is needed."""
-    async with serving(folder) as served:
-        token = pathlib.Path(served.server.where).with_name("operator-token")
+    async with serving(folder) as echo_server:
+        token = pathlib.Path(echo_server.server.where).with_name("operator-token")
         token.write_bytes(b"\xff\xfe")
-        async with ramet.connect(served.server.where) as client:
+        async with ramet.connect(echo_server.server.where) as client:
             with pytest.raises(Exception, match="a key is needed"):
                 await client.list_teams()
 

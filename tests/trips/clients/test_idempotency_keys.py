@@ -25,12 +25,12 @@ def key_header(key: str) -> dict[str, str]:
 
 
 async def post_twice(
-    served: EchoServer, path: str, key: str, **options: Any
+    echo_server: EchoServer, path: str, key: str, **options: Any
 ) -> tuple[httpx2.Response, httpx2.Response]:
     """Send the same POST two times."""
     return (
-        await served.ask("POST", path, key, headers=key_header("one"), **options),
-        await served.ask("POST", path, key, headers=key_header("one"), **options),
+        await echo_server.ask("POST", path, key, headers=key_header("one"), **options),
+        await echo_server.ask("POST", path, key, headers=key_header("one"), **options),
     )
 
 
@@ -52,22 +52,22 @@ async def provider_server(folder: pathlib.Path) -> AsyncIterator[EchoServer]:
         yield server
 
 
-async def test_a_team_and_an_agent_are_created_once(served: EchoServer) -> None:
+async def test_a_team_and_an_agent_are_created_once(echo_server: EchoServer) -> None:
     """The second answer has the same ids and keys; the store has no part of the keys."""
-    operator = served.server.operator
-    teams = await post_twice(served, "/v1/teams", operator, json={"resources": {"agents": 4}})
+    operator = echo_server.server.operator
+    teams = await post_twice(echo_server, "/v1/teams", operator, json={"resources": {"agents": 4}})
     check_repeated_answer(*teams)
     team = teams[0].json()
     spawn = {"team": team["team"]["id"], "name": "bob", "agent_type": "echo"}
-    agents = await post_twice(served, "/v1/agents", team["key"], json=spawn)
+    agents = await post_twice(echo_server, "/v1/agents", team["key"], json=spawn)
     check_repeated_answer(*agents)
 
-    agent_list = (await served.ask("GET", "/v1/agents", operator)).json()["agents"]
+    agent_list = (await echo_server.ask("GET", "/v1/agents", operator)).json()["agents"]
     assert [each["id"] for each in agent_list] == [agents[0].json()["agent"]["id"]]
     nonce = agents[1].json()["nonce"]
-    assert (await served.ask("GET", f"/v1/agents/{agent_list[0]['id']}", nonce)).is_success
-    assert served.server.runtime.journal is not None
-    store = served.server.runtime.journal.store
+    assert (await echo_server.ask("GET", f"/v1/agents/{agent_list[0]['id']}", nonce)).is_success
+    assert echo_server.server.runtime.journal is not None
+    store = echo_server.server.runtime.journal.store
     records = [each.data for kind in ("idempotent request", "idempotent answer") for each in await store.list(kind)]
     assert len(records) == 4
     secrets = (nonce.removeprefix("agent_"), team["key"].removeprefix("team_"), operator.removeprefix("op_"))
@@ -98,38 +98,38 @@ async def test_a_reused_key_with_another_body_is_refused(provider_server: EchoSe
         assert "Idempotency-Key" in response.json()["error"]["message"]
 
 
-async def test_a_key_is_scoped_to_its_caller_and_route(served: EchoServer) -> None:
+async def test_a_key_is_scoped_to_its_caller_and_route(echo_server: EchoServer) -> None:
     """One Idempotency-Key is another request under another API key, and on another route."""
-    operator = served.server.operator
-    agent, nonce = await served.agent()
-    first = await served.ask("POST", f"/v1/agents/{agent}/rotate", operator, headers=key_header("one"))
-    second_answer = await served.ask(
+    operator = echo_server.server.operator
+    agent, nonce = await echo_server.agent()
+    first = await echo_server.ask("POST", f"/v1/agents/{agent}/rotate", operator, headers=key_header("one"))
+    second_answer = await echo_server.ask(
         "POST", f"/v1/agents/{agent}/rotate", first.json()["nonce"], headers=key_header("one")
     )
-    other = await served.ask("POST", f"/v1/agents/{agent}/interrupt", operator, headers=key_header("one"))
+    other = await echo_server.ask("POST", f"/v1/agents/{agent}/interrupt", operator, headers=key_header("one"))
     assert len({nonce, first.json()["nonce"], second_answer.json()["nonce"]}) == 3
     assert other.json() == {"interrupted": False}
 
 
-async def test_a_refused_request_can_be_repeated(served: EchoServer) -> None:
+async def test_a_refused_request_can_be_repeated(echo_server: EchoServer) -> None:
     """A refusal takes no effect, so that the same key may ask again and succeed."""
-    team, key = await served.team()
+    team, key = await echo_server.team()
     for number in range(4):
         spawn = {"team": team, "name": f"a{number}", "agent_type": "echo"}
-        agent = (await served.ask("POST", "/v1/agents", key, json=spawn)).json()["agent"]["id"]
+        agent = (await echo_server.ask("POST", "/v1/agents", key, json=spawn)).json()["agent"]["id"]
     spawn = {"team": team, "name": "late", "agent_type": "echo"}
-    response = await served.ask("POST", "/v1/agents", key, headers=key_header("one"), json=spawn)
+    response = await echo_server.ask("POST", "/v1/agents", key, headers=key_header("one"), json=spawn)
     assert response.status_code == 409
-    await served.ask("DELETE", f"/v1/agents/{agent}", served.server.operator)
-    check_repeated_answer(*await post_twice(served, "/v1/agents", key, json=spawn))
+    await echo_server.ask("DELETE", f"/v1/agents/{agent}", echo_server.server.operator)
+    check_repeated_answer(*await post_twice(echo_server, "/v1/agents", key, json=spawn))
 
 
 @pytest.mark.parametrize("key", ["", "k" * 256, "käse".encode(), b"a\tb"], ids=["empty", "long", "umlaut", "tab"])
-async def test_an_invalid_idempotency_key_is_refused(served: EchoServer, key: str | bytes) -> None:
+async def test_an_invalid_idempotency_key_is_refused(echo_server: EchoServer, key: str | bytes) -> None:
     """The refusal asks for 1 to 255 printable characters of ASCII."""
     body = {"resources": {"agents": 4}}
-    response = await served.ask(
-        "POST", "/v1/teams", served.server.operator, headers={"idempotency-key": key}, json=body
+    response = await echo_server.ask(
+        "POST", "/v1/teams", echo_server.server.operator, headers={"idempotency-key": key}, json=body
     )
     assert response.status_code == 422
     assert (response.json()["field"], "1 to 255" in response.json()["accepted"]) == ("Idempotency-Key", True)
@@ -185,11 +185,11 @@ async def test_a_repetition_after_a_disconnect_gets_the_answer(provider_server: 
     ids=["too late", "stopped", "no answer"],
 )
 async def test_a_failed_operation_is_not_repeated(
-    served: EchoServer, monkeypatch: pytest.MonkeyPatch, failure: RametError
+    echo_server: EchoServer, monkeypatch: pytest.MonkeyPatch, failure: RametError
 ) -> None:
     """The operation may have taken effect, so that its failure is the first answer; an earlier refusal is not."""
-    agent, nonce = await served.agent()
-    echo: Any = served.echo.opened[0]
+    agent, nonce = await echo_server.agent()
+    echo: Any = echo_server.echo.opened[0]
     requests = list[object]()
 
     async def charge(operation: object) -> object:
@@ -198,8 +198,8 @@ async def test_a_failed_operation_is_not_repeated(
 
     monkeypatch.setattr(echo, "control", charge)
     path, wrong = f"/v1/agents/{agent}/control", {"@type": "whisper"}
-    assert (await served.ask("POST", path, nonce, headers=key_header("one"), json=wrong)).status_code == 404
-    first, second = await post_twice(served, path, nonce, json={"@type": "shout", "times": 2})
+    assert (await echo_server.ask("POST", path, nonce, headers=key_header("one"), json=wrong)).status_code == 404
+    first, second = await post_twice(echo_server, path, nonce, json={"@type": "shout", "times": 2})
 
     assert first.status_code >= 400
     assert (first.status_code, first.content) == (second.status_code, second.content)
@@ -207,45 +207,47 @@ async def test_a_failed_operation_is_not_repeated(
     assert len(requests) == 1
 
 
-async def test_a_repeated_turn_is_read_from_its_beginning(served: EchoServer) -> None:
+async def test_a_repeated_turn_is_read_from_its_beginning(echo_server: EchoServer) -> None:
     """The stream of a repetition is that of the same turn."""
-    agent, nonce = await served.agent()
-    first, second = await post_twice(served, f"/v1/agents/{agent}/turns", nonce, content=b"one two")
+    agent, nonce = await echo_server.agent()
+    first, second = await post_twice(echo_server, f"/v1/agents/{agent}/turns", nonce, content=b"one two")
     assert first.headers["ramet-turn"] == second.headers["ramet-turn"]
     assert first.text == second.text
-    assert [body for body, _ in served.echo.opened[0].received_bodies] == [b"one two"]
+    assert [body for body, _ in echo_server.echo.opened[0].received_bodies] == [b"one two"]
 
 
-async def test_a_rotation_is_repeated_with_the_dead_key(served: EchoServer) -> None:
+async def test_a_rotation_is_repeated_with_the_dead_key(echo_server: EchoServer) -> None:
     """The client has only its dead key: with an Idempotency-Key that cannot be guessed, the answer comes again."""
-    agent, nonce = await served.agent()
+    agent, nonce = await echo_server.agent()
     guessable, secret = key_header("rotate-1"), key_header("5cdbf6c0-2f27-4f4a-9d0b-1f0c6a4d7e11")
-    first = await served.ask("POST", f"/v1/agents/{agent}/rotate", nonce, headers=secret)
-    second = await served.ask("POST", f"/v1/agents/{agent}/rotate", nonce, headers=secret)
+    first = await echo_server.ask("POST", f"/v1/agents/{agent}/rotate", nonce, headers=secret)
+    second = await echo_server.ask("POST", f"/v1/agents/{agent}/rotate", nonce, headers=secret)
     check_repeated_answer(first, second)
-    assert (await served.ask("POST", f"/v1/agents/{agent}/rotate", nonce)).status_code == 401
+    assert (await echo_server.ask("POST", f"/v1/agents/{agent}/rotate", nonce)).status_code == 401
 
     newer = first.json()["nonce"]
-    assert (await served.ask("POST", f"/v1/agents/{agent}/rotate", newer, headers=guessable)).is_success
-    dead = await served.ask("POST", f"/v1/agents/{agent}/rotate", newer, headers=guessable)
+    assert (await echo_server.ask("POST", f"/v1/agents/{agent}/rotate", newer, headers=guessable)).is_success
+    dead = await echo_server.ask("POST", f"/v1/agents/{agent}/rotate", newer, headers=guessable)
     assert dead.status_code == 401, "an Idempotency-Key that can be guessed opens nothing"
 
 
-async def test_a_handover_is_repeated_with_the_dead_key(served: EchoServer) -> None:
+async def test_a_handover_is_repeated_with_the_dead_key(echo_server: EchoServer) -> None:
     """The repetition gets the first answer, as for a rotation."""
-    agent, nonce = await served.agent()
+    agent, nonce = await echo_server.agent()
     secret, path = key_header("5cdbf6c0-2f27-4f4a-9d0b-1f0c6a4d7e11"), f"/v1/agents/{agent}/keys"
-    first = await served.ask("POST", path, nonce, headers=secret, json={"owner": True})
-    second = await served.ask("POST", path, nonce, headers=secret, json={"owner": True})
+    first = await echo_server.ask("POST", path, nonce, headers=secret, json={"owner": True})
+    second = await echo_server.ask("POST", path, nonce, headers=secret, json={"owner": True})
     check_repeated_answer(first, second)
-    assert (await served.ask("GET", f"/v1/agents/{agent}", second.json()["key"])).is_success
+    assert (await echo_server.ask("GET", f"/v1/agents/{agent}", second.json()["key"])).is_success
 
 
-async def test_an_upload_is_compared_completely(served: EchoServer) -> None:
+async def test_an_upload_is_compared_completely(echo_server: EchoServer) -> None:
     """An upload of the same bytes gets the first answer, and other bytes are refused."""
-    operator, bundle = served.server.operator, tar({"kit.py": b"X = 1\n"})
-    check_repeated_answer(*await post_twice(served, "/v1/bundles", operator, content=bundle))
-    other = await served.ask("POST", "/v1/bundles", operator, headers=key_header("one"), content=bundle + b"\0" * 512)
+    operator, bundle = echo_server.server.operator, tar({"kit.py": b"X = 1\n"})
+    check_repeated_answer(*await post_twice(echo_server, "/v1/bundles", operator, content=bundle))
+    other = await echo_server.ask(
+        "POST", "/v1/bundles", operator, headers=key_header("one"), content=bundle + b"\0" * 512
+    )
     assert other.status_code == 422
 
 
@@ -258,9 +260,9 @@ async def test_an_unknown_key_leaves_no_record(provider_server: EchoServer) -> N
     assert await provider_server.server.runtime.journal.store.list("idempotent request") == []
 
 
-async def test_the_openapi_document_describes_idempotency_keys(served: EchoServer) -> None:
+async def test_the_openapi_document_describes_idempotency_keys(echo_server: EchoServer) -> None:
     """Each POST has the header and its refusals in the OpenAPI document."""
-    document = (await served.ask("GET", "/openapi.json")).json()
+    document = (await echo_server.ask("GET", "/openapi.json")).json()
     posts = [each["post"] for each in document["paths"].values() if "post" in each]
     for each in posts:
         assert "Idempotency-Key" in [parameter["name"] for parameter in each.get("parameters", ())], each["operationId"]

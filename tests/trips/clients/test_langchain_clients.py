@@ -44,15 +44,15 @@ def weather(place: str) -> str:
 
 
 @pytest.fixture
-async def served(folder: pathlib.Path) -> AsyncIterator[EchoServer]:
+async def echo_server(folder: pathlib.Path) -> AsyncIterator[EchoServer]:
     async with serving(folder, listen=("127.0.0.1", 0), types={"parrot": ParrotType()}) as server:
         yield server
 
 
 @pytest.fixture(params=KINDS)
-async def model(served: EchoServer, request: pytest.FixtureRequest) -> BaseChatModel:
-    nonce = (await served.agent(agent_type="parrot"))[1]
-    return KINDS[request.param](served.server.where, nonce)
+async def model(echo_server: EchoServer, request: pytest.FixtureRequest) -> BaseChatModel:
+    nonce = (await echo_server.agent(agent_type="parrot"))[1]
+    return KINDS[request.param](echo_server.server.where, nonce)
 
 
 async def test_every_text_mode_of_langchain_works(model: BaseChatModel) -> None:

@@ -27,10 +27,10 @@ pytestmark = pytest.mark.skipif(
 
 async def test_both_node_sdks_talk_with_an_agent(folder: pathlib.Path) -> None:
     """Whole answers, streams, model lists and a repeated request work; refusals are each provider's own error."""
-    async with serving(folder, listen=("127.0.0.1", 0), types={"parrot": ParrotType()}) as served:
-        nonce = (await served.agent(agent_type="parrot"))[1]
+    async with serving(folder, listen=("127.0.0.1", 0), types={"parrot": ParrotType()}) as echo_server:
+        nonce = (await echo_server.agent(agent_type="parrot"))[1]
         process = await asyncio.create_subprocess_exec(
-            "node", str(SCRIPT), served.server.where, nonce,
+            "node", str(SCRIPT), echo_server.server.where, nonce,
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
         out, errors = await process.communicate()

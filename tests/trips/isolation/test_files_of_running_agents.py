@@ -111,9 +111,9 @@ async def test_168_a_file_named_dash_is_copied_to_a_file(
         assert (status, err.count("\n"), "at most 255" in err) == (2, 1, True), err
 
 
-async def test_168_a_file_is_copied_over_http(client: Client, served: EchoServer) -> None:
+async def test_168_a_file_is_copied_over_http(client: Client, echo_server: EchoServer) -> None:
     """168: the operator gets the bytes, and the errors of the same read in the server's process."""
-    handle = await start_with_files(served.server.runtime)
+    handle = await start_with_files(echo_server.server.runtime)
 
     assert await client.kernel.read_file(handle.id, "draft.txt") == b"so far"
     with pytest.raises(OutputTooLarge):

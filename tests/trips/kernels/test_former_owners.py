@@ -33,11 +33,11 @@ async def store(postgres: Server) -> AsyncIterator[PostgresStore]:
 
 
 @pytest.fixture
-async def served(store: PostgresStore) -> AsyncIterator[EchoServer]:
+async def echo_server(store: PostgresStore) -> AsyncIterator[EchoServer]:
     """Yield a server whose kernel is named "one"."""
     with short_folder() as folder:
-        async with serving(folder, store=store) as served:
-            yield served
+        async with serving(folder, store=store) as echo_server:
+            yield echo_server
 
 
 async def take_over_teams(store: PostgresStore) -> None:
@@ -70,20 +70,20 @@ def check_taken_over_answer(answer: Any, detail: str) -> None:
     ],
 )
 async def test_a_write_to_a_taken_over_team_is_refused_as_taken_over(
-    method: str, path: str, has_nonce: bool, what: str, served: EchoServer, store: PostgresStore
+    method: str, path: str, has_nonce: bool, what: str, echo_server: EchoServer, store: PostgresStore
 ) -> None:
     """A rotation, a spawn, a kill and a deletion were not done, and the answer says that the client can ask again.
 
     Each is the first request after the takeover: the refusal makes the kernel drop the team.
     """
-    team, key = await served.team()
+    team, key = await echo_server.team()
     spawn = {"team": team, "name": "bob", "agent_type": "echo"}
-    created = (await served.ask("POST", "/v1/agents", key, json=spawn)).json()
+    created = (await echo_server.ask("POST", "/v1/agents", key, json=spawn)).json()
     ids = {"agent": created["agent"]["id"], "team": team}
     await take_over_teams(store)
     body = {"json": {**spawn, "name": "eve"}} if path == "/v1/agents" else {}
 
-    answer = await served.ask(method, path.format(**ids), created["nonce"] if has_nonce else key, **body)
+    answer = await echo_server.ask(method, path.format(**ids), created["nonce"] if has_nonce else key, **body)
 
     check_taken_over_answer(
         answer, f"{what} {ids[what]!r} is owned by another kernel now: nothing was done here, repeat the request"
@@ -91,7 +91,7 @@ async def test_a_write_to_a_taken_over_team_is_refused_as_taken_over(
 
 
 async def test_a_key_between_two_owners_is_not_reported_as_unknown(
-    served: EchoServer, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+    echo_server: EchoServer, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A kernel that has dropped a team, and has not heard of its new owner, tells clients to come again."""
     may_continue = asyncio.Event()
@@ -99,22 +99,22 @@ async def test_a_key_between_two_owners_is_not_reported_as_unknown(
     async def hold(self: Takeover, agents: object, teams: object) -> None:
         await may_continue.wait()
 
-    router = served.server._parts.router
+    router = echo_server.server._parts.router
     assert isinstance(router, KernelRouter)
     monkeypatch.setattr(router, "_wait_s", 0.1)
     monkeypatch.setattr(router._fan_out, "_wait_s", 0.1)
-    agent, nonce = await served.agent()
-    team, key = await served.team()
+    agent, nonce = await echo_server.agent()
+    team, key = await echo_server.team()
     await take_over_teams(store)
     monkeypatch.setattr(Takeover, "_remove_orphaned_agents", hold)
-    takeover = asyncio.create_task(served.server.spawner.take_over())
-    await eventually(lambda: not served.server.has_team(team) and not served.server.has_agent(agent))
+    takeover = asyncio.create_task(echo_server.server.spawner.take_over())
+    await eventually(lambda: not echo_server.server.has_team(team) and not echo_server.server.has_agent(agent))
 
     answers = [
-        await served.ask("DELETE", f"/v1/agents/{agent}", nonce),
-        await served.ask("DELETE", f"/v1/teams/{team}", key),
-        await served.ask("GET", "/v1/models", nonce),
-        await served.ask("GET", "/v1/agents", key),
+        await echo_server.ask("DELETE", f"/v1/agents/{agent}", nonce),
+        await echo_server.ask("DELETE", f"/v1/teams/{team}", key),
+        await echo_server.ask("GET", "/v1/models", nonce),
+        await echo_server.ask("GET", "/v1/agents", key),
     ]
     may_continue.set()
     await takeover
@@ -123,37 +123,37 @@ async def test_a_key_between_two_owners_is_not_reported_as_unknown(
 
 
 async def test_a_turn_that_another_kernel_wrote_first_does_not_begin_here(
-    served: EchoServer, store: PostgresStore
+    echo_server: EchoServer, store: PostgresStore
 ) -> None:
     """The agent has no tree, so that only the records of its turns show the takeover."""
-    agent, nonce = await served.agent()
+    agent, nonce = await echo_server.agent()
     await store.put(REQUEST_KIND, f"{agent}/000000000001", b"another kernel's", expected=0)
 
-    answer = await served.ask("POST", f"/v1/agents/{agent}/turns", nonce, content=b"hello")
+    answer = await echo_server.ask("POST", f"/v1/agents/{agent}/turns", nonce, content=b"hello")
 
     check_taken_over_answer(
         answer, f"agent '{agent}' is owned by another kernel now: nothing was done here, repeat the request"
     )
-    assert served.echo.opened[0].received_bodies == []
-    second_answer = await served.ask("POST", f"/v1/agents/{agent}/turns", nonce, content=b"hello")
+    assert echo_server.echo.opened[0].received_bodies == []
+    second_answer = await echo_server.ask("POST", f"/v1/agents/{agent}/turns", nonce, content=b"hello")
     check_taken_over_answer(
         second_answer, f"agent '{agent}' is owned by another kernel now: nothing was done here, repeat the request"
     )
 
 
 async def test_a_takeover_during_an_upload_is_answered_as_taken_over(
-    served: EchoServer, store: PostgresStore, postgres: Server
+    echo_server: EchoServer, store: PostgresStore, postgres: Server
 ) -> None:
     """The agent goes to another kernel after its key was checked, while the message still arrives."""
-    agent, nonce = await served.agent()
+    agent, nonce = await echo_server.agent()
     two = await PostgresStore(postgres.dsn, schema=store._place.schema, kernel="two").open()  # It lives.
-    reader, writer = await served.connection()
+    reader, writer = await echo_server.connection()
     head = f"POST /v1/agents/{agent}/turns HTTP/1.1\r\nhost: ramet\r\nauthorization: Bearer {nonce}\r\n"
     writer.write(head.encode() + b"content-length: 5\r\nconnection: close\r\n\r\n")
-    requests = served.server._parts.metrics.requests
+    requests = echo_server.server._parts.metrics.requests
     await eventually(lambda: requests.under_way == 1)
     await take_over_teams(store)
-    await served.server.spawner.take_over()
+    await echo_server.server.spawner.take_over()
     writer.write(b"hello")
 
     answer = (await reader.read()).decode()
@@ -161,32 +161,34 @@ async def test_a_takeover_during_an_upload_is_answered_as_taken_over(
     await two.close()
     assert answer.startswith("HTTP/1.1 503"), answer
     assert "urn:ramet:problem:taken-over" in answer
-    assert served.echo.opened[0].received_bodies == []
+    assert echo_server.echo.opened[0].received_bodies == []
 
 
-async def test_a_forwarded_request_to_a_former_owner_gets_421(served: EchoServer, store: PostgresStore) -> None:
+async def test_a_forwarded_request_to_a_former_owner_gets_421(echo_server: EchoServer, store: PostgresStore) -> None:
     """The kernel that forwarded the request can then ask the new owner; the client sees nothing of that."""
-    agent, nonce = await served.agent()
+    agent, nonce = await echo_server.agent()
     await take_over_teams(store)
 
-    passed_on = PeerAuth("three", served.server.operator).headers("one")
-    answer = await served.ask("POST", f"/v1/agents/{agent}/rotate", nonce, headers=passed_on)
+    passed_on = PeerAuth("three", echo_server.server.operator).headers("one")
+    answer = await echo_server.ask("POST", f"/v1/agents/{agent}/rotate", nonce, headers=passed_on)
 
     assert answer.status_code == 421, answer.text
 
 
 async def test_a_waiting_spawn_of_a_taken_over_team_is_answered_as_taken_over(
-    served: EchoServer, store: PostgresStore
+    echo_server: EchoServer, store: PostgresStore
 ) -> None:
     """The spawn waits for capacity here, and the answer says that the client can ask again."""
-    team, key = await served.team(agents=1)
+    team, key = await echo_server.team(agents=1)
     body = {"team": team, "agent_type": "echo"}
-    assert (await served.ask("POST", "/v1/agents", key, json={**body, "name": "bob"})).status_code == 201
-    waiting = asyncio.create_task(served.ask("POST", "/v1/agents", key, json={**body, "name": "eve", "wait_s": 60}))
-    while not served.server.spawner._team_states[team]._queue:  # noqa: ASYNC110 - it is on its way
+    assert (await echo_server.ask("POST", "/v1/agents", key, json={**body, "name": "bob"})).status_code == 201
+    waiting = asyncio.create_task(
+        echo_server.ask("POST", "/v1/agents", key, json={**body, "name": "eve", "wait_s": 60})
+    )
+    while not echo_server.server.spawner._team_states[team]._queue:  # noqa: ASYNC110 - it is on its way
         await asyncio.sleep(0)
     await take_over_teams(store)
-    await served.server.spawner.take_over()
+    await echo_server.server.spawner.take_over()
 
     check_taken_over_answer(
         await waiting, f"team '{team}' is owned by another kernel now: nothing was done here, repeat the request"

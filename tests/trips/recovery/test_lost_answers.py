@@ -212,9 +212,9 @@ async def test_a_list_fails_with_503_if_a_kernel_does_not_answer(
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
 
 
-async def spawn_tree_with_a_question(served: EchoServer) -> Handle:
+async def spawn_tree_with_a_question(echo_server: EchoServer) -> Handle:
     """Spawn a tree on a kernel, in which a payment waits for approval."""
-    runtime, folder = served.server.runtime, served.server.dir
+    runtime, folder = echo_server.server.runtime, echo_server.server.dir
     agents = Project.open(None, user_dir=None)
     handle = await runtime.spawn(lead(model()), "lead both", tools=tools(folder), agents=agents)
     await eventually(lambda: runtime.trees[handle.id].inbox.pending)

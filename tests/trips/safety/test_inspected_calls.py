@@ -61,16 +61,18 @@ def rows_of(lines: str) -> list[tuple[str, str, str]]:
 
 
 @pytest.fixture(params=["folder", "server"])
-def place_options(request: pytest.FixtureRequest, served: EchoServer) -> list[str]:
+def place_options(request: pytest.FixtureRequest, echo_server: EchoServer) -> list[str]:
     """The command line options of a working directory, or of the server that works there."""
-    return ["--dir", str(served.server.dir)] if request.param == "folder" else ["--server", served.server.where]
+    return (
+        ["--dir", str(echo_server.server.dir)] if request.param == "folder" else ["--server", echo_server.server.where]
+    )
 
 
 async def test_156_passages_can_be_filtered(
-    served: EchoServer, place_options: list[str], capsys: pytest.CaptureFixture[str]
+    echo_server: EchoServer, place_options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Filters are tree, run, path, tool, kind, and the decision. A passage must match each of them."""
-    first, second = [await run_tree_with_gate(served.server.runtime, name) for name in ("one", "two")]
+    first, second = [await run_tree_with_gate(echo_server.server.runtime, name) for name in ("one", "two")]
 
     async def passages(*words: str) -> list[tuple[str, str, str]]:
         status = await asyncio.to_thread(main, ["passages", *words, "--json", *place_options])
@@ -95,10 +97,10 @@ async def test_156_passages_can_be_filtered(
 
 
 async def test_156_passages_are_read_page_by_page(
-    served: EchoServer, place_options: list[str], capsys: pytest.CaptureFixture[str]
+    echo_server: EchoServer, place_options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each page says where the next one begins. Together, the pages hold every passage once and in order."""
-    await run_tree_with_gate(served.server.runtime, "one")
+    await run_tree_with_gate(echo_server.server.runtime, "one")
 
     async def page(*words: str) -> tuple[list[dict[str, Any]], str]:
         status = await asyncio.to_thread(main, ["passages", *words, "--json", *place_options])
@@ -121,10 +123,10 @@ async def test_156_passages_are_read_page_by_page(
 
 
 async def test_156_passages_are_shown_to_a_person(
-    served: EchoServer, place_options: list[str], capsys: pytest.CaptureFixture[str]
+    echo_server: EchoServer, place_options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each passage is a line with its place, its tool and its votes, without control characters for the terminal."""
-    await run_tree_with_gate(served.server.runtime, "one")
+    await run_tree_with_gate(echo_server.server.runtime, "one")
 
     assert await asyncio.to_thread(main, ["passages", "--tool", "delete", *place_options]) == 0
     out, err = capsys.readouterr()
@@ -148,9 +150,13 @@ async def test_156_passages_are_shown_to_a_person(
     ids=["kind", "limit", "after", "both", "too many"],
 )
 async def test_156_wrong_usage_is_one_line(
-    served: EchoServer, place_options: list[str], words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    echo_server: EchoServer,
+    place_options: list[str],
+    words: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    await run_tree_with_gate(served.server.runtime, "one")
+    await run_tree_with_gate(echo_server.server.runtime, "one")
 
     assert await asyncio.to_thread(main, ["passages", *words, *place_options]) == 2
     err = capsys.readouterr().err
@@ -159,18 +165,18 @@ async def test_156_wrong_usage_is_one_line(
 
 
 async def test_156_passages_can_be_followed(
-    served: EchoServer, place_options: list[str], tmp_path: pathlib.Path
+    echo_server: EchoServer, place_options: list[str], tmp_path: pathlib.Path
 ) -> None:
     """`-f` shows old passages, then new ones as they come. Ctrl-C ends it."""
     out = tmp_path / "out"
-    await run_tree_with_gate(served.server.runtime, "one")
+    await run_tree_with_gate(echo_server.server.runtime, "one")
     root = pathlib.Path(__file__).parents[3]
     command = [sys.executable, "-m", "ramet", "passages", "-f", "--json", "--kind", "decision", *place_options]
     with out.open("wb") as file:
         reader = await asyncio.create_subprocess_exec(*command, stdout=file, stderr=asyncio.subprocess.PIPE, cwd=root)
     try:
         await eventually(lambda: len(out.read_text().splitlines()) == 4 or reader.returncode is not None)
-        await run_tree_with_gate(served.server.runtime, "two")
+        await run_tree_with_gate(echo_server.server.runtime, "two")
         await eventually(lambda: len(out.read_text().splitlines()) == 8)
         os.kill(reader.pid, signal.SIGINT)
         _, err = await reader.communicate()

@@ -135,14 +135,16 @@ async def test_a_function_scheduled_from_the_command_line_is_isolated(tmp_path: 
 
 async def test_a_schedule_added_over_http_is_isolated(tmp_path: pathlib.Path, host_file: str) -> None:
     """The server refuses `in_process`, unless a rule of the operator lets agents work in the host."""
-    async with serving(tmp_path / "kernel") as served:
+    async with serving(tmp_path / "kernel") as echo_server:
         body = {"agent": f"{__name__}:read_file", "args": [host_file], "in_s": 0, "name": "reads"}
-        response = await served.ask("POST", "/v1/schedules", served.server.operator, json={**body, "in_process": True})
-        addition = await served.ask("POST", "/v1/schedules", served.server.operator, json=body)
+        response = await echo_server.ask(
+            "POST", "/v1/schedules", echo_server.server.operator, json={**body, "in_process": True}
+        )
+        addition = await echo_server.ask("POST", "/v1/schedules", echo_server.server.operator, json=body)
         assert addition.status_code == 201, addition.text
 
         async def results() -> list[dict[str, Any]]:
-            response = await served.ask("GET", "/v1/schedules/reads/results", served.server.operator)
+            response = await echo_server.ask("GET", "/v1/schedules/reads/results", echo_server.server.operator)
             return [each for each in response.json()["results"] if each.get("ended")]
 
         while not (entries := await results()):  # noqa: ASYNC110 - a server is asked

@@ -59,7 +59,7 @@ class StaleStore(MemoryStore):
         return await super().put(kind, key, data, expected=expected, tree=tree)
 
 
-class Stage:
+class SchedulerHarness:
     """A store that outlives schedulers, and a clock that a test moves."""
 
     def __init__(self, clock: FakeClock, store: Store | None = None) -> None:
@@ -133,18 +133,20 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture(params=["memory", *KINDS])
-async def schedule_stage(clock: FakeClock, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Stage]:
+async def scheduler_harness(
+    clock: FakeClock, tmp_path: Path, request: pytest.FixtureRequest
+) -> AsyncIterator[SchedulerHarness]:
     if request.param == "memory":
-        async with open_stage(Stage(clock)) as harness:
+        async with open_harness(SchedulerHarness(clock)) as harness:
             yield harness
         return
     with empty_store_address(request.param, tmp_path) as store_address:
-        async with open_stage(Stage(clock, store_at(store_address))) as harness:
+        async with open_harness(SchedulerHarness(clock, store_at(store_address))) as harness:
             yield harness
 
 
 @asynccontextmanager
-async def open_stage(harness: Stage) -> AsyncIterator[Stage]:
+async def open_harness(harness: SchedulerHarness) -> AsyncIterator[SchedulerHarness]:
     """Open the store and start the runtime of a stage, and close both in the end."""
     await harness.store.open()
     async with harness.runtime:
@@ -155,8 +157,8 @@ async def open_stage(harness: Stage) -> AsyncIterator[Stage]:
 
 
 @pytest.fixture
-async def scheduler(schedule_stage: Stage) -> AgentScheduler:
-    return await schedule_stage.scheduler()
+async def scheduler(scheduler_harness: SchedulerHarness) -> AgentScheduler:
+    return await scheduler_harness.scheduler()
 
 
 def count_ticks_in_progress() -> int:
@@ -172,33 +174,35 @@ def tick_times(results: list[TickResult]) -> list[float]:
 # ---- the ways to schedule
 
 
-async def test_an_interval_fires_once_at_each_multiple(schedule_stage: Stage, scheduler: AgentScheduler) -> None:
+async def test_an_interval_fires_once_at_each_multiple(
+    scheduler_harness: SchedulerHarness, scheduler: AgentScheduler
+) -> None:
     """AC-S0-9: an interval of 300 s fires at 300, 600 and 900 s, and not before."""
     view = await scheduler.schedule_agent_interval(interval_seconds=300, agent=scheduled.note, in_process=True)
     assert view.next == START + timedelta(seconds=300)
 
-    await schedule_stage.pass_time(299)
+    await scheduler_harness.pass_time(299)
     assert scheduled.CALLS == []
-    await schedule_stage.pass_time(1)
-    assert tick_times(await schedule_stage.wait_ended(view.id, 1)) == [300]
-    await schedule_stage.pass_time(630)
+    await scheduler_harness.pass_time(1)
+    assert tick_times(await scheduler_harness.wait_ended(view.id, 1)) == [300]
+    await scheduler_harness.pass_time(630)
 
-    results = await schedule_stage.wait_ended(view.id, 3)
+    results = await scheduler_harness.wait_ended(view.id, 3)
     assert tick_times(results) == [300, 600, 900]
     assert [each.began for each in results] == [each.tick for each in results]
     assert {(each.status, each.text) for each in results} == {("completed", "noted note")}
     assert len(scheduled.CALLS) == 3
 
 
-async def test_a_delay_fires_once(schedule_stage: Stage, scheduler: AgentScheduler) -> None:
+async def test_a_delay_fires_once(scheduler_harness: SchedulerHarness, scheduler: AgentScheduler) -> None:
     """AC-S0-9: a delay of 10 s does not fire at 9 s, fires at 10 s, and never again."""
     view = await scheduler.schedule_agent_in(delay_seconds=10, agent=scheduled.note_in_thread, in_process=True)
-    await schedule_stage.pass_time(9)
+    await scheduler_harness.pass_time(9)
     assert scheduled.CALLS == []
 
-    await schedule_stage.pass_time(1)
-    assert tick_times(await schedule_stage.wait_ended(view.id, 1)) == [10]
-    await schedule_stage.pass_time(600)
+    await scheduler_harness.pass_time(1)
+    assert tick_times(await scheduler_harness.wait_ended(view.id, 1)) == [10]
+    await scheduler_harness.pass_time(600)
 
     assert scheduled.CALLS == ["thread"]
     (finished_view,) = await scheduler.list()
@@ -207,21 +211,23 @@ async def test_a_delay_fires_once(schedule_stage: Stage, scheduler: AgentSchedul
     assert finished_view.last.text == "7"
 
 
-async def test_a_delay_of_zero_fires_at_once(schedule_stage: Stage, scheduler: AgentScheduler) -> None:
+async def test_a_delay_of_zero_fires_at_once(scheduler_harness: SchedulerHarness, scheduler: AgentScheduler) -> None:
     view = await scheduler.schedule_agent_in(0, scheduled.note, in_process=True)
 
-    assert tick_times(await schedule_stage.wait_ended(view.id, 1)) == [0]
+    assert tick_times(await scheduler_harness.wait_ended(view.id, 1)) == [0]
 
 
-async def test_a_schedule_at_a_time_fires_with_its_arguments(schedule_stage: Stage, scheduler: AgentScheduler) -> None:
+async def test_a_schedule_at_a_time_fires_with_its_arguments(
+    scheduler_harness: SchedulerHarness, scheduler: AgentScheduler
+) -> None:
     """The time may be in any zone. The function gets `args` and `kwargs`."""
     when = datetime(2026, 1, 1, 1, 5, tzinfo=BERLIN)  # five past midnight in UTC
     view = await scheduler.schedule_agent_at(when, scheduled.note, args=["word"], kwargs={"times": 2}, in_process=True)
     assert view.next == when
 
-    await schedule_stage.pass_time(301)
+    await scheduler_harness.pass_time(301)
 
-    assert tick_times(await schedule_stage.wait_ended(view.id, 1)) == [300]
+    assert tick_times(await scheduler_harness.wait_ended(view.id, 1)) == [300]
     assert scheduled.CALLS == ["word", "word"]
 
 
@@ -236,7 +242,7 @@ async def test_a_schedule_at_a_time_fires_with_its_arguments(schedule_stage: Sta
 )
 async def test_a_daily_schedule_fires_once_when_the_clock_changes(begin: datetime, fires: datetime) -> None:
     """A run at 02:30 in Berlin happens once a day, also when the clock shows that time twice or never."""
-    harness = Stage(FakeClock(begin))
+    harness = SchedulerHarness(FakeClock(begin))
     async with harness.runtime:
         scheduler = await harness.scheduler()
         view = await scheduler.schedule_agent_cron(
@@ -255,46 +261,48 @@ async def test_a_daily_schedule_fires_once_when_the_clock_changes(begin: datetim
 
 
 async def test_a_scheduler_notices_that_the_clock_was_set(
-    schedule_stage: Stage, clock: ShiftableClock, scheduler: AgentScheduler
+    scheduler_harness: SchedulerHarness, clock: ShiftableClock, scheduler: AgentScheduler
 ) -> None:
     """A step forward makes a due tick run within a minute. A step back makes no tick run again."""
     view = await scheduler.schedule_agent_interval(3600, scheduled.note, in_process=True)
     clock.shift = timedelta(hours=1)
 
-    await schedule_stage.pass_time(60)
-    assert tick_times(await schedule_stage.wait_ended(view.id, 1)) == [3600]
+    await scheduler_harness.pass_time(60)
+    assert tick_times(await scheduler_harness.wait_ended(view.id, 1)) == [3600]
 
     clock.shift = timedelta(0)
-    await schedule_stage.pass_time(3600)
-    assert tick_times(await schedule_stage.results(view.id)) == [3600]
-    await schedule_stage.pass_time(3600)
-    assert tick_times(await schedule_stage.wait_ended(view.id, 2)) == [3600, 7200]
+    await scheduler_harness.pass_time(3600)
+    assert tick_times(await scheduler_harness.results(view.id)) == [3600]
+    await scheduler_harness.pass_time(3600)
+    assert tick_times(await scheduler_harness.wait_ended(view.id, 2)) == [3600, 7200]
 
 
-async def test_until_is_the_last_time_of_a_tick(schedule_stage: Stage, scheduler: AgentScheduler) -> None:
+async def test_until_is_the_last_time_of_a_tick(scheduler_harness: SchedulerHarness, scheduler: AgentScheduler) -> None:
     """A tick at `until` fires, and no later one does."""
     view = await scheduler.schedule_agent_interval(
         100, scheduled.note, until=START + timedelta(seconds=200), in_process=True
     )
 
-    await schedule_stage.pass_time(500)
+    await scheduler_harness.pass_time(500)
 
-    assert tick_times(await schedule_stage.wait_ended(view.id, 2)) == [100, 200]
+    assert tick_times(await scheduler_harness.wait_ended(view.id, 2)) == [100, 200]
     assert (await scheduler.list())[0].next is None
 
 
-async def test_jitter_delays_a_tick_to_the_announced_time(schedule_stage: Stage, scheduler: AgentScheduler) -> None:
+async def test_jitter_delays_a_tick_to_the_announced_time(
+    scheduler_harness: SchedulerHarness, scheduler: AgentScheduler
+) -> None:
     """A run starts at most `jitter_seconds` late, at the time that `next` named."""
     view = await scheduler.schedule_agent_interval(100, scheduled.note, jitter_seconds=50, in_process=True)
     assert view.next is not None
     late = (view.next - START).total_seconds() - 100
     assert 0 <= late <= 50
 
-    await schedule_stage.pass_time(100 + late - 0.001)
+    await scheduler_harness.pass_time(100 + late - 0.001)
     assert scheduled.CALLS == []
-    await schedule_stage.pass_time(0.002)
+    await scheduler_harness.pass_time(0.002)
 
-    (result,) = await schedule_stage.wait_ended(view.id, 1)
+    (result,) = await scheduler_harness.wait_ended(view.id, 1)
     assert tick_times([result]) == [100]
     assert result.began is not None
     assert result.began >= view.next
@@ -303,54 +311,60 @@ async def test_jitter_delays_a_tick_to_the_announced_time(schedule_stage: Stage,
 # ---- overlap
 
 
-async def test_runs_do_not_overlap_by_default(schedule_stage: Stage, scheduler: AgentScheduler) -> None:
+async def test_runs_do_not_overlap_by_default(scheduler_harness: SchedulerHarness, scheduler: AgentScheduler) -> None:
     """AC-S0-9: a tick during a run never runs, and counts as skipped."""
     view = await scheduler.schedule_agent_interval(60, scheduled.waits, in_process=True)
-    await schedule_stage.pass_time(180)
+    await scheduler_harness.pass_time(180)
 
-    (running,) = await schedule_stage.results(view.id)
+    (running,) = await scheduler_harness.results(view.id)
     assert running.status in ("starting", "running")
     scheduled.GATE.set()
-    await schedule_stage.wait_ended(view.id, 1)
+    await scheduler_harness.wait_ended(view.id, 1)
 
     assert scheduled.CALLS == ["began", "ended"]
     assert (await scheduler.list())[0].skipped == 2
 
 
-async def test_queued_ticks_run_one_after_another(schedule_stage: Stage, scheduler: AgentScheduler) -> None:
+async def test_queued_ticks_run_one_after_another(
+    scheduler_harness: SchedulerHarness, scheduler: AgentScheduler
+) -> None:
     """`queue`: every tick runs, and no two run concurrently."""
     view = await scheduler.schedule_agent_interval(60, scheduled.waits, overlap="queue", in_process=True)
-    await schedule_stage.pass_time(180)
-    assert [each.status for each in await schedule_stage.results(view.id)][1:] == ["waiting", "waiting"]
+    await scheduler_harness.pass_time(180)
+    assert [each.status for each in await scheduler_harness.results(view.id)][1:] == ["waiting", "waiting"]
     assert scheduled.CALLS == ["began"]
     scheduled.GATE.set()
 
-    assert tick_times(await schedule_stage.wait_ended(view.id, 3)) == [60, 120, 180]
+    assert tick_times(await scheduler_harness.wait_ended(view.id, 3)) == [60, 120, 180]
     assert scheduled.CALLS == ["began", "ended"] * 3
 
 
-async def test_overlap_allow_runs_ticks_concurrently(schedule_stage: Stage, scheduler: AgentScheduler) -> None:
+async def test_overlap_allow_runs_ticks_concurrently(
+    scheduler_harness: SchedulerHarness, scheduler: AgentScheduler
+) -> None:
     """`allow`: a tick does not wait for the one before it."""
     view = await scheduler.schedule_agent_interval(60, scheduled.waits, overlap="allow", in_process=True)
-    await schedule_stage.pass_time(120)
+    await scheduler_harness.pass_time(120)
     await eventually(lambda: scheduled.CALLS == ["began", "began"])
     scheduled.GATE.set()
 
-    assert sorted(tick_times(await schedule_stage.wait_ended(view.id, 2))) == [60, 120]
+    assert sorted(tick_times(await scheduler_harness.wait_ended(view.id, 2))) == [60, 120]
 
 
 # ---- steering
 
 
-async def test_a_cancelled_schedule_does_not_fire(schedule_stage: Stage, scheduler: AgentScheduler) -> None:
+async def test_a_cancelled_schedule_does_not_fire(
+    scheduler_harness: SchedulerHarness, scheduler: AgentScheduler
+) -> None:
     """AC-S0-9: `cancel` removes the schedule, and its id is unknown from then on."""
     view = await scheduler.schedule_agent_in(10, scheduled.note, in_process=True)
     other = await scheduler.schedule_agent_in(20, scheduled.note, in_process=True)
 
     await scheduler.cancel(view.id)
-    await schedule_stage.pass_time(60)
+    await scheduler_harness.pass_time(60)
 
-    assert len(await schedule_stage.wait_ended(other.id, 1)) == 1
+    assert len(await scheduler_harness.wait_ended(other.id, 1)) == 1
     assert scheduled.CALLS == ["note"]
     for method in (scheduler.cancel, scheduler.results, scheduler.trigger, scheduler.pause, scheduler.resume):
         with pytest.raises(Unknown, match=other.id):
@@ -358,55 +372,59 @@ async def test_a_cancelled_schedule_does_not_fire(schedule_stage: Stage, schedul
 
 
 async def test_an_active_run_continues_when_its_schedule_is_cancelled(
-    schedule_stage: Stage, scheduler: AgentScheduler
+    scheduler_harness: SchedulerHarness, scheduler: AgentScheduler
 ) -> None:
     """The schedule is unknown at once, and the store drops its record once the run has ended."""
     view = await scheduler.schedule_agent_interval(100, scheduled.waits, overlap="allow", in_process=True)
-    await schedule_stage.pass_time(100)
+    await scheduler_harness.pass_time(100)
     await scheduler.cancel(view.id)
     for ask in (scheduler.get, scheduler.results, scheduler.cancel, scheduler.trigger):
         with pytest.raises(Unknown):
             await ask(view.id)
     assert await scheduler.list() == ()
-    await schedule_stage.pass_time(500)
+    await scheduler_harness.pass_time(500)
     assert scheduled.CALLS == ["began"]
-    assert await schedule_stage.store.get(KIND, view.id) is not None
+    assert await scheduler_harness.store.get(KIND, view.id) is not None
     scheduled.GATE.set()
 
     await eventually(lambda: scheduled.CALLS == ["began", "ended"])
     async with asyncio.timeout(180):
-        while await schedule_stage.store.get(KIND, view.id) is not None:  # noqa: ASYNC110 - a store tells nobody
+        while await scheduler_harness.store.get(KIND, view.id) is not None:  # noqa: ASYNC110 - a store tells nobody
             await asyncio.sleep(0)
 
 
-async def test_ticks_of_a_pause_are_not_run_later(schedule_stage: Stage, scheduler: AgentScheduler) -> None:
+async def test_ticks_of_a_pause_are_not_run_later(
+    scheduler_harness: SchedulerHarness, scheduler: AgentScheduler
+) -> None:
     """A paused schedule does not fire, and continues with its next time after the pause."""
     view = await scheduler.schedule_agent_interval(100, scheduled.note, misfire="all", in_process=True)
     assert (await scheduler.pause(view.id)).next is None
-    await schedule_stage.pass_time(350)
+    await scheduler_harness.pass_time(350)
     assert (await scheduler.resume(view.id)).next == START + timedelta(seconds=400)
 
-    await schedule_stage.pass_time(60)
+    await scheduler_harness.pass_time(60)
 
-    assert tick_times(await schedule_stage.wait_ended(view.id, 1)) == [400]
+    assert tick_times(await scheduler_harness.wait_ended(view.id, 1)) == [400]
 
 
-async def test_a_trigger_fires_an_extra_tick(schedule_stage: Stage, scheduler: AgentScheduler) -> None:
+async def test_a_trigger_fires_an_extra_tick(scheduler_harness: SchedulerHarness, scheduler: AgentScheduler) -> None:
     """A paused schedule can be triggered, too, and keeps its own times."""
     view = await scheduler.schedule_agent_interval(100, scheduled.note, in_process=True)
     await scheduler.pause(view.id)
-    await schedule_stage.pass_time(30)
+    await scheduler_harness.pass_time(30)
     await scheduler.trigger(view.id)
-    (manual,) = await schedule_stage.wait_ended(view.id, 1)
+    (manual,) = await scheduler_harness.wait_ended(view.id, 1)
     assert (tick_times([manual]), manual.manual) == ([30], True)
 
     await scheduler.resume(view.id)
-    await schedule_stage.pass_time(70)
+    await scheduler_harness.pass_time(70)
 
-    assert tick_times(await schedule_stage.wait_ended(view.id, 2)) == [30, 100]
+    assert tick_times(await scheduler_harness.wait_ended(view.id, 2)) == [30, 100]
 
 
-async def test_a_trigger_during_a_run_waits_for_its_end(schedule_stage: Stage, scheduler: AgentScheduler) -> None:
+async def test_a_trigger_during_a_run_waits_for_its_end(
+    scheduler_harness: SchedulerHarness, scheduler: AgentScheduler
+) -> None:
     """The triggered tick is not lost, and does not overlap the run."""
     view = await scheduler.schedule_agent_in(0, scheduled.waits, in_process=True)
     await eventually(lambda: scheduled.CALLS == ["began"])
@@ -414,16 +432,18 @@ async def test_a_trigger_during_a_run_waits_for_its_end(schedule_stage: Stage, s
     assert [each.status for each in await scheduler.results(view.id)][1:] == ["waiting"]
     scheduled.GATE.set()
 
-    await schedule_stage.wait_ended(view.id, 2)
+    await scheduler_harness.wait_ended(view.id, 2)
     assert scheduled.CALLS == ["began", "ended"] * 2
 
 
-async def test_results_show_running_and_failed_ticks(schedule_stage: Stage, scheduler: AgentScheduler) -> None:
+async def test_results_show_running_and_failed_ticks(
+    scheduler_harness: SchedulerHarness, scheduler: AgentScheduler
+) -> None:
     """An active run has the status `running` and its id. A failed run has its error."""
     runs = await scheduler.schedule_agent_in(0, scheduled.waits, in_process=True)
     fails = await scheduler.schedule_agent_in(0, scheduled.breaks, in_process=True)
     await eventually(lambda: len(scheduled.CALLS) == 2)
-    (failed_tick,) = await schedule_stage.wait_ended(fails.id, 1)
+    (failed_tick,) = await scheduler_harness.wait_ended(fails.id, 1)
     (running,) = await scheduler.results(runs.id)
 
     assert (failed_tick.status, failed_tick.error and failed_tick.error.type) == ("failed", "ValueError")
@@ -431,7 +451,7 @@ async def test_results_show_running_and_failed_ticks(schedule_stage: Stage, sche
     assert "luck" in failed_tick.error.message
     assert (running.status, running.ended) == ("running", None)
     assert running.run is not None
-    assert schedule_stage.runtime.get(running.run).view().state == "running"
+    assert scheduler_harness.runtime.get(running.run).view().state == "running"
 
 
 async def test_a_result_names_its_run_once_the_run_is_recorded(
@@ -458,41 +478,43 @@ async def test_a_result_names_its_run_once_the_run_is_recorded(
     assert tick_result.run is not None
 
 
-async def test_a_schedule_keeps_its_last_twenty_results(schedule_stage: Stage, scheduler: AgentScheduler) -> None:
+async def test_a_schedule_keeps_its_last_twenty_results(
+    scheduler_harness: SchedulerHarness, scheduler: AgentScheduler
+) -> None:
     """The newest result is the last one."""
     view = await scheduler.schedule_agent_interval(10, scheduled.note, in_process=True)
     for count in range(1, 23):
-        await schedule_stage.pass_time(10)
+        await scheduler_harness.pass_time(10)
         await eventually(lambda count=count: len(scheduled.CALLS) == count)  # type: ignore[misc]
-        await schedule_stage.wait_ended(view.id, min(count, 20))
+        await scheduler_harness.wait_ended(view.id, min(count, 20))
 
-    assert tick_times(await schedule_stage.results(view.id)) == [10.0 * n for n in range(3, 23)]
+    assert tick_times(await scheduler_harness.results(view.id)) == [10.0 * n for n in range(3, 23)]
 
 
-async def test_limits_hold_for_each_run(schedule_stage: Stage, scheduler: AgentScheduler) -> None:
+async def test_limits_hold_for_each_run(scheduler_harness: SchedulerHarness, scheduler: AgentScheduler) -> None:
     """A run that exceeds the time limit of its schedule ends with the status `timeout`."""
     view = await scheduler.schedule_agent_in(0, scheduled.waits, limits=Limits(seconds=5), in_process=True)
     await eventually(lambda: scheduled.CALLS == ["began"])
 
-    await schedule_stage.pass_time(6)
+    await scheduler_harness.pass_time(6)
 
-    assert [each.status for each in await schedule_stage.wait_ended(view.id, 1)] == ["timeout"]
+    assert [each.status for each in await scheduler_harness.wait_ended(view.id, 1)] == ["timeout"]
 
 
 # ---- restarts
 
 
-async def test_a_schedule_survives_a_restart(schedule_stage: Stage, scheduler: AgentScheduler) -> None:
+async def test_a_schedule_survives_a_restart(scheduler_harness: SchedulerHarness, scheduler: AgentScheduler) -> None:
     """AC-S0-9: another scheduler on that store continues with the same anchor, and repeats no tick."""
     view = await scheduler.schedule_agent_interval(300, scheduled.note, in_process=True)
-    await schedule_stage.pass_time(310)
-    await schedule_stage.wait_ended(view.id, 1)
-    await schedule_stage.close()
-    await schedule_stage.scheduler()
+    await scheduler_harness.pass_time(310)
+    await scheduler_harness.wait_ended(view.id, 1)
+    await scheduler_harness.close()
+    await scheduler_harness.scheduler()
 
-    await schedule_stage.pass_time(300)
+    await scheduler_harness.pass_time(300)
 
-    assert tick_times(await schedule_stage.wait_ended(view.id, 2)) == [300, 600]
+    assert tick_times(await scheduler_harness.wait_ended(view.id, 2)) == [300, 600]
 
 
 @pytest.mark.parametrize(
@@ -505,40 +527,42 @@ async def test_a_schedule_survives_a_restart(schedule_stage: Stage, scheduler: A
     ],
 )
 async def test_the_misfire_policy_decides_about_missed_ticks(
-    schedule_stage: Stage, scheduler: AgentScheduler, options: Any, ran: list[float], skipped: int
+    scheduler_harness: SchedulerHarness, scheduler: AgentScheduler, options: Any, ran: list[float], skipped: int
 ) -> None:
     """AC-S0-9: `skip` runs none, `once` runs the newest, and `all` runs up to `misfire_max` of the newest in order."""
     view = await scheduler.schedule_agent_interval(100, scheduled.note, **options, in_process=True)
-    await schedule_stage.close()
-    await schedule_stage.clock.advance(1065)
-    scheduler = await schedule_stage.scheduler()
-    await schedule_stage.wait_ended(view.id, len(ran))
+    await scheduler_harness.close()
+    await scheduler_harness.clock.advance(1065)
+    scheduler = await scheduler_harness.scheduler()
+    await scheduler_harness.wait_ended(view.id, len(ran))
 
-    assert tick_times(await schedule_stage.results(view.id)) == ran
+    assert tick_times(await scheduler_harness.results(view.id)) == ran
     assert (await scheduler.list())[0].skipped == skipped
-    await schedule_stage.pass_time(40)
-    assert tick_times(await schedule_stage.wait_ended(view.id, len(ran) + 1)) == [*ran, 1100]
+    await scheduler_harness.pass_time(40)
+    assert tick_times(await scheduler_harness.wait_ended(view.id, len(ran) + 1)) == [*ran, 1100]
 
 
 async def test_a_tick_that_is_noticed_a_little_late_is_not_missed(
-    schedule_stage: Stage, scheduler: AgentScheduler
+    scheduler_harness: SchedulerHarness, scheduler: AgentScheduler
 ) -> None:
     """`skip` still runs a tick that a scheduler notices 30 s after its time."""
     view = await scheduler.schedule_agent_interval(100, scheduled.note, misfire="skip", in_process=True)
-    await schedule_stage.close()
-    await schedule_stage.clock.advance(130)
-    await schedule_stage.scheduler()
+    await scheduler_harness.close()
+    await scheduler_harness.clock.advance(130)
+    await scheduler_harness.scheduler()
 
-    assert tick_times(await schedule_stage.wait_ended(view.id, 1)) == [100]
+    assert tick_times(await scheduler_harness.wait_ended(view.id, 1)) == [100]
 
 
-async def test_closing_a_scheduler_cancels_its_active_runs(schedule_stage: Stage, scheduler: AgentScheduler) -> None:
+async def test_closing_a_scheduler_cancels_its_active_runs(
+    scheduler_harness: SchedulerHarness, scheduler: AgentScheduler
+) -> None:
     """The result of the tick is `cancelled`."""
     view = await scheduler.schedule_agent_in(0, scheduled.waits, in_process=True)
     await eventually(lambda: scheduled.CALLS == ["began"])
-    await schedule_stage.close()
+    await scheduler_harness.close()
 
-    (result,) = await schedule_stage.results(view.id)
+    (result,) = await scheduler_harness.results(view.id)
     assert (result.status, scheduled.CALLS) == ("cancelled", ["began"])
 
 
@@ -551,51 +575,53 @@ def record_of_a_killed_process(book: ScheduleRecord, *, run: str | None = None) 
 
 @pytest.mark.parametrize(("misfire", "again"), [("skip", False), ("once", True), ("all", True)])
 async def test_a_claimed_tick_without_a_run_is_a_missed_tick(
-    schedule_stage: Stage, scheduler: AgentScheduler, misfire: Any, again: bool
+    scheduler_harness: SchedulerHarness, scheduler: AgentScheduler, misfire: Any, again: bool
 ) -> None:
     """A process died between claim and spawn, so the misfire policy decides about the tick."""
     view = await scheduler.schedule_agent_interval(100, scheduled.note, misfire=misfire, in_process=True)
-    await schedule_stage.close()
-    await schedule_stage.clock.advance(190)
-    await schedule_stage.write(record_of_a_killed_process(await schedule_stage.book(view.id)))
-    await schedule_stage.scheduler()
+    await scheduler_harness.close()
+    await scheduler_harness.clock.advance(190)
+    await scheduler_harness.write(record_of_a_killed_process(await scheduler_harness.book(view.id)))
+    await scheduler_harness.scheduler()
 
-    assert tick_times(await schedule_stage.wait_ended(view.id, 1 if again else 0)) == ([100] if again else [])
+    assert tick_times(await scheduler_harness.wait_ended(view.id, 1 if again else 0)) == ([100] if again else [])
     assert scheduled.CALLS == (["note"] if again else [])
 
 
 @pytest.mark.parametrize("misfire", ["skip", "once", "all"])
 async def test_a_tick_whose_run_is_not_recorded_is_lost(
-    schedule_stage: Stage, scheduler: AgentScheduler, misfire: Any
+    scheduler_harness: SchedulerHarness, scheduler: AgentScheduler, misfire: Any
 ) -> None:
     """The run may have started: the tick never runs again, its result is `lost`, and the schedule continues."""
     view = await scheduler.schedule_agent_interval(100, scheduled.note, misfire=misfire, in_process=True)
-    await schedule_stage.close()
-    await schedule_stage.clock.advance(190)
-    await schedule_stage.write(record_of_a_killed_process(await schedule_stage.book(view.id), run="run-dead"))
-    await schedule_stage.scheduler()
-    assert [each.status for each in await schedule_stage.wait_ended(view.id, 1)] == ["lost"]
+    await scheduler_harness.close()
+    await scheduler_harness.clock.advance(190)
+    await scheduler_harness.write(record_of_a_killed_process(await scheduler_harness.book(view.id), run="run-dead"))
+    await scheduler_harness.scheduler()
+    assert [each.status for each in await scheduler_harness.wait_ended(view.id, 1)] == ["lost"]
     assert scheduled.CALLS == []
 
-    await schedule_stage.pass_time(10)
+    await scheduler_harness.pass_time(10)
 
-    assert [each.status for each in await schedule_stage.wait_ended(view.id, 2)] == ["lost", "completed"]
+    assert [each.status for each in await scheduler_harness.wait_ended(view.id, 2)] == ["lost", "completed"]
 
 
-async def test_a_claim_that_was_taken_over_starts_no_run(schedule_stage: Stage, scheduler: AgentScheduler) -> None:
+async def test_a_claim_that_was_taken_over_starts_no_run(
+    scheduler_harness: SchedulerHarness, scheduler: AgentScheduler
+) -> None:
     """A scheduler that was wrongly believed dead finds its claim gone before the spawn."""
     view = await scheduler.schedule_agent_interval(100, scheduled.note, in_process=True)
-    book = await schedule_stage.book(view.id)
+    book = await scheduler_harness.book(view.id)
     stale = record_of_a_killed_process(book).state.claims[0]
 
     await scheduler._loop._dispatcher.fire(book.schedule, stale)
 
-    assert (scheduled.CALLS, await schedule_stage.results(view.id)) == ([], [])
+    assert (scheduled.CALLS, await scheduler_harness.results(view.id)) == ([], [])
 
 
-async def test_two_schedulers_on_one_store_fire_each_tick_once(schedule_stage: Stage) -> None:
+async def test_two_schedulers_on_one_store_fire_each_tick_once(scheduler_harness: SchedulerHarness) -> None:
     """Exactly one of the schedulers wins each tick."""
-    first, second = await schedule_stage.scheduler(), await schedule_stage.scheduler()
+    first, second = await scheduler_harness.scheduler(), await scheduler_harness.scheduler()
     views = [
         await one.schedule_agent_interval(100, scheduled.note, args=[word], misfire="all", in_process=True)
         for one in (first, second)
@@ -603,21 +629,23 @@ async def test_two_schedulers_on_one_store_fire_each_tick_once(schedule_stage: S
     ]
     assert len({view.id for view in views}) == 2  # the same asked for twice is one
 
-    await schedule_stage.pass_time(1000)
+    await scheduler_harness.pass_time(1000)
 
     for view in views:
-        assert tick_times(await schedule_stage.wait_ended(view.id, 10)) == [100.0 * n for n in range(1, 11)]
+        assert tick_times(await scheduler_harness.wait_ended(view.id, 10)) == [100.0 * n for n in range(1, 11)]
     assert sorted(scheduled.CALLS, key=str) == ["a"] * 10 + ["b"] * 10
 
 
-async def test_a_schedule_cancelled_by_one_scheduler_does_not_fire_on_another(schedule_stage: Stage) -> None:
+async def test_a_schedule_cancelled_by_one_scheduler_does_not_fire_on_another(
+    scheduler_harness: SchedulerHarness,
+) -> None:
     """The store decides between a claim and a cancel."""
-    first, second = await schedule_stage.scheduler(), await schedule_stage.scheduler()
+    first, second = await scheduler_harness.scheduler(), await scheduler_harness.scheduler()
     view = await first.schedule_agent_in(100, scheduled.note, in_process=True)
-    await schedule_stage.pass_time(60)
+    await scheduler_harness.pass_time(60)
     await second.cancel(view.id)
 
-    await schedule_stage.pass_time(60)
+    await scheduler_harness.pass_time(60)
 
     assert scheduled.CALLS == []
 
@@ -626,14 +654,14 @@ async def test_a_schedule_cancelled_by_one_scheduler_does_not_fire_on_another(sc
 
 
 async def test_a_program_that_starts_again_does_not_double_its_schedules(
-    schedule_stage: Stage, scheduler: AgentScheduler
+    scheduler_harness: SchedulerHarness, scheduler: AgentScheduler
 ) -> None:
     """An equal interval of the same function is one schedule and keeps its anchor.
 
     Delays and other intervals are new schedules.
     """
     view = await scheduler.schedule_agent_interval(300, scheduled.note, in_process=True)
-    await schedule_stage.pass_time(200)
+    await scheduler_harness.pass_time(200)
     same_schedule = await scheduler.schedule_agent_interval(300.0, scheduled.note, in_process=True)
     other = await scheduler.schedule_agent_interval(301, scheduled.note, in_process=True)
     once = [await scheduler.schedule_agent_in(300, scheduled.note, in_process=True) for _ in range(2)]
@@ -642,48 +670,50 @@ async def test_a_program_that_starts_again_does_not_double_its_schedules(
     assert len({view.id, other.id, once[0].id, once[1].id}) == 4
 
 
-async def test_a_name_stands_for_one_schedule(schedule_stage: Stage, scheduler: AgentScheduler) -> None:
+async def test_a_name_stands_for_one_schedule(scheduler_harness: SchedulerHarness, scheduler: AgentScheduler) -> None:
     """An equal definition changes nothing. Another definition replaces the old one and keeps its results."""
     await scheduler.schedule_agent_interval(100, scheduled.note, name="daily", in_process=True)
-    await schedule_stage.pass_time(150)
-    await schedule_stage.wait_ended("daily", 1)
+    await scheduler_harness.pass_time(150)
+    await scheduler_harness.wait_ended("daily", 1)
     same = await scheduler.schedule_agent_interval(100, scheduled.note, name="daily", in_process=True)
     assert same.next == START + timedelta(seconds=200)
 
     changed_schedule = await scheduler.schedule_agent_interval(500, scheduled.note, name="daily", in_process=True)
 
     assert changed_schedule.next == START + timedelta(seconds=650)
-    await schedule_stage.pass_time(500)
-    assert tick_times(await schedule_stage.wait_ended("daily", 2)) == [100, 650]
+    await scheduler_harness.pass_time(500)
+    assert tick_times(await scheduler_harness.wait_ended("daily", 2)) == [100, 650]
     assert [view.id for view in await scheduler.list()] == ["daily"]
 
 
 async def test_a_named_delay_can_be_scheduled_again_after_it_fired(
-    schedule_stage: Stage, scheduler: AgentScheduler
+    scheduler_harness: SchedulerHarness, scheduler: AgentScheduler
 ) -> None:
     """An equal delay with that name changes nothing until the first one has fired."""
     first = await scheduler.schedule_agent_in(10, scheduled.note, name="soon", in_process=True)
-    await schedule_stage.pass_time(5)
+    await scheduler_harness.pass_time(5)
     assert (await scheduler.schedule_agent_in(10, scheduled.note, name="soon", in_process=True)).next == first.next
-    await schedule_stage.pass_time(5)
-    await schedule_stage.wait_ended("soon", 1)
+    await scheduler_harness.pass_time(5)
+    await scheduler_harness.wait_ended("soon", 1)
 
     await scheduler.schedule_agent_in(10, scheduled.note, name="soon", in_process=True)
-    await schedule_stage.pass_time(10)
+    await scheduler_harness.pass_time(10)
 
-    assert tick_times(await schedule_stage.wait_ended("soon", 2)) == [10, 20]
+    assert tick_times(await scheduler_harness.wait_ended("soon", 2)) == [10, 20]
 
 
-async def test_old_one_off_schedules_are_removed(schedule_stage: Stage, scheduler: AgentScheduler) -> None:
+async def test_old_one_off_schedules_are_removed(
+    scheduler_harness: SchedulerHarness, scheduler: AgentScheduler
+) -> None:
     """A finished delay is removed after some days, and a repeating schedule stays."""
     view = await scheduler.schedule_agent_in(1, scheduled.note, in_process=True)
     await scheduler.schedule_agent_interval(30 * 86_400, scheduled.note, name="monthly", in_process=True)
-    await schedule_stage.pass_time(1)
-    await schedule_stage.wait_ended(view.id, 1)
+    await scheduler_harness.pass_time(1)
+    await scheduler_harness.wait_ended(view.id, 1)
 
-    await schedule_stage.close()
-    await schedule_stage.clock.advance(8 * 86_400)
-    scheduler = await schedule_stage.scheduler()
+    await scheduler_harness.close()
+    await scheduler_harness.clock.advance(8 * 86_400)
+    scheduler = await scheduler_harness.scheduler()
 
     assert [each.id for each in await scheduler.list()] == ["monthly"]
 
@@ -692,13 +722,13 @@ async def test_old_one_off_schedules_are_removed(schedule_stage: Stage, schedule
 
 
 async def test_a_definition_runs_with_its_prompt(
-    schedule_stage: Stage, scheduler: AgentScheduler, tmp_path: Path
+    scheduler_harness: SchedulerHarness, scheduler: AgentScheduler, tmp_path: Path
 ) -> None:
     """The store keeps an `Agent` of plain data as data, and its model is asked at the tick."""
     agent = Agent(name="reader", instructions="Be brief.", model="offline", tools=(), limits=Limits(tokens=50_000))
     view = await scheduler.schedule_agent_in(0, agent, prompt="What is here?")
 
-    (result,) = await schedule_stage.wait_ended(view.id, 1)
+    (result,) = await scheduler_harness.wait_ended(view.id, 1)
 
     assert (result.status, bool(result.text)) == ("completed", True)
 
@@ -709,7 +739,7 @@ async def test_a_project_definition_is_read_at_the_tick(clock: FakeClock, tmp_pa
     folder.mkdir(parents=True)
     file = folder / "keeper.md"
     file.write_text("---\nname: keeper\ndescription: keeps\nmodel: offline\n---\nKeep.\n")
-    harness = Stage(clock)
+    harness = SchedulerHarness(clock)
     harness.runtime = AgentRuntime(tmp_path, clock=clock)
     async with harness.runtime:
         scheduler = await harness.scheduler()
@@ -754,50 +784,52 @@ async def test_a_scheduled_function_of_a_script_runs_in_a_sandbox(tmp_path: Path
     assert (results[0].status, results[0].text) == ("completed", "42")
 
 
-async def test_a_missing_function_fails_its_tick(schedule_stage: Stage, scheduler: AgentScheduler) -> None:
+async def test_a_missing_function_fails_its_tick(
+    scheduler_harness: SchedulerHarness, scheduler: AgentScheduler
+) -> None:
     """The result names the function that was renamed. The schedule and the others continue."""
     view = await scheduler.schedule_agent_interval(100, "tests.trips.agents.scheduled:note", in_process=True)
-    book = await schedule_stage.book(view.id)
+    book = await scheduler_harness.book(view.id)
     missing = FunctionTarget(reference="tests.trips.agents.scheduled:renamed")
-    await schedule_stage.write(ticks.replace_definition(book, replace(book.schedule, target=missing), START))
+    await scheduler_harness.write(ticks.replace_definition(book, replace(book.schedule, target=missing), START))
 
-    await schedule_stage.pass_time(200)
+    await scheduler_harness.pass_time(200)
 
-    results = await schedule_stage.wait_ended(view.id, 2)
+    results = await scheduler_harness.wait_ended(view.id, 2)
     assert [(each.status, each.error and each.error.type) for each in results] == [("failed", "DefinitionMissing")] * 2
     assert results[0].error is not None
     assert "tests.trips.agents.scheduled:renamed" in results[0].error.message
 
 
 async def test_a_damaged_document_does_not_stop_other_schedules(
-    schedule_stage: Stage, scheduler: AgentScheduler, caplog: pytest.LogCaptureFixture
+    scheduler_harness: SchedulerHarness, scheduler: AgentScheduler, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The log names the document once, and it stays as it is."""
-    await schedule_stage.store.put(KIND, "damaged", b"{")
-    await schedule_stage.store.put(KIND, "newer", b'{"version": 99}')
+    await scheduler_harness.store.put(KIND, "damaged", b"{")
+    await scheduler_harness.store.put(KIND, "newer", b'{"version": 99}')
     view = await scheduler.schedule_agent_interval(60, scheduled.note, in_process=True)
     with caplog.at_level(logging.ERROR, "ramet.scheduler"):
-        await schedule_stage.pass_time(180)
+        await scheduler_harness.pass_time(180)
 
-    assert len(await schedule_stage.wait_ended(view.id, 3)) == 3
+    assert len(await scheduler_harness.wait_ended(view.id, 3)) == 3
     assert [view.id for view in await scheduler.list()] == [view.id]
     assert len([each for each in caplog.records if "damaged" in each.getMessage()]) == 1
     assert "version 99" in caplog.text
 
 
 async def test_an_unknown_time_zone_does_not_stop_other_schedules(
-    schedule_stage: Stage, scheduler: AgentScheduler, caplog: pytest.LogCaptureFixture
+    scheduler_harness: SchedulerHarness, scheduler: AgentScheduler, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The store may come from another machine: the log says that the schedule with that zone does not fire."""
     view = await scheduler.schedule_agent_cron("* * * * *", tz="UTC", agent=scheduled.note, name="far", in_process=True)
-    book = await schedule_stage.book("far")
-    await schedule_stage.write(
+    book = await scheduler_harness.book("far")
+    await scheduler_harness.write(
         ticks.replace_definition(book, replace(book.schedule, timing=Cron(line="* * * * *", tz="No/Where")), START)
     )
     other = await scheduler.schedule_agent_in(60, scheduled.note, in_process=True)
-    await schedule_stage.pass_time(120)
+    await scheduler_harness.pass_time(120)
 
-    assert len(await schedule_stage.wait_ended(other.id, 1)) == 1
+    assert len(await scheduler_harness.wait_ended(other.id, 1)) == 1
     assert [each.next for each in await scheduler.list() if each.id == view.id] == [None]
     assert "schedule far does not fire here: tz: 'No/Where'" in caplog.text
 
@@ -867,14 +899,16 @@ REFUSED: list[tuple[str, Callable[[Any], Any]]] = [
 ]
 
 
-async def test_an_invalid_schedule_is_refused_by_field(schedule_stage: Stage, scheduler: AgentScheduler) -> None:
+async def test_an_invalid_schedule_is_refused_by_field(
+    scheduler_harness: SchedulerHarness, scheduler: AgentScheduler
+) -> None:
     """The error names the field and shows no secret, and nothing is stored."""
     for field, ask in REFUSED:
         with pytest.raises(InvalidValue) as refusal:
             await ask(scheduler)
         assert refusal.value.field == field, refusal.value
         assert "hush" not in str(refusal.value)
-    assert await schedule_stage.store.list(KIND) == []
+    assert await scheduler_harness.store.list(KIND) == []
 
 
 # ---- whose runtime
@@ -931,27 +965,29 @@ async def test_a_scheduler_does_not_choose_between_several_runtimes() -> None:
         AgentScheduler(one, working_dir=".")
 
 
-async def test_a_scheduler_ends_with_its_runtime(schedule_stage: Stage, scheduler: AgentScheduler) -> None:
+async def test_a_scheduler_ends_with_its_runtime(
+    scheduler_harness: SchedulerHarness, scheduler: AgentScheduler
+) -> None:
     """A stopped runtime fires no tick and records no failure, and later calls raise an error."""
     view = await scheduler.schedule_agent_in(10, scheduled.note, in_process=True)
-    schedule_stage.open.clear()
-    await schedule_stage.runtime.stop()
-    await schedule_stage.clock.advance(60)
+    scheduler_harness.open.clear()
+    await scheduler_harness.runtime.stop()
+    await scheduler_harness.clock.advance(60)
 
     with pytest.raises(RametError, match="was stopped"):
         await scheduler.schedule_agent_in(10, scheduled.note, in_process=True)
-    assert await schedule_stage.results(view.id) == []
+    assert await scheduler_harness.results(view.id) == []
     await scheduler.close()
 
 
 async def test_a_scheduler_ends_and_logs_when_its_store_fails(
-    schedule_stage: Stage, scheduler: AgentScheduler, caplog: pytest.LogCaptureFixture
+    scheduler_harness: SchedulerHarness, scheduler: AgentScheduler, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Later calls raise an error, too."""
     await scheduler.schedule_agent_in(10, scheduled.note, in_process=True)
-    schedule_stage.open.clear()
-    await schedule_stage.store.close()
-    await schedule_stage.clock.advance(10)
+    scheduler_harness.open.clear()
+    await scheduler_harness.store.close()
+    await scheduler_harness.clock.advance(10)
     await eventually(lambda: "the scheduler ends" in caplog.text)
 
     with pytest.raises(RametError, match="closed"):

@@ -23,35 +23,35 @@ from tests.support.serving import EchoServer, serving
 from tests.trips.kits.safety import RecordingTools
 
 
-async def scrape_once(served: EchoServer, key: str = "") -> Scrape:
+async def scrape_once(echo_server: EchoServer, key: str = "") -> Scrape:
     """Scrape the metrics once."""
-    answer = await served.ask("GET", "/metrics", key)
+    answer = await echo_server.ask("GET", "/metrics", key)
     assert answer.status_code == 200
     assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     return scrape(answer.text)
 
 
-async def scrape_until(served: EchoServer, holds: Callable[[Scrape], object]) -> Scrape:
+async def scrape_until(echo_server: EchoServer, holds: Callable[[Scrape], object]) -> Scrape:
     """Scrape with the operator's key until a condition holds, and return that scrape."""
     async with asyncio.timeout(180):
         while True:
-            metrics = await scrape_once(served, served.server.operator)
+            metrics = await scrape_once(echo_server, echo_server.server.operator)
             if holds(metrics):
                 return metrics
             await asyncio.sleep(0.01)
 
 
-async def test_the_activity_of_a_tree_is_counted(served: EchoServer) -> None:
+async def test_the_activity_of_a_tree_is_counted(echo_server: EchoServer) -> None:
     """Metrics count spawns, ends, turns, calls, tokens, gate decisions and journal events, and show the kept tree."""
-    runtime, operator, recording = served.server.runtime, served.server.operator, RecordingTools()
+    runtime, operator, recording = echo_server.server.runtime, echo_server.server.operator, RecordingTools()
     policy = SafetyPolicy(rules=(Rule(tool="delete", verdict="deny", reason="no"),), otherwise="allow")
     script: Script = {"go": [Call("look", {"path": "a"}), Call("delete", {"path": "a"}), "done"]}
     agent = Agent(name="worker", model=ScriptedModel(script=script))
-    before = await scrape_once(served, operator)
+    before = await scrape_once(echo_server, operator)
 
     handle = await runtime.spawn(agent, "go", tools=recording.tools, gate=SafetyGate(policy))
     result = await handle.result()
-    after = await scrape_once(served, operator)
+    after = await scrape_once(echo_server, operator)
 
     assert result.status == "completed"
     assert before.value("ramet_runs_spawned_total") == 0
@@ -73,14 +73,14 @@ async def test_the_activity_of_a_tree_is_counted(served: EchoServer) -> None:
     assert recording.calls == ["look a"]
 
 
-async def test_agents_and_teams_are_shown_while_they_exist(served: EchoServer) -> None:
+async def test_agents_and_teams_are_shown_while_they_exist(echo_server: EchoServer) -> None:
     """Metrics also have the memory and the open files of the process."""
-    operator = served.server.operator
-    agent, nonce = await served.agent()
+    operator = echo_server.server.operator
+    agent, nonce = await echo_server.agent()
 
-    during = await scrape_once(served, operator)
-    await served.ask("DELETE", f"/v1/agents/{agent}", nonce)
-    after = await scrape_once(served, operator)
+    during = await scrape_once(echo_server, operator)
+    await echo_server.ask("DELETE", f"/v1/agents/{agent}", nonce)
+    after = await scrape_once(echo_server, operator)
 
     assert (during.value("ramet_agents", state="idle"), during.value("ramet_teams_with_agents")) == (1, 1)
     assert (after.value("ramet_agents", state="idle"), after.value("ramet_teams_with_agents")) == (0, 0)
@@ -88,11 +88,11 @@ async def test_agents_and_teams_are_shown_while_they_exist(served: EchoServer) -
     assert during.value("process_open_fds") > 3
 
 
-async def test_disk_usage_is_shown(served: EchoServer) -> None:
+async def test_disk_usage_is_shown(echo_server: EchoServer) -> None:
     """Metrics have the journal's files and the parts of the folder. The names of parts are fixed."""
-    await served.agent()
+    await echo_server.agent()
 
-    metrics = await scrape_until(served, lambda metrics: metrics.value("ramet_folder_bytes", part="journal"))
+    metrics = await scrape_until(echo_server, lambda metrics: metrics.value("ramet_folder_bytes", part="journal"))
 
     assert metrics.value("ramet_journal_bytes", file="database") > 0
     assert metrics.value("ramet_journal_bytes", file="wal") > 0
@@ -100,14 +100,14 @@ async def test_disk_usage_is_shown(served: EchoServer) -> None:
     assert parts <= {"agents", "journal", "other", "packaging", "runs", "transcripts", "worktrees", "door"}
 
 
-async def test_the_lag_of_the_event_loop_is_sampled(served: EchoServer) -> None:
+async def test_the_lag_of_the_event_loop_is_sampled(echo_server: EchoServer) -> None:
     """A server samples the lag while it runs."""
-    await scrape_until(served, lambda metrics: metrics.value("ramet_event_loop_lag_seconds_count") >= 2)
+    await scrape_until(echo_server, lambda metrics: metrics.value("ramet_event_loop_lag_seconds_count") >= 2)
 
 
-async def test_unread_mail_is_counted_until_it_is_read(served: EchoServer) -> None:
+async def test_unread_mail_is_counted_until_it_is_read(echo_server: EchoServer) -> None:
     """A message to an active agent waits until its tool call ends."""
-    runtime, operator = served.server.runtime, served.server.operator
+    runtime, operator = echo_server.server.runtime, echo_server.server.operator
     has_entered, end_event = asyncio.Event(), asyncio.Event()
 
     async def waits() -> str:
@@ -120,39 +120,40 @@ async def test_unread_mail_is_counted_until_it_is_read(served: EchoServer) -> No
     handle = await runtime.spawn(Agent(name="worker", model=ScriptedModel(script=script)), "go", tools=[waits])
     await has_entered.wait()
     runtime.get(handle.id).send("a word")
-    during = await scrape_once(served, operator)
+    during = await scrape_once(echo_server, operator)
     end_event.set()
     await handle.result()
-    after = await scrape_once(served, operator)
+    after = await scrape_once(echo_server, operator)
 
     assert (during.value("ramet_mail_unread"), after.value("ramet_mail_unread")) == (1, 0)
 
 
-async def test_an_open_stream_is_counted_until_it_ends(served: EchoServer) -> None:
+async def test_an_open_stream_is_counted_until_it_ends(echo_server: EchoServer) -> None:
     """The stream of a turn counts up to its end."""
-    operator = served.server.operator
-    agent, nonce = await served.agent()
-    async with ramet.connect(served.server.where) as client:
+    operator = echo_server.server.operator
+    agent, nonce = await echo_server.agent()
+    async with ramet.connect(echo_server.server.where) as client:
         async with aclosing(client.turn(agent, b"one wait", key=nonce)) as chunks:
             await anext(chunks)
-            during = await scrape_once(served, operator)
+            during = await scrape_once(echo_server, operator)
             await client.interrupt(agent, key=nonce)
             assert [each async for each in chunks]
 
     assert during.value("ramet_streams_open") == 1
-    await scrape_until(served, lambda metrics: not metrics.value("ramet_streams_open"))
+    await scrape_until(echo_server, lambda metrics: not metrics.value("ramet_streams_open"))
 
 
 async def test_sandboxes_are_counted_living_and_parked(folder: pathlib.Path) -> None:
     """A function works in one sandbox, while others are parked for later runs."""
-    async with serving(folder, backend="local") as served:
-        runtime, operator = served.server.runtime, served.server.operator
+    async with serving(folder, backend="local") as echo_server:
+        runtime, operator = echo_server.server.runtime, echo_server.server.operator
         handle = await runtime.spawn(wait_forever, policy=Policy())
         metrics = await scrape_until(
-            served, lambda metrics: all(metrics.value("ramet_sandboxes", state=each) for each in ("living", "parked"))
+            echo_server,
+            lambda metrics: all(metrics.value("ramet_sandboxes", state=each) for each in ("living", "parked")),
         )
         await handle.cancel()
-        after = await scrape_once(served, operator)
+        after = await scrape_once(echo_server, operator)
 
     assert metrics.value("ramet_sandboxes", state="living") == 1
     assert after.value("ramet_sandboxes", state="living") == 0
@@ -163,14 +164,14 @@ def wait_forever() -> None:
     threading.Event().wait()
 
 
-async def test_a_budget_refusal_is_counted(served: EchoServer) -> None:
+async def test_a_budget_refusal_is_counted(echo_server: EchoServer) -> None:
     """The count is labelled with the resource."""
     script: Script = {"go": [Call("nothing", {}), Call("nothing", {}), "done"]}
     agent = Agent(name="worker", model=ScriptedModel(script=script), limits=Limits(model_calls=1))
 
-    await (await served.server.runtime.spawn(agent, "go")).result()
+    await (await echo_server.server.runtime.spawn(agent, "go")).result()
 
-    metrics = await scrape_once(served, served.server.operator)
+    metrics = await scrape_once(echo_server, echo_server.server.operator)
     assert metrics.value("ramet_budget_refusals_total", resource="model_calls") >= 1
 
 
@@ -184,23 +185,23 @@ async def spawn_itself() -> str:
         return refusal.limit
 
 
-async def test_a_refused_spawn_is_counted(served: EchoServer) -> None:
+async def test_a_refused_spawn_is_counted(echo_server: EchoServer) -> None:
     """The count is labelled with the limit."""
-    result = await (await served.server.runtime.spawn(spawn_itself, spawn_limits=SpawnLimits(depth=1))).result()
+    result = await (await echo_server.server.runtime.spawn(spawn_itself, spawn_limits=SpawnLimits(depth=1))).result()
 
-    metrics = await scrape_once(served, served.server.operator)
+    metrics = await scrape_once(echo_server, echo_server.server.operator)
     assert result.value == "depth"
     assert metrics.value("ramet_spawn_refusals_total", limit="depth") == 1
 
 
-async def test_requests_are_counted_by_route_and_status(served: EchoServer) -> None:
+async def test_requests_are_counted_by_route_and_status(echo_server: EchoServer) -> None:
     """A label never holds a path or a method that a client made up."""
-    agent, nonce = await served.agent()
-    await served.ask("GET", f"/v1/agents/{agent}", nonce)
+    agent, nonce = await echo_server.agent()
+    await echo_server.ask("GET", f"/v1/agents/{agent}", nonce)
     for method, path in (("GET", "/made/up"), ("PATCH", "/healthz"), ("GET", f"/v1/agents/{agent}")):
-        await served.ask(method, path)
+        await echo_server.ask(method, path)
 
-    metrics = await scrape_once(served, served.server.operator)
+    metrics = await scrape_once(echo_server, echo_server.server.operator)
 
     def count(**labels: str) -> float:
         return metrics.value("ramet_http_requests_total", **labels)
@@ -214,20 +215,20 @@ async def test_requests_are_counted_by_route_and_status(served: EchoServer) -> N
     assert not [labels for _, labels in metrics.values if "made" in str(labels) or agent in str(labels)]
 
 
-async def test_only_the_operator_reads_metrics(served: EchoServer) -> None:
+async def test_only_the_operator_reads_metrics(echo_server: EchoServer) -> None:
     """A request without a valid key gets 401, and any other key gets 404."""
-    _, nonce = await served.agent()
+    _, nonce = await echo_server.agent()
 
-    assert (await served.ask("GET", "/metrics")).status_code == 401
-    assert (await served.ask("GET", "/metrics", nonce)).status_code == 404
-    assert (await served.ask("GET", "/metrics", "made up, but long enough")).status_code == 401
+    assert (await echo_server.ask("GET", "/metrics")).status_code == 401
+    assert (await echo_server.ask("GET", "/metrics", nonce)).status_code == 404
+    assert (await echo_server.ask("GET", "/metrics", "made up, but long enough")).status_code == 401
 
 
 async def test_metrics_can_be_public(folder: pathlib.Path) -> None:
     """Public metrics need no key, and any key is ignored."""
-    async with serving(folder, public_metrics=True) as served:
-        metrics = await scrape_once(served)
-        await scrape_once(served, "made up, but long enough")
+    async with serving(folder, public_metrics=True) as echo_server:
+        metrics = await scrape_once(echo_server)
+        await scrape_once(echo_server, "made up, but long enough")
 
     assert metrics.kinds["ramet_trees"] == "gauge"
 
@@ -235,6 +236,6 @@ async def test_metrics_can_be_public(folder: pathlib.Path) -> None:
 async def test_each_server_starts_its_counts_at_zero(folder: pathlib.Path) -> None:
     """Counts belong to one server process."""
     for _ in range(2):
-        async with serving(folder, public_metrics=True) as served:
-            assert (await scrape_once(served)).value("ramet_http_request_seconds_count", path="/metrics") == 0
-            assert (await scrape_once(served)).value("ramet_http_request_seconds_count", path="/metrics") == 1
+        async with serving(folder, public_metrics=True) as echo_server:
+            assert (await scrape_once(echo_server)).value("ramet_http_request_seconds_count", path="/metrics") == 0
+            assert (await scrape_once(echo_server)).value("ramet_http_request_seconds_count", path="/metrics") == 1

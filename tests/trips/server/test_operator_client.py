@@ -46,9 +46,9 @@ from tests.trips.agents import scheduled, stateful
 from tests.trips.programs.approvals import effects, lead, living_paths, model, tools
 
 
-async def spawn_tree_with_a_question(served: EchoServer) -> Handle:
+async def spawn_tree_with_a_question(echo_server: EchoServer) -> Handle:
     """Spawn a lead with two children: one waits for approval of a payment, and one has ended."""
-    runtime, folder = served.server.runtime, served.server.dir
+    runtime, folder = echo_server.server.runtime, echo_server.server.dir
     agents = Project.open(None, user_dir=None)
     handle = await runtime.spawn(lead(model()), "lead both", tools=tools(folder), agents=agents)
     await eventually(lambda: runtime.trees[handle.id].inbox.pending)
@@ -62,9 +62,9 @@ async def all_of(events: AsyncGenerator[RunEvent, None]) -> list[RunEvent]:
         return [each async for each in events]
 
 
-async def test_a_tree_is_readable_during_and_after_its_run(served: EchoServer, client: Client) -> None:
+async def test_a_tree_is_readable_during_and_after_its_run(echo_server: EchoServer, client: Client) -> None:
     """The client reads runs, questions and events. The events after a cursor have no gap and no duplicate."""
-    handle, kernel = await spawn_tree_with_a_question(served), client.kernel
+    handle, kernel = await spawn_tree_with_a_question(echo_server), client.kernel
     tree = await kernel.tree(handle.id)
     payer, writer = (next(each for each in tree if each.path == f"main/{name}") for name in ("payer", "writer"))
     assert [each.id for each in await kernel.tree(payer.id)] == [each.id for each in tree]
@@ -96,7 +96,7 @@ async def test_a_tree_is_readable_during_and_after_its_run(served: EchoServer, c
             await all_of(kernel.events(handle.id, tree=True, after=events[at].cursor, follow=True)) == events[at + 1 :]
         )
     assert any(isinstance(each.event, ApprovalAsked) for each in events)
-    store = await served.server.runtime.open_store()
+    store = await echo_server.server.runtime.open_store()
     assert [encode(each.event) for each in events] == [each.data for each in await store.read(tree=handle.id)]
 
     assert (await kernel.runs(), await kernel.approvals()) == ([], [])
@@ -105,7 +105,7 @@ async def test_a_tree_is_readable_during_and_after_its_run(served: EchoServer, c
     assert (run_view.is_over, run_view.result and run_view.result.value) == (True, "both are done")
 
 
-async def test_events_continue_after_a_lost_connection(served: EchoServer, client: Client) -> None:
+async def test_events_continue_after_a_lost_connection(echo_server: EchoServer, client: Client) -> None:
     """The reader gets every event once, wherever the connection is lost."""
 
     class Cut:
@@ -123,22 +123,24 @@ async def test_events_continue_after_a_lost_connection(served: EchoServer, clien
                     failures_left -= 1
                     yield each
 
-    handle = await served.server.runtime.spawn(scheduled.note)
+    handle = await echo_server.server.runtime.spawn(scheduled.note)
     await handle.result()
     events = await all_of(client.kernel.events(handle.id))
 
     assert len(events) > 3
     assert await all_of(OperatorClient(Cut()).events(handle.id)) == events
     last = {"last-event-id": str(events[-2].cursor)}
-    answer = await served.ask("GET", f"/v1/runs/{handle.id}/events?after=1", served.server.operator, headers=last)
+    answer = await echo_server.ask(
+        "GET", f"/v1/runs/{handle.id}/events?after=1", echo_server.server.operator, headers=last
+    )
     assert [line for line in answer.text.splitlines() if line.startswith("id:")] == [f"id: {events[-1].cursor}"]
 
 
-async def test_a_disconnected_reader_leaves_no_stream_open(served: EchoServer, client: Client) -> None:
+async def test_a_disconnected_reader_leaves_no_stream_open(echo_server: EchoServer, client: Client) -> None:
     """The followed run can end, and a second reader sees its end."""
     scheduled.GATE = asyncio.Event()
-    handle = await served.server.runtime.spawn(scheduled.waits)
-    streams = served.server._parts.streams
+    handle = await echo_server.server.runtime.spawn(scheduled.waits)
+    streams = echo_server.server._parts.streams
     async with aclosing(client.kernel.events(handle.id, follow=True)) as events:
         await anext(events)
         assert len(streams) == 1
@@ -151,9 +153,9 @@ async def test_a_disconnected_reader_leaves_no_stream_open(served: EchoServer, c
     assert (await client.kernel.run(handle.id)).is_over
 
 
-async def test_a_follower_knows_which_runs_have_ended(served: EchoServer, client: Client) -> None:
+async def test_a_follower_knows_which_runs_have_ended(echo_server: EchoServer, client: Client) -> None:
     """The follower agrees with the replay of the tree after each event. Mail may wake an ended run."""
-    handle, kernel = await spawn_tree_with_a_question(served), client.kernel
+    handle, kernel = await spawn_tree_with_a_question(echo_server), client.kernel
     writer = next(each for each in await kernel.tree(handle.id) if each.path == "main/writer")
     await kernel.send(writer.id, "write it down")
     while not (await kernel.run(writer.id)).is_over:  # noqa: ASYNC110
@@ -162,7 +164,7 @@ async def test_a_follower_knows_which_runs_have_ended(served: EchoServer, client
     await handle.result()
 
     ends, replay, were_over = _Ends(), TreeReplay(), list[bool]()
-    for each in await (await served.server.runtime.open_store()).read(tree=handle.id):
+    for each in await (await echo_server.server.runtime.open_store()).read(tree=handle.id):
         ends.tell(each)
         replay.apply(decode(each.data))
         assert ends.over == {id: run.is_over for id, run in replay.runs.items()}
@@ -175,9 +177,9 @@ async def test_a_follower_knows_which_runs_have_ended(served: EchoServer, client
     ]
 
 
-async def test_the_operator_controls_runs(served: EchoServer, client: Client) -> None:
+async def test_the_operator_controls_runs(echo_server: EchoServer, client: Client) -> None:
     """Mail, stop and keep return what was done. A refusal has its type."""
-    handle, kernel = await spawn_tree_with_a_question(served), client.kernel
+    handle, kernel = await spawn_tree_with_a_question(echo_server), client.kernel
     payer = next(each for each in await kernel.runs() if each.path == "main/payer")
 
     mail = await kernel.send(payer.id, "Hurry up.")
@@ -205,10 +207,12 @@ async def test_ended_trees_of_another_process_are_only_readable(folder: pathlib.
         handles = [await runtime.spawn(scheduled.note) for _ in range(3)]
         for each in handles:
             await each.result()
-    async with serving(folder) as served, ramet.connect(served.server.where) as client:
+    async with serving(folder) as echo_server, ramet.connect(echo_server.server.where) as client:
         ids, after = list[str](), ""
         while not ids or after:
-            page = await served.ask("GET", f"/v1/runs?ended=true&limit=1&after={after}", served.server.operator)
+            page = await echo_server.ask(
+                "GET", f"/v1/runs?ended=true&limit=1&after={after}", echo_server.server.operator
+            )
             ids += [each["id"] for each in page.json()["runs"]]
             after = page.json()["more"]
         assert ids == [each.id for each in handles]
@@ -220,11 +224,11 @@ async def test_ended_trees_of_another_process_are_only_readable(folder: pathlib.
         assert (await client.kernel.run(ids[0])).result is not None
 
 
-async def test_trees_of_a_killed_process_are_interrupted(served: EchoServer, folder: pathlib.Path) -> None:
+async def test_trees_of_a_killed_process_are_interrupted(echo_server: EchoServer, folder: pathlib.Path) -> None:
     """The tree can be read and kept. Mail and stop are refused, and its question is not listed."""
-    handle, other_store = await spawn_tree_with_a_question(served), await MemoryStore().open()
+    handle, other_store = await spawn_tree_with_a_question(echo_server), await MemoryStore().open()
     await handle.run.context.wait_persisted()
-    store = await served.server.runtime.open_store()
+    store = await echo_server.server.runtime.open_store()
     entries = await store.read(tree=handle.id)
     for each in entries:
         other_store.append(Entry(each.tree, each.run, each.seq, each.type, each.data))
@@ -256,7 +260,7 @@ async def test_schedules_fire_while_the_server_runs(folder: pathlib.Path) -> Non
     async with OfflineScheduler(working_dir=folder) as scheduler:
         await scheduler.schedule_agent_in(0, scheduled.note, name="early", args=["early"], in_process=True)
     in_host = Rules(sandboxed=False)
-    async with serving(folder, rules=in_host) as served, ramet.connect(served.server.where) as client:
+    async with serving(folder, rules=in_host) as echo_server, ramet.connect(echo_server.server.where) as client:
         await eventually(lambda: scheduled.CALLS == ["early"])
         kernel, note = client.kernel, f"{scheduled.__name__}:note"
         addition = await kernel.add_schedule(note, every_s=3600, name="late", args=["late"], in_process=True)
@@ -271,7 +275,7 @@ async def test_schedules_fire_while_the_server_runs(folder: pathlib.Path) -> Non
         assert results[-1].run in [each.id for each in await kernel.runs(ended=True)]
         assert (await kernel.resume_schedule("late")).next is not None
         assert [each.id for each in await kernel.schedules()] == ["early", "late"]
-        page = await served.ask("GET", "/v1/schedules?limit=1&after=early", served.server.operator)
+        page = await echo_server.ask("GET", "/v1/schedules?limit=1&after=early", echo_server.server.operator)
         assert (page.json()["schedules"][0]["id"], page.json()["more"]) == ("late", "")
         await kernel.remove_schedule("late")
         with pytest.raises(Unknown, match="schedule"):
@@ -303,10 +307,10 @@ async def test_an_invalid_schedule_is_refused_by_field(client: Client) -> None:
 
 
 async def test_the_operator_reads_states_and_recipes(
-    served: EchoServer, client: Client, monkeypatch: pytest.MonkeyPatch
+    echo_server: EchoServer, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The state of a run is readable now, as of a commit, and as of an event. Recipes of created agents are listed."""
-    runtime, kernel = served.server.runtime, client.kernel
+    runtime, kernel = echo_server.server.runtime, client.kernel
     keeper = Agent(name="keeper", function=stateful.keeps_async)
     for n in range(3):
         handle = await runtime.spawn(keeper, args=(n,))
@@ -340,16 +344,16 @@ async def test_the_operator_reads_states_and_recipes(
     assert (other.name, other.version) == ("twin", twin.ref.version)
     assert [each.name for each in await kernel.recipes("maker")] == ["solver", "twin"]
     assert await kernel.recipes("keeper") == []
-    page = await served.ask("GET", "/v1/recipes?limit=1", served.server.operator)
+    page = await echo_server.ask("GET", "/v1/recipes?limit=1", echo_server.server.operator)
     assert (len(page.json()["recipes"]), page.json()["more"]) == (1, "maker/solver")
 
 
-async def test_only_the_operator_uses_kernel_operations(served: EchoServer) -> None:
+async def test_only_the_operator_uses_kernel_operations(echo_server: EchoServer) -> None:
     """A key of a team or an agent gets 404, whether the object exists or not, and changes nothing."""
-    handle = await spawn_tree_with_a_question(served)
-    (question,) = served.server.runtime.trees[handle.id].inbox.pending
-    _, team = await served.team()
-    _, nonce = await served.agent()
+    handle = await spawn_tree_with_a_question(echo_server)
+    (question,) = echo_server.server.runtime.trees[handle.id].inbox.pending
+    _, team = await echo_server.team()
+    _, nonce = await echo_server.agent()
     bodies: dict[str, Any] = {"answer_approval": {"allowed": True}, "send_run": {"text": "x"}, "stop_run": {},
                               "keep_run": {}, "add_schedule": {"agent": "a", "in_s": 0},
                               "put_policy": {"policy": {}, "expected": 0}}  # fmt: skip
@@ -358,20 +362,20 @@ async def test_only_the_operator_uses_kernel_operations(served: EchoServer) -> N
             names = {"run": handle.id, "approval": question.id} if real else {"run": "run-0", "approval": "0"}
             path = operation.path.format(**names, schedule="none", policy="house")
             for key in (team, nonce):
-                answer = await served.ask(operation.method, path, key, json=bodies.get(operation.id))
+                answer = await echo_server.ask(operation.method, path, key, json=bodies.get(operation.id))
                 problem = answer.json()
                 assert (answer.status_code, problem["type"]) == (404, "urn:ramet:problem:not-yours"), operation.id
             for key in ("", "nobody"):
-                answer = await served.ask(operation.method, path, key, json=bodies.get(operation.id))
+                answer = await echo_server.ask(operation.method, path, key, json=bodies.get(operation.id))
                 assert answer.status_code == 401, operation.id
-    assert served.server.runtime.trees[handle.id].inbox.pending == (question,)
+    assert echo_server.server.runtime.trees[handle.id].inbox.pending == (question,)
 
 
 async def test_safety_policies_change_by_compare_and_swap_and_passages_are_shown(
-    served: EchoServer, client: Client
+    echo_server: EchoServer, client: Client
 ) -> None:
     """A gate follows the newest version. Its passages can be read in pages, filtered and followed."""
-    kernel, runtime = client.kernel, served.server.runtime
+    kernel, runtime = client.kernel, echo_server.server.runtime
     closed_policy = SafetyPolicy(rules=(Rule(tool="note", verdict="deny", reason="not today"),), otherwise="allow")
     assert (await kernel.put_policy("house", closed_policy, expected=0)).version == 1
     with pytest.raises(Conflict, match="house"):
@@ -380,10 +384,10 @@ async def test_safety_policies_change_by_compare_and_swap_and_passages_are_shown
     note = Agent(name="noter", model=ScriptedModel([[Call("note"), Call("pay", {"amount": 1})], "done"]))
     passing = kernel.follow_passages(GateEventFilter(kinds=("decision",)))
     first = asyncio.ensure_future(anext(passing))
-    handle = await runtime.spawn(note, "go", tools=tools(served.server.dir), gate=gate)
+    handle = await runtime.spawn(note, "go", tools=tools(echo_server.server.dir), gate=gate)
     await handle.result()
     free = Agent(name="free", model=ScriptedModel([Call("note"), "done"]))
-    ungated = await runtime.spawn(free, "go", tools=tools(served.server.dir))
+    ungated = await runtime.spawn(free, "go", tools=tools(echo_server.server.dir))
     await ungated.result()
 
     decisions = (await kernel.passages(GateEventFilter(tree=handle.id, kinds=("decision",)))).entries
@@ -409,33 +413,33 @@ async def test_safety_policies_change_by_compare_and_swap_and_passages_are_shown
         await kernel.policy("mansion")
 
 
-async def test_invalid_queries_are_refused(served: EchoServer) -> None:
+async def test_invalid_queries_are_refused(echo_server: EchoServer) -> None:
     """A page that is too large, an invalid cursor or an impossible name gets 422 or 404."""
-    handle = await served.server.runtime.spawn(scheduled.note)
+    handle = await echo_server.server.runtime.spawn(scheduled.note)
     await handle.result()
     wrong = ["/v1/runs?limit=0", "/v1/runs?limit=100000", "/v1/runs?ended=perhaps", "/v1/runs?other=1",
              f"/v1/runs/{handle.id}/events?after=-1", f"/v1/runs/{handle.id}/events?after=99999999999999999999",
              f"/v1/runs/{handle.id}/state?at=x", "/v1/recipes?place=..", "/v1/schedules?limit=x",
              "/v1/safety/passages?kinds=other", "/v1/safety/passages/follow?run=%00"]  # fmt: skip
     for path in wrong:
-        answer = await served.ask("GET", path, served.server.operator)
+        answer = await echo_server.ask("GET", path, echo_server.server.operator)
         assert (answer.status_code, answer.json()["type"]) == (422, "urn:ramet:problem:invalid-value"), path
     for path in ("/v1/runs/%00", "/v1/schedules/%00", "/v1/runs?after=run-0", f"/v1/runs/{handle.id}/tree?after=run-0"):
-        answer = await served.ask("GET", path, served.server.operator)
+        answer = await echo_server.ask("GET", path, echo_server.server.operator)
         assert (answer.status_code, answer.json()["type"]) == (404, "urn:ramet:problem:unknown"), path
 
 
-async def test_the_operator_client_works_without_an_event_loop(served: EchoServer) -> None:
+async def test_the_operator_client_works_without_an_event_loop(echo_server: EchoServer) -> None:
     """The blocking client has the same methods."""
-    handle = await served.server.runtime.spawn(scheduled.note)
+    handle = await echo_server.server.runtime.spawn(scheduled.note)
     await handle.result()
 
     def program() -> tuple[list[str], int]:
-        with ramet.connect(served.server.where) as client:
+        with ramet.connect(echo_server.server.where) as client:
             events = sum(1 for _ in client.kernel.events(handle.id, follow=True))
             return [each.id for each in client.kernel.runs(ended=True)], events
 
     ids, events = await asyncio.to_thread(program)
-    store = await served.server.runtime.open_store()
+    store = await echo_server.server.runtime.open_store()
     assert (ids, events) == ([handle.id], len(await store.read(tree=handle.id)))
     assert {each for each in vars(OperatorClient) if not each.startswith("_")} <= set(vars(SyncKernel))

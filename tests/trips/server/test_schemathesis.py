@@ -43,20 +43,24 @@ UNASKED = ("openapi", "follow_passages")
 CHAT = ("chat_completions", "messages", "models")
 
 
-async def create_targets(served: EchoServer) -> dict[str, dict[str, str]]:
+async def create_targets(echo_server: EchoServer) -> dict[str, dict[str, str]]:
     """Create the agents, teams and schedules that operations need, and return the ids for each operation."""
     talker, over, ringed, victim = [
-        (await served.agent(name=name))[0] for name in ("talker", "over", "ringed", "victim")
+        (await echo_server.agent(name=name))[0] for name in ("talker", "over", "ringed", "victim")
     ]
-    response = await served.ask("POST", f"/v1/agents/{talker}/turns", served.server.operator, content=b"one two")
-    await served.ask("POST", f"/v1/agents/{over}/turns", served.server.operator, content=b"die")  # Its events end.
-    ended_run = await served.server.runtime.spawn(scheduled.note)  # So do its.
+    response = await echo_server.ask(
+        "POST", f"/v1/agents/{talker}/turns", echo_server.server.operator, content=b"one two"
+    )
+    await echo_server.ask(
+        "POST", f"/v1/agents/{over}/turns", echo_server.server.operator, content=b"die"
+    )  # Its events end.
+    ended_run = await echo_server.server.runtime.spawn(scheduled.note)  # So do its.
     await ended_run.result()
     path_values = {"run": ended_run.id, "schedule": "daily", "policy": "house"}
     daily = {"agent": f"{scheduled.__name__}:note", "every_s": 86_400, "name": "daily"}
-    await served.ask("POST", "/v1/schedules", served.server.operator, json=daily)
+    await echo_server.ask("POST", "/v1/schedules", echo_server.server.operator, json=daily)
     policy_body = {"policy": {"otherwise": "ask"}, "expected": 0}
-    await served.ask("POST", "/v1/safety/policies/house", served.server.operator, json=policy_body)
+    await echo_server.ask("POST", "/v1/safety/policies/house", echo_server.server.operator, json=policy_body)
     talking = ("get_agent", "turn", "read_turn", "interrupt", "control", "history", "mail")
     return {
         **{
@@ -70,20 +74,20 @@ async def create_targets(served: EchoServer) -> dict[str, dict[str, str]]:
         "read_turn": {"agent": talker, "turn": response.headers["ramet-turn"]},
         "events": {"agent": over},
         "kill_agent": {"agent": victim},
-        "get_team": {"team": (await served.team())[0]},
-        "delete_team": {"team": (await served.team())[0]},
+        "get_team": {"team": (await echo_server.team())[0]},
+        "delete_team": {"team": (await echo_server.team())[0]},
     }
 
 
-async def settings_text(served: EchoServer) -> str:
+async def settings_text(echo_server: EchoServer) -> str:
     """Return schemathesis' settings: the known ids, and the key of each operation."""
-    _, chat = await served.agent(name="chat", agent_type="parrot")
+    _, chat = await echo_server.agent(name="chat", agent_type="parrot")
     lines = [
         f"hooks = {json.dumps(schemathesis_hooks.__file__)}",
         f"checks.positive_data_acceptance.expected-statuses = {json.dumps(REFUSED)}",
         'phases.coverage.unexpected-methods = ["PATCH"]',
     ]
-    for operation, names in (await create_targets(served)).items():
+    for operation, names in (await create_targets(echo_server)).items():
         lines += ["[[operations]]", f'include-operation-id = "{operation}"']
         lines += [f'parameters."path.{name}" = "{value}"' for name, value in names.items()]
     for operation in CHAT:
@@ -92,13 +96,14 @@ async def settings_text(served: EchoServer) -> str:
     return "\n".join(lines)
 
 
-async def run_schemathesis(served: EchoServer, folder: pathlib.Path, *options: str) -> tuple[int, str]:
+async def run_schemathesis(echo_server: EchoServer, folder: pathlib.Path, *options: str) -> tuple[int, str]:
     """Run schemathesis as its users do, and return its exit status and output."""
     file = folder / "schemathesis.toml"
-    file.write_text(await settings_text(served))
+    file.write_text(await settings_text(echo_server))
     process = await asyncio.create_subprocess_exec(
         pathlib.Path(sys.executable).with_name("schemathesis"), "--config-file", file,
-        "run", f"{served.server.where}/openapi.json", "--header", f"Authorization: Bearer {served.server.operator}",
+        "run", f"{echo_server.server.where}/openapi.json",
+        "--header", f"Authorization: Bearer {echo_server.server.operator}",
         "--checks", ",".join(CHECKS), "--generation-deterministic", "--no-color", "--warnings", "off", *options,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, cwd=folder,
     )  # fmt: skip
@@ -127,9 +132,9 @@ async def test_no_answer_contradicts_the_openapi_document(
     limits = TurnLimits(keep_s=3_600, kept_turns=10_000)  # A turn that is asked for stays for as long as this takes.
     operation_ids = sorted(each.id for each in OPERATIONS if each.id not in UNASKED)[part::PARTS]
     options = [word for each in operation_ids for word in ("--include-operation-id", each)]
-    async with serving(folder, types=types, listen=("127.0.0.1", 0), talk=limits) as served:
+    async with serving(folder, types=types, listen=("127.0.0.1", 0), talk=limits) as echo_server:
         status, output = await run_schemathesis(
-            served, folder, "--phases", "coverage,fuzzing", "--max-examples", "3", *options
+            echo_server, folder, "--phases", "coverage,fuzzing", "--max-examples", "3", *options
         )
 
     assert status == 0, output

@@ -32,10 +32,10 @@ async def head_of(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
 
 
 async def send_unfinished_body(
-    served: EchoServer, leaving: AsyncExitStack, key: str, path: str
+    echo_server: EchoServer, leaving: AsyncExitStack, key: str, path: str
 ) -> asyncio.StreamReader:
     """Open a connection, and send a body of 300 KiB except its last byte."""
-    reader, writer = await served.connection()
+    reader, writer = await echo_server.connection()
     leaving.callback(writer.close)
     with contextlib.suppress(ConnectionError):
         writer.write(request_bytes(key, path, length=300 * KIB, body=b" " * (300 * KIB - 1)))
@@ -52,32 +52,34 @@ async def test_unfinished_bodies_share_one_budget_of_bytes(folder: pathlib.Path,
     The keys of a team's agents share the budget of the team's own key.
     """
     bounds = Bounds(body_bytes=1000 * KIB, team_body_bytes=650 * KIB)
-    async with serving(folder, bounds=bounds, talk=TurnLimits(body_bytes=400 * KIB)) as served:
-        teams = [await served.team() for _ in range(3)]
+    async with serving(folder, bounds=bounds, talk=TurnLimits(body_bytes=400 * KIB)) as echo_server:
+        teams = [await echo_server.team() for _ in range(3)]
         keys, paths = [key for _, key in teams], [path] * 3
         if "{agent}" in path:
             for number, (team, key) in enumerate(teams):
                 body = {"team": team, "name": "bob", "agent_type": "echo"}
-                created = (await served.ask("POST", "/v1/agents", key, json=body)).json()
+                created = (await echo_server.ask("POST", "/v1/agents", key, json=body)).json()
                 keys[number], paths[number] = created["nonce"], path.format(agent=created["agent"]["id"])
-        bodies = served.server._parts.bodies
+        bodies = echo_server.server._parts.bodies
         async with AsyncExitStack() as leaving, asyncio.timeout(20):
             for _ in range(2):
-                await send_unfinished_body(served, leaving, keys[0], paths[0])
+                await send_unfinished_body(echo_server, leaving, keys[0], paths[0])
             await eventually(lambda: bodies.held_bytes >= 2 * (300 - 64) * KIB - 2)
-            status, headers = await head_of(await send_unfinished_body(served, leaving, teams[0][1], "/v1/agents"))
+            status, headers = await head_of(await send_unfinished_body(echo_server, leaving, teams[0][1], "/v1/agents"))
             assert (status, headers["retry-after"]) == (429, "1")
 
-            await send_unfinished_body(served, leaving, keys[1], paths[1])
-            await send_unfinished_body(served, leaving, keys[1], paths[1])
+            await send_unfinished_body(echo_server, leaving, keys[1], paths[1])
+            await send_unfinished_body(echo_server, leaving, keys[1], paths[1])
             await eventually(lambda: bodies.held_bytes >= 4 * (300 - 64) * KIB - 4)
-            status, headers = await head_of(await send_unfinished_body(served, leaving, keys[2], paths[2]))
+            status, headers = await head_of(await send_unfinished_body(echo_server, leaving, keys[2], paths[2]))
             assert (status, headers["retry-after"]) == (503, "1")
 
-            small = await served.ask("POST", "/v1/teams", served.server.operator, json={"resources": {"agents": 1}})
+            small = await echo_server.ask(
+                "POST", "/v1/teams", echo_server.server.operator, json={"resources": {"agents": 1}}
+            )
             assert small.status_code == 201
         await eventually(lambda: bodies.held_bytes == 0)
-        second_answer = await served.ask("POST", paths[0], keys[0], content=b" " * 300 * KIB)
+        second_answer = await echo_server.ask("POST", paths[0], keys[0], content=b" " * 300 * KIB)
         assert second_answer.status_code in (200, 400)
         await eventually(lambda: bodies.held_bytes == 0 and not bodies.held_by_owner)
 
@@ -87,24 +89,24 @@ async def test_the_queue_of_spawns_is_bounded_in_time_and_length(
 ) -> None:
     """A longer wait is refused with the maximum. A spawn behind a full queue gets 429, and takes no name."""
     monkeypatch.setattr(team_state, "MAX_WAITING", 2, raising=False)
-    async with serving(folder) as served:
-        team, key = await served.team(agents=1)
+    async with serving(folder) as echo_server:
+        team, key = await echo_server.team(agents=1)
         fields = {"team": team, "agent_type": "echo", "wait_s": 600}
-        too_long = await served.ask("POST", "/v1/agents", key, json={**fields, "name": "long", "wait_s": 600.5})
+        too_long = await echo_server.ask("POST", "/v1/agents", key, json={**fields, "name": "long", "wait_s": 600.5})
         assert (too_long.status_code, too_long.json()["field"]) == (422, "wait_s")
         assert "600" in too_long.json()["accepted"]
 
-        assert (await served.ask("POST", "/v1/agents", key, json={**fields, "name": "one"})).status_code == 201
-        (room,) = served.server.spawner._team_states.values()
+        assert (await echo_server.ask("POST", "/v1/agents", key, json={**fields, "name": "one"})).status_code == 201
+        (room,) = echo_server.server.spawner._team_states.values()
         async with AsyncExitStack() as leaving, asyncio.timeout(20):
             for name in ("two", "three"):
                 body = json.dumps({**fields, "name": name}).encode()
-                _, writer = await served.connection()
+                _, writer = await echo_server.connection()
                 leaving.callback(writer.close)
                 writer.write(request_bytes(key, "/v1/agents", length=len(body), body=body))
             await eventually(lambda: len(room._queue) == 2)
 
-            response = await served.ask("POST", "/v1/agents", key, json={**fields, "name": "four"})
+            response = await echo_server.ask("POST", "/v1/agents", key, json={**fields, "name": "four"})
             assert (response.status_code, response.json()["type"]) == (429, "urn:ramet:problem:busy")
             assert response.headers["retry-after"] == "1"
             assert "2 spawns" in response.json()["detail"]
@@ -118,13 +120,13 @@ async def test_a_stranger_without_a_body_does_not_block_connections(
     folder: pathlib.Path, method: str, path: str, status: int
 ) -> None:
     """The answer does not wait for the body, and the connection makes room for the next one."""
-    async with serving(folder, bounds=Bounds(connections=3)) as served, AsyncExitStack() as leaving:
+    async with serving(folder, bounds=Bounds(connections=3)) as echo_server, AsyncExitStack() as leaving:
         async with asyncio.timeout(1.5):  # less than what is waited for a body that is thrown away
             for _ in range(4):
-                reader, writer = await served.connection()
+                reader, writer = await echo_server.connection()
                 leaving.callback(writer.close)
                 writer.write(request_bytes("nobody", path, length=9, method=method))
                 found_status, headers = await head_of(reader)
                 assert (found_status, headers["connection"]) == (status, "close")
                 assert await reader.readexactly(int(headers["content-length"]))
-            assert (await served.ask("GET", "/v1/teams", served.server.operator)).status_code == 200
+            assert (await echo_server.ask("GET", "/v1/teams", echo_server.server.operator)).status_code == 200

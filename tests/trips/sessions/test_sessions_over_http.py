@@ -19,30 +19,30 @@ from tests.support.plain_models import Plain
 from tests.support.serving import EchoServer, serving
 
 
-async def hold_conversation(served: EchoServer, session: str, *prompts: str) -> None:
+async def hold_conversation(echo_server: EchoServer, session: str, *prompts: str) -> None:
     """Hold a conversation on a server, and close it."""
     model = ScriptedModel(["Sure."] * len(prompts))
-    async with Session(model, runtime=served.server.runtime, session_id=session) as open:
+    async with Session(model, runtime=echo_server.server.runtime, session_id=session) as open:
         for each in prompts:
             await open.ask(each)
 
 
-async def test_conversations_are_listed_page_by_page_and_shown(served: EchoServer, client: Client) -> None:
+async def test_conversations_are_listed_page_by_page_and_shown(echo_server: EchoServer, client: Client) -> None:
     """The list begins with the newest, each with state, turns and first prompt.
 
     One is found by session id or root id.
     """
     for number in range(5):
-        await hold_conversation(served, f"chat-{number}", *["What is new?"] * (number + 1))
+        await hold_conversation(echo_server, f"chat-{number}", *["What is new?"] * (number + 1))
     names = [f"chat-{number}" for number in (4, 3, 2, 1, 0)]
     assert [each.id for each in await client.kernel.sessions()] == names
     assert [each.id for each in await client.kernel.sessions(2)] == names[:2]
     newest = (await client.kernel.sessions(1))[0]
     assert (newest.state, newest.turns, newest.first_prompt) == ("closed", 5, "What is new?")
 
-    operator, pages, after = served.server.operator, list[str](), ""
+    operator, pages, after = echo_server.server.operator, list[str](), ""
     while not pages or after:
-        page = (await served.ask("GET", f"/v1/sessions?limit=2&after={after}", operator)).json()
+        page = (await echo_server.ask("GET", f"/v1/sessions?limit=2&after={after}", operator)).json()
         pages += [each["id"] for each in page["sessions"]]
         after = page["more"]
     assert pages == names
@@ -51,16 +51,16 @@ async def test_conversations_are_listed_page_by_page_and_shown(served: EchoServe
         view = await client.kernel.session(name)
         assert view.session.id == "chat-1"
         assert [each["type"] for each in view.messages] == ["human", "ai"] * 2
-    async with Session(ScriptedModel(["Hello."]), runtime=served.server.runtime, session_id="now") as open:
+    async with Session(ScriptedModel(["Hello."]), runtime=echo_server.server.runtime, session_id="now") as open:
         await open.ask("Who is there?")
         assert (await client.kernel.session("now")).session.state == "open"
 
 
 async def test_85_the_last_messages_of_a_conversation_can_be_shown(
-    served: EchoServer, client: Client, capsys: pytest.CaptureFixture[str]
+    echo_server: EchoServer, client: Client, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """85: the operator sees the last n messages in a folder, over HTTP, and on the command line."""
-    await hold_conversation(served, "chat-1", "One.", "Two.", "Three.")
+    await hold_conversation(echo_server, "chat-1", "One.", "Two.", "Three.")
     every = ["One.", "Sure.", "Two.", "Sure.", "Three.", "Sure."]
 
     for last in (1, 2, 5, 6, 9, None):
@@ -69,21 +69,21 @@ async def test_85_the_last_messages_of_a_conversation_can_be_shown(
         assert contents == (every if last is None else every[-last:]), last
         assert view.session.turns == 3
     for wrong in ("0", "-1", "x", "1.5"):
-        response = await served.ask("GET", f"/v1/sessions/chat-1?last={wrong}", served.server.operator)
+        response = await echo_server.ask("GET", f"/v1/sessions/chat-1?last={wrong}", echo_server.server.operator)
         assert response.status_code == 422, wrong
         assert response.json()["field"] == "last"
-    _, team = await served.team()
-    assert (await served.ask("GET", "/v1/sessions/chat-1?last=1", team)).status_code == 404
-    for source_options in (["--server", served.server.where], ["--dir", str(served.server.dir)]):
+    _, team = await echo_server.team()
+    assert (await echo_server.ask("GET", "/v1/sessions/chat-1?last=1", team)).status_code == 404
+    for source_options in (["--server", echo_server.server.where], ["--dir", str(echo_server.server.dir)]):
         assert await asyncio.to_thread(main, ["sessions", "show", "chat-1", "--last", "2", *source_options]) == 0
         assert capsys.readouterr().out == "user:\nThree.\nagent:\nSure.\n"
     assert main(["sessions", "show", "chat-1", "--last", "0", *source_options]) == 2
     assert "--last: '0' is not accepted; expected a whole number from 1" in capsys.readouterr().err
 
 
-async def test_a_conversation_is_removed_unless_it_is_needed(served: EchoServer, client: Client) -> None:
+async def test_a_conversation_is_removed_unless_it_is_needed(echo_server: EchoServer, client: Client) -> None:
     """An open or a kept conversation stays. After a removal, its id is free."""
-    runtime = served.server.runtime
+    runtime = echo_server.server.runtime
     async with Session(ScriptedModel(["Hello."]), runtime=runtime, session_id="a/b") as open:
         await open.ask("Who is there?")
         with pytest.raises(InUse, match="open"):
@@ -98,31 +98,33 @@ async def test_a_conversation_is_removed_unless_it_is_needed(served: EchoServer,
         await client.kernel.remove_session("a/b")
     assert await client.kernel.sessions() == []
     assert not [each for each in await client.kernel.runs(ended=True) if each.root == root]
-    await hold_conversation(served, "a/b", "Again.")
+    await hold_conversation(echo_server, "a/b", "Again.")
     assert (await client.kernel.session("a/b")).session.root != root
 
 
-async def test_only_the_operator_sees_conversations(served: EchoServer, client: Client) -> None:
+async def test_only_the_operator_sees_conversations(echo_server: EchoServer, client: Client) -> None:
     """Any other key gets 404, whether the conversation exists or not."""
-    await hold_conversation(served, "chat-1", "Hello.")
-    _, nonce = await served.agent()
-    _, team = await served.team()
+    await hold_conversation(echo_server, "chat-1", "Hello.")
+    _, nonce = await echo_server.agent()
+    _, team = await echo_server.team()
     for key in (nonce, team):
         for method, path in (
             ("GET", "/v1/sessions"),
             ("GET", "/v1/sessions/chat-1"),
             ("DELETE", "/v1/sessions/chat-1"),
         ):
-            response = await served.ask(method, path, key)
+            response = await echo_server.ask(method, path, key)
             assert (response.status_code, response.json()["type"]) == (404, "urn:ramet:problem:not-yours"), path
     with pytest.raises(NotYours):
-        async with ramet.connect(served.server.where, team) as other:
+        async with ramet.connect(echo_server.server.where, team) as other:
             await other.kernel.sessions()
-    missing = await served.ask("GET", "/v1/sessions/nothing", served.server.operator)
+    missing = await echo_server.ask("GET", "/v1/sessions/nothing", echo_server.server.operator)
     assert (missing.status_code, missing.json()["known"]) == (404, ["chat-1"])
     for limit in ("0", "1001", "x"):
-        assert (await served.ask("GET", f"/v1/sessions?limit={limit}", served.server.operator)).status_code == 422
-    unknown = await served.ask("GET", "/v1/sessions?after=nothing", served.server.operator)
+        assert (
+            await echo_server.ask("GET", f"/v1/sessions?limit={limit}", echo_server.server.operator)
+        ).status_code == 422
+    unknown = await echo_server.ask("GET", "/v1/sessions?after=nothing", echo_server.server.operator)
     assert unknown.status_code == 404
 
 
@@ -131,9 +133,11 @@ async def seven() -> int:
     return 7
 
 
-async def test_a_tree_that_is_no_conversation_is_neither_shown_nor_removed(served: EchoServer, client: Client) -> None:
+async def test_a_tree_that_is_no_conversation_is_neither_shown_nor_removed(
+    echo_server: EchoServer, client: Client
+) -> None:
     """The id of its root is unknown to these operations, and the tree stays."""
-    handle = await served.server.runtime.spawn(seven)
+    handle = await echo_server.server.runtime.spawn(seven)
     await handle.result()
     for ask in (client.kernel.session, client.kernel.remove_session):
         with pytest.raises(Unknown, match=handle.id):
@@ -141,11 +145,13 @@ async def test_a_tree_that_is_no_conversation_is_neither_shown_nor_removed(serve
     assert handle.id in [each.root for each in await client.kernel.runs(ended=True)]
 
 
-async def test_the_sessions_command_works_with_a_server(served: EchoServer, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_sessions_command_works_with_a_server(
+    echo_server: EchoServer, capsys: pytest.CaptureFixture[str]
+) -> None:
     """`ramet sessions list`, `show` and `rm` with `--server` give the same output as with a folder."""
-    await hold_conversation(served, "chat-1", "What is new?")
-    await hold_conversation(served, "chat-2", "Hello")
-    source_options = ["--server", served.server.where]
+    await hold_conversation(echo_server, "chat-1", "What is new?")
+    await hold_conversation(echo_server, "chat-2", "Hello")
+    source_options = ["--server", echo_server.server.where]
 
     async def run(*words: str) -> tuple[int, str, str]:
         status = await asyncio.to_thread(main, ["sessions", *words, *source_options])
@@ -160,12 +166,12 @@ async def test_the_sessions_command_works_with_a_server(served: EchoServer, caps
     assert (status, err) == (2, "ramet: unknown session 'chat-1'; known: chat-2\n")
 
 
-async def test_the_sync_client_lists_shows_and_removes_conversations(served: EchoServer) -> None:
+async def test_the_sync_client_lists_shows_and_removes_conversations(echo_server: EchoServer) -> None:
     """The blocking client has the same methods."""
-    await hold_conversation(served, "chat-1", "What is new?")
+    await hold_conversation(echo_server, "chat-1", "What is new?")
 
     def ask() -> list[str]:
-        with ramet.connect(served.server.where) as client:
+        with ramet.connect(echo_server.server.where) as client:
             ids = [each.id for each in client.kernel.sessions()]
             assert client.kernel.session("chat-1").messages
             client.kernel.remove_session("chat-1")
@@ -179,12 +185,12 @@ async def test_the_conversation_of_an_agent_cannot_be_removed(folder: pathlib.Pa
 
     Its removal is refused, also after a restart that cannot open the agent.
     """
-    async with serving(folder, types={"llm": LlmType({"plain": Plain()}, default="plain")}) as served:
-        agent, nonce = await served.agent(agent_type="llm")
+    async with serving(folder, types={"llm": LlmType({"plain": Plain()}, default="plain")}) as echo_server:
+        agent, nonce = await echo_server.agent(agent_type="llm")
         body = {"messages": [{"role": "user", "content": "Hello"}]}
-        assert (await served.ask("POST", f"/v1/agents/{agent}/turns", nonce, json=body)).is_success
-        root = (await served.ask("GET", f"/v1/agents/{agent}", nonce)).json()["run"]
+        assert (await echo_server.ask("POST", f"/v1/agents/{agent}/turns", nonce, json=body)).is_success
+        root = (await echo_server.ask("GET", f"/v1/agents/{agent}", nonce)).json()["run"]
         for path in ("/v1/sessions", f"/v1/sessions/{root}"):
-            assert root in (await served.ask("GET", path, served.server.operator)).text
-        response = await served.ask("DELETE", f"/v1/sessions/{root}", served.server.operator)
+            assert root in (await echo_server.ask("GET", path, echo_server.server.operator)).text
+        response = await echo_server.ask("DELETE", f"/v1/sessions/{root}", echo_server.server.operator)
         assert (response.status_code, response.json()["type"]) == (409, "urn:ramet:problem:in-use")

@@ -423,24 +423,24 @@ def test_an_invalid_policy_timeout_is_refused(seconds: Any) -> None:
 async def test_an_adapter_can_refuse_an_agent_of_a_server(tmp_path: pathlib.Path) -> None:
     """The server answers 409 with the adapter and its reason. The name and the place in the team stay free."""
     adapter = adapter_for("helper", Refuse("no helpers on Fridays"))
-    async with serving(tmp_path, policy_adapter=adapter, types=installed()) as served:
-        team = await served.team(agents=1)
+    async with serving(tmp_path, policy_adapter=adapter, types=installed()) as echo_server:
+        team = await echo_server.team(agents=1)
         body = {"team": team[0], "name": "bob", "agent_type": "llm", "spawn_info": {"model": "offline"}}
         for _ in range(2):
-            response = await served.ask("POST", "/v1/agents", team[1], json={**body, "name": "helper"})
+            response = await echo_server.ask("POST", "/v1/agents", team[1], json={**body, "name": "helper"})
             assert response.status_code == 409, response.text
             assert response.json()["limit"] == "policy adapter house rules"
             assert "no helpers on Fridays" in response.json()["detail"]
-        created = await served.ask("POST", "/v1/agents", team[1], json=body)
+        created = await echo_server.ask("POST", "/v1/agents", team[1], json=body)
         assert created.status_code == 201, created.text
 
 
 async def test_a_failing_adapter_refuses_agents_of_a_server(tmp_path: pathlib.Path) -> None:
     """The client reads a refusal, and only the log has the adapter's error."""
-    async with serving(tmp_path, policy_adapter=Adapter(raise_error), types=installed()) as served:
-        team = await served.team()
+    async with serving(tmp_path, policy_adapter=Adapter(raise_error), types=installed()) as echo_server:
+        team = await echo_server.team()
         body = {"team": team[0], "name": "bob", "agent_type": "llm", "spawn_info": {"model": "offline"}}
-        response = await served.ask("POST", "/v1/agents", team[1], json=body)
+        response = await echo_server.ask("POST", "/v1/agents", team[1], json=body)
 
     assert response.status_code == 409, response.text
     assert response.json()["limit"] == "policy adapter house rules"

@@ -46,9 +46,9 @@ class _FixedAnswerAgent(Echo):
             yield chunk
 
 
-async def request_turn(served: EchoServer, path: str, nonce: str, *, stream: bool) -> tuple[int, str]:
+async def request_turn(echo_server: EchoServer, path: str, nonce: str, *, stream: bool) -> tuple[int, str]:
     body = PROMPT.replace(b"{", b'{"stream": true, ' if stream else b"{", 1)
-    answer = await served.ask("POST", path, nonce, content=body)
+    answer = await echo_server.ask("POST", path, nonce, content=body)
     return answer.status_code, answer.text
 
 
@@ -65,16 +65,16 @@ async def test_an_invalid_chunk_is_an_error_in_the_client_s_format(
     folder: pathlib.Path, path: str, chunk: bytes
 ) -> None:
     """A stream ends with the error as its only event, and a whole answer is a 500. Neither shows the invalid chunk."""
-    async with serving(folder, types={"echo": FixedAnswerType(chunk)}) as served:
-        _, nonce = await served.agent()
+    async with serving(folder, types={"echo": FixedAnswerType(chunk)}) as echo_server:
+        _, nonce = await echo_server.agent()
 
-        status, body_text = await request_turn(served, path, nonce, stream=True)
+        status, body_text = await request_turn(echo_server, path, nonce, stream=True)
         events = [each for each in body_text.split("\n\n") if each]
         assert status == 200
         [event] = events
         assert "error" in json.loads(event.rpartition("data: ")[2])
 
-        status, text = await request_turn(served, path, nonce, stream=False)
+        status, text = await request_turn(echo_server, path, nonce, stream=False)
         assert status == 500
         assert "error" in json.loads(text)
         assert "urn:ramet" not in text
@@ -84,9 +84,9 @@ async def test_an_invalid_chunk_is_an_error_in_the_client_s_format(
 async def test_a_chunk_with_line_breaks_is_one_event(folder: pathlib.Path, path: str) -> None:
     """JSON may have line breaks, and the client still reads one event."""
     content = b'{\n"type": "content_block_delta",\r\n\n"data": "x",\n\r"choices": []\n}'
-    async with serving(folder, types={"echo": FixedAnswerType(content)}) as served:
-        _, nonce = await served.agent()
-        _, body_text = await request_turn(served, path, nonce, stream=True)
+    async with serving(folder, types={"echo": FixedAnswerType(content)}) as echo_server:
+        _, nonce = await echo_server.agent()
+        _, body_text = await request_turn(echo_server, path, nonce, stream=True)
 
     first = body_text.split("\n\n")[0]
     assert json.loads(first.rpartition("data: ")[2]) == json.loads(content)
@@ -97,9 +97,9 @@ async def test_the_type_of_an_event_cannot_forge_lines(folder: pathlib.Path) -> 
     """A type with line breaks is an error for Anthropic's clients."""
     async with serving(
         folder, types={"echo": FixedAnswerType(b'{"type": "a\\ndata: forged\\n\\nevent: b"}')}
-    ) as served:
-        _, nonce = await served.agent()
-        _, body_text = await request_turn(served, "/v1/messages", nonce, stream=True)
+    ) as echo_server:
+        _, nonce = await echo_server.agent()
+        _, body_text = await request_turn(echo_server, "/v1/messages", nonce, stream=True)
 
     assert "forged" not in body_text
     assert body_text.startswith("event: error\n")
@@ -107,24 +107,24 @@ async def test_the_type_of_an_event_cannot_forge_lines(folder: pathlib.Path) -> 
 
 async def test_a_strange_error_of_an_agent_can_be_listed_and_stored(folder: pathlib.Path) -> None:
     """The error is no Unicode and very long. The team can still be listed, also after a restart."""
-    async with serving(folder) as served:
-        team, key = await served.team(tokens=10)
+    async with serving(folder) as echo_server:
+        team, key = await echo_server.team(tokens=10)
         body = {"team": team, "name": "bob", "agent_type": "echo", "limits": {"tokens": 10}}
-        (await served.ask("POST", "/v1/agents", key, json=body)).raise_for_status()
+        (await echo_server.ask("POST", "/v1/agents", key, json=body)).raise_for_status()
 
-        served.echo.opened[0].ended.set_result(ErrorInfo(type="Cra\ud800shed", message="\udfff" + "x" * 1_000_000))
+        echo_server.echo.opened[0].ended.set_result(ErrorInfo(type="Cra\ud800shed", message="\udfff" + "x" * 1_000_000))
 
-        [living] = served.server.spawner.agents
+        [living] = echo_server.server.spawner.agents
         await eventually(lambda: living.fail_task is not None and living.fail_task.done())
-        agent_list = await served.ask("GET", "/v1/agents", key)
+        agent_list = await echo_server.ask("GET", "/v1/agents", key)
         assert agent_list.status_code == 200
         [agent] = agent_list.json()["agents"]
         assert (agent["state"], agent["error"]["type"]) == ("failed", "Cra?shed")
         assert len(agent["error"]["message"]) < 10_000
-        assert (await served.ask("GET", f"/v1/teams/{team}", key)).json()["free"] == {"agents": 4, "tokens": 10}
+        assert (await echo_server.ask("GET", f"/v1/teams/{team}", key)).json()["free"] == {"agents": 4, "tokens": 10}
 
-    async with serving(folder) as served:
-        [agent] = (await served.ask("GET", "/v1/agents", served.server.operator)).json()["agents"]
+    async with serving(folder) as echo_server:
+        [agent] = (await echo_server.ask("GET", "/v1/agents", echo_server.server.operator)).json()["agents"]
         assert (agent["state"], agent["error"]["type"]) == ("failed", "Cra?shed")
 
 
@@ -142,22 +142,22 @@ def deep(text: str, history: object) -> list[object]:
 
 async def test_output_that_is_no_unicode_is_replaced(folder: pathlib.Path) -> None:
     """Stream and history have a mark in its place, and the next turn works."""
-    async with serving(folder, types={"echo": FunctionType([__name__])}, rules=IN_HOST) as served:
-        agent, nonce = await served.agent(spawn_info={"function": f"{__name__}:surrogates"})
+    async with serving(folder, types={"echo": FunctionType([__name__])}, rules=IN_HOST) as echo_server:
+        agent, nonce = await echo_server.agent(spawn_info={"function": f"{__name__}:surrogates"})
         for _ in range(2):
-            answer = await served.ask("POST", f"/v1/agents/{agent}/turns", nonce, content=PROMPT)
+            answer = await echo_server.ask("POST", f"/v1/agents/{agent}/turns", nonce, content=PROMPT)
             assert "event: done" in answer.text
-        history = (await served.ask("GET", f"/v1/agents/{agent}/history", nonce)).json()["messages"]
+        history = (await echo_server.ask("GET", f"/v1/agents/{agent}/history", nonce)).json()["messages"]
 
     assert [each["content"] for each in history if each["role"] == "assistant"] == ["one ? two"] * 2
 
 
 async def test_a_result_that_cannot_be_encoded_fails_its_turn(folder: pathlib.Path) -> None:
     """The error has the reason, and the agent takes the next turn."""
-    async with serving(folder, types={"echo": FunctionType([__name__])}, rules=IN_HOST) as served:
-        agent, nonce = await served.agent(spawn_info={"function": f"{__name__}:deep"})
+    async with serving(folder, types={"echo": FunctionType([__name__])}, rules=IN_HOST) as echo_server:
+        agent, nonce = await echo_server.agent(spawn_info={"function": f"{__name__}:deep"})
         for _ in range(2):
-            answer = await served.ask("POST", f"/v1/agents/{agent}/turns", nonce, content=PROMPT)
+            answer = await echo_server.ask("POST", f"/v1/agents/{agent}/turns", nonce, content=PROMPT)
             assert "urn:ramet:problem:not-shippable" in answer.text
 
 
@@ -177,10 +177,10 @@ async def test_a_function_with_endless_output_is_stopped(folder: pathlib.Path, m
     """The host keeps output, so it bounds the output. The turn fails, and the function ends."""
     monkeypatch.setattr("ramet.services.agent_types.kept_turns.MAX_ANSWER_CHARS", 1_000_000)
     ENDED.clear()
-    async with serving(folder, types={"echo": FunctionType([__name__])}, rules=IN_HOST) as served:
-        agent, nonce = await served.agent(spawn_info={"function": f"{__name__}:endless"})
-        answer = await served.ask("POST", f"/v1/agents/{agent}/turns", nonce, content=PROMPT)
+    async with serving(folder, types={"echo": FunctionType([__name__])}, rules=IN_HOST) as echo_server:
+        agent, nonce = await echo_server.agent(spawn_info={"function": f"{__name__}:endless"})
+        answer = await echo_server.ask("POST", f"/v1/agents/{agent}/turns", nonce, content=PROMPT)
         assert "urn:ramet:problem:output-too-large" in answer.text
         assert ENDED == ["say it"]
-        history = (await served.ask("GET", f"/v1/agents/{agent}/history", nonce)).json()["messages"]
+        history = (await echo_server.ask("GET", f"/v1/agents/{agent}/history", nonce)).json()["messages"]
         assert sum(len(each["content"]) for each in history) <= 1_100_000

@@ -14,21 +14,21 @@ PUBLIC = {"/healthz", "/readyz", "/openapi.json"}
 NEED_KEY = [each for each in OPERATIONS if each.path not in PUBLIC]
 
 
-async def dead_keys(served: EchoServer) -> tuple[dict[str, str], dict[str, str]]:
+async def dead_keys(echo_server: EchoServer) -> tuple[dict[str, str], dict[str, str]]:
     """Return keys that open nothing, by the reason, and the ids of existing objects."""
-    operator = served.server.operator
-    team, key = await served.team()
+    operator = echo_server.server.operator
+    team, key = await echo_server.team()
     body = {"team": team, "name": "bob", "agent_type": "echo"}
-    created = (await served.ask("POST", "/v1/agents", key, json=body)).raise_for_status().json()
+    created = (await echo_server.ask("POST", "/v1/agents", key, json=body)).raise_for_status().json()
     agent, first = created["agent"]["id"], created["nonce"]
     path = f"/v1/agents/{agent}"
-    narrow = (await served.ask("POST", f"{path}/keys", first, json={"rights": ["info"]})).raise_for_status().json()
-    (await served.ask("DELETE", f"{path}/keys/{narrow['id']}", first)).raise_for_status()
-    (await served.ask("POST", f"{path}/rotate", first)).raise_for_status()
-    killed_agent, nonce = await served.agent()
-    (await served.ask("DELETE", f"/v1/agents/{killed_agent}", nonce)).raise_for_status()
-    deleted, old = await served.team()
-    (await served.ask("DELETE", f"/v1/teams/{deleted}", operator)).raise_for_status()
+    narrow = (await echo_server.ask("POST", f"{path}/keys", first, json={"rights": ["info"]})).raise_for_status().json()
+    (await echo_server.ask("DELETE", f"{path}/keys/{narrow['id']}", first)).raise_for_status()
+    (await echo_server.ask("POST", f"{path}/rotate", first)).raise_for_status()
+    killed_agent, nonce = await echo_server.agent()
+    (await echo_server.ask("DELETE", f"/v1/agents/{killed_agent}", nonce)).raise_for_status()
+    deleted, old = await echo_server.team()
+    (await echo_server.ask("DELETE", f"/v1/teams/{deleted}", operator)).raise_for_status()
     dead = {
         "missing": "",
         "wrong": "nobody",
@@ -41,20 +41,22 @@ async def dead_keys(served: EchoServer) -> tuple[dict[str, str], dict[str, str]]
     return dead, {"agent": agent, "team": team}
 
 
-async def ask(served: EchoServer, operation: Operation, key: str, ids: dict[str, str]) -> Any:
+async def ask(echo_server: EchoServer, operation: Operation, key: str, ids: dict[str, str]) -> Any:
     """Call an operation on existing objects, with a JSON body where it takes one."""
     path = re.sub(r"{(\w+)}", lambda name: ids.get(name[1], "none"), operation.path)
     body = {} if operation.takes is None and not operation.has_body else {"content": b"{}"}
-    return await served.ask(operation.method, path, key, **body)
+    return await echo_server.ask(operation.method, path, key, **body)
 
 
 async def test_an_unknown_key_gets_401_on_every_path() -> None:
     """The key is missing, wrong, revoked, rotated, of a killed agent, or of a deleted team."""
     with short_folder() as folder:
-        async with serving(folder) as served:
-            dead, ids = await dead_keys(served)
+        async with serving(folder) as echo_server:
+            dead, ids = await dead_keys(echo_server)
             statuses = {
-                f"{operation.method} {operation.path}, {reason}": (await ask(served, operation, key, ids)).status_code
+                f"{operation.method} {operation.path}, {reason}": (
+                    await ask(echo_server, operation, key, ids)
+                ).status_code
                 for operation in NEED_KEY
                 for reason, key in dead.items()
             }
@@ -65,13 +67,13 @@ async def test_an_unknown_key_gets_401_on_every_path() -> None:
 async def test_a_known_key_learns_nothing_about_others() -> None:
     """The key of another agent or team gets the same 404 for existing and for missing agents."""
     with short_folder() as folder:
-        async with serving(folder) as served:
-            (agent, _), (_, other) = await served.agent(), await served.agent()
-            _, team = await served.team()
+        async with serving(folder) as echo_server:
+            (agent, _), (_, other) = await echo_server.agent(), await echo_server.agent()
+            _, team = await echo_server.team()
             for key in (other, team):
-                answer = await served.ask("GET", f"/v1/agents/{agent}", key)
-                nowhere = await served.ask("GET", "/v1/agents/agent-0", key)
+                answer = await echo_server.ask("GET", f"/v1/agents/{agent}", key)
+                nowhere = await echo_server.ask("GET", "/v1/agents/agent-0", key)
                 assert answer.status_code == nowhere.status_code == 404
                 assert answer.json()["type"] == nowhere.json()["type"] == "urn:ramet:problem:not-yours"
-            assert (await served.ask("GET", "/v1/teams", other)).json() == {"teams": []}
-            assert (await served.ask("GET", f"/v1/agents/{agent}", "nobody")).status_code == 401
+            assert (await echo_server.ask("GET", "/v1/teams", other)).json() == {"teams": []}
+            assert (await echo_server.ask("GET", f"/v1/agents/{agent}", "nobody")).status_code == 401

@@ -29,7 +29,7 @@ def at(seconds: float) -> datetime:
     return START + timedelta(seconds=seconds)
 
 
-class Story:
+class TreeEventWriter:
     """A writer of a tree's events, stamped and in order."""
 
     def __init__(self) -> None:
@@ -96,9 +96,9 @@ class Story:
         self.add(RunEnded, path, seconds, result=result)
 
 
-def active_story(usd: float = 0.0) -> Story:
+def active_story(usd: float = 0.0) -> TreeEventWriter:
     """Return a story of three agents at 3.2 seconds: one done, one active, and the root waiting."""
-    writer = Story()
+    writer = TreeEventWriter()
     writer.add_spawn("main", 0, "Why?")
     writer.add_reply("main", 0.1, 1200, usd)
     writer.add_tool_start("main", 0.2, "c1", "Agent", prompt="Search the logs for errors", subagent_type="explore")
@@ -118,7 +118,7 @@ def active_story(usd: float = 0.0) -> Story:
     return writer
 
 
-def cancelled_story() -> Story:
+def cancelled_story() -> TreeEventWriter:
     """Return that story, cancelled at 3.2 seconds."""
     writer = active_story()
     usage = Usage(model_calls=1, tool_calls=1, input_tokens=2500)
@@ -129,9 +129,9 @@ def cancelled_story() -> Story:
     return writer
 
 
-def hostile_story() -> Story:
+def hostile_story() -> TreeEventWriter:
     """Return a story whose names, arguments and findings try to control the terminal."""
-    writer = Story()
+    writer = TreeEventWriter()
     bad = "\x1b[2J\x1b]0;owned\x07\x1b[31mred\x1b[0m [bold]x[/bold] :smile: \u202egnp.exe\r\nsecond\x00"
     writer.add_spawn("main", 0)
     writer.add_spawn("main/evil", 0, bad, agent=bad)

@@ -11,7 +11,7 @@ from ramet.cli.render.json_lines import Lines
 from ramet.cli.render.views import JsonView
 from ramet.core.events import RunEnded, ToolStarted, decode, encode
 from ramet.core.outcome import Status, Usage
-from tests.unit.cli.story import Story, cancelled_story, hostile_story
+from tests.unit.cli.story import TreeEventWriter, cancelled_story, hostile_story
 
 
 def test_every_event_is_one_line_that_decodes_to_itself() -> None:
@@ -28,7 +28,7 @@ def test_every_event_is_one_line_that_decodes_to_itself() -> None:
 
 def test_the_end_of_the_root_comes_last() -> None:
     """A detached child that ends later comes before."""
-    writer = Story()
+    writer = TreeEventWriter()
     writer.add_spawn("main", 0)
     writer.add_spawn("main/late", 0)
     writer.add_end("main", 1, Status.COMPLETED, "answer", Usage())
@@ -47,7 +47,7 @@ def test_the_end_of_the_root_comes_last() -> None:
 
 def test_both_ends_of_a_root_are_printed() -> None:
     """Mail can wake a root, which then ends again."""
-    writer = Story()
+    writer = TreeEventWriter()
     writer.add_spawn("main", 0)
     writer.add_end("main", 1, Status.COMPLETED, "first", Usage())
     writer.add_end("main", 2, Status.COMPLETED, "second", Usage())
@@ -62,7 +62,7 @@ def test_both_ends_of_a_root_are_printed() -> None:
 
 def test_an_event_that_is_not_json_becomes_a_notice() -> None:
     """A tool's arguments cannot end the stream."""
-    writer = Story()
+    writer = TreeEventWriter()
     writer.add_spawn("main", 0)
     writer.add_tool_start("main", 0, "c", "odd", value=object())
     out = io.BytesIO()
@@ -76,7 +76,7 @@ def test_an_event_that_is_not_json_becomes_a_notice() -> None:
 
 def test_lines_are_utf8_in_every_locale() -> None:
     """The bytes are those of the encoder."""
-    writer = Story()
+    writer = TreeEventWriter()
     writer.add_tool_start("main", 0, "c", "Grep", pattern="é漢")
     out = io.BytesIO()
     Lines(out).write_event(writer.events[0])

@@ -12,7 +12,7 @@ from ramet.cli.render.live import FRAME_S, LiveTree
 from ramet.cli.render.tree_model import TreeModel
 from ramet.concurrency.clock import FakeClock
 from ramet.core.events import Notice
-from tests.unit.cli.story import START, Story, cancelled_story
+from tests.unit.cli.story import START, TreeEventWriter, cancelled_story
 
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
 
@@ -34,7 +34,7 @@ class Terminal:
         return text
 
 
-async def watch(writer: Story, terminal: Terminal) -> None:
+async def watch(writer: TreeEventWriter, terminal: Terminal) -> None:
     """Show a story to its end, and one frame more."""
     picture, clock = TreeModel(), FakeClock(START)
     async with LiveTree(terminal.console, picture, clock) as live:
@@ -73,7 +73,7 @@ async def test_the_cursor_is_restored_after_an_error() -> None:
 
 async def test_notices_are_printed_above_the_tree() -> None:
     """Notices stay, while the tree is redrawn."""
-    terminal, writer = Terminal(), Story()
+    terminal, writer = Terminal(), TreeEventWriter()
     writer.add_spawn("main", 0)
     writer.add(Notice, "main", 1, text="look at this")
 
@@ -84,7 +84,7 @@ async def test_notices_are_printed_above_the_tree() -> None:
 
 async def test_a_question_pauses_the_drawing() -> None:
     """Notices wait during the pause, and are printed above the tree afterwards."""
-    terminal, picture, clock, writer = Terminal(), TreeModel(), FakeClock(START), Story()
+    terminal, picture, clock, writer = Terminal(), TreeModel(), FakeClock(START), TreeEventWriter()
     writer.add_spawn("main", 0)
     notice = writer.add(Notice, "main", 1, text="meanwhile")
     async with LiveTree(terminal.console, picture, clock) as live:

@@ -19,7 +19,7 @@ from ramet.core.events import (
     PolicyDecided,
 )
 from tests.unit.cli.golden import assert_golden
-from tests.unit.cli.story import Story, cancelled_story, hostile_story
+from tests.unit.cli.story import TreeEventWriter, cancelled_story, hostile_story
 
 
 def log_of(events: list[Event], *, width: int = 80) -> str:
@@ -32,9 +32,9 @@ def log_of(events: list[Event], *, width: int = 80) -> str:
     return log.getvalue()
 
 
-def rare_events() -> Story:
+def rare_events() -> TreeEventWriter:
     """Return a story with rare events."""
-    writer = Story()
+    writer = TreeEventWriter()
     writer.add_spawn("main", 0)
     writer.add_tool_start("main", 1, "b", "Bash", command="rm -rf build")
     writer.add(ApprovalAsked, "main", 1, approval_id="a", tool="Bash", question="Really?", args={"command": "rm"})

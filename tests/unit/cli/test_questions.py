@@ -16,7 +16,7 @@ from ramet.cli.render.console import console
 from ramet.cli.render.views import QuietView
 from ramet.core.events import ApprovalAnswered, ApprovalAsked
 from ramet.core.outcome import Status, Usage
-from tests.unit.cli.story import Story
+from tests.unit.cli.story import TreeEventWriter
 
 
 class Screen(io.StringIO):
@@ -75,7 +75,7 @@ def input_line() -> Iterator[tuple[int, int]]:
 
 
 @asynccontextmanager
-async def open_desk(line: tuple[int, int]) -> AsyncIterator[FakeTerminal]:
+async def open_terminal(line: tuple[int, int]) -> AsyncIterator[FakeTerminal]:
     """Yield a desk that asks its questions."""
     terminal = FakeTerminal(*line)
     serving = asyncio.create_task(terminal.questions.serve())
@@ -86,7 +86,7 @@ async def open_desk(line: tuple[int, int]) -> AsyncIterator[FakeTerminal]:
 
 def question(approval_id: str, **args: str) -> ApprovalAsked:
     """Return a question of the run at main/fixer."""
-    event = Story().add(
+    event = TreeEventWriter().add(
         ApprovalAsked, "main/fixer", 1, approval_id=approval_id, tool="Bash", question="May I?", args=args
     )
     assert isinstance(event, ApprovalAsked)
@@ -99,7 +99,7 @@ def question(approval_id: str, **args: str) -> ApprovalAsked:
 )
 async def test_only_y_or_yes_allows(input_line: tuple[int, int], typed: str, allowed: bool) -> None:
     """An empty line, the end of input and any other text deny."""
-    async with open_desk(input_line) as terminal:
+    async with open_terminal(input_line) as terminal:
         terminal.questions.handle_event(question("a1", command="make"))
         await terminal.wait_asked()
         terminal.type(typed)
@@ -111,7 +111,7 @@ async def test_only_y_or_yes_allows(input_line: tuple[int, int], typed: str, all
 
 async def test_the_question_shows_the_run_the_tool_and_its_arguments(input_line: tuple[int, int]) -> None:
     """Each argument is shown whole, without terminal sequences."""
-    async with open_desk(input_line) as terminal:
+    async with open_terminal(input_line) as terminal:
         terminal.questions.handle_event(question("a1", command="make\x1b[2J\nrm -rf /"))
         await terminal.wait_asked()
 
@@ -122,7 +122,7 @@ async def test_the_question_shows_the_run_the_tool_and_its_arguments(input_line:
 
 async def test_a_cut_argument_says_how_much_is_hidden(input_line: tuple[int, int]) -> None:
     """The question gives the number of hidden characters."""
-    async with open_desk(input_line) as terminal:
+    async with open_terminal(input_line) as terminal:
         terminal.questions.handle_event(question("a1", command="x" * 5_000))
         await terminal.wait_asked()
 
@@ -131,7 +131,7 @@ async def test_a_cut_argument_says_how_much_is_hidden(input_line: tuple[int, int
 
 async def test_keys_typed_before_a_question_are_no_answer(input_line: tuple[int, int]) -> None:
     """A key pressed while agents work does not approve a later question."""
-    async with open_desk(input_line) as terminal:
+    async with open_terminal(input_line) as terminal:
         terminal.type("y\n")
         terminal.questions.handle_event(question("a1", command="make"))
         await terminal.wait_asked()
@@ -143,7 +143,7 @@ async def test_keys_typed_before_a_question_are_no_answer(input_line: tuple[int,
 
 async def test_questions_come_one_at_a_time(input_line: tuple[int, int]) -> None:
     """Two agents that ask at once get an answer each."""
-    async with open_desk(input_line) as terminal:
+    async with open_terminal(input_line) as terminal:
         terminal.questions.handle_event(question("a1", command="one"))
         terminal.questions.handle_event(question("a2", command="two"))
         await terminal.wait_asked()
@@ -159,11 +159,11 @@ async def test_questions_come_one_at_a_time(input_line: tuple[int, int]) -> None
 
 async def test_a_question_that_needs_no_answer_is_withdrawn(input_line: tuple[int, int]) -> None:
     """A question answered elsewhere, or of an ended run, gets no answer; the next one is asked."""
-    async with open_desk(input_line) as terminal:
+    async with open_terminal(input_line) as terminal:
         terminal.questions.handle_event(question("a1", command="one"))
         await terminal.wait_asked()
         terminal.questions.handle_event(question("a2", command="two"))
-        writer = Story()
+        writer = TreeEventWriter()
         terminal.questions.handle_event(writer.add(ApprovalAnswered, "main/fixer", 2, approval_id="a1", allowed=False))
         await terminal.wait_asked(2)
         writer.add_end("main/fixer", 3, Status.CANCELLED, "", Usage())

@@ -12,7 +12,7 @@ from ramet.cli.render.events import line_of
 from ramet.cli.render.tree_model import TreeModel
 from ramet.concurrency.clock import FakeClock
 from ramet.core.events import Event, MailPushed, MessageRecorded, RunResumed
-from tests.unit.cli.story import Story, active_story, hostile_story
+from tests.unit.cli.story import TreeEventWriter, active_story, hostile_story
 
 
 async def stream(events: list[Event]) -> AsyncGenerator[Event]:
@@ -37,7 +37,7 @@ class FastClock(FakeClock):
 @pytest.mark.parametrize(("speed", "pauses"), [(1.0, [1.5, 0.0, 2.5]), (5.0, [0.3, 0.0, 0.5]), (0.0, [])])
 async def test_pauses_are_divided_by_the_speed(speed: float, pauses: list[float]) -> None:
     """Speed 0 has no pauses; a clock that went back makes none."""
-    writer, clock = Story(), FastClock()
+    writer, clock = TreeEventWriter(), FastClock()
     for second in (0.0, 1.5, 0.5, 3.0):
         writer.add(RunResumed, "main", second, turn=1)
 
@@ -48,7 +48,7 @@ async def test_pauses_are_divided_by_the_speed(speed: float, pauses: list[float]
 
 async def test_pauses_are_bounded() -> None:
     """A tree may have slept for days, and a speed may be almost zero."""
-    writer, clock = Story(), FastClock()
+    writer, clock = TreeEventWriter(), FastClock()
     for second in (0.0, 1e6):
         writer.add(RunResumed, "main", second, turn=1)
 
@@ -56,7 +56,7 @@ async def test_pauses_are_bounded() -> None:
     assert clock.pauses == [LONGEST_PAUSE_S]
 
 
-def lines(writer: Story) -> list[str]:
+def lines(writer: TreeEventWriter) -> list[str]:
     """Return the lines of a story."""
     picture, lines = TreeModel(), []
     for event in writer.events:

@@ -13,15 +13,15 @@ from ramet.cli.render.tree_model import TreeModel
 from ramet.core.events import RunEnded
 from ramet.core.outcome import ErrorInfo, Result, Status, Usage
 from tests.unit.cli.golden import assert_golden
-from tests.unit.cli.story import Story, active_story, at, cancelled_story
+from tests.unit.cli.story import TreeEventWriter, active_story, at, cancelled_story
 
 
-def root_result(writer: Story) -> Result:
+def root_result(writer: TreeEventWriter) -> Result:
     """Return the result of the story's root."""
     return next(each.result for each in reversed(writer.events) if isinstance(each, RunEnded) and each.path == "main")
 
 
-def completed_story() -> Story:
+def completed_story() -> TreeEventWriter:
     """Return a story of a tree that found an answer."""
     writer = active_story()
     writer.add_end(
@@ -35,7 +35,7 @@ def completed_story() -> Story:
     return writer
 
 
-def page(writer: Story, result: Result | None = None, *, width: int = 100) -> str:
+def page(writer: TreeEventWriter, result: Result | None = None, *, width: int = 100) -> str:
     """Return stdout and stderr of an end, as pipes get them."""
     out, err, picture = io.StringIO(), io.StringIO(), TreeModel()
     for event in writer.events:
@@ -67,7 +67,7 @@ def test_ends_are_reported_as_approved() -> None:
 @pytest.mark.parametrize("status", list(Status))
 def test_every_status_has_a_line(status: Status) -> None:
     """No status is left without a text."""
-    writer = Story()
+    writer = TreeEventWriter()
     writer.add_spawn("main", 0)
 
     assert len(page(writer, Result(status=status, value="x")).splitlines()) >= 4
@@ -75,7 +75,7 @@ def test_every_status_has_a_line(status: Status) -> None:
 
 def test_an_end_before_the_first_event_is_reported() -> None:
     """The tree never started."""
-    text = page(Story(), Result(status=Status.FAILED, error=ErrorInfo(type="X", message="no\x1b[2J luck")))
+    text = page(TreeEventWriter(), Result(status=Status.FAILED, error=ErrorInfo(type="X", message="no\x1b[2J luck")))
 
     assert "failed: no luck" in text
 

@@ -10,7 +10,7 @@ from ramet.cli.render.tree_model import TreeModel
 from ramet.cli.render.tree_text import ASCII, UNICODE, Glyphs, draw
 from ramet.core.outcome import Status, Usage
 from tests.unit.cli.golden import assert_golden
-from tests.unit.cli.story import Story, active_story, at, cancelled_story, hostile_story
+from tests.unit.cli.story import TreeEventWriter, active_story, at, cancelled_story, hostile_story
 
 STORIES = {
     "working": active_story(),
@@ -21,7 +21,7 @@ STORIES = {
 
 
 def lines(
-    writer: Story, *, width: int = 80, height: int = 24, glyphs: Glyphs = UNICODE, tick: int | None = 0
+    writer: TreeEventWriter, *, width: int = 80, height: int = 24, glyphs: Glyphs = UNICODE, tick: int | None = 0
 ) -> list[str]:
     """Return the screen of a story at 3.2 seconds."""
     picture = TreeModel()
@@ -55,7 +55,7 @@ def test_ascii_glyphs_are_ascii() -> None:
 
 def test_wide_characters_keep_the_columns() -> None:
     """Characters of two cells count as two."""
-    writer = Story()
+    writer = TreeEventWriter()
     writer.add_spawn("main", 0)
     writer.add_spawn("main/調査", 0)
     writer.add_tool_start("main/調査", 0, "c", "Grep", pattern="エラー" * 40)
@@ -63,9 +63,9 @@ def test_wide_characters_keep_the_columns() -> None:
     assert all(cells <= 60 for cells in map(_cells, lines(writer, width=60)))
 
 
-def many_agents(agents: int, finished: int) -> Story:
+def many_agents(agents: int, finished: int) -> TreeEventWriter:
     """Return a story of a root with many children, the first of which have finished in order."""
-    writer = Story()
+    writer = TreeEventWriter()
     writer.add_spawn("main", 0)
     for number in range(agents):
         writer.add_spawn(f"main/a{number}", 0)

@@ -16,7 +16,7 @@ from ramet.cli.sources.server import key_in
 from ramet.core.errors import InvalidValue
 from ramet.core.events import ApprovalAnswered, ApprovalAsked, Event, RunEnded, RunSpawned
 from ramet.core.outcome import Result, Status
-from tests.unit.cli.story import Story
+from tests.unit.cli.story import TreeEventWriter
 
 MINE, OTHER = "a-token-of-my-own-choice", "another-token-of-my-own"
 
@@ -77,7 +77,7 @@ def test_the_key_is_found_as_a_server_finds_it(tmp_path: Path) -> None:
 
 async def test_a_question_stays_open_until_it_is_answered() -> None:
     """A question before the start of its call or outside a call is open, too; the end of its run closes it."""
-    writer = Story()
+    writer = TreeEventWriter()
     for run in ("main", "main/child", "main/gone"):
         name = run.rpartition("/")[2]
         writer.add(RunSpawned, run, 0, name=name, prompt="")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ramet.cli.render.tree_model import TreeModel
 from ramet.core.events import Event, RunSpawned, StateChanged, TurnStarted
 from ramet.core.outcome import Status, Usage
-from tests.unit.cli.story import Story, active_story, at, cancelled_story
+from tests.unit.cli.story import TreeEventWriter, active_story, at, cancelled_story
 
 
 def fold(events: list[Event]) -> TreeModel:
@@ -55,7 +55,7 @@ def test_findings_of_ended_runs_are_kept() -> None:
 
 def test_mail_makes_a_finished_run_active_again() -> None:
     """The run continues after its end."""
-    writer = Story()
+    writer = TreeEventWriter()
     writer.add_spawn("main", 0)
     writer.add_spawn("main/a", 0)
     writer.add_end("main/a", 1, Status.COMPLETED, "done", Usage())
@@ -84,7 +84,7 @@ def test_children_may_appear_before_their_parents(dice: random.Random) -> None:
 
 def test_a_function_works_and_does_not_think() -> None:
     """A run without a model is never shown as thinking."""
-    writer = Story()
+    writer = TreeEventWriter()
     writer.add(RunSpawned, "main", 0, name="add", prompt="")
     writer.add(TurnStarted, "main", 0, turn=1)
 
