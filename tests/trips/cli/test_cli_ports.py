@@ -26,8 +26,8 @@ async def test_port_prints_the_sockets_of_a_run(backend: BackendName, capsys: py
 
         async def on(*words: str) -> tuple[int, str, str]:
             status = await asyncio.to_thread(main, [*words, "--dir", str(folder)])  # It has a loop of its own.
-            captured = capsys.readouterr()
-            return status, captured.out, captured.err
+            streams = capsys.readouterr()
+            return status, streams.out, streams.err
 
         async with ramet.AgentRuntime(folder, backend=backend) as runtime:
             handle = await start_serving(runtime, agents.greet_on_both, PORTS, 8000, 9000)

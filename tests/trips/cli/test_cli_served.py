@@ -163,7 +163,7 @@ async def test_runs_are_controlled_alike_through_folder_and_server(served_folder
     }
 
     send_result = await served_folder.on(way, "send", first.id, "Hurry up", "--json")
-    repeated = await served_folder.on(way, "send", first.id, "Hurry up", "--dedupe", "1h", "--json")
+    repeated_send = await served_folder.on(way, "send", first.id, "Hurry up", "--dedupe", "1h", "--json")
     retention = await served_folder.on(way, "keep", first.id, "--json")
     denial = await served_folder.on(way, "deny", question["id"], "--reason", "not now", "--json")
     result = await first.result()
@@ -172,7 +172,7 @@ async def test_runs_are_controlled_alike_through_folder_and_server(served_folder
     nothing = await served_folder.on(way, "approvals")
 
     assert (send_result.status, list(json.loads(send_result.out))) == (0, ["mail"])
-    assert json.loads(repeated.out)["mail"].startswith("Not delivered again: main got the same message as ")
+    assert json.loads(repeated_send.out)["mail"].startswith("Not delivered again: main got the same message as ")
     assert json.loads(retention.out) == {"tree": first.id, "kept": True}
     assert json.loads(denial.out) == {"approval": question["id"], "allowed": False}
     assert (result.status, (served_folder.folder / "note").exists()) == ("completed", False)
@@ -224,10 +224,10 @@ async def test_a_follower_sees_every_event_to_the_end(served_folder: ServedFolde
         await client.kernel.answer(question.id, True)
     await handle.result()
 
-    followed = await following
+    follow_result = await following
 
-    assert followed.status == 0
-    assert followed.out == (await served_folder.on("folder", "export", handle.id, "--tree")).out
+    assert follow_result.status == 0
+    assert follow_result.out == (await served_folder.on("folder", "export", handle.id, "--tree")).out
 
 
 async def test_the_environment_gives_the_address_and_the_key(
@@ -303,10 +303,12 @@ def test_commands_on_a_folder_import_no_http_client(folder: pathlib.Path) -> Non
         "sys.exit(str([each for each in sys.modules if each.startswith(('httpx', 'ramet.services'))] or 0))"
     )
     (folder / ".ramet").mkdir()
-    completed = subprocess.run([sys.executable, "-c", look], cwd=folder, capture_output=True, text=True, check=False)
+    process_result = subprocess.run(
+        [sys.executable, "-c", look], cwd=folder, capture_output=True, text=True, check=False
+    )
 
-    assert "there is no journal in" in completed.stderr
-    assert completed.stderr.splitlines()[1:] == ["0"]
+    assert "there is no journal in" in process_result.stderr
+    assert process_result.stderr.splitlines()[1:] == ["0"]
 
 
 def _json(result: CommandOutput) -> list[dict[str, Any]]:

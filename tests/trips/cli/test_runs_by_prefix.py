@@ -105,9 +105,9 @@ async def test_ps_of_a_server_shows_the_paths_of_agents(folder: pathlib.Path, co
     model = ScriptedModel(["Hello."] * 2)
     async with serving(folder, types={"llm": LlmType({"plain": model}, default="plain")}) as echo_server:
         async with ramet.connect(echo_server.server.where) as client:
-            created = await client.create_team({"agents": 2}, name="red")
+            created_team = await client.create_team({"agents": 2}, name="red")
             for name in ("ada", "bob"):
-                spawned_agent = await client.spawn_agent(created.team.id, name, "llm", key=created.key)
+                spawned_agent = await client.spawn_agent(created_team.team.id, name, "llm", key=created_team.key)
                 await client.say(spawned_agent.agent.id, HI, key=spawned_agent.nonce)
             rows = await client.kernel.runs()
         listing = await command_line.on("ps", source_options=("--server", echo_server.server.where))

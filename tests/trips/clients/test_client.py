@@ -24,9 +24,9 @@ from tests.support.waiting import eventually
 
 async def test_the_client_has_every_operation_of_teams_and_agents(client: Client, echo_server: EchoServer) -> None:
     """The client finds the operator's key beside the socket."""
-    created = await client.create_team({"agents": 2}, name="red", labels={"a": "b"})
-    assert (created.team.name, created.team.free["agents"]) == ("red", 2)
-    spawned_agent = await client.spawn_agent("red", "bob", "echo", {"prefix": "<"}, key=created.key)
+    created_team = await client.create_team({"agents": 2}, name="red", labels={"a": "b"})
+    assert (created_team.team.name, created_team.team.free["agents"]) == ("red", 2)
+    spawned_agent = await client.spawn_agent("red", "bob", "echo", {"prefix": "<"}, key=created_team.key)
     agent, nonce = spawned_agent.agent.id, spawned_agent.nonce
 
     chunks = [each async for each in client.turn(agent, b"one two\n", key=nonce)]
@@ -40,7 +40,7 @@ async def test_the_client_has_every_operation_of_teams_and_agents(client: Client
     assert await client.control(agent, {"@type": "shout", "times": 2}, key=nonce) == {"times": 2}
     await client.mail(agent, "psst", key=nonce)
     assert (await client.interrupt(agent, key=nonce)).interrupted is False
-    assert [each.id for each in await client.list_agents("red", labels={}, key=created.key)] == [agent]
+    assert [each.id for each in await client.list_agents("red", labels={}, key=created_team.key)] == [agent]
 
     narrow = await client.delegate(agent, ["info"], key=nonce)
     assert (await client.get_agent(agent, key=narrow.key)).name == "bob"
@@ -49,8 +49,8 @@ async def test_the_client_has_every_operation_of_teams_and_agents(client: Client
         await client.get_agent(agent, key=narrow.key)
     new = await client.rotate(agent, key=nonce)
     await client.kill_agent(agent, key=new)
-    assert (await client.get_team("red", key=created.key)).agents == 0
-    await client.delete_team("red", key=created.key)
+    assert (await client.get_team("red", key=created_team.key)).agents == 0
+    await client.delete_team("red", key=created_team.key)
     assert await client.list_teams() == []
 
 
@@ -84,18 +84,18 @@ async def test_the_client_raises_the_services_own_errors(client: Client, echo_se
     assert wrong.value.field == "resources.agents"
     with pytest.raises(NotYours):
         await client.create_team({"agents": 1}, key="wrong")
-    created = await client.create_team({"agents": 1})
+    created_team = await client.create_team({"agents": 1})
     with pytest.raises(Unknown) as unknown:
-        await client.spawn_agent(created.team.id, "bob", "parrot", key=created.key)
+        await client.spawn_agent(created_team.team.id, "bob", "parrot", key=created_team.key)
     assert list(unknown.value.known) == ["echo"]
-    spawned_agent = await client.spawn_agent(created.team.id, "bob", "echo", key=created.key)
+    spawned_agent = await client.spawn_agent(created_team.team.id, "bob", "echo", key=created_team.key)
     with pytest.raises(OverCapacity) as full:
-        await client.spawn_agent(created.team.id, "eve", "echo", key=created.key)
+        await client.spawn_agent(created_team.team.id, "eve", "echo", key=created_team.key)
     assert (full.value.resource, full.value.room["agents"]) == ("agents", 0)
     with pytest.raises(ModelFailed, match="told to"):
         await client.say(spawned_agent.agent.id, b"one fail", key=spawned_agent.nonce)
     with pytest.raises(Undecodable):
-        await client.send(_bad_json(), created.key)
+        await client.send(_bad_json(), created_team.key)
     with pytest.raises(Refused) as refusal:
         await client.create_team({"agents": 1}, key="")
     assert refusal.value.status == 401
@@ -211,8 +211,8 @@ async def test_a_blocking_client_is_refused_in_an_event_loop_at_each_call(echo_s
 
 async def test_history_returns_the_newest_messages(client: Client, echo_server: EchoServer) -> None:
     """`last=n` gives the newest n messages, and every message if there are fewer."""
-    created = await client.create_team({"agents": 1})
-    spawned_agent = await client.spawn_agent(created.team.id, "bob", "echo", key=created.key)
+    created_team = await client.create_team({"agents": 1})
+    spawned_agent = await client.spawn_agent(created_team.team.id, "bob", "echo", key=created_team.key)
     agent, nonce = spawned_agent.agent.id, spawned_agent.nonce
     for body in (b"one", b"two", b"three"):
         await client.say(agent, body, key=nonce)
@@ -230,8 +230,8 @@ async def test_history_returns_the_newest_messages(client: Client, echo_server: 
 
 async def test_dedupe_is_refused_for_agent_types_without_it(client: Client) -> None:
     """An agent type that cannot deduplicate mail refuses `dedupe_s`, and does not ignore it."""
-    created = await client.create_team({"agents": 1})
-    spawned_agent = await client.spawn_agent(created.team.id, "bob", "echo", key=created.key)
+    created_team = await client.create_team({"agents": 1})
+    spawned_agent = await client.spawn_agent(created_team.team.id, "bob", "echo", key=created_team.key)
     agent, nonce = spawned_agent.agent.id, spawned_agent.nonce
 
     with pytest.raises(InvalidValue, match=r"dedupe_s: 60\.0 is not accepted; expected nothing: agents of type 'echo'"):

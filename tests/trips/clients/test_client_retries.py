@@ -52,14 +52,16 @@ async def lossy_client(
 async def test_a_team_with_a_lost_answer_is_created_once(echo_server: EchoServer, folder: pathlib.Path) -> None:
     """The client repeats the request by itself, and has the key of the team that was created."""
     async with lossy_client(echo_server, folder, echo_server.server.operator) as (client, _):
-        created = await client.create_team({"agents": 2}, name="crew", idempotency_key="team-1")
+        created_team = await client.create_team({"agents": 2}, name="crew", idempotency_key="team-1")
 
-        assert [each.id for each in await client.list_teams()] == [created.team.id]
+        assert [each.id for each in await client.list_teams()] == [created_team.team.id]
         spawned_agent = await client.spawn_agent(
-            created.team.id, "bob", "echo", key=created.key, idempotency_key="bob-1"
+            created_team.team.id, "bob", "echo", key=created_team.key, idempotency_key="bob-1"
         )
-        repeated = await client.spawn_agent(created.team.id, "bob", "echo", key=created.key, idempotency_key="bob-1")
-    assert (repeated.agent.id, repeated.nonce) == (spawned_agent.agent.id, spawned_agent.nonce)
+        repeated_spawn = await client.spawn_agent(
+            created_team.team.id, "bob", "echo", key=created_team.key, idempotency_key="bob-1"
+        )
+    assert (repeated_spawn.agent.id, repeated_spawn.nonce) == (spawned_agent.agent.id, spawned_agent.nonce)
 
 
 async def test_a_request_without_an_idempotency_key_is_not_repeated(

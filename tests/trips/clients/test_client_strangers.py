@@ -115,7 +115,7 @@ def test_a_problem_document_sets_only_the_fields_of_its_error(name: str) -> None
 async def test_an_invalid_stream_raises_protocol_error(event: str) -> None:
     """The client raises ProtocolError, and no other error."""
 
-    async def strange(received: Request, answer: Answer) -> None:
+    async def strange(request: Request, answer: Answer) -> None:
         await answer.start_stream()
         answer._writer.write(b"%x\r\n%s\n\n\r\n" % (len(event.encode()) + 2, event.encode()))
         await answer.end_stream()
@@ -141,8 +141,8 @@ async def test_a_stream_continues_once_a_kernel_answers_again(what: str, monkeyp
     monkeypatch.setattr(retry, "_AWAY_S", 0)
     requests = []
 
-    async def lost_and_back(received: Request, answer: Answer) -> None:
-        requests.append((received.method, received.path.partition("after=")[2]))
+    async def lost_and_back(request: Request, answer: Answer) -> None:
+        requests.append((request.method, request.path.partition("after=")[2]))
         if 1 < len(requests) <= 1 + len(NOT_NOW):
             status, type, detail = NOT_NOW[len(requests) - 2]
             return await answer.send(status, {"type": type, "status": status, "detail": detail})
@@ -173,8 +173,8 @@ async def test_a_410_answer_is_not_repeated() -> None:
     """The server says that the stream has ended permanently."""
     requests = []
 
-    async def gone(received: Request, answer: Answer) -> None:
-        requests.append(received.method)
+    async def gone(request: Request, answer: Answer) -> None:
+        requests.append(request.method)
         await answer.send(410, {"type": "urn:ramet:problem:gone", "detail": "it has ended"})
 
     async with serve(gone) as url, ramet.connect(url, "key") as client:
@@ -187,8 +187,8 @@ async def test_a_refused_turn_is_not_repeated() -> None:
     """The client does not repeat a POST after a 503; its caller has to decide."""
     requests = []
 
-    async def away(received: Request, answer: Answer) -> None:
-        requests.append(received.method)
+    async def away(request: Request, answer: Answer) -> None:
+        requests.append(request.method)
         await answer.send(503, {"type": "urn:ramet:problem:service-unavailable", "detail": "come again"})
 
     async with serve(away) as url, ramet.connect(url, "key") as client:

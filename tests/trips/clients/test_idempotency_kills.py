@@ -62,14 +62,16 @@ async def killed_server(folder: pathlib.Path, stack: AsyncExitStack) -> KilledSe
 
 async def test_a_repeated_request_finds_its_effect_after_a_kill(killed_server: KilledServer) -> None:
     """A team, an agent, a narrower key and a rotation take effect once, and the returned key works."""
-    created = (
+    created_agent = (
         await killed_server.killed("kill-before", "/v1/teams", TOKEN, "t", json={"resources": {"agents": 4}})
     ).json()
-    assert [each["id"] for each in (await killed_server.get("/v1/teams"))["teams"]] == [created["team"]["id"]]
+    assert [each["id"] for each in (await killed_server.get("/v1/teams"))["teams"]] == [created_agent["team"]["id"]]
 
-    spawn = {"team": created["team"]["id"], "name": "bob", "agent_type": "echo"}
-    agent_created = (await killed_server.killed("kill-before", "/v1/agents", created["key"], "a", json=spawn)).json()
-    agent_list = (await killed_server.get("/v1/agents", created["key"]))["agents"]
+    spawn = {"team": created_agent["team"]["id"], "name": "bob", "agent_type": "echo"}
+    agent_created = (
+        await killed_server.killed("kill-before", "/v1/agents", created_agent["key"], "a", json=spawn)
+    ).json()
+    agent_list = (await killed_server.get("/v1/agents", created_agent["key"]))["agents"]
     assert [each["id"] for each in agent_list] == [agent_created["agent"]["id"]]
     agent, nonce = f"/v1/agents/{agent_created['agent']['id']}", agent_created["nonce"]
     assert (await killed_server.get(agent, nonce))["state"] == "idle"

@@ -63,25 +63,25 @@ def run_module(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_store_suite_checks_a_store_of_another_package() -> None:
     """One command runs every check, without a test framework."""
-    completed = run_module("ramet.testing.conformance.store", "tests.support.plain_store:place")
+    process_result = run_module("ramet.testing.conformance.store", "tests.support.plain_store:place")
 
-    assert completed.returncode == 0, completed.stdout + completed.stderr
-    assert completed.stdout.endswith(" checks, 0 failed\n")
-    assert "passed  all_or_nothing" in completed.stdout
+    assert process_result.returncode == 0, process_result.stdout + process_result.stderr
+    assert process_result.stdout.endswith(" checks, 0 failed\n")
+    assert "passed  all_or_nothing" in process_result.stdout
 
 
 def test_the_store_suite_names_a_failed_check() -> None:
     """The line names the check and the reason; the status is 1."""
-    completed = run_module(
+    process_result = run_module(
         "ramet.testing.conformance.store",
         "tests.support.plain_store:broken_place",
         "an_atomic_write_stores_everything",
         "the_head_is_the_newest_cursor",
     )
 
-    assert completed.returncode == 1
+    assert process_result.returncode == 1
     assert (
-        completed.stdout == "failed  an_atomic_write_stores_everything: the documents exist\n"
+        process_result.stdout == "failed  an_atomic_write_stores_everything: the documents exist\n"
         "passed  the_head_is_the_newest_cursor\n"
         "2 checks, 1 failed\n"
     )
@@ -105,12 +105,12 @@ def test_the_store_suite_names_a_failed_check() -> None:
 )
 def test_wrong_usage_of_the_suite_gets_one_line(arguments: Sequence[str], words: str) -> None:
     """The status is 2, and no traceback appears."""
-    completed = run_module("ramet.testing.conformance.store", *arguments)
+    process_result = run_module("ramet.testing.conformance.store", *arguments)
 
-    assert completed.returncode == 2
-    assert words in completed.stderr
-    assert completed.stderr.count("\n") == 1
-    assert not completed.stdout
+    assert process_result.returncode == 2
+    assert words in process_result.stderr
+    assert process_result.stderr.count("\n") == 1
+    assert not process_result.stdout
 
 
 async def test_a_server_keeps_its_journal_in_a_store_of_another_package(entry_points: None) -> None:
@@ -321,8 +321,8 @@ async def test_the_policy_suite_finds_an_adapter_that_does_not_answer(monkeypatc
 )
 def test_a_command_runs_the_policy_suite(name: str, status: int, words: str) -> None:
     """One command prints the failed checks; its status says whether every check passed."""
-    completed = run_module("ramet.testing.conformance.policy_adapters", name)
+    process_result = run_module("ramet.testing.conformance.policy_adapters", name)
 
-    assert completed.returncode == status, completed.stderr
-    assert words in completed.stdout + completed.stderr
-    assert "Traceback" not in completed.stderr
+    assert process_result.returncode == status, process_result.stderr
+    assert words in process_result.stdout + process_result.stderr
+    assert "Traceback" not in process_result.stderr

@@ -112,9 +112,9 @@ async def test_an_agent_outlives_the_process_that_created_it(
 ) -> None:
     """AC-S4-1: its handle finds the same agent, with the same name, task and memory, in a new process."""
     async with process(make_store, monkeypatch) as runtime:
-        created = await runtime.dynamic.create(architect(), solver())
-        handle, before = str(created.ref), (await runtime.dynamic.load(created.ref)).recipe()
-        memory = await runtime.dynamic.state_of(created.ref)
+        new_agent = await runtime.dynamic.create(architect(), solver())
+        handle, before = str(new_agent.ref), (await runtime.dynamic.load(new_agent.ref)).recipe()
+        memory = await runtime.dynamic.state_of(new_agent.ref)
         memory.set("seen", ["x = 1"])
         await memory.commit()
 
@@ -174,14 +174,14 @@ async def test_a_child_has_only_capabilities_of_its_current_ancestors(
 
     async with process(make_store, monkeypatch) as runtime:
         owner = architect()
-        created = await runtime.dynamic.create(owner, solver())
-        assert created.dropped == ("module math.tan",)
-        assert names(await runtime.dynamic.load(created.ref)) == [("pi", "sin")]
-        leaf = await runtime.dynamic.create(await runtime.dynamic.load(created.ref), solver("leaf"))
+        new_agent = await runtime.dynamic.create(owner, solver())
+        assert new_agent.dropped == ("module math.tan",)
+        assert names(await runtime.dynamic.load(new_agent.ref)) == [("pi", "sin")]
+        leaf = await runtime.dynamic.create(await runtime.dynamic.load(new_agent.ref), solver("leaf"))
 
         declarations.add_capability(owner, declarations.capability_of("module", math, include=["cos", "pi"]))
         new_version = declarations.recipe_of(owner).version
-        for ref in (created.ref, leaf.ref):
+        for ref in (new_agent.ref, leaf.ref):
             assert names(await runtime.dynamic.load(ref)) == [("pi",)]
             assert names(await runtime.dynamic.load(ref._replace(root_version=new_version))) == [("pi",)]
 
@@ -192,22 +192,22 @@ async def test_a_tampered_recipe_never_gains_capabilities(
     """AC-S4-4, NEG-8: a wrong hash is refused; a right one is another version, and has no more capabilities."""
     async with process(make_store, monkeypatch) as runtime:
         owner = architect()
-        created = await runtime.dynamic.create(owner, solver())
+        new_agent = await runtime.dynamic.create(owner, solver())
         registry = await runtime.dynamic.registries.namespace("architect")
         entry = registry.entry(REGISTRY, "math_solver")
         entry["capabilities"] = [{"type": "module", "name": "os"}, {"type": "module", "name": "math"}]
         registry.set_entry(REGISTRY, "math_solver", entry)
         await registry.commit()
         with pytest.raises(AgentNotResolved, match="hash"):
-            await runtime.dynamic.load(created.ref)
+            await runtime.dynamic.load(new_agent.ref)
 
         del entry["hash"]
         forged = Recipe.from_entry(entry)
         registry.set_entry(REGISTRY, "math_solver", forged.entry())
         await registry.commit()
         with pytest.raises(AgentNotResolved, match="version"):
-            await runtime.dynamic.load(created.ref)
-        loaded_agent = await runtime.dynamic.load(created.ref._replace(version=forged.version))
+            await runtime.dynamic.load(new_agent.ref)
+        loaded_agent = await runtime.dynamic.load(new_agent.ref._replace(version=forged.version))
         assert [(each.name, each.include) for each in loaded_agent.capabilities] == [("math", ("cos", "pi", "sin"))]
 
 
@@ -273,16 +273,16 @@ async def test_a_missing_capability_is_named(make_store: MakeStore, monkeypatch:
     async with process(make_store, monkeypatch) as runtime:
         owner = architect().module("no_such_package_here.part")
         agent = Agent(name="reader").module("no_such_package_here.part")
-        created = await runtime.dynamic.create(owner, agent.recipe())
+        new_agent = await runtime.dynamic.create(owner, agent.recipe())
         with pytest.raises(AgentNotResolved, match=r"capability 'no_such_package_here\.part' is missing"):
-            await runtime.dynamic.load(created.ref)
+            await runtime.dynamic.load(new_agent.ref)
 
 
 async def test_a_wrong_result_is_retried_then_raises_task_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     """AC-S4-6: the agent reads what is wrong; after its tries the caller gets TaskFailed."""
     async with AgentRuntime() as runtime:
-        created = await runtime.dynamic.create(architect(), solver())
-        task = await runtime.dynamic.task(f"{created.ref}:solve")
+        new_agent = await runtime.dynamic.create(architect(), solver())
+        task = await runtime.dynamic.task(f"{new_agent.ref}:solve")
         model = script_answers(task, ['{"roots": "none"}', Call("task_success", {"result": {"roots": [2]}})])
         solution = await task("x = 2")
 
@@ -300,8 +300,8 @@ async def test_map_keeps_the_order_and_every_outcome() -> None:
     One failure leaves the others valid.
     """
     async with AgentRuntime() as runtime:
-        created = await runtime.dynamic.create(architect(), solver())
-        task = await runtime.dynamic.task(f"{created.ref}:solve")
+        new_agent = await runtime.dynamic.create(architect(), solver())
+        task = await runtime.dynamic.task(f"{new_agent.ref}:solve")
         script_answers(
             task,
             {
@@ -326,8 +326,8 @@ async def test_map_keeps_the_order_and_every_outcome() -> None:
 async def test_a_task_stream_yields_events_and_a_value() -> None:
     """The stream has the run's events from its spawn to its end, and the value."""
     async with AgentRuntime() as runtime:
-        created = await runtime.dynamic.create(architect(), solver())
-        task = await runtime.dynamic.task(f"{created.ref}:solve")
+        new_agent = await runtime.dynamic.create(architect(), solver())
+        task = await runtime.dynamic.task(f"{new_agent.ref}:solve")
         script_answers(task, ['{"roots": [1]}'])
         stream = task.stream("x = 1")
         types = [type(event) async for event in stream]
@@ -341,8 +341,8 @@ async def test_a_task_stream_yields_events_and_a_value() -> None:
 async def test_a_question_is_answered_after_a_restart(make_store: MakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """AC-S4-11: the token of NeedsInput continues the conversation in another process, once."""
     async with process(make_store, monkeypatch) as runtime:
-        created = await runtime.dynamic.create(architect(), solver())
-        task = await runtime.dynamic.task(f"{created.ref}:solve")
+        new_agent = await runtime.dynamic.create(architect(), solver())
+        task = await runtime.dynamic.task(f"{new_agent.ref}:solve")
         script_answers(task, [Call("task_clarify", {"question": "Over which field?"})])
         with pytest.raises(NeedsInput, match="Over which field") as needed:
             await task("x^2 = -1")
@@ -350,7 +350,7 @@ async def test_a_question_is_answered_after_a_restart(make_store: MakeStore, mon
 
     async with process(make_store, monkeypatch) as runtime:
         architect()
-        task = await runtime.dynamic.task(f"{created.ref}:solve")
+        task = await runtime.dynamic.task(f"{new_agent.ref}:solve")
         model = script_answers(task, ['{"roots": []}'])
         solution = await task.answer(token, "The real numbers.")
 
@@ -414,10 +414,10 @@ async def test_any_recipe_is_valid_or_refused(entry: Any) -> None:
     async with AgentRuntime(store=store) as runtime:
         owner = architect()
         try:
-            created = await runtime.dynamic.create(owner, entry)
+            new_agent = await runtime.dynamic.create(owner, entry)
         except InvalidValue:
             return
-        loaded_agent = await runtime.dynamic.load(created.ref)
+        loaded_agent = await runtime.dynamic.load(new_agent.ref)
         assert loaded_agent.name == entry["name"]
         assert {each.name for each in loaded_agent.capabilities} <= {"Agent", "math"}
         assert json.loads(json.dumps(loaded_agent.recipe().data()))

@@ -68,9 +68,9 @@ def test_descendants_lose_a_name_with_their_ancestor(tmp_path: pathlib.Path, bac
     def step(name: str) -> list[str]:
         command = [sys.executable, "-m", "tests.trips.programs.handles", str(tmp_path / "work"), backend, name]
         root = pathlib.Path(__file__).parents[3]
-        completed = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=300, check=False)
-        assert (completed.returncode, completed.stderr) == (0, "")
-        return completed.stdout.splitlines()
+        process_result = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=300, check=False)
+        assert (process_result.returncode, process_result.stderr) == (0, "")
+        return process_result.stdout.splitlines()
 
     (tmp_path / "work").mkdir()
     reason = "is declared here in another version"

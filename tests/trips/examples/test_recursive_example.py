@@ -27,7 +27,7 @@ def test_the_example_prints_the_same_on_every_backend(backend: str, tmp_path: pa
     if backend == "bwrap" and shutil.which("bwrap") is None:
         pytest.skip("bubblewrap is not installed")
 
-    completed = subprocess.run(
+    process_result = subprocess.run(
         [sys.executable, EXAMPLE, "--backend", backend],
         cwd=tmp_path,
         capture_output=True,
@@ -36,6 +36,6 @@ def test_the_example_prints_the_same_on_every_backend(backend: str, tmp_path: pa
         check=False,
     )
 
-    assert (completed.returncode, completed.stderr) == (0, "")
-    assert completed.stdout == EXPECTED
+    assert (process_result.returncode, process_result.stderr) == (0, "")
+    assert process_result.stdout == EXPECTED
     assert list(tmp_path.iterdir()) == []

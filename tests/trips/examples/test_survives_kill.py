@@ -24,5 +24,5 @@ def test_the_example_makes_every_payment_once(store_address: str, tmp_path: path
     """AC-S0-8, NEG-15: ten agents, two kills, four payments; a cut agent asks again, and pays nothing twice."""
     first, second, *rest = run_example("survives_kill.py", store_address, tmp_path)
 
-    counted = [re.sub(r"spawned \d+, ended \d+", "spawned N, ended N", line) for line in (first, second)]
-    assert [*counted, *rest] == EXPECTED.splitlines()
+    masked_lines = [re.sub(r"spawned \d+, ended \d+", "spawned N, ended N", line) for line in (first, second)]
+    assert [*masked_lines, *rest] == EXPECTED.splitlines()

@@ -478,13 +478,13 @@ async def test_a_failed_provider_fails_the_turn_and_the_next_one_works(
 ) -> None:
     """The error is the host's own, not the guest's report of it."""
     async with session([Fail(401), "Better now."], tmp_path) as guest_session:
-        failed_turn, worked = await guest_session.ask("One."), await guest_session.ask("Two.")
+        failed_turn, second_turn = await guest_session.ask("One."), await guest_session.ask("Two.")
 
         assert failed_turn.status is Status.FAILED
         assert failed_turn.error is not None
         assert failed_turn.error.type == "ModelFailed"
         assert "401" in failed_turn.error.message
-        assert worked.value == "Better now."
+        assert second_turn.value == "Better now."
 
 
 async def test_a_request_that_was_never_sent_is_refunded(guest_loops: GuestLoops, tmp_path: pathlib.Path) -> None:
@@ -494,12 +494,16 @@ async def test_a_request_that_was_never_sent_is_refunded(guest_loops: GuestLoops
     async with session(
         [failure] * 4 + ["Better now."], tmp_path, limits=limits, runtime=impatient_runtime()
     ) as guest_session:
-        failed_turn, worked = await guest_session.ask("One."), await guest_session.ask("Two.")
+        failed_turn, second_turn = await guest_session.ask("One."), await guest_session.ask("Two.")
 
         assert failed_turn.error is not None
         assert "Connection refused" in failed_turn.error.message
         assert failed_turn.usage == NO_USAGE
-        assert (worked.value, worked.usage.model_calls, worked.usage.estimated) == ("Better now.", 1, False)
+        assert (second_turn.value, second_turn.usage.model_calls, second_turn.usage.estimated) == (
+            "Better now.",
+            1,
+            False,
+        )
         assert has_no_reservation(guest_session)
     assert "refused" not in str(guest_loops.last_words[0])
 

@@ -149,9 +149,9 @@ async def run_hostile_guest(
 
         working = asyncio.ensure_future(work())
         try:
-            finished = await channel.wait_closed()
-            assert finished is not None, "it went unnoticed"
-            return conversation.finish(finished.done, finished.body)
+            finish = await channel.wait_closed()
+            assert finish is not None, "it went unnoticed"
+            return conversation.finish(finish.done, finish.body)
         finally:
             working.cancel()
             await asyncio.wait([working])
@@ -623,10 +623,10 @@ async def test_the_host_reads_a_last_word_despite_a_failed_send() -> None:
     their_end.close()
     await channel.send(host_to_guest.Stop(reason="late"))
 
-    finished = await channel.wait_closed()
+    finish = await channel.wait_closed()
     await channel.close()
-    assert finished is not None
-    assert finished.done == Done(ok=True)
+    assert finish is not None
+    assert finish.done == Done(ok=True)
 
 
 JSON = st.recursive(

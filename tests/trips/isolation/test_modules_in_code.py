@@ -129,7 +129,7 @@ def test_a_programs_module_works_alike_in_sandbox_and_host(tmp_path: pathlib.Pat
     """A program with helpers in its folder gets the results of a plain call, with a policy and without one."""
     write_modules(tmp_path)
     (tmp_path / "program.py").write_text(PROGRAM)
-    completed = subprocess.run(
+    process_result = subprocess.run(
         [sys.executable, "program.py", backend, str(tmp_path / "work")],
         cwd=tmp_path,
         capture_output=True,
@@ -138,8 +138,8 @@ def test_a_programs_module_works_alike_in_sandbox_and_host(tmp_path: pathlib.Pat
         check=False,
     )
 
-    assert (completed.returncode, completed.stderr) == (0, "")
-    assert completed.stdout.splitlines() == ["[3, 7, 3, 8]"] * 3
+    assert (process_result.returncode, process_result.stderr) == (0, "")
+    assert process_result.stdout.splitlines() == ["[3, 7, 3, 8]"] * 3
 
 
 @both

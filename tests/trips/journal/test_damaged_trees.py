@@ -60,12 +60,12 @@ def killed_kernel(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[
     folder = tmp_path_factory.mktemp("killed")
     (folder / "waiting_jobs.py").write_text(JOBS)
     (folder / "killed.py").write_text(KILLED)
-    completed = subprocess.run(
+    process_result = subprocess.run(
         [sys.executable, "killed.py", str(folder)], cwd=folder, capture_output=True, text=True, timeout=300, check=False
     )
-    assert completed.returncode < 0, completed.stderr
+    assert process_result.returncode < 0, process_result.stderr
     (folder / "go").touch()
-    return folder, completed.stdout.split()
+    return folder, process_result.stdout.split()
 
 
 @pytest.fixture

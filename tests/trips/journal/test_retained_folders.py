@@ -208,11 +208,11 @@ async def test_a_missing_folder_is_reported_to_owner_and_agent_once(tmp_path: pa
         folder = RunFolders(tmp_path).find(session.id)
     shutil.rmtree(folder.path)
     for _ in range(2):
-        unused = ScriptedModel(["not asked"])
+        unused_model = ScriptedModel(["not asked"])
         async with runtime_killed_at_exit(tmp_path) as runtime:
-            session = await resume_session(runtime, unused)
+            session = await resume_session(runtime, unused_model)
             await session.handle(session.id).run.context.wait_persisted()
-        assert not unused.requests
+        assert not unused_model.requests
 
     model = ScriptedModel(["I see", "and go on"])
     async with AgentRuntime(tmp_path, backend="local") as runtime:

@@ -125,25 +125,25 @@ async def test_active_and_kept_trees_are_not_removed(tmp_path: pathlib.Path) -> 
     async with AgentRuntime(tmp_path, keep_results_seconds=0) as runtime:
         living = await runtime.spawn(waits_for_ever)
         await living.run.context.wait_persisted()
-        retained = await runtime.spawn(scheduled.note)
-        await runtime.retain(retained.id)
-        await retained.result()
+        retained_run = await runtime.spawn(scheduled.note)
+        await runtime.retain(retained_run.id)
+        await retained_run.result()
         collectable = await run_to_end(runtime)
         journal = await _opened(runtime)
         async with asyncio.timeout(180):
             while collectable not in await collect(runtime):
                 pass
 
-        assert {each.key for each in await journal.store.list(TREES)} == {living.id, retained.id}
-        assert (await runtime.result(retained.id)).value == "noted note"
+        assert {each.key for each in await journal.store.list(TREES)} == {living.id, retained_run.id}
+        assert (await runtime.result(retained_run.id)).value == "noted note"
         with pytest.raises(Expired):
             await runtime.result(collectable)
-        await runtime.retain(retained.id, on=False)
+        await runtime.retain(retained_run.id, on=False)
         with pytest.raises(Expired):  # Whether or not it was removed by now.
-            await runtime.result(retained.id)
-        assert await collect(runtime) == [retained.id]
+            await runtime.result(retained_run.id)
+        assert await collect(runtime) == [retained_run.id]
         with pytest.raises(Unknown):
-            await runtime.retain(retained.id)
+            await runtime.retain(retained_run.id)
         assert living.view().state == "running"
 
 
@@ -248,9 +248,9 @@ async def test_each_kernel_removes_its_own_files_of_a_removed_tree(tmp_path: pat
     """One kernel removes the tree from the store; the other removes its own folders and transcripts later."""
     store = await SqliteStore(tmp_path / "journal.db").open()
     async with AgentRuntime(tmp_path / "one", store=store, backend="local", keep_results_seconds=10) as runtime:
-        removed_root, retained = [await run_to_end(runtime, policy=Policy()) for _ in range(2)]
+        removed_root, retained_root = [await run_to_end(runtime, policy=Policy()) for _ in range(2)]
         folders = RunFolders(tmp_path / "one")
-        folders.find(retained).keep()
+        folders.find(retained_root).keep()
         transcripts = tmp_path / "one" / ".ramet" / "transcripts"
         clocks = SystemClock(), AheadClock(20)
         one, two = [
@@ -261,9 +261,9 @@ async def test_each_kernel_removes_its_own_files_of_a_removed_tree(tmp_path: pat
         async with asyncio.timeout(10):
             while len(removed_roots) < 2:  # until it is noted that both are over
                 removed_roots += await two.run_once()
-        assert set(removed_roots) == {removed_root, retained}
+        assert set(removed_roots) == {removed_root, retained_root}
         assert len(list(transcripts.glob("*/main.jsonl"))) == 2
         assert await one.run_once() == []
 
-        assert [each.name for each in folders.root.iterdir()] == [retained]
+        assert [each.name for each in folders.root.iterdir()] == [retained_root]
         assert [each.name for each in transcripts.iterdir() if each.is_dir()] == []

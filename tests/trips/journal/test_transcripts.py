@@ -173,24 +173,24 @@ async def test_a_tree_reader_gets_every_event_without_text() -> None:
     """`events(tree=True)` yields every event of every run, and no streaming text."""
     async with (
         Session(ScriptedModel(SCRIPT), [note]) as session,
-        follow_events(session, tree=True) as followed,
+        follow_events(session, tree=True) as followed_events,
     ):
         await session.ask("Go.")
 
-    assert followed == session_events(session)
-    assert {event.path for event in followed} == {"main", "main/digger", "main/digger/deep", "main/twin"}
-    assert not of_kind(followed, TextDelta)
+    assert followed_events == session_events(session)
+    assert {event.path for event in followed_events} == {"main", "main/digger", "main/digger/deep", "main/twin"}
+    assert not of_kind(followed_events, TextDelta)
 
 
 async def test_deltas_stream_the_text_of_every_agent() -> None:
     """`deltas` adds the streaming text of each agent, with its path and without a number."""
     async with (
         Session(ScriptedModel(SCRIPT), [note]) as session,
-        follow_events(session, tree=True, deltas=True) as followed,
+        follow_events(session, tree=True, deltas=True) as followed_events,
     ):
         await session.ask("Go.")
 
-    deltas = of_kind(followed, TextDelta)
+    deltas = of_kind(followed_events, TextDelta)
     texts = {path: "".join(each.text for each in deltas if each.path == path) for path in {d.path for d in deltas}}
     assert texts == {
         "main": "all found",
@@ -205,22 +205,22 @@ async def test_a_reader_can_follow_the_root_alone() -> None:
     """`events(tree=False)` yields the root's own events."""
     async with (
         Session(ScriptedModel(SCRIPT), [note]) as session,
-        follow_events(session, tree=False) as followed,
+        follow_events(session, tree=False) as followed_events,
     ):
         await session.ask("Go.")
 
-    assert followed == [event for event in session_events(session) if event.path == "main"]
+    assert followed_events == [event for event in session_events(session) if event.path == "main"]
 
 
 async def test_a_late_reader_gets_every_event() -> None:
     """A reader that subscribes after the turn gets the turn from its first event."""
     async with Session(ScriptedModel(SCRIPT), [note]) as session:
         await session.ask("Go.")
-        async with follow_events(session) as followed:
+        async with follow_events(session) as followed_events:
             pass
 
-    assert followed == session_events(session)
-    assert isinstance(followed[0], RunSpawned)
+    assert followed_events == session_events(session)
+    assert isinstance(followed_events[0], RunSpawned)
 
 
 async def test_a_reader_of_a_closed_session_gets_every_event_and_ends() -> None:
@@ -244,7 +244,7 @@ async def test_events_of_a_deep_run_bypass_its_ancestors() -> None:
 
     async with (
         Session(model, [gate.tool], spawn_limits=SpawnLimits(depth=10)) as session,
-        follow_events(session) as followed,
+        follow_events(session) as followed_events,
     ):
         turn = asyncio.create_task(session.ask("Go."))
         await gate.entered.wait()
@@ -256,8 +256,8 @@ async def test_events_of_a_deep_run_bypass_its_ancestors() -> None:
 
     assert deep
     assert of_kind(deep, ToolStarted)
-    assert [event for event in followed if event.depth == 8][: len(deep)] == deep
-    assert len({event.seq for event in followed}) == len(followed)
+    assert [event for event in followed_events if event.depth == 8][: len(deep)] == deep
+    assert len({event.seq for event in followed_events}) == len(followed_events)
 
 
 async def test_every_end_is_recorded_with_its_result() -> None:

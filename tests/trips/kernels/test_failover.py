@@ -172,8 +172,8 @@ async def test_trees_of_an_ended_kernel_continue_at_another(stores: dict[str, Po
             await one.stop()
 
         assert [each.id for each in adopted_handles] == [session.id]
-        async with AgentRuntime(store=stores["one"]) as restarted:
-            assert await restarted.resume(llm=ScriptedModel([])) == []
+        async with AgentRuntime(store=stores["one"]) as restarted_runtime:
+            assert await restarted_runtime.resume(llm=ScriptedModel([])) == []
 
 
 async def test_any_kernel_returns_the_result_of_an_ended_run(

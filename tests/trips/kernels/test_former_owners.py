@@ -78,12 +78,12 @@ async def test_a_write_to_a_taken_over_team_is_refused_as_taken_over(
     """
     team, key = await echo_server.team()
     spawn = {"team": team, "name": "bob", "agent_type": "echo"}
-    created = (await echo_server.ask("POST", "/v1/agents", key, json=spawn)).json()
-    ids = {"agent": created["agent"]["id"], "team": team}
+    created_agent = (await echo_server.ask("POST", "/v1/agents", key, json=spawn)).json()
+    ids = {"agent": created_agent["agent"]["id"], "team": team}
     await take_over_teams(store)
     body = {"json": {**spawn, "name": "eve"}} if path == "/v1/agents" else {}
 
-    answer = await echo_server.ask(method, path.format(**ids), created["nonce"] if has_nonce else key, **body)
+    answer = await echo_server.ask(method, path.format(**ids), created_agent["nonce"] if has_nonce else key, **body)
 
     check_taken_over_answer(
         answer, f"{what} {ids[what]!r} is owned by another kernel now: nothing was done here, repeat the request"

@@ -113,11 +113,11 @@ async def test_requests_wait_for_a_run_that_is_being_taken_over(two_kernels: Two
         requests = two.server._parts.metrics.requests
         await eventually(lambda: requests.under_way == 2 or following.done() or stopping.done())
         late.go_on.set()
-        stop_answer, followed = await stopping, await following
+        stop_answer, followed_answer = await stopping, await following
 
     assert stop_answer.status_code == 200, stop_answer.text
     assert stop_answer.json()["stopped"] == ["main"]
-    assert '"type":"run_ended"' in followed.text
+    assert '"type":"run_ended"' in followed_answer.text
 
 
 async def test_an_agent_without_turns_is_taken_over(two_kernels: TwoKernels, postgres: Server) -> None:

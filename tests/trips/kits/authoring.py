@@ -28,11 +28,11 @@ class MemoryAuthoring:
         """Keep the recipe of an agent. Raises InvalidValue."""
         recipe = Recipe.from_entry(entry)
         granted_rights = intersect(recipe.capabilities, run.agent.capabilities)
-        registered = Recipe.from_entry(
+        registered_recipe = Recipe.from_entry(
             {**recipe.data(), "capabilities": [each.data() for each in granted_rights.capabilities]}, where="granted"
         )
-        ref = str(AgentRef(run.info.agent, ROOT, (registered.name,), registered.version))
-        self.recipes[ref] = (run.info.agent, registered)
+        ref = str(AgentRef(run.info.agent, ROOT, (registered_recipe.name,), registered_recipe.version))
+        self.recipes[ref] = (run.info.agent, registered_recipe)
         return Created(ref, granted_rights.dropped)
 
     async def spawn_request(self, run: Run, ref: str, task: str, arguments: Mapping[str, Any]) -> SpawnRequest:

@@ -44,11 +44,11 @@ class GuestLoops:
             first, body = conversation.start()
             await channel.send(first, body)
             channel.run_concurrently(conversation.forward_mail(channel.send))
-            finished = await self._over(channel)
-            self.last_words.append(finished.done if finished is not None else None)
-            if finished is None:
+            finish = await self._over(channel)
+            self.last_words.append(finish.done if finish is not None else None)
+            if finish is None:
                 raise RametError("it ended without a word")
-            return conversation.finish(finished.done, finished.body)
+            return conversation.finish(finish.done, finish.body)
         finally:
             guest.kill()
             await channel.close()

@@ -181,9 +181,9 @@ async def test_a_last_answer_that_calls_tools_leaves_a_valid_history() -> None:
     blocks = [
         block for message in server.bodies[-1]["messages"] for block in message["content"] if isinstance(block, dict)
     ]
-    requested = [block["id"] for block in blocks if block["type"] == "tool_use"]
+    requested_ids = [block["id"] for block in blocks if block["type"] == "tool_use"]
     answered_ids = [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"]
-    assert requested == answered_ids
+    assert requested_ids == answered_ids
 
 
 # --- tokens

@@ -126,9 +126,9 @@ async def test_calls_granted_to_a_lost_sandbox_count(tmp_path: pathlib.Path) -> 
         [handle] = await runtime.resume(llm=model, tools=workspace_tools())
         result = await handle.result()
         assert runtime.journal is not None
-        replayed = await runtime.journal.replay(handle.id)
+        replayed_tree = await runtime.journal.replay(handle.id)
 
-    assert first.usage.tool_calls == result.usage.tool_calls == replayed.root.usage.tool_calls == 2
+    assert first.usage.tool_calls == result.usage.tool_calls == replayed_tree.root.usage.tool_calls == 2
     assert (result.status, result.partial) == (Status.BUDGET_EXHAUSTED, "a last word")
 
 

@@ -117,7 +117,7 @@ async def test_a_stop_hook_block_does_not_reset_the_count_of_wrong_answers() -> 
     store, script = MemoryStore(), ["one", "two", '{"count": 3}', "three", '{"count": 4}']
     async with AgentRuntime(store=store) as runtime:
         lead = Agent(name="lead", model=ScriptedModel(script), output=Finding, hooks=hooks)
-        undisturbed = await (await runtime.spawn(lead, "go")).result()
+        undisturbed_result = await (await runtime.spawn(lead, "go")).result()
     model = ScriptedModel(script[4:])
     async with AgentRuntime(store=await cut_behind(store, _is_reply, 4)) as runtime:
         [handle] = await runtime.resume(
@@ -125,5 +125,5 @@ async def test_a_stop_hook_block_does_not_reset_the_count_of_wrong_answers() -> 
         )
         result = await handle.result()
 
-    assert undisturbed.error is not None
-    assert result.error == undisturbed.error
+    assert undisturbed_result.error is not None
+    assert result.error == undisturbed_result.error

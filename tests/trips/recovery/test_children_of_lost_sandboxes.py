@@ -37,8 +37,8 @@ async def test_a_child_of_an_interrupted_call_is_reported_once(tmp_path: pathlib
     """
     plan: dict[str, Any] = {"": [[specialist_call("dig", "digger")], "done"], "dig": ["gold"]}
     types, policy = Project.open(None, user_dir=None), Policy(allow_sub_agents=True, memory_mb=1024, cpu_cores=2)
-    undisturbed = MemoryStore()
-    async with AgentRuntime(tmp_path, store=undisturbed, backend="local") as runtime:
+    undisturbed_store = MemoryStore()
+    async with AgentRuntime(tmp_path, store=undisturbed_store, backend="local") as runtime:
         lead = Agent(name="lead", model=ScriptedModel(plan))
         await (await runtime.spawn(lead, "go", policy=policy, agents=types)).result()
 
@@ -53,8 +53,8 @@ async def test_a_child_of_an_interrupted_call_is_reported_once(tmp_path: pathlib
         assert len([each for each in texts if each.startswith("<task-notification") and "gold" in each]) == 1
         return cut_store
 
-    await resume_after_kill(undisturbed, _is_end_of_the_child)
-    once = await resume_after_kill(undisturbed, _is_spawn_of_the_child)
+    await resume_after_kill(undisturbed_store, _is_end_of_the_child)
+    once = await resume_after_kill(undisturbed_store, _is_spawn_of_the_child)
     await resume_after_kill(once, _is_answer_to_its_call)
     await resume_after_kill(once, _is_end_of_the_child)
 

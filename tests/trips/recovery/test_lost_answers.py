@@ -112,8 +112,8 @@ async def test_a_delete_whose_answer_was_lost_succeeds(two_kernels: TwoKernels) 
     one, two, line = two_kernels
     team, key = await one.team()
     body = {"team": team, "name": "bob", "agent_type": "echo"}
-    created = (await one.ask("POST", "/v1/agents", key, json=body)).json()
-    agent, nonce = created["agent"]["id"], created["nonce"]
+    created_agent = (await one.ask("POST", "/v1/agents", key, json=body)).json()
+    agent, nonce = created_agent["agent"]["id"], created_agent["nonce"]
     narrow = (await one.ask("POST", f"/v1/agents/{agent}/keys", nonce, json={"rights": ["info"]})).json()
     its_key, answers = f"/v1/agents/{agent}/keys/{narrow['id']}", []
     for path, bearer in ((its_key, nonce), (f"/v1/agents/{agent}", nonce), (f"/v1/teams/{team}", key)):
@@ -142,8 +142,8 @@ async def test_a_request_that_must_not_repeat_is_not_sent_again(two_kernels: Two
     one, two, line = two_kernels
     team, key = await one.team()
     body = {"team": team, "agent_type": "echo"}
-    created = (await one.ask("POST", "/v1/agents", key, json={**body, "name": "bob"})).json()
-    agent, nonce = created["agent"]["id"], created["nonce"]
+    created_agent = (await one.ask("POST", "/v1/agents", key, json={**body, "name": "bob"})).json()
+    agent, nonce = created_agent["agent"]["id"], created_agent["nonce"]
     line.lost_method, line.losses_left = "POST", 9
 
     answer = await two.ask("POST", f"/v1/agents/{agent}/turns", nonce, content=b"hello")

@@ -32,12 +32,12 @@ async def _results_without_and_with_a_kill(script: Script, nth: int = 1, **agent
     async with AgentRuntime(store=store) as runtime:
         lead = Agent(name="lead", instructions="Look.", model=ScriptedModel(script), **agent)
         for _ in range(nth):
-            undisturbed = await (await runtime.spawn(lead, "go", tools=tools)).result()
+            undisturbed_result = await (await runtime.spawn(lead, "go", tools=tools)).result()
     async with AgentRuntime(store=await cut_behind(store, _is_turn_end, nth)) as runtime:
         model = ScriptedModel(["another answer"])
         lead = Agent(name="lead", instructions="Look.", model=model, **agent)
         handles = await runtime.resume(llm=model, tools=tools, agents=[lead])
-        return undisturbed, await handles[-1].result()
+        return undisturbed_result, await handles[-1].result()
 
 
 @pytest.mark.parametrize(
@@ -54,18 +54,18 @@ async def _results_without_and_with_a_kill(script: Script, nth: int = 1, **agent
 )
 async def test_a_resumed_run_ends_with_the_result_of_its_last_turn(script: Script, more: dict[str, Any]) -> None:
     """The result is the text, the typed value, the conclusion, or the error of a used up budget."""
-    undisturbed, after = await _results_without_and_with_a_kill(script, **more)
+    undisturbed_result, after = await _results_without_and_with_a_kill(script, **more)
 
-    assert (after.status, after.value) == (undisturbed.status, undisturbed.value)
-    assert after.error == undisturbed.error
+    assert (after.status, after.value) == (undisturbed_result.status, undisturbed_result.value)
+    assert after.error == undisturbed_result.error
 
 
 async def test_a_failed_turn_without_a_recorded_reason_says_so() -> None:
     """The next kernel does not invent a reason: the error says that the reason was not recorded."""
-    undisturbed, after = await _results_without_and_with_a_kill(["many"] * 3, output=Finding)
+    undisturbed_result, after = await _results_without_and_with_a_kill(["many"] * 3, output=Finding)
 
-    assert undisturbed.error is not None
-    assert undisturbed.error.type == "OutputInvalid"
+    assert undisturbed_result.error is not None
+    assert undisturbed_result.error.type == "OutputInvalid"
     assert after.status == "failed"
     assert after.error is not None
     assert "before the reason was recorded" in after.error.message

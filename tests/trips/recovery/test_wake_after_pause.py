@@ -92,12 +92,12 @@ async def test_a_woken_agent_cannot_use_the_budget_of_its_grandparent() -> None:
 async def test_a_prompt_at_the_end_of_a_notice_turn_gets_its_own_answer() -> None:
     """A user prompts while a Stop hook inspects the answer to a notice. The reply answers the user."""
     gate, looking, go_on = Gate(), asyncio.Event(), asyncio.Event()
-    looked = 0
+    look_count = 0
 
     async def look(_: dict[str, Any]) -> None:
-        nonlocal looked
-        looked += 1
-        if looked == 2:
+        nonlocal look_count
+        look_count += 1
+        if look_count == 2:
             looking.set()
             await go_on.wait()
 

@@ -316,7 +316,7 @@ def test_seed_000_runs_as_it_is_shown(tmp_path: pathlib.Path) -> None:
     """The first seed's code runs as a user's script, with only the package's name replaced."""
     (tmp_path / "prod.py").write_text(SEED)
 
-    completed = subprocess.run(
+    process_result = subprocess.run(
         [sys.executable, "prod.py"],
         cwd=tmp_path,
         capture_output=True,
@@ -325,7 +325,7 @@ def test_seed_000_runs_as_it_is_shown(tmp_path: pathlib.Path) -> None:
         check=False,
     )
 
-    assert (completed.returncode, completed.stderr) == (0, "")
-    first, last = completed.stdout.splitlines()
+    assert (process_result.returncode, process_result.stderr) == (0, "")
+    first, last = process_result.stdout.splitlines()
     assert "running" in first
     assert last == "Child finished with: 0"

@@ -136,14 +136,14 @@ async def test_sweep_keeps_a_run_whose_tick_is_not_settled(tmp_path: pathlib.Pat
     """The kernel that takes over the tick needs that run: it would otherwise call the function again."""
     store = await store_left_at_the_gate(is_ended=True)
     await store.open()
-    swept = await sweep(store, tmp_path, before=datetime.now(UTC) + timedelta(days=1))
+    swept_trees = await sweep(store, tmp_path, before=datetime.now(UTC) + timedelta(days=1))
     await store.close()
     async with AgentRuntime(store=store) as runtime, AgentScheduler(runtime) as scheduler:
         result = await wait_for_end(scheduler)
-        collected = await sweep(store, tmp_path, before=datetime.now(UTC) + timedelta(days=1))
+        removed_trees = await sweep(store, tmp_path, before=datetime.now(UTC) + timedelta(days=1))
 
-    assert (scheduled.CALLS, swept, result.status) == (["began", "ended"], [], "completed")
-    assert [each.root for each in collected] == [result.run]
+    assert (scheduled.CALLS, swept_trees, result.status) == (["began", "ended"], [], "completed")
+    assert [each.root for each in removed_trees] == [result.run]
 
 
 class StoppingStore(MemoryStore):

@@ -335,12 +335,12 @@ async def test_the_operator_reads_states_and_recipes(
     monkeypatch.setattr(declarations, "_newest", {})
     creator = Agent(name="maker")
     creator.cls(Agent)
-    created = await runtime.dynamic.create(creator, Recipe(name="solver", primer="You solve."))
+    new_agent = await runtime.dynamic.create(creator, Recipe(name="solver", primer="You solve."))
     newer = await runtime.dynamic.create(creator, Recipe(name="solver", primer="You solve slowly."))
     twin = await runtime.dynamic.create(creator, Recipe(name="twin"))
     solver, other = await kernel.recipes()
     assert (solver.place, solver.name, solver.version) == ("maker", "solver", newer.ref.version)
-    assert (solver.replaced, solver.recipe["primer"]) == ([created.ref.version], "You solve slowly.")
+    assert (solver.replaced, solver.recipe["primer"]) == ([new_agent.ref.version], "You solve slowly.")
     assert (other.name, other.version) == ("twin", twin.ref.version)
     assert [each.name for each in await kernel.recipes("maker")] == ["solver", "twin"]
     assert await kernel.recipes("keeper") == []

@@ -165,11 +165,11 @@ async def test_keys_are_delegated_revoked_and_rotated(echo_server: EchoServer) -
     agent, nonce = await echo_server.agent()
     path = f"/v1/agents/{agent}"
 
-    created = (await echo_server.ask("POST", f"{path}/keys", nonce, json={"rights": ["info"]})).json()
-    assert (await echo_server.ask("GET", path, created["key"])).status_code == 200
-    assert (await echo_server.ask("GET", f"{path}/history", created["key"])).status_code == 404
-    assert (await echo_server.ask("DELETE", f"{path}/keys/{created['id']}", nonce)).status_code == 204
-    assert (await echo_server.ask("GET", path, created["key"])).status_code == 401
+    created_key = (await echo_server.ask("POST", f"{path}/keys", nonce, json={"rights": ["info"]})).json()
+    assert (await echo_server.ask("GET", path, created_key["key"])).status_code == 200
+    assert (await echo_server.ask("GET", f"{path}/history", created_key["key"])).status_code == 404
+    assert (await echo_server.ask("DELETE", f"{path}/keys/{created_key['id']}", nonce)).status_code == 204
+    assert (await echo_server.ask("GET", path, created_key["key"])).status_code == 401
     new = (await echo_server.ask("POST", f"{path}/rotate", nonce)).json()["nonce"]
     assert (await echo_server.ask("GET", path, nonce)).status_code == 401
     assert (await echo_server.ask("GET", path, new)).status_code == 200

@@ -36,11 +36,11 @@ async def test_a_dead_key_opens_nothing(echo_server: EchoServer, end: str) -> No
         case "handed over":
             await echo_server.ask("POST", f"{path}/keys", nonce, json={"owner": True})
         case "revoked":
-            created = (
+            created_agent = (
                 await echo_server.ask("POST", f"{path}/keys", nonce, json={"rights": ["turn", "kill", "info"]})
             ).json()
-            dead = created["key"]
-            await echo_server.ask("DELETE", f"{path}/keys/{created['id']}", nonce)
+            dead = created_agent["key"]
+            await echo_server.ask("DELETE", f"{path}/keys/{created_agent['id']}", nonce)
         case _:
             team = (await echo_server.ask("GET", path, nonce)).json()["team"]
             await echo_server.ask("DELETE", f"/v1/teams/{team}", echo_server.server.operator)
@@ -73,8 +73,8 @@ async def test_one_of_many_concurrent_handovers_wins(echo_server: EchoServer) ->
     team, key = await echo_server.team(agents=1)
     for _ in range(5):
         body = {"team": team, "name": "bob", "agent_type": "echo"}
-        created = (await echo_server.ask("POST", "/v1/agents", key, json=body)).raise_for_status().json()
-        path, nonce = f"/v1/agents/{created['agent']['id']}", created["nonce"]
+        created_agent = (await echo_server.ask("POST", "/v1/agents", key, json=body)).raise_for_status().json()
+        path, nonce = f"/v1/agents/{created_agent['agent']['id']}", created_agent["nonce"]
         rotating = [echo_server.ask("POST", f"{path}/rotate", nonce) for _ in range(10)]
         owning = [echo_server.ask("POST", f"{path}/keys", nonce, json={"owner": True}) for _ in range(10)]
 

@@ -58,8 +58,8 @@ async def test_unfinished_bodies_share_one_budget_of_bytes(folder: pathlib.Path,
         if "{agent}" in path:
             for number, (team, key) in enumerate(teams):
                 body = {"team": team, "name": "bob", "agent_type": "echo"}
-                created = (await echo_server.ask("POST", "/v1/agents", key, json=body)).json()
-                keys[number], paths[number] = created["nonce"], path.format(agent=created["agent"]["id"])
+                created_agent = (await echo_server.ask("POST", "/v1/agents", key, json=body)).json()
+                keys[number], paths[number] = created_agent["nonce"], path.format(agent=created_agent["agent"]["id"])
         bodies = echo_server.server._parts.bodies
         async with AsyncExitStack() as leaving, asyncio.timeout(20):
             for _ in range(2):

@@ -571,11 +571,11 @@ def test_without_an_sdk_nothing_is_attached_or_imported(tmp_path: Path) -> None:
         assert telemetry.attach(recorder) is None, "the API alone shows nothing"
         """
     )
-    completed = subprocess.run(
+    process_result = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, check=False
     )
 
-    assert (completed.returncode, completed.stdout, completed.stderr) == (0, "", "")
+    assert (process_result.returncode, process_result.stdout, process_result.stderr) == (0, "", "")
 
 
 def test_the_global_tracer_provider_is_used(tmp_path: Path) -> None:
@@ -602,11 +602,11 @@ def test_the_global_tracer_provider_is_used(tmp_path: Path) -> None:
         print(*(span.name for span in exporter.get_finished_spans()), sep=", ")
         """
     )
-    completed = subprocess.run(
+    process_result = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, check=False
     )
 
-    assert (completed.returncode, completed.stdout, completed.stderr) == (0, "invoke_agent main\n", "")
+    assert (process_result.returncode, process_result.stdout, process_result.stderr) == (0, "invoke_agent main\n", "")
 
 
 async def test_spans_are_complete_with_a_journal(recorded_spans: RecordedSpans, tmp_path: Path) -> None:

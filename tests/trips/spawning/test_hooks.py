@@ -70,11 +70,11 @@ async def test_a_pre_tool_hook_denies_a_tool_at_every_depth() -> None:
     hooks = {"PreToolUse": [{"matcher": "danger", "hooks": [deny]}]}
     async with Session(ScriptedModel(DEEP), [danger.tool], hooks=hooks) as session:
         result = await session.ask("Go.")
-        deep, forked = run_of(session, "below"), run_of(session, "copy")
+        deep, copied_run = run_of(session, "below"), run_of(session, "copy")
 
     assert (danger.calls, result.value) == (0, "all done")
     assert answers(deep.context.history)["deep"] == "Denied: not today"
-    assert answers(forked.context.history)["forked"] == "Denied: not today"
+    assert answers(copied_run.context.history)["forked"] == "Denied: not today"
     assert {payload["agent_path"] for payload in payloads} == {"main/toiler/below", "main/copy"}
 
 

@@ -42,10 +42,10 @@ async def test_a_runtime_that_stopped_while_its_adapter_was_asked_spawns_nothing
     kind: str, end: str, tmp_path: pathlib.Path
 ) -> None:
     """`stop` has returned, or another kernel owns the journal: the answer comes too late."""
-    worked: list[str] = []
+    calls: list[str] = []
 
     def work() -> None:
-        worked.append("born")
+        calls.append("born")
 
     adapter, model = Slow(), ScriptedModel(["born"])
     async with runtime(adapter, tmp_path, backend="local") as host:
@@ -64,7 +64,7 @@ async def test_a_runtime_that_stopped_while_its_adapter_was_asked_spawns_nothing
             await starting
         assert not host.trees
 
-    assert not worked
+    assert not calls
 
 
 async def test_a_session_closed_while_its_adapter_is_asked_leaves_no_agent(tmp_path: pathlib.Path) -> None:
@@ -131,10 +131,10 @@ async def test_only_refused_and_failed_spawns_count_for_the_bound(
         handles = await asyncio.gather(*(session.spawn(ramet.SpawnRequest(agent=work)) for _ in range(20)))
         assert [(await each.result()).value for each in handles] == ["done"] * 20
 
-        unwanted = ramet.Agent(name="unwanted", function=work)
+        unwanted_agent = ramet.Agent(name="unwanted", function=work)
         detached = ramet.SpawnRequest(agent=work, detached=True)  # It is allowed, and fails: it has no limits.
         adapter.requests.clear()
-        for request in [detached, ramet.SpawnRequest(agent=unwanted)] * 4:
+        for request in [detached, ramet.SpawnRequest(agent=unwanted_agent)] * 4:
             with pytest.raises(RametError):
                 await session.spawn(request)
         assert len(adapter.requests) == 5

@@ -431,8 +431,8 @@ async def test_an_adapter_can_refuse_an_agent_of_a_server(tmp_path: pathlib.Path
             assert response.status_code == 409, response.text
             assert response.json()["limit"] == "policy adapter house rules"
             assert "no helpers on Fridays" in response.json()["detail"]
-        created = await echo_server.ask("POST", "/v1/agents", team[1], json=body)
-        assert created.status_code == 201, created.text
+        created_agent = await echo_server.ask("POST", "/v1/agents", team[1], json=body)
+        assert created_agent.status_code == 201, created_agent.text
 
 
 async def test_a_failing_adapter_refuses_agents_of_a_server(tmp_path: pathlib.Path) -> None:

@@ -63,8 +63,8 @@ async def test_a_spawn_is_resumed_or_never_happened(
         assert [
             row.is_over for root in await JournalReader(store).trees() for row in await JournalReader(store).rows(root)
         ] == []
-        swept = await sweep(store, tmp_path, before=datetime.now(UTC) + timedelta(hours=1))
-        assert [each.state for each in swept] == (["completed"] if moment == "born" else [])
+        swept_trees = await sweep(store, tmp_path, before=datetime.now(UTC) + timedelta(hours=1))
+        assert [each.state for each in swept_trees] == (["completed"] if moment == "born" else [])
         assert (await store.list(TREES), await store.read()) == ([], [])
     finally:
         await store.close()
@@ -87,8 +87,8 @@ async def test_a_recorded_spawn_without_its_tree_is_collected(tmp_path: pathlib.
         now = datetime.now(UTC)
 
         assert await sweep(store, tmp_path, before=now - timedelta(hours=1)) == []
-        (swept,) = await sweep(store, tmp_path, before=now + timedelta(hours=1))
+        (swept_trees,) = await sweep(store, tmp_path, before=now + timedelta(hours=1))
 
-        assert (swept.root, swept.state, await store.read()) == (handle.id, "interrupted", [])
+        assert (swept_trees.root, swept_trees.state, await store.read()) == (handle.id, "interrupted", [])
     finally:
         await store.close()

@@ -91,9 +91,9 @@ async def test_a_worktree_without_changes_is_removed(repo: Path) -> None:
     async with Session(model, workspace_tools(), cwd=repo) as session:
         await session.ask("Go.")
         (end,) = of_kind(session_events(session), RunEnded)
-        looked = run_of(session, "looker").context.history
+        looker_history = run_of(session, "looker").context.history
 
-    assert "as it was" in str(answers(looked))
+    assert "as it was" in str(answers(looker_history))
     assert end.result.artifacts == ()
     assert worktrees(repo) == []
 
@@ -144,13 +144,13 @@ async def test_each_child_has_its_own_worktree(repo: Path) -> None:
         await session.ask("Go.")
         ends = of_kind(session_events(session), RunEnded)
 
-        forked = next(
+        forked_run = next(
             run for run in session._opened.tree.register.runs.values() if run.agent.name == "main" and run.parent
         )
 
     texts = [(Path(end.result.artifacts[0]) / "new.txt").read_text() for end in ends]
     assert sorted(texts) == ["mine\n", "the fork's\n"]
-    assert str(forked.context.cwd) in str(forked.context.history)  # It is told so in its brief.
+    assert str(forked_run.context.cwd) in str(forked_run.context.history)  # It is told so in its brief.
     assert not (repo / "new.txt").exists()
 
 

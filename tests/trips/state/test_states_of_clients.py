@@ -50,9 +50,9 @@ class ServerWithTeams(NamedTuple):
 
     async def spawn(self, team: str, kind: str = "told", info: dict[str, Any] | None = None, **more: Any) -> Any:
         """Spawn an agent with the name `notes` in a new team."""
-        created = await self.client.create_team({"agents": 4}, name=team)
+        created_team = await self.client.create_team({"agents": 4}, name=team)
         default_info = {"tools": ["python"], "spawn": True}
-        arguments = {"policy": MAY_SPAWN, "key": created.key, **more}
+        arguments = {"policy": MAY_SPAWN, "key": created_team.key, **more}
         return await self.client.spawn_agent(team, "notes", kind, info or default_info, **arguments)
 
     async def say(self, agent: SpawnedAgent, text: str) -> str:
@@ -201,8 +201,10 @@ async def test_a_new_agent_does_not_inherit_the_state_of_a_deleted_one(folder: p
         await server.client.kill_agent(first_agent.agent.id, key=first_agent.nonce)
 
         assert await server.states() == sorted(["agents/main", *others])
-        repeated = await server.client.spawn_agent("ours", "notes", "told", {"tools": ["python"]}, policy=MAY_SPAWN)
-        assert "[] None" in await server.run(repeated, LOOKS)
+        repeated_spawn = await server.client.spawn_agent(
+            "ours", "notes", "told", {"tools": ["python"]}, policy=MAY_SPAWN
+        )
+        assert "[] None" in await server.run(repeated_spawn, LOOKS)
 
 
 WALKS = """
@@ -250,7 +252,7 @@ async def test_an_agent_of_a_client_cannot_ask_agents_of_the_program(
         runtime = server.server.runtime
         original = Agent(name="notes", instructions="Keep notes.", limits=ramet.Limits(seconds=bounds.get("seconds")))
         original.cls(Agent)
-        created = await runtime.dynamic.create(original, SOLVER)
+        new_agent = await runtime.dynamic.create(original, SOLVER)
         specialist = Agent(name="specialist")
 
         @specialist.task
@@ -260,15 +262,15 @@ async def test_an_agent_of_a_client_cannot_ask_agents_of_the_program(
         agent = await server.spawn("ours", info={"system_prompt": "Keep notes.", "tools": ["python"], "spawn": True})
         run, authoring = runtime.get(await server.run_of(agent)).run, HostAuthoring(runtime.dynamic)
         assert run.context.tree is not None
-        forked = await run.context.tree.spawn(run.context, ramet.SpawnRequest(prompt="system", mode="fork"))
-        fork = runtime.get(forked.id).run
+        forked_run = await run.context.tree.spawn(run.context, ramet.SpawnRequest(prompt="system", mode="fork"))
+        fork = runtime.get(forked_run.id).run
 
         for each in (run, fork):
-            for handle, task in ((str(created.ref), "solve"), ("solver", "solve"), ("specialist", "work")):
+            for handle, task in ((str(new_agent.ref), "solve"), ("solver", "solve"), ("specialist", "work")):
                 with pytest.raises(AgentNotResolved, match="cannot be asked in a tree that a client started"):
                     await authoring.spawn_request(each, handle, task, {})
 
         run.request = dataclasses.replace(run.request, state_owner="")
         assert (await authoring.spawn_request(run, "specialist", "work", {})).description == "work"
         same = fork if not bounds else run
-        assert (await authoring.spawn_request(same, str(created.ref), "solve", {})).description == "solve"
+        assert (await authoring.spawn_request(same, str(new_agent.ref), "solve", {})).description == "solve"

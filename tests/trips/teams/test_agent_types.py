@@ -425,9 +425,9 @@ async def test_an_operation_compacts_a_conversation(tmp_path: pathlib.Path) -> N
         for _ in long:
             await say(agent, "Go on")
         before = await agent.history()
-        shortened = await agent.control(Compact())
+        compact_answer = await agent.control(Compact())
         after = await agent.history()
-        assert shortened == {"compacted": True, "messages": len(after)}
+        assert compact_answer == {"compacted": True, "messages": len(after)}
         assert len(after) < len(before)
         assert after[-1] == before[-1]
         assert any("They counted." in each["content"] for each in after)

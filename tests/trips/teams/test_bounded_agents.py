@@ -26,8 +26,8 @@ async def spawn(echo_server: EchoServer, team: tuple[str, str], name: str, **fie
 
 async def spawn_failed(echo_server: EchoServer, team: tuple[str, str], name: str, **fields: Any) -> str:
     """Spawn an agent that fails, and return its id."""
-    created = (await spawn(echo_server, team, name, **fields)).raise_for_status().json()
-    id, key = created["agent"]["id"], created["nonce"]
+    created_agent = (await spawn(echo_server, team, name, **fields)).raise_for_status().json()
+    id, key = created_agent["agent"]["id"], created_agent["nonce"]
     living = echo_server.server.spawner.agents.find_by_key(key, "info")
     (living.spec.folder / "note").write_text("left")  # type: ignore[union-attr]  # It was opened.
     await echo_server.ask("POST", f"/v1/agents/{id}/turns", key, content=b"die")
@@ -108,9 +108,11 @@ async def test_keys_of_an_agent_are_bounded(tmp_path: pathlib.Path) -> None:
     async with serving(tmp_path) as echo_server:
         id, nonce = await echo_server.agent()
         body = {"rights": ["info"]}
-        created = [await echo_server.ask("POST", f"/v1/agents/{id}/keys", nonce, json=body) for _ in range(MAX_KEYS)]
-        assert {each.status_code for each in created} == {201}
+        key_answers = [
+            await echo_server.ask("POST", f"/v1/agents/{id}/keys", nonce, json=body) for _ in range(MAX_KEYS)
+        ]
+        assert {each.status_code for each in key_answers} == {201}
 
         assert (await echo_server.ask("POST", f"/v1/agents/{id}/keys", nonce, json=body)).status_code == 422
-        await echo_server.ask("DELETE", f"/v1/agents/{id}/keys/{created[0].json()['id']}", nonce)
+        await echo_server.ask("DELETE", f"/v1/agents/{id}/keys/{key_answers[0].json()['id']}", nonce)
         assert (await echo_server.ask("POST", f"/v1/agents/{id}/keys", nonce, json=body)).status_code == 201

@@ -19,16 +19,16 @@ async def dead_keys(echo_server: EchoServer) -> tuple[dict[str, str], dict[str, 
     operator = echo_server.server.operator
     team, key = await echo_server.team()
     body = {"team": team, "name": "bob", "agent_type": "echo"}
-    created = (await echo_server.ask("POST", "/v1/agents", key, json=body)).raise_for_status().json()
-    agent, first = created["agent"]["id"], created["nonce"]
+    created_agent = (await echo_server.ask("POST", "/v1/agents", key, json=body)).raise_for_status().json()
+    agent, first = created_agent["agent"]["id"], created_agent["nonce"]
     path = f"/v1/agents/{agent}"
     narrow = (await echo_server.ask("POST", f"{path}/keys", first, json={"rights": ["info"]})).raise_for_status().json()
     (await echo_server.ask("DELETE", f"{path}/keys/{narrow['id']}", first)).raise_for_status()
     (await echo_server.ask("POST", f"{path}/rotate", first)).raise_for_status()
     killed_agent, nonce = await echo_server.agent()
     (await echo_server.ask("DELETE", f"/v1/agents/{killed_agent}", nonce)).raise_for_status()
-    deleted, old = await echo_server.team()
-    (await echo_server.ask("DELETE", f"/v1/teams/{deleted}", operator)).raise_for_status()
+    deleted_team, old = await echo_server.team()
+    (await echo_server.ask("DELETE", f"/v1/teams/{deleted_team}", operator)).raise_for_status()
     dead = {
         "missing": "",
         "wrong": "nobody",

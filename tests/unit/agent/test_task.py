@@ -53,10 +53,10 @@ def test_an_agent_rebuilt_from_its_recipe_has_the_same_version() -> None:
     """AC-S4-5: A recipe written by one process means the same in another."""
     recipe = solver().recipe()
 
-    rebuilt = agent_of(Recipe.from_entry(recipe.entry()))
+    rebuilt_agent = agent_of(Recipe.from_entry(recipe.entry()))
 
-    assert rebuilt.recipe().version == recipe.version
-    assert rebuilt.tasks["solve"].bind("x = 1") == {"equation": "x = 1", "digits": 3}
+    assert rebuilt_agent.recipe().version == recipe.version
+    assert rebuilt_agent.tasks["solve"].bind("x = 1") == {"equation": "x = 1", "digits": 3}
 
 
 def test_another_name_or_content_is_another_version() -> None:

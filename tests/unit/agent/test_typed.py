@@ -112,12 +112,12 @@ def rebuild(hint: Any) -> Any:
 )
 def test_a_type_survives_a_round_trip_with_its_values(hint: Any, value: Any) -> None:
     """A value's data fits the rebuilt type, and is written as equal data."""
-    rebuilt = rebuild(hint)
+    rebuilt_type = rebuild(hint)
     data = encode_argument(hint, value, "x")
 
-    decoded = decode_value(rebuilt, json.loads(json.dumps(data)), "x")
+    decoded_value = decode_value(rebuilt_type, json.loads(json.dumps(data)), "x")
 
-    assert encode_argument(rebuilt, decoded, "x") == data
+    assert encode_argument(rebuilt_type, decoded_value, "x") == data
 
 
 def test_equal_type_data_gives_one_class() -> None:

@@ -97,9 +97,9 @@ async def test_a_measurement_finds_its_values(name: str) -> None:
         pytest.skip(reason)
     if name in ON_PODS and not (os.environ.get("KUBECONFIG") and os.environ.get("REGISTRY")):
         pytest.skip("no cluster is given (KUBECONFIG and REGISTRY)")
-    measured = await SMALL[name]()
+    measurement = await SMALL[name]()
 
-    assert {figure.key for figure in BY_NAME[name].figures} <= measured.keys()
+    assert {figure.key for figure in BY_NAME[name].figures} <= measurement.keys()
 
 
 def test_each_measurement_is_tried() -> None:

@@ -65,6 +65,6 @@ def test_an_ignored_hangup_stays_ignored() -> None:
 
 def test_the_second_signal_ends_the_process_at_once() -> None:
     """The terminal is restored, and the status is 130."""
-    completed = subprocess.run([sys.executable, "-c", TWICE], capture_output=True, text=True, check=False)
+    process_result = subprocess.run([sys.executable, "-c", TWICE], capture_output=True, text=True, check=False)
 
-    assert (completed.returncode, completed.stdout) == (130, "stop: Ctrl-C\nat once\n")
+    assert (process_result.returncode, process_result.stdout) == (130, "stop: Ctrl-C\nat once\n")

@@ -138,19 +138,19 @@ def test_version_prints_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("line", [["--help"], ["ask", "--help"], ["ask", "x", "--dir", "/nope"], ["--version"]])
 def test_help_imports_nothing_heavy(line: list[str]) -> None:
     """Help and usage errors stay fast."""
-    completed = subprocess.run([sys.executable, "-c", LOAD, *line], capture_output=True, text=True, check=False)
+    process_result = subprocess.run([sys.executable, "-c", LOAD, *line], capture_output=True, text=True, check=False)
 
-    assert completed.returncode == 0, completed.stderr
+    assert process_result.returncode == 0, process_result.stderr
 
 
 def test_arguments_in_another_encoding_are_accepted() -> None:
     """Such arguments cause no traceback."""
-    completed = subprocess.run(
+    process_result = subprocess.run(
         [sys.executable.encode(), b"-m", b"ramet", b"ask", b"caf\xe9", b"--dir", b"/n\xff"],
         capture_output=True,
         check=False,
         env={**os.environ, "PYTHONUTF8": "1"},
     )
 
-    assert completed.returncode == 2
-    assert completed.stderr.decode().startswith("ramet ask: --dir: '/n\ufffd' does not exist")
+    assert process_result.returncode == 2
+    assert process_result.stderr.decode().startswith("ramet ask: --dir: '/n\ufffd' does not exist")

@@ -41,9 +41,9 @@ async def test_pauses_are_divided_by_the_speed(speed: float, pauses: list[float]
     for second in (0.0, 1.5, 0.5, 3.0):
         writer.add(RunResumed, "main", second, turn=1)
 
-    repeated = [event async for event in with_pauses(stream(writer.events), speed, clock)]
+    repeated_events = [event async for event in with_pauses(stream(writer.events), speed, clock)]
 
-    assert (repeated, clock.pauses) == (writer.events, pauses)
+    assert (repeated_events, clock.pauses) == (writer.events, pauses)
 
 
 async def test_pauses_are_bounded() -> None:

@@ -63,13 +63,13 @@ def test_wide_characters_keep_the_columns() -> None:
     assert all(cells <= 60 for cells in map(_cells, lines(writer, width=60)))
 
 
-def many_agents(agents: int, finished: int) -> TreeEventWriter:
+def many_agents(agents: int, finished_count: int) -> TreeEventWriter:
     """Return a story of a root with many children, the first of which have finished in order."""
     writer = TreeEventWriter()
     writer.add_spawn("main", 0)
     for number in range(agents):
         writer.add_spawn(f"main/a{number}", 0)
-    for number in range(finished):
+    for number in range(finished_count):
         writer.add_end(f"main/a{number}", 1 + number / 1000, Status.COMPLETED, "ok", Usage())
     return writer
 

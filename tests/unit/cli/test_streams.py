@@ -33,10 +33,10 @@ def test_a_full_disk_is_reported_in_one_line() -> None:
     """The status is not 0."""
     command = f'"{sys.executable}" -m ramet --version > /dev/full'
 
-    completed = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    process_result = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
 
-    assert (completed.returncode, completed.stderr.count("\n")) == (1, 1)
-    assert "No space left on device" in completed.stderr
+    assert (process_result.returncode, process_result.stderr.count("\n")) == (1, 1)
+    assert "No space left on device" in process_result.stderr
 
 
 @pytest.mark.parametrize("line", [["--version"], ["agents", "list"]])
@@ -45,10 +45,10 @@ def test_a_closed_pipe_ends_the_command_silently(line: list[str]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     try:
-        completed = subprocess.run(
+        process_result = subprocess.run(
             [sys.executable, "-m", "ramet", *line], stdout=writing, stderr=subprocess.PIPE, check=False
         )
     finally:
         os.close(writing)
 
-    assert (completed.returncode, completed.stderr) == (141, b"")
+    assert (process_result.returncode, process_result.stderr) == (141, b"")

@@ -250,10 +250,10 @@ async def test_the_fake_clock_counts_its_sleepers() -> None:
     await asyncio.sleep(0)
     sleeps[1].cancel()
     await asyncio.wait({sleeps[1]})
-    counted = [clock.sleeping]
+    sleeper_counts = [clock.sleeping]
 
     await clock.advance(1)
 
-    counted.append(clock.sleeping)
+    sleeper_counts.append(clock.sleeping)
     await clock.advance(2)
-    assert [*counted, clock.sleeping] == [2, 1, 0]
+    assert [*sleeper_counts, clock.sleeping] == [2, 1, 0]

@@ -163,9 +163,9 @@ def test_a_notice_is_accepted_by_a_full_mailbox() -> None:
         box.push(mail(number))
     notice = mail(MAX_MAILS, "x" * (MAX_BYTES + 1), kind="notice")
 
-    accepted = box.push(notice)
+    is_accepted = box.push(notice)
 
-    assert accepted
+    assert is_accepted
     assert box.drain()[-1] is notice
 
 
@@ -215,9 +215,9 @@ def test_unread_mail_survives_into_the_next_turn() -> None:
     box.reopen()
     box.push(mail(2))
 
-    repeated = box.push(mail(1))
+    is_repeated = box.push(mail(1))
 
-    assert repeated is False
+    assert is_repeated is False
     assert [each.id for each in box.drain()] == ["mail-1", "mail-2"]
 
 

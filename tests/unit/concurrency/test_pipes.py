@@ -14,7 +14,7 @@ from tests.support.waiting import alive, eventually, pid_in
 
 
 @pytest.mark.parametrize(
-    ("head", "tail", "pieces", "captured", "left_out"),
+    ("head", "tail", "pieces", "expected", "left_out"),
     [
         (10, 0, [b"abc"], b"abc", 0),
         (3, 0, [b"abc"], b"abc", 0),
@@ -25,7 +25,7 @@ from tests.support.waiting import alive, eventually, pid_in
     ],
 )
 def test_a_capture_keeps_the_beginning_and_the_end(
-    head: int, tail: int, pieces: list[bytes], captured: bytes, left_out: int
+    head: int, tail: int, pieces: list[bytes], expected: bytes, left_out: int
 ) -> None:
     """A capture says how many bytes it left out; one that `stops` has enough once it would drop bytes."""
     capture, stopping = Capture(head=head, tail=tail), Capture(head=head, tail=tail, stops=True)
@@ -34,7 +34,7 @@ def test_a_capture_keeps_the_beginning_and_the_end(
         capture.append(piece)
         stopping.append(piece)
 
-    assert (capture.data(), capture.omitted_bytes, capture.total) == (captured, left_out, sum(map(len, pieces)))
+    assert (capture.data(), capture.omitted_bytes, capture.total) == (expected, left_out, sum(map(len, pieces)))
     assert (capture.is_full, stopping.is_full) == (False, left_out > 0)
 
 

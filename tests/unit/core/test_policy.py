@@ -226,13 +226,13 @@ def test_ports_are_accepted_as_a_mapping_or_as_pairs() -> None:
     """Both forms are equal, and later changes of the mapping do not matter."""
     ports = {"web": 1, "a-b-9": 65535}
 
-    requested = policy(ports=ports)
+    request = policy(ports=ports)
     ports["late"] = 5
 
-    assert requested == policy(ports=[["web", 1], ("a-b-9", 65535)])
-    assert requested.ports == {"web": 1, "a-b-9": 65535}
-    assert from_json(to_json(requested)) == requested
-    assert to_public_dict(requested)["ports"] == {"web": 1, "a-b-9": 65535}
+    assert request == policy(ports=[["web", 1], ("a-b-9", 65535)])
+    assert request.ports == {"web": 1, "a-b-9": 65535}
+    assert from_json(to_json(request)) == request
+    assert to_public_dict(request)["ports"] == {"web": 1, "a-b-9": 65535}
     assert DEFAULTS.ports == {}
 
 
@@ -283,12 +283,12 @@ def test_convenient_forms_of_fields_equal_their_canonical_form() -> None:
 def test_a_policy_copies_its_lists_and_mappings() -> None:
     """Later changes of the arguments do not change the checked policy."""
     names, values = ["LANG"], {"A": "1"}
-    requested = policy(allowed_env_vars=names, env_vars=values)
+    request = policy(allowed_env_vars=names, env_vars=values)
 
     names.append("LD_PRELOAD")
     values["LD_PRELOAD"] = "evil.so"
 
-    assert (requested.allowed_env_vars, requested.env_vars) == (("LANG",), {"A": "1"})
+    assert (request.allowed_env_vars, request.env_vars) == (("LANG",), {"A": "1"})
 
 
 def test_endpoints_with_a_disabled_network_are_refused() -> None:
@@ -381,12 +381,12 @@ def test_a_secret_of_a_root_needs_a_value() -> None:
 )
 def test_mounts_of_a_root_stay_within_the_allowed_mounts(allowed: list[str] | None, mount: str, passes: bool) -> None:
     """Without a list of allowed mounts any mount is granted."""
-    requested = policy(readonly_mounts=[mount])
+    request = policy(readonly_mounts=[mount])
     if passes:
-        assert resolve_root_policy(requested, allow_mounts=allowed).readonly_mounts == (mount,)
+        assert resolve_root_policy(request, allow_mounts=allowed).readonly_mounts == (mount,)
         return
     with pytest.raises(SpawnRefused, match=mount) as refusal:
-        resolve_root_policy(requested, allow_mounts=allowed)
+        resolve_root_policy(request, allow_mounts=allowed)
     assert refusal.value.limit == "policy.readonly_mounts"
 
 
@@ -519,13 +519,13 @@ def test_a_right_that_the_parent_lacks_is_refused_by_name(field: str, value: Any
             narrow(PARENT, request)
         assert refusal.value.limit == f"policy.{field}"
         return
-    granted = getattr(narrow(PARENT, request)[0], field)
+    granted_value = getattr(narrow(PARENT, request)[0], field)
     if field == "secrets":
-        assert granted == {name: PARENT.secrets[name] for name in value}
+        assert granted_value == {name: PARENT.secrets[name] for name in value}
     elif field == "allowed_env_vars":
-        assert set(granted) == set(value) - {"MODE"}
+        assert set(granted_value) == set(value) - {"MODE"}
     else:
-        assert granted == getattr(request, field)
+        assert granted_value == getattr(request, field)
 
 
 def test_a_refusal_is_short_and_names_the_missing_rights() -> None:
@@ -609,12 +609,12 @@ def test_a_variable_set_by_value_never_gets_the_hosts_value_below() -> None:
 
 def test_json_of_a_policy_holds_requested_fields_and_decodes_equal() -> None:
     """Absent fields stay absent, and empty fields stay empty."""
-    requested = policy(memory_mb=128, env_vars={}, allowed_endpoints=[], secrets={"token": None}, isolation="L2")
+    request = policy(memory_mb=128, env_vars={}, allowed_endpoints=[], secrets={"token": None}, isolation="L2")
 
-    assert from_json(to_json(requested)) == requested
-    assert from_json(to_json(requested).decode()) == requested
-    assert from_json(msgspec.json.decode(to_json(requested))) == requested
-    assert msgspec.json.decode(to_json(requested), type=Policy) == requested
+    assert from_json(to_json(request)) == request
+    assert from_json(to_json(request).decode()) == request
+    assert from_json(msgspec.json.decode(to_json(request))) == request
+    assert msgspec.json.decode(to_json(request), type=Policy) == request
     assert to_json(Policy()) == b"{}"
 
 
@@ -660,8 +660,8 @@ def test_null_fields_count_as_absent() -> None:
 
 def test_no_value_of_a_variable_or_secret_is_shown() -> None:
     """No printed form of a policy or grant shows values; names are shown."""
-    requested = policy(env_vars={"MODE": CANARY}, secrets={"token": CANARY}, isolation="L2")
-    for policy_held in (requested, resolve_root_policy(requested)):
+    request = policy(env_vars={"MODE": CANARY}, secrets={"token": CANARY}, isolation="L2")
+    for policy_held in (request, resolve_root_policy(request)):
         for text in (
             repr(policy_held),
             str(policy_held),
@@ -706,8 +706,8 @@ def test_a_child_has_the_reservation_of_its_parent() -> None:
     """A child may name the parent's reservation or none, and never another one."""
     assert PARENT.reservation is not None
     same = msgspec.structs.asdict(PARENT.reservation)
-    for requested in (policy(), policy(reservation=same), policy(reservation=PARENT.reservation)):
-        assert narrow(PARENT, requested)[0].reservation == PARENT.reservation
+    for request in (policy(), policy(reservation=same), policy(reservation=PARENT.reservation)):
+        assert narrow(PARENT, request)[0].reservation == PARENT.reservation
     for other in ({"name": "crew"}, {"name": "others", "memory_mb": 1024}):
         with pytest.raises(SpawnRefused) as refusal:
             narrow(PARENT, policy(reservation=other))
@@ -749,9 +749,9 @@ def test_to_public_dict_returns_plain_data() -> None:
 
 def test_a_policy_can_be_copied_and_pickled() -> None:
     """A policy in a closure travels with its packed function."""
-    requested = policy(memory_mb=1, secrets=["a"], env_vars={"A": "1"})
+    request = policy(memory_mb=1, secrets=["a"], env_vars={"A": "1"})
 
-    assert pickle.loads(pickle.dumps(requested)) == copy.copy(requested) == requested
+    assert pickle.loads(pickle.dumps(request)) == copy.copy(request) == request
 
 
 def test_isolation_levels_are_ordered_by_strength() -> None:

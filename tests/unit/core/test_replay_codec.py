@@ -95,14 +95,14 @@ def replay_as_stored(events: list[Event]) -> TreeReplay:
 def test_a_partial_decode_replays_like_whole_events(upto: int) -> None:
     """Conversations, usage, moves and open calls are equal, wherever the journal ends."""
     events = [msgspec.structs.replace(each, seq=seq) for seq, each in enumerate(EVENTS[:upto], 1)]
-    full_replay, replayed = (
+    full_replay, replayed_state = (
         TreeReplay().apply_all(decode(encode(each)) for each in events),
         replay_as_stored(EVENTS[:upto]),
     )
 
-    assert replayed.ledger == full_replay.ledger
-    assert replayed.seq == full_replay.seq == upto
-    for one, other in zip(full_replay.runs.values(), replayed.runs.values(), strict=True):
+    assert replayed_state.ledger == full_replay.ledger
+    assert replayed_state.seq == full_replay.seq == upto
+    for one, other in zip(full_replay.runs.values(), replayed_state.runs.values(), strict=True):
         assert one.messages == other.messages
         assert (one.usage, one.subtree, one.steps) == (other.usage, other.subtree, other.steps)
         assert one.started_calls.keys() == other.started_calls.keys()

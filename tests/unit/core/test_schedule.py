@@ -301,16 +301,19 @@ def test_a_claim_has_one_owner() -> None:
     record = schedule_record(state=TickState(decided=at(100), claims=(other_claim,)))
     tick_result = TickResult(id="c", tick=at(100), status=TickStatus.FAILED)
 
-    updated = ticks.update_claim(record, other_claim, claim_of("me", run="run-1"))
+    updated_record = ticks.update_claim(record, other_claim, claim_of("me", run="run-1"))
 
-    assert updated is not None
-    assert updated.state.claims == (claim_of("me", run="run-1"),)
-    assert ticks.update_claim(updated, other_claim, claim_of("another", run="run-1")) is None
-    assert ticks.mark_lost(updated, other_claim, at(150), "gone") is None
-    assert ticks.complete_claim(updated, tick_result, "them") is updated
-    completed = ticks.complete_claim(updated, replace(tick_result, status=TickStatus.COMPLETED), "me")
-    assert ticks.complete_claim(completed, tick_result, "them") is completed
-    assert (completed.state.claims, [each.status for each in completed.state.results]) == ((), ["completed"])
+    assert updated_record is not None
+    assert updated_record.state.claims == (claim_of("me", run="run-1"),)
+    assert ticks.update_claim(updated_record, other_claim, claim_of("another", run="run-1")) is None
+    assert ticks.mark_lost(updated_record, other_claim, at(150), "gone") is None
+    assert ticks.complete_claim(updated_record, tick_result, "them") is updated_record
+    completed_record = ticks.complete_claim(updated_record, replace(tick_result, status=TickStatus.COMPLETED), "me")
+    assert ticks.complete_claim(completed_record, tick_result, "them") is completed_record
+    assert (completed_record.state.claims, [each.status for each in completed_record.state.results]) == (
+        (),
+        ["completed"],
+    )
 
 
 def test_the_end_of_a_run_replaces_its_lost_status() -> None:
@@ -342,9 +345,9 @@ def test_a_cancelled_schedule_keeps_only_its_active_run() -> None:
     assert ticks.replace_definition(cancelled, schedule(), at(1000)).state == TickState(
         decided=at(1000), claims=going[:1]
     )
-    released = ticks.release(cancelled, going[0])
-    assert released is not None
-    assert (released.state.waiting, ticks.is_deletable(released)) == ((), True)
+    released_record = ticks.release(cancelled, going[0])
+    assert released_record is not None
+    assert (released_record.state.waiting, ticks.is_deletable(released_record)) == ((), True)
 
 
 def test_only_the_owner_starts_a_claim_and_only_once() -> None:
@@ -357,9 +360,9 @@ def test_only_the_owner_starts_a_claim_and_only_once() -> None:
     assert ticks.update_claim(started_state, claim_of(), claim_of(run="run-2")) is None
     assert ticks.update_claim(schedule_record(), claim_of(), claim_of(run="run-2")) is None
     assert ticks.release(schedule_record(), claim_of()) is None
-    released = ticks.release(started_state, claim_of())
-    assert released is not None
-    assert released.state == TickState(decided=at(100), waiting=(Due(tick=at(100)),))
+    released_record = ticks.release(started_state, claim_of())
+    assert released_record is not None
+    assert released_record.state == TickState(decided=at(100), waiting=(Due(tick=at(100)),))
     assert ticks.release(started_state, replace(claim_of(run="run-1"), owner="who was believed dead")) is None
 
 

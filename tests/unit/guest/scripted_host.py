@@ -57,9 +57,9 @@ class Host:
 
     def expect(self, kind: type[S]) -> tuple[S, bytes]:
         """Return the guest's next message, which must be of this kind."""
-        received = self.hear()
-        assert received is not None, "the guest has closed"
-        message, body = received
+        message_received = self.hear()
+        assert message_received is not None, "the guest has closed"
+        message, body = message_received
         assert isinstance(message, kind), message
         return message, body
 

@@ -103,11 +103,11 @@ def test_messages_of_many_threads_do_not_mix(channel_ends: Ends) -> None:
     for writer in writers:
         writer.start()
     reader = Channel(channel_ends.host)
-    received = [reader.read() for _ in notes]
+    frames_received = [reader.read() for _ in notes]
     for writer in writers:
         writer.join()
 
-    assert sorted(frame.control for frame in received if frame is not None) == sorted(notes)
+    assert sorted(frame.control for frame in frames_received if frame is not None) == sorted(notes)
 
 
 def test_a_forked_process_is_refused(channel_ends: Ends) -> None:

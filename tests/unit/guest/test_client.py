@@ -355,9 +355,9 @@ def test_the_public_module_has_the_same_client_names() -> None:
     for name in sub_agent_client.__all__:
         assert getattr(sub_agent_client, name) is getattr(client, name)
     script = "import sys, ramet.sub_agent_client; print('ramet.guest.client' in sys.modules)"
-    completed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    process_result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
 
-    assert completed.stdout == "False\n"
+    assert process_result.stdout == "False\n"
 
 
 def test_values_of_children_are_sent_as_they_were_encoded() -> None:

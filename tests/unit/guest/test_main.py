@@ -171,14 +171,14 @@ def test_nothing_is_sent_after_the_last_message_and_output_is_flushed() -> None:
     """A thread of the function keeps sending."""
     with guest() as host:
         host.start(agents.print_and_run_on)
-        received = host.hear()
-        while received is not None and isinstance(received[0], Send):
-            received = host.hear()
+        message_received = host.hear()
+        while message_received is not None and isinstance(message_received[0], Send):
+            message_received = host.hear()
         after = host.hear()
         code, out, err = host.ended()
 
-    assert received is not None
-    assert isinstance(received[0], Done)
+    assert message_received is not None
+    assert isinstance(message_received[0], Done)
     assert after is None
     assert (code, out) == (0, "out\n")
     assert err.startswith("err\n")
@@ -203,9 +203,14 @@ def test_an_error_of_ramet_is_sent_with_its_fields() -> None:
         failure = host.failure()
 
     assert failure.error is not None
-    rebuilt = decode_error(failure.error, failure.fields)
-    assert isinstance(rebuilt, BudgetExceeded)
-    assert (rebuilt.asked, rebuilt.left, rebuilt.scope, failure.error.scope) == (5, 1, "main/x", "main/x")
+    rebuilt_error = decode_error(failure.error, failure.fields)
+    assert isinstance(rebuilt_error, BudgetExceeded)
+    assert (rebuilt_error.asked, rebuilt_error.left, rebuilt_error.scope, failure.error.scope) == (
+        5,
+        1,
+        "main/x",
+        "main/x",
+    )
 
 
 def test_a_host_that_leaves_early_ends_the_guest() -> None:

@@ -74,14 +74,14 @@ async def test_bytes_and_their_ends_pass_in_both_directions(tmp_path: pathlib.Pa
 
 async def test_a_client_that_ended_its_side_still_gets_its_answer(tmp_path: pathlib.Path) -> None:
     """A client whose host has ended may still send."""
-    received: list[bytes] = []
+    numbers: list[bytes] = []
 
     async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if await reader.readexactly(5) == b"first":
             writer.write(b"you said " + await reader.read())
         else:
             writer.write_eof()
-            received.append(await reader.read())
+            numbers.append(await reader.read())
 
     async with serve_host(tmp_path / "s", speak), Relay(tmp_path / "s") as relay:
         async with relay.client() as client:
@@ -93,9 +93,9 @@ async def test_a_client_that_ended_its_side_still_gets_its_answer(tmp_path: path
             assert await client.rest() == b""
             await client.send(b"late")
             client.writer.write_eof()
-            await eventually(lambda: received)
+            await eventually(lambda: numbers)
 
-    assert received == [b"late"]
+    assert numbers == [b"late"]
 
 
 @pytest.mark.parametrize("slow", ["host", "client"])

@@ -197,12 +197,12 @@ async def test_an_accepted_answer_counts_even_at_the_deadline() -> None:
             await asyncio.sleep(0)
         try:
             box.answer("approval-1", True)
-            accepted = True
+            is_accepted = True
         except Unknown:
-            accepted = False
+            is_accepted = False
         await passing
-        outcomes.append((accepted, await asking))
-        if not accepted:
+        outcomes.append((is_accepted, await asking))
+        if not is_accepted:
             break
 
     assert set(outcomes) == {(True, True), (False, False)}

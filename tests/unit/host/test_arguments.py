@@ -62,11 +62,11 @@ def test_a_session_refuses_an_argument_of_a_wrong_type(arguments: dict[str, Any]
 @pytest.mark.parametrize("model", [NO_MODEL, 5, ["a"]], ids=["runnable", "number", "list"])
 def test_a_model_argument_must_be_a_chat_model(model: Any) -> None:
     """A chain around a model cannot get tools or be charged."""
-    accepted = "is not accepted; expected a LangChain chat model itself"
+    message = "is not accepted; expected a LangChain chat model itself"
     assert refusal(lambda: Session(model)).startswith("llm: ")
-    assert accepted in refusal(lambda: Session(model))
+    assert message in refusal(lambda: Session(model))
     assert refusal(lambda: Session(model=model)).startswith("model: ")
-    assert accepted in refusal(lambda: Agent(name="a", model=model))
+    assert message in refusal(lambda: Agent(name="a", model=model))
 
 
 async def test_a_resumed_session_refuses_an_approver_that_is_not_a_function(tmp_path: Path) -> None:

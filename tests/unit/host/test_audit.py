@@ -439,9 +439,11 @@ def test_a_full_disk_leaves_whole_lines_and_a_count_of_lost_entries(tmp_path: Pa
         file({"type": "again"})
         """
     )
-    completed = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True)
+    process_result = subprocess.run(
+        [sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True
+    )
 
-    assert completed.stdout.split() == ["27"] * 3  # EFBIG
+    assert process_result.stdout.split() == ["27"] * 3  # EFBIG
     entries = [json.loads(line) for line in path.read_bytes().splitlines()]
     assert [entry["type"] for entry in entries] == ["first", "entries_lost", "again"]
     assert entries[1]["count"] == 3

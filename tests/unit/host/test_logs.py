@@ -119,14 +119,14 @@ def test_uvicorns_own_handlers_are_removed(log_stream: io.StringIO) -> None:
         for logger, (handlers, propagate, level) in zip(loggers, before, strict=True):
             logger.handlers, logger.propagate, logger.level = handlers, propagate, level
 
-    start_record, served = read_log(log_stream)
+    start_record, request_record = read_log(log_stream)
     assert start_record | {"timestamp": ""} == {
         "timestamp": "",
         "level": "INFO",
         "logger": "uvicorn.error",
         "message": "Started",
     }
-    assert served["message"] == '127.0.0.1 - "GET / HTTP/1.1" 200'
+    assert request_record["message"] == '127.0.0.1 - "GET / HTTP/1.1" 200'
 
 
 def test_an_exception_is_a_field(log_stream: io.StringIO) -> None:
@@ -170,7 +170,7 @@ def test_extras_are_json_or_their_repr(log_stream: io.StringIO) -> None:
     assert (line["path"], line["pair"], line["keys"]) == (repr(Path("/tmp")), [1, 2], {"1": "one"})
     assert (line["nan"], line["huge"]) == ("nan", "an integer of 33220 bits")
     assert (line["level"], line["extra.level"]) == ("INFO", "mine")
-    assert line["broken"] == "(a Broken whose repr failed: RuntimeError)"
+    assert line["broken"] == "(a FailingObject whose repr failed: RuntimeError)"
     assert "ring" in line
     assert line["bytes"].startswith("b'\\x00")
 
@@ -422,9 +422,9 @@ def test_masking_takes_time_linear_in_the_text() -> None:
         "    Redaction(environ={}).clean(text * (1_000_000 // len(text)))\n"
         "    print(text, flush=True)\n"
     )
-    completed = subprocess.run([sys.executable, "-c", code, *HARD], capture_output=True, text=True, check=False)
+    process_result = subprocess.run([sys.executable, "-c", code, *HARD], capture_output=True, text=True, check=False)
 
-    assert (completed.stdout.splitlines(), completed.returncode) == (HARD, 0), completed.stderr
+    assert (process_result.stdout.splitlines(), process_result.returncode) == (HARD, 0), process_result.stderr
 
 
 # --- set up
@@ -544,13 +544,13 @@ def test_a_process_of_its_own_writes_nothing_but_json(tmp_path: Path) -> None:
         asyncio.run(main())
         """
     )
-    completed = subprocess.run(
+    process_result = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, check=True
     )
 
-    lines = [json.loads(line) for line in completed.stderr.splitlines()]
+    lines = [json.loads(line) for line in process_result.stderr.splitlines()]
     assert [(line["logger"], line["message"]) for line in lines] == [
         ("asyncio", "two\nlines"),
         ("third.party", "from a thread"),
     ]
-    assert completed.stdout == ""
+    assert process_result.stdout == ""

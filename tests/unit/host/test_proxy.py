@@ -136,9 +136,9 @@ async def test_a_failed_connection_is_reported_after_its_permission(tmp_path: pa
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     events: list[ProxyDecision] = []
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        port = unused.getsockname()[1]
+    with socket.socket() as unused_socket:
+        unused_socket.bind(("127.0.0.1", 0))
+        port = unused_socket.getsockname()[1]
         proxy, path = Proxy(lookup=look_up), tmp_path / "s"
         await proxy.open(path, (f"127.0.0.1:{port}", "*"), owner=None, on_event=events.append)
         for target in (f"127.0.0.1:{port}", "unknown.test:1", "empty.test:1"):

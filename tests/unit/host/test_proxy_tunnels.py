@@ -65,11 +65,11 @@ async def test_a_client_may_end_together_with_its_request(proxy_harness: ProxyHa
 
 async def test_a_server_that_ended_its_side_still_gets_data(proxy_harness: ProxyHarness) -> None:
     """The client's direction stays open."""
-    received: list[bytes] = []
+    numbers: list[bytes] = []
 
     async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write_eof()
-        received.append(await reader.read())
+        numbers.append(await reader.read())
 
     async with server(speak) as port:
         run = await proxy_harness.open(f"127.0.0.1:{port}")
@@ -78,9 +78,9 @@ async def test_a_server_that_ended_its_side_still_gets_data(proxy_harness: Proxy
             assert await tunnel.rest() == b""
             await tunnel.send(b"late")
             tunnel.writer.write_eof()
-            await eventually(lambda: received)
+            await eventually(lambda: numbers)
 
-    assert received == [b"late"]
+    assert numbers == [b"late"]
 
 
 async def test_a_server_may_speak_first(proxy_harness: ProxyHarness) -> None:
@@ -230,19 +230,19 @@ async def test_tls_to_an_address_passes_without_a_name(proxy_harness: ProxyHarne
 
 async def test_tls_to_another_server_is_cut(proxy_harness: ProxyHarness, certificate: pathlib.Path) -> None:
     """No byte reaches the server, though its certificate covers both names; the event names the other server."""
-    received: list[bytes] = []
+    numbers: list[bytes] = []
 
     async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        received.append(await reader.read())
+        numbers.append(await reader.read())
 
     async with server(speak) as port:
         run = await proxy_harness.open(f"localhost:{port}")
         async with client(run.path) as tunnel:
             assert await tunnel.ask(f"localhost:{port}", first=client_hello("other.localhost")) == 200
             assert await tunnel.rest() == b""
-        await eventually(lambda: received)
+        await eventually(lambda: numbers)
 
-    assert received == [b""]
+    assert numbers == [b""]
     assert [(event.allowed, event.host, event.status) for event in run.events] == [
         (True, "localhost", 200),
         (False, "localhost", 403),

@@ -202,10 +202,10 @@ async def test_sweep_removes_old_ended_trees_and_nothing_else(tmp_path: Path, dr
     await late.add(RunEnded, "run-late", result=DONE)
     before = START + timedelta(seconds=60)
 
-    swept = await sweep(store, tmp_path, before=before, keep=["run-kept"], dry_run=dry)
+    swept_trees = await sweep(store, tmp_path, before=before, keep=["run-kept"], dry_run=dry)
 
     remaining = await JournalReader(store).trees(ended=True)
-    assert [(each.root, each.state, each.runs, each.folders) for each in swept] == [("run-old", "failed", 1, 1)]
+    assert [(each.root, each.state, each.runs, each.folders) for each in swept_trees] == [("run-old", "failed", 1, 1)]
     assert remaining == ["run-1", *(["run-old"] if dry else []), "run-kept", "run-marked", "run-late"]
     assert [each.key for each in await store.list("tree")] == sorted({*remaining} - {"run-late"})
     assert {each.id for each in folders.list()} == {*remaining} - {"run-1", "run-late"}

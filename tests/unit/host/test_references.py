@@ -37,7 +37,7 @@ if __name__ == "__main__":
 def run(*argv: str | pathlib.Path, cwd: pathlib.Path, text: str | None = None) -> list[str]:
     """Return the output lines of a Python program."""
     path = os.pathsep.join([str(pathlib.Path.cwd() / "src"), str(cwd)])
-    completed = subprocess.run(
+    process_result = subprocess.run(
         [sys.executable, *argv],
         cwd=cwd,
         input=text,
@@ -46,8 +46,8 @@ def run(*argv: str | pathlib.Path, cwd: pathlib.Path, text: str | None = None) -
         text=True,
         check=False,
     )
-    assert completed.returncode == 0, completed.stderr
-    return completed.stdout.splitlines()
+    assert process_result.returncode == 0, process_result.stderr
+    return process_result.stdout.splitlines()
 
 
 @pytest.mark.parametrize("function", [scheduled.note, scheduled.Desk.rest, os.path.join, len])

@@ -60,10 +60,10 @@ async def test_the_agent_sees_its_tools_and_the_tools_for_agents() -> None:
         async with Session(model, [note], **options) as session:  # type: ignore[arg-type]  # options of several types
             await session.ask("Go.")
 
-    offered = [set(model.requests[0].tools) for model in models]
-    assert offered[0] == {"note", "Agent", "SendMessage", "TaskOutput", "TaskStop", "ListAgents"}
-    assert offered[1] == {"note"}
-    assert "Agent" not in offered[2]
+    offered_tools = [set(model.requests[0].tools) for model in models]
+    assert offered_tools[0] == {"note", "Agent", "SendMessage", "TaskOutput", "TaskStop", "ListAgents"}
+    assert offered_tools[1] == {"note"}
+    assert "Agent" not in offered_tools[2]
 
 
 async def test_any_definition_may_be_the_main_agent() -> None:

@@ -62,13 +62,13 @@ async def test_a_stall_is_dumped_while_c_code_keeps_the_interpreter(
 async def test_a_running_loop_is_no_stall(pipe: tuple[int, int]) -> None:
     """Beats of the loop postpone the dump; a waiting thread does not block the loop."""
     read_end, write = pipe
-    released = threading.Event()
+    may_end = threading.Event()
     with StallWatch(after_s=3_600, dump_to=write) as watch:
-        waiting = asyncio.create_task(asyncio.to_thread(released.wait))
+        waiting = asyncio.create_task(asyncio.to_thread(may_end.wait))
         await asyncio.sleep(0)
         watch._beat()
         watch._beat()
-        released.set()
+        may_end.set()
         await waiting
 
     assert watch.so_far == Stalls()
@@ -119,7 +119,7 @@ asyncio.run(main())
 @pytest.mark.parametrize("child", ["ends", "stops its watch", "has a dump of its own", "watches"])
 def test_a_forked_child_of_a_watched_process_ends(child: str) -> None:
     """The dumping thread does not exist in the child, which must not wait for it; the parent stays watched."""
-    completed = subprocess.run(
+    process_result = subprocess.run(
         [sys.executable, "-c", FORK, child],
         capture_output=True,
         text=True,
@@ -127,8 +127,8 @@ def test_a_forked_child_of_a_watched_process_ends(child: str) -> None:
         timeout=60,
         start_new_session=True,
     )
-    assert completed.stdout.splitlines()[-1:] == ["7"]
-    assert "Timeout" not in completed.stderr
+    assert process_result.stdout.splitlines()[-1:] == ["7"]
+    assert "Timeout" not in process_result.stderr
 
 
 def test_a_fork_leaves_the_parent_watched(pipe: tuple[int, int]) -> None:

@@ -310,8 +310,8 @@ async def test_the_proxy_port_inside_leads_to_the_socket_outside(site: BackendFi
             assert env["HTTPS_PROXY"] == env["https_proxy"] == env["ALL_PROXY"] == "http://127.0.0.1:3128"
             await guest.ask("connect_tcp", host="127.0.0.1", port=3128)
             async with asyncio.timeout(180):
-                accepted, _ = await asyncio.get_running_loop().sock_accept(listener)
-            accepted.close()
+                connection, _ = await asyncio.get_running_loop().sock_accept(listener)
+            connection.close()
             assert await guest.failure_of("connect_tcp", host="127.0.0.1", port=9) == "ECONNREFUSED", (
                 "nobody else is there"
             )

@@ -32,12 +32,12 @@ def test_a_saved_checkpoint_is_loaded(
 ) -> None:
     """Body, size of the JSON and version arrive; the latest checkpoint replaces the earlier one and leaves no draft."""
     file = tmp_path_factory.mktemp("kept") / "checkpoint"
-    saved = Checkpoint(body, data.draw(st.integers(0, len(body))), version)
+    saved_checkpoint = Checkpoint(body, data.draw(st.integers(0, len(body))), version)
 
     checkpoint.save(file, Checkpoint(b"earlier", 0, 1))
-    checkpoint.save(file, saved)
+    checkpoint.save(file, saved_checkpoint)
 
-    assert checkpoint.load(file) == saved
+    assert checkpoint.load(file) == saved_checkpoint
     assert names(file.parent) == ["checkpoint"]
 
 
@@ -79,7 +79,7 @@ def test_a_newer_format_is_distinguished_from_damage(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("saved", "field"),
+    ("saved_checkpoint", "field"),
     [
         (Checkpoint(b"abc", 4, 1), "json_size"),
         (Checkpoint(b"abc", -1, 1), "json_size"),
@@ -87,10 +87,10 @@ def test_a_newer_format_is_distinguished_from_damage(file: Path) -> None:
         (Checkpoint(b"abc", 3, 2**63), "version"),
     ],
 )
-def test_an_invalid_checkpoint_is_refused(file: Path, saved: Checkpoint, field: str) -> None:
+def test_an_invalid_checkpoint_is_refused(file: Path, saved_checkpoint: Checkpoint, field: str) -> None:
     """The refusal names the field before anything is written."""
     with pytest.raises(InvalidValue) as refusal:
-        checkpoint.save(file, saved)
+        checkpoint.save(file, saved_checkpoint)
 
     assert refusal.value.field == field
     assert names(file.parent) == []
@@ -108,9 +108,9 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 checkpoint.save(Path({str(file)!r}), checkpoint.Checkpoint(bytes(5000), 0, 2))
 """
 
-    completed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    process_result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
 
-    assert "File too large" in completed.stderr
+    assert "File too large" in process_result.stderr
     assert checkpoint.load(file) == Checkpoint(b"first", 0, 1)
     assert names(tmp_path) == ["checkpoint"]
 
@@ -126,9 +126,9 @@ os.fsync = lambda fd: os.kill(os.getpid(), signal.SIGKILL)
 checkpoint.save(Path({str(file)!r}), checkpoint.Checkpoint(bytes(5000), 0, 2))
 """
 
-    completed = subprocess.run([sys.executable, "-c", script], check=False)
+    process_result = subprocess.run([sys.executable, "-c", script], check=False)
 
-    assert completed.returncode == -signal.SIGKILL
+    assert process_result.returncode == -signal.SIGKILL
     assert len(os.listdir(tmp_path)) == 2  # noqa: PTH208 - only how many
     assert checkpoint.load(file) == Checkpoint(b"first", 0, 1)
     checkpoint.clear_drafts(tmp_path)

@@ -325,6 +325,6 @@ grown = 24 << 20
 print(meter.measure(max_bytes=1 << 40).bytes)
 """
 
-    completed = subprocess.run([sys.executable, "-c", BEGIN + script], capture_output=True, text=True, check=True)
+    process_result = subprocess.run([sys.executable, "-c", BEGIN + script], capture_output=True, text=True, check=True)
 
-    assert int(completed.stdout) == LARGE
+    assert int(process_result.stdout) == LARGE

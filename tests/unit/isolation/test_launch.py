@@ -50,7 +50,7 @@ def view_of_user(
     sources: dict[Path, Path] | None = None,
 ) -> Any:
     """Return what the ordinary user sees whom root became, with access to `paths`."""
-    ran = run_as_user(paths=paths, look=look, granted=granted_paths, write=write, sources=sources)
+    ran = run_as_user(paths=paths, look=look, granted_paths=granted_paths, write=write, sources=sources)
     assert ran.returncode == 0, ran.stderr.decode()
     return json.loads(ran.stdout)
 
@@ -59,7 +59,7 @@ def run_as_user(
     *,
     paths: list[Path],
     look: list[Path],
-    granted: list[Path] | None = None,
+    granted_paths: list[Path] | None = None,
     write: list[Path] | None = None,
     sources: dict[Path, Path] | None = None,
 ) -> subprocess.CompletedProcess[bytes]:
@@ -68,7 +68,7 @@ def run_as_user(
     request = {
         "user": USER,
         "paths": [*runtime.folders, *map(str, paths)],
-        "granted": [*map(str, granted or [])],
+        "granted": [*map(str, granted_paths or [])],
         "look": [*map(str, look)],
         "write": [*map(str, write or [])],
         "sources": {str(path): str(source) for path, source in (sources or {}).items()},
@@ -219,7 +219,7 @@ def test_a_source_that_has_become_a_link_is_not_shown(tmp_path: Path, mode: int)
     look = [source / "id", keys / "id"]
 
     assert "key" in view_of_user(paths=[source, keys], granted_paths=[source, keys], look=look)["seen"].values()
-    ran = run_as_user(paths=[source], granted=[source], look=look, sources={source: source})
+    ran = run_as_user(paths=[source], granted_paths=[source], look=look, sources={source: source})
 
     assert ran.returncode != 0
     assert b"Too many levels of symbolic links" in ran.stderr
@@ -242,10 +242,12 @@ def run_launcher(launch: Launch) -> subprocess.CompletedProcess[bytes]:
 
 @needs_root
 def test_nothing_is_started_as_root() -> None:
-    completed = run_launcher(Launch("bwrap", None, None, (), (), os.getpid(), ("/bin/echo", "started"), "/bin/echo"))
-    assert completed.returncode != 0
-    assert b"uid 0" in completed.stderr
-    assert completed.stdout == b""
+    process_result = run_launcher(
+        Launch("bwrap", None, None, (), (), os.getpid(), ("/bin/echo", "started"), "/bin/echo")
+    )
+    assert process_result.returncode != 0
+    assert b"uid 0" in process_result.stderr
+    assert process_result.stdout == b""
 
 
 @needs_root

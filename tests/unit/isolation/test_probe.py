@@ -182,21 +182,21 @@ def test_an_older_kernel_makes_the_root_read_only_mount_by_mount() -> None:
 def test_without_user_namespaces_local_says_that_the_root_is_not_read_only() -> None:
     """The level stays, and the missing mechanism has a remedy."""
     without = probe_in_process(user=(0, 0), before=_with_sysctl("user/max_user_namespaces"))
-    offered = probe.level_of(without, "local")
+    offered_level = probe.level_of(without, "local")
 
-    assert offered.level is Isolation.L1
-    assert "read_only_root" in offered.missing
-    assert "sysctl user.max_user_namespaces" in offered.remedy
+    assert offered_level.level is Isolation.L1
+    assert "read_only_root" in offered_level.missing
+    assert "sysctl user.max_user_namespaces" in offered_level.remedy
 
 
 def test_without_bubblewrap_the_command_that_installs_it_is_named(tmp_path: pathlib.Path) -> None:
     without = probe_in_process(path=str(tmp_path))
-    offered = probe.level_of({**ALL_WORK, "bwrap": without["bwrap"]}, "bwrap")
+    offered_level = probe.level_of({**ALL_WORK, "bwrap": without["bwrap"]}, "bwrap")
 
     assert without["bwrap"].detail == "not installed"
-    assert offered.level is Isolation.L0
-    assert offered.missing == ("bwrap",)
-    assert "apt install bubblewrap" in offered.remedy
+    assert offered_level.level is Isolation.L0
+    assert offered_level.missing == ("bwrap",)
+    assert "apt install bubblewrap" in offered_level.remedy
 
 
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
@@ -236,11 +236,11 @@ def test_a_level_needs_all_of_its_mechanisms(missing: Sequence[str], bwrap: Isol
     levels: dict[Literal["bwrap", "local"], Isolation] = {"bwrap": bwrap, "local": local}
 
     for backend, level in levels.items():
-        offered = probe.level_of(findings, backend)
-        assert offered.level is level
-        assert set(offered.missing) == set(missing) & offered.mechanisms.keys()
-        assert all(offered.mechanisms[name] is (name not in missing) for name in offered.mechanisms)
-        assert all(f"Mend {name}." in offered.remedy for name in offered.missing)
+        offered_level = probe.level_of(findings, backend)
+        assert offered_level.level is level
+        assert set(offered_level.missing) == set(missing) & offered_level.mechanisms.keys()
+        assert all(offered_level.mechanisms[name] is (name not in missing) for name in offered_level.mechanisms)
+        assert all(f"Mend {name}." in offered_level.remedy for name in offered_level.missing)
 
 
 def test_mechanisms_that_prevent_a_level_are_named_first() -> None:

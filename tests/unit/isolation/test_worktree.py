@@ -26,8 +26,8 @@ pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not 
 def git(cwd: pathlib.Path, *args: str) -> str:
     """Run git as a user would. Raises CalledProcessError if it fails."""
     identity = ["-c", "user.name=Ann", "-c", "user.email=ann@localhost"]
-    completed = subprocess.run(["git", *identity, *args], cwd=cwd, capture_output=True, text=True, check=True)
-    return completed.stdout.strip()
+    process_result = subprocess.run(["git", *identity, *args], cwd=cwd, capture_output=True, text=True, check=True)
+    return process_result.stdout.strip()
 
 
 @pytest.fixture
@@ -291,7 +291,7 @@ async def test_prune_removes_only_unchanged_copies_of_dead_processes(repo: pathl
     async def one(name: str) -> Worktree:
         return await create(repo, name, mint=lambda: str(next(numbers)))
 
-    dead, living, changed, committed, merged, removed = [
+    dead, living, changed, committed, merged, removed_tree = [
         await one(name) for name in ("dead", "living", "changed", "committed", "merged", "gone")
     ]
     git(repo, "branch", "other")
@@ -301,8 +301,8 @@ async def test_prune_removes_only_unchanged_copies_of_dead_processes(repo: pathl
     git(merged.path, "add", ".")
     git(merged.path, "commit", "--quiet", "-m", "more")
     git(repo, "merge", "--quiet", merged.branch)
-    shutil.rmtree(removed.path)
-    for each in (dead, changed, committed, merged, removed):
+    shutil.rmtree(removed_tree.path)
+    for each in (dead, changed, committed, merged, removed_tree):
         crash(each)
 
     assert set(await prune(repo)) == {dead.path, merged.path}

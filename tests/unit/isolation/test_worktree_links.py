@@ -17,8 +17,8 @@ pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not 
 def git(cwd: pathlib.Path, *args: str) -> str:
     """Run git as a user would. Raises CalledProcessError if it fails."""
     identity = ["-c", "user.name=Ann", "-c", "user.email=ann@localhost"]
-    completed = subprocess.run(["git", *identity, *args], cwd=cwd, capture_output=True, text=True, check=True)
-    return completed.stdout.strip()
+    process_result = subprocess.run(["git", *identity, *args], cwd=cwd, capture_output=True, text=True, check=True)
+    return process_result.stdout.strip()
 
 
 def make_repository(path: pathlib.Path) -> pathlib.Path:

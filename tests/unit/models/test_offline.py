@@ -58,11 +58,11 @@ def citations(text: str) -> Iterator[tuple[str, int, str]]:
 def assert_true(conversation: FinishedConversation, folder: pathlib.Path) -> int:
     """Check that every cited line stands where the answer says, and return their number."""
     count = 0
-    for path, line, quoted in citations(conversation.text):
+    for path, line, quotation in citations(conversation.text):
         if not (folder / path).is_file():
             continue
         stands = (folder / path).read_text(errors="replace").split("\n")[line - 1].strip().replace("`", "'")
-        assert stands.startswith(quoted.strip().removesuffix("…")), f"{path}:{line} is {stands!r}, not {quoted!r}"
+        assert stands.startswith(quotation.strip().removesuffix("…")), f"{path}:{line} is {stands!r}, not {quotation!r}"
         count += 1
     return count
 
@@ -360,13 +360,15 @@ async def test_an_ended_budget_gives_the_findings(tmp_path: pathlib.Path) -> Non
     """The model must call no more tools and answers from its findings, though tools are still bound."""
     model = OfflineResearcher().bind_tools([{"name": name} for name in READERS])
     conversation = await run_conversation(OfflineResearcher(), WHY, EXAMPLE, tools=READERS)
-    looked = [at for at, m in enumerate(conversation.messages) if isinstance(m, ToolMessage) and m.name != "Glob"]
-    shortened = conversation.messages[: looked[20]]
-    while isinstance(shortened[-1], ToolMessage) is False:
-        shortened.pop()
+    result_positions = [
+        at for at, m in enumerate(conversation.messages) if isinstance(m, ToolMessage) and m.name != "Glob"
+    ]
+    shortened_messages = conversation.messages[: result_positions[20]]
+    while isinstance(shortened_messages[-1], ToolMessage) is False:
+        shortened_messages.pop()
     notice = "Your budget is used up (model_calls: 0 left). Do not call tools any more. Answer now with what you have."
 
-    reply = await model.ainvoke([*shortened, HumanMessage(notice)])
+    reply = await model.ainvoke([*shortened_messages, HumanMessage(notice)])
 
     assert reply.tool_calls == []
     assert "logs/payments-api.log" in reply.text
@@ -406,8 +408,8 @@ async def test_the_preview_of_a_spilled_report_counts() -> None:
     conversation = await run_conversation(model, WHY, EXAMPLE)
     messages = list(conversation.messages)
     at, message = next((at, m) for at, m in enumerate(messages) if isinstance(m, ToolMessage) and '["logs/' in m.text)
-    shortened = message.text[: message.text.index('["', 900) + 20]
-    spilled = shortened + "\n… [90000 characters. The whole result is in /s/1.txt; read it in parts.]"
+    shortened_text = message.text[: message.text.index('["', 900) + 20]
+    spilled = shortened_text + "\n… [90000 characters. The whole result is in /s/1.txt; read it in parts.]"
     messages[at] = ToolMessage(spilled, tool_call_id=message.tool_call_id)
 
     reply = await model.bind_tools([{"name": name} for name in (*READERS, "Agent")]).ainvoke(messages[:-1])

@@ -42,8 +42,8 @@ def assert_exact(conversation: FinishedConversation, folder: pathlib.Path) -> in
     for path, number, fenced, plain in cited:
         line = (folder / path).read_bytes().split(b"\n")[int(number) - 1].decode("utf-8", "replace").strip()
         assert (fenced or plain) == line[:200], f"{path}:{number}"
-    for value, quoted in re.findall(r"` = (.*?) \([^`\n]*?:\d+: `([^`\n]*)`", conversation.text):
-        assert value in quoted
+    for value, quotation in re.findall(r"` = (.*?) \([^`\n]*?:\d+: `([^`\n]*)`", conversation.text):
+        assert value in quotation
     return len(cited)
 
 

@@ -49,13 +49,13 @@ def test_a_sent_question_is_received_equal(kept: list[BaseMessage], data: st.Dat
     new = data.draw(MESSAGES)
     messages = data.draw(st.lists(st.sampled_from([*kept, *new]), max_size=8)) if kept or new else []
 
-    received = host.decode_messages(msgspec.json.decode(msgspec.json.encode(guest.encode_messages(messages))))
+    received_messages = host.decode_messages(msgspec.json.decode(msgspec.json.encode(guest.encode_messages(messages))))
 
-    assert received == messages
+    assert received_messages == messages
     places = [each for each in guest.encode_messages(messages) if isinstance(each, int)]
     assert places == sorted(set(places))
     assert all(
-        received[at] is host.messages[each]
+        received_messages[at] is host.messages[each]
         for at, each in enumerate(guest.encode_messages(messages))
         if isinstance(each, int)
     )
@@ -189,9 +189,9 @@ def jump(to: Location, over: list[Location]) -> str:
 def test_a_received_tool_is_shown_unchanged(each: Any) -> None:
     """A model sees the same schema; the placeholder itself never runs."""
     shared = SharedHistory([HumanMessage("x")])
-    decoded = decode_request(shared, encode_request(shared, shared.messages, [_schema(each)])).tools[0]
-    assert isinstance(decoded, dict)
-    restored = schema_only_tool(decoded)
-    assert convert_to_openai_tool(restored) == convert_to_openai_tool(each)
+    decoded_tool = decode_request(shared, encode_request(shared, shared.messages, [_schema(each)])).tools[0]
+    assert isinstance(decoded_tool, dict)
+    restored_tool = schema_only_tool(decoded_tool)
+    assert convert_to_openai_tool(restored_tool) == convert_to_openai_tool(each)
     with pytest.raises(Bug):
-        restored.invoke({})
+        restored_tool.invoke({})

@@ -121,16 +121,16 @@ CHUNKS = st.builds(
 @given(CHUNKS)
 def test_a_decoded_chunk_equals_the_encoded_one(piece: AIMessageChunk) -> None:
     """Text, incomplete calls, usage and the mark of the last chunk are kept."""
-    decoded = decode_chunk(encode_chunk(piece))
-    assert decoded == piece
-    assert decoded.chunk_position == piece.chunk_position
+    decoded_chunk = decode_chunk(encode_chunk(piece))
+    assert decoded_chunk == piece
+    assert decoded_chunk.chunk_position == piece.chunk_position
 
 
 def test_metadata_of_a_provider_is_not_sent_to_a_guest() -> None:
     """A guest receives why a reply ended, and nothing about accounts and machines."""
     metadata = {"stop_reason": "end_turn", "headers": {"x-organization": "acme"}, "model_name": "m"}
-    decoded = decode_chunk(encode_chunk(AIMessageChunk(content="x", response_metadata=metadata)))
-    assert decoded.response_metadata == {"stop_reason": "end_turn"}
+    decoded_chunk = decode_chunk(encode_chunk(AIMessageChunk(content="x", response_metadata=metadata)))
+    assert decoded_chunk.response_metadata == {"stop_reason": "end_turn"}
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"content": 1}', b'{"type": "human", "content": ""}'])

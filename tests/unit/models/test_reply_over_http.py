@@ -89,10 +89,10 @@ async def test_the_connection_is_closed_when_the_reader_is_cancelled(kind: str) 
 async def test_openai_is_asked_for_usage_at_every_address() -> None:
     """ChatOpenAI omits usage for other addresses than OpenAI's; a budget needs it, except where it was switched off."""
     async with provider(["a", "b"]) as server:
-        counted = await streamed_reply(server.openai())
+        counted_reply = await streamed_reply(server.openai())
         uncounted = await streamed_reply(server.openai(stream_usage=False))
 
-        assert counted.usage_metadata is not None
+        assert counted_reply.usage_metadata is not None
         assert uncounted.usage_metadata is None
         assert [body.get("stream_options") for body in server.bodies] == [{"include_usage": True}, None]
 

@@ -51,9 +51,9 @@ def load_text(file: pathlib.Path, text: str, env: Mapping[str, str] | None = Non
 def refusals(file: pathlib.Path, text: str, env: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the refusal of each setting, by the setting's name."""
     file.write_text(text)
-    examined = examine(file, env or {}, {})
-    assert examined.config is None
-    return {each.field: str(each) for each in examined.problems}
+    examination = examine(file, env or {}, {})
+    assert examination.config is None
+    return {each.field: str(each) for each in examination.problems}
 
 
 def test_without_settings_each_has_its_default(file: pathlib.Path) -> None:
@@ -475,7 +475,7 @@ def test_any_text_is_a_configuration_or_a_refusal(tmp_path_factory: pytest.TempP
     file.write_text(text, errors="surrogatepass")
     env = {each.variable: text for each in SETTINGS}
     for path, environ in ((file, {}), (None, env)):
-        examined = examine(path, environ, {})
-        assert (examined.config is None) == bool(examined.problems)
-        assert all(type(each) is InvalidValue and len(str(each)) < 2_000 for each in examined.problems)
-        assert "abcdefgh" not in repr(examined.problems)
+        examination = examine(path, environ, {})
+        assert (examination.config is None) == bool(examination.problems)
+        assert all(type(each) is InvalidValue and len(str(each)) < 2_000 for each in examination.problems)
+        assert "abcdefgh" not in repr(examination.problems)

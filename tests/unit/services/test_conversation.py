@@ -47,8 +47,8 @@ async def new_queue(agent: Echo, clock: FakeClock) -> AsyncIterator[Talking]:
     """Return a function that makes turn queues; close them at the end."""
     queues: list[TurnQueue] = []
 
-    def make(served: Any = agent, **limits: Any) -> TurnQueue:
-        queues.append(TurnQueue(served, clock, TurnLimits(**limits)))
+    def make(running_agent: Any = agent, **limits: Any) -> TurnQueue:
+        queues.append(TurnQueue(running_agent, clock, TurnLimits(**limits)))
         return queues[-1]
 
     yield make

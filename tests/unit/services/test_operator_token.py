@@ -106,9 +106,9 @@ def test_a_missing_extra_package_is_reported_in_one_line(tmp_path: Path, missing
     """The line gives the install command, and nothing listens."""
     program = f"import sys; sys.modules[{missing!r}] = None; from ramet.cli.main import main; sys.exit(main())"
     line = [sys.executable, "-c", program, "serve", "--dir", str(tmp_path), "--socket", str(tmp_path / "a")]
-    completed = subprocess.run(line, capture_output=True, text=True, check=False)
+    process_result = subprocess.run(line, capture_output=True, text=True, check=False)
 
-    assert (completed.returncode, completed.stdout) == (1, "")
-    assert completed.stderr == (
+    assert (process_result.returncode, process_result.stdout) == (1, "")
+    assert process_result.stderr == (
         "ramet: serving over HTTP needs an extra package; install it with: pip install 'ramet[server]'\n"
     )

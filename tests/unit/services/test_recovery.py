@@ -51,9 +51,9 @@ class WatchedStore(MemoryStore):
         return result
 
     async def delete(self, kind: str, key: str, *, expected: int | None = None) -> bool:
-        deleted = await super().delete(kind, key, expected=expected)
+        deleted_document = await super().delete(kind, key, expected=expected)
         self.changed(list(self._documents.values()))
-        return deleted
+        return deleted_document
 
 
 async def change_record(site: Site, kind: str, **fields: object) -> None:

@@ -39,17 +39,17 @@ def test_retention_is_set_like_other_settings(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "accepted"),
+    ("text", "message"),
     [
         ("retention: {folder_days: -1}", "retention.folder_days: -1 is not accepted; expected a whole number from 0"),
         ("retention: {folder_count: many}", "retention.folder_count: 'many' is not accepted"),
         ("retention: {trees: 1}", "a key of retention: results_s, folder_days, folder_count"),
     ],
 )
-def test_an_invalid_retention_setting_is_refused(tmp_path: pathlib.Path, text: str, accepted: str) -> None:
+def test_an_invalid_retention_setting_is_refused(tmp_path: pathlib.Path, text: str, message: str) -> None:
     """The error names the setting and the accepted values."""
     file = tmp_path / "ramet.yaml"
     file.write_text(text)
 
-    with pytest.raises(InvalidValue, match=accepted):
+    with pytest.raises(InvalidValue, match=message):
         load(file, {}, {})

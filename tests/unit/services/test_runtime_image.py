@@ -50,9 +50,9 @@ IMPORTS = "import sys; sys.path.insert(0, sys.argv[1]); from importlib import im
 def run_isolated_python(code: str, *args: str | Path, options: tuple[str, ...] = ()) -> str:
     """Return the output of an interpreter that sees no installed package."""
     argv = [sys.executable, "-I", "-S", "-B", *options, "-c", code, *map(str, args)]
-    completed = subprocess.run(argv, capture_output=True, text=True, timeout=180, check=False)
-    assert completed.returncode == 0, completed.stderr
-    return completed.stdout
+    process_result = subprocess.run(argv, capture_output=True, text=True, timeout=180, check=False)
+    assert process_result.returncode == 0, process_result.stderr
+    return process_result.stdout
 
 
 async def base_in(host: str, folder: Path, files: dict[str, bytes] = BASE, **options: Any) -> None:

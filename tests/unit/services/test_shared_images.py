@@ -396,9 +396,9 @@ async def test_the_folder_of_a_single_kernel_is_imported_into_the_store_once(ker
     await kernels.stores["one"].close()
     await two.delete_image(image.id)
     await two.delete_bundle(bundle.id)
-    restarted = await kernels.begin("one")
-    assert await restarted.list_images() == []
-    assert await restarted.list_bundles() == []
+    restarted_kernel = await kernels.begin("one")
+    assert await restarted_kernel.list_images() == []
+    assert await restarted_kernel.list_bundles() == []
     assert not (kernels.folder / "one" / "bundles" / bundle.id).exists()
 
 

@@ -302,12 +302,12 @@ async def test_an_invalid_spawn_is_refused_before_anything_is_reserved(site: Sit
     assert len(site.echo.opened) == 1
 
 
-@pytest.mark.parametrize("counted", ["cpu", "memory_mb", "tokens", "usd", "model_calls"])
-async def test_an_agent_must_state_what_its_team_counts(site: Site, counted: str) -> None:
+@pytest.mark.parametrize("resource_name", ["cpu", "memory_mb", "tokens", "usd", "model_calls"])
+async def test_an_agent_must_state_what_its_team_counts(site: Site, resource_name: str) -> None:
     """Processors and memory need a policy; tokens, money and calls need limits."""
-    resources: dict[str, Any] = {counted: 10}
+    resources: dict[str, Any] = {resource_name: 10}
     team = await site.team(**resources)
-    field = "policy" if counted in ("cpu", "memory_mb") else f"limits.{counted}"
+    field = "policy" if resource_name in ("cpu", "memory_mb") else f"limits.{resource_name}"
     with pytest.raises(InvalidValue) as refusal:
         await site.agent(team)
     assert refusal.value.field == field

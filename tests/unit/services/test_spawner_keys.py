@@ -250,13 +250,13 @@ async def test_keys_outlive_a_killed_server(tmp_path: pathlib.Path) -> None:
     (tmp_path / "again").mkdir()
     async with Site(tmp_path, store) as site:
         agent, key, id = await with_rights(site, "info")
-        delegated = await site.spawner.delegate(agent.agent.id, agent.nonce, Delegate(rights=["turn"]))
-        await site.spawner.revoke(agent.agent.id, agent.nonce, delegated.id)
+        delegation = await site.spawner.delegate(agent.agent.id, agent.nonce, Delegate(rights=["turn"]))
+        await site.spawner.revoke(agent.agent.id, agent.nonce, delegation.id)
         new = await site.spawner.rotate(agent.agent.id, agent.nonce)
         next_site = await site.as_killed(tmp_path / "again")
         async with next_site:
             assert opened_rights(next_site, agent, key) == ["info"]
             assert opened_rights(next_site, agent, new) == list(RIGHTS)
-            assert opened_rights(next_site, agent, agent.nonce) == opened_rights(next_site, agent, delegated.key) == []
+            assert opened_rights(next_site, agent, agent.nonce) == opened_rights(next_site, agent, delegation.key) == []
             await next_site.spawner.revoke(agent.agent.id, new, id)
             assert opened_rights(next_site, agent, key) == []

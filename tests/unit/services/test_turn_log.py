@@ -89,14 +89,14 @@ async def store() -> AsyncIterator[MemoryStore]:
     await store.close()
 
 
-def conversation(served: CutAgent, store: MemoryStore) -> TurnQueue:
-    return TurnQueue(served, SystemClock(), log=TurnLog(store, "agent-1", served.run))
+def conversation(running_agent: CutAgent, store: MemoryStore) -> TurnQueue:
+    return TurnQueue(running_agent, SystemClock(), log=TurnLog(store, "agent-1", running_agent.run))
 
 
-async def restored_queue(served: CutAgent, store: MemoryStore) -> TurnQueue:
+async def restored_queue(running_agent: CutAgent, store: MemoryStore) -> TurnQueue:
     """Return the queue of turns as the next kernel restores it."""
-    log = TurnLog(store, "agent-1", served.run)
-    turn_queue = TurnQueue(served, SystemClock(), log=log)
+    log = TurnLog(store, "agent-1", running_agent.run)
+    turn_queue = TurnQueue(running_agent, SystemClock(), log=log)
     turn_queue.restore(await log.read())
     return turn_queue
 
@@ -172,13 +172,13 @@ async def test_an_idle_conversation_is_left_at_once(store: MemoryStore, kind: ty
 
 async def test_the_records_of_turns_are_removed_with_their_agent(store: MemoryStore) -> None:
     """An active turn gets an error at once."""
-    served = Speaker()
-    turn_queue = conversation(served, store)
+    running_agent = Speaker()
+    turn_queue = conversation(running_agent, store)
     await read(turn_queue.turn(b"one", "words"))
     waits = turn_queue.turn(b"two wait three", "words")
     await eventually(lambda: waits.readable_number == 1)
     await clear(store, "agent-1")
-    served.ended.set_result(None)
+    running_agent.ended.set_result(None)
     assert [each.kind for each in await read(waits)] == ["chunk", "error"], "its readers are told at once"
     await turn_queue.close()
     assert not [*await store.list(REQUEST_KIND), *await store.list(CHUNKS_KIND)]
@@ -186,14 +186,14 @@ async def test_the_records_of_turns_are_removed_with_their_agent(store: MemorySt
 
 async def test_a_kernel_that_was_overtaken_writes_no_more_chunks(store: MemoryStore) -> None:
     """Another kernel has written the next chunk: readers here get TakenOver and continue there."""
-    served = Speaker()
-    turn_queue = conversation(served, store)
+    running_agent = Speaker()
+    turn_queue = conversation(running_agent, store)
     turn = turn_queue.turn(b"one wait two", "words")
     await eventually(lambda: turn.readable_number == 1)
-    log = TurnLog(store, "agent-1", served.run)
+    log = TurnLog(store, "agent-1", running_agent.run)
     await log.read()
     await log.record_chunks(turn.position, [Chunk(turn.id, 2, "chunk", b"another")])
-    served.go.set()
+    running_agent.go.set()
     with pytest.raises(TakenOver):
         await read(turn, 1)
     assert [each.body for each in (await log.read())[0].chunks] == [b"one", b"another"]

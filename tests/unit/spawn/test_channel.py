@@ -174,9 +174,9 @@ async def test_requests_are_answered_and_done_ends_the_channel() -> None:
         answer, body = await guest.hear()
         assert (answer.id, bytes(answer.data), body) == (3, b'{"text":"hello"}', b"bytes")
         await guest.say(Done(ok=True, json_size=2), b"17")
-        finished = await channel.wait_closed()
-        assert finished is not None
-        assert finished.body == b"17"
+        finish = await channel.wait_closed()
+        assert finish is not None
+        assert finish.body == b"17"
 
 
 async def test_a_refusal_is_sent_as_an_answer() -> None:

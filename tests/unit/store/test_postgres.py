@@ -248,6 +248,6 @@ try:
 except MissingExtra as missing:
     print(missing.extra)
 """
-    completed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    process_result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 
-    assert completed.stdout == "postgres\n"
+    assert process_result.stdout == "postgres\n"

@@ -65,9 +65,9 @@ class _Machine:
                 self._ip(*words)
 
     def _ip(self, *words: str) -> None:
-        completed = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
-        if completed.returncode:
-            raise OSError(f"ip {' '.join(words)}: {completed.stderr.strip()}")
+        process_result = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
+        if process_result.returncode:
+            raise OSError(f"ip {' '.join(words)}: {process_result.stderr.strip()}")
 
 
 @pytest.fixture

@@ -66,9 +66,9 @@ async def read_line(process: asyncio.subprocess.Process) -> str:
 
 def output_of(*command: str) -> list[str]:
     """Return the output lines of a process that must end successfully."""
-    completed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=180, check=False)
-    assert completed.returncode == 0, completed.stdout + completed.stderr
-    return completed.stdout.splitlines()
+    process_result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=180, check=False)
+    assert process_result.returncode == 0, process_result.stdout + process_result.stderr
+    return process_result.stdout.splitlines()
 
 
 # ---- one kernel

@@ -116,13 +116,13 @@ async def test_a_journal_with_a_loss_is_refused_until_it_is_accepted(
     after = {each.name: each.read_bytes() for each in path.parent.iterdir() if each.suffix not in (".lock", ".db-shm")}
     assert after == before
 
-    accepted = accept_loss(path)
+    accepted_loss = accept_loss(path)
 
-    assert accepted.is_loss
-    assert accepted.committed == Mark(EVENTS, 1)
+    assert accepted_loss.is_loss
+    assert accepted_loss.committed == Mark(EVENTS, 1)
     async with open_store(path) as store:
         count = len(await store.read())
-        assert count < EVENTS or accepted.found == Mark(EVENTS, 0)
+        assert count < EVENTS or accepted_loss.found == Mark(EVENTS, 0)
         await store.durable(store.append(entry(count + 1)))
         assert await store.head() == EVENTS + 1
     assert not accept_loss(path).is_loss

@@ -50,8 +50,10 @@ def make_hard_link(path: Path) -> Path:
 
 def lock_of_sqlite(path: Path) -> str:
     """Return the state of SQLite's lock as another process finds it."""
-    completed = subprocess.run([sys.executable, "-c", PROBE, str(path)], capture_output=True, text=True, check=True)
-    return completed.stdout.strip()
+    process_result = subprocess.run(
+        [sys.executable, "-c", PROBE, str(path)], capture_output=True, text=True, check=True
+    )
+    return process_result.stdout.strip()
 
 
 async def test_a_removed_lock_file_does_not_admit_a_second_kernel(path: Path) -> None:

@@ -322,13 +322,13 @@ async def test_a_long_result_is_cut_and_kept(tmp_path: Path) -> None:
 
     (short,) = await spilling.run(call("read", 1, size=30_000))
     (long,) = await spilling.run(call("read", 2, size=30_001))
-    (dropped,) = await dropping.run(call("read", 3, size=30_001))
+    (dropped_message,) = await dropping.run(call("read", 3, size=30_001))
 
     assert len(short.text) == 30_000
     assert long.text.startswith("x" * PREVIEW_CHARS + "\n… [30001 characters, the first 2000 shown.")
     assert str(tmp_path / "call-2.txt") in long.text
     assert (tmp_path / "call-2.txt").stat().st_size == 30_001
-    assert "dropped" in dropped.text
+    assert "dropped" in dropped_message.text
     assert of_kind(spilling.events, ToolEnded)[1].spilled_to == str(tmp_path / "call-2.txt")
 
 

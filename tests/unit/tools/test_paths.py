@@ -18,9 +18,9 @@ from tests.support.context import make_context
 @pytest.mark.parametrize("name", ["a/b.txt", "./a/b.txt", "a//b.txt", "a/./b.txt"])
 def test_a_name_inside_is_found_in_every_spelling(tmp_path: Path, name: str) -> None:
     """Each spelling of one name leads to one place."""
-    resolved = resolve(make_context(tmp_path), name)
+    resolved_path = resolve(make_context(tmp_path), name)
 
-    assert (resolved.path, resolved.parts, resolved.shown) == (
+    assert (resolved_path.path, resolved_path.parts, resolved_path.shown) == (
         tmp_path.resolve() / "a/b.txt",
         ("a", "b.txt"),
         "a/b.txt",
@@ -128,19 +128,19 @@ def test_each_name_is_inside_or_refused(name: str) -> None:
     """No spelling leads out of the root."""
     root = Path("/usr").resolve()
     try:
-        resolved = resolve(make_context(root), name)
+        resolved_path = resolve(make_context(root), name)
     except ToolException:
         return
-    assert resolved.path == root or root in resolved.path.parents
+    assert resolved_path.path == root or root in resolved_path.path.parents
 
 
 def test_directories_are_made_below_the_root_only(tmp_path: Path) -> None:
     """`make` makes missing directories; without it, a missing one is an error."""
-    resolved = resolve(make_context(tmp_path), "a/b/c")
-    with pytest.raises(ToolException), directory(resolved):
+    resolved_path = resolve(make_context(tmp_path), "a/b/c")
+    with pytest.raises(ToolException), directory(resolved_path):
         raise AssertionError("it is not there")
 
-    with directory(resolved, make=True) as fd:
+    with directory(resolved_path, make=True) as fd:
         assert os.fstat(fd).st_ino == (tmp_path / "a/b/c").stat().st_ino
 
 

@@ -111,10 +111,10 @@ def pack_in_project(project: pathlib.Path, expression: str, before: str = "") ->
     script = project / "main.py"
     if before:
         script.write_text(SCRIPT.replace("from ramet.wire", f"{before}\nfrom ramet.wire"))
-    completed = subprocess.run(
+    process_result = subprocess.run(
         [sys.executable, script, expression], cwd="/", capture_output=True, text=True, check=True
     )
-    tag, data, *names = completed.stdout.split()
+    tag, data, *names = process_result.stdout.split()
     return tag, base64.b64decode(data), names
 
 
@@ -226,11 +226,11 @@ def test_a_module_without_its_source_file_is_named(project: pathlib.Path) -> Non
     (project / "main.py").write_text(
         SCRIPT.replace("from ramet.wire", "import os; os.remove(shop.money.__file__)\nfrom ramet.wire", 1)
     )
-    completed = subprocess.run(
+    process_result = subprocess.run(
         [sys.executable, project / "main.py", "total"], capture_output=True, text=True, check=False
     )
 
-    assert "NotShippable: module 'shop.money' cannot be sent: its source cannot be read" in completed.stderr
+    assert "NotShippable: module 'shop.money' cannot be sent: its source cannot be read" in process_result.stderr
 
 
 def test_values_packed_with_a_function_are_listed(project: pathlib.Path) -> None:
@@ -241,7 +241,7 @@ def test_values_packed_with_a_function_are_listed(project: pathlib.Path) -> None
 
 def test_free_variables_and_globals_of_helpers_are_listed() -> None:
     """`captured` follows helpers to any depth."""
-    limit, unused = 3, 4
+    limit, unused_value = 3, 4
 
     def helper(x: int) -> int:
         return min(x, limit)
@@ -249,7 +249,7 @@ def test_free_variables_and_globals_of_helpers_are_listed() -> None:
     def agent() -> tuple[int, Any]:
         return helper(5), pickle.dumps
 
-    assert unused
+    assert unused_value
     assert set(captured_names(agent)) == {"helper", "limit"}
     assert captured_names(pickle.dumps) == ()
     assert set(captured_names(functools.partial(agent))) == {"helper", "limit"}
@@ -313,8 +313,8 @@ def test_an_object_of_this_process_is_not_packed(make: Callable[[], Any], reason
         for function, args, kwargs, what in (
             (len, (1, object_held), {}, "args[1]"),
             (len, (), {"x": [{"y": object_held}]}, "kwargs['x']"),
-            (uses, (), {}, "variable 'held' of "),
-            (calls, (), {}, "variable 'held' of "),
+            (uses, (), {}, "variable 'object_held' of "),
+            (calls, (), {}, "variable 'object_held' of "),
             (lambda it=object_held: it, (), {}, "a default of "),
             (functools.partial(len, object_held), (), {}, "argument 0 of the partial"),
         ):
@@ -398,11 +398,11 @@ def test_a_secret_in_a_source_is_found(project: pathlib.Path) -> None:
     (project / "shop/money.py").write_text(FILES["shop/money.py"] + "KEY = 'xoxb-9876543210'\n")
     script = SCRIPT.replace("(1, 2))", "(1, 2), secrets=('xoxb-9876543210',))")
     (project / "main.py").write_text(script)
-    completed = subprocess.run(
+    process_result = subprocess.run(
         [sys.executable, project / "main.py", "total"], capture_output=True, text=True, check=False
     )
 
-    assert "NotShippable: module 'shop.money' cannot be sent: it holds the value of a secret" in completed.stderr
+    assert "NotShippable: module 'shop.money' cannot be sent: it holds the value of a secret" in process_result.stderr
 
 
 def test_a_capsule_with_another_tag_is_not_unpacked() -> None:

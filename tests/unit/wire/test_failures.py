@@ -74,19 +74,19 @@ def test_every_error_class_has_an_example() -> None:
 @pytest.mark.parametrize("error", ERROR_EXAMPLES, ids=lambda error: type(error).__name__)
 def test_an_error_of_ramet_keeps_its_class_and_attributes(error: RametError) -> None:
     """The message and the attributes arrive equal."""
-    arrived = send_error(error)
+    arrived_value = send_error(error)
 
-    assert type(arrived) is type(error)
-    assert str(arrived) == str(error)
-    assert vars(arrived) == vars(error)
+    assert type(arrived_value) is type(error)
+    assert str(arrived_value) == str(error)
+    assert vars(arrived_value) == vars(error)
 
 
 def test_another_error_is_sent_by_name() -> None:
     """The receiver does not look for the class of a foreign error."""
-    arrived = send_error(ZeroDivisionError("by nought"))
+    arrived_value = send_error(ZeroDivisionError("by nought"))
 
-    assert type(arrived) is RametError
-    assert str(arrived) == "ZeroDivisionError: by nought"
+    assert type(arrived_value) is RametError
+    assert str(arrived_value) == "ZeroDivisionError: by nought"
 
 
 def test_a_subclass_arrives_as_its_class_of_ramet() -> None:
@@ -153,10 +153,10 @@ def test_attributes_are_bounded_too() -> None:
     many = tuple("n" * 10_000 for _ in range(1_000))
     error = errors.Unknown("agent", "x", many)
     error.kind = "k" * 10**6
-    arrived = send_error(error)
+    arrived_value = send_error(error)
 
-    assert isinstance(arrived, errors.Unknown)
-    assert (len(arrived.kind), len(arrived.known)) == (MAX_MESSAGE, 100)
+    assert isinstance(arrived_value, errors.Unknown)
+    assert (len(arrived_value.kind), len(arrived_value.known)) == (MAX_MESSAGE, 100)
     assert isinstance(send_error(errors.InvalidValue("f", object(), "text")), errors.InvalidValue)
 
 

@@ -228,10 +228,10 @@ def test_a_value_at_the_deepest_level_arrives() -> None:
 )
 def test_a_value_without_an_annotation_arrives_as_plain_data(value: Any, arrives: Any) -> None:
     """The types of the plain data are exact."""
-    arrived = round_trip(value)
+    arrived_value = round_trip(value)
 
-    assert arrived == arrives
-    assert type(arrived) is type(arrives)
+    assert arrived_value == arrives
+    assert type(arrived_value) is type(arrives)
 
 
 @pytest.mark.parametrize(
@@ -268,10 +268,10 @@ def test_a_value_without_an_annotation_arrives_as_plain_data(value: Any, arrives
 )
 def test_a_value_arrives_as_the_annotated_type(value: Any, returns: Any) -> None:
     """Containers and the user's own types are built."""
-    arrived = round_trip(value, returns)
+    arrived_value = round_trip(value, returns)
 
-    assert arrived == value
-    assert type(arrived) is type(value)
+    assert arrived_value == value
+    assert type(arrived_value) is type(value)
 
 
 @pytest.mark.parametrize(
@@ -391,9 +391,9 @@ try:
 except ProtocolError as refused:
     print(refused)
 """
-    completed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    process_result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
 
-    assert completed.stdout.splitlines() == [
+    assert process_result.stdout.splitlines() == [
         "[{'@type': 'numpy.ndarray', 'dtype': '<i2', 'shape': [3], 'data': b'\\x00\\x00\\x01\\x00\\x02\\x00'}]",
         "a value that cannot be read: an array of another size than its shape",
     ]

@@ -79,9 +79,11 @@ def test_messages_are_read_from_bytes_in_any_pieces(
     at = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
     reader = MessageReader(is_server=is_server, max_size=125)
 
-    received = [message for start, end in pairwise([0, *at, len(stream)]) for message in reader.feed(stream[start:end])]
+    messages_read = [
+        message for start, end in pairwise([0, *at, len(stream)]) for message in reader.feed(stream[start:end])
+    ]
 
-    assert received == sent
+    assert messages_read == sent
     assert reader.announced is None
     reader.feed(websocket.pack(BINARY, b"xyz", b"abcd" if is_server else None)[:-1])
     assert reader.announced == 3

@@ -90,7 +90,7 @@ def test_a_model_is_kept_as_its_alias_or_id(text: str, meant: str | None) -> Non
 
 
 @pytest.mark.parametrize(
-    ("text", "key", "accepted"),
+    ("text", "key", "message"),
     [
         ("toolz: Read\n", "key", "tools"),
         ("Name: x\n", "key", "name"),
@@ -130,12 +130,12 @@ def test_a_model_is_kept_as_its_alias_or_id(text: str, meant: str | None) -> Non
         ("skills: {a: b}\n", "skills", "list of names"),
     ],
 )
-def test_an_invalid_key_is_refused_with_file_and_accepted_values(text: str, key: str, accepted: str) -> None:
+def test_an_invalid_key_is_refused_with_file_and_accepted_values(text: str, key: str, message: str) -> None:
     """The whole file is refused, since half a definition might have more rights."""
     error = refusal(text)
 
     assert error.field == f"{SOURCE}: {key}"
-    assert accepted in error.accepted
+    assert message in error.accepted
 
 
 @pytest.mark.parametrize(

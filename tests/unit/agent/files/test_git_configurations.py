@@ -58,10 +58,12 @@ def configuration(source: random.Random) -> bytes:
 def as_git_reads(file: Path) -> list[tuple[str, str | None]] | None:
     """Return every entry of a file as git lists them, or None if git refuses the file."""
     command = ["git", "config", "--file", str(file), "--no-includes", "--list", "-z"]
-    completed = subprocess.run(command, capture_output=True, check=False)
-    if completed.returncode:
+    process_result = subprocess.run(command, capture_output=True, check=False)
+    if process_result.returncode:
         return None
-    entries = [entry.partition("\n") for entry in completed.stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]]
+    entries = [
+        entry.partition("\n") for entry in process_result.stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]
+    ]
     return [(key, value if end else None) for key, end, value in entries]
 
 
@@ -71,8 +73,8 @@ def as_trust_reads(folder: Path) -> list[tuple[str, str | None]] | None:
         programs = list(git_programs(folder))
     except Unreadable:
         return None
-    counted = [each.content for each in programs if each.path == folder / ".git" / "config"]
-    return [(key, value) for each in counted for key, value in json.loads(each)]
+    counted_values = [each.content for each in programs if each.path == folder / ".git" / "config"]
+    return [(key, value) for each in counted_values for key, value in json.loads(each)]
 
 
 def blank(entries: list[tuple[str, str | None]]) -> list[tuple[str, str | None]]:

@@ -61,16 +61,16 @@ async def test_frames_over_breaking_wires_are_neither_lost_nor_repeated(seed: in
     sent_frames = [Frame(b"%d" % at, dice.randbytes(dice.choice((0, 10, 100_000)))) for at in range(60)]
 
     async def talk(line: ReconnectingLine) -> list[Frame]:
-        received = list[Frame]()
+        frames_received = list[Frame]()
         for frame in sent_frames:
             await line.send(frame)
             if dice.random() < 0.2:
                 await asyncio.sleep(0)
-        while len(received) < len(sent_frames):
+        while len(frames_received) < len(sent_frames):
             next_one = await line.receive()
             assert next_one is not None
-            received.append(next_one)
-        return received
+            frames_received.append(next_one)
+        return frames_received
 
     async def wires() -> None:
         for attempt in range(1000):

@@ -83,19 +83,19 @@ async def test_a_pod_whose_kernel_closed_the_line_waits_for_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A living kernel that no longer owns the pod closes the line without `Leave`."""
-    served, serve = asyncio.Event(), NodeAgent.serve
+    is_serving, serve = asyncio.Event(), NodeAgent.serve
 
     async def noted(self: NodeAgent, line: Line) -> bool:
         try:
             return await serve(self, line)
         finally:
-            served.set()
+            is_serving.set()
 
     monkeypatch.setattr(NodeAgent, "serve", noted)
     async with kernel() as old, kernel() as new_kernel, program(old.invitation, tmp_path) as (working, into):
         await old.machine.hello()
         await old.line.close()
-        await served.wait()
+        await is_serving.wait()
         for _ in range(20):  # It has nothing else to do now.
             await asyncio.sleep(0)
         os.write(into, format_token(new_kernel.invitation))

@@ -258,16 +258,16 @@ async def test_warm_pods_that_cannot_be_deleted_make_no_room(kernel: Kernel, mon
 
 async def test_a_result_after_a_cancelled_wait_is_dropped(kernel: Kernel) -> None:
     """A run that started at the moment of the cancel has no owner."""
-    pod, dropped = await kernel.make_pod(), list[str]()
+    pod, dropped_pods = await kernel.make_pod(), list[str]()
 
     async def work() -> str:
         asking.cancel()
         return "it"
 
-    asking = asyncio.create_task(until_failure(pod, work(), drop=dropped.append))
+    asking = asyncio.create_task(until_failure(pod, work(), drop=dropped_pods.append))
     await asyncio.wait((asking,))
 
-    assert (asking.cancelled(), dropped) == (True, ["it"])
+    assert (asking.cancelled(), dropped_pods) == (True, ["it"])
 
 
 async def test_a_run_that_starts_after_a_cancelled_wait_ends_in_its_pod(kernel: Kernel, tmp_path: Path) -> None:

@@ -368,14 +368,14 @@ async def test_another_process_reconnects_after_every_break(identity: ServerIden
             (tmp_path / name).write_text(text)
         machine = await asyncio.create_subprocess_exec(sys.executable, "-c", MACHINE, str(tmp_path))
         try:
-            received = []
+            numbers = []
             for number in range(300):
                 frame = await kernel.receive()
                 assert frame is not None
-                received.append(int(frame.control))
+                numbers.append(int(frame.control))
                 if number % 60 == 59 and kernel._transport is not None:
                     kernel._transport.abort()
-            assert received == list(range(300))
+            assert numbers == list(range(300))
             echoed = Frame(b"echo", os.urandom(100_000))
             await kernel.send(echoed)
             assert await kernel.receive() == echoed

@@ -52,12 +52,12 @@ def numbered_frame(number: int, size: int = 0) -> Frame:
 
 
 async def receive_numbers(line: ResumingLine, count: int) -> list[int]:
-    received: list[int] = []
-    while len(received) < count:
+    numbers: list[int] = []
+    while len(numbers) < count:
         frame = await line.receive()
         assert frame is not None
-        received.append(int(frame.control))
-    return received
+        numbers.append(int(frame.control))
+    return numbers
 
 
 async def test_frames_pass_both_ways_over_successive_connections() -> None:

@@ -96,13 +96,13 @@ def expected_verdict(settings: FilterSettings, call: Call) -> Verdict:
         case "mknod" | "mknodat":
             is_refused = low[1 if name == "mknod" else 2] & 0xF000 in (0x2000, 0x6000)
         case "socket":
-            served = low[1] & 0xF in (1, 2) and low[2] in (0, 6, 17)
-            plain = served and (settings.served or (low[1] & 0xF == 1 and low[2] != 17))
-            accepted = (low[0] == 1 and settings.unix) or (low[0] in (2, 10) and settings.inet and plain)
-            return ALLOW if accepted else errno.EAFNOSUPPORT
+            is_served = low[1] & 0xF in (1, 2) and low[2] in (0, 6, 17)
+            plain = is_served and (settings.served or (low[1] & 0xF == 1 and low[2] != 17))
+            is_accepted = (low[0] == 1 and settings.unix) or (low[0] in (2, 10) and settings.inet and plain)
+            return ALLOW if is_accepted else errno.EAFNOSUPPORT
         case "socketpair":
-            accepted = low[0] == 1 and (settings.unix or low[1] & 0xF in (1, 5))
-            return ALLOW if accepted else errno.EAFNOSUPPORT
+            is_accepted = low[0] == 1 and (settings.unix or low[1] & 0xF in (1, 5))
+            return ALLOW if is_accepted else errno.EAFNOSUPPORT
         case "ioprio_set" | "setpriority":
             is_refused = not settings.others and (low[1] != 0 or low[0] == {"ioprio_set": 3, "setpriority": 2}[name])
         case "prlimit64" | "sched_setaffinity" | "sched_setparam":

@@ -78,10 +78,10 @@ async def test_the_sandboxes_of_a_dead_machine_end_at_once(site: BackendFixture)
 
 async def test_a_sandbox_with_endpoints_reaches_the_hosts_proxy(site: BackendFixture, tmp_path: Path) -> None:
     """Each connection inside is one to the socket on the host, in both directions, to its end."""
-    received = list[bytes]()
+    chunks_received = list[bytes]()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        received.append(await reader.read())
+        chunks_received.append(await reader.read())
         writer.write(b"answer" * 100_000)
         writer.close()
 
@@ -101,7 +101,7 @@ async def test_a_sandbox_with_endpoints_reaches_the_hosts_proxy(site: BackendFix
             assert code == 0 or b"BrokenPipe" in err or b"ConnectionReset" in err, err
     finally:
         server.close()
-    assert received == [bytes(2**20)] * 3
+    assert chunks_received == [bytes(2**20)] * 3
 
 
 async def test_a_workspace_is_copied_to_the_machine_and_back(site: BackendFixture) -> None:

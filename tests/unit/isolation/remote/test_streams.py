@@ -113,19 +113,19 @@ async def test_received_bytes_are_stored_until_a_target_is_attached(pipe: list[i
     assert messages.credit == 0
     incoming.attach(pipe[1])
     os.set_blocking(pipe[0], False)
-    received = bytearray()
+    buffer = bytearray()
 
     def read() -> bool:
         try:
-            received.extend(os.read(pipe[0], MAX_PIECE))
+            buffer.extend(os.read(pipe[0], MAX_PIECE))
         except BlockingIOError:
-            return len(received) == WINDOW
+            return len(buffer) == WINDOW
         return False
 
     await eventually(read)
     incoming.take(b"")
 
-    assert bytes(received) == b"".join(pieces)
+    assert bytes(buffer) == b"".join(pieces)
     assert messages.credit == WINDOW
     assert ends == [None]
 
