@@ -20,15 +20,15 @@ from ramet.tools.workspace import workspace_tools
 from tests.support.places import store_at
 from tests.support.postgres import Server, fresh_schema, postgres
 from tests.trips.kits.sessions import Gate, background_call, of_kind, session_events
-from tests.trips.recovery.test_resume import MakeStore, lost_runtime, make
+from tests.trips.recovery.test_resume import MakeStore, lost_runtime, make_store
 
-__all__ = ["make", "postgres"]  # fixtures are used by their names
+__all__ = ["make_store", "postgres"]  # fixtures are used by their names
 
 
-async def test_a_closed_conversation_continues_by_its_session_id(make: MakeStore) -> None:
+async def test_a_closed_conversation_continues_by_its_session_id(make_store: MakeStore) -> None:
     """An equal constructor call continues it with the same ids, history and usage."""
     async with (
-        AgentRuntime(store=make()) as runtime,
+        AgentRuntime(store=make_store()) as runtime,
         Session(ScriptedModel(["one"]), runtime=runtime, session_id="chat-7") as session,
     ):
         await session.ask("first")
@@ -37,7 +37,7 @@ async def test_a_closed_conversation_continues_by_its_session_id(make: MakeStore
     for turn, answer in enumerate(["two", "three"], start=2):
         model = ScriptedModel([answer])
         async with (
-            AgentRuntime(store=make()) as runtime,
+            AgentRuntime(store=make_store()) as runtime,
             Session(model, runtime=runtime, session_id="chat-7") as session,
         ):
             assert not model.requests, "opening it costs nothing"
@@ -49,17 +49,17 @@ async def test_a_closed_conversation_continues_by_its_session_id(make: MakeStore
             assert texts == ["first", "one", "again", "two", "again"][: 2 * turn - 1]
 
 
-async def test_a_closed_conversation_is_resumed_by_the_id_of_its_root(make: MakeStore) -> None:
+async def test_a_closed_conversation_is_resumed_by_the_id_of_its_root(make_store: MakeStore) -> None:
     """The root's id works for a conversation without a session id, too."""
     async with (
-        AgentRuntime(store=make()) as runtime,
+        AgentRuntime(store=make_store()) as runtime,
         Session(ScriptedModel(["one"]), runtime=runtime) as session,
     ):
         await session.ask("first")
         root = session.id
 
     model = ScriptedModel(["two"])
-    async with AgentRuntime(store=make()) as runtime:
+    async with AgentRuntime(store=make_store()) as runtime:
         session = await Session.resume(root, model, runtime=runtime)
         await session.ask("second")
 
@@ -67,11 +67,11 @@ async def test_a_closed_conversation_is_resumed_by_the_id_of_its_root(make: Make
         assert [each.turn for each in of_kind(session_events(session), TurnStarted)] == [2]
 
 
-async def test_a_limit_holds_for_the_whole_conversation(make: MakeStore) -> None:
+async def test_a_limit_holds_for_the_whole_conversation(make_store: MakeStore) -> None:
     """A reopened conversation does not get its used budget back."""
     for status in (Status.COMPLETED, Status.BUDGET_EXHAUSTED):
         async with (
-            AgentRuntime(store=make()) as runtime,
+            AgentRuntime(store=make_store()) as runtime,
             Session(
                 ScriptedModel(["one"]), runtime=runtime, session_id="chat", limits=Limits(model_calls=2), spawn=False
             ) as session,
@@ -79,10 +79,10 @@ async def test_a_limit_holds_for_the_whole_conversation(make: MakeStore) -> None
             assert (await session.ask("go")).status is status
 
 
-async def test_a_conversation_closed_in_mid_turn_takes_the_next_prompt(make: MakeStore) -> None:
+async def test_a_conversation_closed_in_mid_turn_takes_the_next_prompt(make_store: MakeStore) -> None:
     """The interrupted call has an answer that says so."""
     gate = Gate()
-    async with AgentRuntime(store=make(), grace_s=0.1) as runtime:
+    async with AgentRuntime(store=make_store(), grace_s=0.1) as runtime:
         model = ScriptedModel([[Call("gate")], "not reached"])
         async with Session(model, [gate.tool], runtime=runtime, session_id="chat") as session:
             turn = asyncio.create_task(session.ask("first"))
@@ -91,7 +91,7 @@ async def test_a_conversation_closed_in_mid_turn_takes_the_next_prompt(make: Mak
 
     model = ScriptedModel(["two"])
     async with (
-        AgentRuntime(store=make()) as runtime,
+        AgentRuntime(store=make_store()) as runtime,
         Session(model, [Gate().tool], runtime=runtime, session_id="chat") as session,
     ):
         result = await session.ask("second")
@@ -100,12 +100,12 @@ async def test_a_conversation_closed_in_mid_turn_takes_the_next_prompt(make: Mak
         assert [each.type for each in model.requests[0].messages] == ["human", "ai", "tool", "human"]
 
 
-async def test_notices_of_children_ended_by_closing_do_not_wake_the_session(make: MakeStore) -> None:
+async def test_notices_of_children_ended_by_closing_do_not_wake_the_session(make_store: MakeStore) -> None:
     """Opening the conversation asks no model: the notice waits for the next prompt."""
     gate = Gate()
     plan: dict[str, Any] = {"": [[background_call("wait", "worker")], "started"], "wait": [[Call("gate")]]}
     async with (
-        AgentRuntime(store=make(), grace_s=0.1) as runtime,
+        AgentRuntime(store=make_store(), grace_s=0.1) as runtime,
         Session(ScriptedModel(plan), [gate.tool], runtime=runtime, session_id="chat") as session,
     ):
         await session.ask("first")
@@ -113,7 +113,7 @@ async def test_notices_of_children_ended_by_closing_do_not_wake_the_session(make
 
     model = ScriptedModel(["two"])
     async with (
-        AgentRuntime(store=make()) as runtime,
+        AgentRuntime(store=make_store()) as runtime,
         Session(model, [gate.tool], runtime=runtime, session_id="chat") as session,
     ):
         assert [each.state for each in session.runs()] == ["idle", "cancelled"]
@@ -121,24 +121,24 @@ async def test_notices_of_children_ended_by_closing_do_not_wake_the_session(make
         assert (await session.ask("second")).value == "two"
 
 
-async def test_a_kill_of_a_reopened_conversation_loses_nothing(make: MakeStore) -> None:
+async def test_a_kill_of_a_reopened_conversation_loses_nothing(make_store: MakeStore) -> None:
     """The first kill comes before the next turn, and the second one after it."""
     async with (
-        AgentRuntime(store=make()) as runtime,
+        AgentRuntime(store=make_store()) as runtime,
         Session(ScriptedModel(["one"]), runtime=runtime, session_id="chat") as session,
     ):
         await session.ask("first")
 
-    async with lost_runtime(make()) as runtime:
+    async with lost_runtime(make_store()) as runtime:
         await Session(ScriptedModel(["never"]), runtime=runtime, session_id="chat").start()
 
     gate = Gate()
-    async with lost_runtime(make()) as runtime:
+    async with lost_runtime(make_store()) as runtime:
         session = Session(ScriptedModel(["never"]), runtime=runtime, session_id="chat")
         await session.ask("second")
 
     model = ScriptedModel(["three"])
-    async with AgentRuntime(store=make()) as runtime:
+    async with AgentRuntime(store=make_store()) as runtime:
         session = await Session.resume("chat", model, [gate.tool], runtime=runtime)
         await session.ask("third")
 
@@ -146,9 +146,9 @@ async def test_a_kill_of_a_reopened_conversation_loses_nothing(make: MakeStore) 
         assert texts == ["first", "one", "second", "never", "third"]
 
 
-async def test_resume_of_an_unknown_session_names_similar_ids(make: MakeStore) -> None:
+async def test_resume_of_an_unknown_session_names_similar_ids(make_store: MakeStore) -> None:
     """`resume` begins no conversation."""
-    async with AgentRuntime(store=make()) as runtime:
+    async with AgentRuntime(store=make_store()) as runtime:
         for name in ("chat-7", "other"):
             async with Session(ScriptedModel(["one"]), runtime=runtime, session_id=name) as session:
                 await session.ask("go")
@@ -157,10 +157,10 @@ async def test_resume_of_an_unknown_session_names_similar_ids(make: MakeStore) -
             await Session.resume("chat-8", ScriptedModel([]), runtime=runtime)
 
 
-async def test_an_open_conversation_refuses_a_second_session(make: MakeStore) -> None:
+async def test_an_open_conversation_refuses_a_second_session(make_store: MakeStore) -> None:
     """The open conversation does not change."""
     async with (
-        AgentRuntime(store=make()) as runtime,
+        AgentRuntime(store=make_store()) as runtime,
         Session(ScriptedModel(["one", "two"]), runtime=runtime, session_id="chat") as session,
     ):
         await session.ask("first")
@@ -247,10 +247,10 @@ async def test_the_id_of_a_session_is_unknown_before_its_start(tmp_path: pathlib
             Session(ScriptedModel([]), cwd=tmp_path, session_id=bad)
 
 
-async def test_a_resumed_turn_can_be_waited_for(make: MakeStore) -> None:
+async def test_a_resumed_turn_can_be_waited_for(make_store: MakeStore) -> None:
     """A prompt during the turn raises BusyError. An idle conversation has no turn to wait for."""
     gate = Gate()
-    async with lost_runtime(make()) as runtime:
+    async with lost_runtime(make_store()) as runtime:
         session = Session(ScriptedModel([[Call("gate")], "no"]), [gate.tool], runtime=runtime, session_id="chat")
         turn = asyncio.create_task(session.ask("first"))
         await gate.entered.wait()
@@ -258,7 +258,7 @@ async def test_a_resumed_turn_can_be_waited_for(make: MakeStore) -> None:
 
     model = ScriptedModel([[Call("gate")], "the turn is over", "two"])
     gate = Gate()
-    async with AgentRuntime(store=make()) as runtime:
+    async with AgentRuntime(store=make_store()) as runtime:
         session = await Session.resume("chat", model, [gate.tool], runtime=runtime)
         waiting = asyncio.create_task(session.wait_for_turn())
         await gate.entered.wait()
@@ -274,10 +274,10 @@ async def test_a_resumed_turn_can_be_waited_for(make: MakeStore) -> None:
         assert (await session.ask("second")).value == "two"
 
 
-async def test_a_fork_is_a_conversation_of_its_own(make: MakeStore) -> None:
+async def test_a_fork_is_a_conversation_of_its_own(make_store: MakeStore) -> None:
     """The fork has the conversation up to that point and an id of its own, and the old conversation does not change."""
     async with (
-        AgentRuntime(store=make()) as runtime,
+        AgentRuntime(store=make_store()) as runtime,
         Session(ScriptedModel(["one", "two"]), runtime=runtime, session_id="chat") as session,
     ):
         await session.ask("first")
@@ -292,7 +292,7 @@ async def test_a_fork_is_a_conversation_of_its_own(make: MakeStore) -> None:
 
     model = ScriptedModel(["again"])
     async with (
-        AgentRuntime(store=make()) as runtime,
+        AgentRuntime(store=make_store()) as runtime,
         Session(model, runtime=runtime, session_id="what-if") as fork,
     ):
         await fork.ask("Go on.")
@@ -300,9 +300,9 @@ async def test_a_fork_is_a_conversation_of_its_own(make: MakeStore) -> None:
         assert texts == ["first", "one", "And if not?", "other", "Go on."]
 
 
-async def test_the_journal_shows_a_reopened_conversation_as_idle(make: MakeStore) -> None:
+async def test_the_journal_shows_a_reopened_conversation_as_idle(make_store: MakeStore) -> None:
     """A closed conversation is shown as completed."""
-    async with AgentRuntime(store=make()) as runtime:
+    async with AgentRuntime(store=make_store()) as runtime:
         async with Session(ScriptedModel(["one"]), runtime=runtime, session_id="chat") as session:
             await session.ask("first")
             root = session.id
