@@ -29,11 +29,11 @@ async def impatient_server(folder: pathlib.Path) -> AsyncIterator[Serving]:
         yield server
 
 
-async def answer_to(echo_server: Serving, request: bytes) -> tuple[int, dict[str, str], bytes]:
+async def answer_to(echo_server: Serving, request_bytes: bytes) -> tuple[int, dict[str, str], bytes]:
     """Send bytes, and return the answer up to the end of the connection."""
     reader, writer = await echo_server.connection()
     try:
-        writer.write(request)
+        writer.write(request_bytes)
         async with asyncio.timeout(180):
             head, _, body = (await reader.read()).partition(b"\r\n\r\n")
     finally:
@@ -84,13 +84,13 @@ async def test_headers_that_are_too_large_are_refused(echo_server: Serving) -> N
 
 
 @pytest.mark.parametrize(
-    "request",
+    "request_bytes",
     [b"\x16\x03\x01\x02\x00\x01", b"GET\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"],
     ids=["tls", "get", "h2"],
 )
-async def test_another_protocol_gets_a_problem_document(echo_server: Serving, request: bytes) -> None:
+async def test_another_protocol_gets_a_problem_document(echo_server: Serving, request_bytes: bytes) -> None:
     """The server answers 400 or 404, and closes the connection."""
-    status, headers, body = await answer_to(echo_server, request + b"\r\n\r\n")
+    status, headers, body = await answer_to(echo_server, request_bytes + b"\r\n\r\n")
 
     assert status in (400, 404)
     assert headers["content-type"] == "application/problem+json"
@@ -99,7 +99,7 @@ async def test_another_protocol_gets_a_problem_document(echo_server: Serving, re
 
 
 @pytest.mark.parametrize(
-    "request",
+    "request_bytes",
     [
         b"\x00\xff\r\n\r\n",
         b"GET /\xff HTTP/1.1\r\n\r\n",
@@ -107,14 +107,14 @@ async def test_another_protocol_gets_a_problem_document(echo_server: Serving, re
     ],
     ids=["bytes", "path", "behind a third"],
 )
-async def test_garbage_after_a_request_ends_its_answer(echo_server: Serving, request: bytes) -> None:
+async def test_garbage_after_a_request_ends_its_answer(echo_server: Serving, request_bytes: bytes) -> None:
     """The answer stops, and no second answer is written into it."""
     agent, nonce = await echo_server.agent()
     reader, writer = await echo_server.connection()
     writer.write(turn_request(agent, nonce, b"one wait", length=8))
     response = await reader.readuntil(b"data: one\n\n")
 
-    writer.write(request)
+    writer.write(request_bytes)
     async with asyncio.timeout(180):
         response += await reader.read()
     writer.close()

@@ -166,7 +166,7 @@ async def test_an_adapter_removes_the_network_from_one_type(backend: Any, tmp_pa
     assert child.inherited is not None
     assert child.granted is not None
     assert child.inherited["allowed_endpoints"] == child.granted["allowed_endpoints"] == ["docs.example.org:443"]
-    assert child.requests == {"network": "allow_list", "allowed_endpoints": ["docs.example.org:443"]}
+    assert child.asked == {"network": "allow_list", "allowed_endpoints": ["docs.example.org:443"]}
 
 
 async def test_an_answer_never_widens_a_grant(backend: Any, tmp_path: pathlib.Path) -> None:

@@ -286,7 +286,7 @@ def test_a_controller_does_not_keep_a_bound_listener_alive() -> None:
 class SlottedListener:
     """Listener without weak references; its `hear` is a bound method."""
 
-    __slots__ = ("heard",)
+    __slots__ = ("controllers",)
 
     def __init__(self) -> None:
         self.controllers: list[AbortController] = []

@@ -95,12 +95,12 @@ async def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
             yield Kernel(server, pods, reach)
 
 
-@pytest.mark.parametrize("request", ["DELETE pods", "DELETE secrets"])
+@pytest.mark.parametrize("api_request", ["DELETE pods", "DELETE secrets"])
 @pytest.mark.parametrize("reply", FOREIGN_REPLIES.values(), ids=FOREIGN_REPLIES.keys())
-async def test_a_pod_is_deleted_after_foreign_answers(kernel: Kernel, request: str, reply: Reply) -> None:
+async def test_a_pod_is_deleted_after_foreign_answers(kernel: Kernel, api_request: str, reply: Reply) -> None:
     """A load balancer, or an overloaded server, answers in another format than the API."""
     pod = await kernel.make_pod()
-    kernel.server.replies[request] = [reply, reply]
+    kernel.server.replies[api_request] = [reply, reply]
 
     pod.release()
     await pod.removed
@@ -108,13 +108,13 @@ async def test_a_pod_is_deleted_after_foreign_answers(kernel: Kernel, request: s
     assert kernel.remaining_objects() == []
 
 
-@pytest.mark.parametrize("request", ["DELETE pods", "DELETE secrets"])
+@pytest.mark.parametrize("api_request", ["DELETE pods", "DELETE secrets"])
 async def test_a_pod_is_deleted_once_the_api_allows_it(
-    kernel: Kernel, request: str, caplog: pytest.LogCaptureFixture
+    kernel: Kernel, api_request: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """No other kernel deletes it while this one lives. The delay is logged once."""
     pod = await kernel.make_pod()
-    kernel.server.replies[request] = [refusal(403, "not now")] * 20
+    kernel.server.replies[api_request] = [refusal(403, "not now")] * 20
 
     pod.release()
     await pod.removed
@@ -123,13 +123,13 @@ async def test_a_pod_is_deleted_once_the_api_allows_it(
     assert [each.getMessage() for each in caplog.records] == [f"pod {pod.name} could not be removed yet: not now"]
 
 
-@pytest.mark.parametrize("request", ["LIST pods", "WATCH pods"])
+@pytest.mark.parametrize("api_request", ["LIST pods", "WATCH pods"])
 @pytest.mark.parametrize(
     "reply", [*FOREIGN_REPLIES.values(), Reply(200, '{"type": "ADD')], ids=[*FOREIGN_REPLIES, "half a line"]
 )
-async def test_pods_are_watched_again_after_any_failed_watch(kernel: Kernel, request: str, reply: Reply) -> None:
+async def test_pods_are_watched_again_after_any_failed_watch(kernel: Kernel, api_request: str, reply: Reply) -> None:
     """A kernel without a watch would get no news of its pods."""
-    kernel.server.replies[request] = [reply]
+    kernel.server.replies[api_request] = [reply]
     pod = await kernel.make_pod()
 
     kernel.server.change("pods", pod.name, spec={"nodeName": "a"})
@@ -147,11 +147,13 @@ RETRIED_REPLIES = {
 }
 
 
-@pytest.mark.parametrize("request", ["POST secrets", "POST pods"])
+@pytest.mark.parametrize("api_request", ["POST secrets", "POST pods"])
 @pytest.mark.parametrize("reply", RETRIED_REPLIES.values(), ids=RETRIED_REPLIES.keys())
-async def test_a_pod_is_made_once_when_requests_must_be_repeated(kernel: Kernel, request: str, reply: Reply) -> None:
+async def test_a_pod_is_made_once_when_requests_must_be_repeated(
+    kernel: Kernel, api_request: str, reply: Reply
+) -> None:
     """The pod and its Secret exist once each; many pods are made at a time, and a quota counts them one by one."""
-    kernel.server.replies |= {request: [reply], "PATCH secrets": [BUSY_REPLY]}
+    kernel.server.replies |= {api_request: [reply], "PATCH secrets": [BUSY_REPLY]}
     pod = await kernel.make_pod()
     kernel.server.change("pods", pod.name, spec={"nodeName": "a"})
 
