@@ -29,7 +29,9 @@ from ramet.core.limits import SpawnLimits
 from ramet.core.outcome import AgentResult, Result, Status, Usage
 from ramet.core.policy.permissions import MODES
 from ramet.core.policy.policy import Policy
+from ramet.host.recorded_runtime import RecordedRuntime
 from ramet.host.runtime import AgentRuntime
+from ramet.host.runtime_base import RuntimeBase
 from ramet.host.sandbox.handle import AgentHandle
 from ramet.host.session import Session
 from ramet.models.prices import Price
@@ -87,7 +89,9 @@ TABLES: dict[str, set[str]] = {
     "Session": parameters(Session),
     "Of a session": members(Session, "result", "project", "runtime"),
     "AgentRuntime": parameters(AgentRuntime),
-    "Of a runtime": members(
+    "Of a runtime": members(RuntimeBase)
+    | members(RecordedRuntime)
+    | members(
         AgentRuntime,
         "working_dir",
         "user_dir",
