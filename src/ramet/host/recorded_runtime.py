@@ -1,10 +1,10 @@
-"""What a runtime does with the record: resume and adopt trees, read results and states."""
+"""The part of a runtime that works with the record: resume and adopt trees, read results and states."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 from ramet.core.errors import Unknown
 from ramet.core.outcome import Result
@@ -23,15 +23,11 @@ from ramet.host.recovery.resume import (
 )
 from ramet.host.recovery.takeover import Takeover, claim_orphans, resume_all
 from ramet.host.retention.results import check_not_expired, recorded_result
+from ramet.host.runtime_base import RuntimeBase
 from ramet.host.safety.gate import SafetyGate
 from ramet.spawn.handle import Handle
 from ramet.spawn.run.run import Run
 from ramet.store.state.versioned import Versioned
-
-if TYPE_CHECKING:
-    pass
-
-from ramet.host.runtime_base import RuntimeBase
 
 
 class RecordedRuntime(RuntimeBase):

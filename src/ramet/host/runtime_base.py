@@ -1,4 +1,4 @@
-"""What every runtime does: it owns trees, and all that they share, from its start to its stop."""
+"""The base of every runtime: owns trees, and all that they share, from its start to its stop."""
 
 from __future__ import annotations
 
