@@ -420,7 +420,7 @@ async def test_the_slot_is_taken_again_after_all_answers() -> None:
 
 
 class Ownership:
-    """What a kernel hears of its tree: it is lost one turn of the event loop after the record is there."""
+    """Ownership of a tree that is lost one turn of the event loop after its record is durable."""
 
     def __init__(self) -> None:
         self.is_lost = False
