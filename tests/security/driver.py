@@ -46,9 +46,9 @@ async def serve(backend: Any, base: pathlib.Path, answers: int) -> None:
     async with ramet.AgentRuntime(working_dir=work, backend=backend) as runtime, Host(runtime, base) as host:
         os.write(answers, b'{"value": "ready"}\n')
         while line := await reader.readline():
-            said = memoryview(json.dumps(await play(host, line)).encode() + b"\n")
-            while said:
-                said = said[os.write(answers, said) :]
+            reply = memoryview(json.dumps(await play(host, line)).encode() + b"\n")
+            while reply:
+                reply = reply[os.write(answers, reply) :]
     transport.close()
 
 

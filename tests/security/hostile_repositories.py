@@ -46,10 +46,10 @@ class Hostile(NamedTuple):
         return f"touch '{self.inside}' '{self.outside}'"
 
 
-def git(where: pathlib.Path, *args: str) -> str:
+def git(repo: pathlib.Path, *args: str) -> str:
     """Run git as a careless user does, and return its output."""
     identity = ["-c", "user.name=Ann", "-c", "user.email=ann@localhost", "-c", "protocol.file.allow=always"]
-    done = subprocess.run(["git", *identity, *args], cwd=where, capture_output=True, text=True, check=True)
+    done = subprocess.run(["git", *identity, *args], cwd=repo, capture_output=True, text=True, check=True)
     return done.stdout.strip()
 
 

@@ -57,9 +57,9 @@ SLOW: dict[str, tuple[bytes, float]] = {
 class Raised(Exception):
     """Error that a scene raised on the host, as data."""
 
-    def __init__(self, told: Mapping[str, Any]) -> None:
-        self.told = told
-        super().__init__(f"{told['type']}: {told['message']}")
+    def __init__(self, error: Mapping[str, Any]) -> None:
+        self.error = error
+        super().__init__(f"{error['type']}: {error['message']}")
 
 
 class Canary(NamedTuple):
@@ -79,23 +79,23 @@ def canary() -> Canary:
     return Canary("sk-canary-" + secrets.token_hex(8), secrets.token_hex(8))
 
 
-def has_succeeded(said: str) -> bool:
+def has_succeeded(outcome: str) -> bool:
     """Return whether an attempt succeeded."""
-    return said.startswith(DONE)
+    return outcome.startswith(DONE)
 
 
 def assert_refused(tried: Mapping[str, str], *allowed: str) -> None:
     """Assert that no attempt worked, and that each failed with the name of a refusal."""
     assert tried, "nothing was tried"
     names = frozenset(allowed) or REFUSED
-    wrong = {name: said for name, said in tried.items() if said not in names}
+    wrong = {name: outcome for name, outcome in tried.items() if outcome not in names}
     assert not wrong, wrong
 
 
 def assert_works(tried: Mapping[str, str], *but: str) -> None:
     """Assert, as the positive control, that each attempt works without a sandbox."""
     assert tried, "nothing was tried"
-    wrong = {name: said for name, said in tried.items() if not has_succeeded(said) and name not in but}
+    wrong = {name: outcome for name, outcome in tried.items() if not has_succeeded(outcome) and name not in but}
     assert not wrong, wrong
 
 
@@ -184,8 +184,8 @@ class Kernel:
             self._process = subprocess.Popen(
                 python, cwd=PROJECT, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
             )
-        said = self._answer(HANG_S)
-        assert said == {"value": "ready"}, said
+        reply = self._answer(HANG_S)
+        assert reply == {"value": "ready"}, reply
 
     def begin_slow_ones(self) -> None:
         """Start the guests that send their frames slowly."""
@@ -224,10 +224,10 @@ class Kernel:
         line = json.dumps({"scene": f"tests.security.scenes:{scene}", "given": given})
         self._process.stdin.write(line.encode() + b"\n")
         self._process.stdin.flush()
-        said = self._answer(HANG_S)
-        if "error" in said:
-            raise Raised(said["error"])
-        return said["value"]
+        reply = self._answer(HANG_S)
+        if "error" in reply:
+            raise Raised(reply["error"])
+        return reply["value"]
 
     def run(self, agent: Callable[..., Any] | str, *args: Any, **policy: Any) -> dict[str, Any]:
         """Run an agent under a policy to its end, and return its result as plain data."""
@@ -260,17 +260,17 @@ class Kernel:
     def _answer(self, seconds: float) -> dict[str, Any]:
         assert self._process is not None
         assert self._process.stdout is not None
-        fd, said, end = self._process.stdout.fileno(), b"", time.monotonic() + seconds
-        while not said.endswith(b"\n"):
+        fd, data, end = self._process.stdout.fileno(), b"", time.monotonic() + seconds
+        while not data.endswith(b"\n"):
             ready, _, _ = select.select([fd], [], [], max(0.0, end - time.monotonic()))
             piece = os.read(fd, 1 << 20) if ready else b""
             if not piece:
                 self._give_up("ended" if ready else f"did not answer within {seconds:.0f} s")
-            said += piece
-        answer: dict[str, Any] = json.loads(said)
+            data += piece
+        answer: dict[str, Any] = json.loads(data)
         return answer
 
-    def _give_up(self, what: str) -> None:
+    def _give_up(self, reason: str) -> None:
         process, self._process, self.was_lost = self._process, None, True
         assert process is not None
         process.kill()
@@ -279,7 +279,7 @@ class Kernel:
             assert pipe is not None
             with contextlib.suppress(OSError):
                 pipe.close()
-        pytest.fail(f"the kernel {what}; its log ends:\n{self._log.read_text()[-3000:]}", pytrace=False)
+        pytest.fail(f"the kernel {reason}; its log ends:\n{self._log.read_text()[-3000:]}", pytrace=False)
 
 
 #: A user's own package: one module that needs another, and reads what lies beside it.

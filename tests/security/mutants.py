@@ -74,9 +74,9 @@ class Scratch:
         shutil.copytree(PROJECT / "src", self._whole, ignore=shutil.ignore_patterns("__pycache__"))
         compileall.compile_dir(self._whole, quiet=2)  # Selection start hundreds of interpreters.
         shutil.copytree(sys.prefix, folder / "venv", symlinks=True, copy_function=_link)
-        [place] = (folder / "venv").glob("lib/python*/site-packages/_editable_impl_ramet.pth")
-        place.unlink()  # It is a hard link.
-        place.write_text(str(self._source))
+        [path_file] = (folder / "venv").glob("lib/python*/site-packages/_editable_impl_ramet.pth")
+        path_file.unlink()  # It is a hard link.
+        path_file.write_text(str(self._source))
         self._python = folder / "venv" / "bin" / "python"
 
     def restore(self) -> None:
@@ -152,9 +152,9 @@ def attack(scratch: Scratch, mutant: Mutant) -> Found:
 def line(found: Found) -> str:
     """Return a row of the table."""
     names = list(dict.fromkeys(test.rpartition("::")[2].partition("[")[0] for test in found.noticed_by))
-    said = ", ".join(f"`{name}`" for name in names[:ENOUGH]) or found.note or "**none**"
+    result = ", ".join(f"`{name}`" for name in names[:ENOUGH]) or found.note or "**none**"
     shown_on = found.mutant.kernel if any("/" not in name for name in found.mutant.tests) else "each backend"
-    return f"| {found.mutant.layer} | {shown_on} | {said} |"
+    return f"| {found.mutant.layer} | {shown_on} | {result} |"
 
 
 def select_mutants(words: Sequence[str]) -> list[Mutant]:
@@ -186,8 +186,8 @@ def main(arguments: Sequence[str]) -> int:
             began = time.monotonic()
             found = attack(scratch, mutant)
             print(line(found), flush=True)  # noqa: T201 - a command
-            said = f"{len(found.noticed_by)} tests fail" if found.noticed_by else "NOT NOTICED"
-            log(f"[{number}/{len(mutants)}] {mutant.layer}: {said}, {time.monotonic() - began:.0f} s")
+            outcome = f"{len(found.noticed_by)} tests fail" if found.noticed_by else "NOT NOTICED"
+            log(f"[{number}/{len(mutants)}] {mutant.layer}: {outcome}, {time.monotonic() - began:.0f} s")
             unnoticed += [] if found.noticed_by else [mutant.layer]
     log(f"no test notices: {', '.join(unnoticed)}" if unnoticed else f"all {len(mutants)} removals are noticed")
     return 1 if unnoticed else 0

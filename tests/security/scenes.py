@@ -38,7 +38,7 @@ class Host:
         self.runtime, self.base = runtime, base
         self.handles: dict[str, Any] = {}
         self.printed: dict[str, list[str]] = {}
-        self.heard: dict[str, int] = {}
+        self.callers: dict[str, int] = {}
         self.stack = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -92,19 +92,19 @@ async def start(
     host: Host, key: str, agent: str, policy: dict[str, Any] | None = None, args: list[Any] | None = None
 ) -> str:
     """Start an agent under `key`, wait for its first output or its end, and return its id."""
-    heard = asyncio.Event()
+    first_output = asyncio.Event()
     host.printed[key] = []
 
     def on_stdout(text: Any) -> None:
         host.printed[key].append(text if isinstance(text, str) else bytes(text).decode(errors="replace"))
-        heard.set()
+        first_output.set()
 
     handle = await host.runtime.start_agent(
         agent=function(agent), policy=policies.from_json(policy or {}), args=tuple(args or ()), on_stdout=on_stdout
     )
     host.handles[key] = handle
     ended = asyncio.ensure_future(handle.result())
-    waiting = asyncio.ensure_future(heard.wait())
+    waiting = asyncio.ensure_future(first_output.wait())
     await asyncio.wait({ended, waiting}, return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()
     if not ended.done():
@@ -112,7 +112,7 @@ async def start(
     return str(handle.id)
 
 
-async def said(host: Host, key: str) -> str:
+async def output_of(host: Host, key: str) -> str:
     """Return the output so far of an agent that was started under `key`."""
     return "".join(host.printed[key])
 
@@ -246,7 +246,7 @@ async def listen(
     """Start a service on a loopback address, or on a Unix socket by path or, with @, by abstract name."""
 
     async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        host.heard[key] += 1
+        host.callers[key] += 1
         with contextlib.suppress(OSError):
             asked = await reader.read(4096)
             page = f"HTTP/1.1 200 OK\r\nContent-Length: {len(greeting)}\r\nConnection: close\r\n\r\n"
@@ -254,10 +254,10 @@ async def listen(
             await writer.drain()
         writer.close()
 
-    host.heard[key] = 0
+    host.callers[key] = 0
     if kind == "udp":
         transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
-            lambda: Counting(host.heard, key), local_addr=(address, 0)
+            lambda: Counting(host.callers, key), local_addr=(address, 0)
         )
         host.stack.callback(transport.close)
         return int(transport.get_extra_info("sockname")[1])
@@ -282,16 +282,16 @@ async def listen(
 class Counting(asyncio.DatagramProtocol):
     """Protocol that counts datagrams."""
 
-    def __init__(self, heard: dict[str, int], key: str) -> None:
-        self._heard, self._key = heard, key
+    def __init__(self, counts: dict[str, int], key: str) -> None:
+        self._counts, self._key = counts, key
 
     def datagram_received(self, data: bytes, addr: Any) -> None:
-        self._heard[self._key] += 1
+        self._counts[self._key] += 1
 
 
-async def heard(host: Host, key: str) -> int:
+async def count_callers(host: Host, key: str) -> int:
     """Return the number of callers of a service."""
-    return host.heard[key]
+    return host.callers[key]
 
 
 # ---- what can be counted -------------------------------------------------------------------------------------------
@@ -351,9 +351,9 @@ async def environments(host: Host) -> list[str]:
     for name in os.listdir("/proc"):  # noqa: PTH208
         if name.isdigit():
             with contextlib.suppress(OSError, ValueError):
-                told = pathlib.Path(f"/proc/{name}/environ").read_bytes().decode(errors="replace")
-                if await is_below(int(name)) and "CANARY=" not in told:
-                    seen.append(told)
+                environment = pathlib.Path(f"/proc/{name}/environ").read_bytes().decode(errors="replace")
+                if await is_below(int(name)) and "CANARY=" not in environment:
+                    seen.append(environment)
     return seen
 
 

@@ -35,10 +35,10 @@ def assert_broken(kernel: Kernel, result: dict[str, Any]) -> None:
 
 def test_an_honest_frame_is_answered(kernel: Kernel) -> None:
     """Positive control of the tests below: a correct frame gets an answer."""
-    [said] = kernel.attack(channel.ask, [{"type": "list_runs", "id": 1_000}])
+    [answer] = kernel.attack(channel.ask, [{"type": "list_runs", "id": 1_000}])
 
-    assert (said["type"], said["id"]) == ("answer", 1_000)
-    assert len(said["data"]["runs"]) == 1
+    assert (answer["type"], answer["id"]) == ("answer", 1_000)
+    assert len(answer["data"]["runs"]) == 1
 
 
 @pytest.mark.parametrize(
@@ -122,12 +122,12 @@ def test_85_a_foreign_run_gets_the_error_of_a_missing_run(kernel: Kernel) -> Non
         for at, (each, target) in enumerate((each, target) for each in OTHERS for target in (other, "0" * len(other)))
     ]
 
-    said = kernel.attack(channel.ask, questions)
+    answers = kernel.attack(channel.ask, questions)
     still = kernel.play("status")["sessions"]
     ended = kernel.play("cancel", key="other tree")
 
-    assert len(said) == len(questions)
-    for true, false in zip(said[::2], said[1::2], strict=True):
+    assert len(answers) == len(questions)
+    for true, false in zip(answers[::2], answers[1::2], strict=True):
         assert true["error"] is not None
         assert str(true["error"]).replace(other, "ID") == str(false["error"]).replace("0" * len(other), "ID")
     assert other in still
@@ -150,9 +150,9 @@ def test_85_a_watch_of_a_foreign_run_reveals_nothing(kernel: Kernel) -> None:
 
 def test_82_a_raw_spawn_frame_of_a_run_that_may_not_spawn_is_refused(kernel: Kernel) -> None:
     """82: the host itself refuses to spawn, without the client's check in the guest."""
-    [said] = kernel.attack(channel.ask, [SPAWN], allow_sub_agents=False)
+    [answer] = kernel.attack(channel.ask, [SPAWN], allow_sub_agents=False)
 
-    assert said["error"]["type"] == "SpawnRefused"
+    assert answer["error"]["type"] == "SpawnRefused"
 
 
 def test_93_the_host_does_not_unpack_a_function(kernel: Kernel) -> None:

@@ -25,10 +25,10 @@ def test_01_a_secret_of_the_host_cannot_be_read(kernel: Kernel) -> None:
         kernel.project / ".git" / "config",
     ]
     paths += [pathlib.Path("/proc/self/root") / kernel.secret.relative_to("/")]
-    told = [str(path) for path in paths]
+    names = [str(path) for path in paths]
 
-    assert_works(kernel.control(files.read, told))
-    assert_refused(kernel.attack(files.read, told))
+    assert_works(kernel.control(files.read, names))
+    assert_refused(kernel.attack(files.read, names))
 
 
 def test_01_an_agent_cannot_watch_a_hidden_folder(kernel: Kernel) -> None:
@@ -62,13 +62,15 @@ def test_02_accounts_and_homes_are_hidden(kernel: Kernel) -> None:
     homes = ["/root", "/home", str(kernel.home), str(kernel.base), str(kernel.home / "work")]
     assert kernel.control(files.list_folders, homes)[str(kernel.home)]
     seen = kernel.attack(files.list_folders, homes)
-    ways = {
-        pathlib.Path(way).resolve()
-        for way in (*sys.path, sys.prefix, sys.base_prefix, kernel.package, *seen.pop("cwd"))
+    import_paths = {
+        pathlib.Path(path).resolve()
+        for path in (*sys.path, sys.prefix, sys.base_prefix, kernel.package, *seen.pop("cwd"))
     }
     for folder, names in seen.items():
         here = pathlib.Path(folder).resolve()
-        assert [name for name in names if not any(way.is_relative_to(here / name) for way in ways)] == [], folder
+        assert [name for name in names if not any(path.is_relative_to(here / name) for path in import_paths)] == [], (
+            folder
+        )
 
 
 def test_04_an_agent_cannot_write_to_folders_of_the_system(kernel: Kernel) -> None:
@@ -95,7 +97,7 @@ def test_04_an_agent_cannot_write_to_folders_of_the_system(kernel: Kernel) -> No
         assert_works(control)
     tried = kernel.attack(files.write_outside, folders, targets)
     if not kernel.has_namespaces:  # Landlock knows no chmod of what is one's own
-        tried = {name: said for name, said in tried.items() if not name.startswith("chmod")}
+        tried = {name: outcome for name, outcome in tried.items() if not name.startswith("chmod")}
     assert_refused(tried)
 
 
@@ -111,9 +113,9 @@ def test_06_links_to_the_host_are_not_followed_or_collected(kernel: Kernel) -> N
 
     result = kernel.run(files.link_to, str(kernel.secret), str(kernel.base))
 
-    said = result["output"]
-    if said is not None:  # a run may also be failed for what it left
-        assert_refused({name: said[name] for name in ("read link", "read through folder")})
+    output = result["output"]
+    if output is not None:  # a run may also be failed for what it left
+        assert_refused({name: output[name] for name in ("read link", "read through folder")})
     assert not {"innocent.txt", "innocent", "deep/report.txt"} & {each["name"] for each in result["artifacts"]}
     for each in result["artifacts"]:
         assert kernel.key.text not in pathlib.Path(each["path"]).read_text()
@@ -184,8 +186,8 @@ def test_14_a_mount_needs_a_plain_absolute_path(kernel: Kernel, path: str) -> No
     with pytest.raises(Raised) as raised:
         kernel.run(spawning.one, readonly_mounts=[path])
 
-    assert raised.value.told["type"] == "InvalidValue"
-    assert "readonly_mounts" in raised.value.told["field"]
+    assert raised.value.error["type"] == "InvalidValue"
+    assert "readonly_mounts" in raised.value.error["field"]
 
 
 def test_14_an_artifact_name_reads_no_file_of_the_host(kernel: Kernel) -> None:

@@ -94,10 +94,10 @@ def test_109_neg_2_a_missing_isolation_level_is_refused(kernel: Kernel) -> None:
     with pytest.raises(Raised) as raised:
         kernel.run(spawning.one, isolation="L4")
 
-    assert raised.value.told["type"] == "IsolationUnavailable"
-    assert raised.value.told["asked"] == "L4"
-    assert raised.value.told["missing"]
-    assert raised.value.told["remedy"]
+    assert raised.value.error["type"] == "IsolationUnavailable"
+    assert raised.value.error["asked"] == "L4"
+    assert raised.value.error["missing"]
+    assert raised.value.error["remedy"]
 
 
 @pytest.fixture(params=["bwrap", "local"])

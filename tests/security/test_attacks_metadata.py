@@ -33,9 +33,9 @@ def owner_kernel(request: pytest.FixtureRequest) -> Iterator[Kernel]:
     kernel.remove()
 
 
-def plant(kernel: Kernel, place: str) -> list[str]:
+def plant(kernel: Kernel, name: str) -> list[str]:
     """Make a key, a program and a folder that the kernel's user owns, and return their paths."""
-    folder = kernel.base / "scratch" / place
+    folder = kernel.base / "scratch" / name
     key, program, inner = folder / "key", folder / "program", folder / "folder"
     inner.mkdir(parents=True)
     for path, mode in ((key, 0o600), (program, 0o755), (inner, 0o700)):

@@ -51,12 +51,12 @@ def test_55_an_agent_reaches_no_ipv4_address(kernel: Kernel, port: int) -> None:
     control = kernel.control(network.connect, addresses[:2])
     assert has_succeeded(control[f"tcp 127.0.0.1 {port}"])
     assert has_succeeded(control[f"udp 127.0.0.1 {udp}"])
-    before = kernel.play("heard", key="service"), kernel.play("heard", key="udp")
+    before = kernel.play("count_callers", key="service"), kernel.play("count_callers", key="udp")
 
     tried = kernel.attack(network.connect, [*addresses, ("169.254.169.254", 80), ("192.0.2.1", 80)])
 
     assert_refused(tried, *NOBODY)
-    assert (kernel.play("heard", key="service"), kernel.play("heard", key="udp")) == before == (1, 1)
+    assert (kernel.play("count_callers", key="service"), kernel.play("count_callers", key="udp")) == before == (1, 1)
 
 
 def test_56_an_agent_reaches_no_ipv6_address(kernel: Kernel) -> None:
@@ -66,7 +66,7 @@ def test_56_an_agent_reaches_no_ipv6_address(kernel: Kernel) -> None:
     assert has_succeeded(kernel.control(network.connect, addresses[:1])[f"tcp ::ffff:127.0.0.1 {port}"])
 
     assert_refused(kernel.attack(network.connect, addresses), *NOBODY)
-    assert kernel.play("heard", key="six") == 1
+    assert kernel.play("count_callers", key="six") == 1
 
 
 def test_55_an_agent_cannot_resolve_names_or_listen(kernel: Kernel) -> None:
@@ -77,7 +77,7 @@ def test_55_an_agent_cannot_resolve_names_or_listen(kernel: Kernel) -> None:
     named = kernel.attack(network.resolve, ["example.org", "metadata.google.internal", "kubernetes.default.svc"])
     listening = kernel.attack(network.listen)
 
-    assert [name for name, said in named.items() if has_succeeded(said)] == []
+    assert [name for name, outcome in named.items() if has_succeeded(outcome)] == []
     if not kernel.has_namespaces:  # with a network of its own, listening there reaches nobody
         assert_refused(listening, *NO_WAY)
 
@@ -155,7 +155,7 @@ def test_62_an_agent_without_a_matching_endpoint_reaches_nothing(kernel: Kernel,
     policy: dict[str, Any] = {} if endpoints is None else {"allowed_endpoints": endpoints}
     if endpoints:
         policy["network"] = "allow_list"
-    before = kernel.play("heard", key="service")
+    before = kernel.play("count_callers", key="service")
     if any(endpoints or []) and not kernel.has_namespaces:
         assert_no_endpoints_there(kernel, policy)
         return
@@ -165,7 +165,7 @@ def test_62_an_agent_without_a_matching_endpoint_reaches_nothing(kernel: Kernel,
 
     assert_refused({"tcp": tried[f"tcp 127.0.0.1 {port}"]}, *NOBODY)
     assert not tunnel[f"127.0.0.1:{port}"].startswith("done: 200")
-    assert kernel.play("heard", key="service") == before
+    assert kernel.play("count_callers", key="service") == before
 
 
 @pytest.mark.parametrize(
@@ -176,8 +176,8 @@ def test_62_an_endpoint_needs_a_host_and_a_port(kernel: Kernel, endpoints: list[
     with pytest.raises(Raised) as raised:
         kernel.run(network.proxy_address, network="allow_list", allowed_endpoints=endpoints)
 
-    assert raised.value.told["type"] == "InvalidValue"
-    assert "allowed_endpoints" in raised.value.told["field"]
+    assert raised.value.error["type"] == "InvalidValue"
+    assert "allowed_endpoints" in raised.value.error["field"]
 
 
 def test_55_62_neg_5_an_agent_reaches_only_its_allowed_endpoint(kernel: Kernel, port: int) -> None:
@@ -197,7 +197,7 @@ def test_55_62_neg_5_an_agent_reaches_only_its_allowed_endpoint(kernel: Kernel, 
     assert tunnels[f"127.0.0.1:{other}"] == "done: 403"
     assert page == "200 hello from the host"
     assert "403" in refused
-    assert kernel.play("heard", key="other") == 0
+    assert kernel.play("count_callers", key="other") == 0
 
 
 def test_55_58_an_agent_with_endpoints_cannot_bypass_the_proxy(kernel: Kernel, port: int) -> None:
@@ -211,11 +211,11 @@ def test_55_58_an_agent_with_endpoints_cannot_bypass_the_proxy(kernel: Kernel, p
     if not kernel.has_namespaces:
         assert_no_endpoints_there(kernel, policy)
         return
-    before = kernel.play("heard", key="service")
+    before = kernel.play("count_callers", key="service")
 
     tried = kernel.attack(network.connect, [("127.0.0.1", port), ("127.0.0.1", udp), ("::1", port)], **policy)
     families = kernel.attack(network.other_families, **policy)
 
-    assert [name for name, said in tried.items() if name.startswith("tcp") and has_succeeded(said)] == []
-    assert (kernel.play("heard", key="service"), kernel.play("heard", key="udp too")) == (before, 1)
+    assert [name for name, outcome in tried.items() if name.startswith("tcp") and has_succeeded(outcome)] == []
+    assert (kernel.play("count_callers", key="service"), kernel.play("count_callers", key="udp too")) == (before, 1)
     assert_refused(families, "EAFNOSUPPORT", "EPERM", "EACCES")

@@ -66,12 +66,14 @@ def test_23_an_agent_can_trace_no_process(kernel: Kernel) -> None:
     pid = kernel.play("victim")
     control = as_root(processes.trace, 1)
     if control is not None:
-        assert_works({name: said for name, said in control.items() if name.startswith("child")}, "child detach")
+        assert_works({name: outcome for name, outcome in control.items() if name.startswith("child")}, "child detach")
 
     tried = kernel.attack(processes.trace, pid)
 
-    assert_refused({name: said for name, said in tried.items()}, "EPERM", "ESRCH", "EBADF", "ENOSYS")
-    assert_refused({name: said for name, said in tried.items() if name.startswith(("child", "let"))}, "EPERM", "ENOSYS")
+    assert_refused({name: outcome for name, outcome in tried.items()}, "EPERM", "ESRCH", "EBADF", "ENOSYS")
+    assert_refused(
+        {name: outcome for name, outcome in tried.items() if name.startswith(("child", "let"))}, "EPERM", "ENOSYS"
+    )
 
 
 def test_24_an_agent_learns_nothing_about_processes_of_the_host(kernel: Kernel) -> None:
@@ -81,7 +83,7 @@ def test_24_an_agent_learns_nothing_about_processes_of_the_host(kernel: Kernel) 
 
     tried = kernel.attack(processes.look_into, pids)
     if not kernel.has_namespaces:  # Landlock does not stop stat: that a number is in use can be seen
-        tried = {name: said for name, said in tried.items() if not name.endswith(" fd")}
+        tried = {name: outcome for name, outcome in tried.items() if not name.endswith(" fd")}
     assert_refused(tried, "ENOENT", "EACCES", "EPERM", "ESRCH")
 
 
@@ -111,7 +113,7 @@ def test_26_neg_7_no_command_line_or_environment_holds_a_secret(kernel: Kernel) 
     assert left == []
     assert kernel.play("files_with", text=secret.text) == []
     found = kernel.attack(processes.search_for, secret.first, secret.second, ["/run", "/tmp"], **policy)
-    assert [place for place in found if not place.startswith(("/run/secrets/token", "memory"))] == []
+    assert [location for location in found if not location.startswith(("/run/secrets/token", "memory"))] == []
     assert "/run/secrets/token" in found
 
 
@@ -131,9 +133,9 @@ def test_28_an_agent_cannot_make_a_namespace(kernel: Kernel) -> None:
     if control is not None:
         assert_works(control, "high bits")
     assert_refused(kernel.attack(processes.new_namespaces), "EPERM", "ENOSYS", "EINVAL")
-    said = kernel.attack(processes.new_namespaces)
-    del said["high bits"]
-    assert_refused(said, "EPERM", "ENOSYS")
+    outcomes = kernel.attack(processes.new_namespaces)
+    del outcomes["high bits"]
+    assert_refused(outcomes, "EPERM", "ENOSYS")
 
 
 def test_29_an_agent_cannot_enter_a_namespace(kernel: Kernel) -> None:
@@ -171,7 +173,7 @@ def test_31_dangerous_calls_of_the_kernel_are_refused(kernel: Kernel) -> None:
     """31: bpf, perf, userfaultfd, io_uring, kexec, reboot, modules, syslog, quota, time and swap are refused."""
     control = as_root(processes.call_the_kernel)
     if control is not None:  # the machine would let root through, or has no such call at all
-        assert [name for name, said in control.items() if said in NO] == []
+        assert [name for name, outcome in control.items() if outcome in NO] == []
 
     assert_refused(kernel.attack(processes.call_the_kernel), "EPERM", "ENOSYS")
 
@@ -184,7 +186,9 @@ def test_31_calls_by_another_abi_are_refused(kernel: Kernel) -> None:
 
     tried = kernel.attack(processes.call_by_another_abi)
 
-    assert {name for name, said in tried.items() if said not in ("signal 31", "EPERM", "ENOSYS", "signal 11")} == set()
+    assert {
+        name for name, outcome in tried.items() if outcome not in ("signal 31", "EPERM", "ENOSYS", "signal 11")
+    } == set()
 
 
 def test_31_an_agent_cannot_make_a_sibling_process(kernel: Kernel) -> None:
@@ -228,10 +232,10 @@ def test_35_an_agent_cannot_change_its_user_or_capabilities(kernel: Kernel) -> N
     tried = kernel.attack(processes.gain_rights)
     assert_refused(tried, "EPERM", "EINVAL")
 
-    who = kernel.attack(processes.identity)
+    identity = kernel.attack(processes.identity)
     programs = [path for path in SETUID if Path(path).exists() and Path(path).stat().st_mode & stat.S_ISUID]
     ran = kernel.attack(processes.run_setuid_programs, programs)
-    assert {said for said in ran.values() if has_succeeded(said)} <= {"done", f"done: {who['uid']}"}
+    assert {outcome for outcome in ran.values() if has_succeeded(outcome)} <= {"done", f"done: {identity['uid']}"}
 
     status = kernel.attack(processes.status)
     if status:  # where /proc is closed, the attempts above must do
@@ -283,9 +287,9 @@ def test_39_a_program_from_memory_is_confined_too(kernel: Kernel) -> None:
     """39: a program without a file cannot read the host's secret either."""
     assert kernel.key.text in kernel.control(processes.run_from_memory, str(kernel.secret))["by execveat"]
 
-    said = kernel.attack(processes.run_from_memory, str(kernel.secret))
+    outcomes = kernel.attack(processes.run_from_memory, str(kernel.secret))
 
-    assert kernel.key.text not in str(said)
+    assert kernel.key.text not in str(outcomes)
 
 
 def test_92_an_agent_finds_no_keys_of_the_host(kernel: Kernel) -> None:
@@ -349,11 +353,11 @@ def test_an_agent_has_namespaces_of_its_own(kernel: Kernel) -> None:
     if not kernel.has_namespaces:
         pytest.skip("L1 promises no namespaces")
     kernel.play("start", key="neighbour", agent="tests.security.attacks.processes:tell_identity_and_wait", args=[60])
-    told = [kernel.control(processes.identity), kernel.attack(processes.identity)]
-    told.append(json.loads(kernel.play("said", key="neighbour")))
+    identities = [kernel.control(processes.identity), kernel.attack(processes.identity)]
+    identities.append(json.loads(kernel.play("output_of", key="neighbour")))
     kernel.play("cancel", key="neighbour")
 
     for name in ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup"):
-        seen = [each["namespaces"][name] for each in told]
+        seen = [each["namespaces"][name] for each in identities]
         assert len(set(seen)) == 3, (name, seen)
-    assert told[0]["host"] != told[1]["host"]
+    assert identities[0]["host"] != identities[1]["host"]

@@ -104,12 +104,12 @@ def test_44_one_large_file_stops_at_the_policys_size(kernel: Kernel) -> None:
         assert result["error"]["message"]
 
 
-@pytest.mark.parametrize("way", ["mapping", "socket"])
-def test_44_removed_files_without_a_descriptor_count(kernel: Kernel, way: str) -> None:
+@pytest.mark.parametrize("holder", ["mapping", "socket"])
+def test_44_removed_files_without_a_descriptor_count(kernel: Kernel, holder: str) -> None:
     """44: removed files that only a mapping or the queue of a socket holds count for the workspace."""
-    assert kernel.control(resources.fill_without_names, ".", 64, way)["written_mb"] == 64
+    assert kernel.control(resources.fill_without_names, ".", 64, holder)["written_mb"] == 64
 
-    result = kernel.run(resources.fill_without_names, ".", 128, way, 60.0, workspace_size_mb=16, memory_mb=512)
+    result = kernel.run(resources.fill_without_names, ".", 128, holder, 60.0, workspace_size_mb=16, memory_mb=512)
 
     assert result["status"] != "completed", result["output"]
     assert "policy.workspace_size_mb is 16" in result["error"]["message"]
@@ -122,21 +122,21 @@ def test_44_a_folder_that_moves_during_the_count_is_counted(kernel: Kernel) -> N
     assert_full(result)
 
 
-@pytest.mark.parametrize("way", ["number", "process"])
-def test_44_removed_files_whose_descriptors_move_count(kernel: Kernel, way: str) -> None:
+@pytest.mark.parametrize("change", ["number", "process"])
+def test_44_removed_files_whose_descriptors_move_count(kernel: Kernel, change: str) -> None:
     """44: removed files count, although their descriptors change number or process during the count."""
-    result = kernel.run(disk_hiding.move_descriptors, 64, 30.0, way, workspace_size_mb=16)
+    result = kernel.run(disk_hiding.move_descriptors, 64, 30.0, change, workspace_size_mb=16)
 
     assert_full(result)
 
 
-@pytest.mark.parametrize("way", ["itself", "below"])
-def test_44_removed_folders_with_an_open_descriptor_count(kernel: Kernel, way: str) -> None:
+@pytest.mark.parametrize("position", ["itself", "below"])
+def test_44_removed_folders_with_an_open_descriptor_count(kernel: Kernel, position: str) -> None:
     """44: a removed large folder counts while a descriptor holds the folder, or a folder in it."""
-    if kernel.control(disk_hiding.keep_folders, 48, 0.0, way)["held_mb"] < 48:
+    if kernel.control(disk_hiding.keep_folders, 48, 0.0, position)["held_mb"] < 48:
         pytest.skip("this file system takes the room back when entries of a folder are removed")
 
-    result = kernel.run(disk_hiding.keep_folders, 48, 30.0, way, workspace_size_mb=16)
+    result = kernel.run(disk_hiding.keep_folders, 48, 30.0, position, workspace_size_mb=16)
 
     assert_full(result)
 
@@ -237,7 +237,7 @@ def test_52_one_agents_hoard_leaves_enough_for_others(kernel: Kernel) -> None:
     agent = "tests.security.attacks.resources:hoard"
     kernel.play("start", key="miser", agent=agent, args=[100_000, 60], policy={"timeout_seconds": 60})
 
-    took = kernel.play("said", key="miser")
+    took = kernel.play("output_of", key="miser")
     host = kernel.control(resources.hoard, 15, 0)
     other = kernel.attack(resources.hoard, 15, 0)
     kernel.play("cancel", key="miser")

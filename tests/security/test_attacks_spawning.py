@@ -47,10 +47,10 @@ LIMITS: dict[str, dict[str, Any]] = {
 
 def test_77_neg_2_a_child_gets_no_right_that_its_parent_lacks(kernel: Kernel) -> None:
     """77, NEG-2: a child that asks for a mount, endpoint, variable, secret or lower isolation is refused by name."""
-    said = kernel.attack(spawning.widen, {"as it is": {}, **RIGHTS}, **PARENT, isolation="L1")
+    outcomes = kernel.attack(spawning.widen, {"as it is": {}, **RIGHTS}, **PARENT, isolation="L1")
 
-    assert said.pop("as it is")["output"] == 1
-    for name, refusal in said.items():
+    assert outcomes.pop("as it is")["output"] == 1
+    for name, refusal in outcomes.items():
         assert refusal["error"] == "SpawnRefused", (name, refusal)
         assert refusal["limit"] == f"policy.{name}"
 
@@ -62,18 +62,18 @@ def test_77_a_public_endpoint_gives_a_child_no_private_address(kernel: Kernel) -
     port = kernel.play("listen", key="service", address="127.0.0.1")
     asked = {name: {"allowed_endpoints": [f"{name}:{port}"]} for name in ("127.0.0.1", "[::1]", "example.org")}
 
-    said = kernel.attack(spawning.widen, asked, **PARENT, network="allow_list", allowed_endpoints=["*"])
+    outcomes = kernel.attack(spawning.widen, asked, **PARENT, network="allow_list", allowed_endpoints=["*"])
 
-    assert said.pop("example.org")["output"] == 1
-    for name, refusal in said.items():
+    assert outcomes.pop("example.org")["output"] == 1
+    for name, refusal in outcomes.items():
         assert (refusal["error"], refusal.get("limit")) == ("SpawnRefused", "policy.allowed_endpoints"), name
 
 
 def test_77_limits_above_the_parents_are_cut_to_the_parents(kernel: Kernel) -> None:
     """77: a child that asks for higher limits is spawned with the parent's limits: its /tmp shows the parent's size."""
-    said = kernel.attack(spawning.widen, LIMITS, **PARENT)
+    outcomes = kernel.attack(spawning.widen, LIMITS, **PARENT)
 
-    assert {name: each["error"] for name, each in said.items() if each["error"]} == {}
+    assert {name: each["error"] for name, each in outcomes.items() if each["error"]} == {}
     if kernel.has_namespaces:
         seen = kernel.attack(spawning.what_it_got, {"tmpfs_size_mb": 10_000}, **PARENT)
         assert seen["tmp_mb"] <= 16
@@ -81,9 +81,11 @@ def test_77_limits_above_the_parents_are_cut_to_the_parents(kernel: Kernel) -> N
 
 def test_77_a_cut_limit_gives_an_event(kernel: Kernel) -> None:
     """77, 59: a limit that is cut gives an event with the limit, the value asked for, and the value granted."""
-    said = kernel.attack(spawning.widen, {"many": {"pids": 10_000}}, **PARENT)
+    outcomes = kernel.attack(spawning.widen, {"many": {"pids": 10_000}}, **PARENT)
 
-    clamps = [each["told"] for each in kernel.play("events", run=said["many"]["run"]) if each["type"] == "ClampEvent"]
+    clamps = [
+        each["told"] for each in kernel.play("events", run=outcomes["many"]["run"]) if each["type"] == "ClampEvent"
+    ]
     assert len(clamps) == 1
     for word in ("pids", "10000", "32"):
         assert word in clamps[0]
@@ -165,8 +167,8 @@ def test_82_ac_s0_3_a_run_that_may_not_spawn_is_refused(kernel: Kernel) -> None:
     refusal = kernel.attack(spawning.spawn_one)
     assert (refusal["error"], refusal["limit"]) == ("SpawnRefused", "policy.allow_sub_agents")
 
-    said = kernel.attack(spawning.chain_with, {"allow_sub_agents": False}, **PARENT)
-    assert said["error"] == "SpawnRefused"
+    outcome = kernel.attack(spawning.chain_with, {"allow_sub_agents": False}, **PARENT)
+    assert outcome["error"] == "SpawnRefused"
 
 
 BAD_NAMES = [
@@ -187,11 +189,11 @@ BAD_NAMES = [
 
 def test_86_a_hostile_name_of_a_child_is_refused(kernel: Kernel) -> None:
     """86: names with slashes, newlines, NUL, a megabyte or Unicode tricks are refused, and make no file."""
-    said = kernel.attack(spawning.hostile_names, ["plain-name", *BAD_NAMES], **PARENT)
+    outcomes = kernel.attack(spawning.hostile_names, ["plain-name", *BAD_NAMES], **PARENT)
 
-    assert said[0] == {"error": None, "output": 1}
+    assert outcomes[0] == {"error": None, "output": 1}
     wrong = [
-        name[:20] for name, each in zip(BAD_NAMES, said[1:], strict=True) if each["error"] is None and name.strip()
+        name[:20] for name, each in zip(BAD_NAMES, outcomes[1:], strict=True) if each["error"] is None and name.strip()
     ]
     assert wrong == []
     assert kernel.play("named", name="up") == []
@@ -209,15 +211,15 @@ def test_90_variables_that_load_code_are_refused(kernel: Kernel, name: str) -> N
     for policy in ({"env_vars": {name: "/tmp/evil.so"}}, {"allowed_env_vars": [name]}):
         with pytest.raises(Raised) as raised:
             kernel.run(processes.environment, **policy)
-        assert raised.value.told["type"] in {"InvalidValue", "SpawnRefused"}
-        assert "env_vars" in str(raised.value.told)
+        assert raised.value.error["type"] in {"InvalidValue", "SpawnRefused"}
+        assert "env_vars" in str(raised.value.error)
 
 
 def test_90_variables_that_load_code_are_refused_for_a_child(kernel: Kernel) -> None:
     """90: a child that asks for such a variable is refused."""
-    said = kernel.attack(spawning.widen, {name: {"env_vars": {name: "/tmp/evil.so"}} for name in LOADERS}, **PARENT)
+    outcomes = kernel.attack(spawning.widen, {name: {"env_vars": {name: "/tmp/evil.so"}} for name in LOADERS}, **PARENT)
 
-    assert [name for name, each in said.items() if each["error"] not in {"SpawnRefused", "InvalidValue"}] == []
+    assert [name for name, each in outcomes.items() if each["error"] not in {"SpawnRefused", "InvalidValue"}] == []
 
 
 def test_77_neg_7_a_child_gets_a_secret_only_by_name(kernel: Kernel) -> None:
@@ -244,16 +246,16 @@ def test_116_neg_3_a_checkpoint_belongs_to_one_run(kernel: Kernel) -> None:
 
 def test_an_agent_that_is_no_function_is_refused(kernel: Kernel) -> None:
     """A spawn of a number, None, a text, or a function that holds a lock gives a typed error."""
-    said = kernel.attack(spawning.spawn_with_many_faces, ["number", "none", "code", "lock"], **PARENT)
+    outcomes = kernel.attack(spawning.spawn_with_many_faces, ["number", "none", "code", "lock"], **PARENT)
 
-    assert [name for name, each in said.items() if each["error"] is None] == []
-    assert said["lock"]["error"] == "NotShippable"
-    assert {each["error"] for each in said.values()} <= {"NotShippable", "InvalidValue", "TypeError", "Unknown"}
+    assert [name for name, each in outcomes.items() if each["error"] is None] == []
+    assert outcomes["lock"]["error"] == "NotShippable"
+    assert {each["error"] for each in outcomes.values()} <= {"NotShippable", "InvalidValue", "TypeError", "Unknown"}
 
 
 def test_neg_8_an_unknown_id_reads_no_artifact(kernel: Kernel) -> None:
     """NEG-8: an artifact of an id that no run has gives the error `Unknown`."""
     policy: dict[str, Any] = PARENT
-    said = kernel.attack(spawning.reach_artifacts, ["report.txt"], "0" * 16, **policy)
+    outcomes = kernel.attack(spawning.reach_artifacts, ["report.txt"], "0" * 16, **policy)
 
-    assert [each["error"] for each in said] == ["Unknown"]
+    assert [each["error"] for each in outcomes] == ["Unknown"]

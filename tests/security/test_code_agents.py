@@ -45,9 +45,9 @@ BREAKS = {
 
 
 @both_backends
-@pytest.mark.parametrize("way", BREAKS)
+@pytest.mark.parametrize("method", BREAKS)
 async def test_code_that_breaks_out_of_a_view_is_still_in_its_sandbox(
-    tmp_path: pathlib.Path, backend: BackendName, way: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: pathlib.Path, backend: BackendName, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Code with the whole `os` module finds no variable, file or process of the host, and writes nothing outside."""
     monkeypatch.setenv("SECRET_OF_THE_HOST", "canary-4711")
@@ -68,7 +68,7 @@ found = [
 ]
 print(found)
 """
-    _, shown = await converse(tmp_path, backend, agent(MATH), code(f"{BREAKS[way]}\n{looks}"))
+    _, shown = await converse(tmp_path, backend, agent(MATH), code(f"{BREAKS[method]}\n{looks}"))
 
     assert shown[0].startswith("ok: [None, "), shown
     assert "canary" not in shown[0]
@@ -94,8 +94,8 @@ async def test_a_forged_handle_is_an_error_and_starts_no_run(
     tmp_path: pathlib.Path, backend: BackendName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A handle with another root or version, a malformed one, or one that is too long, is refused."""
-    shelf = MemoryAuthoring()
-    monkeypatch.setattr(RunTree, "_authoring", lambda tree: shelf)
+    authoring = MemoryAuthoring()
+    monkeypatch.setattr(RunTree, "_authoring", lambda tree: authoring)
     forge = """
 from dataclasses import dataclass
 def forged(ref):
@@ -110,7 +110,7 @@ right = solver.ref
     _, shown = await converse(tmp_path, backend, agent(*MAKER), code(MAKE), code(forge))
 
     assert shown[1] == "ok: ['AgentNotResolved', 'AgentNotResolved', 'AgentNotResolved', 'InvalidValue']"
-    assert shelf.requests == []
+    assert authoring.requests == []
 
 
 @both_backends
@@ -118,8 +118,8 @@ async def test_a_recipe_that_is_too_large_is_refused(
     tmp_path: pathlib.Path, backend: BackendName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both the guest's own check and the host refuse a large recipe, and the run continues."""
-    shelf = MemoryAuthoring()
-    monkeypatch.setattr(RunTree, "_authoring", lambda tree: shelf)
+    authoring = MemoryAuthoring()
+    monkeypatch.setattr(RunTree, "_authoring", lambda tree: authoring)
     huge = "with Agent(name='huge', primer='x' * 262_000 + 'ä' * 100): pass"
     around = f"""
 load = task_fail.__globals__['__builtins__']['__import__']
@@ -133,7 +133,7 @@ line.ask(requests.CreateAgent, b'{{"name": "huge", "primer": "' + b'x' * {MAX_BY
     assert f"at most {MAX_BYTES} bytes" in shown[0]
     assert f"at most {MAX_BYTES} bytes" in shown[1]
     assert shown[2] == "ok: 'still here'"
-    assert shelf.recipes == {}
+    assert authoring.recipes == {}
 
 
 async def test_a_capability_of_a_missing_module_fails_its_run(tmp_path: pathlib.Path) -> None:

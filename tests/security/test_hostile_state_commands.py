@@ -270,10 +270,10 @@ def test_gc_replaces_values_beside_planted_entries(
     assert VALUE.encode() not in (tree / "main.jsonl").read_bytes()
     assert b"DATABASE_URL" in (tree / "main.jsonl").read_bytes()
     assert content(outside) == before
-    said = capfd.readouterr().err
+    stderr = capfd.readouterr().err
     for name in ("pipe.jsonl", "socket.jsonl", "link.jsonl", "zeros.jsonl", "endless.jsonl"):
-        assert f"0123456789abcdef/{name}" in said
-    assert "folder.jsonl" not in said
+        assert f"0123456789abcdef/{name}" in stderr
+    assert "folder.jsonl" not in stderr
 
 
 FILES = ("run.json", ".new-run.json", "checkpoint", "stdout.log", "stderr.log", "workspace", "artifacts")
@@ -285,19 +285,19 @@ def plant_run_folder(folder: pathlib.Path, outside: pathlib.Path, name: str, kin
     (folder / "workspace").mkdir(parents=True)
     about = {"path": "main", "agent": "older", "created": "2026-01-01T00:00:00Z"}
     (folder / "run.json").write_bytes(msgspec.json.encode(about))
-    place = folder / name
-    if place.is_dir():
-        place.rmdir()
-    place.unlink(missing_ok=True)
+    entry = folder / name
+    if entry.is_dir():
+        entry.rmdir()
+    entry.unlink(missing_ok=True)
     if kind == "pipe":
-        os.mkfifo(place)
+        os.mkfifo(entry)
     elif kind == "link":
-        place.symlink_to(outside / ("folder" if name in ("workspace", "artifacts") else "file"))
+        entry.symlink_to(outside / ("folder" if name in ("workspace", "artifacts") else "file"))
     elif kind == "second name":
-        place.hardlink_to(outside / "file")
+        entry.hardlink_to(outside / "file")
     else:
-        place.touch()
-        os.truncate(place, 1 << 40 if kind == "endless" else 0)
+        entry.touch()
+        os.truncate(entry, 1 << 40 if kind == "endless" else 0)
 
 
 def test_no_command_hangs_on_planted_run_folders(
@@ -305,7 +305,7 @@ def test_no_command_hangs_on_planted_run_folders(
 ) -> None:
     """Commands follow no planted entry of a run's folder, and `ramet gc` removes the folders."""
     runs = project / ".ramet" / "runs"
-    planted = {f"{place:016}": each for place, each in enumerate(itertools.product(FILES, KINDS))}
+    planted = {f"{number:016}": each for number, each in enumerate(itertools.product(FILES, KINDS))}
     asyncio.run(old_journal(project / ".ramet", *planted))
     for run, (name, kind) in planted.items():
         plant_run_folder(runs / run, outside, name, kind)

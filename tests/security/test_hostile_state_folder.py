@@ -200,10 +200,10 @@ def test_the_command_line_refuses_a_planted_journal(
 
     assert main([verb, "--dir", str(project)]) != 0
 
-    said = capsys.readouterr().err
-    assert "journal.db" in said
-    assert "symbolic link" in said
-    assert said.count("\n") == 1
+    stderr = capsys.readouterr().err
+    assert "journal.db" in stderr
+    assert "symbolic link" in stderr
+    assert stderr.count("\n") == 1
     assert content(outside) == before
 
 

@@ -132,11 +132,11 @@ async def assert_ended(family: Family, one: ZygoteBackend) -> None:
 
 def description_of(pid: int) -> str:
     """Return what /proc shows about a process."""
-    told = []
+    parts = []
     for name in ("cmdline", "status", "wchan", "cgroup"):
         with contextlib.suppress(OSError):
-            told.append(Path(f"/proc/{pid}/{name}").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
-    return "\n".join(told)
+            parts.append(Path(f"/proc/{pid}/{name}").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+    return "\n".join(parts)
 
 
 def processes_of_owner(one: ZygoteBackend) -> set[int]:

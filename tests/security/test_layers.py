@@ -238,11 +238,11 @@ async def test_the_program_that_starts_sandboxes_gets_no_environment(monkeypatch
         process = await spawn_thread.start(["/bin/sh", "-c", "/usr/bin/env >&2"], stderr=sink, pass_fds=())
         assert process.wait() == 0
         os.close(sink)
-        said = os.read(source, 65536).decode()
+        output = os.read(source, 65536).decode()
     finally:
         os.close(source)
-    assert "a secret of the host" not in said
-    assert {line.partition("=")[0] for line in said.splitlines()} <= {"PWD", "SHLVL", "_", "OLDPWD"}
+    assert "a secret of the host" not in output
+    assert {line.partition("=")[0] for line in output.splitlines()} <= {"PWD", "SHLVL", "_", "OLDPWD"}
 
 
 @pytest.mark.parametrize("size", [-1, 0, 2, 2**40])

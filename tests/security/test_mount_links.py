@@ -67,9 +67,9 @@ class Scene:
             for name, (mount, path) in self.below_links.items()
         }
 
-    def other_kernel(self, *place: str) -> pathlib.Path:
+    def other_kernel(self, *parts: str) -> pathlib.Path:
         """Return the state folder of another kernel, in a folder beside the repository."""
-        state = self.kernel.base.joinpath("others", *place, ".ramet")
+        state = self.kernel.base.joinpath("others", *parts, ".ramet")
         if not state.exists():
             for name in (*PRIVATE, "skills/note", "worktrees/one/file"):
                 (state / name).parent.mkdir(parents=True, exist_ok=True)
@@ -89,23 +89,23 @@ def scene(kernel: Kernel) -> Scene:
     return Scene(kernel)
 
 
-def assert_refused_by_name(said: dict[str, Any], name: str, path: str) -> None:
+def assert_refused_by_name(outcome: dict[str, Any], name: str, path: str) -> None:
     """Assert that a spawn was refused, and that the error names the right, the path and the symbolic link."""
-    assert (said["error"], said.get("limit")) == ("SpawnRefused", "policy.readonly_mounts"), (name, said)
-    assert path in said["message"], (name, said)
-    assert "symbolic link" in said["message"], (name, said)
+    assert (outcome["error"], outcome.get("limit")) == ("SpawnRefused", "policy.readonly_mounts"), (name, outcome)
+    assert path in outcome["message"], (name, outcome)
+    assert "symbolic link" in outcome["message"], (name, outcome)
 
 
 def test_a_child_mount_through_a_symbolic_link_is_refused(kernel: Kernel, scene: Scene) -> None:
     """Issue 16, line 1: a child's mount through a link is refused, also where the link leads inside of the grant."""
     assert kernel.key.text in kernel.control(mounts.look, str(scene.repo / "folder" / "id_test"))
 
-    said = kernel.attack(mounts.ask, scene.cases(), readonly_mounts=[str(scene.repo)], **PARENT)
+    outcomes = kernel.attack(mounts.ask, scene.cases(), readonly_mounts=[str(scene.repo)], **PARENT)
 
-    assert set(said) == set(scene.below_links)
-    leaked = {name: str(each["output"])[:60] for name, each in said.items() if each.get("output")}
+    assert set(outcomes) == set(scene.below_links)
+    leaked = {name: str(each["output"])[:60] for name, each in outcomes.items() if each.get("output")}
     assert leaked == {}
-    for name, each in said.items():
+    for name, each in outcomes.items():
         assert_refused_by_name(each, name, str(scene.repo / scene.below_links[name][0]))
 
 
@@ -114,10 +114,12 @@ def test_a_grandchild_mount_through_a_symbolic_link_is_refused(kernel: Kernel, s
     link = str(scene.repo / "sub" / "deep" / "up")
     case = {"up": {"mounts": [link], "path": link}}
 
-    said = kernel.attack(mounts.ask_below, [str(scene.repo / "sub")], case, readonly_mounts=[str(scene.repo)], **PARENT)
+    outcomes = kernel.attack(
+        mounts.ask_below, [str(scene.repo / "sub")], case, readonly_mounts=[str(scene.repo)], **PARENT
+    )
 
-    assert not said["up"].get("output"), said
-    assert_refused_by_name(said["up"], "up", link)
+    assert not outcomes["up"].get("output"), outcomes
+    assert_refused_by_name(outcomes["up"], "up", link)
 
 
 def ask_for_swapped_mount(kernel: Kernel, scene: Scene, method: str) -> dict[str, Any]:
@@ -128,33 +130,33 @@ def ask_for_swapped_mount(kernel: Kernel, scene: Scene, method: str) -> dict[str
     case = {"swapped": {"mounts": [str(folder)], "path": str(folder / "id_test")}}
     kernel.play("swap_for_link", path=str(folder), target=str(kernel.home / ".ssh"), method=method)
 
-    said = kernel.attack(mounts.ask, case, readonly_mounts=[str(scene.repo)], **PARENT)["swapped"]
+    outcome = kernel.attack(mounts.ask, case, readonly_mounts=[str(scene.repo)], **PARENT)["swapped"]
 
     assert folder.is_symlink(), "the folder was not swapped in time"
     assert kernel.key.text in kernel.control(mounts.look, str(folder / "id_test"))
-    return {**said, "path": str(folder)}
+    return {**outcome, "path": str(folder)}
 
 
 def test_a_folder_swapped_for_a_link_before_it_is_bound_is_refused(kernel: Kernel, scene: Scene) -> None:
     """Issue 16, line 1: a folder that becomes a link after the admission, before the mounts are made, is refused."""
-    said = ask_for_swapped_mount(kernel, scene, "start_zygote")
+    outcome = ask_for_swapped_mount(kernel, scene, "start_zygote")
 
-    assert kernel.key.text not in str(said)
-    assert said["output"] is None
-    for word in ("readonly_mounts", said["path"], "symbolic link"):
-        assert word in said["message"], said
+    assert kernel.key.text not in str(outcome)
+    assert outcome["output"] is None
+    for word in ("readonly_mounts", outcome["path"], "symbolic link"):
+        assert word in outcome["message"], outcome
 
 
 def test_a_folder_swapped_for_a_link_before_its_rule_is_made_is_refused(kernel: Kernel, scene: Scene) -> None:
     """Issue 16, line 1: a folder that becomes a link before its Landlock rule is made is refused."""
     if kernel.backend == "bwrap":
         pytest.skip("the folder is bound by then, and the child sees the one that was admitted")
-    said = ask_for_swapped_mount(kernel, scene, "_assign")
+    outcome = ask_for_swapped_mount(kernel, scene, "_assign")
 
-    assert kernel.key.text not in str(said)
-    assert said["output"] is None
-    for word in ("readonly_mounts", said["path"], "symbolic link"):
-        assert word in said["message"], said
+    assert kernel.key.text not in str(outcome)
+    assert outcome["output"] is None
+    for word in ("readonly_mounts", outcome["path"], "symbolic link"):
+        assert word in outcome["message"], outcome
 
 
 def test_a_child_mount_of_the_kernels_own_files_is_refused(kernel: Kernel, scene: Scene) -> None:
@@ -162,9 +164,9 @@ def test_a_child_mount_of_the_kernels_own_files_is_refused(kernel: Kernel, scene
     names = ("journal.db", "runs", "transcripts")
     cases = {name: {"mounts": [str(scene.state / name)], "path": str(scene.state / name)} for name in names}
 
-    said = kernel.attack(mounts.ask, cases, readonly_mounts=[str(kernel.home / "work")], **PARENT)
+    outcomes = kernel.attack(mounts.ask, cases, readonly_mounts=[str(kernel.home / "work")], **PARENT)
 
-    for name, each in said.items():
+    for name, each in outcomes.items():
         assert (each["error"], each.get("limit")) == ("SpawnRefused", "policy.readonly_mounts"), (name, each)
         assert str(scene.state / name) in each["message"], each
 
@@ -178,13 +180,13 @@ def test_a_child_can_read_a_mount_below_its_parents(kernel: Kernel, scene: Scene
         "both": {"mounts": [str(scene.repo / "sub" / "deep"), str(scene.repo / "own.txt")], "path": file},
     }
 
-    said = kernel.attack(mounts.ask, cases, readonly_mounts=[str(scene.repo)], **PARENT)
+    outcomes = kernel.attack(mounts.ask, cases, readonly_mounts=[str(scene.repo)], **PARENT)
     below = kernel.attack(
         mounts.ask_below, [str(scene.repo / "sub")], {"deep": {"mounts": [file], "path": file}},
         readonly_mounts=[str(scene.repo)], **PARENT
     )  # fmt: skip
 
-    assert {name: each["output"] for name, each in {**said, **below}.items()} == dict.fromkeys(
+    assert {name: each["output"] for name, each in {**outcomes, **below}.items()} == dict.fromkeys(
         ("folder", "file", "both", "deep"), "of the subfolder"
     )
 
@@ -202,17 +204,17 @@ def test_a_link_granted_by_the_operator_is_followed_once(kernel: Kernel, scene: 
     }
 
     own = kernel.attack(mounts.look, file, readonly_mounts=[str(granted)])
-    said = kernel.attack(mounts.ask, cases, readonly_mounts=[str(granted)], **PARENT)
+    outcomes = kernel.attack(mounts.ask, cases, readonly_mounts=[str(granted)], **PARENT)
 
-    assert own == said["the same"]["output"] == said["below"]["output"] == "of the subfolder"
-    assert_refused_by_name(said["through a link"], "through a link", through)
+    assert own == outcomes["the same"]["output"] == outcomes["below"]["output"] == "of the subfolder"
+    assert_refused_by_name(outcomes["through a link"], "through a link", through)
 
 
 def test_a_link_in_a_mount_shows_no_file_of_the_host(kernel: Kernel, scene: Scene) -> None:
     """Issue 16, line 1: a guest reads no file outside of a mount through a link in it. It can follow a link inside."""
     for name in ("file", "folder/id_test", "home/.ssh/id_test", "shadow", "journal"):
-        said = kernel.attack(mounts.look_or_say, str(scene.repo / name), readonly_mounts=[str(scene.repo)])
-        assert said in ("FileNotFoundError", "PermissionError"), (name, said)
+        output = kernel.attack(mounts.look_or_say, str(scene.repo / name), readonly_mounts=[str(scene.repo)])
+        assert output in ("FileNotFoundError", "PermissionError"), (name, output)
     inner = str(scene.repo / "inner" / "deep" / "file.txt")
     assert kernel.attack(mounts.look_or_say, inner, readonly_mounts=[str(scene.repo)]) == "of the subfolder"
 
@@ -224,12 +226,12 @@ def test_an_operators_link_to_a_system_folder_is_refused(kernel: Kernel, scene: 
     if not link.is_symlink():
         link.symlink_to(target)
 
-    said = kernel.run(mounts.look_or_say, str(link), readonly_mounts=[str(link)])
+    result = kernel.run(mounts.look_or_say, str(link), readonly_mounts=[str(link)])
 
-    assert said["status"] == "failed"
-    assert said["error"]["type"] == "InvalidValue"
+    assert result["status"] == "failed"
+    assert result["error"]["type"] == "InvalidValue"
     for word in ("readonly_mounts", str(link), "a sandbox has its own"):
-        assert word in said["error"]["message"]
+        assert word in result["error"]["message"]
 
 
 @pytest.mark.parametrize("through", ["its own path", "a link"])
@@ -251,14 +253,14 @@ def test_a_mount_around_the_kernels_folder_hides_private_files(kernel: Kernel, s
         (scene.state / "stolen").symlink_to(kernel.home / ".ssh")
     names = ("journal.db", "journal.db-wal", "transcripts", "stolen/id_test")
 
-    said = {
+    outputs = {
         name: kernel.attack(mounts.look_or_say, str(work / ".ramet" / name), readonly_mounts=[str(work)])
         for name in (*names, "runs", "skills/note")
     }
 
-    assert said.pop("skills/note") == "of the project"
-    assert len(said.pop("runs").split()) <= 1, "only its own folder, or none"
-    assert said == dict.fromkeys(names, "FileNotFoundError")
+    assert outputs.pop("skills/note") == "of the project"
+    assert len(outputs.pop("runs").split()) <= 1, "only its own folder, or none"
+    assert outputs == dict.fromkeys(names, "FileNotFoundError")
 
 
 def test_a_mount_around_other_kernels_folders_hides_private_files(kernel: Kernel, scene: Scene) -> None:
@@ -272,13 +274,13 @@ def test_a_mount_around_other_kernels_folders_hides_private_files(kernel: Kernel
         str(state / name): f"kept in {name}" for state in states for name in ("skills/note", "worktrees/one/file")
     }
     paths = [str(state / name) for state in states for name in PRIVATE]
-    assert all(said.startswith("kept in") for said in kernel.control(mounts.look_at_each, paths).values())
+    assert all(text.startswith("kept in") for text in kernel.control(mounts.look_at_each, paths).values())
 
-    said = kernel.attack(mounts.look_at_each, [*paths, *public], readonly_mounts=[mount])
+    outputs = kernel.attack(mounts.look_at_each, [*paths, *public], readonly_mounts=[mount])
     late = str(scene.other_kernel("late") / "journal.db")
-    said |= kernel.attack(mounts.look_at_each, [late], readonly_mounts=[mount])
+    outputs |= kernel.attack(mounts.look_at_each, [late], readonly_mounts=[mount])
 
-    assert said == {**dict.fromkeys((*paths, late), "FileNotFoundError"), **public}
+    assert outputs == {**dict.fromkeys((*paths, late), "FileNotFoundError"), **public}
 
 
 def test_a_mount_of_another_kernels_files_is_refused(kernel: Kernel, scene: Scene) -> None:

@@ -69,10 +69,10 @@ def test_agents_cannot_start_the_operators_own_definitions(operators_home: pathl
         tools = client.ask(
             "POST", f"/v1/agents/{spawned['agent']['id']}/control", spawned["nonce"], json={"@type": "list_tools"}
         ).text
-        said = client.say(spawned, "call Agent " + json.dumps({"prompt": "system", "subagent_type": "keeper"}))
+        reply = client.say(spawned, "call Agent " + json.dumps({"prompt": "system", "subagent_type": "keeper"}))
 
         assert "explore" in tools
-        for each in (tools, said):
+        for each in (tools, reply):
             assert SECRET not in each
         assert "keeper" not in tools
-        assert "explore" in said, "it is told which types there are"
+        assert "explore" in reply, "it is told which types there are"

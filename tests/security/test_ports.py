@@ -49,12 +49,12 @@ def open_ports(
     folder: pathlib.Path,
     limits: PortLimits | None = None,
     most: int = 1000,
-    room: ProxyQuota | None = None,
+    quota: ProxyQuota | None = None,
 ) -> RunPorts:
     """Open the ports of an agent again, in another folder, with limits that a test can reach."""
-    box = handle._handle.run.sandbox.current
-    assert box is not None
-    return RunPorts.open(box, PORTS, folder, limits=limits, quota=room or ProxyQuota(most))
+    sandbox = handle._handle.run.sandbox.current
+    assert sandbox is not None
+    return RunPorts.open(sandbox, PORTS, folder, limits=limits, quota=quota or ProxyQuota(most))
 
 
 def user_of(pid: int) -> int:
@@ -116,9 +116,9 @@ async def test_another_user_cannot_connect(runtime: ramet.AgentRuntime) -> None:
     socket_path = await handle.port("web")
     for above in list(socket_path.parents)[1:5]:  # Only the folder of the sockets is to stand between.
         await asyncio.to_thread(above.chmod, 0o755)
-    path, box = str(socket_path), handle._handle.run.sandbox.current
-    assert box is not None
-    users = {65534, await asyncio.to_thread(user_of, box.pid)} - {0}
+    path, sandbox = str(socket_path), handle._handle.run.sandbox.current
+    assert sandbox is not None
+    users = {65534, await asyncio.to_thread(user_of, sandbox.pid)} - {0}
 
     for user in users:
         tried = await asyncio.to_thread(
@@ -140,8 +140,8 @@ async def test_a_flood_waits_for_its_client_and_other_runs_go_on(runtime: ramet.
     for _, writer in floods:
         writer.transport.pause_reading()  # type: ignore[attr-defined]
 
-    def there(what: str) -> int:
-        return len(list(folder.workspace.glob(f"{what}-*")))
+    def there(prefix: str) -> int:
+        return len(list(folder.workspace.glob(f"{prefix}-*")))
 
     await eventually(lambda: there("begun") == 2, within_s=WAIT_S)
     for number in range(20):
@@ -233,17 +233,17 @@ async def test_a_connection_that_the_guest_does_not_accept_ends_in_time(
 async def test_a_client_that_left_frees_its_connection(runtime: ramet.AgentRuntime, folder: pathlib.Path) -> None:
     """A guest that never closes or reads holds no connection of a client that has left."""
     handle = await start_serving(runtime, agents.keep_silent, PORTS, 8000)
-    room = ProxyQuota(1000)
+    quota = ProxyQuota(1000)
     for size in (1, 4 << 20):
-        ports = open_ports(handle, folder / "ports", PortLimits(connections=2, drain_s=0.2), room=room)
+        ports = open_ports(handle, folder / "ports", PortLimits(connections=2, drain_s=0.2), quota=quota)
         try:
             path = str(ports.path("web"))
             for _ in range(3):  # The third one waits for one of the first two.
                 _, writer = await asyncio.open_unix_connection(path)
                 writer.write(bytes(size))
-                await eventually(lambda: room.taken > 0, within_s=WAIT_S)
+                await eventually(lambda: quota.taken > 0, within_s=WAIT_S)
                 writer.transport.abort()
-            await eventually(lambda: room.taken == 0, within_s=WAIT_S)
+            await eventually(lambda: quota.taken == 0, within_s=WAIT_S)
         finally:
             await ports.close()
 
@@ -268,10 +268,10 @@ async def test_a_client_that_ends_only_its_side_is_answered(runtime: ramet.Agent
 async def test_a_connection_to_itself_is_refused(runtime: ramet.AgentRuntime, folder: pathlib.Path) -> None:
     """A connection is refused where the guest leaves TCP no source port except the port itself."""
     handle = await start_serving(runtime, agents.idle, {"web": 40000})
-    box = handle._handle.run.sandbox.current
-    assert box is not None
+    sandbox = handle._handle.run.sandbox.current
+    assert sandbox is not None
     done = await asyncio.to_thread(
-        subprocess.run, [sys.executable, "-c", ONE_PORT, str(box.pid), "40000"], capture_output=True, check=False
+        subprocess.run, [sys.executable, "-c", ONE_PORT, str(sandbox.pid), "40000"], capture_output=True, check=False
     )
     if done.returncode:
         pytest.skip(f"its network cannot be entered: {done.stderr.decode()[-200:]}")
@@ -284,15 +284,15 @@ async def test_a_connection_to_itself_is_refused(runtime: ramet.AgentRuntime, fo
 async def test_a_connection_to_a_dead_agent_raises_gone(runtime: ramet.AgentRuntime) -> None:
     """A connection to an agent that died raises `Gone`, also before the agent's zygote reports the death."""
     handle = await start_serving(runtime, agents.echo, PORTS, 8000)
-    box = handle._handle.run.sandbox.current
-    assert isinstance(box, ForkedSandbox)
-    zygote = box._zygote.pid
+    sandbox = handle._handle.run.sandbox.current
+    assert isinstance(sandbox, ForkedSandbox)
+    zygote = sandbox._zygote.pid
     os.kill(zygote, signal.SIGSTOP)
     try:
-        os.kill(box.pid, signal.SIGKILL)
-        await eventually(lambda: is_zombie(box.pid), within_s=WAIT_S)
+        os.kill(sandbox.pid, signal.SIGKILL)
+        await eventually(lambda: is_zombie(sandbox.pid), within_s=WAIT_S)
         connecting = asyncio.ensure_future(handle.connect("web"))
-        await eventually(lambda: bool(box._zygote._sockets), within_s=WAIT_S)
+        await eventually(lambda: bool(sandbox._zygote._sockets), within_s=WAIT_S)
     finally:
         os.kill(zygote, signal.SIGCONT)
 
@@ -304,8 +304,8 @@ async def test_a_connection_to_a_dead_agent_raises_gone(runtime: ramet.AgentRunt
 async def test_a_host_without_a_free_descriptor_refuses_and_recovers(runtime: ramet.AgentRuntime) -> None:
     """A connection without a free descriptor raises an error that names descriptors. The next connection works."""
     handle = await start_serving(runtime, agents.echo, PORTS, 8000)
-    box = handle._handle.run.sandbox.current
-    assert box is not None
+    sandbox = handle._handle.run.sandbox.current
+    assert sandbox is not None
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     lowest = os.dup(0)
     os.close(lowest)
@@ -313,11 +313,11 @@ async def test_a_host_without_a_free_descriptor_refuses_and_recovers(runtime: ra
     try:
         async with asyncio.timeout(WAIT_S):
             with pytest.raises(SandboxFailed, match="descriptor"):
-                await box.dial(8000)
+                await sandbox.dial(8000)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
-    (await box.dial(8000)).close()
+    (await sandbox.dial(8000)).close()
 
 
 async def test_a_run_with_ports_has_no_syn_cookies(runtime: ramet.AgentRuntime) -> None:
@@ -378,25 +378,25 @@ async def test_a_file_in_place_of_a_socket_is_neither_used_nor_removed(
     """The error names the port and the path. The file, folder or link, and a link's target, stay as they are."""
     handle = await start_serving(runtime, agents.greet, PORTS, 8000, "hello")
     (folder / "ports").mkdir()
-    place, target = folder / "ports" / "web.sock", folder / "target"
+    path, target = folder / "ports" / "web.sock", folder / "target"
     with socket.socket(socket.AF_UNIX) as other:
         if planted == "link to a socket":
             other.bind(str(target))
         elif planted == "link":
             target.write_text("mine")
         if planted == "file":
-            place.write_text("mine")
+            path.write_text("mine")
         elif planted == "folder":
-            place.mkdir()
+            path.mkdir()
         else:
-            place.symlink_to(target)
-        before = place.lstat()
+            path.symlink_to(target)
+        before = path.lstat()
 
         with pytest.raises(InvalidValue, match=r"remove the existing file") as refused:
             open_ports(handle, folder / "ports")
 
-        assert (refused.value.field, refused.value.value) == ("ports.web", str(place))
-        assert place.lstat() == before
+        assert (refused.value.field, refused.value.value) == ("ports.web", str(path))
+        assert path.lstat() == before
         assert target.exists() == (planted in ("link", "link to a socket"))
 
 

@@ -34,12 +34,12 @@ def test_unread_replies_do_not_grow_the_host(kernel: Kernel, kind: str) -> None:
     flood = {"agent": "tests.security.attacks.flooding:flood", "args": [kind, FLOODS[kind], 400]}
     kernel.play("start", key=kind, **flood, policy={"allow_sub_agents": True})
     answered = kernel.attack(spawning.say, "another run")
-    said = kernel.play("said", key=kind)
+    output = kernel.play("output_of", key=kind)
     grown = kernel.play("peak") - before
     kernel.play("cancel", key=kind)
 
     assert grown < BOUND_MB, f"{kind}: the host grew by {grown:.0f} MB"
-    assert flooding.STUCK in said
+    assert flooding.STUCK in output
     assert answered == "another run"
 
 
@@ -56,15 +56,15 @@ async def test_a_guest_that_never_reads_fails_with_the_reason(tmp_path: pathlib.
     """A run that does not read waiting replies for five minutes fails, and its error says why."""
     if backend == "bwrap" and shutil.which("bwrap") is None:
         pytest.skip("bubblewrap is not installed")
-    clock, said = FakeClock(), asyncio.Event()
+    clock, first_output = FakeClock(), asyncio.Event()
     async with ramet.AgentRuntime(working_dir=tmp_path, backend=backend, clock=clock) as runtime:
         handle = await runtime.start_agent(
             agent=flooding.flood,
             args=("load_checkpoint", 1 << 20, 400),
             policy=ramet.Policy(timeout_seconds=100_000),
-            on_stdout=lambda _: said.set(),
+            on_stdout=lambda _: first_output.set(),
         )
-        await asyncio.wait_for(said.wait(), HANG_S)
+        await asyncio.wait_for(first_output.wait(), HANG_S)
         for _ in range(20):
             await clock.advance(30)
         result = await asyncio.wait_for(handle.result(), HANG_S)

@@ -104,8 +104,8 @@ def schedule(client: TeamClient, *endpoints: str) -> httpx2.Response:
 
 def dial(client: TeamClient, spawned: httpx2.Response, *targets: str) -> dict[str, str]:
     """Return how the proxy answers an agent that asks for tunnels."""
-    said = client.say(spawned.raise_for_status().json(), _DIAL.format(targets=" ".join(targets)))
-    return dict(line.split() for line in said.splitlines() if line.count(" ") == 1)
+    reply = client.say(spawned.raise_for_status().json(), _DIAL.format(targets=" ".join(targets)))
+    return dict(line.split() for line in reply.splitlines() if line.count(" ") == 1)
 
 
 def assert_refused(answer: httpx2.Response, value: str) -> None:

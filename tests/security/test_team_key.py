@@ -27,9 +27,9 @@ def test_a_model_with_bash_cannot_read_the_operators_token(backend: str) -> None
         assert made.status_code == 201, made.text
         spawned = made.json()
 
-        said = client.say(spawned, token_of(client))
+        reply = client.say(spawned, token_of(client))
 
-        assert client.operator not in said
+        assert client.operator not in reply
         assert spawned["agent"]["isolation"] in ("L1", "L2")
         assert client.operator not in client.say(spawned, f"$ ls {client.folder}/.ramet; cat /proc/*/environ")
 

@@ -114,10 +114,10 @@ async def test_a_secret_in_a_tools_error_is_masked(tmp_path: pathlib.Path) -> No
     )
     async with session as talk:
         await talk.ask("Connect.")
-        said = str([message.content for message in talk.messages])
+        history = str([message.content for message in talk.messages])
 
-    assert "refused" in said
-    assert "horse" not in said
+    assert "refused" in history
+    assert "horse" not in history
     assert files_with("horse", tmp_path) == []
 
 

@@ -65,10 +65,10 @@ def end(client: TeamClient, spawned: dict[str, Any]) -> None:
 def test_an_error_or_refusal_of_a_program_has_no_values(client: TeamClient) -> None:
     spawned = spawn_revealing_agent(client, "refuser")
 
-    said = [turn(client, spawned, "error"), control(client, spawned, **{"@type": "call", "operation": "x"})]
+    replies = [turn(client, spawned, "error"), control(client, spawned, **{"@type": "call", "operation": "x"})]
     end(client, spawned)
 
-    for each in said:
+    for each in replies:
         assert "***" in each
         assert "CANARY" not in each
     assert files_with_values(client) == []
@@ -78,12 +78,12 @@ def test_the_log_of_a_program_has_no_values_where_it_is_cut(client: TeamClient) 
     spawned = spawn_revealing_agent(client, "noisy")
 
     turn(client, spawned, "noise")
-    said = control(client, spawned, **{"@type": "log"})
+    log = control(client, spawned, **{"@type": "log"})
     end(client, spawned)
 
-    assert "left out here" in said
-    assert "ffff" not in said
-    assert "CANARY" not in said
+    assert "left out here" in log
+    assert "ffff" not in log
+    assert "CANARY" not in log
     assert files_with_values(client) == []
 
 
@@ -91,13 +91,13 @@ def test_the_log_of_a_program_has_no_values_where_it_is_cut(client: TeamClient) 
 async def test_the_end_of_a_program_is_reported_without_values(client: TeamClient, text: str) -> None:
     spawned = spawn_revealing_agent(client, text.replace(" ", "-"))
 
-    said = turn(client, spawned, text)
+    report = turn(client, spawned, text)
     await eventually(lambda: '"failed"' in state(client, spawned))
-    said += state(client, spawned)
+    report += state(client, spawned)
     end(client, spawned)
 
-    assert "***" in said
-    assert "CANARY" not in said
+    assert "***" in report
+    assert "CANARY" not in report
     assert files_with_values(client) == []
 
 

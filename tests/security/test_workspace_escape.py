@@ -145,27 +145,27 @@ def test_a_directory_swapped_after_the_check_is_refused(context: ToolUseContext,
     """A directory that becomes a link between check and open leads nowhere, to read or to write."""
     (context.cwd / "sub").mkdir()
     (context.cwd / "sub/secret.txt").write_text("harmless")
-    place = resolve(context, "sub/secret.txt")
-    os.close(open_file(place))  # control: without the swap it opens
+    location = resolve(context, "sub/secret.txt")
+    os.close(open_file(location))  # control: without the swap it opens
     shutil.rmtree(context.cwd / "sub")
     (context.cwd / "sub").symlink_to(outside)
-    assert place.path.read_text() == SECRET  # the attack is real: opening by name would be caught by it
+    assert location.path.read_text() == SECRET  # the attack is real: opening by name would be caught by it
 
     with pytest.raises(ToolException):
-        os.close(open_file(place))
-    with pytest.raises(ToolException), directory(place._replace(parts=place.parts[:-1]), make=True):
+        os.close(open_file(location))
+    with pytest.raises(ToolException), directory(location._replace(parts=location.parts[:-1]), make=True):
         raise AssertionError("it was followed")
 
 
 def test_a_file_swapped_after_the_check_is_refused(context: ToolUseContext, outside: Path) -> None:
     """A file that becomes a link between check and open is refused."""
-    place = resolve(context, "mine.txt")
+    location = resolve(context, "mine.txt")
     (context.cwd / "mine.txt").unlink()
     (context.cwd / "mine.txt").symlink_to(outside / "secret.txt")
-    assert place.path.read_text() == SECRET  # the attack is real
+    assert location.path.read_text() == SECRET  # the attack is real
 
     with pytest.raises(ToolException, match="symbolic link"):
-        os.close(open_file(place))
+        os.close(open_file(location))
 
 
 @pytest.mark.usefixtures("program")

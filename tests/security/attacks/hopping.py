@@ -37,13 +37,13 @@ def hold(processes: int, megabytes: int, seconds: float, others: int = 12) -> li
             os._exit(0)
         os.waitpid(pid, 0)
     os.close(writing)
-    said = b""
+    output = b""
     while more := os.read(reading, 4096):
-        said += more
+        output += more
     for pid in idle:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-    return [int(line) for line in said.split()]
+    return [int(line) for line in output.split()]
 
 
 def hop(megabytes: int, seconds: float, writing: int) -> None:

@@ -11,10 +11,10 @@ from tests.security.attacks.spawning import _policy, _told
 
 def look(path: str) -> str:
     """Return the beginning of a file's text, or the names in a folder."""
-    place = pathlib.Path(path)
-    if place.is_dir():
-        return " ".join(sorted(os.listdir(place)))  # noqa: PTH208
-    with place.open(errors="replace") as file:
+    entry = pathlib.Path(path)
+    if entry.is_dir():
+        return " ".join(sorted(os.listdir(entry)))  # noqa: PTH208
+    with entry.open(errors="replace") as file:
         return file.read(500)
 
 
@@ -35,16 +35,16 @@ def ask(cases: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Spawn a child for each case, with `mounts`, that reads `path`. Return the outcome of each by its name."""
     from ramet.sub_agent_client import spawn_sub_agent
 
-    said: dict[str, Any] = {}
+    outcomes: dict[str, Any] = {}
     for name, case in cases.items():
         policy = _policy({"readonly_mounts": case["mounts"]})
         try:
             result = spawn_sub_agent(agent=look, args=(case["path"],), policy=policy)
         except Exception as problem:
-            said[name] = _told(problem)
+            outcomes[name] = _told(problem)
         else:
-            said[name] = {"error": None, "output": result.output, "message": str(result.error)}
-    return said
+            outcomes[name] = {"error": None, "output": result.output, "message": str(result.error)}
+    return outcomes
 
 
 def ask_below(mounts: list[str], cases: dict[str, dict[str, Any]]) -> Any:

@@ -123,10 +123,10 @@ def squat_and_wait(name: str, seconds: float) -> None:
 
 def through_the_proxy(targets: list[str]) -> dict[str, str]:
     """Request a tunnel to each host:port from the proxy of the environment, and send a greeting through it."""
-    said: dict[str, str] = {}
+    outcomes: dict[str, str] = {}
     for target in targets:
-        said[target] = attempt(_open_tunnel, target)
-    return said
+        outcomes[target] = attempt(_open_tunnel, target)
+    return outcomes
 
 
 def proxy_address() -> str:

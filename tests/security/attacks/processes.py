@@ -92,7 +92,7 @@ def trace(pid: int) -> Tried:
         time.sleep(60)
         os._exit(0)
     try:
-        tried |= {f"child {name}": said for name, said in _trace(child).items()}
+        tried |= {f"child {name}": outcome for name, outcome in _trace(child).items()}
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
@@ -102,10 +102,10 @@ def trace(pid: int) -> Tried:
 
 def _trace(pid: int) -> Tried:
     word = ctypes.create_string_buffer(8)
-    place = (ctypes.c_size_t * 2)(ctypes.addressof(word), 8)
+    iovec = (ctypes.c_size_t * 2)(ctypes.addressof(word), 8)
     tried = {
-        "process_vm_readv": called("process_vm_readv", pid, place, 1, place, 1, 0),
-        "process_vm_writev": called("process_vm_writev", pid, place, 1, place, 1, 0),
+        "process_vm_readv": called("process_vm_readv", pid, iovec, 1, iovec, 1, 0),
+        "process_vm_writev": called("process_vm_writev", pid, iovec, 1, iovec, 1, 0),
         "kcmp": called("kcmp", os.getpid(), pid, 0, 0, 0),
         "seize": called("ptrace", 0x4206, pid, 0, 0),
         "detach": called("ptrace", 17, pid, 0, 0),
@@ -168,11 +168,11 @@ def _clone3_only(flags: int) -> int:
     return child
 
 
-def _reap_here(said: str) -> str:
+def _reap_here(outcome: str) -> str:
     """Wait for a child that another process made."""
-    if said.startswith("done: "):
-        os.waitpid(int(said.removeprefix("done: ")), 0x4000_0000)  # __WALL: whatever signal it sends at its end.
-    return said
+    if outcome.startswith("done: "):
+        os.waitpid(int(outcome.removeprefix("done: ")), 0x4000_0000)  # __WALL: whatever signal it sends at its end.
+    return outcome
 
 
 def enter_namespaces(pids: list[int]) -> Tried:
@@ -290,8 +290,8 @@ def call_by_another_abi() -> Tried:
     def int80() -> int:
         code = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
         code.write(b"\xb8\x14\x00\x00\x00\xcd\x80\xc3")  # mov eax, getpid; int 0x80; ret
-        place = ctypes.addressof(ctypes.c_char.from_buffer(code))
-        return int(ctypes.CFUNCTYPE(ctypes.c_int)(place)())
+        address = ctypes.addressof(ctypes.c_char.from_buffer(code))
+        return int(ctypes.CFUNCTYPE(ctypes.c_int)(address)())
 
     def x32() -> int:
         number = ctypes.CDLL(None, use_errno=True).syscall(ctypes.c_long(0x40000000 | 39))
@@ -368,8 +368,8 @@ def run_setuid_programs(programs: list[str]) -> Tried:
     """Run programs that are setuid on the host, and return the uid of each."""
     tried: Tried = {}
     for program in programs:
-        said = attempt(_uid_of, program)
-        tried[program] = said
+        outcome = attempt(_uid_of, program)
+        tried[program] = outcome
     return tried
 
 
@@ -438,9 +438,9 @@ def run_from_memory(secret: str) -> Tried:
         done = subprocess.run([path, secret], capture_output=True, text=True, check=False, pass_fds=[fd])
         return f"{done.returncode} {done.stdout}"
 
-    said = {"made": "done", "by /proc": attempt(run, f"/proc/self/fd/{fd}")}
-    said["by execveat"] = in_child(_execute, fd, secret)
-    return said
+    outcomes = {"made": "done", "by /proc": attempt(run, f"/proc/self/fd/{fd}")}
+    outcomes["by execveat"] = in_child(_execute, fd, secret)
+    return outcomes
 
 
 def _execute(fd: int, argument: str) -> str:
@@ -452,9 +452,9 @@ def _execute(fd: int, argument: str) -> str:
         called("execveat", fd, b"", words, (ctypes.c_char_p * 1)(None), 0x1000)
         os._exit(127)
     os.close(writing)
-    said = os.read(reading, 4096).decode(errors="replace")
+    output = os.read(reading, 4096).decode(errors="replace")
     os.close(reading)
-    return f"{os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])} {said}"
+    return f"{os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])} {output}"
 
 
 def environment() -> dict[str, str]:
@@ -486,7 +486,7 @@ def tell_identity_and_wait(seconds: float) -> None:
 
 
 def search_for(first: str, second: str, folders: list[str]) -> list[str]:
-    """Return each place that holds a secret.
+    """Return each variable, file and memory region that holds a secret.
 
     The secret comes in two halves, so that the search does not find itself.
     """
@@ -507,7 +507,7 @@ def search_for(first: str, second: str, folders: list[str]) -> list[str]:
     for top in folders:
         for folder, _, names in os.walk(top):
             found += [f"{folder}/{name}" for name in names if holds(_content(f"{folder}/{name}"))]
-    found += [f"memory {place}" for place, data in _memory() if holds(data)]
+    found += [f"memory {region}" for region, data in _memory() if holds(data)]
     return found
 
 
@@ -527,12 +527,12 @@ def _memory() -> list[tuple[str, bytes]]:
     try:
         with open("/proc/self/maps") as maps, open("/proc/self/mem", "rb", buffering=0) as memory:
             for line in maps.read().splitlines():
-                place, rights, *rest = line.split()
+                region, rights, *rest = line.split()
                 if not rights.startswith("rw") or rest[-1].startswith("[v"):
                     continue
-                start, end = (int(word, 16) for word in place.split("-"))
+                start, end = (int(word, 16) for word in region.split("-"))
                 memory.seek(start)
-                pieces.append((place, memory.read(min(end - start, 64 << 20))))
+                pieces.append((region, memory.read(min(end - start, 64 << 20))))
     except OSError:
         pass
     return pieces

@@ -104,7 +104,7 @@ def fill_one_file(folder: str, bound_mb: int) -> dict[str, object]:
     return {"written_mb": written, "stopped": stopped}
 
 
-def fill_without_names(folder: str, bound_mb: int, way: str, seconds: float = 0.0) -> dict[str, object]:
+def fill_without_names(folder: str, bound_mb: int, holder: str, seconds: float = 0.0) -> dict[str, object]:
     """Write files of 4 MiB, remove them, and hold them without a descriptor in any process."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     held, ends, written, stopped = [], socket.socketpair(), 0, "bound"
@@ -115,11 +115,11 @@ def fill_without_names(folder: str, bound_mb: int, way: str, seconds: float = 0.
             os.unlink(f"{folder}/hidden")
             batch.append(fd)
             written += os.write(fd, block) >> 20
-            if way == "mapping":
+            if holder == "mapping":
                 held.append(_map_page(fd))
             elif len(batch) == 16:
                 socket.send_fds(ends[0], [b"x"], batch)
-            if way == "mapping" or len(batch) == 16:
+            if holder == "mapping" or len(batch) == 16:
                 while batch:
                     os.close(batch.pop())
     except OSError as problem:

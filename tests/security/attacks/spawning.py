@@ -53,14 +53,14 @@ def widen(policies: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Spawn one child under each of these policies, and return the outcome of each."""
     from ramet.sub_agent_client import spawn_sub_agent
 
-    said: dict[str, Any] = {}
+    outcomes: dict[str, Any] = {}
     for name, fields in policies.items():
         try:
             result = spawn_sub_agent(agent=one, policy=_policy(fields))
-            said[name] = {"error": None, "run": result.session_id, "output": result.output}
+            outcomes[name] = {"error": None, "run": result.session_id, "output": result.output}
         except Exception as problem:
-            said[name] = _told(problem)
-    return said
+            outcomes[name] = _told(problem)
+    return outcomes
 
 
 def what_it_got(fields: dict[str, Any]) -> Any:
@@ -160,9 +160,9 @@ def start_many(number: int, threads: int, fields: dict[str, Any] | None = None) 
             try:
                 handle = start_sub_agent(agent=stay, args=(0.2,), policy=_policy(fields or {}))
             except Exception as problem:
-                said = getattr(problem, "limit", None) or name_of(problem)
+                reason = getattr(problem, "limit", None) or name_of(problem)
                 with lock:
-                    limits[said] = limits.get(said, 0) + 1
+                    limits[reason] = limits.get(reason, 0) + 1
             else:
                 with lock:
                     handles.append(handle)
@@ -180,13 +180,13 @@ def hostile_names(names: list[str]) -> list[Any]:
     """Give children names that lead elsewhere, or that are too long."""
     from ramet.sub_agent_client import start_sub_agent
 
-    said: list[Any] = []
+    outcomes: list[Any] = []
     for name in names:
         try:
-            said.append({"error": None, "output": start_sub_agent(agent=one, name=name).result().output})
+            outcomes.append({"error": None, "output": start_sub_agent(agent=one, name=name).result().output})
         except Exception as problem:
-            said.append(_told(problem))
-    return said
+            outcomes.append(_told(problem))
+    return outcomes
 
 
 def reach_artifacts(names: list[str], run: str | None = None) -> list[Any]:
@@ -195,13 +195,13 @@ def reach_artifacts(names: list[str], run: str | None = None) -> list[Any]:
 
     if run is None:
         run = spawn_sub_agent(agent=leave_file).session_id
-    said: list[Any] = []
+    outcomes: list[Any] = []
     for name in names:
         try:
-            said.append({"error": None, "content": bytes(read_artifact(run, name)).decode(errors="replace")})
+            outcomes.append({"error": None, "content": bytes(read_artifact(run, name)).decode(errors="replace")})
         except Exception as problem:
-            said.append(_told(problem))
-    return said
+            outcomes.append(_told(problem))
+    return outcomes
 
 
 def leave_file(text: str = "left by a child") -> str:
@@ -224,13 +224,13 @@ def spawn_with_many_faces(agents: list[str]) -> dict[str, Any]:
     """Spawn values that are no functions."""
     from ramet.sub_agent_client import spawn_sub_agent
 
-    said: dict[str, Any] = {}
+    outcomes: dict[str, Any] = {}
     lock = threading.Lock()
-    things: dict[str, Any] = {"number": 7, "lock": lambda: lock, "builtin": os.system, "none": None, "code": "print(1)"}
+    values: dict[str, Any] = {"number": 7, "lock": lambda: lock, "builtin": os.system, "none": None, "code": "print(1)"}
     for name in agents:
         try:
-            result = spawn_sub_agent(agent=things[name])
-            said[name] = {"error": None, "status": str(result.status)}
+            result = spawn_sub_agent(agent=values[name])
+            outcomes[name] = {"error": None, "status": str(result.status)}
         except Exception as problem:
-            said[name] = _told(problem)
-    return said
+            outcomes[name] = _told(problem)
+    return outcomes

@@ -49,10 +49,10 @@ _NUMBERS = {**(_X86_64 if platform.machine() == "x86_64" else _AARCH64), **_EVER
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def attempt(what: Callable[..., Any], *arguments: Any) -> str:
+def attempt(action: Callable[..., Any], *arguments: Any) -> str:
     """Return `DONE` with the beginning of the value, or the name of the error."""
     try:
-        value = what(*arguments)
+        value = action(*arguments)
     except BaseException as problem:
         return name_of(problem)
     return DONE if value is None or value == 0 else f"{DONE}: {value!s:.200}"
@@ -90,23 +90,23 @@ def text_of(path: str) -> str:
     return pathlib.Path(path).read_text(errors="replace")
 
 
-def in_child(what: Callable[..., Any], *arguments: Any) -> str:
+def in_child(action: Callable[..., Any], *arguments: Any) -> str:
     """Return the outcome of an attempt in a fork, as `attempt` does, or the signal that ended the fork."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             os.close(reading)
-            os.write(writing, attempt(what, *arguments).encode())
+            os.write(writing, attempt(action, *arguments).encode())
         finally:
             os._exit(0)
     os.close(writing)
-    said = b""
+    output = b""
     while piece := os.read(reading, 4096):
-        said += piece
+        output += piece
     os.close(reading)
     _, status = os.waitpid(child, 0)
-    return f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else said.decode()
+    return f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else output.decode()
 
 
 def knows(name: str) -> bool:
