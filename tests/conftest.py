@@ -124,18 +124,18 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
     mark = item.get_closest_marker("alone")
     assert mark is None or mark.args, "alone needs its reason: @pytest.mark.alone('it counts what is on the machine')"
-    # Folders can be locked, and these are there anyway. Who wants to be alone waits at the door, which keeps others
-    # from going in before.
-    with _open_folder(ROOT) as room, _open_folder(ROOT.parent) as door:
+    # Folders can be locked, and these are there anyway. A test that is to be alone holds `entry_lock` while it
+    # waits, which keeps others from beginning before it.
+    with _open_folder(ROOT) as run_lock, _open_folder(ROOT.parent) as entry_lock:
         faulthandler.dump_traceback_later(600)  # A wait here belongs to no test, and so has no other limit.
-        fcntl.flock(door, fcntl.LOCK_EX)
-        fcntl.flock(room, fcntl.LOCK_EX if mark else fcntl.LOCK_SH)
-        fcntl.flock(door, fcntl.LOCK_UN)
+        fcntl.flock(entry_lock, fcntl.LOCK_EX)
+        fcntl.flock(run_lock, fcntl.LOCK_EX if mark else fcntl.LOCK_SH)
+        fcntl.flock(entry_lock, fcntl.LOCK_UN)
         faulthandler.cancel_dump_traceback_later()
         try:
             return (yield)
         finally:
-            fcntl.flock(room, fcntl.LOCK_UN)  # by word: a child that was forked has it open as well
+            fcntl.flock(run_lock, fcntl.LOCK_UN)  # by word: a child that was forked has it open as well
 
 
 @pytest.hookimpl(wrapper=True)
@@ -144,12 +144,12 @@ def pytest_report_to_serializable() -> Generator[None, Any, Any]:
     return _writable((yield))
 
 
-def _writable(told: Any) -> Any:
-    if isinstance(told, str):
-        return told.encode("utf-8", "backslashreplace").decode()
-    if isinstance(told, dict):
-        return {_writable(key): _writable(value) for key, value in told.items()}
-    return type(told)(map(_writable, told)) if type(told) in (list, tuple) else told
+def _writable(data: Any) -> Any:
+    if isinstance(data, str):
+        return data.encode("utf-8", "backslashreplace").decode()
+    if isinstance(data, dict):
+        return {_writable(key): _writable(value) for key, value in data.items()}
+    return type(data)(map(_writable, data)) if type(data) in (list, tuple) else data
 
 
 @contextlib.contextmanager
@@ -240,7 +240,7 @@ def _wait_until_clean(look: Callable[[], list[str]]) -> list[str]:
 def _leaks(files: dict[int, str], threads: set[threading.Thread], processes: set[int]) -> list[str]:
     now = _open_files()
     return [
-        *(f"fd {fd} ({what})" for fd, what in now.items() if files.get(fd) != what),
+        *(f"fd {fd} ({target})" for fd, target in now.items() if files.get(fd) != target),
         *(f"thread {t.name}" for t in threading.enumerate() if t not in threads and not t.daemon),
         *(f"process {pid}" for pid in _children() - processes),
     ]

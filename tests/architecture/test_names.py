@@ -252,8 +252,8 @@ def test_no_two_public_classes_of_a_package_share_a_name(package: str) -> None:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 found[node.name].append(str(path.relative_to(PACKAGE)))
 
-    shared = {name: places for name, places in found.items() if len(places) > 1}
-    assert {name: places for name, places in shared.items() if name not in SHARED.get(package, ())} == {}
+    shared = {name: paths for name, paths in found.items() if len(paths) > 1}
+    assert {name: paths for name, paths in shared.items() if name not in SHARED.get(package, ())} == {}
     assert [name for name in SHARED.get(package, ()) if name not in shared] == []
 
 

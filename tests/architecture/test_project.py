@@ -51,13 +51,13 @@ def exists(span: str, root: Path) -> bool:
     return True
 
 
-def has(place: Path, parts: list[str]) -> bool:
+def has(folder: Path, parts: list[str]) -> bool:
     """Return whether `parts` lead from a package to a module, and on to a class, function or attribute in it."""
     if not parts:
         return True
-    if (place / parts[0]).is_dir():
-        return has(place / parts[0], parts[1:])
-    module, init = place / f"{parts[0]}.py", place / "__init__.py"
+    if (folder / parts[0]).is_dir():
+        return has(folder / parts[0], parts[1:])
+    module, init = folder / f"{parts[0]}.py", folder / "__init__.py"
     if module.exists():
         return defines(ast.parse(module.read_text()).body, parts[1:])
     return init.exists() and defines(ast.parse(init.read_text()).body, parts)

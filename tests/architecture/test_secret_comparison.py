@@ -64,7 +64,7 @@ def compared_secrets(source: str) -> Iterator[str]:
 
 def test_no_key_is_compared_by_an_operator_that_stops_early() -> None:
     """`==` and `in` take the longer the more of a guess is right."""
-    files = [file for place in PLACES for file in [SOURCE / place, *(SOURCE / place).rglob("*.py")] if file.is_file()]
+    files = [file for path in PLACES for file in [SOURCE / path, *(SOURCE / path).rglob("*.py")] if file.is_file()]
 
     found = {str(file.relative_to(SOURCE)): list(compared_secrets(file.read_text())) for file in files}
 

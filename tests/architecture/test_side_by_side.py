@@ -65,25 +65,27 @@ def run(folder: Path, text: str, *options: str) -> str:
 
 def test_tests_run_concurrently_except_those_marked_alone(tmp_path: Path) -> None:
     """Tests of two files run concurrently. While one that is marked `alone` runs, no other may begin."""
-    said = run(tmp_path, TESTS, "-n", "2")
+    output = run(tmp_path, TESTS, "-n", "2")
 
-    assert "6 passed" in said, said
+    assert "6 passed" in output, output
 
 
 def test_alone_needs_its_reason(tmp_path: Path) -> None:
     """An `alone` mark without a reason is an error, since it makes every other test wait."""
-    said = run(tmp_path, "import pytest\n@pytest.mark.alone\ndef test_it(): pass\n", "-n", "2")
+    output = run(tmp_path, "import pytest\n@pytest.mark.alone\ndef test_it(): pass\n", "-n", "2")
 
-    assert "alone needs its reason" in said, said
+    assert "alone needs its reason" in output, output
 
 
 def test_a_lone_surrogate_in_a_log_or_error_is_reported(tmp_path: Path) -> None:
     """Half a character in a log or an error of a test does not break its report."""
-    said = run(tmp_path, "import logging\ndef test_it(): logging.warning('\\ud800'); assert not '\\ud801'\n", "-n", "2")
+    output = run(
+        tmp_path, "import logging\ndef test_it(): logging.warning('\\ud800'); assert not '\\ud801'\n", "-n", "2"
+    )
 
-    assert "2 failed" in said, said
-    assert "ud800" in said
-    assert "INTERNALERROR" not in said
+    assert "2 failed" in output, output
+    assert "ud800" in output
+    assert "INTERNALERROR" not in output
 
 
 @pytest.mark.parametrize(

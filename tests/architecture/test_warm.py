@@ -40,10 +40,10 @@ async def test_a_warm_program_has_its_own_arguments_streams_and_end(
     assert process.stdout is not None
     assert process.stderr is not None
     assert (await process.stderr.read(), await process.wait(), process.returncode) == (b"and this\n", code, code)
-    said = json.loads(await process.stdout.read())
-    assert said.pop("pid") == said.pop("session") == process.pid != os.getpid()
-    place = {"cwd": str(there), "env": {"ONLY": "this"}, "read": "", "path": str(tmp_path)}
-    assert said == {"words": [word, "ü"], "name": "__main__", **place}
+    report = json.loads(await process.stdout.read())
+    assert report.pop("pid") == report.pop("session") == process.pid != os.getpid()
+    expected = {"cwd": str(there), "env": {"ONLY": "this"}, "read": "", "path": str(tmp_path)}
+    assert report == {"words": [word, "ü"], "name": "__main__", **expected}
 
 
 async def test_a_hanging_warm_program_delays_no_other(tmp_path: pathlib.Path, warm: Warm) -> None:

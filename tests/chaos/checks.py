@@ -64,7 +64,7 @@ def lines(file: pathlib.Path) -> list[str]:
 
 def death_of(folder: pathlib.Path, trees: dict[str, list[Event]]) -> Death:
     """Return the replies, questions and events that existed when a kernel died."""
-    stories = [TreeReplay().apply_all(told) for told in trees.values()]
+    stories = [TreeReplay().apply_all(tree_events) for tree_events in trees.values()]
     return Death(
         asked=len(lines(folder / "asked")),
         replies={reply for story in stories for run in story.runs.values() for reply in _replies(run)},
@@ -74,18 +74,18 @@ def death_of(folder: pathlib.Path, trees: dict[str, list[Event]]) -> Death:
 
 def the_tree(trees: dict[str, list[Event]]) -> list[Event]:
     """Return the one tree that did work. Other trees may hold a spawn that was never answered, and nothing below it."""
-    done = [told for told in trees.values() if any(isinstance(each, _DEEDS) for each in told)]
+    done = [tree_events for tree_events in trees.values() if any(isinstance(each, _DEEDS) for each in tree_events)]
     assert len(done) == 1, f"{len(done)} trees were at work"
     return done[0]
 
 
 def check(folder: pathlib.Path, trees: dict[str, list[Event]], deaths: Sequence[Death]) -> TreeReplay:
     """Check what holds for every trip after its end."""
-    told = the_tree(trees)
-    story = TreeReplay().apply_all(told)
+    tree_events = the_tree(trees)
+    story = TreeReplay().apply_all(tree_events)
     assert story.is_over, f"not over: {[run.spawn_event.path for run in story.runs.values() if not run.is_over]}"
-    assert [each.seq for each in told] == list(range(1, len(told) + 1)), "its events have no gaps"
-    _nothing_after_the_end(told)
+    assert [each.seq for each in tree_events] == list(range(1, len(tree_events) + 1)), "its events have no gaps"
+    _nothing_after_the_end(tree_events)
     _usage_adds_up(story)
     _nothing_twice(folder)
     _not_asked_again(folder, deaths)
@@ -93,20 +93,20 @@ def check(folder: pathlib.Path, trees: dict[str, list[Event]], deaths: Sequence[
     return story
 
 
-def not_started(told: Sequence[Event]) -> set[str]:
+def not_started(tree_events: Sequence[Event]) -> set[str]:
     """Return the runs whose kernel died after recording the sandbox and before sending the start message.
 
     Each began again in a new sandbox.
     """
     text = "not received its start message"
-    return {each.run for each in told if isinstance(each, events.Notice) and text in each.text}
+    return {each.run for each in tree_events if isinstance(each, events.Notice) and text in each.text}
 
 
 def check_notices(story: TreeReplay) -> None:
     """Check that each background child's end is reported once, in its parent's conversation and in no other."""
     for run in story.runs.values():
         texts = [str(each.get("content")) for each in run.messages if each.get("type") == "human"]
-        said = Counter(
+        notices = Counter(
             child.spawn_event.path
             for child in story.runs.values()
             for text in texts
@@ -114,15 +114,17 @@ def check_notices(story: TreeReplay) -> None:
         )
         children = {each.spawn_event.path for each in story.runs.values() if each.spawn_event.parent == run.id}
         due = {each.spawn_event.path for each in story.runs.values() if each.spawn_event.background} & children
-        assert said == dict.fromkeys(due, 1), f"{run.spawn_event.path} was told of {dict(said)}, not of {due} once each"
+        assert notices == dict.fromkeys(due, 1), (
+            f"{run.spawn_event.path} was told of {dict(notices)}, not of {due} once each"
+        )
 
 
 def effects(folder: pathlib.Path) -> dict[str, set[str]]:
     """Return each effect with the steps that it was done in."""
     found: dict[str, set[str]] = defaultdict(set)
     for line in lines(folder / "effects"):
-        step, what = json.loads(line)
-        found[what].add(step)
+        step, effect = json.loads(line)
+        found[effect].add(step)
     return found
 
 
@@ -131,13 +133,13 @@ def _replies(run: RunReplay) -> list[str]:
     briefs = [at for at, each in enumerate(run.messages) if each.get("type") == "human" and each["content"] in PLANS]
     if not briefs:
         return []
-    said = [each for each in run.messages[briefs[0] :] if each.get("type") == "ai"]
-    return [f"{run.messages[briefs[0]]['content']}:{number}" for number in range(len(said))]
+    replies = [each for each in run.messages[briefs[0] :] if each.get("type") == "ai"]
+    return [f"{run.messages[briefs[0]]['content']}:{number}" for number in range(len(replies))]
 
 
-def _nothing_after_the_end(told: list[Event]) -> None:
+def _nothing_after_the_end(tree_events: list[Event]) -> None:
     over: set[str] = set()
-    for each in told:
+    for each in tree_events:
         assert not (isinstance(each, _DEEDS) and each.run in over), f"{each.path} went on after its end: {each}"
         if isinstance(each, events.RunEnded):
             assert each.run not in over, f"{each.path} ended twice"
@@ -155,7 +157,7 @@ def _usage_adds_up(story: TreeReplay) -> None:
 
 
 def _nothing_twice(folder: pathlib.Path) -> None:
-    twice = {what: steps for what, steps in effects(folder).items() if len(steps) != 1}
+    twice = {effect: steps for effect, steps in effects(folder).items() if len(steps) != 1}
     assert not twice, f"done under several steps: {twice}"
 
 

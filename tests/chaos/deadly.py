@@ -19,20 +19,20 @@ class Kill(NamedTuple):
     `full:model_asked:1` does not kill: from that write on, the disk of the log has no room left.
     """
 
-    when: str  #: before | acked | after | full
-    what: str  #: an event's tag, `document`, or `*` for any
+    phase: str  #: before | acked | after | full
+    kind: str  #: an event's tag, `document`, or `*` for any
     nth: int
 
     def __str__(self) -> str:
-        return f"{self.when}:{self.what}:{self.nth}"
+        return f"{self.phase}:{self.kind}:{self.nth}"
 
     @classmethod
     def parse(cls, text: str) -> Kill | None:
         """Return the moment that a text names, or None for an empty text."""
         if not text:
             return None
-        when, what, nth = text.split(":")
-        return cls(when, what, int(nth))
+        phase, kind, nth = text.split(":")
+        return cls(phase, kind, int(nth))
 
 
 def make_deadly(store: Store, kill: Kill | None, log: pathlib.Path) -> None:
@@ -42,26 +42,26 @@ def make_deadly(store: Store, kill: Kill | None, log: pathlib.Path) -> None:
     append, put = store.append, store.put
     seen, dying = 0, []
 
-    def strikes(what: str, whose: str) -> bool:
+    def strikes(kind: str, whose: str) -> bool:
         nonlocal seen
-        seen += kill.what in ("*", what)
-        if seen != kill.nth or kill.what not in ("*", what):
+        seen += kill.kind in ("*", kind)
+        if seen != kill.nth or kill.kind not in ("*", kind):
             return False
         with log.open("a") as file:
-            file.write(f"{kill} {what} {whose}\n")
-        if kill.when == "before":
+            file.write(f"{kill} {kind} {whose}\n")
+        if kill.phase == "before":
             die()
-        if kill.when == "full":
+        if kill.phase == "full":
             fill(log.parent / "disk")
-        return kill.when in ("after", "acked")
+        return kill.phase in ("after", "acked")
 
     def die_when_acked(ticket: int) -> None:
-        def heard(committed: int) -> None:
+        def on_commit(committed: int) -> None:
             if committed >= ticket:
                 stop_hearing()
                 die()
 
-        stop_hearing = store.on_commit(heard)
+        stop_hearing = store.on_commit(on_commit)
 
     async def die_after(ticket: int) -> None:
         await store.durable(ticket)
@@ -70,7 +70,7 @@ def make_deadly(store: Store, kill: Kill | None, log: pathlib.Path) -> None:
     def deadly_append(entry: Entry) -> int:
         strikes_now = strikes(entry.type, entry.run)
         ticket = append(entry)
-        if strikes_now and kill.when == "acked":
+        if strikes_now and kill.phase == "acked":
             die_when_acked(ticket)
         elif strikes_now:
             dying.append(asyncio.get_running_loop().create_task(die_after(ticket)))

@@ -16,17 +16,17 @@ def survey() -> dict[str, Any]:
     from ramet import Policy
     from ramet.sub_agent_client import load_checkpoint, save_checkpoint, spawn_sub_agent
 
-    kept: dict[str, Any] = load_checkpoint() or {}
+    outputs: dict[str, Any] = load_checkpoint() or {}
     for name in REGIONS:
-        if name in kept:
+        if name in outputs:
             continue
         policy = Policy(allow_sub_agents=True, memory_mb=256, cpu_cores=0.5)
         result = spawn_sub_agent(agent=region, policy=policy, args=(name,))
         if result.exit_code:
             raise RuntimeError(f"{name}: {result.status}: {result.error}")
-        kept[name] = result.output
-        save_checkpoint(kept)
-    return kept
+        outputs[name] = result.output
+        save_checkpoint(outputs)
+    return outputs
 
 
 def region(name: str) -> list[str]:

@@ -50,9 +50,9 @@ PLANS: dict[str, list[Any]] = {
 NOTES = sorted(
     call["args"]["text"]
     for plan in PLANS.values()
-    for said in plan
-    if isinstance(said, list)
-    for call in said
+    for step in plan
+    if isinstance(step, list)
+    for call in step
     if call["name"] == "note"
 )
 
@@ -66,30 +66,30 @@ class Planned(AnsweringModel):
     def answer(self, messages: list[BaseMessage]) -> AIMessage:
         """Return the next step of the plan, and leave a line about the question."""
         at = next(i for i, each in enumerate(messages) if isinstance(each, HumanMessage) and each.text in PLANS)
-        said = sum(isinstance(each, AIMessage) for each in messages[at:])
+        reply_count = sum(isinstance(each, AIMessage) for each in messages[at:])
         brief = messages[at].text
         with (pathlib.Path(self.folder) / "asked").open("a") as file:
-            file.write(f"{brief}:{said}\n")
-        return _reply(brief, said)
+            file.write(f"{brief}:{reply_count}\n")
+        return _reply(brief, reply_count)
 
 
-def _reply(brief: str, said: int) -> AIMessage:
+def _reply(brief: str, number: int) -> AIMessage:
     steps = PLANS[brief]
-    step = steps[min(said, len(steps) - 1)]
+    step = steps[min(number, len(steps) - 1)]
     usage = UsageMetadata(input_tokens=3, output_tokens=2, total_tokens=5)
     if isinstance(step, str):
         return AIMessage(step, usage_metadata=usage)
     calls = [
-        tool_call(name=each["name"], args=each["args"], id=f"{brief}/{said}/{n}".replace(" ", "-"))
+        tool_call(name=each["name"], args=each["args"], id=f"{brief}/{number}/{n}".replace(" ", "-"))
         for n, each in enumerate(step)
     ]
     return AIMessage("", tool_calls=calls, usage_metadata=usage)
 
 
-def count(folder: pathlib.Path, what: str) -> None:
+def count(folder: pathlib.Path, effect: str) -> None:
     """Leave a line about an effect, with the id of its step."""
     with (folder / "effects").open("a") as file:
-        file.write(json.dumps([require_current_call().step_id, what]) + "\n")
+        file.write(json.dumps([require_current_call().step_id, effect]) + "\n")
 
 
 def tools(folder: pathlib.Path) -> list[BaseTool]:

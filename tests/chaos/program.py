@@ -178,14 +178,14 @@ async def main(trip: str, folder: pathlib.Path, kill: Kill | None, server: list[
     """Resume the trees of the journal, or begin the trip."""
     store = _store(folder, server)
     make_deadly(store, kill, folder / "deaths")
-    begin, where = TRIPS[trip]
-    backend = where(folder) if callable(where) else where
+    begin, backend_spec = TRIPS[trip]
+    backend = backend_spec(folder) if callable(backend_spec) else backend_spec
     async with AgentRuntime(folder, store=store, grace_s=1.0, backend=backend) as runtime:
         print("up", flush=True)  # noqa: T201 - whoever kills at a random moment counts from here
         handle = await begin(runtime, folder)
         if handle is not None:
             await _to_its_end(runtime, handle, folder)
-    if where is outliving:  # Whoever had nothing to do there has not told it to end.
+    if backend_spec is outliving:  # Whoever had nothing to do there has not told it to end.
         await OutlivingBackend(RunFolders(folder).root).end()
 
 
@@ -214,14 +214,14 @@ async def _to_its_end(runtime: AgentRuntime, handle: Handle, folder: pathlib.Pat
         if run.context.budget.reserved(resource)
     }
     budget = handle.run.context.budget
-    said: dict[str, Any] = {
+    report: dict[str, Any] = {
         "status": str(result.status),
         "error": str(result.error),
         "held": held,
         "shown": [event.seq for event in opened.recorder.recent_events],
         "spent": {name: budget.spent(name) for name in RESOURCES if name != "usd"},
     }
-    (folder / "ended").write_text(json.dumps(said))
+    (folder / "ended").write_text(json.dumps(report))
 
 
 if __name__ == "__main__":

@@ -86,11 +86,11 @@ class Round:
         dice = random.Random(f"{self.seed}/{self.number}")  # noqa: S311, RUF100 - dice, no secrets
         writes = WRITES[kind_of(self.trip)]
         # Every kind of write, before and after it, has its turn as the first; what follows is drawn.
-        turns = [(when, what) for what in writes for when in ("before", "after")]
+        turns = [(phase, kind) for kind in writes for phase in ("before", "after")]
         random.Random(self.seed).shuffle(turns)  # noqa: S311, RUF100 - as above
         before = sum(kind_of(TRIPS[each % len(TRIPS)]) == kind_of(self.trip) for each in range(self.number))
-        when, what = turns[before % len(turns)]
-        moments: list[Kill | float] = [Kill(when, what, dice.randint(1, writes[what]))]
+        phase, kind = turns[before % len(turns)]
+        moments: list[Kill | float] = [Kill(phase, kind, dice.randint(1, writes[kind]))]
         for _ in range(dice.choice(FURTHER)):
             if dice.random() < 0.5:
                 moments.append(dice.uniform(0, LENGTH_S[self.trip]))

@@ -37,9 +37,9 @@ class SkewedClock(SystemClock):
         return super().now() + self._by
 
 
-def say(**what: object) -> None:
+def say(**fields: object) -> None:
     """Print one line of JSON at once."""
-    print(json.dumps(what), flush=True)  # noqa: T201 - it is what this program is for
+    print(json.dumps(fields), flush=True)  # noqa: T201 - it is what this program is for
 
 
 async def main(

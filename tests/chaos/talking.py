@@ -68,8 +68,8 @@ class Narrow(AnsweringModel):
         usage = UsageMetadata(input_tokens=size, output_tokens=2, total_tokens=size + 2)
         if brief is None:
             return AIMessage("A summary.", usage_metadata=usage)
-        said = [each for each in messages if isinstance(each, AIMessage)]
-        number = int(said[-1].text.rpartition(" ")[2]) + 1 if said else 1
+        replies = [each for each in messages if isinstance(each, AIMessage)]
+        number = int(replies[-1].text.rpartition(" ")[2]) + 1 if replies else 1
         with (pathlib.Path(self.folder) / "asked").open("a") as file:
             file.write(f"{brief}:{number}\n")
         if number > len(CALLS[brief]):

@@ -120,8 +120,10 @@ def _is_note(event: MessageRecorded) -> bool:
 async def test_the_next_kernel_knows_denials_counts_and_compaction(moment: str, tmp_path: pathlib.Path) -> None:
     """The next kernel of a conversation knows its denials, approvals, counted calls and compaction."""
     story = await _replay_after_one_kill("talk", moment, tmp_path)
-    said = [str(each["content"]) for each in story.messages if each["type"] == "tool"]
-    assert all(text.startswith(begins) for text, begins in zip(said, CONVERSED[-len(said) :], strict=True)), said
+    outputs = [str(each["content"]) for each in story.messages if each["type"] == "tool"]
+    assert all(text.startswith(begins) for text, begins in zip(outputs, CONVERSED[-len(outputs) :], strict=True)), (
+        outputs
+    )
     spent = json.loads((tmp_path / "ended").read_text())["spent"]
     assert spent["tool_calls"] == len(CONVERSED) - 1, "one was denied"
 

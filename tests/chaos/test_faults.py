@@ -49,7 +49,7 @@ class Loss:
 
     async def play(self, *, zygote: bool) -> Result:
         """Begin, kill, and wait for the end. Checks that the journal is complete and that no process is left."""
-        said: list[str] = []
+        output: list[str] = []
         before = set(descendants(os.getpid()))
         store = SqliteStore(self._folder / "journal.db")
         async with AgentRuntime(self._folder, store=store, backend=self._backend, grace_s=1.0) as runtime:
@@ -57,7 +57,7 @@ class Loss:
                 functions.hold_one,
                 args=(self._patient,),
                 policy=self._policy,
-                on_output=lambda _, text: said.append(text),
+                on_output=lambda _, text: output.append(text),
             )
             runs = runtime.trees[handle.id].tree.register.runs
 
@@ -65,7 +65,7 @@ class Loss:
                 found: list[Run] = [run for run in runs.values() if (run.parent is not None) == self._patient]
                 return (
                     found[0].sandbox.current.pid
-                    if found and found[0].sandbox.current is not None and (self._patient or said)
+                    if found and found[0].sandbox.current is not None and (self._patient or output)
                     else 0
                 )
 
@@ -74,9 +74,9 @@ class Loss:
             os.kill(_parent_of(pid) if zygote else pid, signal.SIGKILL)
             result = await handle.result()
         assert set(descendants(os.getpid())) <= before
-        [told] = (await read_events(self._folder)).values()
-        check(self._folder, {"": told}, ())
-        self.retries = [each.status for each in told if isinstance(each, RunRetried)]
+        [tree_events] = (await read_events(self._folder)).values()
+        check(self._folder, {"": tree_events}, ())
+        self.retries = [each.status for each in tree_events if isinstance(each, RunRetried)]
         return result
 
 
@@ -163,10 +163,10 @@ async def test_messages_sent_before_and_after_a_kill_arrive_once_each(tmp_path: 
             assert await kernel.end() == (-signal.SIGKILL if kill else 0), kernel.words
             await orphans.wait_ended()
 
-    [told] = (await read_events(tmp_path)).values()
-    reader = next(run for run in TreeReplay().apply_all(told).runs.values() if run.spawn_event.name == "reader")
-    heard = [str(each["content"]) for each in reader.messages if each["type"] == "human"]
-    assert [sum(word in each for each in heard) for word in ("first", "second")] == [1, 1], heard
+    [tree_events] = (await read_events(tmp_path)).values()
+    reader = next(run for run in TreeReplay().apply_all(tree_events).runs.values() if run.spawn_event.name == "reader")
+    messages = [str(each["content"]) for each in reader.messages if each["type"] == "human"]
+    assert [sum(word in each for each in messages) for word in ("first", "second")] == [1, 1], messages
 
 
 ON_A_SMALL_DISK = """
@@ -204,8 +204,8 @@ async def test_a_full_disk_ends_the_run_and_loses_nothing(tmp_path: pathlib.Path
     full: dict[str, Any] = json.loads((tmp_path / "ended-when-full").read_text())
     assert full["status"] == "failed"
     assert full["error"].startswith("StoreFailed") or "StoreFailed" in full["error"]
-    kept = {each.seq for told in (await read_events(tmp_path / "when-full")).values() for each in told}
-    assert set(full["shown"]) <= kept
+    numbers = {each.seq for tree_events in (await read_events(tmp_path / "when-full")).values() for each in tree_events}
+    assert set(full["shown"]) <= numbers
 
     story = check(tmp_path, await read_events(tmp_path), [Death()])
     check_notices(story)

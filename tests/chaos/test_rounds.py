@@ -77,8 +77,8 @@ def test_the_rounds_kill_around_every_kind_of_write() -> None:
     for number in range(200):
         this = Round(number, SEED)
         for moment in this.moments():
-            if isinstance(moment, Kill) and moment.what != "*":
-                struck[kind_of(this.trip)].add((moment.what, moment.when))
+            if isinstance(moment, Kill) and moment.kind != "*":
+                struck[kind_of(this.trip)].add((moment.kind, moment.phase))
 
     for trip, writes in WRITES.items():
-        assert struck[trip] == {(what, when) for what in writes for when in ("before", "after")}, trip
+        assert struck[trip] == {(kind, phase) for kind in writes for phase in ("before", "after")}, trip

@@ -45,10 +45,10 @@ def schema(postgres: Server) -> Iterator[str]:
 
 
 async def run_with_faults(
-    folder: pathlib.Path, place: Sequence[str], moments: Sequence[int], fault: Callable[[Kernel], Awaitable[object]]
+    folder: pathlib.Path, server: Sequence[str], moments: Sequence[int], fault: Callable[[Kernel], Awaitable[object]]
 ) -> Kernel:
     """Run a kernel to its end, with a fault whenever it has asked so many questions."""
-    kernel = await start("models", folder, None, place)
+    kernel = await start("models", folder, None, server)
     for moment in moments:
         await eventually(lambda n=moment: _count_questions(folder) >= n or kernel.process.returncode is not None)  # type: ignore[misc]
         if kernel.process.returncode is None:
@@ -57,9 +57,9 @@ async def run_with_faults(
     return kernel
 
 
-async def check_outcome(folder: pathlib.Path, place: Sequence[str], deaths: Sequence[Death] = ()) -> None:
+async def check_outcome(folder: pathlib.Path, server: Sequence[str], deaths: Sequence[Death] = ()) -> None:
     """Check that every effect happened once, and that each question was asked once if no kernel died."""
-    story = check(folder, await read_events(folder, place), deaths)
+    story = check(folder, await read_events(folder, server), deaths)
     check_notices(story)
     assert story.root.result is not None
     assert (str(story.root.result.status), story.root.result.value) == ("completed", "the lead has heard of c")
@@ -84,14 +84,14 @@ async def test_a_kernel_continues_after_its_database_sessions_end(
             found = connection.execute(whose, [dice.choice(("ramet kernel%", "ramet reader%", "ramet %"))]).fetchall()
         ended += len(found)
 
-    place = (postgres.dsn, schema)
+    server = (postgres.dsn, schema)
     with inheriting_orphans() as orphans:
-        kernel = await run_with_faults(tmp_path, place, sorted(dice.sample(range(1, QUESTIONS), 5)), end_sessions)
+        kernel = await run_with_faults(tmp_path, server, sorted(dice.sample(range(1, QUESTIONS), 5)), end_sessions)
         await orphans.wait_ended()
 
     assert kernel.process.returncode == 0, kernel.words
     assert ended
-    await check_outcome(tmp_path, place)
+    await check_outcome(tmp_path, server)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -99,7 +99,7 @@ async def test_a_kernel_waits_for_a_crashed_server(seed: int, tmp_path: pathlib.
     """A kernel continues its tree after the server crashed and started again."""
     dice = random.Random(seed)  # noqa: S311, RUF100 - dice, no secrets
 
-    place = (own_postgres.dsn, "crashed")
+    server = (own_postgres.dsn, "crashed")
     with inheriting_orphans() as orphans:
 
         async def crash(_: Kernel) -> None:
@@ -108,11 +108,11 @@ async def test_a_kernel_waits_for_a_crashed_server(seed: int, tmp_path: pathlib.
             orphans.expect(own_postgres.pid)
             await eventually(own_postgres.is_ready)
 
-        kernel = await run_with_faults(tmp_path, place, sorted(dice.sample(range(1, QUESTIONS), 2)), crash)
+        kernel = await run_with_faults(tmp_path, server, sorted(dice.sample(range(1, QUESTIONS), 2)), crash)
         await orphans.wait_ended()
 
     assert kernel.process.returncode == 0, kernel.words
-    await check_outcome(tmp_path, place)
+    await check_outcome(tmp_path, server)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -124,7 +124,7 @@ async def test_a_tree_survives_a_kernel_that_dies_with_its_server(
     The next kernel finishes the tree.
     """
     dice = random.Random(seed)  # noqa: S311, RUF100 - dice, no secrets
-    place = (own_postgres.dsn, "both")
+    server = (own_postgres.dsn, "both")
 
     async def both_die(kernel: Kernel) -> None:
         own_postgres.crash()
@@ -132,21 +132,21 @@ async def test_a_tree_survives_a_kernel_that_dies_with_its_server(
         await kernel.end()
 
     with inheriting_orphans() as orphans:
-        await run_with_faults(tmp_path, place, [dice.randrange(1, QUESTIONS)], both_die)
+        await run_with_faults(tmp_path, server, [dice.randrange(1, QUESTIONS)], both_die)
         await orphans.wait_ended()
         asked = _count_questions(tmp_path)
-        meanwhile = await start("models", tmp_path, None, place)
+        meanwhile = await start("models", tmp_path, None, server)
         assert await meanwhile.end() == 1
         assert "StoreFailed" in meanwhile.words
         assert _count_questions(tmp_path) == asked
 
         own_postgres.start()
         orphans.expect(own_postgres.pid)
-        deaths = [death_of(tmp_path, await read_events(tmp_path, place))]
-        kernel = await start("models", tmp_path, None, place)
+        deaths = [death_of(tmp_path, await read_events(tmp_path, server))]
+        kernel = await start("models", tmp_path, None, server)
         assert await kernel.end() == 0, kernel.words
         await orphans.wait_ended()
-    await check_outcome(tmp_path, place, deaths)
+    await check_outcome(tmp_path, server, deaths)
 
 
 @pytest.mark.parametrize("seconds", [0.5, pytest.param(5, marks=pytest.mark.chaos)])
@@ -163,13 +163,13 @@ async def test_a_kernel_waits_for_a_stopped_server(
         finally:
             own_postgres.signal_all(signal.SIGCONT)
 
-    place = (own_postgres.dsn, "stopped")
+    server = (own_postgres.dsn, "stopped")
     with inheriting_orphans() as orphans:
-        kernel = await run_with_faults(tmp_path, place, [3], stop)
+        kernel = await run_with_faults(tmp_path, server, [3], stop)
         await orphans.wait_ended()
 
     assert kernel.process.returncode == 0, kernel.words
-    await check_outcome(tmp_path, place)
+    await check_outcome(tmp_path, server)
 
 
 def _count_questions(folder: pathlib.Path) -> int:

@@ -59,9 +59,9 @@ class Several:
         self._hearing.append(asyncio.ensure_future(self._hear(name, process)))
         await eventually(lambda: self.output_lines[name] or process.returncode is not None)
 
-    def all(self, name: str, what: str) -> list[str]:
+    def all(self, name: str, key: str) -> list[str]:
         """Return the values of one key in a kernel's reports."""
-        return [line[what] for line in self.output_lines[name] if what in line]
+        return [line[key] for line in self.output_lines[name] if key in line]
 
     def signal(self, name: str, number: signal.Signals) -> None:
         """Send a signal to a kernel."""
@@ -128,9 +128,9 @@ async def several(tmp_path: pathlib.Path, postgres: Server) -> AsyncIterator[Sev
             await orphans.wait_ended()
 
 
-def _check_tree(told: list[Any], folder: pathlib.Path) -> TreeReplay:
+def _check_tree(tree_events: list[Any], folder: pathlib.Path) -> TreeReplay:
     """Return the replay of a completed tree without gaps, without acts after an end, and with budgets that add up."""
-    story = check(folder, {told[0].root: told}, [])
+    story = check(folder, {tree_events[0].root: tree_events}, [])
     check_notices(story)
     result = story.root.result
     assert result is not None
@@ -161,14 +161,15 @@ async def test_each_tree_of_a_killed_kernel_is_taken_over_by_one_other(several: 
     assert set(adopted) <= left
     empty = several.folder / "empty"
     stories = {
-        root: _check_tree(told, empty) for root, told in (await read_events(several.folder, _server(several))).items()
+        root: _check_tree(tree_events, empty)
+        for root, tree_events in (await read_events(several.folder, _server(several))).items()
     }
     assert stories.keys() == roots
     models = [story for story in stories.values() if story.root.spawn_event.agent == "lead"]
     found = [story.root.result and story.root.result.value for story in stories.values() if story not in models]
     assert found == [FOUND] * len(found)
     done = effects(several.folder)
-    assert {what: len(steps) for what, steps in done.items()} == dict.fromkeys(NOTES, len(models))
+    assert {effect: len(steps) for effect, steps in done.items()} == dict.fromkeys(NOTES, len(models))
 
 
 @pytest.mark.parametrize("moment", ["before", "acked"])
@@ -194,8 +195,8 @@ async def test_a_stopped_kernel_that_lost_its_trees_does_nothing_in_them(several
     assert set(several.all("two", "adopted")) == roots
     assert lines(several.folder / "effects") == before
     empty = several.folder / "empty"
-    for told in (await read_events(several.folder, _server(several))).values():
-        _check_tree(told, empty)
+    for tree_events in (await read_events(several.folder, _server(several))).values():
+        _check_tree(tree_events, empty)
 
 
 def _server(several: Several) -> tuple[str, str]:

@@ -26,9 +26,9 @@ def clone(tmp_path: Path) -> Path:
 def sh(clone: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
     """Run `cluster.sh` of a clone, in an environment that names no cluster."""
     named = ("KUBECONFIG", "REGISTRY", "RAMET_KUBE", "CI")
-    kept = {key: value for key, value in os.environ.items() if key not in named}
+    base_env = {key: value for key, value in os.environ.items() if key not in named}
     script = clone / "tests" / "cluster" / "cluster.sh"
-    return subprocess.run([script, *words], env=kept | env, capture_output=True, text=True, check=False)
+    return subprocess.run([script, *words], env=base_env | env, capture_output=True, text=True, check=False)
 
 
 def test_run_without_server_programs_is_skipped_and_fails_in_ci(clone: Path) -> None:
@@ -52,12 +52,12 @@ def test_a_file_beside_the_clone_is_used_only_with_its_checksum(clone: Path, tmp
     foreign.parent.mkdir(parents=True)
     foreign.write_text("something else")
 
-    said = sh(clone, "kube")
+    result = sh(clone, "kube")
 
-    assert said.returncode == 1
-    assert "not the expected file" in said.stderr
-    assert "here/" in said.stderr or hops == 0
-    assert NOTHING in said.stderr
+    assert result.returncode == 1
+    assert "not the expected file" in result.stderr
+    assert "here/" in result.stderr or hops == 0
+    assert NOTHING in result.stderr
 
 
 def test_ramet_kube_names_a_file_or_a_folder(clone: Path, tmp_path: Path) -> None:

@@ -37,9 +37,9 @@ def row(name: str, heading: str) -> str:
 )
 def test_every_frame_is_listed_with_its_fields(kind: type[Struct], heading: str) -> None:
     """Each frame has a row with its fields, except for `size`."""
-    told = row(str(kind.__struct_config__.tag), heading)
+    line = row(str(kind.__struct_config__.tag), heading)
     for field in set(kind.__struct_fields__) - {"size"}:
-        assert f"`{field}`" in told
+        assert f"`{field}`" in line
 
 
 def test_every_field_of_spawn_info_is_listed() -> None:

@@ -172,8 +172,8 @@ def test_every_hook_event_shows_whether_it_gates_and_whether_it_fires(page: str)
 def fired_events() -> set[str]:
     """Return the hook events that some code fires, found beside a `fire(`, an `event =` or a `return`."""
     text = "\n".join(file.read_text() for file in Path(ramet.__path__[0]).rglob("*.py"))
-    places = re.findall(r"^.*(?:\.fire\(|event = |event, hooks = |return \(?\").*$", text, re.MULTILINE)
-    return {event for event in EVENTS if any(f'"{event}"' in line for line in places)}
+    lines = re.findall(r"^.*(?:\.fire\(|event = |event, hooks = |return \(?\").*$", text, re.MULTILINE)
+    return {event for event in EVENTS if any(f'"{event}"' in line for line in lines)}
 
 
 def test_every_key_and_mode_of_permissions_is_listed(page: str) -> None:

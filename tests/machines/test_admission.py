@@ -28,7 +28,7 @@ class Node:
 
     path: str
     parent: Node | None
-    place: AdmissionSlot
+    slot: AdmissionSlot
     persistent: bool = False
     detached: bool = False
     living_descendants: list[Node] = field(default_factory=list)
@@ -120,9 +120,9 @@ class Births(RuleBasedStateMachine):
         self.act_and_check_refusals(lambda: None)
 
     @precondition(lambda self: self.living)
-    @rule(who=indexes)
-    def ask(self, who: int) -> None:
-        parent = self.living[who % len(self.living)]
+    @rule(run_index=indexes)
+    def ask(self, run_index: int) -> None:
+        parent = self.living[run_index % len(self.living)]
         self.act_and_check_refusals(
             lambda: self.asked.append(Request(parent, self.loop.create_task(self.admission.admit(parent))))
         )
@@ -148,18 +148,18 @@ class Births(RuleBasedStateMachine):
         self.act_and_check_refusals(lambda: self.admission.release(lost.task.result()))
 
     @precondition(lambda self: self.living)
-    @rule(who=indexes)
-    def end(self, who: int) -> None:
+    @rule(run_index=indexes)
+    def end(self, run_index: int) -> None:
         asking = {id(each.parent) for each in self.waiting}
         able = [node for node in self.living if self.may_end(node, asking)]
         if able:
-            self.act_and_check_refusals(lambda: self.finish(able[who % len(able)]))
+            self.act_and_check_refusals(lambda: self.finish(able[run_index % len(able)]))
 
     def finish(self, node: Node) -> None:
         node.living = False
         node.waits_for.clear()
-        self.admission.release(node.place)
-        self.admission.release(node.place)  # A second time does nothing.
+        self.admission.release(node.slot)
+        self.admission.release(node.slot)  # A second time does nothing.
         if node.parent is not None:
             node.parent.living_descendants.remove(node)
 
@@ -170,8 +170,8 @@ class Births(RuleBasedStateMachine):
         self.act_and_check_refusals(lambda: each.task.cancel())
 
     @precondition(lambda self: self.waiting)
-    @rule(who=indexes, which=indexes)
-    def cancel_request_as_a_run_ends(self, who: int, which: int) -> None:
+    @rule(run_index=indexes, which=indexes)
+    def cancel_request_as_a_run_ends(self, run_index: int, which: int) -> None:
         """End a run and cancel a request that may get its room, between two turns of the loop."""
         asking = {id(each.parent) for each in self.waiting}
         able = [node for node in self.living if self.may_end(node, asking)]
@@ -179,20 +179,20 @@ class Births(RuleBasedStateMachine):
 
         def both() -> None:
             if able:
-                self.finish(able[who % len(able)])
+                self.finish(able[run_index % len(able)])
             each.task.cancel()
 
         self.act_and_check_refusals(both)
 
     @precondition(lambda self: len(self.living) > 1)
-    @rule(who=indexes, whom=indexes)
-    def wait_for(self, who: int, whom: int) -> None:
+    @rule(run_index=indexes, whom=indexes)
+    def wait_for(self, run_index: int, whom: int) -> None:
         """Wait for another run by its handle, unless that run waits for this one.
 
         Waiting in a circle is an error of the user.
         """
         others = [each.parent for each in self.waiting] or self.living  # Those who are stuck are who matters most.
-        node, other = self.living[who % len(self.living)], others[whom % len(others)]
+        node, other = self.living[run_index % len(self.living)], others[whom % len(others)]
         if not self.needs(other, node) and not other.persistent:
             self.act_and_check_refusals(lambda: self.begin_to_wait(node, other))
 

@@ -103,28 +103,28 @@ class BudgetTree(RuleBasedStateMachine):
                 total += self.used(each, which) if each.closed else each.slices[which]
         return total
 
-    def kept(self, scope: Scope, which: int) -> Fraction:
+    def final_answer_reserve(self, scope: Scope, which: int) -> Fraction:
         limit = scope.limit(which) or Fraction(0)
-        kept = Fraction(0)
+        reserve = Fraction(0)
         if RESOURCES[which] == "tokens":
-            kept = min(Fraction(int(limit) // 10), Fraction(FINAL_ANSWER_TOKENS))
+            reserve = min(Fraction(int(limit) // 10), Fraction(FINAL_ANSWER_TOKENS))
         elif RESOURCES[which] == "usd":
-            kept = limit / 10
+            reserve = limit / 10
         elif RESOURCES[which] == "model_calls":
-            kept = Fraction(1 if limit else 0)
+            reserve = Fraction(1 if limit else 0)
         for each in self.asked:
             if each.scope is scope:
-                kept -= each.drawn[which]
+                reserve -= each.drawn[which]
                 if each.actual is not None:
-                    kept += min(each.drawn[which], Fraction(max(0, each.real.amount[which] - each.actual[which])))
-        return kept
+                    reserve += min(each.drawn[which], Fraction(max(0, each.real.amount[which] - each.actual[which])))
+        return reserve
 
     def free(self, scope: Scope, which: int, *, is_final_answer: bool = False) -> Fraction:
         limit = scope.limit(which)
         assert limit is not None
         if scope.closed:
             return Fraction(0)
-        return limit - self.used(scope, which) - (0 if is_final_answer else self.kept(scope, which))
+        return limit - self.used(scope, which) - (0 if is_final_answer else self.final_answer_reserve(scope, which))
 
     def refusing(self, scope: Scope, amount: Amount, *, is_final_answer: bool = False) -> tuple[Scope, str] | None:
         for which, value in enumerate(amount):
@@ -158,22 +158,22 @@ class BudgetTree(RuleBasedStateMachine):
             assert refusing is None, "given more than was free"
             self.scopes.append(Scope(real, parent, slices=[Fraction(each) for each in grant]))
 
-    @rule(who=indexes, amount=amounts, is_final_answer=st.booleans())
-    def reserve(self, who: int, amount: Amount, is_final_answer: bool) -> None:
-        self.ask(self.scopes[who % len(self.scopes)], amount, is_final_answer=is_final_answer)
+    @rule(scope_index=indexes, amount=amounts, is_final_answer=st.booleans())
+    def reserve(self, scope_index: int, amount: Amount, is_final_answer: bool) -> None:
+        self.ask(self.scopes[scope_index % len(self.scopes)], amount, is_final_answer=is_final_answer)
 
-    @rule(who=indexes, resource=st.sampled_from(COUNTED), kept=st.booleans(), more=st.integers(0, 1))
-    def reserve_the_rest(self, who: int, resource: str, kept: bool, more: int) -> None:
+    @rule(scope_index=indexes, resource=st.sampled_from(COUNTED), is_final_answer=st.booleans(), more=st.integers(0, 1))
+    def reserve_the_rest(self, scope_index: int, resource: str, is_final_answer: bool, more: int) -> None:
         """Reserve the rest or one more, with or without the last word's part: the border of grant and refusal."""
-        scope, which = self.scopes[who % len(self.scopes)], RESOURCES.index(resource)
+        scope, which = self.scopes[scope_index % len(self.scopes)], RESOURCES.index(resource)
         owner = scope.owner(which)
         if owner is not None:
-            value = max(0, int(self.free(owner, which, is_final_answer=kept))) + more
-            self.ask(scope, Amount(**{resource: value}), is_final_answer=kept)
+            value = max(0, int(self.free(owner, which, is_final_answer=is_final_answer))) + more
+            self.ask(scope, Amount(**{resource: value}), is_final_answer=is_final_answer)
 
     def ask(self, scope: Scope, amount: Amount, *, is_final_answer: bool) -> None:
         refusing = self.refusing(scope, amount, is_final_answer=is_final_answer)
-        kept = [self.kept(scope, which) if is_final_answer else Fraction(0) for which in ALL]
+        reserves = [self.final_answer_reserve(scope, which) if is_final_answer else Fraction(0) for which in ALL]
         fired = {each: each.real.fired for each in self.scopes}
         try:
             hold = scope.real.reserve(amount, is_final_answer=is_final_answer)
@@ -183,7 +183,7 @@ class BudgetTree(RuleBasedStateMachine):
             fired[refusing[0]] = fired[refusing[0]] or refusing[1]
         else:
             assert refusing is None, "let through though it does not fit"
-            drawn = [min(has, Fraction(value)) for has, value in zip(kept, amount, strict=True)]
+            drawn = [min(has, Fraction(value)) for has, value in zip(reserves, amount, strict=True)]
             self.asked.append(Reservation(hold, scope, drawn))
         assert {each: each.real.fired for each in self.scopes} == fired, "the wrong scope fired"
 
@@ -210,17 +210,17 @@ class BudgetTree(RuleBasedStateMachine):
             asked.real.settle(Amount(**{resource: value}))  # type: ignore[arg-type]  # the point of the rule
         asked.actual = asked.real.amount
 
-    @rule(who=indexes)
-    def close(self, who: int) -> None:
-        scope = self.scopes[who % len(self.scopes)]
+    @rule(scope_index=indexes)
+    def close(self, scope_index: int) -> None:
+        scope = self.scopes[scope_index % len(self.scopes)]
         scope.real.close()
         scope.closed = scope.parent is not None
 
     @precondition(lambda self: any(each.closed for each in self.scopes))
-    @rule(who=indexes)
-    def reopen(self, who: int) -> None:
+    @rule(scope_index=indexes)
+    def reopen(self, scope_index: int) -> None:
         closed = [each for each in self.scopes if each.closed]
-        scope = closed[who % len(closed)]
+        scope = closed[scope_index % len(closed)]
         assert scope.parent is not None
         used = [self.used(scope, which) for which in ALL]
         rest = [max(Fraction(0), (scope.limit(which) or 0) - used[which]) for which in ALL]
@@ -243,7 +243,9 @@ class BudgetTree(RuleBasedStateMachine):
                 if scope.limit(which) is not None:
                     real = scope.real
                     assert real.spent(name) + real.reserved(name) == pytest.approx(float(self.used(scope, which)))
-                    assert real.final_answer_reserve(name) == pytest.approx(float(self.kept(scope, which)))
+                    assert real.final_answer_reserve(name) == pytest.approx(
+                        float(self.final_answer_reserve(scope, which))
+                    )
                     assert real.remaining(name) == pytest.approx(float(max(Fraction(0), self.free(scope, which))))
 
     @invariant()

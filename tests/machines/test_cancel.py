@@ -19,11 +19,11 @@ deadlines = st.none() | st.integers(-5, 20).map(float)
 class Listener:
     """Listener that remembers each reason, and then fails if it is of that kind."""
 
-    def __init__(self, heard: list[str | None], *, fails: bool) -> None:
-        self.heard, self.fails = heard, fails
+    def __init__(self, reasons: list[str | None], *, fails: bool) -> None:
+        self.reasons, self.fails = reasons, fails
 
     def hear(self, controller: AbortController) -> None:
-        self.heard.append(controller.reason)
+        self.reasons.append(controller.reason)
         if self.fails:
             raise RuntimeError("a listener of the test")
 
@@ -33,7 +33,7 @@ class ListenerRecord:
     """Listener with the reasons that it received and those that it must have received."""
 
     listener: Listener | None
-    heard: list[str | None]
+    reasons: list[str | None]
     due: list[str | None] = field(default_factory=list)
     removed: bool = False
 
@@ -47,7 +47,7 @@ class Node:
     real: AbortController | None  #: None once it was dropped
     ref: weakref.ref[AbortController]
     reason: str | None = None
-    told: list[ListenerRecord] = field(default_factory=list)
+    records: list[ListenerRecord] = field(default_factory=list)
 
     def above(self) -> list[Node]:
         return [self, *(self.parent.above() if self.parent is not None else [])]
@@ -101,35 +101,35 @@ class CancelTree(RuleBasedStateMachine):
         for each in self.alive():
             if each.reason is None and node in each.above():
                 each.reason = reason
-                for told in each.told:
-                    if told.listener is not None and not told.removed:
-                        told.due.append(reason)
+                for record in each.records:
+                    if record.listener is not None and not record.removed:
+                        record.due.append(reason)
 
     @precondition(lambda self: self.held())
     @rule(which=indexes, fails=st.booleans())
     def listen(self, which: int, fails: bool) -> None:
         node, real = self.pick(which)
-        heard: list[str | None] = []
-        listener = Listener(heard, fails=fails)
+        reasons: list[str | None] = []
+        listener = Listener(reasons, fails=fails)
         real.add_listener(listener.hear)
-        node.told.append(ListenerRecord(listener, heard, [] if node.reason is None else [node.reason]))
+        node.records.append(ListenerRecord(listener, reasons, [] if node.reason is None else [node.reason]))
 
     @precondition(lambda self: self.held())
     @rule(which=indexes, listener=indexes)
     def stop_listening(self, which: int, listener: int) -> None:
         node, real = self.pick(which)
-        live = [told for told in node.told if told.listener is not None]
+        live = [record for record in node.records if record.listener is not None]
         if live:
-            told = live[listener % len(live)]
-            assert told.listener is not None
-            real.remove_listener(told.listener.hear)
-            told.removed = True
+            record = live[listener % len(live)]
+            assert record.listener is not None
+            real.remove_listener(record.listener.hear)
+            record.removed = True
 
     @precondition(lambda self: self.held())
     @rule(which=indexes, listener=indexes)
     def drop_listener(self, which: int, listener: int) -> None:
         node, _ = self.pick(which)
-        live = [told for told in node.told if told.listener is not None]
+        live = [record for record in node.records if record.listener is not None]
         if live:
             live[listener % len(live)].listener = None
 
@@ -157,8 +157,8 @@ class CancelTree(RuleBasedStateMachine):
     @invariant()
     def every_listener_is_called_once_or_never(self) -> None:
         for node in self.nodes:
-            for told in node.told:
-                assert told.heard == told.due
+            for record in node.records:
+                assert record.reasons == record.due
 
     @invariant()
     def controllers_without_holders_are_freed(self) -> None:

@@ -135,10 +135,10 @@ class Talk(RuleBasedStateMachine):
         self.puppet.orders.put_nowait(order)
 
     @precondition(lambda self: self.asked)
-    @rule(which=indexes, where=indexes)
-    def read(self, which: int, where: int) -> None:
+    @rule(which=indexes, position=indexes)
+    def read(self, which: int, position: int) -> None:
         _, turn = self.asked[-1 - which % len(self.asked)]
-        reader = Reader(turn, min(where, turn.readable_number))
+        reader = Reader(turn, min(position, turn.readable_number))
         reader.task = self.loop.create_task(reader.read())
         self.readers.append(reader)
 
@@ -189,13 +189,13 @@ class Talk(RuleBasedStateMachine):
     def every_reader_reads_its_turn_without_gaps(self) -> None:
         bodies = {turn: body for body, turn in self.asked}
         for reader in self.readers:
-            said = self.puppet.said.get(bodies[reader.turn], [])
+            outputs = self.puppet.said.get(bodies[reader.turn], [])
             last = reader.got[-1:] if reader.got and reader.got[-1].kind != "chunk" else []
             whole = reader.got[: len(reader.got) - len(last)]
             assert [chunk.number for chunk in reader.got] == [reader.after + 1 + at for at in range(len(reader.got))]
-            assert [chunk.body for chunk in whole] == said[reader.after : reader.after + len(whole)]
+            assert [chunk.body for chunk in whole] == outputs[reader.after : reader.after + len(whole)]
             if last:
-                assert reader.after + len(whole) == len(said)
+                assert reader.after + len(whole) == len(outputs)
             task = reader.task
             if task.done() and not task.cancelled() and task.exception() is None:
                 assert reader.missed or last or reader.after == reader.turn.readable_number

@@ -36,10 +36,10 @@ def histories(draw: st.DrawFn) -> list[BaseMessage]:
             history.append(AIMessage(content=text, tool_calls=calls, invalid_tool_calls=broken))
             for each in draw(st.permutations(ids)):
                 answer = ToolMessage(content=f"run-0{number}f " + text, tool_call_id=each, name="T")
-                where = draw(st.sampled_from(["now", "now", "late", "late", "never"]))
-                if where == "now":
+                timing = draw(st.sampled_from(["now", "now", "late", "late", "never"]))
+                if timing == "now":
                     history.append(answer)
-                elif where == "late":
+                elif timing == "late":
                     late.append(answer)
         elif kind == "late" and late:
             history.append(late.pop(draw(st.integers(0, len(late) - 1))))
@@ -157,9 +157,9 @@ def test_compaction_never_grows_and_keeps_brief_rules_and_newest_part(
     first = next((each for each in before if isinstance(each, HumanMessage)), None)
     newest = next((i for i in reversed(range(len(before))) if isinstance(before[i], AIMessage)), 0)
     answered = {answer for answers in pairs(before).values() for answer in answers}
-    kept = [each for each in before[newest:] if not isinstance(each, ToolMessage) or each.id in answered]
-    kept += [each for each in before if isinstance(each, SystemMessage) or each is first]
-    assert all(any(each is other for other in after) for each in kept)
+    expected = [each for each in before[newest:] if not isinstance(each, ToolMessage) or each.id in answered]
+    expected += [each for each in before if isinstance(each, SystemMessage) or each is first]
+    assert all(any(each is other for other in after) for each in expected)
 
 
 @given(histories(), compactions)
@@ -179,10 +179,10 @@ def test_groups_cover_the_history_and_join_calls_with_their_answers(history: lis
     pieces = list(groups(history))
 
     assert [i for piece in pieces for i in range(piece.start, piece.stop)] == list(range(len(history)))
-    place = {str(history[i].id): n for n, piece in enumerate(pieces) for i in range(piece.start, piece.stop)}
+    group_of = {str(history[i].id): n for n, piece in enumerate(pieces) for i in range(piece.start, piece.stop)}
     found = pairs(history)
-    assert all(place[answer] == place[reply] for reply, answers in found.items() for answer in answers)
-    assert {n for n, piece in enumerate(pieces) if piece.open} == {place[each] for each in open_replies(history)}
+    assert all(group_of[answer] == group_of[reply] for reply, answers in found.items() for answer in answers)
+    assert {n for n, piece in enumerate(pieces) if piece.open} == {group_of[each] for each in open_replies(history)}
     answered = {answer for answers in found.values() for answer in answers}
     alone = {i for i, each in enumerate(history) if isinstance(each, ToolMessage) and each.id not in answered}
     assert {i for piece in pieces for i in piece.orphans} == alone

@@ -169,14 +169,14 @@ def test_half_a_line_is_never_an_event(event: Event, cut: int) -> None:
         decode(line[: -1 - cut % (len(line) - 1)])
 
 
-@given(said=st.text(), args=st.dictionaries(st.text(), st.text(), max_size=3))
-def test_any_text_of_a_model_can_be_recorded(said: str, args: dict[str, str]) -> None:
+@given(content=st.text(), args=st.dictionaries(st.text(), st.text(), max_size=3))
+def test_any_text_of_a_model_can_be_recorded(content: str, args: dict[str, str]) -> None:
     """Half a surrogate pair, as cut emoji leave behind, is written as U+FFFD. Other characters stay unchanged."""
-    event = ToolStarted(**WHOSE, tool="t", step_id=said, args={"said": said, **args})
+    event = ToolStarted(**WHOSE, tool="t", step_id=content, args={"said": content, **args})
 
     back = decode(encode(event))
 
-    expected = said.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    expected = content.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     assert isinstance(back, ToolStarted)
     assert back.step_id == expected
 

@@ -49,12 +49,12 @@ requests = st.builds(
 @example([(UseState(id=1, do="set", name="../other/secret"), b"{}")])
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.tuples(requests, bodies), max_size=25))
-def test_a_guest_reaches_only_its_own_state(said: list[tuple[UseState, bytes]]) -> None:
+def test_a_guest_reaches_only_its_own_state(messages: list[tuple[UseState, bytes]]) -> None:
     """Errors are typed. Keys of other agents and the guest's own registry stay unchanged."""
-    asyncio.run(_check_requests(said))
+    asyncio.run(_check_requests(messages))
 
 
-async def _check_requests(said: list[tuple[UseState, bytes]]) -> None:
+async def _check_requests(messages: list[tuple[UseState, bytes]]) -> None:
     store = await MemoryStore().open()
     whole = await Versioned.open(store, STATE)
     theirs: dict[str, Any] = {"other/secret": 42, "minefield": 1}
@@ -70,7 +70,7 @@ async def _check_requests(said: list[tuple[UseState, bytes]]) -> None:
     own = RunState(
         standalone_context(ScriptedModel(["x"])), Namespaced(await whole.beside(author="run-0"), "mine"), "mine/"
     )
-    for each, body in [*said, (UseState(id=1, do="checkout"), b""), (UseState(id=1, do="commit"), b"")]:
+    for each, body in [*messages, (UseState(id=1, do="checkout"), b""), (UseState(id=1, do="commit"), b"")]:
         try:
             await own.use(each, body)
         except RametError:

@@ -238,15 +238,15 @@ def test_a_clamp_is_reported_for_each_changed_limit_and_no_other(
 
     child, clamped = narrow(parent, asked, seconds_left=seconds_left)
 
-    told = {each.field: (each.asked, each.given) for each in clamped}
-    assert len(told) == len(clamped)
+    report = {each.field: (each.asked, each.given) for each in clamped}
+    assert len(report) == len(clamped)
     changed = {}
     for name in LIMITS:
         wanted, given_ = getattr(asked, name), getattr(child, name)
         if wanted is not None and wanted != given_:
             changed[name] = (wanted, given_)
             assert given_ < wanted
-    assert told == changed
+    assert report == changed
 
 
 @given(roots, policies)

@@ -61,10 +61,10 @@ def test_data_is_read_back_unchanged(value: Any) -> None:
 
 
 @given(THINGS)
-def test_objects_are_read_back_by_their_annotation(thing: Thing) -> None:
+def test_objects_are_read_back_by_their_annotation(value: Thing) -> None:
     """Objects are read back by their annotation, nested ones and lists of them, too."""
-    assert from_record(record_as_json(thing), Thing) == thing
-    assert from_record(record_as_json([thing]), list[Thing]) == [thing]
+    assert from_record(record_as_json(value), Thing) == value
+    assert from_record(record_as_json([value]), list[Thing]) == [value]
 
 
 def test_numbers_that_json_readers_may_round_stay_exact() -> None:

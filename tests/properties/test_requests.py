@@ -80,22 +80,22 @@ def messages(kinds: tuple[type[Any], ...]) -> st.SearchStrategy[Any]:
 
 
 @given(messages(GUEST))
-def test_a_message_of_a_guest_arrives_as_it_was_sent(said: Any) -> None:
+def test_a_message_of_a_guest_arrives_as_it_was_sent(message: Any) -> None:
     """Every kind of guest message arrives with its type and fields."""
-    heard = message_codec.from_guest(message_codec.encode(said))
+    result = message_codec.from_guest(message_codec.encode(message))
 
-    assert type(heard) is type(said)
-    assert heard == said
+    assert type(result) is type(message)
+    assert result == message
 
 
 @given(messages(HOST))
-def test_a_message_of_the_host_arrives_as_it_was_sent(told: Any) -> None:
+def test_a_message_of_the_host_arrives_as_it_was_sent(message: Any) -> None:
     """Every kind of host message arrives with its type and fields."""
-    heard = message_codec.from_host(message_codec.encode(told))
+    result = message_codec.from_host(message_codec.encode(message))
 
-    assert type(heard) is type(told)
-    for each in msgspec.structs.fields(told):
-        mine, theirs = getattr(told, each.name), getattr(heard, each.name)
+    assert type(result) is type(message)
+    for each in msgspec.structs.fields(message):
+        mine, theirs = getattr(message, each.name), getattr(result, each.name)
         assert bytes(mine) == bytes(theirs) if each.name == "data" else mine == theirs
 
 
@@ -110,13 +110,13 @@ def test_every_kind_of_message_has_a_tag_of_its_own(kind: type[Any]) -> None:
 
 
 @given(messages(GUEST), text, plain)
-def test_a_field_that_a_guest_invents_is_refused(said: Any, name: str, value: Any) -> None:
+def test_a_field_that_a_guest_invents_is_refused(message: Any, name: str, value: Any) -> None:
     """An unknown field is refused in every guest message and in a policy.
 
     A guest ignores a field that a newer host adds.
     """
-    fields = msgspec.json.decode(message_codec.encode(said))
-    if name not in (*said.__struct_fields__, "type"):
+    fields = msgspec.json.decode(message_codec.encode(message))
+    if name not in (*message.__struct_fields__, "type"):
         with pytest.raises(ProtocolError, match="not a message"):
             message_codec.from_guest(msgspec.json.encode(fields | {name: value}))
     if name not in Policy.__struct_fields__:
@@ -191,17 +191,17 @@ def test_bytes_that_are_no_message_are_a_protocol_error(control: bytes) -> None:
 
 
 @given(messages(GUEST), st.data())
-def test_a_tampered_message_is_a_message_or_a_protocol_error(said: Any, data: st.DataObject) -> None:
+def test_a_tampered_message_is_a_message_or_a_protocol_error(message: Any, data: st.DataObject) -> None:
     """Changed fields or bytes raise ProtocolError, or are a message that can be encoded again."""
-    control = message_codec.encode(said)
+    control = message_codec.encode(message)
     fields = msgspec.json.decode(control)
     fields[data.draw(st.sampled_from(list(fields)))] = data.draw(plain)
     at = data.draw(st.integers(0, len(control)))
     changed = control[:at] + data.draw(st.binary(max_size=3)) + control[data.draw(st.integers(at, len(control))) :]
     for bytes_ in (msgspec.json.encode(fields), changed):
-        heard = decode_or_none(bytes_)
-        if heard is not None:
-            assert message_codec.from_guest(message_codec.encode(heard)) == heard
+        result = decode_or_none(bytes_)
+        if result is not None:
+            assert message_codec.from_guest(message_codec.encode(result)) == result
 
 
 def decode_or_none(control: bytes) -> Any:

@@ -60,8 +60,8 @@ def test_equal_content_has_an_equal_root_whatever_its_history(content: Any, pass
     root = trees.update(tree.EMPTY, passing)
     steps = [*content.items(), *((key, None) for key in passing if key not in content)]
     random.shuffle(steps)
-    for key, kept in steps:
-        root = trees.update(root, {key: kept})
+    for key, value in steps:
+        root = trees.update(root, {key: value})
 
     assert root == at_once_written
     assert trees.content(root) == content

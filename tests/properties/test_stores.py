@@ -32,14 +32,14 @@ class Stores(RuleBasedStateMachine):
         self.runner = asyncio.Runner()
         self.folder = tempfile.TemporaryDirectory(prefix="ramet-stores-")
         self.stores: list[Store] = [MemoryStore(), SqliteStore(Path(self.folder.name) / "journal.db")]
-        self.heard: list[list[int]] = [[], []]
+        self.tickets: list[list[int]] = [[], []]
         self.blobs = ["0" * 64]
 
     @initialize()
     def begin(self) -> None:
         self.both(lambda store: store.open(), compare=False)
-        for store, heard in zip(self.stores, self.heard, strict=True):
-            store.on_commit(heard.append)
+        for store, tickets in zip(self.stores, self.tickets, strict=True):
+            store.on_commit(tickets.append)
 
     def both(self, do: Callable[[Store], Awaitable[object]], *, compare: bool = True) -> Any:
         answers = [self.runner.run(_answer(do, store)) for store in self.stores]
@@ -113,10 +113,10 @@ class Stores(RuleBasedStateMachine):
     def reopen(self) -> None:
         self.both(lambda store: store.close())
         self.stores[1] = SqliteStore(Path(self.folder.name) / "journal.db")
-        self.heard[1].clear()
-        self.heard[0].clear()
+        self.tickets[1].clear()
+        self.tickets[0].clear()
         self.both(lambda store: store.open(), compare=False)
-        self.stores[1].on_commit(self.heard[1].append)
+        self.stores[1].on_commit(self.tickets[1].append)
 
     # --- what must hold -----------------------------------------------------------------------------------------------
 
@@ -126,8 +126,8 @@ class Stores(RuleBasedStateMachine):
 
     @invariant()
     def commits_are_announced_in_order(self) -> None:
-        for heard in self.heard:
-            assert heard == sorted(set(heard))
+        for tickets in self.tickets:
+            assert tickets == sorted(set(tickets))
 
     def teardown(self) -> None:
         try:
@@ -139,7 +139,7 @@ class Stores(RuleBasedStateMachine):
                 lambda store: store.list_blobs(),
             ):
                 self.both(look)
-            in_memory, on_disk = self.heard
+            in_memory, on_disk = self.tickets
             assert in_memory[-1:] == on_disk[-1:]
         finally:
             self.both(lambda store: store.close(), compare=False)
