@@ -61,12 +61,12 @@ class Server:
         self.process.communicate()
 
 
-class Place:
+class Environment:
     """Kind of isolation for agents, with the server that runs them there."""
 
     def __init__(self, name: str, server: Server) -> None:
         self.name, self.server = name, server
-        self.where = server.folder / ".ramet" / "serve.sock"
+        self.address = server.folder / ".ramet" / "serve.sock"
         self.policy = None if name == "host" else Policy()
 
     def spawn_info(self, agent_type: str) -> dict[str, Any]:
@@ -102,16 +102,16 @@ def servers() -> Iterator[dict[str, Server]]:
 
 
 @pytest.fixture(scope="module", params=["local", "host", "bwrap"])
-def place(request: pytest.FixtureRequest, servers: dict[str, Server]) -> Place:
+def environment(request: pytest.FixtureRequest, servers: dict[str, Server]) -> Environment:
     backend = "bwrap" if request.param == "bwrap" else "local"
     if backend not in servers:
         servers[backend] = Server(backend, pathlib.Path(tempfile.mkdtemp(prefix="r")))
-    return Place(request.param, servers[backend])
+    return Environment(request.param, servers[backend])
 
 
 @pytest.fixture
-async def client(place: Place) -> AsyncIterator[Client]:
-    async with ramet.connect(place.where) as found:
+async def client(environment: Environment) -> AsyncIterator[Client]:
+    async with ramet.connect(environment.address) as found:
         yield found
 
 
@@ -145,10 +145,10 @@ def text_of(chunks: list[Chunk]) -> str:
 
 
 @asynccontextmanager
-async def running_agent(client: Client, place: Place, agent_type: str, **more: Any) -> AsyncIterator[Agent]:
+async def running_agent(client: Client, environment: Environment, agent_type: str, **more: Any) -> AsyncIterator[Agent]:
     """Spawn an agent in a team of its own. After its end, nothing is left of it and its team's resources are free."""
     team = await client.create_team({"agents": 1})
-    asked = {"spawn_info": place.spawn_info(agent_type), "policy": place.policy, **more}
+    asked = {"spawn_info": environment.spawn_info(agent_type), "policy": environment.policy, **more}
     made = await client.spawn_agent(team.team.id, "ada", agent_type, key=team.key, **asked)
     agent = Agent(client, made.agent, made.nonce, team.team.id)
     try:
@@ -156,7 +156,7 @@ async def running_agent(client: Client, place: Place, agent_type: str, **more: A
     finally:
         last = await agent.now()
         await client.kill_agent(made.agent.id, key=made.nonce)
-        await eventually(lambda: not place.left_of(last))
+        await eventually(lambda: not environment.left_of(last))
         await wait_until_team_is_free(client, team.team.id)
         await client.delete_team(team.team.id)
 
@@ -172,9 +172,11 @@ each_agent_type = pytest.mark.parametrize("agent_type", TYPES)
 
 
 @each_agent_type
-async def test_a_conversation_is_streamed_and_remembered(client: Client, place: Place, agent_type: str) -> None:
+async def test_a_conversation_is_streamed_and_remembered(
+    client: Client, environment: Environment, agent_type: str
+) -> None:
     """An answer comes in chunks and ends with `done`. The next turn knows it, and both are in the history."""
-    async with running_agent(client, place, agent_type) as agent:
+    async with running_agent(client, environment, agent_type) as agent:
         first = await agent.chunks("one two")
         assert [each.number for each in first] == list(range(1, len(first) + 1))
         assert len(first) > 3
@@ -185,7 +187,7 @@ async def test_a_conversation_is_streamed_and_remembered(client: Client, place: 
         assert b"message_stop" in other[-2].body
         info, history = await agent.now(), await client.history(agent.info.id, key=agent.nonce)
     assert (info.state, info.turns, info.agent_type) == ("idle", 3, agent_type)
-    assert (info.isolation == "none") == (place.name == "host")
+    assert (info.isolation == "none") == (environment.name == "host")
     assert [(each["role"], each["content"].strip()) for each in history] == [
         ("user", "one two"),
         ("assistant", "one two"),
@@ -197,9 +199,9 @@ async def test_a_conversation_is_streamed_and_remembered(client: Client, place: 
 
 
 @each_agent_type
-async def test_a_failed_turn_ends_with_an_error(client: Client, place: Place, agent_type: str) -> None:
+async def test_a_failed_turn_ends_with_an_error(client: Client, environment: Environment, agent_type: str) -> None:
     """A failed turn or a wrong body ends with an `error` chunk, and the agent answers the next turn."""
-    async with running_agent(client, place, agent_type) as agent:
+    async with running_agent(client, environment, agent_type) as agent:
         failed = await agent.chunks("fail")
         assert (failed[-1].kind, json.loads(failed[-1].body)["type"]) == ("error", "urn:ramet:problem:task-failed")
         assert "it was told to" in json.loads(failed[-1].body)["detail"]
@@ -211,27 +213,29 @@ async def test_a_failed_turn_ends_with_an_error(client: Client, place: Place, ag
 
 
 @each_agent_type
-async def test_an_interrupt_ends_the_turn_and_not_the_agent(client: Client, place: Place, agent_type: str) -> None:
+async def test_an_interrupt_ends_the_turn_and_not_the_agent(
+    client: Client, environment: Environment, agent_type: str
+) -> None:
     """An interrupted prompt stays in the history.
 
     A reader who leaves with `on_leave=interrupt` interrupts the turn, too.
     """
-    async with running_agent(client, place, agent_type) as agent:
+    async with running_agent(client, environment, agent_type) as agent:
         for leave in (False, True):
             body = json.dumps({"messages": [{"role": "user", "content": "hang"}]}).encode()
-            heard: list[Chunk] = []
+            output: list[Chunk] = []
             on_leave: Any = "interrupt" if leave else "go_on"
             async with contextlib.aclosing(
                 client.turn(agent.info.id, body, format="openai", on_leave=on_leave, key=agent.nonce)
             ) as chunks:
                 async for chunk in chunks:
-                    heard.append(chunk)
+                    output.append(chunk)
                     if chunk.kind == "chunk" and text_of([chunk]) == "begun":
                         if leave:
                             break
                         await client.interrupt(agent.info.id, key=agent.nonce)
             if not leave:
-                assert json.loads(heard[-1].body)["type"] == "urn:ramet:problem:aborted"
+                assert json.loads(output[-1].body)["type"] == "urn:ramet:problem:aborted"
         assert await agent.say("two") == "hang | hang | two"
         history = await client.history(agent.info.id, key=agent.nonce)
         assert [each["content"] for each in history if each["role"] == "user"] == ["hang", "hang", "two"]
@@ -239,10 +243,10 @@ async def test_an_interrupt_ends_the_turn_and_not_the_agent(client: Client, plac
 
 @each_agent_type
 async def test_mail_unknown_operations_and_wrong_keys_are_checked(
-    client: Client, place: Place, agent_type: str
+    client: Client, environment: Environment, agent_type: str
 ) -> None:
     """Mail is accepted or refused by the type, an unknown operation is named, and a wrong key gives no access."""
-    async with running_agent(client, place, agent_type) as agent:
+    async with running_agent(client, environment, agent_type) as agent:
         id, nonce = agent.info.id, agent.nonce
         if agent_type == "function":
             with pytest.raises(MailRefused):
@@ -266,22 +270,24 @@ async def test_mail_unknown_operations_and_wrong_keys_are_checked(
 
 
 @each_agent_type
-async def test_ten_megabytes_of_log_do_not_stall_a_turn(client: Client, place: Place, agent_type: str) -> None:
+async def test_ten_megabytes_of_log_do_not_stall_a_turn(
+    client: Client, environment: Environment, agent_type: str
+) -> None:
     """Log output is read as it comes, and none of it is in an answer."""
-    async with running_agent(client, place, agent_type) as agent:
+    async with running_agent(client, environment, agent_type) as agent:
         assert await agent.say("log") == "log"
         assert await agent.say("two") == "log | two"
 
 
 @each_agent_type
-async def test_a_killed_process_fails_its_turn(client: Client, place: Place, agent_type: str) -> None:
+async def test_a_killed_process_fails_its_turn(client: Client, environment: Environment, agent_type: str) -> None:
     """A turn fails as crashed when its process is killed.
 
     A command agent fails with it; others take the next turn in a new process.
     """
-    if place.name == "host" and agent_type != "command":
+    if environment.name == "host" and agent_type != "command":
         pytest.skip("it has no process but the server's")
-    async with running_agent(client, place, agent_type) as agent:
+    async with running_agent(client, environment, agent_type) as agent:
         last = (await agent.chunks("die"))[-1]
         assert (last.kind, json.loads(last.body)["outcome"]) == ("error", "crashed")
         if agent_type == "command":
@@ -297,9 +303,11 @@ async def test_a_killed_process_fails_its_turn(client: Client, place: Place, age
 
 
 @each_agent_type
-async def test_an_agent_killed_in_a_turn_leaves_nothing(client: Client, place: Place, agent_type: str) -> None:
+async def test_an_agent_killed_in_a_turn_leaves_nothing(
+    client: Client, environment: Environment, agent_type: str
+) -> None:
     """Killing an agent in a turn leaves no process, open file or folder, as `running_agent` checks."""
-    async with running_agent(client, place, agent_type) as agent:
+    async with running_agent(client, environment, agent_type) as agent:
         body = json.dumps({"messages": [{"role": "user", "content": "hang"}]}).encode()
         async for chunk in client.turn(agent.info.id, body, format="openai", key=agent.nonce):
             if chunk.kind == "chunk" and text_of([chunk]) == "begun":
@@ -307,21 +315,21 @@ async def test_an_agent_killed_in_a_turn_leaves_nothing(client: Client, place: P
         assert (await agent.now()).state == "working"
 
 
-async def test_a_body_passes_byte_for_byte(client: Client, place: Place) -> None:
+async def test_a_body_passes_byte_for_byte(client: Client, environment: Environment) -> None:
     """A body in a format that only the agent knows passes unchanged.
 
     Its one format is the default, and others are refused.
     """
     body = bytes(range(256)) * 40 + b"\n\ndata: x\r\n"
-    raw = {"spawn_info": {**place.spawn_info("command"), "formats": ["raw"]}}
-    async with running_agent(client, place, "command", **raw) as agent:
+    raw = {"spawn_info": {**environment.spawn_info("command"), "formats": ["raw"]}}
+    async with running_agent(client, environment, "command", **raw) as agent:
         assert agent.info.transport_format == "raw"
         assert await client.say(agent.info.id, body, key=agent.nonce) == body
         with pytest.raises(InvalidValue, match="format"):
             await agent.say("in a format that it did not name")
 
 
-async def test_a_refused_spawn_holds_nothing(client: Client, place: Place) -> None:
+async def test_a_refused_spawn_holds_nothing(client: Client, environment: Environment) -> None:
     """A wrong type, field, format, program, function or tool raises a typed error.
 
     No agent and no held resource is left.
@@ -331,7 +339,7 @@ async def test_a_refused_spawn_holds_nothing(client: Client, place: Place) -> No
     wrong: list[tuple[type[Exception], str, str, dict[str, Any], str]] = [
         (Unknown, "teleport", "teleport", {}, ""),
         *((InvalidValue, "colour", each, {"colour": "red"}, "") for each in TYPES),
-        *((InvalidValue, "transport_format", each, place.spawn_info(each), "klingon") for each in TYPES),
+        *((InvalidValue, "transport_format", each, environment.spawn_info(each), "klingon") for each in TYPES),
         (InvalidValue, "spawn_info.argv", "command", missing, ""),
         (SpawnRefused, "did not become ready", "command", {"argv": [PYTHON, "-c", "exit(3)"]}, ""),
         (InvalidValue, "spawn_info.function", "function", {"function": "no.where:to_be_found"}, ""),
@@ -339,43 +347,47 @@ async def test_a_refused_spawn_holds_nothing(client: Client, place: Place) -> No
     ]
     for error, named, agent_type, info, format in wrong:
         asked = client.spawn_agent(
-            team.team.id, "ada", agent_type, info, policy=place.policy, transport_format=format, key=team.key
+            team.team.id, "ada", agent_type, info, policy=environment.policy, transport_format=format, key=team.key
         )
         with pytest.raises(error, match=named):
             await asked
         assert (await client.get_team(team.team.id)).held == {"agents": 0}
     assert await client.list_agents(team.team.id) == []
-    assert not list((place.server.folder / ".ramet" / "agents").iterdir())
+    assert not list((environment.server.folder / ".ramet" / "agents").iterdir())
     await client.delete_team(team.team.id)
 
 
 @pytest.mark.leaves("the server that it restarts is used by later tests")
-async def test_agents_outlive_a_server_that_is_killed(place: Place) -> None:
+async def test_agents_outlive_a_server_that_is_killed(environment: Environment) -> None:
     """Agents of every type answer after a restart under the same id and key, with their history.
 
     Nothing of them is left after their end.
     """
-    if place.name == "host":
-        pytest.skip("the server is that of the place local, where agents of the host are among those that outlive it")
-    kept = []
-    places = [place] if place.name == "bwrap" else [place, Place("host", place.server)]
-    async with ramet.connect(place.where) as client:
-        team = await client.create_team({"agents": len(TYPES) * len(places)}, name="crew")
-        for each in places:
+    if environment.name == "host":
+        pytest.skip(
+            "the server is that of the environment local, where agents of the host are among those that outlive it"
+        )
+    agents = []
+    environments = (
+        [environment] if environment.name == "bwrap" else [environment, Environment("host", environment.server)]
+    )
+    async with ramet.connect(environment.address) as client:
+        team = await client.create_team({"agents": len(TYPES) * len(environments)}, name="crew")
+        for each in environments:
             for kind in TYPES:
                 info, name = each.spawn_info(kind), f"{kind}-{each.name}"
                 made = await client.spawn_agent("crew", name, kind, info, policy=each.policy, key=team.key)
                 agent = Agent(client, made.agent, made.nonce, "crew")
                 await agent.say("one")
-                kept.append((await agent.now(), made.nonce))
-        place.server.kill()
-    place.server.start()
-    async with ramet.connect(place.where) as client:
-        for first, nonce in kept:
+                agents.append((await agent.now(), made.nonce))
+        environment.server.kill()
+    environment.server.start()
+    async with ramet.connect(environment.address) as client:
+        for first, nonce in agents:
             agent = Agent(client, first, nonce, "crew")
             assert (await agent.now()).state == "idle"
             assert await agent.say("two") == "one | two"
             last = await agent.now()
             await client.kill_agent(last.id, key=nonce)
-            await eventually(lambda first=first, last=last: not place.left_of(first) + place.left_of(last))  # type: ignore[misc]  # bound now
+            await eventually(lambda first=first, last=last: not environment.left_of(first) + environment.left_of(last))  # type: ignore[misc]  # bound now
         await client.delete_team("crew", key=team.key)

@@ -49,7 +49,7 @@ def test_a_backend_keeps_the_contract_for_an_ordinary_user(
     scratch.mkdir(mode=0o700)
     os.chown(scratch, ORDINARY, ORDINARY)
     try:
-        said = subprocess.run(
+        result = subprocess.run(
             [
                 *("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"),
                 *(sys.executable, "-I", "tests/security/outer.py", str(ORDINARY), sys.executable, "-m", "pytest"),
@@ -71,8 +71,8 @@ def test_a_backend_keeps_the_contract_for_an_ordinary_user(
     finally:
         subprocess.run(["rm", "-rf", str(scratch)], check=True)
 
-    assert said.returncode == 0, said.stdout[-20_000:] + said.stderr[-2_000:]
-    assert " passed" in said.stdout
+    assert result.returncode == 0, result.stdout[-20_000:] + result.stderr[-2_000:]
+    assert " passed" in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -132,11 +132,11 @@ async def test_a_wrong_backend_name_is_an_error(tmp_path: pathlib.Path) -> None:
 
 def test_the_suite_needs_no_test_framework() -> None:
     """The suite imports no pytest: another machine may have none."""
-    said = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", "import sys, ramet.testing.conformance.isolation.suite; print('pytest' in sys.modules)"],
         capture_output=True,
         text=True,
         check=True,
     )
 
-    assert said.stdout == "False\n"
+    assert result.stdout == "False\n"

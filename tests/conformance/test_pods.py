@@ -49,8 +49,8 @@ def violations() -> Iterator[dict[str, str]]:
     """
     with tempfile.TemporaryDirectory(prefix="ramet-pod-", dir="/var/tmp") as folder:
         os.chown(folder, USER, USER)
-        place = [sys.executable, like_a_pod.__file__, str(USER), folder, "16", in_pod.__name__, folder, *PROMISES]
-        ran = subprocess.run(place, capture_output=True, text=True, timeout=300, check=False)
+        command = [sys.executable, like_a_pod.__file__, str(USER), folder, "16", in_pod.__name__, folder, *PROMISES]
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
         assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-5000:]
         yield dict(map(json.loads, ran.stdout.splitlines()))
 

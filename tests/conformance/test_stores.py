@@ -29,14 +29,14 @@ async def test_a_store_keeps_its_promises(store: str, check: Check, tmp_path: Pa
 
 def test_the_suite_needs_no_test_framework() -> None:
     """The suite imports no pytest: another machine may have none."""
-    said = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", "import sys, ramet.testing.conformance.store.suite; print('pytest' in sys.modules)"],
         capture_output=True,
         text=True,
         check=True,
     )
 
-    assert said.stdout == "False\n"
+    assert result.stdout == "False\n"
 
 
 @pytest.mark.parametrize(

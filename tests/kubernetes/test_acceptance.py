@@ -70,7 +70,7 @@ def server(cluster: Cluster, shared_namespace: str, pod_images: object) -> Itera
             yield server
             assert server.end(signal.SIGTERM) == 0
             assert live_objects_of(cluster, folder) == []
-            told = (folder / "stderr").read_text().splitlines()
-            assert [line for line in told if " WARNING ramet.serve: " not in line] == []  # requests refused
+            log_lines = (folder / "stderr").read_text().splitlines()
+            assert [line for line in log_lines if " WARNING ramet.serve: " not in line] == []  # requests refused
         finally:
             server.end(signal.SIGKILL)

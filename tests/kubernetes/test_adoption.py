@@ -96,11 +96,11 @@ async def test_only_one_of_two_kernels_adopts_a_pod(pods: Pods, scratch: Path) -
 
 async def test_a_kernel_taken_for_dead_does_not_end_an_adopted_pod(pods: Pods, scratch: Path) -> None:
     """A kernel that is wrongly taken for dead loses its run. Its clean-up leaves the adopted pod running."""
-    runs, place = scratch / "runs", f"{pods.namespace}-place"
+    runs, kernel_group = scratch / "runs", f"{pods.namespace}-place"
 
     def standing(kernel: str) -> Mapping[str, Any]:
         async def say() -> KernelIdentity:
-            return KernelIdentity(place, kernel, (kernel,))
+            return KernelIdentity(kernel_group, kernel, (kernel,))
 
         return {"standing": say}
 
@@ -159,8 +159,8 @@ def run_trip(pods: Pods, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> Call
     except the last is killed at a given moment. The function returns when nothing else is left.
     """
     images = " ".join(pods.images[each].reference for each in _KINDS)
-    told = {NAMESPACE: pods.namespace, IMAGES: images, HOST: pods.cluster.host}
-    for name, value in {**told, "KUBECONFIG": str(pods.kubeconfig)}.items():
+    settings = {NAMESPACE: pods.namespace, IMAGES: images, HOST: pods.cluster.host}
+    for name, value in {**settings, "KUBECONFIG": str(pods.kubeconfig)}.items():
         monkeypatch.setenv(name, value)
 
     async def through(trip: str, *moments: str) -> list[Event]:
@@ -200,7 +200,9 @@ async def test_a_conversation_continues_in_its_pod_after_its_kernels_were_killed
     assert [each.adopted for each in started] == [False, True, True, True]
     assert len({each.sandbox["pod"] for each in started}) == 1
     story = TreeReplay().apply_all(events).root
-    said = [str(each["content"]) for each in story.messages if each["type"] == "tool"]
-    assert all(text.startswith(begins) for text, begins in zip(said, CONVERSED[-len(said) :], strict=True)), said
+    outputs = [str(each["content"]) for each in story.messages if each["type"] == "tool"]
+    assert all(text.startswith(begins) for text, begins in zip(outputs, CONVERSED[-len(outputs) :], strict=True)), (
+        outputs
+    )
     assert story.result is not None
     assert story.result.value == f"done after {len(CALLS['talk']) + 1}"

@@ -19,11 +19,11 @@ DIAL = "import socket; s = socket.create_connection(({host!r}, {port})); s.senda
 
 async def test_a_pod_reaches_this_machine(cluster: Cluster, namespace: str, base_image: str) -> None:
     """A program in a pod of the base image dials the address that the tests listen at."""
-    said = asyncio.get_running_loop().create_future()
+    message = asyncio.get_running_loop().create_future()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.closing(writer):
-            said.set_result(await reader.readexactly(4))
+            message.set_result(await reader.readexactly(4))
 
     async with await asyncio.start_server(answer, cluster.host) as server, cluster.client(namespace) as kube:
         dial = DIAL.format(host=cluster.host, port=server.sockets[0].getsockname()[1])
@@ -31,7 +31,7 @@ async def test_a_pod_reaches_this_machine(cluster: Cluster, namespace: str, base
         spec.restartPolicy, spec.automountServiceAccountToken = "Never", False
         await kube.create(Pod(metadata=ObjectMeta(name="dial"), spec=spec))
         async with asyncio.timeout(180):
-            assert await said == b"here"
+            assert await message == b"here"
 
 
 def test_a_removed_namespace_loses_its_pods_at_once(cluster: Cluster, namespace: str, base_image: str) -> None:

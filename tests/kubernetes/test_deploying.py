@@ -23,9 +23,9 @@ from tests.support.manifests import DEPLOY, build_manifests, with_namespace
 pytestmark = pytest.mark.kubernetes
 
 
-def kubectl(*words: str, said: str = "") -> subprocess.CompletedProcess[str]:
-    """Run kubectl on the cluster of the tests, with `said` as its input."""
-    return subprocess.run(["kubectl", *words], input=said, capture_output=True, text=True, check=False)
+def kubectl(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """Run kubectl on the cluster of the tests, with `stdin` as its input."""
+    return subprocess.run(["kubectl", *words], input=stdin, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
@@ -38,7 +38,7 @@ def test_a_cluster_accepts_the_manifests(cluster: Cluster, namespace: str) -> No
         known = [each for each in known if not each["kind"].startswith("ValidatingAdmission")]
 
     document = {"apiVersion": "v1", "kind": "List", "items": known}
-    answer = kubectl("apply", "--dry-run=server", "-f", "-", said=json.dumps(document))
+    answer = kubectl("apply", "--dry-run=server", "-f", "-", stdin=json.dumps(document))
 
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout.count("server dry run") == len(known)
@@ -85,9 +85,9 @@ def test_a_kernel_has_no_rights_beyond_its_work(kernel: Client, namespace: str, 
         assert status_of(lambda: kernel.patch(ClusterRole, f"{namespace}-ramet-agents", {"rules": []})) == 403
         for part in ("exec", "portforward", "eviction"):
             assert not is_allowed(kernel, "create", f"pods/{part}", namespace)
-        for what in ("resourcequotas", "serviceaccounts", "nodes", "configmaps"):
+        for resource in ("resourcequotas", "serviceaccounts", "nodes", "configmaps"):
             assert not any(
-                is_allowed(kernel, verb, what, namespace) for verb in ("create", "update", "patch", "delete")
+                is_allowed(kernel, verb, resource, namespace) for verb in ("create", "update", "patch", "delete")
             )
 
 

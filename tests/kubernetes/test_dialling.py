@@ -42,8 +42,8 @@ async def test_a_pod_dials_its_kernel_again_after_a_lost_connection(
             sandbox = await backend.start(spec(tmp_path / "runs", "mine"))
             uid = sandbox.describe()["uid"]
             assert landing._join_keys._pods[uid].join_by is None, "the join key is void"
-            said = await sandbox.run_command(["sh", "-c", "echo one > kept; echo said"], timeout_s=30, max_bytes=100)
-            assert (said.code, said.stdout) == (0, b"said\n")
+            result = await sandbox.run_command(["sh", "-c", "echo one > kept; echo said"], timeout_s=30, max_bytes=100)
+            assert (result.code, result.stdout) == (0, b"said\n")
 
             line = landing._lines[uid]
             assert isinstance(line, ResumingLine)

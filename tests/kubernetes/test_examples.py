@@ -62,13 +62,13 @@ async def place_of(folder: pathlib.Path) -> str:
     return found[0]
 
 
-def policies_of(cluster: Cluster, place: str, *, going: bool = True) -> list[str]:
-    """Return the network policies that let agents of a place dial their kernels.
+def policies_of(cluster: Cluster, kernel_group: str, *, going: bool = True) -> list[str]:
+    """Return the network policies that let agents of a group of kernels dial them.
 
     With `going`, policies in namespaces that are being removed count as well.
     """
     with cluster.blocking_client() as kube:
-        found = kube.list(NetworkPolicy, namespace="*", labels={labels.PLACE: place})
+        found = kube.list(NetworkPolicy, namespace="*", labels={labels.PLACE: kernel_group})
         spaces = {
             each.metadata.name
             for each in kube.list(Namespace)
@@ -78,28 +78,28 @@ def policies_of(cluster: Cluster, place: str, *, going: bool = True) -> list[str
 
 
 async def run(folder: pathlib.Path, example: str, *options: str) -> tuple[ExampleOutput, str]:
-    """Run an example to its end; return how it ended, and its place."""
+    """Run an example to its end; return how it ended, and the group of its kernels."""
     async with running_example(folder, example, *options) as process:
-        (out, err), place = await asyncio.gather(process.communicate(), place_of(folder))
+        (out, err), kernel_group = await asyncio.gather(process.communicate(), place_of(folder))
     assert process.returncode is not None
-    return ExampleOutput(process.returncode, out.decode(), err.decode()), place
+    return ExampleOutput(process.returncode, out.decode(), err.decode()), kernel_group
 
 
 async def test_a_simple_agent(cluster: Cluster, folder: pathlib.Path, settings: str) -> None:
     """AC-S3-1: an agent in a pod answers from a file of its image, and nothing is left."""
-    done, place = await run(folder, "simple_agent", "--config", settings)
+    done, kernel_group = await run(folder, "simple_agent", "--config", settings)
 
     assert (done.status, done.err) == (0, "")
     lines = done.out.splitlines()
     assert lines[2] == "agent: lighthouse/keeper, idle, isolation L2"
     assert any("`lamp.motor.timeout_ms` = 400 (lamp.yaml:4: `timeout_ms: 400 " in line for line in lines)
     assert lines[-2:] == ["done: 1 turn, idle, isolation L2", "left: 0 agents, 0 teams"]
-    assert live_objects_at(cluster, place) == []
+    assert live_objects_at(cluster, kernel_group) == []
 
 
 async def test_a_team(cluster: Cluster, folder: pathlib.Path, settings: str) -> None:
     """AC-S3-2: three pods share a bundle. The pods and the namespace of their team are gone in the end."""
-    done, place = await run(folder, "team_scenario", "--config", settings)
+    done, kernel_group = await run(folder, "team_scenario", "--config", settings)
 
     assert (done.status, done.err) == (0, "")
     lines = done.out.splitlines()
@@ -107,7 +107,7 @@ async def test_a_team(cluster: Cluster, folder: pathlib.Path, settings: str) -> 
     assert agents == [f"agent: counters/{name}, idle, isolation L2" for name in ("architect", "worker-1", "worker-2")]
     assert "architect > 48 words, 35 different; the most frequent:" in lines
     assert lines[-2:] == ["deleted: counters, with its 3 agents", "left: 0 agents, 0 teams"]
-    assert live_objects_at(cluster, place) == []
+    assert live_objects_at(cluster, kernel_group) == []
 
 
 async def test_a_team_that_is_interrupted_leaves_nothing(
@@ -118,13 +118,13 @@ async def test_a_team_that_is_interrupted_leaves_nothing(
         assert process.stdout is not None
         while not (await process.stdout.readline()).startswith(b"team: "):
             pass
-        place = await place_of(folder)
-        assert len(live_objects_at(cluster, place)) == 1
-        assert len(policies_of(cluster, place)) == 2
+        kernel_group = await place_of(folder)
+        assert len(live_objects_at(cluster, kernel_group)) == 1
+        assert len(policies_of(cluster, kernel_group)) == 2
         process.send_signal(signal.SIGINT)
         _, err = await process.communicate()
 
     assert process.returncode == 130
     assert b"Traceback" not in err
-    assert live_objects_at(cluster, place) == []
-    assert policies_of(cluster, place, going=False) == []
+    assert live_objects_at(cluster, kernel_group) == []
+    assert policies_of(cluster, kernel_group, going=False) == []

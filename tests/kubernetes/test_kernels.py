@@ -59,19 +59,19 @@ def is_ready(pod: Any) -> bool:
     return [each.ready for each in pod.status.containerStatuses or ()] == [True]
 
 
-async def wait_until(kube: AsyncClient, what: Callable[[Any], Any], kind: Any, name: str) -> Any:
-    """Return an object once `what` is true of it. Fails after three minutes."""
+async def wait_until(kube: AsyncClient, condition: Callable[[Any], Any], kind: Any, name: str) -> Any:
+    """Return an object once `condition` is true of it. Fails after three minutes."""
     async with asyncio.timeout(180):
         while True:
             found = await kube.get(kind, name)
-            if what(found):
+            if condition(found):
                 return found
             await asyncio.sleep(0.2)
 
 
-async def wait_until_serving(where: str) -> None:
+async def wait_until_serving(address: str) -> None:
     """Wait until the Service leads to the pod: the rules of the node follow some time after the pod is ready."""
-    async with asyncio.timeout(180), httpx2.AsyncClient(base_url=where, timeout=180, trust_env=False) as http:
+    async with asyncio.timeout(180), httpx2.AsyncClient(base_url=address, timeout=180, trust_env=False) as http:
         while True:
             with suppress(httpx2.ConnectError):
                 assert (await http.get("/readyz")).status_code == 200
@@ -79,9 +79,9 @@ async def wait_until_serving(where: str) -> None:
             await asyncio.sleep(0.2)
 
 
-async def check_agent_in_pod(kube: AsyncClient, where: str) -> None:
+async def check_agent_in_pod(kube: AsyncClient, address: str) -> None:
     """Spawn a model agent with a policy: it answers from a pod, and the pod is removed with it."""
-    async with ramet.connect(where, TOKEN) as client:
+    async with ramet.connect(address, TOKEN) as client:
         team = await client.create_team({"agents": 1}, name="first")
         agent = await client.spawn_agent(
             team.team.id, "bob", "llm", {"model": "offline"}, transport_format="openai", policy=Policy(memory_mb=256),
@@ -117,13 +117,13 @@ async def test_a_kernel_runs_as_the_manifests_say(
         pod, service = await kube.get(Pod, "ramet-0"), await kube.get(Service, "ramet")
         assert service.spec
         assert container_of(pod).restartCount == 0
-        where = f"http://{service.spec.clusterIP}:8470"
-        await wait_until_serving(where)
-        await check_agent_in_pod(kube, where)
-        async with httpx2.AsyncClient(base_url=where, timeout=180, trust_env=False) as http:
+        address = f"http://{service.spec.clusterIP}:8470"
+        await wait_until_serving(address)
+        await check_agent_in_pod(kube, address)
+        async with httpx2.AsyncClient(base_url=address, timeout=180, trust_env=False) as http:
             assert (await http.get("/v1/teams")).status_code == 401
-            told = scrape((await http.get("/metrics")).text)
-        assert told.value("ramet_sandboxes_started_total", backend="kubernetes") == 1
+            metrics = scrape((await http.get("/metrics")).text)
+        assert metrics.value("ramet_sandboxes_started_total", backend="kubernetes") == 1
 
         # A log ends with its program. What the kubelet of the test cluster says of an end may come a minute late.
         log = kube.log("ramet-0", follow=True)

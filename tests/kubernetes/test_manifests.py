@@ -134,9 +134,9 @@ def test_probes_ask_for_paths_that_need_no_key(pod: Any) -> None:
 def test_agents_dial_the_port_of_the_listener(pod: Any) -> None:
     """Agents dial the pod's own address, at the port that the policies open."""
     (container,) = pod["spec"]["containers"]
-    (door,) = (each["containerPort"] for each in container["ports"] if each["name"] == "door")
+    (port,) = (each["containerPort"] for each in container["ports"] if each["name"] == "door")
 
-    assert {"name": "RAMET_PODS_DIAL", "value": f"$(POD_IP):{door}"} in container["env"]
+    assert {"name": "RAMET_PODS_DIAL", "value": f"$(POD_IP):{port}"} in container["env"]
 
 
 def test_the_grace_period_is_long_enough_for_an_orderly_end(pod: Any) -> None:

@@ -193,8 +193,13 @@ async def test_an_isolation_level_that_the_cluster_lacks_is_refused(pods: Pods, 
         with pytest.raises(IsolationUnavailable, match=r"runtime_class_L3.*gvisor"):
             await site.backend.start(site.spec(grant=Grant(isolation=Isolation.L3)))
     absent = f"{pods.namespace}-none"
-    for who, why in ((pods.kubeconfig, f"these rights in namespace {absent}"), (pods.cluster.kubeconfig, "not found")):
-        async with open_pod_backend(pods.backend(scratch / "runs", namespace=absent, kubeconfig=who), scratch) as site:
+    for kubeconfig, why in (
+        (pods.kubeconfig, f"these rights in namespace {absent}"),
+        (pods.cluster.kubeconfig, "not found"),
+    ):
+        async with open_pod_backend(
+            pods.backend(scratch / "runs", namespace=absent, kubeconfig=kubeconfig), scratch
+        ) as site:
             assert site.probe.level is Isolation.L0
             assert absent in site.probe.remedy
             with pytest.raises(IsolationUnavailable, match=why):
@@ -213,8 +218,8 @@ async def test_a_pod_has_the_labels_and_annotations_of_its_run(pods: Pods, scrat
         assert pod.metadata is not None
         marked = pod.metadata.labels or {}
         assert (marked[labels.TREE], marked["a"], marked[labels.MANAGED]) == ("run-tree", "b", "ramet")
-        told = pod.metadata.annotations or {}
-        assert (told[labels.TEAM], told[labels.NAME]) == ("a_team", "main/one")
+        pod_annotations = pod.metadata.annotations or {}
+        assert (pod_annotations[labels.TEAM], pod_annotations[labels.NAME]) == ("a_team", "main/one")
         assert visit.sandbox.describe() == {}, "on the attach stream it ends with its kernel"
     assert site.probe.mechanisms["network_policy"]
 
@@ -259,17 +264,17 @@ async def test_a_kernel_killed_at_any_step_leaves_nothing_behind(dials: bool, po
 
 async def test_a_kernel_that_starts_during_a_reap_keeps_its_pods(pods: Pods, scratch: Path) -> None:
     """A reap that began before a kernel was known to live spares the pod of this kernel."""
-    place, living = f"{pods.namespace}-place", ["one"]
+    kernel_group, living = f"{pods.namespace}-place", ["one"]
     came, goes_on = asyncio.Event(), asyncio.Event()
 
     async def of_one() -> KernelIdentity:
         known = tuple(living)
         came.set()
         await goes_on.wait()
-        return KernelIdentity(place, "one", known)
+        return KernelIdentity(kernel_group, "one", known)
 
     async def of_other() -> KernelIdentity:
-        return KernelIdentity(place, "other", ("one", "other"))
+        return KernelIdentity(kernel_group, "other", ("one", "other"))
 
     goes_on.set()
     one = pods.backend(scratch / "runs", standing=of_one)

@@ -57,8 +57,8 @@ async def test_a_models_turn_whose_pod_is_deleted_is_lost_or_retried(
             async with pods.cluster.client(pods.namespace) as kube:
                 [pod] = [each async for each in kube.list(Pod, labels={labels.RUN: run_of(talk, "main/1").info.id})]
                 assert pod.metadata is not None
-                marked, told = pod.metadata.labels or {}, pod.metadata.annotations or {}
-                assert (marked[labels.TREE], told[labels.NAME]) == (talk.id, "main/1")
+                marked, pod_annotations = pod.metadata.labels or {}, pod.metadata.annotations or {}
+                assert (marked[labels.TREE], pod_annotations[labels.NAME]) == (talk.id, "main/1")
                 await kube.delete(Pod, str(pod.metadata.name), grace_period=0)
             assert (await asking).value == "I saw."
         finally:

@@ -76,13 +76,13 @@ def two_kernels(
     return first, second
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "told to end"])
+@pytest.mark.parametrize("stop_signal", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "told to end"])
 @pytest.mark.parametrize(("kind", "info", "says"), KINDS, ids=["function", "conversation"])
 async def test_a_turn_in_a_pod_continues_there_under_another_kernel(
     kind: str,
     info: Mapping[str, Any],
     says: str,
-    how: signal.Signals,
+    stop_signal: signal.Signals,
     two_kernels: tuple[Kernel, Kernel],
     all_kernels: Kernels,
     cluster: Cluster,
@@ -98,7 +98,7 @@ async def test_a_turn_in_a_pod_continues_there_under_another_kernel(
         )
         turn = Reader(two, ada, body("2"))
         await eventually(lambda: turn.text.endswith(("\n", "calling ")))
-        first.process.send_signal(how)
+        first.process.send_signal(stop_signal)
         await turn.done
         async with cluster.client(namespace) as kube:
             while [each async for each in kube.list(Pod)]:  # noqa: ASYNC110 - it is another's to say

@@ -36,7 +36,7 @@ def test_a_run_in_an_unprivileged_pod_keeps_all_promises(cluster: Cluster, names
     unpack = "import sys, tarfile; tarfile.open(fileobj=sys.stdin.buffer, mode='r|').extractall('/work')"
     run("exec", "-i", "room", "--", "python3", "-c", unpack, given=_sources())
     promises = (*PROMISES, *(each.__name__ for each in pod_checks.CHECKS))
-    said = run(
+    output = run(
         "exec",
         "room",
         "--",
@@ -45,7 +45,7 @@ def test_a_run_in_an_unprivileged_pod_keeps_all_promises(cluster: Cluster, names
         f"mkdir /work/here; python3 -m {in_pod.__name__} /work/here {' '.join(promises)}",
     )
 
-    wrong = dict(map(json.loads, said.splitlines()))
+    wrong = dict(map(json.loads, output.splitlines()))
     assert wrong == dict.fromkeys(promises, "")
 
 

@@ -60,9 +60,9 @@ async def test_a_servers_agent_is_a_pod_that_dials_it(
 
     await simple_agent(load(scratch / "ramet.yaml", {}, {}))
 
-    said = capsys.readouterr().out
-    assert "done: 1 turn, idle, isolation L2" in said
-    assert "left: 0 agents, 0 teams" in said
+    stdout = capsys.readouterr().out
+    assert "done: 1 turn, idle, isolation L2" in stdout
+    assert "left: 0 agents, 0 teams" in stdout
     assert [each for each in sent if "packaging" in each.parts] == []
     async with cluster.client(namespace) as kube:
         assert [each async for each in kube.list(Pod)] == []

@@ -104,8 +104,8 @@ print(json.dumps(said))
 
 async def in_pod(kube: AsyncClient, pod: str, *command: str) -> str:
     """Run a command in a pod without any confinement by ramet, and return its output."""
-    said = await kube.exec(pod, command=list(command), stdout=True, stderr=True, decode="utf-8")
-    return str(said.stdout or "")
+    result = await kube.exec(pod, command=list(command), stdout=True, stderr=True, decode="utf-8")
+    return str(result.stdout or "")
 
 
 async def processes(kube: AsyncClient, pod: str) -> Mapping[int, str]:
@@ -178,20 +178,22 @@ async def test_two_runs_of_a_pod_cannot_reach_each_other_or_their_node_agent(pod
         everybody = await processes(kube, pod)
         assert {1, me, them} <= everybody.keys()
         mine = str(one.spec.workspace / "mine")
-        told = [json.dumps(sorted(everybody.keys() - {them})), json.dumps([mine])]
+        arguments = [json.dumps(sorted(everybody.keys() - {them})), json.dumps([mine])]
 
         script = other.spec.workspace / "attack.py"
         await other.ask("write", path=script.name, text=ATTACK)
-        ran = await other.sandbox.run_command(["python3", "-I", str(script), *told], timeout_s=60, max_bytes=100_000)
+        ran = await other.sandbox.run_command(
+            ["python3", "-I", str(script), *arguments], timeout_s=60, max_bytes=100_000
+        )
         assert ran.code == 0, ran.stderr
-        said: dict[str, str] = json.loads(ran.stdout)
-        assert len(said) > 30
-        assert [name for name, error in said.items() if not error] == []
+        errors: dict[str, str] = json.loads(ran.stdout)
+        assert len(errors) > 30
+        assert [name for name, error in errors.items() if not error] == []
         assert await one.ask("noted") == []
         assert await one.ask("read", path="mine") == SECRET
         assert SECRET not in str(await other.ask("environments"))
 
-        free: dict[str, str] = json.loads(await in_pod(kube, pod, "python3", "-I", "-c", ATTACK, *told))
+        free: dict[str, str] = json.loads(await in_pod(kube, pod, "python3", "-I", "-c", ATTACK, *arguments))
         reached = {name for name, error in free.items() if not error}
         assert {
             f"environ of {me}",
@@ -311,8 +313,8 @@ async def test_runs_get_their_own_pods_if_the_pod_of_their_team_cannot_start(
         for _ in range(2):
             async with site.start_guest(grant=grant) as visit:
                 assert visit.sandbox.level is Isolation.L2
-    told = [each.getMessage() for each in caplog.records if "has no shared pod" in each.getMessage()]
-    assert (len(told), "team large" in told[0]) == (1, True)
+    messages = [each.getMessage() for each in caplog.records if "has no shared pod" in each.getMessage()]
+    assert (len(messages), "team large" in messages[0]) == (1, True)
 
 
 async def test_a_teams_pod_starts_before_its_first_run_and_ends_with_the_team(

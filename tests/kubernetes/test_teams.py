@@ -142,7 +142,7 @@ async def test_a_turn_without_room_in_the_quota_is_refused(client: Asking, kube:
     agent = await spawn(client, team, "ada", "function", {"function": "teamkit:work"}, image=image)
     [quota] = [each async for each in kube.list(ResourceQuota, namespace=space_of(team))]
     assert quota.spec is not None
-    room = (quota.spec.hard or {})["limits.memory"]
+    memory_limit = (quota.spec.hard or {})["limits.memory"]
 
     async def allow(memory: str) -> None:
         change: dict[str, Any] = {"spec": {"hard": {"limits.memory": memory}}}
@@ -159,7 +159,7 @@ async def test_a_turn_without_room_in_the_quota_is_refused(client: Asking, kube:
     with pytest.raises(TaskFailed, match=r"SpawnRefused: spawn refused \(quota\): pods .* exceeded quota"):
         await agent.say("unheard")
     assert await pods_in(kube, space_of(team)) == []
-    await allow(room)
+    await allow(memory_limit)
     assert await agent.say("heard") == "HEARD"
     await client.kill_agent(agent.id, key=agent.nonce)
     left = await client.get_team(team.team.id, key=team.key)
@@ -180,8 +180,8 @@ async def test_a_restarted_server_keeps_the_namespaces_of_its_teams(
         [lost] = await pods_in(kube, space_of(team))
         server.end(signal.SIGKILL)
     strange = f"{space_of(team)}-gone"  # As of a server that ended before it could write its team down.
-    place = (RunFolders(server.folder).root / ".kernels" / "place").read_text()
-    marks = {labels.MANAGED: labels.OURS, labels.PLACE: place}
+    kernel_group = (RunFolders(server.folder).root / ".kernels" / "place").read_text()
+    marks = {labels.MANAGED: labels.OURS, labels.PLACE: kernel_group}
     await kube.create(Namespace(metadata=ObjectMeta(name=strange, labels=marks)))
     server.start()
 

@@ -69,7 +69,7 @@ async def test_an_uploaded_image_is_the_same_in_a_pod_as_on_this_machine(
                 await spawn(client, team, "ada", "function", ask, image="0" * 64)
             ada = await spawn(client, team, "ada", "function", ask, image=images[-1], policy=MAY_SPAWN)
             answers.append(json.loads(await ada.say("hello")))
-            places = [*(config.working_dir / ".ramet" / "packaging").rglob("kit.py")]
+            paths = [*(config.working_dir / ".ramet" / "packaging").rglob("kit.py")]
             await client.delete_team(team.team.id, key=team.key)
 
     assert images[0] == images[1]
@@ -78,7 +78,7 @@ async def test_an_uploaded_image_is_the_same_in_a_pod_as_on_this_machine(
     assert here[0] == "HELLO"
     bundle = there[2]
     assert (Path(here[3]).is_relative_to(scratch), there[3]) == (True, f"/opt/ramet/bundles/{bundle}")
-    assert [each.parent.name for each in places] == [bundle]
+    assert [each.parent.name for each in paths] == [bundle]
     assert [each for each in sent if "packaging" in each.parts] == []
 
 

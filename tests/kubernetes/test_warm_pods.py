@@ -214,24 +214,24 @@ async def test_a_warm_pod_makes_room_on_a_full_node(
 ) -> None:
     """A warm pod makes room at once. A warm pod without a place is logged once, and delays no run."""
 
-    def told() -> list[str]:
-        said = [each.getMessage() for each in caplog.records]
-        return [each for each in said if "no pod waits" in each]
+    def list_messages() -> list[str]:
+        messages = [each.getMessage() for each in caplog.records]
+        return [each for each in messages if "no pod waits" in each]
 
     async with open_warm_backend(pods, scratch, placement=separate_placement(pods)) as (site, backend):
         [waiting] = await wait_for(backend, site.spec(grant=OTHER))
         async with site.start_guest(grant=SMALL) as one:
             assert [pod_of(one.sandbox)] == await pods.names()
             assert waiting != pod_of(one.sandbox)
-    assert not told()
+    assert not list_messages()
     async with (
         open_warm_backend(pods, scratch, placement=separate_placement(pods)) as (site, _),
         site.start_guest(grant=SMALL) as one,
     ):
-        await eventually(told)
+        await eventually(list_messages)
         async with site.start_guest(grant=SMALL) as other:
             assert {pod_of(one.sandbox), pod_of(other.sandbox)} == set(await pods.names())
-    assert ["nodes are available" in each for each in told()] == [True]
+    assert ["nodes are available" in each for each in list_messages()] == [True]
 
 
 async def test_a_warm_pod_makes_room_for_a_team_and_none_waits_in_its_namespace(pods: Pods, scratch: Path) -> None:
