@@ -56,7 +56,7 @@ def fails(number: int) -> int:
     raise ValueError(f"{number} is too much")
 
 
-def told(values: list[int | StepFailure]) -> list[str]:
+def describe_branches(values: list[int | StepFailure]) -> list[str]:
     """Return the value of each branch, or its step and error."""
     return [f"{each.step}: {each.message}" if isinstance(each, StepFailure) else str(each) for each in values]
 

@@ -325,7 +325,7 @@ def send_again(to: str, text: str, windows: list[Any]) -> list[str]:
     return results
 
 
-def where() -> str:
+def working_directory() -> str:
     """Return the working directory."""
     return str(pathlib.Path.cwd())
 

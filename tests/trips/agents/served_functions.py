@@ -34,9 +34,9 @@ async def measures_and_waits(text: str, history: list[dict[str, str]]) -> AsyncI
     await asyncio.sleep(600)
 
 
-def leaves_a_mark(place: str) -> str:
+def leaves_a_mark(path: str) -> str:
     """Create a file."""
-    pathlib.Path(place).touch()
+    pathlib.Path(path).touch()
     return "left"
 
 

@@ -156,16 +156,16 @@ async def test_all_commands_show_equal_times_of_a_cancelled_tree(
         await handle.cancel("enough")
         ids = list(tree.tree.register.runs)
 
-    async def said(*words: str) -> str:
+    async def output_of(*words: str) -> str:
         capsys.readouterr()
         assert await asyncio.to_thread(main, [*words, "--dir", str(tmp_path)]) == 0
         return capsys.readouterr().out
 
-    assert (await said("ps", "--all")).count(" 7.0s ") == 3
-    assert (await said("tree", ids[0])).count(" 7.0s\n") == 3
-    assert (await said("logs", ids[0])).count("enough (7.0s)\n") == 3
+    assert (await output_of("ps", "--all")).count(" 7.0s ") == 3
+    assert (await output_of("tree", ids[0])).count(" 7.0s\n") == 3
+    assert (await output_of("logs", ids[0])).count("enough (7.0s)\n") == 3
     for run in ids:
-        assert "age        7.0s, " in await said("show", run)
+        assert "age        7.0s, " in await output_of("show", run)
 
 
 async def test_a_childs_timeout_stays_its_cause_after_the_parents_cancel() -> None:

@@ -20,7 +20,7 @@ from tests.support.waiting import eventually
 from tests.trips.spawning.test_policy_adapters import Adapter
 from tests.trips.teams.test_agent_types import OURS, Backend, agent_spec, function, policy_for, say
 
-places = pytest.mark.parametrize("backend", [None, "local"], ids=["host", "local"])
+each_backend = pytest.mark.parametrize("backend", [None, "local"], ids=["host", "local"])
 
 
 class Slow(MemoryStore):
@@ -46,7 +46,7 @@ async def open_marking_agent(folder: pathlib.Path, runtime: AgentRuntime, backen
     return await OURS.open(start)
 
 
-@places
+@each_backend
 async def test_a_kill_before_the_turn_is_recorded_prevents_the_call(
     tmp_path: pathlib.Path, backend: Backend | None
 ) -> None:

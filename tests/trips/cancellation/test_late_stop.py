@@ -43,12 +43,12 @@ class SlowSandbox(OutlivingSandbox):
 class SlowBackend(MachineBackend):
     """A backend that starts a SlowSandbox."""
 
-    box: SlowSandbox
+    sandbox: SlowSandbox
 
     async def start(self, spec: SandboxSpec) -> SlowSandbox:  # type: ignore[override]  # as good as one
-        """Start a SlowSandbox and keep it as `box`."""
-        self.box = SlowSandbox(await super().start(spec), {"number": 1})
-        return self.box
+        """Start a SlowSandbox and keep it as `sandbox`."""
+        self.sandbox = SlowSandbox(await super().start(spec), {"number": 1})
+        return self.sandbox
 
 
 def answer() -> int:
@@ -63,8 +63,8 @@ async def test_a_cancel_during_the_copy_of_files_releases_the_sandbox(tmp_path: 
     backend = SlowBackend(runs)
     runtime = await AgentRuntime(tmp_path, store=MemoryStore(), backend=backend).__aenter__()
     handle = await runtime.spawn(answer, policy=Policy())
-    await eventually(lambda: hasattr(backend, "box"))
-    await backend.box.is_asked.wait()
+    await eventually(lambda: hasattr(backend, "sandbox"))
+    await backend.sandbox.is_asked.wait()
     await handle.cancel("enough")
-    await asyncio.wait_for(backend.box.is_let_go.wait(), 20)  # Or closing the runtime would wait for ever.
+    await asyncio.wait_for(backend.sandbox.is_let_go.wait(), 20)  # Or closing the runtime would wait for ever.
     await runtime.__aexit__(None, None, None)

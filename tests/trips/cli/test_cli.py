@@ -98,9 +98,9 @@ async def test_the_demo_finds_evidence_without_a_key(tmp_path: Path) -> None:
     assert result.status == 0
     assert result.err.startswith("no --model given: the offline model answers by rules, without a key or a network\n")
     assert "main/logs: started explore" in result.err
-    places = {(slot[1], int(slot[2])) for slot in re.finditer(r"([\w/.-]+\.\w+):(\d+)", result.out)}
-    assert len(places) >= 5
-    for path, line in places:
+    locations = {(slot[1], int(slot[2])) for slot in re.finditer(r"([\w/.-]+\.\w+):(\d+)", result.out)}
+    assert len(locations) >= 5
+    for path, line in locations:
         assert len((tmp_path / "copy" / path).read_text().splitlines()) >= line
     assert "  transcripts: copy/.ramet/transcripts/" in result.err
 

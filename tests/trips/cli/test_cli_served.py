@@ -79,12 +79,12 @@ class ServedFolder:
         status = await asyncio.to_thread(main, list(words))
         return CommandOutput(status, *self._capsys.readouterr())
 
-    async def on(self, way: str, *words: str) -> CommandOutput:
+    async def on(self, source: str, *words: str) -> CommandOutput:
         """Run a command on the folder or the server, once every event is durable and so visible to other processes."""
         for tree in list(self.server.runtime.trees.values()):
             if tree.recorder.durable is not None:
                 await tree.recorder.durable()
-        source_options = ("--dir", str(self.folder)) if way == "folder" else ("--server", self.server.where)
+        source_options = ("--dir", str(self.folder)) if source == "folder" else ("--server", self.server.where)
         verb = 2 if words[0] == "schedule" else 1
         return await self.run(*words[:verb], *source_options, *words[verb:])
 
@@ -143,12 +143,12 @@ async def test_commands_show_a_server_as_they_show_its_folder(served_folder: Ser
         assert from_folder.out or from_folder.err.count("\n") == 1, words
 
 
-@pytest.mark.parametrize("way", ["folder", "socket"])
-async def test_runs_are_controlled_alike_through_folder_and_server(served_folder: ServedFolder, way: str) -> None:
+@pytest.mark.parametrize("source", ["folder", "socket"])
+async def test_runs_are_controlled_alike_through_folder_and_server(served_folder: ServedFolder, source: str) -> None:
     """Approvals, messages, keep, deny and stop give equal output on both ways."""
     first, second = await served_folder.lead(), await served_folder.lead()
     note = {"file_path": str(served_folder.folder / "note"), "content": "written"}
-    approvals = {each["run"]: each for each in _json(await served_folder.on(way, "approvals", "--json"))}
+    approvals = {each["run"]: each for each in _json(await served_folder.on(source, "approvals", "--json"))}
     assert list(approvals) == [first.id, second.id]
     question = approvals[first.id]
     assert question == {
@@ -162,47 +162,49 @@ async def test_runs_are_controlled_alike_through_folder_and_server(served_folder
         "state": "waits",
     }
 
-    send_result = await served_folder.on(way, "send", first.id, "Hurry up", "--json")
-    repeated_send = await served_folder.on(way, "send", first.id, "Hurry up", "--dedupe", "1h", "--json")
-    retention = await served_folder.on(way, "keep", first.id, "--json")
-    denial = await served_folder.on(way, "deny", question["id"], "--reason", "not now", "--json")
+    send_result = await served_folder.on(source, "send", first.id, "Hurry up", "--json")
+    repeated_send = await served_folder.on(source, "send", first.id, "Hurry up", "--dedupe", "1h", "--json")
+    retention = await served_folder.on(source, "keep", first.id, "--json")
+    denial = await served_folder.on(source, "deny", question["id"], "--reason", "not now", "--json")
     result = await first.result()
-    second_result = await served_folder.on(way, "deny", question["id"])
-    stop_result = await served_folder.on(way, "stop", second.id)
-    nothing = await served_folder.on(way, "approvals")
+    second_result = await served_folder.on(source, "deny", question["id"])
+    stop_result = await served_folder.on(source, "stop", second.id)
+    nothing = await served_folder.on(source, "approvals")
 
     assert (send_result.status, list(json.loads(send_result.out))) == (0, ["mail"])
     assert json.loads(repeated_send.out)["mail"].startswith("Not delivered again: main got the same message as ")
     assert json.loads(retention.out) == {"tree": first.id, "kept": True}
     assert json.loads(denial.out) == {"approval": question["id"], "allowed": False}
     assert (result.status, (served_folder.folder / "note").exists()) == ("completed", False)
-    logs = await served_folder.on(way, "logs", first.id)
+    logs = await served_folder.on(source, "logs", first.id)
     assert "message from user: Hurry up" in logs.out
-    assert "not now" in (await served_folder.on(way, "export", first.id)).out
+    assert "not now" in (await served_folder.on(source, "export", first.id)).out
     assert (second_result.status, second_result.err.count("\n")) == (2, 1)
     assert (stop_result.status, stop_result.out) == (0, "stopped main\n")
     assert (await second.result()).status == "cancelled"
     assert (nothing.out, nothing.err) == ("", "no call waits for an approval\n")
 
 
-@pytest.mark.parametrize("way", ["folder", "socket"])
-async def test_schedules_are_changed_alike_through_folder_and_server(served_folder: ServedFolder, way: str) -> None:
+@pytest.mark.parametrize("source", ["folder", "socket"])
+async def test_schedules_are_changed_alike_through_folder_and_server(served_folder: ServedFolder, source: str) -> None:
     """The server's scheduler adds, pauses, resumes, triggers and removes a schedule on both ways."""
     addition = _json(
-        await served_folder.on(way, "schedule", "add", "jobs:note", '"x"', "--every", "1d", "--name", "daily", "--json")
+        await served_folder.on(
+            source, "schedule", "add", "jobs:note", '"x"', "--every", "1d", "--name", "daily", "--json"
+        )
     )
-    paused = await served_folder.on(way, "schedule", "pause", "daily")
-    resume_result = _json(await served_folder.on(way, "schedule", "resume", "daily", "--json"))
-    triggered = await served_folder.on(way, "schedule", "trigger", "daily")
+    paused = await served_folder.on(source, "schedule", "pause", "daily")
+    resume_result = _json(await served_folder.on(source, "schedule", "resume", "daily", "--json"))
+    triggered = await served_folder.on(source, "schedule", "trigger", "daily")
 
     async with asyncio.timeout(180):
-        while (last := _json(await served_folder.on(way, "schedule", "list", "--json"))[0]["last"]) is None:
+        while (last := _json(await served_folder.on(source, "schedule", "list", "--json"))[0]["last"]) is None:
             pass
-    removal = await served_folder.on(way, "schedule", "rm", "daily")
+    removal = await served_folder.on(source, "schedule", "rm", "daily")
     late = await served_folder.on(
-        way, "schedule", "add", "jobs:note", '"x"', "--cron", "0 8 * * *", "--tz", "UTC", "--json"
+        source, "schedule", "add", "jobs:note", '"x"', "--cron", "0 8 * * *", "--tz", "UTC", "--json"
     )
-    wrong = await served_folder.on(way, "schedule", "add", "jobs:nothing", "--in", "1h")
+    wrong = await served_folder.on(source, "schedule", "add", "jobs:nothing", "--in", "1h")
 
     assert (addition[0]["id"], addition[0]["schedule"]["target"]["reference"]) == ("daily", "jobs:note")
     assert paused.out == "daily: paused, next -\n"

@@ -135,8 +135,8 @@ NOT_NOW = [
 ]
 
 
-@pytest.mark.parametrize("what", ["turn", "agent", "run"])
-async def test_a_stream_continues_once_a_kernel_answers_again(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ["turn", "agent", "run"])
+async def test_a_stream_continues_once_a_kernel_answers_again(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The stream breaks with its kernel; the client asks again through several 502 and 503 answers."""
     monkeypatch.setattr(retry, "_AWAY_S", 0)
     requests = []
@@ -146,9 +146,9 @@ async def test_a_stream_continues_once_a_kernel_answers_again(what: str, monkeyp
         if 1 < len(requests) <= 1 + len(NOT_NOW):
             status, type, detail = NOT_NOW[len(requests) - 2]
             return await answer.send(status, {"type": type, "status": status, "detail": detail})
-        of = "t:" if what == "turn" else ""
+        of = "t:" if kind == "turn" else ""
         await answer.start_stream()
-        await answer.event(f"{EVENT}\nid: {of}{len(requests)}", "chunk" if what == "turn" else "event")
+        await answer.event(f"{EVENT}\nid: {of}{len(requests)}", "chunk" if kind == "turn" else "event")
         if len(requests) > 1:
             await answer.event(f"\nid: {of}{len(requests) + 1}", "done")
             await answer.end_stream()
@@ -156,7 +156,7 @@ async def test_a_stream_continues_once_a_kernel_answers_again(what: str, monkeyp
             answer.break_off()
 
     async with serve(lost_and_back) as url, ramet.connect(url, "key") as client:
-        match what:
+        match kind:
             case "turn":
                 numbers = [each.number async for each in client.turn("a", b"{}")]
             case "agent":
@@ -164,8 +164,8 @@ async def test_a_stream_continues_once_a_kernel_answers_again(what: str, monkeyp
             case _:
                 numbers = [each.cursor async for each in client.kernel.events("r", follow=True)]
 
-    assert numbers == [1, 5, *([6] if what == "turn" else [])]
-    assert [method for method, _ in requests] == ["POST" if what == "turn" else "GET", *["GET"] * 4]
+    assert numbers == [1, 5, *([6] if kind == "turn" else [])]
+    assert [method for method, _ in requests] == ["POST" if kind == "turn" else "GET", *["GET"] * 4]
     assert [after.partition("&")[0] for _, after in requests[1:]] == ["1"] * 4
 
 

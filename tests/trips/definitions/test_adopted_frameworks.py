@@ -133,8 +133,8 @@ async def test_retries_of_a_client_are_reserved_in_advance(runtime: AgentRuntime
 
 
 @pytest.mark.leaves("LangChain keeps the thread in which it lets asynchronous handlers hear of synchronous calls")
-@pytest.mark.parametrize("way", ["in the event loop", "in a thread of the framework", "in a thread of its own"])
-async def test_synchronous_calls_are_counted_and_refused_like_async_ones(runtime: AgentRuntime, way: str) -> None:
+@pytest.mark.parametrize("mode", ["in the event loop", "in a thread of the framework", "in a thread of its own"])
+async def test_synchronous_calls_are_counted_and_refused_like_async_ones(runtime: AgentRuntime, mode: str) -> None:
     """The budget holds for calls in the event loop, in a framework's thread and in an own thread."""
     model = ScriptedModel(lambda _: "yes")
 
@@ -157,12 +157,12 @@ async def test_synchronous_calls_are_counted_and_refused_like_async_ones(runtime
         await asyncio.get_running_loop().run_in_executor(None, thread.join)
         return conversations[0]
 
-    ways = {
+    agents = {
         "in the event loop": RunnableLambda(in_the_loop),
         "in a thread of the framework": RunnableLambda(lambda text: asks(text)),
         "in a thread of its own": RunnableLambda(in_a_thread),
     }
-    agent = ramet.adopt(ways[way], name="asker")
+    agent = ramet.adopt(agents[mode], name="asker")
     result, events = await result_and_events(await runtime.spawn(agent, "Well?", limits=Limits(model_calls=2)))
 
     assert result.value == ["yes", "yes", "refused"]

@@ -32,6 +32,7 @@ from ramet.models.scripted.dialogue import Call
 from ramet.spawn.handle import Handle
 from tests.trips.agents.composed import (
     Point,
+    describe_branches,
     double,
     fails,
     may_spawn,
@@ -40,7 +41,6 @@ from tests.trips.agents.composed import (
     plus_one,
     promises_a_number,
     to_point,
-    told,
     triple,
     untyped,
 )
@@ -186,7 +186,10 @@ async def test_one_failed_branch_does_not_affect_others(runtime: AgentRuntime) -
         StepFailure(step="fails", status=Status.FAILED, message="4 is too much", path="main/fails"),
         5,
     ]
-    assert (await result_of(runtime, chain(parallel(double, fails), told), 4)).value == ["8", "fails: 4 is too much"]
+    assert (await result_of(runtime, chain(parallel(double, fails), describe_branches), 4)).value == [
+        "8",
+        "fails: 4 is too much",
+    ]
 
 
 async def test_parallel_fails_if_every_branch_fails(runtime: AgentRuntime) -> None:

@@ -372,7 +372,7 @@ def test_a_task_is_callable_without_an_event_loop(tmp_path: pathlib.Path, monkey
     agent = Agent(name="clerk", model=ScriptedModel(["3"]))
 
     @agent.task
-    def count(what: str) -> int:
+    def count(item: str) -> int:
         """Count."""
 
     assert count("apples") == 3

@@ -16,26 +16,26 @@ from ramet.store.sqlite.store import SqliteStore
 class OutsideState:
     """The state that differs in another process."""
 
-    way = "left"
+    route = "left"
     gate = asyncio.Event()
     entered: asyncio.Event
     calls: list[str]
 
 
-def enter_process(way: str) -> None:
+def enter_process(route: str) -> None:
     """Reset the world, as a new process does."""
-    OutsideState.way, OutsideState.gate, OutsideState.entered, OutsideState.calls = (
-        way,
+    OutsideState.route, OutsideState.gate, OutsideState.entered, OutsideState.calls = (
+        route,
         asyncio.Event(),
         asyncio.Event(),
         [],
     )
 
 
-def way(state: dict[str, Any]) -> str:
+def choose_route(state: dict[str, Any]) -> str:
     """Return a route, which differs after the restart."""
-    OutsideState.calls.append("way")
-    return OutsideState.way
+    OutsideState.calls.append("choose_route")
+    return OutsideState.route
 
 
 async def slow(state: dict[str, Any]) -> dict[str, Any]:
@@ -83,7 +83,7 @@ async def kill_runtime(runtime: AgentRuntime, store: SqliteStore) -> None:
 async def test_resume_does_not_ask_for_a_taken_route_again(tmp_path: pathlib.Path) -> None:
     """The route would differ now; the active node continues all the same."""
     graph = StateGraph().add_node("left", slow).add_node("right", right)
-    graph.set_conditional_entry_point(way, ["left", "right"]).add_edge("left", END)
+    graph.set_conditional_entry_point(choose_route, ["left", "right"]).add_edge("left", END)
     enter_process("left")
     store = SqliteStore(tmp_path / "journal.db")
     runtime = AgentRuntime(store=store, grace_s=0.1)

@@ -118,7 +118,7 @@ async def test_code_does_not_run_in_the_host(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.fixture
-def shelf(monkeypatch: pytest.MonkeyPatch) -> MemoryAuthoring:
+def memory_authoring(monkeypatch: pytest.MonkeyPatch) -> MemoryAuthoring:
     """Return the registry that keeps the agents of each tree of this test."""
     authoring = MemoryAuthoring()
     monkeypatch.setattr(RunTree, "_authoring", lambda tree: authoring)
@@ -165,7 +165,7 @@ with Agent(name="math_solver", primer="You solve equations.") as solver:
 
 @both_backends
 async def test_code_creates_an_agent_and_calls_its_task(
-    tmp_path: pathlib.Path, backend: BackendName, shelf: MemoryAuthoring
+    tmp_path: pathlib.Path, backend: BackendName, memory_authoring: MemoryAuthoring
 ) -> None:
     """The task runs below the code's run, and returns values of the types that the code declared."""
     result, outputs = await converse(
@@ -182,14 +182,14 @@ async def test_code_creates_an_agent_and_calls_its_task(
     )
 
     assert result.status is Status.COMPLETED, result
-    [ref] = shelf.recipes
+    [ref] = memory_authoring.recipes
     assert outputs[0] == f"ok: [math_solver did not get, because you do not have it: module math.tan]\n'{ref}'"
     assert outputs[1] == "ok: [Root(x=1.5, exact=False)]"
     assert outputs[2] == "ok: [Root(x=1.5, exact=False)]"
     assert outputs[3] == "ok: [[Root(x=1.5, exact=False)], [Root(x=1.5, exact=False)]]"
     assert outputs[4].startswith("ok: TaskFailed(")
     assert "InvalidValue: solve.equation: 5 is not accepted" in outputs[5]
-    assert [arguments for _, _, arguments in shelf.requests][:2] == [
+    assert [arguments for _, _, arguments in memory_authoring.requests][:2] == [
         {"equation": "x = 1", "times": 1},
         {"equation": "x = 2", "times": 2},
     ]
@@ -230,7 +230,7 @@ async def test_code_fails_its_task_or_asks_back(tmp_path: pathlib.Path, ending: 
 
 @both_backends
 async def test_a_model_creates_an_agent_by_tools(
-    tmp_path: pathlib.Path, backend: BackendName, shelf: MemoryAuthoring
+    tmp_path: pathlib.Path, backend: BackendName, memory_authoring: MemoryAuthoring
 ) -> None:
     """The tools work from a sandbox; the answer lists the capabilities that the new agent did not get."""
     maker = ramet.Agent(
@@ -260,7 +260,7 @@ async def test_a_model_creates_an_agent_by_tools(
         lines={"Add these two.": ["3"]},
     )
 
-    [ref] = shelf.recipes
+    [ref] = memory_authoring.recipes
     assert outputs[0].startswith(f"ok: adder was created. Its handle: {ref}\n")
     assert "- add(a, b): Add these two." in outputs[0]
     assert "did not get these capabilities, because you do not have them: module os" in outputs[0]
@@ -426,9 +426,9 @@ async def run_lead(source: str, backend: BackendName, text: str) -> tuple[list[s
     )
     lead = importlib.import_module("their_specialists").lead.with_model(model)
     async with ramet.AgentRuntime(backend=backend) as runtime:
-        shelf = runtime.sandboxes.folders.shelf("theirs")
-        (shelf / "their_specialists.py").write_text(source)
-        handle = await runtime.spawn(lead, "Play.", shelf=shelf)
+        import_dir = runtime.sandboxes.folders.shelf("theirs")
+        (import_dir / "their_specialists.py").write_text(source)
+        handle = await runtime.spawn(lead, "Play.", shelf=import_dir)
         tree = runtime.trees[handle.run.info.root].tree
         result = await handle.result()
         assert result.status is Status.COMPLETED, result

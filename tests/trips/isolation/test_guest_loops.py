@@ -309,9 +309,9 @@ async def test_a_retry_after_compaction_begins_behind_the_summary(tmp_path: path
         conversation = SandboxedConversation(run, [HumanMessage("New.")], lambda chunk: None)
         conversation.start()
         event = Compacted(**run.info.stamp, before_messages=4, after_messages=3, before_tokens=9, after_tokens=5)
-        places = [1, {"type": "human", "content": "a summary"}, 4]  # Place 0 is what the system says.
+        positions = [1, {"type": "human", "content": "a summary"}, 4]  # Position 0 is what the system says.
 
-        conversation.record(Record(number=1), encode(event) + b"\n" + msgspec.json.encode(places))
+        conversation.record(Record(number=1), encode(event) + b"\n" + msgspec.json.encode(positions))
         assert [each.text for each in run.context.history] == ["Old.", "a summary", "New."]
         assert run.turn_began_at == 2
 
@@ -822,14 +822,14 @@ async def test_an_image_address_of_a_tool_becomes_an_error(guest_loops: GuestLoo
 async def test_a_large_result_goes_to_a_file_of_the_guest(guest_loops: GuestLoops, tmp_path: pathlib.Path) -> None:
     """The guest reads the file, which is deleted with it."""
 
-    def place(text: str) -> str:
+    def path_in(text: str) -> str:
         match = re.search(r"in (/\S+\.txt)", text)
         assert match is not None
         return match[1]
 
     script: list[Any] = [
         Call("Bash", {"command": "for i in $(seq 9000); do echo line $i; done"}),
-        lambda messages: Call("Read", {"file_path": place(messages[-1].text), "offset": 8999}),
+        lambda messages: Call("Read", {"file_path": path_in(messages[-1].text), "offset": 8999}),
         "Seen.",
     ]
     async with session(script, tmp_path) as guest_session:
@@ -839,4 +839,4 @@ async def test_a_large_result_goes_to_a_file_of_the_guest(guest_loops: GuestLoop
         first, second = answers(guest_session.messages).values()
         assert len(first) < 3_000
         assert "line 8999" in second
-    assert not await asyncio.to_thread(pathlib.Path(place(first)).exists)
+    assert not await asyncio.to_thread(pathlib.Path(path_in(first)).exists)

@@ -155,7 +155,7 @@ def test_an_unknown_backend_is_refused(tmp_path: pathlib.Path) -> None:
 
 async def test_each_isolated_agent_works_in_its_own_folder(runtime: ramet.AgentRuntime) -> None:
     """118: the working directory is the run's own, and not the host's."""
-    one = await runtime.run_agent(agent=agents.where)
+    one = await runtime.run_agent(agent=agents.working_directory)
     two = await runtime.run_agent(agent=agents.leave, args=({"a.txt": "x"},))
     three = await runtime.run_agent(agent=files.list_folders, args=(["."],))
 

@@ -77,9 +77,9 @@ async def test_a_port_ends_with_its_run(runtime: ramet.AgentRuntime) -> None:
         writer.close()
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection("127.0.0.1", loopback)
-    for way in (handle.port, handle.connect, handle.loopback_port):
+    for method in (handle.port, handle.connect, handle.loopback_port):
         with pytest.raises(Gone):
-            await way("web")
+            await method("web")
 
 
 async def test_an_undeclared_port_is_unknown(runtime: ramet.AgentRuntime) -> None:

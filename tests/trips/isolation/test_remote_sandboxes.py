@@ -85,13 +85,13 @@ async def test_a_run_whose_machine_dies_is_lost(runtime: ramet.AgentRuntime, bac
 
 
 async def test_a_bundle_loaded_during_a_turn_can_be_imported(runtime: ramet.AgentRuntime, tmp_path: Path) -> None:
-    """The bundle on the shelf of an active agent reaches its remote sandbox at once."""
+    """A bundle that is loaded into an active agent reaches its remote sandbox at once."""
     async with PackagingService(tmp_path / "packaging") as packaging:
         bundle = (await packaging.upload(tar({"kit.py": b"WORD = 'loaded'"}))).id
-        shelf = AgentShelf("a-1", "", lambda: runtime.sandboxes.folders, packaging, PLAIN, ())
-        await shelf.open()
+        loaded_bundles = AgentShelf("a-1", "", lambda: runtime.sandboxes.folders, packaging, PLAIN, ())
+        await loaded_bundles.open()
         info = FunctionInfo(function=f"{FUNCTIONS}:waits_for_a_module")
-        start = agent_spec(runtime, tmp_path / "ada", info, policy=ramet.Policy(), loaded_bundles=shelf)
+        start = agent_spec(runtime, tmp_path / "ada", info, policy=ramet.Policy(), loaded_bundles=loaded_bundles)
         async with open_agent(OURS, start) as agent, begin_turn(agent, "kit") as answer:
             text = ""
             async for chunk in answer:
@@ -99,7 +99,7 @@ async def test_a_bundle_loaded_during_a_turn_can_be_imported(runtime: ramet.Agen
                 if before != text == "waiting ":
                     await agent.control(LoadBundle(bundle))
             assert text == "waiting loaded"
-        await shelf.close()
+        await loaded_bundles.close()
 
 
 async def test_files_too_large_to_copy_fail_the_run(runtime: ramet.AgentRuntime) -> None:

@@ -171,9 +171,9 @@ async def test_concurrency_safe_calls_run_in_parallel() -> None:
 async def test_a_process_that_dies_fails_only_its_call(mode: str, reason: str) -> None:
     """The error says how the process ended; the next call has a new process."""
 
-    def die(how: str) -> str:
+    def die(method: str) -> str:
         """End without a word."""
-        if how == "leave":
+        if method == "leave":
             os._exit(3)
         os.kill(os.getpid(), signal.SIGSEGV)
         time.sleep(10_000)
@@ -181,7 +181,7 @@ async def test_a_process_that_dies_fails_only_its_call(mode: str, reason: str) -
 
     tools = [StructuredTool.from_function(die), StructuredTool.from_function(plus)]
     async with session_with_tool_processes(
-        tools, Call("die", {"how": mode}), Call("plus", {"a": 1, "b": 2})
+        tools, Call("die", {"method": mode}), Call("plus", {"a": 1, "b": 2})
     ) as session:
         result = await session.ask("Go.")
 
@@ -291,7 +291,7 @@ async def test_a_tool_process_has_its_step_and_not_its_run() -> None:
     """The process has the idempotency key and LangChain's injected id; the run stays in the host."""
 
     @tool
-    def who(call: Annotated[str, InjectedToolCallId]) -> str:
+    def caller(call: Annotated[str, InjectedToolCallId]) -> str:
         """Say who is calling."""
         try:
             text = str(require_current_call().context.run)
@@ -299,7 +299,7 @@ async def test_a_tool_process_has_its_step_and_not_its_run() -> None:
             text = str(error)
         return " ".join((call, require_current_call().call_id, require_current_call().step_id, text))
 
-    async with session_with_tool_processes([who], Call("who", id="c1")) as session:
+    async with session_with_tool_processes([caller], Call("caller", id="c1")) as session:
         await session.ask("Go.")
         [tool_start] = of_kind(session_events(session), ToolStarted)
         text = str(results(session)[0].content)

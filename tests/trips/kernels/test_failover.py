@@ -237,13 +237,13 @@ async def test_a_failing_callback_does_not_prevent_failover_of_other_trees(
         await each.ask("first")
     adopted_handles: list[str] = []
 
-    def heard(handle: Handle) -> None:
+    def on_adoption(handle: Handle) -> None:
         adopted_handles.append(handle.id)
         if len(adopted_handles) == 1:
             raise ValueError("no place for it")
 
     async with AgentRuntime(store=stores["two"]) as two:
-        await two.adopt(heard, llm=ScriptedModel(["second"]))
+        await two.adopt(on_adoption, llm=ScriptedModel(["second"]))
         with caplog.at_level(logging.ERROR, "ramet.recovery"):
             await stores["one"].close()
             await eventually(lambda: len(adopted_handles) == 2)

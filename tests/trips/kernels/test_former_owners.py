@@ -61,7 +61,7 @@ def check_taken_over_answer(answer: Any, detail: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "has_nonce", "what"),
+    ("method", "path", "has_nonce", "resource"),
     [
         ("POST", "/v1/agents/{agent}/rotate", True, "agent"),
         ("POST", "/v1/agents", False, "team"),
@@ -70,7 +70,7 @@ def check_taken_over_answer(answer: Any, detail: str) -> None:
     ],
 )
 async def test_a_write_to_a_taken_over_team_is_refused_as_taken_over(
-    method: str, path: str, has_nonce: bool, what: str, echo_server: EchoServer, store: PostgresStore
+    method: str, path: str, has_nonce: bool, resource: str, echo_server: EchoServer, store: PostgresStore
 ) -> None:
     """A rotation, a spawn, a kill and a deletion were not done, and the answer says that the client can ask again.
 
@@ -86,7 +86,8 @@ async def test_a_write_to_a_taken_over_team_is_refused_as_taken_over(
     answer = await echo_server.ask(method, path.format(**ids), created_agent["nonce"] if has_nonce else key, **body)
 
     check_taken_over_answer(
-        answer, f"{what} {ids[what]!r} is owned by another kernel now: nothing was done here, repeat the request"
+        answer,
+        f"{resource} {ids[resource]!r} is owned by another kernel now: nothing was done here, repeat the request",
     )
 
 

@@ -33,11 +33,11 @@ async def start_serving(
     """Start an agent, and wait until it prints that it is ready."""
     ready = asyncio.Event()
 
-    def heard(text: str) -> None:
+    def on_stdout(text: str) -> None:
         if "ready" in text:
             ready.set()
 
-    handle = await runtime.start_agent(agent, ramet.Policy(ports=ports, **policy), args, on_stdout=heard)
+    handle = await runtime.start_agent(agent, ramet.Policy(ports=ports, **policy), args, on_stdout=on_stdout)
     waiting = asyncio.ensure_future(ready.wait())
     end = asyncio.ensure_future(handle.result())
     try:

@@ -521,15 +521,15 @@ async def test_interrupts_and_cancels_at_random_moments_leave_nothing(seed: int)
         turn = asyncio.create_task(session.ask("node"))
         for number in range(4):
             await dawdle_a_while()
-            what = chance.randrange(3)
-            if what == 0:
+            action = chance.randrange(3)
+            if action == 0:
                 await session.interrupt()
                 await turn
                 assert (
                     is_valid(session.messages) or run_of(session, "main").state != "idle"
                 )  # A word may have woken it.
                 turn = asyncio.create_task(session.ask(f"node{number}"))
-            elif what == 1:
+            elif action == 1:
                 await session.handle(chance.choice(session.runs()[1:] or session.runs()[:1]).id).cancel("chance")
                 if not run_of(session, "main").is_living:
                     break

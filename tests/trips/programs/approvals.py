@@ -114,7 +114,7 @@ async def question(inbox: Inbox) -> str:
     return inbox.pending[0].id
 
 
-async def main(store_address: str, folder: pathlib.Path, when: str) -> None:
+async def main(store_address: str, folder: pathlib.Path, kill_point: str) -> None:
     """Work until the chosen moment, and be killed there."""
     llm = model()
     async with AgentRuntime(store=kill_when_answered(store_at(store_address)), grace_s=1.0) as runtime:
@@ -130,9 +130,9 @@ async def main(store_address: str, folder: pathlib.Path, when: str) -> None:
         await handle.run.context.wait_persisted()
         with (folder / "question").open("a") as file:
             file.write(id + "\n")
-        if when == "asked":
+        if kill_point == "asked":
             os.kill(os.getpid(), signal.SIGKILL)
-        inbox.answer(id, when == "allowed", "by somebody")
+        inbox.answer(id, kill_point == "allowed", "by somebody")
         await handle.result()
 
 

@@ -36,9 +36,9 @@ async def do(board: Board, step: str) -> None:
         await board.delete(id, ME)
 
 
-async def steps(store_address: str, when: str, number: int) -> None:
+async def steps(store_address: str, kill_point: str, number: int) -> None:
     """Do every step until killed."""
-    store = await kill_at_put(store_at(store_address), when, number).open()
+    store = await kill_at_put(store_at(store_address), kill_point, number).open()
     for step in STEPS:
         await do(Board(store, "list"), step)
 

@@ -137,7 +137,7 @@ def more(state: dict[str, Any]) -> dict[str, Any]:
     return {"n": state["n"] + 1}
 
 
-def way(state: dict[str, Any]) -> str:
+def next_node(state: dict[str, Any]) -> str:
     """Return the next node: again until the number is 7."""
     return "more" if state["n"] < 7 else "write"
 
@@ -163,7 +163,7 @@ def composition(shape: str, backend: str) -> Agent:
         .add_node(more)
         .add_node("write", writer(), input="n")
         .set_entry_point("more")
-        .add_conditional_edges("more", way, ["more", "write"])
+        .add_conditional_edges("more", next_node, ["more", "write"])
         .add_edge("write", END)
         .compile()
     )
@@ -201,5 +201,4 @@ async def run_composition(folder: pathlib.Path, shape: str, events: int, backend
 
 
 if __name__ == "__main__":
-    _, where, what, count, place, *server = sys.argv
-    asyncio.run(run_composition(pathlib.Path(where), what, int(count), place, server))
+    asyncio.run(run_composition(pathlib.Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4], sys.argv[5:]))

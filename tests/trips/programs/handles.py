@@ -117,11 +117,11 @@ async def main(folder: pathlib.Path, backend: Any, step: str) -> None:
             local = await dynamic.local(agent, "math_solver")
             print_line("local", str(local) == handles["solve"])
         elif step == "tampered":
-            for name, place, below in (
+            for name, namespace, below in (
                 ("solve", "architect", "math_solver"),
                 ("parse", "architect/math_solver", "equation_parser"),
             ):
-                version = await tamper(runtime, place, below)
+                version = await tamper(runtime, namespace, below)
                 await print_names(runtime, {name: handles[name]})
                 handles[name] = f"{handles[name].rpartition('@')[0]}@{version}"
         await print_names(runtime, handles)

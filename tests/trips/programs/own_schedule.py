@@ -33,13 +33,13 @@ def dies(effects: str) -> str:
     return output
 
 
-async def main(store_address: str, when: str, number: int, effects: str) -> None:
+async def main(store_address: str, kill_point: str, number: int, effects: str) -> None:
     """Schedule the function, and wait until killed."""
     store = store_at(store_address)
     if number:
-        kill_at_put(store, when, number, kind=KIND)
+        kill_at_put(store, kill_point, number, kind=KIND)
     async with AgentRuntime(store=store) as runtime, AgentScheduler(runtime) as scheduler:
-        options: Any = {"name": "job", "args": [effects], "repeatable": when == "repeatable"}
+        options: Any = {"name": "job", "args": [effects], "repeatable": kill_point == "repeatable"}
         await scheduler.schedule_agent_in(0, work if number else dies, **options, in_process=True)
         await asyncio.Event().wait()
 

@@ -90,15 +90,15 @@ def tools(folder: pathlib.Path, *, dies: bool = False) -> list[BaseTool]:
     return [StructuredTool.from_function(coroutine=pay, name="pay", description="Pays.")]
 
 
-async def main(store_address: str, folder: pathlib.Path, when: str) -> None:
+async def main(store_address: str, folder: pathlib.Path, kill_point: str) -> None:
     """Work until the chosen moment, and be killed there."""
     store = store_at(store_address)
-    if when == "committed":
+    if kill_point == "committed":
         store = kill_at_start(store)
-    gate = SafetyGate(ASKS if when == "asking" else ALLOWS, [Second(dies=when == "voting")])
+    gate = SafetyGate(ASKS if kill_point == "asking" else ALLOWS, [Second(dies=kill_point == "voting")])
     async with AgentRuntime(store=store, grace_s=1.0) as runtime:
-        handle = await runtime.spawn(payer(), "Go.", tools=tools(folder, dies=when == "running"), gate=gate)
-        if when == "asking":
+        handle = await runtime.spawn(payer(), "Go.", tools=tools(folder, dies=kill_point == "running"), gate=gate)
+        if kill_point == "asking":
             inbox = runtime.trees[handle.id].inbox
             while not inbox.pending:  # noqa: ASYNC110 - until it waits
                 await asyncio.sleep(0.002)

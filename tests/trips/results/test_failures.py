@@ -568,8 +568,8 @@ def misbehaving_tool(mode: str) -> BaseTool:
 @pytest.mark.parametrize(
     "mode",
     [
-        *(f"{kind} {what}" for kind in ("sync", "async") for what in ("cancel", "stop", "surrogate", "bytes")),
-        *(f"{kind} {what}" for kind in ("sync", "async") for what in ("nan", "none", "foreign answer", "timeout")),
+        *(f"{kind} {end}" for kind in ("sync", "async") for end in ("cancel", "stop", "surrogate", "bytes")),
+        *(f"{kind} {end}" for kind in ("sync", "async") for end in ("nan", "none", "foreign answer", "timeout")),
         "sync interrupt",
         "sync exit",
     ],

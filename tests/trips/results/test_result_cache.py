@@ -286,14 +286,14 @@ async def test_a_cached_call_starts_no_sandbox(runtime: AgentRuntime) -> None:
 
 async def test_a_call_without_a_key_always_runs(runtime: AgentRuntime) -> None:
     """An input that is no data, or a function that closes over an object, has no cache key."""
-    thing = object()
+    argument = object()
 
     def closing(value: Any = None) -> int:
         CallCount.calls += 1
-        return len(repr(thing)[:1])
+        return len(repr(argument)[:1])
 
     for _ in range(2):
-        await result_of(runtime, COUNTED, thing)
+        await result_of(runtime, COUNTED, argument)
         await result_of(runtime, COUNTED.replace(function=closing), 1)
     assert CallCount.calls == 4
 

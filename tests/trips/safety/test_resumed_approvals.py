@@ -30,9 +30,9 @@ class ClockOneHourLater(SystemClock):
         return super().now() + timedelta(hours=1)
 
 
-async def run_until_killed(store_address: str, folder: pathlib.Path, when: str) -> str:
+async def run_until_killed(store_address: str, folder: pathlib.Path, kill_point: str) -> str:
     """Run the program until it kills itself, and return the id of its last question."""
-    await run_program_until_killed(PROGRAM, store_address, folder, when)
+    await run_program_until_killed(PROGRAM, store_address, folder, kill_point)
     return (folder / "question").read_text().split()[-1]
 
 

@@ -56,12 +56,12 @@ def effects(folder: pathlib.Path) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("when", "remaining"),
+    ("kill_point", "remaining"),
     [("voting", ["main pay open"]), ("committed", ["main pay committed"])],
     ids=["voting", "committed"],
 )
 async def test_a_call_that_had_not_started_is_voted_on_again(
-    store_address: str, tmp_path: pathlib.Path, when: str, remaining: list[str]
+    store_address: str, tmp_path: pathlib.Path, kill_point: str, remaining: list[str]
 ) -> None:
     """An open intention is not assumed to be committed.
 
@@ -69,7 +69,7 @@ async def test_a_call_that_had_not_started_is_voted_on_again(
 
     The call runs once. Without the gate, the tree does not resume.
     """
-    await run_program_until_killed(PROGRAM, store_address, tmp_path, when)
+    await run_program_until_killed(PROGRAM, store_address, tmp_path, kill_point)
     assert (intention_outcomes(await recorded_events(store_address)), effects(tmp_path)) == (remaining, [])
 
     async with AgentRuntime(store=store_at(store_address)) as runtime:

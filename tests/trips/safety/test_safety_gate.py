@@ -209,7 +209,7 @@ async def test_a_run_that_is_stopped_during_a_vote_leaves_an_aborted_intention()
 
 
 @pytest.mark.parametrize(
-    ("what", "reason"),
+    ("answer", "reason"),
     [
         (ConnectionError("it is gone"), "it is gone"),
         (SystemExit(0), "SystemExit"),
@@ -222,10 +222,10 @@ async def test_a_run_that_is_stopped_during_a_vote_leaves_an_aborted_intention()
     ],
     ids=["gone", "exit", "its-store", "true", "word", "tuple", "other-word", "no-reason"],
 )
-async def test_neg_12_a_voter_without_a_valid_vote_denies(what: Any, reason: str) -> None:
+async def test_neg_12_a_voter_without_a_valid_vote_denies(answer: Any, reason: str) -> None:
     """A voter that raises or answers nonsense blocks the call, with a recorded reason. The run continues."""
     recording = RecordingTools()
-    gate = SafetyGate(ALLOW_ALL, [FixedVoter(what)])
+    gate = SafetyGate(ALLOW_ALL, [FixedVoter(answer)])
     async with Session(ScriptedModel([LOOK_CALL, "I may not."]), recording.tools, gate=gate) as session:
         result = await session.ask("Go.")
         (decision,) = of_kind(session_events(session), IntentionDecided)

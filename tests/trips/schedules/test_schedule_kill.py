@@ -43,16 +43,16 @@ KILLS: list[tuple[str, int, str, int]] = [
 
 
 @pytest.mark.parametrize(
-    ("store_address", "when", "write", "status", "effects"),
+    ("store_address", "kill_point", "write", "status", "effects"),
     [("sqlite", *kill) for kill in KILLS] + [("postgres", *kill) for kill in KILLS[::2]],
     indirect=["store_address"],
 )
 async def test_a_tick_has_one_run_whenever_its_process_is_killed(
-    store_address: str, tmp_path: pathlib.Path, when: str, write: int, status: str, effects: int
+    store_address: str, tmp_path: pathlib.Path, kill_point: str, write: int, status: str, effects: int
 ) -> None:
     """AC-S0-9, NEG-15: the next process, with another `__main__`, finds the function and does what is left to do."""
     effects_file = tmp_path / "effects"
-    await run_program_until_killed(SCRIPT, store_address, when, write, effects_file)
+    await run_program_until_killed(SCRIPT, store_address, kill_point, write, effects_file)
 
     async with AgentRuntime(store=store_at(store_address)) as runtime, AgentScheduler(runtime) as scheduler:
         async with asyncio.timeout(180):

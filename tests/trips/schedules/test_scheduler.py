@@ -221,9 +221,11 @@ async def test_a_schedule_at_a_time_fires_with_its_arguments(
     scheduler_harness: SchedulerHarness, scheduler: AgentScheduler
 ) -> None:
     """The time may be in any zone. The function gets `args` and `kwargs`."""
-    when = datetime(2026, 1, 1, 1, 5, tzinfo=BERLIN)  # five past midnight in UTC
-    view = await scheduler.schedule_agent_at(when, scheduled.note, args=["word"], kwargs={"times": 2}, in_process=True)
-    assert view.next == when
+    due_at = datetime(2026, 1, 1, 1, 5, tzinfo=BERLIN)  # five past midnight in UTC
+    view = await scheduler.schedule_agent_at(
+        due_at, scheduled.note, args=["word"], kwargs={"times": 2}, in_process=True
+    )
+    assert view.next == due_at
 
     await scheduler_harness.pass_time(301)
 

@@ -454,16 +454,16 @@ async def test_a_queued_spawn_of_a_disconnected_client_is_dropped(echo_server: S
     team, key = await echo_server.team(agents=1)
     fields = {"team": team, "name": "a", "agent_type": "echo", "wait_s": 600}
     first = (await echo_server.ask("POST", "/v1/agents", key, json=fields)).raise_for_status().json()
-    [room] = echo_server.server.spawner._team_states.values()
+    [team_state] = echo_server.server.spawner._team_states.values()
     _, writer = await echo_server.connection()
     body = json.dumps({**fields, "name": "b"}).encode()
     head = f"POST /v1/agents HTTP/1.1\r\nhost: x\r\nx-api-key: {key}\r\ncontent-length: {len(body)}\r\n\r\n"
     writer.write(head.encode() + body)
-    await eventually(lambda: len(room._queue) == 1)
+    await eventually(lambda: len(team_state._queue) == 1)
 
     writer.close()
 
-    await eventually(lambda: not room._queue and not room.spawning)
+    await eventually(lambda: not team_state._queue and not team_state.spawning)
     (await echo_server.ask("DELETE", f"/v1/agents/{first['agent']['id']}", key=first["nonce"])).raise_for_status()
     assert (await echo_server.ask("GET", f"/v1/teams/{team}", key)).json()["free"] == {"agents": 1}
 

@@ -92,12 +92,12 @@ async def test_deleting_a_team_aborts_its_queued_spawns(echo_server: EchoServer)
     team, key = await echo_server.team(agents=1)
     body = {"team": team, "agent_type": "echo", "wait_s": 600}
     (await echo_server.ask("POST", "/v1/agents", key, json={**body, "name": "a"})).raise_for_status()
-    [room] = echo_server.server.spawner._team_states.values()
+    [team_state] = echo_server.server.spawner._team_states.values()
     waiting = [
         asyncio.create_task(echo_server.ask("POST", "/v1/agents", key, json={**body, "name": f"b{number}"}))
         for number in range(10)
     ]
-    await eventually(lambda: len(room._queue) == 10)
+    await eventually(lambda: len(team_state._queue) == 10)
 
     assert (await echo_server.ask("DELETE", f"/v1/teams/{team}", key)).status_code == 204
 

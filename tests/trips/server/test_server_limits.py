@@ -97,20 +97,20 @@ async def test_the_queue_of_spawns_is_bounded_in_time_and_length(
         assert "600" in too_long.json()["accepted"]
 
         assert (await echo_server.ask("POST", "/v1/agents", key, json={**fields, "name": "one"})).status_code == 201
-        (room,) = echo_server.server.spawner._team_states.values()
+        (state,) = echo_server.server.spawner._team_states.values()
         async with AsyncExitStack() as leaving, asyncio.timeout(20):
             for name in ("two", "three"):
                 body = json.dumps({**fields, "name": name}).encode()
                 _, writer = await echo_server.connection()
                 leaving.callback(writer.close)
                 writer.write(request_bytes(key, "/v1/agents", length=len(body), body=body))
-            await eventually(lambda: len(room._queue) == 2)
+            await eventually(lambda: len(state._queue) == 2)
 
             response = await echo_server.ask("POST", "/v1/agents", key, json={**fields, "name": "four"})
             assert (response.status_code, response.json()["type"]) == (429, "urn:ramet:problem:busy")
             assert response.headers["retry-after"] == "1"
             assert "2 spawns" in response.json()["detail"]
-            assert "four" not in room.names
+            assert "four" not in state.names
 
 
 @pytest.mark.parametrize(

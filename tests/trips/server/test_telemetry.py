@@ -107,9 +107,9 @@ def below(spans: RecordedSpans, span: ReadableSpan) -> list[str]:
 
 
 @tool
-def look(what: str) -> str:
+def look(subject: str) -> str:
     """Look at something."""
-    if what == "nothing":
+    if subject == "nothing":
         raise ValueError("the result is an error")
     return "the result"
 
@@ -131,7 +131,7 @@ def record_tree(spans: RecordedSpans, *tree_events: Event) -> None:
 async def test_a_tree_of_runs_is_a_tree_of_spans(recorded_spans: RecordedSpans) -> None:
     """A child is below the call that spawned it. Turns, tool calls and model calls are below their runs."""
     script: Script = {
-        "dig deep": [Call("look", {"what": "the argument"}), "the find"],
+        "dig deep": [Call("look", {"subject": "the argument"}), "the find"],
         "": [specialist_call("dig deep: the prompt", "digger"), "the answer"],
     }
     async with Session(ScriptedModel(script), [look]) as session:
@@ -156,7 +156,7 @@ async def test_a_tree_of_runs_is_a_tree_of_spans(recorded_spans: RecordedSpans) 
 async def test_attributes_follow_the_conventions_of_opentelemetry(recorded_spans: RecordedSpans) -> None:
     """The values of the attributes are those of the events."""
     usage = {"input_tokens": 11, "output_tokens": 7, "total_tokens": 18, "input_token_details": {"cache_read": 3}}
-    script: Script = [Call("look", {"what": "x"}, id="call-7"), Say("the answer", usage=usage)]  # type: ignore[arg-type]  # as a provider says it
+    script: Script = [Call("look", {"subject": "x"}, id="call-7"), Say("the answer", usage=usage)]  # type: ignore[arg-type]  # as a provider says it
     async with Session(ScriptedModel(script), [look], session_id="conversation-1") as session:
         recorded_spans.watch(session)
         await session.ask("the question")
@@ -219,7 +219,7 @@ async def test_estimated_usage_is_marked_in_its_spans(recorded_spans: RecordedSp
 async def test_spans_contain_no_text_of_a_conversation(recorded_spans: RecordedSpans) -> None:
     """No prompt, reply, argument, result or mail is in a name, an attribute, an event or a status."""
     script: Script = {
-        "dig": [Call("look", {"what": "the argument"}), Call("look", {"what": "nothing"}), "the find"],
+        "dig": [Call("look", {"subject": "the argument"}), Call("look", {"subject": "nothing"}), "the find"],
         "": [
             [specialist_call("dig: the prompt", "one"), background_call("dig: the prompt", "two")],
             "the answer",
@@ -239,7 +239,7 @@ async def test_spans_contain_no_text_of_a_conversation(recorded_spans: RecordedS
 
 async def test_a_failed_tool_call_marks_only_its_own_span(recorded_spans: RecordedSpans) -> None:
     """The span has the exception's type as `error.type`. A call of an unknown tool has a span, too."""
-    script: Script = [Call("look", {"what": "nothing"}), Call("no_such_tool", {}), "done"]
+    script: Script = [Call("look", {"subject": "nothing"}), Call("no_such_tool", {}), "done"]
     async with Session(ScriptedModel(script), [look]) as session:
         recorded_spans.watch(session)
         await session.ask("Go.")
@@ -368,7 +368,11 @@ async def test_a_woken_agent_has_a_second_span(recorded_spans: RecordedSpans) ->
 
 async def test_a_budget_refusal_is_an_event_of_a_span(recorded_spans: RecordedSpans) -> None:
     """The event has the resource, and no text of the conversation."""
-    script: Script = [Call("look", {"what": "the argument"}), Call("look", {"what": "the argument"}), "the answer"]
+    script: Script = [
+        Call("look", {"subject": "the argument"}),
+        Call("look", {"subject": "the argument"}),
+        "the answer",
+    ]
     async with Session(ScriptedModel(script), [look], limits=Limits(tool_calls=1)) as session:
         recorded_spans.watch(session)
         await session.ask("Go.")

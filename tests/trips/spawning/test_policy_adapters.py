@@ -131,9 +131,9 @@ async def test_an_adapter_narrows_the_limits_of_a_child(tmp_path: pathlib.Path) 
 
 async def test_a_run_that_an_adapter_gives_a_policy_works_in_a_sandbox(backend: Any, tmp_path: pathlib.Path) -> None:
     """The host could not enforce the policy on a run without a sandbox."""
-    adapter = adapter_for("where", Narrow(policy=ramet.Policy(memory_mb=128)))
+    adapter = adapter_for("working_directory", Narrow(policy=ramet.Policy(memory_mb=128)))
     async with runtime(adapter, tmp_path, backend=backend) as host:
-        handle = await host.spawn(agents.where)
+        handle = await host.spawn(agents.working_directory)
         result = await handle.result()
 
     assert result.status == "completed", result.error
@@ -185,7 +185,7 @@ async def test_an_answer_never_widens_a_grant(backend: Any, tmp_path: pathlib.Pa
     async with runtime(adapter, tmp_path, backend=backend) as host:
         handle = await host.spawn(agents.echo, policy=ramet.Policy(memory_mb=128))
         await handle.result()
-        plain = await host.spawn(agents.where, policy=ramet.Policy(memory_mb=128))
+        plain = await host.spawn(agents.working_directory, policy=ramet.Policy(memory_mb=128))
         await plain.result()
 
     assert handle.run.grant == plain.run.grant

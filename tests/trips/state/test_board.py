@@ -31,7 +31,7 @@ ANN, BOB = Owner("run-ann", "main/ann"), Owner("run-bob", "main/bob")
 
 #: Any write in a file; on a server, which commits the same documents, some.
 KILLS = [
-    *(("sqlite", when, number) for number in range(1, len(STEPS) + 1) for when in ("before", "after")),
+    *(("sqlite", kill_point, number) for number in range(1, len(STEPS) + 1) for kill_point in ("before", "after")),
     *(("postgres", "after", number) for number in (1, 3, 5, 7)),
 ]
 
@@ -102,12 +102,14 @@ async def test_a_board_survives_a_restart(store: str, tmp_path: pathlib.Path) ->
         assert await Board(open_store, "another").list() == []
 
 
-@pytest.mark.parametrize(("store_address", "when", "number"), KILLS, indirect=["store_address"])
-async def test_a_process_killed_at_any_write_leaves_whole_steps(store_address: str, when: str, number: int) -> None:
+@pytest.mark.parametrize(("store_address", "kill_point", "number"), KILLS, indirect=["store_address"])
+async def test_a_process_killed_at_any_write_leaves_whole_steps(
+    store_address: str, kill_point: str, number: int
+) -> None:
     """AC-S1-11, NEG-15: the board has the result of the finished steps, and the other steps can still be done."""
-    await run_program_until_killed(PROGRAM, store_address, when, number)
+    await run_program_until_killed(PROGRAM, store_address, kill_point, number)
     expected = await MemoryStore().open()
-    step_count = number - (when == "before")
+    step_count = number - (kill_point == "before")
     for step in STEPS[:step_count]:
         await do(Board(expected, "list"), step)
 

@@ -89,9 +89,9 @@ class ServerWithModel(NamedTuple):
             await asyncio.sleep(0.002)
         return job.id
 
-    async def change(self, agent: SpawnedAgent, what: str, bundle: str) -> dict[str, Any]:
+    async def change(self, agent: SpawnedAgent, operation: str, bundle: str) -> dict[str, Any]:
         """Load or unload a bundle."""
-        message = {"@type": f"{what}_bundle", "bundle": bundle}
+        message = {"@type": f"{operation}_bundle", "bundle": bundle}
         change_answer: dict[str, Any] = await self.client.control(agent.agent.id, message, key=agent.nonce)
         return change_answer
 
@@ -114,8 +114,8 @@ class ServerWithModel(NamedTuple):
         return [each["content"] for each in history if each["role"] == "tool"]
 
     @property
-    def shelves(self) -> list[str]:
-        """The names of the agents' shelves on disk."""
+    def import_dir_names(self) -> list[str]:
+        """The names of the agents' import folders on disk."""
         with contextlib.suppress(FileNotFoundError):
             return sorted(each.name for each in (self.server.folder / "runs" / ".shelves").iterdir())
         return []
@@ -258,9 +258,9 @@ async def test_a_bundle_is_loaded_into_an_active_agent_and_unloaded(folder: path
         assert "ModuleNotFoundError" in (await server.results(agent))[-1]
         system, tools = newest_request(server.model)
         assert ("One, two, three." in system, tools, set(await server.tools(agent))) == (False, {"Bash"}, {"Bash"})
-        assert server.shelves == [agent.agent.id]
+        assert server.import_dir_names == [agent.agent.id]
         await server.client.kill_agent(agent.agent.id, key=agent.nonce)
-        assert server.shelves == []
+        assert server.import_dir_names == []
 
 
 @both
@@ -284,13 +284,17 @@ async def test_an_active_function_can_import_a_bundle_loaded_during_its_call(
             await server.change(agent, "load", plain)
             bodies += [chunk.body async for chunk in chunks]
         assert b"plain" in b"".join(bodies)
-        shelf = folder / ".ramet" / "runs" / ".shelves" / agent.agent.id
-        assert {str(each.relative_to(shelf)) for each in shelf.rglob("*.txt")} == {
+        import_dir = folder / ".ramet" / "runs" / ".shelves" / agent.agent.id
+        assert {str(each.relative_to(import_dir)) for each in import_dir.rglob("*.txt")} == {
             "deep/er/thing.txt",
             "deep/other.txt",
         }
         await server.change(agent, "unload", kit)
-        assert {str(each.relative_to(shelf)) for each in shelf.rglob("*")} == {"plain.py", "deep", "deep/other.txt"}
+        assert {str(each.relative_to(import_dir)) for each in import_dir.rglob("*")} == {
+            "plain.py",
+            "deep",
+            "deep/other.txt",
+        }
 
 
 async def _read_until(chunks: AsyncIterator[Any], word: bytes) -> AsyncIterator[Any]:
@@ -335,8 +339,8 @@ async def test_an_invalid_bundle_is_refused_and_changes_nothing(folder: pathlib.
         with pytest.raises(InvalidValue, match=r"\.\."):
             await server.client.upload_bundle(member(b"../out.py", b"x") + bytes(1024))
         assert await server.tools(agent) == before
-        shelf = folder / ".ramet" / "runs" / ".shelves" / agent.agent.id
-        assert {each.name for each in shelf.rglob("*")} == {"plain.py", "deep", "other.txt"}
+        import_dir = folder / ".ramet" / "runs" / ".shelves" / agent.agent.id
+        assert {each.name for each in import_dir.rglob("*")} == {"plain.py", "deep", "other.txt"}
         assert list((await server.client.get_agent(agent.agent.id, key=agent.nonce)).bundles) == [plain]
 
         hosted = await server.client.spawn_agent("crew", "hosted", "llm", {})

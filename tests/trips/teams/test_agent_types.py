@@ -566,11 +566,11 @@ async def test_a_resumed_turn_has_the_bundles_loaded_before_the_kill(tmp_path: p
     async with PackagingService(tmp_path / "packaging") as packaging:
         bundle = (await packaging.upload(tar(kit))).id
 
-        def shelf(runtime: AgentRuntime, *bundle: str) -> AgentShelf:
+        def loaded_bundles(runtime: AgentRuntime, *bundle: str) -> AgentShelf:
             return AgentShelf("a-1", "", lambda: runtime.sandboxes.folders, packaging, PLAIN, bundle)
 
         async with lost_runtime(tmp_path, "local") as runtime:
-            more: dict[str, Any] = {"policy": Policy(), "loaded_bundles": shelf(runtime)}
+            more: dict[str, Any] = {"policy": Policy(), "loaded_bundles": loaded_bundles(runtime)}
             await more["loaded_bundles"].open()
             agent = await llm(["Ready.", Hang()]).open(agent_spec(runtime, tmp_path / "ada", LlmInfo(), **more))
             assert await say(agent, "Hello") == "Ready."
@@ -582,7 +582,7 @@ async def test_a_resumed_turn_has_the_bundles_loaded_before_the_kill(tmp_path: p
         await read_to_end(answer)
         model = ScriptedModel([Call("twice", {"text": "ab"}), "The first.", "The second."])
         async with new_runtime(tmp_path, "local") as runtime:
-            more["loaded_bundles"] = shelf(runtime, bundle)
+            more["loaded_bundles"] = loaded_bundles(runtime, bundle)
             await more["loaded_bundles"].open()
             start = agent_spec(runtime, tmp_path / "ada", LlmInfo(), run=run, **more)
             async with open_agent(LlmType({"scripted": model}, default="scripted"), start) as second_agent:

@@ -48,7 +48,7 @@ from tests.trips.teams.test_agent_types import (
 SIZE = 10_000  #: characters of a message
 TURNS = 30  #: before a kill, and as many behind it
 MODULE = pathlib.Path(served_functions.__file__).read_bytes()
-places = pytest.mark.parametrize("backend", [None, "local"], ids=["host", "local"])
+each_backend = pytest.mark.parametrize("backend", [None, "local"], ids=["host", "local"])
 
 
 def message(number: int) -> str:
@@ -61,7 +61,7 @@ async def recorded_bytes(runtime: AgentRuntime, run: str) -> int:
     return sum(len(each.data) for each in await (await runtime.open_store()).read(tree=run))
 
 
-@places
+@each_backend
 async def test_the_record_of_a_turn_does_not_grow_with_the_history(
     tmp_path: pathlib.Path, backend: Backend | None
 ) -> None:
@@ -83,7 +83,7 @@ async def test_the_record_of_a_turn_does_not_grow_with_the_history(
     assert SIZE < transcripts_so_far[-1] < len(sizes) * (transcripts_so_far[0] + SIZE // 2), sizes
 
 
-@places
+@each_backend
 async def test_a_function_called_again_after_a_kill_gets_the_same_history(
     tmp_path: pathlib.Path, backend: Backend | None
 ) -> None:
@@ -113,7 +113,7 @@ async def test_a_function_called_again_after_a_kill_gets_the_same_history(
     assert len(history) == 8
 
 
-@places
+@each_backend
 async def test_a_history_that_is_too_long_is_cut_with_a_notice(
     tmp_path: pathlib.Path, backend: Backend | None, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -142,7 +142,7 @@ async def test_a_history_that_is_too_long_is_cut_with_a_notice(
     assert len([each for each in caplog.records if "a-1" in each.getMessage()]) == 1
 
 
-@places
+@each_backend
 async def test_a_turn_of_an_older_ramet_resumes_with_its_recorded_history(
     tmp_path: pathlib.Path, backend: Backend | None
 ) -> None:

@@ -77,7 +77,7 @@ async def revoked_above(echo_server: EchoServer, id: str, nonce: str) -> SharedA
     return SharedAgent(id, narrower.raise_for_status().json()["key"], revoke)
 
 
-WAYS = (handed_over, rotate_key, revoke_key, revoked_above)
+SHARE_FUNCTIONS = (handed_over, rotate_key, revoke_key, revoked_above)
 
 
 class Stream:
@@ -144,12 +144,12 @@ def echo(echo_server: EchoServer) -> Echo:
     return echo_server.echo.opened[-1]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("share", SHARE_FUNCTIONS)
 async def test_a_stream_of_a_turn_ends_when_its_key_loses_the_right(
-    echo_server: EchoServer, streams: Streams, way: Callable[..., Awaitable[SharedAgent]]
+    echo_server: EchoServer, streams: Streams, share: Callable[..., Awaitable[SharedAgent]]
 ) -> None:
     """The stream that asked, and another reader's, end with `not-yours` and without any later text."""
-    shared = await way(echo_server, *await echo_server.agent())
+    shared = await share(echo_server, *await echo_server.agent())
     stream = await streams("POST", f"{shared.path}/turns", shared.lost_key, b"before wait after")
     along = await streams("GET", f"{shared.path}/turns/{stream.turn}", shared.lost_key)
     for each in (stream, along):
@@ -167,12 +167,12 @@ async def test_a_stream_of_a_turn_ends_when_its_key_loses_the_right(
         assert (name, problem["type"]) == ("error", "urn:ramet:problem:not-yours")
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("share", SHARE_FUNCTIONS)
 async def test_a_queued_turn_is_withdrawn_when_its_key_loses_the_right(
-    echo_server: EchoServer, streams: Streams, way: Callable[..., Awaitable[SharedAgent]]
+    echo_server: EchoServer, streams: Streams, share: Callable[..., Awaitable[SharedAgent]]
 ) -> None:
     """The agent never receives the turn, and both readers get `withdrawn`. Turns of other keys run."""
-    shared = await way(echo_server, *await echo_server.agent())
+    shared = await share(echo_server, *await echo_server.agent())
     now = await streams("POST", f"{shared.path}/turns", shared.lost_key, b"first wait")
     await now.until("first")
     waits = await streams("POST", f"{shared.path}/turns", shared.lost_key, b"second")
@@ -221,12 +221,12 @@ async def test_a_turn_with_on_leave_interrupt_ends_when_its_reader_loses_the_rig
     await eventually(lambda: echo(echo_server).interrupts == 1)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("share", SHARE_FUNCTIONS)
 async def test_a_stream_of_events_ends_when_its_key_loses_the_right(
-    echo_server: EchoServer, streams: Streams, way: Callable[..., Awaitable[SharedAgent]]
+    echo_server: EchoServer, streams: Streams, share: Callable[..., Awaitable[SharedAgent]]
 ) -> None:
     """The stream ends with `not-yours`, also if the agent is killed at once: the key must not read the last events."""
-    shared = await way(echo_server, *await echo_server.agent())
+    shared = await share(echo_server, *await echo_server.agent())
     events = await streams("GET", f"{shared.path}/events", shared.lost_key)
     await eventually(lambda: len(echo_server.server._parts.streams) == 1)
 

@@ -61,7 +61,7 @@ async def test_an_unknown_key_gets_401_on_every_path() -> None:
                 for reason, key in dead.items()
             }
 
-    assert {what: status for what, status in statuses.items() if status != 401} == {}
+    assert {request: status for request, status in statuses.items() if status != 401} == {}
 
 
 async def test_a_known_key_learns_nothing_about_others() -> None:

@@ -14,8 +14,8 @@ from ramet.core.policy.capabilities import Capability, Visibility
 from ramet.tools.python import python_tool
 
 
-def listing(type: Any, name: str, visibility: Visibility, thing: Any, **more: Any) -> str:
-    return capability_listing([(Capability(type, name, visibility, **more), thing)])
+def listing(type: Any, name: str, visibility: Visibility, value: Any, **more: Any) -> str:
+    return capability_listing([(Capability(type, name, visibility, **more), value)])
 
 
 def test_high_shows_names_signatures_and_docstrings() -> None:

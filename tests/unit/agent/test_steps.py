@@ -283,13 +283,13 @@ def test_a_too_long_schema_is_refused_before_it_is_checked() -> None:
         OutputContract({"anyOf": [{}] * 15_000})
 
 
-@pytest.mark.parametrize("place", ["root", "below"])
-def test_no_part_of_a_schema_is_checked_without_counting(place: str) -> None:
+@pytest.mark.parametrize("position", ["root", "below"])
+def test_no_part_of_a_schema_is_checked_without_counting(position: str) -> None:
     """A named dialect does not bring back validators that count nothing."""
     schema_field = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
     pattern = {"type": "string", "pattern": "^(a|a)*$"}
     text = json.dumps({"next": {"next": {"text": "a" * 40 + "!"}}})
-    if place == "below":
+    if position == "below":
         with pytest.raises(InvalidValue, match="named at the root"):
             OutputContract({"properties": {"text": {**pattern, **schema_field}}})
         return

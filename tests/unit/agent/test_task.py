@@ -141,11 +141,11 @@ def test_an_async_function_is_a_task_too() -> None:
     assert solve.prompt({}) == "Solve it."
 
 
-@pytest.mark.parametrize("thing", [lambda: 1, math, 3, "os.path:", "../os:x"])
-def test_a_function_without_a_reference_is_no_capability(thing: Any) -> None:
+@pytest.mark.parametrize("value", [lambda: 1, math, 3, "os.path:", "../os:x"])
+def test_a_function_without_a_reference_is_no_capability(value: Any) -> None:
     """Another process must find the function by its name."""
     with pytest.raises(InvalidValue):
-        Agent(name="solver").fn(thing)
+        Agent(name="solver").fn(value)
 
 
 def test_a_task_of_a_module_is_a_capability_by_its_name() -> None:

@@ -105,12 +105,12 @@ def test_partials_builtins_and_methods_have_versions() -> None:
 
 def test_a_function_over_an_opaque_object_has_no_version() -> None:
     """A callable object and a function that closes over an object are refused."""
-    thing = object()
+    value = object()
 
     class Callable_:
         def __call__(self) -> None: ...
 
-    for function in (Callable_(), lambda: thing):
+    for function in (Callable_(), lambda: value):
         with pytest.raises(InvalidValue):
             code_digest(function)
 

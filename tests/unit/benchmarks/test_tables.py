@@ -30,9 +30,9 @@ ABOUT = {
 def measured_rounds(ours: list[float], theirs: list[float] | None = None) -> Sitting:
     """Return the result of rounds with these values."""
     measurements = Sitting()
-    for who, values in ((OURS, ours), (PEER.name, theirs or [])):
+    for project, values in ((OURS, ours), (PEER.name, theirs or [])):
         for value in values:
-            measurements.add(TURN, who, {"ms": value, "something_else": 1.0})
+            measurements.add(TURN, project, {"ms": value, "something_else": 1.0})
     return measurements
 
 

@@ -87,11 +87,16 @@ async def test_a_question_stays_open_until_it_is_answered() -> None:
     writer.add(ApprovalAnswered, "main/child", 2, approval_id="child-3", allowed=False)
     writer.add(RunEnded, "main/gone", 3, result=Result(status=Status.CANCELLED))
 
-    async def told() -> AsyncIterator[Event]:
+    async def event_stream() -> AsyncIterator[Event]:
         for event in writer.events:
             yield event
 
-    assert [question.id for _, question in await open_questions(told())] == ["main-2", "main-3", "child-1", "child-2"]
+    assert [question.id for _, question in await open_questions(event_stream())] == [
+        "main-2",
+        "main-3",
+        "child-1",
+        "child-2",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -129,9 +129,9 @@ def test_nothing_is_raised_before_an_abort() -> None:
     root = AbortController()
     grandchild = root.child()
 
-    def start(what: AbortController) -> None:
-        what.raise_if_aborted()
-        calls.append("root" if what is root else "below")
+    def start(controller: AbortController) -> None:
+        controller.raise_if_aborted()
+        calls.append("root" if controller is root else "below")
 
     start(root)
     start(grandchild)

@@ -172,11 +172,11 @@ def test_a_retried_attempt_restarts_at_the_start_of_its_turn() -> None:
 
 def test_a_sandbox_counts_its_messages_since_its_start() -> None:
     """Mail counts together with its message, and an adopted sandbox continues counting."""
-    box = SandboxStarted(**STAMP, backend="machine", level="L1", sandbox={"number": 1})
+    start_event = SandboxStarted(**STAMP, backend="machine", level="L1", sandbox={"number": 1})
     mail = MailDelivered(**STAMP, mail_id="mail-1", sender="user", kind="user", told=2)
     events = [
         *EVENTS[:2],
-        box,
+        start_event,
         recorded_message({"type": "ai", "content": "I read.", "tool_calls": CALLS[:2]}, step_id="run-1:7"),
         ToolEnded(**STAMP, tool="Read", status="denied", call_id="call-0", told=1),
         MailPushed(**STAMP, mail_id="mail-1", sender="user", kind="user", text="More."),
@@ -189,11 +189,11 @@ def test_a_sandbox_counts_its_messages_since_its_start() -> None:
     assert replay_as_stored([*events, charge]).root.recorded_reports == 1, "what it was charged for has yet to be told"
     events += [recorded_message({"type": "human", "content": "More."}, told=2), Notice(**STAMP, text="n", told=3)]
     assert replay_as_stored(events).root.recorded_reports == 3
-    events += [RunResumed(**STAMP, turn=1), msgspec.structs.replace(box, adopted=True)]
+    events += [RunResumed(**STAMP, turn=1), msgspec.structs.replace(start_event, adopted=True)]
     assert replay_as_stored(events).root.recorded_reports == 3
     events_with_answer = [*events, answer(0)]
     assert replay_as_stored(events_with_answer).root.unstarted_calls == set()
-    assert replay_as_stored([*events, box]).root.recorded_reports == 0
+    assert replay_as_stored([*events, start_event]).root.recorded_reports == 0
 
 
 def test_answers_to_calls_before_an_attempt_survive_a_retry() -> None:
@@ -207,8 +207,8 @@ def test_answers_to_calls_before_an_attempt_survive_a_retry() -> None:
 
 def test_a_rewound_sandbox_is_not_adopted_after_a_resume() -> None:
     """The journal has messages that the sandbox did not get; a function without messages keeps its sandbox."""
-    box = SandboxStarted(**STAMP, backend="machine", level="L1", sandbox={"number": 1})
-    retried = [*EVENTS[:4], RunRetried(**STAMP, attempt=1, status="lost"), box]
+    start_event = SandboxStarted(**STAMP, backend="machine", level="L1", sandbox={"number": 1})
+    retried = [*EVENTS[:4], RunRetried(**STAMP, attempt=1, status="lost"), start_event]
     root = replay_as_stored(retried).root
     assert (root.is_rewound, root.sandbox is not None) == (True, True)
     root = replay_as_stored([*retried, RunResumed(**STAMP, turn=1)]).root

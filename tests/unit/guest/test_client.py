@@ -242,12 +242,12 @@ def test_a_refused_map_cancels_its_running_children() -> None:
     assert failure.error.type == "SpawnRefused"
 
 
-@pytest.mark.parametrize("when", ["before it is answered", "while it waits"])
-def test_a_waiting_agent_fails_when_its_host_leaves(when: str) -> None:
+@pytest.mark.parametrize("moment", ["before it is answered", "while it waits"])
+def test_a_waiting_agent_fails_when_its_host_leaves(moment: str) -> None:
     """The error says that the host has closed the channel."""
     with guest() as host:
         host.start(agents.wait_for_child)
-        if when == "while it waits":
+        if moment == "while it waits":
             answer_spawn(host, "r2")
             host.expect(Watch)
         else:

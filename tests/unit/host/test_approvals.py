@@ -31,7 +31,7 @@ from tests.support.context import calling, make_context, run_info
 from tests.support.waiting import eventually
 
 
-def inbox(**options: Any) -> Inbox:
+def make_inbox(**options: Any) -> Inbox:
     """Return an inbox with counted ids and a clock that stands still."""
     numbers = itertools.count(1)
     return Inbox(mint=lambda: f"approval-{next(numbers)}", **{"clock": FakeClock(), **options})
@@ -48,11 +48,11 @@ def context_with(events: list[Event] | None = None, **fields: Any) -> ToolUseCon
     return make_context(**{"record": record, "run": run_info(3, path="main/a/b", agent="explore", depth=2), **fields})
 
 
-def ask(box: Inbox, context: ToolUseContext, question: str = "Delete it?") -> asyncio.Task[bool]:
+def ask(inbox: Inbox, context: ToolUseContext, question: str = "Delete it?") -> asyncio.Task[bool]:
     """Ask as a dispatcher does; return whether the call was allowed."""
 
     async def allowed() -> bool:
-        return (await box.ask(context, tool="Bash", question=question, args={"command": "rm x"})).allowed
+        return (await inbox.ask(context, tool="Bash", question=question, args={"command": "rm x"})).allowed
 
     return asyncio.create_task(allowed())
 
@@ -61,13 +61,13 @@ def ask(box: Inbox, context: ToolUseContext, question: str = "Delete it?") -> as
 async def test_an_answer_by_id_reaches_the_asking_run_and_is_recorded(word: bool) -> None:
     """The question shows the path and depth of the run; the event names the call."""
     events: list[Event] = []
-    box, context = inbox(), context_with(events)
+    inbox, context = make_inbox(), context_with(events)
     with calling(context, "call-9"):
-        asking = ask(box, context)
-    await eventually(lambda: box.pending)
+        asking = ask(inbox, context)
+    await eventually(lambda: inbox.pending)
 
-    (waiting,) = box.pending
-    box.answer(waiting.id, word, "by Ann")
+    (waiting,) = inbox.pending
+    inbox.answer(waiting.id, word, "by Ann")
 
     assert await asking is word
     assert waiting == Pending(
@@ -96,35 +96,35 @@ async def test_an_answer_by_id_reaches_the_asking_run_and_is_recorded(word: bool
 
 async def test_an_answer_settles_one_question_once() -> None:
     """Unknown and answered ids are refused with the waiting ids; the other question still waits."""
-    box = inbox()
-    first, second = ask(box, context_with(), "first?"), ask(box, context_with(), "second?")
-    await eventually(lambda: len(box.pending) == 2)
+    inbox = make_inbox()
+    first, second = ask(inbox, context_with(), "first?"), ask(inbox, context_with(), "second?")
+    await eventually(lambda: len(inbox.pending) == 2)
 
-    box.answer("approval-1", True)
+    inbox.answer("approval-1", True)
     with pytest.raises(Unknown, match="approval-2"):
-        box.answer("approval-1", True)
+        inbox.answer("approval-1", True)
     with pytest.raises(Unknown):
-        box.answer("approval-7", True)
+        inbox.answer("approval-7", True)
 
     assert await first is True
-    assert [each.question for each in box.pending] == ["second?"]
-    box.close()
+    assert [each.question for each in inbox.pending] == ["second?"]
+    inbox.close()
     assert await second is False
 
 
 async def test_a_reused_call_id_makes_another_question() -> None:
     """Some providers number calls anew with each reply: an old yes must not allow a new call."""
-    box, context = inbox(), context_with()
+    inbox, context = make_inbox(), context_with()
     ids = []
     for _ in range(3):
         with calling(context, "call-0"):
-            asking = ask(box, context)
-        await eventually(lambda: box.pending)
-        ids.append(box.pending[0].id)
+            asking = ask(inbox, context)
+        await eventually(lambda: inbox.pending)
+        ids.append(inbox.pending[0].id)
         for old in ids[:-1]:
             with pytest.raises(Unknown):
-                box.answer(old, True)
-        box.answer(ids[-1], False)
+                inbox.answer(old, True)
+        inbox.answer(ids[-1], False)
         assert await asking is False
 
     assert len(set(ids)) == 3
@@ -134,13 +134,13 @@ async def test_the_id_of_a_question_depends_on_run_call_and_arguments() -> None:
     """Another inbox gives an equal question the same id; any difference gives another id."""
 
     async def id_of(call: str, number: int, **args: Any) -> str:
-        box = inbox()
+        inbox = make_inbox()
         context = make_context(run=run_info(number))
         with calling(context, call):
-            asking = asyncio.create_task(box.ask(context, tool="Bash", question="?", args=args))
-        await eventually(lambda: box.pending)
-        approval_id = box.pending[0].id
-        box.close()
+            asking = asyncio.create_task(inbox.ask(context, tool="Bash", question="?", args=args))
+        await eventually(lambda: inbox.pending)
+        approval_id = inbox.pending[0].id
+        inbox.close()
         await asking
         return approval_id
 
@@ -157,15 +157,15 @@ async def test_the_id_of_a_question_depends_on_run_call_and_arguments() -> None:
 
 async def test_only_true_and_false_are_answers() -> None:
     """A truthy "no" must not count as yes; the question still waits."""
-    box = inbox()
-    asking = ask(box, context_with())
-    await eventually(lambda: box.pending)
+    inbox = make_inbox()
+    asking = ask(inbox, context_with())
+    await eventually(lambda: inbox.pending)
 
     with pytest.raises(InvalidValue, match="allowed"):
-        box.answer("approval-1", "no")  # type: ignore[arg-type]  # what is tested
+        inbox.answer("approval-1", "no")  # type: ignore[arg-type]  # what is tested
 
-    assert len(box.pending) == 1
-    box.close()
+    assert len(inbox.pending) == 1
+    inbox.close()
     await asking
 
 
@@ -173,13 +173,13 @@ async def test_a_question_is_denied_at_its_deadline() -> None:
     """The question leaves the inbox, and the recorded reason says that nobody answered."""
     events: list[Event] = []
     clock = FakeClock()
-    box = inbox(clock=clock, timeout_s=30)
-    asking = ask(box, context_with(events))
+    inbox = make_inbox(clock=clock, timeout_s=30)
+    asking = ask(inbox, context_with(events))
     await eventually(lambda: clock.sleeping)
     await clock.advance(30)
 
     assert await asking is False
-    assert box.pending == ()
+    assert inbox.pending == ()
     assert isinstance(events[-1], ApprovalAnswered)
     assert events[-1].reason == "no answer within 30 s"
 
@@ -189,14 +189,14 @@ async def test_an_accepted_answer_counts_even_at_the_deadline() -> None:
     outcomes: list[tuple[bool, bool]] = []
     for steps in range(100):
         clock = FakeClock()
-        box = inbox(clock=clock, timeout_s=30)
-        asking = ask(box, context_with())
+        inbox = make_inbox(clock=clock, timeout_s=30)
+        asking = ask(inbox, context_with())
         await eventually(partial(getattr, clock, "sleeping"))
         passing = asyncio.ensure_future(clock.advance(30))
         for _ in range(steps):
             await asyncio.sleep(0)
         try:
-            box.answer("approval-1", True)
+            inbox.answer("approval-1", True)
             is_accepted = True
         except Unknown:
             is_accepted = False
@@ -212,9 +212,9 @@ async def test_an_accepted_answer_counts_even_at_the_deadline() -> None:
 async def test_the_question_of_a_stopped_run_leaves_the_inbox(mode: str) -> None:
     """The record says that the question was withdrawn."""
     events: list[Event] = []
-    box, context = inbox(), context_with(events)
-    asking = ask(box, context)
-    await eventually(lambda: box.pending)
+    inbox, context = make_inbox(), context_with(events)
+    asking = ask(inbox, context)
+    await eventually(lambda: inbox.pending)
     if mode == "abort":
         context.abort.abort("user")
     else:
@@ -222,7 +222,7 @@ async def test_the_question_of_a_stopped_run_leaves_the_inbox(mode: str) -> None
 
     with pytest.raises((Aborted, asyncio.CancelledError)):
         await asking
-    assert box.pending == ()
+    assert inbox.pending == ()
     assert [type(each) for each in events] == [ApprovalAsked, ApprovalAnswered]
 
 
@@ -235,13 +235,13 @@ async def test_a_stopped_run_asks_nobody() -> None:
         questions.append(pending)
         return True
 
-    box, context = inbox(approver=approve), context_with(events)
+    inbox, context = make_inbox(approver=approve), context_with(events)
     context.abort.abort("user")
 
     with pytest.raises(Aborted):
-        await ask(box, context)
+        await ask(inbox, context)
 
-    assert (events, questions, box.pending) == ([], [], ())
+    assert (events, questions, inbox.pending) == ([], [], ())
 
 
 async def test_a_run_that_waits_for_a_person_holds_no_slot() -> None:
@@ -250,32 +250,32 @@ async def test_a_run_that_waits_for_a_person_holds_no_slot() -> None:
     context = context_with(slot=Slot(slots))
     await context.slot.acquire()
     context.slot.begin_calls(1)
-    box = inbox()
-    asking = ask(box, context)
-    await eventually(lambda: box.pending)
+    inbox = make_inbox()
+    asking = ask(inbox, context)
+    await eventually(lambda: inbox.pending)
 
     free_while_waiting = slots.try_acquire()
-    box.answer("approval-1", True)
+    inbox.answer("approval-1", True)
 
     assert (free_while_waiting, await asking) == (True, True)
 
 
 async def test_closing_the_inbox_denies_waiting_and_later_questions() -> None:
     """An inbox without an owner denies."""
-    box = inbox()
-    waiting = ask(box, context_with())
-    await eventually(lambda: box.pending)
-    box.close("goodbye")
+    inbox = make_inbox()
+    waiting = ask(inbox, context_with())
+    await eventually(lambda: inbox.pending)
+    inbox.close("goodbye")
 
     assert await waiting is False
-    assert await ask(box, context_with()) is False
+    assert await ask(inbox, context_with()) is False
 
 
 async def test_an_unattended_inbox_denies_at_once_with_a_reason() -> None:
     """Both events are recorded, so that a reader sees what was asked."""
     events: list[Event] = []
 
-    assert await ask(inbox(unattended=True), context_with(events)) is False
+    assert await ask(make_inbox(unattended=True), context_with(events)) is False
     assert isinstance(events[-1], ApprovalAnswered)
     assert events[-1].reason == "no person is available to answer"
     assert len(events) == 2
@@ -301,7 +301,7 @@ async def _fails(pending: Pending) -> bool:
 )
 async def test_an_approver_answers_instead_of_a_person_and_only_true_is_yes(approver: Any, allowed: bool) -> None:
     """An approver that fails denies, unattended or not."""
-    assert await ask(inbox(approver=approver, unattended=True), context_with()) is allowed
+    assert await ask(make_inbox(approver=approver, unattended=True), context_with()) is allowed
 
 
 async def test_an_answer_by_id_goes_before_a_slow_approver() -> None:
@@ -316,10 +316,10 @@ async def test_an_answer_by_id_goes_before_a_slow_approver() -> None:
             has_ended = True
         return True
 
-    box = inbox(approver=thinks)
-    asking = ask(box, context_with())
-    await eventually(lambda: box.pending)
-    box.answer("approval-1", False)
+    inbox = make_inbox(approver=thinks)
+    asking = ask(inbox, context_with())
+    await eventually(lambda: inbox.pending)
+    inbox.answer("approval-1", False)
 
     assert (await asking, has_ended) == (False, True)
 
@@ -330,26 +330,26 @@ async def test_a_permission_hook_decides_before_a_person_is_asked(behaviour: str
     answer = {"hookSpecificOutput": {"decision": {"behavior": behaviour, "message": "policy"}}}
     hooks = HookRunner({"PermissionRequest": [{"matcher": "Bash", "hooks": [lambda payload: answer]}]})
     silent = HookRunner({"PermissionRequest": [lambda payload: None]})
-    box = inbox()
+    inbox = make_inbox()
 
-    assert await ask(box, context_with(hooks=hooks)) is allowed
+    assert await ask(inbox, context_with(hooks=hooks)) is allowed
 
-    asking = ask(box, context_with(hooks=silent))
-    await eventually(lambda: box.pending)
-    box.close()
+    asking = ask(inbox, context_with(hooks=silent))
+    await eventually(lambda: inbox.pending)
+    inbox.close()
     assert await asking is False
 
 
 async def test_a_subscriber_can_answer_a_question_within_its_event() -> None:
     """The question is already waiting when its event is recorded."""
-    box = inbox()
+    inbox = make_inbox()
 
     def record(event: Event) -> Event:
         if isinstance(event, ApprovalAsked):
-            box.answer(event.approval_id, True)
+            inbox.answer(event.approval_id, True)
         return event
 
-    assert await ask(box, context_with(record=record)) is True
+    assert await ask(inbox, context_with(record=record)) is True
 
 
 async def test_the_shown_arguments_are_bounded_plain_and_marked_where_cut() -> None:
@@ -363,7 +363,7 @@ async def test_the_shown_arguments_are_bounded_plain_and_marked_where_cut() -> N
         "wide": [[["y" * 1_000] * 40] * 40] * 40,
     }
 
-    await inbox(unattended=True).ask(context_with(events), tool="Bash", question="q" * 100_000, args=args)
+    await make_inbox(unattended=True).ask(context_with(events), tool="Bash", question="q" * 100_000, args=args)
 
     question = decode(encode(events[0]))
     assert isinstance(question, ApprovalAsked)
@@ -378,7 +378,7 @@ async def test_the_shown_arguments_are_bounded_plain_and_marked_where_cut() -> N
 def test_a_deadline_must_be_positive_and_finite(timeout_s: float) -> None:
     """None means no deadline."""
     with pytest.raises(InvalidValue, match="timeout_s"):
-        inbox(timeout_s=timeout_s)
+        make_inbox(timeout_s=timeout_s)
 
 
 async def test_an_answer_from_before_a_restart_holds_only_for_its_open_call() -> None:
@@ -389,15 +389,15 @@ async def test_an_answer_from_before_a_restart_holds_only_for_its_open_call() ->
     async def asked_after(*events: Event) -> tuple[str, bool | None]:
         """Return the question's id, and the answer if there is one already."""
         replay = TreeReplay().apply_all([RunSpawned(**stamp, name="main"), *events])
-        box = inbox()
-        box.restore(replay.root, lambda call: True, context.emit)
+        inbox = make_inbox()
+        inbox.restore(replay.root, lambda call: True, context.emit)
         with calling(context, "call-0"):
-            asking = ask(box, context)
-        await eventually(lambda: box.pending or asking.done())
-        if not box.pending:
+            asking = ask(inbox, context)
+        await eventually(lambda: inbox.pending or asking.done())
+        if not inbox.pending:
             return "", await asking
-        id = box.pending[0].id
-        box.close()
+        id = inbox.pending[0].id
+        inbox.close()
         await asking
         return id, None
 
@@ -420,10 +420,10 @@ async def test_a_question_outside_a_call_does_not_wait_after_a_restart(call_id: 
     at = datetime(2026, 1, 1, tzinfo=UTC) if is_dated else None
     question = ApprovalAsked(**stamp, at=at, approval_id="a-1", tool="Bash", question="Delete it?", call_id=call_id)
     replay = TreeReplay().apply_all([RunSpawned(**stamp, name="main"), question])
-    box = inbox()
+    inbox = make_inbox()
 
-    box.restore(replay.root, lambda call: True, make_context(run=run_info(1)).emit)
+    inbox.restore(replay.root, lambda call: True, make_context(run=run_info(1)).emit)
 
-    assert box.pending == ()
+    assert inbox.pending == ()
     with pytest.raises(Unknown):
-        box.answer("a-1", True)
+        inbox.answer("a-1", True)

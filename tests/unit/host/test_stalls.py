@@ -38,9 +38,9 @@ def reader(pipe: tuple[int, int]) -> Iterator[subprocess.Popen[bytes]]:
         reader.kill()
 
 
-@pytest.mark.parametrize("where", ["in the loop", "in a thread"])
+@pytest.mark.parametrize("location", ["in the loop", "in a thread"])
 async def test_a_stall_is_dumped_while_c_code_keeps_the_interpreter(
-    pipe: tuple[int, int], reader: subprocess.Popen[bytes], where: str, caplog: pytest.LogCaptureFixture
+    pipe: tuple[int, int], reader: subprocess.Popen[bytes], location: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The C call returns once another process has read its name in the dump: no Python code can have written it."""
     assert reader.stdout is not None
@@ -49,7 +49,7 @@ async def test_a_stall_is_dumped_while_c_code_keeps_the_interpreter(
         while not is_read:
             before = watch.so_far.count
             stand_still = partial(stand_still_in_c, reader.stdout.fileno(), 2)
-            is_read = stand_still() if where == "in the loop" else await asyncio.to_thread(stand_still)
+            is_read = stand_still() if location == "in the loop" else await asyncio.to_thread(stand_still)
             await eventually(lambda before=before: watch.so_far.count > before)  # type: ignore[misc]
 
     assert b"stand_still_in_c" in reader.stdout.read()

@@ -249,7 +249,7 @@ async def test_a_process_above_the_limit_of_processor_time_is_ended(
 
 async def test_use_near_a_limit_is_reported(site: BackendFixture) -> None:
     reports: list[tuple[str, str]] = []
-    backend_of(site).on_threshold = lambda run, what, value, limit: reports.append((run, what))
+    backend_of(site).on_threshold = lambda run, resource, value, limit: reports.append((run, resource))
     async with site.start_guest(grant=replace_grant(GRANT, memory_mb=128)) as guest:
         await guest.ask("allocate", mb=110)
         await eventually(lambda: (guest.spec.run, "memory") in reports)
@@ -372,7 +372,7 @@ async def test_a_cancelled_command_is_ended(site: BackendFixture) -> None:
 
 
 async def test_without_namespaces_no_process_leaves_the_process_group(site_without_namespaces: BackendFixture) -> None:
-    for way in ("leave", "kill"):
+    for method in ("leave", "kill"):
         async with site_without_namespaces.start_guest() as guest:
             ran = await guest.sandbox.run_command(["setsid", "--fork", "--wait", "true"], timeout_s=60, max_bytes=1000)
             assert b"not permitted" in ran.stderr
@@ -381,7 +381,7 @@ async def test_without_namespaces_no_process_leaves_the_process_group(site_witho
             await guest.send("spin", seconds=3600, processes=2)
             await eventually(lambda: len(procfs.tree(guest.sandbox.pid)) >= 3)
             family = set(procfs.tree(guest.sandbox.pid))
-            if way == "leave":
+            if method == "leave":
                 guest.sandbox.signal(signal.SIGTERM)
             else:
                 await guest.sandbox.kill(0)
@@ -390,23 +390,23 @@ async def test_without_namespaces_no_process_leaves_the_process_group(site_witho
             assert not await guest.is_locked("held")
 
 
-@pytest.mark.parametrize("what", ["oom", "pids"])
+@pytest.mark.parametrize("cause", ["oom", "pids"])
 async def test_without_namespaces_an_orphan_is_still_watched(
-    site_without_namespaces: BackendFixture, monkeypatch: pytest.MonkeyPatch, what: str
+    site_without_namespaces: BackendFixture, monkeypatch: pytest.MonkeyPatch, cause: str
 ) -> None:
     """An orphan becomes a child of the zygote, which has other children, too."""
     monkeypatch.setattr(watchdog, "_HELPER_PROCESSES", 0)
     monkeypatch.setattr(backend_of(site_without_namespaces), "_cgroups", None)  # Which would not need to look.
-    limit: dict[str, Any] = {"memory_mb": 96} if what == "oom" else {"pids": 2}
+    limit: dict[str, Any] = {"memory_mb": 96} if cause == "oom" else {"pids": 2}
     async with (
         site_without_namespaces.start_guest() as other,
         site_without_namespaces.start_guest(grant=replace_grant(GRANT, **limit)) as guest,
     ):
         for at in range(2):
-            await guest.send("hide", hold=f"held-{at}", quiet=True, mb=192 if what == "oom" else 0)
+            await guest.send("hide", hold=f"held-{at}", quiet=True, mb=192 if cause == "oom" else 0)
         end = await guest.wait_ended()
-        assert (end.reason, what in end.detail or "memory" in end.detail) == (
-            "oom" if what == "oom" else "signalled",
+        assert (end.reason, cause in end.detail or "memory" in end.detail) == (
+            "oom" if cause == "oom" else "signalled",
             True,
         )
         assert await other.ask("who"), "who is another's child is let be"

@@ -131,8 +131,8 @@ def test_a_walk_does_not_follow_a_folder_that_is_moved_away(tree: Path, outside_
     assert not any("secret" in name or "taken" in name for name in paths)
 
 
-@pytest.mark.parametrize("what", ["d", "d/d"])
-def test_a_removed_folder_does_not_end_the_walk(tree: Path, what: str) -> None:
+@pytest.mark.parametrize("path", ["d", "d/d"])
+def test_a_removed_folder_does_not_end_the_walk(tree: Path, path: str) -> None:
     """A folder that is removed before its turn is skipped."""
     make_deep_folders(tree, depth=2)
     (tree / "a").mkdir()
@@ -143,7 +143,7 @@ def test_a_removed_folder_does_not_end_the_walk(tree: Path, what: str) -> None:
         for entry in safe_walk.walk(fd):
             paths.add(entry.path)
             assert not entry.problem
-            if entry.path == what:
+            if entry.path == path:
                 subprocess.run(["rm", "-r", str(tree / "d")], check=False)
 
     assert "a/file" in paths
@@ -173,14 +173,14 @@ def test_a_tree_is_removed_without_files_outside(tree: Path, outside_folder: Pat
     assert (outside_folder / "secret").read_text() == "the host's"
 
 
-@pytest.mark.parametrize("what", [".", "folder", "folder/file"])
-def test_immutable_files_are_removed(tree: Path, what: str) -> None:
+@pytest.mark.parametrize("path", [".", "folder", "folder/file"])
+def test_immutable_files_are_removed(tree: Path, path: str) -> None:
     """The test covers flags that only root sets."""
     (tree / "folder").mkdir()
     (tree / "folder" / "file").write_text("")
-    make_immutable(tree / what)
+    make_immutable(tree / path)
     with pytest.raises(PermissionError):
-        (tree / what / "new").write_text("") if (tree / what).is_dir() else (tree / what).write_text("")
+        (tree / path / "new").write_text("") if (tree / path).is_dir() else (tree / path).write_text("")
 
     assert remove_tree(tree)
 

@@ -92,13 +92,13 @@ def test_the_end_of_packets_is_none(packet_sockets: tuple[socket.socket, socket.
 
 
 def test_a_zygote_config_arrives_equal(packet_sockets: tuple[socket.socket, socket.socket]) -> None:
-    room = ZygoteConfig("bwrap", "/runs", ("/venv",), {"/a": "/b/a"}, "bare", identities={"/a": [1, 2]})
-    packets.send(packet_sockets[0], "room", room)
+    config = ZygoteConfig("bwrap", "/runs", ("/venv",), {"/a": "/b/a"}, "bare", identities={"/a": [1, 2]})
+    packets.send(packet_sockets[0], "room", config)
     packet = packets.receive(packet_sockets[1])
     assert packet is not None
     decoded_config = ZygoteConfig(*packet.body)
     decoded_config = decoded_config._replace(runtime=tuple(decoded_config.runtime), states=tuple(decoded_config.states))
-    assert decoded_config._replace(in_memory=tuple(decoded_config.in_memory)) == room
+    assert decoded_config._replace(in_memory=tuple(decoded_config.in_memory)) == config
 
 
 def test_a_missing_module_of_an_image_raises_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

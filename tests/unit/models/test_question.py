@@ -43,17 +43,17 @@ MESSAGES = st.lists(st.text().map(HumanMessage), max_size=6)
 
 
 @given(MESSAGES, st.data())
-def test_a_sent_question_is_received_equal(kept: list[BaseMessage], data: st.DataObject) -> None:
+def test_a_sent_question_is_received_equal(history: list[BaseMessage], data: st.DataObject) -> None:
     """The host uses its own objects for known messages, and equal ones for new messages."""
-    guest, host = SharedHistory(kept), SharedHistory([each.model_copy() for each in kept])
+    guest, host = SharedHistory(history), SharedHistory([each.model_copy() for each in history])
     new = data.draw(MESSAGES)
-    messages = data.draw(st.lists(st.sampled_from([*kept, *new]), max_size=8)) if kept or new else []
+    messages = data.draw(st.lists(st.sampled_from([*history, *new]), max_size=8)) if history or new else []
 
     received_messages = host.decode_messages(msgspec.json.decode(msgspec.json.encode(guest.encode_messages(messages))))
 
     assert received_messages == messages
-    places = [each for each in guest.encode_messages(messages) if isinstance(each, int)]
-    assert places == sorted(set(places))
+    positions = [each for each in guest.encode_messages(messages) if isinstance(each, int)]
+    assert positions == sorted(set(positions))
     assert all(
         received_messages[at] is host.messages[each]
         for at, each in enumerate(guest.encode_messages(messages))

@@ -286,9 +286,9 @@ async def test_a_suppressed_cancellation_is_found() -> None:
             async for chunk in super()._astream(*args, **kwargs):
                 yield chunk
 
-    for way in (complete(Deaf(), HI), stream(Deaf())):
+    for request in (complete(Deaf(), HI), stream(Deaf())):
         request_seen.clear()
-        asking = asyncio.ensure_future(way)
+        asking = asyncio.ensure_future(request)
         await request_seen.wait()
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -70,9 +70,9 @@ async def test_tool_arguments_above_the_limit_are_a_failure(kind: str, monkeypat
     monkeypatch.setattr("ramet.models.chunks.MAX_ARGUMENT_BYTES", 10_000)
     async with provider([Call("grep", {"pattern": "x" * 20_000})] * 2) as server:
         bound_model = bind(getattr(server, kind)(max_retries=0), [grep])
-        for way in (whole_reply(bound_model), streamed_reply(bound_model)):
+        for reply in (whole_reply(bound_model), streamed_reply(bound_model)):
             with pytest.raises(ModelFailed, match="arguments") as failure:
-                await way
+                await reply
             assert not failure.value.retryable
 
 
@@ -112,13 +112,13 @@ async def test_a_request_that_is_too_long_differs_from_a_wrong_one(kind: str) ->
     assert not any(failure.retryable for failure in failures)
 
 
-@pytest.mark.parametrize("way", [whole_reply, streamed_reply])
-async def test_a_refused_connection_is_a_failure_that_may_pass(way: ReplyFunction) -> None:
+@pytest.mark.parametrize("read_reply", [whole_reply, streamed_reply])
+async def test_a_refused_connection_is_a_failure_that_may_pass(read_reply: ReplyFunction) -> None:
     """A refused connection is worth another try."""
     async with provider([]) as server:
-        nowhere = f"http://127.0.0.1:1/{way.__name__}"  # the SDKs cache clients by address, closed ones included
+        nowhere = f"http://127.0.0.1:1/{read_reply.__name__}"  # the SDKs cache clients by address, closed ones included
         models = [server.anthropic(max_retries=0, base_url=nowhere), server.openai(max_retries=0, base_url=nowhere)]
         for model in models:
             with pytest.raises(ModelFailed) as failure:
-                await way(model)
+                await read_reply(model)
             assert (failure.value.status, failure.value.retryable) == (None, True)

@@ -39,7 +39,7 @@ class FailingStore(MemoryStore):
 
     def __init__(self) -> None:
         super().__init__()
-        self.fails: Callable[[str, str], bool] = lambda what, kind: False
+        self.fails: Callable[[str, str], bool] = lambda operation, kind: False
 
     async def put_together(self, blobs: Sequence[bytes], documents: Sequence[DocumentWrite]) -> Sequence[Document]:
         for each in documents:
@@ -56,11 +56,11 @@ class FailingStore(MemoryStore):
 
     def fail_at(self, step: tuple[str, str]) -> None:
         """Fail at this step until `whole` is called."""
-        self.fails = lambda what, kind: (what, kind) == step
+        self.fails = lambda operation, kind: (operation, kind) == step
 
     def stop_failing(self) -> None:
         """Let all later operations succeed."""
-        self.fails = lambda what, kind: False
+        self.fails = lambda operation, kind: False
 
     def of(self, agent: str) -> Sequence[tuple[str, str]]:
         """Return the kinds and keys of all documents of an agent."""
@@ -70,9 +70,9 @@ class FailingStore(MemoryStore):
             if document_key[1] == agent or document_key[1].startswith(f"{agent}/")
         ]
 
-    def _try(self, what: str, kind: str) -> None:
-        if self.fails(what, kind):
-            raise StoreFailed("the journal", f"no {what} of {kind}")
+    def _try(self, operation: str, kind: str) -> None:
+        if self.fails(operation, kind):
+            raise StoreFailed("the journal", f"no {operation} of {kind}")
 
 
 @pytest.fixture
@@ -137,10 +137,10 @@ async def test_a_team_deletion_that_failed_at_an_agent_can_be_repeated(
     agents = [await add_turns(store, await site.agent(team, name)) for name in "ab"]
     has_begun = asyncio.Event()
 
-    def fails(what: str, kind: str) -> bool:  # But for the first word of the deletion.
-        is_first = (what, kind) == ("put", TEAM) and not has_begun.is_set()
+    def fails(operation: str, kind: str) -> bool:  # But for the first word of the deletion.
+        is_first = (operation, kind) == ("put", TEAM) and not has_begun.is_set()
         has_begun.set()
-        return (what, kind) == step and not is_first
+        return (operation, kind) == step and not is_first
 
     store.fails = fails
     for _ in range(2):
@@ -165,8 +165,8 @@ async def test_a_spawn_that_could_not_be_undone_is_removed_with_its_team(site: S
     await eventually(lambda: site.slow.at_it)
     failed_keys: list[str] = []
 
-    def fails(what: str, kind: str) -> bool:  # Once.
-        if (what, kind) != ("delete", AGENT) or failed_keys:
+    def fails(operation: str, kind: str) -> bool:  # Once.
+        if (operation, kind) != ("delete", AGENT) or failed_keys:
             return False
         failed_keys.append(kind)
         return True

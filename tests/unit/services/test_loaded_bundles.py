@@ -37,16 +37,16 @@ class Images:
 
 
 class Record:
-    """The record of a shelf: each write waits for `go_on`, and fails if `failing` is set."""
+    """The record of loaded bundles: each write waits for `go_on`, and fails if `failing` is set."""
 
-    def __init__(self, shelf: AgentShelf) -> None:
-        self._shelf = shelf
+    def __init__(self, bundles: AgentShelf) -> None:
+        self._bundles = bundles
         self.loaded: list[str] = []
         self.has_begun, self.go_on = asyncio.Event(), asyncio.Event()
         self.failing = False
 
     async def keep(self) -> None:
-        loaded_ids = [each.id for each in self._shelf.loaded]
+        loaded_ids = [each.id for each in self._bundles.loaded]
         self.has_begun.set()
         await self.go_on.wait()
         if self.failing:
@@ -54,27 +54,27 @@ class Record:
         self.loaded = loaded_ids
 
 
-async def a_shelf(folder: pathlib.Path) -> tuple[AgentShelf, Record]:
-    """Return a shelf that holds the bundle "old"."""
-    shelf = AgentShelf("agent-0", "", lambda: RunFolders(folder), Images(folder), PLAIN, ())
-    await shelf.open()
-    record = Record(shelf)
-    shelf.save = record.keep
+async def open_bundles(folder: pathlib.Path) -> tuple[AgentShelf, Record]:
+    """Return the loaded bundles of an agent, which hold the bundle "old", and their record."""
+    bundles = AgentShelf("agent-0", "", lambda: RunFolders(folder), Images(folder), PLAIN, ())
+    await bundles.open()
+    record = Record(bundles)
+    bundles.save = record.keep
     record.go_on.set()
-    await shelf.load("old", lambda _: None)
+    await bundles.load("old", lambda _: None)
     record.has_begun.clear()
     record.go_on.clear()
-    return shelf, record
+    return bundles, record
 
 
 @pytest.mark.parametrize("mode", ["called off", "failed"])
-@pytest.mark.parametrize("what", ["load", "unload"])
+@pytest.mark.parametrize("action", ["load", "unload"])
 async def test_a_cancelled_or_failed_change_leaves_the_recorded_bundles(
-    tmp_path: pathlib.Path, what: str, mode: str
+    tmp_path: pathlib.Path, action: str, mode: str
 ) -> None:
     """Otherwise a bundle could be deleted that a later server needs to resume the agent."""
-    shelf, record = await a_shelf(tmp_path)
-    changing = asyncio.create_task(shelf.load("new", lambda _: None) if what == "load" else shelf.unload("old"))
+    bundles, record = await open_bundles(tmp_path)
+    changing = asyncio.create_task(bundles.load("new", lambda _: None) if action == "load" else bundles.unload("old"))
     await record.has_begun.wait()
     record.failing = mode == "failed"
     if mode == "called off":
@@ -83,24 +83,24 @@ async def test_a_cancelled_or_failed_change_leaves_the_recorded_bundles(
     record.go_on.set()
     with pytest.raises(asyncio.CancelledError if mode == "called off" else StoreFailed):
         await changing
-    assert [each.id for each in shelf.loaded] == record.loaded == ["old"]
-    assert shelf.required_ids == ("old",)
-    assert [each.name for each in shelf.folder.iterdir()] == ["old.py"]
-    await shelf.close()
+    assert [each.id for each in bundles.loaded] == record.loaded == ["old"]
+    assert bundles.required_ids == ("old",)
+    assert [each.name for each in bundles.folder.iterdir()] == ["old.py"]
+    await bundles.close()
 
 
 async def test_a_bundle_deleted_by_another_kernel_is_not_loaded(tmp_path: pathlib.Path) -> None:
-    """The other kernel did not see the bundle on record yet; the shelf stays as it was."""
+    """The other kernel did not see the bundle on record yet; the loaded bundles stay as they were."""
     images = Images(tmp_path)
-    shelf = AgentShelf("agent-0", "", lambda: RunFolders(tmp_path), images, PLAIN, ())
-    await shelf.open()
-    record = Record(shelf)
-    shelf.save = record.keep
+    bundles = AgentShelf("agent-0", "", lambda: RunFolders(tmp_path), images, PLAIN, ())
+    await bundles.open()
+    record = Record(bundles)
+    bundles.save = record.keep
     record.go_on.set()
-    await shelf.load("old", lambda _: None)
+    await bundles.load("old", lambda _: None)
     images.removed_id = "new"
     with pytest.raises(Unknown):
-        await shelf.load("new", lambda _: None)
-    assert [each.id for each in shelf.loaded] == record.loaded == ["old"]
-    assert [each.name for each in shelf.folder.iterdir()] == ["old.py"]
-    await shelf.close()
+        await bundles.load("new", lambda _: None)
+    assert [each.id for each in bundles.loaded] == record.loaded == ["old"]
+    assert [each.name for each in bundles.folder.iterdir()] == ["old.py"]
+    await bundles.close()

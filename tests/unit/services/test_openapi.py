@@ -33,10 +33,10 @@ def test_every_reference_has_a_schema() -> None:
 def test_each_operation_has_its_own_id_and_route() -> None:
     """Generated clients use the id as a method's name."""
     ids = [each.id for each in OPERATIONS]
-    places = [(each.method, each.path) for each in OPERATIONS]
+    routes = [(each.method, each.path) for each in OPERATIONS]
 
     assert len(set(ids)) == len(ids)
-    assert len(set(places)) == len(places)
+    assert len(set(routes)) == len(routes)
 
 
 def test_a_schema_accepts_its_example_and_no_unknown_field() -> None:

@@ -288,10 +288,10 @@ BAD: dict[str, tuple[dict[str, Any], type[RametError], str]] = {
 }
 
 
-@pytest.mark.parametrize("what", BAD)
-async def test_an_invalid_spawn_is_refused_before_anything_is_reserved(site: Site, what: str) -> None:
+@pytest.mark.parametrize("case", BAD)
+async def test_an_invalid_spawn_is_refused_before_anything_is_reserved(site: Site, case: str) -> None:
     """AC-S3-8: A spawn that would wait is refused too, and nothing is opened."""
-    changes, error, message = BAD[what]
+    changes, error, message = BAD[case]
     fields: dict[str, Any] = {"wait_s": 60.0, "name": "new"} | changes
     team = await site.team(agents=1)
     await site.agent(team, "taken")

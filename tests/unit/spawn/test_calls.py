@@ -100,9 +100,9 @@ def test_grants_stay_within_the_limit_and_nothing_stays_reserved(
 @given(st.lists(st.sampled_from(["waits", "began", "refused", "answered"]), max_size=6), st.integers(0, 6) | st.none())
 def test_calls_known_to_another_kernel_continue_in_their_state(past: list[str], left: int | None) -> None:
     """Begun calls were charged there and refused calls never are; waiting calls share the rest of the limit."""
-    ids = {what: {f"c{at}" for at, each in enumerate(past) if each == what} for what in set(past)}
+    ids = {state: {f"c{at}" for at, each in enumerate(past) if each == state} for state in set(past)}
     waits = ids.get("waits", set())
-    before = PastCalls(*(frozenset(ids.get(what, ())) for what in ("began", "refused", "answered")))
+    before = PastCalls(*(frozenset(ids.get(state, ())) for state in ("began", "refused", "answered")))
     context = make_context(tools=workspace_tools(), budget=Budget(Limits(tool_calls=left), scope="main"))
     calls = ToolCallLedger(context, "main:1", reply(*["Read"] * len(past)), before)
     held_count = len(waits) if left is None else min(len(waits), left)

@@ -86,9 +86,9 @@ async def test_finished_runs_are_kept_up_to_a_number() -> None:
 
         assert set(register.tombstones) == {runs[0].info.id, runs[1].info.id}
         assert register.find(f"n-{kept_runs + 1}") is runs[-1]
-        for way in (runs[0].info.id, runs[0].info.path, "n-0"):
+        for key in (runs[0].info.id, runs[0].info.path, "n-0"):
             with pytest.raises(Unknown, match="it ended as completed; its history has expired"):
-                register.find(way)
+                register.find(key)
         with pytest.raises(Unknown) as unknown:
             register.find("n-of-nobody")
         assert "it ended as" not in str(unknown.value)

@@ -57,9 +57,9 @@ def add(a: int, b: int) -> int:
 
 
 @tool
-async def fail(how: str) -> str:
+async def fail(kind: str) -> str:
     """Fail in some way."""
-    raise {"value": ValueError("wrong"), "tool": ToolException("refused"), "timeout": TimeoutError("its own")}[how]
+    raise {"value": ValueError("wrong"), "tool": ToolException("refused"), "timeout": TimeoutError("its own")}[kind]
 
 
 # --- order and concurrency
@@ -139,9 +139,9 @@ async def test_a_tool_without_the_safe_flag_runs_alone() -> None:
         (call("nonsense"), "There is no tool named 'nonsense'. Tools here: add, fail."),
         (call("add", a=1), "b"),
         (call("add", a="x", b=2), "a"),
-        (call("fail", how="value"), "ValueError: wrong"),
-        (call("fail", how="tool"), "refused"),
-        (call("fail", how="timeout"), "TimeoutError: its own"),
+        (call("fail", kind="value"), "ValueError: wrong"),
+        (call("fail", kind="tool"), "refused"),
+        (call("fail", kind="timeout"), "TimeoutError: its own"),
     ],
     ids=["unknown", "missing", "type", "exception", "ToolException", "its own timeout"],
 )
@@ -229,13 +229,13 @@ async def test_synchronous_tools_run_in_their_own_thread() -> None:
     variable.set("from the caller")
 
     @tool
-    def where() -> str:
+    def location() -> str:
         """Tell."""
         return f"{threading.current_thread() is threading.main_thread()} {variable.get()} {current().run.path}"
 
-    recording = RecordingContext(where)
+    recording = RecordingContext(location)
 
-    answers = await recording.run(call("where"))
+    answers = await recording.run(call("location"))
 
     assert texts(answers) == ["False from the caller main"]
 
@@ -290,7 +290,7 @@ async def test_each_call_is_recorded_before_and_after() -> None:
     """Intent, effect and outcome follow each other, with a preview; a call that never ran has no start."""
     recording = RecordingContext(add, fail)
 
-    await recording.run(call("add", 1, a=1, b=2), call("fail", 2, how="value"), call("nonsense", 3))
+    await recording.run(call("add", 1, a=1, b=2), call("fail", 2, kind="value"), call("nonsense", 3))
 
     assert [(type(event).__name__, event.call_id) for event in recording.events] == [
         ("ToolStarted", "call-1"),
@@ -354,7 +354,7 @@ async def test_denied_and_unknown_calls_cost_nothing() -> None:
     hooks = HookRunner({"PreToolUse": [{"matcher": "add", "hooks": [lambda _: "deny"]}]})
     recording = RecordingContext(add, fail, hooks=hooks, budget=Budget(Limits(tool_calls=3), scope="main"))
 
-    await recording.run(call("add", 1, a=1, b=2), call("nonsense", 2), call("fail", 3, how="value"))
+    await recording.run(call("add", 1, a=1, b=2), call("nonsense", 2), call("fail", 3, kind="value"))
 
     assert recording.context.usage.tool_calls == 1
     assert recording.context.budget.spent("tool_calls") == 1

@@ -310,7 +310,7 @@ def test_an_object_of_this_process_is_not_packed(make: Callable[[], Any], reason
         return uses()
 
     try:
-        for function, args, kwargs, what in (
+        for function, args, kwargs, location in (
             (len, (1, object_held), {}, "args[1]"),
             (len, (), {"x": [{"y": object_held}]}, "kwargs['x']"),
             (uses, (), {}, "variable 'object_held' of "),
@@ -321,7 +321,7 @@ def test_an_object_of_this_process_is_not_packed(make: Callable[[], Any], reason
             with pytest.raises(NotShippable, match=reason) as refusal:
                 pack(function, args, kwargs)
 
-            assert refusal.value.what.startswith(what)
+            assert refusal.value.what.startswith(location)
             assert refusal.value.remedy
     finally:
         if hasattr(object_held, "close"):
@@ -375,20 +375,20 @@ SECRET = "xoxb-0123456789"
 
 
 @pytest.mark.parametrize(
-    ("call", "what"),
+    ("call", "location"),
     [
         ((lambda: SECRET, ()), "variable 'SECRET' of "),
         ((len, ({"key": SECRET},)), "args[0]"),
         ((lambda: "xoxb-0123456789", ()), "function '<lambda>'"),
     ],
 )
-def test_a_secret_is_not_packed(call: tuple[Any, Any], what: str) -> None:
+def test_a_secret_is_not_packed(call: tuple[Any, Any], location: str) -> None:
     """The refusal names the place of the secret, and never shows its value."""
     function, args = call
     with pytest.raises(NotShippable) as refusal:
         pack(function, args, secrets=("short", SECRET))
 
-    assert refusal.value.what.startswith(what)
+    assert refusal.value.what.startswith(location)
     assert SECRET not in str(refusal.value)
     pack(function, args, secrets=("short", "another-secret"))
 

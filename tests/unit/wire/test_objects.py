@@ -22,10 +22,10 @@ plain = st.recursive(
 
 
 @given(st.dictionaries(st.text(max_size=5), plain, max_size=4))
-def test_an_object_arrives_equal(said: dict[str, Any]) -> None:
+def test_an_object_arrives_equal(fields: dict[str, Any]) -> None:
     """Keys that begin with "@" have no special meaning."""
-    said["@type"] = "x"
-    assert json_object(json_body(said, "it"), "it", max_bytes=MAX_BYTES) == said
+    fields["@type"] = "x"
+    assert json_object(json_body(fields, "it"), "it", max_bytes=MAX_BYTES) == fields
 
 
 @given(st.binary(max_size=200))

@@ -56,7 +56,7 @@ class Point:
 @dataclasses.dataclass
 class Team:
     lead: Row | None
-    places: dict[str, list[Point]]
+    points: dict[str, list[Point]]
 
 
 @dataclasses.dataclass
@@ -118,7 +118,7 @@ def nested_value(levels: int, inner: Any = 0) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("value", "what", "reason", "remedy"),
+    ("value", "location", "reason", "remedy"),
     [
         ({"rows": [1, 2, 3, Row("a", threading.Lock())]}, "result['rows'][3].handle", "_thread.lock", "JSON types"),
         (Plain(), "result", "test_values.Plain", "vars(...)"),
@@ -137,12 +137,12 @@ def nested_value(levels: int, inner: Any = 0) -> Any:
         (Holder(nested_value(200)), "result.it[0]", "deeper than 200", "flatter"),
     ],
 )
-def test_a_value_that_cannot_be_sent_is_named_by_its_place(value: Any, what: str, reason: str, remedy: str) -> None:
+def test_a_value_that_cannot_be_sent_is_named_by_its_place(value: Any, location: str, reason: str, remedy: str) -> None:
     """The error also names the type and a value to return instead."""
     with pytest.raises(NotShippable) as refusal:
         encode(value)
 
-    assert refusal.value.what.startswith(what)
+    assert refusal.value.what.startswith(location)
     assert reason in refusal.value.why
     assert remedy in refusal.value.remedy
 

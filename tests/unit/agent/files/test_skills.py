@@ -43,26 +43,26 @@ def test_the_first_folder_with_a_skill_wins(project: Path, home: Path) -> None:
     """The order is ramet's folder, Claude's, the neutral one, the user's, and the user's Claude folder."""
     folders = [project / ".ramet", project / ".claude", project / ".agents", home / ".ramet", home / ".claude"]
     paths = [write(folder) for folder in folders]
-    places = skill_search_paths(project, home / ".ramet", home)
+    search_paths = skill_search_paths(project, home / ".ramet", home)
 
     for path in paths:
-        assert load_skill("pdf", places).path == path
+        assert load_skill("pdf", search_paths).path == path
         path.unlink()
     with pytest.raises(Unknown):
-        load_skill("pdf", places)
+        load_skill("pdf", search_paths)
 
 
 def test_an_unknown_skill_is_refused_with_the_known_ones(project: Path, home: Path) -> None:
     """An agent does not start without its skill."""
     write(project / ".claude", "pdf")
     write(home / ".ramet", "xls")
-    places = skill_search_paths(project, home / ".ramet")
+    search_paths = skill_search_paths(project, home / ".ramet")
 
     with pytest.raises(Unknown) as refusal:
-        load_skill("pfd", places)
+        load_skill("pfd", search_paths)
 
     assert (refusal.value.kind, refusal.value.known) == ("skill", ("pdf", "xls"))
-    assert skill_names(places) == ("pdf", "xls")
+    assert skill_names(search_paths) == ("pdf", "xls")
 
 
 @pytest.mark.parametrize("name", ["../pdf", "..", ".", "", "/etc", "a/b", "a\\b", "-x", "x\0", "x" * 1_000_000])
@@ -74,7 +74,7 @@ def test_hostile_names_are_refused(project: Path, home: Path, name: str) -> None
 
 def test_a_skill_outside_its_project_is_refused(project: Path, home: Path, tmp_path: Path) -> None:
     """The folder or the file may be the link; links inside the project and the user's own are followed."""
-    places = skill_search_paths(project, home / ".ramet")
+    search_paths = skill_search_paths(project, home / ".ramet")
     outside = write(tmp_path / "elsewhere", "secret")
     shared_file = write(project / "shared", "shared")
     skills = project / ".claude" / "skills"
@@ -87,9 +87,9 @@ def test_a_skill_outside_its_project_is_refused(project: Path, home: Path, tmp_p
 
     for name in ("by-file", "by-folder"):
         with pytest.raises(Unreadable, match="leads out of"):
-            load_skill(name, places)
-    assert load_skill("shared", places).text == "Do it."
-    assert load_skill("mine", places).text == "Do it."
+            load_skill(name, search_paths)
+    assert load_skill("shared", search_paths).text == "Do it."
+    assert load_skill("mine", search_paths).text == "Do it."
 
 
 @pytest.mark.parametrize(

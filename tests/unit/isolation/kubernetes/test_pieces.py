@@ -20,8 +20,8 @@ _packets_of_control_bytes = st.lists(
 
 def _read(stream: bytes, cuts: list[int]) -> list[StdioPacket]:
     reader, packets = PacketReader(), list[StdioPacket]()
-    places = sorted({0, len(stream), *(cut % (len(stream) + 1) for cut in cuts)})
-    for start, end in itertools.pairwise(places):
+    positions = sorted({0, len(stream), *(cut % (len(stream) + 1) for cut in cuts)})
+    for start, end in itertools.pairwise(positions):
         packets += reader.feed(stream[start:end])
     return packets
 

@@ -282,9 +282,9 @@ async def test_a_run_that_starts_after_a_cancelled_wait_ends_in_its_pod(kernel: 
         hearing = asyncio.create_task(_start(far_end))
 
         async def begun() -> RemoteSandbox:
-            box = await machine.start(spec)
+            sandbox = await machine.start(spec)
             asking.cancel()
-            return box
+            return sandbox
 
         asking = asyncio.create_task(until_failure(pod, begun(), drop=RemoteSandbox.drop))
         await asyncio.wait((asking,))

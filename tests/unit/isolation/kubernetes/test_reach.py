@@ -80,8 +80,8 @@ async def test_a_forbidden_attach_is_retried_for_a_working_pod(
 
 class _OpenAttachments:
     def __init__(self, api: StartingApi, *names: str) -> None:
-        way = reach.Attach()
-        self.pods = {name: way.open(cast(Api, api), name, "uid") for name in names}
+        attach = reach.Attach()
+        self.pods = {name: attach.open(cast(Api, api), name, "uid") for name in names}
 
     async def aclose(self) -> None:
         for each in self.pods.values():

@@ -59,19 +59,19 @@ def verdict(program: bytes, call: Call) -> Verdict:
     """Return the verdict of the program, as the kernel's interpreter would compute it: an errno or a word."""
     code, at, value = list(struct.iter_unpack("=HBBI", program)), 0, 0
     while True:
-        what, yes, no, k = code[at]
+        opcode, yes, no, k = code[at]
         at += 1
-        match what:
+        match opcode:
             case 0x20:
                 (value,) = struct.unpack_from("<I", call.data, k)
             case 0x54:
                 value &= k
             case 0x15 | 0x25 | 0x35:
-                at += yes if {0x15: value == k, 0x25: value > k, 0x35: value >= k}[what] else no
+                at += yes if {0x15: value == k, 0x25: value > k, 0x35: value >= k}[opcode] else no
             case 0x06:
                 return {0x7FFF0000: ALLOW, 0x80000000: KILL}.get(k, k & 0xFFFF if k >> 16 == 5 else "unknown")
             case _:
-                raise AssertionError(f"an instruction that is not ours: {what:#x}")
+                raise AssertionError(f"an instruction that is not ours: {opcode:#x}")
 
 
 def expected_verdict(settings: FilterSettings, call: Call) -> Verdict:
@@ -229,11 +229,11 @@ def test_the_size_of_a_socket_buffer_is_answered_with_success_and_not_set(machin
     number = {"x86_64": 54, "aarch64": 208}[machine]
     program = FilterSettings(machine, *[True] * 9)._replace(kill=False).program
 
-    def said(level: int, option: int) -> Verdict:
+    def option_verdict(level: int, option: int) -> Verdict:
         return verdict(program, Call(number, (3, level, option, 0, 4, 0), AUDIT[machine]))
 
-    assert {option for option in range(80) if said(1, option) == 0} == {7, 8, 32, 33}
-    assert {said(level, option) for level in (0, 6, 41) for option in (7, 8, 32, 33)} == {ALLOW}
+    assert {option for option in range(80) if option_verdict(1, option) == 0} == {7, 8, 32, 33}
+    assert {option_verdict(level, option) for level in (0, 6, 41) for option in (7, 8, 32, 33)} == {ALLOW}
 
 
 @pytest.mark.parametrize("machine", MACHINES)

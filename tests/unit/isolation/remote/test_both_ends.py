@@ -64,12 +64,12 @@ async def one_sandbox(folder: Path) -> AsyncIterator[tuple[NodeClient, RemoteSan
         word = messages.from_kernel(frame.control)
         assert isinstance(word, Start)
         await send_message(their_end, Started(number=word.number))
-        box = await starting
+        sandbox = await starting
         try:
-            yield machine, box, their_end
+            yield machine, sandbox, their_end
         finally:
             await machine.close()
-            await box.clean_up()
+            await sandbox.clean_up()
 
 
 NUMBER = st.sampled_from([0, 1, 1, 1, 2, 2**53])
@@ -104,8 +104,8 @@ FUZZ_SETTINGS = settings(max_examples=60, deadline=None, suppress_health_check=[
 @given(frames=st.lists(FRAMES, max_size=8))
 async def test_a_kernel_survives_any_messages_of_a_machine(frames: list[tuple[bytes, bytes]], tmp_path: Path) -> None:
     """Requests to the sandbox are answered, or fail with an error that a sandbox may have."""
-    async with one_sandbox(tmp_path / "work") as (machine, box, line):
-        request = asyncio.ensure_future(box.metrics())
+    async with one_sandbox(tmp_path / "work") as (machine, sandbox, line):
+        request = asyncio.ensure_future(sandbox.metrics())
         with contextlib.suppress(Gone):
             for control, body in frames:
                 await line.send(Frame(control, body))
@@ -113,7 +113,7 @@ async def test_a_kernel_survives_any_messages_of_a_machine(frames: list[tuple[by
         assert (await machine.wait_ended()).reason == "lost"
         with contextlib.suppress(Gone, SandboxFailed):
             await request
-        end = await box.wait()
+        end = await sandbox.wait()
         assert end.reason in ("exited", "oom", "lost")
         assert not list((tmp_path / "work").iterdir())
 
@@ -144,14 +144,14 @@ UNEXPECTED_MESSAGES: list[tuple[NodeMessage, bytes]] = [
     ids=[f"{type(word).__name__}-{at}" for at, (word, _) in enumerate(UNEXPECTED_MESSAGES)],
 )
 async def test_an_unexpected_message_ends_the_line(word: NodeMessage, body: bytes, tmp_path: Path) -> None:
-    async with one_sandbox(tmp_path / "work") as (machine, box, line):
+    async with one_sandbox(tmp_path / "work") as (machine, sandbox, line):
         await send_message(line, word, body)
 
         end = await machine.wait_ended()
 
         assert end.reason == "lost"
         assert "violated the protocol" in end.detail
-        assert await box.wait() == end
+        assert await sandbox.wait() == end
 
 
 async def test_a_flood_beyond_the_window_ends_the_line(tmp_path: Path) -> None:
@@ -166,37 +166,37 @@ async def test_a_flood_beyond_the_window_ends_the_line(tmp_path: Path) -> None:
 
 async def test_the_loss_of_a_machine_ends_its_sandboxes_at_once(tmp_path: Path) -> None:
     """Output that had arrived by then can be read to its end."""
-    async with one_sandbox(tmp_path / "work") as (machine, box, line):
+    async with one_sandbox(tmp_path / "work") as (machine, sandbox, line):
         await send_message(line, Data(number=1, stream=STDOUT), b"last words")
         await send_message(line, Threshold(number=1, resource="memory", used=1, limit=1))
-        waiting = asyncio.ensure_future(box.wait())
+        waiting = asyncio.ensure_future(sandbox.wait())
         loop = asyncio.get_running_loop()
         readable = asyncio.Event()
-        loop.add_reader(box.stdout, readable.set)
+        loop.add_reader(sandbox.stdout, readable.set)
         await readable.wait()
-        loop.remove_reader(box.stdout)
+        loop.remove_reader(sandbox.stdout)
 
         machine.on_lost(LOST_EXIT)
 
         assert await waiting == LOST_EXIT
         assert await machine.wait_ended() == LOST_EXIT
-        assert os.read(box.stdout, 100) == b"last words"
-        assert os.read(box.stdout, 100) == b""
-        assert await loop.sock_recv(box.channel, 100) == b""
-        for request in (box.metrics(), box.run_command(["true"], timeout_s=1, max_bytes=1)):
+        assert os.read(sandbox.stdout, 100) == b"last words"
+        assert os.read(sandbox.stdout, 100) == b""
+        assert await loop.sock_recv(sandbox.channel, 100) == b""
+        for request in (sandbox.metrics(), sandbox.run_command(["true"], timeout_s=1, max_bytes=1)):
             with pytest.raises(Gone):
                 await request
         with pytest.raises(SandboxFailed):
-            await box.sync()
+            await sandbox.sync()
         with pytest.raises(SandboxFailed, match="OOMKilled"):
-            await machine.start(box.spec)
+            await machine.start(sandbox.spec)
 
 
 @pytest.mark.parametrize("kind", ["Aborted", "BudgetExceeded", "KeyboardInterrupt", "Gone"])
 async def test_a_machine_can_raise_only_errors_of_sandboxes(kind: str, tmp_path: Path) -> None:
     """A kernel that receives "Aborted" aborts nothing."""
-    async with one_sandbox(tmp_path / "work") as (_, box, line):
-        request = asyncio.ensure_future(box.metrics())
+    async with one_sandbox(tmp_path / "work") as (_, sandbox, line):
+        request = asyncio.ensure_future(sandbox.metrics())
         await send_message(line, Answer(ask=1, error=ErrorInfo(type=kind, message="said so"), fields={"reason": "r"}))
 
         with pytest.raises(Gone if kind == "Gone" else SandboxFailed, match="said so"):

@@ -127,11 +127,11 @@ async def test_messages_about_a_sandbox_before_its_adoption_are_accepted(tmp_pat
         await send_message(far_end, Answer(ask=request.ask))
         await send_message(far_end, end_message)
 
-        box = await asyncio.wait_for(adopting, HANG_S)
-        assert (await asyncio.wait_for(box.wait(), HANG_S)).reason == "exited"
+        sandbox = await asyncio.wait_for(adopting, HANG_S)
+        assert (await asyncio.wait_for(sandbox.wait(), HANG_S)).reason == "exited"
         await send_message(far_end, Ended(number=2, code=0, reason="exited"))
         assert "no sandbox 2" in (await asyncio.wait_for(machine.wait_ended(), HANG_S)).detail
-        await box.clean_up()
+        await sandbox.clean_up()
 
 
 async def word_from(kernel: Line) -> messages.FromKernel:

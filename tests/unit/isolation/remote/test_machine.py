@@ -157,12 +157,12 @@ async def test_a_mount_that_the_machines_image_has_is_not_copied(site: BackendFi
     with pytest.raises(InvalidValue, match="/usr/out"):
         await machine.start(spec, {"/usr/out": str(library)})
     for _ in range(2):  # It may be linked to already.
-        box = await machine.start(spec, {mounts[0]: str(library)})
+        sandbox = await machine.start(spec, {mounts[0]: str(library)})
         try:
             command = ["/bin/sh", "-c", f"cat {folder}/text; ls; cat {mounts[2]}"]
-            code, out, err = await box.run_command(command, timeout_s=60, max_bytes=100_000)
+            code, out, err = await sandbox.run_command(command, timeout_s=60, max_bytes=100_000)
         finally:
-            await box.clean_up()
+            await sandbox.clean_up()
         assert code == 0, err
         names = sorted(each.name for each in library.iterdir())
         assert out.decode() == "\n".join([f"it goes{names[0]}", *names[1:], (library / "decoder.py").read_text()])

@@ -40,7 +40,7 @@ class Point3(Point):
 
 class Model(pydantic.BaseModel):
     name: str
-    when: datetime.date = datetime.date(2026, 1, 2)
+    day: datetime.date = datetime.date(2026, 1, 2)
 
 
 @pytest.mark.parametrize(
@@ -118,17 +118,17 @@ REFUSED_VALUES: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("what", REFUSED_VALUES)
-def test_a_value_that_cannot_be_stored_is_refused_with_its_path(what: str) -> None:
+@pytest.mark.parametrize("case", REFUSED_VALUES)
+def test_a_value_that_cannot_be_stored_is_refused_with_its_path(case: str) -> None:
     """AC rows 119 and 131: the write is refused, and nothing has changed."""
-    value, path = REFUSED_VALUES[what]
+    value, path = REFUSED_VALUES[case]
     state = Versioned()
     state.set("notes", "before")
 
     with pytest.raises(InvalidValue) as refusal:
         state.set("notes", value)
 
-    assert refusal.value.field.startswith(path) if "sharing" in what else refusal.value.field == path
+    assert refusal.value.field.startswith(path) if "sharing" in case else refusal.value.field == path
     assert state.get("notes") == "before"
 
 
