@@ -101,8 +101,8 @@ def _measure(
 
 
 def _show(about: dict[str, Any], chosen: Sequence[Measurement], sitting: Sitting, peers: Sequence[Peer]) -> None:
-    where = about["machine"]
-    print(f"{where['cores']} cores of {where['cpu']}, {where['system']}, Python {where['python']}")
+    hardware = about["machine"]
+    print(f"{hardware['cores']} cores of {hardware['cpu']}, {hardware['system']}, Python {hardware['python']}")
     print(f"commit {about['commit']}, {about['rounds']} rounds in {about['took_s']:.0f} s")
     print(f"load average {about['load_before']} before, {about['load_after']} after\n")
     print(tables.for_terminal(chosen, sitting, peers))

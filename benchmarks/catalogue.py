@@ -56,7 +56,7 @@ def _memory(kind: str, label: str, count: int = 1_000) -> Measurement:
 
 
 def _kernels(name: str, label: str, writers: int, listeners: int = 0) -> Measurement:
-    heard = (Figure("heard_us", "a commit, to each kernel that hears of it", "µs CPU"),) if listeners else ()
+    notice_figures = (Figure("heard_us", "a commit, to each kernel that hears of it", "µs CPU"),) if listeners else ()
     return _measure(
         name,
         f"Durable events on one PostgreSQL: {label}, each with 20 producers that append 10 before they wait",
@@ -68,7 +68,7 @@ def _kernels(name: str, label: str, writers: int, listeners: int = 0) -> Measure
         Figure("table_bytes", "an event in its table, with indexes", "bytes"),
         Figure("wal_bytes", "an event in the server's log (WAL)", "bytes"),
         Figure("sessions", "sessions of a kernel", "sessions"),
-        *heard,
+        *notice_figures,
         arguments=("kernels", str(writers), str(listeners)),
     )
 

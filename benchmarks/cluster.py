@@ -24,7 +24,7 @@ _BASE = "base:1"
 GRANT = Grant(memory_mb=64, tmpfs_size_mb=8, workspace_size_mb=8)
 
 
-class Place(NamedTuple):
+class PodNamespace(NamedTuple):
     """The namespace and the image of pods, and the folder of all workspaces."""
 
     namespace: str
@@ -33,8 +33,8 @@ class Place(NamedTuple):
 
 
 @asynccontextmanager
-async def place() -> AsyncIterator[Place]:
-    """Make a place on the cluster of KUBECONFIG, with the registry of REGISTRY."""
+async def create_pod_namespace() -> AsyncIterator[PodNamespace]:
+    """Make a namespace for pods on the cluster of KUBECONFIG, with the registry of REGISTRY."""
     async with Registry(f"http://{os.environ['REGISTRY']}") as registry:
         image = await runtime_image(registry, _BASE, "bare")
     namespace = f"ramet-bench-{secrets.token_hex(4)}"
@@ -42,7 +42,7 @@ async def place() -> AsyncIterator[Place]:
         async with AsyncClient(namespace=namespace) as kube:
             await kube.create(Namespace(metadata=ObjectMeta(name=namespace)))
             try:
-                yield Place(namespace, image, Path(folder) / "runs")
+                yield PodNamespace(namespace, image, Path(folder) / "runs")
             finally:
                 await kube.deletecollection(Pod, grace_period=0)
                 await kube.delete(Namespace, namespace)

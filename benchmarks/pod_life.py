@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx2
 
-from benchmarks.cluster import place, spec
+from benchmarks.cluster import create_pod_namespace, spec
 from benchmarks.cost import own_kb
 from ramet.isolation.kubernetes.backend import KubernetesBackend
 
@@ -23,7 +23,7 @@ PODS = 6
 
 async def measure(pods: int = PODS) -> dict[str, float]:
     """Return the figures for each of so many concurrent pods. Kernels attach to them, and they do nothing."""
-    async with place() as at:
+    async with create_pod_namespace() as at:
         backend = KubernetesBackend(at.runs, namespace=at.namespace, image=at.image)
         try:
             return await _measure_lives(backend, at.runs, pods)
@@ -40,7 +40,7 @@ async def _measure_lives(backend: KubernetesBackend, runs: Path, pods: int) -> d
     living = await asyncio.gather(*(backend.start(spec(runs, f"pod-{number}")) for number in range(pods)))
     figures = {"descriptors": (_descriptors() - fds) / pods, "idle_kb": (own_kb() - kb) / pods}
     await asyncio.gather(*(each.clean_up() for each in living))
-    return figures | {what: count / pods for what, count in sorted(asked.items())}
+    return figures | {request: count / pods for request, count in sorted(asked.items())}
 
 
 def _count_requests() -> collections.Counter[str]:

@@ -1,7 +1,7 @@
 """A prediction of the needs of many agents, and of the first limit: `python -m benchmarks.scale [RESULTS]`.
 
 The constants are medians of a file that `python -m benchmarks … --json` wrote; nothing is fitted. What is assumed, of
-agents (`Load`) and of machines (`Room`), stands here. docs/scale.md explains it.
+agents (`Load`) and of machines (`Capacity`), stands here. docs/scale.md explains it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Load:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Room:
+class Capacity:
     """Assumptions about what a kernel, the database and a node may use."""
 
     memory_gb: float = 4.0  #: of a kernel
@@ -97,9 +97,9 @@ class Need:
         return max(self.used, key=self.used.__getitem__)
 
 
-def predict(agents: int, costs: Costs, load: Load | None = None, room: Room | None = None) -> Need:
+def predict(agents: int, costs: Costs, load: Load | None = None, capacity: Capacity | None = None) -> Need:
     """Return the least that is enough for all agents."""
-    load, room = load or Load(), room or Room()
+    load, capacity = load or Load(), capacity or Capacity()
     turns = agents * load.working / load.pace_s
     events, commits = turns * load.events, turns * costs.turn_commits
     connections = agents * (load.connected + load.watched)
@@ -109,12 +109,12 @@ def predict(agents: int, costs: Costs, load: Load | None = None, room: Room | No
         + pods * costs.pod_kb
     ) / 2**20
     turn_s = costs.turn_ms / 1e3 + (load.events - costs.turn_events) * costs.event_us / 1e6
-    left = room.busy - commits * costs.heard_us / 1e6  # Each kernel hears every commit of all others.
+    left = capacity.busy - commits * costs.heard_us / 1e6  # Each kernel hears every commit of all others.
     kernels_for = {
-        "memory": memory_gb / (room.memory_gb - costs.base_mb / 2**10),
+        "memory": memory_gb / (capacity.memory_gb - costs.base_mb / 2**10),
         "processor": turns * turn_s / left if left > 0 else math.inf,
-        "connections": (connections + pods) / room.connections,
-        "takeover": _kernels_for_takeover(agents * costs.taken_up_ms / 1e3, room),
+        "connections": (connections + pods) / capacity.connections,
+        "takeover": _kernels_for_takeover(agents * costs.taken_up_ms / 1e3, capacity),
     }
     most = max(kernels_for.values())
     kernels = math.ceil(most) if most < math.inf else 0
@@ -136,33 +136,33 @@ def predict(agents: int, costs: Costs, load: Load | None = None, room: Room | No
         "processors of PostgreSQL": server,
         "notices to all kernels /s": commits * max(kernels - 1, 0),
         "pods": float(pods),
-        "nodes for them": float(math.ceil(pods / room.pods_a_node)),
+        "nodes for them": float(math.ceil(pods / capacity.pods_a_node)),
         "writes to the API /s": pods / load.pod_life_s * costs.pod_writes,
     }
     used = {
         "the one row of the journal": locked,
-        "processors of PostgreSQL": server / room.server_cores,
-        "sessions at PostgreSQL": kernels * costs.sessions / room.sessions,
-        "notices": commits * costs.heard_us / 1e6 / room.busy,
-        "disk": day_gb / room.disk_gb_a_day,
-        "names, in a year": turns * load.births * DAY_S * 365 / room.names,
-        "the API server": figures["writes to the API /s"] / room.api_per_s,
+        "processors of PostgreSQL": server / capacity.server_cores,
+        "sessions at PostgreSQL": kernels * costs.sessions / capacity.sessions,
+        "notices": commits * costs.heard_us / 1e6 / capacity.busy,
+        "disk": day_gb / capacity.disk_gb_a_day,
+        "names, in a year": turns * load.births * DAY_S * 365 / capacity.names,
+        "the API server": figures["writes to the API /s"] / capacity.api_per_s,
     }
     return Need(agents=agents, kernels_for=kernels_for, kernels=kernels, figures=figures, used=used)
 
 
-def _kernels_for_takeover(cpu_s: float, room: Room) -> float:
+def _kernels_for_takeover(cpu_s: float, capacity: Capacity) -> float:
     """Return the number n of kernels that take over in time: n (n - 1) = CPU time / (time · busy)."""
-    asked = cpu_s / (room.takeover_s * room.busy)
+    asked = cpu_s / (capacity.takeover_s * capacity.busy)
     return max(2.0, (1 + math.sqrt(1 + 4 * asked)) / 2)
 
 
 def measured(path: Path = MEASURED) -> Costs:
     """Return the costs from a file of results. Raises KeyError for a missing one."""
-    kept = json.loads(path.read_text())["measurements"]
+    measurements = json.loads(path.read_text())["measurements"]
 
     def of(measurement: str, figure: str) -> float:
-        return float(kept[measurement]["figures"][figure]["median"])
+        return float(measurements[measurement]["figures"][figure]["median"])
 
     full, alone = "kernels-1", "kept-turn-alone"
     commits, events = of(alone, "commits"), of("kept-turn", "events")
@@ -220,9 +220,9 @@ def _line(name: str, cells: Sequence[str]) -> str:
 
 def check_prediction(path: Path = MEASURED) -> str:
     """Return a table in Markdown: the large population as the small one predicts it, and as it was measured."""
-    kept = json.loads(path.read_text())["measurements"]
+    measurements = json.loads(path.read_text())["measurements"]
     small, large = (
-        {key: float(figure["median"]) for key, figure in kept[name]["figures"].items()}
+        {key: float(figure["median"]) for key, figure in measurements[name]["figures"].items()}
         for name in ("population", "population-5000")
     )
     rows = (

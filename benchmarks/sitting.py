@@ -31,15 +31,15 @@ class Sitting:
     values: dict[str, dict[str, dict[str, list[float]]]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
 
-    def add(self, measurement: Measurement, who: str, figures: Mapping[str, float]) -> None:
+    def add(self, measurement: Measurement, project: str, figures: Mapping[str, float]) -> None:
         """Add the figures that one process printed."""
-        kept = self.values.setdefault(measurement.name, {}).setdefault(who, {})
+        series = self.values.setdefault(measurement.name, {}).setdefault(project, {})
         for figure in measurement.figures:
-            kept.setdefault(figure.key, []).append(float(f"{figures[figure.key]:.6g}"))
+            series.setdefault(figure.key, []).append(float(f"{figures[figure.key]:.6g}"))
 
-    def of(self, measurement: Measurement, figure: Figure, who: str = OURS) -> list[float]:
+    def of(self, measurement: Measurement, figure: Figure, project: str = OURS) -> list[float]:
         """Return the values of a figure, in the order of the rounds; empty if it was not measured."""
-        return self.values.get(measurement.name, {}).get(who, {}).get(figure.key, [])
+        return self.values.get(measurement.name, {}).get(project, {}).get(figure.key, [])
 
     def ratio(self, measurement: Measurement, figure: Figure, peer: str) -> float | None:
         """Return how many times as much a peer takes: the median over the rounds."""
@@ -57,11 +57,11 @@ def sit(measurements: Sequence[Measurement], *, rounds: int, peers: Mapping[str,
             if number > each.most_rounds:
                 continue
             print(f"round {number} of {rounds}: {each.name}", file=sys.stderr)
-            for who, command in _commands(each, peers):
+            for project, command in _commands(each, peers):
                 try:
-                    sitting.add(each, who, _run_measurement(command))
+                    sitting.add(each, project, _run_measurement(command))
                 except (RuntimeError, LookupError, ValueError) as failure:
-                    sitting.failures.append(f"{each.name}, {who}, round {number}: {failure}")
+                    sitting.failures.append(f"{each.name}, {project}, round {number}: {failure}")
     return sitting
 
 
@@ -79,8 +79,8 @@ def _commands(measurement: Measurement, peers: Mapping[str, str]) -> list[tuple[
         case "harness":
             interpreters = {OURS: sys.executable, **({OURS_DURABLE: sys.executable} if peers else {}), **peers}
             return [
-                (who, [python, str(ROOT / "benchmarks" / "peers" / f"bench_{who}.py"), *measurement.arguments])
-                for who, python in interpreters.items()
+                (project, [python, str(ROOT / "benchmarks" / "peers" / f"bench_{project}.py"), *measurement.arguments])
+                for project, python in interpreters.items()
             ]
 
 
@@ -105,5 +105,5 @@ def _run_measurement(command: Sequence[str]) -> dict[str, float]:
 
 def _environment() -> dict[str, str]:
     """Return our environment without settings that slow imports down, send traces, or redirect loopback requests."""
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    return kept | {"LANGSMITH_TRACING": "false", "LANGCHAIN_TRACING_V2": "false", "NO_PROXY": "127.0.0.1"}
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return variables | {"LANGSMITH_TRACING": "false", "LANGCHAIN_TRACING_V2": "false", "NO_PROXY": "127.0.0.1"}

@@ -95,5 +95,5 @@ async def readers(socket: str, path: str, key: str, many: str) -> dict[str, Any]
 
 
 if __name__ == "__main__":
-    what = requests if sys.argv[1] == "requests" else readers
-    print(json.dumps(asyncio.run(what(*sys.argv[2:]))), flush=True)
+    run_clients = requests if sys.argv[1] == "requests" else readers
+    print(json.dumps(asyncio.run(run_clients(*sys.argv[2:]))), flush=True)

@@ -72,8 +72,8 @@ async def _produce(store: SqliteStore, count: int, at_once: int) -> Figures:
     entries, commits = _entries(), list[int]()
     leave = store.on_commit(commits.append)
 
-    async def produce(who: int) -> None:
-        mine = [entry for entry in entries if entry.run.endswith(f"{who:04x}")]
+    async def produce(producer: int) -> None:
+        mine = [entry for entry in entries if entry.run.endswith(f"{producer:04x}")]
         for number in range(count // PRODUCERS // at_once):
             for each in range(at_once):
                 ticket = store.append(mine[(number + each) % len(mine)])
@@ -96,8 +96,8 @@ def _entries() -> tuple[Entry, ...]:
     """Return the events of a turn with a tool, for each producer in its own run."""
     return tuple(
         Entry("run-0123456789abcdef", event.run, number, kind, encode(event))
-        for who in range(PRODUCERS)
-        for number, (kind, event) in enumerate(turn_of(f"run-fedcba987654{who:04x}"), 1)
+        for producer in range(PRODUCERS)
+        for number, (kind, event) in enumerate(turn_of(f"run-fedcba987654{producer:04x}"), 1)
     )
 
 

@@ -46,22 +46,22 @@ async def measure(writers: int = 1, listeners: int = 0, lasting_ms: int = 5_000)
             cpu_s = server_cpu_s(server.pid)
             for each in started:
                 _tell(each)
-            said = [json.loads(await _line(each)) for each in started[:writers]]
+            write_reports = [json.loads(await _line(each)) for each in started[:writers]]
             server_s = server_cpu_s(server.pid) - cpu_s
             for each in started[writers:]:
                 _tell(each)
-            heard = [json.loads(await _line(each)) for each in started[writers:]]
+            listen_reports = [json.loads(await _line(each)) for each in started[writers:]]
             size_after, wal_after = _row(connection, _SIZES)
-        events, commits = sum(each["events"] for each in said), sum(each["commits"] for each in said)
-        wall_s = max(each["ended"] for each in said) - min(each["began"] for each in said)
+        events, commits = sum(each["events"] for each in write_reports), sum(each["commits"] for each in write_reports)
+        wall_s = max(each["ended"] for each in write_reports) - min(each["began"] for each in write_reports)
         return {
             "event_wall_us": wall_s / events * 1e6,
             "commit_ms": wall_s / commits * 1e3,
             "events_per_commit": events / commits,
-            "kernel_us": sum(each["cpu_s"] for each in said) / events * 1e6,
+            "kernel_us": sum(each["cpu_s"] for each in write_reports) / events * 1e6,
             "server_us": server_s / events * 1e6,
             "server_commit_us": server_s / commits * 1e6,
-            "heard_us": sum(each["cpu_s"] for each in heard) / max(listeners, 1) / commits * 1e6,
+            "heard_us": sum(each["cpu_s"] for each in listen_reports) / max(listeners, 1) / commits * 1e6,
             "table_bytes": (size_after - size) / events,
             "wal_bytes": float(wal_after - wal) / events,
             "sessions": sessions / (writers + listeners),
@@ -79,7 +79,7 @@ async def write(dsn: str, name: str, lasting_ms: str) -> None:
     store = await PostgresStore(dsn, kernel=name).open()
     entries = [
         [Entry(f"run-{name}", run, seq, kind, encode(event)) for seq, (kind, event) in enumerate(turn_of(run), 1)]
-        for run in (f"run-{name}-{who}" for who in range(PRODUCERS))
+        for run in (f"run-{name}-{producer}" for producer in range(PRODUCERS))
     ]
     await store.durable(max(store.append(mine[0]) for mine in entries))  # names are known from here on
     commits = list[int]()
@@ -153,8 +153,8 @@ async def _wait_for_order() -> None:
 _announced: list[bool] = []  #: once it is said that this process is ready
 
 
-def _say(**what: float) -> None:
-    print(json.dumps(what), flush=True)
+def _say(**figures: float) -> None:
+    print(json.dumps(figures), flush=True)
 
 
 def _row(connection: psycopg.Connection[Any], query: str) -> tuple[int, ...]:

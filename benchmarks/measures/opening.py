@@ -15,8 +15,8 @@ async def measure(count: int = 30) -> Figures:
     first = await _session()
     later = [await _session() for _ in range(count)]
     with tempfile.TemporaryDirectory(prefix="ramet-bench-") as folder:
-        kept = [await _session(folder) for _ in range(count)]
-    return {"first_ms": first, "later_ms": median(later), "folder_ms": median(kept)}
+        folder_times = [await _session(folder) for _ in range(count)]
+    return {"first_ms": first, "later_ms": median(later), "folder_ms": median(folder_times)}
 
 
 async def _session(folder: str | None = None) -> float:

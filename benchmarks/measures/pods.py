@@ -7,7 +7,7 @@ import secrets
 import time
 from statistics import median
 
-from benchmarks.cluster import Place, place, spec
+from benchmarks.cluster import PodNamespace, create_pod_namespace, spec
 from benchmarks.cost import Figures, own_kb
 from ramet.core.errors import RametError
 from ramet.core.policy.policy import DEFAULTS
@@ -23,23 +23,23 @@ _RESERVED = 0.05  #: of a processor, for each: 20 fit on a node of 2 cores
 
 async def measure(rounds: int = 10, crowd: int = 20) -> Figures:
     """Measure the time to the first byte and the first frame in turn, then many pods at once, then warm pods."""
-    async with place() as at:
+    async with create_pod_namespace() as at:
         return {**await _start_cold(at, rounds, crowd), "waited_ms": await _start_in_warm_pods(at, rounds)}
 
 
-async def _start_cold(at: Place, rounds: int, crowd: int) -> Figures:
+async def _start_cold(at: PodNamespace, rounds: int, crowd: int) -> Figures:
     namespace, image, runs = at
     backend = KubernetesBackend(runs, namespace=namespace, image=image, cpu_reserved=_RESERVED)
     api = Api(namespace, None)
     framed: list[float] = []
     hello = NodeClient.hello
 
-    async def heard(self: NodeClient) -> object:
-        said = await hello(self)
+    async def timed_hello(self: NodeClient) -> object:
+        reply = await hello(self)
         framed.append(time.monotonic())
-        return said
+        return reply
 
-    NodeClient.hello = heard  # type: ignore[method-assign,assignment]
+    NodeClient.hello = timed_hello  # type: ignore[method-assign,assignment]
     try:
         await backend.probe()
         bare, mounted, frames, starts = list[float](), list[float](), list[float](), list[float]()
@@ -76,7 +76,7 @@ async def _start_cold(at: Place, rounds: int, crowd: int) -> Figures:
         await backend.close()
 
 
-async def _start_in_warm_pods(at: Place, rounds: int) -> float:
+async def _start_in_warm_pods(at: PodNamespace, rounds: int) -> float:
     """Return the median of the milliseconds until a run has begun in a warm pod."""
     backend = KubernetesBackend(at.runs, namespace=at.namespace, image=at.image, cpu_reserved=_RESERVED, warm=1)
     starts = list[float]()

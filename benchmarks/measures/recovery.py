@@ -64,22 +64,22 @@ def lines(root: str, events: int) -> list[tuple[str, bytes]]:
     stamp: dict[str, Any] = {"root": root, "run": root, "path": "main", "agent": "worker"}
     worker = {"name": "worker", "model": "offline"}
     birth: dict[str, Any] = {"agent": worker, "brief": "", "cwd": "/", "persistent": True, "limits": {}}
-    said: list[Event] = [RunSpawned(**stamp, name="main", birth=birth), TurnStarted(**stamp, turn=1)]
+    tree_events: list[Event] = [RunSpawned(**stamp, name="main", birth=birth), TurnStarted(**stamp, turn=1)]
     step = 0
-    while len(said) < events - 1:
+    while len(tree_events) < events - 1:
         step += 1
         call = f"call-{step}"
         calls = [{"name": "Read", "args": {"file_path": "a.txt"}, "id": call}]
         reply = {"type": "ai", "content": "Reading.", "tool_calls": calls}
         usage = Usage(model_calls=1, input_tokens=100, output_tokens=10)
-        said += [
+        tree_events += [
             MessageRecorded(**stamp, message=reply, step_id=f"{root}:{step}", usage=usage),
             ToolStarted(**stamp, tool="Read", step_id=f"{root}:{step}", call_id=call),
             ToolEnded(**stamp, tool="Read", status="ok", preview=TEXT, call_id=call),
             MessageRecorded(**stamp, message={"type": "tool", "content": TEXT, "tool_call_id": call}, call_id=call),
         ]
-    said.append(StateChanged(**stamp, state="idle"))
-    return [(str(type(each).__struct_config__.tag), encode(each)) for each in said]
+    tree_events.append(StateChanged(**stamp, state="idle"))
+    return [(str(type(each).__struct_config__.tag), encode(each)) for each in tree_events]
 
 
 if __name__ == "__main__":

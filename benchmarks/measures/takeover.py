@@ -101,13 +101,13 @@ async def _read_line(process: asyncio.subprocess.Process) -> str:
 
 
 async def _collect_times(process: asyncio.subprocess.Process, taken: list[float]) -> None:
-    while said := await _read_line(process):
-        taken.append(float(said))
+    while line := await _read_line(process):
+        taken.append(float(line))
 
 
-def say(what: object) -> None:
+def say(value: object) -> None:
     """Print a line for the process that measures."""
-    print(what, flush=True)
+    print(value, flush=True)
 
 
 if __name__ == "__main__":

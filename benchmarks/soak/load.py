@@ -112,9 +112,9 @@ class Worker:
     async def _say(self, client: Client, agent: SpawnedAgent) -> None:
         token = self._token()
         self._unsure.append(token)
-        said = await client.say(agent.agent.id, body("say", token), key=agent.nonce)
-        if token.encode() not in said:
-            self._account.wrong.append(f"{token}: {said[:100]!r}")
+        reply = await client.say(agent.agent.id, body("say", token), key=agent.nonce)
+        if token.encode() not in reply:
+            self._account.wrong.append(f"{token}: {reply[:100]!r}")
         self._acknowledge(token, "say")
 
     async def _cut(self, client: Client, agent: SpawnedAgent) -> None:
@@ -152,9 +152,9 @@ class Worker:
         self._agents += 1
         name = f"function-{self._number}-{self._agents}"
         spawned = await client.spawn_agent(TEAM, name, "soak-function", WORKS, policy=Policy(), key=key)
-        said = await client.say(spawned.agent.id, body("say", token := self._token()), key=spawned.nonce)
-        if token.encode() not in said:
-            self._account.wrong.append(f"{token}: {said[:100]!r}")
+        reply = await client.say(spawned.agent.id, body("say", token := self._token()), key=spawned.nonce)
+        if token.encode() not in reply:
+            self._account.wrong.append(f"{token}: {reply[:100]!r}")
         await client.kill_agent(spawned.agent.id, key=spawned.nonce)
         self._account.done["spawn"] += 1
 
@@ -171,12 +171,12 @@ class Worker:
         await self._say(client, agent)  # Behind whatever goes on.
         history = await client.history(agent.agent.id, key=agent.nonce)
         asked = Counter(_last_word(each) for each in history if each["role"] == "user")
-        heard = Counter(str(each["content"]).split()[1] for each in history if _is_answer(each))
+        answer_counts = Counter(str(each["content"]).split()[1] for each in history if _is_answer(each))
         for token in self._sure:
-            if not asked[token] or not heard[token]:
+            if not asked[token] or not answer_counts[token]:
                 self._account.lost.append(token)
         for token in (*self._sure, *self._unsure):
-            if asked[token] > 1 or heard[token] > 1:
+            if asked[token] > 1 or answer_counts[token] > 1:
                 self._account.doubled.append(token)
         self._agent, self._sure, self._unsure = None, [], []
         await client.kill_agent(agent.agent.id, key=agent.nonce)

@@ -120,8 +120,8 @@ class _Soak:
         await self._server.start()
         async with ramet.connect(self._server.socket) as client:
             # An agent whose birth or end a restart cut off is nobody's, and keeps its place.
-            places = self._plan.workers * (3 + 2 * self._plan.lives)
-            team = await client.create_team({"agents": places}, name=TEAM)
+            agent_count = self._plan.workers * (3 + 2 * self._plan.lives)
+            team = await client.create_team({"agents": agent_count}, name=TEAM)
         self._is_up.set()
         async with asyncio.TaskGroup() as group:
             sampling = group.create_task(self._sample())

@@ -65,9 +65,9 @@ class RawType:
         self._fail_if("open", spec)
         return Raw(spec, await isolation_of(spec.runtime, spec.policy))
 
-    def _fail_if(self, where: str, opening: AgentSpec) -> None:
-        if opening.info.trouble == where:
-            raise InvalidValue("spawn_info.trouble", where, "none")
+    def _fail_if(self, method: str, opening: AgentSpec) -> None:
+        if opening.info.trouble == method:
+            raise InvalidValue("spawn_info.trouble", method, "none")
 
 
 def echo_body(body: bytes, format: str) -> bytes:

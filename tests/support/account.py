@@ -58,13 +58,13 @@ def create_account(cluster: Cluster, namespace: str, folder: Path) -> Iterator[A
             answer = kube.create(asked, "ramet-kernel")
             token = answer.status.token if answer.status else ""
             assert token, "the API server gave none"
-            said = yaml.safe_load(cluster.kubeconfig.read_text())
-            for each in said["users"]:
+            kubeconfig = yaml.safe_load(cluster.kubeconfig.read_text())
+            for each in kubeconfig["users"]:
                 each["user"] = {"token": token}
-            for each in said["contexts"]:
+            for each in kubeconfig["contexts"]:
                 each["context"]["namespace"] = namespace
             file = folder / "kubeconfig-of-a-kernel"
-            file.write_text(yaml.safe_dump(said))
+            file.write_text(yaml.safe_dump(kubeconfig))
             account = Account(kubeconfig=file, token=token, rights=rights_of(manifests))
             with Client(account.config, trust_env=False) as it:
                 in_force = all(

@@ -27,34 +27,34 @@ def answer(turn: int, text: str) -> None:
         say("chunk", b"so far", turn=turn)
         say("error", b"it was told to", turn=turn)
         return
-    for word in " | ".join(heard).split(" "):
+    for word in " | ".join(user_messages).split(" "):
         say("chunk", f"{word} ".encode(), turn=turn)
     say("done", turn=turn)
 
 
-heard: list[str] = []
+user_messages: list[str] = []
 mail: list[str] = []
 for line in iter(sys.stdin.buffer.readline, b""):
-    told = json.loads(line)
-    body = sys.stdin.buffer.read(told["size"])
-    match told["type"]:
+    message = json.loads(line)
+    body = sys.stdin.buffer.read(message["size"])
+    match message["type"]:
         case "start":
-            heard += [each["content"] for each in json.loads(body) if each["role"] == "user"]
+            user_messages += [each["content"] for each in json.loads(body) if each["role"] == "user"]
             say("ready", mail=True, operations=["mail", "swap", "hang"])
-        case "turn" if told["format"] == "raw":
-            say("chunk", body, turn=told["turn"])
-            say("done", turn=told["turn"])
+        case "turn" if message["format"] == "raw":
+            say("chunk", body, turn=message["turn"])
+            say("done", turn=message["turn"])
         case "turn":
-            heard.append(body.decode())
-            if heard[-1] == "hang":
-                say("chunk", b"begun ", turn=told["turn"])
+            user_messages.append(body.decode())
+            if user_messages[-1] == "hang":
+                say("chunk", b"begun ", turn=message["turn"])
             else:
-                answer(told["turn"], heard[-1])
+                answer(message["turn"], user_messages[-1])
         case "interrupt":
-            say("done", turn=told["turn"])
+            say("done", turn=message["turn"])
         case "mail":
             mail.append(body.decode())
-        case "control" if told["operation"] == "mail":
-            say("answer", json.dumps(mail).encode(), id=told["id"])
-        case "control" if told["operation"] == "swap":
-            say("refusal", b"nothing to swap", id=told["id"])
+        case "control" if message["operation"] == "mail":
+            say("answer", json.dumps(mail).encode(), id=message["id"])
+        case "control" if message["operation"] == "swap":
+            say("refusal", b"nothing to swap", id=message["id"])

@@ -44,18 +44,18 @@ class Obedient(BaseChatModel):
         raise NotImplementedError
 
     async def _astream(self, messages: list[BaseMessage], *args: Any, **options: Any) -> AsyncIterator[Any]:
-        said = [str(each.text) for each in messages if isinstance(each, HumanMessage)]
-        if said[-1] == "fail":
+        user_texts = [str(each.text) for each in messages if isinstance(each, HumanMessage)]
+        if user_texts[-1] == "fail":
             raise ValueError("it was told to")
-        if said[-1] == "hang":
+        if user_texts[-1] == "hang":
             yield ChatGenerationChunk(message=AIMessageChunk(content="begun "))
             await asyncio.sleep(600)
-        if said[-1] in _COMMANDS and not isinstance(messages[-1], ToolMessage):
-            args_of_it = f'{{"command": "{_COMMANDS[said[-1]]}"}}'
+        if user_texts[-1] in _COMMANDS and not isinstance(messages[-1], ToolMessage):
+            args_of_it = f'{{"command": "{_COMMANDS[user_texts[-1]]}"}}'
             call = tool_call_chunk(name="Bash", args=args_of_it, id=f"call-{len(messages)}", index=0)
             yield ChatGenerationChunk(message=AIMessageChunk(content="", tool_call_chunks=[call]))
             return
-        for word in " | ".join(said).split(" "):
+        for word in " | ".join(user_texts).split(" "):
             yield ChatGenerationChunk(message=AIMessageChunk(content=f"{word} "))
 
 
@@ -71,8 +71,8 @@ def obey(text: str, history: list[Mapping[str, str]]) -> Iterator[str]:
     if text == "fail":
         yield "so far"
         raise ValueError("it was told to")
-    said = [each["content"] for each in history if each["role"] == "user"]
-    for word in " | ".join([*said, text]).split(" "):
+    user_texts = [each["content"] for each in history if each["role"] == "user"]
+    for word in " | ".join([*user_texts, text]).split(" "):
         yield f"{word} "
 
 

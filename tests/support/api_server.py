@@ -97,8 +97,10 @@ class ApiServer:
             await self._watch(answer, kind, int(query["resourceVersion"]))
         else:
             true = self._do(verb, kind, name, asked.body) if len(rest) < 2 else refusal(404, "not there")
-            said = reply or true
-            await answer.send_text(said.status, said.text, {"content-type": said.type} if said.type else {})
+            response = reply or true
+            await answer.send_text(
+                response.status, response.text, {"content-type": response.type} if response.type else {}
+            )
 
     def _do(self, verb: str, kind: str, name: str, body: dict[str, Any]) -> Reply:
         if verb == "LIST":

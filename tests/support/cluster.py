@@ -102,9 +102,9 @@ class Leftovers:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Wait until no object is left, or fail."""
-        told: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
-        if told is not None:
-            told["namespaces"] = self._names
+        worker_output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
+        if worker_output is not None:
+            worker_output["namespaces"] = self._names
             return
         with self._cluster.blocking_client() as kube:
             wait_until(lambda: not self._look(kube))
@@ -119,20 +119,20 @@ class Leftovers:
 
     def _look(self, kube: Client) -> list[str]:
         self._left = [
-            told for kind in _WIDE_KINDS for told in _names_of(kube, kind) if told.startswith(tuple(self._names))
+            name for kind in _WIDE_KINDS for name in _names_of(kube, kind) if name.startswith(tuple(self._names))
         ]
         # Only where nobody else is at work can all that ramet has made be told from what is in use.
         if os.environ.get("RAMET_CLUSTER") == "own":
             labelled = [_names_of(kube, kind, labels=MANAGED) for kind in _WIDE_KINDS]
             labelled += [_names_of(kube, kind, labels=MANAGED, namespace="*") for kind in _KINDS]
-            self._left += [told for names in labelled for told in names]
+            self._left += [name for names in labelled for name in names]
         return self._left
 
 
 def is_allowed(kube: Client, verb: str, resource: str, namespace: str) -> bool:
     """Return whether the API server lets a client do something; a resource is `pods`, or a part of one, `pods/log`."""
-    what, _, part = resource.partition("/")
-    asked = ResourceAttributes(verb=verb, resource=what, subresource=part, namespace=namespace)
+    name, _, part = resource.partition("/")
+    asked = ResourceAttributes(verb=verb, resource=name, subresource=part, namespace=namespace)
     answer = kube.create(
         authorization_v1.SelfSubjectAccessReview(spec=SelfSubjectAccessReviewSpec(resourceAttributes=asked))
     )
@@ -140,8 +140,8 @@ def is_allowed(kube: Client, verb: str, resource: str, namespace: str) -> bool:
     return answer.status.allowed
 
 
-def _names_of(kube: Any, kind: Any, **where: Any) -> list[str]:
-    return [f"{each.metadata.name} ({kind.__name__})" for each in kube.list(kind, **where)]
+def _names_of(kube: Any, kind: Any, **options: Any) -> list[str]:
+    return [f"{each.metadata.name} ({kind.__name__})" for each in kube.list(kind, **options)]
 
 
 def wait_until(holds: Callable[[], bool]) -> bool:
@@ -155,9 +155,9 @@ def wait_until(holds: Callable[[], bool]) -> bool:
 def _host_of(server: str) -> str:
     """Return the address of this machine on the way to a server."""
     url = urllib.parse.urlsplit(server)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
-        way.connect((url.hostname or "", url.port or 443))
-        return str(way.getsockname()[0])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp_socket:
+        udp_socket.connect((url.hostname or "", url.port or 443))
+        return str(udp_socket.getsockname()[0])
 
 
 def available_cluster() -> Cluster | None:

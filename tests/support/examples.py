@@ -11,19 +11,19 @@ EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
 _LOST = "no longer exists: the run continues in an empty one"
 
 
-def run_example(example: str, place: str, folder: pathlib.Path) -> list[str]:
-    """Run an example with its journal at a place ("sqlite" or "postgres SCHEMA DSN"); return the printed lines."""
-    kind, schema, dsn = (*place.split(" ", 2), "")[:3]
-    where = ["--schema", schema, "--dsn", dsn] if kind == "postgres" else []
+def run_example(example: str, address: str, folder: pathlib.Path) -> list[str]:
+    """Run an example with its store at `address` ("sqlite" or "postgres SCHEMA DSN"); return the printed lines."""
+    kind, schema, dsn = (*address.split(" ", 2), "")[:3]
+    store_options = ["--schema", schema, "--dsn", dsn] if kind == "postgres" else []
     done = subprocess.run(
-        [sys.executable, EXAMPLES / example, "--backend", "local", *where],
+        [sys.executable, EXAMPLES / example, "--backend", "local", *store_options],
         cwd=folder,
         capture_output=True,
         text=True,
         timeout=300,
         check=False,
     )
-    said = [each for each in done.stderr.splitlines() if kind != "postgres" or not each.endswith(_LOST)]
-    assert (done.returncode, said) == (0, [])
+    messages = [each for each in done.stderr.splitlines() if kind != "postgres" or not each.endswith(_LOST)]
+    assert (done.returncode, messages) == (0, [])
     assert list(folder.iterdir()) == []
     return done.stdout.splitlines()

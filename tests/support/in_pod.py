@@ -50,9 +50,9 @@ async def main(folder: pathlib.Path, names: list[str]) -> None:
     """Run all checks, or the checks of these names."""
     for at, check in enumerate((*CHECKS, *pod_checks.CHECKS)):
         if check.__name__ in names or not (names or check.__name__ in NOT_HERE):
-            place = folder / str(at)
-            place.mkdir()
-            print(json.dumps([check.__name__, await _problem_of(check, place)]), flush=True)  # noqa: T201
+            check_folder = folder / str(at)
+            check_folder.mkdir()
+            print(json.dumps([check.__name__, await _problem_of(check, check_folder)]), flush=True)  # noqa: T201
 
 
 async def _problem_of(check: Check, folder: pathlib.Path) -> str:

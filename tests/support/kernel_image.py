@@ -48,10 +48,10 @@ def _make(folder: Path, base: str, image: str, needed: list[importlib.metadata.D
     _run("skopeo", "copy", "-q", "--insecure-policy", "--dest-tls-verify=false", f"oci:{layout}", f"docker://{image}")
 
 
-def _copy(file: Path, place: Path) -> None:
-    place.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(file, place)
-    place.chmod(0o644)
+def _copy(file: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(file, target)
+    target.chmod(0o644)
 
 
 def _run(*command: str) -> None:

@@ -44,13 +44,13 @@ def stop(here: str) -> None:
             signal.pause()
 
 
-def _stop_after(owner: Any, name: str, here: str, when: Callable[[Any], bool] = lambda _: True) -> None:
+def _stop_after(owner: Any, name: str, here: str, condition: Callable[[Any], bool] = lambda _: True) -> None:
     """Make a coroutine method stop here once it has done its work."""
     method = getattr(owner, name)
 
     async def stopped(*given: Any, **more: Any) -> Any:
         result = await method(*given, **more)
-        if when(more):
+        if condition(more):
             stop(here)
         return result
 

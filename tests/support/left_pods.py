@@ -51,9 +51,9 @@ class FunctionConversation:
         self.sandbox = sandbox
         self._reader, self._frames = FrameReader(), list[Frame]()
 
-    async def tell(self, told: HostMessage, body: bytes = b"") -> None:
+    async def tell(self, message: HostMessage, body: bytes = b"") -> None:
         """Send a message."""
-        for piece in frames.pack(message_codec.encode(told), body):
+        for piece in frames.pack(message_codec.encode(message), body):
             await asyncio.get_running_loop().sock_sendall(self.sandbox.channel, piece)
 
     async def start(self) -> None:
@@ -73,9 +73,9 @@ class FunctionConversation:
 
     async def asked(self) -> int:
         """Return the number of the function's next request."""
-        said = await self.hear()
-        assert isinstance(said, Request), said
-        return said.id
+        request = await self.hear()
+        assert isinstance(request, Request), request
+        return request.id
 
     async def answer(self, number: int) -> None:
         """Send an empty answer to a request."""
@@ -85,11 +85,11 @@ class FunctionConversation:
         """Answer this request and all that follow; return how many followed."""
         count = 0
         await self.answer(number)
-        while not isinstance(said := await self.hear(), Done):
-            assert isinstance(said, Request), said
+        while not isinstance(message := await self.hear(), Done):
+            assert isinstance(message, Request), message
             count += 1
-            await self.answer(said.id)
-        assert said.ok, said
+            await self.answer(message.id)
+        assert message.ok, message
         return count
 
 

@@ -54,9 +54,9 @@ def _mount_file_systems(uid: int, folder: str, tmpfs_mb: int) -> None:
     open_the_way([pathlib.Path(sys.base_prefix)])
     calls.mount("proc", "/proc", "proc", _FLAGS)
     calls.mount(folder, folder, None, calls.MS_BIND)
-    for path, place in ((PROJECT, "/mnt"), (sys.prefix, "/srv")):
-        calls.mount(path, place, None, calls.MS_BIND)
-        calls.mount("none", place, None, calls.MS_REMOUNT | calls.MS_BIND | calls.MS_RDONLY)
+    for path, mount_point in ((PROJECT, "/mnt"), (sys.prefix, "/srv")):
+        calls.mount(path, mount_point, None, calls.MS_BIND)
+        calls.mount("none", mount_point, None, calls.MS_REMOUNT | calls.MS_BIND | calls.MS_RDONLY)
     calls.mount("none", "/", None, calls.MS_REMOUNT | calls.MS_BIND | calls.MS_RDONLY)
     for path, options in (
         ("/tmp", f"mode=1777,size={tmpfs_mb}m"),

@@ -26,11 +26,11 @@ def main(scratch: Path, runs: Path, uid: int, listener: int | None = None) -> No
     calls.unshare(calls.CLONE_NEWNS)
     calls.mount("none", "/", None, calls.MS_REC | calls.MS_PRIVATE)
     opened = [(each, os.open(each, os.O_PATH | os.O_CLOEXEC)) for each in folders]
-    places = [Path("/tmp")] if scratch.is_relative_to("/tmp") else [Path("/tmp"), scratch]
-    for place in places:
-        calls.mount("tmpfs", str(place), "tmpfs", calls.MS_NOSUID | calls.MS_NODEV, "mode=1777")
+    mount_points = [Path("/tmp")] if scratch.is_relative_to("/tmp") else [Path("/tmp"), scratch]
+    for mount_point in mount_points:
+        calls.mount("tmpfs", str(mount_point), "tmpfs", calls.MS_NOSUID | calls.MS_NODEV, "mode=1777")
     for folder, fd in opened:
-        if any(folder.is_relative_to(place) for place in places):
+        if any(folder.is_relative_to(mount_point) for mount_point in mount_points):
             _make_mount_point(folder, fd)
             calls.mount(f"/proc/self/fd/{fd}", str(folder), None, calls.MS_BIND | calls.MS_REC)
         os.close(fd)
@@ -46,13 +46,13 @@ def main(scratch: Path, runs: Path, uid: int, listener: int | None = None) -> No
 
 async def _serve_all(listener: socket.socket, runs: Path) -> None:
     listener.setblocking(False)
-    async with node_agent.open_node_agent(runs, [Path("/tmp")]) as kept:
+    async with node_agent.open_node_agent(runs, [Path("/tmp")]) as agent:
         while True:
             async with asyncio.timeout(PATIENCE_S):
                 end, _ = await asyncio.get_running_loop().sock_accept(listener)
             line = StreamLine(*await asyncio.open_unix_connection(sock=end))
             try:
-                if await kept.serve(line):
+                if await agent.serve(line):
                     return
             finally:
                 await line.close()

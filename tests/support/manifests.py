@@ -20,9 +20,9 @@ def build_manifests(folder: Path) -> list[Manifest]:
     """Return what `kubectl apply -k` would send; without kubectl, the content of the files."""
     if shutil.which("kubectl"):
         command = ["kubectl", "kustomize", str(folder)]
-        said = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert said.returncode == 0, said.stderr
-        return list(yaml.safe_load_all(said.stdout))
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return list(yaml.safe_load_all(done.stdout))
     return [each for file in files_of(folder) for each in yaml.safe_load_all(file.read_text())]
 
 
@@ -43,14 +43,14 @@ def unknown_fields(manifest: Manifest) -> list[str]:
     return list(_unknown_paths(manifest, read.to_dict(), manifest["kind"]))
 
 
-def _unknown_paths(said: Any, read: Any, path: str) -> Iterator[str]:
-    if isinstance(said, Mapping) and isinstance(read, Mapping):
-        for key, value in said.items():
+def _unknown_paths(original: Any, read: Any, path: str) -> Iterator[str]:
+    if isinstance(original, Mapping) and isinstance(read, Mapping):
+        for key, value in original.items():
             yield from _unknown_paths(value, read[key], f"{path}.{key}") if key in read else [f"{path}.{key}"]
-    elif isinstance(said, Sequence) and not isinstance(said, str) and isinstance(read, Sequence):
-        for number, pair in enumerate(zip(said, read, strict=True)):
+    elif isinstance(original, Sequence) and not isinstance(original, str) and isinstance(read, Sequence):
+        for number, pair in enumerate(zip(original, read, strict=True)):
             yield from _unknown_paths(*pair, f"{path}[{number}]")
-    elif said != read:
+    elif original != read:
         yield path
 
 

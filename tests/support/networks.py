@@ -65,9 +65,9 @@ def network() -> Iterator[Network]:
         for number, host in enumerate(("kernel", "machine"), 1):
             link = ("link", "add", "up0", "netns", made.at(host), "type", "veth", "peer", "name", f"down{number}")
             made._ip(*link, "netns", made.at("router"))
-            for where, name, address in ((host, "up0", 2), ("router", f"down{number}", 1)):
-                made._ip("-n", made.at(where), "addr", "add", f"10.91.{number}.{address}/24", "dev", name)
-                made._ip("-n", made.at(where), "link", "set", name, "up")
+            for end, name, address in ((host, "up0", 2), ("router", f"down{number}", 1)):
+                made._ip("-n", made.at(end), "addr", "add", f"10.91.{number}.{address}/24", "dev", name)
+                made._ip("-n", made.at(end), "link", "set", name, "up")
             made._ip("-n", made.at(host), "route", "replace", "default", "via", f"10.91.{number}.1")
         made.drop(False)
         yield made

@@ -54,8 +54,8 @@ class OutlivingBackend:
         except OSError as problem:
             raise Gone(str(problem)) from problem
 
-    def _describable(self, box: RemoteSandbox) -> OutlivingSandbox:
-        return OutlivingSandbox(box, {"machine": self._path.stat().st_ino, "number": box.number})
+    def _describable(self, sandbox: RemoteSandbox) -> OutlivingSandbox:
+        return OutlivingSandbox(sandbox, {"machine": self._path.stat().st_ino, "number": sandbox.number})
 
     async def reap(self) -> Sequence[str]:
         """Reap nothing: the machine ends by itself."""

@@ -113,13 +113,13 @@ class PlainStore(SoleKernel):
     async def read(
         self, after: int = 0, *, tree: str | None = None, run: str | None = None, limit: int = 1_000
     ) -> list[StoredEvent]:
-        where, values = ["cursor > ?"], [after]
+        conditions, values = ["cursor > ?"], [after]
         for field, name in (("tree", tree), ("run", run)):
             if name is not None:
-                where.append(f"{field} = ?")
+                conditions.append(f"{field} = ?")
                 values.append(checked_name(field, name))  # type: ignore[arg-type]  # values of any type
         rows = self._ask(
-            f"SELECT * FROM event WHERE {' AND '.join(where)} ORDER BY cursor LIMIT ?", *values, max(limit, 0)
+            f"SELECT * FROM event WHERE {' AND '.join(conditions)} ORDER BY cursor LIMIT ?", *values, max(limit, 0)
         )
         return [StoredEvent(*row) for row in rows]
 
@@ -263,13 +263,13 @@ def by_url(url: str, kernel: str) -> PlainStore:
     return PlainStore(pathlib.Path(urlsplit(url).path), kernel=kernel)
 
 
-def place(folder: pathlib.Path) -> StoreFixture:
+def store_fixture(folder: pathlib.Path) -> StoreFixture:
     """Return the fixture for checks of the store."""
     path = folder / "plain.db"
     return StoreFixture(lambda: PlainStore(path), lambda: PlainStore(path, read_only=True))
 
 
-def broken_place(folder: pathlib.Path) -> StoreFixture:
+def broken_store_fixture(folder: pathlib.Path) -> StoreFixture:
     """Return the fixture for checks of a store that breaks a promise."""
     path = folder / "plain.db"
     return StoreFixture(lambda: Amnesiac(path), lambda: Amnesiac(path, read_only=True))

@@ -49,8 +49,8 @@ async def secrets_are_files_that_end_with_the_run(site: BackendFixture) -> None:
             {"request": "write", "path": "/run/secrets/token", "text": "x"},
             {"request": "make", "path": "/run"},
         ):
-            said = await visit.failure_of(**deed)
-            expect(said in _REFUSED, f"what is in /run is not an agent's: {said or 'it was'}")
+            error_name = await visit.failure_of(**deed)
+            expect(error_name in _REFUSED, f"what is in /run is not an agent's: {error_name or 'it was'}")
         modes = [path.stat().st_mode & 0o777 for path in (_SECRETS, _SECRETS / "token")]
         expect(modes == [0o700, 0o400], f"nobody else reads a secret: {modes}")
         ran = await visit.sandbox.run_command(["cat", "/run/secrets/token"], timeout_s=60, max_bytes=100)
@@ -66,8 +66,8 @@ async def secrets_are_files_that_end_with_the_run(site: BackendFixture) -> None:
 async def a_pod_has_one_run_at_a_time(site: BackendFixture) -> None:
     """A second run is refused while the first is there, and finds no file of it afterwards."""
     async with site.start_guest() as visit:
-        for place in ("/tmp", "/dev/shm"):
-            await visit.ask("write", path=f"{place}/left", text="x")
+        for folder in ("/tmp", "/dev/shm"):
+            await visit.ask("write", path=f"{folder}/left", text="x")
         try:
             await site.backend.start(site.spec())
         except SandboxFailed as refusal:
@@ -76,8 +76,8 @@ async def a_pod_has_one_run_at_a_time(site: BackendFixture) -> None:
             raise Violation("a second run in a pod is refused")
         expect((await visit.ask("who"))["env"]["TMPDIR"] == "/tmp", "temporary files go to the pod's memory")
     async with site.start_guest() as visit:
-        for place in ("/tmp", "/dev/shm"):
-            expect(await visit.ask("listing", path=place) == [], f"{place} is empty")
+        for folder in ("/tmp", "/dev/shm"):
+            expect(await visit.ask("listing", path=folder) == [], f"{folder} is empty")
 
 
 async def processes_are_counted_without_the_node_agent(site: BackendFixture) -> None:
@@ -138,8 +138,8 @@ async def only_the_proxy_is_reached(site: BackendFixture) -> None:
                 async with time_limit():
                     accepted, _ = await asyncio.get_running_loop().sock_accept(listener)
                 accepted.close()
-                said = await visit.failure_of("connect_tcp", host="127.0.0.1", port=port)
-                expect(said in _REFUSED, f"another port is not reached: {said or 'it was'}")
+                error_name = await visit.failure_of("connect_tcp", host="127.0.0.1", port=port)
+                expect(error_name in _REFUSED, f"another port is not reached: {error_name or 'it was'}")
                 tried = [sys.executable, "-c", _NETWORK, str(port)]
                 free = (await _run_unconfined(*tried)).split()
                 expect(free == [b"done"] * 5, f"a control: with nothing around it all of them succeed: {free}")
@@ -192,13 +192,13 @@ async def the_node_agent_is_out_of_reach(site: BackendFixture) -> None:
         for name, pid in (("the keeper", os.getpid()), ("the zygote", agent.parent)):
             argv = [*program, str(pid), json.dumps(number)]
             ran = await visit.sandbox.run_command(argv, timeout_s=60, max_bytes=10_000)
-            said = json.loads(ran.stdout or b"{}")
-            reached = {what for what, why in said.items() if why not in _REFUSED}
-            expect(said and not reached, f"{name} is reached by {reached}: {ran}")
+            report = json.loads(ran.stdout or b"{}")
+            reached = {attempt for attempt, why in report.items() if why not in _REFUSED}
+            expect(report and not reached, f"{name} is reached by {reached}: {ran}")
     sleeping = await asyncio.create_subprocess_exec("sleep", "600")
     try:
         tried = json.loads(await _run_unconfined(*program, str(sleeping.pid), json.dumps(number)))
-        refused = {what for what, why in tried.items() if why}
+        refused = {attempt for attempt, why in tried.items() if why}
         expect(refused <= _OTHERS_REFUSE, f"a control: with nothing but the pod around it they succeed, not {refused}")
     finally:
         sleeping.kill()
@@ -216,11 +216,14 @@ async def a_run_writes_only_its_own_files(site: BackendFixture) -> None:
     """A run writes its workspace and its files in memory, and nothing of its image, volumes, kernel or node agent."""
     keepers = [str(site.workdir.scratch), str(site.workdir.runs), str(pathlib.Path(__file__).parents[2]), sys.prefix]
     async with site.start_guest() as visit:
-        for place in (".", "/tmp", "/dev/shm"):
-            await visit.ask("make", path=place)
-        for place in ("/", "/etc", "/usr", "/var/tmp", "/run", "/dev", "/proc/self", "/proc/sys", "/sys", *keepers):
-            said = await visit.failure_of("make", path=place)
-            expect(said in {*_REFUSED, "EROFS", "ENOENT"}, f"nothing can be made in {place}: {said or 'it was'}")
+        for folder in (".", "/tmp", "/dev/shm"):
+            await visit.ask("make", path=folder)
+        for folder in ("/", "/etc", "/usr", "/var/tmp", "/run", "/dev", "/proc/self", "/proc/sys", "/sys", *keepers):
+            error_name = await visit.failure_of("make", path=folder)
+            expect(
+                error_name in {*_REFUSED, "EROFS", "ENOENT"},
+                f"nothing can be made in {folder}: {error_name or 'it was'}",
+            )
 
 
 CHECKS: tuple[Check, ...] = (

@@ -84,8 +84,8 @@ def dialing_backend(runs: Path) -> TeamNamespaces:
         at = host, free.getsockname()[1]
     bare, llm = (RuntimeImage(each, "", f"python{PYTHON}") for each in os.environ[IMAGES].split())
     image: Mapping[Image, PodImage] = {"bare": bare, "llm": llm}
-    door = SharedListener(at, listen=at, identify=lambda: certificates.make([host]))
-    return TeamNamespaces(runs, namespace=os.environ[NAMESPACE], image=image, listener=door, cpu_reserved=RESERVED)
+    listener = SharedListener(at, listen=at, identify=lambda: certificates.make([host]))
+    return TeamNamespaces(runs, namespace=os.environ[NAMESPACE], image=image, listener=listener, cpu_reserved=RESERVED)
 
 
 TEAM = Reservation(name="conformance-team", memory_mb=1024, sandboxes=8)
@@ -136,12 +136,12 @@ async def eyes(runs: Path, file: Path) -> bool:
             assert pod.metadata is not None, "the API gives no pod without metadata"
             assert pod.metadata.name is not None, "nor without a name"
             try:
-                said = await kube.exec(
+                result = await kube.exec(
                     pod.metadata.name, command=["python3", "-I", "-c", _LOOK, str(file)], stdout=True, decode="utf-8"
                 )
             except (ApiError, WebSocketUpgradeError):  # It has just ended.
                 continue
-            if "held" in (said.stdout or ""):
+            if "held" in (result.stdout or ""):
                 return True
     return False
 
@@ -186,8 +186,8 @@ class Pods:
     async def weather(self, folder: Path) -> AsyncIterator[tuple[Relay, Path]]:
         """Open a network between a kernel and the API that a test can cut; yield it with a kubeconfig that uses it."""
         config = yaml.safe_load(self.kubeconfig.read_text())
-        where = urlsplit(config["clusters"][0]["cluster"]["server"])
-        async with open_relay(where.hostname or "", where.port or 443) as relay:
+        url = urlsplit(config["clusters"][0]["cluster"]["server"])
+        async with open_relay(url.hostname or "", url.port or 443) as relay:
             config["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{relay.port}"
             file = folder / "kubeconfig"
             file.write_text(json.dumps(config))
@@ -223,11 +223,11 @@ def live_objects_of(cluster: Cluster, working_dir: Path) -> list[str]:
     return live_objects_at(cluster, (RunFolders(working_dir).root / ".kernels" / "place").read_text())
 
 
-def live_objects_at(cluster: Cluster, place: str) -> list[str]:
+def live_objects_at(cluster: Cluster, place_id: str) -> list[str]:
     """Return the names of the pods of a place, and of the namespaces of its teams that are not being removed."""
     with cluster.blocking_client() as kube:
-        pods = list(kube.list(Pod, namespace="*", labels={labels.PLACE: place}))
-        spaces = [each for each in kube.list(Namespace, labels={labels.PLACE: place}) if not is_being_removed(each)]
+        pods = list(kube.list(Pod, namespace="*", labels={labels.PLACE: place_id}))
+        spaces = [each for each in kube.list(Namespace, labels={labels.PLACE: place_id}) if not is_being_removed(each)]
     found = [each.metadata for each in pods] + [each.metadata for each in spaces]
     return [each.name or "" for each in found if each is not None]
 

@@ -70,14 +70,14 @@ def _siginfo() -> ctypes.Array[ctypes.c_char]:
 
 def main(pid: int, number: Mapping[str, int]) -> None:
     """Print for each attempt "" if it succeeded, or the name of its error."""
-    said = {}
+    error_names = {}
     for name, attempt in attempts(pid, number).items():
         try:
             attempt()
-            said[name] = ""
+            error_names[name] = ""
         except OSError as error:
-            said[name] = errno.errorcode[error.errno or 0]
-    print(json.dumps(said))  # noqa: T201
+            error_names[name] = errno.errorcode[error.errno or 0]
+    print(json.dumps(error_names))  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -45,8 +45,8 @@ class TokenServer:
     @property
     def config(self) -> dict[str, str]:
         """Return the settings with which a registry uses this server."""
-        said = {"realm": f"{self.realm}/token", "service": "here", "issuer": "tests"}
-        return {**said, "rootcertbundle": str(self._certificate)}
+        settings = {"realm": f"{self.realm}/token", "service": "here", "issuer": "tests"}
+        return {**settings, "rootcertbundle": str(self._certificate)}
 
     async def answer(self, request: Request, answer: Answer) -> None:
         """Answer one request."""
@@ -74,10 +74,10 @@ class TokenServer:
         }  # fmt: skip
         pem = self._certificate.read_text().splitlines()
         head = {"typ": "JWT", "alg": "RS256", "x5c": ["".join(pem[1:-1])]}
-        said = ".".join(_url64(json.dumps(each).encode()) for each in (head, claims))
+        signing_input = ".".join(_url64(json.dumps(each).encode()) for each in (head, claims))
         command = ["openssl", "dgst", "-sha256", "-sign", str(self._key)]
-        signed = subprocess.run(command, input=said.encode(), check=True, capture_output=True, timeout=180)
-        return f"{said}.{_url64(signed.stdout)}"
+        signed = subprocess.run(command, input=signing_input.encode(), check=True, capture_output=True, timeout=180)
+        return f"{signing_input}.{_url64(signed.stdout)}"
 
 
 def _url64(data: bytes) -> str:
@@ -105,12 +105,12 @@ async def registry(folder: Path, *, password: bool = False, tokens: TokenServer 
         stderr=asyncio.subprocess.STDOUT,
     )
     assert process.stdout is not None
-    said = b""
+    output = b""
     try:
-        while (found := re.search(rb"listening on ([0-9.]+:[0-9]+)", said)) is None:
+        while (found := re.search(rb"listening on ([0-9.]+:[0-9]+)", output)) is None:
             line = await process.stdout.readline()
-            assert line, f"the registry ended: {said.decode()}"
-            said += line
+            assert line, f"the registry ended: {output.decode()}"
+            output += line
         reading = asyncio.create_task(process.stdout.read())
         try:
             yield found[1].decode()

@@ -32,10 +32,10 @@ class Audit:
     def __init__(self, token: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self.used: dict[Right, set[str]] = defaultdict(set)
         self.refused: dict[Right, set[str]] = defaultdict(set)
-        told = httpx2.AsyncHTTPTransport.handle_async_request
+        send_request = httpx2.AsyncHTTPTransport.handle_async_request
 
         async def noted(transport: httpx2.AsyncHTTPTransport, request: httpx2.Request) -> httpx2.Response:
-            response = await told(transport, request)
+            response = await send_request(transport, request)
             if request.headers.get("Authorization") == f"Bearer {token}":
                 found = self.refused if response.status_code in (401, 403) else self.used
                 for right, namespace in _rights_needed(request):
@@ -49,18 +49,18 @@ def rights_of(manifests: Sequence[Manifest]) -> frozenset[Right]:
     """Return the rights that the roles among these manifests give, wherever they are bound."""
     rules = [rule for each in manifests if each["kind"] == "ClusterRole" for rule in each["rules"]]
     return frozenset(
-        Right(verb, _resource(what, group), name)
+        Right(verb, _resource(resource, group), name)
         for rule in rules
         for group in rule["apiGroups"]
-        for what in rule["resources"]
+        for resource in rule["resources"]
         for verb in rule["verbs"]
         for name in rule.get("resourceNames", [""])
     )
 
 
-def _resource(what: str, group: str) -> str:
-    name, slash, part = what.partition("/")
-    return f"{name}.{group}{slash}{part}" if group else what
+def _resource(resource: str, group: str) -> str:
+    name, slash, part = resource.partition("/")
+    return f"{name}.{group}{slash}{part}" if group else resource
 
 
 def _rights_needed(request: httpx2.Request) -> Iterator[tuple[Right, str]]:
@@ -70,14 +70,14 @@ def _rights_needed(request: httpx2.Request) -> Iterator[tuple[Right, str]]:
     namespace = ""
     if words[0] == "namespaces" and len(words) > 2:
         namespace, words = words[1], words[2:]
-    what, name, part = [*words, "", ""][:3]
-    resource = _resource(f"{what}/{part}" if part else what, group)
+    kind, name, part = [*words, "", ""][:3]
+    resource = _resource(f"{kind}/{part}" if part else kind, group)
     if resource == _EVERYONES:
         return
     yield Right(_verb(request, name), resource), namespace
     if resource == "pods/attach":  # From Kubernetes 1.35 on a WebSocket takes both.
         yield Right("create", resource), namespace
-    if what == "rolebindings" and request.method == "POST":  # Who has not what it gives must be allowed to give it.
+    if kind == "rolebindings" and request.method == "POST":  # Who has not what it gives must be allowed to give it.
         role = json.loads(request.content)["roleRef"]
         yield Right("bind", f"{role['kind'].lower()}s.{group}", role["name"]), namespace
 

@@ -33,8 +33,8 @@ class Process:
         """Send a signal, and return the exit status and all of stderr."""
         self.process.send_signal(number)
         assert self.process.stderr is not None
-        said = (await self.process.stderr.read()).decode()
-        return await self.process.wait(), said
+        stderr = (await self.process.stderr.read()).decode()
+        return await self.process.wait(), stderr
 
 
 @asynccontextmanager

@@ -60,8 +60,8 @@ async def serving(folder: pathlib.Path, **options: Any) -> AsyncIterator[EchoSer
     echo = options.pop("echo", None) or EchoType()
     options.setdefault("types", {"echo": echo})
     async with Server(folder, **options) as server:
-        where = server.where
-        transport = httpx2.AsyncHTTPTransport(uds=None if where.startswith("http://") else where)
-        base = where if where.startswith("http://") else "http://ramet"
+        address = server.where
+        transport = httpx2.AsyncHTTPTransport(uds=None if address.startswith("http://") else address)
+        base = address if address.startswith("http://") else "http://ramet"
         async with httpx2.AsyncClient(transport=transport, base_url=base, timeout=180) as http:
             yield EchoServer(server, echo, http)

@@ -56,11 +56,11 @@ class HoldingModel(AnsweringModel):
     def answer(self, messages: list[BaseMessage]) -> AIMessage:
         """Return the call, or its result."""
         newest = messages[-1]
-        said = AIMessage(f"heard {newest.text}")
+        reply = AIMessage(f"heard {newest.text}")
         if newest.type != "tool":
             text = str.__str__(newest.text)  # LangChain's own kind of text is no JSON.
-            said = AIMessage("calling ", tool_calls=[{"name": "hold", "args": {"text": text}, "id": "call-1"}])
-        return said
+            reply = AIMessage("calling ", tool_calls=[{"name": "hold", "args": {"text": text}, "id": "call-1"}])
+        return reply
 
 
 class SlowType(LlmType):

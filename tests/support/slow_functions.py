@@ -20,8 +20,8 @@ def counts(text: str, history: list[dict[str, str]]) -> Generator[str, None, str
 
     Then it says how many messages there were before. In the folder it leaves a file for each call.
     """
-    _, most, wait, place = text.split()
-    folder = pathlib.Path(place)
+    _, most, wait, path = text.split()
+    folder = pathlib.Path(path)
     (folder / f"called-{uuid.uuid4().hex}").touch()
     for number in range(1, int(most) + 1):
         while number == int(wait) and not (folder / "go").exists():

@@ -32,18 +32,18 @@ def header(
     name: bytes, *, kind: bytes = b"0", size: int | bytes = 0, mode: int = 0o644, prefix: bytes = b"", link: bytes = b""
 ) -> bytes:
     """Return one header with arbitrary fields and a correct checksum."""
-    told = size if isinstance(size, bytes) else b"%011o\0" % size
+    size_field = size if isinstance(size, bytes) else b"%011o\0" % size
     block = b"".join((
-        name.ljust(100, b"\0")[:100], b"%07o\0" % mode, b"0000000\0" * 2, told, b"%011o\0" % 0, b" " * 8, kind,
+        name.ljust(100, b"\0")[:100], b"%07o\0" % mode, b"0000000\0" * 2, size_field, b"%011o\0" % 0, b" " * 8, kind,
         link.ljust(100, b"\0"), b"ustar\x0000", bytes(64), b"0000000\0" * 2, prefix.ljust(155, b"\0"),
     )).ljust(512, b"\0")  # fmt: skip
     return block[:148] + b"%06o\0 " % sum(block) + block[156:]
 
 
-def member(name: bytes, content: bytes = b"", **said: bytes | int) -> bytes:
-    """Return a header and the content that follows it. `said` is for `header`."""
-    size = said.pop("size", len(content))
-    return header(name, size=size, **said) + content + bytes(-len(content) % 512)  # type: ignore[arg-type]
+def member(name: bytes, content: bytes = b"", **fields: bytes | int) -> bytes:
+    """Return a header and the content that follows it. `fields` are for `header`."""
+    size = fields.pop("size", len(content))
+    return header(name, size=size, **fields) + content + bytes(-len(content) % 512)  # type: ignore[arg-type]
 
 
 def record(key: bytes, value: bytes) -> bytes:

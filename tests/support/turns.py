@@ -60,8 +60,8 @@ class Reader:
     @property
     def text(self) -> str:
         """Return the text of the turn, in the format of OpenAI."""
-        said = [json.loads(each.body) for each in self.chunks if each.kind == "chunk"]
-        return "".join(choice["delta"].get("content") or "" for each in said for choice in each["choices"])
+        bodies = [json.loads(each.body) for each in self.chunks if each.kind == "chunk"]
+        return "".join(choice["delta"].get("content") or "" for each in bodies for choice in each["choices"])
 
     async def leave(self) -> None:
         """Stop reading."""

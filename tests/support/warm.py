@@ -75,9 +75,9 @@ class Forked:
             os.kill(self.pid, signal.SIGKILL)
 
     def _end(self) -> None:
-        told = self._news.recv(_NUMBER.size)
-        assert told, "who started it has died"
-        (self.returncode,) = _NUMBER.unpack(told)
+        data = self._news.recv(_NUMBER.size)
+        assert data, "who started it has died"
+        (self.returncode,) = _NUMBER.unpack(data)
         self._loop.remove_reader(self._news)
         self._news.close()
         self._over.set()

@@ -46,8 +46,8 @@ def serve(orders: socket.socket) -> dict[str, Any] | None:
                     selector.unregister(key.fd)
                     _report_end(key.fd, *key.data)
                     continue
-                told, fds, _, _ = socket.recv_fds(orders, 1 << 20, 4)
-                if not told:
+                data, fds, _, _ = socket.recv_fds(orders, 1 << 20, 4)
+                if not data:
                     return None
                 news, *streams = fds
                 if not (pid := os.fork()):
@@ -57,7 +57,7 @@ def serve(orders: socket.socket) -> dict[str, Any] | None:
                             each.data[1].close()
                     orders.detach()
                     os.close(news)
-                    return {**json.loads(told), "streams": streams}
+                    return {**json.loads(data), "streams": streams}
                 for stream in streams:
                     os.close(stream)
                 teller = socket.socket(fileno=news)

@@ -63,7 +63,7 @@ def run_module(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_store_suite_checks_a_store_of_another_package() -> None:
     """One command runs every check, without a test framework."""
-    process_result = run_module("ramet.testing.conformance.store", "tests.support.plain_store:place")
+    process_result = run_module("ramet.testing.conformance.store", "tests.support.plain_store:store_fixture")
 
     assert process_result.returncode == 0, process_result.stdout + process_result.stderr
     assert process_result.stdout.endswith(" checks, 0 failed\n")
@@ -74,7 +74,7 @@ def test_the_store_suite_names_a_failed_check() -> None:
     """The line names the check and the reason; the status is 1."""
     process_result = run_module(
         "ramet.testing.conformance.store",
-        "tests.support.plain_store:broken_place",
+        "tests.support.plain_store:broken_store_fixture",
         "an_atomic_write_stores_everything",
         "the_head_is_the_newest_cursor",
     )
@@ -97,7 +97,7 @@ def test_the_store_suite_names_a_failed_check() -> None:
         (["tests.support.plain_store:nothing"], "cannot be loaded: module"),
         (["tests.support.plain_store:_POLL_S"], "not a function"),
         (
-            ["tests.support.plain_store:place", "no_check"],
+            ["tests.support.plain_store:store_fixture", "no_check"],
             "'no_check' is not a check; there are: tickets_count_from_one",
         ),
     ],

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.scale import SIZES, Costs, Load, Room, measured, predict, table
+from benchmarks.scale import SIZES, Capacity, Costs, Load, measured, predict, table
 
 COSTS = Costs(
     base_mb=100,
@@ -72,7 +72,7 @@ def test_received_commits_may_exceed_a_kernel() -> None:
 
 def test_a_takeover_needs_a_second_kernel() -> None:
     """One kernel that fails has nobody to take over: there are two at least."""
-    assert predict(1, COSTS, Load(), Room()).kernels == 2
+    assert predict(1, COSTS, Load(), Capacity()).kernels == 2
 
 
 def test_the_stored_results_have_each_constant() -> None:
