@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support import postgres
-from tests.support.empty_places import store_address
+from tests.support.empty_stores import store_address
 
 if TYPE_CHECKING:
     from ramet.services.client.client import Client

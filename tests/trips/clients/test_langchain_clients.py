@@ -32,15 +32,15 @@ KINDS: dict[str, Callable[[str, str], BaseChatModel]] = {
 }
 
 
-class Place(BaseModel):
-    """A place with a name."""
+class City(BaseModel):
+    """A city with a name."""
 
     name: str
 
 
-def weather(place: str) -> str:
-    """Tell the weather of a place."""
-    return place
+def weather(city: str) -> str:
+    """Tell the weather of a city."""
+    return city
 
 
 @pytest.fixture
@@ -75,12 +75,12 @@ async def test_every_text_mode_of_langchain_works(model: BaseChatModel) -> None:
 REFUSALS: dict[str, tuple[Callable[[BaseChatModel], Any], str]] = {
     "bind_tools": (lambda model: model.bind_tools([weather]), "tools"),
     "structured": (
-        lambda model: model.with_structured_output(Place),
+        lambda model: model.with_structured_output(City),
         "response_format|tools|tool_choice|output_config",
     ),
-    "by tools": (lambda model: model.with_structured_output(Place, method="function_calling"), "tool"),
+    "by tools": (lambda model: model.with_structured_output(City, method="function_calling"), "tool"),
     "by schema": (
-        lambda model: model.with_structured_output(Place, method="json_schema"),
+        lambda model: model.with_structured_output(City, method="json_schema"),
         "response_format|output_config|output_format",
     ),
     "stop": (lambda model: model.bind(stop=["x"]), "stop"),

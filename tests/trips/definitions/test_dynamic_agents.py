@@ -36,15 +36,15 @@ from ramet.host.dynamic.registry import REGISTRY
 from ramet.models.scripted.model import Call, Script, ScriptedModel
 from ramet.store.contract import Store
 from ramet.store.memory import MemoryStore
-from tests.support.empty_places import empty_store_address
-from tests.support.places import KINDS, store_at
+from tests.support.empty_stores import empty_store_address
+from tests.support.store_addresses import KINDS, store_at
 
 MakeStore = Callable[[], Store]
 
 
 @pytest.fixture(params=KINDS)
 def make_store(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[MakeStore]:
-    """Yield a function that returns a new store on the same place."""
+    """Yield a function that returns a new store at the same address."""
     with empty_store_address(request.param, tmp_path) as store_address:
         yield lambda: store_at(store_address)
 

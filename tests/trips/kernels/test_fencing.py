@@ -15,10 +15,10 @@ from ramet.core.errors import StoreFailed
 from ramet.core.outcome import Status
 from ramet.models.scripted.model import Call, Script, ScriptedModel
 from ramet.store.postgres import PostgresStore
-from tests.support.empty_places import empty_store_address
-from tests.support.places import store_at
+from tests.support.empty_stores import empty_store_address
 from tests.support.postgres import Server, postgres
 from tests.support.postgres_stores import end_session, session_of
+from tests.support.store_addresses import store_at
 from tests.support.waiting import eventually
 from tests.trips.agents import scheduled
 from tests.trips.kits.sessions import Gate
@@ -28,7 +28,7 @@ __all__ = ["postgres"]  # a fixture is used by its name
 
 @pytest.fixture
 async def stores(postgres: Server) -> AsyncIterator[tuple[PostgresStore, PostgresStore]]:
-    """Yield the stores of two kernels in one place; the second is not open."""
+    """Yield the stores of two kernels at one address; the second is not open."""
     with empty_store_address("postgres", postgres.socket) as store_address:
         first, second = store_at(store_address), store_at(store_address)
         assert isinstance(first, PostgresStore)

@@ -21,7 +21,7 @@ from ramet.host.trees.project import Project
 from ramet.models.scripted.dialogue import Call
 from ramet.spawn.handle import Handle
 from ramet.store.contract import Entry, Store
-from tests.support.places import store_at
+from tests.support.store_addresses import store_at
 
 
 def kill_when_answered(store: Store) -> Store:

@@ -16,7 +16,7 @@ from ramet import Agent, AgentRuntime, ScriptedModel
 from ramet.host.board.board import Board, boards
 from ramet.models.scripted.dialogue import Call
 from ramet.tools.agents.board import Owner, board_tools
-from tests.support.places import kill_at_put, store_at
+from tests.support.store_addresses import kill_at_put, store_at
 
 ME = Owner("run-me", "main")
 #: What is done to the board, one after the other.

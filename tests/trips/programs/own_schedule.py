@@ -15,7 +15,7 @@ from typing import Any
 
 from ramet import AgentRuntime, AgentScheduler
 from ramet.host.schedules.table import KIND
-from tests.support.places import kill_at_put, store_at
+from tests.support.store_addresses import kill_at_put, store_at
 
 
 def work(effects: str) -> str:

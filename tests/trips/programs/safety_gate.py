@@ -20,7 +20,7 @@ from ramet.core.safety import Rule, SafetyPolicy, VoterAnswer
 from ramet.host.safety.gate import SafetyGate
 from ramet.models.scripted.dialogue import Call
 from ramet.store.contract import Entry, Store
-from tests.support.places import store_at
+from tests.support.store_addresses import store_at
 
 #: Allows, but for a policy that wants a person.
 ALLOWS = SafetyPolicy(otherwise="allow")

@@ -15,7 +15,7 @@ from ramet.store.contract import Document, DocumentWrite, Store
 from ramet.sub_agent_client import agent_state
 from ramet.tools.context import current
 from tests.chaos.deadly import die
-from tests.support.places import store_at
+from tests.support.store_addresses import store_at
 
 
 async def plans() -> str:

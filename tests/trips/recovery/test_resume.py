@@ -24,8 +24,8 @@ from ramet.store.sqlite.store import SqliteStore
 from ramet.tools.context import require_current_call
 from ramet.tools.spawn_request import SpawnRequest
 from tests.support.cut_journals import cut_behind
-from tests.support.empty_places import empty_store_address
-from tests.support.places import KINDS, store_at
+from tests.support.empty_stores import empty_store_address
+from tests.support.store_addresses import KINDS, store_at
 from tests.support.waiting import eventually
 from tests.trips.kits.sessions import Gate, async_tool, background_call, of_kind, run_of, session_events
 

@@ -13,7 +13,7 @@ from ramet.concurrency.clock import SystemClock
 from ramet.core.errors import DefinitionMissing, Unknown
 from ramet.core.events import ApprovalAnswered, ApprovalAsked, Event, decode
 from ramet.core.outcome import Status
-from tests.support.places import run_program_until_killed, store_at
+from tests.support.store_addresses import run_program_until_killed, store_at
 from tests.support.warm import warm
 from tests.trips.programs.approvals import effects, living_paths, model, question, resumed_root, runtime_of, tools
 

@@ -16,7 +16,7 @@ from ramet.host.runtime import AgentRuntime
 from ramet.host.safety.gate import SafetyGate
 from ramet.spawn.handle import Handle
 from ramet.store.memory import MemoryStore
-from tests.support.places import run_program_until_killed, store_at
+from tests.support.store_addresses import run_program_until_killed, store_at
 from tests.support.warm import warm
 from tests.trips.kits.safety import intention_outcomes
 from tests.trips.kits.sessions import answers, of_kind

@@ -16,9 +16,9 @@ from ramet import AgentRuntime, AgentScheduler
 from ramet.concurrency.clock import FakeClock
 from ramet.host.journal.journal import TREES
 from ramet.store.postgres import PostgresStore
-from tests.support.places import ROOT, run_program_until_killed, store_at
 from tests.support.postgres import Server, postgres
 from tests.support.postgres_stores import schema
+from tests.support.store_addresses import ROOT, run_program_until_killed, store_at
 from tests.support.warm import warm
 
 __all__ = ["postgres", "schema", "warm"]  # fixtures are used by their names

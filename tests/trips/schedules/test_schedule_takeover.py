@@ -21,9 +21,9 @@ from ramet.spawn.handle import Handle
 from ramet.store.contract import Document, Entry
 from ramet.store.memory import MemoryStore
 from ramet.store.postgres import PostgresStore
-from tests.support.places import run_program_until_killed, store_at
 from tests.support.postgres import Server, postgres
 from tests.support.postgres_stores import end_session, schema
+from tests.support.store_addresses import run_program_until_killed, store_at
 from tests.support.waiting import eventually
 from tests.trips.agents import scheduled
 

@@ -23,8 +23,8 @@ from ramet.core.schedules.ticks import Claim, Due, ScheduleRecord, TickResult, T
 from ramet.host.schedules.table import KIND
 from ramet.store.contract import Document, Store
 from ramet.store.memory import MemoryStore
-from tests.support.empty_places import empty_store_address
-from tests.support.places import KINDS, store_at
+from tests.support.empty_stores import empty_store_address
+from tests.support.store_addresses import KINDS, store_at
 from tests.support.waiting import eventually
 from tests.trips.agents import scheduled
 

@@ -17,8 +17,8 @@ from ramet.host.control.run_queries import JournalReader
 from ramet.models.scripted.model import Call, Script, ScriptedModel
 from ramet.store.postgres import PostgresStore
 from ramet.tools.workspace import workspace_tools
-from tests.support.places import store_at
 from tests.support.postgres import Server, fresh_schema, postgres
+from tests.support.store_addresses import store_at
 from tests.trips.kits.sessions import Gate, background_call, of_kind, session_events
 from tests.trips.recovery.test_resume import MakeStore, lost_runtime, make_store
 

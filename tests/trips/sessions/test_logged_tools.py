@@ -13,7 +13,7 @@ from langchain_core.tools import ToolException
 from ramet import Session
 from ramet.core.errors import InvalidValue
 from ramet.models.scripted.model import Call, ScriptedModel
-from tests.support.places import ROOT
+from tests.support.store_addresses import ROOT
 
 
 def broken(city: str) -> str:

@@ -17,7 +17,7 @@ from ramet.models.scripted.model import ScriptedModel
 from ramet.store.memory import MemoryStore
 from ramet.tools.agents.board import Owner, Task, TaskRefused, board_tools
 from tests.conformance.stores import STORES
-from tests.support.places import KINDS, run_program_until_killed, store_at
+from tests.support.store_addresses import KINDS, run_program_until_killed, store_at
 from tests.support.warm import warm
 from tests.trips.kits.sessions import answers, specialist_call
 from tests.trips.programs.board import STEPS, do, model, tools

@@ -20,8 +20,8 @@ from ramet.store.memory import MemoryStore
 from ramet.store.state.namespaced import Namespaced
 from ramet.sub_agent_client import agent_state
 from ramet.tools.context import current
-from tests.support.empty_places import store_address
-from tests.support.places import run_program_until_killed, store_at
+from tests.support.empty_stores import store_address
+from tests.support.store_addresses import run_program_until_killed, store_at
 from tests.support.waiting import eventually
 from tests.support.warm import warm
 from tests.trips.agents import stateful as agents

@@ -1,4 +1,4 @@
-"""Places (`tests.support.places`) without a journal, for one test each."""
+"""Empty stores, for one test each, by their addresses (`tests.support.store_addresses`)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import psycopg
 import pytest
 
 from tests.support import postgres
-from tests.support.places import KINDS
+from tests.support.store_addresses import KINDS
 
 
 @contextlib.contextmanager
 def empty_store_address(kind: str, folder: pathlib.Path) -> Iterator[str]:
-    """Yield a place without a journal. What a server keeps there is removed in the end."""
+    """Yield the address of an empty store. What a server keeps there is removed in the end."""
     if kind == "sqlite":
         yield f"sqlite {folder / 'journal.db'}"
         return
@@ -29,6 +29,6 @@ def empty_store_address(kind: str, folder: pathlib.Path) -> Iterator[str]:
 
 @pytest.fixture(params=KINDS)
 def store_address(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[str]:
-    """A place of this test's own, on each kind of store that outlives processes."""
-    with empty_store_address(request.param, tmp_path) as place:
-        yield place
+    """The address of a store of this test's own, of each kind of store that outlives processes."""
+    with empty_store_address(request.param, tmp_path) as address:
+        yield address

@@ -1,6 +1,6 @@
-"""The place of a journal as one argument of a command line, with which all processes of a test open the same store.
+"""Addresses of stores: one argument of a command line, with which all processes of a test open the same store.
 
-A place is `sqlite PATH` or `postgres SCHEMA DSN`. Each of these processes pays for the imports of this module.
+An address is `sqlite PATH` or `postgres SCHEMA DSN`. Each of these processes pays for the imports of this module.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ KINDS = ("sqlite", "postgres")
 ROOT = pathlib.Path(__file__).parents[2]
 
 
-def store_at(place: str) -> Store:
-    """Return the store of a place, not open yet."""
-    kind, _, where = place.partition(" ")
+def store_at(address: str) -> Store:
+    """Return the store at an address, not open yet."""
+    kind, _, location = address.partition(" ")
     if kind == "sqlite":
         from ramet.store.sqlite.store import SqliteStore
 
-        return SqliteStore(where)
+        return SqliteStore(location)
     from ramet.store.postgres import PostgresStore
 
-    schema, _, dsn = where.partition(" ")
+    schema, _, dsn = location.partition(" ")
     return PostgresStore(dsn, schema=schema)
 
 
-async def run_program_until_killed(program: pathlib.Path, place: str, *arguments: object) -> None:
-    """Run a program on a place until it kills itself, and until the lock of the place is free.
+async def run_program_until_killed(program: pathlib.Path, address: str, *arguments: object) -> None:
+    """Run a program on the store at an address until it kills itself, and until the lock of the store is free.
 
     The program starts warm if the module of the test asks for that.
     """
     from tests.support import warm
 
-    words, env = (place, *map(str, arguments)), {**os.environ, "PYTHONPATH": str(ROOT)}
+    words, env = (address, *map(str, arguments)), {**os.environ, "PYTHONPATH": str(ROOT)}
     child: asyncio.subprocess.Process | warm.Forked
     if starter := warm.current_starter():
         child = await starter.start(program, *words, env=env)
     else:
         child = await asyncio.create_subprocess_exec(sys.executable, program, *words, env=env)
     assert await child.wait() == -signal.SIGKILL
-    await wait_until_released(place)
+    await wait_until_released(address)
 
 
-def kill_at_put(store: Store, when: str, number: int, *, kind: str = "") -> Store:
+def kill_at_put(store: Store, kill_point: str, number: int, *, kind: str = "") -> Store:
     """Make a store kill its process before or after it writes its n-th document (of a kind), like a power cut."""
     put, left, counted = store.put, number, kind
 
@@ -62,7 +62,7 @@ def kill_at_put(store: Store, when: str, number: int, *, kind: str = "") -> Stor
         nonlocal left
         left -= kind == (counted or kind)
         is_last = left == 0 and kind == (counted or kind)  # Another write may begin while this one is under way.
-        if is_last and when == "before":
+        if is_last and kill_point == "before":
             os.kill(os.getpid(), signal.SIGKILL)
         written = await put(kind, key, data, expected=expected, tree=tree)
         if is_last:
@@ -73,9 +73,9 @@ def kill_at_put(store: Store, when: str, number: int, *, kind: str = "") -> Stor
     return store
 
 
-async def wait_until_released(place: str) -> None:
+async def wait_until_released(address: str) -> None:
     """Return once the lock is free: the server notices the death of a process a moment later."""
-    kind, schema, dsn = (*place.split(" ", 2), "")[:3]
+    kind, schema, dsn = (*address.split(" ", 2), "")[:3]
     if kind != "postgres":
         return
     import psycopg
