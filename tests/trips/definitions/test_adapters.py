@@ -93,7 +93,7 @@ def test_the_store_suite_names_a_failed_check() -> None:
         ([], "usage:"),
         (["tests.support.plain_store"], "usage:"),
         (["--help"], "usage:"),
-        (["tests.support.no_such_module:place"], "cannot be loaded: No module named"),
+        (["tests.support.no_such_module:store_fixture"], "cannot be loaded: No module named"),
         (["tests.support.plain_store:nothing"], "cannot be loaded: module"),
         (["tests.support.plain_store:_POLL_S"], "not a function"),
         (

@@ -1,6 +1,6 @@
 """Run all checks of a store without a test framework.
 
-Usage: `python -m ramet.testing.conformance.store package.module:place`. The named function is called once for each
+Usage: `python -m ramet.testing.conformance.store package.module:function`. The named function is called once for each
 check, with an empty folder of its own, and returns a `StoreFixture` (`ramet.testing.conformance.store.suite`) for
 an empty store. One line reports the result of each check; the status is 1 if a promise is not kept, and 2 for
 wrong usage.
@@ -18,7 +18,7 @@ from typing import Any
 
 from ramet.testing.conformance.store.suite import CHECKS, Check, NotHere, StoreFixture, Violation, run
 
-_USAGE = "usage: python -m ramet.testing.conformance.store package.module:place [CHECK…]"
+_USAGE = "usage: python -m ramet.testing.conformance.store package.module:function [CHECK…]"
 _MAX_CHARS = 500
 
 
