@@ -79,7 +79,10 @@ class WatchedProcess:
         self.process.communicate()
 
     def _kill_all(self) -> None:
-        for pid in procfs.tree(self.process.pid):
+        tree = procfs.tree(self.process.pid)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)  # The group holds also a process that is being forked now.
+        for pid in tree:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
