@@ -28,7 +28,7 @@ async def measure(count: int = 200) -> Figures:
         ("fresh", BwrapBackend, 0, fresh, count // 4),
     ):
         with TemporaryDirectory(prefix="ramet-bench-") as folder:
-            backend = kind(runs=Path(folder) / ".ramet" / "runs", parked=parked)
+            backend = kind(runs=Path(folder) / ".ramet" / "runs", parked_count=parked)
             async with AgentRuntime(folder, backend=backend) as runtime:
                 found = await _one_by_one(runtime, policy, times, pause_s=PAUSE_S if parked else 0.0)
                 figures |= {f"{name}_p50_ms": median(found), f"{name}_p99_ms": found[int(len(found) * 0.99)]}

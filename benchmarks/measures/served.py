@@ -65,7 +65,7 @@ async def _clients(server: Server, count: int) -> Figures:
     """Measure connections that have made no request yet."""
     for clients in (FIRST, count):
         before, fds = rss_mb(), _descriptors()
-        async with visitors("requests", server.where, str(clients), str(clients)) as all_of_them:
+        async with visitors("requests", server.listen_address, str(clients), str(clients)) as all_of_them:
             while _descriptors() < fds + clients + PIPES:  # noqa: ASYNC110 - it is the loop itself that takes them in
                 await asyncio.sleep(0.01)
             figures = {
@@ -84,7 +84,7 @@ async def _readers(server: Server, teller: TellerType, team: CreatedTeam, count:
         turn = server.agents.turn(agent.agent.id, agent.nonce, b"1")
         path = f"/v1/agents/{agent.agent.id}/turns/{turn.id}"
         before, fds = rss_mb(), _descriptors()
-        async with visitors("readers", server.where, path, agent.nonce, str(readers)) as all_of_them:
+        async with visitors("readers", server.listen_address, path, agent.nonce, str(readers)) as all_of_them:
             figures = {
                 "reader_kb": (rss_mb() - before) / readers * 1024,
                 "reader_fds": (_descriptors() - fds - PIPES) / readers,

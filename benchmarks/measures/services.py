@@ -40,7 +40,7 @@ class Teller:
     def __init__(self, opening: AgentSpec, go: asyncio.Event) -> None:
         self._go = go
         self.run, self.isolation = f"run-{opening.id}", "none"
-        self.ended: asyncio.Future[ErrorInfo | None] = asyncio.get_running_loop().create_future()
+        self.end: asyncio.Future[ErrorInfo | None] = asyncio.get_running_loop().create_future()
 
     async def turn(self, body: bytes, format: str) -> AsyncIterator[bytes]:
         """Say `body` words without a pause, as many agents do concurrently; wait for 0."""
@@ -48,7 +48,7 @@ class Teller:
         for _ in range(int(body)):
             yield b'{"token": "word"}'
         if body == b"0":
-            await asyncio.shield(self.ended)
+            await asyncio.shield(self.end)
 
     async def interrupt(self) -> None:
         """Interrupt nothing."""
@@ -63,14 +63,14 @@ class Teller:
     async def mail(self, text: str) -> None:
         """Ignore the mail."""
 
-    def spent(self) -> Mapping[str, float]:
+    def usage(self) -> Mapping[str, float]:
         """Return no costs."""
         return {}
 
     async def close(self, reason: str) -> None:
         """End the agent."""
-        if not self.ended.done():
-            self.ended.set_result(None)
+        if not self.end.done():
+            self.end.set_result(None)
 
 
 class TellerType:
@@ -113,7 +113,7 @@ async def measure(count: int = 2_000, readers: int = 100, turns: int = 1_000) ->
 
 async def _small(server: Server, count: int) -> Figures:
     """Measure `GET /healthz` on connections that stay open."""
-    async with visitors("requests", server.where, str(count), str(CONNECTIONS)) as all_of_them:
+    async with visitors("requests", server.listen_address, str(count), str(CONNECTIONS)) as all_of_them:
         with Cost() as cost:
             seen = await all_of_them.go()
     return {"request_us": cost.cpu_s / seen["count"] * 1e6, "request_p99_ms": seen["p99_ms"]}
@@ -121,7 +121,7 @@ async def _small(server: Server, count: int) -> Figures:
 
 async def _spawns(server: Server, team: CreatedTeam, count: int) -> Figures:
     direct, over = [], []
-    async with connect(server.where) as client:
+    async with connect(server.listen_address) as client:
         for number in range(count):
             began = perf_counter()
             await _spawn(server, team, f"direct-{number}")
@@ -140,14 +140,14 @@ async def _spawn(server: Server, team: CreatedTeam, name: str) -> SpawnedAgent:
 async def _turns(server: Server, agent: SpawnedAgent, count: int) -> Figures:
     """Measure a turn of one word, which itself costs nothing: by ramet's client, and on a plain connection."""
     by_client, plain = [], []
-    async with connect(server.where, agent.nonce) as client:
+    async with connect(server.listen_address, agent.nonce) as client:
         for _ in range(count):
             began = perf_counter()
             async with aclosing(client.turn(agent.agent.id, b"1")) as chunks:
                 async for _ in chunks:
                     pass
             by_client.append(perf_counter() - began)
-    reader, writer = await asyncio.open_unix_connection(server.where)
+    reader, writer = await asyncio.open_unix_connection(server.listen_address)
     head = f"POST /v1/agents/{agent.agent.id}/turns HTTP/1.1\r\nhost: ramet\r\nx-api-key: {agent.nonce}\r\n"
     for _ in range(count):
         began = perf_counter()
@@ -163,7 +163,7 @@ async def _stream(server: Server, teller: TellerType, agent: SpawnedAgent, reade
     teller.go.clear()
     turn = server.agents.turn(agent.agent.id, agent.nonce, str(words).encode())
     path = f"/v1/agents/{agent.agent.id}/turns/{turn.id}"
-    async with visitors("readers", server.where, path, agent.nonce, str(readers)) as all_of_them:
+    async with visitors("readers", server.listen_address, path, agent.nonce, str(readers)) as all_of_them:
         with Cost() as cost:
             began = perf_counter()
             teller.go.set()
@@ -180,7 +180,7 @@ async def _images(server: Server) -> Figures:
             info.size = 10_000
             tar.addfile(info, io.BytesIO(b"# " + dice.randbytes(4_999).hex().encode()))
     figures: Figures = {}
-    async with connect(server.where) as client:
+    async with connect(server.listen_address) as client:
         for key in ("image_ms", "image_again_ms"):
             began = perf_counter()
             bundle = await client.upload_bundle(packed.getvalue())
@@ -199,7 +199,7 @@ async def _open_turns(server: Server, team: CreatedTeam, count: int) -> Figures:
     before, sockets = rss_mb(), []
     for agent in agents:
         turn = server.agents.turn(agent.agent.id, agent.nonce, b"0")
-        reader, writer = await asyncio.open_unix_connection(server.where)
+        reader, writer = await asyncio.open_unix_connection(server.listen_address)
         path = f"/v1/agents/{agent.agent.id}/turns/{turn.id}"
         writer.write(f"GET {path} HTTP/1.1\r\nhost: ramet\r\nx-api-key: {agent.nonce}\r\n\r\n".encode())
         await reader.readuntil(b"\r\n\r\n")

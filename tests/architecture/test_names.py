@@ -27,6 +27,22 @@ STOP_LIST = frozenset(
         "talking tape telling told travel uses vigil walls way whose working writing word words "
     ).split()
 )
+#: Public names of one word that are on the stop list or participles all the same, and why.
+PARTICIPLES = {
+    **dict.fromkeys(
+        "Aborted Concluded Damaged Denied Expired Gone Lost Missed Refused".split(), "an error says what happened"
+    ),
+    **dict.fromkeys("Compacted Connected Ended Started".split(), "an event or a message says what happened"),
+    **dict.fromkeys("Interrupted Rotated Sent Stopped".split(), "an answer, by its name in the OpenAPI document"),
+    **dict.fromkeys("Namespaced Versioned".split(), "the kinds of states, as the reference has them"),
+    "Once": "a schedule, by its name in the OpenAPI document",
+    "Word": "a word of a command line",
+    "aborted": "the flag of an AbortController, as browsers name it",
+    "committed": "the newest commit of a store",
+    "compare": "a verb",
+    "post": "a verb",
+    "unsaved": "the keys of a state that are not saved, as the reference has them",
+}
 #: Names that recur in several folders, and the one thing that each of them means there.
 RECURRING = {
     "addresses": "network addresses, public or private",
@@ -169,6 +185,24 @@ def metaphors(paths: list[Path]) -> list[str]:
     return [str(path) for path in paths if path.stem in STOP_LIST and path.stem not in RECURRING]
 
 
+def participles(source: str) -> list[str]:
+    """Return the public classes, functions and methods that are named by one bare participle or function word."""
+    names = [
+        node.name
+        for parent in ast.walk(ast.parse(source))
+        if isinstance(parent, ast.Module | ast.ClassDef)
+        for node in parent.body
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_")
+    ]
+    return [name for name in names if _is_participle(name) and name not in PARTICIPLES]
+
+
+def _is_participle(name: str) -> bool:
+    """Return whether the name is one word that is on the stop list or ends like a participle."""
+    is_one_word = re.fullmatch("[A-Za-z][a-z]+", name) is not None
+    return is_one_word and (name.lower() in STOP_LIST or re.search("[^e]ed$", name) is not None)
+
+
 def unexplained_names(paths: list[Path]) -> dict[str, list[str]]:
     """Return the names that recur in several folders without an explanation."""
     folders: dict[str, list[str]] = defaultdict(list)
@@ -214,6 +248,21 @@ def test_no_module_is_named_by_a_metaphor_or_a_participle() -> None:
     """A module is named by the term that an engineer would search for."""
     assert metaphors(list(modules())) == []
     assert metaphors([Path("host/doorbell.py"), Path("host/journal.py")]) == ["host/doorbell.py"]
+
+
+def test_no_public_name_is_a_bare_participle() -> None:
+    """A class is named by a noun, a function by a verb or by the noun of what it returns."""
+    found = {str(path): participles((PACKAGE / path).read_text()) for path in modules()}
+
+    assert {path: names for path, names in found.items() if names} == {}
+    assert participles("class Kept:\n    def recorded(self): ...\n    def record(self): ...") == ["Kept", "recorded"]
+    defined = {node.name for path in modules() for node in _definitions((PACKAGE / path).read_text())}
+    assert [name for name in PARTICIPLES if name not in defined] == []
+
+
+def _definitions(source: str) -> list[ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
+    kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    return [node for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)]
 
 
 def test_a_module_name_that_recurs_means_one_thing() -> None:

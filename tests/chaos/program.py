@@ -208,10 +208,10 @@ async def _to_its_end(runtime: AgentRuntime, handle: Handle, folder: pathlib.Pat
         (folder / "begun").write_text(handle.id)
     result = await handle.result()
     held = {
-        f"{run.info.path} {resource}": run.context.budget.reserved(resource)
+        f"{run.info.path} {resource}": run.context.budget.reserved_amount(resource)
         for run in register.runs.values()
         for resource in RESOURCES
-        if run.context.budget.reserved(resource)
+        if run.context.budget.reserved_amount(resource)
     }
     budget = handle.run.context.budget
     report: dict[str, Any] = {
@@ -219,7 +219,7 @@ async def _to_its_end(runtime: AgentRuntime, handle: Handle, folder: pathlib.Pat
         "error": str(result.error),
         "held": held,
         "shown": [event.seq for event in opened.recorder.recent_events],
-        "spent": {name: budget.spent(name) for name in RESOURCES if name != "usd"},
+        "spent": {name: budget.spent_amount(name) for name in RESOURCES if name != "usd"},
     }
     (folder / "ended").write_text(json.dumps(report))
 

@@ -82,7 +82,7 @@ class Open(Whole):
 
     async def start(self, spec: SandboxSpec) -> Sandbox:
         shown, self.before = self.before, spec.workspace
-        return await self.real.start(replace(spec, shelf=shown))
+        return await self.real.start(replace(spec, import_dir=shown))
 
 
 class Lowering(Whole):

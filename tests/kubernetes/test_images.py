@@ -69,7 +69,7 @@ async def test_a_pod_imports_its_bundle_and_all_modules_of_guests(
     base = cluster.base_image.removeprefix(f"{cluster.registry}/")
     async with Registry(f"http://{cluster.registry}") as registry, PackagingService(tmp_path) as service:
         bundle = await service.upload(tar({"kit/__init__.py": b"WORD = 'from the bundle'\n"}))
-        made = await service.finished((await service.create_image("", [bundle.id])).id)
+        made = await service.wait_finished((await service.create_image("", [bundle.id])).id)
         runtime = await runtime_image(registry, base, kind)
         image = await image_on(runtime, await service.image(made.image), registry)
 

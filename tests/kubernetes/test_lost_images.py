@@ -18,7 +18,7 @@ from ramet.services.config.kubernetes import pods_of
 from ramet.services.config.load import load
 from ramet.services.contract import Image
 from ramet.services.packaging.oci.push import Progress
-from ramet.services.packaging.oci.registries import Opened, opened
+from ramet.services.packaging.oci.registries import OpenRegistries, open_registries
 from ramet.services.packaging.runtime_image.pod_images import PodImages
 from ramet.services.packaging.service import PackagingService
 from tests.support.pod_runs import spec
@@ -35,8 +35,8 @@ class Uploads:
         self.told, self.hosts = list[Progress](), [pods.cluster.registry]
         self._base = pods.cluster.base_image
 
-        def opening() -> AbstractAsyncContextManager[Opened]:
-            return opened(self.hosts[-1], self._base, environ={})
+        def opening() -> AbstractAsyncContextManager[OpenRegistries]:
+            return open_registries(self.hosts[-1], self._base, environ={})
 
         self.images = PodImages(opening, "bare", on_progress=self.told.append)
         self.service = PackagingService(folder, push=self.images.image)
@@ -45,7 +45,7 @@ class Uploads:
     async def image(self) -> Image:
         """Make a new image, push it, and delete it from the registry."""
         bundle = await self.service.upload(tar({"kit.py": f"MARK = {os.urandom(8).hex()!r}".encode()}))
-        job = await self.service.finished((await self.service.create_image("", [bundle.id])).id)
+        job = await self.service.wait_finished((await self.service.create_image("", [bundle.id])).id)
         image = await self.service.image(job.image)
         registry, _, rest = (await self.images.image(image)).reference.partition("/")
         repository, _, digest = rest.partition("@")

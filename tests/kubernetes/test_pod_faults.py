@@ -65,7 +65,7 @@ async def test_a_pod_deleted_during_a_turn_is_lost(dials: bool, pods: Pods, scra
                 await kube.delete(Pod, pod_of(one.sandbox), grace_period=0)
             ended = await waiting
             assert (ended.reason, "not by this kernel" in ended.detail) == ("lost", True)
-            assert await other.ask("who")
+            assert await other.ask("process_info")
 
 
 @both_ways
@@ -123,7 +123,7 @@ async def test_a_used_up_quota_refuses_a_spawn(dials: bool, pods: Pods, scratch:
             with pytest.raises(SpawnRefused, match="exceeded quota") as refusal:
                 await site.backend.start(site.spec(grant=SMALL))
             assert refusal.value.limit == "quota"
-            assert await visit.ask("who")
+            assert await visit.ask("process_info")
             made = [pod_of(visit.sandbox)]
             async with asyncio.timeout(180):
                 while await _secrets(kube) != made * dials:  # noqa: ASYNC110 - it is another's to say
@@ -289,7 +289,7 @@ async def test_a_kernel_that_starts_during_a_reap_keeps_its_pods(pods: Pods, scr
         async with site.start_guest(grant=SMALL) as visit:
             goes_on.set()
             assert await reaping == []
-            assert await visit.ask("who")
+            assert await visit.ask("process_info")
             assert await pods.names() == [pod_of(visit.sandbox)]
             assert [each.split()[0] for each in await one.reap()] == ["pod"], "who is said not to live, does not"
             assert (await visit.wait_ended()).reason == "lost"
@@ -324,7 +324,7 @@ async def test_a_temporary_loss_of_the_api_loses_nothing(pods: Pods, scratch: Pa
             weather.mend()
             assert (await asking)[1] == body
         async with site.start_guest(grant=SMALL) as other:
-            assert await other.ask("who")
+            assert await other.ask("process_info")
             weather.cut()
             async with pods.cluster.client(pods.namespace) as kube:
                 await kube.delete(Pod, pod_of(other.sandbox), grace_period=0)

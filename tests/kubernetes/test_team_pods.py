@@ -140,7 +140,7 @@ async def test_a_run_shares_the_pod_of_its_team_or_has_its_own(pods: Pods, scrat
         inside = [await stack.enter_async_context(site.start_guest(grant=GRANT)) for _ in range(2)]
         assert {each.sandbox.level for each in inside} == {Isolation.L1}
         assert len({pod_of(each.sandbox) for each in inside}) == 1
-        assert len({(await each.ask("who"))["pid"] for each in inside}) == 2
+        assert len({(await each.ask("process_info"))["pid"] for each in inside}) == 2
         for fields in asks:
             grant = msgspec.structs.replace(GRANT, **fields)
             async with site.start_guest(grant=grant) as alone:
@@ -174,7 +174,7 @@ async def test_two_runs_of_a_pod_cannot_reach_each_other_or_their_node_agent(pod
         assert pod == pod_of(other.sandbox)
         await one.ask("write", path="mine", text=SECRET)
         await one.ask("note", number=signal.SIGCONT)
-        me, them = (await one.ask("who"))["pid"], (await other.ask("who"))["pid"]
+        me, them = (await one.ask("process_info"))["pid"], (await other.ask("process_info"))["pid"]
         everybody = await processes(kube, pod)
         assert {1, me, them} <= everybody.keys()
         mine = str(one.spec.workspace / "mine")
@@ -189,7 +189,7 @@ async def test_two_runs_of_a_pod_cannot_reach_each_other_or_their_node_agent(pod
         errors: dict[str, str] = json.loads(ran.stdout)
         assert len(errors) > 30
         assert [name for name, error in errors.items() if not error] == []
-        assert await one.ask("noted") == []
+        assert await one.ask("received_signals") == []
         assert await one.ask("read", path="mine") == SECRET
         assert SECRET not in str(await other.ask("environments"))
 
@@ -297,7 +297,7 @@ async def test_a_pod_out_of_memory_ends_its_runs_and_the_next_gets_a_new_pod(
             await asyncio.gather(filling, return_exceptions=True)  # It ends with the container.
             async with site.start_guest(grant=grant) as again:
                 assert (again.sandbox.level, pod_of(again.sandbox) == pod_of(one.sandbox)) == (Isolation.L1, False)
-                assert await again.ask("who")
+                assert await again.ask("process_info")
                 await again.send("leave", code=7)
                 assert (await again.wait_ended()).code == 7
     assert await pods.names() == []

@@ -245,7 +245,7 @@ async def test_the_rights_of_deploy_are_enough_and_not_more_than_needed(
 
     async with (
         server_of(load(None, environ, {}), environ) as server,
-        ramet.connect(server.where) as client,
+        ramet.connect(server.listen_address) as client,
         cluster.client() as kube,
     ):
         team = await client.create_team(ASKED)

@@ -21,7 +21,7 @@ from ramet.services.config.build import server_of
 from ramet.services.config.load import load
 from ramet.services.packaging.oci.auth import Login
 from ramet.services.packaging.oci.docker_config import pull_secret
-from ramet.services.packaging.oci.registries import Opened, opened
+from ramet.services.packaging.oci.registries import OpenRegistries, open_registries
 from ramet.services.packaging.runtime_image.pod_images import PodImages
 from ramet.services.packaging.service import PackagingService
 from tests.support.acceptance import image_of, spawn
@@ -61,7 +61,7 @@ async def test_an_uploaded_image_is_the_same_in_a_pod_as_on_this_machine(
         (scratch / name).mkdir()
         (scratch / name / "ramet.yaml").write_text(f"working_dir: .\n{settings}")
         config = load(scratch / name / "ramet.yaml", {}, {})
-        async with server_of(config, {}) as server, ramet.connect(server.where) as client:
+        async with server_of(config, {}) as server, ramet.connect(server.listen_address) as client:
             team = await client.create_team({"agents": 1}, name="readers")
             images.append(await image_of(client, kit=KIT))
             ask = {"function": "kit:ask"}
@@ -89,12 +89,12 @@ async def test_a_pod_pulls_its_image_from_a_registry_with_a_login(
     """The node uses the pull secret of the namespace, and other mounts are sent. The error names a lost registry."""
     async with AsyncExitStack() as open_ones:
         async with registry(tmp_path, password=True) as host:
-            opening = partial(opened, host, cluster.base_image, username=USER, password=PASSWORD, environ={})
+            opening = partial(open_registries, host, cluster.base_image, username=USER, password=PASSWORD, environ={})
             images = PodImages(opening, "bare")
             service = PackagingService(scratch / "kept", push=images.image)
             images.store = await open_ones.enter_async_context(service)
             bundle = await service.upload(tar({"kit.py": KIT, "skills/digging/SKILL.md": b"Dig."}))
-            job = await service.finished((await service.create_image("", [bundle.id])).id)
+            job = await service.wait_finished((await service.create_image("", [bundle.id])).id)
             image = await service.image(job.image)
             async with cluster.client(namespace) as kube:
                 login = {".dockerconfigjson": pull_secret(host, Login(USER, PASSWORD)).decode()}
@@ -140,7 +140,7 @@ async def test_a_pod_pulls_its_image_from_a_registry_with_a_login(
 
 
 def find_image_of_new_kernel(
-    opening: Callable[[], AbstractAsyncContextManager[Opened]], service: PackagingService
+    opening: Callable[[], AbstractAsyncContextManager[OpenRegistries]], service: PackagingService
 ) -> FindImage:
     """Return the finder of pod images that a newly started kernel has."""
     images = PodImages(opening, "bare")

@@ -89,7 +89,7 @@ async def test_a_run_starts_in_a_warm_pod(dials: bool, pods: Pods, scratch: Path
             assert labels.PATIENCE not in (waiting.annotations or {}), "a dead kernel's goes at once"
             async with site.start_guest(grant=OTHER) as other, site.start_guest(**asked) as warm:
                 assert (pod_of(warm.sandbox), pod_of(other.sandbox) == name) == (name, False)
-                assert (await warm.ask("who"))["pid"]
+                assert (await warm.ask("process_info"))["pid"]
                 there, secrets = await objects(pods), await objects(pods, Secret)
                 for found in [there] + [secrets] * dials:
                     made = [
@@ -110,12 +110,14 @@ async def test_a_run_starts_in_a_warm_pod(dials: bool, pods: Pods, scratch: Path
 
 async def test_a_warm_pod_has_the_bundles_of_a_run_in_its_image(pods: Pods, scratch: Path, sent: list[Path]) -> None:
     """The run finds its bundles at their paths. A run with further mounts gets a new pod."""
-    opening = partial(registries.opened, f"http://{pods.cluster.registry}", pods.cluster.base_image, environ={})
+    opening = partial(
+        registries.open_registries, f"http://{pods.cluster.registry}", pods.cluster.base_image, environ={}
+    )
     images = PodImages(opening, "bare")
     async with PackagingService(scratch / "kept", push=images.image) as service:
         images.store = service
         bundle = await service.upload(tar({"kit.py": b"WORD = 1"}))
-        job = await service.finished((await service.create_image("", [bundle.id])).id)
+        job = await service.wait_finished((await service.create_image("", [bundle.id])).id)
         [folder] = (await service.image(job.image)).folders
         (scratch / "notes").mkdir()
         async with open_warm_backend(pods, scratch, image=images.image, image_with=images.image_with_mounts) as (
@@ -164,7 +166,7 @@ async def test_no_run_gets_a_warm_pod_that_is_deleted_or_cannot_be_taken(
                 await delete(waiting)
                 await eventually(lambda: not backend._own_pods._warm_pool.ready_pods)
             async with site.start_guest(grant=SMALL) as visit:
-                assert await visit.ask("who")
+                assert await visit.ask("process_info")
                 assert pod_of(visit.sandbox) != waiting
                 async with asyncio.timeout(180):
                     while waiting in await pods.names():  # noqa: ASYNC110 - it is another's to say
@@ -247,7 +249,7 @@ async def test_a_warm_pod_makes_room_for_a_team_and_none_waits_in_its_namespace(
         try:
             await wait_for(backend._default_backend, site.spec(grant=SMALL))
             async with site.start_guest(grant=msgspec.structs.replace(SMALL, reservation=team)) as visit:
-                assert await visit.ask("who")
+                assert await visit.ask("process_info")
                 await pods.wait_gone()
                 async with pods.cluster.client(quotas.name_of(team.name)) as kube:
                     assert [each.metadata.name async for each in kube.list(PodObject) if each.metadata] == [

@@ -260,7 +260,7 @@ class Births(RuleBasedStateMachine):
         for node in self.nodes:
             below = sum(child.living for child in node.living_descendants)
             assert below + sum(each.parent is node for each in self.under_way) <= limits.children
-        assert self.admission.queued == len(self.waiting)
+        assert self.admission.queue_length == len(self.waiting)
 
     @invariant()
     def no_request_waits_while_there_is_room(self) -> None:

@@ -174,7 +174,7 @@ class BudgetTree(RuleBasedStateMachine):
     def ask(self, scope: Scope, amount: Amount, *, is_final_answer: bool) -> None:
         refusing = self.refusing(scope, amount, is_final_answer=is_final_answer)
         reserves = [self.final_answer_reserve(scope, which) if is_final_answer else Fraction(0) for which in ALL]
-        fired = {each: each.real.fired for each in self.scopes}
+        fired = {each: each.real.refused_resource for each in self.scopes}
         try:
             hold = scope.real.reserve(amount, is_final_answer=is_final_answer)
         except BudgetExceeded as refusal:
@@ -185,7 +185,7 @@ class BudgetTree(RuleBasedStateMachine):
             assert refusing is None, "let through though it does not fit"
             drawn = [min(has, Fraction(value)) for has, value in zip(reserves, amount, strict=True)]
             self.asked.append(Reservation(hold, scope, drawn))
-        assert {each: each.real.fired for each in self.scopes} == fired, "the wrong scope fired"
+        assert {each: each.real.refused_resource for each in self.scopes} == fired, "the wrong scope fired"
 
     @precondition(lambda self: self.asked)
     @rule(which=indexes, actual=amounts)
@@ -242,7 +242,9 @@ class BudgetTree(RuleBasedStateMachine):
             for which, name in enumerate(RESOURCES):
                 if scope.limit(which) is not None:
                     real = scope.real
-                    assert real.spent(name) + real.reserved(name) == pytest.approx(float(self.used(scope, which)))
+                    assert real.spent_amount(name) + real.reserved_amount(name) == pytest.approx(
+                        float(self.used(scope, which))
+                    )
                     assert real.final_answer_reserve(name) == pytest.approx(
                         float(self.final_answer_reserve(scope, which))
                     )
@@ -252,7 +254,7 @@ class BudgetTree(RuleBasedStateMachine):
     def nothing_is_negative(self) -> None:
         for scope in self.scopes:
             for name in RESOURCES:
-                assert min(scope.real.reserved(name), scope.real.final_answer_reserve(name)) > -1e-9
+                assert min(scope.real.reserved_amount(name), scope.real.final_answer_reserve(name)) > -1e-9
                 assert scope.real.remaining(name) >= 0
 
     @invariant()
@@ -280,8 +282,8 @@ class BudgetTree(RuleBasedStateMachine):
         for which, name in enumerate(RESOURCES):
             if self.scopes and self.scopes[0].limit(which) is not None:
                 root = self.scopes[0].real
-                assert root.reserved(name) == pytest.approx(0)
-                assert root.spent(name) == pytest.approx(float(sum(each.counts(which) for each in self.asked)))
+                assert root.reserved_amount(name) == pytest.approx(0)
+                assert root.spent_amount(name) == pytest.approx(float(sum(each.counts(which) for each in self.asked)))
 
 
 TestBudgetTree = BudgetTree.TestCase

@@ -29,7 +29,7 @@ class Puppet:
     run, isolation = "run", "none"
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.ended: asyncio.Future[ErrorInfo | None] = loop.create_future()
+        self.end: asyncio.Future[ErrorInfo | None] = loop.create_future()
         self.said: dict[bytes, list[bytes]] = {}
         self.begun: list[bytes] = []
         self.now: bytes | None = None
@@ -63,7 +63,7 @@ class Puppet:
 
     async def mail(self, text: str) -> None: ...
 
-    def spent(self) -> Mapping[str, float]:
+    def usage(self) -> Mapping[str, float]:
         return {}
 
     async def close(self, reason: str) -> None: ...
@@ -171,7 +171,7 @@ class Talk(RuleBasedStateMachine):
     @rule()
     def end_the_agent(self) -> None:
         self.is_closed = True
-        self.puppet.ended.set_result(ErrorInfo(type="Crashed", message="it was told to"))
+        self.puppet.end.set_result(ErrorInfo(type="Crashed", message="it was told to"))
 
     # --- what holds ---------------------------------------------------------------------------------------------------
 

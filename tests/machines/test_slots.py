@@ -60,7 +60,7 @@ class Line(RuleBasedStateMachine):
 
     @rule()
     def acquire_at_once(self) -> None:
-        in_line = self.slots.queued
+        in_line = self.slots.queue_length
         taken = self.slots.try_acquire()
         assert not (taken and in_line), "it overtook those who wait"
         self.at_once += taken
@@ -92,7 +92,7 @@ class Line(RuleBasedStateMachine):
             self.turn()
         waiting = [each for each in self.asked if each.waits]
         assert self.slots.in_use == self.holders
-        assert self.slots.queued == len(waiting)
+        assert self.slots.queue_length == len(waiting)
         assert not waiting or self.slots.in_use == self.slots.capacity
         if waiting:
             later = self.asked[self.asked.index(waiting[0]) :]
@@ -114,7 +114,7 @@ class Line(RuleBasedStateMachine):
         for _ in range(self.holders):
             self.slots.release()
         try:
-            assert (self.slots.in_use, self.slots.queued) == (0, 0)
+            assert (self.slots.in_use, self.slots.queue_length) == (0, 0)
         finally:
             self.loop.close()
 

@@ -100,23 +100,23 @@ class TeamMachine(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_created_or_lost(self) -> None:
-        free, holding = self.team.free, self.team.holding
+        free, holding = self.team.free, self.team.held_amounts
         for name, total in self.team.total.items():
             assert free[name] == self.free(name)
             assert holding[name] == sum(each.get(name, 0) for each in self.living.values())
-            whole = Fraction(holding[name]) + Fraction(self.team.spent.get(name, 0)) + Fraction(free[name])
+            whole = Fraction(holding[name]) + Fraction(self.team.spent_amounts.get(name, 0)) + Fraction(free[name])
             assert total <= whole <= total + self.beyond.get(name, 0)
 
     @invariant()
     def nothing_is_negative(self) -> None:
-        for amounts in (self.team.free, self.team.holding, self.team.spent):
+        for amounts in (self.team.free, self.team.held_amounts, self.team.spent_amounts):
             assert all(value >= 0 for value in amounts.values())
 
     @invariant()
     def agents_hold_only_counted_resources(self) -> None:
-        assert set(self.team.held) == set(self.living)
-        assert all(set(each) <= set(self.team.total) for each in self.team.held.values())
-        assert set(self.team.spent) <= set(CONSUMED_RESOURCES) & set(self.team.total)
+        assert set(self.team.holdings) == set(self.living)
+        assert all(set(each) <= set(self.team.total) for each in self.team.holdings.values())
+        assert set(self.team.spent_amounts) <= set(CONSUMED_RESOURCES) & set(self.team.total)
 
 
 TestTeam = TeamMachine.TestCase

@@ -53,7 +53,7 @@ def test_common_names_are_granted_and_dropped_names_are_listed() -> None:
     granted = intersect([asked], [held])
 
     assert [each.include for each in granted.capabilities] == [("pi", "sin")]
-    assert granted.dropped == ("module math.tan",)
+    assert granted.dropped_names == ("module math.tan",)
 
 
 @pytest.mark.parametrize(

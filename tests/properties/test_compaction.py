@@ -140,7 +140,7 @@ def test_a_kept_reply_keeps_its_answers_and_no_answer_stands_alone(
 def test_a_compaction_that_is_not_needed_changes_nothing(history: list[BaseMessage], compaction: Compaction) -> None:
     """A second compaction below the threshold returns the same history."""
     once = compact_once(compaction, history)
-    if not compaction.needed(make_context(history=once)):
+    if not compaction.is_needed(make_context(history=once)):
         assert compact_once(compaction, once) is once
 
 

@@ -111,7 +111,7 @@ def test_how_a_hello_is_cut_makes_no_difference(name: str, cuts: list[int], size
         reader = ClientHelloParser()
         found = [reader.feed(chunk) for chunk in cut(data, cuts) if chunk]
         assert found[-1] == TunnelStart(is_tls=True, server_name=name)
-        assert reader.buffered == data
+        assert reader.buffer == data
 
 
 @given(st.binary(max_size=200) | st.binary(max_size=200).map(handshake).map(record))

@@ -68,7 +68,7 @@ async def _check_requests(messages: list[tuple[UseState, bytes]]) -> None:
     await delegate.commit()
 
     own = RunState(
-        standalone_context(ScriptedModel(["x"])), Namespaced(await whole.beside(author="run-0"), "mine"), "mine/"
+        standalone_context(ScriptedModel(["x"])), Namespaced(await whole.open_copy(author="run-0"), "mine"), "mine/"
     )
     for each, body in [*messages, (UseState(id=1, do="checkout"), b""), (UseState(id=1, do="commit"), b"")]:
         try:
@@ -87,7 +87,7 @@ async def test_a_value_of_too_many_parts_is_refused() -> None:
     store = await MemoryStore().open()
     whole = await Versioned.open(store, STATE)
     own = RunState(
-        standalone_context(ScriptedModel(["x"])), Namespaced(await whole.beside(author="run-0"), "mine"), "mine/"
+        standalone_context(ScriptedModel(["x"])), Namespaced(await whole.open_copy(author="run-0"), "mine"), "mine/"
     )
 
     with pytest.raises(InvalidValue, match="at most 500000 parts"):

@@ -51,7 +51,7 @@ calls = st.one_of(
 @given(permission_sets, rules, calls)
 def test_deny_always_wins_and_asking_never_widens(before: Permissions, more: PermissionRule, call: Call) -> None:
     """A rule of `deny` or `ask` makes no verdict weaker; a rule of `allow` weakens neither `deny` nor `ask`."""
-    after = before.merged_with(Permissions(rules=(more,)))
+    after = before.merge(Permissions(rules=(more,)))
 
     was, now = judge(before, call).verdict, judge(after, call).verdict
 

@@ -23,7 +23,7 @@ from ramet.core.policy.policy import (
     to_json,
     to_public_dict,
 )
-from ramet.wire.http_connect import Target, allowed, parse_target
+from ramet.wire.http_connect import Target, is_allowed, parse_target
 
 LIMITS = (
     "cpu_cores",
@@ -238,7 +238,7 @@ def test_a_clamp_is_reported_for_each_changed_limit_and_no_other(
 
     child, clamped = narrow(parent, asked, seconds_left=seconds_left)
 
-    report = {each.field: (each.asked, each.given) for each in clamped}
+    report = {each.field: (each.requested, each.granted) for each in clamped}
     assert len(report) == len(clamped)
     changed = {}
     for name in LIMITS:
@@ -386,7 +386,7 @@ def test_the_proxy_reads_an_accepted_endpoint_like_the_policy(text: str) -> None
         target = parse_target(endpoint)
         assert isinstance(target, Target)
         assert target.authority == endpoint
-        assert allowed([endpoint], target.host, target.port)
+        assert is_allowed([endpoint], target.host, target.port)
 
 
 @given(
@@ -398,7 +398,7 @@ def test_the_proxy_lets_through_exactly_what_a_grant_covers(granted: list[str], 
     target = parse_target(endpoint)
     assert isinstance(target, Target)
 
-    assert allowed(granted, target.host, target.port) == (not rights.uncovered_endpoints(granted, [endpoint]))
+    assert is_allowed(granted, target.host, target.port) == (not rights.uncovered_endpoints(granted, [endpoint]))
 
 
 pathish = st.lists(

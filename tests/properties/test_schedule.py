@@ -143,9 +143,9 @@ def test_due_ticks_are_those_that_a_walk_finds(schedule: Schedule, after: int, s
     all_of_them = walk_ticks(schedule, begin, begin + timedelta(seconds=span))
 
     assert list(come.ticks) == all_of_them[-most:]
-    assert come.before <= len(all_of_them) - len(come.ticks)
+    assert come.earlier_count <= len(all_of_them) - len(come.ticks)
     if isinstance(schedule.timing, Interval) or len(all_of_them) < 1000:
-        assert come.before == len(all_of_them) - len(come.ticks)
+        assert come.earlier_count == len(all_of_them) - len(come.ticks)
 
 
 @given(schedule=schedules(), after=st.integers(-100_000, 40_000_000))

@@ -37,18 +37,18 @@ class Trees:
     def __init__(self) -> None:
         self.store = MemoryStore()
         run_nowait(self.store.open())
-        self.shelf = BlobCache(self.store)
+        self.cache = BlobCache(self.store)
 
     def update(self, root: str, changes: dict[str, Any]) -> str:
-        updated = self.shelf.now(tree.update(root, changes))
+        updated = self.cache.now(tree.update(root, changes))
         run_nowait(self.store.put_together([*updated.blobs.values()], []))
         return updated.root
 
     def content(self, root: str) -> dict[str, Any]:
-        return self.shelf.now(tree.scan(root))
+        return self.cache.now(tree.scan(root))
 
     def differences(self, before: str, after: str) -> dict[str, Any]:
-        return {key: tuple(each) for key, each in self.shelf.now(differences(before, after)).items()}
+        return {key: tuple(each) for key, each in self.cache.now(differences(before, after)).items()}
 
 
 @settings(max_examples=30)
@@ -67,7 +67,7 @@ def test_equal_content_has_an_equal_root_whatever_its_history(content: Any, pass
     assert trees.content(root) == content
     assert [*trees.content(root)] == sorted(content)
     for key in [*content, *passing]:
-        assert trees.shelf.now(tree.find(root, key)) == content.get(key)
+        assert trees.cache.now(tree.find(root, key)) == content.get(key)
 
 
 def test_the_root_depends_only_on_the_content_at_every_size() -> None:
@@ -114,10 +114,10 @@ def test_a_scan_finds_the_keys_of_a_prefix_in_order(content: Any, prefix: str, l
     root = trees.update(tree.EMPTY, content)
     for begins in (prefix, prefix[:1], "n/", "", "k" * 20):
         expected = sorted(key for key in content if key.startswith(begins))
-        assert [*trees.shelf.now(tree.scan(root, begins))] == expected
-        assert [*trees.shelf.now(tree.scan(root, begins, limit=limit))] == expected[:limit]
-        short = {tree.shortened(key, len(begins), "/\0") for key in expected}
-        assert {*trees.shelf.now(tree.scan(root, begins, cut="/\0"))} == short
+        assert [*trees.cache.now(tree.scan(root, begins))] == expected
+        assert [*trees.cache.now(tree.scan(root, begins, limit=limit))] == expected[:limit]
+        short = {tree.shorten_key(key, len(begins), "/\0") for key in expected}
+        assert {*trees.cache.now(tree.scan(root, begins, cut="/\0"))} == short
 
 
 def test_keys_that_are_prefixes_of_each_other_make_a_deep_tree() -> None:
@@ -127,7 +127,7 @@ def test_keys_that_are_prefixes_of_each_other_make_a_deep_tree() -> None:
     root = trees.update(tree.EMPTY, content)
 
     assert trees.content(root) == content
-    assert trees.shelf.now(tree.find(root, "k" * 1_024)) == cell(b"1")
+    assert trees.cache.now(tree.find(root, "k" * 1_024)) == cell(b"1")
     assert trees.differences(root, trees.update(root, {"k" * 1_000: None})) == {"k" * 1_000: (cell(b"1"), None)}
 
 

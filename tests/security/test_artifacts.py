@@ -78,7 +78,7 @@ def test_no_link_leads_to_a_file_of_the_host(
     found = collect(workspace, into, max_bytes=1000)
 
     assert read(into) == "plain"
-    assert [line.split(",")[0] for line in found.refused] == [
+    assert [line.split(",")[0] for line in found.refused_lines] == [
         "x: it has 2 names" if attack is second_name else "x: a link"
     ]
 
@@ -106,7 +106,7 @@ def test_a_fifo_or_device_is_not_opened(workspace: Path, into: Path, make: Calla
 
     found = collect(workspace, into, max_bytes=1000)
 
-    assert found.refused == (f"x: {kind}",)
+    assert found.refused_lines == (f"x: {kind}",)
     assert [each.name for each in found.artifacts] == ["mine"]
 
 
@@ -128,12 +128,12 @@ def test_a_workspace_full_of_hostile_names_gives_its_plain_files(host: Path) -> 
             "locked/inside",
             "read only/kept",
         }
-        refused = "\n".join(found.refused)
+        refused = "\n".join(found.refused_lines)
         for name in ("link to file", "link to folder", "link to itself", "fifo", "socket", "hard", "hard too"):
             assert f"{name}: " in refused
         for shown in ("\\udcff utf-8: its name is not UTF-8", "two\\nlines\\x1b[31m", "\\u202egnp.exe", "too deep"):
             assert shown in refused
-        assert all(line.isprintable() for line in found.refused)
+        assert all(line.isprintable() for line in found.refused_lines)
         assert SECRET not in read(into)
 
 
@@ -142,7 +142,7 @@ def test_a_long_list_of_refusals_is_cut(workspace: Path, into: Path) -> None:
     for number in range(artifacts.MAX_REFUSED + 7):
         os.mkfifo(workspace / f"{number}{'n' * 200}")
 
-    refused = collect(workspace, into, max_bytes=1000).refused
+    refused = collect(workspace, into, max_bytes=1000).refused_lines
 
     assert len(refused) == artifacts.MAX_REFUSED + 1
     assert refused[-1] == "… and 7 more"
@@ -155,7 +155,7 @@ def test_a_name_too_long_for_a_path_is_refused(workspace: Path, into: Path) -> N
     folder.mkdir(parents=True)
     (folder / "file").touch()
 
-    [line] = collect(workspace, into, max_bytes=1000).refused
+    [line] = collect(workspace, into, max_bytes=1000).refused_lines
 
     assert "bytes, at most" in line
 
@@ -166,7 +166,7 @@ def test_a_name_too_long_for_a_path_is_refused(workspace: Path, into: Path) -> N
 @contextlib.contextmanager
 def just_before_copying(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> Iterator[None]:
     """Call `act` after the host has checked each file, and before it copies any."""
-    copied = artifacts._copied
+    copied = artifacts._copy_files
 
     def later(*args: object) -> object:
         act()
@@ -238,7 +238,7 @@ def test_a_swapped_file_is_refused(
         found = collect(workspace, into, max_bytes=1000)
 
     assert found.artifacts == ()
-    assert [line.split(":")[0] for line in found.refused] == ["mine"]
+    assert [line.split(":")[0] for line in found.refused_lines] == ["mine"]
     assert read(into) == ""
 
 
@@ -257,7 +257,7 @@ def test_a_folder_swapped_for_a_link_is_refused(
         found = collect(workspace, into, max_bytes=1000)
 
     assert read(into) == "plain"
-    assert [line.split(":")[0] for line in found.refused] == ["folder/secret"]
+    assert [line.split(":")[0] for line in found.refused_lines] == ["folder/secret"]
 
 
 def test_a_link_to_the_moved_folder_is_refused(
@@ -275,7 +275,7 @@ def test_a_link_to_the_moved_folder_is_refused(
         found = collect(workspace, into, max_bytes=1000)
 
     assert read(into) == "plain"
-    assert [line.split(":")[0] for line in found.refused] == ["folder/report"]
+    assert [line.split(":")[0] for line in found.refused_lines] == ["folder/report"]
 
 
 def folder_at(path: Path) -> None:

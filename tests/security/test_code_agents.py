@@ -20,7 +20,7 @@ from ramet.spawn.run.run import Run
 from ramet.spawn.sandbox.intentions import MAX_ARGUMENTS
 from ramet.spawn.sandbox.requests import MAX_REF, GuestRequests
 from ramet.spawn.tree import RunTree
-from ramet.tools.spawn_request import Created
+from ramet.tools.spawn_request import CreationReceipt
 from ramet.wire.guest_protocol.guest_to_host import CreateAgent, PerformTask
 from tests.trips.isolation.test_code_agents import MAKE, MAKER, agent, both_backends, code, converse
 from tests.trips.kits.authoring import MemoryAuthoring
@@ -153,11 +153,11 @@ class Stub:
     def __init__(self) -> None:
         self.asked: list[Any] = []
 
-    async def create(self, context: Any, entry: Any) -> Created:
+    async def create(self, context: Any, entry: Any) -> CreationReceipt:
         """Check an entry as a runtime does, and record its recipe."""
         recipe = Recipe.from_entry(entry)
         self.asked.append(recipe)
-        return Created(recipe.name)
+        return CreationReceipt(recipe.name)
 
     async def call_task(self, context: Any, ref: str, task: str, arguments: Any, **more: Any) -> Any:
         """Record the call, and start no run."""

@@ -255,6 +255,6 @@ def test_shelves_are_not_made_behind_a_link(project: pathlib.Path, outside: path
     (project / ".ramet" / "runs" / ".shelves").symlink_to(outside / "folder")
 
     with pytest.raises(InvalidValue, match="shelves"):
-        folders.shelf("brought")
+        folders.import_dir("brought")
 
     assert not any((outside / "folder").iterdir())

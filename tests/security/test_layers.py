@@ -40,8 +40,8 @@ GROUP_FILES = {
 def backend_of(kind: str, runs: pathlib.Path) -> ZygoteBackend:
     """Return a backend: bubblewrap, namespaces without bubblewrap, or neither ("bare")."""
     if kind == "bwrap":
-        return BwrapBackend(runs, parked=1)
-    return LocalBackend(runs, parked=1, namespaces=kind == "local")
+        return BwrapBackend(runs, parked_count=1)
+    return LocalBackend(runs, parked_count=1, namespaces=kind == "local")
 
 
 @asynccontextmanager

@@ -241,9 +241,9 @@ async def test_a_client_that_left_frees_its_connection(runtime: ramet.AgentRunti
             for _ in range(3):  # The third one waits for one of the first two.
                 _, writer = await asyncio.open_unix_connection(path)
                 writer.write(bytes(size))
-                await eventually(lambda: quota.taken > 0, within_s=WAIT_S)
+                await eventually(lambda: quota.used_count > 0, within_s=WAIT_S)
                 writer.transport.abort()
-            await eventually(lambda: quota.taken == 0, within_s=WAIT_S)
+            await eventually(lambda: quota.used_count == 0, within_s=WAIT_S)
         finally:
             await ports.close()
 

@@ -210,7 +210,7 @@ async def test_hostile_requests_get_the_same_answer_directly_and_relayed(house: 
                 assert (request, await relayed.status()) == (request, status)
             first, second = opened.events[before:]
             assert first == second
-            assert first.allowed == (status == 200)
+            assert first.is_allowed == (status == 200)
 
 
 async def test_a_star_gives_no_way_to_private_addresses(tmp_path: pathlib.Path, web: int) -> None:

@@ -82,7 +82,7 @@ class Raw:
 
     def __init__(self, opening: AgentSpec, isolation: str) -> None:
         self.isolation, self._opening = isolation, opening
-        self.ended: asyncio.Future[ErrorInfo | None] = asyncio.get_running_loop().create_future()
+        self.end: asyncio.Future[ErrorInfo | None] = asyncio.get_running_loop().create_future()
 
     async def turn(self, body: bytes, format: str) -> AsyncIterator[bytes]:
         handle = await self._opening.runtime.spawn(echo_body, args=(body, format), policy=self._opening.policy)
@@ -102,9 +102,9 @@ class Raw:
     async def mail(self, text: str) -> None:
         raise MailRefused(self._opening.path, "it reads none")
 
-    def spent(self) -> Mapping[str, float]:
+    def usage(self) -> Mapping[str, float]:
         return {}
 
     async def close(self, reason: str) -> None:
-        if not self.ended.done():
-            self.ended.set_result(None)
+        if not self.end.done():
+            self.end.set_result(None)

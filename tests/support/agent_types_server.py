@@ -99,7 +99,7 @@ async def main(folder: str, backend: Any) -> None:
     """Serve until this process is killed."""
     in_host = Rules(sandboxed=False)  # Without a policy they are in the host, which is one of the places.
     async with Server(folder, backend=backend, types=types(), rules=in_host) as server:
-        print(server.where, flush=True)  # noqa: T201 - whoever started it waits for that
+        print(server.listen_address, flush=True)  # noqa: T201 - whoever started it waits for that
         await asyncio.Event().wait()
 
 

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 from ramet.concurrency.clock import FakeClock
 from ramet.concurrency.pipes import Capture
-from ramet.concurrency.processes import Ended, run
+from ramet.concurrency.processes import CommandResult, run
 
 
 class ScriptResult(NamedTuple):
     """The end of a script, and its output."""
 
-    ended: Ended
+    ended: CommandResult
     stdout: bytes
     stderr: bytes
 

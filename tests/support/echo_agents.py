@@ -34,7 +34,7 @@ class Echo:
 
     def __init__(self, opening: AgentSpec) -> None:
         self.opening, self.run, self.isolation = opening, opening.run or f"run-of-{opening.id}", "none"
-        self.ended: asyncio.Future[ErrorInfo | None] = asyncio.get_running_loop().create_future()
+        self.end: asyncio.Future[ErrorInfo | None] = asyncio.get_running_loop().create_future()
         self.go_on = asyncio.Event()
         self.received_bodies: list[tuple[bytes, str]] = []
         self.mail_texts: list[str] = []
@@ -54,7 +54,7 @@ class Echo:
                 case b"fail":
                     raise ModelFailed("echo", "it was told to")
                 case b"die":
-                    self.ended.set_result(ErrorInfo(type="Crashed", message="it was told to"))
+                    self.end.set_result(ErrorInfo(type="Crashed", message="it was told to"))
                     raise ModelFailed("echo", "it died")
             yield self.opening.info.prefix.encode() + word * self.times
 
@@ -73,12 +73,12 @@ class Echo:
     async def mail(self, text: str) -> None:
         self.mail_texts.append(text)
 
-    def spent(self) -> Mapping[str, float]:
+    def usage(self) -> Mapping[str, float]:
         return {"tokens": float(sum(len(body.split()) for body, _ in self.received_bodies))}
 
     async def close(self, reason: str) -> None:
-        if not self.ended.done():
-            self.ended.set_result(None)
+        if not self.end.done():
+            self.end.set_result(None)
         self.go_on.set()
 
 

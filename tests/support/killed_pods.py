@@ -17,7 +17,7 @@ from typing import Any
 from ramet.isolation.kubernetes.api.client import Api
 from ramet.isolation.kubernetes.api.pod_status import ObservedPod
 from ramet.isolation.kubernetes.backend import KubernetesBackend
-from ramet.isolation.kubernetes.connect.attach import Attach, Attached, PodTransport
+from ramet.isolation.kubernetes.connect.attach import Attach, AttachConnection, PodTransport
 from ramet.isolation.kubernetes.connect.dial import DialTransport
 from ramet.isolation.kubernetes.pods.pod import Pod
 from ramet.isolation.remote.host_agent import NodeClient
@@ -64,19 +64,19 @@ async def main(runs: Path, namespace: str, image: str, host: str) -> None:
     _stop_after(Api, "patch_secret", "owned")
     _stop_after(Api, "delete_pod", "deleted")
     _stop_after(NodeClient, "hello", "greeted")
-    see, carry = Pod._see, Attached._carry
+    see, carry = Pod._see, AttachConnection._carry
 
     def seen(self: Pod, seen: ObservedPod) -> None:
         see(self, seen)
         if seen.node:
             stop("scheduled")
 
-    async def carried(self: Attached, *given: Any) -> None:
+    async def carried(self: AttachConnection, *given: Any) -> None:
         stop("attached")
         await carry(self, *given)
 
     setattr(Pod, "_see", seen)  # noqa: B010 - mypy takes no assignment to a method
-    setattr(Attached, "_carry", carried)  # noqa: B010
+    setattr(AttachConnection, "_carry", carried)  # noqa: B010
     async with contextlib.AsyncExitStack() as stack:
         reach: PodTransport = Attach(patience_s=_LONG_S)
         if host:

@@ -15,7 +15,7 @@ from ramet.core.errors import Gone, SandboxFailed
 from ramet.isolation.contract import Probe, SandboxSpec
 from ramet.isolation.remote.host_agent import NodeClient, OnThreshold
 from ramet.isolation.remote.sandbox import RemoteSandbox
-from ramet.isolation.remote.stream_line import piped
+from ramet.isolation.remote.stream_line import open_pipe_line
 from ramet.testing.conformance.isolation.harness import is_locked
 
 PROJECT = Path(__file__).parents[2]
@@ -82,7 +82,7 @@ class MachineBackend:
         process = _start_program(self._runs)
         assert process.stdin is not None, "asked for"
         assert process.stdout is not None, "likewise"
-        line = await piped(process.stdout, process.stdin)
+        line = await open_pipe_line(process.stdout, process.stdin)
         return process, NodeClient(line, on_threshold=self._on_threshold)
 
 

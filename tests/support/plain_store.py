@@ -17,9 +17,9 @@ from urllib.parse import urlsplit
 
 from ramet.core.errors import Conflict, InvalidValue, StoreFailed, StoreInUse
 from ramet.store.contract import Document, DocumentWrite, Entry, StoredEvent
-from ramet.store.notifications import News
+from ramet.store.notifications import Notifier
 from ramet.store.single_kernel import SoleKernel
-from ramet.store.validation import Intake, checked_data, checked_name, checked_number, checked_together
+from ramet.store.validation import EntryValidator, checked_data, checked_name, checked_number, checked_together
 from ramet.testing.conformance.store.suite import StoreFixture
 
 _TABLES = """
@@ -46,7 +46,7 @@ class PlainStore(SoleKernel):
         self._lock: int | None = None
         self._why = "it is not open"
         self._ticket = 0
-        self._intake, self._news = Intake(), News()
+        self._intake, self._news = EntryValidator(), Notifier()
 
     async def open(self) -> Self:
         """Open the file, as the only writer unless it is opened to be read. Raises StoreInUse or StoreFailed."""
@@ -92,7 +92,7 @@ class PlainStore(SoleKernel):
         self._writes()
         self._intake.check(entry)
         self._ask("INSERT INTO event (tree, run, seq, type, data) VALUES (?, ?, ?, ?, ?)", *entry)
-        self._owned.add(entry.tree)
+        self._owned_trees.add(entry.tree)
         self._ticket = ticket = self._ticket + 1
         self._news.notify(ticket, self._head())
         return ticket
@@ -164,7 +164,7 @@ class PlainStore(SoleKernel):
             checked_name("tree", tree)
         (written,) = await self.put_together((), (DocumentWrite(kind, key, data, expected),))
         if tree is not None:
-            self._owned.add(tree)
+            self._owned_trees.add(tree)
         return written
 
     async def delete(self, kind: str, key: str, *, expected: int | None = None) -> bool:

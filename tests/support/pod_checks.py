@@ -44,7 +44,7 @@ async def secrets_are_files_that_end_with_the_run(site: BackendFixture) -> None:
     """A secret is a read-only file in memory, for its user alone, in no environment, and gone before `wait` returns."""
     async with site.start_guest(grant=replace_grant(GRANT, secrets={"token": "s3cret"})) as visit:
         expect(await visit.ask("read", path="/run/secrets/token") == "s3cret", "a secret is read")
-        expect("s3cret" not in json.dumps(await visit.ask("who")), "a secret is in no environment")
+        expect("s3cret" not in json.dumps(await visit.ask("process_info")), "a secret is in no environment")
         for deed in (
             {"request": "write", "path": "/run/secrets/token", "text": "x"},
             {"request": "make", "path": "/run"},
@@ -74,7 +74,7 @@ async def a_pod_has_one_run_at_a_time(site: BackendFixture) -> None:
             expect(visit.spec.run in str(refusal), f"who is refused is told who is there: {refusal}")
         else:
             raise Violation("a second run in a pod is refused")
-        expect((await visit.ask("who"))["env"]["TMPDIR"] == "/tmp", "temporary files go to the pod's memory")
+        expect((await visit.ask("process_info"))["env"]["TMPDIR"] == "/tmp", "temporary files go to the pod's memory")
     async with site.start_guest() as visit:
         for folder in ("/tmp", "/dev/shm"):
             expect(await visit.ask("listing", path=folder) == [], f"{folder} is empty")
@@ -133,7 +133,10 @@ async def only_the_proxy_is_reached(site: BackendFixture) -> None:
         grant = replace_grant(GRANT, allowed_endpoints=("example.org:443",))
         for _ in range(2):  # The second relay listens where the first did.
             async with site.start_guest(grant=grant, proxy=path) as visit:
-                expect((await visit.ask("who"))["env"]["HTTPS_PROXY"] == "http://127.0.0.1:3128", "a proxy is named")
+                expect(
+                    (await visit.ask("process_info"))["env"]["HTTPS_PROXY"] == "http://127.0.0.1:3128",
+                    "a proxy is named",
+                )
                 await visit.ask("connect_tcp", host="127.0.0.1", port=3128)
                 async with time_limit():
                     accepted, _ = await asyncio.get_running_loop().sock_accept(listener)

@@ -36,7 +36,7 @@ from ramet.isolation.kubernetes.images import PodImage
 from ramet.isolation.kubernetes.placement.sandbox import PodSandbox
 from ramet.isolation.kubernetes.placement.shared import fits
 from ramet.isolation.kubernetes.team_backend import TeamNamespaces
-from ramet.isolation.remote.file_sync import Known, Packed
+from ramet.isolation.remote.file_sync import KnownFiles, PackResult
 from ramet.isolation.remote.transfer import OutgoingDir
 from ramet.isolation.transport import certificates
 from ramet.isolation.transport.listener import PATH, PodListener
@@ -277,8 +277,8 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     packed = OutgoingDir.pack
 
     async def noted(
-        self: OutgoingDir, place: Path, known: Known | None, *, max_bytes: int, is_source: bool = False
-    ) -> Packed:
+        self: OutgoingDir, place: Path, known: KnownFiles | None, *, max_bytes: int, is_source: bool = False
+    ) -> PackResult:
         found.append(place)
         return await packed(self, place, known, max_bytes=max_bytes, is_source=is_source)
 

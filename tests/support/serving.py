@@ -48,10 +48,10 @@ class EchoServer:
 
     async def connection(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Open a bare connection, for requests that no client would send."""
-        if self.server.where.startswith("http://"):
-            host, _, port = self.server.where.removeprefix("http://").rpartition(":")
+        if self.server.listen_address.startswith("http://"):
+            host, _, port = self.server.listen_address.removeprefix("http://").rpartition(":")
             return await asyncio.open_connection(host, int(port))
-        return await asyncio.open_unix_connection(self.server.where)
+        return await asyncio.open_unix_connection(self.server.listen_address)
 
 
 @asynccontextmanager
@@ -60,7 +60,7 @@ async def serving(folder: pathlib.Path, **options: Any) -> AsyncIterator[EchoSer
     echo = options.pop("echo", None) or EchoType()
     options.setdefault("types", {"echo": echo})
     async with Server(folder, **options) as server:
-        address = server.where
+        address = server.listen_address
         transport = httpx2.AsyncHTTPTransport(uds=None if address.startswith("http://") else address)
         base = address if address.startswith("http://") else "http://ramet"
         async with httpx2.AsyncClient(transport=transport, base_url=base, timeout=180) as http:

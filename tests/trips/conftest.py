@@ -68,5 +68,5 @@ async def client(echo_server: EchoServer) -> AsyncIterator[Client]:
     """Return a client of the server that has not sent a key yet."""
     import ramet
 
-    async with ramet.connect(echo_server.server.where) as connected:
+    async with ramet.connect(echo_server.server.listen_address) as connected:
         yield connected

@@ -18,13 +18,13 @@ def fork(history: Sequence[BaseMessage]) -> list[BaseMessage]:
 
     The messages before the answers are the parent's own objects, so that a provider's prompt cache applies to them.
     """
-    answered = {each.tool_call_id for each in history if isinstance(each, ToolMessage)}
+    answered_ids = {each.tool_call_id for each in history if isinstance(each, ToolMessage)}
     open_ids = [
         call["id"]
         for each in history
         if isinstance(each, AIMessage)
         for call in calls_of(each)
-        if call["id"] not in answered
+        if call["id"] not in answered_ids
     ]
     pending = [ToolMessage(content=FORK_PENDING, tool_call_id=each or "") for each in open_ids]
     return [*history, *pending]

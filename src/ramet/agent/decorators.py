@@ -48,9 +48,9 @@ def agent(function: Callable[..., Any] | None = None, /, **fields: Any) -> Agent
             if fields.get(name) is not None:
                 definition = _STATED_ONCE[name](definition, fields[name])
         other_fields = {name: value for name, value in fields.items() if name not in _STATED_ONCE}
-        changed = definition.replace(**other_fields)
-        object.__setattr__(changed, _SAID, dict(fields))
-        return changed
+        new_definition = definition.replace(**other_fields)
+        object.__setattr__(new_definition, _SAID, dict(fields))
+        return new_definition
 
     return decorate if function is None else decorate(function)
 
@@ -118,9 +118,9 @@ def _with_policy(definition: Agent, requested: Policy) -> Agent:
     for name, value in new.items():
         current = getattr(definition.policy, name, None)
         if current is not None:
-            raise _stated_twice(f"policy.{name}", value, f"policy.{name}", current)
+            raise _duplicate_error(f"policy.{name}", value, f"policy.{name}", current)
     if "timeout_seconds" in new and definition.limits.seconds is not None:
-        raise _stated_twice("policy.timeout_seconds", new["timeout_seconds"], "timeout", definition.limits.seconds)
+        raise _duplicate_error("policy.timeout_seconds", new["timeout_seconds"], "timeout", definition.limits.seconds)
     return _changed_copy(definition, policy=changed_policy(definition.policy, **new))
 
 
@@ -131,16 +131,16 @@ def _with_limits(definition: Agent, requested: Limits) -> Agent:
     for name, value in new.items():
         current = getattr(definition.limits, name)
         if current is not None:
-            raise _stated_twice(_limit_field(name), value, _limit_field(name), current)
+            raise _duplicate_error(_limit_field(name), value, _limit_field(name), current)
     policy_timeout = getattr(definition.policy, "timeout_seconds", None)
     if "seconds" in new and policy_timeout is not None:
-        raise _stated_twice("timeout", new["seconds"], "policy.timeout_seconds", policy_timeout)
+        raise _duplicate_error("timeout", new["seconds"], "policy.timeout_seconds", policy_timeout)
     return _changed_copy(definition, limits=dataclasses.replace(definition.limits, **new))
 
 
 def _with_cache(definition: Agent, ttl_seconds: float) -> Agent:
     if definition.cache_ttl_seconds is not None:
-        raise _stated_twice("cache", ttl_seconds, "cache", definition.cache_ttl_seconds)
+        raise _duplicate_error("cache", ttl_seconds, "cache", definition.cache_ttl_seconds)
     return _changed_copy(definition, cache_ttl_seconds=ttl_seconds)
 
 
@@ -152,18 +152,18 @@ _STATED_ONCE: Mapping[str, Callable[[Agent, Any], Agent]] = {
 
 
 def _changed_copy(definition: Agent, **changes: Any) -> Agent:
-    changed = definition.replace(**changes)
+    new_definition = definition.replace(**changes)
     stated_fields = getattr(definition, _SAID, None)
     if stated_fields is not None:
-        object.__setattr__(changed, _SAID, stated_fields)
-    return changed
+        object.__setattr__(new_definition, _SAID, stated_fields)
+    return new_definition
 
 
 def _limit_field(name: str) -> str:
     return "timeout" if name == "seconds" else f"limits.{name}"
 
 
-def _stated_twice(field: str, value: object, other_field: str, other_value: object) -> InvalidValue:
+def _duplicate_error(field: str, value: object, other_field: str, other_value: object) -> InvalidValue:
     return InvalidValue(
         field, value, f"a value that is stated once; another decorator states {other_field}={other_value!r}"
     )

@@ -132,13 +132,13 @@ class Agent(DeclaresCapabilities, Generic[T], metaclass=KnownFields):
 
         Raises InvalidValue, with the key, for an unknown key.
         """
-        renamed = {"system_prompt": "instructions", "prompt": "instructions", "response_format": "output"}
-        known = {each.name for each in dataclasses.fields(cls)} - {"tasks", "types", "ref", "source_modules"}
+        aliases = {"system_prompt": "instructions", "prompt": "instructions", "response_format": "output"}
+        known_names = {each.name for each in dataclasses.fields(cls)} - {"tasks", "types", "ref", "source_modules"}
         fields: dict[str, Any] = {"scope": scope}
         for key, value in data.items():
-            name = renamed.get(key, key)
-            if name not in known:
-                raise InvalidValue("agent key", key, ", ".join(sorted(known | set(renamed))))
+            name = aliases.get(key, key)
+            if name not in known_names:
+                raise InvalidValue("agent key", key, ", ".join(sorted(known_names | set(aliases))))
             fields[name] = value
         if "name" not in fields:
             raise InvalidValue("name", None, "a name")

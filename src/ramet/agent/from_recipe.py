@@ -16,10 +16,10 @@ from ramet.core.recipe import Recipe
 
 def agent_of(recipe: Recipe, **more: Any) -> Agent:
     """Return a definition with the tasks of a recipe; the caller sets what it may use. Raises InvalidValue."""
-    known = {each.name for each in dataclasses.fields(Limits)}
-    unknown = sorted(set(recipe.limits) - known)
+    known_names = {each.name for each in dataclasses.fields(Limits)}
+    unknown = sorted(set(recipe.limits) - known_names)
     if unknown:
-        raise InvalidValue(f"limits.{unknown[0]}", recipe.limits[unknown[0]], ", ".join(sorted(known)))
+        raise InvalidValue(f"limits.{unknown[0]}", recipe.limits[unknown[0]], ", ".join(sorted(known_names)))
     fields: dict[str, Any] = {
         "name": recipe.name,
         "primer": recipe.primer,

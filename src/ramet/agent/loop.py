@@ -47,8 +47,8 @@ class QueryParams:
     compaction: Compaction | None = None
     output: OutputContract | None = None
     resumes: bool = False  #: the history may end in the middle of a turn that another process began
-    replied: int = 0  #: number of model replies in that turn
-    objected: int = 0  #: number of times in that turn that the agent was told to continue instead of ending
+    replies: int = 0  #: number of model replies in that turn
+    objections: int = 0  #: number of times in that turn that the agent was told to continue instead of ending
 
 
 async def query(params: QueryParams) -> AsyncGenerator[AIMessageChunk | Event]:
@@ -60,22 +60,22 @@ async def query(params: QueryParams) -> AsyncGenerator[AIMessageChunk | Event]:
     """
     context, ending = params.context, StopCheck(params)
     context.declared_result = None
-    if params.resumes and context.exhausted is not None:
-        raise context.exhausted  # Its final answer was given in another process.
+    if params.resumes and context.final_refusal is not None:
+        raise context.final_refusal  # Its final answer was given in another process.
     for message in params.messages:
         yield record_message(context, message)
     calls = open_calls(context.history) if params.resumes else None
     if calls is None and params.resumes and find_declared_result(context.history) is not None:
         calls = []
     try:
-        for _ in range(max(0, params.replied - (calls is not None)), params.max_turns):
+        for _ in range(max(0, params.replies - (calls is not None)), params.max_turns):
             context.abort.raise_if_aborted()
             if calls is None:
                 for event in [
                     deliver_mail(context, mail) for mail in context.mailbox.drain()
                 ]:  # Drain all mail, even if the consumer stops.
                     yield event
-                if params.compaction is not None and params.compaction.needed(context):
+                if params.compaction is not None and params.compaction.is_needed(context):
                     await params.compaction.compact(context)
                 try:
                     async with aclosing(ask_model(context, build_request(context))) as pieces:
@@ -88,13 +88,13 @@ async def query(params: QueryParams) -> AsyncGenerator[AIMessageChunk | Event]:
                 calls = calls_of(last_reply(context))
             for event in await _answers(context, calls) if calls else ():
                 yield event
-            if context.exhausted is not None:
-                raise context.exhausted
-            concluded = context.declared_result or (
+            if context.final_refusal is not None:
+                raise context.final_refusal
+            declared_result = context.declared_result or (
                 find_declared_result(context.history) if calls is not None else None
             )
-            if concluded is not None or (not calls and not len(context.mailbox)):
-                objection = await ending.objection(concluded)
+            if declared_result is not None or (not calls and not len(context.mailbox)):
+                objection = await ending.objection(declared_result)
                 if objection is None:
                     return
                 context.declared_result = None
@@ -103,7 +103,7 @@ async def query(params: QueryParams) -> AsyncGenerator[AIMessageChunk | Event]:
         raise BudgetExceeded("max_turns", asked=params.max_turns + 1, left=0, scope=context.run.path)
     except BudgetExceeded as refusal:
         if refusal.resource != "max_turns" and refusal.scope == context.run.path:
-            context.exhausted = refusal
+            context.final_refusal = refusal
             async with aclosing(final_answer(context, refusal)) as pieces:
                 async for piece in pieces:
                     yield piece
@@ -112,14 +112,14 @@ async def query(params: QueryParams) -> AsyncGenerator[AIMessageChunk | Event]:
 
 def open_calls(history: Sequence[BaseMessage]) -> list[ToolCall] | None:
     """Return the unanswered calls of the newest reply, empty if it has none; None if the model must be asked next."""
-    answered: set[str] = set()
+    answered_ids: set[str] = set()
     for message in reversed(history):
         if isinstance(message, AIMessage):
-            calls = [call for call in calls_of(message) if call["id"] not in answered]
-            return calls if calls or not answered else None
+            calls = [call for call in calls_of(message) if call["id"] not in answered_ids]
+            return calls if calls or not answered_ids else None
         if not isinstance(message, ToolMessage):
             return None
-        answered.add(message.tool_call_id)
+        answered_ids.add(message.tool_call_id)
     return None
 
 
@@ -131,10 +131,10 @@ async def _answers(context: ToolUseContext, calls: Sequence[ToolCall]) -> list[E
 
     def record_answer(answer: ToolMessage) -> ToolMessage:
         """Record an answer at once: a finished call must not be repeated."""
-        recorded, data = ensure_encodable(answer)
-        assert isinstance(recorded, ToolMessage), "an answer stays one"
-        events.append(context.emit(MessageRecorded, message=data, call_id=recorded.tool_call_id))
-        return recorded
+        recorded_answer, data = ensure_encodable(answer)
+        assert isinstance(recorded_answer, ToolMessage), "an answer stays one"
+        events.append(context.emit(MessageRecorded, message=data, call_id=recorded_answer.tool_call_id))
+        return recorded_answer
 
     answers = await run_tools(context, calls, record_answer)
     index = next(i for i in reversed(range(len(context.history))) if isinstance(context.history[i], AIMessage))
@@ -233,7 +233,7 @@ def record_message(context: ToolUseContext, message: BaseMessage, step: str | No
         step_id=step,
         call_id=getattr(message, "tool_call_id", None),
         usage=context.last_usage if step is not None else None,
-        exhausted=context.exhausted.resource if step is not None and context.exhausted is not None else "",
+        exhausted=context.final_refusal.resource if step is not None and context.final_refusal is not None else "",
     )
 
 
@@ -283,31 +283,31 @@ class StopCheck:
 
     def __init__(self, params: QueryParams) -> None:
         self._context, self._output = params.context, params.output
-        self._tries = self._past_tries(params.context.history, params.objected)
-        self._hook_continuations = params.objected - self._tries
+        self._tries = self._past_tries(params.context.history, params.objections)
+        self._hook_continuations = params.objections - self._tries
 
-    def _past_tries(self, history: Sequence[BaseMessage], objected: int) -> int:
-        """Return how many of the `objected` objections in another process were about the answer's form."""
+    def _past_tries(self, history: Sequence[BaseMessage], objections: int) -> int:
+        """Return how many of the `objections` objections in another process were about the answer's form."""
         tries = 0
         for index in reversed(range(1, len(history))):
-            if tries == objected:
+            if tries == objections:
                 break
             if isinstance(history[index], HumanMessage):
-                concluded = find_declared_result(history[:index])
-                answer = history[index - 1].text if concluded is None else json.dumps(concluded.value)
+                declared_result = find_declared_result(history[:index])
+                answer = history[index - 1].text if declared_result is None else json.dumps(declared_result.value)
                 tries += history[index].text == self._problem(answer)
         return tries
 
-    async def objection(self, concluded: DeclaredResult | None) -> str | None:
+    async def objection(self, declared_result: DeclaredResult | None) -> str | None:
         """Return the message that makes the agent continue; None if the answer is accepted.
 
         Raises OutputInvalid after the last try. Raises TaskFailed and NeedsInput if the agent declares them.
         """
-        if concluded is not None and concluded.kind == "fail":
-            raise TaskFailed(concluded.text)
-        if concluded is not None and concluded.kind == "clarify":
-            raise NeedsInput(concluded.text)
-        text = last_reply(self._context).text if concluded is None else json.dumps(concluded.value)
+        if declared_result is not None and declared_result.kind == "fail":
+            raise TaskFailed(declared_result.text)
+        if declared_result is not None and declared_result.kind == "clarify":
+            raise NeedsInput(declared_result.text)
+        text = last_reply(self._context).text if declared_result is None else json.dumps(declared_result.value)
         problem = self._problem(text)
         if problem is not None:
             self._tries += 1

@@ -160,7 +160,7 @@ def _json_path(steps: tuple[int | str, ...]) -> str:
 
 def _candidates(text: str) -> Iterator[Any]:
     """Yield the JSON values of an answer, the likeliest first: all of it, fenced blocks, prose; the last ones first."""
-    for part in [text, *reversed(_fenced(text))]:
+    for part in [text, *reversed(_find_fenced_blocks(text))]:
         try:
             value = _decoder.decode(part.strip())
         except (ValueError, RecursionError):
@@ -171,7 +171,7 @@ def _candidates(text: str) -> Iterator[Any]:
     yield from reversed(_in_prose(text))
 
 
-def _fenced(text: str) -> Sequence[str]:
+def _find_fenced_blocks(text: str) -> Sequence[str]:
     """Return the contents of the last fenced blocks; an unclosed block ends at the end of the text."""
     blocks: deque[str] = deque(maxlen=MAX_CANDIDATES)
     fence, lines = "", list[str]()

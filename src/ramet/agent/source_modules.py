@@ -19,20 +19,20 @@ def source_modules(agent: Agent) -> frozenset[str]:
 
     A package includes those of its modules that this process has loaded and the capability shows.
     """
-    declared = frozenset(agent.source_modules)
+    declared_names = frozenset(agent.source_modules)
     modules = set[str]()
     for each in agent.capabilities:
-        if each.module in declared:
-            modules |= {each.module, *_loaded_below(each)}
+        if each.module in declared_names:
+            modules |= {each.module, *_loaded_submodules(each)}
     return frozenset(modules)
 
 
-def _loaded_below(capability: Capability) -> Iterable[str]:
+def _loaded_submodules(capability: Capability) -> Iterable[str]:
     if capability.type != "module":
         return ()
     start = f"{capability.name}."
-    loaded = [name for name in list(sys.modules) if name.startswith(start)]
-    return [name for name in loaded if _is_shown(capability, name.removeprefix(start).split("."))]
+    module_names = [name for name in list(sys.modules) if name.startswith(start)]
+    return [name for name in module_names if _is_shown(capability, name.removeprefix(start).split("."))]
 
 
 def _is_shown(capability: Capability, parts: Sequence[str]) -> bool:

@@ -28,7 +28,7 @@ class ToolEntry(NamedTuple):
 def parse_entry(text: str, *, field: str = "tools") -> ToolEntry:
     """Parse one entry. Raises InvalidValue if it has no name, or unbalanced parentheses."""
     match = _ENTRY.match(text)
-    if match is None or not _balanced(text):
+    if match is None or not _is_balanced(text):
         raise InvalidValue(field, text, "a tool's name, or Agent(type, …)")
     name, arguments = match.groups()
     if arguments is None:
@@ -51,7 +51,7 @@ def split_entries(text: str) -> tuple[str, ...]:
     return tuple(entry.strip() for entry in entries if entry.strip())
 
 
-def _balanced(text: str) -> bool:
+def _is_balanced(text: str) -> bool:
     depth = 0
     for char in text:
         depth += (char == "(") - (char == ")")

@@ -46,18 +46,18 @@ def resolve_tools(
     available_by_name = {
         name: tool for name, tool in _by_name(available).items() if name not in own_by_name
     } | own_by_name
-    denied, not_spawnable, unknown_denials = _denials(agent, available_by_name)
-    selected, spawnable, unknown = _allowances(agent, available_by_name, is_child=is_child)
+    denied_names, not_spawnable, unknown_denials = _denials(agent, available_by_name)
+    selected_tools, spawnable, unknown = _allowances(agent, available_by_name, is_child=is_child)
     tools: dict[str, BaseTool] = {}
     withheld: list[str] = []
-    for name, tool in (selected | own_by_name).items():
-        if name in denied or EVERYTHING in denied:
+    for name, tool in (selected_tools | own_by_name).items():
+        if name in denied_names or EVERYTHING in denied_names:
             continue
         if _is_allowed(tool, agent, may_spawn=may_spawn, is_child=is_child and name not in own_by_name):
             tools[name] = tool
         else:
             withheld.append(name)
-    if agent.tools and not tools.keys() & selected.keys():
+    if agent.tools and not tools.keys() & selected_tools.keys():
         raise NoToolsLeft(agent.name, tuple(_entry_name(entry) for entry in agent.tool_entries or ()))
     return Toolset(tuple(tools.values()), spawnable, (*unknown, *unknown_denials), not_spawnable, tuple(withheld))
 
@@ -98,7 +98,7 @@ def _denials(agent: Agent, available_by_name: Mapping[str, BaseTool]) -> _Denial
 
 
 class _Allowances(NamedTuple):
-    selected: dict[str, BaseTool]
+    selected_tools: dict[str, BaseTool]
     types: frozenset[str] | None
     unknown: tuple[str, ...] = ()
 
@@ -107,7 +107,7 @@ def _allowances(agent: Agent, available_by_name: Mapping[str, BaseTool], *, is_c
     """Return the tools in the list, the types it restricts spawning to, and the entries that name nothing."""
     if agent.tools is None:
         return _Allowances(dict(available_by_name), None)
-    selected: dict[str, BaseTool] = {}
+    selected_tools: dict[str, BaseTool] = {}
     types: set[str] | None = None
     unknown: list[str] = []
     for each in agent.tool_entries or ():
@@ -116,7 +116,7 @@ def _allowances(agent: Agent, available_by_name: Mapping[str, BaseTool], *, is_c
         else:
             entry = parse_entry(each)
             if entry.name == EVERYTHING and entry.arguments is None:
-                selected = {**available_by_name, **selected}
+                selected_tools = {**available_by_name, **selected_tools}
                 continue
             if entry.spawns and entry.arguments is not None:  # Any restriction applies, even next to a plain `Agent`.
                 types = (types or set()) | set(entry.arguments)
@@ -124,9 +124,9 @@ def _allowances(agent: Agent, available_by_name: Mapping[str, BaseTool], *, is_c
         if tool is None:
             unknown.append(_entry_name(each))
         else:
-            selected[tool.name] = tool
-    ordered = {name: selected.pop(name) for name in available_by_name if name in selected}
-    return _Allowances(ordered | selected, None if types is None else frozenset(types), tuple(unknown))
+            selected_tools[tool.name] = tool
+    ordered_tools = {name: selected_tools.pop(name) for name in available_by_name if name in selected_tools}
+    return _Allowances(ordered_tools | selected_tools, None if types is None else frozenset(types), tuple(unknown))
 
 
 def _tool_object(

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from ramet.agent.composition.steps import Composed
+from ramet.agent.composition.steps import Composition
 from ramet.agent.definition import Agent
 from ramet.core.errors import InvalidValue, NotShippable
 from ramet.wire.values.journal_values import to_record
@@ -46,7 +46,7 @@ def code_digest(function: Callable[..., Any]) -> str:
 
 def _functions(agent: Agent) -> Iterator[Callable[..., Any]]:
     function = agent.function
-    if isinstance(function, Composed):
+    if isinstance(function, Composition):
         yield from function.decision_functions()
         for part in function.parts():
             yield from _functions(part)
@@ -113,11 +113,11 @@ def _name(
             digest.update(f"{type(value).__module__}.{type(value).__qualname__}".encode())
 
 
-def _data(what: str, value: Any) -> bytes:
+def _data(label: str, value: Any) -> bytes:
     try:
         return canonical(value)
     except NotShippable as problem:
-        raise InvalidValue(what, value, f"data, so that the effect of the function is known ({problem.why})") from None
+        raise InvalidValue(label, value, f"data, so that the effect of the function is known ({problem.why})") from None
 
 
 def _code(code: types.CodeType) -> bytes:

@@ -35,10 +35,10 @@ def print_error(text: str) -> None:
         print(f"ramet: {one_line(text, 1_000)}", file=sys.stderr, flush=True)
 
 
-def report_damage(damaged: Iterable[Damaged]) -> int:
+def report_damage(errors: Iterable[Damaged]) -> int:
     """Print the skipped trees, one per line, and return the exit status: 1 if there are any."""
     status = 0
-    for each in damaged:
+    for each in errors:
         print_error(str(each))
         status = FAILURE
     return status

@@ -59,7 +59,7 @@ class Parser(argparse.ArgumentParser):
         if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
             noun = "command" if action.metavar == "COMMAND" else "verb"
             raise argparse.ArgumentError(
-                action, f"{_quoted(value)} is not a {noun}{self._suggestion(str(value), action)}"
+                action, f"{_quote(value)} is not a {noun}{self._suggestion(str(value), action)}"
             )
         super()._check_value(action, value)
 
@@ -79,10 +79,10 @@ class Parser(argparse.ArgumentParser):
         raise SystemExit(2)
 
 
-def _quoted(value: object) -> str:
+def _quote(value: object) -> str:
     """Return a word for display, on one line."""
-    shown = repr(value)
-    return shown if len(shown) <= _MAX_SHOWN + 2 else f"{shown[:_MAX_SHOWN]}…'"
+    text = repr(value)
+    return text if len(text) <= _MAX_SHOWN + 2 else f"{text[:_MAX_SHOWN]}…'"
 
 
 def build_parser() -> Parser:

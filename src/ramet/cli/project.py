@@ -15,19 +15,19 @@ from ramet.host.trees.project import Project
 def load(folder: Path) -> Definitions:
     """Return the folder's agent types; hooks of its own files only if the folder is trusted."""
     own_dir = user_dir()
-    return load_definitions(folder, user_dir=own_dir, home=_home(), trusted=is_trusted(folder, own_dir))
+    return load_definitions(folder, user_dir=own_dir, home=_home_folder(), trusted=is_trusted(folder, own_dir))
 
 
 def permissions(folder: Path) -> FoundPermissions:
     """Return the folder's permission rules. Raises Unreadable or InvalidValue for invalid settings."""
-    return find_permissions(folder, user_dir=user_dir(), home=_home())
+    return find_permissions(folder, user_dir=user_dir(), home=_home_folder())
 
 
 def open_project(folder: Path) -> Project:
     """Return the folder's agent types and hooks. Raises Unreadable or InvalidValue for invalid settings."""
-    return Project.open(folder, user_dir=user_dir(), home=_home())
+    return Project.open(folder, user_dir=user_dir(), home=_home_folder())
 
 
-def _home() -> Path | None:
+def _home_folder() -> Path | None:
     home = os.environ.get("HOME")
     return Path(home) if home else None

@@ -71,7 +71,7 @@ async def _run(options: Namespace, function: Callable[..., Any], args: tuple[Any
             if not options.quiet:
                 watched.say(f"{handle.id}: its events are shown by ramet logs {handle.id}")
             result = await handle.result()
-            await _wait_for_all(watched.opened)
+            await _wait_for_all(watched.open_tree)
     _print(handle.id, result, as_json=options.json)
     if not options.quiet or result.exit_code:
         watched.finish(result)
@@ -90,13 +90,13 @@ async def _resume(options: Namespace) -> int:
     results: list[tuple[str, Result, _WatchedTree]] = []
     async with AgentRuntime(options.dir, user_dir=user_dir()) as runtime:
         with contextlib.redirect_stdout(sys.stderr):
-            resumed, problems = await _resume_trees(runtime, options)
-            for handle, watched in resumed:
-                results.append((handle.id, await _result_of(runtime, handle, watched.opened), watched))
-    for id, result, watched in results:
+            resumed_trees, problems = await _resume_trees(runtime, options)
+            for handle, watched_tree in resumed_trees:
+                results.append((handle.id, await _result_of(runtime, handle, watched_tree.open_tree), watched_tree))
+    for id, result, watched_tree in results:
         _print(id, result, as_json=options.json)
         if not options.quiet or result.exit_code:
-            watched.finish(result)
+            watched_tree.finish(result)
     for problem in problems:
         print_error(problem)
     if not results and not problems:
@@ -124,37 +124,37 @@ async def _resume_trees(
             if not matching:
                 raise Unknown("run", options.id)
             root = matching[0]
-    resumed: list[tuple[Handle, _WatchedTree]] = []
-    damaged = list[DamagedTree]()
-    unfinished = await unfinished_trees(journal, on_damaged=damaged.append)
-    problems = [str(each) for each in damaged if root in (None, each.tree)]
-    for tree in unfinished:
+    resumed_trees: list[tuple[Handle, _WatchedTree]] = []
+    damaged_trees = list[DamagedTree]()
+    trees = await unfinished_trees(journal, on_damaged=damaged_trees.append)
+    problems = [str(each) for each in damaged_trees if root in (None, each.tree)]
+    for tree in trees:
         if root is not None and tree.root != root:
             continue
         try:
-            if (await tree.story()).is_over:
+            if (await tree.replay()).is_over:
                 await tree.close(runtime.clock.now())
                 continue
             for handle in await runtime.resume(only=tree.root):
                 # At once: the tree may have ended and closed after the next await.
-                opened = runtime.trees[handle.run.info.root]
-                resumed.append((handle, _WatchedTree(opened, quiet=options.quiet)))
+                open_tree = runtime.trees[handle.run.info.root]
+                resumed_trees.append((handle, _WatchedTree(open_tree, quiet=options.quiet)))
         except DefinitionMissing as problem:
             problems.append(f"{tree.root}: {problem}")
         except DamagedTree as problem:
             problems.append(str(problem))
-    return resumed, problems
+    return resumed_trees, problems
 
 
-async def _result_of(runtime: AgentRuntime, handle: Handle, opened: OpenTree) -> Result:
+async def _result_of(runtime: AgentRuntime, handle: Handle, open_tree: OpenTree) -> Result:
     """Return a run's result; for a session, which does not end by itself, its last reply once all runs are idle."""
     if not handle.run.persistent:
         result = await handle.result()
-        await _wait_for_all(opened)
+        await _wait_for_all(open_tree)
         return result
-    reader = opened.recorder.subscribe(past=False)
+    reader = open_tree.recorder.subscribe(past=False)
     async with aclosing(reader.items()) as items:
-        while any(_has_work(run) for run in opened.tree.register.living()):
+        while any(_has_work(run) for run in open_tree.tree.register.living()):
             if await anext(items, None) is None:
                 break
     if handle.run.result is not None:
@@ -171,20 +171,20 @@ def _has_work(run: Run) -> bool:
     return run.state is not State.IDLE and not waits_for_its_first
 
 
-async def _wait_for_all(opened: OpenTree) -> None:
+async def _wait_for_all(open_tree: OpenTree) -> None:
     """Wait for the runs that outlive their root, too."""
-    while (run := next(iter(opened.tree.register.living()), None)) is not None:
-        await asyncio.shield(run.ended())
+    while (run := next(iter(open_tree.tree.register.living()), None)) is not None:
+        await asyncio.shield(run.recorded_end())
 
 
 class _WatchedTree:
     """A tree whose progress is shown on stderr."""
 
-    def __init__(self, opened: OpenTree, *, quiet: bool) -> None:
-        self.opened, self._model, self._err = opened, TreeModel(), console(sys.stderr)
-        self._now = opened.tree.register.services.clock.now
+    def __init__(self, open_tree: OpenTree, *, quiet: bool) -> None:
+        self.open_tree, self._model, self._err = open_tree, TreeModel(), console(sys.stderr)
+        self._now = open_tree.tree.register.services.clock.now
         self._view = None if quiet else LineView(self._err, self._model)
-        listen(opened.recorder, self._take)
+        listen(open_tree.recorder, self._take)
 
     def say(self, text: str) -> None:
         """Print a line about the whole work."""
@@ -194,7 +194,7 @@ class _WatchedTree:
     def finish(self, result: Result) -> None:
         """Print the outcome and the usage."""
         with contextlib.suppress(OSError):
-            transcripts = self.opened.recorder.transcripts if self._view is not None else None
+            transcripts = self.open_tree.recorder.transcripts if self._view is not None else None
             now, is_printed = self._now(), self._view is not None  # The view has shown the root's end, with the reason.
             print_status(self._err, result, self._model, now=now, transcripts=transcripts, is_printed=is_printed)
 

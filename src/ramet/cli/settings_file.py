@@ -34,7 +34,7 @@ def settings_file(requested: str | None, folder: Path) -> Path | None:
 def trust_problem(folder: Path) -> str:
     """Return what to do, and why, before a folder's settings are used; empty if they are trusted."""
     verdict = trust_of(folder, user_dir())
-    if verdict.trusted:
+    if verdict.is_trusted:
         return ""
     reason = verdict.reason.removesuffix(" (ramet trust DIR)")
     return f"the settings file of a trusted folder: ramet trust {display_path(folder.absolute())} ({reason})"

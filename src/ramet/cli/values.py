@@ -22,7 +22,7 @@ def parse_int(minimum: int) -> Callable[[str], int]:
             value = minimum - 1
         if not minimum <= value <= MAX_NUMBER:
             accepted = f"a whole number from {minimum} to 2^53"
-            raise argparse.ArgumentTypeError(f"{_quoted(text)} is not accepted; expected {accepted}")
+            raise argparse.ArgumentTypeError(f"{_quote(text)} is not accepted; expected {accepted}")
         return value
 
     return parse
@@ -35,7 +35,7 @@ def parse_number(text: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 <= value <= MAX_NUMBER:  # NaN fails this comparison
-        raise argparse.ArgumentTypeError(f"{_quoted(text)} is not accepted; expected a number from 0 to 2^53")
+        raise argparse.ArgumentTypeError(f"{_quote(text)} is not accepted; expected a number from 0 to 2^53")
     return value
 
 
@@ -50,7 +50,7 @@ def parse_folder(text: str) -> Path:
     if problem is None and not os.access(path, os.R_OK | os.X_OK):
         problem = "cannot be read"
     if problem is not None:
-        raise argparse.ArgumentTypeError(f"{_quoted(text)} {problem}; expected a folder that can be read")
+        raise argparse.ArgumentTypeError(f"{_quote(text)} {problem}; expected a folder that can be read")
     return path.resolve()
 
 
@@ -69,7 +69,7 @@ def parse_duration(text: str) -> float:
         return parse_number(text if unit is None else text[:-1]) * (unit or 1.0)
     except argparse.ArgumentTypeError:
         accepted = "a length of time such as 90, 30s, 5m, 2h, 7d"
-        raise argparse.ArgumentTypeError(f"{_quoted(text)} is not accepted; expected {accepted}") from None
+        raise argparse.ArgumentTypeError(f"{_quote(text)} is not accepted; expected {accepted}") from None
 
 
 def parse_window(text: str) -> float:
@@ -77,23 +77,23 @@ def parse_window(text: str) -> float:
     seconds = parse_duration(text)
     if not seconds:
         accepted = "a length of time above 0, such as 90, 30s, 5m"
-        raise argparse.ArgumentTypeError(f"{_quoted(text)} is not accepted; expected {accepted}")
+        raise argparse.ArgumentTypeError(f"{_quote(text)} is not accepted; expected {accepted}")
     return seconds
 
 
 def parse_time(text: str) -> datetime:
     """Parse a time with a UTC offset: ISO 8601."""
     try:
-        when = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError:
-        when = None
-    if when is None or when.tzinfo is None:
+        time = None
+    if time is None or time.tzinfo is None:
         accepted = "a time such as 2030-01-31T08:00Z or 2030-01-31T08:00+01:00"
-        raise argparse.ArgumentTypeError(f"{_quoted(text)} is not accepted; expected {accepted}")
-    return when
+        raise argparse.ArgumentTypeError(f"{_quote(text)} is not accepted; expected {accepted}")
+    return time
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return repr(text if len(text) <= 120 else text[:100] + "…")
 
 
@@ -102,5 +102,5 @@ def parse_address(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]") if host.startswith("[") and host.endswith("]") else host
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port[:6]) > 65_535:
-        raise argparse.ArgumentTypeError(f"{_quoted(text)} is not accepted; expected HOST:PORT")
+        raise argparse.ArgumentTypeError(f"{_quote(text)} is not accepted; expected HOST:PORT")
     return host, int(port)

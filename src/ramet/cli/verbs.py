@@ -295,13 +295,15 @@ def _add_schedule(add: Add) -> None:
     )
     new.add_argument("function", type=parse_name, metavar="MODULE:FUNCTION", help="or /path/to/script.py:FUNCTION")
     new.add_argument("args", nargs="*", metavar="ARG", help="its arguments, each as JSON")
-    when = new.add_mutually_exclusive_group(required=True)
-    when.add_argument(
+    time_options = new.add_mutually_exclusive_group(required=True)
+    time_options.add_argument(
         "--every", type=parse_duration, metavar="TIME", help="repeatedly, at this interval: 90, 30s, 5m, 2h, 1d"
     )
-    when.add_argument("--in", dest="after", type=parse_duration, metavar="TIME", help="once, after this time")
-    when.add_argument("--at", type=parse_time, metavar="WHEN", help="once, at a time such as 2030-01-31T08:00+01:00")
-    when.add_argument(
+    time_options.add_argument("--in", dest="after", type=parse_duration, metavar="TIME", help="once, after this time")
+    time_options.add_argument(
+        "--at", type=parse_time, metavar="WHEN", help="once, at a time such as 2030-01-31T08:00+01:00"
+    )
+    time_options.add_argument(
         "--cron", type=parse_name, metavar="LINE", help="repeatedly, at the times of a cron line; needs --tz"
     )
     new.add_argument("--tz", type=parse_name, metavar="ZONE", help="the time zone of the cron line: Europe/Berlin, UTC")

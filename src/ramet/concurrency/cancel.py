@@ -67,15 +67,15 @@ class AbortController:
 
         The first reason stays; a failing listener does not stop the others.
         """
-        stopped = [self] if self.reason is None else []
+        controllers = [self] if self.reason is None else []
         # The list grows during the loop: all controllers are aborted before the first listener is called.
-        for controller in stopped:
+        for controller in controllers:
             controller.reason = reason
             if controller._children:
                 children = (reference() for reference in controller._children)
-                stopped.extend(each for each in children if each is not None and each.reason is None)
+                controllers.extend(each for each in children if each is not None and each.reason is None)
             controller._children = None
-        for controller in stopped:
+        for controller in controllers:
             controller._notify()
 
     def raise_if_aborted(self) -> None:

@@ -48,7 +48,7 @@ class SystemClock:
 
     async def sleep(self, seconds: float) -> None:
         """Return after `seconds`. Raises InvalidValue for NaN."""
-        await asyncio.sleep(_checked(seconds))
+        await asyncio.sleep(_check_seconds(seconds))
 
 
 class FakeClock:
@@ -70,7 +70,7 @@ class FakeClock:
 
     async def sleep(self, seconds: float) -> None:
         """Return once `advance` has reached the deadline. Raises InvalidValue for NaN."""
-        if _checked(seconds) <= 0:
+        if _check_seconds(seconds) <= 0:
             await asyncio.sleep(0)
             return
         waiter = asyncio.get_running_loop().create_future()
@@ -96,15 +96,15 @@ class FakeClock:
                 await self._run_ready_tasks()
         self._move_to(target)
 
-    def _move_to(self, elapsed: float) -> None:
-        self._elapsed = max(self._elapsed, elapsed)  # A concurrent `advance` may have moved further already.
+    def _move_to(self, elapsed_s: float) -> None:
+        self._elapsed = max(self._elapsed, elapsed_s)  # A concurrent `advance` may have moved further already.
 
     async def _run_ready_tasks(self) -> None:
         for _ in range(_TURNS):
             await asyncio.sleep(0)
 
 
-def _checked(seconds: float) -> float:
+def _check_seconds(seconds: float) -> float:
     """Return a number of seconds. Raises InvalidValue for NaN, which would break the order of the sleepers."""
     if math.isnan(seconds):
         raise InvalidValue("seconds", seconds, "a number")

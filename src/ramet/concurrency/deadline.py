@@ -27,20 +27,20 @@ async def wait_with_timeout(
         raise Aborted(abort.reason)
     task = asyncio.ensure_future(work)
     waits: set[asyncio.Future[Any]] = {task}
-    stopped: asyncio.Task[str] | None = None
+    abort_task: asyncio.Task[str] | None = None
     if seconds is not None:
         waits.add(asyncio.ensure_future(clock.sleep(seconds)))
     if abort is not None:
-        stopped = asyncio.ensure_future(abort.wait_aborted())
-        waits.add(stopped)
+        abort_task = asyncio.ensure_future(abort.wait_aborted())
+        waits.add(abort_task)
     try:
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             if task.cancelled():  # The work cancelled itself: neither it nor our caller was cancelled from outside.
                 raise RuntimeError("the awaited task cancelled itself")
             return task.result()
-        if stopped is not None and stopped.done():
-            raise Aborted(stopped.result())
+        if abort_task is not None and abort_task.done():
+            raise Aborted(abort_task.result())
         raise TimeoutError(f"not done within {seconds:g} s")
     finally:
         for each in waits:
@@ -56,14 +56,14 @@ async def run_shielded(work: Awaitable[T]) -> T:
     For a start, which must not lose what it started, and for a clean-up with its own time limit.
     """
     task = asyncio.ensure_future(work)
-    cancelled: asyncio.CancelledError | None = None
+    cancellation: asyncio.CancelledError | None = None
     while not task.done():
         try:
             await asyncio.wait({task})
         except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is None:
+            cancellation = error
+    if cancellation is None:
         return task.result()
     if not task.cancelled():
         task.exception()  # Mark the exception as retrieved: the caller gets the cancellation.
-    raise cancelled
+    raise cancellation

@@ -105,9 +105,9 @@ class Mailbox:
         self._bytes = 0  # Notes do not count.
         return mails
 
-    def close(self, why: str) -> None:
+    def close(self, reason: str) -> None:
         """Refuse mail from now on, with a reason for senders; unread mail can still be drained."""
-        self.closed_reason = why
+        self.closed_reason = reason
 
     def restore(self, unread: Iterable[Mail], *, seen_ids: Iterable[str]) -> None:
         """Add mail that another process had accepted; ids that it saw count as duplicates here too."""

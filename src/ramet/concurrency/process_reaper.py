@@ -206,9 +206,9 @@ class _Family:
         """Return whether a process belongs to the command, apart from its ancestry."""
         if self._leader in (stat.group, stat.session) or self._start_ticks_by_pid.get(stat.pid) == stat.start_ticks:
             return True
-        marked = self._mark.matches(stat.pid) if stat.is_alive else False
-        self.unclear = self.unclear or marked is None
-        return marked is True
+        has_mark = self._mark.matches(stat.pid) if stat.is_alive else False
+        self.unclear = self.unclear or has_mark is None
+        return has_mark is True
 
     def _group(self) -> set[int]:
         """Return the group as a pid that can be signalled, if any member lives."""

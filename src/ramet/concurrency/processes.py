@@ -21,17 +21,17 @@ ALLOWED = frozenset({"PATH", "HOME", "LANG", "LC_*", "TERM", "TMPDIR", "USER"}) 
 _REAP_S = 5.0  #: time for a killed child to end: longer only inside the kernel
 
 
-def environment(allowed: Collection[str] = ALLOWED, environ: Mapping[str, str] | None = None) -> dict[str, str]:
+def environment(allowed_names: Collection[str] = ALLOWED, environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the variables that a command gets, by default from our environment: allowed names, `LC_*` by prefix."""
-    prefixes = tuple(name[:-1] for name in allowed if name.endswith("*"))
+    prefixes = tuple(name[:-1] for name in allowed_names if name.endswith("*"))
     source = os.environ if environ is None else environ
-    return {name: value for name, value in source.items() if name in allowed or name.startswith(prefixes)}
+    return {name: value for name, value in source.items() if name in allowed_names or name.startswith(prefixes)}
 
 
-class Ended(NamedTuple):
+class CommandResult(NamedTuple):
     """The end of a command: by exit, by its time limit, or because enough output was read."""
 
-    why: Literal["exit", "timeout", "enough"]
+    reason: Literal["exit", "timeout", "enough"]
     code: int  #: exit status; negative is the signal that ended it
 
 
@@ -48,7 +48,7 @@ async def run(
     abort: AbortController | None = None,
     grace_s: float = GRACE_S,
     forks: bool = True,
-) -> Ended:
+) -> CommandResult:
     """Run a command to its end, with the environment `env` and a mark. Without `stderr`, both streams go to `stdout`.
 
     `stdin` is the input, or a descriptor; `stdout` may also be a descriptor. An interrupted command gets SIGTERM, and
@@ -70,23 +70,23 @@ async def run(
                 out, *err = [
                     each
                     if isinstance(each, int)
-                    else pipes.reader_pipe(each, on_full=child.finished.set, parent_fds=ours, child_fds=theirs)
+                    else pipes.reader_pipe(each, on_full=child.finish_event.set, parent_fds=ours, child_fds=theirs)
                     for each in streams
                 ]
                 await child.start(argv, cwd, mark.tagged_env(env), stdin, out, *(err or [out]))
             try:
-                await wait_with_timeout(child.finished.wait(), clock=clock, seconds=timeout_s, abort=abort)
+                await wait_with_timeout(child.finish_event.wait(), clock=clock, seconds=timeout_s, abort=abort)
             except TimeoutError:
                 timed_out = True
         finally:
             try:
-                if forks or not child.exited.is_set():
-                    unwanted = any(each.is_full for each in captures)
-                    await process_reaper.kill_all(child.pid, mark, grace_s=0 if unwanted else grace_s)
+                if forks or not child.exit_event.is_set():
+                    has_enough = any(each.is_full for each in captures)
+                    await process_reaper.kill_all(child.pid, mark, grace_s=0 if has_enough else grace_s)
             finally:
                 await child.reap()
     is_full = any(each.is_full for each in captures)  # Checked again: the rest of the pipes has been read meanwhile.
-    return Ended("timeout" if timed_out else "enough" if is_full else "exit", child.code)
+    return CommandResult("timeout" if timed_out else "enough" if is_full else "exit", child.code)
 
 
 class _Child(asyncio.SubprocessProtocol):
@@ -94,8 +94,8 @@ class _Child(asyncio.SubprocessProtocol):
 
     def __init__(self) -> None:
         self._transport: asyncio.SubprocessTransport | None = None
-        self.exited = asyncio.Event()
-        self.finished = asyncio.Event()  #: the process has ended, or need not continue
+        self.exit_event = asyncio.Event()
+        self.finish_event = asyncio.Event()  #: the process has ended, or need not continue
 
     @property
     def pid(self) -> int | None:
@@ -137,7 +137,7 @@ class _Child(asyncio.SubprocessProtocol):
         if self._transport is None:
             return
         try:
-            if not self.exited.is_set():
+            if not self.exit_event.is_set():
                 await run_shielded(self._wait_for_exit())
         finally:
             self._transport.close()
@@ -145,7 +145,7 @@ class _Child(asyncio.SubprocessProtocol):
     async def _wait_for_exit(self) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_REAP_S):
-                await self.exited.wait()
+                await self.exit_event.wait()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Store the transport; asyncio calls this once the process runs."""
@@ -154,5 +154,5 @@ class _Child(asyncio.SubprocessProtocol):
 
     def process_exited(self) -> None:
         """Set the events of the end; asyncio calls this once the process is reaped."""
-        self.exited.set()
-        self.finished.set()
+        self.exit_event.set()
+        self.finish_event.set()

@@ -24,13 +24,13 @@ class Slots:
         self._queue: deque[asyncio.Future[None]] = deque()
 
     @property
-    def queued(self) -> int:
+    def queue_length(self) -> int:
         """Return the number of waiting requests."""
         return sum(not each.done() for each in self._queue)
 
     def try_acquire(self) -> bool:
         """Take a slot if one is free and no request waits; return whether it was taken."""
-        if self.capacity is not None and (self.in_use >= self.capacity or self.queued):
+        if self.capacity is not None and (self.in_use >= self.capacity or self.queue_length):
             return False
         self.in_use += 1
         return True

@@ -45,13 +45,13 @@ class AgentRef(NamedTuple):
         accepted = "root@version, or root@version/name/…@version, as str() of a handle gives it"
         if not isinstance(text, str) or len(text) > 64 * 200:
             raise InvalidValue("handle", text, accepted)
-        first, *below = text.split("/")
+        first, *local_ids = text.split("/")
         root, _, root_version = first.partition("@")
         version = root_version
-        if below:
-            below[-1], _, version = below[-1].partition("@")
+        if local_ids:
+            local_ids[-1], _, version = local_ids[-1].partition("@")
         if not (_HASH.match(root_version) and _HASH.match(version)):
             raise InvalidValue("handle", text, accepted)
-        for name in (root, *below):
+        for name in (root, *local_ids):
             checked_name("handle", name)
-        return cls(root, root_version, tuple(below), version)
+        return cls(root, root_version, tuple(local_ids), version)

@@ -56,9 +56,11 @@ class KnownFields(type):
             return super().__call__(**fields)
 
 
-def unknown_field(field: str, name: str, known: tuple[str, ...]) -> InvalidValue:
+def unknown_field(field: str, name: str, known_names: tuple[str, ...]) -> InvalidValue:
     """Return the error for a field that does not exist."""
-    return InvalidValue(field, name, f"one of the fields {', '.join(known)}" if known else "no field at all")
+    return InvalidValue(
+        field, name, f"one of the fields {', '.join(known_names)}" if known_names else "no field at all"
+    )
 
 
 class _NotShown:
@@ -80,10 +82,10 @@ def _fields_of(cls: Any) -> tuple[tuple[str, ...], dict[str, str]]:
 
     fields = [each for each in dataclasses.fields(cls) if each.init]
     missing = dataclasses.MISSING
-    required = {
+    required_names = {
         each.name: str(each.type) for each in fields if each.default is missing and each.default_factory is missing
     }
-    return tuple(each.name for each in fields), required
+    return tuple(each.name for each in fields), required_names
 
 
 def _kind_of(cls: type) -> str:

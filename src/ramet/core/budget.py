@@ -72,7 +72,7 @@ class Limits(metaclass=KnownFields):
         """True if any resource except time is limited here."""
         return any(getattr(self, name) is not None for name in RESOURCES)
 
-    def tightened(self, other: Limits) -> Limits:
+    def tighten(self, other: Limits) -> Limits:
         """Return the smaller of both limits for each field."""
         pairs = {each.name: (getattr(self, each.name), getattr(other, each.name)) for each in fields(Limits)}
         return Limits(**{name: min((v for v in pair if v is not None), default=None) for name, pair in pairs.items()})
@@ -96,32 +96,32 @@ class Budget:
         "_final_answer_reserve",
         "_limit",
         "_owner",
-        "_reserved",
-        "_returned",
+        "_reserved_amounts",
+        "_returned_amounts",
         "_slice",
-        "_spent",
-        "fired",
+        "_spent_amounts",
         "limits",
         "parent",
+        "refused_resource",
         "scope",
     )
 
     def __init__(self, limits: Limits, *, scope: str, parent: Budget | None = None) -> None:
         self.limits, self.scope, self.parent = limits, scope, parent
-        self.fired: str | None = None  #: the resource that this scope itself refused first
+        self.refused_resource: str | None = None  #: the resource that this scope itself refused first
         self._limit: list[float | None] = [getattr(limits, name) for name in RESOURCES]
         self._owner: list[Budget | None] = [
             self if limit is not None else parent._owner[index] if parent is not None else None
             for index, limit in enumerate(self._limit)
         ]
-        self._spent: list[float] = [0] * len(RESOURCES)
-        self._reserved: list[float] = [0] * len(RESOURCES)
+        self._spent_amounts: list[float] = [0] * len(RESOURCES)
+        self._reserved_amounts: list[float] = [0] * len(RESOURCES)
         self._final_answer_reserve: list[float] = [0] * len(RESOURCES)
         calls, tokens, usd = limits.model_calls, limits.tokens, limits.usd
         self._final_answer_reserve[0] = min(int((tokens or 0) * FINAL_ANSWER_SHARE), FINAL_ANSWER_TOKENS)
         self._final_answer_reserve[1] = (usd or 0.0) * FINAL_ANSWER_SHARE
         self._final_answer_reserve[2] = 1 if calls else 0
-        self._returned: list[float] = [0] * len(RESOURCES)  #: counted as spent above, of earlier slices
+        self._returned_amounts: list[float] = [0] * len(RESOURCES)  #: counted as spent above, of earlier slices
         self._slice: Hold | None = None
         if parent is not None:
             self._slice = parent.reserve(self._grant())
@@ -151,17 +151,17 @@ class Budget:
             if requested and owner is not None:
                 free = owner._free(index, is_final_answer and owner is self)
                 if requested > free + _TOLERANCE:
-                    owner.fired = owner.fired or RESOURCES[index]
+                    owner.refused_resource = owner.refused_resource or RESOURCES[index]
                     raise BudgetExceeded(RESOURCES[index], asked=requested, left=max(0, free), scope=owner.scope)
-        drawn = _ZERO
+        reserve_part = _ZERO
         if is_final_answer:
-            drawn = Amount(*map(min, self._final_answer_reserve, amount))  # type: ignore[arg-type]  # whole numbers stay whole
-            self._change_reserve(drawn, -1)
+            reserve_part = Amount(*map(min, self._final_answer_reserve, amount))  # type: ignore[arg-type]  # whole numbers stay whole
+            self._change_reserve(reserve_part, -1)
         for index, requested in enumerate(amount):
             owner = self._owner[index]
             if requested and owner is not None:
-                owner._reserved[index] += requested
-        return Hold(self, amount, drawn)
+                owner._reserved_amounts[index] += requested
+        return Hold(self, amount, reserve_part)
 
     def charge(self, amount: Amount) -> None:
         """Count an amount that another process reserved and used; nothing is refused here."""
@@ -169,7 +169,7 @@ class Budget:
         for index, used in enumerate(amount):
             owner = self._owner[index]
             if used and owner is not None:
-                owner._spent[index] += used
+                owner._spent_amounts[index] += used
                 owner._final_answer_reserve[index] = min(
                     owner._final_answer_reserve[index], max(0, owner._free(index, True))
                 )
@@ -180,13 +180,17 @@ class Budget:
         A held amount counts as spent above until its hold is settled; settling then corrects it.
         """
         if self._slice is not None:
-            used = [spent + reserved for spent, reserved in zip(self._spent, self._reserved, strict=True)]
-            unreported = (used[w] - self._returned[w] if self._limit[w] is not None else 0 for w in _INDEXES)
-            self._slice._settle(Amount(*unreported))  # type: ignore[arg-type]  # whole numbers stay whole
-            self._slice, self._returned = None, used
+            used_amounts = [
+                spent + reserved for spent, reserved in zip(self._spent_amounts, self._reserved_amounts, strict=True)
+            ]
+            unreported_amounts = (
+                used_amounts[w] - self._returned_amounts[w] if self._limit[w] is not None else 0 for w in _INDEXES
+            )
+            self._slice._settle(Amount(*unreported_amounts))  # type: ignore[arg-type]  # whole numbers stay whole
+            self._slice, self._returned_amounts = None, used_amounts
 
     @property
-    def closed(self) -> bool:
+    def is_closed(self) -> bool:
         """True if the slice was returned to the scope above.
 
         A scope without a scope above never closes.
@@ -199,22 +203,24 @@ class Budget:
         Raises BudgetExceeded, taking nothing, if the rest is no longer free.
         """
         if self._slice is None:
-            used = [spent + reserved for spent, reserved in zip(self._spent, self._reserved, strict=True)]
-            remaining = (max(0, (self._limit[w] or 0) - used[w]) for w in _INDEXES)
+            used_amounts = [
+                spent + reserved for spent, reserved in zip(self._spent_amounts, self._reserved_amounts, strict=True)
+            ]
+            remaining = (max(0, (self._limit[w] or 0) - used_amounts[w]) for w in _INDEXES)
             self._slice = parent.reserve(Amount(*remaining))  # type: ignore[arg-type]  # whole numbers stay whole
-            self._returned, self.parent = used, parent
+            self._returned_amounts, self.parent = used_amounts, parent
             self._owner = [self if self._limit[w] is not None else parent._owner[w] for w in _INDEXES]
 
-    def spent(self, resource: str) -> float:
+    def spent_amount(self, resource: str) -> float:
         """Return the amount settled here so far.
 
         The spending of a living scope below from its own slice is included when that scope closes.
         """
-        return self._spent[RESOURCES.index(resource)]
+        return self._spent_amounts[RESOURCES.index(resource)]
 
-    def reserved(self, resource: str) -> float:
+    def reserved_amount(self, resource: str) -> float:
         """Return the amount that is reserved and not yet settled, slices of scopes below included."""
-        return self._reserved[RESOURCES.index(resource)]
+        return self._reserved_amounts[RESOURCES.index(resource)]
 
     def final_answer_reserve(self, resource: str) -> float:
         """Return the amount that is set aside for the owner's last answer."""
@@ -229,12 +235,12 @@ class Budget:
     def _free(self, index: int, is_final_answer: bool) -> float:
         limit = self._limit[index]
         assert limit is not None, "`_free` is called on the owner of a limit"
-        if self.closed:
+        if self.is_closed:
             return 0
         return (
             limit
-            - self._spent[index]
-            - self._reserved[index]
+            - self._spent_amounts[index]
+            - self._reserved_amounts[index]
             - (0 if is_final_answer else self._final_answer_reserve[index])
         )
 
@@ -253,11 +259,11 @@ class Hold:
     Only the first call of `settle` or `refund` counts; later calls do nothing.
     """
 
-    __slots__ = ("_budget", "_drawn", "amount", "is_open")
+    __slots__ = ("_budget", "_reserve_part", "amount", "is_open")
 
-    def __init__(self, budget: Budget, amount: Amount, drawn: Amount = _ZERO) -> None:
+    def __init__(self, budget: Budget, amount: Amount, reserve_part: Amount = _ZERO) -> None:
         self._budget, self.amount, self.is_open = budget, amount, True
-        self._drawn = drawn  #: the part that came from the reserve for a last answer
+        self._reserve_part = reserve_part  #: the part that came from the reserve for a last answer
 
     def settle(self, actual: Amount) -> None:
         """Return the hold and count `actual`, which may be more if an estimate was wrong.
@@ -283,19 +289,19 @@ class Hold:
             if owner is None:
                 continue
             reserved, used = self.amount[index], actual[index]
-            owner._reserved[index] -= reserved
-            owner._spent[index] += used
+            owner._reserved_amounts[index] -= reserved
+            owner._spent_amounts[index] += used
             while (
-                owner.closed and owner.parent is not None
+                owner.is_closed and owner.parent is not None
             ):  # The scope above counted `reserved` as spent when it closed.
-                above = owner.parent._owner[index]
-                if above is None:
+                parent_owner = owner.parent._owner[index]
+                if parent_owner is None:
                     break
-                above._spent[index] += used - reserved
-                owner = above
-        if self._drawn is not _ZERO:
-            unused = (max(0, reserved - used) for reserved, used in zip(self.amount, actual, strict=True))
-            self._budget._change_reserve(Amount(*map(min, self._drawn, unused)), 1)  # type: ignore[arg-type]  # as above
+                parent_owner._spent_amounts[index] += used - reserved
+                owner = parent_owner
+        if self._reserve_part is not _ZERO:
+            unused_amounts = (max(0, reserved - used) for reserved, used in zip(self.amount, actual, strict=True))
+            self._budget._change_reserve(Amount(*map(min, self._reserve_part, unused_amounts)), 1)  # type: ignore[arg-type]  # as above
 
 
 def _check(amount: Amount) -> None:

@@ -14,7 +14,7 @@ NOT_DELIVERED = "Not delivered again"
 MAX_REMEMBERED = 1_024  #: number of the newest messages of a run that are compared
 
 
-class Received(NamedTuple):
+class ReceivedMessage(NamedTuple):
     """A message that was accepted."""
 
     id: str
@@ -24,25 +24,25 @@ class Received(NamedTuple):
 class RecentMail:
     """The newest messages of one run, by sender and text."""
 
-    __slots__ = ("_received",)
+    __slots__ = ("_messages",)
 
     def __init__(self) -> None:
-        self._received: dict[bytes, Received] = {}  #: in the order of arrival
+        self._messages: dict[bytes, ReceivedMessage] = {}  #: in the order of arrival
 
     def add(self, id: str, sender: str, text: str, at: datetime) -> None:
         """Remember a message that was accepted."""
         key = _content(sender, text)
-        self._received.pop(key, None)
-        self._received[key] = Received(id, at)
-        if len(self._received) > MAX_REMEMBERED:
-            del self._received[next(iter(self._received))]
+        self._messages.pop(key, None)
+        self._messages[key] = ReceivedMessage(id, at)
+        if len(self._messages) > MAX_REMEMBERED:
+            del self._messages[next(iter(self._messages))]
 
-    def find(self, sender: str, text: str, now: datetime, window_s: float) -> Received | None:
+    def find(self, sender: str, text: str, now: datetime, window_s: float) -> ReceivedMessage | None:
         """Return the newest message of this sender and text, if it came less than `window_s` ago."""
-        received = self._received.get(_content(sender, text))
-        if received is None or abs((now - received.at).total_seconds()) >= window_s:
+        message = self._messages.get(_content(sender, text))
+        if message is None or abs((now - message.at).total_seconds()) >= window_s:
             return None
-        return received
+        return message
 
 
 def checked_window(dedupe_s: float | None) -> float | None:

@@ -45,12 +45,12 @@ def checked_name(field: str, name: object) -> str:
     return name
 
 
-def safe_name(wanted: str, fallback: str = "agent") -> str:
+def safe_name(name: str, fallback: str = "agent") -> str:
     """Make a valid name from a text that a model wrote.
 
     Valid characters are kept. Hostile input cannot leave its folder.
     """
-    return _UNSAFE.sub("-", wanted[:256]).strip("-._")[:48].rstrip("-._") or fallback
+    return _UNSAFE.sub("-", name[:256]).strip("-._")[:48].rstrip("-._") or fallback
 
 
 def child_path(parent: Path, name: str) -> Path:

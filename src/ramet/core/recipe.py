@@ -59,10 +59,10 @@ class Recipe:
         if len(self.tasks) > MAX_TASKS:
             raise InvalidValue("task_definitions", f"{len(self.tasks)} of them", f"at most {MAX_TASKS}")
         object.__setattr__(self, "capabilities", tuple(sorted(set(self.capabilities), key=sort_key)))
-        encoded = self.canonical()
-        if len(encoded) > MAX_BYTES:
-            raise InvalidValue("recipe", f"{len(encoded)} bytes", f"at most {MAX_BYTES} bytes of JSON")
-        object.__setattr__(self, "version", hashlib.sha256(encoded).hexdigest())
+        canonical_bytes = self.canonical()
+        if len(canonical_bytes) > MAX_BYTES:
+            raise InvalidValue("recipe", f"{len(canonical_bytes)} bytes", f"at most {MAX_BYTES} bytes of JSON")
+        object.__setattr__(self, "version", hashlib.sha256(canonical_bytes).hexdigest())
 
     def canonical(self) -> bytes:
         """Return the canonical JSON form.
@@ -99,13 +99,13 @@ class Recipe:
         return {**self.data(), "hash": self.version}
 
     @classmethod
-    def from_entry(cls, entry: object, *, where: str = "recipe") -> Recipe:
+    def from_entry(cls, entry: object, *, path: str = "recipe") -> Recipe:
         """Parse an entry of a registry.
 
         Raises InvalidValue, naming the place, if the entry is not a recipe. `hash` may be missing, as in an entry
         written by hand. If present, it must match the content.
         """
-        return parse_recipe(entry, where)
+        return parse_recipe(entry, path)
 
 
 _FIELDS = frozenset(
@@ -113,39 +113,39 @@ _FIELDS = frozenset(
 )
 
 
-def parse_recipe(entry: object, where: str = "recipe") -> Recipe:
+def parse_recipe(entry: object, path: str = "recipe") -> Recipe:
     """Parse a recipe from untrusted data; nothing is trusted, nothing is imported.
 
     Raises InvalidValue.
     """
-    entries = _mapping(entry, where)
+    entries = _mapping(entry, path)
     unknown = sorted(set(entries) - _FIELDS)
     if unknown:
-        raise InvalidValue(f"{where}.{unknown[0]}", entries[unknown[0]], f"one of {', '.join(sorted(_FIELDS))}")
+        raise InvalidValue(f"{path}.{unknown[0]}", entries[unknown[0]], f"one of {', '.join(sorted(_FIELDS))}")
     schema = entries.get("schema", SCHEMA)
     if schema != SCHEMA or isinstance(schema, bool):
-        raise InvalidValue(f"{where}.schema", schema, f"{SCHEMA}: this version of ramet knows no other")
+        raise InvalidValue(f"{path}.schema", schema, f"{SCHEMA}: this version of ramet knows no other")
     recipe = Recipe(
-        name=_text(entries.get("name"), f"{where}.name"),
-        primer=_text(entries.get("primer", ""), f"{where}.primer"),
-        model=None if entries.get("model") is None else _text(entries["model"], f"{where}.model"),
+        name=_text(entries.get("name"), f"{path}.name"),
+        primer=_text(entries.get("primer", ""), f"{path}.primer"),
+        model=None if entries.get("model") is None else _text(entries["model"], f"{path}.model"),
         capabilities=tuple(
-            capability(each, f"{where}.capabilities[{at}]")
-            for at, each in enumerate(_list(entries.get("capabilities", []), f"{where}.capabilities"))
+            capability(each, f"{path}.capabilities[{at}]")
+            for at, each in enumerate(_list(entries.get("capabilities", []), f"{path}.capabilities"))
         ),
         tasks={
-            checked_task_name(name): _task(each, f"{where}.task_definitions.{name}")
-            for name, each in _mapping(entries.get("task_definitions", {}), f"{where}.task_definitions").items()
+            checked_task_name(name): _task(each, f"{path}.task_definitions.{name}")
+            for name, each in _mapping(entries.get("task_definitions", {}), f"{path}.task_definitions").items()
         },
         types={
-            checked_task_name(name, "types"): _mapping(each, f"{where}.types.{name}")
-            for name, each in _mapping(entries.get("types", {}), f"{where}.types").items()
+            checked_task_name(name, "types"): _mapping(each, f"{path}.types.{name}")
+            for name, each in _mapping(entries.get("types", {}), f"{path}.types").items()
         },
-        limits=_mapping(entries.get("limits", {}), f"{where}.limits"),
-        setup=_text(entries.get("setup", ""), f"{where}.setup"),
+        limits=_mapping(entries.get("limits", {}), f"{path}.limits"),
+        setup=_text(entries.get("setup", ""), f"{path}.setup"),
     )
     if "hash" in entries and entries["hash"] != recipe.version:
-        raise InvalidValue(f"{where}.hash", entries["hash"], f"{recipe.version}, which is the hash of its content")
+        raise InvalidValue(f"{path}.hash", entries["hash"], f"{recipe.version}, which is the hash of its content")
     return recipe
 
 
@@ -165,62 +165,60 @@ def checked_task_name(name: object, field: str = "task") -> str:
     return name
 
 
-def capability(value: object, where: str = "capability") -> Capability:
+def capability(value: object, path: str = "capability") -> Capability:
     """Parse a capability that `Capability.data` wrote.
 
     Raises InvalidValue.
     """
-    parts = _mapping(value, where)
+    parts = _mapping(value, path)
     unknown = sorted(set(parts) - {"type", "name", "visibility", "include", "exclude"})
     if unknown:
-        raise InvalidValue(f"{where}.{unknown[0]}", parts[unknown[0]], "type, name, visibility, include, exclude")
+        raise InvalidValue(f"{path}.{unknown[0]}", parts[unknown[0]], "type, name, visibility, include, exclude")
     include = parts.get("include")
     return Capability(
         parts.get("type"),  # type: ignore[arg-type]  # checked there
         parts.get("name"),  # type: ignore[arg-type]
         parts.get("visibility", "medium"),
-        None if include is None else tuple(_list(include, f"{where}.include")),
-        tuple(_list(parts.get("exclude", []), f"{where}.exclude")),
+        None if include is None else tuple(_list(include, f"{path}.include")),
+        tuple(_list(parts.get("exclude", []), f"{path}.exclude")),
     )
 
 
-def _task(value: object, where: str) -> TaskDefinition:
-    parts = _mapping(value, where)
-    signature = _mapping(parts.get("signature", {}), f"{where}.signature")
-    parameters = _mapping(signature.get("parameters", {}), f"{where}.signature.parameters")
-    order = _list(signature.get("order", list(parameters)), f"{where}.signature.order")
+def _task(value: object, path: str) -> TaskDefinition:
+    parts = _mapping(value, path)
+    signature = _mapping(parts.get("signature", {}), f"{path}.signature")
+    parameters = _mapping(signature.get("parameters", {}), f"{path}.signature.parameters")
+    order = _list(signature.get("order", list(parameters)), f"{path}.signature.order")
     if set(parts) - {"docstring", "signature"} or set(signature) - {"parameters", "order", "returns"}:
-        raise InvalidValue(
-            where, sorted({*parts, *signature}), "docstring, and signature of parameters, order, returns"
-        )
+        raise InvalidValue(path, sorted({*parts, *signature}), "docstring, and signature of parameters, order, returns")
     if sorted(map(str, order)) != sorted(parameters):
-        raise InvalidValue(f"{where}.signature.order", order, "each parameter once")
+        raise InvalidValue(f"{path}.signature.order", order, "each parameter once")
     returns = signature.get("returns")
     return TaskDefinition(
-        docstring=_text(parts.get("docstring", ""), f"{where}.docstring"),
+        docstring=_text(parts.get("docstring", ""), f"{path}.docstring"),
         parameters={
-            checked_task_name(name, "parameter"): _mapping(parameters[name], f"{where}.signature.parameters.{name}")
+            checked_task_name(name, "parameter"): _mapping(parameters[name], f"{path}.signature.parameters.{name}")
             for name in order
         },
-        returns=None if returns is None else _mapping(returns, f"{where}.signature.returns"),
+        returns=None if returns is None else _mapping(returns, f"{path}.signature.returns"),
     )
 
 
-def _mapping(value: object, where: str) -> dict[str, Any]:
+def _mapping(value: object, path: str) -> dict[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise InvalidValue(where, value, "an object with text for keys")
+        raise InvalidValue(path, value, "an object with text for keys")
     return dict(value)
 
 
-def _list(value: object, where: str) -> list[Any]:
+def _list(value: object, path: str) -> list[Any]:
     if not isinstance(value, list | tuple):
-        raise InvalidValue(where, value, "a list")
+        raise InvalidValue(path, value, "a list")
     return list(value)
 
 
-def _text(value: object, where: str) -> str:
+def _text(value: object, path: str) -> str:
     if not isinstance(value, str):
-        raise InvalidValue(where, value, "text")
+        raise InvalidValue(path, value, "text")
     if "\0" in value or any("\ud800" <= each <= "\udfff" for each in value):
-        raise InvalidValue(where, value, "text that can be written as UTF-8, without NUL")
+        raise InvalidValue(path, value, "text that can be written as UTF-8, without NUL")
     return value

@@ -121,27 +121,27 @@ def decide(decider: Decider, votes: Sequence[Vote], voters: int) -> VoterAnswer 
     votes_by_verdict: dict[str, list[Vote]] = {
         verdict: [each for each in votes if each.verdict == verdict] for verdict in VERDICTS
     }
-    settled: str | None = None
+    final_verdict: str | None = None
     match decider:
         case "unanimous":
             if votes_by_verdict["deny"]:
-                settled = "deny"
+                final_verdict = "deny"
             elif len(votes) >= voters:
-                settled = "ask" if votes_by_verdict["ask"] else "allow"
+                final_verdict = "ask" if votes_by_verdict["ask"] else "allow"
         case "majority":
             if 2 * len(votes_by_verdict["allow"]) > voters:
-                settled = "allow"
+                final_verdict = "allow"
             elif 2 * (voters - len(votes_by_verdict["deny"])) <= voters:
-                settled = "deny"
+                final_verdict = "deny"
             elif len(votes) >= voters:
-                settled = "ask"
+                final_verdict = "ask"
         case "first":
             vote = next((each for each in votes if each.verdict != "ask"), None)
             if vote is not None:
                 return VoterAnswer(vote.verdict, _reasons([vote]))  # type: ignore[arg-type]  # a vote's verdict is one
             if len(votes) >= voters:
-                settled = "ask"
-    return None if settled is None else VoterAnswer(settled, _reasons(votes_by_verdict[settled]))  # type: ignore[arg-type]  # one of VERDICTS
+                final_verdict = "ask"
+    return None if final_verdict is None else VoterAnswer(final_verdict, _reasons(votes_by_verdict[final_verdict]))  # type: ignore[arg-type]  # one of VERDICTS
 
 
 def iter_strings(value: Any) -> Iterator[str]:

@@ -28,25 +28,25 @@ _TOLERANCE = 1e-9  #: sums of money in binary fractions are off by less than thi
 class Team:
     """A team with its reserved resources.
 
-    `total` is by resource; `held` is by the id of an agent, then by resource; `spent` is used permanently.
+    `total` is by resource; `holdings` is by the id of an agent, then by resource; `spent_amounts` is used permanently.
     """
 
     name: str
     total: Mapping[str, float]
-    held: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    spent: Mapping[str, float] = field(default_factory=dict)
+    holdings: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    spent_amounts: Mapping[str, float] = field(default_factory=dict)
 
     @property
-    def holding(self) -> dict[str, float]:
+    def held_amounts(self) -> dict[str, float]:
         """The amounts that living agents hold, by resource."""
-        return {name: math.fsum(each.get(name, 0.0) for each in self.held.values()) for name in self.total}
+        return {name: math.fsum(each.get(name, 0.0) for each in self.holdings.values()) for name in self.total}
 
     @property
     def free(self) -> dict[str, float]:
         """The amounts that could be held now, by resource; never less than 0."""
-        holding = self.holding
+        held_amounts = self.held_amounts
         return {
-            name: _clear_rounding(total - holding[name] - self.spent.get(name, 0.0))
+            name: _clear_rounding(total - held_amounts[name] - self.spent_amounts.get(name, 0.0))
             for name, total in self.total.items()
         }
 
@@ -56,33 +56,35 @@ class Team:
         Raises OverCapacity if a resource is short; the error names the first such resource and everything that is free.
         Raises InvalidValue if an amount is invalid, or if a consumable resource that the team counts is not stated.
         """
-        if agent in self.held:
+        if agent in self.holdings:
             raise Bug(f"agent {agent} was admitted already to team {self.name}")
-        counted = self._checked_need(need)
-        self._check_capacity(counted, self.free)
-        return replace(self, held={**self.held, agent: counted})
+        counted_need = self._check_need(need)
+        self._check_capacity(counted_need, self.free)
+        return replace(self, holdings={**self.holdings, agent: counted_need})
 
     def check(self, need: Mapping[str, float]) -> None:
         """Check whether a need would fit if no agent held anything.
 
         Raises the error that `admit` would raise in that case, and that would be permanent.
         """
-        self._check_capacity(self._checked_need(need), replace(self, held={}).free)
+        self._check_capacity(self._check_need(need), replace(self, holdings={}).free)
 
-    def release(self, agent: str, used: Mapping[str, float]) -> Team:
+    def release(self, agent: str, used_amounts: Mapping[str, float]) -> Team:
         """Return the amounts that an agent held, except what it used up.
 
         If the agent holds nothing, nothing is counted.
         """
-        if agent not in self.held:
+        if agent not in self.holdings:
             return self
-        spent = dict(self.spent)
+        spent = dict(self.spent_amounts)
         for name in CONSUMED_RESOURCES:
-            if name in self.total and name in used:
-                spent[name] = math.fsum((spent.get(name, 0.0), amount(f"used.{name}", used[name])))
-        return replace(self, held={id: each for id, each in self.held.items() if id != agent}, spent=spent)
+            if name in self.total and name in used_amounts:
+                spent[name] = math.fsum((spent.get(name, 0.0), amount(f"used.{name}", used_amounts[name])))
+        return replace(
+            self, holdings={id: each for id, each in self.holdings.items() if id != agent}, spent_amounts=spent
+        )
 
-    def _checked_need(self, need: Mapping[str, float]) -> dict[str, float]:
+    def _check_need(self, need: Mapping[str, float]) -> dict[str, float]:
         if missing := [f"limits.{name}" for name in CONSUMED_RESOURCES if name in self.total and name not in need]:
             raise missing_limits(self.name, missing)
         return {name: amount(name, need[name], whole=name in INTEGER_RESOURCES) for name in self.total if name in need}

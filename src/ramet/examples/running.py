@@ -52,7 +52,7 @@ def main(name: str, description: str, example: Callable[[Config], Coroutine[Any,
                 logging.getLogger("httpx2").setLevel(logging.WARNING)
         else:  # An error that ends an example is raised, and reported once.
             logging.getLogger("ramet").setLevel(logging.ERROR)
-        asyncio.run(_interruptible(example, config))
+        asyncio.run(_run_interruptible(example, config))
     except RametError as problem:
         print(f"{name}: {' '.join(str(problem).split())}", file=sys.stderr)
         return 2 if isinstance(problem, InvalidValue | Unknown) else 1
@@ -64,7 +64,7 @@ def main(name: str, description: str, example: Callable[[Config], Coroutine[Any,
     return 0
 
 
-async def _interruptible(example: Callable[[Config], Coroutine[Any, Any, None]], config: Config) -> None:
+async def _run_interruptible(example: Callable[[Config], Coroutine[Any, Any, None]], config: Config) -> None:
     """Run an example. SIGTERM and SIGHUP cancel it, like Ctrl-C, so that no objects remain in a cluster.
 
     They do so even if Ctrl-C is ignored, as in the background of a script. A signal that `nohup` ignores stays ignored.
@@ -88,7 +88,7 @@ async def example_client(config: Config) -> AsyncIterator[Client]:
         )
     with tempfile.TemporaryDirectory(prefix="ramet-") as folder:
         config = replace(config, working_dir=pathlib.Path(folder), listen=None, token=None, store=None, teams={})
-        async with server_of(config, os.environ) as server, ramet.connect(server.where) as client:
+        async with server_of(config, os.environ) as server, ramet.connect(server.listen_address) as client:
             yield client
 
 
@@ -113,11 +113,11 @@ def real_model() -> str:
 
 async def image_of(client: Client, bundle: str) -> str:
     """Create an image from a bundle of the examples, and return its id."""
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as tar:
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
         tar.add(BUNDLES / bundle, arcname=".", filter=_no_caches)
-    uploaded = await client.upload_bundle(packed.getvalue())
-    job = await client.create_image([uploaded.id])
+    bundle_info = await client.upload_bundle(archive.getvalue())
+    job = await client.create_image([bundle_info.id])
     while job.state in ("queued", "running"):
         await asyncio.sleep(0.05)
         job = await client.job(job.id)

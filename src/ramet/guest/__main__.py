@@ -22,13 +22,13 @@ from ramet.wire.error_codec import clean, encode_error
 from ramet.wire.guest_protocol import message_codec
 from ramet.wire.guest_protocol.guest_to_host import Done
 from ramet.wire.guest_protocol.host_to_guest import StartConversation, StartFunction
-from ramet.wire.values.values import Encoded, encode_result
+from ramet.wire.values.values import EncodedValue, encode_result
 
 #: Bytes held in reserve, to be able to report that there is no memory left.
 _RESERVE = 4 * 1024 * 1024
 #: Maximum characters of a traceback on stderr.
 _MAX_TRACEBACK = 32 * 1024
-_NOTHING = Encoded(0, b"")
+_NOTHING = EncodedValue(0, b"")
 
 
 def main(channel: socket.socket) -> int:
@@ -75,10 +75,10 @@ def _run_function(end: Channel, start: StartFunction, body: list[bytes]) -> int:
     connect(end)
     task_runner.use_runner("ramet.guest.authoring", "GUEST")
     value, problem = _NOTHING, None
-    done = Done(ok=False, oom=True, error=ErrorInfo(type="MemoryError", message="it ran out of memory"))
+    end_message = Done(ok=False, oom=True, error=ErrorInfo(type="MemoryError", message="it ran out of memory"))
     try:
         value = encode_result(_result(start, body), max_bytes=start.max_result_bytes)
-        done = Done(ok=True, json_size=value.json_size)
+        end_message = Done(ok=True, json_size=value.json_size)
     except MemoryError:
         reserve.pop().close()
     except BaseException as error:
@@ -87,14 +87,14 @@ def _run_function(end: Channel, start: StartFunction, body: list[bytes]) -> int:
         _flush()
         os._exit(_status_of(problem))
     if problem is not None:
-        done = _failure(problem)
+        end_message = _failure(problem)
         _print_traceback(problem)
     _flush()
     try:
-        end.write_last(done, value.body)
+        end.write_last(end_message, value.body)
     except RametError:  # The host has ended.
         return 1
-    return 0 if done.ok else 1
+    return 0 if end_message.ok else 1
 
 
 def _result(start: StartFunction, body: list[bytes]) -> Any:

@@ -26,7 +26,7 @@ HIGH_WATER, MAX_UNREAD = 8 * 1024 * 1024, 128 * 1024 * 1024
 D = TypeVar("D")
 
 
-class Answered(NamedTuple):
+class RawAnswer(NamedTuple):
     """The answer to a request."""
 
     data: msgspec.Raw
@@ -65,7 +65,7 @@ class _Waiting:
 
     __slots__ = ("answer", "on_piece")
 
-    def __init__(self, answer: asyncio.Future[Answered], on_piece: Callable[[bytes], None]) -> None:
+    def __init__(self, answer: asyncio.Future[RawAnswer], on_piece: Callable[[bytes], None]) -> None:
         self.answer, self.on_piece = answer, on_piece
 
 
@@ -85,7 +85,7 @@ class AsyncChannel(asyncio.Protocol):
         self._last_id = 0
         self._may_write = asyncio.Event()
         self._may_write.set()
-        self._disconnected: asyncio.Future[None] = self._loop.create_future()
+        self._disconnection: asyncio.Future[None] = self._loop.create_future()
         self._close_reason: str | None = None  #: the reason that nothing can be requested any more
 
     @property
@@ -111,14 +111,14 @@ class AsyncChannel(asyncio.Protocol):
             self._fail(f"the host reads nothing: {MAX_UNREAD} bytes wait for it")
             self._transport.abort()
 
-    async def ask(self, kind: type[Request], body: bytes = b"", **fields: Any) -> Answered:
+    async def ask(self, kind: type[Request], body: bytes = b"", **fields: Any) -> RawAnswer:
         """Send a request, and wait for the answer.
 
         Raises the host's error, or Aborted if the host has ended.
         """
         return await self._ask(kind, body, fields, lambda piece: None)
 
-    async def pieces(self, kind: type[Request], body: bytes = b"", **fields: Any) -> AsyncGenerator[bytes | Answered]:
+    async def pieces(self, kind: type[Request], body: bytes = b"", **fields: Any) -> AsyncGenerator[bytes | RawAnswer]:
         """Send a request; yield the pieces as they arrive, then the answer.
 
         A reply is bounded, so its pieces are.
@@ -149,7 +149,7 @@ class AsyncChannel(asyncio.Protocol):
 
     async def _ask(
         self, kind: type[Request], body: bytes, fields: dict[str, Any], on_piece: Callable[[bytes], None]
-    ) -> Answered:
+    ) -> RawAnswer:
         await self._may_write.wait()
         self._last_id += 1
         number = self._last_id
@@ -177,17 +177,17 @@ class AsyncChannel(asyncio.Protocol):
         self._end("the channel was closed")
         if self._transport is not None:
             self._transport.abort()
-            await self._disconnected
+            await self._disconnection
 
-    def _end(self, why: str) -> None:
+    def _end(self, reason: str) -> None:
         if self._close_reason is not None:
             return
-        self._close_reason = why
+        self._close_reason = reason
         self._may_write.set()
         futures: list[asyncio.Future[Any]] = [*(each.answer for each in self._waiting.values()), *self._ends.values()]
         for end in futures:
             if not end.done():
-                end.set_exception(Aborted(why))
+                end.set_exception(Aborted(reason))
                 end.exception()  # Mark the exception as retrieved: not every caller still waits.
 
     # ---- called by asyncio
@@ -218,14 +218,14 @@ class AsyncChannel(asyncio.Protocol):
 
     def connection_lost(self, problem: Exception | None) -> None:
         """Handle the end of the connection, by the host or by the guest."""
-        if not self._disconnected.done():
-            self._disconnected.set_result(None)
+        if not self._disconnection.done():
+            self._disconnection.set_result(None)
         self._fail(f"the host has ended ({problem})" if problem is not None else "the host has ended")
 
-    def _fail(self, why: str) -> None:
+    def _fail(self, reason: str) -> None:
         if self._close_reason is None:
-            self._end(why)
-            self._listener.stop(why)
+            self._end(reason)
+            self._listener.stop(reason)
 
     def _handle_frame(self, frame: Frame) -> None:
         message = message_codec.from_host(frame.control)
@@ -251,6 +251,6 @@ class AsyncChannel(asyncio.Protocol):
         if waiting is None or waiting.answer.done():
             return  # No caller waits for it any more.
         if answer.error is None:
-            waiting.answer.set_result(Answered(answer.data, body))
+            waiting.answer.set_result(RawAnswer(answer.data, body))
         else:
             waiting.answer.set_exception(decode_error(answer.error, answer.fields))

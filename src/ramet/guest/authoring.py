@@ -23,7 +23,7 @@ from ramet.core.outcome import Status
 from ramet.guest.async_channel import End
 from ramet.guest.thread_channel import ChannelClient, current_channel
 from ramet.wire.guest_protocol import guest_to_host
-from ramet.wire.guest_protocol.answer_data import Created, Spawned
+from ramet.wire.guest_protocol.answer_data import CreateReply, SpawnReply
 from ramet.wire.values import values
 from ramet.wire.values.json_object import json_body
 
@@ -45,10 +45,10 @@ class ChannelPerformer:
         Raises InvalidValue or Denied.
         """
         entry = recipe_of(agent).entry()
-        created = current_channel().ask(guest_to_host.CreateAgent, json_body(entry, "recipe")).as_(Created)
-        if created.dropped:
-            sys.stdout.write(f"[{agent.name} did not get, because you do not have it: {', '.join(created.dropped)}]\n")
-        return AgentRef.parse(created.ref)
+        reply = current_channel().ask(guest_to_host.CreateAgent, json_body(entry, "recipe")).as_(CreateReply)
+        if reply.dropped:
+            sys.stdout.write(f"[{agent.name} did not get, because you do not have it: {', '.join(reply.dropped)}]\n")
+        return AgentRef.parse(reply.ref)
 
     def call(self, task: Any, arguments: Mapping[str, Any]) -> Any:
         """Return the task's value; in an event loop an awaitable of it.
@@ -78,10 +78,10 @@ class ChannelPerformer:
         ref = _handle_of(task)
         host = current_channel()
         body = json_body(arguments, "arguments")
-        spawned = host.ask(guest_to_host.PerformTask, body, ref=str(ref), task=task.name, branch=task.branch).as_(
-            Spawned
+        spawn_reply = host.ask(guest_to_host.PerformTask, body, ref=str(ref), task=task.name, branch=task.branch).as_(
+            SpawnReply
         )
-        return TaskFuture(host, spawned, task)
+        return TaskFuture(host, spawn_reply, task)
 
     def map(self, task: Any, rows: list[Mapping[str, Any]], *, max_parallel: int) -> Any:
         """Run one task for each item, at most `max_parallel` at a time; in an event loop an awaitable of all."""
@@ -117,8 +117,8 @@ class ChannelPerformer:
 class TaskFuture:
     """A task that an agent performs as a child of this one."""
 
-    def __init__(self, host: ChannelClient, spawned: Spawned, task: Any) -> None:
-        self.id, self.path, self.name = spawned.run, spawned.path, spawned.name
+    def __init__(self, host: ChannelClient, spawn_reply: SpawnReply, task: Any) -> None:
+        self.id, self.path, self.name = spawn_reply.run, spawn_reply.path, spawn_reply.name
         self._host, self._task = host, task
         self._end = host.end_of(self.id)
 

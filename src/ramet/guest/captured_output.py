@@ -14,7 +14,7 @@ from ramet.concurrency.pipes import Capture
 KEEP = 128 * 1024  #: bytes kept from the beginning, and as many from the end
 
 
-class Printed:
+class CapturedOutput:
     """The captured output of one piece of code."""
 
     def __init__(self) -> None:
@@ -35,8 +35,8 @@ class Printed:
 class _Switch(io.TextIOBase):
     """A stream that captures printed text; text of `exempt` threads goes to the other stream."""
 
-    def __init__(self, other: TextIO, printed: Printed, exempt: set[int]) -> None:
-        self._other, self._printed, self._exempt = other, printed, exempt
+    def __init__(self, original: TextIO, output: CapturedOutput, exempt: set[int]) -> None:
+        self._original, self._output, self._exempt = original, output, exempt
 
     @property
     def encoding(self) -> str:  # type: ignore[override]  # a plain attribute there
@@ -49,7 +49,7 @@ class _Switch(io.TextIOBase):
 
     def fileno(self) -> int:
         """Return the descriptor of the process's own stream: programs started with it write there."""
-        return self._other.fileno()
+        return self._original.fileno()
 
     def write(self, text: str) -> int:
         """Print text.
@@ -59,9 +59,9 @@ class _Switch(io.TextIOBase):
         if not isinstance(text, str):
             raise TypeError(f"write() takes text, not {type(text).__name__}")
         if threading.get_ident() in self._exempt:
-            self._other.write(text)
+            self._original.write(text)
         else:
-            self._printed.take(text)
+            self._output.take(text)
         return len(text)
 
 
@@ -71,23 +71,23 @@ class Streams:
     def __init__(self) -> None:
         self.exempt: set[int] = set()
         self._own_stream: tuple[TextIO, TextIO] | None = None  #: set while others replace them
-        self._printed: Printed | None = None
+        self._output: CapturedOutput | None = None
 
     @contextlib.contextmanager
-    def capture(self, printed: Printed) -> Iterator[None]:
-        """Capture printed text into `printed`, until the context is left, or entered again with another object."""
+    def capture(self, output: CapturedOutput) -> Iterator[None]:
+        """Capture printed text into `output`, until the context is left, or entered again with another object."""
         if self._own_stream is None:
             self._own_stream = (sys.stdout, sys.stderr)
-        self._printed = printed
-        sys.stdout, sys.stderr = (_Switch(each, printed, self.exempt) for each in self._own_stream)
+        self._output = output
+        sys.stdout, sys.stderr = (_Switch(each, output, self.exempt) for each in self._own_stream)
         try:
             yield
         finally:
-            if self._printed is printed:
+            if self._output is output:
                 self.close()
 
     def close(self) -> None:
         """Restore the original streams."""
         if self._own_stream is not None:
             sys.stdout, sys.stderr = self._own_stream
-            self._own_stream = self._printed = None
+            self._own_stream = self._output = None

@@ -48,9 +48,9 @@ class Channel:
         with self._writing:
             self._write(pieces)
 
-    def write_last(self, done: Done, body: bytes = b"") -> None:
+    def write_last(self, message: Done, body: bytes = b"") -> None:
         """Write the last message; later messages are refused."""
-        pieces = frames.pack(message_codec.encode(done), body)
+        pieces = frames.pack(message_codec.encode(message), body)
         is_locked = self._writing.acquire(timeout=_LAST_MESSAGE_S)
         try:
             self._write(pieces)

@@ -20,7 +20,7 @@ from ramet.guest.thread_channel import ChannelClient, current_channel
 from ramet.wire.code import capsule
 from ramet.wire.error_codec import encode_error
 from ramet.wire.guest_protocol import guest_to_host
-from ramet.wire.guest_protocol.answer_data import Checkpoint, Spawned, Stopped, Text
+from ramet.wire.guest_protocol.answer_data import Checkpoint, SpawnReply, StopReply, Text
 from ramet.wire.values import values
 from ramet.wire.values.annotations import returned_type
 
@@ -64,9 +64,9 @@ def start_sub_agent(
     if policy is not None and not isinstance(policy, Policy):
         raise InvalidValue("policy", policy, "a ramet.Policy")
     host = current_channel()
-    agent, policy = _undecorated(agent, policy)
+    agent, policy = _undecorate(agent, policy)
     packed_call = capsule.pack(agent, args, kwargs)
-    spawned = host.ask(
+    spawn_reply = host.ask(
         guest_to_host.Spawn,
         packed_call.data,
         policy=policy,
@@ -75,11 +75,11 @@ def start_sub_agent(
         heavy=packed_call.is_heavy,
         name=name,
         branch=branch,
-    ).as_(Spawned)
-    return SubAgent(host, spawned, returned_type(agent) if returns is None else returns)
+    ).as_(SpawnReply)
+    return SubAgent(host, spawn_reply, returned_type(agent) if returns is None else returns)
 
 
-def _undecorated(agent: Any, policy: Policy | None) -> tuple[Callable[..., Any], Policy | None]:
+def _undecorate(agent: Any, policy: Policy | None) -> tuple[Callable[..., Any], Policy | None]:
     """Return the function and the policy of a definition that a decorator made."""
     if not hasattr(agent, "cache_ttl_seconds"):
         return agent, policy
@@ -138,7 +138,7 @@ def save_checkpoint(value: Any, version: int = 1) -> None:
 
     Raises NotShippable.
     """
-    json_size, body = values.encode(value, what="checkpoint")
+    json_size, body = values.encode(value, label="checkpoint")
     current_channel().ask(guest_to_host.SaveCheckpoint, body, json_size=json_size, version=version)
 
 
@@ -151,7 +151,7 @@ def load_checkpoint(default: Any = None, *, returns: Any = None, version: int | 
     checkpoint = answer.as_(Checkpoint)
     if not checkpoint.found or version not in (None, checkpoint.version):
         return default
-    return values.decode(answer.body, checkpoint.json_size, returns=returns, what="checkpoint")
+    return values.decode(answer.body, checkpoint.json_size, returns=returns, label="checkpoint")
 
 
 def agent_state() -> AgentState:
@@ -188,8 +188,8 @@ class SubAgent:
     Dropping the object does not affect the agent; it ends when its parent does.
     """
 
-    def __init__(self, channel: ChannelClient, spawned: Spawned, returns: Any) -> None:
-        self.id, self.path, self.name = spawned.run, spawned.path, spawned.name
+    def __init__(self, channel: ChannelClient, spawn_reply: SpawnReply, returns: Any) -> None:
+        self.id, self.path, self.name = spawn_reply.run, spawn_reply.path, spawn_reply.name
         self._line, self._returns = channel, returns
 
     def result(self, timeout: float | None = None) -> AgentResult:
@@ -197,24 +197,24 @@ class SubAgent:
 
         Raises TimeoutError after `timeout` seconds; the agent continues.
         """
-        return self._told(self.end().result(timeout))
+        return self._decode_result(self.end().result(timeout))
 
     def __await__(self) -> Generator[Any, None, AgentResult]:
         """Wait for the end of the agent without blocking the event loop."""
         import asyncio
 
         end = yield from asyncio.shield(asyncio.wrap_future(self.end())).__await__()
-        return self._told(end)
+        return self._decode_result(end)
 
-    def cancel(self, reason: str = "cancelled by its parent") -> Stopped:
+    def cancel(self, reason: str = "cancelled by its parent") -> StopReply:
         """Stop the agent and all agents below it, and wait until they have ended.
 
         Returns the paths of the stopped runs, if there were any.
         """
         try:
-            return self._line.ask(guest_to_host.Cancel, target=self.id, reason=reason).as_(Stopped)
+            return self._line.ask(guest_to_host.Cancel, target=self.id, reason=reason).as_(StopReply)
         except Unknown:  # It lived once, so it has ended.
-            return Stopped(stopped=())
+            return StopReply(stopped=())
 
     def send(self, text: str) -> str:
         """Send a message to the agent; return what happened to it.
@@ -227,7 +227,7 @@ class SubAgent:
         """Return a future of the agent's end, for waiting together with others."""
         return self._line.end_of(self.id)
 
-    def _told(self, end: End) -> AgentResult:
+    def _decode_result(self, end: End) -> AgentResult:
         message, error, output = end.message, end.message.error, None
         status = Status(message.status)
         if message.json_size and status is Status.COMPLETED:

@@ -20,7 +20,7 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ramet.guest.captured_output import Printed, Streams
+from ramet.guest.captured_output import CapturedOutput, Streams
 from ramet.guest.worker import Worker
 from ramet.tools.context import CodeResult
 from ramet.wire.error_codec import clean, message_of
@@ -84,22 +84,22 @@ class Interpreter:
         if self._worker is None:
             await self._begin()
         assert self._worker is not None, "it has begun"
-        worker, printed = self._worker, Printed()
+        worker, output = self._worker, CapturedOutput()
         note, self._note = self._note, ""
         self._count += 1
         name = f"<python {self._count}>"
-        done = worker.submit(lambda: self._execute(worker, code, name, printed))
+        future = worker.submit(lambda: self._execute(worker, code, name, output))
         try:
-            if await self._wait_until(done, timeout_s):
-                result: CodeResult = done.result()
+            if await self._wait_until(future, timeout_s):
+                result: CodeResult = future.result()
             else:
-                result = CodeResult(_joined(printed.text(), await self._stop(worker, done, timeout_s)), ok=False)
+                result = CodeResult(_join(output.text(), await self._stop(worker, future, timeout_s)), ok=False)
         except asyncio.CancelledError:
             worker.interrupt()
             raise
         except MemoryError:
             result = CodeResult("MemoryError: no memory was left to say where", ok=False)
-        return CodeResult(_joined(note, result.text), result.ok)
+        return CodeResult(_join(note, result.text), result.ok)
 
     def waiting(self) -> _Waiting:
         """Return a context in which code waits for another agent; that time is not counted."""
@@ -107,25 +107,25 @@ class Interpreter:
 
     # ---- time
 
-    async def _wait_until(self, done: asyncio.Future[Any], timeout_s: float) -> bool:
+    async def _wait_until(self, future: asyncio.Future[Any], timeout_s: float) -> bool:
         started_at, waited_before = time.monotonic(), self._waited_seconds()
         while True:
             remaining_s = timeout_s - (time.monotonic() - started_at) + (self._waited_seconds() - waited_before)
-            if remaining_s <= 0 or done.done():
-                return done.done()
-            await asyncio.wait((done,), timeout=max(remaining_s, 0.05))
+            if remaining_s <= 0 or future.done():
+                return future.done()
+            await asyncio.wait((future,), timeout=max(remaining_s, 0.05))
 
     def _waited_seconds(self) -> float:
         with self._wait_lock:
             return self._waited_s + (time.monotonic() - self._wait_began if self._waits else 0.0)
 
-    async def _stop(self, worker: Worker, done: asyncio.Future[Any], timeout_s: float) -> str:
+    async def _stop(self, worker: Worker, future: asyncio.Future[Any], timeout_s: float) -> str:
         """Interrupt the current code, and return a text about the outcome."""
         for _ in range(round(STOP_S / AGAIN_S)):
             worker.interrupt()
-            await asyncio.wait((done,), timeout=AGAIN_S)
-            if done.done():
-                done.exception()
+            await asyncio.wait((future,), timeout=AGAIN_S)
+            if future.done():
+                future.exception()
                 return f"[stopped after {timeout_s:g} s; the names it had set until then are kept]"
         self._streams.exempt.add(worker.thread.ident or 0)
         worker.close()
@@ -160,21 +160,21 @@ class Interpreter:
         module.__dict__.setdefault("__builtins__", builtins)
         return module
 
-    def _execute(self, worker: Worker, code: str, name: str, printed: Printed) -> CodeResult:
+    def _execute(self, worker: Worker, code: str, name: str, output: CapturedOutput) -> CodeResult:
         linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
         threads_before = set(threading.enumerate())
-        with self._streams.capture(printed):
+        with self._streams.capture(output):
             try:
-                shown, ok = self._value_of(worker, code, name), True
+                result_text, ok = self._value_of(worker, code, name), True
             except Concluded as conclusion:
-                shown, ok = str(conclusion), True
+                result_text, ok = str(conclusion), True
             except BaseException as error:
-                shown, ok = _told(error), False
+                result_text, ok = _format_error(error), False
         leftover_threads = [each for each in threading.enumerate() if each not in threads_before and each.is_alive()]
         note = (
             f"[threads that this code started and that still run: {len(leftover_threads)}]" if leftover_threads else ""
         )
-        return CodeResult(_joined(printed.text(), shown, note) or "(no output)", ok)
+        return CodeResult(_join(output.text(), result_text, note) or "(no output)", ok)
 
     def _value_of(self, worker: Worker, code: str, name: str) -> str:
         """Run the code; return the value of a last expression as shown text."""
@@ -185,11 +185,11 @@ class Interpreter:
             return ""
         expression = ast.Expression(last_expression.value)
         value = self._evaluate(worker, compile(expression, name, "eval", _FLAGS, dont_inherit=True))
-        return "" if value is None else _clipped(repr(value))
+        return "" if value is None else _clip(repr(value))
 
-    def _evaluate(self, worker: Worker, compiled: types.CodeType) -> Any:
-        value = eval(compiled, self._module.__dict__)
-        return worker.until_complete(value) if compiled.co_flags & inspect.CO_COROUTINE else value
+    def _evaluate(self, worker: Worker, code: types.CodeType) -> Any:
+        value = eval(code, self._module.__dict__)
+        return worker.until_complete(value) if code.co_flags & inspect.CO_COROUTINE else value
 
 
 class _Waiting:
@@ -213,7 +213,7 @@ class _Waiting:
                 of._waited_s += time.monotonic() - of._wait_began
 
 
-def _told(error: BaseException) -> str:
+def _format_error(error: BaseException) -> str:
     """Return the traceback of the code itself, without the frames of other modules; never fails."""
     try:
         report = traceback.TracebackException.from_exception(error, limit=-1000, compact=True)
@@ -223,18 +223,18 @@ def _told(error: BaseException) -> str:
         text = f"{type(error).__name__}: {message_of(error)}"
     if isinstance(error, SystemExit):
         text += "\n[it ended this call, not the agent]"
-    return _clipped(text)
+    return _clip(text)
 
 
 def _keep_own_frames(report: traceback.TracebackException, depth: int = 0) -> None:
     report.stack[:] = [each for each in report.stack if each.filename.startswith("<python ")][-MAX_FRAMES:]
-    related = [report.__cause__, report.__context__, *(report.exceptions or ())]
-    for each in related:
+    related_reports = [report.__cause__, report.__context__, *(report.exceptions or ())]
+    for each in related_reports:
         if each is not None and depth < MAX_FRAMES:
             _keep_own_frames(each, depth + 1)
 
 
-def _clipped(text: str) -> str:
+def _clip(text: str) -> str:
     text = clean(text)
     if len(text) <= MAX_SHOWN:
         return text
@@ -242,5 +242,5 @@ def _clipped(text: str) -> str:
     return f"{text[:half]}\n… [{len(text) - 2 * half} characters left out here] …\n{text[-half:]}"
 
 
-def _joined(*parts: str) -> str:
+def _join(*parts: str) -> str:
     return "\n".join(part.rstrip("\n") for part in parts if part)

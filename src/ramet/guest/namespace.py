@@ -41,8 +41,8 @@ def namespace(agent: str, capabilities: Iterable[Capability], extra: Mapping[str
 
 
 class _MissingCapability(Exception):
-    def __init__(self, name: str, why: str) -> None:
-        self.name, self.reason = name, why
+    def __init__(self, name: str, reason: str) -> None:
+        self.name, self.reason = name, reason
 
 
 def _namespace(capabilities: Iterable[Capability], extra: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def _namespace(capabilities: Iterable[Capability], extra: Mapping[str, Any]) -> 
         if each.type == "module":
             view = _view(modules, each.name, _module(each, each.name))
             _check_parts(each, view)
-            view.__dict__["ramet_shown"].append(each)
+            view.__dict__["ramet_capabilities"].append(each)
             pairs.append((each.name.rpartition(".")[2], view))
         elif each.type in ("class", "function"):
             module_name, _, qualname = WELL_KNOWN.get(each.name, each.name).rpartition(":")
@@ -67,10 +67,10 @@ def _namespace(capabilities: Iterable[Capability], extra: Mapping[str, Any]) -> 
     for name in list(modules):
         _add_to_package(modules, name)
     entries: dict[str, Any] = {}
-    count = Counter(name for name, _ in {(name, id(thing)) for name, thing in pairs})
-    for name, thing in pairs:
+    count = Counter(name for name, _ in {(name, id(obj)) for name, obj in pairs})
+    for name, obj in pairs:
         if count[name] == 1:
-            entries[name] = thing
+            entries[name] = obj
     namespace_names = dict(vars(builtins))
     namespace_names["__import__"] = _Imports(modules)
     return {**entries, **extra, "__builtins__": namespace_names}
@@ -79,14 +79,18 @@ def _namespace(capabilities: Iterable[Capability], extra: Mapping[str, Any]) -> 
 class ModuleView(types.ModuleType):
     """A read-only view of a module that shows only some names."""
 
-    def __init__(self, module: types.ModuleType | None, name: str, shown: Sequence[Capability] | None = ()) -> None:
+    def __init__(
+        self, module: types.ModuleType | None, name: str, capabilities: Sequence[Capability] | None = ()
+    ) -> None:
         """Create a view.
 
-        `shown` of None shows everything; `module` of None is a package that only leads to others.
+        `capabilities` of None shows everything; `module` of None is a package that only leads to others.
         """
         super().__init__(name, getattr(module, "__doc__", None))
         self.__dict__.update(
-            ramet_module=module, ramet_shown=None if shown is None else list(shown), ramet_parts=dict[str, Any]()
+            ramet_module=module,
+            ramet_capabilities=None if capabilities is None else list(capabilities),
+            ramet_parts=dict[str, Any](),
         )
 
     def __getattr__(self, name: str) -> Any:
@@ -95,21 +99,21 @@ class ModuleView(types.ModuleType):
         Raises AttributeError if it is not among the capabilities.
         """
         fields = self.__dict__
-        parts, module, shown = fields["ramet_parts"], fields["ramet_module"], fields["ramet_shown"]
+        parts, module, capabilities = fields["ramet_parts"], fields["ramet_module"], fields["ramet_capabilities"]
         if name in parts:
             return parts[name]
         if name == "__all__":
             return [each for each in dir(self) if not each.startswith("_")]
-        if module is not None and (shown is None or any(each.has(name) for each in shown)):
+        if module is not None and (capabilities is None or any(each.has(name) for each in capabilities)):
             value = getattr(module, name)
-            if shown is None or not isinstance(value, types.ModuleType) or _is_included(shown, name):
+            if capabilities is None or not isinstance(value, types.ModuleType) or _is_included(capabilities, name):
                 return value
             if sys.modules.get(f"{module.__name__}.{name}") is value:  # A submodule, not a module that it imported.
                 submodule = ModuleView(
-                    value, f"{module.__name__}.{name}", [_submodule_capability(each, name) for each in shown]
+                    value, f"{module.__name__}.{name}", [_submodule_capability(each, name) for each in capabilities]
                 )
                 return parts.setdefault(name, submodule)
-        raise AttributeError(f"{self.__name__}.{name} is not among the capabilities; available: {_listed(self)}")
+        raise AttributeError(f"{self.__name__}.{name} is not among the capabilities; available: {_list_names(self)}")
 
     def __setattr__(self, name: str, value: object) -> None:
         """Raise AttributeError: the view is read only."""
@@ -122,17 +126,19 @@ class ModuleView(types.ModuleType):
     def __dir__(self) -> list[str]:
         """Return the names that are shown."""
         fields = self.__dict__
-        shown = fields["ramet_shown"]
+        capabilities = fields["ramet_capabilities"]
         public = dir(fields["ramet_module"]) if fields["ramet_module"] is not None else []
-        names = {each for each in public if shown is None or any(capability.has(each) for capability in shown)}
+        names = {
+            each for each in public if capabilities is None or any(capability.has(each) for capability in capabilities)
+        }
         return sorted({each for each in names if _is_readable(self, each)} | set(fields["ramet_parts"]))
 
 
 class ObjectView:
     """A view of a class, or of an object of it, that shows only some names."""
 
-    def __init__(self, thing: Any, name: str, shown: Capability) -> None:
-        self.__dict__.update(ramet_thing=thing, ramet_name=name, ramet_shown=shown, __doc__=thing.__doc__)
+    def __init__(self, obj: Any, name: str, capability: Capability) -> None:
+        self.__dict__.update(ramet_object=obj, ramet_name=name, ramet_capabilities=capability, __doc__=obj.__doc__)
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute.
@@ -140,16 +146,18 @@ class ObjectView:
         Raises AttributeError if it is not among the capabilities.
         """
         fields = self.__dict__
-        if not fields["ramet_shown"].has(name):
+        if not fields["ramet_capabilities"].has(name):
             raise AttributeError(f"{fields['ramet_name']}.{name} is not among the capabilities")
-        return getattr(fields["ramet_thing"], name)
+        return getattr(fields["ramet_object"], name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Create an object, wrapped in a view that shows the same names."""
         fields = self.__dict__
-        if not isinstance(fields["ramet_thing"], type):
+        if not isinstance(fields["ramet_object"], type):
             raise TypeError(f"{fields['ramet_name']} cannot be called")
-        return ObjectView(fields["ramet_thing"](*args, **kwargs), f"{fields['ramet_name']}()", fields["ramet_shown"])
+        return ObjectView(
+            fields["ramet_object"](*args, **kwargs), f"{fields['ramet_name']}()", fields["ramet_capabilities"]
+        )
 
     def __setattr__(self, name: str, value: object) -> None:
         """Raise AttributeError: the view is read only."""
@@ -179,7 +187,7 @@ class _Imports:
         for each in fromlist or ():
             if each != "*" and not hasattr(view, each):
                 raise ImportError(
-                    f"{each!r} of module {name!r} is not among the capabilities; available: {_listed(view)}"
+                    f"{each!r} of module {name!r} is not among the capabilities; available: {_list_names(view)}"
                 )
         return view if fromlist else self._modules.get(name.partition(".")[0], view)
 
@@ -189,14 +197,14 @@ class _Imports:
         package, _, part = name.rpartition(".")
         if package:
             view = self._find(package)
-            if any(each.has(part) for each in view.__dict__["ramet_shown"] or ()):
+            if any(each.has(part) for each in view.__dict__["ramet_capabilities"] or ()):
                 with contextlib.suppress(ImportError):  # The error below reports it.
                     importlib.import_module(name)
             match = getattr(view, part, None)
             if isinstance(match, ModuleView):
                 return match
-        known = ", ".join(sorted(self._modules)[:50])
-        raise ModuleNotFoundError(f"module {name!r} is not among the capabilities; available: {known}", name=name)
+        known_names = ", ".join(sorted(self._modules)[:50])
+        raise ModuleNotFoundError(f"module {name!r} is not among the capabilities; available: {known_names}", name=name)
 
 
 def _view(modules: dict[str, ModuleView], name: str, module: types.ModuleType) -> ModuleView:
@@ -237,8 +245,8 @@ def _object(capability: Capability, module_name: str, qualname: str) -> Any:
             _missing(capability, f"has no {part!r}")
     if not (isinstance(value, type) if capability.type == "class" else callable(value)):
         _missing(capability, f"is not a {capability.type}")
-    restricted = capability.type == "class" and (capability.include is not None or capability.exclude)
-    return ObjectView(value, qualname, capability) if restricted else value
+    is_restricted = capability.type == "class" and (capability.include is not None or capability.exclude)
+    return ObjectView(value, qualname, capability) if is_restricted else value
 
 
 def _check_parts(capability: Capability, view: ModuleView) -> None:
@@ -248,12 +256,12 @@ def _check_parts(capability: Capability, view: ModuleView) -> None:
             _missing(capability, f"has no {name!r}")
 
 
-def _missing(capability: Capability, why: str) -> Never:
-    raise _MissingCapability(capability.key, why) from None
+def _missing(capability: Capability, reason: str) -> Never:
+    raise _MissingCapability(capability.key, reason) from None
 
 
-def _is_included(shown: Sequence[Capability], name: str) -> bool:
-    return any(each.include is not None and name in each.include for each in shown)
+def _is_included(capabilities: Sequence[Capability], name: str) -> bool:
+    return any(each.include is not None and name in each.include for each in capabilities)
 
 
 def _submodule_capability(capability: Capability, part: str) -> Capability:
@@ -268,6 +276,6 @@ def _is_readable(view: ModuleView, name: str) -> bool:
     return True
 
 
-def _listed(view: ModuleView) -> str:
+def _list_names(view: ModuleView) -> str:
     names = [each for each in dir(view) if not each.startswith("_")]
     return ", ".join(names[:30]) + (", …" if len(names) > 30 else "") if names else "nothing"

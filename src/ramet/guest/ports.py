@@ -17,7 +17,7 @@ from ramet.core.budget import NO_LIMITS, Budget, Limits
 from ramet.core.errors import InvalidValue, ModelFailed, ProtocolError
 from ramet.core.events import Compacted, Event, MailDelivered, MessageRecorded
 from ramet.core.ids import CallId, safe_name
-from ramet.guest.async_channel import Answered, AsyncChannel
+from ramet.guest.async_channel import AsyncChannel, RawAnswer
 from ramet.models.json_values import sanitize
 from ramet.models.messages import decode, encode
 from ramet.models.relay import RelayModel, decode_chunk
@@ -82,7 +82,7 @@ class ChannelModel:
             )
             async with aclosing(pieces):
                 async for piece in pieces:
-                    if isinstance(piece, Answered):
+                    if isinstance(piece, RawAnswer):
                         _reply_of(piece)
                         yield _message(piece)
                     else:
@@ -102,7 +102,7 @@ def relay_model() -> RelayModel:
     return context.ask.relay(context)
 
 
-def _reply_of(answer: Answered) -> Reply:
+def _reply_of(answer: RawAnswer) -> Reply:
     """Return the reply.
 
     Raises ModelFailed if the request was too long: the loop then makes room.
@@ -113,7 +113,7 @@ def _reply_of(answer: Answered) -> Reply:
     return reply
 
 
-def _message(answer: Answered) -> AIMessage:
+def _message(answer: RawAnswer) -> AIMessage:
     message = decode(msgspec.json.decode(answer.body))
     if not isinstance(message, AIMessage):
         raise ProtocolError(f"a reply of type {message.type}")
@@ -207,8 +207,10 @@ class ChannelApproval:
         """Ask for an approval; only an explicit yes allows the call."""
         call = current_call.get()
         call_id = call.call_id if call is not None else None
-        shown = args if len(msgspec.json.encode(sanitize(args))) <= MAX_SHOWN else {}  # The host has them, too.
-        answer = await self._link.ask(guest_to_host.Approve, tool=tool, question=question, args=shown, call_id=call_id)
+        shown_args = args if len(msgspec.json.encode(sanitize(args))) <= MAX_SHOWN else {}  # The host has them, too.
+        answer = await self._link.ask(
+            guest_to_host.Approve, tool=tool, question=question, args=shown_args, call_id=call_id
+        )
         reply = answer.as_(answer_data.ApprovalReply)
         return Approval(reply.allowed, reply.reason)
 
@@ -227,7 +229,7 @@ class ChannelSafety:
         return SafetyDecision(reply.committed, reply.reason)
 
 
-class Spilled:
+class ResultFiles:
     """Large results of tools, in files of this sandbox that the run may read until its turn has ended."""
 
     def __init__(self, context: ToolUseContext) -> None:

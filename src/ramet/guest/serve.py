@@ -36,7 +36,7 @@ from ramet.guest.async_channel import AsyncChannel
 from ramet.guest.authoring import set_wait_context
 from ramet.guest.interpreter import Interpreter
 from ramet.guest.namespace import namespace
-from ramet.guest.ports import ChannelApproval, ChannelHooks, ChannelModel, ChannelRecord, ChannelSafety, Spilled
+from ramet.guest.ports import ChannelApproval, ChannelHooks, ChannelModel, ChannelRecord, ChannelSafety, ResultFiles
 from ramet.guest.state import AgentState, ChannelState
 from ramet.guest.task_result import conclusions
 from ramet.guest.tree import ChannelTree
@@ -77,7 +77,7 @@ async def _serve(channel: socket.socket, start: StartConversation, body: bytes) 
             task_runner.use_runner("ramet.guest.authoring", "GUEST")
             image_tools.allow_imports()
             thread_channel.override_channel(thread_channel.ThreadOverAsync(link))
-            link.send(*await work.done(link))
+            link.send(*await work.execute(link))
             await link.flush()  # Without a time limit: if a kernel was killed, another one reads it.
 
 
@@ -124,7 +124,7 @@ class Work:
             if self._task is not None:
                 self._task.cancel()
 
-    async def done(self, link: AsyncChannel) -> tuple[Done, bytes]:
+    async def execute(self, link: AsyncChannel) -> tuple[Done, bytes]:
         """Do the work; return the last message, and the value that the agent's code gave, if it did."""
         self._task = asyncio.current_task()
         try:
@@ -146,15 +146,15 @@ class Work:
         payload = msgspec.json.decode(self._body[: start.json_size])
         context = _context(start, payload, self._body[start.json_size :], link)
         context.abort, context.mailbox = self._abort, self._mailbox
-        async with _interpreter(context, payload), _spilled(context):
+        async with _interpreter(context, payload), _spill_results(context):
             params = QueryParams(
                 context=context,
                 max_turns=start.max_turns,
                 compaction=Compaction(**msgspec.structs.asdict(start.room)) if start.room is not None else None,
                 output=OutputContract(start.output_schema) if start.output_schema is not None else None,
                 resumes=start.resumes,
-                replied=start.replied,
-                objected=start.objected,
+                replies=start.replied,
+                objections=start.objected,
             )
             try:
                 async with aclosing(query(params)) as pieces:
@@ -173,8 +173,8 @@ class Work:
 
 
 @asynccontextmanager
-async def _spilled(context: ToolUseContext) -> AsyncGenerator[None]:
-    with contextlib.closing(Spilled(context)) as context.spill:
+async def _spill_results(context: ToolUseContext) -> AsyncGenerator[None]:
+    with contextlib.closing(ResultFiles(context)) as context.spill:
         yield
 
 

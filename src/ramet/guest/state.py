@@ -43,45 +43,45 @@ class AgentState:
     """Values by key, in the agent's own namespace; other runs see a value once it is committed."""
 
     def __init__(self, transport: StateTransport) -> None:
-        self._way = transport
+        self._transport = transport
 
     def get(self, key: str, default: Any = None) -> Any:
         """Return the value of a key, decoded on each call."""
-        return self._way.run(self._get(key, default))
+        return self._transport.run(self._get(key, default))
 
     def set(self, key: str, value: Any) -> Any:
         """Set a key to a copy of a value: JSON data, up to 1 MiB.
 
         Raises InvalidValue, which names the path inside the value.
         """
-        return self._way.run(self._done("set", values.encode(value, str(key)), name=key))
+        return self._transport.run(self._request("set", values.encode(value, str(key)), name=key))
 
     def remove(self, key: str) -> Any:
         """Remove a key; return False if it had no value."""
-        return self._way.run(self._found("remove", name=key))
+        return self._transport.run(self._request_bool("remove", name=key))
 
     def has(self, key: str) -> Any:
         """Return whether a key has a value; `in` does the same if nothing is awaited."""
-        return self._way.run(self._found("has", name=key))
+        return self._transport.run(self._request_bool("has", name=key))
 
     def __contains__(self, key: object) -> bool:
-        found = self.has(key) if isinstance(key, str) else False
-        if not isinstance(found, bool):
-            found.close()
+        is_present = self.has(key) if isinstance(key, str) else False
+        if not isinstance(is_present, bool):
+            is_present.close()
             raise RametError("`in` cannot be awaited: use `await state.has(key)`")
-        return found
+        return is_present
 
     def keys(self, prefix: str = "", *, recursive: bool = True) -> Any:
         """Return the keys with this prefix, in order, with those of agents below unless `recursive` is False."""
-        return self._way.run(self._read("keys", list[str], name=prefix, recursive=recursive))
+        return self._transport.run(self._read("keys", list[str], name=prefix, recursive=recursive))
 
     def namespaces(self, *, recursive: bool = False) -> Any:
         """Return the names of the namespaces below, such as those of agents that this one created."""
-        return self._way.run(self._read("namespaces", list[str], recursive=recursive))
+        return self._transport.run(self._read("namespaces", list[str], recursive=recursive))
 
     def discard(self) -> Any:
         """Discard the changes since the last commit."""
-        return self._way.run(self._done("discard"))
+        return self._transport.run(self._request("discard"))
 
     # ---- commits
 
@@ -92,7 +92,9 @@ class AgentState:
         `resolve(key, base, ours, theirs)` decides (MISSING means no value); without it MergeConflict is raised and
         nothing is written. With on_conflict="abandon" any other commit raises Conflict, and the changes are dropped.
         """
-        return self._way.run(self._settled("commit", resolve, message=message, on_conflict=on_conflict))
+        return self._transport.run(
+            self._request_until_resolved("commit", resolve, message=message, on_conflict=on_conflict)
+        )
 
     def checkout(self, commit: StateCommit | str | None = None) -> Any:
         """Check out an older commit of this state, to read it; without `commit` the newest.
@@ -100,17 +102,17 @@ class AgentState:
         Raises UnsavedChanges.
         """
         name = commit.id if isinstance(commit, StateCommit) else commit or ""
-        return self._way.run(self._read("checkout", StateCommit | None, name=name))
+        return self._transport.run(self._read("checkout", StateCommit | None, name=name))
 
     def history(self, limit: int = 100) -> Any:
         """Return the commits that changed this namespace, newest first."""
-        return self._way.run(self._read("history", list[StateCommit], limit=limit))
+        return self._transport.run(self._read("history", list[StateCommit], limit=limit))
 
     # ---- branches of delegates
 
     def branches(self) -> Any:
         """Return the newest commit of each branch of a child of this agent, by the id of the child's run."""
-        return self._way.run(self._read("branches", dict[str, str]))
+        return self._transport.run(self._read("branches", dict[str, str]))
 
     def merge(self, branch: Any, *, resolve: Resolve | None = None, message: str = "") -> Any:
         """Merge the commits of a child's branch, given by its run's id or by the child.
@@ -118,50 +120,50 @@ class AgentState:
         A commit that is already merged is not merged twice. `resolve` is that of `commit`. Raises MergeConflict or
         Unknown.
         """
-        return self._way.run(self._settled("merge", resolve, name=_id(branch), message=message))
+        return self._transport.run(self._request_until_resolved("merge", resolve, name=_id(branch), message=message))
 
     def drop(self, branch: Any) -> Any:
         """Remove a child's branch; return False if there was none."""
-        return self._way.run(self._found("drop", name=_id(branch)))
+        return self._transport.run(self._request_bool("drop", name=_id(branch)))
 
     # ---- inside
 
     async def _get(self, key: str, default: Any) -> Any:
-        reply, body = await self._way.ask(b"", do="get", name=key)
+        reply, body = await self._transport.ask(b"", do="get", name=key)
         return msgspec.json.decode(body) if reply.found else default
 
-    async def _found(self, operation: str, **fields: Any) -> bool:
-        return (await self._way.ask(b"", do=operation, **fields))[0].found
+    async def _request_bool(self, operation: str, **fields: Any) -> bool:
+        return (await self._transport.ask(b"", do=operation, **fields))[0].found
 
-    async def _done(self, operation: str, body: bytes = b"", **fields: Any) -> None:
-        await self._way.ask(body, do=operation, **fields)
+    async def _request(self, operation: str, body: bytes = b"", **fields: Any) -> None:
+        await self._transport.ask(body, do=operation, **fields)
 
     async def _read(self, operation: str, kind: Any, **fields: Any) -> Any:
-        return msgspec.json.decode((await self._way.ask(b"", do=operation, **fields))[1], type=kind)
+        return msgspec.json.decode((await self._transport.ask(b"", do=operation, **fields))[1], type=kind)
 
-    async def _settled(self, operation: str, resolve: Resolve | None, **fields: Any) -> StateCommit:
+    async def _request_until_resolved(self, operation: str, resolve: Resolve | None, **fields: Any) -> StateCommit:
         decisions: dict[str, Any] = {}
         for _ in range(_TRIES):
-            reply, body = await self._way.ask(
+            reply, body = await self._transport.ask(
                 msgspec.json.encode(decisions) if decisions else b"", do=operation, **fields
             )
             if not reply.is_open:
                 return msgspec.json.decode(body, type=StateCommit)
             for each in (open_conflicts := msgspec.json.decode(body)):
                 if resolve is not None:
-                    decisions[each["key"]] = _decided(each, resolve)
+                    decisions[each["key"]] = _resolve_conflict(each, resolve)
             if resolve is None:
                 break
         keys = tuple(each["key"] for each in open_conflicts)
         raise MergeConflict("state", "its own", keys, expected=0, found=0)
 
 
-def _decided(each: Mapping[str, Any], resolve: Resolve) -> dict[str, Any]:
-    sides = [each[side][0] if each[side] else MISSING for side in ("base", "ours", "theirs")]
-    value = resolve(each["key"], *sides)
+def _resolve_conflict(conflict: Mapping[str, Any], resolve: Resolve) -> dict[str, Any]:
+    sides = [conflict[side][0] if conflict[side] else MISSING for side in ("base", "ours", "theirs")]
+    value = resolve(conflict["key"], *sides)
     if value is MISSING:
-        return {"sides": each["sides"], "value": []}
-    return {"sides": each["sides"], "value": [msgspec.json.decode(values.encode(value, each["key"]))]}
+        return {"sides": conflict["sides"], "value": []}
+    return {"sides": conflict["sides"], "value": [msgspec.json.decode(values.encode(value, conflict["key"]))]}
 
 
 def _id(branch: Any) -> str:

@@ -43,7 +43,7 @@ def _conclude(context: ToolUseContext, conclusion: DeclaredResult) -> Never:
     raise Concluded(f"[the task is concluded: {conclusion.kind}]")
 
 
-def _text(what: str, text: Any) -> str:
+def _text(field: str, text: Any) -> str:
     if not isinstance(text, str) or not text.strip() or len(text) > MAX_TEXT:
-        raise InvalidValue(what, text, f"text of at most {MAX_TEXT} characters")
+        raise InvalidValue(field, text, f"text of at most {MAX_TEXT} characters")
     return text

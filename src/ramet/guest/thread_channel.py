@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar
 
 from ramet.core.errors import Aborted, InvalidValue, ProtocolError, RametError
-from ramet.guest.async_channel import Answered, AsyncChannel, End
+from ramet.guest.async_channel import AsyncChannel, End, RawAnswer
 from ramet.guest.channel import Channel, current
 from ramet.wire.error_codec import decode_error
 from ramet.wire.guest_protocol import message_codec
@@ -23,7 +23,7 @@ T = TypeVar("T")
 class ChannelClient(Protocol):
     """A client that sends requests to the host from any thread."""
 
-    def ask(self, kind: type[Request], body: bytes = b"", **fields: Any) -> Answered:
+    def ask(self, kind: type[Request], body: bytes = b"", **fields: Any) -> RawAnswer:
         """Send a request, and wait for the answer.
 
         Raises the host's error, InvalidValue, or RametError if the host has ended.
@@ -42,7 +42,7 @@ class ThreadOverAsync:
     def __init__(self, link: AsyncChannel) -> None:
         self._link, self._loop, self._pid = link, asyncio.get_running_loop(), os.getpid()
 
-    def ask(self, kind: type[Request], body: bytes = b"", **fields: Any) -> Answered:
+    def ask(self, kind: type[Request], body: bytes = b"", **fields: Any) -> RawAnswer:
         """Send a request, and wait for the answer.
 
         Raises the host's error, InvalidValue, or RametError if the host has ended.
@@ -79,7 +79,7 @@ class ThreadChannel:
         self._channel = channel
         self._send_lock = threading.Lock()  #: request numbers rise in the order of sending
         self._last_id = 0
-        self._asked: dict[int, Future[Answered]] = {}
+        self._pending_answers: dict[int, Future[RawAnswer]] = {}
         self._ends: dict[str, Future[End]] = {}
         self._reader: threading.Thread | None = None
         self._close_reason: BaseException | None = None  #: the reason that nothing is received any more
@@ -89,21 +89,21 @@ class ThreadChannel:
         """The underlying channel."""
         return self._channel
 
-    def ask(self, kind: type[Request], body: bytes = b"", **fields: Any) -> Answered:
+    def ask(self, kind: type[Request], body: bytes = b"", **fields: Any) -> RawAnswer:
         """Send a request, and wait for the answer.
 
         Raises the host's error, InvalidValue, or RametError if the host has ended.
         """
-        answer: Future[Answered] = Future()
+        answer: Future[RawAnswer] = Future()
         with self._send_lock:
             self._last_id += 1
             number = self._last_id
             control = _encode_checked(kind(id=number, **fields))
-            self._asked[number] = answer
+            self._pending_answers[number] = answer
             try:
                 self._send(control, body)
             except BaseException:
-                self._asked.pop(number, None)
+                self._pending_answers.pop(number, None)
                 raise
         return answer.result()
 
@@ -150,11 +150,11 @@ class ThreadChannel:
 
     def _handle_message(self, message: HostMessage, body: bytes) -> None:
         match message:
-            case Answer() if (answer := self._asked.pop(message.id, None)) is not None:
+            case Answer() if (answer := self._pending_answers.pop(message.id, None)) is not None:
                 if message.error is not None:
                     answer.set_exception(decode_error(message.error, message.fields))
                 else:
-                    answer.set_result(Answered(message.data, body))
+                    answer.set_result(RawAnswer(message.data, body))
             case ChildEnded() if (end := self._ends.get(message.run)) is not None and not end.done():
                 end.set_result(End(message, body))
             case Stop():
@@ -162,8 +162,8 @@ class ThreadChannel:
 
     def _fail(self, error: BaseException) -> None:
         """Raise the error in all waiters."""
-        while self._asked:
-            self._asked.popitem()[1].set_exception(error)
+        while self._pending_answers:
+            self._pending_answers.popitem()[1].set_exception(error)
         for run, end in list(self._ends.items()):
             if not end.done():
                 self._ends.pop(run, None)

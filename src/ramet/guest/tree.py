@@ -18,7 +18,7 @@ from ramet.guest.async_channel import AsyncChannel
 from ramet.models.json_values import sanitize
 from ramet.tools.context import ToolUseContext
 from ramet.tools.run_info import RunView, StopReceipt
-from ramet.tools.spawn_request import Created, SpawnHandle, SpawnRequest
+from ramet.tools.spawn_request import CreationReceipt, SpawnHandle, SpawnRequest
 from ramet.wire.code import capsule
 from ramet.wire.guest_protocol import answer_data, guest_to_host
 from ramet.wire.values import values
@@ -28,32 +28,32 @@ from ramet.wire.values.json_object import json_body
 class ChannelHandle:
     """A handle of a child over the channel."""
 
-    def __init__(self, link: AsyncChannel, spawned: answer_data.Spawned) -> None:
-        self._link, self._born = link, spawned
+    def __init__(self, link: AsyncChannel, spawn_reply: answer_data.SpawnReply) -> None:
+        self._link, self._spawn_reply = link, spawn_reply
 
     @property
     def id(self) -> RunId:
         """The run's id."""
-        return RunId(self._born.run)
+        return RunId(self._spawn_reply.run)
 
     @property
     def name(self) -> str:
         """The name that addresses the run inside its tree."""
-        return self._born.name
+        return self._spawn_reply.name
 
     @property
     def path(self) -> Path:
         """The names from the root down to the run."""
-        return Path(self._born.path)
+        return Path(self._spawn_reply.path)
 
     @property
     def background(self) -> bool:
         """True if a notice reports the run's end and no caller waits for it."""
-        return self._born.background
+        return self._spawn_reply.background
 
     async def result(self) -> Result:
         """Wait without a time limit for the run's end, and return its result."""
-        message, body = await self._link.end_of(self._born.run)
+        message, body = await self._link.end_of(self._spawn_reply.run)
         return Result(
             status=Status(message.status),
             value=values.decode(body, message.json_size) if body else None,
@@ -72,7 +72,7 @@ class ChannelHandle:
 
     async def cancel(self, reason: str = "cancelled by its parent") -> StopReceipt:
         """Stop the run and all runs below it, and wait until they have ended."""
-        return await _stop(self._link, self._born.run, reason)
+        return await _stop(self._link, self._spawn_reply.run, reason)
 
 
 class ChannelTree:
@@ -121,7 +121,7 @@ class ChannelTree:
             branch=request.branch,
             call_id=request.call_id,
         )
-        return ChannelHandle(self._link, answer.as_(answer_data.Spawned))
+        return ChannelHandle(self._link, answer.as_(answer_data.SpawnReply))
 
     def find_recorded_spawn(self, parent: ToolUseContext, prefix: str) -> str | None:
         """Return None: a sandbox starts anew, and compositions work in the host."""
@@ -178,13 +178,13 @@ class ChannelTree:
         answer = await self._link.ask(guest_to_host.ListRuns)
         return [RunView(**msgspec.structs.asdict(run)) for run in answer.as_(answer_data.Runs).runs]
 
-    async def create(self, creator: ToolUseContext, entry: Mapping[str, Any]) -> Created:
+    async def create(self, creator: ToolUseContext, entry: Mapping[str, Any]) -> CreationReceipt:
         """Create an agent from a recipe.
 
         Raises InvalidValue or Denied.
         """
         answer = await self._link.ask(guest_to_host.CreateAgent, json_body(entry, "recipe"))
-        return Created(*msgspec.structs.astuple(answer.as_(answer_data.Created)))
+        return CreationReceipt(*msgspec.structs.astuple(answer.as_(answer_data.CreateReply)))
 
     async def call_task(
         self,
@@ -205,21 +205,21 @@ class ChannelTree:
         answer = await self._link.ask(
             guest_to_host.PerformTask, body, ref=ref, task=task, name=name, branch=branch, call_id=call_id
         )
-        return ChannelHandle(self._link, answer.as_(answer_data.Spawned))
+        return ChannelHandle(self._link, answer.as_(answer_data.SpawnReply))
 
     async def use_state(
-        self, user: ToolUseContext, asked: guest_to_host.UseState, body: bytes = b""
+        self, user: ToolUseContext, request: guest_to_host.UseState, body: bytes = b""
     ) -> tuple[answer_data.StateReply, bytes]:
         """Execute an operation on this run's own state.
 
         Raises InvalidValue, Conflict, UnsavedChanges, Unknown or Denied.
         """
-        fields = {name: getattr(asked, name) for name in asked.__struct_fields__ if name != "id"}
+        fields = {name: getattr(request, name) for name in request.__struct_fields__ if name != "id"}
         answer = await self._link.ask(guest_to_host.UseState, body, **fields)
         return answer.as_(answer_data.StateReply), answer.body
 
 
 async def _stop(link: AsyncChannel, target: str, reason: str) -> StopReceipt:
     answer = await link.ask(guest_to_host.Cancel, target=target, reason=reason)
-    receipt = answer.as_(answer_data.Stopped)
+    receipt = answer.as_(answer_data.StopReply)
     return StopReceipt(receipt.stopped, receipt.left)

@@ -21,7 +21,7 @@ class _Job(NamedTuple):
     work: Callable[[], Any]
     context: contextvars.Context
     loop: asyncio.AbstractEventLoop
-    done: asyncio.Future[Any]
+    future: asyncio.Future[Any]
 
 
 class Worker:
@@ -46,9 +46,9 @@ class Worker:
     def submit(self, work: Callable[[], Any]) -> asyncio.Future[Any]:
         """Queue work with the caller's context variables; return a future of its result."""
         loop = asyncio.get_running_loop()
-        done: asyncio.Future[Any] = loop.create_future()
-        self._jobs.put(_Job(work, contextvars.copy_context(), loop, done))
-        return done
+        future: asyncio.Future[Any] = loop.create_future()
+        self._jobs.put(_Job(work, contextvars.copy_context(), loop, future))
+        return future
 
     def interrupt(self) -> None:
         """Raise KeyboardInterrupt in the current work, if there is any."""
@@ -105,13 +105,13 @@ class Worker:
                 continue
 
         def deliver() -> None:
-            if job.done.done():
+            if job.future.done():
                 return
             if error is None:
-                job.done.set_result(result)
+                job.future.set_result(result)
             else:
                 problem = error if type(error) is MemoryError else RuntimeError(f"it ended with {type(error).__name__}")
-                job.done.set_exception(problem)
+                job.future.set_exception(problem)
 
         try:
             job.loop.call_soon_threadsafe(deliver)

@@ -58,7 +58,7 @@ class Pending:
 class ApprovalAnswer(NamedTuple):
     """An answer to a question."""
 
-    allowed: bool
+    is_allowed: bool
     reason: str = ""
 
 
@@ -94,14 +94,14 @@ class Inbox:
     __slots__ = (
         "_approver",
         "_clock",
-        "_closed",
+        "_close_reason",
+        "_is_unattended",
         "_mint",
-        "_recalled",
+        "_pending_entries",
         "_recording_ids",
+        "_restored_entries",
         "_timeout_s",
-        "_unattended",
         "_used_ids",
-        "_waiting",
     )
 
     def __init__(
@@ -120,18 +120,18 @@ class Inbox:
         if timeout_s is not None and (not math.isfinite(timeout_s) or timeout_s <= 0):
             raise InvalidValue("timeout_s", timeout_s, "seconds above 0, or None")
         self._mint, self._clock, self._timeout_s = mint, clock, timeout_s
-        self._approver, self._unattended = approver, unattended
-        self._waiting: dict[str, _PendingEntry] = {}
-        self._recalled: dict[str, _RestoredEntry] = {}  #: not asked here yet
+        self._approver, self._is_unattended = approver, unattended
+        self._pending_entries: dict[str, _PendingEntry] = {}
+        self._restored_entries: dict[str, _RestoredEntry] = {}  #: not asked here yet
         self._used_ids: set[str] = set()  #: ids: an answer is valid for one question, even if call ids are reused
         self._recording_ids: set[str] = set()  #: ids: the answer is being recorded
-        self._closed: str | None = None
+        self._close_reason: str | None = None
 
     @property
     def pending(self) -> tuple[Pending, ...]:
         """The pending questions, oldest first."""
-        recalled = [each.entry for each in self._recalled.values() if self._can_be_answered(each)]
-        return (*recalled, *(each.entry for each in self._waiting.values()))
+        restored_entries = [each.entry for each in self._restored_entries.values() if self._can_be_answered(each)]
+        return (*restored_entries, *(each.entry for each in self._pending_entries.values()))
 
     def answer(self, approval_id: str, allowed: bool, reason: str = "") -> None:
         """Answer one question.
@@ -142,10 +142,10 @@ class Inbox:
         """
         if not isinstance(allowed, bool):
             raise InvalidValue("allowed", allowed, "True or False")
-        question: _PendingEntry | _RestoredEntry | None = self._waiting.pop(approval_id, None)
-        recalled = self._recalled.get(approval_id)
-        if question is None and recalled is not None and self._can_be_answered(recalled):
-            question = recalled
+        question: _PendingEntry | _RestoredEntry | None = self._pending_entries.pop(approval_id, None)
+        restored_entry = self._restored_entries.get(approval_id)
+        if question is None and restored_entry is not None and self._can_be_answered(restored_entry):
+            question = restored_entry
         if question is None:
             raise Unknown("approval", str(approval_id), tuple(each.id for each in self.pending))
         question.emit(ApprovalAnswered, approval_id=approval_id, allowed=allowed, reason=reason[:MAX_TEXT])
@@ -154,15 +154,15 @@ class Inbox:
 
     def close(self, reason: str = "the session ended") -> None:
         """Deny all pending questions, and all questions that are asked from now on."""
-        self._closed = reason
+        self._close_reason = reason
         futures = [
-            *(each.future for each in self._waiting.values()),
-            *(each.future for each in self._recalled.values()),
+            *(each.future for each in self._pending_entries.values()),
+            *(each.future for each in self._restored_entries.values()),
         ]
         for future in futures:
             if not future.done():
                 future.set_result(ApprovalAnswer(False, reason))
-        self._waiting.clear()
+        self._pending_entries.clear()
 
     def restore(self, replay: RunReplay, still_waits: Callable[[CallId], bool], emit: EmitEvent) -> None:
         """Restore the recorded questions of a run: they can be answered from now on, and the run asks them again.
@@ -189,7 +189,7 @@ class Inbox:
             future = asyncio.get_running_loop().create_future()
             recorded = replay.approval_answers.get(entry.id)
             answer = ApprovalAnswer(recorded.allowed, recorded.reason) if recorded is not None else None
-            self._recalled[entry.id] = _RestoredEntry(entry, future, answer, partial(still_waits, call), emit)
+            self._restored_entries[entry.id] = _RestoredEntry(entry, future, answer, partial(still_waits, call), emit)
 
     async def ask(self, context: ToolUseContext, *, tool: str, question: str, args: dict[str, Any]) -> Approval:
         """Return an approval only if a PermissionRequest hook, the approver or a person approves before the deadline.
@@ -202,22 +202,22 @@ class Inbox:
         call = current_call.get(None)
         call = call if call is not None and call.context is context else None
         approval_id = self._id_of(call, tool, args)
-        recalled = self._recalled.get(approval_id)
-        if recalled is not None and recalled.answer is not None:
-            del self._recalled[approval_id]
-            return _approval(recalled.answer)
+        restored_entry = self._restored_entries.get(approval_id)
+        if restored_entry is not None and restored_entry.answer is not None:
+            del self._restored_entries[approval_id]
+            return _approval(restored_entry.answer)
         decision = await self._decided_at_once(context, tool, question, args)
-        recalled = self._recalled.pop(approval_id, None)
-        if recalled is None:
+        restored_entry = self._restored_entries.pop(approval_id, None)
+        if restored_entry is None:
             entry = self._entry(approval_id, context, tool, question, args)
             future: asyncio.Future[ApprovalAnswer] = asyncio.get_running_loop().create_future()
         else:
-            entry, future = recalled.entry, recalled.future
+            entry, future = restored_entry.entry, restored_entry.future
         answer = ApprovalAnswer(False, "the run was stopped")
         if decision is None and not future.done():  # Before the question is announced, so that its readers can answer.
-            self._waiting[entry.id] = _PendingEntry(entry, future, context.emit)
+            self._pending_entries[entry.id] = _PendingEntry(entry, future, context.emit)
         try:
-            if recalled is None:  # Otherwise it was announced and is recorded.
+            if restored_entry is None:  # Otherwise it was announced and is recorded.
                 context.emit(
                     ApprovalAsked,
                     approval_id=entry.id,
@@ -229,12 +229,12 @@ class Inbox:
             answer = future.result() if future.done() else decision or await self._wait(context, entry, future)
             return _approval(answer)
         finally:
-            self._waiting.pop(entry.id, None)
+            self._pending_entries.pop(entry.id, None)
             if entry.id in self._recording_ids:
                 self._recording_ids.remove(entry.id)
             else:
                 context.emit(
-                    ApprovalAnswered, approval_id=entry.id, allowed=answer.allowed, reason=answer.reason[:MAX_TEXT]
+                    ApprovalAnswered, approval_id=entry.id, allowed=answer.is_allowed, reason=answer.reason[:MAX_TEXT]
                 )
 
     def _entry(self, id: str, context: ToolUseContext, tool: str, question: str, args: dict[str, Any]) -> Pending:
@@ -271,10 +271,15 @@ class Inbox:
         self._used_ids.add(id)
         return id
 
-    def _can_be_answered(self, recalled: _RestoredEntry) -> bool:
-        deadline = recalled.entry.deadline
+    def _can_be_answered(self, restored_entry: _RestoredEntry) -> bool:
+        deadline = restored_entry.entry.deadline
         in_time = deadline is None or self._clock.now() < deadline
-        return recalled.answer is None and not recalled.future.done() and in_time and recalled.still_waits()
+        return (
+            restored_entry.answer is None
+            and not restored_entry.future.done()
+            and in_time
+            and restored_entry.still_waits()
+        )
 
     async def _decided_at_once(
         self, context: ToolUseContext, tool: str, question: str, args: dict[str, Any]
@@ -284,14 +289,14 @@ class Inbox:
         Return None if a person or approver decides.
         """
         hooks = context.hooks
-        if self._closed is None and hooks is not None and hooks.listens("PermissionRequest"):
+        if self._close_reason is None and hooks is not None and hooks.listens("PermissionRequest"):
             payload = {"tool_name": tool, "tool_input": args, "question": question}
             decision = await hooks.fire("PermissionRequest", context, payload, matcher=tool)
             if decision.verdict != "ask":
                 return ApprovalAnswer(decision.verdict == "allow", decision.reason or BY_HOOK)
-        if self._closed is not None:
-            return ApprovalAnswer(False, self._closed)
-        if self._unattended and self._approver is None:
+        if self._close_reason is not None:
+            return ApprovalAnswer(False, self._close_reason)
+        if self._is_unattended and self._approver is None:
             return ApprovalAnswer(False, "no person is available to answer")
         return None
 
@@ -342,7 +347,7 @@ async def _ask_approver(approver: Approver, entry: Pending) -> ApprovalAnswer:
 
 def _approval(answer: ApprovalAnswer) -> Approval:
     """Return an answer as the model may read it: the text of an error of the host's code is only recorded."""
-    if answer.allowed or answer.reason in (BY_HOOK, BY_APPROVER):
-        return Approval(answer.allowed)
+    if answer.is_allowed or answer.reason in (BY_HOOK, BY_APPROVER):
+        return Approval(answer.is_allowed)
     reason = APPROVER_FAILED if answer.reason.startswith(APPROVER_FAILED) else answer.reason
     return Approval(False, reason[:MAX_TEXT])

@@ -46,7 +46,7 @@ class Gateway:
         self._prices = {**PRICES, **(prices or {})}
         self._gates = RateLimiters(clock=clock, policy=retry)
         #: Names of models that runs may ask for; None allows any. Model objects come from the host and are not checked.
-        self.accepted: Collection[str] | None = None
+        self.accepted_models: Collection[str] | None = None
         self._by_name: dict[str, _Port] = {}
         self._by_object: WeakValueDictionary[int, _Port] = WeakValueDictionary()  # a port keeps its model
 
@@ -56,8 +56,8 @@ class Gateway:
         Raises InvalidValue for a model that is not accepted, ModelFailed for a model without a key.
         """
         if isinstance(model, str):
-            if self.accepted is not None and model not in self.accepted:
-                raise InvalidValue("model", model, f"one of {', '.join(sorted(self.accepted)) or 'none'}")
+            if self.accepted_models is not None and model not in self.accepted_models:
+                raise InvalidValue("model", model, f"one of {', '.join(sorted(self.accepted_models)) or 'none'}")
             model_port = self._by_name.get(model)
             if model_port is None:
                 model_port = self._by_name[model] = self._create_port(resolve(model))
@@ -117,14 +117,14 @@ class _Port:
         bound_tools = self._bind_tools(request)
         call = _Call(self, context, request, bound_tools)
         if not bound_tools.bound.streams:
-            yield await self._gate.call(call.whole, before_wait=call.note_retry)
+            yield await self._gate.call(call.attempt_whole, before_wait=call.note_retry)
             return
         pieces: asyncio.Queue[AIMessageChunk | None] = asyncio.Queue()
         call.pieces = pieces
 
         async def run() -> AIMessage:
             try:
-                return await self._gate.call(call.streamed, before_wait=call.note_retry)
+                return await self._gate.call(call.attempt_stream, before_wait=call.note_retry)
             finally:
                 pieces.put_nowait(None)
 
@@ -162,7 +162,7 @@ class _Call:
         self._usage = True  #: False once an attempt was refused because it asked for the usage of its stream
         self.pieces: asyncio.Queue[AIMessageChunk | None] | None = None
 
-    async def whole(self, attempt: int) -> AIMessage:
+    async def attempt_whole(self, attempt: int) -> AIMessage:
         """Make one attempt that receives the reply in one piece."""
         hold, max_tokens = await self._reserve(attempt)
         try:
@@ -175,20 +175,20 @@ class _Call:
         self._account.settle(hold, reply)
         return reply
 
-    async def streamed(self, attempt: int) -> AIMessage:
+    async def attempt_stream(self, attempt: int) -> AIMessage:
         """Make one attempt that passes on chunks as they arrive; they are provisional until the message is complete.
 
         An endpoint that refuses to report usage is asked again at once without usage. That second request is reserved
         and settled like any other.
         """
         try:
-            return await self._streamed(attempt)
+            return await self._attempt_stream_once(attempt)
         except UsageRefused as error:
             self.note_retry(Retry(attempt, 0.0, error))
         self._usage = False
-        return await self._streamed(attempt)
+        return await self._attempt_stream_once(attempt)
 
-    async def _streamed(self, attempt: int) -> AIMessage:
+    async def _attempt_stream_once(self, attempt: int) -> AIMessage:
         hold, max_tokens = await self._reserve(attempt)
         chunks: list[AIMessageChunk] = []
         assert self.pieces is not None
@@ -217,7 +217,7 @@ class _Call:
             ModelRetried,
             step_id=self._request.step,
             model=self._port.name,
-            reason=str(retry.failed)[:500],
+            reason=str(retry.failure)[:500],
             attempt=retry.attempt,
             wait_s=round(retry.wait_s, 3),
         )

@@ -85,18 +85,18 @@ class AgentRuntime(RecordedRuntime):
         history: Sequence[BaseMessage] = (),
         keep_results_seconds: float | None = None,
         gate: SafetyGate | None = None,
-        shelf: pathlib.Path | None = None,
+        import_dir: pathlib.Path | None = None,
         run: str = "",
         repeatable: bool = True,
         state_owner: str = "",
     ) -> Handle:
         """Start a tree of one agent or function and return at once; the tree closes when its last run has ended.
 
-        With a policy the root works in a sandbox, which imports from the `shelf`, too. `history` is a conversation that
-        the root continues. `late_args` (of `SpawnRequest`) are not recorded. Every tool call of the tree must pass the
-        `gate`, if there is one. `run` is the id of the root, made by `mint`. A function that is not `repeatable` ends
-        as lost if it was cut off with its process. With a `state_owner`, an agent of a server, the states of the tree
-        belong to that owner, whatever the names of its agents are.
+        With a policy the root works in a sandbox, which imports from `import_dir`, too. `history` is a conversation
+        that the root continues. `late_args` (of `SpawnRequest`) are not recorded. Every tool call of the tree must pass
+        the `gate`, if there is one. `run` is the id of the root, made by `mint`. A function that is not `repeatable`
+        ends as lost if it was cut off with its process. With a `state_owner`, an agent of a server, the states of the
+        tree belong to that owner, whatever the names of its agents are.
 
         Raises InvalidValue, NotShippable, IsolationUnavailable, and SpawnRefused if the policy adapter refuses.
         """
@@ -118,7 +118,7 @@ class AgentRuntime(RecordedRuntime):
             policy=policy,
             returns=returns,
             on_output=on_output,
-            shelf=shelf,
+            import_dir=import_dir,
             state_owner=state_owner,
         )
         if not history:

@@ -159,7 +159,7 @@ class RuntimeBase:
         await self.stop_adopting()
         await self._trees.close_all("the runtime stopped")
         await self.sandboxes.close()
-        self._trees.fenced = None
+        self._trees.fencing_error = None
         if self.journal is not None:
             await self.journal.release(self)
 
@@ -180,7 +180,7 @@ class RuntimeBase:
 
         A fenced runtime begins nothing more.
         """
-        return self._trees.fenced is not None
+        return self._trees.fencing_error is not None
 
     @property
     def is_away(self) -> bool:
@@ -189,7 +189,7 @@ class RuntimeBase:
 
     def get_status(self) -> dict[str, Any]:
         """Return the status: `running`, `stopped` or `fenced`, the living runs of each tree, and stalls if watched."""
-        state = "stopped" if not self._running else "running" if self._trees.fenced is None else "fenced"
+        state = "stopped" if not self._running else "running" if self._trees.fencing_error is None else "fenced"
         stalls = {} if self.stalls is None else {"stalls": dataclasses.asdict(self.stalls.so_far)}
         return {"state": state, "sessions": self._trees.active_runs(), **stalls}
 
@@ -261,7 +261,7 @@ class RuntimeBase:
     @property
     def finished_trees(self) -> int:
         """The number of ended trees whose runs can still be looked up here by their ids."""
-        return self._trees.finished
+        return self._trees.finished_count
 
     def keep(self, opened: OpenTree, root: Run) -> None:
         """Own a tree from now on."""
@@ -303,4 +303,4 @@ class RuntimeBase:
             if living_run is not None:  # The tree outlives its root: check again when that run has ended.
                 self._close_with(root, living_run)
 
-        (last or root).ended().add_done_callback(over)
+        (last or root).recorded_end().add_done_callback(over)

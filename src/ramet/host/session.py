@@ -72,7 +72,7 @@ class Session(Generic[T]):
     With a `backend` ("bwrap", "local", or an object) or a `policy`, every agent below the root works in a sandbox of
     its own. Without a `policy` such an agent may read `cwd`, write to a folder of its own, and spawn others. With a
     `root_policy` the root works in a sandbox, too: in a new process for each turn. Each turn finds the files that the
-    turns before left in the root's folder. It also imports from the `shelf`, a folder of the host that may be filled
+    turns before left in the root's folder. It also imports from `import_dir`, a folder of the host that may be filled
     while the agent works.
 
     With `sync_tools="process"`, each call of a synchronous tool of an agent in this process runs in a process of its
@@ -110,7 +110,7 @@ class Session(Generic[T]):
         backend: BackendName | Backend | None = None,
         policy: Policy | None = None,
         root_policy: Policy | None = None,
-        shelf: pathlib.Path | None = None,
+        import_dir: pathlib.Path | None = None,
         sync_tools: SyncTools = "thread",
         gate: SafetyGate | None = None,
         history: Sequence[BaseMessage] = (),
@@ -157,12 +157,12 @@ class Session(Generic[T]):
             ),
             agent=root,
             tools=(*tools, *(spawning_tools() if spawn else ())),
-            limits=root.limits.tightened(limits),
+            limits=root.limits.tighten(limits),
             request=SpawnRequest(
                 name=ROOT_NAME,
                 description=root.description,
                 policy=root_policy,
-                shelf=shelf,
+                import_dir=import_dir,
                 state_owner=state_owner,
             ),
             history=tuple(history),
@@ -183,7 +183,7 @@ class Session(Generic[T]):
         self._closings = 0  #: number of `close` calls, also while the conversation begins
         if self._beginning.can_begin_now:
             self._conversation = self._beginning.begin()
-        self._closed = False
+        self._is_closed = False
 
     @classmethod
     async def resume(
@@ -238,7 +238,7 @@ class Session(Generic[T]):
                 await self.runtime.stop()
             raise
         self.project = self.runtime.open_project(self._cwd, definitions_of(agents))
-        self._closed = False
+        self._is_closed = False
         return self
 
     @classmethod
@@ -300,8 +300,8 @@ class Session(Generic[T]):
         return self
 
     @property
-    def _opened(self) -> OpenTree:
-        return self._require_conversation().opened
+    def _open_tree(self) -> OpenTree:
+        return self._require_conversation().open_tree
 
     @property
     def _root(self) -> Run:
@@ -333,9 +333,9 @@ class Session(Generic[T]):
         # After a kill the brief is pending already.
         brief = run.agent.initial_prompt if run.turns == 0 and not run.pending else ""
         message = HumanMessage(content=f"{brief}\n\n{prompt}".strip() if brief else prompt)
-        turn = TurnStream(run, self._opened.recorder, self._turn_over)
+        turn = TurnStream(run, self._open_tree.recorder, self._turn_over)
         if run.state is State.IDLE or run.turns == 0:
-            self._opened.tree.supervisor.prompt(run, message)
+            self._open_tree.tree.supervisor.prompt(run, message)
         else:
             self.send(str(message.content))  # A notice has woken the run: the prompt joins that turn.
         try:
@@ -344,7 +344,7 @@ class Session(Generic[T]):
                     yield item
         finally:
             if turn.result is None:  # The turn is not over.
-                await self._opened.tree.supervisor.interrupt(run, "the reader left")
+                await self._open_tree.tree.supervisor.interrupt(run, "the reader left")
                 turn.close()
 
     def listen(self) -> TurnStream | None:
@@ -358,7 +358,7 @@ class Session(Generic[T]):
         run = self._root
         if not run.is_living or run.state is State.IDLE or run.turns == 0 or run.turn.on_result is not None:
             return None
-        return TurnStream(run, self._opened.recorder, self._turn_over)
+        return TurnStream(run, self._open_tree.recorder, self._turn_over)
 
     async def wait_for_turn(self) -> Result[T] | None:
         """Wait for the end of the running turn that no prompt of this session started.
@@ -386,18 +386,18 @@ class Session(Generic[T]):
         `dedupe_s` seconds is not delivered again. Returns what happens to the message. Raises MailRefused, and
         InvalidValue if `dedupe_s` is not a valid time.
         """
-        return self._opened.tree.post.deliver(self._root, text, sender="user", kind="user", dedupe_s=dedupe_s)
+        return self._open_tree.tree.post.deliver(self._root, text, sender="user", kind="user", dedupe_s=dedupe_s)
 
     async def interrupt(self, reason: str = "interrupted by the user") -> None:
         """End the running turn, keeping the agent, its history and its background children."""
-        await self._opened.tree.supervisor.interrupt(self._root, reason)
+        await self._open_tree.tree.supervisor.interrupt(self._root, reason)
 
     async def cancel(self, reason: str = "cancelled by the user") -> StopReceipt:
         """End the whole tree, and wait until it has ended.
 
         `left` of the receipt lists the runs that could not be ended.
         """
-        receipt = await self._opened.tree.supervisor.stop_tree(reason)
+        receipt = await self._open_tree.tree.supervisor.stop_tree(reason)
         if self._root.result is not None:
             self._root.turn_result = self._root.result
         return receipt
@@ -418,9 +418,9 @@ class Session(Generic[T]):
 
     async def _end_conversation(self, root: Run, reason: str) -> None:
         context = root.context
-        if not self._closed and context.hooks is not None and context.hooks.listens("SessionEnd"):
+        if not self._is_closed and context.hooks is not None and context.hooks.listens("SessionEnd"):
             await context.hooks.fire("SessionEnd", context, {"reason": "other"}, matcher="other")
-        self._closed = True
+        self._is_closed = True
         await self.runtime.close_tree(root.info.id, reason)
 
     async def __aenter__(self) -> Self:
@@ -454,7 +454,7 @@ class Session(Generic[T]):
     @property
     def approvals(self) -> Inbox:
         """The inbox of calls that wait for a person's approval, from anywhere in the tree."""
-        return self._opened.inbox
+        return self._open_tree.inbox
 
     @property
     def result(self) -> Result[T] | None:
@@ -464,7 +464,7 @@ class Session(Generic[T]):
     @property
     def transcripts(self) -> pathlib.Path | None:
         """The folder with one file of JSON lines per run, if transcripts are kept."""
-        return self._opened.recorder.transcripts
+        return self._open_tree.recorder.transcripts
 
     @property
     def context(self) -> ToolUseContext:
@@ -486,7 +486,7 @@ class Session(Generic[T]):
         """
         await self.start()
         run = None if tree else self._root.info.id
-        reader = self._opened.recorder.subscribe(run=run, deltas=deltas)
+        reader = self._open_tree.recorder.subscribe(run=run, deltas=deltas)
         async with aclosing(reader.items()) as items:
             async for item in items:
                 if isinstance(item, Event):
@@ -494,23 +494,23 @@ class Session(Generic[T]):
 
     def runs(self) -> Sequence[RunView]:
         """Return every run of the tree, in order of path."""
-        return self._opened.tree.views()
+        return self._open_tree.tree.views()
 
     def handle(self, target: str) -> Handle:
         """Return a handle on a run of the tree by id, path or name. Raises Unknown."""
-        tree = self._opened.tree
+        tree = self._open_tree.tree
         return tree.handle(tree.register.find(target))
 
     async def spawn(self, request: SpawnRequest) -> Handle:
         """Spawn a child of the root from code. Raises SpawnRefused."""
         await self.start()
-        tree = self._opened.tree
+        tree = self._open_tree.tree
         return tree.handle(await tree.spawner.spawn(self._root, request))
 
     def reload(self) -> bool:
         """Read changed definition files again; return True if any has changed. New spawns use the new definitions."""
         changed = self.project.reload()
-        self._opened.tree.spawner.builder.show_types(self._root)
+        self._open_tree.tree.spawner.builder.show_types(self._root)
         return changed
 
     # ----

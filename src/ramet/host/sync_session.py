@@ -69,7 +69,7 @@ class SyncSession(Generic[T]):
             if self._own_runtime:
                 self.runtime.stop_sync()
             raise
-        self._closed = False
+        self._is_closed = False
 
     # ---- prompts and messages
 
@@ -129,9 +129,9 @@ class SyncSession(Generic[T]):
 
     def close(self) -> None:
         """End the running turn and all agents below the root; the conversation stays recorded. Idempotent."""
-        if self._closed:
+        if self._is_closed:
             return
-        self._closed = True
+        self._is_closed = True
         try:
             self._call(self._session.close())
         finally:

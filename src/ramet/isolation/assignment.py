@@ -20,7 +20,7 @@ BIND_HANDLE = "--ro-bind-fd"  #: of bwrap, where it has that option
 class ZygoteConfig(NamedTuple):
     """The settings that all children of a zygote share."""
 
-    walls: IsolationMode
+    mode: IsolationMode
     runs: str  #: the folder that holds the workspaces of all
     runtime: tuple[str, ...]  #: folders and files that a Python needs, at their paths on the host
     mounts: Mapping[str, str]  #: read-only folders that a child may be granted: their sources (`isolation.mounts`)
@@ -38,7 +38,7 @@ class ZygoteConfig(NamedTuple):
     @property
     def is_apart(self) -> bool:
         """Return whether each child is in namespaces of its own."""
-        return self.walls in APART
+        return self.mode in APART
 
 
 class Assignment(NamedTuple):
@@ -52,15 +52,17 @@ class Assignment(NamedTuple):
     mounts: Mapping[str, str]
     secrets: dict[str, str]
     proxy: str | None
-    shelf: str | None  #: a read-only folder of the host; files that are added later are visible
+    import_dir: str | None  #: a read-only folder of the host; files that are added later are visible
     tmpfs_mb: int
     file_mb: int
     memory_mb: int
     pids: int
     cpu_s: int
-    unmapped: bool  #: whether a cgroup bounds memory that belongs to no process, so that the agent may have such memory
+    has_unmapped_memory: (
+        bool  #: whether a cgroup bounds memory that belongs to no process, so that the agent may have such memory
+    )
     #: state folders of any kernel that the mounts show: their private entries must not be visible
-    hidden: Sequence[str] = ()
+    hidden_folders: Sequence[str] = ()
     ports: Sequence[int] = ()  #: of its loopback, on which the agent may serve
 
     @property

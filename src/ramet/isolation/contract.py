@@ -48,7 +48,7 @@ class SandboxSpec:
     #: operator's own.
     mount_roots: Mapping[str, str] | None = None
     #: a read-only folder below `runs`: files that the host adds later are visible, too
-    shelf: pathlib.Path | None = None
+    import_dir: pathlib.Path | None = None
     has_programs: bool = False  #: whether the process starts programs in sessions of their own, as the tool Bash does
     tree: str = ""  #: the id of its tree's root, for people who inspect running sandboxes
     path: str = ""  #: the names of the runs from the root down to this run, for the same purpose
@@ -134,7 +134,7 @@ class Sandbox(Protocol):
         """
 
     async def sync(self) -> None:
-        """Make both sides see the same files: the workspace on the host, and the shelf in the sandbox.
+        """Make both sides see the same files: the workspace on the host, and the import folder in the sandbox.
 
         Sandboxes that share a disk with the host need nothing. Other sandboxes transfer files only here, at the start
         and in `clean_up`. After the end of the sandbox its files stay available until `clean_up`. Raises SandboxFailed
@@ -159,7 +159,7 @@ class Probe(NamedTuple):
     missing: tuple[str, ...] = ()
     remedy: str = ""
     #: of "cpu_cores" and "memory_mb": the parts of a reservation that the backend enforces
-    together: frozenset[str] = frozenset()
+    bounded_resources: frozenset[str] = frozenset()
     remote: bool = False  #: sandboxes run on another machine: files are transferred on request (`Sandbox.sync`)
 
 
@@ -204,7 +204,7 @@ class ProcessBackend(Backend, Protocol):
     """A backend whose sandboxes are processes of this machine, and end with the kernel."""
 
     @property
-    def parked(self) -> int:
+    def parked_count(self) -> int:
         """The number of processes that wait to become a sandbox."""
 
     def terminate(self) -> None:

@@ -37,7 +37,7 @@ class LocalBackend(ZygoteBackend):
         self,
         runs: Path,
         *,
-        parked: int = 4,
+        parked_count: int = 4,
         on_threshold: OnThreshold | None = None,
         namespaces: bool = True,
         pod: bool = False,
@@ -56,7 +56,7 @@ class LocalBackend(ZygoteBackend):
         """
         if pod and os.geteuid() == 0:
             raise InvalidValue("pod", "as root", "a user of its own: runAsNonRoot, and a runAsUser of no other pod")
-        super().__init__(runs, parked=0 if pod else parked, on_threshold=on_threshold)
+        super().__init__(runs, parked_count=0 if pod else parked_count, on_threshold=on_threshold)
         self.wants_namespaces = namespaces and not pod
         self._wants_pod, self._places = pod, tuple(places)
         self._pod: ContainerSlot | None = None
@@ -71,7 +71,7 @@ class LocalBackend(ZygoteBackend):
             detail, remedy = root_finding.detail or "no namespaces are used", root_finding.remedy or _NAMESPACES
             return {**base_findings, "read_only_root": Finding(False, detail, remedy)}
         self._limits = limits()
-        limited = {
+        limited_resources = {
             "cgroup_cpu": self._limits.cpu_cores,
             "cgroup_memory": self._limits.memory_mb,
             "cgroup_pids": self._limits.pids,
@@ -83,7 +83,10 @@ class LocalBackend(ZygoteBackend):
             **base_findings,
             "read_only_root": Finding(bool(os.statvfs("/").f_flag & os.ST_RDONLY), "", _ROOT),
         }
-        return {**base_findings, **{name: Finding(most is not None, "", _LIMITS) for name, most in limited.items()}}
+        return {
+            **base_findings,
+            **{name: Finding(most is not None, "", _LIMITS) for name, most in limited_resources.items()},
+        }
 
     def _try(self) -> None:
         super()._try()
@@ -91,11 +94,11 @@ class LocalBackend(ZygoteBackend):
             return
         assert self._probe is not None, "tried above"
         self._pod = ContainerSlot([Path(self._config.runs), *self._places])
-        probe = self._probe._replace(together=frozenset())
+        probe = self._probe._replace(bounded_resources=frozenset())
         if probe.level is Isolation.L1:
             probe = probe._replace(level=Isolation.L2)
         self._config = self._config._replace(
-            walls="pod",
+            mode="pod",
             in_memory=self._pod.in_memory,
             has_secrets=self._pod.has_secrets,
             has_endpoints=self._bounds_tcp and self._config.has_seccomp,

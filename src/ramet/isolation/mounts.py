@@ -66,7 +66,7 @@ def sources_by_mount(mounts: Iterable[str], roots: Roots | None) -> dict[str, st
     for mount in mounts:
         source = _source(mount, roots)
         if source is None:
-            raise _refused(mount, "it lies below no mount that the operator granted")
+            raise _make_refusal(mount, "it lies below no mount that the operator granted")
         sources[mount] = source
     return sources
 
@@ -84,7 +84,7 @@ def sources_of(mounts: Iterable[str], roots: Roots | None, runs: str) -> dict[st
         with open_source(mount, source):
             pass
         if reason := _objection(source, runs):
-            raise _refused(mount, reason)
+            raise _make_refusal(mount, reason)
     return sources
 
 
@@ -125,7 +125,7 @@ def open_source(mount: str, source: str) -> Iterator[int]:
 def refusal(mount: str, error: OSError) -> InvalidValue:
     """Return the error that names a mount whose source could not be opened, and the reason."""
     is_link = error.errno == errno.ELOOP
-    return _refused(mount, "it leads through a symbolic link" if is_link else os.strerror(error.errno or 0))
+    return _make_refusal(mount, "it leads through a symbolic link" if is_link else os.strerror(error.errno or 0))
 
 
 def states_in(sources: Sources, runs: str) -> tuple[str, ...]:
@@ -185,5 +185,5 @@ def _objection(source: str, runs: str) -> str:
     return f"it leads to {source}, which is private to a kernel" if runs and is_private(source, runs) else ""
 
 
-def _refused(mount: str, reason: str) -> InvalidValue:
+def _make_refusal(mount: str, reason: str) -> InvalidValue:
     return InvalidValue("readonly_mounts", mount, f"{_ACCEPTED}: {reason}")

@@ -90,15 +90,15 @@ def probe_machine(user: tuple[int, int] | None = None) -> Mapping[str, Finding]:
         return dict.fromkeys(MECHANISMS, missing)
     if user is None and os.getuid() == 0:
         user = NOBODY
-    return findings(_tried(user))
+    return findings(_run_trials(user))
 
 
-def findings(found: Mapping[str, tuple[bool, str]]) -> Mapping[str, Finding]:
+def findings(trial_results: Mapping[str, tuple[bool, str]]) -> Mapping[str, Finding]:
     """Return the finding, with its remedy, of each mechanism that was tried."""
-    return {name: _finding(name, *found[name]) for name in MECHANISMS if name in found}
+    return {name: _finding(name, *trial_results[name]) for name in MECHANISMS if name in trial_results}
 
 
-def level_of(found: Mapping[str, Finding], backend: Literal["local", "bwrap"]) -> Probe:
+def level_of(findings_by_name: Mapping[str, Finding], backend: Literal["local", "bwrap"]) -> Probe:
     """Return the level that a backend reaches: its own, or L0 where a mechanism that it needs is missing.
 
     `missing` lists first the mechanisms that the level needs, then those that are compensated for; `remedy` names the
@@ -106,16 +106,18 @@ def level_of(found: Mapping[str, Finding], backend: Literal["local", "bwrap"]) -
     """
     level, needs = _NEEDED[backend]
     mechanisms = [name for name in MECHANISMS if name in {*needs, *_OF_USE[backend]}]
-    missing = sorted((name for name in mechanisms if not found[name].works), key=lambda name: name not in needs)
+    missing = sorted(
+        (name for name in mechanisms if not findings_by_name[name].works), key=lambda name: name not in needs
+    )
     return Probe(
         Isolation.L0 if missing and missing[0] in needs else level,
-        {name: found[name].works for name in mechanisms},
+        {name: findings_by_name[name].works for name in mechanisms},
         tuple(missing),
-        " ".join(dict.fromkeys(found[name].remedy for name in missing)),
+        " ".join(dict.fromkeys(findings_by_name[name].remedy for name in missing)),
     )
 
 
-def _tried(user: tuple[int, int] | None) -> Mapping[str, tuple[bool, str]]:
+def _run_trials(user: tuple[int, int] | None) -> Mapping[str, tuple[bool, str]]:
     source = pathlib.Path(__file__).resolve().parents[2]
     request = [*(user or (None, None)), shutil.which("bwrap")]
     try:
@@ -154,13 +156,15 @@ def _remedy(name: str, detail: str) -> str:
         case "bwrap" if detail == "not installed":
             return "Install bubblewrap: apt install bubblewrap (or dnf, apk, pacman)."
         case "bwrap" | "processes_per_namespace":
-            return _no_user_namespaces() or _in_a_container("creating user namespaces")
+            return _no_user_namespaces() or _advise_for_container("creating user namespaces")
         case _ if name in _NAMESPACES:
-            return _no_user_namespaces() or _in_a_container("creating namespaces")
+            return _no_user_namespaces() or _advise_for_container("creating namespaces")
         case "proc_mount":
-            return _in_a_container("mounting /proc (systempaths=unconfined, or procMount: Unmasked)")
+            return _advise_for_container("mounting /proc (systempaths=unconfined, or procMount: Unmasked)")
         case "read_only_root":
-            return _no_user_namespaces() or _in_a_container("making mounts read-only (mount_setattr, or a remount)")
+            return _no_user_namespaces() or _advise_for_container(
+                "making mounts read-only (mount_setattr, or a remount)"
+            )
         case "seccomp":
             return "Run on Linux 4.14 or newer with CONFIG_SECCOMP_FILTER, on x86_64 or aarch64."
         case "landlock":
@@ -192,9 +196,9 @@ def _no_user_namespaces() -> str:
     return ""
 
 
-def _in_a_container(what: str) -> str:
+def _advise_for_container(operation: str) -> str:
     return (
-        f"In a container, allow {what}: its seccomp or AppArmor profile forbids it "
+        f"In a container, allow {operation}: its seccomp or AppArmor profile forbids it "
         "(docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined, or a profile of your own)."
     )
 

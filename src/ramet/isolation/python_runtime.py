@@ -53,7 +53,7 @@ def find() -> Runtime:
         *sites,
         str(ramet_package),
     ]
-    paths += [package for folder in _linked(sites) for package in _packages(folder)]
+    paths += [package for folder in _find_linked_folders(sites) for package in _packages(folder)]
     paths += _editable()
     existing = {str(each) for path in paths for each in (Path(path).absolute(), Path(path).resolve()) if each.exists()}
     return Runtime(
@@ -75,7 +75,7 @@ def _interpreters() -> Iterator[str]:
         link = link.parent / link.readlink()
 
 
-def _linked(sites: Iterable[str]) -> Iterator[str]:
+def _find_linked_folders(sites: Iterable[str]) -> Iterator[str]:
     """Yield the folders that .pth files add to the path."""
     for site in sites:
         for file in sorted(Path(site).glob("*.pth")):
@@ -104,7 +104,7 @@ def _outermost(paths: Iterable[str]) -> list[str]:
     """Return the paths that are not inside another; paths that every system has are mounted anyway."""
     outermost_paths: list[str] = []
     for path in sorted(paths):
-        covered = [*outermost_paths, "/usr"]
-        if path != "/" and not any(path == outer or path.startswith(outer + os.sep) for outer in covered):
+        covered_paths = [*outermost_paths, "/usr"]
+        if path != "/" and not any(path == outer or path.startswith(outer + os.sep) for outer in covered_paths):
             outermost_paths.append(path)
     return outermost_paths

@@ -68,7 +68,7 @@ def open_file(folder: int, name: str) -> int:
         try:
             if not stat.S_ISREG(os.fstat(handle).st_mode):
                 raise
-            return os.open(_unlocked(handle, 0o600), _ANY & ~os.O_NOFOLLOW)
+            return os.open(_unlock(handle, 0o600), _ANY & ~os.O_NOFOLLOW)
         finally:
             os.close(handle)
 
@@ -145,7 +145,7 @@ def _remove_once(folder: int, name: str) -> None:
     root = _open_folder(name, folder)
     try:
         if not _is_same_mount(root, folder):
-            raise _mounted(name)
+            raise _make_mount_error(name)
         with contextlib.closing(walk(root)) as entries:
             for entry in entries:
                 is_folder = entry.stat is None
@@ -218,7 +218,7 @@ def _enter(folder: int, name: str, device: int, *, too_deep: bool) -> int:
     # A different device is not yet a mount: a subvolume has its own, and so do the folders of some overlays.
     if os.fstat(child).st_dev != device and not _is_same_mount(child, folder):
         os.close(child)
-        raise _mounted(name)
+        raise _make_mount_error(name)
     return child
 
 
@@ -230,13 +230,13 @@ def _open_folder(name: str, folder: int | None) -> int:
             raise
         handle = os.open(name, _HANDLE | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
         try:
-            _unlocked(handle, 0o700)
+            _unlock(handle, 0o700)
             return os.open(".", _FOLDER, dir_fd=handle)
         finally:
             os.close(handle)
 
 
-def _unlocked(handle: int, mode: int) -> str:
+def _unlock(handle: int, mode: int) -> str:
     """Change the mode of the file behind a handle, and return its path.
 
     A name may belong to another file by now.
@@ -275,7 +275,7 @@ def _identity(fd: int) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _mounted(name: str) -> OSError:
+def _make_mount_error(name: str) -> OSError:
     return OSError(errno.EXDEV, "another file system is mounted here", name)
 
 

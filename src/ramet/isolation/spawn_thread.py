@@ -37,13 +37,13 @@ def call(work: Callable[[], T]) -> asyncio.Future[T]:
             done.set_result(result)  # type: ignore[arg-type]  # None only where T admits it
 
     def body() -> None:
-        result, failed = None, None
+        result, failure = None, None
         try:
             result = work()
         except Exception as error:
-            failed = error
+            failure = error
         try:
-            loop.call_soon_threadsafe(deliver, result, failed)
+            loop.call_soon_threadsafe(deliver, result, failure)
         except RuntimeError:  # The loop is closed: no caller waits.
             if isinstance(result, subprocess.Popen):
                 _terminate(result)
@@ -81,11 +81,11 @@ async def wait_all_ended(pidfds: Sequence[int], *, within_s: float) -> bool:
     """Wait for every process behind these descriptors; return False if one takes longer than `within_s`."""
     loop = asyncio.get_running_loop()
     for pidfd in pidfds:
-        exited = asyncio.Event()
-        loop.add_reader(pidfd, exited.set)
+        exit_event = asyncio.Event()
+        loop.add_reader(pidfd, exit_event.set)
         try:
             async with asyncio.timeout(within_s):
-                await exited.wait()
+                await exit_event.wait()
         except TimeoutError:
             return False
         finally:

@@ -30,7 +30,7 @@ _DENIED = (errno.EACCES, errno.EPERM)
 class _CachedSearch(NamedTuple):
     """The state folders found in a folder, and the time until which the result is used."""
 
-    found: tuple[str, ...]
+    folders: tuple[str, ...]
     until: float
 
 
@@ -41,7 +41,7 @@ class StateSearch:
         self._lock = threading.Lock()  #: held during a search, so that two callers with the same mounts search once
         self._cache: dict[str, _CachedSearch] = {}  #: by source
 
-    def below(self, sources: Sources) -> tuple[str, ...]:
+    def find_folders(self, sources: Sources) -> tuple[str, ...]:
         """Return the paths at which mounts show state folders: at the path of the mount and at its source. Blocks.
 
         Raises InvalidValue, which names the mount, if a mount cannot be searched within the bounds.
@@ -49,9 +49,9 @@ class StateSearch:
         with self._lock:
             states = {mount: self._states_of_mount(mount, source) for mount, source in sources.items()}
         visible = {
-            f"{path.rstrip('/')}/{below}"
+            f"{path.rstrip('/')}/{relative_path}"
             for mount, source in sources.items()
-            for below in states[mount]
+            for relative_path in states[mount]
             for path in (mount, source)
         }
         return tuple(sorted(visible))
@@ -60,7 +60,7 @@ class StateSearch:
         began, cpu_start = time.monotonic(), time.thread_time()
         self._cache = {key: each for key, each in self._cache.items() if each.until > began}
         if (known := self._cache.get(source)) is not None:
-            return known.found
+            return known.folders
         states = tuple(_states_below(mount, source, began + MOST_S))
         if time.thread_time() - cpu_start > _NO_TIME_S:
             now = time.monotonic()

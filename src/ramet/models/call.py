@@ -26,7 +26,7 @@ from langchain_core.tools import BaseTool
 
 from ramet.concurrency.clock import Clock, SystemClock
 from ramet.core.errors import InvalidValue, ModelFailed, RametError
-from ramet.models.chunks import MAX_ARGUMENT_BYTES, arguments_bytes, check_arguments, merge, validated
+from ramet.models.chunks import MAX_ARGUMENT_BYTES, arguments_bytes, check_arguments, merge, validate_message
 from ramet.models.errors import translate
 from ramet.models.providers import stream_usage
 from ramet.models.providers.payloads import Payloads, with_unchecked_payload
@@ -158,7 +158,7 @@ async def complete(
         raise ModelFailed(bound.name, f"it returned {type(reply).__name__}, which is not an AIMessage")
     if isinstance(reply, AIMessageChunk):
         reply = cast(AIMessage, message_chunk_to_message(reply))
-    return validated(reply, bound.name)
+    return validate_message(reply, bound.name)
 
 
 async def stream_reply(
@@ -201,10 +201,10 @@ async def stream_reply(
     except RametError:
         raise
     except Exception as error:
-        failed = _as_model_failed(bound, error, clock, wait_probe)
+        failure = _as_model_failed(bound, error, clock, wait_probe)
         if endpoint is not None and usage and not has_chunks:
-            failed = stream_usage.refusal(endpoint, error, failed) or failed
-        raise failed from error
+            failure = stream_usage.refusal(endpoint, error, failure) or failure
+        raise failure from error
     if provider in _PROVIDERS_WITH_END and not has_end:
         raise ModelFailed(bound.name, "the stream ended before the reply was complete", retryable=True)
     if endpoint is not None and has_chunks:
@@ -322,8 +322,8 @@ def _has_listeners(model: BaseChatModel) -> bool:
         return True
     if model.cache is not False and (model.cache or get_llm_cache() is not None):
         return True
-    inherited = ensure_config().get("callbacks")
-    return bool(AsyncCallbackManager.configure(inherited, model.callbacks, model.verbose).handlers)
+    callbacks = ensure_config().get("callbacks")
+    return bool(AsyncCallbackManager.configure(callbacks, model.callbacks, model.verbose).handlers)
 
 
 def _has_rewritten_blocks(messages: Sequence[BaseMessage]) -> bool:

@@ -30,16 +30,16 @@ def merge(chunks: Sequence[AIMessageChunk], model: str = "model") -> AIMessage:
         raise ModelFailed(model, "the stream ended without a single chunk", retryable=True)
     calls = _join_calls(chunk.tool_call_chunks for chunk in chunks)
     bare = [_without_calls(chunk) for chunk in chunks]
-    merged = cast(AIMessage, message_chunk_to_message(add_ai_message_chunks(*_coalesce(bare))))
+    message = cast(AIMessage, message_chunk_to_message(add_ai_message_chunks(*_coalesce(bare))))
     valid, invalid = _parse_calls(calls)
     if valid:
-        merged.tool_calls = valid
+        message.tool_calls = valid
     if invalid:
-        merged.invalid_tool_calls = invalid
-    return validated(merged, model)
+        message.invalid_tool_calls = invalid
+    return validate_message(message, model)
 
 
-def validated(message: AIMessage, model: str = "model") -> AIMessage:
+def validate_message(message: AIMessage, model: str = "model") -> AIMessage:
     """Return the message with only data that journals and providers accept; the same object if nothing changes.
 
     Calls whose arguments are not plain data (an integer above 2^53, NaN) become invalid calls; lone surrogates become
@@ -47,9 +47,9 @@ def validated(message: AIMessage, model: str = "model") -> AIMessage:
     """
     content = message.content
     if type(content) is not str or not content.isascii():
-        cleaned = sanitize(content)
-        if cleaned != content:
-            message = message.model_copy(update={"content": cleaned})
+        clean_content = sanitize(content)
+        if clean_content != content:
+            message = message.model_copy(update={"content": clean_content})
     if not message.tool_calls and not message.invalid_tool_calls:
         return message
     valid: list[ToolCall] = []

@@ -179,5 +179,5 @@ def _host(error: BaseException) -> str | None:
         return None
     if not host or not host.isprintable():
         return None
-    bracketed = f"[{host}]" if ":" in host else host
-    return (bracketed if port is None else f"{bracketed}:{port}")[:_MAX_TEXT]
+    url_host = f"[{host}]" if ":" in host else host
+    return (url_host if port is None else f"{url_host}:{port}")[:_MAX_TEXT]

@@ -41,14 +41,14 @@ def to_json_value(value: Any, path: str, depth: int = 0) -> Any:
     return to_json_value(_exact(value, path), path, depth)
 
 
-def plain_parts(values: dict[Any, Any], path: str, dropped: list[str]) -> dict[str, Any]:
-    """Return the plain entries of `values`; the paths of the others are added to `dropped`."""
+def plain_parts(values: dict[Any, Any], path: str, dropped_paths: list[str]) -> dict[str, Any]:
+    """Return the plain entries of `values`; the paths of the others are added to `dropped_paths`."""
     plain: dict[str, Any] = {}
     for key, value in values.items():
         try:
             plain[_key(key, path)] = to_json_value(value, f"{path}.{key}", 1)
         except InvalidValue as error:
-            dropped.append(error.field)
+            dropped_paths.append(error.field)
     return plain
 
 

@@ -76,9 +76,9 @@ def encode(message: BaseMessage) -> dict[str, Any]:
         data["additional_kwargs"] = to_json_value(message.additional_kwargs, "additional_kwargs")
     if message.__pydantic_extra__:
         data["extra"] = to_json_value(message.__pydantic_extra__, "extra")
-    dropped: list[str] = []
+    dropped_paths: list[str] = []
     if message.response_metadata:
-        data["response_metadata"] = plain_parts(message.response_metadata, "response_metadata", dropped)
+        data["response_metadata"] = plain_parts(message.response_metadata, "response_metadata", dropped_paths)
     if isinstance(message, AIMessage):
         if message.tool_calls:
             data["tool_calls"] = [_encode_call(call, index) for index, call in enumerate(message.tool_calls)]
@@ -91,9 +91,9 @@ def encode(message: BaseMessage) -> dict[str, Any]:
         if message.status != "success":
             data["status"] = message.status
         if message.artifact is not None:
-            data.update(plain_parts({"artifact": message.artifact}, "", dropped))
-    if dropped:
-        data["dropped"] = [path.lstrip(".") for path in dropped]
+            data.update(plain_parts({"artifact": message.artifact}, "", dropped_paths))
+    if dropped_paths:
+        data["dropped"] = [path.lstrip(".") for path in dropped_paths]
     return data
 
 

@@ -32,7 +32,9 @@ class Price:
     cache_read: float | None = None  #: None: as `input`
     cache_write: float | None = None  #: None: as `input`
     cache_write_1h: float | None = None  #: None: as `cache_write`
-    above: int | None = None  #: number of input tokens above which the prices of `long` apply to the whole request
+    long_threshold: int | None = (
+        None  #: number of input tokens above which the prices of `long` apply to the whole request
+    )
     long: Price | None = None
 
     def __post_init__(self) -> None:
@@ -55,26 +57,26 @@ def price_of(model: str, prices: Mapping[str, Price] | None = None) -> Price:
 def cost_usd(usage: UsageMetadata, price: Price) -> float:
     """Return the cost of this usage. Cached tokens are part of `input_tokens`, as LangChain reports them."""
     total = usage["input_tokens"]
-    if price.long is not None and price.above is not None and total > price.above:
+    if price.long is not None and price.long_threshold is not None and total > price.long_threshold:
         price = price.long
     details = usage.get("input_token_details") or {}
-    read = written = written_1h = 0
+    read_tokens = written_tokens = written_1h_tokens = 0
     for name, tokens in details.items():
         if not isinstance(tokens, int) or tokens <= 0:
             continue
         if name.endswith("cache_read"):  # OpenAI's service tiers prefix the name
-            read += tokens
+            read_tokens += tokens
         elif name == "ephemeral_1h_input_tokens":
-            written_1h += tokens
+            written_1h_tokens += tokens
         elif name.endswith("cache_creation") or name == "ephemeral_5m_input_tokens":
-            written += tokens
-    uncached = max(0, total - read - written - written_1h)
+            written_tokens += tokens
+    uncached_tokens = max(0, total - read_tokens - written_tokens - written_1h_tokens)
     write = price.input if price.cache_write is None else price.cache_write
     dollars = (
-        uncached * price.input
-        + read * (price.input if price.cache_read is None else price.cache_read)
-        + written * write
-        + written_1h * (write if price.cache_write_1h is None else price.cache_write_1h)
+        uncached_tokens * price.input
+        + read_tokens * (price.input if price.cache_read is None else price.cache_read)
+        + written_tokens * write
+        + written_1h_tokens * (write if price.cache_write_1h is None else price.cache_write_1h)
         + usage["output_tokens"] * price.output
     )
     return dollars / 1_000_000
@@ -82,7 +84,7 @@ def cost_usd(usage: UsageMetadata, price: Price) -> float:
 
 def max_usd(input_tokens: int, output_tokens: int, price: Price) -> float:
     """Return the maximum cost of a request with these tokens, however its input is cached: a budget reserves this."""
-    if price.long is not None and price.above is not None and input_tokens > price.above:
+    if price.long is not None and price.long_threshold is not None and input_tokens > price.long_threshold:
         price = price.long
     dearest = max(price.input, price.cache_write or 0.0, price.cache_write_1h or 0.0, price.cache_read or 0.0)
     return (input_tokens * dearest + output_tokens * price.output) / 1_000_000
@@ -114,8 +116,8 @@ def _spellings(model: str) -> tuple[str, ...]:
 
 def _anthropic(input: float, output: float, cache_read: float, long: Price | None = None) -> Price:
     # Five minutes in the cache cost 25 % more than plain input, an hour twice as much.
-    above = None if long is None else 100_000
-    return Price(input, output, cache_read, input * 1.25, input * 2, above, long)
+    long_threshold = None if long is None else 100_000
+    return Price(input, output, cache_read, input * 1.25, input * 2, long_threshold, long)
 
 
 def _openai(input: float, output: float, cache_read: float | None, cache_write: float | None = None) -> Price:
@@ -125,12 +127,12 @@ def _openai(input: float, output: float, cache_read: float | None, cache_write: 
 def _openai_long(input: float, output: float, cache_read: float, cache_write: float | None = None) -> Price:
     # Above 272,000 tokens of input the whole request costs twice for input and 1.5 times for output.
     double = Price(input * 2, output * 1.5, cache_read * 2, None if cache_write is None else cache_write * 2)
-    return Price(input, output, cache_read, cache_write, above=272_000, long=double)
+    return Price(input, output, cache_read, cache_write, long_threshold=272_000, long=double)
 
 
 def _gemini_pro(input: float, output: float, cache_read: float) -> Price:
     # Above 200,000 tokens of input: twice for input, 1.5 times for output.
-    return Price(input, output, cache_read, above=200_000, long=Price(input * 2, output * 1.5, cache_read * 2))
+    return Price(input, output, cache_read, long_threshold=200_000, long=Price(input * 2, output * 1.5, cache_read * 2))
 
 
 PRICES: Final[Mapping[str, Price]] = MappingProxyType(

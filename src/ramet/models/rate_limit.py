@@ -45,18 +45,18 @@ class RetryPolicy:
             if not isfinite(seconds) or seconds < 0:
                 raise InvalidValue(name, seconds, "seconds, 0 or more")
 
-    def wait_s(self, attempt: int, failed: ModelFailed, chance: float) -> float | None:
+    def wait_s(self, attempt: int, failure: ModelFailed, chance: float) -> float | None:
         """Return the wait in seconds after attempt number `attempt`; None if a retry is useless. `chance` is 0 to 1."""
-        if not failed.retryable or attempt >= self.attempts:
+        if not failure.retryable or attempt >= self.attempts:
             return None
         backoff_s = min(self.max_s, self.base_s * 2.0 ** min(attempt - 1, 60))
         backoff_s -= backoff_s * self.jitter * chance
-        if failed.retry_after_s is None:
+        if failure.retry_after_s is None:
             return backoff_s
-        if failed.retry_after_s > self.patience_s:
+        if failure.retry_after_s > self.patience_s:
             return None
         # Never earlier than asked; the random part spreads callers that were asked to return at the same moment.
-        return failed.retry_after_s + min(backoff_s, self.base_s) * chance
+        return failure.retry_after_s + min(backoff_s, self.base_s) * chance
 
 
 class Retry(NamedTuple):
@@ -64,7 +64,7 @@ class Retry(NamedTuple):
 
     attempt: int  #: the attempt that failed; 1 is the first
     wait_s: float
-    failed: ModelFailed
+    failure: ModelFailed
 
 
 class RateLimiter:
@@ -108,13 +108,13 @@ class RateLimiter:
                     if self.closed_for_s <= 0:
                         return await attempt(number)
                     continue
-            except ModelFailed as failed:
-                wait_s = self.policy.wait_s(number, failed, self._chance())
-                self._close_after(failed, wait_s)
+            except ModelFailed as failure:
+                wait_s = self.policy.wait_s(number, failure, self._chance())
+                self._close_after(failure, wait_s)
                 if wait_s is None:
                     raise
                 if before_wait is not None:
-                    before_wait(Retry(number, wait_s, failed))
+                    before_wait(Retry(number, wait_s, failure))
             await self._clock.sleep(wait_s)
             number += 1
 
@@ -123,11 +123,11 @@ class RateLimiter:
             # Later callers are spread, too; a refused caller has had a random wait already.
             await self._clock.sleep(remaining_s + (self.policy.base_s * self._chance() if spread else 0.0))
 
-    def _close_after(self, failed: ModelFailed, wait_s: float | None) -> None:
-        if failed.retry_after_s is None and failed.status not in _OVERLOAD_STATUSES:
+    def _close_after(self, failure: ModelFailed, wait_s: float | None) -> None:
+        if failure.retry_after_s is None and failure.status not in _OVERLOAD_STATUSES:
             return
         # A longer wait than our patience is obeyed only for the length of our patience.
-        closed_s = min(failed.retry_after_s or wait_s or 0.0, self.policy.patience_s)
+        closed_s = min(failure.retry_after_s or wait_s or 0.0, self.policy.patience_s)
         self._closed_until = max(self._closed_until, self._clock.monotonic() + closed_s)
 
 

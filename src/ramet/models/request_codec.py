@@ -67,28 +67,28 @@ class SharedHistory:
 
     def encode_messages(self, messages: Iterable[BaseMessage]) -> list[int | dict[str, Any]]:
         """Return the messages in encoded form: positions of shared messages, and complete data of all others."""
-        encoded: list[int | dict[str, Any]] = []
+        entries: list[int | dict[str, Any]] = []
         last = -1
         for message in messages:
             index = self._index_by_id.get(id(message), -1)
             if index > last:
-                encoded.append(index)
+                entries.append(index)
                 last = index
             else:
-                encoded.append(as_data(message))
-        return encoded
+                entries.append(as_data(message))
+        return entries
 
-    def decode_messages(self, encoded: object) -> list[BaseMessage]:
+    def decode_messages(self, entries: object) -> list[BaseMessage]:
         """Return the messages that a guest sent. Raises ProtocolError for data that
         `encode_messages` cannot produce.
         """
-        if not isinstance(encoded, list):
+        if not isinstance(entries, list):
             raise ProtocolError("messages must be a list")
-        if sum(not isinstance(each, int) for each in encoded) > MAX_MESSAGES:
+        if sum(not isinstance(each, int) for each in entries) > MAX_MESSAGES:
             raise ProtocolError(f"more than {MAX_MESSAGES} new messages at once")
         last = -1
         messages: list[BaseMessage] = []
-        for each in encoded:
+        for each in entries:
             if type(each) is not int:
                 messages.append(untrusted_message(each))
             elif last < each < len(self.messages):

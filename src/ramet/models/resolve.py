@@ -89,14 +89,14 @@ class MissingPackage(MissingExtra):
         self.args = (self.msg,)
 
 
-class Parsed(NamedTuple):
+class ModelName(NamedTuple):
     """The parts of a model's name."""
 
     provider: str
     model: str
 
 
-def resolve(name: str, *, inherited: BaseChatModel | None = None, **kwargs: Any) -> BaseChatModel:
+def resolve(name: str, *, parent_model: BaseChatModel | None = None, **kwargs: Any) -> BaseChatModel:
     """Return the model of a name: "provider:model", a bare model name, an alias, "offline" or "inherit".
 
     `kwargs` go to the provider's class. Its own retries are off: ramet's retries reserve each attempt. Raises
@@ -104,11 +104,11 @@ def resolve(name: str, *, inherited: BaseChatModel | None = None, **kwargs: Any)
     InvalidValue for an invalid name or argument. Raises ModelFailed if the class cannot be created (usually without a
     key).
     """
-    name = _checked(name)
+    name = _check_name(name)
     if name == "inherit":
-        if inherited is None:
+        if parent_model is None:
             raise InvalidValue("model", name, "a model's name: there is no model to inherit")
-        return inherited
+        return parent_model
     if "max_retries" in kwargs:
         raise InvalidValue(
             "max_retries", kwargs["max_retries"], "nothing: retries are set by the RetryPolicy of the rate limiter"
@@ -123,18 +123,18 @@ def resolve(name: str, *, inherited: BaseChatModel | None = None, **kwargs: Any)
     return _create(name, cls, entry, {entry.argument: model, **_no_retries(cls), **kwargs})
 
 
-def parse(name: str) -> Parsed:
+def parse(name: str) -> ModelName:
     """Return the provider and its model. Raises Unknown if no table has the provider."""
-    name = _checked(name)
+    name = _check_name(name)
     name = ALIASES.get(name, name)
     prefix, colon, model = name.partition(":")
     provider = prefix.replace("-", "_").lower()
     if colon and provider in PROVIDERS:
-        return Parsed(provider, _checked(model))
-    lowered = name.lower()
-    for prefixes, inferred in _BARE:
-        if lowered.startswith(prefixes):
-            return Parsed(inferred, name)
+        return ModelName(provider, _check_name(model))
+    lower_name = name.lower()
+    for prefixes, inferred_provider in _BARE:
+        if lower_name.startswith(prefixes):
+            return ModelName(inferred_provider, name)
     raise Unknown("model provider", prefix, (*PROVIDERS, *ALIASES, "offline"))
 
 
@@ -147,7 +147,7 @@ def model_name(model: BaseChatModel) -> str:
     return type(model).__name__
 
 
-def _checked(name: object) -> str:
+def _check_name(name: object) -> str:
     accepted = f"text of 1 to {MAX_NAME} printable characters, as in 'anthropic:claude-sonnet-5-5'"
     if not isinstance(name, str) or not name.strip() or len(name) > MAX_NAME or not name.isprintable():
         raise InvalidValue("model", name, accepted)

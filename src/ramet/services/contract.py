@@ -25,7 +25,7 @@ from ramet.core.outcome import ErrorInfo
 from ramet.core.policy.policy import Policy
 from ramet.services.errors import Undecodable
 from ramet.services.rules import Rules
-from ramet.services.validation_errors import hidden, invalid_value_of
+from ramet.services.validation_errors import hide, invalid_value_of
 
 if TYPE_CHECKING:  # Clients need the data only, and not the code that runs agents.
     from ramet.host.runtime import AgentRuntime
@@ -195,7 +195,7 @@ class Image(NamedTuple):
     skills: tuple[pathlib.Path, ...] = ()  #: folders of skills of its bundles
     bundles: tuple[str, ...] = ()  #: their ids
     tools: tuple[CodeTool, ...] = ()  #: tools that its bundles declare
-    preloaded: tuple[str, ...] = ()  #: names of skills that its bundles declare
+    preloaded_skills: tuple[str, ...] = ()  #: names of skills that its bundles declare
 
 
 class LoadableBundle(NamedTuple):
@@ -227,7 +227,7 @@ class LoadedBundles(Protocol):
         """The folder of the bundles, which has the same path inside the sandbox. It exists until the agent ends."""
 
     @property
-    def loaded(self) -> tuple[LoadableBundle, ...]:
+    def bundles(self) -> tuple[LoadableBundle, ...]:
         """The loaded bundles, in the order in which they were loaded."""
 
     @property
@@ -278,7 +278,7 @@ class RunningAgent(Protocol):
         """The isolation level of the agent, "none" in the host."""
 
     @property
-    def ended(self) -> asyncio.Future[ErrorInfo | None]:
+    def end(self) -> asyncio.Future[ErrorInfo | None]:
         """A future that is done when the agent will answer no more turn: None if it was closed, else the error."""
 
     def turn(self, body: bytes, format: str) -> AsyncIterator[bytes]:
@@ -300,7 +300,7 @@ class RunningAgent(Protocol):
     async def mail(self, text: str) -> None:
         """Send a message that the agent reads at its next step. Raises MailRefused."""
 
-    def spent(self) -> Mapping[str, float]:
+    def usage(self) -> Mapping[str, float]:
         """Return what the agent has used up: tokens, usd, by their names."""
 
     async def close(self, reason: str) -> None:
@@ -326,10 +326,10 @@ class ResumableAgent(Protocol):
     def restarts_turn(self) -> bool:
         """True if another kernel would repeat the running turn: then it should end here, if it ends soon."""
 
-    def resume_turn(self, number: int, body: bytes, format: str, sent: Sequence[bytes]) -> AsyncIterator[bytes]:
+    def resume_turn(self, number: int, body: bytes, format: str, sent_chunks: Sequence[bytes]) -> AsyncIterator[bytes]:
         """Continue the turn of this number if the agent has recorded it, else begin it.
 
-        Yields the chunks after those that were `sent`. Raises like `turn`.
+        Yields the chunks after those that were `sent_chunks`. Raises like `turn`.
         """
 
 
@@ -405,14 +405,14 @@ class ImageStore(Protocol):
     async def bundle(self, id: str, team: str, /) -> object:
         """Return the record of a bundle. Raises Unknown."""
 
-    async def loadable(self, id: str, beside: Sequence[str], team: str, /) -> LoadableBundle:
-        """Return a bundle, checked again, for use together with the bundles `beside`.
+    async def loadable(self, id: str, present_ids: Sequence[str], team: str, /) -> LoadableBundle:
+        """Return a bundle, checked again, for use together with the bundles `present_ids`.
 
         Raises Unknown, Damaged, InvalidValue.
         """
 
 
-def decoded(kind: type, data: bytes | Raw, what: str) -> Any:
+def decode(kind: type, data: bytes | Raw, subject: str) -> Any:
     """Decode JSON into a structure.
 
     Raises InvalidValue, which names the field, and Undecodable for data that is not JSON.
@@ -420,6 +420,6 @@ def decoded(kind: type, data: bytes | Raw, what: str) -> Any:
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as problem:
-        raise invalid_value_of(problem, kind, data, what, within=what) from None
+        raise invalid_value_of(problem, kind, data, subject, within=subject) from None
     except (msgspec.DecodeError, RecursionError, UnicodeError) as problem:
-        raise Undecodable(what, hidden(bytes(data)), f"JSON ({problem})") from None
+        raise Undecodable(subject, hide(bytes(data)), f"JSON ({problem})") from None

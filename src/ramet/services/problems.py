@@ -90,8 +90,8 @@ def to_problem(error: BaseException) -> Problem:
                 type=PREFIX + "-".join(title_words),
                 title=" ".join(title_words).capitalize(),
                 status=kind.status,
-                detail=_plain(str(error)),
-                fields={_name(name): _plain(getattr(error, name)) for name in kind.fields},
+                detail=_plain_value(str(error)),
+                fields={_name(name): _plain_value(getattr(error, name)) for name in kind.fields},
             )
     detail = "the server failed; the request is not the cause"
     return Problem(type=PREFIX + "internal-error", title="Internal error", status=500, detail=detail)
@@ -106,7 +106,7 @@ def error_of(problem: BaseException) -> ErrorInfo:
 
 def public_message(error: ErrorInfo) -> ErrorInfo:
     """Return an error in a form that can be sent and stored: an agent's text may be long, or invalid Unicode."""
-    return ErrorInfo(type=_plain(error.type), message=_plain(error.message))
+    return ErrorInfo(type=_plain_value(error.type), message=_plain_value(error.message))
 
 
 def _name(attribute: str) -> str:
@@ -114,13 +114,13 @@ def _name(attribute: str) -> str:
     return "outcome" if attribute == "status" else attribute
 
 
-def _plain(value: Any) -> Any:
+def _plain_value(value: Any) -> Any:
     """Return a value as JSON can hold it, with bounded size: a name may contain any text."""
     if isinstance(value, str):
         text = value.encode("utf-8", "replace").decode()
         return text if len(text) <= MAX_DETAIL else text[: MAX_DETAIL - 1] + "…"
     if isinstance(value, Mapping):
-        return {_plain(str(key)): _plain(each) for key, each in list(value.items())[:MAX_LISTED]}
+        return {_plain_value(str(key)): _plain_value(each) for key, each in list(value.items())[:MAX_LISTED]}
     if isinstance(value, Sequence):
-        return [_plain(each) for each in value[:MAX_LISTED]]
-    return value if value is None or isinstance(value, bool | int | float) else _plain(str(value))
+        return [_plain_value(each) for each in value[:MAX_LISTED]]
+    return value if value is None or isinstance(value, bool | int | float) else _plain_value(str(value))

@@ -61,44 +61,44 @@ class Rules:
         if self.variables is not None:
             refused = [name for name in grant.allowed_env_vars if name not in self.variables]
             if refused:
-                why = f"more of the environment than this server gives: {_listed(refused)}"
-                raise SpawnRefused("policy.allowed_env_vars", f"{why}; rules.variables: {_listed(self.variables)}")
+                why = f"more of the environment than this server gives: {_join_names(refused)}"
+                raise SpawnRefused("policy.allowed_env_vars", f"{why}; rules.variables: {_join_names(self.variables)}")
         return grant
 
-    def _check_mounts(self, allowed: Collection[str], asked: Collection[str]) -> None:
+    def _check_mounts(self, allowed_mounts: Collection[str], mounts: Collection[str]) -> None:
         """Raise SpawnRefused for a mount that is not below an allowed one, or that a symbolic link leads out of it."""
-        field, accepted = "policy.readonly_mounts", f"rules.mounts: {_listed(allowed)}"
-        if uncovered := rights.uncovered_mounts(allowed, asked):
-            raise SpawnRefused(field, f"more of the host than this server gives: {_listed(uncovered)}; {accepted}")
+        field, accepted = "policy.readonly_mounts", f"rules.mounts: {_join_names(allowed_mounts)}"
+        if uncovered := rights.uncovered_mounts(allowed_mounts, mounts):
+            raise SpawnRefused(field, f"more of the host than this server gives: {_join_names(uncovered)}; {accepted}")
         try:
-            sources_of(asked, self.mount_roots, "")
+            sources_of(mounts, self.mount_roots, "")
         except InvalidValue as problem:
             raise SpawnRefused(field, f"{problem.value}: {problem.accepted}; {accepted}") from problem
 
-    def _check_endpoints(self, asked: Collection[str]) -> None:
+    def _check_endpoints(self, endpoints: Collection[str]) -> None:
         """Raise SpawnRefused for an endpoint that is not allowed.
 
         A private address, or an address of this machine, is allowed only if it is listed by its number.
         """
-        allowed = ("*",) if self.endpoints is None else self.endpoints
-        lacking = rights.uncovered_endpoints(allowed, asked)
-        refused = lacking or [each for each in asked if each not in allowed and is_own_endpoint(each)]
+        allowed_endpoints = ("*",) if self.endpoints is None else self.endpoints
+        lacking = rights.uncovered_endpoints(allowed_endpoints, endpoints)
+        refused = lacking or [each for each in endpoints if each not in allowed_endpoints and is_own_endpoint(each)]
         if refused:
-            accepted = "any public one" if "*" in allowed else _listed(allowed)
-            if more := [each for each in allowed if each != "*"] if "*" in allowed else []:
-                accepted += f", {_listed(more)}"
-            why = f"more of the network than this server gives: {_listed(refused)}"
+            accepted = "any public one" if "*" in allowed_endpoints else _join_names(allowed_endpoints)
+            if more := [each for each in allowed_endpoints if each != "*"] if "*" in allowed_endpoints else []:
+                accepted += f", {_join_names(more)}"
+            why = f"more of the network than this server gives: {_join_names(refused)}"
             raise SpawnRefused("policy.allowed_endpoints", f"{why}; rules.endpoints: {accepted}")
 
     def check_backend(self, name: str) -> None:
         """Raise InvalidValue for the name of a backend that is not in `backends`."""
         if self.backends is not None and name not in self.backends:
-            raise InvalidValue("backend", name, f"a backend of rules.backends: {_listed(self.backends)}")
+            raise InvalidValue("backend", name, f"a backend of rules.backends: {_join_names(self.backends)}")
 
     def check_model(self, field: str, name: str) -> None:
         """Raise InvalidValue for the name of a model that is not in `models`."""
         if self.models is not None and name not in self.models:
-            raise InvalidValue(field, name, f"a model of rules.models: {_listed(self.models)}")
+            raise InvalidValue(field, name, f"a model of rules.models: {_join_names(self.models)}")
 
     def check_tools(self, field: str, names: Iterable[str]) -> None:
         """Raise InvalidValue for the first tool that is not in `tools`."""
@@ -106,10 +106,10 @@ class Rules:
             return
         for name in names:
             if name not in self.tools:
-                raise InvalidValue(field, name, f"a tool of rules.tools: {_listed(self.tools)}")
+                raise InvalidValue(field, name, f"a tool of rules.tools: {_join_names(self.tools)}")
 
 
-def _listed(names: Collection[str]) -> str:
-    shown = [each[:100] for each in list(names)[:_MOST_SHOWN]]
+def _join_names(names: Collection[str]) -> str:
+    shown_names = [each[:100] for each in list(names)[:_MOST_SHOWN]]
     more = [f"and {len(names) - _MOST_SHOWN} more"] if len(names) > _MOST_SHOWN else []
-    return ", ".join([*shown, *more]) or "none"
+    return ", ".join([*shown_names, *more]) or "none"

@@ -24,7 +24,7 @@ _PRIVATE, _POLICY = frozenset({"env", "env_vars", "secrets"}), "policy"
 _NAMES = re.compile(r"(?<![A-Za-z0-9_])(?:policy|env|env_vars|secrets)(?![A-Za-z0-9_])")
 
 
-def hidden(value: object) -> str:
+def hide(value: object) -> str:
     """Return the replacement for a value that may contain secrets: its type."""
     return f"({type(value).__name__}, not shown)"
 
@@ -42,7 +42,7 @@ def invalid_value_of(
     field_match = _FIELD.match(message)
     name = ".".join(part for part in (within, path, field_match[2] if field_match is not None else "") if part) or whole
     if field_match is None:
-        return InvalidValue(name, _at(path, data, within), _words(message))
+        return InvalidValue(name, _value_at(path, data, within), _words(message))
     fields = _fields_at(kind, path)
     if field_match[1] == "missing required":
         return MissingValue(name, _type_words(fields.get(field_match[2])))
@@ -53,7 +53,7 @@ def _fields_at(kind: Any, path: str) -> dict[str, inspect.Type]:
     """Return the fields of the object at a path, with their types. For a union of objects, return the fields of all."""
     infos = list(_alternatives(inspect.type_info(kind)))
     for step in _TYPE_STEP.finditer(path):
-        infos = [one for each in infos for below in _below(each, step[1]) for one in _alternatives(below)]
+        infos = [one for each in infos for member in _member_types(each, step[1]) for one in _alternatives(member)]
     objects = [each for each in infos if isinstance(each, _OBJECTS)]
     return {field.encode_name: field.type for each in objects for field in each.fields}
 
@@ -62,7 +62,7 @@ def _alternatives(info: inspect.Type) -> Sequence[inspect.Type]:
     return info.types if isinstance(info, inspect.UnionType) else (info,)
 
 
-def _below(info: inspect.Type, name: str | None) -> Sequence[inspect.Type]:
+def _member_types(info: inspect.Type, name: str | None) -> Sequence[inspect.Type]:
     """Return the type of a field or, without a name, of an item."""
     if name is not None:
         fields = info.fields if isinstance(info, _OBJECTS) else ()
@@ -85,12 +85,12 @@ def _type_words(info: inspect.Type | None) -> str:
     return next((text for kinds, text in texts if isinstance(info, kinds)), "a value")
 
 
-def _words(said: str) -> str:
-    kinds = _KIND.match(said)
-    return f"{kinds[1]}, not {kinds[2]}" if kinds is not None else said.removeprefix("Expected ")
+def _words(message: str) -> str:
+    kinds = _KIND.match(message)
+    return f"{kinds[1]}, not {kinds[2]}" if kinds is not None else message.removeprefix("Expected ")
 
 
-def _at(path: str, data: object, within: str) -> object:
+def _value_at(path: str, data: object, within: str) -> object:
     """Return the value at the path of an error, as far as the path can be followed.
 
     A value that may be secret is hidden.
@@ -100,7 +100,7 @@ def _at(path: str, data: object, within: str) -> object:
         try:
             value = msgspec.json.decode(data)
         except (msgspec.DecodeError, RecursionError, UnicodeError):  # Another error, which is not reported.
-            return hidden(bytes(data))
+            return hide(bytes(data))
     for step in _STEP.finditer(path):
         if step.start() != end:
             break
@@ -110,14 +110,14 @@ def _at(path: str, data: object, within: str) -> object:
         except (LookupError, TypeError):
             break
     if _is_private(f"{within}.{path}"):
-        return hidden(value)
+        return hide(value)
     if isinstance(value, str):
-        return hidden(value) if _NAMES.search(value) else value[:_CHARS]
+        return hide(value) if _NAMES.search(value) else value[:_CHARS]
     if value is None or isinstance(value, bool | float) or (isinstance(value, int) and abs(value) < 2**64):
         return value
     try:
         text = msgspec.json.encode(value).decode()
-        return hidden(value) if _NAMES.search(text) else text[:_CHARS]
+        return hide(value) if _NAMES.search(text) else text[:_CHARS]
     except (OverflowError, RecursionError):
         return f"a {type(value).__name__}"
 

@@ -65,12 +65,12 @@ class AdmissionSlot:
         self.is_held = True
 
 
-class Waiting:
-    __slots__ = ("granted", "parent", "share")
+class WaitingSpawn:
+    __slots__ = ("parent", "share", "slot_future")
 
     def __init__(self, parent: AdmissionParent, share: ResourceShare) -> None:
         self.parent, self.share = parent, share
-        self.granted: asyncio.Future[AdmissionSlot] = asyncio.get_running_loop().create_future()
+        self.slot_future: asyncio.Future[AdmissionSlot] = asyncio.get_running_loop().create_future()
 
 
 class Admission:
@@ -84,10 +84,10 @@ class Admission:
         self._children: dict[int, int] = {}  #: places held below each parent
         self._shares: dict[int, ResourceShare] = {}  #: the shares of those places together
         self._living = living
-        self._queue: list[Waiting] = []
+        self._queue: list[WaitingSpawn] = []
 
     @property
-    def queued(self) -> int:
+    def queue_length(self) -> int:
         """The number of spawns that wait for room."""
         return len(self._queue)
 
@@ -109,14 +109,18 @@ class Admission:
             return self._hold_slot(parent, share)
         if self.limits.when_full == "refuse":
             raise self._refusal(parent, full)
-        waiting = Waiting(parent, share)
+        waiting = WaitingSpawn(parent, share)
         self._queue.append(waiting)
         self._serve()
         try:
-            return await waiting.granted
+            return await waiting.slot_future
         except asyncio.CancelledError:
-            if waiting.granted.done() and not waiting.granted.cancelled() and not waiting.granted.exception():
-                self.release(waiting.granted.result())
+            if (
+                waiting.slot_future.done()
+                and not waiting.slot_future.cancelled()
+                and not waiting.slot_future.exception()
+            ):
+                self.release(waiting.slot_future.result())
             raise
         finally:
             if waiting in self._queue:
@@ -211,20 +215,20 @@ class Admission:
         for waiting in list(self._queue):
             if self._full_resource(waiting.parent, waiting.share) is None:
                 self._queue.remove(waiting)
-                if not waiting.granted.done():
-                    waiting.granted.set_result(self._hold_slot(waiting.parent, waiting.share))
+                if not waiting.slot_future.done():
+                    waiting.slot_future.set_result(self._hold_slot(waiting.parent, waiting.share))
         while self._queue:
             blocked = self._newest_blocked()
             if blocked is None:
                 return
             self._queue.remove(blocked)
-            if not blocked.granted.done():
+            if not blocked.slot_future.done():
                 full = self._full_resource(blocked.parent, blocked.share)
                 assert full is not None, "every waiting spawn that fits was admitted"
                 why = ", and only runs that wait for this spawn could make room"
-                blocked.granted.set_exception(self._refusal(blocked.parent, full, why))
+                blocked.slot_future.set_exception(self._refusal(blocked.parent, full, why))
 
-    def _newest_blocked(self) -> Waiting | None:
+    def _newest_blocked(self) -> WaitingSpawn | None:
         living = list(self._living())
         if len(living) < self.slot_count:
             return None  # A spawn is in progress: that run will end later.

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 @types.coroutine
-def metered(work: Coroutine[Any, Any, T], charge: Callable[[float], None]) -> Generator[Any, Any, T]:
+def meter_cpu(work: Coroutine[Any, Any, T], charge: Callable[[float], None]) -> Generator[Any, Any, T]:
     """Await `work`, and call `charge` with the processor seconds of each of its steps.
 
     The time of other tasks and threads while `work` waits is not charged.

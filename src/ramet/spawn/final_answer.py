@@ -42,8 +42,8 @@ def answer(run: Run) -> Any:
     agreed form, BudgetExceeded after a last answer on an exhausted budget. Raises ProtocolError for a conversation that
     did not end.
     """
-    if run.context.exhausted is not None:
-        raise run.context.exhausted
+    if run.context.final_refusal is not None:
+        raise run.context.final_refusal
     history = run.context.history
     conclusion = run.context.declared_result or find_declared_result(history)
     if conclusion is not None and conclusion.kind == "fail":
@@ -59,15 +59,15 @@ def answer(run: Run) -> Any:
     return text if run.agent.output is None else _parse(run, text)
 
 
-def bounded_answer(run: Run) -> Any:
+def checked_answer(run: Run) -> Any:
     """Return the value of `answer`.
 
     Raises OutputTooLarge if it is larger than the run may leave, and as `answer` does.
     """
-    return bounded(run, answer(run))
+    return check_output_size(run, answer(run))
 
 
-def bounded(run: Run, value: Any) -> Any:
+def check_output_size(run: Run, value: Any) -> Any:
     """Return the value of a run.
 
     Raises OutputTooLarge if it exceeds `max_output_bytes` of the run's policy. A run in the host has no policy, unless

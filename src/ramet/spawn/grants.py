@@ -8,8 +8,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ramet.agent.adopted.mark import Adopted
-from ramet.agent.composition.steps import Composed
+from ramet.agent.adopted.mark import AdoptedFunction
+from ramet.agent.composition.steps import Composition
 from ramet.agent.definition import Agent
 from ramet.core.budget import Limits
 from ramet.core.errors import Bug, InvalidValue, SpawnRefused
@@ -25,8 +25,8 @@ class Clamp(NamedTuple):
     """A limit that was requested above the parent's, by its full name."""
 
     name: str
-    asked: float
-    given: float
+    requested: float
+    granted: float
 
 
 def check_may_spawn(parent: Run, grant: Grant) -> None:
@@ -65,21 +65,21 @@ def child_grant(
     Raises SpawnRefused if the policy requests a right that no run above has.
     """
     policy = request.policy or agent.policy
-    if isinstance(agent.function, Composed):
+    if isinstance(agent.function, Composition):
         if parent.grant is not None:
             raise SpawnRefused(
                 "composition", "it works in the host, and you work in a sandbox; start its steps yourself", free=0
             )
         return None, ()
-    above = parent.grant or parent.step_ceiling
-    if above is not None:
+    parent_grant = parent.grant or parent.step_ceiling
+    if parent_grant is not None:
         remaining_s = parent.seconds_left(services.clock.monotonic())
-        grant, clamps = narrow(above, policy or Policy(), seconds_left=remaining_s)
+        grant, clamps = narrow(parent_grant, policy or Policy(), seconds_left=remaining_s)
         if policy is not None and policy.readonly_mounts:
             _check_mounts(grant.readonly_mounts, parent.sandbox.mount_roots, services)
         if policy is not None and policy.allowed_endpoints:
-            _check_endpoints(grant.allowed_endpoints, above.allowed_endpoints, services)
-        return grant, tuple(Clamp(f"policy.{each.field}", each.asked, each.given) for each in clamps)
+            _check_endpoints(grant.allowed_endpoints, parent_grant.allowed_endpoints, services)
+        return grant, tuple(Clamp(f"policy.{each.field}", each.requested, each.granted) for each in clamps)
     if policy is None and services.placement is not None:
         policy = services.placement.children
     if policy is None:
@@ -123,11 +123,11 @@ def _check_mounts(mounts: Sequence[str], roots: Mapping[str, str], services: Tre
         raise SpawnRefused("policy.readonly_mounts", f"{problem.value}: {problem.accepted}") from problem
 
 
-def _check_endpoints(endpoints: Sequence[str], above: Sequence[str], services: TreePorts) -> None:
+def _check_endpoints(endpoints: Sequence[str], parent_endpoints: Sequence[str], services: TreePorts) -> None:
     """Raise SpawnRefused for a public address of the host itself, which "*" of a parent does not cover."""
     assert services.placement is not None, "a run with a grant has a placement"
     try:
-        services.placement.check_endpoints(endpoints, above)
+        services.placement.check_endpoints(endpoints, parent_endpoints)
     except InvalidValue as problem:
         raise SpawnRefused("policy.allowed_endpoints", f"{problem.value}: {problem.accepted}") from problem
 
@@ -138,12 +138,12 @@ def composition_grant(parent: Run | None, agent: Agent, request: SpawnRequest) -
     Return None if the agent is not a composition, or if none of the compositions has a policy. Raises SpawnRefused as
     `child_grant` does.
     """
-    if not isinstance(agent.function, Composed):
+    if not isinstance(agent.function, Composition):
         return None
-    policy, above = request.policy or agent.policy, parent.step_ceiling if parent is not None else None
+    policy, parent_ceiling = request.policy or agent.policy, parent.step_ceiling if parent is not None else None
     if policy is None:
-        return above
-    return narrow(above, policy)[0] if above is not None else resolve_root_policy(policy)
+        return parent_ceiling
+    return narrow(parent_ceiling, policy)[0] if parent_ceiling is not None else resolve_root_policy(policy)
 
 
 def cap_time(grant: Grant | None, limits: Limits) -> Limits:
@@ -162,7 +162,7 @@ def capsule_of(agent: Agent, request: SpawnRequest, grant: Grant | None) -> Pack
     """
     if grant is None or agent.function is None:
         return None
-    if isinstance(agent.function, Adopted):
+    if isinstance(agent.function, AdoptedFunction):
         raise InvalidValue("policy", f"one for {agent.name}", "none: an adopted agent works in the host")
     if isinstance(agent.function, PackedFunction):
         return agent.function.capsule

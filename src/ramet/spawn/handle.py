@@ -13,7 +13,7 @@ from ramet.spawn.lifecycle.supervisor import Supervisor
 from ramet.spawn.run.run import Run
 from ramet.tools.context import current_call
 from ramet.tools.run_info import RunView, StopReceipt
-from ramet.wire.values.values import Encoded, encode_result
+from ramet.wire.values.values import EncodedValue, encode_result
 
 
 class Handle:
@@ -61,7 +61,7 @@ class Handle:
 
         Never raises for an error of the run.
         """
-        return await self._wait(self._run.ended())
+        return await self._wait(self._run.recorded_end())
 
     async def end(self) -> Result:
         """Wait for the run's end and return its result, before the end is durable.
@@ -69,7 +69,7 @@ class Handle:
         Only for callers whose single action is to record the result after the end. Effects outside wait for that record
         anyway.
         """
-        return await self._wait(self._run.over())
+        return await self._wait(self._run.conclusion())
 
     async def _wait(self, result_future: asyncio.Future[Result]) -> Result:
         end = asyncio.shield(result_future)
@@ -92,7 +92,7 @@ class Handle:
         async for event in self._supervisor.follow(self._run):
             yield event
 
-    def take_value(self, result: Result) -> Encoded:
+    def take_value(self, result: Result) -> EncodedValue:
         """Return the value for another sandbox.
 
         The first call returns the value as encoded by the run's own sandbox; later calls encode it as data.

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from ramet.core.outcome import ErrorInfo
 from ramet.core.policy.policy import Grant
 from ramet.core.policy.rights import IMPORTS
-from ramet.isolation.masking.secret_forms import LEAST, forms_of, masked
+from ramet.isolation.masking.secret_forms import LEAST, forms_of, mask_text
 from ramet.spawn.run.run import Run
 
 
@@ -35,8 +35,8 @@ def masked_text(run: Run, text: str, most: int | None = None) -> str:
     Text far behind the cut is not searched: a guest may write much text that takes long to search.
     """
     if most is None:
-        return masked(text, private_forms(run))
-    return masked(text[: 2 * most], private_forms(run))[:most]
+        return mask_text(text, private_forms(run))
+    return mask_text(text[: 2 * most], private_forms(run))[:most]
 
 
 def masked_error(run: Run, error: ErrorInfo | None, most: int | None = None) -> ErrorInfo | None:
@@ -46,7 +46,7 @@ def masked_error(run: Run, error: ErrorInfo | None, most: int | None = None) -> 
     if most is not None:
         return ErrorInfo(type=masked_text(run, error.type, 100), message=masked_text(run, error.message, most))
     forms = private_forms(run)
-    return replace(error, type=masked(error.type, forms), message=masked(error.message, forms))
+    return replace(error, type=mask_text(error.type, forms), message=mask_text(error.message, forms))
 
 
 def masked_failure(run: Run, message: ToolMessage) -> ToolMessage:
@@ -56,20 +56,20 @@ def masked_failure(run: Run, message: ToolMessage) -> ToolMessage:
     forms = private_forms(run)
     content = message.content
     if isinstance(content, str):
-        return message.model_copy(update={"content": masked(content, forms)})
-    blocks = [masked(each, forms) if isinstance(each, str) else _masked_block(each, forms) for each in content]
+        return message.model_copy(update={"content": mask_text(content, forms)})
+    blocks = [mask_text(each, forms) if isinstance(each, str) else _masked_block(each, forms) for each in content]
     return message.model_copy(update={"content": blocks})
 
 
 def _masked_block(block: dict[str, object], forms: frozenset[str]) -> dict[str, object]:
-    return {key: masked(value, forms) if isinstance(value, str) else value for key, value in block.items()}
+    return {key: mask_text(value, forms) if isinstance(value, str) else value for key, value in block.items()}
 
 
 def _grants(run: Run) -> Iterator[Grant]:
-    above: Run | None = run
-    while above is not None:
-        yield from (grant for grant in (above.grant, above.step_ceiling) if grant is not None)
-        above = above.parent
+    current_run: Run | None = run
+    while current_run is not None:
+        yield from (grant for grant in (current_run.grant, current_run.step_ceiling) if grant is not None)
+        current_run = current_run.parent
 
 
 def _variables(grant: Grant) -> Iterator[str]:

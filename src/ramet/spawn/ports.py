@@ -81,7 +81,7 @@ class Placement(Protocol):
     def check_mounts(self, mounts: Sequence[str], roots: Mapping[str, str]) -> None:
         """Raise InvalidValue for a mount that is forbidden, or that a link leads to from a root."""
 
-    def check_endpoints(self, endpoints: Sequence[str], above: Collection[str]) -> None:
+    def check_endpoints(self, endpoints: Sequence[str], parent_endpoints: Collection[str]) -> None:
         """Raise InvalidValue for a numeric address of this machine that is not listed above."""
 
     def run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
@@ -106,7 +106,7 @@ class CreatedAgent(Protocol):
     @property
     def ref(self) -> AgentRef | str: ...
     @property
-    def dropped(self) -> tuple[str, ...]: ...
+    def dropped_names(self) -> tuple[str, ...]: ...
 
 
 class Authoring(Protocol):
@@ -134,7 +134,7 @@ class Memory(Protocol):
     Each run uses its own state; its place is known here and never requested.
     """
 
-    async def use(self, run: Run, asked: UseState, body: bytes) -> tuple[StateReply, bytes]:
+    async def use(self, run: Run, request: UseState, body: bytes) -> tuple[StateReply, bytes]:
         """Execute an operation on a run's own state.
 
         Raises InvalidValue, Conflict, UnsavedChanges, Unknown or Denied.
@@ -167,7 +167,7 @@ class TreePorts:
     hooks: Callable[
         [Agent, tuple[HookConfig, ...], bool], Hooks | None
     ]  #: of a definition, and whether it runs as a child
-    refused: Callable[[SpawnRefused], None] = lambda refusal: None  #: called with each spawn that a limit prevented
+    on_refusal: Callable[[SpawnRefused], None] = lambda refusal: None  #: called with each spawn that a limit prevented
     meter: Meter | None = None  #: for models that agents of other frameworks call
     approve: Approve | None = None
     safety: Safety | None = None  #: of every run, whatever it or its parent requests; None: there are no votes on calls

@@ -91,11 +91,13 @@ def rebuild_tree(tree: RunTree, replay: TreeReplay, supplies: ResumeInputs) -> R
 
 def resume_tree(tree: RunTree, replay: TreeReplay) -> None:
     """Continue what was active: interrupted turns, spawns whose first turn had not begun, unread mail."""
-    left = [(run, each) for each in replay.runs.values() if (run := tree.register.runs.get(RunId(each.id))) is not None]
-    for run, _ in left:
+    run_replays = [
+        (run, each) for each in replay.runs.values() if (run := tree.register.runs.get(RunId(each.id))) is not None
+    ]
+    for run, _ in run_replays:
         if not run.is_living:  # Before idle runs are considered, which would end if nothing could come any more.
             tree.post.report_end_to_all(run)  # Does nothing if its notices are recorded: their ids show this.
-    for run, each in left:
+    for run, each in run_replays:
         if not run.is_living:
             continue
         if each.state == State.STOPPING or _is_parent_over(run):
@@ -133,21 +135,21 @@ def _budgets(replay: TreeReplay) -> dict[str, Budget]:
     budgets: dict[str, Budget] = {}
     for entry in replay.ledger:
         spawn_event = replay.runs[entry.run].spawn_event
-        above = budgets.get(spawn_event.parent or "")
+        parent_budget = budgets.get(spawn_event.parent or "")
         if entry.kind == OPEN:
-            limits, known = limits_of(spawn_event.birth), budgets.get(entry.run)
-            if known is not None:
-                if spawn_event.birth.get("owns") and above is not None and not spawn_event.detached:
-                    known.reopen(above)
-            elif above is None:
+            limits, budget = limits_of(spawn_event.birth), budgets.get(entry.run)
+            if budget is not None:
+                if spawn_event.birth.get("owns") and parent_budget is not None and not spawn_event.detached:
+                    budget.reopen(parent_budget)
+            elif parent_budget is None:
                 budgets[entry.run] = Budget(limits, scope=spawn_event.path)
             elif not spawn_event.birth.get("owns"):
-                budgets[entry.run] = above
+                budgets[entry.run] = parent_budget
             elif spawn_event.detached:
-                above.charge(Amount(**{name: getattr(limits, name) or 0 for name in Amount._fields}))
+                parent_budget.charge(Amount(**{name: getattr(limits, name) or 0 for name in Amount._fields}))
                 budgets[entry.run] = Budget(limits, scope=spawn_event.path)
             else:
-                budgets[entry.run] = Budget(limits, scope=spawn_event.path, parent=above)
+                budgets[entry.run] = Budget(limits, scope=spawn_event.path, parent=parent_budget)
         elif entry.kind == CLOSED:
             if spawn_event.birth.get("owns"):
                 budgets[entry.run].close()
@@ -160,7 +162,7 @@ def _restore_run(
     tree: RunTree, replay: RunReplay, runs: Mapping[str, Run], budget: Budget, supplies: ResumeInputs
 ) -> Run:
     spawn_event, register, services = replay.spawn_event, tree.register, tree.register.services
-    parent, above = runs.get(spawn_event.parent or ""), runs.get(replay.ancestor_id)
+    parent, ancestor = runs.get(spawn_event.parent or ""), runs.get(replay.ancestor_id)
     spawn_data = spawn_event.birth
     info = RunInfo(
         id=RunId(spawn_event.run),
@@ -177,7 +179,10 @@ def _restore_run(
         cwd = cwd_of(spawn_data)
         toolset = _toolset(agent, replay, parent, supplies, services.own_tools(agent, cwd), register)
         values = Values(
-            path=spawn_event.path, secrets=supplies.secrets, env_vars=supplies.env_vars, above=grants_above(parent)
+            path=spawn_event.path,
+            secrets=supplies.secrets,
+            env_vars=supplies.env_vars,
+            ancestor_grants=grants_above(parent),
         )
         (grant, missing), (bound, bound_missing) = grant_of(spawn_data, values), grant_of(spawn_data, values, "bound")
         missing = tuple(dict.fromkeys((*missing, *bound_missing)))
@@ -217,13 +222,13 @@ def _restore_run(
         cwd=cwd,
     )
     slot = (
-        register.admission.admit_unchecked(above, plan.share)
+        register.admission.admit_unchecked(ancestor, plan.share)
         if not replay.is_over
         else register.admission.released_slot()
     )
-    abort = register.abort if above is None or spawn_event.detached else above.context.abort
+    abort = register.abort if ancestor is None or spawn_event.detached else ancestor.context.abort
     run = tree.spawner.builder.build(info, parent, plan, slot, budget, AbortController(abort))
-    run.parent, run.sandbox.missing_variables = above, missing
+    run.parent, run.sandbox.missing_variables = ancestor, missing
     run.persistent, run.detached = bool(spawn_data.get("persistent")), spawn_event.detached
     run.background = spawn_event.background or replay.reports_by_notice
     run.max_turns = spawn_data.get("max_turns", run.max_turns)
@@ -242,10 +247,10 @@ def _restore_run(
             raise InvalidValue("message.type", each.kind, "one of " + ", ".join(sorted(KINDS)))
     run.context.set_history_loader(partial(_decode_messages, replay.conversation, dict(replay.started_calls)))
     run.turn_began_at, run.turn.attempt = min(replay.turn_began_at, len(replay.conversation)), replay.attempt
-    if replay.exhausted and replay.is_in_turn:
-        run.context.exhausted = BudgetExceeded(replay.exhausted, asked=1, left=0, scope=run.path)
+    if replay.exhausted_resource and replay.is_in_turn:
+        run.context.final_refusal = BudgetExceeded(replay.exhausted_resource, asked=1, left=0, scope=run.path)
     run.context.interrupted_calls = {
-        CallId(call): StepId(begun.step_id) for call, begun in replay.started_calls.items()
+        CallId(call): StepId(started_call.step_id) for call, started_call in replay.started_calls.items()
     }
     letters = [Mail(id=each.id, sender=each.sender, text=each.text, kind=each.kind) for each in replay.unread_mail()]  # type: ignore[arg-type]  # written by us
     run.context.mailbox.restore(letters, seen_ids=replay.mail_ids)
@@ -266,7 +271,7 @@ def _restore_run(
             run.turn.verdict = recorded_verdict(run, replay)
         if run.sandbox.capsule is None and run.grant is not None:  # Its loop is, or was, in a sandbox, with its calls.
             run.context.interrupted_calls.clear()
-            if run.context.exhausted is None:  # Otherwise no message follows.
+            if run.context.final_refusal is None:  # Otherwise no message follows.
                 run.turn_began_at = len(replay.conversation)
     register.restore(run)
     if spawn_data.get("key") and parent is not None:

@@ -42,7 +42,7 @@ class RunRegistry:
         self.mail_by_request: set[str] = set()  #: likewise, requests that led to mail
         self._names: dict[str, RunId] = {}
         self._versions: dict[str, int] = {}  #: the newest version given, by requested name
-        self._finished: OrderedDict[RunId, None] = OrderedDict()
+        self._finished_ids: OrderedDict[RunId, None] = OrderedDict()
 
     def living(self) -> Iterator[Run]:
         """Return every run that has not ended."""
@@ -89,20 +89,20 @@ class RunRegistry:
         elif run.is_living:
             run.parent.children[run.info.id] = run
         if not run.is_living:
-            self._finished[run.info.id] = None
+            self._finished_ids[run.info.id] = None
 
     def finish(self, run: Run) -> list[Run]:
         """Remove an ended run from the living ones; return the finished runs that are not kept any longer."""
         self.admission.release(run.admission_slot)
         if run.parent is not None:
             run.parent.children.pop(run.info.id, None)
-        self._finished[run.info.id] = None
-        surplus = len(self._finished) - self.services.max_finished_runs
-        return [self.runs[self._finished.popitem(last=False)[0]] for _ in range(surplus)]
+        self._finished_ids[run.info.id] = None
+        surplus = len(self._finished_ids) - self.services.max_finished_runs
+        return [self.runs[self._finished_ids.popitem(last=False)[0]] for _ in range(surplus)]
 
     def reopen(self, run: Run, parent: Run) -> None:
         """Add a finished run to the living ones again."""
-        self._finished.pop(run.info.id, None)
+        self._finished_ids.pop(run.info.id, None)
         run.parent = parent
         parent.children[run.info.id] = run
 

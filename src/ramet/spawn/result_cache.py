@@ -152,15 +152,15 @@ async def _wait_for_result(run: Run, in_flight: InFlight, results: Results, on_w
 
 def _would_wait_for_itself(run: Run, awaited_run: Run, waiting: dict[Run, Run]) -> bool:
     """Return whether the other run waits, directly or not, for a call of this run or of a run above it."""
-    seen, pending = set[Run](), [awaited_run]
+    visited_runs, pending = set[Run](), [awaited_run]
     while pending:
         each = pending.pop()
         if run is each or run.is_below(each):
             return True
-        seen.add(each)
+        visited_runs.add(each)
         pending += [
             target
             for waiter, target in waiting.items()
-            if target not in seen and (waiter is each or waiter.is_below(each))
+            if target not in visited_runs and (waiter is each or waiter.is_below(each))
         ]
     return False

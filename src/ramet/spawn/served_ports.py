@@ -34,12 +34,12 @@ class Ports(Protocol):
         """Listen on the host's loopback, too, and return the port number, which the machine chose."""
 
 
-class Serving:
+class ServedPorts:
     """The ports of one run, across its successive sandboxes."""
 
     def __init__(self) -> None:
         self._ports: Ports | None = None
-        self._waiting: set[asyncio.Future[Ports]] = set()
+        self._waiters: set[asyncio.Future[Ports]] = set()
 
     @property
     def now(self) -> Ports | None:
@@ -49,8 +49,8 @@ class Serving:
     def begin(self, ports: Ports) -> None:
         """Make the ports reachable from now on."""
         self._ports = ports
-        while self._waiting:
-            waiter = self._waiting.pop()
+        while self._waiters:
+            waiter = self._waiters.pop()
             if not waiter.done():
                 waiter.set_result(ports)
 
@@ -66,14 +66,14 @@ class Serving:
         if self._ports is not None:
             return self._ports
         waiter: asyncio.Future[Ports] = asyncio.get_running_loop().create_future()
-        self._waiting.add(waiter)
+        self._waiters.add(waiter)
         try:
             await asyncio.wait((waiter, ended), return_when=asyncio.FIRST_COMPLETED)
             if waiter.done():
                 return waiter.result()
             raise Gone("the run has ended, and its ports with it")
         finally:
-            self._waiting.discard(waiter)
+            self._waiters.discard(waiter)
 
     @asynccontextmanager
     async def during(self, opening: AbstractAsyncContextManager[Ports] | None) -> AsyncGenerator[None]:

@@ -42,9 +42,9 @@ class StartedCall(NamedTuple):
 class PastCalls(NamedTuple):
     """The fate of the calls of a reply under another kernel, by their ids."""
 
-    begun: frozenset[str] = frozenset()
-    refused: frozenset[str] = frozenset()
-    answered: frozenset[str] = frozenset()
+    started_ids: frozenset[str] = frozenset()
+    refused_ids: frozenset[str] = frozenset()
+    answered_ids: frozenset[str] = frozenset()
 
 
 NO_PAST_CALLS = PastCalls()
@@ -63,7 +63,7 @@ class ToolCallLedger:
         self._calls = {call["id"] or "": call for call in calls_of(reply)} if reply is not None else {}
         names = {call_id: tool_name(context, call["name"]) for call_id, call in self._calls.items()}
         self._is_resumed = past is not NO_PAST_CALLS
-        ended_ids = past.begun | past.refused | past.answered
+        ended_ids = past.started_ids | past.refused_ids | past.answered_ids
         #: Calls that may run and have not begun: tool name by id.
         self._waiting_tools = {
             key: name
@@ -71,8 +71,8 @@ class ToolCallLedger:
             if name and key not in ended_ids and not self._calls[key].get("error")
         }
         self._ended_ids: set[str] = set()
-        self._running_tools: dict[str, str] = {key: names[key] or "" for key in past.begun & names.keys()}
-        self._unanswered_ids = self._calls.keys() - past.answered
+        self._running_tools: dict[str, str] = {key: names[key] or "" for key in past.started_ids & names.keys()}
+        self._unanswered_ids = self._calls.keys() - past.answered_ids
         self._proposed_ids: set[str] = set()  #: calls that the safety gate was asked about
         self._allowed_ids: set[str] = set()  #: of these, the calls that may run
         self.rounds = ROUNDS * (1 + len(self._calls))  #: rounds of hooks that may still be asked until the next reply
@@ -83,7 +83,7 @@ class ToolCallLedger:
                 self._holds.append(context.budget.reserve(_ONE_CALL))
         except BudgetExceeded as refusal:
             self.refusal = refusal
-        self.granted = None if self.refusal is None else len(self._holds)  #: number that may run; None: all
+        self.granted_count = None if self.refusal is None else len(self._holds)  #: number that may run; None: all
 
     def call(self, call_id: str | None) -> ToolCall:
         """Return the call of this id.

@@ -24,7 +24,7 @@ from ramet.spawn.verdict import partial_text
 from ramet.tools.agents.report_framing import report
 from ramet.tools.context import ToolUseContext, current_call
 from ramet.tools.run_info import RunView, StopReceipt
-from ramet.tools.spawn_request import Created, SpawnRequest, check_request
+from ramet.tools.spawn_request import CreationReceipt, SpawnRequest, check_request
 from ramet.wire.guest_protocol.answer_data import StateReply
 from ramet.wire.guest_protocol.guest_to_host import UseState
 
@@ -121,7 +121,7 @@ class RunTree:
 
         Raises Unknown or Denied.
         """
-        run = self._below(asker, target, "stop")
+        run = self._require_descendant(asker, target, "stop")
         if not run.is_living:
             raise Unknown("running agent", target, tuple(each.name for each in self.register.living()))
         return await self.supervisor.stop(run, reason)
@@ -131,9 +131,9 @@ class RunTree:
 
         Raises Unknown or Denied.
         """
-        run = self._below(asker, target, "read")
+        run = self._require_descendant(asker, target, "read")
         if block and run.is_living:
-            await wait_at_most(run.ended(), timeout_s, self.register.services.clock)
+            await wait_at_most(run.recorded_end(), timeout_s, self.register.services.clock)
         if run.result is not None:
             return f"status: {run.result.status}\n{report(run.result, name=run.name)}"
         partial = Result(status=Status.COMPLETED, value=partial_text(run) or "(nothing yet)")
@@ -143,13 +143,13 @@ class RunTree:
         """Return all runs of the tree, in order of path."""
         return self.views()
 
-    async def create(self, creator: ToolUseContext, entry: Mapping[str, Any]) -> Created:
+    async def create(self, creator: ToolUseContext, entry: Mapping[str, Any]) -> CreationReceipt:
         """Create an agent from a recipe.
 
         Raises InvalidValue or Denied.
         """
         created = await self._authoring().create(self._run_of(creator), entry)
-        return Created(str(created.ref), created.dropped)
+        return CreationReceipt(str(created.ref), created.dropped_names)
 
     async def call_task(
         self,
@@ -178,12 +178,12 @@ class RunTree:
             raise Denied("creating agents", "this runtime does not store agents that agents create")
         return authoring
 
-    async def use_state(self, user: ToolUseContext, asked: UseState, body: bytes = b"") -> tuple[StateReply, bytes]:
+    async def use_state(self, user: ToolUseContext, request: UseState, body: bytes = b"") -> tuple[StateReply, bytes]:
         """Execute an operation on the own state of the run of this context.
 
         Raises Denied if agents keep no state.
         """
-        return await self._memory().use(self._run_of(user), asked, body)
+        return await self._memory().use(self._run_of(user), request, body)
 
     def _memory(self) -> Memory:
         memory = self.register.services.memory
@@ -198,7 +198,7 @@ class RunTree:
     def _run_of(self, context: ToolUseContext) -> Run:
         return self.register.runs[context.run.id]
 
-    def _below(self, asker: ToolUseContext, target: str, verb: str) -> Run:
+    def _require_descendant(self, asker: ToolUseContext, target: str, verb: str) -> Run:
         own_run = self._run_of(asker)
         run = self.register.find(target, own_run)
         if not run.is_below(own_run):

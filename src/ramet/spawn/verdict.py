@@ -49,7 +49,7 @@ _STATUS: dict[type[BaseException], Status] = {
 }
 
 
-def failed(run: Run, error: BaseException) -> TurnResult:
+def error_result(run: Run, error: BaseException) -> TurnResult:
     """Return the result of a turn that raised an error."""
     status = _STATUS.get(type(error), Status.FAILED)
     if isinstance(error, StepFailed) and error.status == Status.BUDGET_EXHAUSTED:

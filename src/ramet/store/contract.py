@@ -258,14 +258,14 @@ def missing_members(store: object) -> tuple[str, ...]:
 
 
 def _has(store: object, name: str) -> bool:
-    declared = inspect.getattr_static(Store, name, None)
+    declaration = inspect.getattr_static(Store, name, None)
     try:
         member = getattr(store, name)
     except Exception:  # A property of a store that is not open may raise: the member exists.
         return inspect.getattr_static(store, name, None) is not None
-    if inspect.iscoroutinefunction(declared):
+    if inspect.iscoroutinefunction(declaration):
         return inspect.iscoroutinefunction(member)
-    return not inspect.isfunction(declared) or callable(member)
+    return not inspect.isfunction(declaration) or callable(member)
 
 
 @runtime_checkable

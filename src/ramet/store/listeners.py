@@ -12,15 +12,15 @@ class Listeners(Generic[P]):
     """The listeners of one kind of event. Additions and removals during a notification take effect at the next."""
 
     def __init__(self) -> None:
-        self._heard: dict[object, Callable[P, None]] = {}
+        self._listeners: dict[object, Callable[P, None]] = {}
 
     def add(self, listener: Callable[P, None]) -> Callable[[], None]:
         """Add a listener; return a function that removes it, which may be called twice."""
         key = object()
-        self._heard[key] = listener
+        self._listeners[key] = listener
 
         def leave() -> None:
-            self._heard.pop(key, None)
+            self._listeners.pop(key, None)
 
         return leave
 
@@ -31,10 +31,10 @@ class Listeners(Generic[P]):
 
     def clear(self) -> None:
         """Remove all listeners."""
-        self._heard.clear()
+        self._listeners.clear()
 
     def __iter__(self) -> Iterator[Callable[P, None]]:
-        return iter(tuple(self._heard.values()))
+        return iter(tuple(self._listeners.values()))
 
     def __len__(self) -> int:
-        return len(self._heard)
+        return len(self._listeners)

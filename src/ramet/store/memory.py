@@ -10,9 +10,9 @@ from typing import Self
 
 from ramet.core.errors import Conflict, InvalidValue, StoreFailed
 from ramet.store.contract import Document, DocumentWrite, Entry, StoredEvent
-from ramet.store.notifications import News
+from ramet.store.notifications import Notifier
 from ramet.store.single_kernel import SoleKernel
-from ramet.store.validation import Intake, checked_data, checked_name, checked_number, checked_together
+from ramet.store.validation import EntryValidator, checked_data, checked_name, checked_number, checked_together
 
 _WHERE = "in memory"
 _CURSOR = attrgetter("cursor")
@@ -32,20 +32,20 @@ class MemoryStore(SoleKernel):
         self._events: list[StoredEvent] = []
         self._documents: dict[tuple[str, str], Document] = {}
         self._blobs: dict[str, bytes] = {}
-        self._intake, self._news = Intake(), News()
+        self._intake, self._notifier = EntryValidator(), Notifier()
 
     async def open(self) -> Self:
         """Open the store; contents from before `close` are kept. Idempotent."""
         if self._why is not None:
             self._why, self._ticket = None, 0
-            self._news.reset(self._head())
+            self._notifier.reset(self._head())
         return self
 
     async def close(self) -> None:
         """Close the store; its contents stay for the next `open` of this object. Idempotent."""
         if self._why is None:
             self._why = "it is closed"
-            self._news.fail(_WHERE, self._why)
+            self._notifier.fail(_WHERE, self._why)
             self._end_kernel()
 
     # ---- the journal
@@ -56,10 +56,10 @@ class MemoryStore(SoleKernel):
             raise StoreFailed(_WHERE, self._why)
         self._intake.check(entry)
         self._cursor += 1
-        self._owned.add(entry.tree)
+        self._owned_trees.add(entry.tree)
         self._events.append(StoredEvent(self._cursor, *entry))
         self._ticket = ticket = self._ticket + 1
-        self._news.notify(ticket, self._cursor)
+        self._notifier.notify(ticket, self._cursor)
         return ticket
 
     @property
@@ -77,7 +77,7 @@ class MemoryStore(SoleKernel):
     def on_commit(self, listener: Callable[[int], None]) -> Callable[[], None]:
         """Call `listener` inside each `append`; return a function that stops this."""
         self._check()
-        return self._news.listen(listener)
+        return self._notifier.listen(listener)
 
     async def read(
         self, after: int = 0, *, tree: str | None = None, run: str | None = None, limit: int = 1_000
@@ -107,7 +107,7 @@ class MemoryStore(SoleKernel):
     async def wait(self, after: int, *, timeout_s: float | None = None) -> bool:
         """Wait until there is an event after `after`, and return True; return False at the timeout."""
         self._check()
-        return await self._news.wait(after, timeout_s)
+        return await self._notifier.wait(after, timeout_s)
 
     async def forget(self, tree: str) -> int:
         """Remove every event of a tree permanently; return their number."""
@@ -115,7 +115,7 @@ class MemoryStore(SoleKernel):
         self._check()
         remaining = [event for event in self._events if event.tree != tree]
         removed_count, self._events = len(self._events) - len(remaining), remaining
-        self._news.head = self._head()
+        self._notifier.head = self._head()
         return removed_count
 
     # ---- documents
@@ -140,7 +140,7 @@ class MemoryStore(SoleKernel):
         self._check()
         version = self._version(kind, key, expected)
         if tree is not None:
-            self._owned.add(checked_name("tree", tree))
+            self._owned_trees.add(checked_name("tree", tree))
         document = self._documents[kind, key] = Document(kind, key, version + 1, data)
         return document
 
@@ -198,12 +198,12 @@ class MemoryStore(SoleKernel):
         ]
         for data in blobs:
             self._blobs[hashlib.sha256(data).hexdigest()] = data
-        stored = [
+        stored_documents = [
             Document(write.kind, write.key, version + 1, write.data)
             for write, version in zip(documents, versions, strict=True)
         ]
-        self._documents |= {(document.kind, document.key): document for document in stored}
-        return stored
+        self._documents |= {(document.kind, document.key): document for document in stored_documents}
+        return stored_documents
 
     # ---- inside
 

@@ -12,19 +12,19 @@ from ramet.store.listeners import Listeners
 _log = logging.getLogger(__name__)
 
 
-class News:
+class Notifier:
     """The listeners and the waiting readers of one store, all on its event loop."""
 
     def __init__(self) -> None:
         self.head = 0  #: cursor of the newest committed event
         self._listeners: Listeners[[int]] = Listeners()
         self._waiting: dict[asyncio.Future[None], int] = {}
-        self._newest = self._notified = 0
+        self._newest = self._notified_ticket = 0
         self._is_notifying = False
 
     def reset(self, head: int) -> None:
         """Restart with tickets from 1; listeners stay registered."""
-        self.head, self._newest, self._notified = head, 0, 0
+        self.head, self._newest, self._notified_ticket = head, 0, 0
 
     def listen(self, listener: Callable[[int], None]) -> Callable[[], None]:
         """Call `listener` with each newest ticket; return a function that stops this and may be called twice."""
@@ -37,7 +37,7 @@ class News:
         """
         self.head = head
         if not (self._waiting or self._listeners):
-            self._notified = ticket
+            self._notified_ticket = ticket
             return
         for waiter, after in self._waiting.items():
             if after < head and not waiter.done():
@@ -48,8 +48,8 @@ class News:
             return
         self._is_notifying = True
         try:
-            while (newest := self._newest) > self._notified:
-                self._notified = newest
+            while (newest := self._newest) > self._notified_ticket:
+                self._notified_ticket = newest
                 for listener in self._listeners:
                     try:
                         listener(newest)
@@ -58,11 +58,11 @@ class News:
         finally:
             self._is_notifying = False
 
-    def fail(self, where: object, why: str) -> None:
+    def fail(self, location: object, why: str) -> None:
         """Raise StoreFailed in every call that waits for an event."""
         for waiter in self._waiting:
             if not waiter.done():
-                waiter.set_exception(StoreFailed(where, why))
+                waiter.set_exception(StoreFailed(location, why))
 
     async def wait(self, after: int, timeout_s: float | None) -> bool:
         """Wait until there is an event after `after`, and return True; return False at the timeout."""

@@ -18,7 +18,7 @@ class SoleKernel(ABC):
 
     def __init__(self) -> None:
         self._address = ""
-        self._owned: set[str] = set()
+        self._owned_trees: set[str] = set()
 
     async def kernels(self) -> Sequence[KernelInfo]:
         """Return this kernel if the store is open for writing; a read-only store knows no kernels."""
@@ -47,12 +47,12 @@ class SoleKernel(ABC):
     async def owner_of(self, tree: str) -> KernelInfo | None:
         """Return this kernel for a tree that it has written to or claimed since the store was opened."""
         self._check()
-        return self._seat if checked_name("tree", tree) in self._owned else None
+        return self._seat if checked_name("tree", tree) in self._owned_trees else None
 
     async def claim(self, trees: Sequence[str]) -> Sequence[str]:
         """Claim trees: all of them become this kernel's."""
         self._writes()
-        self._owned.update(checked_name("tree", tree) for tree in trees)
+        self._owned_trees.update(checked_name("tree", tree) for tree in trees)
         return sorted(set(trees))
 
     async def take_over(
@@ -64,9 +64,9 @@ class SoleKernel(ABC):
         """
         checked_name("kernel", kernel)
         names = [checked_name("tree", tree) for tree in trees]
-        stored = await self.put_together((), documents)
-        self._owned.update(names)
-        return stored
+        stored_documents = await self.put_together((), documents)
+        self._owned_trees.update(names)
+        return stored_documents
 
     async def claim_orphaned(self, limit: int = 16) -> Sequence[str]:
         """Return an empty list: there are no other kernels."""
@@ -77,7 +77,7 @@ class SoleKernel(ABC):
     async def release(self, tree: str) -> None:
         """Release a tree; idempotent."""
         self._writes()
-        self._owned.discard(checked_name("tree", tree))
+        self._owned_trees.discard(checked_name("tree", tree))
 
     def on_tree_loss(self, listener: Callable[[OwnedElsewhere], None]) -> Callable[[], None]:
         """Return a function without effect: `listener` is never called, because no other kernel takes a tree."""
@@ -103,7 +103,7 @@ class SoleKernel(ABC):
 
     def _end_kernel(self) -> None:
         self._address = ""
-        self._owned.clear()
+        self._owned_trees.clear()
 
     @property
     def _seat(self) -> KernelInfo:

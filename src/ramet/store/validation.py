@@ -47,28 +47,28 @@ def checked_together(blobs: Sequence[bytes], documents: Sequence[DocumentWrite])
     """Check data to write together. Raises InvalidValue if a value is invalid or a document is named twice."""
     for data in blobs:
         checked_data("blob", data)
-    seen: set[tuple[str, str]] = set()
+    document_keys: set[tuple[str, str]] = set()
     for kind, key, data, expected, expected_data in documents:
         checked_name("kind", kind), checked_name("key", key), checked_data("data", data)
         if expected is not None:
             checked_number("expected", expected)
         if expected_data is not None:
             checked_data("over", expected_data)
-        if (kind, key) in seen:
+        if (kind, key) in document_keys:
             raise InvalidValue("documents", (kind, key), "each document once")
-        seen.add((kind, key))
+        document_keys.add((kind, key))
 
 
-class Intake:
+class EntryValidator:
     """A validator of entries before they are queued: a later refusal, in the writer, would end the whole store."""
 
     def __init__(self) -> None:
-        self._known: set[str] = set()
+        self._known_names: set[str] = set()
 
     def check(self, entry: Entry) -> None:
         """Check an entry. Raises InvalidValue, with the field. Names that were checked before cost almost nothing."""
         tree, run, seq, kind, data = entry
-        known = self._known
+        known = self._known_names
         if (
             type(tree) is type(run) is type(kind) is str
             and tree in known

@@ -55,7 +55,7 @@ def _error_text(name: str, arguments_class: type[Arguments], error: ValidationEr
     """Return one sentence per mistake, without the sent values: those may be large."""
     problems = []
     for each in error.errors(include_url=False, include_input=False)[:5]:
-        where = ".".join(str(part)[:60] for part in each["loc"]) or "arguments"
-        problems.append(f"{where}: {each['msg']}")
+        location = ".".join(str(part)[:60] for part in each["loc"]) or "arguments"
+        problems.append(f"{location}: {each['msg']}")
     accepted = ", ".join(field.alias or key for key, field in arguments_class.model_fields.items())
     return f"{name} was called wrongly. {'; '.join(problems)}. It takes: {accepted}."

@@ -27,7 +27,7 @@ from ramet.core.policy.permissions import NO_PERMISSIONS, Permissions
 from ramet.tools.decisions import Approval, HookDecision, SafetyDecision
 from ramet.tools.model_request import Charge, ForeignRequest, ModelRequest
 from ramet.tools.run_info import RunInfo, RunView, StopReceipt
-from ramet.tools.spawn_request import Created, SpawnHandle, SpawnRequest
+from ramet.tools.spawn_request import CreationReceipt, SpawnHandle, SpawnRequest
 
 if TYPE_CHECKING:
     from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage
@@ -84,7 +84,7 @@ class Tree(Protocol):
     async def list_runs(self, asker: ToolUseContext) -> Sequence[RunView]:
         """Return the living and finished runs of the tree."""
 
-    async def create(self, creator: ToolUseContext, entry: Mapping[str, Any]) -> Created:
+    async def create(self, creator: ToolUseContext, entry: Mapping[str, Any]) -> CreationReceipt:
         """Record an agent, given as a registry entry, without capabilities that its creator lacks.
 
         Raises InvalidValue for an invalid recipe, and Denied if agents may not record others.
@@ -103,7 +103,7 @@ class Tree(Protocol):
     ) -> SpawnHandle:
         """Run a task of a recorded agent, as a child. Raises AgentNotResolved, and the errors of `spawn`."""
 
-    async def use_state(self, user: ToolUseContext, asked: UseState, body: bytes = b"") -> tuple[StateReply, bytes]:
+    async def use_state(self, user: ToolUseContext, request: UseState, body: bytes = b"") -> tuple[StateReply, bytes]:
         """Use the run's own state. Raises InvalidValue, Conflict, UnsavedChanges, Unknown, Denied."""
 
 
@@ -253,7 +253,7 @@ class ToolUseContext:
     steps: int = 0
     clock: Clock = field(default_factory=SystemClock)
     answers: dict[str, ToolMessage] = field(default_factory=dict)  #: of the turn's calls, until they are recorded
-    exhausted: BudgetExceeded | None = None  #: the refusal: the loop ends with it, after at most one last answer
+    final_refusal: BudgetExceeded | None = None  #: the refusal: the loop ends with it, after at most one last answer
     refusal: BudgetExceeded | None = None  #: of a budget, the newest recorded
     declared_result: DeclaredResult | None = (
         None  #: said by a tool call: the loop ends after this turn's answers are recorded

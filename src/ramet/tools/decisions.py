@@ -19,13 +19,13 @@ class HookDecision(NamedTuple):
 
 
 class Approval(NamedTuple):
-    """A person's decision on a call; as a condition it is `allowed`."""
+    """A person's decision on a call; as a condition it is `is_allowed`."""
 
-    allowed: bool
+    is_allowed: bool
     reason: str = ""  #: for the model, with a denial
 
     def __bool__(self) -> bool:
-        return self.allowed is True
+        return self.is_allowed is True
 
     @property
     def denial(self) -> str:
@@ -36,5 +36,5 @@ class Approval(NamedTuple):
 class SafetyDecision(NamedTuple):
     """The safety gate's decision about a call."""
 
-    committed: bool
+    is_committed: bool
     reason: str = ""

@@ -57,9 +57,9 @@ _ONE_TOOL_CALL = Amount(tool_calls=1)
 _TOOL_CALL_USAGE = Usage(tool_calls=1)
 
 
-def tool_flag(tool: BaseTool, what: str, default: Any = False) -> Any:
+def tool_flag(tool: BaseTool, name: str, default: Any = False) -> Any:
     """Return a flag in a tool's metadata."""
-    return (tool.metadata or {}).get(what, default)
+    return (tool.metadata or {}).get(name, default)
 
 
 def find_tool(by_name: dict[str, BaseTool], name: str) -> BaseTool | None:
@@ -152,19 +152,19 @@ async def _repeat(context: ToolUseContext, tool: BaseTool | None, call: ToolCall
     """
     if tool is None or not tool_flag(tool, "repeatable"):
         del context.interrupted_calls[CallId(call["id"] or "")]
-        return _refused(context, call, INTERRUPTED_CALL.format(name=call["name"][:200]))
+        return _refuse(context, call, INTERRUPTED_CALL.format(name=call["name"][:200]))
     return await _run(context, tool, call, None)
 
 
 def _unknown(context: ToolUseContext, by_name: dict[str, BaseTool], call: ToolCall) -> ToolMessage:
     names = ", ".join(by_name) or "none"
-    return _refused(context, call, f"There is no tool named {call['name'][:200]!r}. Tools here: {names}.")
+    return _refuse(context, call, f"There is no tool named {call['name'][:200]!r}. Tools here: {names}.")
 
 
 async def _run_gated(context: ToolUseContext, tool: BaseTool, call: ToolCall) -> ToolMessage:
     """Run a call: ask the gates, reserve, run, settle, and notify the hooks."""
     if call.get("error"):
-        return _refused(context, call, f"The arguments of {tool.name} could not be read: {call['error']}")  # type: ignore[typeddict-item]  # set by the loop on calls whose JSON was broken
+        return _refuse(context, call, f"The arguments of {tool.name} could not be read: {call['error']}")  # type: ignore[typeddict-item]  # set by the loop on calls whose JSON was broken
     note = ""
     if context.permissions or (context.hooks is not None and context.hooks.listens("PreToolUse")):
         hook_result = await _ask_hooks(context, tool, call)
@@ -175,8 +175,8 @@ async def _run_gated(context: ToolUseContext, tool: BaseTool, call: ToolCall) ->
         safety_decision = await context.safety(
             context, call_id=CallId(call["id"] or ""), tool=tool.name, args=call["args"]
         )
-        if not safety_decision.committed:
-            return _refused(
+        if not safety_decision.is_committed:
+            return _refuse(
                 context,
                 call,
                 f"Blocked by the safety gate: {safety_decision.reason or 'no reason given'}",
@@ -186,9 +186,9 @@ async def _run_gated(context: ToolUseContext, tool: BaseTool, call: ToolCall) ->
     try:
         hold = context.budget.reserve(_ONE_TOOL_CALL)
     except BudgetExceeded as refusal:
-        context.exhausted = refusal
+        context.final_refusal = refusal
         context.record_refusal(refusal)
-        return _refused(context, call, str(refusal))
+        return _refuse(context, call, str(refusal))
     answer = await _run(context, tool, call, hold)
     if note and isinstance(answer.content, str):
         answer.content += f"\n\n{note}"
@@ -208,7 +208,7 @@ async def _ask_hooks(context: ToolUseContext, tool: BaseTool, call: ToolCall) ->
             call["args"] = decision.updated_input
     decision = narrow_decision(context, tool.name, call["args"], decision)
     if decision.verdict == "deny":
-        return _refused(context, call, f"Denied: {decision.reason or 'a hook denied it'}", status="denied")
+        return _refuse(context, call, f"Denied: {decision.reason or 'a hook denied it'}", status="denied")
     if decision.verdict == "ask":
         denied = await _ask_person(context, tool, call, decision.reason)
         if denied is not None:
@@ -222,14 +222,14 @@ async def _ask_person(context: ToolUseContext, tool: BaseTool, call: ToolCall, q
         payload = {"message": f"{tool.name} waits for approval: {question}", "notification_type": "permission_prompt"}
         await context.hooks.fire("Notification", context, payload, matcher="permission_prompt")
     if context.approve is None:
-        return _refused(context, call, "Denied: there is no approver", status="denied")
+        return _refuse(context, call, "Denied: there is no approver", status="denied")
     token = current_call.set(CurrentCall(context, CallId(call["id"] or ""), StepId("")))  # the asking run
     try:
         approved = await context.approve(context, tool=tool.name, question=question, args=call["args"])
     finally:
         current_call.reset(token)
     if not approved:
-        return _refused(context, call, f"Denied: {approved.denial}", status="denied")
+        return _refuse(context, call, f"Denied: {approved.denial}", status="denied")
     await context.slot.acquire()  # Waiting for the approval released it, unless other calls are active.
     return None
 
@@ -398,7 +398,7 @@ def _error(call: ToolCall, text: str) -> ToolMessage:
     return ToolMessage(content=text, tool_call_id=call["id"] or "", name=call["name"][:200], status="error")
 
 
-def _refused(context: ToolUseContext, call: ToolCall, text: str, *, status: str = "error") -> ToolMessage:
+def _refuse(context: ToolUseContext, call: ToolCall, text: str, *, status: str = "error") -> ToolMessage:
     """Answer a call that never ran."""
     context.emit(
         ToolEnded,

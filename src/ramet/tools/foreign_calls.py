@@ -44,7 +44,7 @@ async def _pass(context: ToolUseContext, call_id: CallId, tool: str, args: dict[
         await _ask_person(context, call_id, tool, args, decision.reason)
     if context.safety is not None:
         safety_decision = await context.safety(context, call_id=call_id, tool=tool, args=args)
-        if not safety_decision.committed:
+        if not safety_decision.is_committed:
             raise Denied(tool, f"the safety gate: {safety_decision.reason or 'no reason given'}")
         await context.slot.acquire()  # Waiting for a person released it, unless other calls are active.
 

@@ -25,21 +25,21 @@ class BadPattern(ValueError):
 class Pattern:
     """A pattern that can be matched against paths. A leading `!` inverts the result."""
 
-    __slots__ = ("_alternatives", "directories", "globs", "negated", "text")
+    __slots__ = ("_alternatives", "directories", "globs", "is_negated", "text")
 
     def __init__(self, text: str) -> None:
         if not text.strip() or len(text) > MAX_PATTERN or "\0" in text:
             raise BadPattern(f"a pattern has 1 to {MAX_PATTERN} characters, none of them NUL")
         self.text = text
-        self.negated = text.startswith("!")
+        self.is_negated = text.startswith("!")
         text = text.removeprefix("!")
         self.directories = text.endswith("/")
-        self.globs = tuple(_anchored(each) for each in brace_alternatives(text.rstrip("/")))
+        self.globs = tuple(_anchor(each) for each in brace_alternatives(text.rstrip("/")))
         self._alternatives = tuple(tuple(map(_segment, each.split("/"))) for each in self.globs)
 
     def split(self) -> tuple[str, str]:
         """Return the literal leading directories, and the pattern below them: the place to begin a search."""
-        if self.negated or len(self.globs) != 1:
+        if self.is_negated or len(self.globs) != 1:
             return "", self.text
         parts = self.globs[0].split("/")
         fixed = next((at for at, part in enumerate(parts[:-1]) if _MAGIC & set(part)), len(parts) - 1)
@@ -48,16 +48,16 @@ class Pattern:
     def fits(self, path: str) -> bool:
         """Return whether a relative path, with `/` between its parts, matches."""
         parts = path.split("/")
-        return any(_fits(each, parts) for each in self._alternatives) is not self.negated
+        return any(_fits(each, parts) for each in self._alternatives) is not self.is_negated
 
     def covers(self, path: str) -> bool:
         """Return whether a relative path, or a directory above it, matches, as in ignore files."""
         parts = path.split("/")
-        return any(_fits(each, parts, whole=False) for each in self._alternatives) is not self.negated
+        return any(_fits(each, parts, whole=False) for each in self._alternatives) is not self.is_negated
 
 
-def _anchored(text: str) -> str:
-    anchored = text.startswith(("./", "/"))
+def _anchor(text: str) -> str:
+    is_anchored = text.startswith(("./", "/"))
     parts = [part for part in text.split("/") if part not in ("", ".")]
     if ".." in parts:
         raise BadPattern("'..' is not accepted in a pattern")
@@ -65,7 +65,7 @@ def _anchored(text: str) -> str:
         raise BadPattern("a pattern must contain a name")
     if parts[-1] == "**":
         parts.append("*")  # everything below, not the directory itself
-    return "/".join(parts if anchored or len(parts) > 1 else ["**", *parts])
+    return "/".join(parts if is_anchored or len(parts) > 1 else ["**", *parts])
 
 
 def _segment(text: str) -> re.Pattern[str] | None:

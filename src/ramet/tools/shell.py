@@ -14,7 +14,7 @@ from pydantic import Field
 
 from ramet.concurrency.clock import Clock
 from ramet.concurrency.pipes import Capture
-from ramet.concurrency.processes import Ended, environment, run
+from ramet.concurrency.processes import CommandResult, environment, run
 from ramet.tools.arguments import Arguments, workspace_tool
 from ramet.tools.files.paths import ResolvedPath, current_context, directory, resolve
 
@@ -42,7 +42,7 @@ async def bash(arguments: BashArguments) -> str:
             arguments.command, resolve(context, "."), limit_s, context.clock, context.environ
         )
     text = output.data().decode("utf-8", "replace").replace("\0", "␀").rstrip("\n")
-    if exited.why == "timeout":
+    if exited.reason == "timeout":
         raise ToolException(
             f"{text}\n[stopped after {limit_s:g} s, with every process it had started; "
             f"`timeout` may be up to {MAX_MS} ms]".lstrip("\n")
@@ -52,7 +52,7 @@ async def bash(arguments: BashArguments) -> str:
 
 async def execute(
     command: str, working_dir: ResolvedPath, limit_s: float, clock: Clock, environ: Mapping[str, str] | None = None
-) -> tuple[Capture, Ended]:
+) -> tuple[Capture, CommandResult]:
     """Run `command` in a directory, for at most `limit_s`, in `environ`, or in an environment without secrets."""
     if "\0" in command:
         raise ToolException("command: cannot hold a NUL character")
@@ -75,7 +75,7 @@ async def execute(
     return output, exited
 
 
-def _exit_text(exited: Ended) -> str:
+def _exit_text(exited: CommandResult) -> str:
     if exited.code >= 0:
         return str(exited.code)
     try:

@@ -50,7 +50,7 @@ class SpawnRequest(metaclass=KnownFields):
     returns: Any = None  #: type of a sandboxed function's result; None uses its annotation
     on_output: Callable[[str, str], None] | None = None  #: called with "stdout" or "stderr", and text, as it arrives
     state_owner: str = ""  #: of a root, set by the host: the server's agent that alone owns the states of its tree
-    shelf: pathlib.Path | None = None  #: set by the host: a folder to read and import from, including later files
+    import_dir: pathlib.Path | None = None  #: set by the host: a folder to read and import from, including later files
     call_id: CallId | None = None
     key: str = ""  #: distinguishes spawns of one run that no tool call requested
     request_key: str = ""  #: the sandbox's request for the spawn, as in `CurrentCall`
@@ -75,11 +75,11 @@ def check_request(request: object) -> None:
     check_instance("request", request, SpawnRequest, "a ramet.SpawnRequest")
 
 
-class Created(NamedTuple):
+class CreationReceipt(NamedTuple):
     """A recorded agent: its handle, and the requested capabilities that it did not get."""
 
     ref: str
-    dropped: tuple[str, ...] = ()
+    dropped_names: tuple[str, ...] = ()
 
 
 class SpawnHandle(Protocol):

@@ -29,12 +29,12 @@ class TunnelStart(NamedTuple):
 
 
 class ClientHelloParser:
-    """A parser of the first bytes of a tunnel; `buffered` has all bytes received so far."""
+    """A parser of the first bytes of a tunnel; `buffer` has all bytes received so far."""
 
-    __slots__ = ("_at", "_message", "buffered")
+    __slots__ = ("_at", "_message", "buffer")
 
     def __init__(self) -> None:
-        self.buffered = bytearray()
+        self.buffer = bytearray()
         self._at = 0  #: offset of the current record
         self._message = bytearray()
 
@@ -43,10 +43,10 @@ class ClientHelloParser:
 
         Raises ProtocolError for TLS that cannot be parsed.
         """
-        self.buffered += data
-        if not self.buffered:
+        self.buffer += data
+        if not self.buffer:
             return None
-        if self.buffered[0] not in _CONTENT_TYPES:
+        if self.buffer[0] not in _CONTENT_TYPES:
             return TunnelStart(is_tls=False)
         while (record := self._record()) is not None:
             self._message += record
@@ -58,7 +58,7 @@ class ClientHelloParser:
         return None
 
     def _record(self) -> bytes | None:
-        head = self.buffered[self._at : self._at + 5]
+        head = self.buffer[self._at : self._at + 5]
         if head and head[0] != _HANDSHAKE:
             raise ProtocolError("TLS does not begin with a ClientHello")
         if len(head) < 5:
@@ -69,10 +69,10 @@ class ClientHelloParser:
         start, end = self._at + 5, self._at + 5 + size
         if end > MAX_HELLO:
             raise ProtocolError(f"a TLS ClientHello takes more than {MAX_HELLO} bytes")
-        if len(self.buffered) < end:
+        if len(self.buffer) < end:
             return None
         self._at = end
-        return bytes(self.buffered[start:end])
+        return bytes(self.buffer[start:end])
 
 
 class _Cursor:

@@ -117,13 +117,13 @@ def encode(message: ToProgram, body: bytes = b"") -> bytes:
     return msgspec.json.encode({**msgspec.to_builtins(message), "size": len(body)}) + b"\n" + body
 
 
-def decode(frame: Frame, masked: Callable[[str], str] = str) -> ProgramMessage:
-    """Return a program's message. Raises ProtocolError if the message is unknown; the error shows `masked` text."""
+def decode(frame: Frame, mask: Callable[[str], str] = str) -> ProgramMessage:
+    """Return a program's message. Raises ProtocolError if the message is unknown; the error shows `mask` text."""
     try:
         return _DECODER.decode(frame.control)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
-        preview = masked(frame.control.decode(errors="replace"))[:80]
-        raise ProtocolError(f"{preview!r} is not a message of a program: {masked(str(problem))}") from None
+        preview = mask(frame.control.decode(errors="replace"))[:80]
+        raise ProtocolError(f"{preview!r} is not a message of a program: {mask(str(problem))}") from None
 
 
 def error_text(body: bytes) -> str:

@@ -45,14 +45,14 @@ class FrameReader:
     The reader holds at most one frame and one read: frames before a bad header are returned first.
     """
 
-    __slots__ = ("_body", "_broken", "_buffer", "_control", "_need")
+    __slots__ = ("_body", "_buffer", "_control", "_is_broken", "_need")
 
     def __init__(self) -> None:
         self._buffer = bytearray()  #: received bytes that are not parsed yet
         self._need: tuple[int, int] | None = None  #: lengths of the current frame
         self._control = b""  #: control part of the frame whose body is incomplete
         self._body: io.BytesIO | None = None  #: collected in place: `getvalue` makes no copy
-        self._broken = False
+        self._is_broken = False
 
     @property
     def is_partial(self) -> bool:
@@ -66,7 +66,7 @@ class FrameReader:
 
     def feed(self, data: bytes) -> list[Frame]:
         """Add received bytes; return the frames that are now complete. Raises ProtocolError for a bad header."""
-        if self._broken:
+        if self._is_broken:
             raise ProtocolError("the channel was closed after a bad frame")
         frames: list[Frame] = []
         if self._body is not None and self._need is not None:
@@ -87,7 +87,7 @@ class FrameReader:
                 except ProtocolError:
                     if frames:
                         break  # The next read meets this header first.
-                    self._broken = True
+                    self._is_broken = True
                     self._buffer = bytearray()
                     raise
                 self._need = need

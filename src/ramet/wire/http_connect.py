@@ -52,12 +52,12 @@ class ConnectRefusal(NamedTuple):
 class RequestReader:
     """A reader that takes bytes until they give a target or a refusal. The division into reads has no effect."""
 
-    __slots__ = ("_at", "_buffer", "_fields", "_hosts", "_result", "_searched", "_target")
+    __slots__ = ("_at", "_buffer", "_fields", "_hosts", "_result", "_search_offset", "_target")
 
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._at = 0  #: offset of the current line
-        self._searched = 0  #: offset up to which bytes were examined
+        self._search_offset = 0  #: offset up to which bytes were examined
         self._fields = self._hosts = 0
         self._target: Target | None = None
         self._result: Target | ConnectRefusal | None = None
@@ -71,19 +71,19 @@ class RequestReader:
         """Add received bytes; return None while the header block is incomplete. The first result is final."""
         self._buffer += data
         while self._result is None:
-            end = self._buffer.find(b"\n", self._searched, MAX_HEADER_BYTES) + 1
+            end = self._buffer.find(b"\n", self._search_offset, MAX_HEADER_BYTES) + 1
             stop = end or min(len(self._buffer), MAX_HEADER_BYTES)
             # Start one byte earlier: the byte after a CR decides whether the CR is allowed.
-            if _BAD_BYTE.search(self._buffer, max(self._at, self._searched - 1), stop):
+            if _BAD_BYTE.search(self._buffer, max(self._at, self._search_offset - 1), stop):
                 self._result = ConnectRefusal(400, "a byte that is no printable ASCII, or a CR or LF that stands alone")
             elif end:
                 line = self._buffer[self._at : end - 2].decode("ascii")
-                self._at = self._searched = end
+                self._at = self._search_offset = end
                 self._result = self._parse_line(line)
             elif len(self._buffer) > MAX_HEADER_BYTES:
                 self._result = ConnectRefusal(431, f"the header block is larger than {MAX_HEADER_BYTES} bytes")
             else:
-                self._searched = stop
+                self._search_offset = stop
                 break
         return self._result
 
@@ -158,7 +158,7 @@ def _ipv6(host: str, port: int) -> Target | ConnectRefusal:
     return ConnectRefusal(400, "the brackets hold no plain IPv6 address")
 
 
-def allowed(entries: Collection[str], host: str, port: int) -> bool:
+def is_allowed(entries: Collection[str], host: str, port: int) -> bool:
     """Return whether a list of endpoints covers this one, by the policy rule; the host is canonical, as in a `Target`.
 
     `*.example.org:443` covers every name below example.org, but not example.org. `*` covers every name and every public

@@ -52,15 +52,17 @@ class ResumableStream:
     def __init__(self) -> None:
         # incoming
         self._last_received = 0  #: number of the last received frame
-        self._acknowledged = 0  #: highest number acknowledged by the user
+        self._last_acknowledged = 0  #: highest number acknowledged by the user
         self._ack_sent = 0  #: acknowledgement last sent to the peer on this connection
-        self._unacknowledged: deque[tuple[int, int]] = deque()  #: number and weight of received, unacknowledged frames
+        self._unacknowledged_frames: deque[tuple[int, int]] = (
+            deque()
+        )  #: number and weight of received, unacknowledged frames
         self._unacknowledged_bytes = 0
         # outgoing
         self._last_sent = 0  #: number of the last frame that the user sent
         self._last_written = 0  #: number of the last frame given to this connection
         self._peer_acknowledged = 0  #: highest number that the peer has acknowledged
-        self._retained: deque[Frame] = deque()  #: the frames after that number
+        self._retained_frames: deque[Frame] = deque()  #: the frames after that number
         self._retained_bytes = 0
         # the connection
         self._is_connected = self._has_sent_hello = self._has_peer_hello = False
@@ -76,7 +78,7 @@ class ResumableStream:
     @property
     def is_acknowledged(self) -> bool:
         """Return whether the peer has acknowledged every sent frame."""
-        return not self._retained
+        return not self._retained_frames
 
     @property
     def has_sent_end(self) -> bool:
@@ -100,7 +102,7 @@ class ResumableStream:
         if self._is_ending or not self.can_send(frame):
             raise Bug("a frame was sent after the end of the stream, or while the buffer was full")
         self._last_sent += 1
-        self._retained.append(frame)
+        self._retained_frames.append(frame)
         self._retained_bytes += buffered_size(frame)
 
     def acknowledge(self, through: int) -> None:
@@ -110,9 +112,9 @@ class ResumableStream:
         """
         if through > self._last_received:
             raise Bug(f"frame {through} was acknowledged, but the last received frame is {self._last_received}")
-        self._acknowledged = max(self._acknowledged, through)
-        while self._unacknowledged and self._unacknowledged[0][0] <= through:
-            self._unacknowledged_bytes -= self._unacknowledged.popleft()[1]
+        self._last_acknowledged = max(self._last_acknowledged, through)
+        while self._unacknowledged_frames and self._unacknowledged_frames[0][0] <= through:
+            self._unacknowledged_bytes -= self._unacknowledged_frames.popleft()[1]
 
     def end(self) -> None:
         """Announce that no frame follows the sent ones. Idempotent."""
@@ -133,19 +135,19 @@ class ResumableStream:
         if not self._is_connected or self._is_broken:
             return None
         if not self._has_sent_hello:
-            self._has_sent_hello, self._ack_sent = True, self._acknowledged
-            return _hello.pack(_HELLO, VERSION, self._last_received, self._acknowledged)
+            self._has_sent_hello, self._ack_sent = True, self._last_acknowledged
+            return _hello.pack(_HELLO, VERSION, self._last_received, self._last_acknowledged)
         if not self._has_peer_hello:
             return None
         if self._last_written < self._last_sent:
-            control, body = self._retained[self._last_written - self._peer_acknowledged]
-            self._last_written, self._ack_sent = self._last_written + 1, self._acknowledged
+            control, body = self._retained_frames[self._last_written - self._peer_acknowledged]
+            self._last_written, self._ack_sent = self._last_written + 1, self._last_acknowledged
             return b"".join((_frame.pack(_FRAME, self._last_written, self._ack_sent, len(control)), control, body))
         if self._is_ending and not self._has_sent_end:
             self._has_sent_end = True
             return _number.pack(_END, self._last_sent)
-        if alive or self._ack_sent < self._acknowledged:
-            self._ack_sent = self._acknowledged
+        if alive or self._ack_sent < self._last_acknowledged:
+            self._ack_sent = self._last_acknowledged
             return _number.pack(_ACK, self._ack_sent)
         return None
 
@@ -183,18 +185,18 @@ class ResumableStream:
         return None
 
     def _receive_hello(self, packet: bytes) -> None:
-        _, version, received, acknowledged = _hello.unpack(packet)
+        _, version, received_number, ack_number = _hello.unpack(packet)
         if version != VERSION:
             raise ProtocolError(f"the peer uses version {version} of the protocol, and this side {VERSION}")
-        if not acknowledged <= received <= self._last_sent:
+        if not ack_number <= received_number <= self._last_sent:
             raise ProtocolError(
-                f"the peer received {received} frames and acknowledged {acknowledged}; {self._last_sent} were sent"
+                f"the peer received {received_number} frames and acknowledged {ack_number}; {self._last_sent} were sent"
             )
-        self._has_peer_hello, self._last_written = True, received
-        self._apply_ack(acknowledged)
+        self._has_peer_hello, self._last_written = True, received_number
+        self._apply_ack(ack_number)
 
     def _receive_frame(self, packet: bytes) -> Frame:
-        _, number, acknowledged, length = _frame.unpack_from(packet)
+        _, number, ack_number, length = _frame.unpack_from(packet)
         if self._has_ended or number != self._last_received + 1:
             raise ProtocolError(
                 f"frame {number} arrived where {self._last_received + 1} was expected, or after the end"
@@ -205,20 +207,20 @@ class ResumableStream:
         frame = Frame(packet[_frame.size : body], packet[body:])
         if self._unacknowledged_bytes + (size := buffered_size(frame)) > MAX_BUFFERED:
             raise ProtocolError(f"more than {MAX_BUFFERED} received bytes are not acknowledged")
-        self._apply_ack(acknowledged)
+        self._apply_ack(ack_number)
         self._last_received = number
-        self._unacknowledged.append((number, size))
+        self._unacknowledged_frames.append((number, size))
         self._unacknowledged_bytes += size
         return frame
 
-    def _apply_ack(self, acknowledged: int) -> None:
+    def _apply_ack(self, ack_number: int) -> None:
         """Remove the kept frames up to this number: the peer has acknowledged them."""
-        if acknowledged > self._last_written:
-            raise ProtocolError(f"frame {acknowledged} is acknowledged, but {self._last_written} were sent")
-        if acknowledged < self._peer_acknowledged:
+        if ack_number > self._last_written:
+            raise ProtocolError(f"frame {ack_number} is acknowledged, but {self._last_written} were sent")
+        if ack_number < self._peer_acknowledged:
             raise ProtocolError(
-                f"frame {self._peer_acknowledged} was acknowledged before, and now only {acknowledged} is"
+                f"frame {self._peer_acknowledged} was acknowledged before, and now only {ack_number} is"
             )
-        while self._peer_acknowledged < acknowledged:
+        while self._peer_acknowledged < ack_number:
             self._peer_acknowledged += 1
-            self._retained_bytes -= buffered_size(self._retained.popleft())
+            self._retained_bytes -= buffered_size(self._retained_frames.popleft())

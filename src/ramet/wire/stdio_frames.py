@@ -31,15 +31,15 @@ class _Line(Struct):
 class LineReader:
     """A reader that takes bytes and yields complete frames. It holds at most one frame and one read."""
 
-    __slots__ = ("_buffer", "_line", "_masked", "_scanned", "_size")
+    __slots__ = ("_buffer", "_line", "_mask", "_scanned_bytes", "_size")
 
-    def __init__(self, masked: Callable[[str], str] = str) -> None:
-        """Create a reader; `masked` removes from a line what an error must not show."""
-        self._masked = masked
+    def __init__(self, mask: Callable[[str], str] = str) -> None:
+        """Create a reader; `mask` removes from a line what an error must not show."""
+        self._mask = mask
         self._buffer = bytearray()
         self._line: bytes | None = None  #: of the current frame, once it is complete
         self._size = 0
-        self._scanned = 0  #: bytes of the buffer that contain no line end
+        self._scanned_bytes = 0  #: bytes of the buffer that contain no line end
 
     @property
     def is_partial(self) -> bool:
@@ -58,14 +58,14 @@ class LineReader:
     def _next(self) -> Frame | None:
         buffer = self._buffer
         if self._line is None:
-            end = buffer.find(b"\n", self._scanned)
+            end = buffer.find(b"\n", self._scanned_bytes)
             if max(end, len(buffer) if end < 0 else 0) > MAX_LINE:
-                raise ProtocolError(f"{_preview(buffer, self._masked)} has no end of a line within {MAX_LINE} bytes")
+                raise ProtocolError(f"{_preview(buffer, self._mask)} has no end of a line within {MAX_LINE} bytes")
             if end < 0:
-                self._scanned = len(buffer)
+                self._scanned_bytes = len(buffer)
                 return None
-            self._line, self._size = bytes(buffer[:end]), _size(buffer[:end], self._masked)
-            self._scanned = 0
+            self._line, self._size = bytes(buffer[:end]), _size(buffer[:end], self._mask)
+            self._scanned_bytes = 0
             del buffer[: end + 1]
         if len(buffer) < self._size:
             return None
@@ -75,19 +75,19 @@ class LineReader:
         return frame
 
 
-def _size(line: bytearray, masked: Callable[[str], str]) -> int:
+def _size(line: bytearray, mask: Callable[[str], str]) -> int:
     try:
         size = msgspec.json.decode(line, type=_Line).size
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
         raise ProtocolError(
-            f"{_preview(line, masked)} arrived where a frame must begin: a line of JSON ({problem})"
+            f"{_preview(line, mask)} arrived where a frame must begin: a line of JSON ({problem})"
         ) from None
     if size > MAX_BODY:
         raise ProtocolError(f"a frame announces {size} bytes; at most {MAX_BODY} are accepted")
     return size
 
 
-def _preview(data: bytes | bytearray, masked: Callable[[str], str]) -> str:
+def _preview(data: bytes | bytearray, mask: Callable[[str], str]) -> str:
     """Return the beginning of a line. The whole line is masked first, because masking does not find partial secrets."""
-    text = masked(bytes(data[:MAX_LINE]).decode(errors="replace"))
+    text = mask(bytes(data[:MAX_LINE]).decode(errors="replace"))
     return repr(text[:_MAX_PREVIEW] + "…" if len(text) > _MAX_PREVIEW else text)

@@ -74,7 +74,7 @@ class Tar:
         self._read, self._links, self._max_extended = read, links, max_extended
         self._remaining = 0  #: unread bytes of the current member's content
         self._padding = 0  #: bytes of padding after the content
-        self._extended = 0  #: bytes of all extended headers so far
+        self._extended_bytes = 0  #: bytes of all extended headers so far
 
     def members(self) -> Iterator[Member]:
         """Yield each file and folder. Raises InvalidValue for other types, and for an incomplete or invalid tar."""
@@ -115,18 +115,18 @@ class Tar:
             yield piece
 
     def _extend(self, longer: dict[str, bytes], kind: bytes, size: int) -> None:
-        self._extended += BLOCK + size
-        if size > MAX_EXTENDED or self._extended > self._max_extended:
+        self._extended_bytes += BLOCK + size
+        if size > MAX_EXTENDED or self._extended_bytes > self._max_extended:
             accepted = f"at most {MAX_EXTENDED}, and {self._max_extended} of all together"
             raise InvalidValue("archive", f"an extended header of {size} bytes", accepted)
         data = self._read_exactly(size)
         self._read_exactly(-size % BLOCK)
         long = {b"L": "path", b"K": "linkpath"}.get(kind)
-        fields = {long: data.rstrip(b"\0")} if long else _extended(data)
+        fields = {long: data.rstrip(b"\0")} if long else _parse_extended_header(data)
         if kind == b"g" and fields:
             raise InvalidValue("archive", ", ".join(fields), "a global header without names and sizes")
-        if repeated := longer.keys() & fields.keys():
-            raise InvalidValue("archive", ", ".join(sorted(repeated)), "one extended header for a member")
+        if repeated_fields := longer.keys() & fields.keys():
+            raise InvalidValue("archive", ", ".join(sorted(repeated_fields)), "one extended header for a member")
         longer |= fields
 
     def _end(self, longer: dict[str, bytes]) -> None:
@@ -190,15 +190,15 @@ def _octal(field: bytes) -> int:
         raise InvalidValue("archive", field, "numbers in octal digits") from None
 
 
-def _decimal(field: str, digits: bytes, otherwise: int) -> int:
+def _decimal(field: str, digits: bytes, default: int) -> int:
     if not digits:
-        return otherwise
+        return default
     if not digits.isdigit() or len(digits) > 18:
         raise InvalidValue(field, digits, "a size in decimal digits")
     return int(digits)
 
 
-def _extended(data: bytes) -> dict[str, bytes]:
+def _parse_extended_header(data: bytes) -> dict[str, bytes]:
     r"""Return names and sizes of records "LENGTH KEY=VALUE\\n"; times, owners and comments are ignored."""
     fields: dict[str, bytes] = {}
     start = 0

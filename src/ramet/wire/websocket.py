@@ -77,8 +77,8 @@ def nonce_of(head: Head) -> str | None:
 
 def answer(nonce: str, headers: Mapping[str, str]) -> bytes:
     """Return a server's response that accepts the handshake."""
-    agreed = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Accept": _accept(nonce)}
-    return _head("HTTP/1.1 101 Switching Protocols", {**agreed, **headers})
+    handshake_headers = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Accept": _accept(nonce)}
+    return _head("HTTP/1.1 101 Switching Protocols", {**handshake_headers, **headers})
 
 
 def check_answer(head: Head, nonce: bytes) -> None:
@@ -138,19 +138,19 @@ class MessageReader:
     A length is checked before any of its bytes are kept. The reader holds at most one message and one read.
     """
 
-    __slots__ = ("_buffer", "_is_server", "_max_size", "_parts", "_size", "announced")
+    __slots__ = ("_buffer", "_is_server", "_max_size", "_parts", "_size", "announced_size")
 
     def __init__(self, *, is_server: bool, max_size: int) -> None:
         self._is_server, self._max_size = is_server, max_size
         self._buffer = bytearray()
         self._parts: list[bytes] = []  #: fragments of the current message
         self._size = 0  #: bytes of the fragments
-        self.announced: int | None = None  #: known size in bytes of the current message; None: there is none
+        self.announced_size: int | None = None  #: known size in bytes of the current message; None: there is none
 
     def feed(self, data: bytes) -> list[Message]:
         """Add received bytes; return the messages that are now complete. Raises ProtocolError for an invalid frame."""
         messages: list[Message] = []
-        buffer, at, self.announced = self._buffer, 0, None
+        buffer, at, self.announced_size = self._buffer, 0, None
         buffer += data
         while True:
             head = self._read_head(buffer, at)
@@ -158,7 +158,7 @@ class MessageReader:
                 break
             final, kind, begin, size, mask = head
             if len(buffer) < begin + size:
-                self.announced = self._size + size
+                self.announced_size = self._size + size
                 break
             payload = bytes(buffer[begin : begin + size])
             at = begin + size
@@ -173,8 +173,8 @@ class MessageReader:
                 messages.append(Message(BINARY, b"".join(self._parts)))
                 self._parts, self._size = [], 0
         del buffer[:at]
-        if self.announced is None and (buffer or self._parts):
-            self.announced = self._size
+        if self.announced_size is None and (buffer or self._parts):
+            self.announced_size = self._size
         return messages
 
     def _read_head(self, buffer: bytearray, at: int) -> tuple[bool, int, int, int, bytes | None] | None:

@@ -186,9 +186,9 @@ async def test_an_interrupted_spawn_leaves_no_admission_taken() -> None:
     async with Session(model, [first.tool, second.tool], spawn_limits=limits) as session:
         register = open_tree_of(session).tree.register
         turn = asyncio.create_task(session.ask("Go."))
-        await eventually(lambda: first.calls and register.admission.queued)
+        await eventually(lambda: first.calls and register.admission.queue_length)
         first.open.set()
-        await eventually(lambda: second.calls and not register.admission.queued)
+        await eventually(lambda: second.calls and not register.admission.queue_length)
         assert register.admission.slot_count == 3
 
         await session.interrupt()

@@ -75,7 +75,7 @@ async def test_a_parent_in_the_host_ends_after_its_sandboxed_children(
 
     handle = await runtime.spawn(parent)
     await eventually(lambda: len(marked_processes(process_mark)) == 2)
-    handle.run.over().add_done_callback(lambda _: leftovers.append(marked_processes(process_mark)))
+    handle.run.conclusion().add_done_callback(lambda _: leftovers.append(marked_processes(process_mark)))
 
     await handle.cancel("no longer needed")
 

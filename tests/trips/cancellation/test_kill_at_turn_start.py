@@ -57,7 +57,7 @@ async def test_a_kill_before_the_turn_is_recorded_prevents_the_call(
         turn = asyncio.create_task(say(agent, str(mark)))
         await eventually(lambda: store.write_count)
         closing = asyncio.create_task(agent.close("it was killed"))
-        await eventually(agent.ended.done)
+        await eventually(agent.end.done)
         was_early = closing.done()
         store.may_write.set()
         await asyncio.wait({turn, closing})

@@ -84,7 +84,7 @@ class ServedFolder:
         for tree in list(self.server.runtime.trees.values()):
             if tree.recorder.durable is not None:
                 await tree.recorder.durable()
-        source_options = ("--dir", str(self.folder)) if source == "folder" else ("--server", self.server.where)
+        source_options = ("--dir", str(self.folder)) if source == "folder" else ("--server", self.server.listen_address)
         verb = 2 if words[0] == "schedule" else 1
         return await self.run(*words[:verb], *source_options, *words[verb:])
 
@@ -221,7 +221,7 @@ async def test_a_follower_sees_every_event_to_the_end(served_folder: ServedFolde
     """`tree -f --json` on the server prints the events that `export --tree` has, and ends with the tree."""
     handle = await served_folder.lead()
     following = asyncio.create_task(served_folder.on("socket", "tree", "-f", handle.id, "--json"))
-    async with Client(served_folder.server.where) as client:
+    async with Client(served_folder.server.listen_address) as client:
         (question,) = await client.kernel.approvals()
         await client.kernel.answer(question.id, True)
     await handle.result()
@@ -239,7 +239,7 @@ async def test_the_environment_gives_the_address_and_the_key(
     async with Server(folder, types={}, listen=("127.0.0.1", 0), token=TOKEN) as server:
         served_folder = ServedFolder(folder, server, capsys)
         handle = await served_folder.lead()
-        monkeypatch.setenv("RAMET_SERVER", server.where)
+        monkeypatch.setenv("RAMET_SERVER", server.listen_address)
         without = await served_folder.run("ps")
         monkeypatch.setenv("RAMET_OPERATOR_TOKEN", TOKEN)
         listing = await served_folder.run("ps", "--json")

@@ -104,13 +104,13 @@ async def test_ps_of_a_server_shows_the_paths_of_agents(folder: pathlib.Path, co
     """The root of each tree of a server is called `main`: its agent's path distinguishes the trees."""
     model = ScriptedModel(["Hello."] * 2)
     async with serving(folder, types={"llm": LlmType({"plain": model}, default="plain")}) as echo_server:
-        async with ramet.connect(echo_server.server.where) as client:
+        async with ramet.connect(echo_server.server.listen_address) as client:
             created_team = await client.create_team({"agents": 2}, name="red")
             for name in ("ada", "bob"):
                 spawned_agent = await client.spawn_agent(created_team.team.id, name, "llm", key=created_team.key)
                 await client.say(spawned_agent.agent.id, HI, key=spawned_agent.nonce)
             rows = await client.kernel.runs()
-        listing = await command_line.on("ps", source_options=("--server", echo_server.server.where))
+        listing = await command_line.on("ps", source_options=("--server", echo_server.server.listen_address))
 
     assert [each.agent_path for each in rows] == ["red/ada", "red/bob"]
     assert ["red/ada" in listing.out, "red/bob" in listing.out, " main " in listing.out] == [True, True, False]

@@ -34,13 +34,17 @@ async def nonce(echo_server: EchoServer) -> str:
 
 @pytest.fixture
 async def as_openai(echo_server: EchoServer, nonce: str) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with openai.AsyncOpenAI(base_url=f"{echo_server.server.where}/v1", api_key=nonce, max_retries=0) as client:
+    async with openai.AsyncOpenAI(
+        base_url=f"{echo_server.server.listen_address}/v1", api_key=nonce, max_retries=0
+    ) as client:
         yield client
 
 
 @pytest.fixture
 async def as_anthropic(echo_server: EchoServer, nonce: str) -> AsyncIterator[anthropic.AsyncAnthropic]:
-    async with anthropic.AsyncAnthropic(base_url=echo_server.server.where, api_key=nonce, max_retries=0) as client:
+    async with anthropic.AsyncAnthropic(
+        base_url=echo_server.server.listen_address, api_key=nonce, max_retries=0
+    ) as client:
         yield client
 
 
@@ -111,8 +115,11 @@ async def test_both_clients_list_the_agent_as_a_model(
 
 async def test_failures_raise_the_clients_own_errors(echo_server: EchoServer, as_openai: openai.AsyncOpenAI) -> None:
     """A wrong key, an invalid body and a failed answer give a status before the answer begins, and an event later."""
-    wrong = openai.AsyncOpenAI(base_url=f"{echo_server.server.where}/v1", api_key="agent_no", max_retries=0)
-    async with wrong, anthropic.AsyncAnthropic(base_url=echo_server.server.where, api_key="x", max_retries=0) as other:
+    wrong = openai.AsyncOpenAI(base_url=f"{echo_server.server.listen_address}/v1", api_key="agent_no", max_retries=0)
+    async with (
+        wrong,
+        anthropic.AsyncAnthropic(base_url=echo_server.server.listen_address, api_key="x", max_retries=0) as other,
+    ):
         with pytest.raises(openai.AuthenticationError, match="is not valid for an agent"):
             await wrong.chat.completions.create(model="any", messages=[user_message("a")])
         with pytest.raises(openai.AuthenticationError):

@@ -123,7 +123,7 @@ async def test_a_turn_continues_over_a_lost_connection(client: Client, echo_serv
 async def test_consecutive_turns_reuse_one_connection(client: Client, echo_server: EchoServer) -> None:
     """The client reads an answer past its last chunk, so that the connection can be used again."""
     agent, nonce = await echo_server.agent()
-    async with ramet.connect(echo_server.server.where, nonce) as other:
+    async with ramet.connect(echo_server.server.listen_address, nonce) as other:
         before = set(echo_server.server._http_server._connections)
         assert await other.say(agent, b"one") == b"one"
         (connection,) = set(echo_server.server._http_server._connections) - before
@@ -170,7 +170,7 @@ async def test_a_missing_server_and_an_invalid_address_raise(folder: pathlib.Pat
         with pytest.raises(Gone, match="no server answers"):
             await client.list_teams()
     for url in ("ftp://example.org", "http://", "http://[::1", "https://here:99999"):
-        with pytest.raises(InvalidValue, match="where"):
+        with pytest.raises(InvalidValue, match="address"):
             ramet.connect(url)
     with pytest.raises(RametError, match="not open"):
         await Client(folder / "none.sock").list_teams()
@@ -180,7 +180,7 @@ async def test_the_blocking_client_works_without_an_event_loop(echo_server: Echo
     """Each method blocks; streams are plain iterators, and a reader may leave them."""
 
     def program() -> list[bytes]:
-        with ramet.connect(echo_server.server.where) as client:
+        with ramet.connect(echo_server.server.listen_address) as client:
             team = client.create_team({"agents": 1})
             spawned_agent = client.spawn_agent(team.team.id, "bob", "echo", key=team.key)
             bodies = [each.body for each in client.turn(spawned_agent.agent.id, b"one two", key=spawned_agent.nonce)]
@@ -192,13 +192,13 @@ async def test_the_blocking_client_works_without_an_event_loop(echo_server: Echo
     assert await asyncio.to_thread(program) == [b"one", b"two", b"", b"three"]
     with contextlib.ExitStack() as stack:
         with pytest.raises(RametError, match=r"use `async with ramet\.connect\(…\)` here") as refusal:
-            stack.enter_context(ramet.connect(echo_server.server.where))
+            stack.enter_context(ramet.connect(echo_server.server.listen_address))
     assert "_sync" not in str(refusal.value)
 
 
 async def test_a_blocking_client_is_refused_in_an_event_loop_at_each_call(echo_server: EchoServer) -> None:
     """Each call would block the loop; the error names calls that exist."""
-    client = await asyncio.to_thread(lambda: ramet.connect(echo_server.server.where).__enter__())
+    client = await asyncio.to_thread(lambda: ramet.connect(echo_server.server.listen_address).__enter__())
     try:
         for call in (client.list_teams, client.kernel.runs, lambda: list(client.turn("x", b""))):
             with pytest.raises(RametError, match=r"use `async with ramet\.connect\(…\)` here"):

@@ -25,7 +25,7 @@ async def lossy_client(
     lost_requests: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        back, on = await asyncio.open_unix_connection(echo_server.server.where)
+        back, on = await asyncio.open_unix_connection(echo_server.server.listen_address)
 
         async def asks() -> None:
             while data := await reader.read(65_536):
@@ -90,7 +90,7 @@ async def test_repeated_mail_arrives_once(echo_server: EchoServer) -> None:
     agent, nonce = await echo_server.agent()
 
     def program() -> None:
-        with ramet.connect(echo_server.server.where, nonce) as client:
+        with ramet.connect(echo_server.server.listen_address, nonce) as client:
             for _ in range(2):
                 client.mail(agent, "hello", idempotency_key="mail-1")
             client.mail(agent, "hello", idempotency_key="mail-2")
@@ -102,7 +102,7 @@ async def test_repeated_mail_arrives_once(echo_server: EchoServer) -> None:
 @pytest.mark.parametrize("key", ["", "ü", "a\nb", "x" * 256])
 async def test_an_invalid_idempotency_key_is_refused_before_sending(echo_server: EchoServer, key: str) -> None:
     """InvalidValue names the header."""
-    async with ramet.connect(echo_server.server.where) as client:
+    async with ramet.connect(echo_server.server.listen_address) as client:
         with pytest.raises(InvalidValue, match="Idempotency-Key"):
             await client.create_team({"agents": 1}, idempotency_key=key)
         assert not await client.list_teams()

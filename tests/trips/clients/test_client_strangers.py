@@ -83,9 +83,9 @@ async def test_an_invalid_key_is_refused_before_connecting(folder: pathlib.Path,
 async def test_an_unreadable_token_file_counts_as_no_key(folder: pathlib.Path) -> None:
     """The server then says that a key is needed."""
     async with serving(folder) as echo_server:
-        token = pathlib.Path(echo_server.server.where).with_name("operator-token")
+        token = pathlib.Path(echo_server.server.listen_address).with_name("operator-token")
         token.write_bytes(b"\xff\xfe")
-        async with ramet.connect(echo_server.server.where) as client:
+        async with ramet.connect(echo_server.server.listen_address) as client:
             with pytest.raises(Exception, match="a key is needed"):
                 await client.list_teams()
 

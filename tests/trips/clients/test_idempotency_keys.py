@@ -138,7 +138,7 @@ async def test_an_invalid_idempotency_key_is_refused(echo_server: EchoServer, ke
 async def test_a_repetition_during_the_first_request_gets_409(provider_server: EchoServer) -> None:
     """The answer has Retry-After; a later repetition gets the first answer."""
     _, nonce = await provider_server.agent(agent_type="parrot")
-    parrot = provider_server.server.spawner.agents.find_by_key(nonce, "turn").served
+    parrot = provider_server.server.spawner.agents.find_by_key(nonce, "turn").running_agent
     body = {"model": "any", "messages": [{"role": "user", "content": "a wait"}]}
 
     async def ask() -> httpx2.Response:
@@ -157,7 +157,7 @@ async def test_a_repetition_during_the_first_request_gets_409(provider_server: E
 async def test_a_repetition_after_a_disconnect_gets_the_answer(provider_server: EchoServer) -> None:
     """A turn with an Idempotency-Key continues without its client; the same request reads it to its end."""
     _, nonce = await provider_server.agent(agent_type="parrot")
-    parrot: Any = provider_server.server.spawner.agents.find_by_key(nonce, "turn").served
+    parrot: Any = provider_server.server.spawner.agents.find_by_key(nonce, "turn").running_agent
     requests = provider_server.server._parts.metrics.requests
     body = {"model": "any", "messages": [{"role": "user", "content": "a wait b"}]}
 

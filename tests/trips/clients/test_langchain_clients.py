@@ -52,7 +52,7 @@ async def echo_server(folder: pathlib.Path) -> AsyncIterator[EchoServer]:
 @pytest.fixture(params=KINDS)
 async def model(echo_server: EchoServer, request: pytest.FixtureRequest) -> BaseChatModel:
     nonce = (await echo_server.agent(agent_type="parrot"))[1]
-    return KINDS[request.param](echo_server.server.where, nonce)
+    return KINDS[request.param](echo_server.server.listen_address, nonce)
 
 
 async def test_every_text_mode_of_langchain_works(model: BaseChatModel) -> None:

@@ -30,7 +30,7 @@ async def test_both_node_sdks_talk_with_an_agent(folder: pathlib.Path) -> None:
     async with serving(folder, listen=("127.0.0.1", 0), types={"parrot": ParrotType()}) as echo_server:
         nonce = (await echo_server.agent(agent_type="parrot"))[1]
         process = await asyncio.create_subprocess_exec(
-            "node", str(SCRIPT), echo_server.server.where, nonce,
+            "node", str(SCRIPT), echo_server.server.listen_address, nonce,
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
         out, errors = await process.communicate()

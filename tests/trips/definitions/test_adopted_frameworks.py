@@ -281,7 +281,7 @@ async def test_a_cancelled_adopted_run_is_charged_for_its_open_request(runtime: 
     result, events = await result_and_events(handle)
 
     assert (result.status, receipt.left) == (Status.CANCELLED, ())
-    assert handle.run.context.budget.reserved("tokens") == 0
+    assert handle.run.context.budget.reserved_amount("tokens") == 0
     charges = of_kind(events, ModelCharged)
     assert len(of_kind(events, ModelAsked)) == len(charges)
     assert all(each.usage.estimated for each in charges)
@@ -497,7 +497,7 @@ async def test_a_killed_adopted_agent_resumes_with_its_used_budget(tmp_path: pat
     async with AgentRuntime(tmp_path) as runtime:
         (handle,) = await runtime.resume(agents=[asks_twice(model)])
         result, events = await result_and_events(handle)
-        assert handle.run.context.budget.reserved("tokens") == 0
+        assert handle.run.context.budget.reserved_amount("tokens") == 0
 
     assert (result.status, result.value) == (Status.COMPLETED, "three, four")
     assert result.usage.model_calls == 4

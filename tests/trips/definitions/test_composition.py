@@ -66,7 +66,7 @@ def error_of(result: Result) -> tuple[Status, str, str]:
 
 def tree_of(runtime: AgentRuntime, handle: Handle) -> list[str]:
     """Return the paths of a tree that has ended."""
-    return [view.path for view in runtime._trees._finished[handle.run.info.root].tree.views()]
+    return [view.path for view in runtime._trees._finished_trees[handle.run.info.root].tree.views()]
 
 
 # ---- chain
@@ -211,7 +211,7 @@ async def test_on_failure_stop_cancels_the_other_branches(runtime: AgentRuntime)
     status, kind, _ = error_of(await handle.result())
 
     assert (status, kind) == (Status.FAILED, "StepFailed")
-    views = {view.path: view.state for view in runtime._trees._finished[handle.id].tree.views()}
+    views = {view.path: view.state for view in runtime._trees._finished_trees[handle.id].tree.views()}
     assert views["main/for_ever"] == "cancelled"
 
 
@@ -319,7 +319,7 @@ async def test_a_step_gets_no_more_than_its_composition(runtime: AgentRuntime) -
     tight = Policy(memory_mb=120, retry_count=0)
     handle = await runtime.spawn(chain(triple, triple.with_policy(Policy(memory_mb=500))).with_policy(tight), args=(1,))
     assert (await handle.result()).value == 9
-    runs = runtime._trees._finished[handle.id].tree.register.runs.values()
+    runs = runtime._trees._finished_trees[handle.id].tree.register.runs.values()
     grants = [run.grant for run in runs if run.grant is not None]
     assert [grant.memory_mb for grant in grants] == [100, 120]
 

@@ -175,7 +175,7 @@ async def test_a_child_has_only_capabilities_of_its_current_ancestors(
     async with process(make_store, monkeypatch) as runtime:
         owner = architect()
         new_agent = await runtime.dynamic.create(owner, solver())
-        assert new_agent.dropped == ("module math.tan",)
+        assert new_agent.dropped_names == ("module math.tan",)
         assert names(await runtime.dynamic.load(new_agent.ref)) == [("pi", "sin")]
         leaf = await runtime.dynamic.create(await runtime.dynamic.load(new_agent.ref), solver("leaf"))
 

@@ -151,7 +151,7 @@ async def test_a_changed_text_is_another_version_that_rebind_finds() -> None:
         leaf = (await dynamic.create(await dynamic.load(old), solver("sin", name="leaf"))).ref
         newer = (await dynamic.create(first, solver("sin", primer="You solve better."))).ref
         root = declarations.handle_of(first)
-        declarations._registered.clear()
+        declarations._registered_agents.clear()
         declarations._newest.clear()
         for ref in (old, leaf, root):
             with pytest.raises(AgentNotResolved, match="not declared in this process"):

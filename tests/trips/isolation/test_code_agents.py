@@ -426,9 +426,9 @@ async def run_lead(source: str, backend: BackendName, text: str) -> tuple[list[s
     )
     lead = importlib.import_module("their_specialists").lead.with_model(model)
     async with ramet.AgentRuntime(backend=backend) as runtime:
-        import_dir = runtime.sandboxes.folders.shelf("theirs")
+        import_dir = runtime.sandboxes.folders.import_dir("theirs")
         (import_dir / "their_specialists.py").write_text(source)
-        handle = await runtime.spawn(lead, "Play.", shelf=import_dir)
+        handle = await runtime.spawn(lead, "Play.", import_dir=import_dir)
         tree = runtime.trees[handle.run.info.root].tree
         result = await handle.result()
         assert result.status is Status.COMPLETED, result

@@ -286,7 +286,7 @@ async def test_another_attempt_begins_where_the_turn_began(guest_loops: GuestLoo
         first, _ = conversation.start()
         question = b'{"messages": [1, 2], "tools": []}'
         await conversation.ask_model(AskModel(id=1, step=f"{run.info.id}:1"), question, no_piece)
-        assert run.context.budget.reserved("tool_calls") == 2
+        assert run.context.budget.reserved_amount("tool_calls") == 2
         run.context.mailbox.push(Mail(id="mail-1", sender="user", text="Late.", kind="user"))
         second, body = conversation.start()
 
@@ -296,7 +296,7 @@ async def test_another_attempt_begins_where_the_turn_began(guest_loops: GuestLoo
             "Early.",
             "Late.",
         ]
-        assert run.context.budget.reserved("tool_calls") == 0
+        assert run.context.budget.reserved_amount("tool_calls") == 0
         assert (first.steps, second.steps) == (0, 1)
 
 

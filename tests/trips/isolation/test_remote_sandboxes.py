@@ -16,7 +16,7 @@ from ramet.services.agent_types.bundle_operations import LoadBundle
 from ramet.services.agent_types.function.type import FunctionInfo
 from ramet.services.contract import PLAIN
 from ramet.services.packaging.service import PackagingService
-from ramet.services.teams.loaded_bundles import AgentShelf
+from ramet.services.teams.loaded_bundles import AgentImportDir
 from tests.support.machines import MachineBackend
 from tests.support.tars import tar
 from tests.trips.agents import isolated as agents
@@ -88,7 +88,7 @@ async def test_a_bundle_loaded_during_a_turn_can_be_imported(runtime: ramet.Agen
     """A bundle that is loaded into an active agent reaches its remote sandbox at once."""
     async with PackagingService(tmp_path / "packaging") as packaging:
         bundle = (await packaging.upload(tar({"kit.py": b"WORD = 'loaded'"}))).id
-        loaded_bundles = AgentShelf("a-1", "", lambda: runtime.sandboxes.folders, packaging, PLAIN, ())
+        loaded_bundles = AgentImportDir("a-1", "", lambda: runtime.sandboxes.folders, packaging, PLAIN, ())
         await loaded_bundles.open()
         info = FunctionInfo(function=f"{FUNCTIONS}:waits_for_a_module")
         start = agent_spec(runtime, tmp_path / "ada", info, policy=ramet.Policy(), loaded_bundles=loaded_bundles)

@@ -79,7 +79,7 @@ async def test_an_image_and_its_agent_serve(older_server: pathlib.Path) -> None:
     prompt = b'{"messages": [{"role": "user", "content": "again"}]}'
     async with (
         Server(older_server, backend="local", types={"function": FunctionType()}) as server,
-        ramet.connect(server.where) as client,
+        ramet.connect(server.listen_address) as client,
     ):
         images = [each.id for each in await client.list_images(key=server.operator)]
         older = await client.say(names["agent"], prompt, key=names["nonce"])

@@ -43,8 +43,8 @@ async def echo_server(store: PostgresStore) -> AsyncIterator[EchoServer]:
 async def take_over_teams(store: PostgresStore) -> None:
     """Write kernel two as the owner of every team, as a takeover does, without a notice to kernel one."""
     books = TeamTables(store)
-    agents = (await books.agents()).readable
-    for team in (await books.teams()).readable:
+    agents = (await books.agents()).readable_rows
+    for team in (await books.teams()).readable_rows:
         team_agents = [each for each in agents if each.team == team.id]
         books.hold(team, *team_agents)
         await books.write(replace(team, kernel="two"), *team_agents)

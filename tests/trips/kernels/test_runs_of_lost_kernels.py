@@ -102,7 +102,7 @@ async def test_requests_wait_for_a_run_that_is_being_taken_over(two_kernels: Two
     (agent,) = one.server.spawner.agents
     body = b'{"messages": [{"role": "user", "content": "hello"}]}'
     (await one.ask("POST", f"/v1/agents/{agent.id}/turns", key, content=body)).raise_for_status()
-    run = agent.served.run
+    run = agent.running_agent.run
     with end_session(stores[0], postgres):
         await eventually(lambda: two.server.is_taking_over(""))
         async with asyncio.timeout(180):
@@ -155,7 +155,7 @@ async def test_streams_of_a_lost_agent_break_without_an_end_event(two_kernels: T
     one, two, stores, late = two_kernels
     late.go_on.set()
     id, key = await one.agent(agent_type="late")
-    run = one.server.spawner.agents.authorized_entry(id, key, "info").served.run
+    run = one.server.spawner.agents.authorized_entry(id, key, "info").running_agent.run
     body = b'{"messages": [{"role": "user", "content": "hello"}]}'
     (await one.ask("POST", f"/v1/agents/{id}/turns", key, content=body)).raise_for_status()
     paths = [f"/v1/runs/{run}/events?follow=true", f"/v1/agents/{id}/events"]
@@ -173,7 +173,7 @@ async def test_a_former_owner_confirms_only_recorded_requests(two_kernels: TwoKe
     one, two, stores, late = two_kernels
     late.go_on.set()
     agents = [await one.agent(agent_type="late") for _ in range(2)]
-    runs = [one.server.spawner.agents.authorized_entry(*each, "info").served.run for each in agents]
+    runs = [one.server.spawner.agents.authorized_entry(*each, "info").running_agent.run for each in agents]
     bodies = {
         "a word for the agent": (f"/v1/agents/{agents[0][0]}/mail", {"text": "a word for the agent"}),
         "a word for the run": (f"/v1/runs/{runs[0]}/mail", {"text": "a word for the run"}),
@@ -222,7 +222,7 @@ async def test_a_kernel_without_its_store_is_not_ready(two_kernels: TwoKernels, 
     await eventually(lambda: not stores[0].is_away)
     assert await ready(one) == 200
     assert stores[0]._open is not None
-    stores[0]._open._vigil.stop()  # It is a write that notices it first.
+    stores[0]._open._session_monitor.stop()  # It is a write that notices it first.
     with end_session(stores[0], postgres):
         writing = asyncio.create_task(stores[0].put("note", "one", b"-"))
         await eventually(lambda: stores[0].is_away)

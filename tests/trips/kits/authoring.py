@@ -12,7 +12,7 @@ from ramet.core.policy.capabilities import intersect
 from ramet.core.recipe import Recipe
 from ramet.spawn.run.run import Run
 from ramet.tools.python import python_tool
-from ramet.tools.spawn_request import Created, SpawnRequest
+from ramet.tools.spawn_request import CreationReceipt, SpawnRequest
 
 ROOT = "0" * 64
 
@@ -24,16 +24,16 @@ class MemoryAuthoring:
         self.recipes: dict[str, tuple[str, Recipe]] = {}  #: by handle: whose it is, and what
         self.requests: list[tuple[str, str, dict[str, Any]]] = []
 
-    async def create(self, run: Run, entry: Mapping[str, Any]) -> Created:
+    async def create(self, run: Run, entry: Mapping[str, Any]) -> CreationReceipt:
         """Keep the recipe of an agent. Raises InvalidValue."""
         recipe = Recipe.from_entry(entry)
         granted_rights = intersect(recipe.capabilities, run.agent.capabilities)
         registered_recipe = Recipe.from_entry(
-            {**recipe.data(), "capabilities": [each.data() for each in granted_rights.capabilities]}, where="granted"
+            {**recipe.data(), "capabilities": [each.data() for each in granted_rights.capabilities]}, path="granted"
         )
         ref = str(AgentRef(run.info.agent, ROOT, (registered_recipe.name,), registered_recipe.version))
         self.recipes[ref] = (run.info.agent, registered_recipe)
-        return Created(ref, granted_rights.dropped)
+        return CreationReceipt(ref, granted_rights.dropped_names)
 
     async def spawn_request(self, run: Run, ref: str, task: str, arguments: Mapping[str, Any]) -> SpawnRequest:
         """Return the request for the child that does the task. Raises AgentNotResolved, Unknown, InvalidValue."""

@@ -87,7 +87,7 @@ def async_tool(function: Callable[..., Any], **metadata: Any) -> BaseTool:
 
 def open_tree_of(session: Session) -> OpenTree:
     """Return the tree of a session with its recorder, for reading only."""
-    return session._opened
+    return session._open_tree
 
 
 def run_of(session: Session, target: str) -> Run:
@@ -138,7 +138,7 @@ def scopes(session: Session) -> list[Budget]:
 
 def has_no_reservation(session: Session) -> bool:
     """Return whether no scope has a reservation."""
-    return all(scope.reserved(resource) == 0 for scope in scopes(session) for resource in RESOURCES)
+    return all(scope.reserved_amount(resource) == 0 for scope in scopes(session) for resource in RESOURCES)
 
 
 # --- conversations

@@ -226,7 +226,7 @@ async def test_a_turn_returns_the_tokens_that_it_did_not_use() -> None:
         budget = run_of(session, "main").context.budget
 
     assert (result.usage.tokens, result.usage.cache_read_tokens) == (100, 40)
-    assert (budget.spent("tokens"), budget.reserved("tokens")) == (100, 0)
+    assert (budget.spent_amount("tokens"), budget.reserved_amount("tokens")) == (100, 0)
     assert budget.remaining("tokens", is_final_answer=True) == 20_000 - 100
 
 
@@ -238,7 +238,11 @@ async def test_a_refused_request_costs_a_call_and_no_tokens() -> None:
             budget = run_of(session, "main").context.budget
 
     assert result.status is Status.FAILED
-    assert (budget.spent("tokens"), budget.spent("model_calls"), budget.reserved("tokens")) == (0, 1, 0)
+    assert (budget.spent_amount("tokens"), budget.spent_amount("model_calls"), budget.reserved_amount("tokens")) == (
+        0,
+        1,
+        0,
+    )
     assert not result.usage.estimated
 
 
@@ -256,7 +260,7 @@ async def test_a_cut_stream_is_settled_at_its_reservation(which: str) -> None:
 
     assert result.status is not Status.COMPLETED
     assert result.usage.estimated
-    assert (budget.spent("tokens"), budget.reserved("tokens")) == (sum(reserved), 0)
+    assert (budget.spent_amount("tokens"), budget.reserved_amount("tokens")) == (sum(reserved), 0)
     assert result.usage.tokens == sum(reserved)
     assert len(discarded) == len(reserved) == server.count
 
@@ -278,7 +282,7 @@ async def test_a_call_cancelled_in_mid_stream_is_settled_at_its_reservation() ->
         await server.client_left.wait()
 
     assert (result.usage.estimated, result.usage.tokens) == (True, request.reserved_tokens)
-    assert (budget.spent("tokens"), budget.reserved("tokens")) == (request.reserved_tokens, 0)
+    assert (budget.spent_amount("tokens"), budget.reserved_amount("tokens")) == (request.reserved_tokens, 0)
 
 
 # --- money
@@ -294,8 +298,8 @@ async def test_money_is_counted_by_the_price_table() -> None:
         budget = run_of(session, "main").context.budget
 
     assert result.usage.usd == pytest.approx(1_000 * 2e-6 + 500 * 10e-6)
-    assert budget.spent("usd") == pytest.approx(result.usage.usd)
-    assert budget.reserved("usd") == 0
+    assert budget.spent_amount("usd") == pytest.approx(result.usage.usd)
+    assert budget.reserved_amount("usd") == 0
 
 
 async def test_a_money_limit_requires_a_price_of_the_model() -> None:
@@ -349,7 +353,7 @@ async def test_a_child_s_own_limit_ends_the_child_only() -> None:
     assert end.result.error is not None
     assert end.result.error.scope == "main/1"
     assert end.result.usage.model_calls == 2
-    assert budget.spent("model_calls") == 4
+    assert budget.spent_amount("model_calls") == 4
 
 
 async def test_a_child_returns_what_it_did_not_spend() -> None:
@@ -457,10 +461,10 @@ async def test_a_detached_child_has_a_budget_of_its_own() -> None:
         )
 
         budget = run_of(session, "main").context.budget
-        assert (budget.spent("model_calls"), budget.reserved("model_calls")) == (4, 0)
+        assert (budget.spent_amount("model_calls"), budget.reserved_amount("model_calls")) == (4, 0)
         gate.open.set()
         assert (await handle.result()).value == "done alone"
-        assert budget.spent("model_calls") == 4
+        assert budget.spent_amount("model_calls") == 4
 
 
 # --- exact counts
@@ -518,7 +522,7 @@ async def test_a_limit_of_agents_is_exact_for_concurrent_spawns() -> None:
         assert (len(handles), len(refusals)) == (10, 90)
         assert {(each.limit, each.free) for each in refusals} == {("budget agents", 0)}
         await asyncio.gather(*(handle.result() for handle in handles))
-        assert run_of(session, "main").context.budget.spent("agents") == 10
+        assert run_of(session, "main").context.budget.spent_amount("agents") == 10
         assert has_no_reservation(session)
 
 
@@ -588,10 +592,10 @@ async def test_nothing_stays_reserved_when_children_end_in_any_way() -> None:
             "main/kind-4/1": Status.COMPLETED,
         }
         root = run_of(session, "main")
-        assert root.context.budget.spent("tokens") == root.subtree.tokens
-        assert root.context.budget.spent("model_calls") == root.subtree.model_calls
-        assert root.context.budget.spent("tool_calls") == root.subtree.tool_calls
-        assert root.context.budget.spent("agents") == root.subtree.agents == 6
+        assert root.context.budget.spent_amount("tokens") == root.subtree.tokens
+        assert root.context.budget.spent_amount("model_calls") == root.subtree.model_calls
+        assert root.context.budget.spent_amount("tool_calls") == root.subtree.tool_calls
+        assert root.context.budget.spent_amount("agents") == root.subtree.agents == 6
 
 
 async def test_background_children_cannot_use_their_parent_s_last_answer() -> None:

@@ -56,9 +56,9 @@ async def failed_turn(model: BaseChatModel, *, attempts: int = 2, limits: Limits
         assert result.status is Status.FAILED
         assert has_no_reservation(session)
         budget = run_of(session, "main").context.budget
-        assert budget.spent("tokens") == result.usage.tokens
-        assert budget.spent("usd") == pytest.approx(result.usage.usd)
-        assert budget.spent("model_calls") == result.usage.model_calls
+        assert budget.spent_amount("tokens") == result.usage.tokens
+        assert budget.spent_amount("usd") == pytest.approx(result.usage.usd)
+        assert budget.spent_amount("model_calls") == result.usage.model_calls
         assert TreeReplay().apply_all(session_events(session)).root.usage == result.usage
     return result, session
 
@@ -129,7 +129,7 @@ async def test_refused_connections_leave_the_budget_whole() -> None:
             assert (await session.ask("Go.")).status is Status.FAILED
         budget = run_of(session, "main").context.budget
 
-        assert [budget.spent(each) for each in ("usd", "tokens", "model_calls")] == [0, 0, 0]
+        assert [budget.spent_amount(each) for each in ("usd", "tokens", "model_calls")] == [0, 0, 0]
         assert budget.remaining("usd", is_final_answer=True) == 1.0
         assert session.usage == NO_USAGE
 
@@ -299,6 +299,6 @@ async def test_a_recorded_refund_survives_a_kill(is_last: type[Event], calls: in
 
         assert session.usage.model_calls == 1 + calls
         assert session.usage.estimated is bool(calls)
-        assert run.context.budget.spent("model_calls") == session.usage.model_calls
-        assert run.context.budget.spent("tokens") == session.usage.tokens
+        assert run.context.budget.spent_amount("model_calls") == session.usage.model_calls
+        assert run.context.budget.spent_amount("tokens") == session.usage.tokens
         assert has_no_reservation(session)

@@ -178,7 +178,7 @@ async def test_a_spawn_waits_for_room() -> None:
         turn = asyncio.create_task(session.ask("Go."))
         await eventually(lambda: gate.calls == 3)
         assert len(session.runs()) == 4
-        assert open_tree_of(session).tree.register.admission.queued == 3
+        assert open_tree_of(session).tree.register.admission.queue_length == 3
         gate.open.set()
 
         result = await turn
@@ -235,7 +235,7 @@ async def test_a_spawn_waits_for_the_end_of_an_unrelated_run() -> None:
     )
     async with Session(model, [gate.tool], spawn_limits=SpawnLimits(runs=3)) as session:
         turn = asyncio.create_task(session.ask("Go."))
-        await eventually(lambda: open_tree_of(session).tree.register.admission.queued == 1)
+        await eventually(lambda: open_tree_of(session).tree.register.admission.queue_length == 1)
         gate.open.set()
 
         assert (await turn).value == "ok"
@@ -253,7 +253,7 @@ async def test_a_queued_spawn_can_be_cancelled() -> None:
         first = await session.spawn(SpawnRequest(prompt="hold", mode="fresh"))
         await gate.entered.wait()
         waiting = [asyncio.create_task(session.spawn(SpawnRequest(prompt="hold", mode="fresh"))) for _ in range(2)]
-        await eventually(lambda: open_tree_of(session).tree.register.admission.queued == 2)
+        await eventually(lambda: open_tree_of(session).tree.register.admission.queue_length == 2)
         waiting[0].cancel()
         await asyncio.wait([waiting[0]])
         gate.open.set()
@@ -262,7 +262,7 @@ async def test_a_queued_spawn_can_be_cancelled() -> None:
 
         assert (await first.result()).value == (await second.result()).value == "held"
         admission = open_tree_of(session).tree.register.admission
-        assert (admission.slot_count, admission.queued) == (1, 0)
+        assert (admission.slot_count, admission.queue_length) == (1, 0)
 
 
 async def test_a_parent_that_waits_for_a_detached_child_does_not_deadlock() -> None:
@@ -422,8 +422,8 @@ async def test_a_random_tree_always_ends(seed: int, when_full: Literal["queue", 
         await eventually(lambda: is_tree_idle(session))
         register = open_tree_of(session).tree.register
 
-        assert (register.admission.slot_count, register.admission.queued) == (1, 0)
-        assert (register.slots.in_use, register.slots.queued) == (0, 0)
+        assert (register.admission.slot_count, register.admission.queue_length) == (1, 0)
+        assert (register.slots.in_use, register.slots.queue_length) == (0, 0)
         assert has_no_reservation(session)
         spawns, run_ends = of_kind(session_events(session), RunSpawned), of_kind(session_events(session), RunEnded)
         assert {event.run for event in spawns} - {event.run for event in run_ends} == {session.id}
@@ -547,11 +547,13 @@ async def test_interrupts_and_cancels_at_random_moments_leave_nothing(seed: int)
             assert result.status in set(Status)
         register = open_tree_of(session).tree.register
         assert not list(register.living())
-        assert (register.admission.slot_count, register.admission.queued) == (0, 0)
-        assert (register.slots.in_use, register.slots.queued) == (0, 0)
+        assert (register.admission.slot_count, register.admission.queue_length) == (0, 0)
+        assert (register.slots.in_use, register.slots.queue_length) == (0, 0)
         assert has_no_reservation(session)
         assert is_consistent(session)
-        spent = {name: run_of(session, "main").context.budget.spent(name) for name in ("model_calls", "tool_calls")}
+        spent = {
+            name: run_of(session, "main").context.budget.spent_amount(name) for name in ("model_calls", "tool_calls")
+        }
         assert spent == {"model_calls": session.usage.model_calls, "tool_calls": session.usage.tool_calls}
         assert len(asyncio.all_tasks()) == 1
 

@@ -124,7 +124,7 @@ async def test_a_request_refused_for_another_reason_is_sent_twice_at_most() -> N
         async with Session(server.openai(), runtime=runtime_without_backoff(), limits=LIMITS) as session:
             result = await session.ask("Go.")
             second_result = await session.ask("Again.")
-            spent = run_of(session, "main").context.budget.spent("model_calls")
+            spent = run_of(session, "main").context.budget.spent_amount("model_calls")
 
     assert [result.status, second_result.status] == [Status.FAILED, Status.FAILED]
     assert asked_usage(server) == [True, False, True, False]

@@ -99,7 +99,7 @@ async def two_kernels(postgres: Server) -> AsyncIterator[TwoKernels]:
         stores = [PostgresStore(postgres.dsn, schema=schema, kernel=name) for name in ("one", "two")]
         options = {"listen": ("127.0.0.1", 0), "token": TOKEN}
         one = await stack.enter_async_context(serving(folders[0], store=stores[0], address=address, **options))
-        host, _, port = one.server.where.removeprefix("http://").rpartition(":")
+        host, _, port = one.server.listen_address.removeprefix("http://").rpartition(":")
         line.to = (host, int(port))
         two = await stack.enter_async_context(serving(folders[1], store=stores[1], **options))
         yield TwoKernels(one, two, line)

@@ -354,7 +354,7 @@ async def test_a_fork_begins_at_any_event(make_store: MakeStore) -> None:
     async with AgentRuntime(store=make_store()) as runtime:
         session = Session(ScriptedModel(["one", "two"]), runtime=runtime)
         await session.ask("first")
-        last_seq = max(event.seq for event in session._opened.recorder.recent_events)
+        last_seq = max(event.seq for event in session._open_tree.recorder.recent_events)
         await session.ask("second")
         model = ScriptedModel(["another way"])
 

@@ -32,7 +32,12 @@ def budgets(session: Session) -> Figures:
     """Return for each run what is left, spent, held, and kept for a last answer of each resource."""
     return {
         run.info.path: {
-            name: (budget.remaining(name), budget.spent(name), budget.reserved(name), budget.final_answer_reserve(name))
+            name: (
+                budget.remaining(name),
+                budget.spent_amount(name),
+                budget.reserved_amount(name),
+                budget.final_answer_reserve(name),
+            )
             for name in RESOURCES
         }
         for run in open_tree_of(session).tree.register.runs.values()

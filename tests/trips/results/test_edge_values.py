@@ -172,7 +172,7 @@ class CountedTree:
     async def queue_spawns(self, births: int) -> list[asyncio.Task[AdmissionSlot]]:
         """Queue this many spawns below one child, and return their tasks."""
         asking = [asyncio.create_task(self.admission.admit(self.asker)) for _ in range(births)]
-        await eventually(lambda: self.admission.queued == births)
+        await eventually(lambda: self.admission.queue_length == births)
         return asking
 
 

@@ -501,7 +501,7 @@ async def test_a_child_cannot_take_the_address_of_another_run(name: str, tmp_pat
             assert session.handle(handle.name).id == handle.id
         assert session.handle("main").id == session.id
         child = run_of(session, third.path)
-        assert session._opened.tree.register.find("parent", child).info.id == session.id
+        assert session._open_tree.tree.register.find("parent", child).info.id == session.id
 
 
 async def test_a_name_cannot_replace_the_transcript_of_another_run(tmp_path: Path) -> None:
@@ -751,11 +751,11 @@ async def test_refused_spawns_leave_nothing(tmp_path: Path) -> None:
     model = ScriptedModel([[Call("Agent", args) for args in bad], "ok"])
     async with Session(model, cwd=tmp_path, limits=Limits(agents=5), spawn_limits=SpawnLimits(runs=3)) as session:
         await session.ask("Go.")
-        register = session._opened.tree.register
+        register = session._open_tree.tree.register
 
         assert len(answers(session.messages)) == 100
         assert list(register.runs) == [session.id]
-        assert (register.admission.slot_count, register.admission.queued) == (1, 0)
+        assert (register.admission.slot_count, register.admission.queue_length) == (1, 0)
         assert has_no_reservation(session)
         assert session.transcripts is not None
         assert [file.name for file in session.transcripts.rglob("*.jsonl")] == ["main.jsonl"]
@@ -773,7 +773,7 @@ async def test_a_call_without_reported_usage_is_an_estimate() -> None:
 
     assert result.value == "fine"
     assert result.usage.estimated
-    assert result.usage.tokens == budget.spent("tokens") > 4_000
+    assert result.usage.tokens == budget.spent_amount("tokens") > 4_000
 
 
 def test_brief_of_returns_the_first_human_message() -> None:

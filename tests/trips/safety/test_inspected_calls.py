@@ -64,7 +64,9 @@ def rows_of(lines: str) -> list[tuple[str, str, str]]:
 def place_options(request: pytest.FixtureRequest, echo_server: EchoServer) -> list[str]:
     """The command line options of a working directory, or of the server that works there."""
     return (
-        ["--dir", str(echo_server.server.dir)] if request.param == "folder" else ["--server", echo_server.server.where]
+        ["--dir", str(echo_server.server.dir)]
+        if request.param == "folder"
+        else ["--server", echo_server.server.listen_address]
     )
 
 

@@ -300,7 +300,7 @@ async def test_neg_12_an_unreadable_policy_blocks_the_call(harm: Any) -> None:
     """The intention is recorded with no policy version and aborted, and no voter is asked."""
     recording, second, store = RecordingTools(), FixedVoter(VoterAnswer("allow")), await MemoryStore().open()
     await harm(store)
-    gate = SafetyGate(SafetyPolicies(store).named("house"), [second])
+    gate = SafetyGate(SafetyPolicies(store).policy("house"), [second])
     async with Session(ScriptedModel([LOOK_CALL, "I may not."]), recording.tools, gate=gate) as session:
         await session.ask("Go.")
         (intention,) = of_kind(session_events(session), IntentionRecorded)

@@ -109,7 +109,7 @@ async def test_an_intention_names_the_policy_version_that_decides() -> None:
         if recording.calls == ["delete a"]:
             await policies.put("house", POLICY, expected=1)
 
-    gate = SafetyGate(policies.named("house"))
+    gate = SafetyGate(policies.policy("house"))
     model = ScriptedModel([DELETE_CALL, Call("delete", {"path": "b"}), "Done."])
     async with Session(model, recording.tools, gate=gate, hooks={"PostToolUse": [tighten]}) as session:
         await session.ask("Go.")

@@ -432,7 +432,7 @@ async def test_an_answer_that_is_never_read_is_dropped(folder: pathlib.Path) -> 
     async with serving(folder, bounds=Bounds(stall_s=0.05)) as echo_server:
         connections = echo_server.server._http_server._connections
         with socket.socket(socket.AF_UNIX) as client:
-            client.connect(echo_server.server.where)
+            client.connect(echo_server.server.listen_address)
             await eventually(lambda: len(connections) == 1)
             [theirs] = connections
 

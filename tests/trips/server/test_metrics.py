@@ -132,7 +132,7 @@ async def test_an_open_stream_is_counted_until_it_ends(echo_server: EchoServer) 
     """The stream of a turn counts up to its end."""
     operator = echo_server.server.operator
     agent, nonce = await echo_server.agent()
-    async with ramet.connect(echo_server.server.where) as client:
+    async with ramet.connect(echo_server.server.listen_address) as client:
         async with aclosing(client.turn(agent, b"one wait", key=nonce)) as chunks:
             await anext(chunks)
             during = await scrape_once(echo_server, operator)

@@ -167,7 +167,7 @@ async def test_a_follower_knows_which_runs_have_ended(echo_server: EchoServer, c
     for each in await (await echo_server.server.runtime.open_store()).read(tree=handle.id):
         ends.tell(each)
         replay.apply(decode(each.data))
-        assert ends.over == {id: run.is_over for id, run in replay.runs.items()}
+        assert ends.ended_by_run == {id: run.is_over for id, run in replay.runs.items()}
         assert ends.is_over == replay.is_over
         were_over.append(replay.runs[writer.id].is_over if writer.id in replay.runs else False)
     assert [over for over, before in zip(were_over[1:], were_over, strict=False) if over != before] == [
@@ -207,7 +207,7 @@ async def test_ended_trees_of_another_process_are_only_readable(folder: pathlib.
         handles = [await runtime.spawn(scheduled.note) for _ in range(3)]
         for each in handles:
             await each.result()
-    async with serving(folder) as echo_server, ramet.connect(echo_server.server.where) as client:
+    async with serving(folder) as echo_server, ramet.connect(echo_server.server.listen_address) as client:
         ids, after = list[str](), ""
         while not ids or after:
             page = await echo_server.ask(
@@ -236,7 +236,7 @@ async def test_trees_of_a_killed_process_are_interrupted(echo_server: EchoServer
         await other_store.put(TREES, document.key, document.data)
     async with (
         serving(folder / "b", store=other_store) as second_server,
-        ramet.connect(second_server.server.where) as client,
+        ramet.connect(second_server.server.listen_address) as client,
     ):
         kernel = client.kernel
         assert [each.state for each in await kernel.tree(handle.id)] == ["interrupted", "interrupted", "completed"]
@@ -260,7 +260,10 @@ async def test_schedules_fire_while_the_server_runs(folder: pathlib.Path) -> Non
     async with OfflineScheduler(working_dir=folder) as scheduler:
         await scheduler.schedule_agent_in(0, scheduled.note, name="early", args=["early"], in_process=True)
     in_host = Rules(sandboxed=False)
-    async with serving(folder, rules=in_host) as echo_server, ramet.connect(echo_server.server.where) as client:
+    async with (
+        serving(folder, rules=in_host) as echo_server,
+        ramet.connect(echo_server.server.listen_address) as client,
+    ):
         await eventually(lambda: scheduled.CALLS == ["early"])
         kernel, note = client.kernel, f"{scheduled.__name__}:note"
         addition = await kernel.add_schedule(note, every_s=3600, name="late", args=["late"], in_process=True)
@@ -380,7 +383,7 @@ async def test_safety_policies_change_by_compare_and_swap_and_passages_are_shown
     assert (await kernel.put_policy("house", closed_policy, expected=0)).version == 1
     with pytest.raises(Conflict, match="house"):
         await kernel.put_policy("house", SafetyPolicy(), expected=0)
-    gate = SafetyGate(SafetyPolicies(await runtime.open_store()).named("house"))
+    gate = SafetyGate(SafetyPolicies(await runtime.open_store()).policy("house"))
     note = Agent(name="noter", model=ScriptedModel([[Call("note"), Call("pay", {"amount": 1})], "done"]))
     passing = kernel.follow_passages(GateEventFilter(kinds=("decision",)))
     first = asyncio.ensure_future(anext(passing))
@@ -435,7 +438,7 @@ async def test_the_operator_client_works_without_an_event_loop(echo_server: Echo
     await handle.result()
 
     def program() -> tuple[list[str], int]:
-        with ramet.connect(echo_server.server.where) as client:
+        with ramet.connect(echo_server.server.listen_address) as client:
             events = sum(1 for _ in client.kernel.events(handle.id, follow=True))
             return [each.id for each in client.kernel.runs(ended=True)], events
 

@@ -102,7 +102,7 @@ async def run_schemathesis(echo_server: EchoServer, folder: pathlib.Path, *optio
     file.write_text(await settings_text(echo_server))
     process = await asyncio.create_subprocess_exec(
         pathlib.Path(sys.executable).with_name("schemathesis"), "--config-file", file,
-        "run", f"{echo_server.server.where}/openapi.json",
+        "run", f"{echo_server.server.listen_address}/openapi.json",
         "--header", f"Authorization: Bearer {echo_server.server.operator}",
         "--checks", ",".join(CHECKS), "--generation-deterministic", "--no-color", "--warnings", "off", *options,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, cwd=folder,

@@ -104,7 +104,7 @@ async def test_deleting_a_team_aborts_its_queued_spawns(echo_server: EchoServer)
     for each in await asyncio.gather(*waiting):
         assert (each.status_code, each.json()["type"]) == (409, "urn:ramet:problem:aborted")
     assert (await echo_server.ask("GET", "/v1/agents", echo_server.server.operator)).json() == {"agents": []}
-    assert echo_server.echo.opened[0].ended.done()
+    assert echo_server.echo.opened[0].end.done()
 
 
 LINES = st.sampled_from([

@@ -74,7 +74,7 @@ async def test_85_the_last_messages_of_a_conversation_can_be_shown(
         assert response.json()["field"] == "last"
     _, team = await echo_server.team()
     assert (await echo_server.ask("GET", "/v1/sessions/chat-1?last=1", team)).status_code == 404
-    for source_options in (["--server", echo_server.server.where], ["--dir", str(echo_server.server.dir)]):
+    for source_options in (["--server", echo_server.server.listen_address], ["--dir", str(echo_server.server.dir)]):
         assert await asyncio.to_thread(main, ["sessions", "show", "chat-1", "--last", "2", *source_options]) == 0
         assert capsys.readouterr().out == "user:\nThree.\nagent:\nSure.\n"
     assert main(["sessions", "show", "chat-1", "--last", "0", *source_options]) == 2
@@ -116,7 +116,7 @@ async def test_only_the_operator_sees_conversations(echo_server: EchoServer, cli
             response = await echo_server.ask(method, path, key)
             assert (response.status_code, response.json()["type"]) == (404, "urn:ramet:problem:not-yours"), path
     with pytest.raises(NotYours):
-        async with ramet.connect(echo_server.server.where, team) as other:
+        async with ramet.connect(echo_server.server.listen_address, team) as other:
             await other.kernel.sessions()
     missing = await echo_server.ask("GET", "/v1/sessions/nothing", echo_server.server.operator)
     assert (missing.status_code, missing.json()["known"]) == (404, ["chat-1"])
@@ -151,7 +151,7 @@ async def test_the_sessions_command_works_with_a_server(
     """`ramet sessions list`, `show` and `rm` with `--server` give the same output as with a folder."""
     await hold_conversation(echo_server, "chat-1", "What is new?")
     await hold_conversation(echo_server, "chat-2", "Hello")
-    source_options = ["--server", echo_server.server.where]
+    source_options = ["--server", echo_server.server.listen_address]
 
     async def run(*words: str) -> tuple[int, str, str]:
         status = await asyncio.to_thread(main, ["sessions", *words, *source_options])
@@ -171,7 +171,7 @@ async def test_the_sync_client_lists_shows_and_removes_conversations(echo_server
     await hold_conversation(echo_server, "chat-1", "What is new?")
 
     def ask() -> list[str]:
-        with ramet.connect(echo_server.server.where) as client:
+        with ramet.connect(echo_server.server.listen_address) as client:
             ids = [each.id for each in client.kernel.sessions()]
             assert client.kernel.session("chat-1").messages
             client.kernel.remove_session("chat-1")

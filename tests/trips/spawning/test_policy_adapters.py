@@ -17,7 +17,7 @@ from ramet.core.errors import InvalidValue, PolicyAdapterFailed, SpawnRefused
 from ramet.core.events import PolicyDecided, RunSpawned, SandboxStarted, StateChanged
 from ramet.host.policy_adapters import Allow, Narrow, PolicyAnswer, PolicyRequest, Refuse
 from ramet.models.scripted.model import ScriptedModel
-from ramet.services.agent_types.registry import installed
+from ramet.services.agent_types.registry import create_default_types
 from ramet.spawn.birth import policy_decisions
 from ramet.store.sqlite.store import SqliteStore
 from tests.support.serving import serving
@@ -423,7 +423,7 @@ def test_an_invalid_policy_timeout_is_refused(seconds: Any) -> None:
 async def test_an_adapter_can_refuse_an_agent_of_a_server(tmp_path: pathlib.Path) -> None:
     """The server answers 409 with the adapter and its reason. The name and the place in the team stay free."""
     adapter = adapter_for("helper", Refuse("no helpers on Fridays"))
-    async with serving(tmp_path, policy_adapter=adapter, types=installed()) as echo_server:
+    async with serving(tmp_path, policy_adapter=adapter, types=create_default_types()) as echo_server:
         team = await echo_server.team(agents=1)
         body = {"team": team[0], "name": "bob", "agent_type": "llm", "spawn_info": {"model": "offline"}}
         for _ in range(2):
@@ -437,7 +437,7 @@ async def test_an_adapter_can_refuse_an_agent_of_a_server(tmp_path: pathlib.Path
 
 async def test_a_failing_adapter_refuses_agents_of_a_server(tmp_path: pathlib.Path) -> None:
     """The client reads a refusal, and only the log has the adapter's error."""
-    async with serving(tmp_path, policy_adapter=Adapter(raise_error), types=installed()) as echo_server:
+    async with serving(tmp_path, policy_adapter=Adapter(raise_error), types=create_default_types()) as echo_server:
         team = await echo_server.team()
         body = {"team": team[0], "name": "bob", "agent_type": "llm", "spawn_info": {"model": "offline"}}
         response = await echo_server.ask("POST", "/v1/agents", team[1], json=body)

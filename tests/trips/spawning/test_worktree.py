@@ -145,7 +145,7 @@ async def test_each_child_has_its_own_worktree(repo: Path) -> None:
         ends = of_kind(session_events(session), RunEnded)
 
         forked_run = next(
-            run for run in session._opened.tree.register.runs.values() if run.agent.name == "main" and run.parent
+            run for run in session._open_tree.tree.register.runs.values() if run.agent.name == "main" and run.parent
         )
 
     texts = [(Path(end.result.artifacts[0]) / "new.txt").read_text() for end in ends]
@@ -233,7 +233,7 @@ async def test_a_spawn_without_a_commit_to_copy_is_refused(tmp_path: Path, kind:
         result = await session.ask("Go.")
         spawns = of_kind(session_events(session), RunSpawned)
         (tool_result,) = answers(session.messages).values()
-        slot_count = session._opened.tree.register.admission.slot_count
+        slot_count = session._open_tree.tree.register.admission.slot_count
 
     assert (result.value, len(spawns), slot_count) == ("ok", 1, 1)
     assert "commit once" in tool_result
@@ -244,13 +244,13 @@ async def test_a_spawn_cancelled_while_git_works_leaves_nothing(repo: Path) -> N
     model = ScriptedModel([specialist_call("EDIT-IT", "editor", isolation="worktree"), "again"])
     async with Session(model, cwd=repo, runtime=AgentRuntime(grace_s=30)) as session:
         turn = asyncio.create_task(session.ask("Go."))
-        await eventually(lambda: session._opened.tree.register.admission.slot_count == 2)
+        await eventually(lambda: session._open_tree.tree.register.admission.slot_count == 2)
 
         await session.interrupt()
 
         assert (await turn).status is Status.CANCELLED
         assert worktrees(repo) == []
-        assert session._opened.tree.register.admission.slot_count == 1
+        assert session._open_tree.tree.register.admission.slot_count == 1
         assert len(of_kind(session_events(session), RunSpawned)) == 1
         assert (await session.ask("Again.")).value == "again"
 

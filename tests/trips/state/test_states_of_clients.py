@@ -93,7 +93,7 @@ async def serving(folder: pathlib.Path, backend: Backend) -> AsyncIterator[Serve
     types: dict[str, Any] = {"told": ScriptedToolType(), "function": FunctionType(["tests.trips.agents.stateful"])}
     async with (
         Server(folder, backend=backend, types=types) as server,
-        ramet.connect(server.where) as client,
+        ramet.connect(server.listen_address) as client,
     ):
         yield ServerWithTeams(server, client)
 
@@ -169,7 +169,7 @@ async def test_an_operator_sees_each_state_by_its_run(folder: pathlib.Path) -> N
             assert (page.owner, page.place) == (agent.agent.id, "notes")
             assert (await server.server.runtime.state_at(run, 10_000)).get("notes/secret") == word
             assert [each.message for each in (await server.client.kernel.state_versions(run)).versions] == [word]
-            async with ramet.connect(server.server.where, key=agent.nonce) as other:
+            async with ramet.connect(server.server.listen_address, key=agent.nonce) as other:
                 with pytest.raises(NotYours):
                     await other.kernel.state(run)
 

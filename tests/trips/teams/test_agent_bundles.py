@@ -128,7 +128,7 @@ async def serving_model(folder: pathlib.Path, backend: Backend, script: Script =
     types: dict[str, AgentType] = {"llm": LlmType({"scripted": model}, default="scripted"), "function": FunctionType()}
     async with (
         Server(folder, backend=backend, types=types, installs=Installs()) as server,
-        ramet.connect(server.where) as client,
+        ramet.connect(server.listen_address) as client,
     ):
         yield ServerWithModel(server, client, model)
 

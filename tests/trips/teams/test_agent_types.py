@@ -29,7 +29,7 @@ from ramet.services.contract import PLAIN, AgentSpec, AgentType, Image, RunningA
 from ramet.services.errors import TakenOver
 from ramet.services.formats.registry import format_of
 from ramet.services.packaging.service import PackagingService
-from ramet.services.teams.loaded_bundles import AgentShelf
+from ramet.services.teams.loaded_bundles import AgentImportDir
 from ramet.store.sqlite.store import SqliteStore
 from tests.support.tars import tar
 from tests.support.waiting import eventually
@@ -139,7 +139,7 @@ async def open_agent(kind: AgentType, start: AgentSpec) -> AsyncIterator[Running
         yield agent
     finally:
         await agent.close("the test is over")
-        assert agent.ended.result() is None
+        assert agent.end.result() is None
 
 
 def llm(script: Script) -> LlmType:
@@ -187,7 +187,7 @@ async def test_the_second_turn_has_the_folder_and_tree_of_the_first(
             run = agent.run
             assert await say(agent, "How many?") == "Two."
             assert (agent.run, agent.isolation == "none") == (run, backend is None)
-            history, spent = await agent.history(), agent.spent()
+            history, spent = await agent.history(), agent.usage()
     assert [each["role"] for each in history] == ["user", "assistant", "tool", "assistant"] * 2
     assert [each["content"] for each in history if each["role"] == "user"] == ["Note this.", "How many?"]
     assert history[6]["content"].startswith("first\n2")
@@ -201,7 +201,7 @@ async def test_an_answer_is_streamed_with_the_tokens_of_its_turn(tmp_path: pathl
     async with AgentRuntime() as runtime, open_agent(kind, agent_spec(runtime, tmp_path, LlmInfo())) as agent:
         chunks = [chunk async for chunk in agent.turn(request_body("Count"), "anthropic")]
         chunks_again = [chunk async for chunk in agent.turn(request_body("On"), "anthropic")]
-        spent = agent.spent()
+        spent = agent.usage()
     deltas = [json.loads(chunk) for chunk in chunks if b"content_block_delta" in chunk]
     assert [each["delta"]["text"] for each in deltas] == ["One ", "two ", "three."]
     usages = [json.loads(format_of("anthropic").fold(each))["usage"] for each in (chunks, chunks_again)]
@@ -238,7 +238,7 @@ async def test_a_turn_can_be_interrupted_in_a_tool(tmp_path: pathlib.Path, backe
             assert await say(agent, "And now?") == "Here again."
             history = await agent.history()
     assert [each["role"] for each in history] == ["user", "assistant", "tool", "user", "assistant"]
-    assert not agent.ended.cancelled()
+    assert not agent.end.cancelled()
 
 
 async def test_a_reader_that_leaves_interrupts_the_turn(tmp_path: pathlib.Path) -> None:
@@ -320,7 +320,7 @@ async def test_tools_of_an_image_run_in_the_sandbox_of_the_agent(tmp_path: pathl
         AgentRuntime(tmp_path, backend=backend) as runtime,
     ):
         job = await packaging.create_image("", [(await packaging.upload(tar(files))).id])
-        image = await packaging.image((await packaging.finished(job.id)).image)
+        image = await packaging.image((await packaging.wait_finished(job.id)).image)
         more: dict[str, Any] = {"policy": Policy(), "image": image}
         info = LlmInfo(tools=["tooling:fails"])
         async with open_agent(kind, agent_spec(runtime, tmp_path / "ada", info, **more)) as agent:
@@ -476,7 +476,7 @@ async def test_an_agent_reports_the_end_of_its_tree(tmp_path: pathlib.Path) -> N
         agent = await kind.open(agent_spec(runtime, tmp_path, LlmInfo()))
         await say(agent, "Hi")
         await runtime.get(agent.run).cancel("its budget is wanted elsewhere")
-        error = await agent.ended
+        error = await agent.end
         assert error is not None
         assert "wanted elsewhere" in error.message
         with pytest.raises(RametError, match="ended"):
@@ -494,14 +494,14 @@ async def test_another_server_resumes_the_conversation(tmp_path: pathlib.Path, b
     async with lost_runtime(tmp_path, backend) as runtime:
         agent = await first.open(agent_spec(runtime, tmp_path / "ada", info, **more))
         assert await say(agent, "Write it down") == "Written."
-        run, spent = agent.run, dict(agent.spent())
+        run, spent = agent.run, dict(agent.usage())
 
     reads = "cat file; echo $MOOD; cat /run/secrets/key" if backend else "cat file"
     second = LlmType({"one": ScriptedModel([Call("Bash", {"command": reads}), "It says kept.", "too much"])})
     async with new_runtime(tmp_path, backend) as runtime:
         start = agent_spec(runtime, tmp_path / "ada", info, run=run, **more)
         async with open_agent(second, start) as second_agent:
-            assert (second_agent.run, second_agent.spent()) == (run, spent)
+            assert (second_agent.run, second_agent.usage()) == (run, spent)
             assert await say(second_agent, "What does it say?") == "It says kept."
             with pytest.raises(TaskFailed, match="budget"):
                 await say(second_agent, "On")
@@ -519,7 +519,7 @@ async def test_another_server_resumes_after_an_orderly_stop(tmp_path: pathlib.Pa
         async with new_runtime(tmp_path, None) as runtime:
             start = agent_spec(runtime, tmp_path / word, LlmInfo(), run=run, **more)
             async with open_agent(llm([word, "the last word"]), start) as agent:
-                assert agent.spent()["model_calls"] == number
+                assert agent.usage()["model_calls"] == number
                 assert await say(agent, f"say {word}") == word
                 assert len(await agent.history()) == 2 * (number + 1)
                 if number == 2:
@@ -566,8 +566,8 @@ async def test_a_resumed_turn_has_the_bundles_loaded_before_the_kill(tmp_path: p
     async with PackagingService(tmp_path / "packaging") as packaging:
         bundle = (await packaging.upload(tar(kit))).id
 
-        def loaded_bundles(runtime: AgentRuntime, *bundle: str) -> AgentShelf:
-            return AgentShelf("a-1", "", lambda: runtime.sandboxes.folders, packaging, PLAIN, bundle)
+        def loaded_bundles(runtime: AgentRuntime, *bundle: str) -> AgentImportDir:
+            return AgentImportDir("a-1", "", lambda: runtime.sandboxes.folders, packaging, PLAIN, bundle)
 
         async with lost_runtime(tmp_path, "local") as runtime:
             more: dict[str, Any] = {"policy": Policy(), "loaded_bundles": loaded_bundles(runtime)}

@@ -118,7 +118,7 @@ async def test_a_daemon_that_holds_stdout_does_not_delay_the_end(tmp_path: pathl
     pid = pid_in(tmp_path / "ada" / "pid")()
     assert alive(pid)
     os.kill(pid, signal.SIGKILL)
-    assert agent.ended.result() is None
+    assert agent.end.result() is None
 
 
 NEVER_READY: list[tuple[dict[str, Any], type[RametError], str]] = [
@@ -170,7 +170,7 @@ async def test_a_program_that_is_not_ready_after_a_restart_fails_its_agent(
         async with open_agent(start) as agent:
             with pytest.raises(TaskFailed, match="did not send its ready message"):
                 await say(agent, "one")
-            error = agent.ended.result()
+            error = agent.end.result()
             assert error is not None
             assert "within 0.05 s" in error.message
 
@@ -235,7 +235,7 @@ async def test_a_program_that_breaks_in_a_turn_fails_its_agent(tmp_path: pathlib
                     await say(agent, "hi")
                 assert failure.value.status.startswith(status)
                 assert failure.value.run == agent.run
-                error = await agent.ended
+                error = await agent.end
                 assert error is not None
                 assert await failure_of(agent, "again") is RametError
                 with pytest.raises(MailRefused):
@@ -262,7 +262,7 @@ async def test_a_turn_of_a_silent_program_times_out(tmp_path: pathlib.Path, back
             await answer.aclose()  # type: ignore[attr-defined]  # as a conversation does that has lost its patience
             failures = [await failure_of(agent, "x" * 8_000_000) for _ in range(5)]
             assert failures == [TaskFailed] * 4 + [BusyError], "what it has not read takes room here"
-            assert not agent.ended.done()
+            assert not agent.end.done()
 
 
 async def test_late_output_of_an_abandoned_turn_is_dropped(tmp_path: pathlib.Path) -> None:
@@ -312,7 +312,7 @@ async def test_a_new_kernel_gives_the_recorded_conversation_to_the_program(tmp_p
 
 async def test_an_endless_answer_fails_its_turn(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The host keeps answers, so it bounds them. The next turn is answered."""
-    monkeypatch.setattr("ramet.services.agent_types.kept_turns.MAX_ANSWER_CHARS", 1_000)
+    monkeypatch.setattr("ramet.services.agent_types.command_turns.MAX_ANSWER_CHARS", 1_000)
     async with runtime_of(tmp_path, None) as runtime:
         start = agent_spec(runtime, tmp_path / "ada", None, argv=[PYTHON, "-c", PROGRAM], formats=["raw"])
         async with open_agent(start) as agent:

@@ -112,7 +112,7 @@ async def test_a_strange_error_of_an_agent_can_be_listed_and_stored(folder: path
         body = {"team": team, "name": "bob", "agent_type": "echo", "limits": {"tokens": 10}}
         (await echo_server.ask("POST", "/v1/agents", key, json=body)).raise_for_status()
 
-        echo_server.echo.opened[0].ended.set_result(ErrorInfo(type="Cra\ud800shed", message="\udfff" + "x" * 1_000_000))
+        echo_server.echo.opened[0].end.set_result(ErrorInfo(type="Cra\ud800shed", message="\udfff" + "x" * 1_000_000))
 
         [living] = echo_server.server.spawner.agents
         await eventually(lambda: living.fail_task is not None and living.fail_task.done())
@@ -175,7 +175,7 @@ ENDED: list[str] = []
 
 async def test_a_function_with_endless_output_is_stopped(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The host keeps output, so it bounds the output. The turn fails, and the function ends."""
-    monkeypatch.setattr("ramet.services.agent_types.kept_turns.MAX_ANSWER_CHARS", 1_000_000)
+    monkeypatch.setattr("ramet.services.agent_types.command_turns.MAX_ANSWER_CHARS", 1_000_000)
     ENDED.clear()
     async with serving(folder, types={"echo": FunctionType([__name__])}, rules=IN_HOST) as echo_server:
         agent, nonce = await echo_server.agent(spawn_info={"function": f"{__name__}:endless"})

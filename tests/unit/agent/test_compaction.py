@@ -99,11 +99,11 @@ def test_the_providers_token_count_plus_newer_messages_decides() -> None:
 
     context.last_usage = Usage(input_tokens=7_950, output_tokens=40)
 
-    assert compaction.needed(context)
+    assert compaction.is_needed(context)
     context.last_usage = Usage(input_tokens=7_000, output_tokens=40)
-    assert not compaction.needed(context)
+    assert not compaction.is_needed(context)
     context.history.append(HumanMessage(content="y" * 3_000))
-    assert compaction.needed(context)
+    assert compaction.is_needed(context)
 
 
 async def test_after_compaction_the_old_token_count_is_dropped() -> None:
@@ -113,7 +113,7 @@ async def test_after_compaction_the_old_token_count_is_dropped() -> None:
 
     await compaction.compact(context)
 
-    assert not compaction.needed(context)
+    assert not compaction.is_needed(context)
 
 
 async def _fails(messages: list[BaseMessage]) -> str:
@@ -242,9 +242,9 @@ async def test_mentioned_and_live_agents_stay_known_after_compactions() -> None:
     context = context_with(history, tree=Tree())
     compaction = scripted_compaction(text="nothing much")
 
-    await compaction.compact(context, pinned=["OPS-7", "OPS-8"])
+    await compaction.compact(context, pinned_texts=["OPS-7", "OPS-8"])
     context.history += [each for n in range(50, 70) for each in call_with_result(n)]
-    await compaction.compact(context, pinned=["OPS-7", "OPS-8"])
+    await compaction.compact(context, pinned_texts=["OPS-7", "OPS-8"])
 
     summary = str(context.history[1].content)
     assert "- run-a1 main/logs (explore): running" in summary

@@ -377,7 +377,7 @@ async def test_a_decorated_method_is_called_on_its_object() -> None:
 
 def test_a_definitions_stop_hook_fires_at_its_end_as_a_child() -> None:
     """The hooks of the parent stay and come first."""
-    runner = HookRunner({"PreToolUse": [_raises]}).extended({"Stop": [_raises]}, child=True)
+    runner = HookRunner({"PreToolUse": [_raises]}).with_hooks({"Stop": [_raises]}, child=True)
 
     assert [event for event in ("PreToolUse", "Stop", "SubagentStop") if runner.listens(event)] == [
         "PreToolUse",

@@ -256,8 +256,8 @@ async def test_the_owner_of_a_spent_budget_gets_a_last_answer() -> None:
     notice = str(model.requests[-1].messages[-1].text)
     assert notice == FINAL_ANSWER_PROMPT.format(reason="model_calls: 0 left")
     assert notice not in str(context.history)
-    assert budget.reserved("model_calls") == 0
-    assert budget.spent("model_calls") == 3
+    assert budget.reserved_amount("model_calls") == 0
+    assert budget.spent_amount("model_calls") == 3
 
 
 async def test_a_run_below_the_owner_gets_no_last_answer() -> None:
@@ -391,7 +391,7 @@ async def test_a_reader_may_leave_at_any_piece(left_after: int) -> None:
             if count > left_after:
                 break
 
-    assert {resource: budget.reserved(resource) for resource in RESOURCES} == dict.fromkeys(RESOURCES, 0)
+    assert {resource: budget.reserved_amount(resource) for resource in RESOURCES} == dict.fromkeys(RESOURCES, 0)
     assert is_valid(repair([*context.history, *context.answers.values()]))
     assert len(asyncio.all_tasks()) == 1
 

@@ -145,11 +145,11 @@ def test_compiled_patterns_live_as_long_as_their_schemas() -> None:
 
     first = OutputContract({"pattern": "^kept by two$"})
     second = OutputContract({"items": {"pattern": "^kept by two$"}})
-    assert "^kept by two$" in patterns.compiled
+    assert "^kept by two$" in patterns.compiled_patterns
 
     del first
     gc.collect()
-    assert "^kept by two$" in patterns.compiled
+    assert "^kept by two$" in patterns.compiled_patterns
     del second
     gc.collect()
-    assert "^kept by two$" not in patterns.compiled
+    assert "^kept by two$" not in patterns.compiled_patterns

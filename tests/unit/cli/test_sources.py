@@ -41,7 +41,7 @@ def test_options_go_before_the_environment(
 
     source: Any = source_of(Namespace(server=server, dir=dir))
 
-    assert " ".join([type(source).__name__, *([source.where] if hasattr(source, "where") else [])]) == expected
+    assert " ".join([type(source).__name__, *([source.address] if hasattr(source, "address") else [])]) == expected
 
 
 @pytest.mark.parametrize(

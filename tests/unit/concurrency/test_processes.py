@@ -14,7 +14,7 @@ import pytest
 from ramet.concurrency.cancel import AbortController
 from ramet.concurrency.clock import FakeClock
 from ramet.concurrency.pipes import Capture
-from ramet.concurrency.processes import Ended, environment, run
+from ramet.concurrency.processes import CommandResult, environment, run
 from ramet.core.errors import Aborted
 from tests.support.commands import sh
 from tests.support.waiting import alive, eventually, pid_in
@@ -24,7 +24,7 @@ async def test_input_streams_status_and_environment_are_those_of_the_call() -> N
     """A process gets no variable of the host's environment except the mark."""
     result = await sh('cat; env | grep -v "^PWD=\\|^_=\\|^RAMET_CALL=." >&2; exit 3', stdin=b"in", env={"A": "a"})
 
-    assert result == (Ended("exit", 3), b"in", b"A=a\n")
+    assert result == (CommandResult("exit", 3), b"in", b"A=a\n")
 
 
 async def test_without_a_stderr_capture_both_streams_are_merged() -> None:
@@ -67,7 +67,7 @@ async def test_output_is_kept_up_to_the_bound_and_read_to_the_end() -> None:
 
     result = await sh("head -c 3000000 /dev/zero; exit 4", stdout=output)
 
-    assert (result.ended, len(result.stdout), output.omitted_bytes) == (Ended("exit", 4), 1000, 2_999_000)
+    assert (result.ended, len(result.stdout), output.omitted_bytes) == (CommandResult("exit", 4), 1000, 2_999_000)
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
@@ -77,7 +77,7 @@ async def test_endless_output_ends_the_process_once_the_capture_is_full(stream: 
         f"trap '' TERM; yes >&{1 + (stream == 'stderr')}", grace_s=600, **{stream: Capture(head=4, stops=True)}
     )
 
-    assert result.ended.why == "enough"
+    assert result.ended.reason == "enough"
     assert getattr(result, stream) == b"y\ny\n"
 
 
@@ -90,7 +90,7 @@ async def test_timeout_abort_and_cancel_end_a_process_and_its_children(mode: str
     await eventually(lambda: child() and clock.sleeping)
     if mode == "timeout":
         await clock.advance(5)
-        assert await running == (Ended("timeout", -9), b"so far\n", b"")
+        assert await running == (CommandResult("timeout", -9), b"so far\n", b"")
     elif mode == "abort":
         abort.abort("stop")
         with pytest.raises(Aborted, match="stop"):
@@ -136,7 +136,7 @@ async def test_a_grace_lets_a_process_clean_up(tmp_path: pathlib.Path) -> None:
     await eventually(lambda: pid_in(tmp_path / "pid")() and clock.sleeping)
     await clock.advance(5)
 
-    assert (await running).ended == Ended("timeout", 0)
+    assert (await running).ended == CommandResult("timeout", 0)
     assert (tmp_path / "left").read_text() == "bye\n"
 
 

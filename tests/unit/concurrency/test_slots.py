@@ -28,13 +28,13 @@ async def test_only_as_many_callers_as_slots_hold_one() -> None:
     tasks = [asyncio.create_task(slots.acquire()) for _ in range(5)]
     await run_pending_tasks()
 
-    state = [task.done() for task in tasks], slots.in_use, slots.queued
+    state = [task.done() for task in tasks], slots.in_use, slots.queue_length
 
     for _ in range(5):
         slots.release()
         await run_pending_tasks()
     assert state == ([True, True, False, False, False], 2, 3)
-    assert (slots.in_use, slots.queued) == (0, 0)
+    assert (slots.in_use, slots.queue_length) == (0, 0)
 
 
 async def test_slots_are_given_in_the_order_of_requests() -> None:
@@ -75,7 +75,7 @@ async def test_unbounded_slots_make_no_caller_wait() -> None:
     for _ in range(1_000):
         await slots.acquire()
 
-    assert (slots.in_use, slots.queued) == (1_000, 0)
+    assert (slots.in_use, slots.queue_length) == (1_000, 0)
 
 
 async def test_a_cancelled_waiter_takes_no_slot() -> None:
@@ -90,7 +90,7 @@ async def test_a_cancelled_waiter_takes_no_slot() -> None:
     slots.release()
     await run_pending_tasks()
 
-    assert (first.cancelled(), behind.done(), slots.in_use, slots.queued) == (True, True, 1, 0)
+    assert (first.cancelled(), behind.done(), slots.in_use, slots.queue_length) == (True, True, 1, 0)
 
 
 @pytest.mark.parametrize("behind", [0, 1])
@@ -262,7 +262,7 @@ async def test_two_returning_calls_of_a_run_take_one_slot() -> None:
         task.cancel()
     await asyncio.wait(back)
     assert are_done == [True, True]
-    assert (slots.in_use, slots.queued) == (0, 0)
+    assert (slots.in_use, slots.queue_length) == (0, 0)
 
 
 async def test_a_cancelled_call_leaves_the_queue_to_other_calls_of_its_run() -> None:
@@ -336,7 +336,7 @@ async def test_a_run_cancelled_while_it_waits_takes_no_slot() -> None:
     call.cancel()
     await asyncio.wait({call})
 
-    assert (call.cancelled(), slot.is_held, slots.queued) == (True, False, 0)
+    assert (call.cancelled(), slot.is_held, slots.queue_length) == (True, False, 0)
 
 
 @pytest.mark.parametrize("end", ["error", "cancelled"])
@@ -449,4 +449,4 @@ async def test_a_tree_of_any_shape_finishes_with_any_capacity(shape: Shape, capa
     assert not stuck
     root.result()
     assert tree.max_in_use <= capacity
-    assert (tree.slots.in_use, tree.slots.queued) == (0, 0)
+    assert (tree.slots.in_use, tree.slots.queue_length) == (0, 0)

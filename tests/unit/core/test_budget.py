@@ -28,7 +28,8 @@ def try_reserve(budget: Budget, amount: Amount, *, is_final_answer: bool = False
 def budget_parts(budget: Budget, resource: str) -> dict[str, float]:
     """Return how a scope's limit is divided."""
     return {
-        each: getattr(budget, each)(resource) for each in ("remaining", "reserved", "final_answer_reserve", "spent")
+        each: getattr(budget, each)(resource)
+        for each in ("remaining", "reserved_amount", "final_answer_reserve", "spent_amount")
     }
 
 
@@ -56,7 +57,7 @@ def test_tightened_limits_take_the_smaller_of_each_field() -> None:
     """Zero counts as a limit, a missing limit does not, and the order of the two does not matter."""
     one, other = Limits(tokens=0, usd=2, seconds=30), Limits(tokens=9, usd=1.5, agents=3)
 
-    assert one.tightened(other) == other.tightened(one) == Limits(tokens=0, usd=1.5, agents=3, seconds=30)
+    assert one.tighten(other) == other.tighten(one) == Limits(tokens=0, usd=1.5, agents=3, seconds=30)
 
 
 @pytest.mark.parametrize("resource", RESOURCES)
@@ -125,7 +126,7 @@ def test_usage_that_is_no_quantity_is_charged_as_reserved(resource: str, value: 
     with pytest.raises(InvalidValue, match=resource):
         hold.settle(Amount(**{resource: value}))
 
-    assert (budget.reserved(resource), budget.spent(resource), hold.is_open) == (0, 4, False)
+    assert (budget.reserved_amount(resource), budget.spent_amount(resource), hold.is_open) == (0, 4, False)
 
 
 def test_a_refused_reservation_reserves_no_resource() -> None:
@@ -135,7 +136,7 @@ def test_a_refused_reservation_reserves_no_resource() -> None:
     with pytest.raises(BudgetExceeded):
         budget.reserve(Amount(tokens=10, tool_calls=5, agents=1))
 
-    assert [budget.reserved(name) for name in RESOURCES] == [0] * len(RESOURCES)
+    assert [budget.reserved_amount(name) for name in RESOURCES] == [0] * len(RESOURCES)
 
 
 def test_a_refund_restores_the_budget() -> None:
@@ -160,7 +161,7 @@ def test_only_the_first_settle_or_refund_of_a_hold_counts(first: str) -> None:
     hold.refund()
 
     assert budget_parts(budget, "tool_calls") == after_first
-    assert budget.spent("tool_calls") == (3 if first == "settle" else 0)
+    assert budget.spent_amount("tool_calls") == (3 if first == "settle" else 0)
 
 
 def test_usage_above_the_limit_is_counted_and_stops_the_next_call() -> None:
@@ -171,7 +172,7 @@ def test_usage_above_the_limit_is_counted_and_stops_the_next_call() -> None:
     with pytest.raises(BudgetExceeded) as refusal:
         budget.reserve(Amount(tokens=1))
 
-    assert (budget.spent("tokens"), refusal.value.left) == (130, 0)
+    assert (budget.spent_amount("tokens"), refusal.value.left) == (130, 0)
 
 
 def test_a_resource_that_was_not_reserved_is_charged() -> None:
@@ -180,7 +181,7 @@ def test_a_resource_that_was_not_reserved_is_charged() -> None:
 
     budget.reserve(ONE_CALL).settle(Amount(model_calls=1, usd=0.75))
 
-    assert budget.spent("usd") == 0.75
+    assert budget.spent_amount("usd") == 0.75
 
 
 def test_money_does_not_drift() -> None:
@@ -210,7 +211,7 @@ def test_the_last_word_is_one_of_the_limited_calls() -> None:
         hold.settle(ONE_CALL)
     more = [try_reserve(scope, ONE_CALL, is_final_answer=True) for scope in (root, *children)]
 
-    assert (len(holds), stolen, root.spent("model_calls")) == (4, [], 5)
+    assert (len(holds), stolen, root.spent_amount("model_calls")) == (4, [], 5)
     assert more == [None] * 1_001
 
 
@@ -230,9 +231,9 @@ def test_a_tenth_of_the_tokens_up_to_4096_is_kept_for_the_last_word(tokens: int,
 
     assert budget_parts(budget, "tokens") == {
         "remaining": tokens - reserve,
-        "reserved": 0,
+        "reserved_amount": 0,
         "final_answer_reserve": reserve,
-        "spent": 0,
+        "spent_amount": 0,
     }
     assert budget.remaining("tokens", is_final_answer=True) == tokens
 
@@ -244,7 +245,12 @@ def test_a_short_last_word_leaves_the_rest_of_its_reserve() -> None:
 
     root.reserve(Amount(tokens=30), is_final_answer=True).settle(Amount(tokens=20))
 
-    assert budget_parts(root, "tokens") == {"remaining": 900, "reserved": 0, "final_answer_reserve": 80, "spent": 20}
+    assert budget_parts(root, "tokens") == {
+        "remaining": 900,
+        "reserved_amount": 0,
+        "final_answer_reserve": 80,
+        "spent_amount": 20,
+    }
     assert child.remaining("tokens", is_final_answer=True) == 900
 
 
@@ -285,7 +291,7 @@ def test_only_the_scope_that_refused_has_fired() -> None:
         leaf.reserve(Amount(tool_calls=3))
 
     assert refusal.value.scope == "main/a"
-    assert (root.fired, middle.fired, leaf.fired) == (None, "tool_calls", None)
+    assert (root.refused_resource, middle.refused_resource, leaf.refused_resource) == (None, "tool_calls", None)
 
 
 def test_the_first_exceeded_resource_is_remembered() -> None:
@@ -295,7 +301,7 @@ def test_the_first_exceeded_resource_is_remembered() -> None:
 
     try_reserve(budget, Amount(tool_calls=1))
 
-    assert budget.fired == "agents"
+    assert budget.refused_resource == "agents"
 
 
 def test_a_child_cannot_be_given_more_than_is_free() -> None:
@@ -320,7 +326,12 @@ def test_a_slice_returns_when_its_scope_closes() -> None:
     child.close()
     child.close()
 
-    assert budget_parts(root, "tool_calls") == {"remaining": 9, "reserved": 0, "final_answer_reserve": 0, "spent": 1}
+    assert budget_parts(root, "tool_calls") == {
+        "remaining": 9,
+        "reserved_amount": 0,
+        "final_answer_reserve": 0,
+        "spent_amount": 1,
+    }
 
 
 def test_a_closed_scope_reserves_nothing() -> None:
@@ -354,9 +365,9 @@ def test_a_call_that_outlives_its_scope_is_charged_to_the_tree(tool_calls: int, 
     assert left_meanwhile == 8
     assert budget_parts(root, "tool_calls") == {
         "remaining": 10 - tool_calls,
-        "reserved": 0,
+        "reserved_amount": 0,
         "final_answer_reserve": 0,
-        "spent": tool_calls,
+        "spent_amount": tool_calls,
     }
 
 
@@ -371,7 +382,7 @@ def test_a_late_settlement_passes_scopes_that_do_not_limit_the_resource() -> Non
 
     in_flight.settle(Amount(tool_calls=1))
 
-    assert (root.spent("tool_calls"), root.remaining("tool_calls")) == (1, 9)
+    assert (root.spent_amount("tool_calls"), root.remaining("tool_calls")) == (1, 9)
 
 
 def test_a_reopened_scope_continues_with_its_unspent_budget() -> None:
@@ -383,11 +394,26 @@ def test_a_reopened_scope_continues_with_its_unspent_budget() -> None:
 
     child.reopen(root)
 
-    assert budget_parts(child, "tool_calls") == {"remaining": 4, "reserved": 0, "final_answer_reserve": 0, "spent": 2}
-    assert budget_parts(root, "tool_calls") == {"remaining": 4, "reserved": 4, "final_answer_reserve": 0, "spent": 2}
+    assert budget_parts(child, "tool_calls") == {
+        "remaining": 4,
+        "reserved_amount": 0,
+        "final_answer_reserve": 0,
+        "spent_amount": 2,
+    }
+    assert budget_parts(root, "tool_calls") == {
+        "remaining": 4,
+        "reserved_amount": 4,
+        "final_answer_reserve": 0,
+        "spent_amount": 2,
+    }
     child.reserve(Amount(tool_calls=1)).settle(Amount(tool_calls=1))
     child.close()
-    assert budget_parts(root, "tool_calls") == {"remaining": 7, "reserved": 0, "final_answer_reserve": 0, "spent": 3}
+    assert budget_parts(root, "tool_calls") == {
+        "remaining": 7,
+        "reserved_amount": 0,
+        "final_answer_reserve": 0,
+        "spent_amount": 3,
+    }
 
 
 def test_a_scope_is_not_reopened_when_its_slice_was_reserved() -> None:
@@ -400,9 +426,14 @@ def test_a_scope_is_not_reopened_when_its_slice_was_reserved() -> None:
     with pytest.raises(BudgetExceeded):
         child.reopen(root)
 
-    assert child.closed
+    assert child.is_closed
     assert try_reserve(child, Amount(tool_calls=1)) is None
-    assert budget_parts(root, "tool_calls") == {"remaining": 5, "reserved": 5, "final_answer_reserve": 0, "spent": 0}
+    assert budget_parts(root, "tool_calls") == {
+        "remaining": 5,
+        "reserved_amount": 5,
+        "final_answer_reserve": 0,
+        "spent_amount": 0,
+    }
 
 
 @pytest.mark.parametrize("tool_calls", [0, 1, 2, 3])
@@ -424,9 +455,9 @@ def test_a_call_that_spans_a_close_and_a_reopen_is_charged_once(tool_calls: int,
 
     assert budget_parts(root, "tool_calls") == {
         "remaining": 10 - tool_calls,
-        "reserved": 0,
+        "reserved_amount": 0,
         "final_answer_reserve": 0,
-        "spent": tool_calls,
+        "spent_amount": tool_calls,
     }
 
 
@@ -441,7 +472,7 @@ def test_closing_after_refunds_of_money_is_no_error() -> None:
     child.close()
 
     assert root.remaining("usd") == pytest.approx(9.0)
-    assert root.spent("usd") == pytest.approx(0.0)
+    assert root.spent_amount("usd") == pytest.approx(0.0)
 
 
 def test_a_chain_of_a_hundred_thousand_scopes_needs_no_recursion() -> None:
@@ -452,4 +483,4 @@ def test_a_chain_of_a_hundred_thousand_scopes_needs_no_recursion() -> None:
 
     scope.reserve(ONE_CALL).settle(ONE_CALL)
 
-    assert (root.spent("model_calls"), scope.remaining("model_calls")) == (1, 8)
+    assert (root.spent_amount("model_calls"), scope.remaining("model_calls")) == (1, 8)

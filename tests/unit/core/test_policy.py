@@ -17,7 +17,7 @@ from rich.pretty import pretty_repr
 from ramet.core.errors import InvalidValue, SpawnRefused
 from ramet.core.policy.policy import (
     DEFAULTS,
-    Clamped,
+    ClampedLimit,
     Grant,
     Isolation,
     Policy,
@@ -401,7 +401,7 @@ def test_a_limit_above_the_parents_is_clamped_and_reported(field: str) -> None:
     child, clamps = narrow(PARENT, policy(**{field: largest + 1}))
 
     assert getattr(child, field) == largest
-    assert clamps == (Clamped(field, largest + 1, largest),)
+    assert clamps == (ClampedLimit(field, largest + 1, largest),)
 
 
 @pytest.mark.parametrize("field", LIMIT_FIELDS)
@@ -437,7 +437,7 @@ def test_a_childs_time_ends_with_its_parents() -> None:
     assert narrow(PARENT, Policy(), seconds_left=math.inf)[0].timeout_seconds == 600
     assert narrow(PARENT, Policy(timeout_seconds=10), seconds_left=20.5) == narrow(PARENT, Policy(timeout_seconds=10))
     child, clamps = narrow(PARENT, Policy(timeout_seconds=30), seconds_left=20.5)
-    assert (child.timeout_seconds, clamps) == (20.5, (Clamped("timeout_seconds", 30, 20.5),))
+    assert (child.timeout_seconds, clamps) == (20.5, (ClampedLimit("timeout_seconds", 30, 20.5),))
 
 
 @pytest.mark.parametrize("seconds", [0, -1.0, math.nan, -math.inf])

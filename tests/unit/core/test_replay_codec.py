@@ -222,8 +222,8 @@ def test_a_rewound_sandbox_is_not_adopted_after_a_resume() -> None:
 def test_an_exhausted_budget_is_known_until_the_next_turn() -> None:
     """A last word does not count as an answer."""
     last = [*EVENTS[:3], recorded_message({"type": "ai", "content": "So far."}, step_id="run-1:1", exhausted="tokens")]
-    assert replay_as_stored(last).root.exhausted == "tokens"
-    assert replay_as_stored([*last, TurnStarted(**STAMP, turn=2)]).root.exhausted == ""
+    assert replay_as_stored(last).root.exhausted_resource == "tokens"
+    assert replay_as_stored([*last, TurnStarted(**STAMP, turn=2)]).root.exhausted_resource == ""
 
 
 def test_usage_of_a_run_counts_in_every_subtree_above_it() -> None:

@@ -167,7 +167,7 @@ def test_a_long_absence_of_an_interval_is_computed_without_a_loop() -> None:
     come = due_between(tenths, START, at(315_360_000), refuse_next_fire, limit=3)
 
     assert seconds(come.ticks) == [315_359_999.8, 315_359_999.9, 315_360_000]
-    assert come.before == 3_153_600_000 - 3
+    assert come.earlier_count == 3_153_600_000 - 3
 
 
 def test_a_long_absence_of_a_cron_line_returns_the_newest_ticks() -> None:
@@ -177,7 +177,7 @@ def test_a_long_absence_of_a_cron_line_returns_the_newest_ticks() -> None:
     come = due_between(cron, START, at(3600 * 50_000.5), next_full_hour, limit=2)
 
     assert seconds(come.ticks) == [3600 * 49_999, 3600 * 50_000]
-    assert come.before == 1000
+    assert come.earlier_count == 1000
 
 
 def test_a_cron_line_that_ended_long_ago_returns_its_last_ticks(monkeypatch: pytest.MonkeyPatch) -> None:

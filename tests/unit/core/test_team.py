@@ -27,14 +27,14 @@ def test_used_tokens_stay_spent_and_other_resources_return() -> None:
     team = Team(name="crew", total={"agents": 1, "cpu": 2.0, "tokens": 100})
     team = team.admit("a", {"agents": 1, "cpu": 2.0, "tokens": 100}).release("a", {"tokens": 30, "cpu": 1.0})
     assert team.free == {"agents": 1, "cpu": 2.0, "tokens": 70}
-    assert team.spent == {"tokens": 30}
+    assert team.spent_amounts == {"tokens": 30}
 
 
 def test_usage_above_the_reservation_is_counted_in_full() -> None:
     """The free amount is then zero, and not negative."""
     team = Team(name="crew", total={"agents": 1, "usd": 1.0})
     team = team.admit("a", {"agents": 1, "usd": 1.0}).release("a", {"usd": 1.25})
-    assert (team.free["usd"], team.spent["usd"]) == (0, 1.25)
+    assert (team.free["usd"], team.spent_amounts["usd"]) == (0, 1.25)
 
 
 def test_ten_tenths_of_a_dollar_fit_into_one() -> None:

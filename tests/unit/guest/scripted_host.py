@@ -17,7 +17,7 @@ from ramet.wire.code.capsule import pack
 from ramet.wire.error_codec import encode_error
 from ramet.wire.frames import Frame, FrameReader
 from ramet.wire.guest_protocol import message_codec
-from ramet.wire.guest_protocol.answer_data import Spawned
+from ramet.wire.guest_protocol.answer_data import SpawnReply
 from ramet.wire.guest_protocol.guest_to_host import Done, GuestMessage, Watch
 from ramet.wire.guest_protocol.host_to_guest import Answer, ChildEnded, HostMessage, StartFunction
 from ramet.wire.values.values import decode, encode
@@ -75,7 +75,7 @@ class Host:
 
     def bear(self, number: int, run: str) -> None:
         """Answer a spawn."""
-        self.answer(number, Spawned(run=run, path=f"main/{run}", name=run))
+        self.answer(number, SpawnReply(run=run, path=f"main/{run}", name=run))
 
     def end_child(self, run: str, value: Any = None, **fields: Any) -> None:
         """Report that a child has ended."""

@@ -18,11 +18,11 @@ from ramet.core.outcome import ErrorInfo
 from ramet.core.recipe import Recipe
 from ramet.guest import authoring
 from ramet.guest import thread_channel as line
-from ramet.guest.async_channel import Answered, AsyncChannel, End
+from ramet.guest.async_channel import AsyncChannel, End, RawAnswer
 from ramet.guest.authoring import GUEST, to_json_data
 from ramet.guest.thread_channel import ThreadOverAsync
 from ramet.wire.guest_protocol import message_codec
-from ramet.wire.guest_protocol.answer_data import Created, Spawned
+from ramet.wire.guest_protocol.answer_data import CreateReply, SpawnReply
 from ramet.wire.guest_protocol.guest_to_host import CreateAgent, ListRuns, PerformTask
 from ramet.wire.guest_protocol.host_to_guest import ChildEnded
 from tests.unit.guest import authors
@@ -36,14 +36,14 @@ REF = f"main@{'0' * 64}/solver@{'1' * 64}"
 def accept_creation(host: Host) -> Recipe:
     """Answer the guest's next request, which must create an agent; return the recipe."""
     request, body = host.expect(CreateAgent)
-    host.answer(request.id, Created(ref=REF))
+    host.answer(request.id, CreateReply(ref=REF))
     return Recipe.from_entry(msgspec.json.decode(body))
 
 
 def accept_task(host: Host, run: str) -> tuple[str, str, Any]:
     """Answer the guest's next request, which must start a task; return its parts."""
     request, body = host.expect(PerformTask)
-    host.answer(request.id, Spawned(run=run, path=f"main/{run}", name=run))
+    host.answer(request.id, SpawnReply(run=run, path=f"main/{run}", name=run))
     return request.ref, request.task, msgspec.json.decode(body)
 
 
@@ -193,12 +193,12 @@ class FewChildrenHost:
         self.ends: list[Future[End]] = []
         self.max_children = 0
 
-    def ask(self, kind: Any, body: bytes = b"", **fields: Any) -> Answered:
+    def ask(self, kind: Any, body: bytes = b"", **fields: Any) -> RawAnswer:
         """Spawn a child."""
         assert kind is PerformTask
         self.max_children = max(self.max_children, 1 + sum(not each.done() for each in self.ends))
-        spawn_message = Spawned(run=f"r{len(self.ends)}", path="main/r", name="r")
-        return Answered(msgspec.Raw(message_codec.encode(spawn_message)), b"")
+        spawn_message = SpawnReply(run=f"r{len(self.ends)}", path="main/r", name="r")
+        return RawAnswer(msgspec.Raw(message_codec.encode(spawn_message)), b"")
 
     def end_of(self, run: str) -> Future[End]:
         """Return the future of a child's end."""

@@ -12,7 +12,7 @@ from ramet.core.errors import RametError, SpawnRefused, Unknown
 from ramet.core.outcome import Artifact, ErrorInfo, Usage
 from ramet.guest import client
 from ramet.wire.code.capsule import unpack
-from ramet.wire.guest_protocol.answer_data import Checkpoint, Stopped, Text
+from ramet.wire.guest_protocol.answer_data import Checkpoint, StopReply, Text
 from ramet.wire.guest_protocol.guest_to_host import (
     Cancel,
     LoadCheckpoint,
@@ -145,7 +145,7 @@ def test_a_cancelled_await_does_not_lose_the_end_of_a_child() -> None:
         cancel, _ = host.expect(Cancel)
         assert (cancel.target, cancel.reason) == ("slow", "too slow")
         host.end_child("slow", None, status="cancelled", exit_code=130, error=ErrorInfo(type="Aborted", message=""))
-        host.answer(cancel.id, Stopped(stopped=("main/slow",)))
+        host.answer(cancel.id, StopReply(stopped=("main/slow",)))
 
         assert host.value() == "('main/slow',) cancelled"
 
@@ -156,7 +156,7 @@ def test_cancelling_an_ended_child_is_no_error() -> None:
         host.start(agents.cancel_twice)
         answer_spawn(host, "r2")
         first, _ = host.expect(Cancel)
-        host.answer(first.id, Stopped(stopped=("main/r2",)))
+        host.answer(first.id, StopReply(stopped=("main/r2",)))
         second, _ = host.expect(Cancel)
         host.refuse(second.id, Unknown("running agent", "r2", ("main",)))
 
@@ -235,7 +235,7 @@ def test_a_refused_map_cancels_its_running_children() -> None:
         host.refuse(second.id, SpawnRefused("policy.max_sub_agents", "1 is all", free=0))
         cancel, _ = host.expect(Cancel)
         assert cancel.target == "a"
-        host.answer(cancel.id, Stopped(stopped=("main/a",)))
+        host.answer(cancel.id, StopReply(stopped=("main/a",)))
 
         failure = host.failure()
     assert failure.error is not None

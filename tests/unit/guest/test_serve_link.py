@@ -13,7 +13,7 @@ import pytest
 from ramet.core.errors import Aborted, BudgetExceeded, ProtocolError, Unknown
 from ramet.core.outcome import ErrorInfo
 from ramet.guest import async_channel as link_module
-from ramet.guest.async_channel import Answered, AsyncChannel
+from ramet.guest.async_channel import AsyncChannel, RawAnswer
 from ramet.wire import frames
 from ramet.wire.error_codec import encode_error
 from ramet.wire.frames import FrameReader
@@ -134,7 +134,7 @@ async def test_chunks_come_before_the_answer() -> None:
 
         async def read() -> list[bytes]:
             pieces = link.pieces(AskModel, b"{}", step="run-00:1", stream=True)
-            return [piece.body if isinstance(piece, Answered) else piece async for piece in pieces]
+            return [piece.body if isinstance(piece, RawAnswer) else piece async for piece in pieces]
 
         reading = asyncio.create_task(read())
         await host.hear()

@@ -52,7 +52,7 @@ def ask(inbox: Inbox, context: ToolUseContext, question: str = "Delete it?") -> 
     """Ask as a dispatcher does; return whether the call was allowed."""
 
     async def allowed() -> bool:
-        return (await inbox.ask(context, tool="Bash", question=question, args={"command": "rm x"})).allowed
+        return (await inbox.ask(context, tool="Bash", question=question, args={"command": "rm x"})).is_allowed
 
     return asyncio.create_task(allowed())
 

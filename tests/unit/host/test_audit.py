@@ -346,7 +346,7 @@ def test_a_kept_head_reveals_a_cut_or_rebuilt_file(
     path.write_bytes(b"".join(change(lines)))
 
     assert verify(path).ok
-    assert "does not follow the given head" in verify(path, head=head).faults[0].what
+    assert "does not follow the given head" in verify(path, head=head).faults[0].problem
 
 
 def test_a_head_holds_while_the_file_grows(tmp_path: Path) -> None:
@@ -365,7 +365,7 @@ def test_an_invalid_line_is_found(tmp_path: Path) -> None:
     lines = write_lines(path)
     path.write_bytes(b"".join([*lines[:2], b"\xff\x00 garbage\n", *lines[2:4], lines[3], lines[4].rstrip(b"\n")]))
 
-    assert [fault.what for fault in verify(path).faults] == [
+    assert [fault.problem for fault in verify(path).faults] == [
         "line 3 is not a line of an audit log",
         "line 6 is a duplicate: entry 4",
         "line 7 is cut off, or too long",

@@ -27,9 +27,9 @@ def folder(tmp_path: pathlib.Path) -> pathlib.Path:
 
 async def measure(sizes: FolderSizes) -> Mapping[str, int]:
     """Return the sizes after one measurement."""
-    await eventually(sizes.known)
+    await eventually(sizes.newest_sizes)
     await sizes.stop()
-    return sizes.known()
+    return sizes.newest_sizes()
 
 
 async def test_each_part_is_measured(folder: pathlib.Path) -> None:
@@ -55,11 +55,11 @@ async def test_a_measurement_runs_in_a_thread_at_most_once_a_minute(
 
     monkeypatch.setattr(os, "scandir", noted)
     sizes = FolderSizes(folder)
-    assert sizes.known() == {}
-    await eventually(sizes.known)
+    assert sizes.newest_sizes() == {}
+    await eventually(sizes.newest_sizes)
     count = len(threads)
     for _ in range(100):
-        assert sizes.known()
+        assert sizes.newest_sizes()
     await sizes.stop()
 
     assert len(threads) == count == 4
@@ -72,11 +72,11 @@ async def test_links_are_not_followed_and_missing_folders_are_no_error(folder: p
     (folder / "runs" / "run-1" / "workspace" / "link").symlink_to("/usr")
     after = await measure(FolderSizes(folder))
     missing = FolderSizes(folder / "missing")
-    missing.known()
+    missing.newest_sizes()
     await missing.stop()
 
     assert after["runs"] - before["runs"] < 65_536
-    assert missing.known() == {}
+    assert missing.newest_sizes() == {}
 
 
 async def test_the_number_of_counted_entries_is_bounded(folder: pathlib.Path) -> None:

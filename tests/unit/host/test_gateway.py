@@ -58,7 +58,7 @@ class GatewayRun:
 
     @property
     def reserved_amounts(self) -> dict[str, float]:
-        return {resource: self.budget.reserved(resource) for resource in RESOURCES}
+        return {resource: self.budget.reserved_amount(resource) for resource in RESOURCES}
 
 
 NOTHING: dict[str, float] = dict.fromkeys(RESOURCES, 0)
@@ -87,7 +87,7 @@ async def test_a_request_is_recorded_before_it_is_sent() -> None:
 
     def answer(_: object) -> str:
         counts.append(len(of_kind(run.events, ModelAsked)))
-        assert run.budget.reserved("tokens") == of_kind(run.events, ModelAsked)[-1].reserved_tokens > 0
+        assert run.budget.reserved_amount("tokens") == of_kind(run.events, ModelAsked)[-1].reserved_tokens > 0
         return "ok"
 
     await run.ask(ScriptedModel(answer))
@@ -157,7 +157,7 @@ async def test_nothing_is_reserved_while_waiting_to_retry() -> None:
     await eventually(lambda: clock.sleeping)
 
     assert run.reserved_amounts == NOTHING
-    assert run.budget.spent("model_calls") == 1
+    assert run.budget.spent_amount("model_calls") == 1
 
     await clock.advance(10)
     assert (await asking)[-1].text == "ok"
@@ -203,13 +203,13 @@ async def test_a_cancelled_request_is_settled_as_reserved() -> None:
     """The request may have cost all that it could: the usage is marked as an estimate."""
     run = GatewayRun(Limits(tokens=50_000))
     asking = asyncio.create_task(run.ask(ScriptedModel([Hang(3, "never")])))
-    await eventually(lambda: run.budget.reserved("tokens"))
-    reserved = run.budget.reserved("tokens")
+    await eventually(lambda: run.budget.reserved_amount("tokens"))
+    reserved = run.budget.reserved_amount("tokens")
 
     asking.cancel()
     await asyncio.wait([asking])
 
-    assert (run.budget.spent("tokens"), run.reserved_amounts) == (reserved, NOTHING)
+    assert (run.budget.spent_amount("tokens"), run.reserved_amounts) == (reserved, NOTHING)
     assert run.context.usage.estimated
 
 
@@ -303,4 +303,4 @@ async def test_an_attempt_beyond_the_budget_is_not_made() -> None:
         await run.ask(model)
 
     assert len(model.requests) == 2
-    assert (run.budget.spent("model_calls"), run.reserved_amounts) == (2, NOTHING)
+    assert (run.budget.spent_amount("model_calls"), run.reserved_amounts) == (2, NOTHING)

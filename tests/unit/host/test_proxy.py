@@ -27,8 +27,8 @@ async def test_a_listed_address_is_reached(tmp_path: pathlib.Path) -> None:
             assert await tunnel.ask(f"127.0.0.1:{port}", first=b"early ") == 200
             await tunnel.send(b"late")
             assert await tunnel.reader.readexactly(10) == b"early late"
-            assert run.door.received == 10
-            assert run.door.sent > 10
+            assert run.door.received_bytes == 10
+            assert run.door.sent_bytes > 10
 
     assert run.events == [ProxyDecision(True, "127.0.0.1", port, "", 200)]
 
@@ -43,7 +43,7 @@ async def test_an_unlisted_name_is_refused_without_a_lookup(tmp_path: pathlib.Pa
 
     assert proxy_harness.looked_up == []
     assert [f"{event.host}:{event.port}" for event in run.events] == [*targets[:5], "::1:1"]
-    assert not any(event.allowed for event in run.events)
+    assert not any(event.is_allowed for event in run.events)
     assert "not in the list" in run.events[0].reason
 
 
@@ -146,7 +146,7 @@ async def test_a_failed_connection_is_reported_after_its_permission(tmp_path: pa
                 assert await asking.ask(target) == 502
         await proxy.close()
 
-    assert [(event.allowed, event.status) for event in events] == [
+    assert [(event.is_allowed, event.status) for event in events] == [
         (True, 200),
         (False, 502),
         (False, 502),
@@ -167,7 +167,7 @@ async def test_a_server_that_does_not_answer_gets_504(tmp_path: pathlib.Path) ->
 
                 assert await run.ask(f"127.0.0.1:{port}") == 504
 
-    assert [event.allowed for event in run.events] == [True, False]
+    assert [event.is_allowed for event in run.events] == [True, False]
 
 
 async def test_a_stuck_lookup_delays_only_its_own_run(tmp_path: pathlib.Path) -> None:
@@ -232,7 +232,7 @@ async def test_a_plain_http_request_is_refused_with_405(tmp_path: pathlib.Path) 
 
     assert answer.startswith(b"HTTP/1.1 405 ")
     assert b"use CONNECT" in answer
-    assert [(event.allowed, event.host, event.status) for event in run.events] == [(False, "", 405)]
+    assert [(event.is_allowed, event.host, event.status) for event in run.events] == [(False, "", 405)]
 
 
 async def test_a_client_that_leaves_before_its_request_makes_no_event(tmp_path: pathlib.Path) -> None:

@@ -180,7 +180,7 @@ async def count_until_stall(run: OpenProxy) -> int:
     moved, still = 0, 0
     while still < 200 or moved == 0:
         await asyncio.sleep(0.001)
-        now = run.door.sent + run.door.received
+        now = run.door.sent_bytes + run.door.received_bytes
         moved, still = now, still + 1 if now == moved else 0
     return moved
 
@@ -216,7 +216,7 @@ async def test_tls_to_the_listed_server_passes(proxy_harness: ProxyHarness, cert
             assert await tunnel.ask(f"LocalHost.:{port}") == 200
             assert await handshake(tunnel, certificate, "localhost", b"secret") == b"secret"
 
-    assert [event.allowed for event in run.events] == [True]
+    assert [event.is_allowed for event in run.events] == [True]
 
 
 async def test_tls_to_an_address_passes_without_a_name(proxy_harness: ProxyHarness, certificate: pathlib.Path) -> None:
@@ -243,7 +243,7 @@ async def test_tls_to_another_server_is_cut(proxy_harness: ProxyHarness, certifi
         await eventually(lambda: numbers)
 
     assert numbers == [b""]
-    assert [(event.allowed, event.host, event.status) for event in run.events] == [
+    assert [(event.is_allowed, event.host, event.status) for event in run.events] == [
         (True, "localhost", 200),
         (False, "localhost", 403),
     ]
@@ -258,10 +258,10 @@ async def test_a_tls_hello_in_pieces_is_judged_as_a_whole(proxy_harness: ProxyHa
         run = await proxy_harness.open(f"localhost:{port}")
         async with client(run.path) as tunnel:
             assert await tunnel.ask(f"localhost:{port}", first=hello[:3]) == 200
-            before = run.door.sent
+            before = run.door.sent_bytes
             await tunnel.send(hello[3:100])
-            await eventually(lambda: run.door.sent == before + 97)
-            assert run.door.received == 0
+            await eventually(lambda: run.door.sent_bytes == before + 97)
+            assert run.door.received_bytes == 0
             await tunnel.send(hello[100:])
             if passes:
                 assert await tunnel.reader.readexactly(len(hello)) == hello
@@ -285,5 +285,5 @@ async def test_an_unreadable_tls_hello_is_cut(tmp_path: pathlib.Path, mode: str)
                 tunnel.writer.write_eof()
             assert await tunnel.rest() == b""
 
-    assert [event.allowed for event in run.events] == [True, False]
+    assert [event.is_allowed for event in run.events] == [True, False]
     assert "TLS" in run.events[1].reason

@@ -42,7 +42,7 @@ def test_files_are_copied_unchanged(workspace: Path, artifacts_folder: Path) -> 
         Artifact(name=name, size=(workspace / name).stat().st_size, path=str(artifacts_folder / name)) for name in names
     )
     assert all((artifacts_folder / name).read_bytes() == (workspace / name).read_bytes() for name in names)
-    assert (collection.refused, collection.total) == ((), 2_560_005)
+    assert (collection.refused_lines, collection.total) == ((), 2_560_005)
 
 
 def test_a_copy_has_no_mode_attributes_or_owner_of_its_original(workspace: Path, artifacts_folder: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_folder_too_deep_is_refused_by_name(workspace: Path, artifacts_folder:
     collection = collect(workspace, artifacts_folder, max_bytes=0)
 
     assert [Path(each.name).name for each in collection.artifacts] == ["seen"]
-    assert [each.endswith(": too deep") for each in collection.refused] == [True]
+    assert [each.endswith(": too deep") for each in collection.refused_lines] == [True]
 
 
 def test_a_failed_copy_raises_sandbox_failed(workspace: Path, tmp_path: Path) -> None:

@@ -35,20 +35,22 @@ KINDS = {"bwrap": BwrapBackend, "local": LocalBackend}
 
 @pytest.fixture(params=["bwrap", "local"])
 async def site(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[BackendFixture]:
-    async with open_backend_or_skip(KINDS[request.param](tmp_path / "runs", parked=1), tmp_path) as site:
+    async with open_backend_or_skip(KINDS[request.param](tmp_path / "runs", parked_count=1), tmp_path) as site:
         yield site
 
 
 @pytest.fixture
 async def bwrap(tmp_path: Path) -> AsyncIterator[BackendFixture]:
-    async with open_backend_or_skip(BwrapBackend(tmp_path / "runs", parked=1), tmp_path) as site:
+    async with open_backend_or_skip(BwrapBackend(tmp_path / "runs", parked_count=1), tmp_path) as site:
         yield site
 
 
 @pytest.fixture
 async def site_without_namespaces(tmp_path: Path) -> AsyncIterator[BackendFixture]:
     """Open `local` as on a machine without namespaces."""
-    async with open_backend_or_skip(LocalBackend(tmp_path / "runs", parked=1, namespaces=False), tmp_path) as site:
+    async with open_backend_or_skip(
+        LocalBackend(tmp_path / "runs", parked_count=1, namespaces=False), tmp_path
+    ) as site:
         yield site
 
 
@@ -145,7 +147,7 @@ async def test_without_namespaces_the_probe_says_that_the_root_is_not_read_only(
 
 async def test_an_agent_has_its_own_user_environment_and_working_folder(site: BackendFixture) -> None:
     async with site.start_guest(env={"MINE": "1", "HOME": "/elsewhere"}) as guest:
-        identity = await guest.ask("who")
+        identity = await guest.ask("process_info")
         assert (identity["pid"], identity["uid"], identity["cwd"]) == (2, 65534, str(guest.spec.workspace))
         assert identity["env"]["MINE"] == "1"
         assert identity["env"]["HOME"] == "/elsewhere", "what was said stands"
@@ -205,7 +207,7 @@ async def test_an_environment_and_secrets_may_be_large(site: BackendFixture) -> 
     env = {f"V{at}": "x" * 10_000 for at in range(60)}
     secrets = {name: name * 700_000 for name in ("a", "b", "c")}
     async with site.start_guest(env=env, grant=replace_grant(GRANT, secrets=secrets)) as guest:
-        assert len((await guest.ask("who"))["env"]["V59"]) == 10_000
+        assert len((await guest.ask("process_info"))["env"]["V59"]) == 10_000
         for name, value in secrets.items():
             assert await guest.ask("read", path=f"/run/secrets/{name}") == value
 
@@ -229,7 +231,7 @@ async def test_a_control_group_that_refuses_a_limit_is_removed(
             await bwrap.backend.start(bwrap.spec())
     await eventually(lambda: not any(each.is_dir() for top in tops for each in top.iterdir()))
     async with bwrap.start_guest() as guest:
-        assert await guest.ask("who")
+        assert await guest.ask("process_info")
 
 
 # ---- limits that are the process's own ------------------------------------------------------------------------------
@@ -259,7 +261,7 @@ async def test_use_near_a_limit_is_reported(site: BackendFixture) -> None:
 
 
 async def test_fresh_agents_share_no_zygote_and_a_spare_one_is_started(bwrap: BackendFixture) -> None:
-    fresh = backend_of(bwrap)._dedicated
+    fresh = backend_of(bwrap)._dedicated_zygotes
 
     def keepers() -> set[Any]:
         return {each for each in fresh._zygotes if not each.has_exited}
@@ -270,8 +272,8 @@ async def test_fresh_agents_share_no_zygote_and_a_spare_one_is_started(bwrap: Ba
         first = keepers()
         await eventually(lambda: len(keepers()) == 2)
         async with bwrap.start_guest(grant=grant) as other:
-            assert await other.ask("who")
-            assert await one.ask("who")
+            assert await other.ask("process_info")
+            assert await one.ask("process_info")
             assert parent(one.sandbox.pid) != parent(other.sandbox.pid)
     (exited,) = first
     await eventually(lambda: exited.has_exited)
@@ -306,7 +308,7 @@ async def test_the_proxy_port_inside_leads_to_the_socket_outside(site: BackendFi
             os.chown(path, *site.backend.owner)
         grant = replace_grant(GRANT, allowed_endpoints=("example.org:443",))
         async with site.start_guest(site.spec(grant=grant, proxy=path, workspace=spec.workspace)) as guest:
-            env = (await guest.ask("who"))["env"]
+            env = (await guest.ask("process_info"))["env"]
             assert env["HTTPS_PROXY"] == env["https_proxy"] == env["ALL_PROXY"] == "http://127.0.0.1:3128"
             await guest.ask("connect_tcp", host="127.0.0.1", port=3128)
             async with asyncio.timeout(180):
@@ -365,7 +367,7 @@ async def test_a_cancelled_command_is_ended(site: BackendFixture) -> None:
         with pytest.raises(asyncio.CancelledError):
             await running
         await eventually(lambda: not is_locked(guest.spec.workspace / "held"))
-        assert await guest.ask("who")
+        assert await guest.ask("process_info")
 
 
 # ---- without namespaces ---------------------------------------------------------------------------------------------
@@ -409,7 +411,7 @@ async def test_without_namespaces_an_orphan_is_still_watched(
             "oom" if cause == "oom" else "signalled",
             True,
         )
-        assert await other.ask("who"), "who is another's child is let be"
+        assert await other.ask("process_info"), "who is another's child is let be"
 
 
 async def test_without_namespaces_secrets_and_endpoints_are_refused(site_without_namespaces: BackendFixture) -> None:
@@ -422,7 +424,7 @@ async def test_without_namespaces_secrets_and_endpoints_are_refused(site_without
 
 async def test_without_namespaces_temporary_files_go_to_the_workspace(site_without_namespaces: BackendFixture) -> None:
     async with site_without_namespaces.start_guest() as guest:
-        assert (await guest.ask("who"))["env"]["TMPDIR"] == str(guest.spec.workspace)
+        assert (await guest.ask("process_info"))["env"]["TMPDIR"] == str(guest.spec.workspace)
         for folder in ("/tmp", "/dev/shm"):
             assert await guest.failure_of("make", path=folder) == "EACCES"
 
@@ -434,7 +436,7 @@ async def test_without_namespaces_a_killed_zygote_leaves_no_process(site_without
         assert (await guest.wait_ended()).reason == "lost"
         assert not await guest.is_locked("held")
         with pytest.raises(Ended):
-            await guest.ask("who")
+            await guest.ask("process_info")
 
 
 # ---- as somebody else -----------------------------------------------------------------------------------------------
@@ -456,7 +458,8 @@ async def main():
         async with site.start_guest() as visit:
             await visit.ask("write", path="file", text="text")
             ran = await visit.sandbox.run_command(["cat", "file"], timeout_s=60, max_bytes=100)
-            print(json.dumps([site.probe.level, (await visit.ask("who"))["uid"], ran.stdout.decode(), os.getuid()]))
+            uid = (await visit.ask("process_info"))["uid"]
+            print(json.dumps([site.probe.level, uid, ran.stdout.decode(), os.getuid()]))
 asyncio.run(main())
 """
 

@@ -9,7 +9,7 @@ import pytest
 
 from ramet.core.errors import SandboxFailed
 from ramet.isolation.limits import cgroup_cleanup
-from ramet.isolation.limits.cgroup_cleanup import Leftovers
+from ramet.isolation.limits.cgroup_cleanup import GroupRemover
 from ramet.isolation.limits.cgroups import Cgroup
 from tests.support.waiting import eventually
 
@@ -58,7 +58,7 @@ def retry_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_an_empty_group_is_removed_at_once() -> None:
     """`remove` returns True."""
-    group, leftovers = OccupiedCgroup(), Leftovers()
+    group, leftovers = OccupiedCgroup(), GroupRemover()
     group.is_free = True
 
     assert await leftovers.remove(group)
@@ -68,7 +68,7 @@ async def test_an_empty_group_is_removed_at_once() -> None:
 
 async def test_an_occupied_group_is_removed_later() -> None:
     """`remove` returns False, and the group is removed without a further call."""
-    groups, leftovers = [OccupiedCgroup(), OccupiedCgroup()], Leftovers()
+    groups, leftovers = [OccupiedCgroup(), OccupiedCgroup()], GroupRemover()
 
     assert not await leftovers.remove(groups[0])
     assert not await leftovers.remove(groups[1])
@@ -83,7 +83,7 @@ async def test_an_occupied_group_is_removed_later() -> None:
 
 async def test_a_failed_removal_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
     """A line of the log names the problem."""
-    group, leftovers = OccupiedCgroup("control group a: no"), Leftovers()
+    group, leftovers = OccupiedCgroup("control group a: no"), GroupRemover()
 
     assert not await leftovers.remove(group)
     words = "a control group could not be removed yet: control group a: no"
@@ -96,7 +96,7 @@ async def test_a_failed_removal_is_tried_again(caplog: pytest.LogCaptureFixture)
 
 async def test_a_failure_of_one_group_does_not_affect_another(caplog: pytest.LogCaptureFixture) -> None:
     """The kernel may report ENODEV for a group that vanishes while it is read; the removal is tried again."""
-    odd, plain, leftovers = UnreadableCgroup(), OccupiedCgroup(), Leftovers()
+    odd, plain, leftovers = UnreadableCgroup(), OccupiedCgroup(), GroupRemover()
 
     assert not await leftovers.remove(odd)
     assert not await leftovers.remove(plain)
@@ -111,7 +111,7 @@ async def test_a_failure_of_one_group_does_not_affect_another(caplog: pytest.Log
 async def test_close_tries_once_more_and_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next kernel finds the groups that are left."""
     monkeypatch.setattr(cgroup_cleanup, "_RETRY_S", 1000)
-    one, other, leftovers = OccupiedCgroup(), OccupiedCgroup(), Leftovers()
+    one, other, leftovers = OccupiedCgroup(), OccupiedCgroup(), GroupRemover()
     await asyncio.gather(leftovers.remove(one), leftovers.remove(other))
     one.is_free = True
     before = other.tries

@@ -308,7 +308,7 @@ def test_a_group_that_vanishes_while_it_is_read_has_no_processes(
     monkeypatch.setattr(Path, "read_text", read_too_late)
 
     assert not group.processes()
-    assert went == group.places()
+    assert went == group.folders()
 
 
 def test_impossible_operations_raise_errors_by_name(groups: Cgroups) -> None:

@@ -125,7 +125,7 @@ def test_no_second_exceeds_the_granted_processor_time(cores: float, share: float
     """A simulated tree uses what it can unless it is stopped, and is checked every 50 ms."""
     throttle, used_seconds = CpuThrottle(cores, allowance_s=0.2, look=dict), [0.0]
     # No signals on paper; nobody has pid 2**22 + 1.
-    throttle._pause.stop = lambda *, busy=None: throttle._pause._stopped.update({2**22 + 1: 0})  # type: ignore[method-assign]
+    throttle._pause.stop = lambda *, busy=None: throttle._pause._stopped_processes.update({2**22 + 1: 0})  # type: ignore[method-assign]
     for look in range(1, 200):
         step = 0.0 if throttle.is_on else 0.05 * share
         used_seconds.append(used_seconds[-1] + step)

@@ -233,7 +233,7 @@ def test_a_running_process_is_stopped_for_an_exact_measurement(
     assert meter.measure(max_bytes=MAX_BYTES).is_exact
     assert {one.state for one in pids().values()} <= set("RS")
 
-    assert meter.measure(max_bytes=MAX_BYTES) == disk.Used(0, is_exact=False, is_bounded=True)
+    assert meter.measure(max_bytes=MAX_BYTES) == disk.DiskUsage(0, is_exact=False, is_bounded=True)
     growth.bytes = 8 * MIB
     assert meter.measure(max_bytes=7 * MIB).is_exact
 

@@ -10,7 +10,7 @@ from urllib.parse import quote, quote_from_bytes
 
 import pytest
 
-from ramet.isolation.masking.secret_forms import forms_of, masked
+from ramet.isolation.masking.secret_forms import forms_of, mask_text
 from tests.support.processor_time import QUADRATIC_S
 
 SECRET = "pä\"ss/w<o>rd+&\\'~ 0123456789"
@@ -55,7 +55,7 @@ FORMS = {
 def test_a_secret_is_masked_in_the_forms_of_programs(form: str) -> None:
     """The surrounding text stays, and of base64 the characters that the secret shares with its neighbours."""
     text = f"refused: {FORMS[form]} today"
-    masked_text = masked(text, forms_of([SECRET]))
+    masked_text = mask_text(text, forms_of([SECRET]))
 
     assert "***" in masked_text
     assert masked_text.startswith("refused: ")
@@ -69,7 +69,7 @@ def test_base64_is_masked_across_its_line_breaks(before: str, breaks: str) -> No
     """The secret may begin anywhere in a longer text, and `repr` may show the line breaks."""
     text = base64.encodebytes(f"{before}{LONG}, and more".encode()).decode().replace("\n", breaks)
 
-    masked_text = masked(f"sent {text} to the server", forms_of([LONG]))
+    masked_text = mask_text(f"sent {text} to the server", forms_of([LONG]))
 
     body = base64.b64encode(LONG.encode()).decode()
     assert "***" in masked_text
@@ -81,12 +81,12 @@ def test_text_without_a_secret_is_unchanged() -> None:
     """Line breaks, hex and base64 of other data stay."""
     text = f"{base64.encodebytes(bytes(range(256))).decode()} {bytes(range(64)).hex()}\nthe end\\n"
 
-    assert masked(text, forms_of([SECRET, LONG])) == text
+    assert mask_text(text, forms_of([SECRET, LONG])) == text
 
 
 def test_a_short_secret_is_not_masked_in_encoded_forms() -> None:
     """Encoded forms of a short secret would occur by chance."""
-    assert masked("61 62 YWI= ab", forms_of(["ab"])) == "61 62 YWI= ***"
+    assert mask_text("61 62 YWI= ab", forms_of(["ab"])) == "61 62 YWI= ***"
 
 
 def test_masking_a_large_text_with_many_variables_is_quick() -> None:
@@ -96,7 +96,7 @@ def test_masking_a_large_text_with_many_variables_is_quick() -> None:
     text = "a" * 4_999 + "value-0007-of-a-variable " * 20_000
 
     begin = time.process_time()
-    masked_text = masked(text, forms)
+    masked_text = mask_text(text, forms)
 
     assert "value-" not in masked_text
     assert time.process_time() - begin < QUADRATIC_S

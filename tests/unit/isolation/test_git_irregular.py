@@ -384,4 +384,4 @@ def test_an_unreadable_entry_of_the_path_is_skipped(tmp_path: pathlib.Path) -> N
     folder.mkdir()
     path = f"/{'x' * 5000}:{folder}"
 
-    assert str(folder) in program_folders("/usr/bin/git", {"PATH": path, "HOME": "/root"}, avoided=[])
+    assert str(folder) in program_folders("/usr/bin/git", {"PATH": path, "HOME": "/root"}, avoided_folders=[])

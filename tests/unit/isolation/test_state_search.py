@@ -29,7 +29,7 @@ def search_root(tmp_path: Path) -> Path:
 
 def test_folders_of_kernels_are_found_except_below_private_ones(search_root: Path) -> None:
     """The search follows no link, and reports paths at the mount and at its source."""
-    folders = StateSearch().below(
+    folders = StateSearch().find_folders(
         {"/mount": str(search_root), str(search_root / "a"): str(search_root / "a"), "/file": __file__}
     )
 
@@ -44,7 +44,7 @@ def test_a_folder_with_a_too_long_path_is_skipped(search_root: Path, monkeypatch
         Path("x" * 250).mkdir()
         monkeypatch.chdir("x" * 250)
 
-    assert len(StateSearch().below({str(search_root): str(search_root)})) == 3
+    assert len(StateSearch().find_folders({str(search_root): str(search_root)})) == 3
 
 
 @pytest.mark.parametrize("limit_name", ["MOST_FOLDERS", "MOST_ENTRIES", "MOST_FOUND", "MOST_S"])
@@ -55,7 +55,7 @@ def test_a_mount_above_a_search_limit_is_refused(
     monkeypatch.setattr(state_search, limit_name, 0 if limit_name == "MOST_S" else 2)
 
     with pytest.raises(InvalidValue, match=r"folders? of kernels.*more than [20] ") as refusal:
-        StateSearch().below({"/mount": str(search_root)})
+        StateSearch().find_folders({"/mount": str(search_root)})
 
     assert (refusal.value.field, refusal.value.value) == ("readonly_mounts", "/mount")
 
@@ -63,15 +63,15 @@ def test_a_mount_above_a_search_limit_is_refused(
 def test_a_slow_search_is_cached(search_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A result is reused for ten times its duration; a quick search is repeated."""
     search, sources = StateSearch(), {"/mount": str(search_root)}
-    before = search.below(sources)
+    before = search.find_folders(sources)
     (search_root / "new" / ".ramet").mkdir(parents=True)
-    assert len(search.below(sources)) > len(before)
+    assert len(search.find_folders(sources)) > len(before)
 
     monkeypatch.setattr(state_search, "_NO_TIME_S", 0.0)
     monkeypatch.setattr(state_search, "_REUSE", 1e9)
-    before = search.below(sources)
+    before = search.find_folders(sources)
     (search_root / "newer" / ".ramet").mkdir(parents=True)
-    assert search.below(sources) == before
+    assert search.find_folders(sources) == before
 
 
 def test_a_mount_around_a_folder_that_can_only_be_entered_is_refused() -> None:
@@ -82,7 +82,7 @@ def test_a_mount_around_a_folder_that_can_only_be_entered_is_refused() -> None:
         search_root.chmod(0o755)
         (search_root / "homes").chmod(0o311)
         with ordinary_user(), pytest.raises(InvalidValue, match=rf"{search_root}/homes can only be entered") as refusal:
-            StateSearch().below({"/mount": str(search_root)})
+            StateSearch().find_folders({"/mount": str(search_root)})
         (search_root / "homes").chmod(0o755)
 
     assert (refusal.value.field, refusal.value.value) == ("readonly_mounts", "/mount")
@@ -96,7 +96,7 @@ def test_a_folder_that_cannot_be_entered_is_skipped() -> None:
         search_root.chmod(0o755)
         (search_root / "other").chmod(0o000)
         with ordinary_user():
-            folders = StateSearch().below({"/mount": str(search_root)})
+            folders = StateSearch().find_folders({"/mount": str(search_root)})
         (search_root / "other").chmod(0o755)
 
     assert folders == ()

@@ -18,7 +18,7 @@ import pytest
 
 from ramet.core.errors import Gone
 from ramet.core.policy.policy import Grant
-from ramet.isolation.limits.watchdog import Watchdog, Watched
+from ramet.isolation.limits.watchdog import Watchdog, WatchedSandbox
 from ramet.isolation.linux import procfs
 from tests.support.waiting import eventually
 
@@ -52,7 +52,7 @@ class WatchedProcess:
         self.reports: list[tuple[str, float, float]] = []
         self.read_line()
         options.setdefault("workspace", None)
-        self.watched: Watched = dog.watch(
+        self.watched: WatchedSandbox = dog.watch(
             self.process.pid,
             grant=grant,
             kill=self.kill,
@@ -251,7 +251,7 @@ async def test_a_threshold_is_reported_once_per_crossing(start_watched: Callable
         assert len(one.reports) == crossings
         one.tell()
         assert one.read_line() == "down"
-        await eventually(lambda: not one.watched._reported)
+        await eventually(lambda: not one.watched._reported_thresholds)
     assert not one.is_killed
 
 
@@ -614,10 +614,10 @@ async def test_a_failed_threshold_callback_is_not_called_again(
     for _ in range(2):
         one.tell()
         assert one.read_line() == "up"
-        await eventually(lambda: one.watched._reported)
+        await eventually(lambda: one.watched._reported_thresholds)
         one.tell()
         assert one.read_line() == "down"
-        await eventually(lambda: not one.watched._reported)
+        await eventually(lambda: not one.watched._reported_thresholds)
 
     assert len(calls) == len(caplog.records) == 1
 

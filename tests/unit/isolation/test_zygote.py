@@ -26,7 +26,7 @@ Open = Callable[[], ZygoteBackend]
 @pytest.fixture(params=["bwrap", "local"])
 def open_backend(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
     kind = {"bwrap": BwrapBackend, "local": LocalBackend}[request.param]
-    return lambda: kind(tmp_path / "runs", parked=2)
+    return lambda: kind(tmp_path / "runs", parked_count=2)
 
 
 @pytest.fixture
@@ -48,22 +48,22 @@ def is_being_replaced(site: BackendFixture) -> bool:
 async def test_parked_children_are_replenished_after_use(site: BackendFixture) -> None:
     async with site.start_guest():
         (only,) = zygotes(site)
-        await eventually(lambda: only.parked == 2)
+        await eventually(lambda: only.parked_count == 2)
         async with site.start_guest(), site.start_guest(), site.start_guest():
-            await eventually(lambda: only.parked == 2)
+            await eventually(lambda: only.parked_count == 2)
             assert only.spawn_count == 4
 
 
 async def test_a_dead_parked_child_is_skipped(site: BackendFixture) -> None:
     async with site.start_guest():
         (only,) = zygotes(site)
-        await eventually(lambda: only.parked == 2)
-        for child in tuple(only._parked):
+        await eventually(lambda: only.parked_count == 2)
+        for child in tuple(only._parked_children):
             os.kill(child.pid, signal.SIGKILL)
-            await child.ended
+            await child.exit_future
 
         async with site.start_guest() as guest:
-            assert await guest.ask("who")
+            assert await guest.ask("process_info")
 
 
 async def test_many_spawns_leave_no_resources(site: BackendFixture) -> None:
@@ -76,13 +76,13 @@ async def test_many_spawns_leave_no_resources(site: BackendFixture) -> None:
 
     await one()
     (only,) = zygotes(site)
-    await eventually(lambda: only.parked == 2)
+    await eventually(lambda: only.parked_count == 2)
     before = (descriptors(), set(procfs.tree(os.getpid())), mounts(only.pid))
 
     for _ in range(20):
         await asyncio.gather(*(one() for _ in range(5)))
 
-    await eventually(lambda: only.parked == 2 and only.child_count == 2)
+    await eventually(lambda: only.parked_count == 2 and only.child_count == 2)
     now = (descriptors(), set(procfs.tree(os.getpid())), mounts(only.pid))
     assert now[0] == before[0]
     assert len(now[1]) == len(before[1])
@@ -109,8 +109,8 @@ async def test_a_zygote_is_replaced_after_a_number_of_spawns(
             pid = first.pid
             async with site.start_guest() as new:
                 assert zygotes(site)[1].spawn_count == 1
-                assert await new.ask("who")
-            assert await old.ask("who")
+                assert await new.ask("process_info")
+            assert await old.ask("process_info")
             assert alive(pid)
     await eventually(lambda: first.has_exited)
     assert not alive(pid)
@@ -140,7 +140,7 @@ async def test_a_suspicious_crash_replaces_the_zygote_but_not_twice_in_a_row(
         await guest.wait_ended()
         assert not is_being_replaced(site)
         async with site.start_guest() as other:
-            assert await other.ask("who")
+            assert await other.ask("process_info")
             assert second.is_open
 
 
@@ -168,15 +168,15 @@ async def test_a_killed_zygote_ends_its_agents_and_is_replaced(
         assert "zygote" in end.detail
         assert not await guest.is_locked("held")
         with pytest.raises(Ended):
-            await guest.ask("who")
+            await guest.ask("process_info")
         async with site.start_guest() as next_one:
-            assert await next_one.ask("who")
+            assert await next_one.ask("process_info")
 
 
 async def test_concurrent_starts_share_one_zygote(site: BackendFixture) -> None:
     async def one() -> int:
         async with site.start_guest() as guest:
-            return int((await guest.ask("who"))["pid"])
+            return int((await guest.ask("process_info"))["pid"])
 
     await asyncio.gather(*(one() for _ in range(8)))
 
@@ -196,7 +196,7 @@ async def test_each_kind_has_its_own_zygote_up_to_a_maximum(
             async with site.start_guest(grant=replace_grant(GRANT, readonly_mounts=(str(folder),))) as guest:
                 assert await guest.ask("listing", path=str(folder)) == []
         assert not oldest.is_open
-        assert await first.ask("who"), "the agent of a zygote that made room lives on"
+        assert await first.ask("process_info"), "the agent of a zygote that made room lives on"
         assert sum(each.is_open for each in zygotes(site)) == 2
 
 

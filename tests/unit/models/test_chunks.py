@@ -10,7 +10,7 @@ from langchain_core.messages.ai import add_ai_message_chunks
 from langchain_core.messages.tool import tool_call_chunk
 
 from ramet.core.errors import ModelFailed
-from ramet.models.chunks import merge, validated
+from ramet.models.chunks import merge, validate_message
 
 
 def pieces(*fragments: str, name: str = "write", call_id: str = "c1", index: int | None = 0) -> list[AIMessageChunk]:
@@ -150,7 +150,7 @@ def test_a_call_with_another_id_at_the_same_index_is_another_call() -> None:
 def test_incomplete_emoji_are_replaced() -> None:
     """Half of a surrogate pair is no text: neither the journal nor the next request can hold it."""
     joined = merge([AIMessageChunk(content="\ud83d"), AIMessageChunk(content="\ude00 and \ud83d")])
-    message = validated(AIMessage("", tool_calls=[{"name": "f", "args": {"a": "\ud83d"}, "id": "1"}]))
+    message = validate_message(AIMessage("", tool_calls=[{"name": "f", "args": {"a": "\ud83d"}, "id": "1"}]))
 
     assert joined.content == "😀 and \ufffd"
     assert message.tool_calls == []
@@ -163,4 +163,4 @@ def test_a_valid_message_is_returned_itself() -> None:
     """Validation does not copy it."""
     message = AIMessage("fine", tool_calls=[{"name": "f", "args": {"a": [1, "é"]}, "id": "1"}])
 
-    assert validated(message) is message
+    assert validate_message(message) is message

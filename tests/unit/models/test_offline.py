@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
 from ramet.models.chunks import merge
-from ramet.models.research.answer import SIGNED
+from ramet.models.research.answer import SIGNATURE
 from ramet.models.research.evidence import EvidenceLine, find_writers, group, kind_of, message, parse_lines, severity
 from ramet.models.research.model import OfflineResearcher
 from ramet.models.research.question import understand
@@ -69,7 +69,7 @@ def assert_true(conversation: FinishedConversation, folder: pathlib.Path) -> int
 
 def says_that_rules_answered(conversation: FinishedConversation) -> bool:
     """Return whether the last line says that rules gave the answer."""
-    return conversation.text.endswith(SIGNED) and "rules" in SIGNED and "did not reason" in SIGNED
+    return conversation.text.endswith(SIGNATURE) and "rules" in SIGNATURE and "did not reason" in SIGNATURE
 
 
 async def test_the_example_is_explained_from_both_files_of_its_cause() -> None:

@@ -49,7 +49,7 @@ class AgentTable:
         self.spec: AgentSpec | None = AgentSpec(
             "agent-1", "echo", "team/echo", EchoInfo(), runtime or AgentRuntime(), pathlib.Path(), run=run
         )
-        self.served = Echo(self.spec)
+        self.running_agent = Echo(self.spec)
         self.queue: Any = None
         self.state: AgentState = "idle"
         self.turns = 0
@@ -71,7 +71,7 @@ class AgentTable:
             image="",
             labels={},
             metadata={},
-            run=self.served.run,
+            run=self.running_agent.run,
             isolation="none",
             turns=self.turns,
             created_at="",
@@ -171,11 +171,15 @@ async def test_a_refused_call_does_nothing(service: AgentService, agent_table: A
         with pytest.raises(NotYours):
             await call(service, "agent-1", "wrong")
 
-    assert [body for body, _ in agent_table.served.received_bodies] in (
+    assert [body for body, _ in agent_table.running_agent.received_bodies] in (
         [],
         [b"hello"],
     )  # The owner's own, for `read_turn`.
-    assert (agent_table.served.mail_texts, agent_table.served.times, agent_table.served.interrupts) == ([], 1, 0)
+    assert (
+        agent_table.running_agent.mail_texts,
+        agent_table.running_agent.times,
+        agent_table.running_agent.interrupts,
+    ) == ([], 1, 0)
 
 
 # ---- the data plane
@@ -191,7 +195,7 @@ async def test_a_body_reaches_the_agent_byte_for_byte(body: bytes, format: str) 
     finally:
         await service.close()
 
-    assert living.served.received_bodies == [(body, format)]
+    assert living.running_agent.received_bodies == [(body, format)]
 
 
 async def test_a_turn_has_the_format_of_the_spawn_unless_another_is_asked_for(
@@ -203,7 +207,7 @@ async def test_a_turn_has_the_format_of_the_spawn_unless_another_is_asked_for(
 
     with pytest.raises(InvalidValue, match="words or letters"):
         service.turn("agent-1", OWNER, b"three", format="morse")
-    assert agent_table.served.received_bodies == [(b"one", "letters"), (b"two", "words")]
+    assert agent_table.running_agent.received_bodies == [(b"one", "letters"), (b"two", "words")]
 
 
 async def test_a_body_over_the_cap_never_reaches_the_agent(service: AgentService, agent_table: AgentTable) -> None:
@@ -213,7 +217,7 @@ async def test_a_body_over_the_cap_never_reaches_the_agent(service: AgentService
     with pytest.raises(BodyTooLarge, match=r"operation: .* at most 1000 bytes"):
         await service.control("agent-1", OWNER, b" " * 1_001)
 
-    assert agent_table.served.received_bodies == []
+    assert agent_table.running_agent.received_bodies == []
 
 
 async def test_the_second_turn_goes_to_the_same_agent(service: AgentService) -> None:
@@ -296,7 +300,7 @@ async def test_closing_the_service_ends_turns_but_not_agents(service: AgentServi
     await service.close()
 
     assert turn.is_over
-    assert not agent_table.served.ended.done()
+    assert not agent_table.running_agent.end.done()
     assert agent_table.state == "idle"
 
 
@@ -339,7 +343,7 @@ async def test_an_invalid_operation_is_refused_by_name(
     with pytest.raises(error, match=words):
         await service.control("agent-1", OWNER, operation)
 
-    assert agent_table.served.times == 1
+    assert agent_table.running_agent.times == 1
 
 
 async def test_an_operation_result_that_is_not_data_is_a_bug_of_the_type(
@@ -350,7 +354,7 @@ async def test_an_operation_result_that_is_not_data_is_a_bug_of_the_type(
     async def control(operation: object) -> object:
         return object()
 
-    agent_table.served.control = control  # type: ignore[method-assign]
+    agent_table.running_agent.control = control  # type: ignore[method-assign]
 
     with pytest.raises(Bug, match="'echo'"):
         await service.control("agent-1", OWNER, b'{"@type": "shout"}')
@@ -362,7 +366,7 @@ async def test_mail_is_sent_to_the_agent(service: AgentService, agent_table: Age
 
     with pytest.raises(InvalidValue, match="text"):
         await service.mail("agent-1", OWNER, "")
-    assert agent_table.served.mail_texts == ["hello"]
+    assert agent_table.running_agent.mail_texts == ["hello"]
 
 
 # ---- events
@@ -429,7 +433,7 @@ async def test_a_stream_of_events_ends_with_the_agent(runtime: AgentRuntime) -> 
     await eventually(lambda: "turn_ended" in types)
     await session.close()
     living.was_killed = True  # Nobody is let in any more.
-    await living.served.close("killed")
+    await living.running_agent.close("killed")
     await following
 
     assert types[-1] == "run_ended"
@@ -458,7 +462,7 @@ async def test_events_of_an_agent_that_has_no_tree_yet_are_waited_for(runtime: A
     """The events come once the agent has a tree; the stream of an agent that ends before is empty."""
     clock = FakeClock()
     living, never = AgentTable(runtime), AgentTable(runtime)
-    living.served.run = never.served.run = ""
+    living.running_agent.run = never.running_agent.run = ""
     following, in_vain = (
         asyncio.create_task(_some(AgentService(each.admit, TYPES, clock=clock).events("agent-1", OWNER), "turn_ended"))
         for each in (living, never)
@@ -467,8 +471,8 @@ async def test_events_of_an_agent_that_has_no_tree_yet_are_waited_for(runtime: A
 
     session = Session(ScriptedModel(["one"]), runtime=runtime)
     await session.ask("First?")
-    living.served.run = session.id
-    never.served.ended.set_result(ErrorInfo(type="Crashed", message="early"))
+    living.running_agent.run = session.id
+    never.running_agent.end.set_result(ErrorInfo(type="Crashed", message="early"))
     await clock.advance(1)
 
     assert json.loads((await following)[0].data)["type"] == "run_spawned"
@@ -512,7 +516,7 @@ async def test_an_agent_that_could_not_be_opened_again_has_no_events(
 ) -> None:
     """The stream raises Gone with the reason."""
     agent_table.spec = None
-    agent_table.served.ended.set_result(ErrorInfo(type="Unknown", message="no such type"))
+    agent_table.running_agent.end.set_result(ErrorInfo(type="Unknown", message="no such type"))
 
     with pytest.raises(Gone, match="no such type"):
         service.events("agent-1", OWNER)
@@ -580,7 +584,7 @@ async def test_an_answer_that_comes_after_a_key_lost_its_right_is_withheld(
         await may_answer.wait()
         return ["of the new owner"]
 
-    monkeypatch.setattr(agent_table.served, name, slow)
+    monkeypatch.setattr(agent_table.running_agent, name, slow)
     agent_table.rights["lent"] = ("history", "control")
     answer = asyncio.ensure_future(CALLS[name][1](service, "agent-1", "lent"))
     await was_called.wait()

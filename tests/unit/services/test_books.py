@@ -49,7 +49,7 @@ AGENT_ROW = AgentRow(
     metadata={"purpose": "test"},
     keys=keys.Keyring(
         owner=keys.hash_of("agent_key"),
-        delegated=(keys.Delegated(id="key-1", hash="0" * 64, rights=("turn",), until=WHEN),),
+        delegated=(keys.KeyRecord(id="key-1", hash="0" * 64, rights=("turn",), until=WHEN),),
     ),
     state="failed",
     created_at=WHEN,
@@ -69,7 +69,7 @@ async def store(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Async
 async def test_rows_are_read_back_as_they_were_written(store: Store) -> None:
     """Another server reads the same rows."""
     await TeamTables(store).write(TEAM_ROW, AGENT_ROW)
-    [team], [agent] = (await TeamTables(store).teams()).readable, (await TeamTables(store).agents()).readable
+    [team], [agent] = (await TeamTables(store).teams()).readable_rows, (await TeamTables(store).agents()).readable_rows
     assert msgspec.json.encode(team) == msgspec.json.encode(TEAM_ROW)
     assert msgspec.json.encode(agent) == msgspec.json.encode(AGENT_ROW)
     assert (bytes(agent.spawn_info), agent.policy, agent.keys) == (
@@ -83,12 +83,12 @@ async def test_a_write_over_another_kernels_change_is_refused(store: Store) -> N
     """Rows that were to be written together with the changed row are not written either."""
     first, second = TeamTables(store), TeamTables(store)
     await first.write(TEAM_ROW)
-    second.hold(*(await second.teams()).readable)
+    second.hold(*(await second.teams()).readable_rows)
     await second.write(replace(TEAM_ROW, doomed=True))
     with pytest.raises(TakenOver):
         await first.write(TEAM_ROW, AGENT_ROW)
-    assert [row.doomed for row in (await first.teams()).readable] == [True]
-    assert (await first.agents()).readable == []
+    assert [row.doomed for row in (await first.teams()).readable_rows] == [True]
+    assert (await first.agents()).readable_rows == []
     with pytest.raises(TakenOver):
         await TeamTables(store).write(TEAM_ROW)
 
@@ -99,9 +99,9 @@ async def test_the_kernel_that_read_a_row_last_changes_and_removes_it(store: Sto
     await books.remove(AGENT_ROW)
     await books.write(AGENT_ROW)
     await books.write(replace(AGENT_ROW, turns=1))
-    assert [row.turns for row in (await TeamTables(store).agents()).readable] == [1]
+    assert [row.turns for row in (await TeamTables(store).agents()).readable_rows] == [1]
     await books.remove(AGENT_ROW)
-    assert (await TeamTables(store).agents()).readable == []
+    assert (await TeamTables(store).agents()).readable_rows == []
     await books.write(AGENT_ROW)
 
 
@@ -115,9 +115,9 @@ async def test_a_row_that_cannot_be_read_is_left_as_it_is(store: Store, kind: st
     """A row of a newer version, or an incomplete row, is reported and not used."""
     await store.put(kind, "thing-1", data)
     rows = await (TeamTables(store).teams() if kind == TEAM else TeamTables(store).agents())
-    assert not rows.readable
-    assert rows.damaged.keys() == {"thing-1"}
-    assert ("version 2" in str(rows.damaged["thing-1"])) == (b"2" in data)
+    assert not rows.readable_rows
+    assert rows.errors.keys() == {"thing-1"}
+    assert ("version 2" in str(rows.errors["thing-1"])) == (b"2" in data)
     document = await store.get(kind, "thing-1")
     assert document is not None
     assert document.data == data
@@ -130,7 +130,7 @@ async def test_a_team_is_taken_over_once_and_its_former_kernel_cannot_write_it(s
     await former.write(AGENT_ROW)
     arguments = []
     for books in (one, two):
-        [team], [agent] = (await books.teams()).readable, (await books.agents()).readable
+        [team], [agent] = (await books.teams()).readable_rows, (await books.agents()).readable_rows
         arguments.append((books, replace(team, kernel="another"), agent))
     assert [await books.take_over(team, [agent], "") for books, team, agent in arguments] == [True, False]
     await former.teams(), await former.agents()  # To have read how it is now changes nothing of that.

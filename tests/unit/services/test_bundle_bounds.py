@@ -179,7 +179,7 @@ def test_line_numbers_of_keys_are_collected_only_on_request() -> None:
 
 async def test_files_without_content_count_towards_the_limit_of_kept_bytes(tmp_path: Path) -> None:
     """Each file counts with its name and an entry, after a restart too."""
-    limits = BundleLimits(kept=64 * KB)
+    limits = BundleLimits(quota=64 * KB)
     async with PackagingService(tmp_path, limits=limits) as service:
         info = await service.upload(tar({f"a{number}": b"" for number in range(40)}))
         assert info.size == 0
@@ -194,7 +194,7 @@ async def test_files_without_content_count_towards_the_limit_of_kept_bytes(tmp_p
 
 async def test_names_and_folders_count_towards_the_limit_of_kept_bytes(tmp_path: Path) -> None:
     """Folders that only a file's path implies count too."""
-    async with PackagingService(tmp_path, limits=BundleLimits(kept=64 * KB)) as service:
+    async with PackagingService(tmp_path, limits=BundleLimits(quota=64 * KB)) as service:
         for files in (
             {f"{number}/{'/'.join('abcdefghij')}/x": b"" for number in range(8)},
             {f"{'d' * 200}/{'e' * 200}/{'f' * 200}/{number}": b"" for number in range(40)},
@@ -213,7 +213,7 @@ async def test_a_bundle_has_no_more_folders_than_members(tmp_path: Path) -> None
 
 async def test_a_record_of_an_older_version_counts_as_much(tmp_path: Path) -> None:
     """An old record has the names of all files, and not the cost of the bundle."""
-    limits = BundleLimits(kept=64 * KB)
+    limits = BundleLimits(quota=64 * KB)
     async with PackagingService(tmp_path, limits=limits) as service:
         names = [f"a{number:02}" for number in range(40)]
         info = await service.upload(tar(dict.fromkeys(names, b"")), "team-1")
@@ -264,5 +264,5 @@ async def test_bundles_that_are_used_together_have_a_bounded_number_of_files(
             with pytest.raises(InvalidValue, match=r"6 files' is not accepted; expected .* at most 5 files together"):
                 await call
 
-        assert (await service.finished((await service.create_image("", [one, small])).id)).state == "done"
+        assert (await service.wait_finished((await service.create_image("", [one, small])).id)).state == "done"
         assert (await service.loadable(small, [one])).id == small

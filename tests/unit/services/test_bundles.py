@@ -563,7 +563,7 @@ def test_damaged_archives_are_refused_or_read(noise: bytes, at: int, packed: boo
 async def test_bundles_together_stay_below_the_kept_limit(tmp_path: Path) -> None:
     """Concurrent uploads count, a restart changes nothing, and a deletion makes room."""
     entries, names = 4 * 2 * ENTRY_BYTES, len("aaarest")
-    limits = BundleLimits(kept=entries + names + 3 * 300 + 100)
+    limits = BundleLimits(quota=entries + names + 3 * 300 + 100)
     async with PackagingService(tmp_path, limits=limits) as service:
         came = await asyncio.gather(
             *(service.upload(tar({"a": bytes([each]) * 300})) for each in range(5)), return_exceptions=True
@@ -576,7 +576,7 @@ async def test_bundles_together_stay_below_the_kept_limit(tmp_path: Path) -> Non
         assert await service.upload(tar({"a": (tmp_path / "bundles" / first.id / "a").read_bytes()})) == first
         await service.upload(tar({"rest": b"x" * 100}))
     async with PackagingService(tmp_path, limits=limits) as service:
-        message = f"of all bundles that are kept: {limits.kept + 2 * ENTRY_BYTES + 2} or more, at most {limits.kept}"
+        message = f"of all bundles that are kept: {limits.quota + 2 * ENTRY_BYTES + 2} or more, at most {limits.quota}"
         with pytest.raises(BundleTooLarge, match=message):
             await service.upload(tar({"c": b"x"}))
         await service.delete_bundle(first.id)
@@ -595,7 +595,7 @@ async def test_a_bundle_is_not_deleted_while_an_image_is_made_of_it(tmp_path: Pa
         )
         assert isinstance(build, Job)
         assert isinstance(removal, InUse)
-        await service.finished(build.id)
+        await service.wait_finished(build.id)
         with pytest.raises(InUse, match=build.id):
             await service.delete_bundle(id)
         await service.delete_image(build.id)

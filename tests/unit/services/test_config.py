@@ -400,7 +400,7 @@ def test_bundles_and_installs_are_taken_from_a_file_and_the_environment(file: pa
     config = load_text(
         file, "bundles: {kept_bytes: 5000}\ninstalls:\n  allowed: true\n  pip_args: [--no-index, -f, a b]\n"
     )
-    assert bundle_limits(config.bundles).kept == 5000
+    assert bundle_limits(config.bundles).quota == 5000
     assert bundle_limits(BundleSettings()) == BundleLimits()
     assert installs_of(config.installs) == Installs(pip_args=("--no-index", "-f", "a b"))
     assert installs_of(InstallSettings()) is None

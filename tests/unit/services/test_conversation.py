@@ -484,7 +484,7 @@ async def test_a_turn_ends_with_its_agent_even_if_the_agent_type_hangs(new_queue
     agent = Hanging(opening())
     turn = new_queue(agent, patience_s=5).turn(b"hello", "words")
     await eventually(lambda: turn.readable_number == 1)
-    agent.ended.set_result(ErrorInfo(type="Crashed", message="killed by signal 9"))
+    agent.end.set_result(ErrorInfo(type="Crashed", message="killed by signal 9"))
     await eventually(lambda: clock.sleeping)
 
     await clock.advance(6)

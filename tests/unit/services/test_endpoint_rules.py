@@ -27,10 +27,10 @@ for given in (None, ["*"], ["*", "{OWN}"]):
         except SpawnRefused as refusal:
             print(refusal.limit)
 placement = AgentRuntime().sandboxes.placement()
-placement.check_endpoints(["{OWN}"], above=["*", "{OWN}"])
-placement.check_endpoints(["9.9.9.10:80", "own.test:80"], above=["*"])
+placement.check_endpoints(["{OWN}"], parent_endpoints=["*", "{OWN}"])
+placement.check_endpoints(["9.9.9.10:80", "own.test:80"], parent_endpoints=["*"])
 try:
-    placement.check_endpoints(["9.9.9.10:80", "{OWN}"], above=["*"])
+    placement.check_endpoints(["9.9.9.10:80", "{OWN}"], parent_endpoints=["*"])
 except InvalidValue as refusal:
     print(refusal.value)
 """

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from ramet.core.errors import OwnedElsewhere, RametError, StoreFailed, Unknown
-from ramet.services.http.event_stream import told
+from ramet.services.http.event_stream import encode_events
 from ramet.services.http.sse import StreamMoved
 from ramet.services.turns.tree_events import TreeEvent
 
@@ -21,7 +21,7 @@ async def one_event(error: RametError | None) -> AsyncGenerator[TreeEvent, None]
 
 async def read(error: RametError | None) -> list[bytes]:
     """Return the names of the events that a reader gets."""
-    return [each.split(b"\n")[0] for each in [piece async for piece in told(one_event(error))]]
+    return [each.split(b"\n")[0] for each in [piece async for piece in encode_events(one_event(error))]]
 
 
 async def test_a_normal_end_and_an_error_end_the_stream_for_good() -> None:

@@ -13,7 +13,7 @@ from ramet.concurrency.clock import FakeClock
 from ramet.core.events import ToolEnded
 from ramet.host.journal.recorder import Recorder
 from ramet.host.observability.counters import OTHER, Counts, Histogram
-from ramet.services.operator.prometheus import Family, Sample, buckets, by, exposition
+from ramet.services.operator.prometheus import Family, Sample, buckets, exposition, samples_by
 from tests.support.context import run_info
 from tests.support.prometheus import scrape
 
@@ -21,7 +21,7 @@ from tests.support.prometheus import scrape
 def test_the_text_has_prometheus_format() -> None:
     """Each family has its help and type once, then its samples; a family without samples is omitted."""
     families = [
-        Family("a_total", "counter", "What\nis\\counted.", by("status", Counter(ok=2, bad=1))),
+        Family("a_total", "counter", "What\nis\\counted.", samples_by("status", Counter(ok=2, bad=1))),
         Family("b", "gauge", "Now.", [Sample(0.25)]),
         Family("c", "gauge", "Never.", []),
     ]

@@ -139,6 +139,6 @@ async def test_an_agent_that_ended_normally_is_not_kept(site: Site) -> None:
     team = await site.team()
     spawned_agent = await site.agent(team, "a", keep_failed_s=60)
     living = site.spawner.agents.find_by_key(spawned_agent.nonce, "info")
-    site.opened(spawned_agent).ended.set_result(None)
+    site.opened(spawned_agent).end.set_result(None)
     await eventually(lambda: living.fail_task is not None and living.fail_task.done())
     assert ((await info(site, spawned_agent)).state, (await info(site, spawned_agent)).kept) == ("ended", [])

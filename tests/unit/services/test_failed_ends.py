@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from ramet.core.errors import InvalidValue, NotYours, StoreFailed
-from ramet.services.agent_types import kept_turns
+from ramet.services.agent_types import command_turns
 from ramet.services.agent_types.function import turn_log as function_turns
 from ramet.services.contract import SpawnedAgent
 from ramet.services.server.server import _forget
@@ -28,7 +28,7 @@ STEPS = {
     "its part is freed": ("put", TEAM),
     "its turns are listed": ("list", function_turns.KIND),
     "its turns are removed": ("delete", function_turns.KIND),
-    "what it used is removed": ("delete", kept_turns.KIND),
+    "what it used is removed": ("delete", command_turns.KIND),
     "its row is removed": ("delete", AGENT),
 }
 each_step = pytest.mark.parametrize("step", STEPS.values(), ids=STEPS.keys())
@@ -94,7 +94,7 @@ def clean_up_agents(site: Site, store: FailingStore) -> Site:
 
 async def add_turns(store: FailingStore, agent: SpawnedAgent) -> SpawnedAgent:
     """Return the agent after recording a turn in each kind of log."""
-    for kind in (function_turns.KIND, kept_turns.KIND):
+    for kind in (function_turns.KIND, command_turns.KIND):
         await store.put(kind, f"{agent.agent.id}/1", b"{}")
     return agent
 
@@ -249,7 +249,7 @@ async def test_a_turn_that_is_being_recorded_during_a_kill_is_removed_too(tmp_pa
         talks.turn(spawned_agent.agent.id, spawned_agent.nonce, b"word")
         await eventually(lambda: store.is_writing)
         killing = asyncio.create_task(site.spawner.kill_agent(spawned_agent.agent.id, spawned_agent.nonce))
-        await eventually(site.opened(spawned_agent).ended.done)
+        await eventually(site.opened(spawned_agent).end.done)
         store.may_write.set()
         await killing
         assert not store.was_early

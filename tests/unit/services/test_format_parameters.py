@@ -48,7 +48,7 @@ def test_a_refused_parameter_is_named(table: str, name: str) -> None:
     parameter = parameters[name]
     if name == "messages":
         return check(body(), parameters)
-    for each in (None, *parameter.accepted):
+    for each in (None, *parameter.accepted_values):
         check(body(**{name: each}), parameters)
     if parameter.treatment == "ignored":
         return check(body(**{name: {"any": 1}}), parameters)

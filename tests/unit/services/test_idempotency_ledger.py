@@ -14,7 +14,7 @@ from ramet.core.errors import InvalidValue
 from ramet.services.errors import KeyReused, RequestInProgress
 from ramet.services.idempotency.attempts import Attempt, Sender, checked_key
 from ramet.services.idempotency.ledger import Ledger
-from ramet.services.idempotency.records import ANSWER, ANSWER_BYTES, REQUEST, Answered
+from ramet.services.idempotency.records import ANSWER, ANSWER_BYTES, REQUEST, StoredAnswer
 from ramet.services.idempotency.retention import Retention
 from ramet.store.contract import Store
 from ramet.store.memory import MemoryStore
@@ -63,7 +63,7 @@ async def test_a_repeated_request_gets_the_first_answer(store: Store) -> None:
     await answer_request(Ledger(store, FakeClock()), ONE, b"hello")
     for ledger in (Ledger(store, FakeClock()), Ledger(store, FakeClock())):
         answer = await ledger.claim(ONE, "team-1", "d")
-        assert isinstance(answer, Answered)
+        assert isinstance(answer, StoredAnswer)
         assert (answer.body, answer.record.status, answer.record.headers) == (b"hello", 201, {"content-type": "x/y"})
         with pytest.raises(KeyReused):
             await ledger.claim(ONE, "team-1", "other")
@@ -93,7 +93,7 @@ async def test_a_second_release_ends_no_later_attempt(store: Store) -> None:
     with pytest.raises(RequestInProgress):
         await ledger.claim(ONE, "team-1", "d")
     await ledger.answer(second, "d", 204, {}, b"")
-    assert isinstance(await ledger.claim(ONE, "team-1", "d"), Answered)
+    assert isinstance(await ledger.claim(ONE, "team-1", "d"), StoredAnswer)
 
 
 async def test_a_request_of_a_killed_process_is_resumed(store: Store) -> None:
@@ -106,7 +106,7 @@ async def test_a_request_of_a_killed_process_is_resumed(store: Store) -> None:
     with pytest.raises(RequestInProgress):
         await second_ledger.claim(ONE, "team-1", "d")
     await second_ledger.answer(second_claim, "d", 204, {}, b"")
-    assert isinstance(await Ledger(store, FakeClock()).claim(ONE, "team-1", "d"), Answered)
+    assert isinstance(await Ledger(store, FakeClock()).claim(ONE, "team-1", "d"), StoredAnswer)
 
 
 async def test_a_turn_is_known_after_a_kill(store: Store) -> None:
@@ -128,7 +128,7 @@ async def test_the_secret_of_an_answer_is_not_persisted(store: Store) -> None:
     assert document is not None
     assert secret not in document.data
     answer = await ledger.claim(ONE, "team-1", "d")
-    assert isinstance(answer, Answered)
+    assert isinstance(answer, StoredAnswer)
     assert answer.body == b'{"nonce": "agent_%s"}' % secret
 
 
@@ -138,7 +138,7 @@ async def test_after_a_day_a_key_stands_for_a_new_request(store: Store) -> None:
     ledger = Ledger(store, clock)
     await answer_request(ledger, ONE, b"old")
     await clock.advance(timedelta(hours=24).total_seconds() - 1)
-    assert isinstance(await ledger.claim(ONE, "team-1", "d"), Answered)
+    assert isinstance(await ledger.claim(ONE, "team-1", "d"), StoredAnswer)
     await clock.advance(1)
     assert not (await claim_new(ledger, digest="other")).is_repeated
     await answer_request(ledger, Sender("k", "r", "two"), b"new")
@@ -195,7 +195,7 @@ async def test_a_large_answer_is_not_kept_but_its_request_is_known(store: Store)
     ledger = Ledger(store, FakeClock())
     await answer_request(ledger, ONE, b"x" * (ANSWER_BYTES + 1))
     answer = await ledger.claim(ONE, "team-1", "d")
-    assert isinstance(answer, Answered)
+    assert isinstance(answer, StoredAnswer)
     assert answer.body is None
     assert await store.list(ANSWER) == []
 

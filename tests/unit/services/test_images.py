@@ -14,7 +14,7 @@ import pytest
 from ramet.core.errors import Damaged, InvalidValue, Unknown
 from ramet.services.contract import PLAIN, Image
 from ramet.services.packaging.build import MAX_BUNDLES
-from ramet.services.packaging.bundles.requirements import Installs, parsed
+from ramet.services.packaging.bundles.requirements import Installs, parse_requirements
 from ramet.services.packaging.contract import BundlesClash, Job
 from ramet.services.packaging.service import PackagingService
 from tests.support.tars import tar
@@ -31,7 +31,7 @@ async def upload_bundle(service: PackagingService, files: dict[str, bytes]) -> s
 
 async def make_image(service: PackagingService, bundles: Sequence[str], base: str = "") -> Image:
     """Return the image of a job that must succeed."""
-    job = await service.finished((await service.create_image(base, bundles)).id)
+    job = await service.wait_finished((await service.create_image(base, bundles)).id)
     assert job == Job(id=job.id, state="done", image=job.id), job.error
     return await service.image(job.image)
 
@@ -141,7 +141,7 @@ async def test_many_requests_for_one_image_are_one_job(tmp_path: Path) -> None:
         bundle = await upload_bundle(service, SUMS)
 
         jobs = await asyncio.gather(*(service.create_image("", [bundle]) for _ in range(10)))
-        await service.finished(jobs[0].id)
+        await service.wait_finished(jobs[0].id)
 
         assert len({job.id for job in jobs}) == 1
         assert len(await service.list_images()) == 1
@@ -316,7 +316,7 @@ async def test_requirements_of_all_bundles_are_installed_together(tmp_path: Path
         new = await upload_bundle(service, {"requirements.txt": b"words == 2.*"})
         base = await make_image(service, [any_])
         image = await make_image(service, [old], base.id)
-        job = await service.finished((await service.create_image("", [old, new])).id)
+        job = await service.wait_finished((await service.create_image("", [old, new])).id)
 
         assert await run_in_image(base, "import words; print(words.version)") == "2.0"
         assert await run_in_image(image, "import words; print(words.version)") == "1.0"
@@ -330,7 +330,7 @@ async def test_a_failed_install_is_a_failed_job_and_leaves_nothing(tmp_path: Pat
     wheels.mkdir()
     async with PackagingService(tmp_path / "kept", installs=install_settings(wheels)) as service:
         bundle = await upload_bundle(service, {"requirements.txt": b"greeting\n"})
-        job = await service.finished((await service.create_image("", [bundle])).id)
+        job = await service.wait_finished((await service.create_image("", [bundle])).id)
 
         assert job.state == "failed"
         assert job.error is not None
@@ -362,7 +362,7 @@ async def test_a_package_that_must_be_built_is_not_installed(tmp_path: Path) -> 
     (wheels / "evil-1.0.tar.gz").write_bytes(archive)
     async with PackagingService(tmp_path / "kept", installs=install_settings(wheels)) as service:
         bundle = await upload_bundle(service, {"requirements.txt": b"evil\n"})
-        job = await service.finished((await service.create_image("", [bundle])).id)
+        job = await service.wait_finished((await service.create_image("", [bundle])).id)
 
     assert job.state == "failed"
     assert not mark.exists()
@@ -375,7 +375,7 @@ async def test_an_install_beyond_its_time_limit_is_ended(tmp_path: Path) -> None
         installs = Installs(pip_args=("-i", index), timeout_s=0.01)
         async with PackagingService(tmp_path, installs=installs) as service:
             bundle = await upload_bundle(service, {"requirements.txt": b"greeting\n"})
-            job = await service.finished((await service.create_image("", [bundle])).id)
+            job = await service.wait_finished((await service.create_image("", [bundle])).id)
 
             assert job.state == "failed"
             assert job.error is not None
@@ -413,7 +413,7 @@ async def test_pip_does_not_get_the_servers_environment(tmp_path: Path, monkeypa
     (tmp_path / "wheels").mkdir()
     async with PackagingService(tmp_path / "kept", installs=install_settings(tmp_path / "wheels")) as service:
         bundle = await upload_bundle(service, {"requirements.txt": b"greeting\n"})
-        job = await service.finished((await service.create_image("", [bundle])).id)
+        job = await service.wait_finished((await service.create_image("", [bundle])).id)
 
     assert job.state == "failed"
 
@@ -479,14 +479,14 @@ async def test_a_requirement_line_that_is_not_a_package_is_refused(tmp_path: Pat
 )  # fmt: skip
 def test_requirements_are_read_as_pip_reads_them(text: bytes, expected: tuple[str, ...]) -> None:
     """Names, extras, versions, markers and hashes may span several lines; comments and spaces are ignored."""
-    assert parsed(text, "here") == expected
+    assert parse_requirements(text, "here") == expected
 
 
 @pytest.mark.parametrize("data", [b"\xff", b"#" * (257 * 1024)], ids=["latin-1", "too-large"])
 def test_an_unreadable_requirements_file_is_refused(data: bytes) -> None:
     """The error names the file."""
     with pytest.raises(InvalidValue, match="here"):
-        parsed(data, "here")
+        parse_requirements(data, "here")
 
 
 async def test_a_job_whose_image_cannot_be_written_fails(tmp_path: Path) -> None:
@@ -494,7 +494,7 @@ async def test_a_job_whose_image_cannot_be_written_fails(tmp_path: Path) -> None
     async with PackagingService(tmp_path) as service:
         bundle = await upload_bundle(service, SUMS)
         (tmp_path / "images").rename(tmp_path / "away")
-        job = await service.finished((await service.create_image("", [bundle])).id)
+        job = await service.wait_finished((await service.create_image("", [bundle])).id)
 
         assert job.state == "failed"
         assert job.error is not None

@@ -11,7 +11,7 @@ import pytest
 from ramet.core.errors import StoreFailed, Unknown
 from ramet.isolation.workspace.run_dirs import RunFolders
 from ramet.services.contract import PLAIN, Image, LoadableBundle
-from ramet.services.teams.loaded_bundles import AgentShelf
+from ramet.services.teams.loaded_bundles import AgentImportDir
 
 
 class Images:
@@ -39,14 +39,14 @@ class Images:
 class Record:
     """The record of loaded bundles: each write waits for `go_on`, and fails if `failing` is set."""
 
-    def __init__(self, bundles: AgentShelf) -> None:
+    def __init__(self, bundles: AgentImportDir) -> None:
         self._bundles = bundles
         self.loaded: list[str] = []
         self.has_begun, self.go_on = asyncio.Event(), asyncio.Event()
         self.failing = False
 
     async def keep(self) -> None:
-        loaded_ids = [each.id for each in self._bundles.loaded]
+        loaded_ids = [each.id for each in self._bundles.bundles]
         self.has_begun.set()
         await self.go_on.wait()
         if self.failing:
@@ -54,9 +54,9 @@ class Record:
         self.loaded = loaded_ids
 
 
-async def open_bundles(folder: pathlib.Path) -> tuple[AgentShelf, Record]:
+async def open_bundles(folder: pathlib.Path) -> tuple[AgentImportDir, Record]:
     """Return the loaded bundles of an agent, which hold the bundle "old", and their record."""
-    bundles = AgentShelf("agent-0", "", lambda: RunFolders(folder), Images(folder), PLAIN, ())
+    bundles = AgentImportDir("agent-0", "", lambda: RunFolders(folder), Images(folder), PLAIN, ())
     await bundles.open()
     record = Record(bundles)
     bundles.save = record.keep
@@ -83,7 +83,7 @@ async def test_a_cancelled_or_failed_change_leaves_the_recorded_bundles(
     record.go_on.set()
     with pytest.raises(asyncio.CancelledError if mode == "called off" else StoreFailed):
         await changing
-    assert [each.id for each in bundles.loaded] == record.loaded == ["old"]
+    assert [each.id for each in bundles.bundles] == record.loaded == ["old"]
     assert bundles.required_ids == ("old",)
     assert [each.name for each in bundles.folder.iterdir()] == ["old.py"]
     await bundles.close()
@@ -92,7 +92,7 @@ async def test_a_cancelled_or_failed_change_leaves_the_recorded_bundles(
 async def test_a_bundle_deleted_by_another_kernel_is_not_loaded(tmp_path: pathlib.Path) -> None:
     """The other kernel did not see the bundle on record yet; the loaded bundles stay as they were."""
     images = Images(tmp_path)
-    bundles = AgentShelf("agent-0", "", lambda: RunFolders(tmp_path), images, PLAIN, ())
+    bundles = AgentImportDir("agent-0", "", lambda: RunFolders(tmp_path), images, PLAIN, ())
     await bundles.open()
     record = Record(bundles)
     bundles.save = record.keep
@@ -101,6 +101,6 @@ async def test_a_bundle_deleted_by_another_kernel_is_not_loaded(tmp_path: pathli
     images.removed_id = "new"
     with pytest.raises(Unknown):
         await bundles.load("new", lambda _: None)
-    assert [each.id for each in bundles.loaded] == record.loaded == ["old"]
+    assert [each.id for each in bundles.bundles] == record.loaded == ["old"]
     assert [each.name for each in bundles.folder.iterdir()] == ["old.py"]
     await bundles.close()

@@ -108,7 +108,7 @@ async def main(folder):
     async with Site(folder, SqliteStore(folder / "journal.db")) as site:
         team = await site.team("crew")
         agents = [await site.agent(team, name) for name in "ab"]
-        site.opened(agents[1]).ended.set_result(ErrorInfo(type="Crashed", message="it was told to"))
+        site.opened(agents[1]).end.set_result(ErrorInfo(type="Crashed", message="it was told to"))
         living = site.spawner.agents.find_by_key(agents[1].nonce, "info")
         await eventually(lambda: living.fail_task is not None and living.fail_task.done())
         print(json.dumps([team.key, *([each.agent.id, each.nonce] for each in agents)]), flush=True)
@@ -181,11 +181,15 @@ async def test_an_agent_that_cannot_be_reopened_is_failed_and_holds_nothing(
         assert await next_site.free(team, "tokens") == 6
         living = next_site.spawner.agents.authorized_entry(spawned_agent.agent.id, spawned_agent.nonce, "turn")
         assert not living.is_open
-        for ask in (living.served.history(), living.served.control(None), living.served.mail("hello")):
+        for ask in (
+            living.running_agent.history(),
+            living.running_agent.control(None),
+            living.running_agent.mail("hello"),
+        ):
             with pytest.raises(Gone, match="gone"):
                 await ask
         with pytest.raises(Gone):
-            living.served.turn(b"", "words")
+            living.running_agent.turn(b"", "words")
         with pytest.raises(Gone):
             _ = living.type
         await next_site.spawner.kill_agent(spawned_agent.agent.id, spawned_agent.nonce)

@@ -9,7 +9,7 @@ import pytest
 
 from ramet.core.errors import InvalidValue
 from ramet.core.policy.policy import Policy
-from ramet.services.contract import decoded
+from ramet.services.contract import decode
 
 
 class Inner(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -62,6 +62,6 @@ REFUSED = {
 @pytest.mark.parametrize("text", REFUSED, ids=lambda text: text[:30])
 def test_a_refusal_names_field_value_and_what_is_accepted(text: str) -> None:
     with pytest.raises(InvalidValue) as refusal:
-        decoded(Outer, text.encode(), "info")
+        decode(Outer, text.encode(), "info")
 
     assert str(refusal.value).startswith(REFUSED[text])

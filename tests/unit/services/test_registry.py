@@ -21,9 +21,9 @@ from ramet.services.packaging.oci.manifest import (
     TYPES,
     Descriptor,
     append,
+    container_paths,
     digest_of,
     of_platform,
-    places,
     read_manifest,
 )
 from ramet.services.packaging.oci.push import LABEL, publish
@@ -42,7 +42,7 @@ async def image_of(folder: Path, files: dict[str, bytes]) -> Image:
     """Return an image of one bundle."""
     async with PackagingService(folder) as service:
         bundle = await service.upload(tar(files, mode=0o755))
-        job = await service.finished((await service.create_image("", [bundle.id])).id)
+        job = await service.wait_finished((await service.create_image("", [bundle.id])).id)
         return await service.image(job.image)
 
 
@@ -65,7 +65,7 @@ async def test_equal_images_have_equal_layers(tmp_path: Path) -> None:
     (two.folders[0] / "tools" / "__pycache__" / "sums.pyc").write_bytes(b"left by an import")
     outs = io.BytesIO(), io.BytesIO()
 
-    layers = [write_layer(out, places(image)) for out, image in zip(outs, (one, two), strict=True)]
+    layers = [write_layer(out, container_paths(image)) for out, image in zip(outs, (one, two), strict=True)]
 
     assert layers[0] == layers[1]
     data = outs[0].getvalue()

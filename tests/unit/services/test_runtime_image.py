@@ -26,11 +26,19 @@ from ramet.services.packaging.contract import Job
 from ramet.services.packaging.oci.auth import NOBODY, Login
 from ramet.services.packaging.oci.manifest import Descriptor, digest_of
 from ramet.services.packaging.oci.push import Progress
-from ramet.services.packaging.oci.registries import open_registry, opened, split, url_of
+from ramet.services.packaging.oci.registries import open_registries, open_registry, split, url_of
 from ramet.services.packaging.oci.registry import Registry, reference
 from ramet.services.packaging.runtime_image.build import BYTECODE, image_on, runtime_image
-from ramet.services.packaging.runtime_image.bytecode import compiled
-from ramet.services.packaging.runtime_image.files import LIB, PYTHON, ROOTS, Kind, content_digest, here, runtime_files
+from ramet.services.packaging.runtime_image.bytecode import compile_sources
+from ramet.services.packaging.runtime_image.files import (
+    LIB,
+    PYTHON,
+    ROOTS,
+    Kind,
+    content_digest,
+    own_platform,
+    runtime_files,
+)
 from ramet.services.packaging.runtime_image.pod_images import PodImages
 from ramet.services.packaging.service import PackagingService
 from tests.support.registries import PASSWORD, USER, layout, needs_registry, registry, skopeo
@@ -146,7 +154,7 @@ async def test_bytecode_is_reproducible_and_used_without_checks(tmp_path: Path) 
     for out in outs:
         out.mkdir()
 
-    first, second = [await compiled(files, out) for out in outs]
+    first, second = [await compile_sources(files, out) for out in outs]
 
     assert {each.stem.partition(".")[0] for each in first} == {"one", "two"}
     assert [each.read_bytes() for each in first.values()] == [each.read_bytes() for each in second.values()]
@@ -168,10 +176,10 @@ async def test_a_runtime_image_is_pushed_once_and_bundles_go_on_top(tmp_path: Pa
     progress = list[Progress]()
     async with registry(tmp_path) as host, Registry(f"http://{host}") as registry_client:
         await base_in(host, tmp_path / "base", env=("PATH=/usr/local/bin", f"PYTHON_VERSION={PYTHON}.99"))
-        built = await runtime_image(registry_client, "base:1", "bare", told=progress.append)
+        built = await runtime_image(registry_client, "base:1", "bare", on_progress=progress.append)
         assert (progress[-1].step, progress[-1].done) == ("pushing", progress[-1].total)
         progress.clear()
-        assert await runtime_image(registry_client, "base:1", "bare", told=progress.append) == built
+        assert await runtime_image(registry_client, "base:1", "bare", on_progress=progress.append) == built
         assert progress == []
 
         name = reference(built.reference.removeprefix(f"{host}/"))
@@ -183,7 +191,7 @@ async def test_a_runtime_image_is_pushed_once_and_bundles_go_on_top(tmp_path: Pa
                 tar({"kit/__init__.py": b"", "skills/sum/SKILL.md": b"---\nname: sum\n---\n"})
             )
             image = await service.image(
-                (await service.finished((await service.create_image("", [bundle.id])).id)).image
+                (await service.wait_finished((await service.create_image("", [bundle.id])).id)).image
             )
         above = await image_on(built, image, registry_client)
         assert await image_on(built, image, registry_client, on_progress=progress.append) == above
@@ -214,13 +222,13 @@ async def test_a_runtime_image_is_pushed_once_and_bundles_go_on_top(tmp_path: Pa
 def images_in(host: str, folder: Path, progress: list[Progress]) -> PodImages:
     """Return the pod images of a registry on "base:1", without a login."""
     return PodImages(
-        partial(opened, host, "base:1", environ={"HOME": str(folder)}), "bare", on_progress=progress.append
+        partial(open_registries, host, "base:1", environ={"HOME": str(folder)}), "bare", on_progress=progress.append
     )
 
 
 async def make_image(service: PackagingService, *bundles: str) -> Job:
     """Make an image of these bundles and return its finished job."""
-    return await service.finished((await service.create_image("", bundles)).id)
+    return await service.wait_finished((await service.create_image("", bundles)).id)
 
 
 @needs_registry
@@ -273,7 +281,7 @@ async def test_an_image_that_cannot_be_pushed_is_a_failed_job(tmp_path: Path, mo
     It is packed where its bundles are: /tmp may have no room for it.
     """
     hosts = ["127.0.0.1:1"]
-    images = PodImages(lambda: opened(hosts[-1], "base:1", environ={"HOME": str(tmp_path)}), "bare")
+    images = PodImages(lambda: open_registries(hosts[-1], "base:1", environ={"HOME": str(tmp_path)}), "bare")
     async with PackagingService(tmp_path / "kept", push=images.image) as service:
         bundle = await service.upload(tar({"kit/__init__.py": b""}))
 
@@ -371,7 +379,7 @@ async def test_a_base_for_another_machine_is_refused(tmp_path: Path) -> None:
     """A target with a tag is refused, since the tag is made of the content; a missing base is refused too."""
     async with registry(tmp_path) as host, Registry(f"http://{host}") as registry_client:
         await base_in(host, tmp_path / "base", architecture="s390x")
-        with pytest.raises(InvalidValue, match=f"linux/s390x.*{here()}"):
+        with pytest.raises(InvalidValue, match=f"linux/s390x.*{own_platform()}"):
             await runtime_image(registry_client, "base:1", "bare")
         with pytest.raises(InvalidValue, match="base:2"):
             await runtime_image(registry_client, "base:2", "bare")
@@ -389,7 +397,7 @@ async def test_a_base_may_be_in_another_registry(tmp_path: Path) -> None:
         await base_in(one, tmp_path / "base")
         auths = {two: {"username": USER, "password": PASSWORD}}
         (tmp_path / ".docker" / "config.json").write_text(json.dumps({"auths": auths}))
-        async with opened(two, f"{one}/base:1", environ=environ) as at:
+        async with open_registries(two, f"{one}/base:1", environ=environ) as at:
             # Stands for a runtime image that was pushed before, from another place: nothing need be packed.
             image = await runtime_image(at.registry, at.base, "bare", source=at.source)
             first = (await at.source.manifest(reference("base:1"))).layers[0]

@@ -136,7 +136,7 @@ async def test_concurrent_uploads_to_several_kernels_are_stored_once(kernels: Ke
 
     infos = await asyncio.gather(*(each.upload(tar(LARGE, mtime=at)) for at, each in enumerate(three * 2)))
     jobs = await asyncio.gather(*(each.create_image("", [infos[0].id]) for each in three * 2))
-    jobs_done = await asyncio.gather(*(each.finished(jobs[0].id) for each in three))
+    jobs_done = await asyncio.gather(*(each.wait_finished(jobs[0].id) for each in three))
 
     assert len(set(infos)) == 1
     assert len({job.id for job in jobs}) == 1
@@ -150,7 +150,7 @@ async def test_concurrent_uploads_to_several_kernels_are_stored_once(kernels: Ke
 
 async def test_kernels_share_one_limit_of_kept_bytes(kernels: Kernels) -> None:
     """A refused bundle leaves nothing, and a deletion by another kernel makes room."""
-    limits = BundleLimits(kept=4_000)
+    limits = BundleLimits(quota=4_000)
     one, two = [await kernels.begin(name, limits=limits) for name in ("one", "two")]
     first = await one.upload(tar({"one.py": b"#" * 600}))
     with pytest.raises(BundleTooLarge):
@@ -163,7 +163,7 @@ async def test_kernels_share_one_limit_of_kept_bytes(kernels: Kernels) -> None:
 
 async def test_files_without_content_count_for_all_kernels(kernels: Kernels) -> None:
     """Each file counts with its name and an entry, at whichever kernel it was uploaded."""
-    limits = BundleLimits(kept=64 * 1024)
+    limits = BundleLimits(quota=64 * 1024)
     one, two = [await kernels.begin(name, limits=limits) for name in ("one", "two")]
     await one.upload(tar({f"a{number}": b"" for number in range(40)}))
 
@@ -173,7 +173,7 @@ async def test_files_without_content_count_for_all_kernels(kernels: Kernels) -> 
 
 async def test_a_full_cache_drops_bundles_deleted_by_other_kernels(kernels: Kernels) -> None:
     """A kernel that runs for long has room for new bundles."""
-    limits = BundleLimits(kept=4_000)
+    limits = BundleLimits(quota=4_000)
     one, two = [await kernels.begin(name, limits=limits) for name in ("one", "two")]
     old = await one.upload(tar({"old.py": b"#" * 600}))
     await two.loadable(old.id, ())
@@ -235,7 +235,7 @@ async def test_an_image_that_another_kernel_uses_is_not_deleted(kernels: Kernels
         return ["crew/bob"]
 
     with pytest.raises(InUse) as refusal:
-        await one.delete_image(image.id, elsewhere=elsewhere)
+        await one.delete_image(image.id, other_users=elsewhere)
     assert (refusal.value.users, calls) == (("crew/bob",), ["looked"])
     assert (await two.image(image.id)).bundles == (bundle.id,)
     assert (await one.image(image.id)).bundles == (bundle.id,)
@@ -259,9 +259,9 @@ async def test_a_spawn_fails_if_its_image_is_deleted_meanwhile(
 
         async def check(opening: object) -> None:
             with pytest.raises(InUse):
-                await one.delete_image(image.id, elsewhere=elsewhere)
+                await one.delete_image(image.id, other_users=elsewhere)
             await site.spawner.kill_agent(spawned_agent.agent.id, spawned_agent.nonce)
-            await one.delete_image(image.id, elsewhere=elsewhere)
+            await one.delete_image(image.id, other_users=elsewhere)
 
         monkeypatch.setattr(site.echo, "check", check)
         with pytest.raises(Unknown, match="image"):
@@ -281,7 +281,7 @@ async def test_a_kernel_that_is_lost_during_a_deletion_deletes_nothing(kernels: 
         return []
 
     with pytest.raises(StoreFailed):
-        await one.delete_image(image.id, elsewhere=lost)
+        await one.delete_image(image.id, other_users=lost)
     assert (await two.image(image.id)).bundles == (bundle.id,)
     await two.delete_image(image.id)
     assert await two.list_images() == []
@@ -308,7 +308,7 @@ async def test_a_job_is_known_everywhere_and_fails_with_its_kernel(kernels: Kern
         assert refusal.value.users == (job.id,)
         with pytest.raises(Unknown, match="image"):
             await two.image(job.id)
-        waiting = asyncio.create_task(two.finished(job.id))
+        waiting = asyncio.create_task(two.wait_finished(job.id))
         await kernels.stores["one"].close()
         failed_job = await waiting
         await one.close()
@@ -329,7 +329,7 @@ async def test_a_failed_job_gives_its_reason_at_every_kernel(kernels: Kernels) -
         one = await kernels.begin("one", installs=replace(deaf, timeout_s=0.01))
         two = await kernels.begin("two", installs=install_settings(kernels.folder / "wheels"))
         bundle = await one.upload(tar({"requirements.txt": b"greeting\n"}))
-        failed_job = await one.finished((await one.create_image("", [bundle.id])).id)
+        failed_job = await one.wait_finished((await one.create_image("", [bundle.id])).id)
     assert failed_job.error is not None
     assert "not done within 0.01 s" in failed_job.error.message
     assert await two.job(failed_job.id) == failed_job

@@ -39,7 +39,7 @@ def test_a_socket_is_only_for_its_user_and_is_removed_at_the_end(folder: Path) -
     for _ in range(2):
         listener = unix_listener(path)
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        assert (answers(path), listener.where) == (True, str(path))
+        assert (answers(path), listener.address) == (True, str(path))
         listener.close()
         assert [each.name for each in folder.iterdir()] == ["serve.sock.lock"]
 
@@ -125,7 +125,7 @@ def test_a_port_in_use_is_refused_by_name() -> None:
     listener = tcp_listener("127.0.0.1", 0)
     port = listener.socket.getsockname()[1]
     try:
-        assert listener.where == f"http://127.0.0.1:{port}"
+        assert listener.address == f"http://127.0.0.1:{port}"
         with pytest.raises(InvalidValue, match="no other process") as refusal:
             tcp_listener("127.0.0.1", port)
         assert (refusal.value.field, refusal.value.value) == ("listen", f"127.0.0.1:{port}")

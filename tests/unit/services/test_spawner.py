@@ -86,7 +86,7 @@ async def test_a_full_team_refuses_a_spawn_until_an_agent_is_killed(stored_site:
     )
     await site.spawner.kill_agent(agents[0].agent.id, agents[0].nonce)
     assert await site.free(team) == 1
-    assert site.opened(agents[0]).ended.done()
+    assert site.opened(agents[0]).end.done()
     ids = sorted(each.agent.id for each in agents[1:])
     assert await site.left() == (ids, ids)
     assert (await site.agent(team, "a")).agent.path == "crew/a"
@@ -354,7 +354,7 @@ async def test_a_spawn_can_be_cancelled_at_any_step(tmp_path: pathlib.Path, step
         if asking.cancelled():
             assert await site.free(team) == 3
             assert await site.left() == NOTHING
-            assert all(each.ended.done() for each in site.echo.opened)
+            assert all(each.end.done() for each in site.echo.opened)
             await site.agent(team)
         else:
             await site.spawner.get_agent(asking.result().agent.id, asking.result().nonce)
@@ -386,7 +386,7 @@ async def test_an_agent_that_opens_after_its_spawn_was_cancelled_is_ended(
     site.slow.go_on.set()
     await asyncio.wait({asking})
     assert asking.cancelled()
-    assert site.slow.opened[0].ended.done()
+    assert site.slow.opened[0].end.done()
     assert await site.free(team) == 3
     assert await site.left() == NOTHING
 
@@ -417,7 +417,7 @@ async def test_an_agent_that_ends_while_it_opens_holds_nothing(site: Site, monke
 
     async def open(opening: AgentSpec) -> RunningAgent:
         echo = Echo(opening)
-        echo.ended.set_result(ErrorInfo(type="Crashed", message="at once"))
+        echo.end.set_result(ErrorInfo(type="Crashed", message="at once"))
         return echo
 
     monkeypatch.setattr(site.echo, "open", open)
@@ -460,7 +460,7 @@ async def test_an_agent_killed_while_its_failure_is_handled_leaves_nothing(
             await go_on.wait()
 
     monkeypatch.setattr(site.opened(spawned_agent), "close", close)
-    site.opened(spawned_agent).ended.set_result(None)
+    site.opened(spawned_agent).end.set_result(None)
     await eventually(lambda: closing)
     assert (await site.spawner.get_agent(spawned_agent.agent.id, spawned_agent.nonce)).state == "ended"
     killing = asyncio.create_task(site.spawner.kill_agent(spawned_agent.agent.id, spawned_agent.nonce))
@@ -508,7 +508,7 @@ async def test_an_agent_that_fails_to_close_frees_its_capacity(
         raise OSError("no")
 
     monkeypatch.setattr(site.opened(spawned_agent), "close", close)
-    monkeypatch.setattr(site.opened(spawned_agent), "spent", lambda: {"tokens": tokens} if tokens else 1 / 0)
+    monkeypatch.setattr(site.opened(spawned_agent), "usage", lambda: {"tokens": tokens} if tokens else 1 / 0)
     await site.spawner.kill_agent(spawned_agent.agent.id, spawned_agent.nonce)
     assert await site.free(team) == 3
     assert await site.free(team, "tokens") == 6
@@ -522,9 +522,9 @@ async def test_deleting_a_team_ends_its_agents_and_no_other(stored_site: Site) -
     stays = await stored_site.agent(other)
     await kill_by_turn(stored_site, agents[1])
     await stored_site.spawner.delete_team(team.team.id, team.key)
-    assert stored_site.opened(agents[0]).ended.done()
+    assert stored_site.opened(agents[0]).end.done()
     assert await stored_site.left() == ([stays.agent.id], [stays.agent.id])
-    assert not stored_site.opened(stays).ended.done()
+    assert not stored_site.opened(stays).end.done()
     assert [each.name for each in await stored_site.spawner.list_teams(OPERATOR)] == ["other"]
     for again in (
         stored_site.spawner.delete_team(team.team.id, team.key),
@@ -554,7 +554,7 @@ async def test_a_failed_deletion_of_a_team_can_be_repeated(site: Site, monkeypat
         await site.agent(team, "b")
 
     await site.spawner.delete_team(team.team.id, team.key)
-    assert site.opened(spawned_agent).ended.done()
+    assert site.opened(spawned_agent).end.done()
     assert await site.left() == NOTHING
     assert await (await site.store()).list("team") == []
 

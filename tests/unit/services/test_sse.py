@@ -77,7 +77,7 @@ async def test_queued_events_are_sent_in_one_write() -> None:
 async def test_a_slow_reader_holds_up_its_source() -> None:
     """The source is read no further than the buffer for a slow reader allows."""
     reader, numbers_produced = Reader(is_slow=True), list[int]()
-    serving = asyncio.create_task(serve(EventStream(numbers(1000, numbers_produced), Streams(), held=40), reader))
+    serving = asyncio.create_task(serve(EventStream(numbers(1000, numbers_produced), Streams(), limit=40), reader))
     await eventually(lambda: len(numbers_produced) == 10)
     for _ in range(100):
         await asyncio.sleep(0)
@@ -118,7 +118,7 @@ async def test_a_reader_that_leaves_ends_its_stream() -> None:
 async def test_a_slow_reader_that_leaves_ends_its_stream() -> None:
     """The disconnect is noticed during a write, and the source is closed."""
     reader, numbers_produced, ends = Reader(is_slow=True), list[int](), list[bool]()
-    stream = EventStream(numbers(1000, numbers_produced, ends), Streams(), held=40)
+    stream = EventStream(numbers(1000, numbers_produced, ends), Streams(), limit=40)
     serving = asyncio.create_task(serve(stream, reader))
     await eventually(lambda: len(numbers_produced) == 10)
 

@@ -26,7 +26,7 @@ class CutAgent:
     run, isolation = "run-1", "none"
 
     def __init__(self, turn_count: int = 0) -> None:
-        self.ended: asyncio.Future[ErrorInfo | None] = asyncio.get_running_loop().create_future()
+        self.end: asyncio.Future[ErrorInfo | None] = asyncio.get_running_loop().create_future()
         self.go = asyncio.Event()
         self.turn_count = turn_count
         self.gone_on_with: list[tuple[int, Sequence[bytes]]] = []
@@ -54,7 +54,7 @@ class CutAgent:
 
     async def mail(self, text: str) -> None: ...
 
-    def spent(self) -> dict[str, float]:
+    def usage(self) -> dict[str, float]:
         return {}
 
     async def close(self, reason: str) -> None: ...
@@ -178,7 +178,7 @@ async def test_the_records_of_turns_are_removed_with_their_agent(store: MemorySt
     waits = turn_queue.turn(b"two wait three", "words")
     await eventually(lambda: waits.readable_number == 1)
     await clear(store, "agent-1")
-    running_agent.ended.set_result(None)
+    running_agent.end.set_result(None)
     assert [each.kind for each in await read(waits)] == ["chunk", "error"], "its readers are told at once"
     await turn_queue.close()
     assert not [*await store.list(REQUEST_KIND), *await store.list(CHUNKS_KIND)]

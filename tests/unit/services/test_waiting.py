@@ -53,11 +53,11 @@ async def test_a_waiting_agent_holds_its_capacity(waiting_server: WaitingServer)
 async def test_a_request_to_a_waiting_agent_names_the_missing_values(waiting_server: WaitingServer) -> None:
     """History, control, mail and turns raise ValuesMissing."""
     living = waiting_server.site.spawner.agents.authorized_entry(waiting_server.id, waiting_server.nonce, "turn")
-    for ask in (living.served.history(), living.served.control(None), living.served.mail("hello")):
+    for ask in (living.running_agent.history(), living.running_agent.control(None), living.running_agent.mail("hello")):
         with pytest.raises(ValuesMissing, match="LEVEL"):
             await ask
     with pytest.raises(ValuesMissing, match="LEVEL"):
-        living.served.turn(b"", "words")
+        living.running_agent.turn(b"", "words")
 
 
 async def test_an_agent_killed_while_its_values_arrive_leaves_nothing(waiting_server: WaitingServer) -> None:

@@ -57,7 +57,7 @@ def test_a_call_with_unreadable_arguments_is_not_charged() -> None:
     context = make_context(tools=workspace_tools(), budget=Budget(Limits(tool_calls=5), scope="main"))
     calls = ToolCallLedger(context, "main:1", invalid_message)
     calls.close()
-    assert (context.usage.tool_calls, context.budget.reserved("tool_calls")) == (0, 0)
+    assert (context.usage.tool_calls, context.budget.reserved_amount("tool_calls")) == (0, 0)
 
 
 @given(
@@ -75,8 +75,8 @@ def test_grants_stay_within_the_limit_and_nothing_stays_reserved(
     context.record = lambda event: run_events.append(event) or event  # type: ignore[func-returns-value]  # it is None
     calls = ToolCallLedger(context, "main:1", reply(*["Read"] * count))
     max_calls = math.inf if limit is None else limit
-    assert (calls.granted is None) is (count <= max_calls)
-    grant_count = count if calls.granted is None else calls.granted
+    assert (calls.granted_count is None) is (count <= max_calls)
+    grant_count = count if calls.granted_count is None else calls.granted_count
     assert grant_count == min(count, max_calls)
 
     ran = 0
@@ -93,8 +93,8 @@ def test_grants_stay_within_the_limit_and_nothing_stays_reserved(
     assert context.usage.tool_calls == max(ran, min(grant_count, count - len(no)))
     on_record = sum(each.usage.tool_calls for each in run_events if isinstance(each, ModelCharged))
     assert on_record == context.usage.tool_calls - ran, "whoever goes on would count less"
-    assert context.budget.reserved("tool_calls") == 0
-    assert context.budget.spent("tool_calls") == (context.usage.tool_calls if limit is not None else 0)
+    assert context.budget.reserved_amount("tool_calls") == 0
+    assert context.budget.spent_amount("tool_calls") == (context.usage.tool_calls if limit is not None else 0)
 
 
 @given(st.lists(st.sampled_from(["waits", "began", "refused", "answered"]), max_size=6), st.integers(0, 6) | st.none())
@@ -106,12 +106,12 @@ def test_calls_known_to_another_kernel_continue_in_their_state(past: list[str], 
     context = make_context(tools=workspace_tools(), budget=Budget(Limits(tool_calls=left), scope="main"))
     calls = ToolCallLedger(context, "main:1", reply(*["Read"] * len(past)), before)
     held_count = len(waits) if left is None else min(len(waits), left)
-    assert calls.granted == (None if held_count == len(waits) else held_count)
+    assert calls.granted_count == (None if held_count == len(waits) else held_count)
 
     for each in ids.get("answered", set()):
         with pytest.raises(ProtocolError):
             calls.end(each)
-    for each in (*before.begun, *before.refused):
+    for each in (*before.started_ids, *before.refused_ids):
         with pytest.raises(ProtocolError):
             calls.begin(each)
         assert calls.end(each) == "Read"
@@ -123,7 +123,7 @@ def test_calls_known_to_another_kernel_continue_in_their_state(past: list[str], 
         calls.begin(each)
     calls.close()
     may_have_run = min(held_count, len(waits) - len(denied_calls))
-    assert (context.usage.tool_calls, context.budget.reserved("tool_calls")) == (may_have_run, 0)
+    assert (context.usage.tool_calls, context.budget.reserved_amount("tool_calls")) == (may_have_run, 0)
 
 
 def test_a_call_that_only_the_guest_ended_is_charged_once_across_kernels() -> None:
@@ -139,9 +139,9 @@ def test_a_call_that_only_the_guest_ended_is_charged_once_across_kernels() -> No
     on_record = sum(each.usage.tool_calls for each in run_events if isinstance(each, ModelCharged))
     calls.close()
     assert context.usage.tool_calls == on_record == 1
-    ledger = ToolCallLedger(context, "main:1", reply("Read", "Read"), PastCalls(refused=frozenset({"c0", "c1"})))
+    ledger = ToolCallLedger(context, "main:1", reply("Read", "Read"), PastCalls(refused_ids=frozenset({"c0", "c1"})))
     ledger.close()
-    assert context.budget.spent("tool_calls") == 1
+    assert context.budget.spent_amount("tool_calls") == 1
 
 
 def test_calls_outside_the_conversation_are_charged_together_or_refused() -> None:
@@ -150,7 +150,7 @@ def test_calls_outside_the_conversation_are_charged_together_or_refused() -> Non
     charge_aside(context, "main:1", reply("a", "b"))
     with pytest.raises(BudgetExceeded):
         charge_aside(context, "main:1", reply("a", "b"))
-    assert (context.usage.tool_calls, context.budget.spent("tool_calls")) == (2, 2)
+    assert (context.usage.tool_calls, context.budget.spent_amount("tool_calls")) == (2, 2)
 
 
 @pytest.mark.parametrize(
@@ -178,4 +178,4 @@ def test_a_call_above_the_granted_number_may_not_begin() -> None:
     with pytest.raises(ProtocolError, match="may not begin"):
         calls.begin("c0")
     assert calls.refusal is not None
-    assert (calls.granted, context.usage.tool_calls) == (1, 1)
+    assert (calls.granted_count, context.usage.tool_calls) == (1, 1)

@@ -71,7 +71,7 @@ class RecordingHandler:
             self.notes.append(message.text)
         return None
 
-    def failed(self, error: Exception) -> tuple[ErrorInfo, dict[str, Any]]:
+    def encode_error(self, error: Exception) -> tuple[ErrorInfo, dict[str, Any]]:
         return ErrorInfo(type=type(error).__name__, message=str(error)), {}
 
 

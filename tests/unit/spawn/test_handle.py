@@ -127,7 +127,7 @@ async def test_a_message_sent_by_handle_is_a_users_message() -> None:
 
         gate.open.set()
         await handle.result()
-        run = session._opened.tree.register.find("worker")
+        run = session._open_tree.tree.register.find("worker")
         assert [str(each.text) for each in run.context.history if each.type == "human"] == ["toil", "and be brief"]
 
 

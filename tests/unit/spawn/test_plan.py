@@ -60,7 +60,7 @@ def test_limits_never_widen(above: Limits, defined: Limits, limits: Limits, deta
         assert effective == min(wanted_limit, ceiling) or (own_limit is None and wanted_limit == math.inf)
         assert (name in clamps) is (wanted_limit != math.inf and wanted_limit > ceiling)
         if name in clamps:
-            assert (clamps[name].asked, clamps[name].given) == (wanted_limit, ceiling)
+            assert (clamps[name].requested, clamps[name].granted) == (wanted_limit, ceiling)
 
 
 @given(above=limits, limits=limits)
@@ -72,7 +72,7 @@ def test_a_plan_reserves_admits_and_spends_nothing(above: Limits, limits: Limits
 
     assert has_no_reservation(session)
     assert open_tree_of(session).tree.register.admission.slot_count == 1
-    assert all(run_of(session, "main").context.budget.spent(resource) == 0 for resource in RESOURCES)
+    assert all(run_of(session, "main").context.budget.spent_amount(resource) == 0 for resource in RESOURCES)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,9 @@ PARENT_GRANT = Grant(env_vars={"SHARED": "of the parent"})
 def restored_grant(supplied: dict[str, str], *, above: tuple[Grant, ...] = (PARENT_GRANT,), **fields: Any) -> Any:
     """Restore the grant of a run at `main/kid` with these supplied values."""
     data = msgspec.to_builtins(Grant()) | {"env_vars": ["OWN", "SHARED"], "own_env_vars": ["OWN"], "secrets": []}
-    return grant_of({"grant": data | fields}, Values(path="main/kid", secrets={}, env_vars=supplied, above=above))
+    return grant_of(
+        {"grant": data | fields}, Values(path="main/kid", secrets={}, env_vars=supplied, ancestor_grants=above)
+    )
 
 
 def test_a_missing_value_is_named_as_the_caller_must_supply_it() -> None:

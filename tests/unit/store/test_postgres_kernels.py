@@ -185,7 +185,7 @@ async def test_no_event_is_seen_before_one_of_a_lower_cursor(
     go_on = threading.Event()
     async with open_store(PostgresStore(postgres.dsn, schema=schema, kernel="slow")) as slow:
         first = slow.append(entry(1, tree="t-slow", run="r-slow"))
-        waiting_change = asyncio.ensure_future(slow._changed(lambda _: go_on.wait(180), 0))
+        waiting_change = asyncio.ensure_future(slow._change(lambda _: go_on.wait(180), 0))
         query = "SELECT 1 FROM pg_locks WHERE mode = 'RowExclusiveLock' AND relation = %s::regclass"
         with psycopg.connect(postgres.dsn, autocommit=True) as connection:
             while connection.execute(query, [f'"{schema}".events']).fetchone() is None:  # noqa: ASYNC110

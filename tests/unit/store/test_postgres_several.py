@@ -424,7 +424,7 @@ async def test_a_fall_is_sent_although_the_wait_for_the_lock_is_interrupted(
 ) -> None:
     """News at the same moment do not hide the fall from the only watching kernel."""
     watch = PeerMonitor(Place(postgres.dsn, schema), "one", look=_never, listen=_never, listener=lambda: None)
-    connection = watch._connected()
+    connection = watch._connect()
     execute, cancels = connection.execute, [True, True, False, True]  # the wait, the look at the lock, the telling
 
     def interrupted(*arguments: Any) -> Any:

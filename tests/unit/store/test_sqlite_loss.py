@@ -119,10 +119,10 @@ async def test_a_journal_with_a_loss_is_refused_until_it_is_accepted(
     accepted_loss = accept_loss(path)
 
     assert accepted_loss.is_loss
-    assert accepted_loss.committed == Mark(EVENTS, 1)
+    assert accepted_loss.committed_mark == Mark(EVENTS, 1)
     async with open_store(path) as store:
         count = len(await store.read())
-        assert count < EVENTS or accepted_loss.found == Mark(EVENTS, 0)
+        assert count < EVENTS or accepted_loss.actual_mark == Mark(EVENTS, 0)
         await store.durable(store.append(entry(count + 1)))
         assert await store.head() == EVENTS + 1
     assert not accept_loss(path).is_loss

@@ -15,7 +15,7 @@ from ramet.core.recipe import Recipe
 from ramet.tools.agents.authoring import authoring_tools
 from ramet.tools.context import ToolUseContext, Tree
 from ramet.tools.dispatch import run_tools
-from ramet.tools.spawn_request import Created
+from ramet.tools.spawn_request import CreationReceipt
 from tests.support.context import make_context
 
 ENTRY = {
@@ -47,10 +47,10 @@ class FakeTree:
         self.entries: list[dict[str, Any]] = []
         self.requests: list[tuple[Any, ...]] = []
 
-    async def create(self, context: ToolUseContext, entry: Any) -> Created:
+    async def create(self, context: ToolUseContext, entry: Any) -> CreationReceipt:
         """Keep the entry."""
         self.entries.append(entry)
-        return Created("main@…/solver@…", ("module os",))
+        return CreationReceipt("main@…/solver@…", ("module os",))
 
     async def call_task(self, context: ToolUseContext, ref: str, task: str, arguments: Any, **more: Any) -> EndedChild:
         """Keep the request and return a child."""

@@ -343,10 +343,10 @@ async def test_tool_calls_are_reserved_one_by_one() -> None:
 
     assert texts(answers)[:3] == ["0", "1", "2"]
     assert [answer.status for answer in answers[3:]] == ["error", "error"]
-    assert recording.context.exhausted is not None
+    assert recording.context.final_refusal is not None
     assert len(of_kind(recording.events, BudgetRefused)) == 2
     assert recording.context.usage.tool_calls == 3
-    assert recording.context.budget.reserved("tool_calls") == 0
+    assert recording.context.budget.reserved_amount("tool_calls") == 0
 
 
 async def test_denied_and_unknown_calls_cost_nothing() -> None:
@@ -357,7 +357,7 @@ async def test_denied_and_unknown_calls_cost_nothing() -> None:
     await recording.run(call("add", 1, a=1, b=2), call("nonsense", 2), call("fail", 3, kind="value"))
 
     assert recording.context.usage.tool_calls == 1
-    assert recording.context.budget.spent("tool_calls") == 1
+    assert recording.context.budget.spent_amount("tool_calls") == 1
 
 
 async def test_a_stopped_run_starts_no_call() -> None:

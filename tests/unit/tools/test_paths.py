@@ -20,7 +20,7 @@ def test_a_name_inside_is_found_in_every_spelling(tmp_path: Path, name: str) -> 
     """Each spelling of one name leads to one place."""
     resolved_path = resolve(make_context(tmp_path), name)
 
-    assert (resolved_path.path, resolved_path.parts, resolved_path.shown) == (
+    assert (resolved_path.path, resolved_path.parts, resolved_path.display_path) == (
         tmp_path.resolve() / "a/b.txt",
         ("a", "b.txt"),
         "a/b.txt",
@@ -86,7 +86,7 @@ def test_read_roots_may_be_read_and_not_written(tmp_path: Path) -> None:
     context = make_context(tmp_path / "work", read_roots=(tmp_path / "spilled",))
     name = str(tmp_path / "spilled/result.txt")
 
-    assert resolve(context, name).shown == str((tmp_path / "spilled/result.txt").resolve())
+    assert resolve(context, name).display_path == str((tmp_path / "spilled/result.txt").resolve())
     with pytest.raises(ToolException, match="outside"):
         resolve(context, name, writing=True)
     assert resolve(context, "result.txt").root == (tmp_path / "work").resolve()

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from ramet.tools.permissions.command_rules import command_pattern, narrows, widens
-from ramet.tools.permissions.files.touched import touched_by
+from ramet.tools.permissions.files.file_references import references_in
 from ramet.tools.permissions.shell.commands import MAX_TEXT, parse
 from ramet.tools.permissions.shell.find_command import MAX_ACTIONS
 from ramet.tools.permissions.shell.invocations import invocations
@@ -207,11 +207,11 @@ def test_a_widening_rule_may_contain_a_compound_command() -> None:
 
 def test_redirections_and_operands_name_files() -> None:
     """The files that a command visibly reads and writes are known."""
-    files = touched_by(parse("cat -n a b < c > d; sort e | tee f; echo g").commands)
+    files = references_in(parse("cat -n a b < c > d; sort e | tee f; echo g").commands)
 
     assert [each.name for each in files if each.is_read] == ["c", "a", "b", "e", "f"]
     assert [each.name for each in files if each.is_changed] == ["d", "f"]
-    assert [each.name for each in touched_by(parse("sort -o e f").commands) if each.is_changed] == ["e", "f"]
+    assert [each.name for each in references_in(parse("sort -o e f").commands) if each.is_changed] == ["e", "f"]
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from ramet.wire.http_connect import (
     ConnectRefusal,
     RequestReader,
     Target,
-    allowed,
     answer,
+    is_allowed,
     parse_target,
 )
 
@@ -220,4 +220,4 @@ def test_an_entry_of_a_list_allows_host_and_port_together(
     entries: tuple[str, ...], host: str, port: int, expected: bool
 ) -> None:
     """A wildcard matches whole labels."""
-    assert allowed(entries, host, port) is expected
+    assert is_allowed(entries, host, port) is expected

@@ -22,7 +22,7 @@ def test_a_hello_of_a_real_client_names_its_server() -> None:
 
     assert reader.feed(hello[:-1]) is None
     assert reader.feed(hello[-1:]) == TunnelStart(is_tls=True, server_name="example.org")
-    assert reader.buffered == hello
+    assert reader.buffer == hello
 
 
 def test_a_hello_for_an_address_names_no_server() -> None:

@@ -256,7 +256,7 @@ def test_a_value_without_an_annotation_arrives_as_plain_data(value: Any, arrives
         ([Named(1), None, Colour.RED], list[Named | Colour | None]),
         (Account.model_validate({"userId": 1, "tags": ["a"], "home": "/x", "other": [1]}), Account),
         (Numbers([1, 2]), Numbers | None),
-        (answer_data.Spawned(run="r", path="p", name="n"), answer_data.Spawned),
+        (answer_data.SpawnReply(run="r", path="p", name="n"), answer_data.SpawnReply),
         ({"size": 1, "names": ("a",)}, Options),
         (5, Annotated[UserId, "an id"]),
         ("fast", Literal["slow", "fast"]),
@@ -326,7 +326,7 @@ def test_a_failing_constructor_raises_invalid_value(fields: dict[str, Any], expe
     text = msgspec.json.encode({"@type": f"{__name__}.Point", **fields})
 
     with pytest.raises(InvalidValue) as misfit:
-        decode(text, len(text), returns=Point, what="checkpoint")
+        decode(text, len(text), returns=Point, label="checkpoint")
 
     assert misfit.value.field == "checkpoint"
     assert expected in misfit.value.accepted
@@ -490,7 +490,7 @@ def test_a_value_of_too_many_parts_is_refused_before_it_is_built(part: bytes) ->
     body = b"[" + b",".join([part] * 500_001) + b"]"
 
     with pytest.raises(InvalidValue, match="at most 500000 parts") as refusal:
-        decode(body, len(body), what="checkpoint")
+        decode(body, len(body), label="checkpoint")
 
     assert refusal.value.field == "checkpoint"
 

@@ -84,9 +84,9 @@ def test_messages_are_read_from_bytes_in_any_pieces(
     ]
 
     assert messages_read == sent
-    assert reader.announced is None
+    assert reader.announced_size is None
     reader.feed(websocket.pack(BINARY, b"xyz", b"abcd" if is_server else None)[:-1])
-    assert reader.announced == 3
+    assert reader.announced_size == 3
 
 
 @pytest.mark.parametrize(

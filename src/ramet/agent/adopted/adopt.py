@@ -10,7 +10,7 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 
 from ramet.agent.adopted.ledger import Ledger, meter_calls
-from ramet.agent.adopted.mark import Adopted
+from ramet.agent.adopted.mark import AdoptedFunction
 from ramet.agent.definition import Agent
 from ramet.core.errors import InvalidValue, NeedsInput, RametError
 from ramet.core.ids import safe_name
@@ -36,7 +36,7 @@ def adopt(runnable: Runnable[Any, Any], *, name: str | None = None, description:
     return Agent(name=name if name is not None else function.__name__, description=description, function=function)
 
 
-class AdoptedRunnable(Adopted):
+class AdoptedRunnable(AdoptedFunction):
     """The function of an adopted agent: it invokes its Runnable, with a ledger of the usage."""
 
     def __init__(self, runnable: Runnable[Any, Any], name: str) -> None:

@@ -111,22 +111,22 @@ class Ledger:
     def end_call(self, key: UUID, status: str, preview: str) -> None:
         """Record the end of a tool call."""
         if (call := self._calls.pop(key, None)) is not None:
-            elapsed = round((self.context.clock.monotonic() - call.started_s) * 1000, 3)
+            elapsed_ms = round((self.context.clock.monotonic() - call.started_s) * 1000, 3)
             self.context.emit(
                 ToolEnded,
                 call_id=call.call_id,
                 tool=call.tool,
                 status=status,
                 preview=preview[:PREVIEW_CHARS],
-                elapsed_ms=elapsed,
+                elapsed_ms=elapsed_ms,
             )
 
     def close(self) -> None:
         """Prevent further calls, and settle open ones as cut off."""
         self._is_closed = True
-        aborted = Aborted(self.context.abort.reason or "its run has ended")
+        abort_error = Aborted(self.context.abort.reason or "its run has ended")
         for key in list(self._charges):
-            self.fail(key, aborted)
+            self.fail(key, abort_error)
         for key in list(self._calls):
             self.end_call(key, "cancelled", "")
 
@@ -224,7 +224,7 @@ class Gatekeeper(_Handler, AsyncCallbackHandler):
         """Reserve a request, and record it."""
         if asyncio.get_running_loop() is self.ledger.loop:
             try:
-                self.ledger.reserve(run_id, serialized, _first(messages), kwargs)
+                self.ledger.reserve(run_id, serialized, _first_messages(messages), kwargs)
                 await self.ledger.context.wait_persisted()
             except Exception as refusal:
                 self.ledger.pending_refusals[run_id] = refusal
@@ -266,13 +266,13 @@ class Bookkeeper(_Handler, BaseCallbackHandler):
         ledger = self.ledger
 
         async def reserve() -> None:
-            ledger.reserve(run_id, serialized, _first(messages), kwargs)
+            ledger.reserve(run_id, serialized, _first_messages(messages), kwargs)
             await ledger.context.wait_persisted()
 
         if threading.get_ident() != ledger.thread:
             self._wait(reserve())
         elif not self._was_admitted(run_id):
-            ledger.reserve(run_id, serialized, _first(messages), kwargs)
+            ledger.reserve(run_id, serialized, _first_messages(messages), kwargs)
 
     def on_llm_start(self, serialized: Any, prompts: Any, *, run_id: UUID, **kwargs: Any) -> None:
         """Reserve a request, unless the gatekeeper has."""
@@ -339,9 +339,9 @@ class Bookkeeper(_Handler, BaseCallbackHandler):
             if wait([future], BLOCKED_S).done:
                 return future.result()
             if not loop_responded.is_set() and future.cancel():
-                blocked = RametError(f"its event loop was blocked for {BLOCKED_S:g} s, {_BLOCKED_BY}")
-                self.ledger.refusal = blocked
-                raise blocked
+                blocked_error = RametError(f"its event loop was blocked for {BLOCKED_S:g} s, {_BLOCKED_BY}")
+                self.ledger.refusal = blocked_error
+                raise blocked_error
 
     def _call_in_loop(self, function: Callable[[], None]) -> None:
         """Call a function in the run's event loop, now or soon; if the loop is gone, `close` has done its work."""
@@ -375,7 +375,7 @@ def meter_calls(ledger: Ledger) -> Iterator[None]:
         ledger.close()
 
 
-def _first(messages: Sequence[Sequence[BaseMessage]]) -> Sequence[BaseMessage]:
+def _first_messages(messages: Sequence[Sequence[BaseMessage]]) -> Sequence[BaseMessage]:
     """Return the messages of a request: LangChain passes each request's in a separate list."""
     return messages[0] if messages else ()
 

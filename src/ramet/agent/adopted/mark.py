@@ -7,7 +7,7 @@ from typing import Any
 from ramet.core.errors import Bug
 
 
-class Adopted:
+class AdoptedFunction:
     """The function of an adopted agent: asynchronous, and always in the host, because its objects are there."""
 
     async def __call__(self, argument: Any) -> Any:

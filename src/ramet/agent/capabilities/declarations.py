@@ -35,7 +35,7 @@ T = TypeVar("T", bound="str | BaseTool")
 
 #: `ramet.Agent` itself: code with this class may create agents.
 AGENT_CLASS = "Agent"
-_registered: dict[str, list[weakref.ref[DeclaresCapabilities]]] = {}
+_registered_agents: dict[str, list[weakref.ref[DeclaresCapabilities]]] = {}
 _newest: dict[str, DeclaresCapabilities] = {}  #: the last agent declared under a name stays referenced here
 #: The same for agents without declarations: created with capabilities, or copied for runs.
 _registered_undeclared: dict[str, list[weakref.ref[DeclaresCapabilities]]] = {}
@@ -130,7 +130,7 @@ class DeclaresCapabilities:
 
 def capability_of(
     kind: Kind,
-    thing: Any,
+    obj: Any,
     *,
     visibility: Visibility = "medium",
     include: Sequence[str] | None = None,
@@ -144,43 +144,43 @@ def capability_of(
         raise InvalidValue("include", include, "a list of names or patterns")
     return Capability(
         kind,
-        thing if isinstance(thing, str) else _name(kind, thing),
+        obj if isinstance(obj, str) else _name(kind, obj),
         visibility,
         None if include is None else tuple(include),
         tuple(exclude),
     )
 
 
-def _name(kind: Kind, thing: Any) -> str:
+def _name(kind: Kind, obj: Any) -> str:
     if kind == "module":
-        if not isinstance(thing, types.ModuleType):
-            raise InvalidValue("module", thing, "a module, or its name")
-        return thing.__name__
+        if not isinstance(obj, types.ModuleType):
+            raise InvalidValue("module", obj, "a module, or its name")
+        return obj.__name__
     if kind == "tool":
-        name = getattr(thing, "name", None)
+        name = getattr(obj, "name", None)
         if not isinstance(name, str):
-            raise InvalidValue("tool", thing, "a langchain tool, or its name")
+            raise InvalidValue("tool", obj, "a langchain tool, or its name")
         return name
-    if (getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)) == (
+    if (getattr(obj, "__module__", None), getattr(obj, "__qualname__", None)) == (
         "ramet.agent.definition",
         "Agent",
     ):
         return AGENT_CLASS
-    if not (inspect.isclass(thing) if kind == "class" else callable(thing)):
-        raise InvalidValue(kind, thing, f"a {kind}, or its name as module:qualname")
-    module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
+    if not (inspect.isclass(obj) if kind == "class" else callable(obj)):
+        raise InvalidValue(kind, obj, f"a {kind}, or its name as module:qualname")
+    module, name = getattr(obj, "__module__", None), getattr(obj, "__qualname__", None)
     value: Any = sys.modules.get(module or "")
     if _is_being_bound(value, name):
         return f"{module}:{name}"
     for step in (name or "?").split("."):
         value = getattr(value, step, None)
-    if value is not thing or module == "__main__":
-        where = (
+    if value is not obj or module == "__main__":
+        problem = (
             "in a script, which has another name in other processes"
             if module == "__main__"
             else "not found by its name"
         )
-        raise InvalidValue(kind, thing, f"a {kind} at the top level of a module that can be imported; it is {where}")
+        raise InvalidValue(kind, obj, f"a {kind} at the top level of a module that can be imported; it is {problem}")
     return f"{module}:{name}"
 
 
@@ -237,8 +237,8 @@ def register_agent(agent: DeclaresCapabilities) -> None:
     """Make an agent available to handles, as long as it exists, and until another one of its name is declared."""
     if agent.ref is None:
         _newest[agent.name] = agent
-    others = [each for each in _registered.get(agent.name, ()) if each() is not None and each() is not agent]
-    _registered[agent.name] = [*others, weakref.ref(agent)]
+    others = [each for each in _registered_agents.get(agent.name, ()) if each() is not None and each() is not agent]
+    _registered_agents[agent.name] = [*others, weakref.ref(agent)]
 
 
 def register_undeclared(agent: DeclaresCapabilities) -> None:
@@ -250,7 +250,7 @@ def register_undeclared(agent: DeclaresCapabilities) -> None:
     creates_agents = any(each.type == "class" and each.name == AGENT_CLASS for each in agent.capabilities)
     if agent.ref is not None or not (creates_agents or agent.tasks):
         return
-    if any(each is agent for each in _live_agents(_registered, agent.name)):
+    if any(each is agent for each in _live_agents(_registered_agents, agent.name)):
         return
     _newest_undeclared[agent.name] = agent
     others = [each for each in _registered_undeclared.get(agent.name, ()) if each() is not None and each() is not agent]
@@ -278,22 +278,24 @@ def root_agent(name: str, version: str, handle: str) -> DeclaresCapabilities:
     """
     live_agents = [
         agent
-        for agent in (*_live_agents(_registered_undeclared, name), *_live_agents(_registered, name))
+        for agent in (*_live_agents(_registered_undeclared, name), *_live_agents(_registered_agents, name))
         if agent.ref is None
     ]
     for agent in reversed(live_agents):
         recipe = recipe_of(agent)
         if version == recipe.version or version == recipe.identity:
             return agent
-    why = (
+    reason = (
         f"is declared here in another version than {version[:16]}…; to use this one, ask by name, without a version, "
         "or by the handle that AgentRuntime.dynamic.rebind returns"
         if live_agents
         else "is not declared in this process"
     )
-    raise AgentNotResolved(handle, "root agent", name, why)
+    raise AgentNotResolved(handle, "root agent", name, reason)
 
 
-def _live_agents(known: Mapping[str, list[weakref.ref[DeclaresCapabilities]]], name: str) -> list[DeclaresCapabilities]:
+def _live_agents(
+    references: Mapping[str, list[weakref.ref[DeclaresCapabilities]]], name: str
+) -> list[DeclaresCapabilities]:
     """Return the agents of a name that still exist, oldest first."""
-    return [agent for each in known.get(name, ()) if (agent := each()) is not None]
+    return [agent for each in references.get(name, ()) if (agent := each()) is not None]

@@ -16,25 +16,27 @@ MAX_SIGNATURE: Final = 300
 MAX_PARTS: Final = 200  #: names of one module or class
 
 
-def capability_listing(resolved: Iterable[tuple[Capability, Any]], *, max_chars: int = MAX_LISTING) -> str:
+def capability_listing(pairs: Iterable[tuple[Capability, Any]], *, max_chars: int = MAX_LISTING) -> str:
     """Return capabilities with their objects as text, in the detail of their visibility.
 
     High has signature and docstring, medium the signature, low only the name. A capability that does not fit is listed
     by name, and further ones are only counted.
     """
     lines: list[str] = []
-    remaining_chars, omitted = max_chars, 0
-    for capability, thing in resolved:
-        text = None if omitted else _joined_within(remaining_chars, _lines(capability, thing)) or f"- {capability.key}"
+    remaining_chars, omitted_count = max_chars, 0
+    for capability, obj in pairs:
+        text = (
+            None if omitted_count else _join_within(remaining_chars, _lines(capability, obj)) or f"- {capability.key}"
+        )
         if text is None or len(text) > remaining_chars:
-            omitted += 1
+            omitted_count += 1
             continue
         lines.append(text)
         remaining_chars -= len(text) + 1
-    return "\n".join([*lines, f"- and {omitted} more"] if omitted else lines)
+    return "\n".join([*lines, f"- and {omitted_count} more"] if omitted_count else lines)
 
 
-def _joined_within(max_chars: int, lines: Iterable[str]) -> str | None:
+def _join_within(max_chars: int, lines: Iterable[str]) -> str | None:
     """Return the lines as text; None if there is no room for them."""
     text = ""
     for line in lines:
@@ -44,27 +46,27 @@ def _joined_within(max_chars: int, lines: Iterable[str]) -> str | None:
     return text
 
 
-def _lines(capability: Capability, thing: Any) -> Iterator[str]:
+def _lines(capability: Capability, obj: Any) -> Iterator[str]:
     if capability.visibility == "low":
         yield f"- {capability.key}"
         return
     high = capability.visibility == "high"
     if capability.type == "tool":
-        yield _tool(capability, thing, high)
+        yield _tool(capability, obj, high)
         return
     name = capability.name.rpartition(":")[2]
-    signature = "" if isinstance(thing, ModuleType) else _signature(thing)
-    yield f"- {capability.type} {name}{signature}" + (_doc(thing, "  ") if high else "")
-    if isinstance(thing, ModuleType) or capability.include is not None or capability.exclude:
-        yield from _parts(capability, thing, high)
+    signature = "" if isinstance(obj, ModuleType) else _signature(obj)
+    yield f"- {capability.type} {name}{signature}" + (_doc(obj, "  ") if high else "")
+    if isinstance(obj, ModuleType) or capability.include is not None or capability.exclude:
+        yield from _parts(capability, obj, high)
 
 
-def _parts(capability: Capability, thing: Any, high: bool) -> Iterator[str]:
+def _parts(capability: Capability, obj: Any, high: bool) -> Iterator[str]:
     """Yield the included names of a module, or of a partially included class."""
-    names = [each for each in sorted(set(dir(thing))) if capability.has(each)]
+    names = [each for each in sorted(set(dir(obj))) if capability.has(each)]
     for name in names[:MAX_PARTS]:
         try:
-            part = getattr(thing, name)
+            part = getattr(obj, name)
         except Exception:  # a module that creates its names on access, and fails
             continue
         if isinstance(part, ModuleType) and not (capability.include and name in capability.include):
@@ -82,26 +84,26 @@ def _tool(capability: Capability, tool: Any, high: bool) -> str:
         arguments = "…"
     line = f"- tool {capability.name}({arguments})"
     description = getattr(tool, "description", "") or ""
-    return line + (_indented(description, "  ") if high else "")
+    return line + (_indent(description, "  ") if high else "")
 
 
-def _signature(thing: Any) -> str:
+def _signature(obj: Any) -> str:
     try:
-        text = str(inspect.signature(thing))
+        text = str(inspect.signature(obj))
     except Exception:  # many built-ins have none, and a user's class may fail in any way
-        return "(…)" if callable(thing) else ""
+        return "(…)" if callable(obj) else ""
     return text if len(text) <= MAX_SIGNATURE else "(…)"
 
 
-def _doc(thing: Any, indent: str) -> str:
+def _doc(obj: Any, indent: str) -> str:
     try:
-        text = inspect.getdoc(thing) or ""
+        text = inspect.getdoc(obj) or ""
     except Exception:
         text = ""
-    return _indented(text if isinstance(text, str) else "", indent)
+    return _indent(text if isinstance(text, str) else "", indent)
 
 
-def _indented(text: str, indent: str) -> str:
+def _indent(text: str, indent: str) -> str:
     text = text.strip()
     if len(text) > MAX_DOC:
         text = text[:MAX_DOC] + "…"

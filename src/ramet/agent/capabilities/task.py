@@ -60,7 +60,7 @@ class Task:
                     annotation=hints[each],
                     default=schema["default"] if "default" in schema else inspect.Parameter.empty,
                 )
-                for each, schema in _required_first(definition.parameters)
+                for each, schema in _sort_parameters(definition.parameters)
             ],
             return_annotation=returns,
         )
@@ -79,13 +79,13 @@ class Task:
             raise InvalidValue(f"task {name}", "no docstring", "a docstring: it is the agent's instruction")
         hints, parameters = type_hints(function, f"task {name}"), dict[str, Any]()
         for each in inspect.signature(function).parameters.values():
-            where = f"task {name}.{each.name}"
+            path = f"task {name}.{each.name}"
             if each.kind not in _KINDS:
-                raise InvalidValue(where, str(each), "parameters with names, neither *args nor **kwargs")
-            parameters[each.name] = schema_of(hints.get(each.name, each.empty), types, where)
+                raise InvalidValue(path, str(each), "parameters with names, neither *args nor **kwargs")
+            parameters[each.name] = schema_of(hints.get(each.name, each.empty), types, path)
             if each.default is not each.empty:
-                default = None if each.default is None else as_data(each.default, where)
-                encode_argument(hints[each.name], each.default, where)
+                default = None if each.default is None else as_data(each.default, path)
+                encode_argument(hints[each.name], each.default, path)
                 parameters[each.name] |= {"default": default}
         returns = hints.get("return", inspect.Parameter.empty)
         if returns is inspect.Parameter.empty:
@@ -99,12 +99,12 @@ class Task:
     @classmethod
     def from_definition(cls, agent: Owner, name: str, definition: TaskDefinition, types: TypeReader) -> Task:
         """Return a task of a recipe, with new types. Raises InvalidValue for invalid schemas."""
-        where = f"task {name}"
-        hints = {each: types.hint(schema, f"{where}.{each}") for each, schema in definition.parameters.items()}
-        returns = None if definition.returns is None else types.hint(definition.returns, f"{where} -> ")
+        path = f"task {name}"
+        hints = {each: types.hint(schema, f"{path}.{each}") for each, schema in definition.parameters.items()}
+        returns = None if definition.returns is None else types.hint(definition.returns, f"{path} -> ")
         for each, schema in definition.parameters.items():
             if "default" in schema:
-                decode_value(hints[each], schema["default"], f"{where}.{each}")
+                decode_value(hints[each], schema["default"], f"{path}.{each}")
         return cls(agent, name, definition, hints, returns)
 
     # ---- calling
@@ -166,11 +166,11 @@ class Task:
             raise InvalidValue(f"task {self.name}", [*args, *kwargs], f"{self.__signature__}: {problem}") from None
         data = {}
         for each, value in bound.arguments.items():
-            where = f"{self.name}.{each}"
+            path = f"{self.name}.{each}"
             if self.definition.parameters[each].get("format") == TASK:
-                data[each] = str(value) if isinstance(value, str) else handle_of(value, where)
+                data[each] = str(value) if isinstance(value, str) else handle_of(value, path)
             else:
-                data[each] = encode_argument(self._hints[each], value, where)
+                data[each] = encode_argument(self._hints[each], value, path)
         for each, schema in self.definition.parameters.items():
             if each not in data and "default" in schema:
                 data[each] = schema["default"]
@@ -218,14 +218,14 @@ class Task:
         return f"<task {self.agent.name}.{self.name}{self.__signature__}>"
 
 
-def handle_of(value: Any, where: str) -> str:
+def handle_of(value: Any, path: str) -> str:
     """Return the handle of a task that is itself a value. Raises InvalidValue if the value is no such task."""
     if not isinstance(value, Task) or value.agent.ref is None:
-        raise InvalidValue(where, value, "a task of an agent that is stored in a registry")
+        raise InvalidValue(path, value, "a task of an agent that is stored in a registry")
     return f"{value.agent.ref}:{value.name}"
 
 
-def _required_first(parameters: Mapping[str, Any]) -> list[tuple[str, Any]]:
+def _sort_parameters(parameters: Mapping[str, Any]) -> list[tuple[str, Any]]:
     return sorted(parameters.items(), key=lambda each: "default" in each[1])
 
 

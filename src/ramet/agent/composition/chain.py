@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ramet.agent.composition.steps import Composed, composition_input, step_context
+from ramet.agent.composition.steps import Composition, composition_input, step_context
 from ramet.agent.definition import Agent, as_agent
 from ramet.core.errors import InvalidValue
 
@@ -15,7 +15,7 @@ Step = Agent | Mapping[str, Any] | Callable[..., Any]
 
 
 @dataclass(frozen=True)
-class Chain(Composed):
+class Chain(Composition):
     """Steps in sequence. A step that fails ends the chain with StepFailed."""
 
     steps: tuple[Agent, ...]

@@ -14,7 +14,7 @@ from typing import Any, Final
 from ramet.agent.composition.steps import (
     NO_INPUT,
     Call,
-    Composed,
+    Composition,
     StepContext,
     composition_input,
     copy_value,
@@ -49,7 +49,7 @@ class Route:
 
 
 @dataclass(frozen=True)
-class Graph(Composed):
+class Graph(Composition):
     """A compiled graph: validated and immutable."""
 
     name: str
@@ -77,7 +77,7 @@ class Graph(Composed):
             node = self.nodes[node_name]
             node_input = state if node.input is None else _input_of(node, state)
             output = await composition.run_step(node.agent, node_input, key=f"{number}:{node_name}", name=node_name)
-            state = self._updated_state(node, state, output)
+            state = self._update_state(node, state, output)
         raise StepsExceeded(self.name, node=node_name, max_steps=self.max_steps)
 
     def parts(self) -> tuple[Agent, ...]:
@@ -103,7 +103,7 @@ class Graph(Composed):
         edge = self.edges.get(node_name, END)
         if isinstance(edge, str):
             return edge
-        choice = await _decide(composition, edge, copy_value(state, None, what="state"))
+        choice = await _decide(composition, edge, copy_value(state, None, label="state"))
         target = choice
         if edge.targets is not None:
             try:
@@ -114,7 +114,7 @@ class Graph(Composed):
             raise Unknown(f"node after {node_name!r}", str(target), (*self.nodes, END))
         return str(target)
 
-    def _updated_state(self, node: Node, state: Any, output: Any) -> Any:
+    def _update_state(self, node: Node, state: Any, output: Any) -> Any:
         """Return the state after a node. Raises StepFailed for a change of unknown keys."""
         if not isinstance(state, dict):
             return output
@@ -124,7 +124,7 @@ class Graph(Composed):
             output = {node.name: output}
         elif output is None:
             return state
-        elif isinstance(node.agent.function, Composed) and not isinstance(output, dict):
+        elif isinstance(node.agent.function, Composition) and not isinstance(output, dict):
             output = {node.name: output}
         try:
             _check_keys(f"the output of {node.name}", output, self.keys)
@@ -148,20 +148,20 @@ async def _decide(composition: StepContext, route: Route, state: Any) -> Any:
     except (RametError, asyncio.CancelledError):
         raise
     except Exception as problem:
-        why = f"{type(problem).__name__}: {problem}"
-        raise StepFailed(name, status=Status.FAILED, path=composition.context.run.path, reason=why) from problem
+        reason = f"{type(problem).__name__}: {problem}"
+        raise StepFailed(name, status=Status.FAILED, path=composition.context.run.path, reason=reason) from problem
 
 
 def _input_of(node: Node, state: Any) -> Any:
     if not isinstance(state, dict) or node.input not in state:
-        known = tuple(map(str, state)) if isinstance(state, dict) else ()
-        raise Unknown(f"key of the state for {node.name!r}", str(node.input), known)
+        known_keys = tuple(map(str, state)) if isinstance(state, dict) else ()
+        raise Unknown(f"key of the state for {node.name!r}", str(node.input), known_keys)
     return state[node.input]
 
 
-def _check_keys(what: str, value: Any, keys: tuple[str, ...]) -> None:
+def _check_keys(label: str, value: Any, keys: tuple[str, ...]) -> None:
     if not isinstance(value, dict):
-        raise InvalidValue(what, value, "a dict of the state's keys")
+        raise InvalidValue(label, value, "a dict of the state's keys")
     for key in value:
         if keys and key not in keys:
-            raise InvalidValue(f"{what}: key", key, f"one of {', '.join(keys)}")
+            raise InvalidValue(f"{label}: key", key, f"one of {', '.join(keys)}")

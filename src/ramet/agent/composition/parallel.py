@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ramet.agent.composition.chain import Step
-from ramet.agent.composition.steps import NO_INPUT, Composed, StepContext, composition_input, step_context, step_output
+from ramet.agent.composition.steps import (
+    NO_INPUT,
+    Composition,
+    StepContext,
+    composition_input,
+    step_context,
+    step_output,
+)
 from ramet.agent.definition import Agent, as_agent
 from ramet.concurrency.deadline import run_shielded
 from ramet.core.errors import InvalidValue, RametError, StepFailed
@@ -19,7 +26,7 @@ OnFailure = Literal["keep", "stop"]
 
 
 @dataclass(frozen=True)
-class Parallel(Composed):
+class Parallel(Composition):
     """Steps that receive the same value, or one step that receives each item of a list."""
 
     branches: tuple[Agent, ...]
@@ -45,8 +52,8 @@ class Parallel(Composed):
         results = [each.result() for each in tasks]
         if results and all(isinstance(each, StepFailure) for each in results):
             first = results[0]
-            why = f"and so did every other of {len(results)}: {first.message}" if len(results) > 1 else first.message
-            raise StepFailed(first.step, status=first.status, path=first.path, reason=why)
+            reason = f"and so did every other of {len(results)}: {first.message}" if len(results) > 1 else first.message
+            raise StepFailed(first.step, status=first.status, path=first.path, reason=reason)
         return results
 
     def _jobs(self, value: Any) -> list[tuple[Agent, Any]]:

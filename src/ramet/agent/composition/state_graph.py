@@ -51,9 +51,9 @@ class StateGraph:
         checked_name("node", name)
         if name in self._nodes or name in (START, END):
             raise InvalidValue("node", name, "a name that no other node has")
-        for what, key in (("input", input), ("output", output)):
+        for parameter, key in (("input", input), ("output", output)):
             if key is not None and self._keys and key not in self._keys:
-                raise InvalidValue(what, key, f"a key of the state: {', '.join(self._keys)}")
+                raise InvalidValue(parameter, key, f"a key of the state: {', '.join(self._keys)}")
         self._nodes[name] = Node(name, agent, input, output)
         return self
 
@@ -125,16 +125,16 @@ class StateGraph:
 
     def _reachable_nodes(self) -> set[str]:
         """Return the nodes that can be reached from the start; a route without a map may lead to any."""
-        reached, queue = set[str](), [START]
+        reachable_nodes, queue = set[str](), [START]
         while queue:
             edge = self._edges.get(queue.pop(), END)
             if isinstance(edge, Route) and edge.targets is None:
                 return set(self._nodes)
             targets = {edge} if isinstance(edge, str) else set((edge.targets or {}).values())
-            new = targets - reached - {END}
-            reached |= new
+            new = targets - reachable_nodes - {END}
+            reachable_nodes |= new
             queue.extend(new)
-        return reached
+        return reachable_nodes
 
 
 def _reducer(hint: Any) -> Callable[[Any, Any], Any] | None:

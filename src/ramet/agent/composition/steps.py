@@ -99,8 +99,8 @@ def composition_input(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
 def step_output(step: Agent, handle: SpawnHandle, result: Result) -> Any:
     """Return a step's result, in its declared type. Raises StepFailed if the step failed or the value does not fit."""
     if result.status is not Status.COMPLETED:
-        why = result.error.message if result.error is not None else "no reason given"
-        raise StepFailed(step.name, status=result.status, path=handle.path, reason=why)
+        reason = result.error.message if result.error is not None else "no reason given"
+        raise StepFailed(step.name, status=result.status, path=handle.path, reason=reason)
     try:
         return to_declared_type(step, result.value)
     except (InvalidValue, NotShippable, ProtocolError) as mismatch:
@@ -114,17 +114,17 @@ def to_declared_type(step: Agent, value: Any) -> Any:
     """
     if step.function is None:
         return value  # Text, or a value checked by its contract.
-    returns = None if isinstance(step.function, Composed) else returned_type(step.function)
-    return copy_value(value, returns, what="output")
+    returns = None if isinstance(step.function, Composition) else returned_type(step.function)
+    return copy_value(value, returns, label="output")
 
 
-def copy_value(value: Any, hint: Any, *, what: str) -> Any:
+def copy_value(value: Any, hint: Any, *, label: str) -> Any:
     """Return a value encoded and decoded to `hint`; a dict with "@type" becomes an object again."""
-    size, body = values.encode(value, what=what)
+    size, body = values.encode(value, label=label)
     if _ESCAPED_TYPE_KEY in body:
         text = body[:size].replace(_ESCAPED_TYPE_KEY, _ESCAPED_TYPE_KEY.replace(b"@@", b"@"))
         size, body = len(text), text + body[size:]
-    return values.decode(body, size, returns=hint, what=what, is_bounded=False)
+    return values.decode(body, size, returns=hint, label=label, is_bounded=False)
 
 
 def as_text(value: Any) -> str:
@@ -133,7 +133,7 @@ def as_text(value: Any) -> str:
         return ""
     if isinstance(value, str):
         return value
-    return msgspec.json.encode(to_record(value, what="input")).decode()
+    return msgspec.json.encode(to_record(value, label="input")).decode()
 
 
 def _input(step: Agent, value: Any) -> tuple[tuple[Any, ...], Mapping[str, Any], str]:
@@ -145,7 +145,7 @@ def _input(step: Agent, value: Any) -> tuple[tuple[Any, ...], Mapping[str, Any],
         return value.args, value.kwargs, ""
     if value is NO_INPUT or not _accepts_argument(step.function):
         return (), {}, ""
-    return (copy_value(value, first_parameter(step.function), what="input"),), {}, ""
+    return (copy_value(value, first_parameter(step.function), label="input"),), {}, ""
 
 
 def _accepts_argument(function: Callable[..., Any]) -> bool:
@@ -159,7 +159,7 @@ def _accepts_argument(function: Callable[..., Any]) -> bool:
     )
 
 
-class Composed:
+class Composition:
     """The base of functions that are compositions: they run in the host, and only run their steps."""
 
     async def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -177,6 +177,6 @@ class Composed:
 
 def nesting_depth(function: object) -> int:
     """Return how deep compositions are nested below this one; 0 for any other function."""
-    if not isinstance(function, Composed):
+    if not isinstance(function, Composition):
         return 0
     return 1 + max((nesting_depth(part.function) for part in function.parts()), default=0)

@@ -48,7 +48,7 @@ def has_user_authority(scope: Scope, *, trusted: bool) -> bool:
 def parse_agent(text: str, *, source: Path, scope: Scope, trusted: bool = False) -> AgentFile:
     """Parse one file's text. Raises InvalidValue, with the file, the key, the value and the accepted values."""
     front = frontmatter.parse(text, source=source)
-    reader = _Reader(source, _renamed(front.keys, source))
+    reader = _Reader(source, _rename_keys(front.keys, source))
     notes = [*front.notes]
     for key in reader.keys:
         if key not in _READERS and key not in _UNSUPPORTED_KEYS:
@@ -68,8 +68,8 @@ def parse_agent(text: str, *, source: Path, scope: Scope, trusted: bool = False)
             values.update(_READERS[key](reader, key))
     has_authority = has_user_authority(scope, trusted=trusted)
     if values.get("memory") == "user" and not has_authority:
-        allowed = "; user once the folder is trusted: ramet trust DIR" if scope == "project" else ""
-        raise InvalidValue(f"{source}: memory", "user", f"project or local{allowed}")
+        scope_hint = "; user once the folder is trusted: ramet trust DIR" if scope == "project" else ""
+        raise InvalidValue(f"{source}: memory", "user", f"project or local{scope_hint}")
     if values.get("hooks") and not has_authority:
         del values["hooks"]
         notes.append(
@@ -104,7 +104,7 @@ class _Reader:
             raise self.refuse(key, "true or false")
         return {key: self.keys[key]}
 
-    def unchecked(self, key: str) -> dict[str, Any]:
+    def raw_value(self, key: str) -> dict[str, Any]:
         return {key: self.keys[key]}  # Agent validates it.
 
     def names(self, key: str) -> dict[str, Any]:
@@ -196,26 +196,26 @@ _READERS: Mapping[str, Callable[[_Reader, str], dict[str, Any]]] = {
     "disallowed_tools": _Reader.tools,
     "model": _Reader.model,
     "permission_mode": _Reader.mode,
-    "max_turns": _Reader.unchecked,
+    "max_turns": _Reader.raw_value,
     "skills": _Reader.names,
     "hooks": _Reader.hooks,
-    "memory": _Reader.unchecked,
+    "memory": _Reader.raw_value,
     "background": _Reader.flag,
-    "isolation": _Reader.unchecked,
+    "isolation": _Reader.raw_value,
     "initial_prompt": _Reader.text,
     "limits": _Reader.limits,
     "output": _Reader.schema,
 }
 
 
-def _renamed(keys: dict[str, Any], source: Path) -> dict[str, Any]:
-    renamed: dict[str, Any] = {}
+def _rename_keys(keys: dict[str, Any], source: Path) -> dict[str, Any]:
+    renamed_keys: dict[str, Any] = {}
     for key, value in keys.items():
         name = _SPELLINGS.get(key, key)
-        if name in renamed:
+        if name in renamed_keys:
             raise InvalidValue(f"{source}: key", key, f"one spelling of {name}, once")
-        renamed[name] = value
-    return renamed
+        renamed_keys[name] = value
+    return renamed_keys
 
 
 def _schema_problem(schema: dict[str, Any]) -> str | None:

@@ -58,7 +58,7 @@ def real_path(path: Path, *, fence: Path | None = None) -> Path:
     except FileNotFoundError:
         raise Unreadable(path, "there is no such file, or it is a link that leads nowhere") from None
     except (OSError, RuntimeError) as error:  # RuntimeError: Python before 3.13 for a symlink loop
-        raise Unreadable(path, f"it cannot be reached: {_why(error)}") from None
+        raise Unreadable(path, f"it cannot be reached: {_failure_reason(error)}") from None
     if fence is not None and not real.is_relative_to(fence.resolve()):
         raise Unreadable(path, f"it leads out of {fence}")
     return real
@@ -91,12 +91,12 @@ def read_bytes(path: Path, *, limit: int, fence: Path | None = None, cut: bool =
         with os.fdopen(handle, "rb") as file:
             data = file.read(limit + 1)
     except OSError as error:
-        raise Unreadable(path, f"it cannot be read: {_why(error)}") from None
+        raise Unreadable(path, f"it cannot be read: {_failure_reason(error)}") from None
     is_larger = len(data) > limit
     if is_larger and not cut:
         raise Unreadable(path, f"it is larger than {limit} bytes")
     return Content(data[:limit], FileStamp.of(status), is_larger)
 
 
-def _why(error: BaseException) -> str:
+def _failure_reason(error: BaseException) -> str:
     return (error.strerror or str(error)) if isinstance(error, OSError) else "its links form a loop"

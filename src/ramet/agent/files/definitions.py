@@ -34,7 +34,7 @@ from ramet.core.errors import InvalidValue
 _RACY_NS = 100_000_000
 
 
-class Shadowed(NamedTuple):
+class ShadowedDefinition(NamedTuple):
     """A definition that is hidden by another of the same name."""
 
     name: str
@@ -60,12 +60,12 @@ class Snapshot(Mapping[str, Agent]):
         agents: dict[str, Agent],
         problems: Iterable[Problem],
         notes: Iterable[Problem],
-        shadowed: Iterable[Shadowed],
+        shadowed_definitions: Iterable[ShadowedDefinition],
     ) -> None:
         self._agents = MappingProxyType(agents)
         self.problems = tuple(problems)  #: files that were skipped or are used in an older version, and bad references
         self.notes = tuple(notes)  #: settings that are read but not used, or switched off
-        self.shadowed = tuple(shadowed)
+        self.shadowed_definitions = tuple(shadowed_definitions)
 
     def __getitem__(self, name: str) -> Agent:
         return self._agents[name]
@@ -80,8 +80,10 @@ class Snapshot(Mapping[str, Agent]):
 class Definitions(Mapping[str, Agent]):
     """The definitions as of the last `refresh()`."""
 
-    def __init__(self, search_paths: Sequence[SearchPath], fixed: Sequence[Agent], *, trusted: bool = False) -> None:
-        self._search_paths, self._fixed = tuple(search_paths), tuple(fixed)
+    def __init__(
+        self, search_paths: Sequence[SearchPath], fixed_agents: Sequence[Agent], *, trusted: bool = False
+    ) -> None:
+        self._search_paths, self._fixed_agents = tuple(search_paths), tuple(fixed_agents)
         self._entries: dict[Path, _Entry] = {}
         self._state: object = None
         self._view = Snapshot({}, (), (), ())
@@ -107,9 +109,9 @@ class Definitions(Mapping[str, Agent]):
         return self._view.notes
 
     @property
-    def shadowed(self) -> tuple[Shadowed, ...]:
+    def shadowed_definitions(self) -> tuple[ShadowedDefinition, ...]:
         """Return the shadowed definitions of the snapshot."""
-        return self._view.shadowed
+        return self._view.shadowed_definitions
 
     def snapshot(self) -> Snapshot:
         """Return the current definitions, for a tree to keep: later refreshes do not change them."""
@@ -128,7 +130,9 @@ class Definitions(Mapping[str, Agent]):
                 if isinstance(candidate, Candidate):
                     entries[candidate.path] = self._current(search_path, candidate, trusted)
                 elif candidate.path in self._entries:
-                    entries[candidate.path] = self._failed(self._entries[candidate.path], candidate.reason, trusted)
+                    entries[candidate.path] = self._make_failed_entry(
+                        self._entries[candidate.path], candidate.reason, trusted
+                    )
                 else:
                     obstacles.append(Problem(candidate.path, f"{candidate.reason}; skipped"))
                     entries.update(self._known_entries_below(candidate.path, entries, trusted))
@@ -142,49 +146,49 @@ class Definitions(Mapping[str, Agent]):
 
     def _current(self, search_path: SearchPath, candidate: Candidate, trusted: bool | None) -> _Entry:
         """Return the entry of an existing file: the known one, if it is still valid."""
-        known = self._entries.get(candidate.path)
+        known_entry = self._entries.get(candidate.path)
         must_parse = trusted is not None and search_path.scope == "project"
-        if known is not None and known.stamp == candidate.stamp and not must_parse:
-            return known
+        if known_entry is not None and known_entry.stamp == candidate.stamp and not must_parse:
+            return known_entry
         now = time.time_ns()  # the scale of the file's own times; a wrong clock costs a second reading
         try:
             text, stamp, _ = read_text(candidate.path, limit=MAX_FILE, fence=search_path.fence)
             digest = hashlib.sha256(text.encode()).digest()
             stable_stamp = stamp if now - stamp.mtime_ns > _RACY_NS else None
-            if known is not None and known.digest == digest and not must_parse:
-                return known._replace(stamp=stable_stamp)
+            if known_entry is not None and known_entry.digest == digest and not must_parse:
+                return known_entry._replace(stamp=stable_stamp)
         except Unreadable as error:
-            return self._failed(known or _Entry(search_path, None, b"", None), error.reason, trusted)
+            return self._make_failed_entry(known_entry or _Entry(search_path, None, b"", None), error.reason, trusted)
         try:
             file = parse_agent(text, source=candidate.path, scope=search_path.scope, trusted=bool(trusted))
         except InvalidValue as error:
             reason = str(error).removeprefix(f"{candidate.path}: ")
-            failed = self._failed(known or _Entry(search_path, None, b"", None), reason, trusted)
-            return failed._replace(stamp=stable_stamp, digest=digest)
+            failed_entry = self._make_failed_entry(known_entry or _Entry(search_path, None, b"", None), reason, trusted)
+            return failed_entry._replace(stamp=stable_stamp, digest=digest)
         return _Entry(search_path, stable_stamp, digest, file)
 
-    def _failed(self, known: _Entry, reason: str, trusted: bool | None) -> _Entry:
-        file = known.file
-        if file is not None and trusted is False and known.search_path.scope == "project":
+    def _make_failed_entry(self, known_entry: _Entry, reason: str, trusted: bool | None) -> _Entry:
+        file = known_entry.file
+        if file is not None and trusted is False and known_entry.search_path.scope == "project":
             memory = None if file.agent.memory == "user" else file.agent.memory
             file = AgentFile(file.agent.replace(hooks=None, memory=memory), file.notes)
         consequence = "skipped" if file is None else "the version read before stays in use"
-        return _Entry(known.search_path, None, b"", file, f"{reason}; {consequence}")
+        return _Entry(known_entry.search_path, None, b"", file, f"{reason}; {consequence}")
 
     def _known_entries_below(
         self, folder: Path, entries: dict[Path, _Entry], trusted: bool | None
     ) -> dict[Path, _Entry]:
         """Return the known entries below a folder that still exists but cannot be listed now."""
         return {
-            path: self._failed(known, "its folder cannot be read", trusted)
-            for path, known in self._entries.items()
-            if path not in entries and known.file is not None and path.is_relative_to(folder)
+            path: self._make_failed_entry(known_entry, "its folder cannot be read", trusted)
+            for path, known_entry in self._entries.items()
+            if path not in entries and known_entry.file is not None and path.is_relative_to(folder)
         }
 
     def _candidates(self, entries: Mapping[Path, _Entry]) -> Iterator[Agent]:
         """Yield every definition, the winners of each name first."""
         for scope in PRECEDENCE:
-            yield from (agent for agent in self._fixed if agent.scope == scope)
+            yield from (agent for agent in self._fixed_agents if agent.scope == scope)
             for search_path in self._search_paths:
                 if search_path.scope == scope:
                     yield from (
@@ -218,8 +222,8 @@ def load_definitions(
         *(user_search_paths(user_dir, home, "agents") if user_dir is not None else ()),
         *plugin_search_paths(plugin_dirs, "agents"),
     ]
-    fixed = (*(agent.replace(scope="call") for agent in call), *builtin_agents())
-    return Definitions(_without_duplicates(search_paths), fixed, trusted=trusted)
+    fixed_agents = (*(agent.replace(scope="call") for agent in call), *builtin_agents())
+    return Definitions(_without_duplicates(search_paths), fixed_agents, trusted=trusted)
 
 
 def _without_duplicates(search_paths: Iterable[SearchPath]) -> list[SearchPath]:
@@ -236,12 +240,12 @@ def _label(agent: Agent) -> str:
 
 def _assemble(candidates: Sequence[Agent], problems: list[Problem], notes: list[Problem]) -> Snapshot:
     agents: dict[str, Agent] = {}
-    shadowed: list[Shadowed] = []
+    shadowed_definitions: list[ShadowedDefinition] = []
     for agent in candidates:
         winner = agents.setdefault(agent.name, agent)
         if winner is agent:
             continue
-        shadowed.append(Shadowed(agent.name, _label(agent), _label(winner)))
+        shadowed_definitions.append(ShadowedDefinition(agent.name, _label(agent), _label(winner)))
         if winner.source and agent.source and winner.source.parent == agent.source.parent:
             problems.append(
                 Problem(agent.source, f"{agent.name!r} is also defined in {winner.source.name}, which wins")
@@ -253,7 +257,7 @@ def _assemble(candidates: Sequence[Agent], problems: list[Problem], notes: list[
             for name in _spawn_types(agent)
             if name not in agents
         )
-    return Snapshot(agents, problems, notes, shadowed)
+    return Snapshot(agents, problems, notes, shadowed_definitions)
 
 
 def _spawn_types(agent: Agent) -> Iterator[str]:

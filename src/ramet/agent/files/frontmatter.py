@@ -73,5 +73,7 @@ def _quote_prose(header: str) -> tuple[str, list[str]]:
 
 def _sentence(error: NotPlain) -> str:
     """Return the reason and the line in the file; not the line itself, which may be confidential."""
-    where = f"line {error.line + 1}: " if error.line is not None else ""  # the header begins in the file's second line
-    return where + error.reason
+    location = (
+        f"line {error.line + 1}: " if error.line is not None else ""
+    )  # the header begins in the file's second line
+    return location + error.reason

@@ -24,7 +24,7 @@ class GitFile(NamedTuple):
     """A file of git's configuration that names a program, or includes another file."""
 
     path: Path
-    what: str  #: for display
+    description: str  #: for display
     content: str  #: content that must not change
     values: tuple[str, ...]  #: possible commands
     checkout_commands: tuple[str, ...] = ()  #: commands that name a file whose version depends on the checkout
@@ -54,9 +54,9 @@ def git_programs(folder: Path) -> Iterator[GitFile]:
                 yield GitFile(path, "an included file that is not there", "", ())
             continue
         entries = _entries(path)
-        queue += [_included(path, each.value) for each in entries if each.is_include and each.value]
+        queue += [_resolve_include(path, each.value) for each in entries if each.is_include and each.value]
         if running_entries := [each for each in entries if each.may_run]:
-            what = "git: " + "; ".join(
+            description = "git: " + "; ".join(
                 f"{each.key} {json.dumps(each.value, ensure_ascii=False)}" for each in running_entries
             )
             values = tuple(
@@ -71,7 +71,7 @@ def git_programs(folder: Path) -> Iterator[GitFile]:
                 for each in running_entries
                 if each.value and may_run_in_checkout(each.key) and may_use_checkout_file(each.value, tops)
             )
-            yield GitFile(path, what, json.dumps(running_entries), values, checkout_commands)
+            yield GitFile(path, description, json.dumps(running_entries), values, checkout_commands)
     yield from _attributes(common / "info" / "attributes")
 
 
@@ -95,7 +95,7 @@ def _entries(path: Path) -> list[git_config.Entry]:
         raise Unreadable(path, f"this git configuration is not understood: {error}") from None
 
 
-def _included(path: Path, name: str) -> Path:
+def _resolve_include(path: Path, name: str) -> Path:
     try:
         return git_config.include_path(path, name)
     except git_config.NotUnderstood as error:

@@ -77,7 +77,7 @@ def find_permissions(folder: Path | None, *, user_dir: Path | None, home: Path |
                 each for each in all_permissions.modes if each.mode in WIDENING_MODES and each not in active.modes
             ),
         )
-    active = _ordered(active.merged_with(narrowing))
+    active = _sort_rules(active.merge(narrowing))
     return FoundPermissions(active, pending, tuple(_notes([*user_files, *project_files], pending)))
 
 
@@ -97,7 +97,7 @@ def read_permissions(
         raise Unreadable(path, "it is not JSON") from None
     if not isinstance(settings, dict):
         raise InvalidValue(f"{path}", settings, "a mapping, as in Claude Code's settings")
-    if "permissions" in getattr(settings, "repeated", ()):
+    if "permissions" in getattr(settings, "repeated_keys", ()):
         raise InvalidValue(f"{path}: permissions", "twice", "the key once")
     if "permissions" not in settings:
         return FilePermissions(path)
@@ -110,9 +110,9 @@ class _Object(dict[str, Any]):
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(pairs)
         known_keys = set[str]()
-        self.repeated = set[str]()
+        self.repeated_keys = set[str]()
         for key, _ in pairs:
-            (self.repeated if key in known_keys else known_keys).add(key)
+            (self.repeated_keys if key in known_keys else known_keys).add(key)
 
 
 class _Reader:
@@ -124,7 +124,7 @@ class _Reader:
     def file(self) -> FilePermissions:
         if not isinstance(self.content, dict):
             raise InvalidValue(f"{self.path}: permissions", self.content, f"a mapping with any of {', '.join(KEYS)}")
-        for key in getattr(self.content, "repeated", ()):
+        for key in getattr(self.content, "repeated_keys", ()):
             raise InvalidValue(f"{self.path}: permissions.{key}", "twice", "the key once")
         for key in self.content:
             if key not in KEYS:
@@ -201,7 +201,7 @@ def _combine(files: list[FilePermissions], *, no_bypass: bool) -> Permissions:
     return Permissions(rules=tuple(rule for file in files for rule in file.rules), modes=(*narrow, *widening))
 
 
-def _ordered(permissions: Permissions) -> Permissions:
+def _sort_rules(permissions: Permissions) -> Permissions:
     """Return the permissions with rules in the order of evaluation: deny, ask, allow."""
     return Permissions(
         rules=tuple(each for effect in EFFECTS for each in permissions.with_effect(effect)), modes=permissions.modes
@@ -211,8 +211,8 @@ def _ordered(permissions: Permissions) -> Permissions:
 def _notes(files: list[FilePermissions], pending: Permissions) -> Iterator[str]:
     if pending:
         names = [each.text for each in pending.rules] + [f"defaultMode {each.mode}" for each in pending.modes]
-        shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
-        yield f"permissions that allow something have no effect until you trust this folder (ramet trust DIR): {shown}"
+        text = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
+        yield f"permissions that allow something have no effect until you trust this folder (ramet trust DIR): {text}"
     for file in files:
         if file.directories:
             yield f"{file.path}: permissions.additionalDirectories is not supported: tools stay in the workspace"

@@ -135,8 +135,8 @@ class ScriptSearch:
 
         An unreadable program may still run: its size, inode and times of change then replace its content.
         """
-        if (known := self._digests.get(str(real))) is not None:
-            return known
+        if (known_digest := self._digests.get(str(real))) is not None:
+            return known_digest
         if not stat.S_ISREG(_mode(str(real))):
             return ""
         digest, size = hashlib.sha256(), 0
@@ -162,9 +162,9 @@ class ScriptSearch:
     def _is_inside(self, path: str) -> bool:
         return any(Path(path).is_relative_to(each) for each in self._folders)
 
-    def _refuse_beyond(self, count: int, limit: int, what: str) -> None:
+    def _refuse_beyond(self, count: int, limit: int, unit: str) -> None:
         if count > limit:
-            raise Unreadable(self._root, f"its commands name more than {limit} {what}")
+            raise Unreadable(self._root, f"its commands name more than {limit} {unit}")
 
 
 def _words(text: str) -> Iterator[str]:
@@ -187,7 +187,7 @@ def names(piece: str) -> Iterator[str]:
     if options == 1:
         letters = re.match(r"\w*", piece[1:])
         count = min(letters.end() if letters else 0, _MAX_OPTION_LETTERS)
-        texts += [piece[2 + skipped :] for skipped in range(count)]
+        texts += [piece[2 + offset :] for offset in range(count)]
     if piece.startswith("~"):
         texts.append(os.path.expanduser(piece))  # noqa: PTH111 - Path raises for an unknown user
     for text in filter(None, texts):

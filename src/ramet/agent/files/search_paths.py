@@ -100,12 +100,12 @@ def agent_files(search_path: SearchPath) -> Iterator[Candidate | Unreadable]:
                 elif entry.is_symlink() and entry.is_dir():
                     yield Unreadable(path, "linked folders are not entered")
                 elif entry.name.endswith(".md"):
-                    yield _checked(path, entry, search_path.fence)
+                    yield _check_file(path, entry, search_path.fence)
             except OSError as error:
                 yield Unreadable(path, f"it cannot be reached: {error.strerror}")
 
 
-def _checked(path: Path, entry: os.DirEntry[str], fence: Path | None) -> Candidate | Unreadable:
+def _check_file(path: Path, entry: os.DirEntry[str], fence: Path | None) -> Candidate | Unreadable:
     if entry.is_symlink():
         try:
             real_path(path, fence=fence)

@@ -46,17 +46,17 @@ class Runnable(NamedTuple):
     """Something in a folder that would run, or name what runs, if the folder were trusted."""
 
     path: str  #: relative to the folder
-    what: str  #: for display; it cannot move a terminal's cursor
+    description: str  #: for display; it cannot move a terminal's cursor
     digest: str
 
     def __str__(self) -> str:
-        return f"{_showable(self.path)}: {self.what}"
+        return f"{_showable(self.path)}: {self.description}"
 
 
 class Verdict(NamedTuple):
     """The verdict on whether a folder is trusted, with the reason."""
 
-    trusted: bool
+    is_trusted: bool
     reason: str
 
 
@@ -69,33 +69,33 @@ def find_runnables(folder: Path) -> tuple[Runnable, ...]:
     return tuple(sorted(runnables))
 
 
-def trust(folder: Path, user_dir: Path, *, reviewed: tuple[Runnable, ...] | None = None) -> tuple[Runnable, ...]:
+def trust(folder: Path, user_dir: Path, *, reviewed_items: tuple[Runnable, ...] | None = None) -> tuple[Runnable, ...]:
     """Record that `folder` is trusted in its current state; return what that switches on.
 
-    `reviewed` is what a person was shown and approved: if it is out of date, nothing is recorded. An unreadable record
-    is moved to `trust.json.bad`, not overwritten. Raises Unreadable.
+    `reviewed_items` is what a person was shown and approved: if it is out of date, nothing is recorded. An unreadable
+    record is moved to `trust.json.bad`, not overwritten. Raises Unreadable.
     """
     root = real_path(folder)
     runnables = find_runnables(root)
-    if reviewed is not None and reviewed != runnables:
+    if reviewed_items is not None and reviewed_items != runnables:
         raise Unreadable(root, "it changed while you reviewed it; review it again")
     user_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     record = user_dir / RECORD
     try:
-        known = _read(record)
+        records = _read(record)
     except Unreadable:
         record.replace(record.with_name(RECORD + ".bad"))
-        known = {}
-    _write(record, {**known, str(root): _digest(runnables)})
+        records = {}
+    _write(record, {**records, str(root): _digest(runnables)})
     return runnables
 
 
 def untrust(folder: Path, user_dir: Path) -> bool:
     """Remove the trust in `folder`; return True if there was any. Raises Unreadable."""
-    known = _read(user_dir / RECORD)
-    was_trusted = known.pop(str(folder.resolve()), None) is not None
+    records = _read(user_dir / RECORD)
+    was_trusted = records.pop(str(folder.resolve()), None) is not None
     if was_trusted:
-        _write(user_dir / RECORD, known)
+        _write(user_dir / RECORD, records)
     return was_trusted
 
 
@@ -106,10 +106,10 @@ def trust_of(folder: Path, user_dir: Path) -> Verdict:
     """
     try:
         root = str(real_path(folder))
-        known = _read(user_dir / RECORD).get(root)
-        if known is None:
+        known_digest = _read(user_dir / RECORD).get(root)
+        if known_digest is None:
             return Verdict(False, "it was never trusted (ramet trust DIR)")
-        if known != _digest(find_runnables(folder)):
+        if known_digest != _digest(find_runnables(folder)):
             return Verdict(False, "what it would run has changed since it was trusted (ramet trust DIR)")
     except (Unreadable, OSError, RuntimeError) as error:
         return Verdict(False, str(error))
@@ -118,7 +118,7 @@ def trust_of(folder: Path, user_dir: Path) -> Verdict:
 
 def is_trusted(folder: Path, user_dir: Path) -> bool:
     """Return whether `folder` was trusted and still names the same commands."""
-    return trust_of(folder, user_dir).trusted
+    return trust_of(folder, user_dir).is_trusted
 
 
 def may_run_git(folder: Path, user_dir: Path) -> bool:
@@ -162,10 +162,10 @@ def _server_settings(root: Path, scripts: ScriptSearch) -> Iterator[Runnable]:
     names = [each.lstrip().removeprefix("file:") for each in _strings(content)]
     if isinstance(content, dict):
         names += [file for key in _OBJECT_KEYS for file in _files_of_module(content.get(key))]
-    yield from _named_scripts(root, scripts.named_files(names), what="a file that the settings of a server name")
+    yield from _named_scripts(root, scripts.named_files(names), description="a file that the settings of a server name")
     installs = content.get("installs") if isinstance(content, dict) else None
     arguments = installs.get("pip_args") if isinstance(installs, dict) else None
-    yield from _named_scripts(root, scripts.pip_files(_strings(arguments)), what="a file that pip would read")
+    yield from _named_scripts(root, scripts.pip_files(_strings(arguments)), description="a file that pip would read")
 
 
 def _files_of_module(reference: Any) -> Iterator[str]:
@@ -191,31 +191,33 @@ def _agents(root: Path, scripts: ScriptSearch) -> Iterator[Runnable]:
             except (Unreadable, InvalidValue):  # not loaded either
                 continue
             if keys.get("memory") == "user":
-                what = "memory: user: it reads and rewrites your own notes of that agent"
-                yield Runnable(_name(root, candidate.path), what, _hash(str(keys.get("name")).encode()))
-            for key, what in _RUNNING_KEYS.items():
+                description = "memory: user: it reads and rewrites your own notes of that agent"
+                yield Runnable(_name(root, candidate.path), description, _hash(str(keys.get("name")).encode()))
+            for key, description in _RUNNING_KEYS.items():
                 if content := keys.get(key):
                     canonical = json.dumps(content, sort_keys=True, default=repr)
-                    shown, digest = _summary({what: content}), _hash(f"{key} {canonical}".encode())
-                    yield Runnable(_name(root, candidate.path), shown, digest)
+                    summary, digest = _summary({description: content}), _hash(f"{key} {canonical}".encode())
+                    yield Runnable(_name(root, candidate.path), summary, digest)
                     yield from _named_scripts(root, scripts.named_files(_strings(content)))
 
 
 def _git(root: Path, scripts: ScriptSearch) -> Iterator[Runnable]:
     for file in git_programs(root):
         name = _name(root, file.path)
-        yield Runnable(name, _short(file.what), _hash(file.content.encode()))
+        yield Runnable(name, _short(file.description), _hash(file.content.encode()))
         if file.checkout_commands:
-            what = f"not run for agents with a worktree: each checkout has its own: {'; '.join(file.checkout_commands)}"
-            yield Runnable(name, _short(what), _hash(b""))
+            description = (
+                f"not run for agents with a worktree: each checkout has its own: {'; '.join(file.checkout_commands)}"
+            )
+            yield Runnable(name, _short(description), _hash(b""))
         yield from _named_scripts(root, scripts.named_files(file.values))
 
 
 def _named_scripts(
-    root: Path, scripts: Iterable[Script], *, what: str = "a script that is named"
+    root: Path, scripts: Iterable[Script], *, description: str = "a script that is named"
 ) -> Iterator[Runnable]:
     for path, digest in scripts:
-        yield Runnable(_name(root, path), what, digest)
+        yield Runnable(_name(root, path), description, digest)
 
 
 def _name(root: Path, path: Path) -> str:
@@ -247,9 +249,9 @@ def _summary(content: Any) -> str:
 
 
 def _short(text: str) -> str:
-    shown = _showable(text)
-    more = len(shown) - MAX_SHOWN
-    return shown if more <= 0 else f"{shown[:MAX_SHOWN]} … ({more} characters more: look at the file)"
+    display_text = _showable(text)
+    more = len(display_text) - MAX_SHOWN
+    return display_text if more <= 0 else f"{display_text[:MAX_SHOWN]} … ({more} characters more: look at the file)"
 
 
 def _showable(text: str) -> str:
@@ -263,7 +265,7 @@ def _hash(data: bytes) -> str:
 
 
 def _digest(runnables: tuple[Runnable, ...]) -> str:
-    return _hash(json.dumps([(each.path, each.what, each.digest) for each in runnables]).encode())
+    return _hash(json.dumps([(each.path, each.description, each.digest) for each in runnables]).encode())
 
 
 def _read(record: Path) -> dict[str, str]:

@@ -50,7 +50,7 @@ class _Plan(NamedTuple):
     """The messages to keep and to remove; a summary replaces the first removed ones."""
 
     middle: tuple[Group, ...]
-    answered: tuple[Group, ...]  #: all that the model has answered to: never the results of its newest calls
+    answered_groups: tuple[Group, ...]  #: all that the model has answered to: never the results of its newest calls
     orphans: frozenset[int]
 
 
@@ -76,17 +76,19 @@ class Compaction:
         """Return the number of tokens at which compaction begins."""
         return math.floor(self.window_tokens * self.at)
 
-    def needed(self, context: ToolUseContext) -> bool:
+    def is_needed(self, context: ToolUseContext) -> bool:
         """Return whether the next request would come too close to the window."""
         return _tokens(context) >= self.threshold
 
-    async def compact(self, context: ToolUseContext, *, pinned: Iterable[str] = (), trigger: str = "auto") -> bool:
+    async def compact(
+        self, context: ToolUseContext, *, pinned_texts: Iterable[str] = (), trigger: str = "auto"
+    ) -> bool:
         """Shorten `context.history` if needed, or if `trigger` is "manual"; record and return whether it was.
 
-        `pinned` are words (ids, names) that must be kept. A PreCompact hook may deny the compaction or add
+        `pinned_texts` are words (ids, names) that must be kept. A PreCompact hook may deny the compaction or add
         instructions.
         """
-        if trigger == "auto" and not self.needed(context):
+        if trigger == "auto" and not self.is_needed(context):
             return False
         instructions = ""
         if context.hooks is not None and context.hooks.listens("PreCompact"):
@@ -94,32 +96,36 @@ class Compaction:
             if decision.verdict == "deny":
                 return False
             instructions = decision.context
-        before, tokens = list(context.history), _tokens(context)
-        plan = self._plan(before)
-        pinned_words = {*pinned}
-        summary = await self._summary(context, before, plan, pinned_words, instructions)
-        after = (
-            _with_summary(before, plan, summary)
+        old_history, tokens = list(context.history), _tokens(context)
+        plan = self._plan(old_history)
+        pinned_words = {*pinned_texts}
+        summary = await self._summary(context, old_history, plan, pinned_words, instructions)
+        new_history = (
+            _with_summary(old_history, plan, summary)
             if summary
-            else _elided(before, plan.middle, plan.orphans, pinned_words)
+            else _elide_results(old_history, plan.middle, plan.orphans, pinned_words)
         )
-        estimate = estimated_tokens(before) or 1
-        if tokens * estimated_tokens(after) / estimate >= self.threshold:  # The newest results are also too long.
-            after = _elided(after, self._plan(after).answered, frozenset(), pinned_words)
-        if estimated_tokens(after) >= estimate:
+        estimate = estimated_tokens(old_history) or 1
+        if tokens * estimated_tokens(new_history) / estimate >= self.threshold:  # The newest results are also too long.
+            new_history = _elide_results(
+                new_history, self._plan(new_history).answered_groups, frozenset(), pinned_words
+            )
+        if estimated_tokens(new_history) >= estimate:
             return False
-        context.history = after + context.history[len(before) :]
-        of_this_turn = {id(message) for message in before[context.turn_began_at :]}
-        context.turn_began_at = next((at for at, each in enumerate(after) if id(each) in of_this_turn), len(after))
+        context.history = new_history + context.history[len(old_history) :]
+        of_this_turn = {id(message) for message in old_history[context.turn_began_at :]}
+        context.turn_began_at = next(
+            (at for at, each in enumerate(new_history) if id(each) in of_this_turn), len(new_history)
+        )
         context.last_usage = None  # It describes the previous conversation.
         context.emit(
             Compacted,
-            before_messages=len(before),
-            after_messages=len(after),
+            before_messages=len(old_history),
+            after_messages=len(new_history),
             before_tokens=tokens,
-            after_tokens=tokens * estimated_tokens(after) // estimate,
+            after_tokens=tokens * estimated_tokens(new_history) // estimate,
             summary=summary,
-            kept=_recordable_history(before, context.history) if context.durable is not None else (),
+            kept=_recordable_history(old_history, context.history) if context.durable is not None else (),
         )
         return True
 
@@ -186,11 +192,11 @@ class Compaction:
 
 
 def _recordable_history(
-    before: Sequence[BaseMessage], after: Sequence[BaseMessage]
+    old_history: Sequence[BaseMessage], new_history: Sequence[BaseMessage]
 ) -> tuple[int | dict[str, Any], ...]:
     """Return the shorter conversation for the record: positions of kept messages, new ones as data."""
-    positions = {id(message): position for position, message in enumerate(before)}
-    return tuple(positions[id(each)] if id(each) in positions else encode(each) for each in after)
+    positions = {id(message): position for position, message in enumerate(old_history)}
+    return tuple(positions[id(each)] if id(each) in positions else encode(each) for each in new_history)
 
 
 def estimated_tokens(messages: Iterable[BaseMessage]) -> int:
@@ -229,24 +235,24 @@ def _briefs(history: Sequence[BaseMessage]) -> frozenset[int]:
 
 
 def _with_summary(history: Sequence[BaseMessage], plan: _Plan, summary: str) -> list[BaseMessage]:
-    removed = {index for piece in plan.middle for index in range(piece.start, piece.stop)} | plan.orphans
+    removed_indexes = {index for piece in plan.middle for index in range(piece.start, piece.stop)} | plan.orphans
     position = plan.middle[0].start
-    after: list[BaseMessage] = []
+    new_history: list[BaseMessage] = []
     for index, message in enumerate(history):
         if index == position:
-            after.append(summary_message(summary))
-        if index not in removed:
-            after.append(message)
-    return after
+            new_history.append(summary_message(summary))
+        if index not in removed_indexes:
+            new_history.append(message)
+    return new_history
 
 
-def _elided(
+def _elide_results(
     history: Sequence[BaseMessage], pieces: Iterable[Group], orphans: frozenset[int], pinned_words: set[str]
 ) -> list[BaseMessage]:
     """Return the history with the tool results in `pieces` reduced to one line each; ids of agents in them are kept."""
-    shortened = {index for piece in pieces for index in range(piece.start, piece.stop)}
+    shortened_indexes = {index for piece in pieces for index in range(piece.start, piece.stop)}
     return [
-        _stub(message, pinned_words) if index in shortened and isinstance(message, ToolMessage) else message
+        _stub(message, pinned_words) if index in shortened_indexes and isinstance(message, ToolMessage) else message
         for index, message in enumerate(history)
         if index not in orphans
     ]

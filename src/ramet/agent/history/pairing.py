@@ -39,7 +39,7 @@ def groups(history: Sequence[BaseMessage]) -> Iterator[Group]:
                 last_index[call_indexes.pop()] = index  # ids may repeat: the newest waiting call is meant
             else:
                 orphans.add(index)
-    unanswered = {index for call_indexes in open_calls.values() for index in call_indexes}
+    unanswered_indexes = {index for call_indexes in open_calls.values() for index in call_indexes}
     start = 0
     while start < len(history):
         stop, index = last_index[start], start
@@ -48,7 +48,7 @@ def groups(history: Sequence[BaseMessage]) -> Iterator[Group]:
             stop = max(stop, last_index[index])
         members = range(start, stop + 1)
         group_orphans = tuple(each for each in members if each in orphans)
-        yield Group(start, stop + 1, not unanswered.isdisjoint(members), group_orphans)
+        yield Group(start, stop + 1, not unanswered_indexes.isdisjoint(members), group_orphans)
         start = stop + 1
 
 
@@ -66,17 +66,17 @@ def repair(history: Sequence[BaseMessage], reason: str = INTERRUPTED) -> list[Ba
                 open_calls.setdefault(call["id"] or "", []).append(answers[index])
         elif isinstance(message, ToolMessage) and open_calls.get(message.tool_call_id):
             open_calls[message.tool_call_id].pop().append(message)
-    repaired: list[BaseMessage] = []
+    repaired_history: list[BaseMessage] = []
     for index, message in enumerate(history):
         if isinstance(message, ToolMessage):
             continue  # moved after its call, or an orphan
-        repaired.append(message)
+        repaired_history.append(message)
         if isinstance(message, AIMessage):
-            repaired += _completed(message, answers[index], reason)
-    return repaired
+            repaired_history += _complete_answers(message, answers[index], reason)
+    return repaired_history
 
 
-def _completed(reply: AIMessage, answers: list[ToolMessage], reason: str) -> list[ToolMessage]:
+def _complete_answers(reply: AIMessage, answers: list[ToolMessage], reason: str) -> list[ToolMessage]:
     """Return the answers to a reply's calls: unchanged if complete, otherwise in the order of the calls."""
     calls = calls_of(reply)
     if len(answers) == len(calls):
@@ -84,10 +84,10 @@ def _completed(reply: AIMessage, answers: list[ToolMessage], reason: str) -> lis
     answers_by_id: dict[str, list[ToolMessage]] = {}
     for each in answers:
         answers_by_id.setdefault(each.tool_call_id, []).append(each)
-    completed: list[ToolMessage] = []
+    complete_answers: list[ToolMessage] = []
     for call in calls:
         call_id = call["id"] or ""
         matching = answers_by_id.get(call_id)
         answer = ToolMessage(content=reason, tool_call_id=call_id, name=call["name"], status="error")
-        completed.append(matching.pop(0) if matching else answer)
-    return completed
+        complete_answers.append(matching.pop(0) if matching else answer)
+    return complete_answers

@@ -52,8 +52,8 @@ async def agent_notes(context: ToolUseContext, text: str, words: set[str]) -> li
     for view in await context.tree.list_runs(context) if context.tree is not None else ():
         if not view.path.startswith(f"{context.run.path}/"):
             continue
-        mentioned = view.id in text or view.path in text or re.search(rf"\b{re.escape(view.name)}\b", text)
-        if mentioned or view.state not in _FINISHED_STATES:
+        is_mentioned = view.id in text or view.path in text or re.search(rf"\b{re.escape(view.name)}\b", text)
+        if is_mentioned or view.state not in _FINISHED_STATES:
             lines.append(f"- {view.id} {view.path} ({view.agent}): {view.state}")
             listed_names |= {view.id, view.path, view.name}
     others = dict.fromkeys([*(word for word in sorted(words) if word in text), *RUN_ID.findall(text)])

@@ -76,7 +76,7 @@ class HookAnswer(NamedTuple):
         """Return whether no later hook can change the answer."""
         return self.verdict in ("deny", "continue", "stop")
 
-    def combined_with(self, later: HookAnswer) -> HookAnswer:
+    def combine(self, later: HookAnswer) -> HookAnswer:
         """Combine with the answer of a later hook, which saw this one's rewrites: deny before ask before allow."""
         weaker = later.verdict is None or (later.verdict == "allow" and self.verdict == "ask")
         reasons = [self.reason if weaker or later.verdict == self.verdict else "", "" if weaker else later.reason]
@@ -92,7 +92,7 @@ class HookAnswer(NamedTuple):
 def from_command(event: str, code: int, stdout: bytes, stderr: bytes) -> HookAnswer:
     """Parse a command's answer: exit status 0 decides (JSON or nothing), 2 blocks. Raises HookError for any other."""
     if code == 2:
-        return _for_event(event, HookAnswer("deny", _clipped(stderr.decode(errors="replace").strip(), MAX_REASON)))
+        return _for_event(event, HookAnswer("deny", _clip(stderr.decode(errors="replace").strip(), MAX_REASON)))
     if code != 0:
         error_text = stderr.decode(errors="replace").strip()[-500:]
         ending = f"was ended by signal {-code}" if code < 0 else f"exit status {code}"
@@ -101,7 +101,7 @@ def from_command(event: str, code: int, stdout: bytes, stderr: bytes) -> HookAns
     if not text:
         return HookAnswer()
     if not text.startswith("{") and event not in GATES:
-        return HookAnswer(context=_clipped(text, MAX_CONTEXT)) if event in _PLAIN_TEXT else HookAnswer()
+        return HookAnswer(context=_clip(text, MAX_CONTEXT)) if event in _PLAIN_TEXT else HookAnswer()
     try:
         answer = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -223,10 +223,10 @@ def _text(field: str, value: Any, max_chars: int) -> str:
         return ""
     if not isinstance(value, str):
         raise HookError(f"{field} is no text")
-    return _clipped(value, max_chars)
+    return _clip(value, max_chars)
 
 
-def _clipped(text: str, max_chars: int) -> str:
+def _clip(text: str, max_chars: int) -> str:
     return text if len(text) <= max_chars else f"{text[:max_chars]}… [{len(text)} characters, cut]"
 
 

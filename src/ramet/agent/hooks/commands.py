@@ -56,7 +56,7 @@ async def run_command(
         raise HookError(f"the payload is no JSON: {error}") from None
     stdout, stderr = Capture(head=_MAX_OUTPUT), Capture(head=_MAX_OUTPUT)
     try:
-        exited = await run(
+        result = await run(
             ["/bin/sh", "-c", command],
             clock=clock,
             timeout_s=timeout_s,
@@ -70,8 +70,8 @@ async def run_command(
         )
     except OSError as error:
         raise HookError(f"it could not be started: {error}") from None
-    if exited.why == "timeout":
+    if result.reason == "timeout":
         raise TimeoutError(f"not done within {timeout_s:g} s")
-    if exited.code == 0 and (stdout.omitted_bytes or stderr.omitted_bytes):
+    if result.code == 0 and (stdout.omitted_bytes or stderr.omitted_bytes):
         raise HookError("it printed more than an answer may contain")
-    return from_command(event, exited.code, stdout.data(), stderr.data())
+    return from_command(event, result.code, stdout.data(), stderr.data())

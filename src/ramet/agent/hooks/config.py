@@ -78,8 +78,8 @@ def hook(
     """Mark a function as a hook of `event`, for `HookRunner([function, …])`. Several marks are allowed."""
 
     def mark(function: F) -> F:
-        marked = _hook(event, function, matcher=matcher, timeout=timeout, on_error=on_error)
-        setattr(function, _MARK, [*getattr(function, _MARK, ()), marked])
+        new_hook = _hook(event, function, matcher=matcher, timeout=timeout, on_error=on_error)
+        setattr(function, _MARK, [*getattr(function, _MARK, ()), new_hook])
         return function
 
     return mark
@@ -126,7 +126,7 @@ def _from_mapping(config: Mapping[str, Any], *, child: bool) -> list[Hook]:
         config = inner
     hooks: list[Hook] = []
     for event, groups in config.items():
-        _known(event)
+        _check_event(event)
         hook_event = "SubagentStop" if child and event == "Stop" else event
         if callable(groups):
             groups = [groups]
@@ -138,24 +138,24 @@ def _from_mapping(config: Mapping[str, Any], *, child: bool) -> list[Hook]:
 def _group(event: str, group: Any) -> list[Hook]:
     if callable(group):
         return [_hook(event, group)]
-    where = f"hooks.{event}"
+    path = f"hooks.{event}"
     if not isinstance(group, Mapping):
-        raise InvalidValue(where, group, "functions, or {'matcher': …, 'hooks': […]}")
-    _keys(where, group, _GROUP_KEYS)
+        raise InvalidValue(path, group, "functions, or {'matcher': …, 'hooks': […]}")
+    _keys(path, group, _GROUP_KEYS)
     matcher = group.get("matcher", "")
-    return [_entry(event, matcher, each) for each in _list(f"{where}.hooks", group.get("hooks"))]
+    return [_entry(event, matcher, each) for each in _list(f"{path}.hooks", group.get("hooks"))]
 
 
 def _entry(event: str, matcher: Any, entry: Any) -> Hook:
     if callable(entry):
         return _hook(event, entry, matcher=matcher)
-    where = f"hooks.{event}.hooks"
+    path = f"hooks.{event}.hooks"
     if not isinstance(entry, Mapping) or entry.get("type") != "command":
-        raise InvalidValue(where, entry, "a function, or {'type': 'command', 'command': …}")
-    _keys(where, entry, _COMMAND_KEYS)
+        raise InvalidValue(path, entry, "a function, or {'type': 'command', 'command': …}")
+    _keys(path, entry, _COMMAND_KEYS)
     command = entry.get("command")
     if not isinstance(command, str) or not command.strip() or "\0" in command:
-        raise InvalidValue(f"{where}.command", command, "a command line")
+        raise InvalidValue(f"{path}.command", command, "a command line")
     return _hook(
         event,
         command,
@@ -168,21 +168,21 @@ def _entry(event: str, matcher: Any, entry: Any) -> Hook:
 def _hook(
     event: str, run: HookFunction | str, *, matcher: Any = "", timeout: Any = DEFAULT_TIMEOUT_S, on_error: Any = None
 ) -> Hook:
-    where = f"hooks.{_known(event)}"
+    path = f"hooks.{_check_event(event)}"
     if not isinstance(matcher, str):
-        raise InvalidValue(f"{where}.matcher", matcher, "a name, 'A|B', a regular expression, or '*'")
+        raise InvalidValue(f"{path}.matcher", matcher, "a name, 'A|B', a regular expression, or '*'")
     if matcher not in ("", "*"):
         try:
             re.compile(matcher)
         except re.error as error:  # A gate that matches nothing by mistake would stay open.
-            raise InvalidValue(f"{where}.matcher", matcher, f"a regular expression: {error}") from None
+            raise InvalidValue(f"{path}.matcher", matcher, f"a regular expression: {error}") from None
     is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
     if not is_number or not math.isfinite(timeout) or timeout <= 0:
-        raise InvalidValue(f"{where}.timeout", timeout, "seconds above 0")
+        raise InvalidValue(f"{path}.timeout", timeout, "seconds above 0")
     if on_error not in (None, "allow", "deny"):
-        raise InvalidValue(f"{where}.on_error", on_error, "'allow' or 'deny'")
+        raise InvalidValue(f"{path}.on_error", on_error, "'allow' or 'deny'")
     if on_error == "deny" and event not in BLOCKABLE:
-        raise InvalidValue(f"{where}.on_error", on_error, f"'deny' only for events that can be denied: {BLOCKABLE}")
+        raise InvalidValue(f"{path}.on_error", on_error, f"'deny' only for events that can be denied: {BLOCKABLE}")
     return Hook(
         event=event,
         run=run,
@@ -198,19 +198,19 @@ def _names_of(value: str) -> frozenset[str]:
     return frozenset({value, canonical_name, *(alias for alias, name in ALIASES.items() if name == canonical_name)})
 
 
-def _known(event: Any) -> str:
+def _check_event(event: Any) -> str:
     if event not in EVENTS:
         raise Unknown("hook event", str(event), EVENTS)
     return str(event)
 
 
-def _list(where: str, value: Any) -> Sequence[Any]:
+def _list(path: str, value: Any) -> Sequence[Any]:
     if not isinstance(value, list | tuple):
-        raise InvalidValue(where, value, "a list")
+        raise InvalidValue(path, value, "a list")
     return value
 
 
-def _keys(where: str, mapping: Mapping[str, Any], known_keys: frozenset[str]) -> None:
+def _keys(path: str, mapping: Mapping[str, Any], known_keys: frozenset[str]) -> None:
     for key in mapping:
         if key not in known_keys:
-            raise InvalidValue(f"{where} key", key, ", ".join(sorted(known_keys)))
+            raise InvalidValue(f"{path} key", key, ", ".join(sorted(known_keys)))

@@ -46,7 +46,7 @@ _NO_DECISION = HookDecision()
 
 
 class HookRunner:
-    """The hooks of a session or definition. Immutable; `extended` returns another runner with more hooks."""
+    """The hooks of a session or definition. Immutable; `with_hooks` returns another runner with more hooks."""
 
     __slots__ = ("_by_event", "_environ", "_hooks", "_project_dir", "_transcript")
 
@@ -74,7 +74,7 @@ class HookRunner:
         for each in hooks:
             self._by_event.setdefault(each.event, []).append(each)
 
-    def extended(self, config: HookConfig | HookRunner, *, child: bool = False) -> HookRunner:
+    def with_hooks(self, config: HookConfig | HookRunner, *, child: bool = False) -> HookRunner:
         """Return a runner with these hooks, then those of `config`.
 
         With `child`, a `Stop` of `config` means `SubagentStop`.
@@ -107,21 +107,23 @@ class HookRunner:
         if not matching:
             return _NO_DECISION if event != "PermissionRequest" else HookDecision("ask")
         full_payload = {**self._identity(event, context), **payload}
-        combined, label = HookAnswer(), ""
+        total_answer, label = HookAnswer(), ""
         for each in matching:
             hook_answer, label = await self._ask(each, context, full_payload), each.label
             if hook_answer.notice:
                 context.emit(Notice, text=hook_answer.notice)
-            combined = combined.combined_with(hook_answer)
+            total_answer = total_answer.combine(hook_answer)
             if hook_answer.updated_input is not None:
                 full_payload["tool_input"] = hook_answer.updated_input
             if hook_answer.updated_output is not None:
                 full_payload["tool_response"] = hook_answer.updated_output
             if hook_answer.is_final:
                 break
-        answer = decision(event, combined, label)
-        if combined.verdict == "stop" and event in _STOPPING_EVENTS:
-            context.abort.abort(f"stopped by the hook {label}" + (f": {combined.reason}" if combined.reason else ""))
+        answer = decision(event, total_answer, label)
+        if total_answer.verdict == "stop" and event in _STOPPING_EVENTS:
+            context.abort.abort(
+                f"stopped by the hook {label}" + (f": {total_answer.reason}" if total_answer.reason else "")
+            )
         return answer
 
     async def _ask(self, hook: Hook, context: ToolUseContext, payload: dict[str, Any]) -> HookAnswer:
@@ -143,10 +145,10 @@ class HookRunner:
                         abort=abort,
                         environ=os.environ if self._environ is None else self._environ,
                     )
-            returned = await wait_with_timeout(
-                _call(hook.run, _copied(payload)), clock=context.clock, seconds=hook.timeout_s, abort=abort
+            result = await wait_with_timeout(
+                _call(hook.run, _copy(payload)), clock=context.clock, seconds=hook.timeout_s, abort=abort
             )
-            return from_value(hook.event, returned)
+            return from_value(hook.event, result)
         except TimeoutError as error:
             reason = str(error) or f"not done within {hook.timeout_s:g} s"
         except HookError as error:
@@ -186,16 +188,16 @@ async def _call(function: HookFunction, payload: dict[str, Any]) -> Any:
     try:
         if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004 - the method itself is wanted: it may be async
             return await function(payload)
-        returned = await in_thread(lambda: function(payload), name="ramet-hook")
-        return await returned if inspect.isawaitable(returned) else returned
+        result = await in_thread(lambda: function(payload), name="ramet-hook")
+        return await result if inspect.isawaitable(result) else result
     except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:  # These would end the event loop.
         raise HookError(f"it raised {error!r}") from None
 
 
-def _copied(value: Any) -> Any:
+def _copy(value: Any) -> Any:
     """Return a copy of the payload for one function: a change in place is no rewrite."""
     if isinstance(value, dict):
-        return {key: _copied(each) for key, each in value.items()}
+        return {key: _copy(each) for key, each in value.items()}
     if isinstance(value, list):
-        return [_copied(each) for each in value]
+        return [_copy(each) for each in value]
     return value

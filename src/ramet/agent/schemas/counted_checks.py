@@ -32,21 +32,21 @@ def counting_validator(dialect: Any) -> Any:
     from jsonschema.validators import extend
 
     keywords = {**dialect.VALIDATORS, "uniqueItems": _unique_items}
-    changed = {keyword: _counted(keyword, function) for keyword, function in keywords.items()}
-    return extend(dialect, changed)  # type: ignore[no-untyped-call]  # of jsonschema
+    wrapped_checks = {keyword: _wrap_check(keyword, function) for keyword, function in keywords.items()}
+    return extend(dialect, wrapped_checks)  # type: ignore[no-untyped-call]  # of jsonschema
 
 
-def _counted(keyword: str, function: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
-    def counted(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
-        compared = json.dumps(value) if keyword in _COMPARED_KEYWORDS else value
-        spend_steps(1 + _cost(compared) + _cost(instance))
+def _wrap_check(keyword: str, function: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
+    def run_check(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
+        compared_text = json.dumps(value) if keyword in _COMPARED_KEYWORDS else value
+        spend_steps(1 + _cost(compared_text) + _cost(instance))
         if keyword == "contains" and isinstance(instance, list):
             spend_steps(len(instance))  # each item has a validator of its own
         for error in function(validator, value, instance, schema) or ():
             spend_steps(1 + len(error.message) // _UNIT)  # a message quotes the value
             yield error
 
-    return counted
+    return run_check
 
 
 def _cost(value: Any) -> int:

@@ -26,7 +26,7 @@ _SIZE = (
 )
 
 
-class _Compiled:
+class _CompiledPattern:
     """A compiled pattern."""
 
     __slots__ = ("__weakref__", "_places", "_validator")
@@ -45,7 +45,7 @@ class _Compiled:
 
 
 #: Compiled patterns of existing schemas: a turn creates several contracts of one schema.
-compiled: WeakValueDictionary[str, _Compiled] = WeakValueDictionary()
+compiled_patterns: WeakValueDictionary[str, _CompiledPattern] = WeakValueDictionary()
 
 
 class Patterns:
@@ -56,7 +56,7 @@ class Patterns:
 
     def __init__(self, subschemas: Iterable[Mapping[str, Any]]) -> None:
         costs: dict[str, Cost] = {}
-        self._compiled: dict[str, _Compiled] = {}
+        self._compiled_patterns: dict[str, _CompiledPattern] = {}
         fields = dict[str, str]()
         for schema in subschemas:
             for field, pattern in _patterns_of(schema):
@@ -65,21 +65,21 @@ class Patterns:
                     costs[pattern] = _cost(field, pattern)
                     _check_sum(field, pattern, costs)
         for pattern, field in fields.items():
-            self._compiled[pattern] = _compile(field, pattern, costs[pattern])
+            self._compiled_patterns[pattern] = _compile(field, pattern, costs[pattern])
 
     def linear_validator(self, dialect: Any) -> Any:
         """Return a validator class of a dialect that matches with these patterns, and never with `re`."""
         from jsonschema.validators import extend
 
-        changed = {
+        linear_checks = {
             "pattern": self._pattern,
             "patternProperties": self._pattern_properties,
             "additionalProperties": self._additional_properties,
         }
-        return extend(dialect, changed)  # type: ignore[no-untyped-call]  # of jsonschema
+        return extend(dialect, linear_checks)  # type: ignore[no-untyped-call]  # of jsonschema
 
     def _fits(self, pattern: str, text: str) -> bool:
-        return len(text) <= MAX_MATCHED and self._compiled[pattern].fits(text)
+        return len(text) <= MAX_MATCHED and self._compiled_patterns[pattern].fits(text)
 
     def _pattern(self, validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[Any]:
         from jsonschema import ValidationError
@@ -108,8 +108,12 @@ class Patterns:
         if not validator.is_type(instance, "object"):
             return
         patterns = schema.get("patternProperties", {})
-        known = schema.get("properties", {})
-        more = [name for name in instance if name not in known and not any(self._fits(each, name) for each in patterns)]
+        known_properties = schema.get("properties", {})
+        more = [
+            name
+            for name in instance
+            if name not in known_properties and not any(self._fits(each, name) for each in patterns)
+        ]
         if validator.is_type(accepted, "object"):
             for name in more:
                 yield from validator.descend(instance[name], accepted, path=name)
@@ -145,13 +149,13 @@ def _check_sum(field: str, pattern: str, costs: Mapping[str, Cost]) -> None:
         raise InvalidValue(field, pattern, f"{_SIZE}; this one brings them to {size}")
 
 
-def _compile(field: str, pattern: str, cost: Cost) -> _Compiled:
+def _compile(field: str, pattern: str, cost: Cost) -> _CompiledPattern:
     from pydantic_core import SchemaError
 
-    if (known := compiled.get(pattern)) is not None:
-        return known
+    if (cached_pattern := compiled_patterns.get(pattern)) is not None:
+        return cached_pattern
     try:
-        compiled[pattern] = new = _Compiled(pattern, cost)
+        compiled_patterns[pattern] = new = _CompiledPattern(pattern, cost)
     except SchemaError as error:
         reason = str(error).strip().splitlines()[-1].removeprefix("error: ")
         raise InvalidValue(field, pattern, f"{_SYNTAX}: {reason.strip()}") from None

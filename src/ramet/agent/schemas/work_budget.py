@@ -24,13 +24,13 @@ class Steps:
     """The remaining steps of a check."""
 
     def __init__(self, characters: int) -> None:
-        self._most = self.remaining = MAX_STEPS + characters // 4
+        self._limit = self.remaining = MAX_STEPS + characters // 4
 
     def spend(self, steps: int = 1) -> None:
         """Take steps. Raises TooManySteps if none are left."""
         self.remaining -= steps
         if self.remaining < 0:
-            raise TooManySteps(f"checking it takes more than {self._most} steps")
+            raise TooManySteps(f"checking it takes more than {self._limit} steps")
 
 
 _current: ContextVar[Steps | None] = ContextVar("steps", default=None)

@@ -29,9 +29,9 @@ class SizedCache(Generic[K, V]):
     def put(self, key: K, value: V, size: int) -> None:
         """Add a value, and drop the least recently used ones."""
         with self._lock:
-            _, before = self._entries.pop(key, (None, 0))
+            _, old_size = self._entries.pop(key, (None, 0))
             self._entries[key] = (value, size)
-            self._remaining_size -= size - before
+            self._remaining_size -= size - old_size
             while self._remaining_size < 0 and len(self._entries) > 1:
-                _, freed = self._entries.pop(next(iter(self._entries)))
-                self._remaining_size += freed
+                _, freed_size = self._entries.pop(next(iter(self._entries)))
+                self._remaining_size += freed_size

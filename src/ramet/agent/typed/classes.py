@@ -27,7 +27,7 @@ _recent_classes = SizedCache[_ClassKey, type](_CACHED_PARTS)
 
 
 def class_from_data(
-    kind: str, name: str, data: Mapping[str, Any], hints: Mapping[str, Any], where: str, parts: int
+    kind: str, name: str, data: Mapping[str, Any], hints: Mapping[str, Any], path: str, parts: int
 ) -> type:
     """Return the class of these fields and defaults, or of the values of an enum; it counts as `parts` parts.
 
@@ -41,7 +41,7 @@ def class_from_data(
                 warnings.simplefilter("error")
                 class_ = _live_classes.setdefault(key, _new_class(kind, name, data, hints))
         except Exception as problem:  # each kind of class refuses in its own way
-            raise InvalidValue(where, name, f"names that a {kind} can have: {problem}") from None
+            raise InvalidValue(path, name, f"names that a {kind} can have: {problem}") from None
     _recent_classes.put(key, class_, parts)
     return class_
 

@@ -27,35 +27,35 @@ _ACCEPTED = (
 )
 
 
-def schema_of(hint: Any, types_by_name: Types, where: str) -> dict[str, Any]:
+def schema_of(hint: Any, types_by_name: Types, path: str) -> dict[str, Any]:
     """Return the schema of a type; the classes that it contains are added to `types_by_name`.
 
     Raises InvalidValue, with the place.
     """
-    return _Writer(types_by_name).schema(hint, where, ())
+    return _Writer(types_by_name).schema(hint, path, ())
 
 
 class _Writer:
-    def __init__(self, into: Types) -> None:
-        self._into = into
+    def __init__(self, types_by_name: Types) -> None:
+        self._types_by_name = types_by_name
         self._classes: dict[str, type] = {}
 
-    def schema(self, hint: Any, where: str, enclosing: tuple[type, ...]) -> dict[str, Any]:
+    def schema(self, hint: Any, path: str, enclosing: tuple[type, ...]) -> dict[str, Any]:
         if len(enclosing) > MAX_DEPTH:
-            raise InvalidValue(where, hint, f"types at most {MAX_DEPTH} deep")
+            raise InvalidValue(path, hint, f"types at most {MAX_DEPTH} deep")
         if hint is None:
             hint = type(None)
         if hint is Any:
             return {}
         if isinstance(hint, str) or hint is inspect.Parameter.empty:
-            raise InvalidValue(where, hint, f"an annotation: {_ACCEPTED}")
+            raise InvalidValue(path, hint, f"an annotation: {_ACCEPTED}")
         if isinstance(hint, typing.TypeAliasType if hasattr(typing, "TypeAliasType") else ()):
             hint = hint.__value__
         origin, parts = typing.get_origin(hint), typing.get_args(hint)
         if origin is Annotated:
             if not all(isinstance(each, str) for each in parts[1:]):
-                raise InvalidValue(where, hint, "a type without constraints: they are code, and would be lost")
-            return self.schema(parts[0], where, enclosing)
+                raise InvalidValue(path, hint, "a type without constraints: they are code, and would be lost")
+            return self.schema(parts[0], path, enclosing)
         if hint in SCALARS:
             return {"type": SCALARS[hint]}
         for name, kind in FORMATS.items():
@@ -63,96 +63,96 @@ class _Writer:
                 return {"type": "string", "format": name}
         if (origin or hint) is collections.abc.Callable:
             if enclosing:
-                raise InvalidValue(where, hint, "a Callable by itself: within another type it cannot be resolved")
+                raise InvalidValue(path, hint, "a Callable by itself: within another type it cannot be resolved")
             return {"type": "string", "format": TASK}
         if origin in (Union, types.UnionType):
-            return {"anyOf": [self.schema(each, where, (*enclosing, object)) for each in parts]}
+            return {"anyOf": [self.schema(each, path, (*enclosing, object)) for each in parts]}
         if origin is Literal:
             if not all(type(each) in SCALARS for each in parts):
-                raise InvalidValue(where, hint, "a Literal of text, numbers, True, False and None")
+                raise InvalidValue(path, hint, "a Literal of text, numbers, True, False and None")
             return {"enum": list(parts)}
-        container = self._container(hint, origin, parts, where, enclosing)
+        container = self._container(hint, origin, parts, path, enclosing)
         if container is not None:
             return container
         if isinstance(hint, type):
-            return self._reference(hint, where, enclosing)
-        raise InvalidValue(where, hint, _ACCEPTED)
+            return self._reference(hint, path, enclosing)
+        raise InvalidValue(path, hint, _ACCEPTED)
 
     def _container(
-        self, hint: Any, origin: Any, parts: tuple[Any, ...], where: str, enclosing: tuple[type, ...]
+        self, hint: Any, origin: Any, parts: tuple[Any, ...], path: str, enclosing: tuple[type, ...]
     ) -> dict[str, Any] | None:
         kind, deeper = origin or hint, (*enclosing, object)
         if kind in _LISTS:
-            return {"type": "array", "items": self.schema(parts[0] if parts else Any, f"{where}[]", deeper)}
+            return {"type": "array", "items": self.schema(parts[0] if parts else Any, f"{path}[]", deeper)}
         if kind is tuple:
             if not parts or parts[-1] is Ellipsis:
-                items = self.schema(parts[0] if parts else Any, f"{where}[]", deeper)
+                items = self.schema(parts[0] if parts else Any, f"{path}[]", deeper)
                 return {"type": "array", "items": items, "format": "tuple"}
-            each = [self.schema(part, f"{where}[{at}]", deeper) for at, part in enumerate(parts) if part != ()]
+            each = [self.schema(part, f"{path}[{at}]", deeper) for at, part in enumerate(parts) if part != ()]
             return {"type": "array", "prefixItems": each, "items": False, "minItems": len(each)}
         if kind in _SETS:
-            items = self.schema(parts[0] if parts else Any, f"{where}[]", deeper)
+            items = self.schema(parts[0] if parts else Any, f"{path}[]", deeper)
             return {"type": "array", "items": items, "uniqueItems": True}
         if kind in _MAPS:
             if parts and parts[0] not in (str, Any):
-                raise InvalidValue(where, hint, "a dict with text keys, as in JSON")
-            return {"type": "object", "additionalProperties": self.schema(parts[1] if parts else Any, where, deeper)}
+                raise InvalidValue(path, hint, "a dict with text keys, as in JSON")
+            return {"type": "object", "additionalProperties": self.schema(parts[1] if parts else Any, path, deeper)}
         return None
 
-    def _reference(self, kind: type, where: str, enclosing: tuple[type, ...]) -> dict[str, Any]:
+    def _reference(self, kind: type, path: str, enclosing: tuple[type, ...]) -> dict[str, Any]:
         name = kind.__name__
         if kind in enclosing:
-            raise InvalidValue(where, name, "a class that does not contain itself: cycles cannot be written as data")
+            raise InvalidValue(path, name, "a class that does not contain itself: cycles cannot be written as data")
         if not is_type_name(name):
-            raise InvalidValue(where, name, "a class with a plain name")
+            raise InvalidValue(path, name, "a class with a plain name")
         if self._classes.get(name, kind) is not kind:
-            raise InvalidValue(where, name, "one class of each name")
-        if name not in self._into or name not in self._classes:
-            definition = self._class(kind, f"{where}.{name}", (*enclosing, kind))
-            if self._into.setdefault(name, definition) != definition:
-                raise InvalidValue(where, name, "one class of each name")
+            raise InvalidValue(path, name, "one class of each name")
+        if name not in self._types_by_name or name not in self._classes:
+            definition = self._class(kind, f"{path}.{name}", (*enclosing, kind))
+            if self._types_by_name.setdefault(name, definition) != definition:
+                raise InvalidValue(path, name, "one class of each name")
             self._classes[name] = kind
         return {"$ref": f"{REFERENCE}{name}"}
 
-    def _class(self, kind: type, where: str, enclosing: tuple[type, ...]) -> dict[str, Any]:
+    def _class(self, kind: type, path: str, enclosing: tuple[type, ...]) -> dict[str, Any]:
         if issubclass(kind, enum.Enum):
             values = {each.name: each.value for each in kind}
             if issubclass(kind, enum.Flag) or not all(type(each) in (str, int, float) for each in values.values()):
-                raise InvalidValue(where, kind.__name__, "an enum of text or numbers")
+                raise InvalidValue(path, kind.__name__, "an enum of text or numbers")
             return {"kind": "enum", "values": values}
         if dataclasses.is_dataclass(kind):
-            return {"kind": "dataclass", "fields": self._dataclass_fields(kind, where, enclosing)}
+            return {"kind": "dataclass", "fields": self._dataclass_fields(kind, path, enclosing)}
         if _is_model(kind):
-            return {"kind": "model", "fields": self._model_fields(kind, where, enclosing)}
-        raise InvalidValue(where, kind.__name__, _ACCEPTED)
+            return {"kind": "model", "fields": self._model_fields(kind, path, enclosing)}
+        raise InvalidValue(path, kind.__name__, _ACCEPTED)
 
-    def _dataclass_fields(self, kind: type, where: str, enclosing: tuple[type, ...]) -> dict[str, Any]:
+    def _dataclass_fields(self, kind: type, path: str, enclosing: tuple[type, ...]) -> dict[str, Any]:
         if hasattr(kind, "__post_init__"):
-            raise InvalidValue(where, kind.__name__, "a dataclass without __post_init__: code would be lost")
-        hints, fields = type_hints(kind, where), dict[str, Any]()
+            raise InvalidValue(path, kind.__name__, "a dataclass without __post_init__: code would be lost")
+        hints, fields = type_hints(kind, path), dict[str, Any]()
         for each in dataclasses.fields(kind):
-            field = self.schema(hints[each.name], f"{where}.{each.name}", enclosing)
+            field = self.schema(hints[each.name], f"{path}.{each.name}", enclosing)
             if each.default is not dataclasses.MISSING:
-                field = {**field, "default": as_data(each.default, f"{where}.{each.name}")}
+                field = {**field, "default": as_data(each.default, f"{path}.{each.name}")}
             elif isinstance(each.default_factory, Default):
                 field = {**field, "default": each.default_factory.data}
             elif each.default_factory is not dataclasses.MISSING:
                 if each.default_factory not in (list, dict, set, tuple):
-                    raise InvalidValue(f"{where}.{each.name}", each.default_factory, "a default that is data")
+                    raise InvalidValue(f"{path}.{each.name}", each.default_factory, "a default that is data")
                 field = {**field, "default": {} if each.default_factory is dict else []}
             fields[each.name] = field
         return fields
 
-    def _model_fields(self, kind: Any, where: str, enclosing: tuple[type, ...]) -> dict[str, Any]:
+    def _model_fields(self, kind: Any, path: str, enclosing: tuple[type, ...]) -> dict[str, Any]:
         decorators = kind.__pydantic_decorators__
         if any(
             getattr(decorators, part)
             for part in ("validators", "field_validators", "root_validators", "model_validators")
         ):
-            raise InvalidValue(where, kind.__name__, "a model without validators: code would be lost")
+            raise InvalidValue(path, kind.__name__, "a model without validators: code would be lost")
         fields = dict[str, Any]()
         for name, each in kind.model_fields.items():
-            field_path = f"{where}.{name}"
+            field_path = f"{path}.{name}"
             if each.metadata:
                 raise InvalidValue(field_path, each.metadata, "a field without constraints: they would be lost")
             field = self.schema(each.annotation, field_path, enclosing)

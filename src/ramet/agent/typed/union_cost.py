@@ -42,7 +42,9 @@ class Tries:
         self._schema: Mapping[str, Any] = schema if self._has_choices else {}
         self._needs_hashes = needs_hashes(adapter.core_schema)
         # An error contains the accepted values, and the names of choices, which may contain all of their types.
-        self._accepted = max(map(_accepted, _parts(schema)), default=0) + sum(map(_choice_names, _parts(schema)))
+        self._accepted_chars = max(map(_count_accepted_chars, _parts(schema)), default=0) + sum(
+            map(_choice_names, _parts(schema))
+        )
         self._most_fields = max(map(_fields, _parts(schema)), default=0)
 
     def count(self, data: Any, steps: Steps) -> int:
@@ -63,28 +65,30 @@ class Tries:
         parts, objects, names = _extent(data)
         if self._has_choices:
             parts = objects = tries
-        return (parts + objects * self._most_fields) * (error + self._accepted + names)
+        return (parts + objects * self._most_fields) * (error + self._accepted_chars + names)
 
 
 class _Count:
     def __init__(self, schema: Mapping[str, Any], steps: Steps, *, has_aliases: bool) -> None:
         self._defs: Mapping[str, Any] = schema.get("$defs", {})
         self._steps, self._has_aliases = steps, has_aliases
-        self._known: dict[tuple[int, int], int] = {}
+        self._tries_by_pair: dict[tuple[int, int], int] = {}
 
     def tries(self, schema: Any, data: Any) -> int:
         if not isinstance(schema, Mapping):
             return 1
         pair = (id(schema), id(data))
-        if pair in self._known:
-            return self._known[pair]
+        if pair in self._tries_by_pair:
+            return self._tries_by_pair[pair]
         tries = 1 + len(data) // _TEXT_STEP if isinstance(data, str) else 1  # an error may contain a text
-        self._known[pair] = tries  # final for a type that leads to itself at the same value: pydantic refuses it
+        self._tries_by_pair[pair] = (
+            tries  # final for a type that leads to itself at the same value: pydantic refuses it
+        )
         for part, value in self._parts(schema, data):
             tries += self.tries(part, value)
-            if max(tries, len(self._known)) > self._steps.remaining:
-                self._steps.spend(tries + len(self._known))
-        self._known[pair] = tries
+            if max(tries, len(self._tries_by_pair)) > self._steps.remaining:
+                self._steps.spend(tries + len(self._tries_by_pair))
+        self._tries_by_pair[pair] = tries
         return tries
 
     def _parts(self, schema: Mapping[str, Any], data: Any) -> Iterator[tuple[Any, Any]]:
@@ -132,7 +136,7 @@ def _parts(schema: Any) -> Iterator[Mapping[str, Any]]:
             stack.extend(part)
 
 
-def _accepted(schema: Mapping[str, Any]) -> int:
+def _count_accepted_chars(schema: Mapping[str, Any]) -> int:
     """Return the number of characters of the accepted values, as in an error: values, or the name of a class."""
     accepted_values = [schema[each] for each in ("enum", "const", "title", "pattern") if each in schema]
     return len(json.dumps(accepted_values, default=str))

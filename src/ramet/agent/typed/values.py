@@ -20,13 +20,13 @@ _CACHED_PARTS = 20_000
 _PARTS_OF_A_CHECKER = 20  #: constant size of an adapter
 
 
-def type_hints(thing: Any, where: str) -> dict[str, Any]:
+def type_hints(obj: Any, path: str) -> dict[str, Any]:
     """Return the resolved annotations of a function or class. Raises InvalidValue if one cannot be resolved."""
     try:
-        return typing.get_type_hints(thing, include_extras=True)
+        return typing.get_type_hints(obj, include_extras=True)
     except Exception as problem:  # annotations are the user's expressions
-        name = getattr(thing, "__qualname__", repr(thing))
-        raise InvalidValue(where, name, f"annotations that can be resolved: {problem}") from None
+        name = getattr(obj, "__qualname__", repr(obj))
+        raise InvalidValue(path, name, f"annotations that can be resolved: {problem}") from None
 
 
 _validations = SizedCache[Any, Validation](_CACHED_PARTS)
@@ -46,18 +46,18 @@ def _value(hint: Any, data: Any) -> Any:
     return _validation(hint).validate_data(data, json.dumps(data, allow_nan=False))
 
 
-def decode_value(hint: Any, value: Any, where: str) -> Any:
+def decode_value(hint: Any, value: Any, path: str) -> Any:
     """Return JSON data as a value of a type. Raises InvalidValue, with the place in the value, if it does not fit."""
     try:
         return _value(hint, value)
     except TooManySteps as problem:
-        raise InvalidValue(where, value, f"a value whose check is less work: {problem}") from None
+        raise InvalidValue(path, value, f"a value whose check is less work: {problem}") from None
     except DoesNotFitType as refusal:
         first = refusal.problems[0]
-        value_path = where + "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in first.path)
+        value_path = path + "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in first.path)
         raise InvalidValue(value_path, value, first.message) from None
     except (TypeError, ValueError, RecursionError) as problem:
-        raise InvalidValue(where, value, f"JSON data: {problem}") from None
+        raise InvalidValue(path, value, f"JSON data: {problem}") from None
 
 
 class Default:
@@ -73,12 +73,12 @@ class Default:
     def __call__(self) -> Any:
         if self._is_shared:
             spend_steps(1)  # of the check that needs the default
-            return self._shared
+            return self._shared_value
         spend_steps(self._steps)
         return self._validation.validate_data(self.data, self._text)
 
     @functools.cached_property
-    def _shared(self) -> Any:
+    def _shared_value(self) -> Any:
         return _value(self.hint, self.data)
 
     @functools.cached_property
@@ -105,7 +105,7 @@ def _parts(data: Any) -> int:
     return count
 
 
-def encode_argument(hint: Any, value: Any, where: str) -> Any:
+def encode_argument(hint: Any, value: Any, path: str) -> Any:
     """Return a caller's value for a type, as JSON data. Raises InvalidValue if it does not fit the type."""
     import pydantic
 
@@ -116,17 +116,17 @@ def encode_argument(hint: Any, value: Any, where: str) -> Any:
         json.dumps(data, allow_nan=False)
         return data
     except TooManySteps as problem:
-        raise InvalidValue(where, value, f"a value whose check is less work: {problem}") from None
+        raise InvalidValue(path, value, f"a value whose check is less work: {problem}") from None
     except DoesNotFitType as refusal:
         first = refusal.problems[0]
-        value_path = where + "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in first.path)
+        value_path = path + "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in first.path)
         raise InvalidValue(value_path, value, first.message) from None
     except (TypeError, ValueError, RecursionError, pydantic.PydanticUserError) as problem:
-        raise InvalidValue(where, value, f"a value that can be written as JSON: {problem}") from None
+        raise InvalidValue(path, value, f"a value that can be written as JSON: {problem}") from None
 
 
-def as_data(value: Any, where: str) -> Any:
+def as_data(value: Any, path: str) -> Any:
     """Return a default as JSON data. Raises InvalidValue if it cannot be encoded."""
     if isinstance(value, enum.Enum):
         return value.value
-    return encode_argument(type(value), value, where)
+    return encode_argument(type(value), value, path)

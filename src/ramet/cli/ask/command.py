@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ramet.cli.ask.consent import require_approval_for_writes
-from ramet.cli.ask.question import Asked, Asking
+from ramet.cli.ask.question import QuestionOutcome, QuestionRunner
 from ramet.cli.errors import set_up_logging
 from ramet.cli.paths import display_path, temp_dir, user_dir, writable_dir
 from ramet.cli.project import open_project
@@ -63,7 +63,7 @@ async def _ask(options: Namespace, question: str, *, logs: bool) -> int:
     view = _view(options, err, model, clock, logs=logs)
     questions = Questions(err, view, _answerer(session), sys.stdin.fileno()) if attended else None
     try:
-        outcome = await Asking(session, model, view, questions, timeout_s=options.timeout).run(question)
+        outcome = await QuestionRunner(session, model, view, questions, timeout_s=options.timeout).run(question)
     finally:
         await session.runtime.stop()
     if outcome.output_closed:
@@ -170,7 +170,7 @@ def _view(options: Namespace, err: Console, model: TreeModel, clock: Clock, *, l
     return LiveTree(err, model, clock) if is_live(err) and not logs else LineView(err, model)
 
 
-def _print_answer(outcome: Asked, out: Console, err: Console, model: TreeModel, *, quiet: bool) -> bool:
+def _print_answer(outcome: QuestionOutcome, out: Console, err: Console, model: TreeModel, *, quiet: bool) -> bool:
     if is_live(err) and not quiet:
         with contextlib.suppress(OSError):
             err.print()
@@ -180,7 +180,7 @@ def _print_answer(outcome: Asked, out: Console, err: Console, model: TreeModel, 
 
 
 def _print_summary(
-    outcome: Asked,
+    outcome: QuestionOutcome,
     err: Console,
     model: TreeModel,
     clock: Clock,

@@ -19,7 +19,7 @@ from ramet.core.outcome import ErrorInfo, Result, Status
 from ramet.host.session import Session
 
 
-class Asked(NamedTuple):
+class QuestionOutcome(NamedTuple):
     """The outcome of a question."""
 
     result: Result
@@ -27,7 +27,7 @@ class Asked(NamedTuple):
     output_closed: bool = False  #: the reader of the output closed it
 
 
-class Asking:
+class QuestionRunner:
     """A runner that asks a session and shows its events. The tree model is updated first, so a view may use it."""
 
     def __init__(
@@ -45,12 +45,12 @@ class Asking:
         self._open = False
         self._timeout_s = timeout_s  #: of the whole tree; the session itself bounds only the root's turn
         self._deadline: float | None = None
-        self._changed = asyncio.Event()
+        self._change_event = asyncio.Event()
         self._later_answer: str | None = None  #: the root's last answer, if the end of an agent made it continue
         self._unfinished_calls: tuple[str, ...] = ()
         self._output_closed = False  #: the view has no viewer any more
 
-    async def run(self, question: str) -> Asked:
+    async def run(self, question: str) -> QuestionOutcome:
         """Ask, and wait until all resulting work has ended. A signal stops it cleanly."""
         loop = asyncio.get_running_loop()
         self._deadline = None if self._timeout_s is None else loop.time() + self._timeout_s
@@ -62,7 +62,9 @@ class Asking:
             with Interrupts(on_signal, self._view.restore):
                 async with asyncio.TaskGroup() as group:
                     await self._ask(question, group)
-        return Asked(self._result(), self._unfinished_calls, output_closed=self._output_closed and self._view.is_output)
+        return QuestionOutcome(
+            self._result(), self._unfinished_calls, output_closed=self._output_closed and self._view.is_output
+        )
 
     async def _ask(self, question: str, group: asyncio.TaskGroup) -> None:
         async with AsyncExitStack() as stack:
@@ -85,8 +87,8 @@ class Asking:
         try:
             async with asyncio.timeout_at(self._deadline):
                 while self._stopped_by is None and self._is_active():
-                    self._changed.clear()
-                    await self._changed.wait()
+                    self._change_event.clear()
+                    await self._change_event.wait()
         except TimeoutError:
             self._view.show_message("out of time: agents that are still active are stopped; the answer stays valid")
         messages = self._session.messages
@@ -102,7 +104,7 @@ class Asking:
 
     async def _watch(self) -> None:
         async for event in self._events():
-            self._changed.set()
+            self._change_event.set()
             self._model.apply(event)
             if self._questions is not None:
                 self._questions.handle_event(event)
@@ -124,7 +126,7 @@ class Asking:
     def _stop(self, by: str) -> None:
         if self._stopped_by is None:
             self._stopped_by = by
-            self._changed.set()
+            self._change_event.set()
             if not self._output_closed:
                 self._view.show_message(f"{by}: stopping … (again: exit immediately)")
             if self._open:

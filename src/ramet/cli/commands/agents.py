@@ -52,7 +52,7 @@ def _list(definitions: Definitions, out: Console, project: Path) -> None:
             text.truncate(out.width, overflow="ellipsis")
         text.rstrip()
         out.print(text, soft_wrap=True)
-    for shadowed in definitions.shadowed:
+    for shadowed in definitions.shadowed_definitions:
         line = f"{shadowed.name}: {shadowed.winner} is used, {shadowed.loser} is not"
         out.print(Text(sanitize(line), "dim"), soft_wrap=True)
 

@@ -13,7 +13,7 @@ from ramet.cli.settings_file import settings_file
 from ramet.core.errors import InvalidValue
 from ramet.services.config.load import Config, load
 from ramet.services.packaging.oci.push import Progress
-from ramet.services.packaging.oci.registries import open_registry, opened
+from ramet.services.packaging.oci.registries import open_registries, open_registry
 from ramet.services.packaging.runtime_image.base import push_base
 from ramet.services.packaging.runtime_image.build import runtime_image
 
@@ -40,9 +40,9 @@ async def _base(config: Config, options: Namespace, printer: ProgressPrinter) ->
 
 async def _runtime(config: Config, options: Namespace, printer: ProgressPrinter) -> str:
     base = _required_setting(config, "base_image")
-    async with opened(_required_setting(config, "registry_url"), base, **_login(config)._asdict()) as at:
+    async with open_registries(_required_setting(config, "registry_url"), base, **_login(config)._asdict()) as at:
         image = await runtime_image(
-            at.registry, at.base, options.kind, into=options.into or "", source=at.source, told=printer.show
+            at.registry, at.base, options.kind, into=options.into or "", source=at.source, on_progress=printer.show
         )
         return image.reference
 

@@ -38,7 +38,7 @@ def schedule(options: Namespace) -> int:
             with contextlib.suppress(OSError):
                 console(sys.stderr).print(Text("no schedule here", "dim"), soft_wrap=True)
     for view in views if options.verb != "list" else ():
-        console(sys.stdout).print(Text(f"{view.id}: {_state(view)}, next {_next(view)}"), soft_wrap=True)
+        console(sys.stdout).print(Text(f"{view.id}: {_state(view)}, next {_next_time(view)}"), soft_wrap=True)
     if options.verb == "rm":
         console(sys.stdout).print(Text(f"{options.id} is removed"), soft_wrap=True)
     return 0
@@ -50,13 +50,13 @@ async def _views(options: Namespace) -> Sequence[ScheduleView]:
             case "list":
                 return await source.schedules()
             case "add":
-                return [await source.add_schedule(_new(options))]
+                return [await source.add_schedule(_new_schedule(options))]
             case _:
                 view = await source.change_schedule(options.id, options.verb)
                 return [] if view is None else [view]
 
 
-def _new(options: Namespace) -> NewSchedule:
+def _new_schedule(options: Namespace) -> NewSchedule:
     if (options.cron is None) != (options.tz is None):
         raise InvalidValue("--tz", options.tz, "a time zone together with --cron, and only with --cron")
     return NewSchedule(
@@ -75,10 +75,10 @@ def _new(options: Namespace) -> NewSchedule:
 
 def _line(view: ScheduleView) -> tuple[str, ...]:
     last = f"{view.last.status} {view.last.tick:%Y-%m-%d %H:%M:%S}" if view.last is not None else "-"
-    return (view.id, _next(view), _timing(view), _target(view), _state(view), last)
+    return (view.id, _next_time(view), _timing(view), _target(view), _state(view), last)
 
 
-def _next(view: ScheduleView) -> str:
+def _next_time(view: ScheduleView) -> str:
     return f"{view.next:%Y-%m-%d %H:%M:%S} UTC" if view.next is not None else "-"
 
 

@@ -48,11 +48,15 @@ async def _serve(config: Config) -> None:
     with Interrupts(stop, lambda: None), _watch_stalls(server, config.stall_s):
         async with server:
             key = display_path(server.folder / TOKEN) if config.token is None else str(config.token)
-            print(one_line(f"ramet serves {display_path(server.dir)} at {server.where} (operator's key: {key})", 1_000))
+            print(
+                one_line(
+                    f"ramet serves {display_path(server.dir)} at {server.listen_address} (operator's key: {key})", 1_000
+                )
+            )
             sys.stdout.flush()
-            waiters = [asyncio.create_task(each.wait()) for each in (stopping, server.lost)]
+            waiters = [asyncio.create_task(each.wait()) for each in (stopping, server.store_loss)]
             await asyncio.wait(waiters, return_when=asyncio.FIRST_COMPLETED)
-            if server.lost.is_set():
+            if server.store_loss.is_set():
                 # As after a kill: readers of a turn are cut off, and continue on the kernel that takes over.
                 print_error("the store is permanently lost (see the log); the server exits and can be started again")
                 os._exit(FAILURE)

@@ -31,7 +31,7 @@ def trust(options: Namespace) -> int:
         say(f"{each}")
     if options.show:
         verdict = record.trust_of(folder, home)
-        say(f"{name} is {'' if verdict.trusted else 'not '}trusted: {verdict.reason}.")
+        say(f"{name} is {'' if verdict.is_trusted else 'not '}trusted: {verdict.reason}.")
     elif would_run:
         say(f"{name} is trusted as it is now: the above may run. Undo it with: ramet trust {name} --forget")
     else:

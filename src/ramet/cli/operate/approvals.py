@@ -22,22 +22,22 @@ from ramet.host.control.run_queries import INTERRUPTED
 
 def approvals(options: Namespace) -> int:
     """List the questions, and the commands to answer them."""
-    questions, damaged = asyncio.run(_questions(options))
+    questions, errors = asyncio.run(_questions(options))
     if options.json:
         for each in questions:
             print(msgspec.json.encode(each).decode())
-        return report_damage(damaged)
+        return report_damage(errors)
     print_table(("ID", "PATH", "STATE", "TOOL", "QUESTION", "ARGUMENTS"), [_line(each) for each in questions])
     hint = "ramet approve ID, or ramet deny ID" if questions else "no call waits for an approval"
     if any(each.state == INTERRUPTED for each in questions):
         hint += "; first resume interrupted runs: ramet resume"
     console(sys.stderr).print(Text(hint, "dim"), soft_wrap=True)
-    return report_damage(damaged)
+    return report_damage(errors)
 
 
 async def _questions(options: Namespace) -> tuple[list[Question], Sequence[Damaged]]:
     async with source_of(options) as source:
-        return await source.questions(), source.damaged
+        return await source.questions(), source.damage_errors
 
 
 def _line(question: Question) -> tuple[str, ...]:

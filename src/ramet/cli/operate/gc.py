@@ -25,7 +25,7 @@ from ramet.disk.state_folder import state_folder
 from ramet.host.control.run_queries import journal_in, kernel_of
 from ramet.host.control.socket import NoKernel, send_request
 from ramet.host.journal.ttl import Collect
-from ramet.host.retention.janitor import Collected
+from ramet.host.retention.janitor import CollectReply
 from ramet.host.retention.scrubbing import scrub
 from ramet.host.retention.sweep import DeletedTree, sweep
 from ramet.store.sqlite.compaction import compact
@@ -36,9 +36,9 @@ _MAX_NAMED = 20  #: maximum skipped transcripts and trees that are named; of oth
 
 def gc(options: Namespace) -> int:
     """Remove trees, or list what would be removed."""
-    removed, scrubbed, skipped, freed = asyncio.run(_sweep(options))
+    removed_trees, scrubbed_count, skipped_paths, freed_bytes = asyncio.run(_sweep(options))
     out, err = console(sys.stdout), console(sys.stderr)
-    for each in removed:
+    for each in removed_trees:
         if options.json:
             print(msgspec.json.encode(each).decode())
         else:
@@ -47,16 +47,16 @@ def gc(options: Namespace) -> int:
             out.print(Text(text), soft_wrap=True)
     if not options.json:
         action = "would be removed" if options.dry_run else "removed"
-        err.print(Text(f"{formatting.count(len(removed), 'tree')} {action}", "dim"), soft_wrap=True)
-        if scrubbed:
-            message = f"values of variables were replaced by names in {formatting.count(scrubbed, 'tree')}"
+        err.print(Text(f"{formatting.count(len(removed_trees), 'tree')} {action}", "dim"), soft_wrap=True)
+        if scrubbed_count:
+            message = f"values of variables were replaced by names in {formatting.count(scrubbed_count, 'tree')}"
             err.print(Text(message, "dim"), soft_wrap=True)
-        if freed:
-            err.print(Text(f"the journal is {formatting.size(freed)} smaller", "dim"), soft_wrap=True)
-    for path in skipped[:_MAX_NAMED]:
+        if freed_bytes:
+            err.print(Text(f"the journal is {formatting.size(freed_bytes)} smaller", "dim"), soft_wrap=True)
+    for path in skipped_paths[:_MAX_NAMED]:
         err.print(Text(f"skipped: {one_line(path)}"), soft_wrap=True)
-    if len(skipped) > _MAX_NAMED:
-        err.print(Text(f"skipped: {len(skipped) - _MAX_NAMED} more"), soft_wrap=True)
+    if len(skipped_paths) > _MAX_NAMED:
+        err.print(Text(f"skipped: {len(skipped_paths) - _MAX_NAMED} more"), soft_wrap=True)
     return 0
 
 
@@ -76,19 +76,19 @@ async def _keep(options: Namespace) -> dict[str, Any]:
         return await source.keep(await full_id(source, options.id), not options.off)
 
 
-class _Swept(NamedTuple):
+class _SweepResult(NamedTuple):
     """The removed trees, the number of trees with replaced values of variables, and the skipped transcripts.
 
-    `freed` is the number of bytes that the journal released.
+    `freed_bytes` is the number of bytes that the journal released.
     """
 
-    removed: list[DeletedTree]
-    scrubbed: int
-    skipped: list[str]
-    freed: int = 0
+    removed_trees: list[DeletedTree]
+    scrubbed_count: int
+    skipped_paths: list[str]
+    freed_bytes: int = 0
 
 
-async def _sweep(options: Namespace) -> _Swept:
+async def _sweep(options: Namespace) -> _SweepResult:
     path = journal_in(options.dir)
     if not options.dry_run and kernel_of(path) is not None:
         with suppress(NoKernel):  # No kernel answers: the store's error names the holder of the journal.
@@ -100,16 +100,20 @@ async def _sweep(options: Namespace) -> _Swept:
             await asyncio.to_thread(compact, path)
         except StoreFailed as problem:  # Everything to be removed has been removed.
             console(sys.stderr).print(Text(f"the journal was not compacted: {problem}"), soft_wrap=True)
-    return swept._replace(freed=max(0, size_before - path.stat().st_size))
+    return swept._replace(freed_bytes=max(0, size_before - path.stat().st_size))
 
 
-async def _ask_kernel(options: Namespace) -> _Swept:
+async def _ask_kernel(options: Namespace) -> _SweepResult:
     """Ask the journal's kernel to remove the trees, in parts. Raises NoKernel if none answers, and Refused."""
-    request, removed, has_more = Collect(before=_cutoff(options), keep=tuple(options.keep)), list[DeletedTree](), True
+    request, removed_trees, has_more = (
+        Collect(before=_cutoff(options), keep=tuple(options.keep)),
+        list[DeletedTree](),
+        True,
+    )
     while has_more:
-        answer = msgspec.convert(await send_request(options.dir, request), Collected)
-        removed, has_more = [*removed, *answer.gone], answer.more
-    return _Swept(removed, 0, [])
+        answer = msgspec.convert(await send_request(options.dir, request), CollectReply)
+        removed_trees, has_more = [*removed_trees, *answer.gone], answer.more
+    return _SweepResult(removed_trees, 0, [])
 
 
 def _cutoff(options: Namespace) -> datetime:
@@ -117,20 +121,20 @@ def _cutoff(options: Namespace) -> datetime:
     return SystemClock().now() - timedelta(seconds=min(options.older_than, 10_000 * 86_400.0))
 
 
-async def _remove_trees(options: Namespace, store: SqliteStore) -> _Swept:
+async def _remove_trees(options: Namespace, store: SqliteStore) -> _SweepResult:
     from ramet.services.teams.needed_trees import needed_trees
 
     now, cutoff = SystemClock().now(), _cutoff(options)
     await store.open()
     try:
         keep = [*options.keep, *await needed_trees(store)]
-        removed = await sweep(store, options.dir, before=cutoff, now=now, keep=keep, dry_run=options.dry_run)
+        removed_trees = await sweep(store, options.dir, before=cutoff, now=now, keep=keep, dry_run=options.dry_run)
         if options.dry_run:
-            return _Swept(removed, 0, [])
+            return _SweepResult(removed_trees, 0, [])
         await _scrub_agents(store)
-        scrubbed = await scrub(store, state_folder(options.dir) / "transcripts")
+        scrub_result = await scrub(store, state_folder(options.dir) / "transcripts")
         await store.shrink()
-        return _Swept(removed, scrubbed.trees, scrubbed.skipped)
+        return _SweepResult(removed_trees, scrub_result.trees, scrub_result.skipped_transcripts)
     finally:
         await store.close()
 
@@ -141,7 +145,7 @@ async def _scrub_agents(store: SqliteStore) -> None:
     from ramet.services.teams.tables import TeamTables
 
     tables = TeamTables(store)
-    for row in (await tables.agents()).readable:
+    for row in (await tables.agents()).readable_rows:
         has_values = row.env or (row.policy is not None and row.policy.env_vars)
         if has_values and row.state in ("failed", "ended"):
             tables.hold(row)

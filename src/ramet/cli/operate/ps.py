@@ -35,10 +35,10 @@ _NO_TERMINAL = 120  #: columns of a tree if the width is unknown
 
 def ps(options: Namespace) -> int:
     """List runs; return 1 if some trees cannot be read."""
-    rows, damaged = asyncio.run(_rows(options))
+    rows, errors = asyncio.run(_rows(options))
     if options.json:
         print_rows(rows)
-        return report_damage(damaged)
+        return report_damage(errors)
     now = SystemClock().now()
     lines = [
         (
@@ -52,15 +52,15 @@ def ps(options: Namespace) -> int:
         for row in rows
     ]
     print_table(("ID", "PATH", "AGENT", "STATE", "AGE", "USAGE"), lines)
-    if not (rows or damaged):
+    if not (rows or errors):
         hint = "no active run here; ramet ps --all lists ended runs"
         _print_note("no run is recorded here" if options.all else hint)
-    return report_damage(damaged)
+    return report_damage(errors)
 
 
 async def _rows(options: Namespace) -> tuple[list[RunRow], Sequence[Damaged]]:
     async with source_of(options) as source:
-        return await source.runs(ended=options.all), source.damaged
+        return await source.runs(ended=options.all), source.damage_errors
 
 
 def tree(options: Namespace) -> int:
@@ -86,9 +86,9 @@ async def _tree(options: Namespace) -> int:
                 print_rows(rows)
             else:
                 await _draw(source, rows, console(sys.stdout), blank_line=number > 0)
-        if not (roots or source.damaged):
+        if not (roots or source.damage_errors):
             _print_note("no active tree here; ramet ps --all lists ended runs")
-        return report_damage(source.damaged)
+        return report_damage(source.damage_errors)
 
 
 async def _draw(source: Source, rows: Sequence[RunRow], out: Console, *, blank_line: bool) -> None:

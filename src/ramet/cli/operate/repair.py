@@ -17,7 +17,7 @@ from ramet.concurrency.clock import SystemClock
 from ramet.core.errors import DamagedTree
 from ramet.disk.state_folder import JOURNAL, checked_state_folder
 from ramet.host.control.run_queries import journal_in, journal_reader
-from ramet.host.recovery.repair import Checked, check, set_aside
+from ramet.host.recovery.repair import JournalCheck, check, set_aside
 from ramet.store.sqlite.accept_loss import accept_loss
 from ramet.store.sqlite.store import SqliteStore
 
@@ -30,27 +30,27 @@ def repair(options: Namespace) -> int:
         return _accept_loss(options)
     checked = asyncio.run(_check(options))
     if options.json:
-        for each in checked.damaged:
+        for each in checked.damage_errors:
             print(json.dumps(vars(each), ensure_ascii=True))
-    trees = sum(isinstance(each, DamagedTree) for each in checked.damaged)
-    _print_note(f"{formatting.count(checked.readable, 'tree')} can be read, {trees} cannot")
-    return report_damage(checked.damaged)
+    trees = sum(isinstance(each, DamagedTree) for each in checked.damage_errors)
+    _print_note(f"{formatting.count(checked.readable_count, 'tree')} can be read, {trees} cannot")
+    return report_damage(checked.damage_errors)
 
 
 def _accept_loss(options: Namespace) -> int:
     accepted = accept_loss(checked_state_folder(options.dir) / JOURNAL)
     if options.json:
-        facts = {"committed": accepted.committed._asdict(), "found": accepted.found._asdict()}
+        facts = {"committed": accepted.committed_mark._asdict(), "found": accepted.actual_mark._asdict()}
         print(json.dumps(facts, ensure_ascii=True))
     elif accepted.is_loss:
-        committed, actual = accepted.committed.cursor, accepted.found.cursor
+        committed, actual = accepted.committed_mark.cursor, accepted.actual_mark.cursor
         _print_note(f"the journal ends at event {actual}, and continues after event {committed}")
     else:
         _print_note("no committed event is missing")
     return 0
 
 
-async def _check(options: Namespace) -> Checked:
+async def _check(options: Namespace) -> JournalCheck:
     async with await journal_reader(options.dir) as records:
         return await check(records)
 

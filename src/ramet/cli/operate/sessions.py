@@ -28,11 +28,11 @@ _ROLES = {"human": "user", "ai": "agent", "tool": "tool", "system": "system"}
 
 def list_sessions(options: Namespace) -> int:
     """List the conversations, the newest first; return 1 if some trees cannot be read."""
-    rows, remaining, damaged = asyncio.run(_rows(options))
+    rows, remaining, errors = asyncio.run(_rows(options))
     if options.json:
         for row in rows:
             print(msgspec.json.encode(row).decode())
-        return report_damage(damaged)
+        return report_damage(errors)
     lines = [
         (
             one_line(row.id, 60),
@@ -47,9 +47,9 @@ def list_sessions(options: Namespace) -> int:
     print_table(("SESSION", "STATE", "TURNS", "BEGAN (UTC)", "USAGE", "FIRST PROMPT"), lines)
     if remaining:
         _print_note(f"{remaining if remaining > 0 else 'some'} older; ramet sessions list --limit 0 lists all")
-    elif not (rows or damaged):
+    elif not (rows or errors):
         _print_note("no conversation is recorded here")
-    return report_damage(damaged)
+    return report_damage(errors)
 
 
 def show(options: Namespace) -> int:
@@ -87,7 +87,7 @@ def rm(options: Namespace) -> int:
 async def _rows(options: Namespace) -> tuple[Sequence[SessionRow], int, Sequence[Damaged]]:
     async with source_of(options) as source:
         rows, remaining = await source.sessions(options.limit)
-        return rows, remaining, source.damaged
+        return rows, remaining, source.damage_errors
 
 
 async def _session(options: Namespace) -> tuple[SessionRow, Sequence[Mapping[str, Any]]]:

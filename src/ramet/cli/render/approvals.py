@@ -37,7 +37,7 @@ class Questions:
     def __init__(self, err: Console, screen: Screen, answer: Callable[[str, bool, str], object], stdin_fd: int) -> None:
         self._err, self._screen, self._answer, self._fd = err, screen, answer, stdin_fd
         self._open: dict[str, _OpenQuestion] = {}
-        self._changed = asyncio.Event()
+        self._change_event = asyncio.Event()
 
     def handle_event(self, event: Event) -> None:
         """Note a question, or that one was answered elsewhere, timed out, or lost its run."""
@@ -45,7 +45,7 @@ class Questions:
             case ApprovalAsked():
                 withdrawn = asyncio.get_running_loop().create_future()
                 self._open[event.approval_id] = _OpenQuestion(event, withdrawn)
-                self._changed.set()
+                self._change_event.set()
             case ApprovalAnswered():
                 self._drop(event.approval_id)
             case RunEnded():
@@ -57,8 +57,8 @@ class Questions:
     async def serve(self) -> None:
         """Ask the questions as they arrive, until cancelled."""
         while True:
-            await self._changed.wait()
-            self._changed.clear()
+            await self._change_event.wait()
+            self._change_event.clear()
             if not self._open:
                 continue
             self._screen.pause()
@@ -107,16 +107,16 @@ class Questions:
         """Yield the next typed line. Earlier input is discarded; the end of input is an empty line."""
         loop = asyncio.get_running_loop()
         line: asyncio.Future[str] = loop.create_future()
-        typed = bytearray()
+        typed_bytes = bytearray()
 
         def read() -> None:
             try:
                 data = os.read(self._fd, 4096)
             except OSError:
                 data = b""  # the terminal is gone
-            typed.extend(data)
+            typed_bytes.extend(data)
             if (not data or b"\n" in data) and not line.done():
-                line.set_result(typed.decode(errors="replace"))
+                line.set_result(typed_bytes.decode(errors="replace"))
 
         termios.tcflush(self._fd, termios.TCIFLUSH)
         loop.add_reader(self._fd, read)

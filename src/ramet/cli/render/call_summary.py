@@ -27,7 +27,7 @@ _QUOTED_KEYS = ("pattern", "query")
 
 def describe_call(tool: str, args: Mapping[str, Any], limit: int = 120) -> str:
     """Return `Grep "timeout" in src`, `Read src/client.py`, `Bash make test`: one line, sanitized."""
-    subject, location = _first(args, _SUBJECT_KEYS), _first(args, _LOCATION_KEYS)
+    subject, location = _first_argument(args, _SUBJECT_KEYS), _first_argument(args, _LOCATION_KEYS)
     if subject is None and location is None:
         subject = next(
             ((key, value) for key, value in args.items() if isinstance(value, str | int) and value != ""), None
@@ -40,7 +40,7 @@ def describe_call(tool: str, args: Mapping[str, Any], limit: int = 120) -> str:
     return one_line(" ".join(parts), limit)
 
 
-def _first(args: Mapping[str, Any], keys: tuple[str, ...]) -> tuple[str, Any] | None:
+def _first_argument(args: Mapping[str, Any], keys: tuple[str, ...]) -> tuple[str, Any] | None:
     return next(((key, args[key]) for key in keys if isinstance(args.get(key), str) and args[key]), None)
 
 

@@ -58,7 +58,7 @@ def _line(event: Event, model: TreeModel) -> Line | None:
             reason = one_line(event.preview, 160).removeprefix("Denied: ").removeprefix("Error: ")
             return Line(f"{one_line(event.tool, 40)} {event.status}: {reason}", event.status == "denied")
         case RunEnded(result=result):
-            figures = [formatting.duration(row.seconds(event.at or row.began))] if row.began else []
+            figures = [formatting.duration(row.seconds(event.at or row.started_at))] if row.started_at else []
             figures += [f"{formatting.tokens(row.usage.tokens)} tokens"] if row.usage.tokens else []
             reason = f": {one_line(result.error.message)}" if result.error else ""
             return Line(f"{ENDINGS[result.status]}{reason}" + (f" ({', '.join(figures)})" if figures else ""))

@@ -54,8 +54,8 @@ class Row:
     phase: str = ""  #: activity between tool calls
     calls: dict[str, tuple[str, str]] = field(default_factory=dict)  #: open calls: id -> (tool, summary)
     usage: Usage = field(default_factory=Usage)  #: of this run alone
-    began: datetime | None = None
-    ended: datetime | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
     result: Result | None = None
     children: list[Row] = field(default_factory=list)
 
@@ -71,7 +71,7 @@ class Row:
 
     def seconds(self, now: datetime) -> float:
         """Return how long the run has been active, or was."""
-        return 0.0 if self.began is None else ((self.ended or now) - self.began).total_seconds()
+        return 0.0 if self.started_at is None else ((self.ended_at or now) - self.started_at).total_seconds()
 
     def activity(self) -> str:
         """Return the current activity, in a few words."""
@@ -107,9 +107,9 @@ class TreeModel:
             case StateChanged():
                 row.state = event.state
                 if event.state not in TERMINAL_STATES:
-                    row.result = row.ended = None  # mail woke it
+                    row.result = row.ended_at = None  # mail woke it
             case TurnStarted():
-                row.state, row.result, row.ended = State.RUNNING, None, None
+                row.state, row.result, row.ended_at = State.RUNNING, None, None
             case ModelAsked():
                 row.phase = "thinks"
             case ModelRetried():
@@ -127,7 +127,7 @@ class TreeModel:
                 row.calls.pop(event.call_id or "", None)
                 row.usage += Usage(tool_calls=1)
             case RunEnded():
-                row.result, row.ended = event.result, event.at
+                row.result, row.ended_at = event.result, event.at
                 row.usage = event.result.usage
                 row.state, row.phase = State.ENDED, ""
                 row.calls.clear()
@@ -166,7 +166,7 @@ class TreeModel:
                 agent=event.agent,
                 depth=event.depth,
                 parent=event.parent,
-                began=event.at,
+                started_at=event.at,
             )
             self.rows[event.run] = row
             if event.run == event.root:

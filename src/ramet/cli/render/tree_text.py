@@ -38,7 +38,7 @@ ASCII = Glyphs("*", "o", "+", "x", "#", "|- ", "`- ", "|  ", "-", "...", "|/-\\"
 
 class _Line(NamedTuple):
     lead: Text
-    doing: Text
+    activity: Text
     figures: tuple[str, ...]  #: tokens, money, time
 
 
@@ -49,19 +49,19 @@ def draw(
 
     The lines are at most `width` wide and `height` many: ended runs are omitted first, and counted in one line.
     """
-    shown, hidden = _select_rows(model, max(height - (tick is not None) * 2, 3))
+    shown_rows, hidden_rows = _select_rows(model, max(height - (tick is not None) * 2, 3))
     money = width >= 60 and any(row.usage.usd > 0 for row in model.rows.values())
-    lines = [_line(row, guide, now, glyphs, typed=width >= 60) for row, guide in _with_branches(shown, glyphs)]
-    drawn = _arrange(lines, width, columns=(width >= 50, money, width >= 36), more=glyphs.more)
-    if hidden:
-        ended = sum(row.is_over for row in hidden)
-        active = f", {len(hidden) - ended} active" if ended < len(hidden) else ""
-        drawn.append(Text(f"{glyphs.more} {len(hidden)} more: {ended} done{active}", "dim", no_wrap=True))
+    lines = [_line(row, guide, now, glyphs, typed=width >= 60) for row, guide in _with_branches(shown_rows, glyphs)]
+    texts = _arrange(lines, width, columns=(width >= 50, money, width >= 36), ellipsis=glyphs.more)
+    if hidden_rows:
+        ended = sum(row.is_over for row in hidden_rows)
+        active = f", {len(hidden_rows) - ended} active" if ended < len(hidden_rows) else ""
+        texts.append(Text(f"{glyphs.more} {len(hidden_rows)} more: {ended} done{active}", "dim", no_wrap=True))
     if tick is not None:
-        drawn += [Text(), _totals(model, width, now, glyphs, tick)]
-    for line in drawn:
+        texts += [Text(), _totals(model, width, now, glyphs, tick)]
+    for line in texts:
         line.truncate(width, overflow="crop")
-    return drawn
+    return texts
 
 
 def state_symbol(row: Row, glyphs: Glyphs) -> Text:
@@ -92,16 +92,16 @@ def _line(row: Row, guide: str, now: datetime, glyphs: Glyphs, *, typed: bool) -
     usage = row.usage
     return _Line(
         lead,
-        _doing(row),
+        _activity(row),
         (
             figures.tokens(usage.tokens) if usage.tokens else "",
             figures.money(usage.usd) if usage.usd else "",
-            figures.duration(row.seconds(now)) if row.began else "",
+            figures.duration(row.seconds(now)) if row.started_at else "",
         ),
     )
 
 
-def _doing(row: Row) -> Text:
+def _activity(row: Row) -> Text:
     if row.result is None:
         return Text(row.activity(), "" if row.calls and not row.living_children else "dim")
     if row.result.status is Status.COMPLETED:
@@ -120,35 +120,35 @@ def _first_words(text: str) -> str:
     return next((line for line in lines if line), text[:200].strip(" #*_\n"))
 
 
-def _arrange(lines: Sequence[_Line], width: int, *, columns: tuple[bool, bool, bool], more: str) -> list[Text]:
+def _arrange(lines: Sequence[_Line], width: int, *, columns: tuple[bool, bool, bool], ellipsis: str) -> list[Text]:
     """Arrange the three columns: the lead as wide as needed, figures on the right, the rest in between."""
     widths = [max((len(line.figures[i]) for line in lines), default=0) if columns[i] else 0 for i in range(3)]
     right = sum(each + 2 for each in widths if each)
     lead = min(max((line.lead.cell_len for line in lines), default=0), max(width * 9 // 20, width - right - 40))
     middle = width - lead - right - 2
-    drawn = []
+    texts = []
     for line in lines:
-        text = _truncate(line.lead, lead, more)
+        text = _truncate(line.lead, lead, ellipsis)
         text.pad_right(max(lead - text.cell_len, 0))
-        doing = _truncate(line.doing, middle, more) if middle >= 8 else Text()
-        text.append("  ").append_text(doing)
+        activity = _truncate(line.activity, middle, ellipsis) if middle >= 8 else Text()
+        text.append("  ").append_text(activity)
         text.pad_right(max(width - right - text.cell_len, 0))
         for i, column_width in enumerate(widths):
             if column_width:
                 text.append("  " + line.figures[i].rjust(column_width), "dim")
         text.no_wrap = True
         text.rstrip()
-        drawn.append(text)
-    return drawn
+        texts.append(text)
+    return texts
 
 
-def _truncate(text: Text, width: int, more: str) -> Text:
+def _truncate(text: Text, width: int, ellipsis: str) -> Text:
     """Return at most `width` cells, with the ellipsis symbol if the text was cut."""
     text = text.copy()
     if text.cell_len > width:
-        text.truncate(max(width - cell_len(more), 0), overflow="crop")
+        text.truncate(max(width - cell_len(ellipsis), 0), overflow="crop")
         text.rstrip()
-        text.append(more)
+        text.append(ellipsis)
     return text
 
 
@@ -166,7 +166,7 @@ def _select_rows(model: TreeModel, height: int) -> tuple[list[Row], list[Row]]:
     first = [row for row in rows if row.run in needed or row.depth == 0][: height - 1]
     shown_ids = {row.run for row in first}
     ended = sorted(
-        ((row.ended, i) for i, row in enumerate(rows) if row.ended and row.run not in shown_ids), reverse=True
+        ((row.ended_at, i) for i, row in enumerate(rows) if row.ended_at and row.run not in shown_ids), reverse=True
     )
     for _, i in ended:  # a parent ends after its children, so it comes before them here
         if len(shown_ids) < height - 1 and rows[i].parent in shown_ids:

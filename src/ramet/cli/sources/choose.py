@@ -32,14 +32,14 @@ def _local_source(dir: Path | None) -> Source:
         raise InvalidValue("--dir", ".", "a folder that can be read: the current one no longer exists") from None
 
 
-def _server_source(origin: str, where: str) -> Source:
+def _server_source(origin: str, address: str) -> Source:
     from ramet.cli.sources.server import ServerSource
 
     try:
-        return ServerSource(where if "://" in where else str(Path(where).expanduser()), os.environ)
+        return ServerSource(address if "://" in address else str(Path(address).expanduser()), os.environ)
     except RuntimeError:  # no such user
-        raise InvalidValue(origin, where, "the path of a socket, or a URL of http or https") from None
+        raise InvalidValue(origin, address, "the path of a socket, or a URL of http or https") from None
     except InvalidValue as problem:
-        if problem.field != "where":
+        if problem.field != "address":
             raise
-        raise InvalidValue(origin, where, problem.accepted) from None
+        raise InvalidValue(origin, address, problem.accepted) from None

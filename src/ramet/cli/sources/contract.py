@@ -60,7 +60,7 @@ class Source(Protocol):
         """Return a text about an interrupted run: which process is missing, and how to resume the run."""
 
     @property
-    def damaged(self) -> Sequence[Damaged]:
+    def damage_errors(self) -> Sequence[Damaged]:
         """Return the errors of trees that were skipped; a server logs them instead."""
 
     async def __aenter__(self) -> Self:

@@ -88,8 +88,8 @@ class LocalSource:
         return [row for row in rows if ended or not row.is_over]
 
     @property
-    def damaged(self) -> Sequence[Damaged]:
-        return tuple(self._records.damaged.values()) if self._records is not None else ()
+    def damage_errors(self) -> Sequence[Damaged]:
+        return tuple(self._records.damage_by_root.values()) if self._records is not None else ()
 
     async def run(self, id: str) -> RunRow:
         return next(row for row in await self.tree(id) if row.id == id)
@@ -115,12 +115,12 @@ class LocalSource:
         records = await self._journal()
         dated: list[tuple[datetime, Question]] = []
         for root in await records.trees():
-            state = WAITING if records.lives(root) else INTERRUPTED
+            state = WAITING if records.is_active(root) else INTERRUPTED
             try:
                 async with aclosing(records.events(root)) as events:
                     dated += await open_questions(events, state)
             except DamagedTree as problem:
-                records.damaged[root] = problem
+                records.damage_by_root[root] = problem
         return [question for _, question in sorted(dated, key=lambda each: each[0])]
 
     async def gate_events(self, gate_filter: GateEventFilter, *, after: int, limit: int) -> GateEventPage:
@@ -142,18 +142,18 @@ class LocalSource:
             try:
                 outcome = await self._ask(Stop(run=run, reason=reason), run)
             except KernelEnded:
-                if await process.has_ended() and (stopped := await self._stopped(run)):
-                    return {"stopped": stopped, "left": []}
+                if await process.has_ended() and (stopped_paths := await self._list_stopped_paths(run)):
+                    return {"stopped": stopped_paths, "left": []}
                 raise
             return {**outcome, "left": []} if outcome["left"] and await process.has_ended() else outcome
 
-    async def _stopped(self, run: str) -> list[str]:
+    async def _list_stopped_paths(self, run: str) -> list[str]:
         """Return the paths of a run and of runs below it that were stopped, if the run has ended."""
         rows = await self.tree(run)
         top = next(row for row in rows if row.id == run)
         subtree = [row for row in rows if row.path == top.path or row.path.startswith(f"{top.path}/")]
-        stopped = [row.path for row in subtree if row.state == Status.CANCELLED]
-        return stopped if top.is_over and top.state == Status.CANCELLED else []
+        stopped_paths = [row.path for row in subtree if row.state == Status.CANCELLED]
+        return stopped_paths if top.is_over and top.state == Status.CANCELLED else []
 
     async def read_file(self, run: str, path: str) -> bytes:
         """Read the file here, at the kernel's location: it may be larger than a message to the kernel can be."""
@@ -234,9 +234,9 @@ class LocalSource:
             error.args = refusal.args  # Only the message was transferred, not the fields.
             raise error from None
         except NoKernel as unreachable:
-            raise type(unreachable)(await self._why(str(unreachable), run)) from None
+            raise type(unreachable)(await self._explain_unreachable(str(unreachable), run)) from None
 
-    async def _why(self, reason: str, run: str | None) -> str:
+    async def _explain_unreachable(self, reason: str, run: str | None) -> str:
         """Return the reason why no kernel answered, from the run's journal."""
         try:
             kernel = kernel_of(journal_in(self.dir))

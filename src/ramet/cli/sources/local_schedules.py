@@ -18,7 +18,7 @@ from ramet.host.serialize.references import reference_of
 
 async def list_schedules(records: JournalReader) -> Sequence[ScheduleView]:
     """Return all schedules, concurrently with any running kernel."""
-    return [await view_now(schedule, records) for schedule in await ScheduleTable(records.store).listed()]
+    return [await view_now(schedule, records) for schedule in await ScheduleTable(records.store).current_records()]
 
 
 async def change_schedule(folder: Path, id: str, change: Change) -> ScheduleView | None:

@@ -29,15 +29,15 @@ _KEY = (
 class ServerSource:
     """The `Source` of a server: it answers from the server's replies."""
 
-    damaged = ()
+    damage_errors = ()
     interrupted_hint = (
         "the server does not run it; once the server has stopped, ramet resume in its folder continues it"
     )
 
-    def __init__(self, where: str, environ: Mapping[str, str]) -> None:
+    def __init__(self, address: str, environ: Mapping[str, str]) -> None:
         """Create the client. Raises InvalidValue for an invalid location or key."""
-        self.where = where
-        self._client = Client(where, key_in(environ))
+        self.address = address
+        self._client = Client(address, key_in(environ))
         self._kernel = self._client.kernel
 
     async def __aenter__(self) -> Self:
@@ -51,7 +51,7 @@ class ServerSource:
         # The server answers the operator's key with the real state, so a key that opens nothing is another.
         if isinstance(error, NotYours) or (isinstance(error, Refused) and error.status == 401):
             raise RametError(
-                f"the server at {self.where} does not accept this key, or no key was given; {_KEY}"
+                f"the server at {self.address} does not accept this key, or no key was given; {_KEY}"
             ) from None
 
     # ---- conversations

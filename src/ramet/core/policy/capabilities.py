@@ -96,31 +96,31 @@ def is_code(capability: Capability) -> bool:
     return capability.type != "tool"
 
 
-class Granted(NamedTuple):
+class CapabilityGrant(NamedTuple):
     """The granted part of the requested capabilities, and the names of the part that was dropped."""
 
     capabilities: tuple[Capability, ...]
-    dropped: tuple[str, ...]
+    dropped_names: tuple[str, ...]
 
 
-def intersect(requested: Iterable[Capability], available: Iterable[Capability]) -> Granted:
+def intersect(requested: Iterable[Capability], available: Iterable[Capability]) -> CapabilityGrant:
     """Return the capabilities of a child: the requested ones that its creator holds.
 
     A function or class is also held through its module. Two different patterns are assumed to have nothing in common.
     """
-    mine, granted, dropped = tuple(available), dict[Capability, None](), list[str]()
+    mine, granted, dropped_names = tuple(available), dict[Capability, None](), list[str]()
     for each in requested:
         matches = [part for part in (_intersection(each, own) for own in mine) if part is not None]
         granted |= dict.fromkeys(matches)
         if not matches:
-            dropped.append(each.key)
+            dropped_names.append(each.key)
         elif each.include is not None:
-            dropped += [
+            dropped_names += [
                 f"{each.key}.{name}"
                 for name in each.include
                 if not any(name in (p.include or (name,)) for p in matches)
             ]
-    return Granted(tuple(sorted(granted, key=sort_key)), tuple(dropped))
+    return CapabilityGrant(tuple(sorted(granted, key=sort_key)), tuple(dropped_names))
 
 
 def sort_key(capability: Capability) -> tuple[str, ...]:
@@ -128,33 +128,35 @@ def sort_key(capability: Capability) -> tuple[str, ...]:
     return (capability.key, repr(capability.include), repr(capability.exclude), capability.visibility)
 
 
-def _intersection(asked: Capability, held: Capability) -> Capability | None:
-    """Return the part of `asked` that `held` contains, or None."""
-    module, _, name = asked.name.rpartition(":")
-    if held.type == asked.type and held.name == asked.name:
-        return _narrow(asked, held) if asked.type in ("module", "class") else asked
-    if asked.type in ("class", "function") and held.type == "module" and held.name == module:
-        return asked if held.has(name) else None
-    if asked.type == "module" and asked.include is not None and held.type in ("class", "function"):
-        module, _, name = held.name.rpartition(":")
-        if module == asked.name and name in asked.include and asked.has(name):
-            return replace(asked, include=(name,))
+def _intersection(requested: Capability, available: Capability) -> Capability | None:
+    """Return the part of `requested` that `available` contains, or None."""
+    module, _, name = requested.name.rpartition(":")
+    if available.type == requested.type and available.name == requested.name:
+        return _narrow(requested, available) if requested.type in ("module", "class") else requested
+    if requested.type in ("class", "function") and available.type == "module" and available.name == module:
+        return requested if available.has(name) else None
+    if requested.type == "module" and requested.include is not None and available.type in ("class", "function"):
+        module, _, name = available.name.rpartition(":")
+        if module == requested.name and name in requested.include and requested.has(name):
+            return replace(requested, include=(name,))
     return None
 
 
-def _narrow(asked: Capability, held: Capability) -> Capability | None:
-    exclude = tuple({*asked.exclude, *held.exclude})
-    if asked.include is None or held.include is None:  # All public names of the other.
-        names = held.include if asked.include is None else asked.include
+def _narrow(requested: Capability, available: Capability) -> Capability | None:
+    exclude = tuple({*requested.exclude, *available.exclude})
+    if requested.include is None or available.include is None:  # All public names of the other.
+        names = available.include if requested.include is None else requested.include
         names = None if names is None else tuple(each for each in names if not each.startswith("_"))
     else:
-        names = tuple(each for each in asked.include if each in held.include or (_is_name(each) and held.has(each)))
-        names += tuple(each for each in held.include if _is_name(each) and asked.has(each))
+        names = tuple(
+            each for each in requested.include if each in available.include or (_is_name(each) and available.has(each))
+        )
+        names += tuple(each for each in available.include if _is_name(each) and requested.has(each))
     if names is not None:
         names = tuple(each for each in names if not (_is_name(each) and _fits(each, exclude)))
         if not names:
             return None
-    return replace(asked, include=names, exclude=exclude)
+    return replace(requested, include=names, exclude=exclude)
 
 
 def _is_name(pattern: str) -> bool:

@@ -142,7 +142,11 @@ def clamp_grant(grant: Grant, maximum: Policy) -> Grant:
     return msgspec.structs.replace(grant, **changes)
 
 
-def _intersection(granted: tuple[str, ...], allowed: tuple[str, ...], uncovered: Any) -> tuple[str, ...]:
+def _intersection(
+    granted_items: tuple[str, ...], allowed_items: tuple[str, ...], find_uncovered: Any
+) -> tuple[str, ...]:
     """Return the common coverage of both lists: the entries of either list that the other list covers."""
-    covered = [each for each in granted if not uncovered(allowed, [each])]
-    return tuple(dict.fromkeys([*covered, *(each for each in allowed if not uncovered(granted, [each]))]))
+    covered_items = [each for each in granted_items if not find_uncovered(allowed_items, [each])]
+    return tuple(
+        dict.fromkeys([*covered_items, *(each for each in allowed_items if not find_uncovered(granted_items, [each]))])
+    )

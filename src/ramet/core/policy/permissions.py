@@ -75,7 +75,7 @@ class Permissions(Struct, frozen=True, kw_only=True, omit_defaults=True):
             modes=tuple(each for each in self.modes if each.mode in NARROWING_MODES),
         )
 
-    def merged_with(self, other: Permissions) -> Permissions:
+    def merge(self, other: Permissions) -> Permissions:
         """Return the rules and modes of both, each once."""
         rules = dict.fromkeys((*self.rules, *other.rules))
         modes = dict.fromkeys((*self.modes, *other.modes))

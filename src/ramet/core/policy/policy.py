@@ -99,10 +99,10 @@ class Policy(PolicyFields, frozen=True, kw_only=True, forbid_unknown_fields=True
     reservation: Reservation | None = None  #: shared with other runs; a child has its parent's, and no other
 
     def __post_init__(self) -> None:
-        for name, checked in _CHECKS.items():
+        for name, check in _CHECKS.items():
             value = getattr(self, name)
             if value is not None:
-                force_setattr(self, name, checked(f"policy.{name}", value))
+                force_setattr(self, name, check(f"policy.{name}", value))
         if self.allowed_endpoints and self.network == "disabled":
             raise InvalidValue("policy.network", self.network, "'allow_list' where allowed_endpoints has entries")
         if self.allowed_endpoints is not None and self.network is None:
@@ -141,12 +141,12 @@ class Grant(PolicyFields, frozen=True, kw_only=True):
 DEFAULTS = Grant()
 
 
-class Clamped(NamedTuple):
+class ClampedLimit(NamedTuple):
     """A limit that was requested above the parent's, and the value that was given."""
 
     field: str
-    asked: float
-    given: float
+    requested: float
+    granted: float
 
 
 class _Integer(Struct, frozen=True):
@@ -221,7 +221,7 @@ _CHECKS: dict[str, Callable[[str, object], object]] = {
     "secrets": rights.secrets,
     "allow_sub_agents": _boolean,
     "isolation": _isolation,
-    "reservation": reservations.checked,
+    "reservation": reservations.parse_reservation,
 }
 
 
@@ -235,8 +235,8 @@ def resolve_root_policy(policy: Policy, *, allow_mounts: Collection[str] | None 
     values = msgspec.structs.asdict(DEFAULTS) | requested
     secrets = cast("Mapping[str, str | None]", values["secrets"])
     if None in secrets.values():  # A list of values, given by mistake, would be taken as names: so they are not shown.
-        why = "a value for each name: a root has no parent to take it from"
-        raise InvalidValue("policy.secrets", "(a name without a value, not shown)", why)
+        reason = "a value for each name: a root has no parent to take it from"
+        raise InvalidValue("policy.secrets", "(a name without a value, not shown)", reason)
     if allow_mounts is not None:
         _refuse("readonly_mounts", rights.uncovered_mounts(allow_mounts, values["readonly_mounts"]))
     return Grant(
@@ -244,7 +244,9 @@ def resolve_root_policy(policy: Policy, *, allow_mounts: Collection[str] | None 
     )
 
 
-def narrow(parent: Grant, requested: Policy, *, seconds_left: float | None = None) -> tuple[Grant, tuple[Clamped, ...]]:
+def narrow(
+    parent: Grant, requested: Policy, *, seconds_left: float | None = None
+) -> tuple[Grant, tuple[ClampedLimit, ...]]:
     """Return the grant of a child of `parent`, and the limits that were clamped.
 
     Limits above the parent's become the parent's and are listed. Absent memory or CPU is the agent default, at most the
@@ -256,15 +258,15 @@ def narrow(parent: Grant, requested: Policy, *, seconds_left: float | None = Non
     secret, a lower isolation, sub-agents), and if no time or no level is left. Whether and how many children the parent
     may start is checked elsewhere.
     """
-    limits, clamped = _limits(parent, requested, seconds_left)
-    endpoints = _inherited(
+    limits, clamped_limits = _limits(parent, requested, seconds_left)
+    endpoints = _inherit(
         () if requested.network == "disabled" else requested.allowed_endpoints, parent.allowed_endpoints
     )
-    ports = cast("Mapping[str, int]", _inherited(requested.ports, parent.ports))
-    mounts = _inherited(requested.readonly_mounts, parent.readonly_mounts)
-    names = _inherited(requested.allowed_env_vars, parent.allowed_env_vars)
-    values = _inherited(requested.env_vars, parent.env_vars)
-    secrets = _inherited(requested.secrets, ())
+    ports = cast("Mapping[str, int]", _inherit(requested.ports, parent.ports))
+    mounts = _inherit(requested.readonly_mounts, parent.readonly_mounts)
+    names = _inherit(requested.allowed_env_vars, parent.allowed_env_vars)
+    values = _inherit(requested.env_vars, parent.env_vars)
+    secrets = _inherit(requested.secrets, ())
     parent_names = {*parent.allowed_env_vars, *parent.env_vars}
     _refuse("allowed_endpoints", rights.uncovered_endpoints(parent.allowed_endpoints, endpoints))
     _refuse("ports", [f"{name}={port}" for name, port in ports.items() if parent.ports.get(name) != port])
@@ -278,7 +280,7 @@ def narrow(parent: Grant, requested: Policy, *, seconds_left: float | None = Non
         "reservation",
         [requested.reservation.name] if requested.reservation is not None and is_other_reservation else [],
     )
-    isolation = _inherited(requested.isolation, parent.isolation)
+    isolation = _inherit(requested.isolation, parent.isolation)
     _refuse("isolation", [isolation] if isolation.rank < parent.isolation.rank else [])
     child = Grant(
         **limits,
@@ -287,13 +289,13 @@ def narrow(parent: Grant, requested: Policy, *, seconds_left: float | None = Non
         ports=dict(ports),
         readonly_mounts=tuple(mounts),
         secrets={name: parent.secrets[name] for name in secrets},
-        allow_sub_agents=_inherited(requested.allow_sub_agents, parent.allow_sub_agents),
+        allow_sub_agents=_inherit(requested.allow_sub_agents, parent.allow_sub_agents),
         isolation=isolation,
-        retry_count=_inherited(requested.retry_count, parent.retry_count),
-        retry_delay_seconds=_inherited(requested.retry_delay_seconds, parent.retry_delay_seconds),
+        retry_count=_inherit(requested.retry_count, parent.retry_count),
+        retry_delay_seconds=_inherit(requested.retry_delay_seconds, parent.retry_delay_seconds),
         reservation=parent.reservation,
     )
-    return child, clamped
+    return child, clamped_limits
 
 
 def from_json(data: bytes | str | Mapping[str, Any]) -> Policy:
@@ -350,7 +352,9 @@ def to_public_dict(fields: PolicyFields) -> dict[str, Any]:
     return plain
 
 
-def _limits(parent: Grant, asked: Policy, seconds_left: float | None) -> tuple[dict[str, Any], tuple[Clamped, ...]]:
+def _limits(
+    parent: Grant, requested_policy: Policy, seconds_left: float | None
+) -> tuple[dict[str, Any], tuple[ClampedLimit, ...]]:
     """Return every limit of a child, and the limits that were clamped."""
     maxima = {name: getattr(parent, name) for name in _LIMITS}
     maxima["max_sub_agent_depth"] -= 1
@@ -360,26 +364,26 @@ def _limits(parent: Grant, asked: Policy, seconds_left: float | None) -> tuple[d
         if not seconds_left > 0:
             raise SpawnRefused("policy.timeout_seconds", "its parent has no time left", free=0)
         maxima["timeout_seconds"] = min(maxima["timeout_seconds"], seconds_left)
-    requested = {name: getattr(asked, name) for name in _LIMITS}
+    requested = {name: getattr(requested_policy, name) for name in _LIMITS}
     defaults = maxima | {name: min(getattr(DEFAULTS, name), maxima[name]) for name in ("cpu_cores", "memory_mb")}
     effective = {
         name: defaults[name] if requested[name] is None else min(requested[name], maxima[name]) for name in _LIMITS
     }
-    exceeded = (name for name in _LIMITS if requested[name] is not None and requested[name] > maxima[name])
-    return effective, tuple(Clamped(name, requested[name], effective[name]) for name in exceeded)
+    exceeded_names = (name for name in _LIMITS if requested[name] is not None and requested[name] > maxima[name])
+    return effective, tuple(ClampedLimit(name, requested[name], effective[name]) for name in exceeded_names)
 
 
-def _environment(names: Sequence[str], values: Mapping[str, str], above: Mapping[str, str]) -> dict[str, Any]:
+def _environment(names: Sequence[str], values: Mapping[str, str], parent_values: Mapping[str, str]) -> dict[str, Any]:
     """Return both fields for variables.
 
     If the run above has a name by value, the name means that value, never the host's.
     """
-    by_value = {name: above[name] for name in names if name in above} | dict(values)
+    by_value = {name: parent_values[name] for name in names if name in parent_values} | dict(values)
     return {"allowed_env_vars": tuple(name for name in names if name not in by_value), "env_vars": by_value}
 
 
-def _inherited(asked: T | None, held: T) -> T:
-    return held if asked is None else asked
+def _inherit(requested: T | None, parent_value: T) -> T:
+    return parent_value if requested is None else requested
 
 
 def _refuse(field_name: str, lacking: Sequence[str]) -> None:

@@ -34,7 +34,7 @@ class Reservation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             raise InvalidValue("policy.reservation.sandboxes", sandboxes, f"a whole number from 1 to {MAXIMUM:.0f}")
 
 
-def checked(field: str, value: object) -> Reservation:
+def parse_reservation(field: str, value: object) -> Reservation:
     """Return a reservation, converting plain data.
 
     Raises InvalidValue, naming the field, if `value` is not a valid reservation.

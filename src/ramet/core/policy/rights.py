@@ -71,8 +71,8 @@ def uncovered_endpoints(granted: Collection[str], requested: Collection[str]) ->
     "*" covers every name and every public address. A private address in numeric form is covered only by itself: a list
     that contains it means that address, wherever it leads.
     """
-    below = tuple(each.removeprefix("*") for each in granted if each.startswith("*."))
-    lacking = [each for each in requested if each not in granted and not each.endswith(below)]
+    granted_suffixes = tuple(each.removeprefix("*") for each in granted if each.startswith("*."))
+    lacking = [each for each in requested if each not in granted and not each.endswith(granted_suffixes)]
     return [each for each in lacking if _is_private(each)] if "*" in granted else lacking
 
 
@@ -126,7 +126,7 @@ def variable_values(field: str, entries: object) -> dict[str, str]:
     for name, value in values.items():
         _variable(field, name)
         if not isinstance(value, str) or "\0" in value or not _is_utf8(value):
-            raise InvalidValue(field, f"{name}={_hidden(value)}", "text without NUL")
+            raise InvalidValue(field, f"{name}={_redact(value)}", "text without NUL")
     if sum(len(name) + len(value.encode()) for name, value in values.items()) > MAX_ENV_BYTES:
         raise InvalidValue(field, f"{len(values)} variables", f"at most {MAX_ENV_BYTES} bytes together")
     return values
@@ -143,10 +143,10 @@ def secrets(field: str, entries: object) -> dict[str, str | None]:
     for name, value in values.items():
         if not isinstance(name, str) or not _SECRET.match(name):
             raise InvalidValue(
-                field, _hidden(name), "file names of at most 128 letters, digits, '_', '-' and '.', no '.' first"
+                field, _redact(name), "file names of at most 128 letters, digits, '_', '-' and '.', no '.' first"
             )
         if value is not None and (not isinstance(value, str) or not value or not _is_utf8(value)):
-            raise InvalidValue(field, f"{name}={_hidden(value)}", "text that is not empty, or None: the parent's")
+            raise InvalidValue(field, f"{name}={_redact(value)}", "text that is not empty, or None: the parent's")
     if sum(len(value.encode()) for value in values.values() if value is not None) > MAX_SECRET_BYTES:
         raise InvalidValue(field, f"{len(values)} secrets", f"at most {MAX_SECRET_BYTES} bytes together")
     return values
@@ -170,13 +170,13 @@ def _host(host: str) -> str | None:
     name = name.translate(_UPPER).removesuffix(".")
     if not name.isascii():
         try:
-            encoded = name.encode("idna")
+            encoded_name = name.encode("idna")
             # A name that does not survive the round trip has a twin: another host that a reader takes it for.
-            if encoded.decode("idna") != name:
+            if encoded_name.decode("idna") != name:
                 return None
         except UnicodeError:
             return None
-        name = encoded.decode("ascii")
+        name = encoded_name.decode("ascii")
     labels = name.split(".")
     if len(name) > 253 or not all(map(_LABEL.match, labels)):
         return None
@@ -252,7 +252,7 @@ def _pairs(field: str, entries: object) -> list[Any]:
 
 def _mapping(field: str, entries: object, accepted: str) -> dict[Any, Any]:
     if not isinstance(entries, Mapping):
-        raise InvalidValue(field, _hidden(entries), accepted)
+        raise InvalidValue(field, _redact(entries), accepted)
     if len(entries) > MAX_ENTRIES:
         raise InvalidValue(field, f"{len(entries)} entries", f"at most {MAX_ENTRIES}")
     return dict(entries)
@@ -266,5 +266,5 @@ def _is_utf8(text: str) -> bool:
     return True
 
 
-def _hidden(value: object) -> str:
+def _redact(value: object) -> str:
     return f"({type(value).__name__}, not shown)"

@@ -50,8 +50,8 @@ class StoredMessage(Struct):
 
     kind: str  #: human | ai | system | tool
     call_id: str | None  #: the call that the message answers
-    kept: Raw | dict[str, Any]
-    _places: dict[str | None, int] | None = None
+    content: Raw | dict[str, Any]
+    _call_positions: dict[str | None, int] | None = None
 
     @property
     def data(self) -> dict[str, Any]:
@@ -59,22 +59,22 @@ class StoredMessage(Struct):
 
         Raises InvalidValue if the message is not a JSON object.
         """
-        if isinstance(self.kept, dict):
-            return self.kept
+        if isinstance(self.content, dict):
+            return self.content
         try:
-            data: dict[str, Any] = msgspec.json.decode(self.kept)
+            data: dict[str, Any] = msgspec.json.decode(self.content)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
-            raise _invalid_message(self.kept, problem) from None
+            raise _invalid_message(self.content, problem) from None
         return data
 
     @property
-    def places(self) -> dict[str | None, int]:
-        """The calls that the message makes: the place of each call, by its id."""
-        if self._places is None:
+    def call_positions(self) -> dict[str | None, int]:
+        """The calls that the message makes: the position of each call, by its id."""
+        if self._call_positions is None:
             reply = self.data
             calls = [*(reply.get("tool_calls") or ()), *(reply.get("invalid_tool_calls") or ())]
-            self._places = {call.get("id"): index for index, call in enumerate(calls)}
-        return self._places
+            self._call_positions = {call.get("id"): index for index, call in enumerate(calls)}
+        return self._call_positions
 
 
 class _Head(Struct):
@@ -109,7 +109,7 @@ def parse_stored_message(message: Raw | dict[str, Any]) -> StoredMessage:
 def insert_tool_result(conversation: list[StoredMessage], answer: StoredMessage) -> int:
     """Insert an answer after the reply that made the call, in the order of the calls.
 
-    Answers may arrive out of order. Returns the place of the answer.
+    Answers may arrive out of order. Returns the position of the answer.
     """
     at = len(conversation)
     while at and conversation[at - 1].kind == "tool":
@@ -117,9 +117,9 @@ def insert_tool_result(conversation: list[StoredMessage], answer: StoredMessage)
     if at == len(conversation) or not at or conversation[at - 1].kind != "ai":
         conversation.append(answer)  # The first answer, or there is nothing that determines its place.
         return len(conversation) - 1
-    places = conversation[at - 1].places
-    position = places.get(answer.call_id, len(places))
-    while at < len(conversation) and places.get(conversation[at].call_id, len(places)) <= position:
+    positions = conversation[at - 1].call_positions
+    own_position = positions.get(answer.call_id, len(positions))
+    while at < len(conversation) and positions.get(conversation[at].call_id, len(positions)) <= own_position:
         at += 1
     conversation.insert(at, answer)
     return at

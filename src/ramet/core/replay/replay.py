@@ -40,8 +40,8 @@ from ramet.core.events import (
 )
 from ramet.core.outcome import NO_USAGE, Result, Usage
 from ramet.core.policy import rights
+from ramet.core.replay.active_time import ActiveTime
 from ramet.core.replay.codec import ReplayMessage, StoredMessage, insert_tool_result, parse_stored_message
-from ramet.core.replay.elapsed import ActiveTime
 
 #: Events that only an active run causes. The kernel that reports them started or resumed the run's turn.
 EXECUTION_EVENTS = (MessageRecorded, ReplayMessage, ModelAsked, ToolStarted, ToolEnded, SandboxStarted)
@@ -96,7 +96,7 @@ class RunReplay:
     reply_step: str = ""  #: step of the newest reply
     replies: int = 0  #: replies of its model in its newest turn, at this attempt
     objections: int = 0  #: messages there that asked the run to continue instead of ending
-    exhausted: str = ""  #: on a last answer: the resource of its budget that is used up
+    exhausted_resource: str = ""  #: on a last answer: the resource of its budget that is used up
     refusal: BudgetRefused | None = None  #: the last refusal of a budget in its newest turn
     awaiting_idle: dict[str, str] = field(default_factory=dict)  #: mail ids, and the runs to notify when it is idle
     unread: dict[str, UnreadMail] = field(default_factory=dict)
@@ -250,7 +250,7 @@ class TreeReplay:
                     run.wakes += event.turn > 1  # Until a prompt is recorded in this turn.
                     run.turn_began_at, run.attempt, run.replies = len(run.conversation), 1, 0
                     run.objections = 0
-                    run.exhausted, run.refusal = "", None
+                    run.exhausted_resource, run.refusal = "", None
                 else:
                     self._charge_open_requests(run)  # The resuming kernel has counted these; readers must, too.
                 run.turn, run.is_in_turn, run.state = event.turn, True, "running"
@@ -365,10 +365,10 @@ class TreeReplay:
         """Reopen the scope of a run that had ended and was resumed."""
         run.result, run.active_time, run.reports_by_notice = None, ActiveTime(), bool(run.ancestor_id)
         run.generation += 1
-        above = self.runs.get(run.ancestor_id)
-        while above is not None and above.is_over:
-            above = self.runs.get(above.ancestor_id)
-        run.ancestor_id = above.id if above is not None else run.ancestor_id
+        ancestor = self.runs.get(run.ancestor_id)
+        while ancestor is not None and ancestor.is_over:
+            ancestor = self.runs.get(ancestor.ancestor_id)
+        run.ancestor_id = ancestor.id if ancestor is not None else run.ancestor_id
         self.ledger.append(LedgerEntry(run.id, OPEN))
 
     def _apply_message(self, run: RunReplay, event: MessageRecorded | ReplayMessage) -> None:
@@ -380,7 +380,7 @@ class TreeReplay:
             run.unstarted_calls.clear()
             run._is_retried, run.replies, run.objections = False, 0, 0
         if event.step_id is not None:
-            run.reply_step, run.exhausted, run.replies = event.step_id, event.exhausted, run.replies + 1
+            run.reply_step, run.exhausted_resource, run.replies = event.step_id, event.exhausted, run.replies + 1
             run.model_requests.pop(event.step_id, None)
             run.steps = max(run.steps, _number(event.step_id))
         if event.usage is not None:
@@ -422,11 +422,11 @@ class TreeReplay:
             self.ledger.append(LedgerEntry(run.id, SPENT, usage))
         if is_own:
             run.usage = run.usage + usage
-        above: RunReplay | None = run
-        while above is not None:
-            if above._subtree is not None:
-                above._subtree = above._subtree + usage
-            above = self.runs.get(above.ancestor_id)
+        ancestor: RunReplay | None = run
+        while ancestor is not None:
+            if ancestor._subtree is not None:
+                ancestor._subtree = ancestor._subtree + usage
+            ancestor = self.runs.get(ancestor.ancestor_id)
 
 
 def amount(usage: Usage) -> Amount:

@@ -136,7 +136,7 @@ class DueTicks(NamedTuple):
     """The ticks that are due: the newest, oldest first, and the number of earlier ones."""
 
     ticks: tuple[datetime, ...]
-    before: int  #: of a cron line after a long absence: a lower bound
+    earlier_count: int  #: of a cron line after a long absence: a lower bound
 
 
 def utc(field: str, value: object) -> datetime:
@@ -171,33 +171,33 @@ def fires_at(schedule: Schedule, tick: datetime) -> datetime:
     return tick + timedelta(seconds=schedule.jitter_s) * (int.from_bytes(digest[:6]) / 2**48)
 
 
-def next_fire_time(schedule: Schedule, after: datetime, next_fire: NextFire) -> datetime | None:
-    """Return the first tick strictly after `after`; None if there is none."""
+def next_fire_time(schedule: Schedule, start: datetime, next_fire: NextFire) -> datetime | None:
+    """Return the first tick strictly after `start`; None if there is none."""
     timing = schedule.timing
     tick: datetime | None
     match timing:
         case Interval():
-            tick = timing.anchor + max(0, (after - timing.anchor) // timing.step + 1) * timing.step
+            tick = timing.anchor + max(0, (start - timing.anchor) // timing.step + 1) * timing.step
         case Once():
-            tick = timing.at if timing.at > after else None
+            tick = timing.at if timing.at > start else None
         case Cron():
-            tick = next_fire(timing.line, timing.tz, after)
+            tick = next_fire(timing.line, timing.tz, start)
     if tick is None or (schedule.until is not None and tick > schedule.until):
         return None
     return tick
 
 
-def due_between(schedule: Schedule, after: datetime, now: datetime, next_fire: NextFire, *, limit: int) -> DueTicks:
-    """Return the ticks strictly after `after` that may fire by `now`, in order; only the newest `limit` are named.
+def due_between(schedule: Schedule, start: datetime, now: datetime, next_fire: NextFire, *, limit: int) -> DueTicks:
+    """Return the ticks strictly after `start` that may fire by `now`, in order; only the newest `limit` are named.
 
     No tick is named before an earlier one, whatever their jitters.
     """
     timing = schedule.timing
     if isinstance(timing, Interval):
-        return _due_of_interval(schedule, timing, after, now, limit)
+        return _due_of_interval(schedule, timing, start, now, limit)
     newest: deque[datetime] = deque(maxlen=limit)
-    count, last = 0, after
-    for tick in _walk(schedule, after, now, next_fire):
+    count, last = 0, start
+    for tick in _walk(schedule, start, now, next_fire):
         newest.append(tick)
         count, last = count + 1, tick
         if count == MAX_COUNTED and not isinstance(timing, Once):
@@ -205,15 +205,15 @@ def due_between(schedule: Schedule, after: datetime, now: datetime, next_fire: N
     return DueTicks(tuple(newest), count - len(newest))
 
 
-def _walk(schedule: Schedule, after: datetime, now: datetime, next_fire: NextFire) -> Iterator[datetime]:
-    while (tick := next_fire_time(schedule, after, next_fire)) is not None and fires_at(schedule, tick) <= now:
+def _walk(schedule: Schedule, start: datetime, now: datetime, next_fire: NextFire) -> Iterator[datetime]:
+    while (tick := next_fire_time(schedule, start, next_fire)) is not None and fires_at(schedule, tick) <= now:
         yield tick
-        after = tick
+        start = tick
 
 
-def _due_of_interval(schedule: Schedule, timing: Interval, after: datetime, now: datetime, limit: int) -> DueTicks:
+def _due_of_interval(schedule: Schedule, timing: Interval, start: datetime, now: datetime, limit: int) -> DueTicks:
     end = min(now, schedule.until) if schedule.until is not None else now
-    first = max(0, (after - timing.anchor) // timing.step + 1)
+    first = max(0, (start - timing.anchor) // timing.step + 1)
     last = (end - timing.anchor) // timing.step
     # Jitter is at most one interval: only the newest tick may still have to wait for its jitter.
     if last >= first and fires_at(schedule, timing.anchor + last * timing.step) > now:
@@ -223,7 +223,7 @@ def _due_of_interval(schedule: Schedule, timing: Interval, after: datetime, now:
 
 
 def _due_after_long_absence(
-    schedule: Schedule, after: datetime, now: datetime, next_fire: NextFire, newest: deque[datetime]
+    schedule: Schedule, start: datetime, now: datetime, next_fire: NextFire, newest: deque[datetime]
 ) -> DueTicks:
     """Find the newest ticks after a long absence.
 
@@ -233,13 +233,13 @@ def _due_after_long_absence(
     end = min(now, schedule.until) if schedule.until is not None else now
     span = timedelta(hours=1)
     # Every tick before a window is due, since the window begins before now - jitter.
-    while (begin := end - timedelta(seconds=schedule.jitter_s) - span) > after:
+    while (begin := end - timedelta(seconds=schedule.jitter_s) - span) > start:
         ticks = deque(_walk(schedule, begin, now, next_fire), maxlen=limit)
         if len(ticks) == limit:
             return DueTicks(tuple(ticks), MAX_COUNTED)
         span *= 2
     count = MAX_COUNTED
-    for tick in _walk(schedule, after, now, next_fire):
+    for tick in _walk(schedule, start, now, next_fire):
         newest.append(tick)
         count += 1
     return DueTicks(tuple(newest), count - len(newest))

@@ -143,32 +143,36 @@ def reconcile(
     a missed tick. A started claim stays for a scheduler that can continue its run: see `orphaned_claims`.
     """
     schedule, state = record.schedule, record.state
-    unstarted = tuple(claim for claim in state.claims if claim.run is None and not is_alive(claim.owner))
-    state = _without_claims(state, *unstarted)
-    orphaned = [claim.due for claim in unstarted]
+    unstarted_claims = tuple(claim for claim in state.claims if claim.run is None and not is_alive(claim.owner))
+    state = _without_claims(state, *unstarted_claims)
+    orphaned_ticks = [claim.due for claim in unstarted_claims]
     due_ticks = DueTicks((), 0)
     if not (state.paused or state.cancelled):
         due_ticks = due_between(schedule, state.decided, now, next_fire, limit=schedule.misfire_max)
-    selected = _select_ticks(schedule, due_ticks.ticks, now)
+    selected_ticks = _select_ticks(schedule, due_ticks.ticks, now)
     if schedule.overlap == "skip" and state.claims:
-        selected = ()
-    selected = selected[: max(0, MAX_WAITING - len(state.waiting))]
-    requeued = [due for due in orphaned if due.manual or _is_still_due(schedule, due.tick, selected, now)]
-    dropped = due_ticks.before + len(due_ticks.ticks) - len(selected) + len(orphaned) - len(requeued)
+        selected_ticks = ()
+    selected_ticks = selected_ticks[: max(0, MAX_WAITING - len(state.waiting))]
+    requeued_ticks = [
+        due for due in orphaned_ticks if due.manual or _is_still_due(schedule, due.tick, selected_ticks, now)
+    ]
+    dropped_count = (
+        due_ticks.earlier_count + len(due_ticks.ticks) - len(selected_ticks) + len(orphaned_ticks) - len(requeued_ticks)
+    )
     state = replace(
         state,
         decided=max(state.decided, *due_ticks.ticks[-1:]) if due_ticks.ticks else state.decided,
-        waiting=(*requeued, *state.waiting, *(Due(tick=tick) for tick in selected)),
-        skipped=state.skipped + dropped,
+        waiting=(*requeued_ticks, *state.waiting, *(Due(tick=tick) for tick in selected_ticks)),
+        skipped=state.skipped + dropped_count,
     )
     return _with_state(record, state)
 
 
-def replace_definition(record: ScheduleRecord, schedule: Schedule, decided: datetime) -> ScheduleRecord:
+def replace_definition(record: ScheduleRecord, schedule: Schedule, decided_until: datetime) -> ScheduleRecord:
     """Replace the content of a schedule from now on; current runs continue, waiting ticks are dropped."""
     results = () if record.state.cancelled else record.state.results
     return ScheduleRecord(
-        schedule=schedule, state=TickState(decided=decided, claims=record.state.claims, results=results)
+        schedule=schedule, state=TickState(decided=decided_until, claims=record.state.claims, results=results)
     )
 
 
@@ -193,25 +197,25 @@ def orphaned_claims(record: ScheduleRecord, is_alive: Callable[[str], bool]) -> 
     return tuple(claim for claim in record.state.claims if claim.run is not None and not is_alive(claim.owner))
 
 
-def update_claim(record: ScheduleRecord, claim: Claim, updated: Claim) -> ScheduleRecord | None:
+def update_claim(record: ScheduleRecord, claim: Claim, new_claim: Claim) -> ScheduleRecord | None:
     """Record that a claim's run is about to be spawned, or that another scheduler took the claim.
 
     Return None if the claim has changed meanwhile.
     """
     if claim not in record.state.claims:
         return None
-    claims = tuple(updated if each == claim else each for each in record.state.claims)
+    claims = tuple(new_claim if each == claim else each for each in record.state.claims)
     return _with_state(record, replace(record.state, claims=claims))
 
 
-def mark_lost(record: ScheduleRecord, claim: Claim, now: datetime, why: str) -> ScheduleRecord | None:
+def mark_lost(record: ScheduleRecord, claim: Claim, now: datetime, reason: str) -> ScheduleRecord | None:
     """Record that a claim's run cannot be continued.
 
     Return None if the claim has changed meanwhile.
     """
     if claim not in record.state.claims:
         return None
-    return complete_claim(record, _lost_result(claim, now, why), claim.owner)
+    return complete_claim(record, _lost_result(claim, now, reason), claim.owner)
 
 
 def release(record: ScheduleRecord, claim: Claim) -> ScheduleRecord | None:
@@ -248,8 +252,8 @@ def trigger(record: ScheduleRecord, now: datetime) -> ScheduleRecord:
 
 def cancel(record: ScheduleRecord) -> ScheduleRecord:
     """Prevent every further start; current runs continue, and the record is kept until they end."""
-    started = tuple(claim for claim in record.state.claims if claim.run is not None)
-    return _with_state(record, replace(record.state, cancelled=True, waiting=(), claims=started))
+    started_claims = tuple(claim for claim in record.state.claims if claim.run is not None)
+    return _with_state(record, replace(record.state, cancelled=True, waiting=(), claims=started_claims))
 
 
 def is_deletable(record: ScheduleRecord) -> bool:
@@ -313,16 +317,16 @@ def _select_ticks(schedule: Schedule, ticks: tuple[datetime, ...], now: datetime
             return ticks[-schedule.misfire_max :]
 
 
-def _is_still_due(schedule: Schedule, tick: datetime, selected: tuple[datetime, ...], now: datetime) -> bool:
+def _is_still_due(schedule: Schedule, tick: datetime, selected_ticks: tuple[datetime, ...], now: datetime) -> bool:
     """Return whether a tick runs that was claimed once and not started.
 
-    `selected` are newer ticks that run now.
+    `selected_ticks` are newer ticks that run now.
     """
     match schedule.misfire:
         case "skip":
-            return not selected and _is_on_time(schedule, tick, now)
+            return not selected_ticks and _is_on_time(schedule, tick, now)
         case "once":
-            return not selected
+            return not selected_ticks
         case "all":
             return True
 
@@ -331,7 +335,7 @@ def _is_on_time(schedule: Schedule, tick: datetime, now: datetime) -> bool:
     return now - fires_at(schedule, tick) <= GRACE
 
 
-def _lost_result(claim: Claim, now: datetime, why: str) -> TickResult:
+def _lost_result(claim: Claim, now: datetime, reason: str) -> TickResult:
     return TickResult(
         id=claim.id,
         tick=claim.due.tick,
@@ -340,7 +344,7 @@ def _lost_result(claim: Claim, now: datetime, why: str) -> TickResult:
         run=claim.run,
         began=claim.at,
         ended=now,
-        error=ErrorInfo(type="Lost", message=why),
+        error=ErrorInfo(type="Lost", message=reason),
     )
 
 

@@ -23,7 +23,7 @@ from ramet.core.outcome import Result, Usage
 from ramet.core.replay.replay import RunReplay, TreeReplay
 from ramet.disk.state_folder import JOURNAL, checked_state_folder
 from ramet.host.journal.journal import PAGE, TREES, tree_document
-from ramet.host.journal.stored_events import decoded, location_of
+from ramet.host.journal.stored_events import decode_stored, location_of
 from ramet.store.contract import Store, StoredEvent
 from ramet.store.sqlite.database_lock import is_locked
 from ramet.store.sqlite.store import SqliteStore
@@ -143,12 +143,12 @@ class JournalReader:
     ) -> None:
         """Set `is_alone`, which returns whether no process writes to the journal now."""
         self.store, self._live_roots, self._is_alone = store, live_roots, is_alone
-        self.damaged: dict[str, Damaged] = {}  #: why trees were skipped, by their roots; "" for the journal
+        self.damage_by_root: dict[str, Damaged] = {}  #: why trees were skipped, by their roots; "" for the journal
 
     async def __aenter__(self) -> JournalReader:
         await self.store.open()
         if (loss := getattr(self.store, "loss", None)) is not None:
-            self.damaged[""] = loss
+            self.damage_by_root[""] = loss
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -157,15 +157,15 @@ class JournalReader:
     async def trees(self, *, ended: bool = False) -> list[str]:
         """Return the roots of trees that may live, or with `ended` of all, in the order of their spawns.
 
-        A tree whose document cannot be read is skipped, and is then in `damaged`. A tree that was set aside is left
-        out.
+        A tree whose document cannot be read is skipped, and is then in `damage_by_root`. A tree that was set aside is
+        left out.
         """
         entries, set_aside = list[tuple[str, str]](), set[str]()
         for each in await self.store.list(TREES):
             try:
                 about = tree_document(each, location_of(self.store))
             except DamagedTree as problem:
-                self.damaged[each.key] = problem
+                self.damage_by_root[each.key] = problem
                 continue
             if about.get("set_aside"):
                 set_aside.add(each.key)
@@ -189,14 +189,14 @@ class JournalReader:
     async def rows_of_all(self, *, ended: bool = False) -> list[RunRow]:
         """Return the runs of all trees, in the order of their spawns.
 
-        Trees that cannot be read are then in `damaged`.
+        Trees that cannot be read are then in `damage_by_root`.
         """
         rows = list[RunRow]()
         for root in await self.trees(ended=ended):
             try:
                 rows += await self.rows(root)
             except DamagedTree as problem:
-                self.damaged[root] = problem
+                self.damage_by_root[root] = problem
         return rows
 
     async def tree_of(self, run: str) -> str:
@@ -211,32 +211,32 @@ class JournalReader:
         fold = TreeFold()
         async for event in self.events(root):
             fold.apply(event)
-        return fold.rows(self.lives(root))
+        return fold.rows(self.is_active(root))
 
     async def events(self, root: str, *, run: str | None = None, after: int = 0) -> AsyncGenerator[Event]:
         """Yield the recorded events of a tree, or of one run of it, in order. Raises DamagedTree."""
-        async for each in self._stored(root, run, after):
-            yield decoded(self.store, each)
+        async for each in self._read_events(root, run, after):
+            yield decode_stored(self.store, each)
 
     async def follow(self, root: str, *, run: str | None = None) -> AsyncGenerator[Event]:
         """Yield recorded events, then new ones, until the run or tree is over, or no kernel is active in the tree."""
         fold, cursor = TreeFold(), 0
         while True:
             is_alone, head = self._is_alone(), await self.store.head()  # Before reading: no event is missed.
-            async for each in self._stored(root, None, cursor):
-                cursor, event = each.cursor, decoded(self.store, each)
+            async for each in self._read_events(root, None, cursor):
+                cursor, event = each.cursor, decode_stored(self.store, each)
                 fold.apply(event)
                 if run is None or event.run == run:
                     yield event
-            if fold.is_over(run) or is_alone or not self.lives(root):
+            if fold.is_over(run) or is_alone or not self.is_active(root):
                 return
             await self.store.wait(head, timeout_s=LOOK_S)
 
-    def lives(self, root: str) -> bool:
+    def is_active(self, root: str) -> bool:
         """Return whether a kernel has this tree active."""
         return self._live_roots is None or root in self._live_roots
 
-    async def _stored(self, root: str, run: str | None, after: int) -> AsyncGenerator[StoredEvent]:
+    async def _read_events(self, root: str, run: str | None, after: int) -> AsyncGenerator[StoredEvent]:
         while page := await self.store.read(after, tree=root, run=run, limit=PAGE):
             for each in page:
                 yield each
@@ -247,43 +247,43 @@ class TreeFold:
     """The replayed state of a tree, with the times at which its runs ended."""
 
     def __init__(self) -> None:
-        self.story = TreeReplay()
-        self._ended: dict[str, datetime | None] = {}
+        self.replay = TreeReplay()
+        self._end_times: dict[str, datetime | None] = {}
 
     def apply(self, event: Event) -> None:
         """Process the next event."""
-        self.story.apply(event)
+        self.replay.apply(event)
         if isinstance(event, RunEnded):
-            self._ended[event.run] = event.at
+            self._end_times[event.run] = event.at
 
     def is_over(self, run: str | None = None) -> bool:
         """Return whether this run has ended; without one, whether all runs have ended."""
-        if run is not None and run in self.story.runs:
-            return self.story.runs[run].is_over
-        return bool(self.story.runs) and self.story.is_over
+        if run is not None and run in self.replay.runs:
+            return self.replay.runs[run].is_over
+        return bool(self.replay.runs) and self.replay.is_over
 
-    def rows(self, lives: bool) -> list[RunRow]:
-        """Return a row for every run; `lives` states whether a kernel has the tree active."""
+    def rows(self, is_active: bool) -> list[RunRow]:
+        """Return a row for every run; `is_active` states whether a kernel has the tree active."""
         children: dict[str, list[str]] = {}
-        for run in self.story.runs.values():
+        for run in self.replay.runs.values():
             children.setdefault(run.spawn_event.parent or "", []).append(run.id)
-        return [self._row(run, tuple(children.get(run.id, ())), lives) for run in self.story.runs.values()]
+        return [self._row(run, tuple(children.get(run.id, ())), is_active) for run in self.replay.runs.values()]
 
     def _row(self, run: RunReplay, children: tuple[str, ...], is_active: bool) -> RunRow:
-        born = run.spawn_event
+        spawn_event = run.spawn_event
         return RunRow(
             id=run.id,
-            root=born.root,
-            path=born.path,
-            agent=born.agent,
-            depth=born.depth,
-            parent=born.parent,
+            root=spawn_event.root,
+            path=spawn_event.path,
+            agent=spawn_event.agent,
+            depth=spawn_event.depth,
+            parent=spawn_event.parent,
             state=str(run.result.status) if run.result is not None else run.state if is_active else INTERRUPTED,
             is_over=run.is_over,
-            born=born.at,
-            ended=self._ended.get(run.id) if run.is_over else None,
-            description=born.description or born.prompt[:500],
-            model=born.model,
+            born=spawn_event.at,
+            ended=self._end_times.get(run.id) if run.is_over else None,
+            description=spawn_event.description or spawn_event.prompt[:500],
+            model=spawn_event.model,
             usage=run.usage,
             usage_subtree=run.subtree,
             children=children,

@@ -216,7 +216,7 @@ async def send_request(working_dir: pathlib.Path, request: Request, *, patience_
     if len(data) >= MAX_LINE:
         raise InvalidValue("request", f"{len(data)} bytes", f"less than {MAX_LINE}")
     try:
-        connection = _connected(_own_socket(working_dir))
+        connection = _connect(_own_socket(working_dir))
     except (OSError, InvalidValue):
         raise NoKernel(no_kernel) from None
     try:
@@ -283,7 +283,7 @@ def _own_socket(working_dir: pathlib.Path) -> pathlib.Path:
     return path
 
 
-def _connected(path: pathlib.Path) -> socket.socket:
+def _connect(path: pathlib.Path) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.settimeout(READ_S)  # A stopped kernel accepts no connection once its backlog is full.

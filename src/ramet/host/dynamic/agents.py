@@ -27,11 +27,11 @@ from ramet.host.dynamic.registry import Registries, created_ref
 MAKES_AGENTS = Capability("class", AGENT_CLASS)
 
 
-class Made(NamedTuple):
+class StoredAgent(NamedTuple):
     """A created agent, the capabilities that it asked for in vain, and the commit that contains it."""
 
     ref: AgentRef
-    dropped: tuple[str, ...]
+    dropped_names: tuple[str, ...]
     commit: str
 
 
@@ -41,7 +41,7 @@ class DynamicAgents:
     def __init__(self, store: Callable[[], Any]) -> None:
         self.registries = Registries(store)
 
-    async def create(self, creator: Agent, entry: Mapping[str, Any] | Recipe) -> Made:
+    async def create(self, creator: Agent, entry: Mapping[str, Any] | Recipe) -> StoredAgent:
         """Create an agent in its creator's registry, with those capabilities that its creator has itself.
 
         Raises InvalidValue for an invalid recipe, Denied if the creator may create no agents.
@@ -49,7 +49,7 @@ class DynamicAgents:
         if not any(each.type == "class" and each.name == AGENT_CLASS for each in creator.capabilities):
             raise Denied("creating agents", f"{creator.name} does not have the capability class {AGENT_CLASS}")
         requested = entry if isinstance(entry, Recipe) else Recipe.from_entry(entry)
-        granted, dropped = intersect(requested.capabilities, creator.capabilities)
+        granted, dropped_names = intersect(requested.capabilities, creator.capabilities)
         recipe = Recipe(
             name=requested.name,
             primer=requested.primer,
@@ -62,8 +62,8 @@ class DynamicAgents:
         )
         agent_of(recipe)  # Check that its types and tasks can be rebuilt.
         ref = ref_of(creator)
-        stored = await self.registries.save(ref.namespace, recipe)
-        return Made(created_ref(_creation_root(ref), recipe), dropped, stored.commit)
+        stored_recipe = await self.registries.save(ref.namespace, recipe)
+        return StoredAgent(created_ref(_creation_root(ref), recipe), dropped_names, stored_recipe.commit)
 
     async def load(self, handle: str | AgentRef) -> Agent:
         """Return the agent of a handle, in the version of the handle.

@@ -14,7 +14,7 @@ from ramet.core.errors import AgentNotResolved
 from ramet.core.events import AgentCreated
 from ramet.core.policy.capabilities import intersect
 from ramet.core.recipe import Recipe
-from ramet.host.dynamic.agents import DynamicAgents, Made, is_known, ref_of
+from ramet.host.dynamic.agents import DynamicAgents, StoredAgent, is_known, ref_of
 from ramet.host.dynamic.namespaces import state_location
 from ramet.host.dynamic.task_run import task_request
 from ramet.spawn.run.run import Run
@@ -27,12 +27,16 @@ class HostAuthoring:
     def __init__(self, agents: DynamicAgents) -> None:
         self._agents = agents
 
-    async def create(self, run: Run, entry: Mapping[str, Any]) -> Made:
+    async def create(self, run: Run, entry: Mapping[str, Any]) -> StoredAgent:
         """Create an agent in the run's own registry. Raises InvalidValue, Denied, StoreFailed."""
         recipe = Recipe.from_entry(entry)
         created = await self._agents.create(run.agent, recipe)
         run.context.emit(
-            AgentCreated, name=recipe.name, handle=str(created.ref), commit=created.commit, dropped=created.dropped
+            AgentCreated,
+            name=recipe.name,
+            handle=str(created.ref),
+            commit=created.commit,
+            dropped=created.dropped_names,
         )
         return created
 

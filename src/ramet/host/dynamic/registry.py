@@ -28,7 +28,7 @@ REPLACED = "__replaced_agent_versions__"
 STATE = "agents"
 
 
-class Kept(NamedTuple):
+class StoredRecipe(NamedTuple):
     """A kept recipe, and the commit that contains it."""
 
     recipe: Recipe
@@ -62,7 +62,7 @@ class Registries:
         """Return the state of one agent, for reading and writing, by its place: `architect/math_solver`."""
         return Namespaced(await self.state(), place)
 
-    async def save(self, place: str, recipe: Recipe) -> Kept:
+    async def save(self, place: str, recipe: Recipe) -> StoredRecipe:
         """Put a recipe into the registry of the agent at `place`; an equal recipe changes nothing.
 
         A recipe of the same name with another content becomes the current version; the version before stays available.
@@ -74,11 +74,11 @@ class Registries:
             if previous is not None:
                 version, entry = _hash_of(previous, recipe.name), msgspec.json.decode(previous)
                 if version == recipe.version:
-                    return Kept(recipe, state.head.id if state.head is not None else "")
+                    return StoredRecipe(recipe, state.head.id if state.head is not None else "")
                 namespace.set_entry(REPLACED, f"{recipe.name}@{version}", entry)
             namespace.set_entry(REGISTRY, recipe.name, recipe.entry())
             commit = await state.commit(f"{place} made {recipe.name}", on_conflict="retry")
-            return Kept(recipe, commit.id)
+            return StoredRecipe(recipe, commit.id)
 
     async def find(self, place: str, name: str, version: str | None, handle: str) -> Recipe:
         """Return a recipe by name: the current version, or the given one. Raises AgentNotResolved."""
@@ -137,7 +137,7 @@ def _read(entry_json: bytes, name: str, handle: str) -> Recipe:
     entry = msgspec.json.decode(entry_json)
     try:
         data = {"name": name, **entry} if isinstance(entry, dict) else entry
-        recipe = Recipe.from_entry(data, where=name)
+        recipe = Recipe.from_entry(data, path=name)
     except InvalidValue as problem:
         raise AgentNotResolved(handle, "recipe", name, f"is invalid: {problem}") from None
     if recipe.name != name:

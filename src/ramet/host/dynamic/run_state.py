@@ -25,7 +25,7 @@ from ramet.store.state.values import MISSING
 from ramet.tools.context import ToolUseContext
 from ramet.wire.guest_protocol.answer_data import StateCommit, StateReply
 from ramet.wire.guest_protocol.guest_to_host import UseState
-from ramet.wire.values.json_object import paused_gc
+from ramet.wire.values.json_object import pause_gc
 from ramet.wire.values.validators import check_parts
 
 #: Bytes of one value, of all uncommitted values, and of all that a run commits in one process.
@@ -49,8 +49,8 @@ class RunState:
         """Set `delegates`, the prefix of the branches that the run's children work on."""
         self.state = state
         self._context, self._delegates = context, delegates
-        self._changed: dict[str, int] = {}  #: bytes by key, of uncommitted changes
-        self._written = self._commits = 0
+        self._uncommitted_sizes: dict[str, int] = {}  #: bytes by key, of uncommitted changes
+        self._committed_bytes = self._commit_count = 0
         self._foreign_requests = 0  #: requests for commits that are not its own
         self._cached_history: tuple[Commit | None, int, _Answer] | None = None  #: the newest history, cached
         self._turn = asyncio.Lock()
@@ -80,10 +80,10 @@ class RunState:
 
     async def _get(self, request: UseState, _: bytes) -> _Answer:
         value = await self.state.read(request.name, MISSING)
-        return _answer(None if value is MISSING else value, found=value is not MISSING)
+        return _answer(None if value is MISSING else value, is_found=value is not MISSING)
 
     async def _has(self, request: UseState, _: bytes) -> _Answer:
-        return _answer(None, found=await self.state.read(request.name, MISSING) is not MISSING)
+        return _answer(None, is_found=await self.state.read(request.name, MISSING) is not MISSING)
 
     async def _keys(self, request: UseState, _: bytes) -> _Answer:
         return _names(await self.state.read_keys(checked_prefix(request.name), recursive=request.recursive))
@@ -98,7 +98,7 @@ class RunState:
             raise InvalidValue(key, f"{len(body)} bytes", f"a value of at most {MAX_VALUE} bytes of JSON")
         self._check_room(key, len(body))
         self.state.set(key, _data(body, key))
-        self._changed[key] = len(body)
+        self._uncommitted_sizes[key] = len(body)
         return _answer(None)
 
     async def _remove(self, request: UseState, _: bytes) -> _Answer:
@@ -106,27 +106,27 @@ class RunState:
         self._check_room(key, 0)
         existed = await self.state.read(key, MISSING) is not MISSING and self.state.remove(key)
         if existed:
-            self._changed[key] = 0
-        return _answer(None, found=existed)
+            self._uncommitted_sizes[key] = 0
+        return _answer(None, is_found=existed)
 
-    async def _discard(self, _asked: UseState, _: bytes) -> _Answer:
+    async def _discard(self, _request: UseState, _: bytes) -> _Answer:
         self.state.discard()
-        self._changed.clear()
+        self._uncommitted_sizes.clear()
         return _answer(None)
 
     def _check_room(self, key: str, size: int) -> None:
-        others = sum(each for name, each in self._changed.items() if name != key)
+        others = sum(each for name, each in self._uncommitted_sizes.items() if name != key)
         if others + size > MAX_UNSAVED:
             raise InvalidValue(key, f"{size} bytes", f"changes of at most {MAX_UNSAVED} bytes; commit() some first")
-        if len(self._changed) >= MAX_CHANGED and key not in self._changed:
+        if len(self._uncommitted_sizes) >= MAX_CHANGED and key not in self._uncommitted_sizes:
             raise InvalidValue(key, "one more key", f"changes of at most {MAX_CHANGED} keys; commit() some first")
 
     # ---- commits
 
     async def _commit(self, request: UseState, body: bytes) -> _Answer:
-        decisions = _Decisions(body, self._below)
-        changed, size = set(self._changed), sum(self._changed.values())
-        if self._changed:
+        decisions = _Decisions(body, self._path_prefix)
+        changed_keys, size = set(self._uncommitted_sizes), sum(self._uncommitted_sizes.values())
+        if self._uncommitted_sizes:
             self._check_written(size)
         try:
             if request.on_conflict == "abandon":
@@ -137,34 +137,34 @@ class RunState:
             return decisions.undecided_reply()
         except Conflict as conflict:
             if request.on_conflict == "abandon" and not isinstance(conflict, MergeConflict):
-                self._changed.clear()
+                self._uncommitted_sizes.clear()
             raise
-        self._written += size
-        for key in changed:
-            self._changed.pop(key, None)
-        return await self._committed(commit, len(changed))
+        self._committed_bytes += size
+        for key in changed_keys:
+            self._uncommitted_sizes.pop(key, None)
+        return await self._record_commit(commit, len(changed_keys))
 
-    async def _committed(self, commit: Commit, keys: int) -> _Answer:
+    async def _record_commit(self, commit: Commit, keys: int) -> _Answer:
         """Record a durable commit; also one that was written by a process that was killed before recording it."""
         if commit.author == self._context.run.id and commit.id != self._recorded_commit:
             self._recorded_commit = commit.id
-            self._commits += 1
+            self._commit_count += 1
             self._context.emit(
                 StateCommitted, state=self.state.name, branch=self.state.branch, commit=commit.id, keys=keys
             )
-        return _answer(await self._shown(commit))
+        return _answer(await self._view_commit(commit))
 
-    async def _shown(self, commit: Commit) -> StateCommit:
+    async def _view_commit(self, commit: Commit) -> StateCommit:
         """Return a commit as the run sees it.
 
         A commit of another agent that changed nothing here has no message and no author.
         """
         if commit.author == self._context.run.id or await self.state.changed_here(commit):
-            return _shown(commit)
-        return msgspec.structs.replace(_shown(commit), message="", author="")
+            return _convert_commit(commit)
+        return msgspec.structs.replace(_convert_commit(commit), message="", author="")
 
     def _check_written(self, size: int) -> None:
-        if self._written + size > MAX_WRITTEN or self._commits >= MAX_COMMITS:
+        if self._committed_bytes + size > MAX_WRITTEN or self._commit_count >= MAX_COMMITS:
             reason = f"a run commits at most {MAX_WRITTEN} bytes, and {MAX_COMMITS} times"
             raise Denied("commit", reason)
 
@@ -178,19 +178,19 @@ class RunState:
                 self._foreign_requests += 1
                 raise Unknown("commit", request.name[:64])
         head = await self.state.checkout(commit)
-        self._changed.clear()
-        return _answer(await self._shown(head) if head is not None else None, found=head is not None)
+        self._uncommitted_sizes.clear()
+        return _answer(await self._view_commit(head) if head is not None else None, is_found=head is not None)
 
     async def _history(self, request: UseState, _: bytes) -> _Answer:
         head, limit = self.state.head, min(request.limit, MAX_HISTORY)
         if self._cached_history is None or self._cached_history[:2] != (head, limit):
             commits = await self.state.own_history(limit)
-            self._cached_history = head, limit, _answer([_shown(each) for each in commits])
+            self._cached_history = head, limit, _answer([_convert_commit(each) for each in commits])
         return self._cached_history[2]
 
     # ---- branches of delegates
 
-    async def _branches(self, _asked: UseState, _: bytes) -> _Answer:
+    async def _branches(self, _request: UseState, _: bytes) -> _Answer:
         heads = await self.state.branches(self._delegates)
         return _answer(self._own_branches(heads))
 
@@ -200,7 +200,7 @@ class RunState:
         return {run: head for run, head in own.items() if not set(run) & {"/", "+"}}
 
     async def _merge(self, request: UseState, body: bytes) -> _Answer:
-        decisions = _Decisions(body, self._below)
+        decisions = _Decisions(body, self._path_prefix)
         branch, old_head = self._branch(request), self.state.head
         heads = await self.state.branches(self._delegates)
         if branch not in heads:
@@ -212,12 +212,12 @@ class RunState:
         except UnresolvedConflict:
             return decisions.undecided_reply()
         keys = len(await self.state.diff(old_head, commit)) if old_head is None or old_head.id != commit.id else 0
-        return await self._committed(commit, keys)
+        return await self._record_commit(commit, keys)
 
     async def _drop(self, request: UseState, _: bytes) -> _Answer:
-        delegate_state = await self.state.beside(self._branch(request))
+        delegate_state = await self.state.open_copy(self._branch(request))
         if delegate_state.head is None:
-            return _answer(None, found=False)
+            return _answer(None, is_found=False)
         await delegate_state.delete()
         return _answer(None)
 
@@ -225,26 +225,26 @@ class RunState:
         return f"{self._delegates}{checked_name('branch', request.name)}"
 
     @property
-    def _below(self) -> str:
+    def _path_prefix(self) -> str:
         return f"{self.state.path}/"
 
 
 class _Decisions:
     """The decisions on keys that both sides changed, for the values that the keys had then."""
 
-    def __init__(self, body: bytes, below: str) -> None:
+    def __init__(self, body: bytes, path_prefix: str) -> None:
         decisions = _data(body, "decisions") if body else {}
         if not isinstance(decisions, dict) or len(decisions) > MAX_NAMES or len(body) > MAX_UNSAVED:
             raise InvalidValue("decisions", f"{len(body)} bytes", "an object of keys, not too large")
         self._decisions: Mapping[str, Any] = decisions
-        self._below = below
+        self._path_prefix = path_prefix
         self._open: list[dict[str, Any]] = []
 
     def resolve(self, key: str, base: Any, ours: Any, theirs: Any) -> Any:
         """Return the decided value. Raises UnresolvedConflict, and adds the key to the undecided ones."""
-        if not key.startswith(self._below):
+        if not key.startswith(self._path_prefix):
             raise Denied("merge", "the branch has changes of another agent's state")
-        key = key.removeprefix(self._below)
+        key = key.removeprefix(self._path_prefix)
         sides = [[] if each is MISSING else [each] for each in (base, ours, theirs)]
         digest = hashlib.sha256(_json(sides)).hexdigest()
         decision = self._decisions.get(key)
@@ -255,11 +255,11 @@ class _Decisions:
 
     def undecided_reply(self) -> _Answer:
         """Return the undecided keys."""
-        return StateReply(found=False, is_open=True), _bounded(_json(self._open))
+        return StateReply(found=False, is_open=True), _check_size(_json(self._open))
 
 
-def _answer(value: Any, *, found: bool = True) -> _Answer:
-    return StateReply(found=found), _bounded(_json(value))
+def _answer(value: Any, *, is_found: bool = True) -> _Answer:
+    return StateReply(found=is_found), _check_size(_json(value))
 
 
 def _names(names: list[str]) -> _Answer:
@@ -268,19 +268,19 @@ def _names(names: list[str]) -> _Answer:
     return _answer(names)
 
 
-def _bounded(body: bytes) -> bytes:
+def _check_size(body: bytes) -> bytes:
     if len(body) > MAX_ANSWER:
         raise OutputTooLarge("an answer", size=len(body), limit=MAX_ANSWER)
     return body
 
 
-def _data(body: bytes, what: str) -> Any:
-    check_parts(body, len(body), what)
+def _data(body: bytes, name: str) -> Any:
+    check_parts(body, len(body), name)
     try:
-        with paused_gc(len(body)):
+        with pause_gc(len(body)):
             return msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
-        raise InvalidValue(what, f"{len(body)} bytes", f"JSON: {str(problem)[:200]}") from None
+        raise InvalidValue(name, f"{len(body)} bytes", f"JSON: {str(problem)[:200]}") from None
 
 
 def _writable(name: str) -> str:
@@ -300,5 +300,5 @@ def _message(request: UseState) -> str:
     return request.message
 
 
-def _shown(commit: Commit) -> StateCommit:
+def _convert_commit(commit: Commit) -> StateCommit:
     return StateCommit(id=commit.id, parents=commit.parents, at=commit.at, message=commit.message, author=commit.author)

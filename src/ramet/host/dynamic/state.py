@@ -22,9 +22,9 @@ class HostState:
         self._registries = registries
         self._opening = asyncio.Lock()
 
-    async def use(self, run: Run, asked: UseState, body: bytes) -> tuple[StateReply, bytes]:
+    async def use(self, run: Run, request: UseState, body: bytes) -> tuple[StateReply, bytes]:
         """Execute a request on a run's own state. Raises InvalidValue, Conflict, UnsavedChanges, Unknown, Denied."""
-        return await (await self._own(run)).use(asked, body)
+        return await (await self._own(run)).use(request, body)
 
     async def begins_at(self, parent: Run) -> str:
         """Return the commit at which a branch of a run's state begins now; commit first if there is none.
@@ -42,7 +42,7 @@ class HostState:
         """Create the branch on which a run was spawned; idempotent."""
         location = state_location(run)
         state = await self._registries.state(location.owner)
-        base_state = await state.beside(at=run.request.begins_at)
+        base_state = await state.open_copy(at=run.request.begins_at)
         with suppress(Conflict):  # The branch exists: an ended process created it, or an earlier call did.
             await base_state.fork(branch_of(location))
 
@@ -53,9 +53,9 @@ class HostState:
                     await self.branch(run)
                 location = state_location(run)
                 state = await self._registries.state(location.owner)
-                branch_state = await state.beside(branch_of(location), author=run.info.id)
+                branch_state = await state.open_copy(branch_of(location), author=run.info.id)
                 run.memory = RunState(run.context, Namespaced(branch_state, place_of(location)), prefix_below(location))
-                run.ended().add_done_callback(lambda _: _forget(run))
+                run.recorded_end().add_done_callback(lambda _: _forget(run))
         run_state: RunState = run.memory
         return run_state
 

@@ -9,7 +9,7 @@ from ramet.core.events import AgentCreated, Event, RunSpawned, StateCommitted
 from ramet.host.dynamic.namespaces import MAIN
 from ramet.host.dynamic.registry import STATE, Registries
 from ramet.host.journal.journal import PAGE, Journal
-from ramet.host.journal.stored_events import decoded
+from ramet.host.journal.stored_events import decode_stored
 from ramet.store.state.versioned import Versioned
 
 
@@ -33,12 +33,12 @@ async def state_at(registries: Registries, events: AsyncIterator[Event], run: st
             branch = each.branch
     commit = _newest(past_events, state.name, branch) if branch != MAIN or not begins_at else begins_at
     if not commit:
-        full_state = await state.beside()
+        full_state = await state.open_copy()
         moment = past_events[-1].at
         assert moment is not None, "every recorded event has a time"
         newest = await full_state.newest_by(moment)
         commit = newest.id if newest is not None else ""
-    return await state.beside(at=commit) if commit else Versioned()
+    return await state.open_copy(at=commit) if commit else Versioned()
 
 
 def _owner(past_events: Iterable[Event]) -> str:
@@ -64,7 +64,7 @@ async def recorded_events(journal: Journal, run: str) -> AsyncIterator[Event]:
     cursor = 0
     while first and (stored := await journal.store.read(cursor, tree=first[0].tree, limit=PAGE)):
         for each in stored:
-            yield decoded(journal.store, each)
+            yield decode_stored(journal.store, each)
         cursor = stored[-1].cursor
 
 

@@ -26,7 +26,7 @@ class ProxyDecision(NamedTuple):
     asked for another server. `host` is empty if the request named no readable host.
     """
 
-    allowed: bool
+    is_allowed: bool
     host: str
     port: int
     reason: str
@@ -53,7 +53,7 @@ class ProxyQuota:
     """The connections of all runs together: each takes up to two of the process's descriptors."""
 
     def __init__(self, limit: int) -> None:
-        self.limit, self.taken = limit, 0
+        self.limit, self.used_count = limit, 0
 
 
 class RunProxy:
@@ -77,19 +77,19 @@ class RunProxy:
         self._is_closing = False
         self._open_tunnels = 0
         self._tunnels: set[Tunnel] = set()
-        self._sent = self._received = 0
+        self._sent_bytes = self._received_bytes = 0
         self._connections: set[asyncio.Task[None]] = set()
         self._accepting = asyncio.get_running_loop().create_task(self._accept())
 
     @property
-    def sent(self) -> int:
+    def sent_bytes(self) -> int:
         """The bytes that came out of the sandbox in requests and open tunnels."""
-        return self._sent + sum(tunnel.sent for tunnel in self._tunnels)
+        return self._sent_bytes + sum(tunnel.sent_bytes for tunnel in self._tunnels)
 
     @property
-    def received(self) -> int:
+    def received_bytes(self) -> int:
         """The bytes that servers sent."""
-        return self._received + sum(tunnel.received for tunnel in self._tunnels)
+        return self._received_bytes + sum(tunnel.received_bytes for tunnel in self._tunnels)
 
     async def close(self) -> None:
         """Cut every tunnel and remove the socket; idempotent. A running lookup may outlast this, in its thread."""
@@ -115,7 +115,7 @@ class RunProxy:
                 self._half_open.release()
                 await asyncio.sleep(_RETRY_S)
                 continue
-            self._quota.taken += 1
+            self._quota.used_count += 1
             task = loop.create_task(self._serve(sock))
             self._connections.add(task)
             task.add_done_callback(lambda done, sock=sock: self._on_served(done, sock))  # type: ignore[misc]
@@ -123,7 +123,7 @@ class RunProxy:
             await asyncio.sleep(max(0.0, due - loop.time()))
 
     def _on_served(self, task: asyncio.Task[None], sock: socket.socket) -> None:
-        self._quota.taken -= 1
+        self._quota.used_count -= 1
         self._connections.discard(task)
         sock.close()  # Still open only if the task was cancelled before it began.
 
@@ -153,7 +153,7 @@ class RunProxy:
 
     async def _request(self, client: End, reader: RequestReader) -> Target | ConnectRefusal | None:
         """Return the request of the client; None if the client has disconnected without one."""
-        if self._quota.taken > self._quota.limit:
+        if self._quota.used_count > self._quota.limit:
             return ConnectRefusal(503, f"{self._quota.limit} connections of all sandboxes are open")
         request: asyncio.Future[Target | ConnectRefusal | None] = asyncio.get_running_loop().create_future()
 
@@ -196,7 +196,7 @@ class RunProxy:
         self._report_refusal(target, refusal)
         client.transport.write(answer(refusal))
         client.transport.close()
-        await asyncio.wait({client.lost}, timeout=self._limits.header_s)
+        await asyncio.wait({client.close_future}, timeout=self._limits.header_s)
 
     def _report_refusal(self, target: Target | None, refusal: ConnectRefusal) -> None:
         host, port = (target.host, target.port) if target else ("", 0)
@@ -215,5 +215,5 @@ class RunProxy:
             await tunnel.run(first=first, idle_s=self._limits.idle_s)
         finally:
             self._tunnels.discard(tunnel)
-            self._sent += tunnel.sent
-            self._received += tunnel.received
+            self._sent_bytes += tunnel.sent_bytes
+            self._received_bytes += tunnel.received_bytes

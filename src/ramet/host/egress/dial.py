@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from ramet.concurrency.threads import in_thread
 from ramet.core.addresses import IPAddress, IPNetwork, objection
 from ramet.host.egress.addresses import is_own
-from ramet.wire.http_connect import ConnectRefusal, Target, allowed
+from ramet.wire.http_connect import ConnectRefusal, Target, is_allowed
 
 #: Returns the addresses of a name and a port; blocks, raises OSError.
 Lookup = Callable[[str, int], Sequence[str]]
@@ -32,22 +32,22 @@ class Dialer:
 
     async def find(self, target: Target) -> Sequence[IPAddress] | ConnectRefusal:
         """Return the addresses that a tunnel to `target` may use. A name that is not listed is not looked up."""
-        if "*" not in self._endpoints and not allowed(self._endpoints, target.host, target.port):
+        if "*" not in self._endpoints and not is_allowed(self._endpoints, target.host, target.port):
             return ConnectRefusal(403, f"{target.authority} is not in the list of allowed endpoints")
         if target.is_ip:
             address = ipaddress.ip_address(target.host)
             # Only an authorized source puts a numeric private address into a list: it is intended.
-            return [address] if target.authority in self._endpoints else self._checked([address], target)
+            return [address] if target.authority in self._endpoints else self._check_addresses([address], target)
         try:
             texts = await self._look_up(target)
         except OSError as error:
             return ConnectRefusal(502, f"{target.host} could not be looked up: {_describe(error)}")
         if not texts:
             return ConnectRefusal(502, f"{target.host} has no address")
-        return self._checked([ipaddress.ip_address(text) for text in texts], target)
+        return self._check_addresses([ipaddress.ip_address(text) for text in texts], target)
 
-    def _checked(self, addresses: Sequence[IPAddress], target: Target) -> Sequence[IPAddress] | ConnectRefusal:
-        is_named = allowed(self._endpoints - {"*"}, target.host, target.port)
+    def _check_addresses(self, addresses: Sequence[IPAddress], target: Target) -> Sequence[IPAddress] | ConnectRefusal:
+        is_named = is_allowed(self._endpoints - {"*"}, target.host, target.port)
         for address in addresses:
             if is_named and any(address in network for network in self._private):
                 continue
@@ -73,13 +73,13 @@ async def connect(addresses: Sequence[IPAddress], port: int, *, end: float) -> s
 
     `end` is in the event loop's time.
     """
-    candidates = _interleaved(addresses)[:_MAX_TRIED]
+    candidates = _interleave(addresses)[:_MAX_TRIED]
     refusal = ConnectRefusal(502, "there is no address to connect to")
     for index, address in enumerate(candidates):
         share = (end - asyncio.get_running_loop().time()) / (len(candidates) - index)
         try:
             async with asyncio.timeout(share):
-                return await _connected(address, port)
+                return await _connect(address, port)
         except TimeoutError:
             refusal = ConnectRefusal(504, "the server did not answer in time")
         except OSError as error:
@@ -87,7 +87,7 @@ async def connect(addresses: Sequence[IPAddress], port: int, *, end: float) -> s
     return refusal
 
 
-async def _connected(address: IPAddress, port: int) -> socket.socket:
+async def _connect(address: IPAddress, port: int) -> socket.socket:
     sock = socket.socket(socket.AF_INET6 if address.version == 6 else socket.AF_INET, socket.SOCK_STREAM)
     try:
         sock.setblocking(False)
@@ -98,7 +98,7 @@ async def _connected(address: IPAddress, port: int) -> socket.socket:
     return sock
 
 
-def _interleaved(addresses: Sequence[IPAddress]) -> list[IPAddress]:
+def _interleave(addresses: Sequence[IPAddress]) -> list[IPAddress]:
     """Return the addresses with alternating families, the first one's first, so that no family uses up all tries."""
     first = [address for address in addresses if address.version == addresses[0].version]
     second = [address for address in addresses if address.version != addresses[0].version]

@@ -43,9 +43,9 @@ class End(asyncio.BufferedProtocol):
         self.on_eof: Callable[[], object] = bool
         self.other: End | None = None
         self.is_ended = False  #: no more data will come from it
-        self.received = 0
+        self.received_bytes = 0
         self.moved_at = self._loop.time()
-        self.lost: asyncio.Future[None] = self._loop.create_future()  #: done when it is closed, for any reason
+        self.close_future: asyncio.Future[None] = self._loop.create_future()  #: done when it is closed, for any reason
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -60,7 +60,7 @@ class End(asyncio.BufferedProtocol):
             yield end
         finally:
             end.transport.abort()
-            await asyncio.wait({end.lost})
+            await asyncio.wait({end.close_future})
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Store the transport, with reading paused. Called by asyncio."""
@@ -78,7 +78,7 @@ class End(asyncio.BufferedProtocol):
 
     def is_disconnected(self) -> bool:
         """Return whether the peer has disconnected; a peer that only closed its sending side may still receive."""
-        if self.lost.done():
+        if self.close_future.done():
             return True
         poller = select.poll()
         poller.register(self.transport.get_extra_info("socket").fileno(), 0)
@@ -90,7 +90,7 @@ class End(asyncio.BufferedProtocol):
 
     def buffer_updated(self, size: int) -> None:
         """Pass the received bytes to `on_data`. Called by asyncio."""
-        self.received += size
+        self.received_bytes += size
         self.moved_at = self._loop.time()
         self.on_data(bytes(_buffers.view[:size]))
 
@@ -113,14 +113,14 @@ class End(asyncio.BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         """Close both ends; the other end still sends its pending data. Called by asyncio."""
         self.is_ended = True
-        if not self.lost.done():
-            self.lost.set_result(None)
+        if not self.close_future.done():
+            self.close_future.set_result(None)
         self.on_eof()
         if self.other is not None:
             self.other.transport.close()
 
 
-class Joined:
+class Relay:
     """A client joined with a server: the bytes of each go to the other, uninspected, until both have ended.
 
     Once the client has disconnected, the server has `drain_s` to take the remaining data; None: no limit.
@@ -139,7 +139,7 @@ class Joined:
         client.start()
         server.start()
         disconnected_at: float | None = None
-        while waiting := {each for each in (client.lost, server.lost) if not each.done()}:
+        while waiting := {each for each in (client.close_future, server.close_future) if not each.done()}:
             moved_at = max(client.moved_at, server.moved_at)
             remaining_s = check_s = moved_at + idle_s - self._loop.time()
             if self._drain_s is not None:
@@ -164,7 +164,7 @@ class Joined:
             other.transport.write_eof()
 
 
-class Tunnel(Joined):
+class Tunnel(Relay):
     """A client joined with a server. If the stream opens with TLS, the requested server must be `host`.
 
     A hello that asks for no server passes, and so does a stream that is not TLS. The content of the encryption cannot
@@ -183,14 +183,14 @@ class Tunnel(Joined):
         client.on_data = self._open
 
     @property
-    def sent(self) -> int:
+    def sent_bytes(self) -> int:
         """The bytes that came from the client, including its request."""
-        return self._client.received
+        return self._client.received_bytes
 
     @property
-    def received(self) -> int:
+    def received_bytes(self) -> int:
         """The bytes that came from the server."""
-        return self._server.received
+        return self._server.received_bytes
 
     async def run(self, *, idle_s: float, first: bytes = b"") -> None:
         """Forward `first`, then all data, until both sides have ended or no data has moved for `idle_s`."""
@@ -218,7 +218,7 @@ class Tunnel(Joined):
             self._deadline.cancel()
         if hello.server_name not in (None, self._host):
             return self._refuse(f"TLS asks for another server: {hello.server_name}")
-        hello_bytes, self._opening = bytes(self._opening.buffered), None
+        hello_bytes, self._opening = bytes(self._opening.buffer), None
         self._client.on_data = self._server.transport.write
         return self._server.transport.write(hello_bytes)
 
@@ -231,6 +231,6 @@ class Tunnel(Joined):
 
     def _end(self, other: End) -> None:
         """Forward an end of file; the second one closes both ends."""
-        if other is self._server and self._opening is not None and self._opening.buffered:
+        if other is self._server and self._opening is not None and self._opening.buffer:
             return self._refuse("the TLS ClientHello is cut off")
         return super()._end(other)

@@ -34,7 +34,7 @@ from ramet.core.replay import codec
 from ramet.core.replay.replay import TreeReplay
 from ramet.disk.state_folder import JOURNAL, ensure_state_folder, state_folder
 from ramet.host import session_ids
-from ramet.host.journal.stored_events import damaged, location_of
+from ramet.host.journal.stored_events import damage_error, location_of
 from ramet.store.contract import Document, Entry, Store
 
 _log = logging.getLogger("ramet.journal")
@@ -201,7 +201,7 @@ class Journal:
                 try:
                     replay.apply(codec.decode(each.data))
                 except InvalidValue as problem:  # Messages are checked as they are replayed.
-                    raise damaged(self.store, each, problem) from None
+                    raise damage_error(self.store, each, problem) from None
             if more := len(stored) == PAGE:
                 cursor = stored[-1].cursor
         return replay
@@ -219,10 +219,10 @@ class Journal:
         if self.is_open:
             task = asyncio.create_task(self.close_tree(root, now), name="ramet journal")
             self._closing.add(task)
-            task.add_done_callback(partial(self._closed, root))
+            task.add_done_callback(partial(self._on_closed, root))
         return task
 
-    def _closed(self, root: str, task: asyncio.Task[None]) -> None:
+    def _on_closed(self, root: str, task: asyncio.Task[None]) -> None:
         self._closing.discard(task)
         problem = task.exception() if not task.cancelled() else None
         if problem is not None and not isinstance(problem, OwnedElsewhere):
@@ -252,12 +252,12 @@ class Journal:
         return False
 
 
-def tree_document(tree: Document, where: str = "the journal") -> dict[str, Any]:
-    """Return the facts in a tree's document. Raises DamagedTree, which names `where` the document is."""
+def tree_document(tree: Document, location: str = "the journal") -> dict[str, Any]:
+    """Return the facts in a tree's document. Raises DamagedTree, which names `location` the document is."""
     try:
         return msgspec.json.decode(tree.data, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
-        raise DamagedTree(tree.key, where, f"its document is damaged ({problem})") from None
+        raise DamagedTree(tree.key, location, f"its document is damaged ({problem})") from None
 
 
 async def change_tree(store: Store, root: str, *, as_owner: bool = False, **facts: Any) -> bool:
@@ -283,8 +283,8 @@ class TreeJournal:
         self._journal, self._publish, self._about = journal, publish, about
         self.is_known = False  #: the store has the tree's document
         self._root = ""
-        self._unregistered: list[Entry] = []  #: from before the store was open, and had the tree's document
-        self._waiting: deque[tuple[int, Event | DurableCallback]] = (
+        self._unregistered_entries: list[Entry] = []  #: from before the store was open, and had the tree's document
+        self._waiting_entries: deque[tuple[int, Event | DurableCallback]] = (
             deque()
         )  #: in order, each with the ticket that it waits for
         self._newest = 0  #: ticket
@@ -296,7 +296,7 @@ class TreeJournal:
     @property
     def waiting(self) -> int:
         """The number of entries that are not persisted or not yet processed."""
-        return len(self._waiting)
+        return len(self._waiting_entries)
 
     def append(self, event: Event) -> None:
         """Put an event into the journal's queue. Never raises: a caller that needs to know calls `durable`."""
@@ -308,8 +308,8 @@ class TreeJournal:
         entry = Entry(event.root, event.run, event.seq, type(event).__struct_config__.tag, encode(event))  # type: ignore[arg-type]  # every event has a tag
         if not (self._journal.is_open and self.is_known):
             # A spawn that is recorded without its tree would never be found: the tree is registered in the store first.
-            self._unregistered.append(entry)
-            self._waiting.append((0, event))
+            self._unregistered_entries.append(entry)
+            self._waiting_entries.append((0, event))
             if self._journal.is_open:
                 self._registration()
             return
@@ -318,16 +318,16 @@ class TreeJournal:
             self._newest = self._journal.store.append(entry)
         except RametError as error:
             return self._fail(error)
-        if self._journal.store.committed >= self._newest and not self._waiting:
+        if self._journal.store.committed >= self._newest and not self._waiting_entries:
             self._publish(event)
         else:
-            self._waiting.append((self._newest, event))
+            self._waiting_entries.append((self._newest, event))
 
     def when_durable(self, do: DurableCallback, hurry: bool = True) -> None:
         """Call a function once all appended events are persisted, or cannot be."""
-        if self._failure is not None or not self._waiting:
+        if self._failure is not None or not self._waiting_entries:
             return do(self._failure)
-        self._waiting.append((self._newest, do))
+        self._waiting_entries.append((self._newest, do))
         if hurry and self._flushing is None:
             self._flushing = asyncio.create_task(self._flush_for_callbacks(), name="ramet journal")
 
@@ -386,7 +386,7 @@ class TreeJournal:
     async def _flush_for_callbacks(self) -> None:
         """Have the events written at once while callbacks wait for them."""
         try:
-            while any(not isinstance(each, Event) for _, each in self._waiting):
+            while any(not isinstance(each, Event) for _, each in self._waiting_entries):
                 await self.durable()
         except StoreFailed:
             pass  # The callbacks have received the error.
@@ -397,20 +397,20 @@ class TreeJournal:
         if self._failure is not None:
             return
         if self._listening is None:
-            self._listening = self._journal.store.on_commit(self._committed)
-        entries, self._unregistered = self._unregistered, []
+            self._listening = self._journal.store.on_commit(self._on_committed)
+        entries, self._unregistered_entries = self._unregistered_entries, []
         try:
             for entry in entries:
                 self._newest = self._journal.store.append(entry)
         except RametError as error:
             return self._fail(error)
         if entries:
-            self._waiting = deque((ticket or self._newest, each) for ticket, each in self._waiting)
-            self._committed(self._journal.store.committed)
+            self._waiting_entries = deque((ticket or self._newest, each) for ticket, each in self._waiting_entries)
+            self._on_committed(self._journal.store.committed)
 
-    def _committed(self, ticket: int) -> None:
-        while self._waiting and 0 < self._waiting[0][0] <= ticket:
-            _, each = self._waiting.popleft()
+    def _on_committed(self, ticket: int) -> None:
+        while self._waiting_entries and 0 < self._waiting_entries[0][0] <= ticket:
+            _, each = self._waiting_entries.popleft()
             if isinstance(each, Event):
                 self._publish(each)
             else:
@@ -421,7 +421,7 @@ class TreeJournal:
         if self._failure is None:
             _log.critical("no more events of tree %s can be recorded: %s", self._root, error)
             self._failure = error
-        entries, self._waiting = self._waiting, deque()
+        entries, self._waiting_entries = self._waiting_entries, deque()
         for _, each in entries:
             if not isinstance(each, Event):
                 each(self._failure)

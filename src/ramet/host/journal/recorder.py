@@ -51,10 +51,10 @@ class Subscription:
             (recorder.recent_events.start if past else recorder.recent_events.end),
             recorder.recent_events.end,
         )
-        self._waiting: deque[Event | AIMessageChunk] = deque()
+        self._waiting_items: deque[Event | AIMessageChunk] = deque()
         self._wakeup = asyncio.Event()
-        self._closed = False
-        self._lost = 0
+        self._is_closed = False
+        self._lost_count = 0
 
     def offer(self, event: Event) -> None:
         """Take an event, if this reader asked for it."""
@@ -63,15 +63,15 @@ class Subscription:
 
     def put(self, item: Event | AIMessageChunk) -> None:
         """Take any item; drop the oldest item if the reader is too far behind."""
-        if len(self._waiting) >= MAX_LAG:
-            self._waiting.popleft()
-            self._lost += 1
-        self._waiting.append(item)
+        if len(self._waiting_items) >= MAX_LAG:
+            self._waiting_items.popleft()
+            self._lost_count += 1
+        self._waiting_items.append(item)
         self._wakeup.set()
 
     def close(self) -> None:
         """End the reader once it has read the waiting items."""
-        self._closed = True
+        self._is_closed = True
         self._wakeup.set()
 
     async def items(self) -> AsyncGenerator[Event | AIMessageChunk]:
@@ -81,12 +81,12 @@ class Subscription:
                 if self._run is None or event.run == self._run:
                     yield event
             while True:
-                while self._waiting:
-                    if self._lost:
-                        lost, self._lost = self._lost, 0
-                        yield self._recorder.notice(f"{lost} events were lost: this reader was too slow")
-                    yield self._waiting.popleft()
-                if self._closed:
+                while self._waiting_items:
+                    if self._lost_count:
+                        lost_count, self._lost_count = self._lost_count, 0
+                        yield self._recorder.notice(f"{lost_count} events were lost: this reader was too slow")
+                    yield self._waiting_items.popleft()
+                if self._is_closed:
                     return
                 self._wakeup.clear()
                 await self._wakeup.wait()
@@ -120,7 +120,7 @@ class Recorder:
         self._count = 0
         self._offset: float | None = None  #: of the time of day to the monotonic clock, at the last step
         self._readers: list[Subscription] = []
-        self._closed = False
+        self._is_closed = False
         self._files = _Transcripts(transcripts) if transcripts is not None else None
 
     def transcript_of(self, run: RunInfo) -> str:
@@ -209,10 +209,10 @@ class Recorder:
         `deltas` adds text as it streams, as events; `chunks` adds the model's own chunks of the run.
         """
         reader = Subscription(self, run=run, deltas=deltas, chunks=chunks, past=past)
-        if self._closed:
+        if self._is_closed:
             reader.close()
         self._readers.append(reader)
-        if self._closed:
+        if self._is_closed:
             reader.close()  # No more events will come: the reader gets the kept events, then the end.
         return reader
 
@@ -237,7 +237,7 @@ class Recorder:
 
     def close(self) -> None:
         """End all readers, and write all pending transcripts; a later reader gets the kept events."""
-        self._closed = True
+        self._is_closed = True
         if self._page is not None:
             self._page.close()
         for reader in list(self._readers):

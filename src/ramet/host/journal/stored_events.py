@@ -10,15 +10,15 @@ from ramet.core.events import Event
 from ramet.store.contract import Store, StoredEvent
 
 
-def decoded(store: Store, stored: StoredEvent, decode: Callable[[bytes], Event] = events.decode) -> Event:
+def decode_stored(store: Store, stored: StoredEvent, decode: Callable[[bytes], Event] = events.decode) -> Event:
     """Return the event that a store keeps. Raises DamagedTree for bytes that are not an event of this version."""
     try:
         return decode(stored.data)
     except InvalidValue as problem:
-        raise damaged(store, stored, problem) from None
+        raise damage_error(store, stored, problem) from None
 
 
-def damaged(store: Store, stored: StoredEvent, problem: InvalidValue) -> DamagedTree:
+def damage_error(store: Store, stored: StoredEvent, problem: InvalidValue) -> DamagedTree:
     """Return the error for a stored event whose content is not accepted."""
     return DamagedTree(stored.tree, location_of(store), f"it is not {problem.accepted}", cursor=stored.cursor)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("ramet.subscription")
 
 
-class Listening(Subscription):
+class Listener(Subscription):
     """A subscription that calls `on_event` with every kept and new event of a tree, in order, and `on_close` once at
     the close.
 
@@ -24,16 +24,16 @@ class Listening(Subscription):
 
     def __init__(self, recorder: Recorder, on_event: Callable[[Event], None], on_close: Callable[[], None]) -> None:
         super().__init__(recorder, run=None, deltas=False, chunks=False, past=False)
-        self._take, self._over = on_event, on_close
+        self._on_event, self._on_close = on_event, on_close
         self._is_over = self._has_failed = False
 
     def offer(self, event: Event) -> None:
         """Pass an event to `on_event` at once."""
         if not self._is_over:
             try:
-                self._take(event)
+                self._on_event(event)
             except Exception:
-                self._failed()
+                self._log_failure()
 
     def put(self, item: Event | AIMessageChunk) -> None:
         """Pass an event to `on_event` at once; chunks are ignored."""
@@ -47,11 +47,11 @@ class Listening(Subscription):
             super().close()
             self._recorder.remove_reader(self)
             try:
-                self._over()
+                self._on_close()
             except Exception:
-                self._failed()
+                self._log_failure()
 
-    def _failed(self) -> None:
+    def _log_failure(self) -> None:
         if not self._has_failed:
             self._has_failed = True
             _log.exception("a listener failed; the tree continues, and the listener misses this event")
@@ -59,12 +59,12 @@ class Listening(Subscription):
 
 def listen(
     recorder: Recorder, on_event: Callable[[Event], None], on_close: Callable[[], None] = lambda: None
-) -> Listening:
+) -> Listener:
     """Listen to a tree until the tree, or the returned listener, is closed."""
-    listener = Listening(recorder, on_event, on_close)
+    listener = Listener(recorder, on_event, on_close)
     for event in recorder.recent_events:
         listener.offer(event)
-    if recorder._closed:
+    if recorder._is_closed:
         listener.close()
     else:
         recorder._readers.append(listener)

@@ -47,12 +47,12 @@ def lifetime_of(data: bytes) -> Lifetime:
     return msgspec.json.decode(data, type=Lifetime)
 
 
-def read_lifetime(tree: Document, where: str) -> Lifetime:
-    """Return the lifetime in a tree's document. Raises DamagedTree, which names `where` the document is."""
+def read_lifetime(tree: Document, location: str) -> Lifetime:
+    """Return the lifetime in a tree's document. Raises DamagedTree, which names `location` the document is."""
     try:
         return lifetime_of(tree.data)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
-        raise DamagedTree(tree.key, where, f"its document is damaged ({problem})") from None
+        raise DamagedTree(tree.key, location, f"its document is damaged ({problem})") from None
 
 
 def lifetimes_of(trees: Iterable[Document]) -> dict[str, Lifetime]:

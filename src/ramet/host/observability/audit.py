@@ -24,7 +24,7 @@ from ramet.core.errors import InvalidValue
 from ramet.core.events import Event
 from ramet.core.outcome import safe_repr
 from ramet.host.journal.recorder import Recorder
-from ramet.host.journal.subscription import Listening, listen
+from ramet.host.journal.subscription import Listener, listen
 from ramet.host.observability.redaction import MAX_SECRET, STARS, Redaction, names_secret
 
 _log = logging.getLogger("ramet.audit")
@@ -85,7 +85,7 @@ class Audit:
         self._redaction = Redaction(secrets)
         self._failing: set[int] = set()
 
-    def attach(self, recorder: Recorder) -> Listening:
+    def attach(self, recorder: Recorder) -> Listener:
         """Report a tree, from its first event until it closes."""
         return listen(recorder, self.on_event)
 
@@ -124,9 +124,9 @@ class Audit:
         header = {"time": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"), "type": fields.pop("type")}
         fields.pop("at", None)
         self._redaction.read_environment()
-        return header | {name: self._bounded(value, name) for name, value in fields.items()}
+        return header | {name: self._sanitize(value, name) for name, value in fields.items()}
 
-    def _bounded(self, value: Any, name: str = "", depth: int = 0) -> Any:
+    def _sanitize(self, value: Any, name: str = "", depth: int = 0) -> Any:
         """Return plain data, without secrets, bounded to the limits of an entry."""
         if name and names_secret(name, value):
             return STARS
@@ -139,9 +139,9 @@ class Audit:
             labels = {
                 self._redaction.clean(str(key)[:MAX_SECRET])[:200]: each for key, each in _first_items(value.items())
             }
-            return {label: self._bounded(item, label, depth + 1) for label, item in labels.items()}
+            return {label: self._sanitize(item, label, depth + 1) for label, item in labels.items()}
         if isinstance(value, list | tuple):
-            return [self._bounded(item, "", depth + 1) for item in _first_items(value)]
+            return [self._sanitize(item, "", depth + 1) for item in _first_items(value)]
         return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 

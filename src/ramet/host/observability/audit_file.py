@@ -45,7 +45,7 @@ class AuditFile:
     def __init__(self, path: str | os.PathLike[str], *, fsync: bool = False) -> None:
         """Open the file. Raises StoreInUse if it has another writer, Damaged if its last line is invalid, OSError."""
         self.path, self._fsync = Path(path).absolute(), fsync
-        self._lost, self._is_torn = 0, False
+        self._lost_count, self._is_torn = 0, False
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
         self._fd: int | None = os.open(self.path, flags, 0o600)
@@ -58,10 +58,10 @@ class AuditFile:
 
     def __call__(self, entry: AuditEntry) -> None:
         """Append an entry as one whole line. Raises OSError; then the file is unchanged."""
-        if self._lost:
-            loss_entry = {"time": entry.get("time"), "type": "entries_lost", "count": self._lost}
+        if self._lost_count:
+            loss_entry = {"time": entry.get("time"), "type": "entries_lost", "count": self._lost_count}
             self._try(loss_entry)
-            self._lost = 0
+            self._lost_count = 0
         self._try(entry)
 
     def close(self) -> None:
@@ -107,7 +107,7 @@ class AuditFile:
         try:
             self._append(entry)
         except OSError:
-            self._lost += 1
+            self._lost_count += 1
             raise
 
     def _append(self, entry: AuditEntry) -> None:
@@ -141,10 +141,10 @@ class Fault(NamedTuple):
     """A deviation from the written log."""
 
     line: int  #: number of the line in the file, from 1
-    what: str
+    problem: str
 
 
-class Verified(NamedTuple):
+class Verification(NamedTuple):
     """The result of `verify`. `head` is the hash of the last line, to be kept elsewhere."""
 
     lines: int
@@ -157,7 +157,7 @@ class Verified(NamedTuple):
         return not self.faults
 
 
-def verify(path: str | os.PathLike[str], *, head: str | None = None) -> Verified:
+def verify(path: str | os.PathLike[str], *, head: str | None = None) -> Verification:
     """Read an audit log and return the altered lines; at most the first 100. Raises OSError.
 
     With an earlier `head` it also detects that the end since then was cut off, or that the whole file was recreated.
@@ -181,7 +181,7 @@ class _Reading:
         self._missing: dict[int, int] = {}  #: numbers that are missing, by the line before which they are missing
         self._highest = 0
 
-    def of(self, file: BinaryIO) -> Verified:
+    def of(self, file: BinaryIO) -> Verification:
         lines, previous, digest = 0, None, NOTHING
         while line := file.readline(MAX_LINE):
             lines += 1
@@ -202,7 +202,7 @@ class _Reading:
             self._fault(at, f"does not follow: entry {number} before it was removed")
         if not self._seen_wanted:
             self._fault(lines, "does not follow the given head: the end was cut off, or the whole file was recreated")
-        return Verified(lines, digest, tuple(sorted(self._faults)[:MAX_FAULTS]))
+        return Verification(lines, digest, tuple(sorted(self._faults)[:MAX_FAULTS]))
 
     def _place(self, line: int, read: _Read, previous: _Read | None, digest: str) -> None:
         """Check whether a line is in its original place."""
@@ -221,8 +221,8 @@ class _Reading:
             self._fault(line, f"is a duplicate: entry {read.n}")
         self._highest = max(self._highest, read.n)
 
-    def _fault(self, line: int, what: str) -> None:
-        self._faults.append(Fault(line, f"line {line} {what}"))
+    def _fault(self, line: int, problem: str) -> None:
+        self._faults.append(Fault(line, f"line {line} {problem}"))
         if len(self._faults) > 100 * MAX_FAULTS:
             del self._faults[MAX_FAULTS:]
 

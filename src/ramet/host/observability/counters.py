@@ -15,7 +15,7 @@ from ramet.core import events
 from ramet.core.events import Event
 from ramet.core.outcome import Usage
 from ramet.host.journal.recorder import Recorder
-from ramet.host.journal.subscription import Listening, listen
+from ramet.host.journal.subscription import Listener, listen
 
 START_S: Final = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 LAG_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
@@ -75,7 +75,7 @@ class Counts:
         """Count a spawn that this limit refused."""
         _count(self.spawn_refusals, limit)
 
-    def attach(self, recorder: Recorder) -> Listening:
+    def attach(self, recorder: Recorder) -> Listener:
         """Count the events of a tree from now on, until it closes."""
         return listen(recorder, _Tree(self).on_event)
 
@@ -88,15 +88,15 @@ class _Tree:
         self._spawned_at: dict[str, datetime] = {}  #: runs without a turn so far
         self._turn_started_at: dict[str, datetime] = {}  #: when a run's turn began
         self._handlers: dict[type[Event], Callable[[Any], None]] = {
-            events.RunSpawned: self._spawned,
-            events.RunResumed: self._resumed,
-            events.RunEnded: self._ended,
-            events.TurnStarted: self._turn,
-            events.TurnEnded: self._turn_ended,
-            events.ModelAsked: self._asked,
-            events.ModelRetried: self._retried,
-            events.ModelCharged: lambda event: self._used(event.usage),
-            events.MessageRecorded: lambda event: self._used(event.usage),
+            events.RunSpawned: self._count_spawn,
+            events.RunResumed: self._count_resume,
+            events.RunEnded: self._count_end,
+            events.TurnStarted: self._observe_turn_start,
+            events.TurnEnded: self._observe_turn_end,
+            events.ModelAsked: self._count_requests,
+            events.ModelRetried: self._count_retry,
+            events.ModelCharged: lambda event: self._count_usage(event.usage),
+            events.MessageRecorded: lambda event: self._count_usage(event.usage),
             events.ToolEnded: lambda event: _count(counts.tools, event.status),
             events.BudgetRefused: lambda event: _count(counts.refused, event.resource),
             events.IntentionDecided: lambda event: _count(counts.gate, "committed" if event.committed else "refused"),
@@ -112,15 +112,15 @@ class _Tree:
         if (handler := self._handlers.get(type(event))) is not None:
             handler(event)
 
-    def _spawned(self, event: events.RunSpawned) -> None:
+    def _count_spawn(self, event: events.RunSpawned) -> None:
         self._all.spawned += 1
         if event.at is not None:
             self._spawned_at[event.run] = event.at
 
-    def _resumed(self, event: events.RunResumed) -> None:
+    def _count_resume(self, event: events.RunResumed) -> None:
         self._all.resumed += 1
 
-    def _turn(self, event: events.TurnStarted) -> None:
+    def _observe_turn_start(self, event: events.TurnStarted) -> None:
         spawned_at = self._spawned_at.pop(event.run, None)
         if spawned_at is not None and event.at is not None:
             self._all.starts.observe(max(0.0, (event.at - spawned_at).total_seconds()))
@@ -128,24 +128,24 @@ class _Tree:
         if event.at is not None:
             self._turn_started_at[event.run] = event.at
 
-    def _turn_ended(self, event: events.TurnEnded) -> None:
+    def _observe_turn_end(self, event: events.TurnEnded) -> None:
         _count(self._all.turns, event.status)
         started_at = self._turn_started_at.pop(event.run, None)
         if started_at is not None and event.at is not None:
             self._all.turn_seconds.observe(max(0.0, (event.at - started_at).total_seconds()))
 
-    def _ended(self, event: events.RunEnded) -> None:
+    def _count_end(self, event: events.RunEnded) -> None:
         self._spawned_at.pop(event.run, None)
         self._turn_started_at.pop(event.run, None)
         _count(self._all.ended, str(event.result.status))
 
-    def _asked(self, event: events.ModelAsked) -> None:
+    def _count_requests(self, event: events.ModelAsked) -> None:
         self._all.asked += event.requests
 
-    def _retried(self, event: events.ModelRetried) -> None:
+    def _count_retry(self, event: events.ModelRetried) -> None:
         self._all.retried += 1
 
-    def _used(self, usage: Usage | None) -> None:
+    def _count_usage(self, usage: Usage | None) -> None:
         if usage is not None:
             tokens = self._all.tokens
             tokens["input"] += usage.input_tokens

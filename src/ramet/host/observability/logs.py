@@ -80,7 +80,7 @@ class Lines(logging.Handler):
 
     def __init__(self, stream: TextIO | None, redaction: Redaction, *, structured: bool) -> None:
         super().__init__()
-        self._stream, self._redaction, self._structured = stream, redaction, structured
+        self._stream, self._redaction, self._is_structured = stream, redaction, structured
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one line. A line that cannot be written is lost: there is no place to report that."""
@@ -175,11 +175,11 @@ class Lines(logging.Handler):
         return self._redaction.clean(text[-limit:] if end else text[:limit])
 
     def _render(self, fields: Mapping[str, Any]) -> str:
-        if self._structured:
+        if self._is_structured:
             return json.dumps(fields, allow_nan=False)
         other_fields = [f"{name}={_value(value)}" for name, value in list(fields.items())[4:]]
         first = f"{fields['timestamp']} {fields['level']} {fields['logger']}: {fields['message']}"
-        return _CONTROLS.sub(lambda found: repr(found[0])[1:-1], " ".join([first, *other_fields]))
+        return _CONTROLS.sub(lambda match: repr(match[0])[1:-1], " ".join([first, *other_fields]))
 
 
 def _level(level: str | int) -> int:

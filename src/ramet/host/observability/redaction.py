@@ -79,7 +79,7 @@ class Redaction:
 
     def __init__(self, secrets: Iterable[str] = (), environ: Mapping[str, str] | None = None) -> None:
         """Set `environ`, by default the process's own; variables that are added later count, too."""
-        self._secrets = frozenset(_checked(secrets))
+        self._secrets = frozenset(_check_secrets(secrets))
         self._environ = os.environ if environ is None else environ
         self._variable_values: list[str] = []
         self._mask = Mask(self._secrets)
@@ -123,7 +123,7 @@ def _holds_secret(name: str) -> bool:
     return _VARIABLE.search(name) is not None
 
 
-def _checked(secrets: Iterable[str]) -> list[str]:
+def _check_secrets(secrets: Iterable[str]) -> list[str]:
     """Return the secrets as a list; no error message shows one."""
     accepted = "a list of texts that are not empty"
     if isinstance(secrets, str | bytes) or not isinstance(secrets, Iterable):

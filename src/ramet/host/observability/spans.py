@@ -86,23 +86,25 @@ class RunSpans:
 class TreeSpans:
     """The spans of one tree, opened and ended by its events."""
 
-    def __init__(self, tracer: Tracer, outside: Context, runs: dict[str, RunSpans]) -> None:
-        """Create spans below the span of `outside`, if it has one. `runs` receives the spans of the tree's runs."""
-        self._tracer, self._outside, self._runs = tracer, outside, runs
+    def __init__(self, tracer: Tracer, outer_context: Context, runs: dict[str, RunSpans]) -> None:
+        """Create spans below the span of `outer_context`, if it has one. `runs` receives the spans
+        of the tree's runs.
+        """
+        self._tracer, self._outer_context, self._runs = tracer, outer_context, runs
         self._spans_by_run: dict[str, RunSpans] = {}
         self._last = 0  #: time of the newest event
         self._handlers: Mapping[type[Event], Callable[[Any, int], None]] = {  # Any: each takes its own kind of event
-            events.RunSpawned: self._spawned,
-            events.RunResumed: self._resumed,
-            events.RunEnded: self._run_ended,
-            events.TurnStarted: self._turn_started,
-            events.TurnEnded: self._turn_ended,
-            events.ModelAsked: self._model_asked,
-            events.ModelCharged: self._model_charged,
-            events.ModelRetried: self._model_retried,
-            events.MessageRecorded: self._message,
-            events.ToolStarted: self._tool_started,
-            events.ToolEnded: self._tool_ended,
+            events.RunSpawned: self._on_spawn,
+            events.RunResumed: self._on_resume,
+            events.RunEnded: self._on_run_end,
+            events.TurnStarted: self._on_turn_start,
+            events.TurnEnded: self._on_turn_end,
+            events.ModelAsked: self._on_model_request,
+            events.ModelCharged: self._on_model_charge,
+            events.ModelRetried: self._on_model_retry,
+            events.MessageRecorded: self._on_message,
+            events.ToolStarted: self._on_tool_start,
+            events.ToolEnded: self._on_tool_end,
         }
 
     def on_event(self, event: Event) -> None:
@@ -127,7 +129,7 @@ class TreeSpans:
 
     # ---- runs
 
-    def _spawned(self, event: events.RunSpawned, at: int) -> None:
+    def _on_spawn(self, event: events.RunSpawned, at: int) -> None:
         attributes: Attributes = {
             genai.MODE: event.mode,
             genai.BACKGROUND: event.background,
@@ -142,7 +144,7 @@ class TreeSpans:
             spawn_attributes: Attributes = {genai.OPERATION: genai.CREATE_AGENT, **_agent_attributes(event)}
             run.birth = self._start(f"{genai.CREATE_AGENT} {name}", at, run.child_context, spawn_attributes)
 
-    def _resumed(self, event: events.RunResumed, at: int) -> None:
+    def _on_resume(self, event: events.RunResumed, at: int) -> None:
         self._open_spans(event, at)
 
     def _open_spans(self, event: Event, at: int) -> RunSpans:
@@ -176,12 +178,12 @@ class TreeSpans:
         """Return the context of the call that spawned a run, else of the turn, else of the parent run."""
         parent = self._spans_by_run.get(event.parent or "")
         if parent is None:
-            return self._outside
+            return self._outer_context
         call = parent.tools.get(event.parent_call or "")
         child_context = parent.turn_context or parent.child_context
         return child_context if call is None else set_span_in_context(call, child_context)
 
-    def _run_ended(self, event: events.RunEnded, at: int) -> None:
+    def _on_run_end(self, event: events.RunEnded, at: int) -> None:
         run, result = self._open_spans(event, at), event.result
         run.span.set_attributes({genai.STATUS: str(result.status), **_usage_attributes(result.usage)})
         error = str(result.status)
@@ -202,7 +204,7 @@ class TreeSpans:
 
     # ---- turns
 
-    def _turn_started(self, event: events.TurnStarted, at: int) -> None:
+    def _on_turn_start(self, event: events.TurnStarted, at: int) -> None:
         run = self._open_spans(event, at)
         self._end_turn(run, at, genai.OTHER)
         if run.birth is not None:
@@ -213,7 +215,7 @@ class TreeSpans:
         )
         run.turn_context = set_span_in_context(run.turn, run.child_context)
 
-    def _turn_ended(self, event: events.TurnEnded, at: int) -> None:
+    def _on_turn_end(self, event: events.TurnEnded, at: int) -> None:
         run = self._spans_by_run.get(event.run)
         if run is not None:
             self._end_turn(run, at, event.status)
@@ -232,7 +234,7 @@ class TreeSpans:
 
     # ---- models
 
-    def _model_asked(self, event: events.ModelAsked, at: int) -> None:
+    def _on_model_request(self, event: events.ModelAsked, at: int) -> None:
         run = self._open_spans(event, at)
         for step, previous in list(run.model_spans.items()):  # A failed attempt without a reported reason.
             if previous.failed_at is not None or step == event.step_id:
@@ -255,8 +257,8 @@ class TreeSpans:
             self._start(name, at, run.turn_context or run.child_context, attributes, SpanKind.CLIENT),
         )
 
-    def _message(self, event: events.MessageRecorded, at: int) -> None:
-        model_span = self._answered(event, event.step_id)
+    def _on_message(self, event: events.MessageRecorded, at: int) -> None:
+        model_span = self._pop_model_span(event, event.step_id)
         if model_span is None:
             return
         metadata = event.message.get("response_metadata") or {}
@@ -275,7 +277,7 @@ class TreeSpans:
         model_span.span.set_attributes(attributes)
         _end(model_span.span, at)
 
-    def _model_charged(self, event: events.ModelCharged, at: int) -> None:
+    def _on_model_charge(self, event: events.ModelCharged, at: int) -> None:
         """Handle a failed request, or one outside the conversation; a provider that reports usage has answered."""
         run = self._spans_by_run.get(event.run)
         model_span = run.model_spans.get(event.step_id) if run is not None else None
@@ -288,26 +290,26 @@ class TreeSpans:
         else:
             model_span.failed_at = at
 
-    def _model_retried(self, event: events.ModelRetried, at: int) -> None:
-        model_span = self._answered(event, event.step_id)
+    def _on_model_retry(self, event: events.ModelRetried, at: int) -> None:
+        model_span = self._pop_model_span(event, event.step_id)
         if model_span is not None:
             status = _HTTP.search(event.reason)
             _end(model_span.span, model_span.failed_at or at, status[1] if status else genai.OTHER)
 
-    def _answered(self, event: Event, step: str | None) -> ModelSpan | None:
+    def _pop_model_span(self, event: Event, step: str | None) -> ModelSpan | None:
         run = self._spans_by_run.get(event.run)
         return run.model_spans.pop(step, None) if run is not None and step is not None else None
 
     # ---- tools
 
-    def _tool_started(self, event: events.ToolStarted, at: int) -> None:
+    def _on_tool_start(self, event: events.ToolStarted, at: int) -> None:
         run, call = self._open_spans(event, at), event.call_id or ""
         if (previous := run.tools.pop(call, None)) is not None:
             _end(previous, at, genai.OTHER)
         run.tools[call] = self._tool(run, event, event.tool, at)
         run.tools[call].set_attribute(genai.STEP_ID, event.step_id)
 
-    def _tool_ended(self, event: events.ToolEnded, at: int) -> None:
+    def _on_tool_end(self, event: events.ToolEnded, at: int) -> None:
         run = self._open_spans(event, at)
         span = run.tools.pop(event.call_id or "", None) or self._tool(run, event, event.tool, at)  # It never ran.
         span.set_attribute(genai.STATUS, event.status)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ramet.core.errors import SpawnRefused
 from ramet.host.journal.recorder import Recorder
-from ramet.host.journal.subscription import Listening, listen
+from ramet.host.journal.subscription import Listener, listen
 from ramet.host.observability.counters import Counts
 
 if TYPE_CHECKING:
@@ -31,11 +31,11 @@ class Telemetry:
     """
 
     def __init__(self, provider: TracerProvider | None = None) -> None:
-        self._configured = provider
+        self._own_provider = provider
         self._runs: dict[str, RunSpans] = {}
         self.counts: Counts | None = None  #: if set, it counts every tree that begins from then on
 
-    def attach(self, recorder: Recorder) -> Listening | None:
+    def attach(self, recorder: Recorder) -> Listener | None:
         """Trace a tree from its first event until it closes; return None, at no cost, if there is no provider.
 
         The tree's root is below the present span of the caller, else below the span that TRACEPARENT names, if any.
@@ -66,8 +66,8 @@ class Telemetry:
         return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
     def _provider(self) -> TracerProvider | None:
-        if self._configured is not None:
-            return self._configured
+        if self._own_provider is not None:
+            return self._own_provider
         if "opentelemetry.trace" not in sys.modules and "OTEL_PYTHON_TRACER_PROVIDER" not in os.environ:
             return None  # A program that sets it up imports it first.
         try:

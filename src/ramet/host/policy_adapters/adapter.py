@@ -72,12 +72,12 @@ class PolicyDecider:
             raise InvalidValue("policy_timeout_s", timeout_s, "seconds above 0")
         self._adapter, self._clock, self._timeout_s = adapter, clock, timeout_s
         self._name = str(adapter.name)
-        self._stuck: set[asyncio.Task[Any]] = set()
+        self._stuck_tasks: set[asyncio.Task[Any]] = set()
 
     async def __call__(self, request: PolicyRequest, abort: AbortController | None = None) -> PolicyDecision:
         """Return the adapter's decision; without one a refusal with the reason. Raises Aborted when `abort` fires."""
         try:
-            answer = _checked(await self._ask(request, abort))
+            answer = _check_answer(await self._ask(request, abort))
             if isinstance(answer, Refuse) and not request.depth:  # No run is spawned that could record it.
                 _log.warning("policy adapter %s refused the root %s: %s", self._name, request.agent, answer.reason)
             return PolicyDecision(self._name, answer)
@@ -92,7 +92,7 @@ class PolicyDecider:
     async def _ask(self, request: PolicyRequest, abort: AbortController | None) -> object:
         if abort is not None and abort.reason is not None:
             raise Aborted(abort.reason)
-        if len(self._stuck) >= MAX_STUCK:
+        if len(self._stuck_tasks) >= MAX_STUCK:
             raise _NoAnswer(f"{MAX_STUCK} earlier calls have not ended")
         task = asyncio.ensure_future(_decide(self._adapter, request))
         timer: asyncio.Future[Any] = asyncio.ensure_future(self._clock.sleep(self._timeout_s))
@@ -112,11 +112,11 @@ class PolicyDecider:
             for each in tasks:
                 each.cancel()
             if not task.done():
-                self._stuck.add(task)
-                task.add_done_callback(self._ended)
+                self._stuck_tasks.add(task)
+                task.add_done_callback(self._on_task_end)
 
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._stuck.discard(task)
+    def _on_task_end(self, task: asyncio.Task[Any]) -> None:
+        self._stuck_tasks.discard(task)
         if not task.cancelled():
             task.exception()  # Mark the exception as retrieved: there is no waiter any more.
 
@@ -134,7 +134,7 @@ async def _decide(adapter: PolicyAdapter, request: PolicyRequest) -> object:
         raise RametError(f"it raised {error!r}") from None
 
 
-def _checked(answer: object) -> PolicyAnswer:
+def _check_answer(answer: object) -> PolicyAnswer:
     """Return the answer, with its reason bounded. Raises an error for an invalid answer."""
     if not isinstance(answer, Allow | Narrow | Refuse):
         raise _NoAnswer(f"a value of type {type(answer).__name__} is no Allow, Narrow or Refuse")

@@ -19,31 +19,31 @@ from ramet.store.contract import Document, Store
 _MOST_KEPT = 100_000  #: bytes of a damaged document that are kept in its replacement
 
 
-class Checked(NamedTuple):
+class JournalCheck(NamedTuple):
     """The readable and the damaged trees of a journal."""
 
-    readable: int
-    damaged: tuple[Damaged, ...]
+    readable_count: int
+    damage_errors: tuple[Damaged, ...]
 
 
-async def check(records: JournalReader) -> Checked:
+async def check(records: JournalReader) -> JournalCheck:
     """Read every tree that was not set aside; return the number of readable trees, and all damage."""
     readable = 0
     for each in await records.store.list(TREES):
         try:
             read_lifetime(each, location_of(records.store))
         except DamagedTree as problem:
-            records.damaged[each.key] = problem
+            records.damage_by_root[each.key] = problem
     for root in await records.trees(ended=True):
         replay = TreeReplay()
         try:
             async for event in records.events(root):
                 replay.apply(event)
         except DamagedTree as problem:
-            records.damaged[root] = problem
+            records.damage_by_root[root] = problem
         else:
-            readable += root not in records.damaged
-    return Checked(readable, tuple(records.damaged.values()))
+            readable += root not in records.damage_by_root
+    return JournalCheck(readable, tuple(records.damage_by_root.values()))
 
 
 async def set_aside(store: Store, run: str, now: datetime) -> str:

@@ -152,7 +152,7 @@ class UnfinishedTree:
         """Return whether the tree is a conversation. In older versions a session id marks a conversation."""
         return bool(self.about.get("conversation") or self.about.get("session"))
 
-    async def story(self) -> TreeReplay:
+    async def replay(self) -> TreeReplay:
         """Read the recorded events of the tree. Raises DamagedTree."""
         return await self._journal.replay(self.root)
 
@@ -234,7 +234,7 @@ def _permissions(about: Mapping[str, Any], project: Project) -> Permissions | No
     if data is None:
         return project.permissions
     recorded = from_data(data)
-    return recorded if project.permissions is None else recorded.merged_with(project.permissions)
+    return recorded if project.permissions is None else recorded.merge(project.permissions)
 
 
 def _gate(about: Mapping[str, Any], supplied: ResolvedInputs) -> SafetyGate | None:

@@ -50,7 +50,7 @@ class Takeover:
     """The settings with which a runtime resumes trees; `prepare` is called with each root before it starts to work."""
 
     owner: TreeOwner
-    supplied: ResolvedInputs
+    supplied_inputs: ResolvedInputs
     close_with: Callable[[Run], None]
     prepare: Callable[[Run], None] | None = None
     reopens: bool = False  #: reopen conversations that were closed, too
@@ -91,7 +91,7 @@ class Takeover:
 
     async def _take_up(self, tree: UnfinishedTree) -> Handle | None:
         owner = self.owner
-        replay = await tree.story()
+        replay = await tree.replay()
         if tree.is_alive:  # Another component resumed it meanwhile.
             return None
         reopens = self.reopens and replay.is_over and _is_conversation(replay)
@@ -101,10 +101,10 @@ class Takeover:
             await tree.close(owner.clock.now())
             return None
         await _restore_worktrees(replay, git_of(owner.user_dir))
-        plan = tree.plan(self.supplied, owner.open_project)
+        plan = tree.plan(self.supplied_inputs, owner.open_project)
         opened = owner.open_tree(plan)
         try:
-            root = rebuild_runs(opened, replay, self.supplied)
+            root = rebuild_runs(opened, replay, self.supplied_inputs)
             root.repeatable = plan.repeatable
             if self.prepare is not None:
                 self.prepare(root)

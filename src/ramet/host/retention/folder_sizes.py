@@ -32,7 +32,7 @@ class FolderSizes:
         self._due = 0.0
         self._is_over = False
 
-    def known(self) -> Mapping[str, int]:
+    def newest_sizes(self) -> Mapping[str, int]:
         """Return the newest sizes by entry; start a measurement if one is due. Never waits.
 
         The mapping is empty before the first measurement has ended.

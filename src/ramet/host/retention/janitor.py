@@ -33,7 +33,7 @@ NOTED = timedelta(days=30)  #: how long a note of a removed tree stays
 _log = logging.getLogger("ramet.retention")
 
 
-class Collected(Struct, frozen=True, kw_only=True):
+class CollectReply(Struct, frozen=True, kw_only=True):
     """The trees that were removed in one request; with `more`, another request may remove others."""
 
     gone: tuple[DeletedTree, ...]
@@ -65,8 +65,8 @@ class RetentionJob:
         self._sweeping = asyncio.Lock()
         self._folders, self._needs = folders, FolderNeeds(store, living, can_continue)
         #: roots of ended trees that are still needed, since other runs continue from their results
-        self.needed: Callable[[], Awaitable[Collection[str]]] = _nothing
-        self._cleared = set[str]()  #: roots of trees that were removed, and left nothing here
+        self.find_needed_roots: Callable[[], Awaitable[Collection[str]]] = _nothing
+        self._cleared_roots = set[str]()  #: roots of trees that were removed, and left nothing here
         self._serving: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -101,7 +101,7 @@ class RetentionJob:
             _log.warning("the folders of runs could not be cleaned up: %s", problem)
             return ()
 
-    async def sweep(self, request: Collect) -> Collected:
+    async def sweep(self, request: Collect) -> CollectReply:
         """Remove trees that ended before a moment, as `ramet gc` asks.
 
         Raises Unknown for a run to keep that is unknown, Damaged.
@@ -114,14 +114,14 @@ class RetentionJob:
                 self._working_dir,
                 before=request.before,
                 now=self._clock.now(),
-                keep=[*request.keep, *await self.needed()],
+                keep=[*request.keep, *await self.find_needed_roots()],
                 transcripts=self._transcripts,
                 living=self._living,
                 most=BATCH,
             )
             if not (more := len(removed) == BATCH):
                 await self.shrink()
-        return Collected(gone=tuple(removed), more=more)
+        return CollectReply(gone=tuple(removed), more=more)
 
     async def shrink(self) -> None:
         """Have the store return the disk space of removed trees, if it is a file. Raises StoreFailed."""
@@ -133,7 +133,7 @@ class RetentionJob:
         now, removed = self._clock.now(), []
         lifetimes = lifetimes_of(await self._store.list(TREES))
         expired = [root for root, each in lifetimes.items() if root not in self._living and each.has_expired(now)]
-        needed = frozenset(await self.needed()) if expired else frozenset[str]()
+        needed = frozenset(await self.find_needed_roots()) if expired else frozenset[str]()
         transcripts = await self._removal.index() if expired else None
         for root in expired:
             if root in self._living or root in needed:  # Checked again: both may have changed meanwhile.
@@ -145,7 +145,7 @@ class RetentionJob:
                 _log.warning("%s could not be removed: %s", root, problem)
         notes = {each.key: msgspec.json.decode(each.data, type=Tombstone) for each in await self._store.list(EXPIRED)}
         if new_notes := {
-            root: note for root, note in notes.items() if root not in self._cleared and root not in removed
+            root: note for root, note in notes.items() if root not in self._cleared_roots and root not in removed
         }:
             try:
                 await self._removal.clear(
@@ -153,7 +153,7 @@ class RetentionJob:
                 )
             except OSError as problem:
                 _log.warning("files of removed trees could not be removed here: %s", problem)
-        self._cleared = set(notes)
+        self._cleared_roots = set(notes)
         await self._forget_notes(notes, now)
         return removed
 

@@ -17,7 +17,7 @@ from ramet.disk.regular_files import has_hole, open_regular
 from ramet.disk.state_folder import open_folder
 from ramet.host.journal.journal import PAGE, TREES
 from ramet.isolation import safe_walk as trees
-from ramet.isolation.masking.secret_forms import LEAST, forms_of, masked
+from ramet.isolation.masking.secret_forms import LEAST, forms_of, mask_text
 from ramet.store.contract import Rewritable
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -43,21 +43,21 @@ _TEXTS: dict[str, tuple[tuple[str, ...], ...]] = {
 Data = dict[str, Any]
 
 
-class Scrubbed(NamedTuple):
+class ScrubReport(NamedTuple):
     """The number of trees whose events had values, and the skipped transcripts, with the reason."""
 
     trees: int
-    skipped: list[str]
+    skipped_transcripts: list[str]
 
 
-async def scrub(store: Rewritable, transcripts: pathlib.Path) -> Scrubbed:
+async def scrub(store: Rewritable, transcripts: pathlib.Path) -> ScrubReport:
     """Replace values of variables by names in the events and transcripts of all trees.
 
     Texts about a run lose values of at least 8 characters. The caller holds the store. The scrubbing is not repeated,
     unless a transcript was skipped. A tree that cannot be read is skipped, too.
     """
     if await store.get(_DONE, _DONE) is not None:
-        return Scrubbed(0, [])  # Data that is written later has no values.
+        return ScrubReport(0, [])  # Data that is written later has no values.
     changed, passed_over = 0, list[str]()
     for root in {each.key for each in await store.list(TREES)} | await _roots(store):
         try:
@@ -67,7 +67,7 @@ async def scrub(store: Rewritable, transcripts: pathlib.Path) -> Scrubbed:
     passed_over += await asyncio.to_thread(_scrub_transcripts, transcripts)
     if not passed_over:
         await store.put(_DONE, _DONE, b"")
-    return Scrubbed(changed, passed_over)
+    return ScrubReport(changed, passed_over)
 
 
 async def _roots(store: Rewritable) -> set[str]:
@@ -83,7 +83,7 @@ async def _scrub_tree(store: Rewritable, root: str) -> bool:
     forms = forms_of([value async for data in _events(store, root) for value in _values_in(data.line)])
     changed = False
     async for event in _events(store, root):
-        line = _scrubbed(event.line, forms)
+        line = _scrub_event(event.line, forms)
         if line is not None:
             changed = True
             await store.rewrite(event.cursor, line)
@@ -166,13 +166,13 @@ def _transcripts(folder: int, problems: dict[str, str]) -> Iterator[_Transcript]
 
 
 def _scrub_file(transcript: _Transcript, forms: frozenset[str]) -> None:
-    if all(_scrubbed(line, forms) is None for line in transcript.lines):
+    if all(_scrub_event(line, forms) is None for line in transcript.lines):
         return
     transcript.lines.seek(0)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(_DRAFT, dir_fd=transcript.folder)
     with open(os.open(_DRAFT, _NEW, 0o600, dir_fd=transcript.folder), "wb") as draft:  # noqa: PTH123 - a descriptor
-        draft.writelines((_scrubbed(line, forms) or line.removesuffix(b"\n")) + b"\n" for line in transcript.lines)
+        draft.writelines((_scrub_event(line, forms) or line.removesuffix(b"\n")) + b"\n" for line in transcript.lines)
     os.rename(_DRAFT, transcript.name, src_dir_fd=transcript.folder, dst_dir_fd=transcript.folder)
 
 
@@ -180,7 +180,7 @@ def _values_in(line: bytes) -> Iterator[str]:
     """Yield the values of variables in a spawn event that are too long to occur elsewhere by chance."""
     if _MARK not in line:
         return
-    for grant in _grants(_decoded(line)):
+    for grant in _grants(_decode_event(line)):
         yield from (value for value in grant["env_vars"].values() if isinstance(value, str) and len(value) >= LEAST)
 
 
@@ -191,12 +191,12 @@ def _grants(data: Data) -> list[Data]:
     return [each for each in grants if isinstance(each, dict) and isinstance(each.get("env_vars"), dict)]
 
 
-def _scrubbed(line: bytes, forms: Iterable[str]) -> bytes | None:
+def _scrub_event(line: bytes, forms: Iterable[str]) -> bytes | None:
     """Return an event without values; None if the event contains none."""
     forms = frozenset(forms)
     if _MARK not in line and not forms:
         return None
-    data = _decoded(line)
+    data = _decode_event(line)
     changed = False
     for grant in _grants(data):
         if grant["env_vars"]:
@@ -213,13 +213,13 @@ def _mask_at(data: Data, path: tuple[str, ...], forms: frozenset[str]) -> bool:
             return False
         data = child
     text = data.get(path[-1])
-    if not isinstance(text, str) or (masked_text := masked(text, forms)) == text:
+    if not isinstance(text, str) or (masked_text := mask_text(text, forms)) == text:
         return False
     data[path[-1]] = masked_text
     return True
 
 
-def _decoded(line: bytes) -> Data:
+def _decode_event(line: bytes) -> Data:
     """Return an event as data; an unreadable event is empty: nothing in it is replaced."""
     try:
         data = msgspec.json.decode(line)

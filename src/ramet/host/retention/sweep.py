@@ -129,7 +129,7 @@ class TreeDeleter:
             path=rows[0].path if rows else "",
             agent=rows[0].agent if rows else "",
             state=rows[0].state if rows else "",
-            ended=_ended(rows),
+            ended=_end_time(rows),
             runs=len(rows),
             events=events,
             folders=len(leftover_folders) + len(transcripts),
@@ -190,7 +190,7 @@ async def sweep(
             _log.warning("a tree that cannot be read is not removed: %s", problem)
             continue
         is_aside = lifetime is not None and lifetime.set_aside
-        ended = lifetime.ended if lifetime and is_aside else _ended(rows) if lifetime else _newest(rows)
+        ended = lifetime.ended if lifetime and is_aside else _end_time(rows) if lifetime else _newest_time(rows)
         if ended is None or not (rows or is_aside):
             continue
         if lifetime is None or lifetime.keep_s is None or now is None:
@@ -219,14 +219,14 @@ async def _root_of_run(records: JournalReader, run: str) -> str:
         raise Unknown("run to keep", run) from None
 
 
-def _ended(rows: list[RunRow]) -> datetime | None:
+def _end_time(rows: list[RunRow]) -> datetime | None:
     """Return when the last run ended; None if a run is living, or was interrupted."""
     if not all(row.is_over for row in rows):
         return None
     return max((row.ended for row in rows if row.ended is not None), default=None)
 
 
-def _newest(rows: list[RunRow]) -> datetime | None:
+def _newest_time(rows: list[RunRow]) -> datetime | None:
     """Return the newest recorded time of a tree without a document: older kernels recorded spawns before documents."""
     return max((moment for row in rows if (moment := row.ended or row.born) is not None), default=None)
 

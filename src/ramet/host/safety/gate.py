@@ -43,7 +43,7 @@ class SafetyGate:
         if not isinstance(timeout_s, int | float) or not 0 < timeout_s < math.inf:
             raise InvalidValue("timeout_s", timeout_s, "seconds above 0")
         if not isinstance(policy, SafetyPolicy) and not callable(getattr(policy, "read", None)):
-            raise InvalidValue("policy", policy, "a SafetyPolicy, or one of a store: SafetyPolicies(store).named('…')")
+            raise InvalidValue("policy", policy, "a SafetyPolicy, or one of a store: SafetyPolicies(store).policy('…')")
         self._source: PolicySource = FixedPolicy(policy) if isinstance(policy, SafetyPolicy) else policy
         self._voters: tuple[Voter, ...] = (RuleVoter(), *voters)
         names = [getattr(each, "name", None) for each in self._voters]

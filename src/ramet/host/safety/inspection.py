@@ -12,7 +12,7 @@ from msgspec import Struct
 from ramet.core import events
 from ramet.core.errors import InvalidValue
 from ramet.core.events import IntentionDecided, IntentionRecorded, ToolEnded
-from ramet.host.journal.stored_events import damaged
+from ramet.host.journal.stored_events import damage_error
 from ramet.store.contract import Store, StoredEvent
 
 _log = logging.getLogger("ramet.safety")
@@ -113,7 +113,7 @@ class _Reader:
     def __init__(self, store: Store, event_filter: GateEventFilter, after: int) -> None:
         self._store, self._filter, self._start = store, event_filter, after
         self._pending_calls: dict[str, set[str | None]] = {}  #: ids of calls without an output yet, by run
-        self._searched = set[str]()  #: runs whose events before the first cursor were read
+        self._searched_runs = set[str]()  #: runs whose events before the first cursor were read
         self.after = after
 
     async def page(self, limit: int) -> GateEventPage:
@@ -134,8 +134,8 @@ class _Reader:
         """Return whether an event belongs to a call that came to a gate; note that call."""
         if "output" not in self._filter.kinds:
             return True
-        if stored.type == _OUTPUT and self._start and stored.run not in self._searched:
-            self._searched.add(stored.run)
+        if stored.type == _OUTPUT and self._start and stored.run not in self._searched_runs:
+            self._searched_runs.add(stored.run)
             await self._search(stored.tree, stored.run)
         return self._note(stored)
 
@@ -181,7 +181,7 @@ class _Reader:
             return None
 
     def _report_damage(self, stored: StoredEvent, problem: InvalidValue) -> None:
-        error = damaged(self._store, stored, problem)
+        error = damage_error(self._store, stored, problem)
         if self._filter.tree is not None or self._filter.run is not None:
             raise error from None
         _log.error("an event of a gate is skipped: %s", error)

@@ -36,11 +36,11 @@ class FixedPolicy:
     name = "fixed"
 
     def __init__(self, policy: SafetyPolicy) -> None:
-        self._pinned = PolicyVersion(self.name, 0, policy)
+        self._policy_version = PolicyVersion(self.name, 0, policy)
 
     async def read(self) -> PolicyVersion:
         """Return the policy."""
-        return self._pinned
+        return self._policy_version
 
 
 class SafetyPolicies:
@@ -79,7 +79,7 @@ class SafetyPolicies:
         await self._store.put_together((), (newest, DocumentWrite(PAST, _version_key(name, version), data, 0)))
         return PolicyVersion(name, version, policy)
 
-    def named(self, name: str) -> StoredPolicy:
+    def policy(self, name: str) -> StoredPolicy:
         """Return the policy of that name, for a gate: it is read again for each call."""
         return StoredPolicy(self, checked_name("name", name))
 

@@ -55,7 +55,7 @@ class AgentHandle:
 
     async def metrics(self) -> Metrics:
         """Return the present resource usage. Raises Gone if no process of the agent lives."""
-        return await self._box().metrics()
+        return await self._require_sandbox().metrics()
 
     async def run_command(
         self, argv: Sequence[str], *, timeout_s: float = COMMAND_TIMEOUT_S, max_bytes: int = COMMAND_BYTES
@@ -64,7 +64,7 @@ class AgentHandle:
 
         Raises Gone, TimeoutError.
         """
-        result = await self._box().run_command(argv, timeout_s=timeout_s, max_bytes=max_bytes)
+        result = await self._require_sandbox().run_command(argv, timeout_s=timeout_s, max_bytes=max_bytes)
         self._handle.run.context.emit(CommandRun, argv=tuple(argv), code=result.code)
         return result
 
@@ -105,13 +105,13 @@ class AgentHandle:
         declared = run.grant.ports if run.grant is not None else {}
         if name not in declared:
             raise Unknown("port", name, tuple(declared))
-        return await run.sandbox.served_ports.ports(run.ended())
+        return await run.sandbox.served_ports.ports(run.recorded_end())
 
-    def _box(self) -> Sandbox:
-        box = self._handle.run.sandbox.current
-        if box is None:
+    def _require_sandbox(self) -> Sandbox:
+        sandbox = self._handle.run.sandbox.current
+        if sandbox is None:
             raise Gone(f"no process of {self.path} is running now")
-        return box
+        return sandbox
 
 
 def output_callback(

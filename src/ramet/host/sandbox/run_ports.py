@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from ramet.core.errors import Gone, InvalidValue, RametError, SandboxFailed, Unknown
 from ramet.host.egress.connection import ProxyQuota
-from ramet.host.egress.tunnel import End, Joined
+from ramet.host.egress.tunnel import End, Relay
 from ramet.host.unix_listener import accept, listen
 from ramet.isolation.contract import Sandbox
 
@@ -58,7 +58,7 @@ class RunPorts:
 
     def __init__(
         self,
-        box: Sandbox,
+        sandbox: Sandbox,
         ports: Mapping[str, int],
         folder: pathlib.Path,
         *,
@@ -66,7 +66,7 @@ class RunPorts:
         quota: ProxyQuota,
         on_closed: Callable[[RunPorts], object] = bool,
     ) -> None:
-        self._box, self._ports, self._folder = box, dict(ports), folder
+        self._sandbox, self._ports, self._folder = sandbox, dict(ports), folder
         self._limits, self._quota, self._on_closed = limits, quota, on_closed
         self._free_slots = asyncio.Semaphore(limits.connections)
         self._listeners: list[socket.socket] = []
@@ -80,7 +80,7 @@ class RunPorts:
     @classmethod
     def open(
         cls,
-        box: Sandbox,
+        sandbox: Sandbox,
         ports: Mapping[str, int],
         folder: pathlib.Path,
         *,
@@ -92,7 +92,7 @@ class RunPorts:
 
         Raises InvalidValue for a port whose socket path is occupied by another file, SandboxFailed.
         """
-        opened = cls(box, ports, folder, limits=limits or PortLimits(), quota=quota, on_closed=on_closed)
+        opened = cls(sandbox, ports, folder, limits=limits or PortLimits(), quota=quota, on_closed=on_closed)
         try:
             with _opened_folder(folder, make=True) as descriptor:
                 for name in ports:
@@ -210,19 +210,19 @@ class RunPorts:
             except BaseException:
                 sock.close()
                 raise
-            self._quota.taken += 1
+            self._quota.used_count += 1
             task = loop.create_task(self._serve(sock, name))
             self._connections.add(task)
             task.add_done_callback(lambda done, sock=sock: self._on_served(done, sock))  # type: ignore[misc]
 
     def _on_served(self, task: asyncio.Task[None], sock: socket.socket) -> None:
-        self._quota.taken -= 1
+        self._quota.used_count -= 1
         self._free_slots.release()
         self._connections.discard(task)
         sock.close()  # Still open only if the task was cancelled before it began.
 
     async def _serve(self, sock: socket.socket, name: str) -> None:
-        if self._quota.taken > self._quota.limit:
+        if self._quota.used_count > self._quota.limit:
             return
         async with contextlib.AsyncExitStack() as stack:
             client = await stack.enter_async_context(End.on(sock))
@@ -231,14 +231,14 @@ class RunPorts:
             except RametError:
                 return  # The client's connection is closed, as for a port without a listener.
             server = await stack.enter_async_context(End.on(target_socket))
-            await Joined(client, server, drain_s=self._limits.drain_s).run(idle_s=self._limits.idle_s)
+            await Relay(client, server, drain_s=self._limits.drain_s).run(idle_s=self._limits.idle_s)
 
     async def _dial(self, name: str) -> socket.socket:
         """Connect to a port in the sandbox. Raises PortRefused, Gone, SandboxFailed."""
         port = self._ports[name]
         try:
             async with asyncio.timeout(self._limits.connect_s):
-                return await self._box.dial(port)
+                return await self._sandbox.dial(port)
         except TimeoutError:
             reason = f"the listener on port {port} accepted no connection within {self._limits.connect_s:g} s"
             raise PortRefused(name, reason) from None

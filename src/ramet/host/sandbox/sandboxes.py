@@ -49,7 +49,7 @@ class Sandboxes:
     ) -> None:
         if isinstance(backend, str) and backend not in ("bwrap", "local"):
             raise InvalidValue("backend", backend, "'bwrap', 'local', None, or an object that is a backend")
-        self._working_dir, self._requested = working_dir, backend
+        self._working_dir, self._requested_backend = working_dir, backend
         self._folder_limits, self._clock = folder_limits, clock
         self.traceparent = traceparent
         #: Rules for folders that requesters other than the operator may name: nothing below them is reached through a
@@ -58,10 +58,10 @@ class Sandboxes:
         self._temporary: pathlib.Path | None = None
         self._folders: RunFolders | None = None
         self._backend: Backend | None = None
-        self._used: Backend | None = None  #: may hold resources to release, without any sandbox
-        self._together: frozenset[str] = frozenset()
+        self._used_backend: Backend | None = None  #: may hold resources to release, without any sandbox
+        self._shared_limits: frozenset[str] = frozenset()
         self._opening = asyncio.Lock()
-        self._later: set[asyncio.Task[None]] = set()
+        self._background_tasks: set[asyncio.Task[None]] = set()
         self.contexts_by_run: dict[str, ToolUseContext] = {}  #: runs whose sandboxes live, by id
         self.proxy = Proxy()
         self.open_ports: set[RunPorts] = set()
@@ -86,11 +86,11 @@ class Sandboxes:
     def remove_leftovers(self) -> None:
         """Remove the leftovers of a killed process, except the agents' files. Blocks. Raises OSError.
 
-        The leftovers are shelves and sockets of proxies in the working directory, and control groups of any ended
-        kernel.
+        The leftovers are import folders and sockets of proxies in the working directory, and control groups of any
+        ended kernel.
         """
         if self._working_dir is not None:
-            self.folders.drop_shelf()
+            self.folders.drop_import_dir()
             self.folders.remove_sockets()
         try:
             reap_groups(("bwrap-", "local-"))
@@ -98,9 +98,9 @@ class Sandboxes:
             _log.warning("control groups of ended kernels could not be removed yet: %s", problem)
 
     @property
-    def parked(self) -> int:
+    def parked_count(self) -> int:
         """The number of processes of this machine that wait to become a run's sandbox."""
-        return self._backend.parked if isinstance(self._backend, ProcessBackend) else 0
+        return self._backend.parked_count if isinstance(self._backend, ProcessBackend) else 0
 
     def terminate(self) -> None:
         """Kill every sandbox that ends with this process, and remove everything except its files. Blocks for seconds.
@@ -135,41 +135,43 @@ class Sandboxes:
         return self._backend
 
     @property
-    def together(self) -> frozenset[str]:
+    def shared_limits(self) -> frozenset[str]:
         """The parts of a reservation that the machine itself bounds; empty before the backend is open."""
-        return self._together
+        return self._shared_limits
 
     async def reserve(self, reservation: Reservation) -> None:
         """Have the backend reserve resources now, if it can.
 
         Raises SpawnRefused, SandboxFailed, IsolationUnavailable.
         """
-        if isinstance(self._requested, ReservingBackend):  # Built-in backends need no call: they bound each sandbox.
-            self._used = self._requested
-            await self._requested.reserve(reservation)
+        if isinstance(
+            self._requested_backend, ReservingBackend
+        ):  # Built-in backends need no call: they bound each sandbox.
+            self._used_backend = self._requested_backend
+            await self._requested_backend.reserve(reservation)
 
     def check_team(self, config: Any) -> None:
         """Raise InvalidValue for a team configuration that the backend does not accept; None means no configuration."""
-        if isinstance(self._requested, ConfigurableBackend):
-            self._requested.check_team(config)
+        if isinstance(self._requested_backend, ConfigurableBackend):
+            self._requested_backend.check_team(config)
         elif config is not None:
             raise InvalidValue("config", config, "null: the backend of this server takes no configuration of teams")
 
     async def configure_team(self, team: str, config: Any) -> None:
         """Pass the configuration of a team to the backend. Raises SpawnRefused, SandboxFailed, IsolationUnavailable."""
-        if config is not None and isinstance(self._requested, ConfigurableBackend):
-            self._used = self._requested
-            await self._requested.configure_team(team, config)
+        if config is not None and isinstance(self._requested_backend, ConfigurableBackend):
+            self._used_backend = self._requested_backend
+            await self._requested_backend.configure_team(team, config)
 
     async def keep(self, names: Callable[[], Awaitable[Collection[str]]]) -> None:
         """Release all reservations except those of these names. Other errors are logged, and left to the next runtime.
 
         Raises InvalidValue, MissingExtra if the backend is misconfigured: it would never work.
         """
-        if isinstance(self._requested, ReservingBackend):
-            self._used = self._requested
+        if isinstance(self._requested_backend, ReservingBackend):
+            self._used_backend = self._requested_backend
             try:
-                for each in await self._requested.keep(names):
+                for each in await self._requested_backend.keep(names):
                     _log.info("removed, since no team has it any more: %s", each)
             except (InvalidValue, MissingExtra):
                 raise
@@ -181,10 +183,10 @@ class Sandboxes:
 
         Errors are logged: the first run meets them.
         """
-        if isinstance(self._requested, ReservingBackend):
-            self._used = self._requested
+        if isinstance(self._requested_backend, ReservingBackend):
+            self._used_backend = self._requested_backend
             try:
-                await self._requested.warm()
+                await self._requested_backend.warm()
             except RametError as problem:
                 _log.warning("nothing was prepared for the first run: %s", problem)
 
@@ -202,7 +204,7 @@ class Sandboxes:
 
     async def disband(self, name: str) -> None:
         """Release a reservation whose sandboxes have ended. Errors are logged, and left to the next runtime."""
-        backend = self._backend or self._requested  # A reservation may have had no sandbox.
+        backend = self._backend or self._requested_backend  # A reservation may have had no sandbox.
         if isinstance(backend, ReservingBackend):
             try:
                 await backend.disband(name)
@@ -210,7 +212,7 @@ class Sandboxes:
                 _log.warning("the reservation of %s could not be released yet: %s", name, problem)
 
     async def _open(self) -> Backend:
-        requested = self._requested
+        requested = self._requested_backend
         if requested == "local":
             from ramet.isolation.local import LocalBackend
 
@@ -222,7 +224,7 @@ class Sandboxes:
         else:
             assert not isinstance(requested, str), "checked when it was given"
             assert requested is not None, "as above"
-            self._together = (await requested.probe()).together
+            self._shared_limits = (await requested.probe()).bounded_resources
             await requested.reap()
             return requested
         probe = await backend.probe()
@@ -235,7 +237,7 @@ class Sandboxes:
             )
             raise IsolationUnavailable(Isolation.L2, probe.level, probe.missing, remedy)
         await backend.reap()
-        self._together = probe.together
+        self._shared_limits = probe.bounded_resources
         return backend
 
     async def local(self) -> Backend:
@@ -271,11 +273,11 @@ class Sandboxes:
     def run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
         """Run cleanup work concurrently; `close` waits for it."""
         task = asyncio.create_task(work)
-        self._later.add(task)
+        self._background_tasks.add(task)
         task.add_done_callback(self._on_cleanup_done)
 
     def _on_cleanup_done(self, task: asyncio.Task[None]) -> None:
-        self._later.discard(task)
+        self._background_tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("a sandbox could not be cleaned up", exc_info=error)
 
@@ -284,15 +286,15 @@ class Sandboxes:
         await run_shielded(self._close())
 
     async def _close(self) -> None:
-        backend = self._backend or self._used
-        self._backend = self._used = None
+        backend = self._backend or self._used_backend
+        self._backend = self._used_backend = None
         if backend is not None:
             await backend.close()
         if self._local is not None:
             local, self._local = self._local, None
             await local.close()
-        while self._later:
-            await asyncio.wait(list(self._later))
+        while self._background_tasks:
+            await asyncio.wait(list(self._background_tasks))
         if self._tools is not None:
             tools, self._tools = self._tools, None
             await asyncio.to_thread(shutil.rmtree, tools, ignore_errors=True)
@@ -341,10 +343,10 @@ class TreePlacement:
         """Check mounts against their roots. See `Placement`."""
         sources_of(mounts, roots, str(self.sandboxes.folders.root))
 
-    def check_endpoints(self, endpoints: Sequence[str], above: Collection[str]) -> None:
+    def check_endpoints(self, endpoints: Sequence[str], parent_endpoints: Collection[str]) -> None:
         """Check that endpoints do not name the host itself. See `Placement`."""
         for each in endpoints:
-            if each not in above and is_own_endpoint(each):
+            if each not in parent_endpoints and is_own_endpoint(each):
                 raise InvalidValue("allowed_endpoints", each, "no address of the host itself, unless its parent has it")
 
     def run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
@@ -399,7 +401,7 @@ class TreePlacement:
                 EndpointAsked,
                 host=decision.host,
                 port=decision.port,
-                allowed=decision.allowed,
+                allowed=decision.is_allowed,
                 reason=decision.reason,
             )
 

@@ -23,7 +23,7 @@ from ramet.core.outcome import ErrorInfo
 from ramet.core.policy.policy import Grant, Isolation, Policy, resolve_root_policy
 from ramet.host.sandbox.sandboxes import Sandboxes, TreePlacement
 from ramet.isolation.contract import KILL_GRACE_S, Exit, SandboxSpec
-from ramet.isolation.masking.secret_forms import masked
+from ramet.isolation.masking.secret_forms import mask_text
 from ramet.isolation.mounts import roots_of
 from ramet.isolation.workspace.output import OutputStream
 from ramet.spawn.masking import forms_of_grant
@@ -55,10 +55,10 @@ class ToolProcesses:
 
     def __init__(self, sandboxes: Sandboxes, policy: Policy) -> None:
         """Create the tool processes. Raises InvalidValue for a policy that no process of the kind `local` can keep."""
-        self._sandboxes, self._grant = sandboxes, _granted(policy)
+        self._sandboxes, self._grant = sandboxes, _resolve_grant(policy)
         self._mount_roots = roots_of(self._grant.readonly_mounts)
         self._placement: TreePlacement = sandboxes.placement()
-        self._checked: dict[int, BaseTool] = {}  #: kept, so that an id stands for one tool
+        self._checked_tools: dict[int, BaseTool] = {}  #: kept, so that an id stands for one tool
         self._numbers = itertools.count(1)
         self._root = ""  #: the tree's root; set by the first call
 
@@ -69,9 +69,9 @@ class ToolProcesses:
 
     def check(self, tools: Sequence[BaseTool]) -> None:
         """Raise NotShippable for a tool that cannot run in a process."""
-        new = [tool for tool in tools if id(tool) not in self._checked]
+        new = [tool for tool in tools if id(tool) not in self._checked_tools]
         check_tools(new)
-        self._checked.update((id(tool), tool) for tool in new)
+        self._checked_tools.update((id(tool), tool) for tool in new)
 
     async def call(self, context: ToolUseContext, tool: str, packed: PackedCall) -> Any:
         """Run a packed call in a process of its own; at the return the process has ended or is being terminated.
@@ -93,10 +93,10 @@ class ToolProcesses:
             error = sanitize_error(done.error or ErrorInfo(type="Error", message="it failed without a message"))
             if isinstance(decoded := decode_error(error, done.fields), OutputTooLarge):
                 raise values.result_too_large(decoded.size, self._grant.max_output_bytes)
-            raise RametError(masked(f"{error.type}: {error.message}", forms_of_grant(self._grant)))
+            raise RametError(mask_text(f"{error.type}: {error.message}", forms_of_grant(self._grant)))
         if len(finished.body) > self._grant.max_output_bytes:
             raise values.result_too_large(len(finished.body), self._grant.max_output_bytes)
-        return values.decode(finished.body, done.json_size, what=tool)
+        return values.decode(finished.body, done.json_size, label=tool)
 
     def close(self) -> None:
         """Remove the files that the tools of the ended tree have written."""
@@ -110,11 +110,11 @@ class ToolProcesses:
         sandbox = RunningSandbox(
             await start_sandbox((await self._sandboxes.local()).start(spec)), GuestChannel(_RefusingHandler())
         )
-        box = sandbox.sandbox
+        process = sandbox.sandbox
         try:
             mask = forms_of_grant(spec.grant)
-            sandbox.streams = tuple(OutputStream(os.dup(fd), mask=mask) for fd in (box.stdout, box.stderr))
-            await sandbox.channel.open(box.channel)
+            sandbox.streams = tuple(OutputStream(os.dup(fd), mask=mask) for fd in (process.stdout, process.stderr))
+            await sandbox.channel.open(process.channel)
             start = StartFunction(
                 run=context.run.id,
                 path=context.run.path,
@@ -124,14 +124,14 @@ class ToolProcesses:
             )
             await sandbox.channel.send(start, packed.data)
             finished = await wait_result(sandbox)
-            process_exit = await terminate(box, finished)
+            process_exit = await terminate(process, finished)
             sandbox.has_exited = True
             return finished, process_exit
         finally:
             try:
                 await run_shielded(_end(sandbox, tool))
             finally:
-                self._sandboxes.run_in_background(box.clean_up())
+                self._sandboxes.run_in_background(process.clean_up())
 
     @asynccontextmanager
     async def _spec(self, context: ToolUseContext, packed: PackedCall) -> AsyncGenerator[SandboxSpec]:
@@ -175,16 +175,16 @@ class _RefusingHandler:
         """Refuse the request."""
         raise Denied(type(request).__name__, "a tool in a process of its own may send no request to its host")
 
-    def receive(self, said: GuestMessage, body: bytes) -> Coroutine[Any, Any, None] | None:
+    def receive(self, message: GuestMessage, body: bytes) -> Coroutine[Any, Any, None] | None:
         """Ignore the message."""
         return None
 
-    def failed(self, error: Exception) -> tuple[ErrorInfo, dict[str, Any]]:
+    def encode_error(self, error: Exception) -> tuple[ErrorInfo, dict[str, Any]]:
         """Encode the error unchanged."""
         return encode_error(error)
 
 
-def _granted(policy: Policy) -> Grant:
+def _resolve_grant(policy: Policy) -> Grant:
     if policy.isolation is not None and policy.isolation.rank > Isolation.L1.rank:
         accepted = f"'thread' with a policy that asks for {policy.isolation}: a process of the kind local offers L1"
         raise InvalidValue("sync_tools", "process", accepted)

@@ -29,7 +29,7 @@ from ramet.spawn.handle import Handle
 from ramet.tools.workspace import workspace_tools
 
 if TYPE_CHECKING:
-    from ramet.host.schedules.target import Loaded
+    from ramet.host.schedules.target import LoadedTarget
 
 _log = logging.getLogger("ramet.scheduler")
 
@@ -52,7 +52,7 @@ class TickDispatcher:
         try:
             loaded = load(schedule.target, self._definitions)
         except Exception as problem:  # loading runs the user's own code
-            await self._failed(schedule, claim, problem)
+            await self._note_failure(schedule, claim, problem)
             return
         started_claim = replace(claim, run=self._runtime.mint())
         try:
@@ -66,7 +66,7 @@ class TickDispatcher:
             raise
         await self.spawn_run(schedule, started_claim, loaded)
 
-    async def spawn_run(self, schedule: Schedule, claim: Claim, loaded: Loaded) -> None:
+    async def spawn_run(self, schedule: Schedule, claim: Claim, loaded: LoadedTarget) -> None:
         """Spawn the run that a claim names, and follow it to its end, like `fire`. Raises StoreFailed."""
         try:
             handle = await self._spawn(schedule, claim, loaded)
@@ -79,11 +79,11 @@ class TickDispatcher:
             if self._runtime not in running_runtimes():
                 await self._release_claim(schedule, claim)
             else:
-                await self._failed(schedule, claim, problem)
+                await self._note_failure(schedule, claim, problem)
             return
         await self.follow(schedule, claim, handle)
 
-    async def _spawn(self, schedule: Schedule, claim: Claim, loaded: Loaded) -> Handle:
+    async def _spawn(self, schedule: Schedule, claim: Claim, loaded: LoadedTarget) -> Handle:
         folder = self._runtime.working_dir
         return await self._runtime.spawn(
             loaded.agent,
@@ -144,7 +144,7 @@ class TickDispatcher:
             return await recorded_result(journal, run, self._runtime.clock.now())
         return result
 
-    async def _failed(self, schedule: Schedule, claim: Claim, problem: Exception) -> None:
+    async def _note_failure(self, schedule: Schedule, claim: Claim, problem: Exception) -> None:
         message = f"{problem} ({problem.__cause__})" if isinstance(problem, DefinitionMissing) else str(problem)
         _log.warning("a tick of schedule %s was not run: %s: %s", schedule.id, type(problem).__name__, message[:500])
         error = ErrorInfo(type=type(problem).__name__, message=message)

@@ -17,7 +17,7 @@ from ramet.host.runtime import AgentRuntime, running_runtimes
 from ramet.host.scheduler.dispatch import TickDispatcher
 from ramet.host.scheduler.takeover import TickTakeover
 from ramet.host.schedules.cron import next_fire
-from ramet.host.schedules.table import ScheduleTable, Versioned
+from ramet.host.schedules.table import ScheduleEntry, ScheduleTable
 from ramet.store.contract import KernelInfo, Store
 
 #: The longest wait: within this time a changed clock and a schedule of another process are noticed.
@@ -120,14 +120,14 @@ class SchedulerLoop:
             await wait_with_timeout(self._wake.wait(), clock=clock, seconds=wait)
         self._wake.clear()
 
-    async def _try(self, group: asyncio.TaskGroup, id: str, entry: Versioned | None = None) -> None:
+    async def _try(self, group: asyncio.TaskGroup, id: str, entry: ScheduleEntry | None = None) -> None:
         """Process one schedule; one with a zone that this machine does not know is logged and left unchanged."""
         try:
             await self._consider(group, id, entry)
         except InvalidValue as problem:
             _log.error("schedule %s does not fire here: %s", id, problem)
 
-    async def _consider(self, group: asyncio.TaskGroup, id: str, entry: Versioned | None = None) -> None:
+    async def _consider(self, group: asyncio.TaskGroup, id: str, entry: ScheduleEntry | None = None) -> None:
         """Reconcile one schedule, claim the ticks that may begin, and start them."""
         while (entry := entry or await self._read(id)) is not None:
             owners = await self._living(entry.record)
@@ -158,7 +158,7 @@ class SchedulerLoop:
         seats = {_seat(each) for each in await self._store.kernels() if each.alive and each.name != self._store.kernel}
         return own_owners | {each for each in owners if _seat_in(each) in seats}
 
-    async def _read(self, id: str) -> Versioned | None:
+    async def _read(self, id: str) -> ScheduleEntry | None:
         try:
             return await self._table.read(id)
         except Damaged:  # logged when all are listed

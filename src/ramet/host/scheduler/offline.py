@@ -62,9 +62,9 @@ class OfflineScheduler(AgentScheduler):
 class KernelDocuments:
     """The documents of a folder with a living kernel: read from the file, written through the control socket."""
 
-    def __init__(self, working_dir: pathlib.Path, held: StoreInUse) -> None:
-        """Set `held`, the error that names the holder; it is raised if the holder does not answer."""
-        self._working_dir, self._holder_error = working_dir, held
+    def __init__(self, working_dir: pathlib.Path, holder_error: StoreInUse) -> None:
+        """Set `holder_error`, the error that names the holder; it is raised if the holder does not answer."""
+        self._working_dir, self._holder_error = working_dir, holder_error
         self._read = SqliteStore(checked_state_folder(working_dir) / JOURNAL, read_only=True)
 
     async def open(self) -> Self:

@@ -188,7 +188,7 @@ class AgentScheduler:
         """Return every schedule, in order of ids; ended schedules stay for a week, or until they are cancelled."""
         await self.start()
         records = self._records()
-        return tuple([await view_now(record, records) for record in await self._table.listed()])
+        return tuple([await view_now(record, records) for record in await self._table.current_records()])
 
     async def get(self, id: str) -> ScheduleView:
         """Return one schedule. Raises Unknown."""
@@ -272,7 +272,12 @@ class AgentScheduler:
         return self._runtime.clock.now()
 
     async def _add(
-        self, timing: Interval | Once | Cron, requested: object, agent: Agentlike, decided: datetime, options: Options
+        self,
+        timing: Interval | Once | Cron,
+        requested: object,
+        agent: Agentlike,
+        decided: datetime,
+        options: Options,
     ) -> ScheduleView:
         target = target_of(agent, self._definitions)
         schedule = schedule_of(timing, requested, target, self._entropy(4), **options)
@@ -305,7 +310,7 @@ class AgentScheduler:
         return entry.record
 
     async def _unknown(self, id: str) -> Unknown:
-        return Unknown("schedule", str(id), tuple(record.schedule.id for record in await self._table.listed()))
+        return Unknown("schedule", str(id), tuple(record.schedule.id for record in await self._table.current_records()))
 
     def _touch(self, record: ScheduleRecord) -> ScheduleView:
         self._loop.wake(record.schedule.id)

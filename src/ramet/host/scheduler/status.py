@@ -46,11 +46,11 @@ async def refresh_status(records: JournalReader | None, tick: TickResult) -> Tic
     except (Unknown, InvalidValue, StopIteration):  # Removed since, or of a newer version.
         return tick
     if row.is_over:
-        return _ended(tick, row)
-    return replace(tick, status=TickStatus.RUNNING, ended=None, error=None) if records.lives(root) else tick
+        return _end_tick(tick, row)
+    return replace(tick, status=TickStatus.RUNNING, ended=None, error=None) if records.is_active(root) else tick
 
 
-def _ended(tick: TickResult, row: RunRow) -> TickResult:
+def _end_tick(tick: TickResult, row: RunRow) -> TickResult:
     result = row.result
     assert result is not None, "it is over"
     return replace(

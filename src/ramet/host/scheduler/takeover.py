@@ -23,7 +23,7 @@ from ramet.host.schedules.target import load
 from ramet.spawn.handle import Handle
 
 if TYPE_CHECKING:
-    from ramet.host.schedules.target import Loaded
+    from ramet.host.schedules.target import LoadedTarget
 
 _log = logging.getLogger("ramet.scheduler")
 
@@ -67,7 +67,7 @@ class TickTakeover:
             await self._dispatcher.spawn_run(schedule, own_claim, continuation)
         return True
 
-    async def _find(self, schedule: Schedule, claim: Claim) -> Handle | Result | Loaded:
+    async def _find(self, schedule: Schedule, claim: Claim) -> Handle | Result | LoadedTarget:
         """Return the run, active here; or its result; or, if it was not spawned, its loaded target.
 
         Raises BusyError if another kernel has the run, DefinitionMissing, and any error that prevents the run from

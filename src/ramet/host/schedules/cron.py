@@ -23,7 +23,7 @@ def next_fire(line: str, tz: str, after: datetime) -> datetime | None:
     zone = _zone(tz)
     try:
         # cronsim computes in wall time: started in the repeated hour, it may return a time that has passed.
-        for tick in CronSim(_checked(line), after.astimezone(zone)):
+        for tick in CronSim(_check_line(line), after.astimezone(zone)):
             if (moment := tick.astimezone(UTC)) > after:
                 return moment
     except (CronSimError, OverflowError) as problem:
@@ -37,7 +37,7 @@ def check(line: str, tz: str, after: datetime) -> None:
         raise InvalidValue("cron", line, "a line whose time comes within 50 years")
 
 
-def _checked(line: object) -> str:
+def _check_line(line: object) -> str:
     # Seconds, which cronsim reads from a sixth field, follow other rules when the clock changes.
     if not isinstance(line, str) or len(line) > 200 or len(line.split()) != 5:
         raise InvalidValue("cron", line, _LINE)

@@ -13,7 +13,16 @@ from ramet.core.budget import NO_LIMITS, Limits
 from ramet.core.errors import InvalidValue
 from ramet.core.ids import checked_name, safe_name
 from ramet.core.policy.policy import Policy
-from ramet.core.schedules.schedule import AgentTarget, Cron, FunctionTarget, Interval, Misfire, Once, Overlap, Schedule
+from ramet.core.schedules.schedule import (
+    AgentTarget,
+    Cron,
+    FunctionTarget,
+    Interval,
+    Misfire,
+    Once,
+    Overlap,
+    Schedule,
+)
 from ramet.host.schedules.target import Target, checked_policy, checked_size
 
 MAX_PROMPT = 100_000
@@ -39,7 +48,7 @@ class Options(TypedDict, total=False):
 
 def schedule_of(
     timing: Interval | Once | Cron,
-    asked: object,
+    requested_timing: object,
     target: Target,
     entropy: bytes,
     *,
@@ -57,7 +66,7 @@ def schedule_of(
     repeatable: bool = False,
     in_process: bool = False,
 ) -> Schedule:
-    """Return the schedule of these options; `asked` is the timing of the caller's request.
+    """Return the schedule of these options; `requested_timing` is the timing of the caller's request.
 
     Raises InvalidValue by field.
     """
@@ -96,17 +105,17 @@ def schedule_of(
         raise InvalidValue("args", (schedule.args, schedule.kwargs), "none: a model agent takes a prompt")
     elif not prompt:
         raise InvalidValue("prompt", prompt, "the task of the agent")
-    digest = _digest(asked, schedule)
+    digest = _digest(requested_timing, schedule)
     # Without a name, the id of an interval or cron line depends on its content: a restarted program that asks again
     # gets the existing schedule.
     suffix = digest[:8] if not isinstance(timing, Once) else entropy.hex()
     return msgspec.structs.replace(schedule, id=name if name is not None else f"{label}-{suffix}", asked=digest)
 
 
-def _digest(asked: object, schedule: Schedule) -> str:
+def _digest(requested_timing: object, schedule: Schedule) -> str:
     fields = msgspec.to_builtins(schedule)
     del fields["timing"]
-    return hashlib.sha256(msgspec.json.encode((asked, fields), order="deterministic")).hexdigest()[:32]
+    return hashlib.sha256(msgspec.json.encode((requested_timing, fields), order="deterministic")).hexdigest()[:32]
 
 
 def _is_function(target: Target) -> bool:

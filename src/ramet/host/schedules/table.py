@@ -36,7 +36,7 @@ class Documents(Protocol):
         """Remove a document; return False if there was none. Raises Conflict like `put`."""
 
 
-class Versioned(NamedTuple):
+class ScheduleEntry(NamedTuple):
     """A schedule record, and the version of its document."""
 
     record: ScheduleRecord
@@ -48,22 +48,22 @@ class ScheduleTable:
 
     def __init__(self, store: Documents) -> None:
         self._store = store
-        self._warned: set[str] = set()
+        self._reported_ids: set[str] = set()
 
     def is_in(self, store: object) -> bool:
         """Return whether the schedules are in this store."""
         return self._store is store
 
-    async def read(self, id: str) -> Versioned | None:
+    async def read(self, id: str) -> ScheduleEntry | None:
         """Return the newest version; None if there is none. Raises Damaged."""
         document = await self._store.get(KIND, id)
-        return None if document is None else Versioned(ticks.decode(id, document.data), document.version)
+        return None if document is None else ScheduleEntry(ticks.decode(id, document.data), document.version)
 
-    async def all(self) -> list[Versioned]:
+    async def all(self) -> list[ScheduleEntry]:
         """Return all recorded schedules, in order of ids. An unreadable one is left out, and logged once."""
         return [entry for each in await self._store.list(KIND) if (entry := self._readable(each)) is not None]
 
-    async def listed(self) -> list[ScheduleRecord]:
+    async def current_records(self) -> list[ScheduleRecord]:
         """Return every schedule that was not cancelled, in order of ids."""
         return [entry.record for entry in await self.all() if not entry.record.state.cancelled]
 
@@ -81,9 +81,13 @@ class ScheduleTable:
         None means that the schedule is gone or that `step` returned None, and nothing was written.
         """
         while (entry := await self.read(id)) is not None:
-            changed = step(entry.record)
-            if changed is None or changed is entry.record or await self.write(changed, entry.version):
-                return changed
+            changed_record = step(entry.record)
+            if (
+                changed_record is None
+                or changed_record is entry.record
+                or await self.write(changed_record, entry.version)
+            ):
+                return changed_record
         return None
 
     async def cancel(self, id: str) -> bool:
@@ -113,11 +117,11 @@ class ScheduleTable:
         for watcher in list(_watchers.get(self._store, ())):
             watcher(id)
 
-    def _readable(self, document: Document) -> Versioned | None:
+    def _readable(self, document: Document) -> ScheduleEntry | None:
         try:
-            return Versioned(ticks.decode(document.key, document.data), document.version)
+            return ScheduleEntry(ticks.decode(document.key, document.data), document.version)
         except Damaged as problem:
-            if document.key not in self._warned:
-                self._warned.add(document.key)
+            if document.key not in self._reported_ids:
+                self._reported_ids.add(document.key)
                 _log.error("%s", problem)
             return None

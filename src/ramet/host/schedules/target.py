@@ -29,7 +29,7 @@ _AGENT = "a function, the name of a definition of the project, module:function, 
 _BY_VALUE = ("policy", "limits", "source", "function")
 
 
-class Loaded(NamedTuple):
+class LoadedTarget(NamedTuple):
     """A loaded target: the agent to spawn, and the definitions that it may spawn by name."""
 
     agent: Agent | Callable[..., Any]
@@ -60,19 +60,19 @@ def target_of(agent: object, definitions: Definitions) -> Target:
     raise InvalidValue("agent", agent, _AGENT)
 
 
-def load(target: Target, definitions: Definitions) -> Loaded:
+def load(target: Target, definitions: Definitions) -> LoadedTarget:
     """Return the present object of a target.
 
     Raises DefinitionMissing if it is gone, InvalidValue if it is invalid now.
     """
     if isinstance(target, FunctionTarget):
-        return Loaded(resolve(target.reference), {})
+        return LoadedTarget(resolve(target.reference), {})
     available = definitions()
     if isinstance(target, AgentTarget):
-        return Loaded(_agent_of(target.fields), available)
+        return LoadedTarget(_agent_of(target.fields), available)
     if target.name not in available:
         raise DefinitionMissing("definition", target.name)
-    return Loaded(available[target.name], available)
+    return LoadedTarget(available[target.name], available)
 
 
 def plain(field: str, value: Any, _depth: int = 0) -> Any:

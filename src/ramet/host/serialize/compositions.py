@@ -14,7 +14,7 @@ import msgspec
 from ramet.agent.composition.chain import Chain
 from ramet.agent.composition.graph import Graph, Node, Route
 from ramet.agent.composition.parallel import Parallel
-from ramet.agent.composition.steps import Composed
+from ramet.agent.composition.steps import Composition
 from ramet.agent.definition import Agent
 from ramet.core.errors import Bug, DefinitionMissing
 from ramet.core.policy.policy import Policy, from_json
@@ -25,7 +25,7 @@ DecodeAgent = Callable[[Mapping[str, Any]], Agent]  #: returns the agent of a re
 DecodeFunction = Callable[[Mapping[str, Any]], Callable[..., Any]]
 
 
-def encode(composition: Composed, recipe: Recipe, encode_function: EncodeFunction) -> dict[str, Any]:
+def encode(composition: Composition, recipe: Recipe, encode_function: EncodeFunction) -> dict[str, Any]:
     """Return the data from which a composition can be rebuilt."""
     match composition:
         case Chain(steps):
@@ -54,7 +54,7 @@ def encode(composition: Composed, recipe: Recipe, encode_function: EncodeFunctio
     raise Bug(f"a composition of an unknown kind: {type(composition).__qualname__}")
 
 
-def decode(data: Mapping[str, Any], decode_agent: DecodeAgent, decode_function: DecodeFunction) -> Composed:
+def decode(data: Mapping[str, Any], decode_agent: DecodeAgent, decode_function: DecodeFunction) -> Composition:
     """Return the rebuilt composition. Raises DefinitionMissing for a part that was not written, or is not found."""
     match data["kind"]:
         case "chain":

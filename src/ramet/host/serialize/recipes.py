@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from ramet.agent.composition.steps import Composed
+from ramet.agent.composition.steps import Composition
 from ramet.agent.definition import Agent
 from ramet.agent.typed.from_schema import hint_of
 from ramet.agent.typed.schema import Types
@@ -102,7 +102,7 @@ def agent_of(data: Mapping[str, Any], *, agents: Mapping[str, Agent], model: Cal
 
 
 def _encode_function(function: Any) -> dict[str, Any]:
-    if isinstance(function, Composed):
+    if isinstance(function, Composition):
         return {"@composition": compositions.encode(function, recipe, _encode_function)}
     if isinstance(function, PackedFunction):
         return {"@capsule": function.__name__}

@@ -48,7 +48,7 @@ def resolve(reference: str) -> Callable[..., Any]:
     Raises DefinitionMissing if it is not there (any more), or if its module cannot be imported, which is then the
     cause; InvalidValue for an invalid reference.
     """
-    location, _, qualname = _checked(reference).rpartition(":")
+    location, _, qualname = _check_reference(reference).rpartition(":")
     try:
         module = _module_at(location)
         value: Any = module
@@ -56,7 +56,7 @@ def resolve(reference: str) -> Callable[..., Any]:
             value = getattr(value, step)
     except (Exception, SystemExit) as problem:  # importing runs code that may raise anything
         raise DefinitionMissing("function", reference) from problem
-    value = _undecorated(value)
+    value = _undecorate(value)
     if not callable(value):
         raise DefinitionMissing("function", reference)
     return value  # type: ignore[no-any-return]  # it can be called
@@ -68,7 +68,7 @@ def is_reference(text: str) -> bool:
     return bool(colon and location and _QUALNAME.match(qualname))
 
 
-def _checked(reference: str) -> str:
+def _check_reference(reference: str) -> str:
     if not isinstance(reference, str) or not is_reference(reference):
         raise InvalidValue("reference", reference, "module:function, or /path/of/a/script.py:function")
     return reference
@@ -91,10 +91,10 @@ def _problem(function: Any) -> str:
     value: Any = module
     for step in qualname.split("."):
         value = getattr(value, step, None)
-    return "" if _undecorated(value) is function else f"{function.__module__}.{qualname} is something else"
+    return "" if _undecorate(value) is function else f"{function.__module__}.{qualname} is something else"
 
 
-def _undecorated(value: Any) -> Any:
+def _undecorate(value: Any) -> Any:
     """Return the function itself if its name stands for the definition that a decorator made of it."""
     return value.function if isinstance(value, Agent) and value.function is not None else value
 

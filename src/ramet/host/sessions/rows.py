@@ -41,14 +41,14 @@ async def sessions(records: JournalReader, limit: int = 0, after: str = "") -> t
     """Return the newest conversations, the newest first, and the number of the others; without a limit return all.
 
     With the root of a conversation as `after`, only older ones are returned. A conversation that cannot be read is
-    skipped, and is then in `records.damaged`. Raises Unknown if the root is not that of a conversation.
+    skipped, and is then in `records.damage_by_root`. Raises Unknown if the root is not that of a conversation.
     """
     entries = list[tuple[str, Document, Mapping[str, Any]]]()
     for each in await records.store.list(TREES):
         try:
             about: Mapping[str, Any] = tree_document(each, location_of(records.store))
         except DamagedTree as problem:
-            records.damaged[each.key] = problem
+            records.damage_by_root[each.key] = problem
             continue
         if _is_conversation(about):
             entries.append((str(about.get("began", "")), each, about))
@@ -64,7 +64,7 @@ async def sessions(records: JournalReader, limit: int = 0, after: str = "") -> t
         try:
             rows.append(await _row(records, document, about))
         except DamagedTree as problem:
-            records.damaged[document.key] = problem
+            records.damage_by_root[document.key] = problem
     return rows, len(entries) - len(page)
 
 
@@ -100,7 +100,7 @@ async def _row(records: JournalReader, document: Document, about: Mapping[str, A
     return SessionRow(
         id=about.get("session") or document.key,
         root=document.key,
-        state=CLOSED if is_closed else OPEN if records.lives(document.key) else INTERRUPTED,
+        state=CLOSED if is_closed else OPEN if records.is_active(document.key) else INTERRUPTED,
         agent=root.spawn_event.agent if root is not None else "",
         began=lifetime.began,
         ended=lifetime.ended,

@@ -40,7 +40,7 @@ _MAX_SIMILAR = 5  #: ids that an error names
 class Conversation(NamedTuple):
     """An open tree and its root, with which a session talks."""
 
-    opened: OpenTree
+    open_tree: OpenTree
     root: Run
 
 
@@ -108,12 +108,12 @@ class Beginning:
         await journal.open()
         if self.history and await unfinished_trees(journal, session):
             raise BusyError(f"the conversation {session!r} is recorded already: it has a history of its own")
-        while (resumed := await _resumed(self.runtime, journal, session, **self.resume_options)) is None:
+        while (resumed := await _resume_tree(self.runtime, journal, session, **self.resume_options)) is None:
             _, version = await session_ids.root_of(journal.store, session)
             conversation = await self._begin()
-            if conversation.opened.recorder.durable is not None:
+            if conversation.open_tree.recorder.durable is not None:
                 # Before its id is registered: an id without a tree then always means that the tree was removed.
-                await conversation.opened.recorder.durable()
+                await conversation.open_tree.recorder.durable()
             root = conversation.root.info.id
             if await session_ids.register(journal.store, session, root, expected=version):
                 return conversation
@@ -136,13 +136,13 @@ async def resume(
     journal = runtime.journal
     conversation = None
     if journal is not None:
-        conversation = await _resumed(runtime, journal, session, prepare, **brought)
+        conversation = await _resume_tree(runtime, journal, session, prepare, **brought)
     if conversation is None:
         raise Unknown("session", session, await _similar_ids(journal, session))
     return conversation
 
 
-async def _resumed(
+async def _resume_tree(
     runtime: AgentRuntime,
     journal: Journal,
     session: str,

@@ -26,12 +26,12 @@ class LazyTask:
 
     def __init__(self, task: Task, arguments: Mapping[str, Any]) -> None:
         self._task, self._arguments = task, arguments
-        self._started: asyncio.Task[HostTaskFuture] | None = None
+        self._submission: asyncio.Task[HostTaskFuture] | None = None
 
     def _start(self) -> asyncio.Task[HostTaskFuture]:
-        if self._started is None:
-            self._started = asyncio.ensure_future(_submit(self._task, self._arguments))
-        return self._started
+        if self._submission is None:
+            self._submission = asyncio.ensure_future(_submit(self._task, self._arguments))
+        return self._submission
 
     async def __aiter__(self) -> AsyncGenerator[Event]:
         async for event in (await self._start()).events():
@@ -156,8 +156,8 @@ def _either(work: Coroutine[Any, Any, T]) -> Any:
         raise
 
 
-def _needs_loop(what: str) -> None:
+def _needs_loop(operation: str) -> None:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        raise RametError(f"{what}() continues while the program does other work: it needs an event loop") from None
+        raise RametError(f"{operation}() continues while the program does other work: it needs an event loop") from None

@@ -162,7 +162,7 @@ class TreeFactory:
             unattended=plan.unattended,
         )
         prompts = Prompts(plan.cwd, self.user_dir if self.user_texts else None, plan.session)
-        runner = _merged(plan.hooks, plan.cwd, recorder)
+        runner = _merge_hooks(plan.hooks, plan.cwd, recorder)
         spill = Spill(folder, number)
 
         def feed(run: RunInfo, chunk: AIMessageChunk, step: str) -> None:
@@ -171,9 +171,9 @@ class TreeFactory:
         def hooks_of(agent: Agent, gates: tuple[HookConfig, ...], is_child: bool) -> HookRunner | None:
             merged = runner
             for gate in gates:
-                merged = merged.extended(gate)
+                merged = merged.with_hooks(gate)
             if agent.hooks:
-                merged = merged.extended(agent.hooks, child=is_child)
+                merged = merged.with_hooks(agent.hooks, child=is_child)
             return merged if len(merged) else None
 
         def compaction_for(window: int | None) -> Compaction | None:
@@ -195,7 +195,7 @@ class TreeFactory:
             read_roots=spill.roots,
             follow=recorder.follow,
             hooks=hooks_of,
-            refused=self.telemetry.count_refusal,
+            on_refusal=self.telemetry.count_refusal,
             meter=self.gateway.meter,
             approve=inbox.ask,
             safety=plan.gate,
@@ -243,9 +243,11 @@ def read_only_policy(cwd: pathlib.Path | None) -> Policy:
     return Policy(readonly_mounts=(str(cwd.resolve()),) if cwd is not None else ())
 
 
-def _merged(configured: Sequence[HookRunner | HookConfig], cwd: pathlib.Path | None, recorder: Recorder) -> HookRunner:
+def _merge_hooks(
+    configured: Sequence[HookRunner | HookConfig], cwd: pathlib.Path | None, recorder: Recorder
+) -> HookRunner:
     """Return all hooks of a tree in one runner, which knows where the transcripts are."""
     runner = HookRunner(project_dir=cwd, transcript=recorder.transcript_of)
     for each in configured:
-        runner = runner.extended(each)
+        runner = runner.with_hooks(each)
     return runner

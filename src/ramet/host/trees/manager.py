@@ -32,18 +32,20 @@ class Trees:
         self._factory, self._journal, self._clock = factory, journal, clock
         self._open: dict[RunId, OpenTree] = {}
         self._closing: dict[RunId, asyncio.Task[None]] = {}
-        self._finished: OrderedDict[RunId, OpenTree] = OrderedDict()  #: trees that closed with their root, for `handle`
+        self._finished_trees: OrderedDict[RunId, OpenTree] = (
+            OrderedDict()
+        )  #: trees that closed with their root, for `handle`
         self.is_stopped = False  #: no tree is opened any more
-        self.fenced: StoreFailed | None = None  #: set once the recorded trees may belong to another kernel
+        self.fencing_error: StoreFailed | None = None  #: set once the recorded trees may belong to another kernel
 
     def open_trees(self) -> Mapping[RunId, OpenTree]:
         """Return a copy of the open trees, by the id of their root."""
         return dict(self._open)
 
     @property
-    def finished(self) -> int:
+    def finished_count(self) -> int:
         """The number of kept trees that closed with their root."""
-        return len(self._finished)
+        return len(self._finished_trees)
 
     def active_runs(self) -> dict[RunId, list[dict[str, Any]]]:
         """Return the living runs of each open tree."""
@@ -54,7 +56,7 @@ class Trees:
 
     def of(self, run: str) -> list[OpenTree]:
         """Return the tree of a run in a list, if the tree is open or kept; else an empty list."""
-        trees = (*self._open.values(), *self._finished.values())
+        trees = (*self._open.values(), *self._finished_trees.values())
         return [opened for opened in trees if RunId(run) in opened.tree.register.runs]
 
     def handle(self, run: str) -> Handle:
@@ -81,8 +83,8 @@ class Trees:
         """Raise RametError once stopped, StoreFailed once fenced: nothing begins any more."""
         if self.is_stopped:
             raise RametError("this runtime was stopped; start() it again, or create another")
-        if self.fenced is not None:
-            raise StoreFailed(self.fenced.where, self.fenced.why)
+        if self.fencing_error is not None:
+            raise StoreFailed(self.fencing_error.where, self.fencing_error.why)
 
     def keep(self, opened: OpenTree, root: Run) -> None:
         """Own a tree from now on."""
@@ -95,7 +97,7 @@ class Trees:
 
     def fence(self, error: StoreFailed) -> None:
         """Open no more trees, and end the open ones: another kernel may own the recorded trees."""
-        self.fenced = error
+        self.fencing_error = error
         _log.critical("another kernel may own the recorded trees, so %d trees end here: %s", len(self._open), error)
         for root in list(self._open):
             self._closing_of(root, f"its journal is lost: {error}")
@@ -118,7 +120,7 @@ class Trees:
     async def close_all(self, reason: str) -> None:
         """End all trees, and forget those that have ended."""
         await asyncio.gather(*(self.close(root, reason) for root in list(self._open)))
-        self._finished.clear()
+        self._finished_trees.clear()
 
     def _closing_of(self, root: RunId, reason: str) -> asyncio.Task[None] | None:
         """Return the task that ends a tree, started if necessary; None for a tree that is not open."""
@@ -154,7 +156,7 @@ class Trees:
             return detached
         opened.close()
         self._mark_over(root)
-        self._finished[root] = self._open.pop(root)
-        while len(self._finished) > self._keep:
-            self._finished.popitem(last=False)
+        self._finished_trees[root] = self._open.pop(root)
+        while len(self._finished_trees) > self._keep:
+            self._finished_trees.popitem(last=False)
         return None

@@ -32,13 +32,13 @@ class Project(Mapping[str, Agent]):
 
     def __init__(
         self,
-        loaded: Definitions,
+        definitions: Definitions,
         hooks: Sequence[Mapping[str, Any]],
         notes: Sequence[str],
         permissions: Permissions | None = None,
     ) -> None:
-        self._loaded = loaded
-        self._view = loaded.snapshot()
+        self._definitions = definitions
+        self._view = definitions.snapshot()
         self.hooks = tuple(hooks)  #: configurations, in the order in which they are called
         self.notes = tuple(notes)  #: for a person: what is disabled, and why
         self.permissions = permissions  #: rules that apply in the folder; None without a folder
@@ -91,8 +91,8 @@ class Project(Mapping[str, Agent]):
 
         A file that is invalid now keeps its last valid version.
         """
-        changed = self._loaded.refresh()
-        self._view = self._loaded.snapshot()
+        changed = self._definitions.refresh()
+        self._view = self._definitions.snapshot()
         return changed
 
     def __getitem__(self, name: str) -> Agent:

@@ -31,7 +31,7 @@ class Spill:
 
         def put(call_id: str, text: str) -> pathlib.Path:
             name = f"{next(self._numbers)}-{safe_name(call_id, 'result')}.txt"
-            with open_folder(self._made(run), make=True) as folder:
+            with open_folder(self._make_folder(run), make=True) as folder:
                 file = os.open(name, _NEW, 0o666, dir_fd=folder)
             with open(file, "w", encoding="utf-8", errors="surrogateescape") as result:  # noqa: PTH123 - a descriptor
                 result.write(text)
@@ -48,7 +48,7 @@ class Spill:
         if self._is_temporary:
             shutil.rmtree(self._folder.parent, ignore_errors=True)
 
-    def _made(self, run: RunInfo) -> pathlib.Path:
+    def _make_folder(self, run: RunInfo) -> pathlib.Path:
         if self._is_temporary and not self._folder.parent.exists():
             self._folder.parent.mkdir(mode=0o700)
         return self._folder / run.id

@@ -20,20 +20,20 @@ _REPEATED_BLOCKS = frozenset({"text", "tool_use", "input_json_delta"})
 class TurnStream:
     """A reader of one turn of a run, from construction until the turn is over.
 
-    `result` is the result of the turn; `over` is called with it. `async for item in stream` yields chunks of text and
+    `result` is the result of the turn; `on_end` is called with it. `async for item in stream` yields chunks of text and
     events. Leaving that iteration ends the reading, not the turn.
     """
 
-    def __init__(self, run: Run, recorder: Recorder, over: Callable[[Result], None] = lambda result: None) -> None:
-        self._run, self._on_over = run, over
+    def __init__(self, run: Run, recorder: Recorder, on_end: Callable[[Result], None] = lambda result: None) -> None:
+        self._run, self._on_end = run, on_end
         self._reader = recorder.subscribe(run=run.info.id, chunks=True, past=False)
         self.result: Result | None = None
-        run.turn.on_result = self._over
+        run.turn.on_result = self._take_result
 
     def close(self) -> None:
         """Stop reading; the turn continues. Idempotent."""
         self._reader.close()
-        if self._run.turn.on_result == self._over:
+        if self._run.turn.on_result == self._take_result:
             self._run.turn.on_result = None
 
     def __aiter__(self) -> AsyncIterator[AIMessageChunk | Event]:
@@ -66,10 +66,10 @@ class TurnStream:
                         streamed = False
                     yield item
 
-    def _over(self, result: Result) -> None:
+    def _take_result(self, result: Result) -> None:
         self.result = result
         self.close()
-        self._on_over(result)
+        self._on_end(result)
 
 
 def whole_chunk(event: MessageRecorded) -> AIMessageChunk:

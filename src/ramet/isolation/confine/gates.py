@@ -68,16 +68,16 @@ class Confinement(NamedTuple):
                     inet=network,
                     unix=network,
                     unmapped=unmapped,
-                    sessions=config.walls != "none",
-                    queues=unmapped and config.walls != "none",
+                    sessions=config.mode != "none",
+                    queues=unmapped and config.mode != "none",
                     others=config.is_apart,
                     served=config.is_apart,
-                    watches=config.walls not in SHARED_ROOT,
+                    watches=config.mode not in SHARED_ROOT,
                 )
                 for network in (False, True)
                 for unmapped in (False, True)
             }
-        read = ("/etc",) if config.walls == "bwrap" else tuple(filter(os.path.exists, _ETC))
+        read = ("/etc",) if config.mode == "bwrap" else tuple(filter(os.path.exists, _ETC))
         read += ("/proc", "/run") if config.is_apart else _PROC
         system = [str(path) for path in map(Path, _SYSTEM) if path.is_dir() and not path.is_symlink()]
         return cls(
@@ -115,7 +115,7 @@ class Confinement(NamedTuple):
 
     def apply_inside(self, assignment: Assignment, rules: landlock.Rules | None) -> None:
         """Confine, as `apply` does, a process that is in its user namespace already."""
-        networked = assignment.has_network
+        has_network = assignment.has_network
         if not self.config.is_apart:  # A process that shares its memory with it must outlive it.
             with contextlib.suppress(OSError):
                 Path("/proc/self/oom_score_adj").write_text("1000")
@@ -132,17 +132,17 @@ class Confinement(NamedTuple):
         caps.drop_all()
         calls.set_no_new_privs()
         if rules is not None:
-            shelf = () if assignment.shelf is None else (assignment.shelf,)
+            import_dirs = () if assignment.import_dir is None else (assignment.import_dir,)
             secrets = map(Path, (SECRETS,) if assignment.secrets else ())
-            devices = (_ZERO,) if assignment.unmapped else ()
-            rules.grant(read=secrets, execute=shelf, write=(assignment.workspace,), devices=devices)
+            devices = (_ZERO,) if assignment.has_unmapped_memory else ()
+            rules.grant(read=secrets, execute=import_dirs, write=(assignment.workspace,), devices=devices)
             self._grant_mounts(assignment, rules)
-            if networked and not self.config.is_apart:
+            if has_network and not self.config.is_apart:
                 rules.connect(PROXY_PORT)
             rules.enforce()
             rules.close()
         if self.programs:
-            seccomp.install(self.programs[networked, assignment.unmapped])
+            seccomp.install(self.programs[has_network, assignment.has_unmapped_memory])
 
     def forbid_unix_sockets(self) -> None:
         """Forbid sockets that could connect to a path, permanently, where there is a loopback: that filter allows them.
@@ -157,7 +157,7 @@ class Confinement(NamedTuple):
     def _grant_mounts(self, assignment: Assignment, rules: landlock.Rules) -> None:
         """Grant each mount at its place in the host's root, or where it was put back over a folder in memory."""
         for path, source in assignment.mounts.items():
-            if self.config.walls == "bwrap":
+            if self.config.mode == "bwrap":
                 rules.grant(execute=(path,))
                 continue
             try:
@@ -169,10 +169,10 @@ class Confinement(NamedTuple):
 
     def _nproc(self, assignment: Assignment) -> int | None:
         """Return the process limit of the user: the agent's processes, the relay, and in a pod those that keep it."""
-        if self.config.walls == "none":
+        if self.config.mode == "none":
             return None
         own_tasks = assignment.pids + (assignment.proxy is not None)
-        return own_tasks + procfs.tasks_outside(os.getppid()) if self.config.walls == "pod" else own_tasks
+        return own_tasks + procfs.tasks_outside(os.getppid()) if self.config.mode == "pod" else own_tasks
 
 
 def _data_size() -> int:

@@ -31,10 +31,10 @@ def grant_path_access(paths: Iterable[str], uid: int, gid: int, sources: Mapping
             inaccessible.setdefault(folder, []).append(path)
     for folder, inner_paths in inaccessible.items():
         if not any(PurePath(folder).is_relative_to(other) for other in inaccessible if other != folder):
-            nested = [
+            nested_paths = [
                 path for other in inaccessible for path in inaccessible[other] if PurePath(other).is_relative_to(folder)
             ]
-            _replace(folder, sorted({*inner_paths, *nested}, key=lambda path: (path.count("/"), path)), sources)
+            _replace(folder, sorted({*inner_paths, *nested_paths}, key=lambda path: (path.count("/"), path)), sources)
 
 
 def first_inaccessible(path: str, uid: int, gid: int) -> str | None:

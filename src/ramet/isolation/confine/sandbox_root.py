@@ -57,20 +57,20 @@ class MountSetup:
         """Add the agent's own mounts, and remove all others."""
         proxy = None if assignment.proxy is None else self._of_runs(assignment.proxy, is_folder=False)
         workspace = self._of_runs(assignment.workspace, is_folder=True)
-        shelf = None if assignment.shelf is None else self._of_runs(assignment.shelf, is_folder=True)
+        import_dir = None if assignment.import_dir is None else self._of_runs(assignment.import_dir, is_folder=True)
         os.close(self._runs)
         for path in outermost(tuple(set(self._config.mounts) - set(assignment.mounts))):
             # Otherwise it was never mounted, and is not granted.
-            if self._config.walls == "bwrap" or path in self._put_back:
+            if self._config.mode == "bwrap" or path in self._put_back:
                 calls.umount(path, calls.MNT_DETACH | calls.UMOUNT_NOFOLLOW)
         self._mounts = assignment.mounts
-        self._hide(assignment.hidden)
+        self._hide(assignment.hidden_folders)
         _bind(workspace, assignment.workspace)
-        if self._config.walls != "bwrap":  # Bubblewrap's binds have these flags already.
+        if self._config.mode != "bwrap":  # Bubblewrap's binds have these flags already.
             _restrict(assignment.workspace, calls.MS_NOSUID | calls.MS_NODEV, off=calls.MS_RDONLY)
-        if shelf is not None and assignment.shelf is not None:
-            _bind(shelf, assignment.shelf)
-            _restrict(assignment.shelf, calls.MS_RDONLY | calls.MS_NOSUID | calls.MS_NODEV)
+        if import_dir is not None and assignment.import_dir is not None:
+            _bind(import_dir, assignment.import_dir)
+            _restrict(assignment.import_dir, calls.MS_RDONLY | calls.MS_NOSUID | calls.MS_NODEV)
         _restrict(self._config.runs, calls.MS_RDONLY)
         if assignment.tmpfs_mb != _PARKED_MB:
             for path in self._own:
@@ -81,7 +81,7 @@ class MountSetup:
             _bind(proxy, PROXY)
         if assignment.has_network:
             _raise_loopback()
-        if assignment.ports or (assignment.proxy is not None and not assignment.unmapped):
+        if assignment.ports or (assignment.proxy is not None and not assignment.has_unmapped_memory):
             _bound_tcp()  # The host's ends of connections to ports are in no control group.
         if assignment.ports:
             _lower_first_port(min(assignment.ports))
@@ -110,7 +110,7 @@ class MountSetup:
         for each, fd in handles:
             _bind(fd, each)
             self._put_back.add(each)
-            if each != self._config.runs and self._config.walls != "bwrap":
+            if each != self._config.runs and self._config.mode != "bwrap":
                 _restrict(each, calls.MS_RDONLY | calls.MS_NOSUID | calls.MS_NODEV)
         for folder in parents:
             _restrict(folder, calls.MS_RDONLY)
@@ -120,7 +120,7 @@ class MountSetup:
 
         In the host's root a mount is opened at its source, through no link.
         """
-        if self._config.walls != "bwrap" and path in self._mounts:
+        if self._config.mode != "bwrap" and path in self._mounts:
             return open_without_links(self._mounts[path])
         if os.path.dirname(path) in self._states:  # noqa: PTH120
             return open_without_links(path)

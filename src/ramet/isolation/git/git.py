@@ -23,13 +23,13 @@ from ramet.concurrency.cancel import AbortController
 from ramet.concurrency.clock import Clock, SystemClock
 from ramet.concurrency.deadline import wait_with_timeout
 from ramet.concurrency.pipes import Capture
-from ramet.concurrency.processes import Ended, environment, run
+from ramet.concurrency.processes import CommandResult, environment, run
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import RametError
 from ramet.isolation import python_runtime
 from ramet.isolation.git import repository_files
 from ramet.isolation.git.sandbox import options, user_settings
-from ramet.isolation.git.sandbox.request import UNCONFINED, Command, Folder, Hidden, Request, mark_line
+from ramet.isolation.git.sandbox.request import UNCONFINED, Command, Folder, HiddenFolder, Request, mark_line
 from ramet.isolation.mounts import is_private_name
 from ramet.isolation.state_search import StateSearch
 from ramet.tools.git import irregular_files
@@ -68,12 +68,12 @@ class NoWorktree(RametError):
         super().__init__(f"no git worktree for {repo}: {reason}; {remedy}")
 
 
-class _Completed(NamedTuple):
+class _ProcessResult(NamedTuple):
     """The result of one ended process, with its output and its error output."""
 
-    printed: str
-    said: str
-    ended: Ended
+    output: str
+    error_output: str
+    exit_status: CommandResult
 
 
 class Done(NamedTuple):
@@ -99,20 +99,20 @@ class Git:
     trusts: Callable[[pathlib.Path], bool] = trusts_none  #: whether the user trusts a folder in its current state
 
     async def __call__(
-        self, where: Checkout, *args: str, at_repository: bool = False, write: Iterable[pathlib.Path] = ()
+        self, checkout: Checkout, *args: str, at_repository: bool = False, write: Iterable[pathlib.Path] = ()
     ) -> str:
         """Return the output of one command; see `each`.
 
         Raises the errors of `each`, and NoWorktree if the command fails.
         """
-        done = await self.each(where, [Command(args)], at_repository=at_repository, write=write)
+        done = await self.each(checkout, [Command(args)], at_repository=at_repository, write=write)
         if done.failure is not None:
             raise done.failure
         return done.outputs[0]
 
     async def each(
         self,
-        where: Checkout,
+        checkout: Checkout,
         commands: Sequence[Command],
         *,
         at_repository: bool = False,
@@ -127,18 +127,20 @@ class Git:
         Raises NoWorktree if the commands cannot be confined, Aborted if they are stopped; when this returns or raises,
         no process of them is left.
         """
-        program = self._program(where)
-        top, git_dir = (where.common_dir,) * 2 if at_repository else (where.top, where.git_dir)
+        program = self._program(checkout)
+        top, git_dir = (checkout.common_dir,) * 2 if at_repository else (checkout.top, checkout.git_dir)
         env = {**self._env(), "GIT_DIR": str(git_dir), "GIT_WORK_TREE": str(top)}
         env["GIT_CEILING_DIRECTORIES"] = str(top.parent)
-        await self._check_files(where, whole_tree=any("status" in each.args for each in commands))
-        if self._is_trusted(where):
-            return await self._each_unconfined(where, program, commands, top, env)
-        await self._check(program, where)
-        user = await self._user(program, where)
-        owner = where.common_dir.stat()
+        await self._check_files(checkout, whole_tree=any("status" in each.args for each in commands))
+        if self._is_trusted(checkout):
+            return await self._each_unconfined(checkout, program, commands, top, env)
+        await self._check(program, checkout)
+        user = await self._user(program, checkout)
+        owner = checkout.common_dir.stat()
         is_shown = shows_tree and not at_repository
-        hidden = await in_thread(lambda: _hidden_in(where), name="ramet-search") if is_shown else ()
+        hidden_folders = (
+            await in_thread(lambda: _find_hidden_folders(checkout), name="ramet-search") if is_shown else ()
+        )
         request = Request(
             program=program,
             commands=tuple(commands),
@@ -148,27 +150,29 @@ class Git:
             gid=owner.st_gid,
             parent=os.getpid(),
             cpu_s=int(self.timeout_s) + 10,
-            write=tuple(_folder(where, each) for each in (where.common_dir, *write)),
-            read=(*user.files, *((str(where.top),) if is_shown else ())),
-            execute=user_settings.program_folders(program, self._environ, avoided=[where.top, where.main, *write]),
-            hidden=hidden,
+            write=tuple(_folder(checkout, each) for each in (checkout.common_dir, *write)),
+            read=(*user.files, *((str(checkout.top),) if is_shown else ())),
+            execute=user_settings.program_folders(
+                program, self._environ, avoided_folders=[checkout.top, checkout.main, *write]
+            ),
+            hidden_folders=hidden_folders,
             user=user.settings,
         )
         launcher = [sys.executable, "-I", "-S", "-B", *python_runtime.bytecode(), "-c", _LAUNCHER, _SOURCE]
-        completed = await self._run(where, launcher, _ROOT, env, stdin=request.encode())
-        *outputs, _ = completed.printed.split(mark_line(request.mark))
-        return Done(outputs, self._failure(where, commands[min(len(outputs), len(commands) - 1)].args[0], completed))
+        result = await self._run(checkout, launcher, _ROOT, env, stdin=request.encode())
+        *outputs, _ = result.output.split(mark_line(request.mark))
+        return Done(outputs, self._failure(checkout, commands[min(len(outputs), len(commands) - 1)].args[0], result))
 
     async def _each_unconfined(
-        self, where: Checkout, program: str, commands: Sequence[Command], top: pathlib.Path, env: Mapping[str, str]
+        self, checkout: Checkout, program: str, commands: Sequence[Command], top: pathlib.Path, env: Mapping[str, str]
     ) -> Done:
-        fixed = [part for key, value in options.FIXED for part in ("-c", f"{key}={value}")]
+        fixed_options = [part for key, value in options.FIXED for part in ("-c", f"{key}={value}")]
         outputs: list[str] = []
         for args, stdin in commands:
-            completed = await self._run(where, [program, *fixed, *args], top, env, stdin=stdin.encode())
-            if (failure := self._failure(where, args[0], completed)) is not None:
+            result = await self._run(checkout, [program, *fixed_options, *args], top, env, stdin=stdin.encode())
+            if (failure := self._failure(checkout, args[0], result)) is not None:
                 return Done(outputs, failure)
-            outputs.append(completed.printed)
+            outputs.append(result.output)
         return Done(outputs, None)
 
     @property
@@ -178,62 +182,62 @@ class Git:
     def _env(self) -> dict[str, str]:
         return {**environment(_INHERITED, self._environ), **_ENV}
 
-    def _program(self, where: Checkout) -> str:
+    def _program(self, checkout: Checkout) -> str:
         program = shutil.which("git", path=self._environ.get("PATH"))
         if program is None:
-            raise NoWorktree(where.top, "git is not installed", "install git, or leave out isolation='worktree'")
+            raise NoWorktree(checkout.top, "git is not installed", "install git, or leave out isolation='worktree'")
         return program
 
-    async def _check_files(self, where: Checkout, *, whole_tree: bool) -> None:
+    async def _check_files(self, checkout: Checkout, *, whole_tree: bool) -> None:
         """Raise NoWorktree for a file that git would wait for. Trust is checked only if a folder is elsewhere."""
 
         def look() -> None:
-            irregular_files.check(where, whole_tree=whole_tree, may_lead_out=lambda: self._is_trusted(where))
+            irregular_files.check(checkout, whole_tree=whole_tree, may_lead_out=lambda: self._is_trusted(checkout))
 
         try:
             await in_thread(look, name="ramet-worktree")
         except irregular_files.Irregular as error:
-            raise NoWorktree(where.top, str(error), error.remedy) from None
+            raise NoWorktree(checkout.top, str(error), error.remedy) from None
 
-    def _is_trusted(self, where: Checkout) -> bool:
+    def _is_trusted(self, checkout: Checkout) -> bool:
         """Return whether the user trusts and owns the repository: another owner could change it at any moment."""
-        return any(map(self.trusts, where.folders)) and where.common_dir.stat().st_uid == os.geteuid()
+        return any(map(self.trusts, checkout.folders)) and checkout.common_dir.stat().st_uid == os.geteuid()
 
-    async def _check(self, program: str, where: Checkout) -> None:
+    async def _check(self, program: str, checkout: Checkout) -> None:
         """Raise NoWorktree for operations that are impossible without trust."""
-        if not where.is_own:
-            raise NoWorktree(where.top, where.foreign_reason, _TRUST)
+        if not checkout.is_own:
+            raise NoWorktree(checkout.top, checkout.foreign_reason, _TRUST)
         if not sys.platform.startswith("linux"):
-            raise NoWorktree(where.top, f"git cannot be confined on {sys.platform}", _TRUST)
+            raise NoWorktree(checkout.top, f"git cannot be confined on {sys.platform}", _TRUST)
         version_text = _versions.get(program, "")
         if not version_text:
-            version_text = (await self._run(where, [program, "version"], _ROOT, self._env(), forks=False)).printed
+            version_text = (await self._run(checkout, [program, "version"], _ROOT, self._env(), forks=False)).output
         match = re.search(r"(\d+)\.(\d+)", version_text)
         if match is None or (int(match[1]), int(match[2])) < _OLDEST:
             minimum = ".".join(map(str, _OLDEST))
             raise NoWorktree(
-                where.top, f"{version_text.strip()} is older than {minimum}", f"install git {minimum}, or {_TRUST}"
+                checkout.top, f"{version_text.strip()} is older than {minimum}", f"install git {minimum}, or {_TRUST}"
             )
         _versions[program] = version_text
 
-    async def _user(self, program: str, where: Checkout) -> user_settings.UserSettings:
+    async def _user(self, program: str, checkout: Checkout) -> user_settings.UserSettings:
         argv, env = [program, *user_settings.COMMAND], {**self._env(), **user_settings.ENV}
-        completed = await self._run(where, argv, _ROOT, env, forks=False)
-        if (failure := self._failure(where, "config", completed)) is not None:
+        result = await self._run(checkout, argv, _ROOT, env, forks=False)
+        if (failure := self._failure(checkout, "config", result)) is not None:
             raise failure
-        return user_settings.parse_settings(completed.printed, self._environ)
+        return user_settings.parse_settings(result.output, self._environ)
 
     async def _run(
         self,
-        where: Checkout,
+        checkout: Checkout,
         argv: list[str],
         cwd: pathlib.Path,
         env: Mapping[str, str],
         *,
         stdin: bytes = b"",
         forks: bool = True,
-    ) -> _Completed:
-        output, complaint = Capture(head=_MAX_OUTPUT), Capture(head=_MAX_OUTPUT)
+    ) -> _ProcessResult:
+        output, error_output = Capture(head=_MAX_OUTPUT), Capture(head=_MAX_OUTPUT)
         try:
             exit_status = await run(
                 argv,
@@ -243,26 +247,26 @@ class Git:
                 env=env,
                 stdin=stdin,
                 stdout=output,
-                stderr=complaint,
+                stderr=error_output,
                 abort=self.abort,
                 grace_s=_GRACE_S,
                 forks=forks,
             )
         except OSError as error:
-            raise NoWorktree(where.top, f"git cannot run there: {error}", "name a folder that exists") from None
-        error_text = complaint.data().decode(errors="replace").strip()[-1_000:]
-        return _Completed(output.data().decode(errors="surrogateescape"), error_text, exit_status)
+            raise NoWorktree(checkout.top, f"git cannot run there: {error}", "name a folder that exists") from None
+        error_text = error_output.data().decode(errors="replace").strip()[-1_000:]
+        return _ProcessResult(output.data().decode(errors="surrogateescape"), error_text, exit_status)
 
-    def _failure(self, where: Checkout, name: str, ran: _Completed) -> NoWorktree | None:
+    def _failure(self, checkout: Checkout, name: str, result: _ProcessResult) -> NoWorktree | None:
         """Return the failure of an ended command; None if it succeeded."""
-        if ran.ended.why == "timeout":
+        if result.exit_status.reason == "timeout":
             reason = f"git {name} took longer than {self.timeout_s:g} s"
-            return NoWorktree(where.top, reason, "try again, or raise timeout_s")
-        if (code := ran.ended.code) == UNCONFINED:
-            return NoWorktree(where.top, f"git cannot be confined on this machine: {ran.said}", _TRUST)
+            return NoWorktree(checkout.top, reason, "try again, or raise timeout_s")
+        if (code := result.exit_status.code) == UNCONFINED:
+            return NoWorktree(checkout.top, f"git cannot be confined on this machine: {result.error_output}", _TRUST)
         if code != 0:
-            reason = f"git {name} failed: {ran.said or f'exit status {code}'}"
-            return NoWorktree(where.top, reason, "see the output of git", code=code)
+            reason = f"git {name} failed: {result.error_output or f'exit status {code}'}"
+            return NoWorktree(checkout.top, reason, "see the output of git", code=code)
         return None
 
     @asynccontextmanager
@@ -295,19 +299,21 @@ def try_lock(fd: int) -> bool:
     return True
 
 
-def _hidden_in(where: Checkout) -> tuple[Hidden, ...]:
+def _find_hidden_folders(checkout: Checkout) -> tuple[HiddenFolder, ...]:
     """Return state folders of kernels in a working tree, with the project's entries in them."""
     try:
-        folders = StateSearch().below({str(where.top): str(where.top)})
+        folders = StateSearch().find_folders({str(checkout.top): str(checkout.top)})
         entries = [(path, os.listdir(path)) for path in folders]  # noqa: PTH208 - names are needed, not paths
     except (RametError, OSError) as error:
-        raise NoWorktree(where.top, str(error), _TRUST) from None
-    return tuple(Hidden(path, tuple(name for name in names if not is_private_name(name))) for path, names in entries)
+        raise NoWorktree(checkout.top, str(error), _TRUST) from None
+    return tuple(
+        HiddenFolder(path, tuple(name for name in names if not is_private_name(name))) for path, names in entries
+    )
 
 
-def _folder(where: Checkout, path: pathlib.Path) -> Folder:
+def _folder(checkout: Checkout, path: pathlib.Path) -> Folder:
     """Return the current identity of a folder: the sandbox refuses another folder at the path."""
     status = path.lstat()
     if path.resolve() != path:
-        raise NoWorktree(where.top, f"{path} leads through a symbolic link", "name the folder itself")
+        raise NoWorktree(checkout.top, f"{path} leads through a symbolic link", "name the folder itself")
     return Folder(str(path), status.st_dev, status.st_ino)

@@ -17,22 +17,22 @@ _FILE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _MAX_EXCLUDE = 1 << 20
 
 
-def make_folder(root: Path, below: Path) -> None:
+def make_folder(root: Path, relative_path: Path) -> None:
     """Create `root/below`, and each missing parent. Raises OSError, also for a link in the path."""
-    with _opened(root, below):
+    with _open_folder(root, relative_path):
         pass
 
 
 def open_lock(folder: Path, name: str) -> int:
     """Open a lock file in `folder`, created if it is missing. Raises OSError, also for a link."""
-    with _opened(folder, Path()) as fd:
+    with _open_folder(folder, Path()) as fd:
         return _open_file(fd, name, 0o600)
 
 
-def add_line(root: Path, below: Path, line: str) -> None:
+def add_line(root: Path, relative_path: Path, line: str) -> None:
     """Add a line to the file `root/below`, unless it is there. Raises OSError, also for a link in the path."""
-    with _opened(root, below.parent) as folder:
-        fd = _open_file(folder, below.name, 0o644)
+    with _open_folder(root, relative_path.parent) as folder:
+        fd = _open_file(folder, relative_path.name, 0o644)
     with os.fdopen(fd, "r+b") as file:
         content = file.read(_MAX_EXCLUDE)
         if line.encode() not in content.splitlines():
@@ -42,10 +42,10 @@ def add_line(root: Path, below: Path, line: str) -> None:
 
 
 @contextmanager
-def _opened(root: Path, below: Path) -> Iterator[int]:
+def _open_folder(root: Path, relative_path: Path) -> Iterator[int]:
     fd = os.open(root, _FOLDER)
     try:
-        for name in below.parts:
+        for name in relative_path.parts:
             inner = _enter(fd, name)
             os.close(fd)
             fd = inner

@@ -82,7 +82,7 @@ async def create(
         try:
             path = _make_path_for(repo, path)
             base = await _create_branch(git, repo, path, branch)
-            live = _try_lock(_linked(repo, path))
+            live = _try_lock(_open_worktree(repo, path))
             cwd = path / repo.prefix
             cwd.mkdir(parents=True, exist_ok=True)  # A folder that is not in HEAD is in no checkout.
         except _Refused as error:
@@ -157,12 +157,12 @@ async def finish(worktree: Worktree, *, git: Git | None = None) -> pathlib.Path 
                     return None
                 await _add(git, repo, _make_path_for(repo, worktree.path), str(worktree.path), worktree.branch)
                 return worktree.path
-            linked = _linked(repo, worktree.path)
+            checkout = _open_worktree(repo, worktree.path)
             tips = _tips_of("HEAD", f"refs/heads/{worktree.branch}")
-            done = await git.each(linked, [tips, _STATUS])
+            done = await git.each(checkout, [tips, _STATUS])
             is_at_base = bool(done.outputs) and set(_tips_in(done.outputs[0])) == {worktree.base}
-            if is_at_base and done.failure is None and await _is_unchanged(git, linked, done.outputs[1]):
-                await _remove(git, repo, linked, worktree.branch, worktree.base)
+            if is_at_base and done.failure is None and await _is_unchanged(git, checkout, done.outputs[1]):
+                await _remove(git, repo, checkout, worktree.branch, worktree.base)
                 return None
     except (NoWorktree, OSError):
         pass
@@ -178,9 +178,9 @@ async def prune(repo_dir: pathlib.Path, *, git: Git | None = None) -> list[pathl
     """
     git = git or Git()
     repo = _checkout(repo_dir)
-    removed: list[pathlib.Path] = []
+    removed_paths: list[pathlib.Path] = []
     async with git.alone_in(repo.common_dir):
-        for path, branch in await _listed(git, repo):
+        for path, branch in await _list_branches(git, repo):
             if path is not None and not _exists(path):
                 await _forget(git, repo, path)
                 path = None
@@ -191,17 +191,17 @@ async def prune(repo_dir: pathlib.Path, *, git: Git | None = None) -> list[pathl
                 continue
             live = None
             try:
-                linked = _linked(repo, path)
-                live = _try_lock(linked)
-                if live is not None and await _is_unchanged(git, linked, await git(linked, *_STATUS.args)):
-                    await _remove(git, repo, linked, branch)
-                    removed.append(path)
+                checkout = _open_worktree(repo, path)
+                live = _try_lock(checkout)
+                if live is not None and await _is_unchanged(git, checkout, await git(checkout, *_STATUS.args)):
+                    await _remove(git, repo, checkout, branch)
+                    removed_paths.append(path)
             except (NoWorktree, OSError):
                 pass  # The worktree stays.
             finally:
                 if live is not None:
                     live.close()
-    return removed
+    return removed_paths
 
 
 def _checkout(folder: pathlib.Path) -> Checkout:
@@ -217,7 +217,7 @@ def _absolute(path: pathlib.Path) -> pathlib.Path:
     return path.absolute()
 
 
-def _linked(repo: Checkout, path: pathlib.Path) -> Checkout:
+def _open_worktree(repo: Checkout, path: pathlib.Path) -> Checkout:
     """Return the worktree at `path`. Raises NoWorktree for another repository there, which a child could have made."""
     checkout = _checkout(path)
     if (checkout.top, checkout.common_dir) != (path, repo.common_dir) or checkout.git_dir == checkout.common_dir:
@@ -264,14 +264,14 @@ def _tips_in(output: str) -> list[str]:
     return [line if re.fullmatch(r"[0-9a-f]{40,64}", line) else "" for line in output.splitlines()]
 
 
-async def _is_unchanged(git: Git, where: Checkout, status: str) -> bool:
+async def _is_unchanged(git: Git, checkout: Checkout, status: str) -> bool:
     """Return whether no file is changed or new. A repository at the place of a submodule counts as a change unread."""
     if status:
         return False
-    inner = await in_thread(lambda: _repositories_below(where.top), name="ramet-worktree")
+    inner = await in_thread(lambda: _repositories_below(checkout.top), name="ramet-worktree")
     if not inner:
         return True
-    output = await git(where, "--literal-pathspecs", "ls-files", "--stage", "--", *inner)
+    output = await git(checkout, "--literal-pathspecs", "ls-files", "--stage", "--", *inner)
     return not any(line.startswith("160000 ") for line in output.splitlines())
 
 
@@ -291,7 +291,7 @@ async def _is_merged(git: Git, repo: Checkout, branch: str) -> bool:
     return any(not each.startswith(own_prefix) for each in output.splitlines())
 
 
-async def _listed(git: Git, repo: Checkout) -> list[tuple[pathlib.Path | None, str]]:
+async def _list_branches(git: Git, repo: Checkout) -> list[tuple[pathlib.Path | None, str]]:
     """Return our branches, each with the path of its worktree if there is one."""
     output = await git(repo, "worktree", "list", "--porcelain", "-z", at_repository=True)
     paths: dict[str, pathlib.Path] = {}
@@ -304,24 +304,24 @@ async def _listed(git: Git, repo: Checkout) -> list[tuple[pathlib.Path | None, s
     return [(paths.get(branch), branch) for branch in names.splitlines()]
 
 
-def _try_lock(linked: Checkout) -> io.FileIO | None:
+def _try_lock(checkout: Checkout) -> io.FileIO | None:
     """Lock a worktree for a child; None if it is locked. The lock file is next to git's own records of the worktree."""
-    file = io.FileIO(repository_files.open_lock(linked.git_dir, _LOCK_FILE))
+    file = io.FileIO(repository_files.open_lock(checkout.git_dir, _LOCK_FILE))
     if try_lock(file.fileno()):
         return file
     file.close()
     return None
 
 
-async def _remove(git: Git, repo: Checkout, linked: Checkout, branch: str, commit: str | None = None) -> None:
+async def _remove(git: Git, repo: Checkout, checkout: Checkout, branch: str, commit: str | None = None) -> None:
     """Remove a clean worktree, and its branch unless that has moved from `commit`.
 
     Raises NoWorktree if the user has locked the worktree, OSError for files that stay.
     """
-    if _exists(linked.git_dir / "locked"):
-        raise NoWorktree(linked.top, "it is locked", "git worktree unlock")
-    await run_shielded(in_thread(lambda: _remove_folder(linked.top), name="ramet-worktree"))
-    await _forget(git, repo, linked.top, _removal(branch, commit))
+    if _exists(checkout.git_dir / "locked"):
+        raise NoWorktree(checkout.top, "it is locked", "git worktree unlock")
+    await run_shielded(in_thread(lambda: _remove_folder(checkout.top), name="ramet-worktree"))
+    await _forget(git, repo, checkout.top, _removal(branch, commit))
 
 
 def _remove_folder(path: pathlib.Path) -> None:
@@ -341,14 +341,14 @@ def _removal(branch: str, commit: str | None) -> Command:
 
 async def _undo(git: Git, repo: Checkout, path: pathlib.Path, branch: str) -> None:
     """Remove everything that an unsuccessful creation left, whatever its progress."""
-    uninterrupted = dataclasses.replace(git, abort=None)  # must not be stopped by the original abort
+    uninterrupted_git = dataclasses.replace(git, abort=None)  # must not be stopped by the original abort
     with contextlib.suppress(OSError):
         _remove_folder(path)
     with contextlib.suppress(NoWorktree):
-        await _forget(uninterrupted, repo, path)
-        await _remove_branch(uninterrupted, repo, branch)
+        await _forget(uninterrupted_git, repo, path)
+        await _remove_branch(uninterrupted_git, repo, branch)
 
 
-def _make_folder(top: str, below: pathlib.Path) -> None:
+def _make_folder(top: str, relative_path: pathlib.Path) -> None:
     """Create a folder below `top`: one that is not in the commit is in no checkout."""
-    pathlib.Path(top, below).mkdir(parents=True, exist_ok=True)
+    pathlib.Path(top, relative_path).mkdir(parents=True, exist_ok=True)

@@ -91,7 +91,7 @@ class KubernetesBackend:
             Isolation(level): name
             for level, name in ({"L3": "gvisor", "L4": "kata"} if runtime_classes is None else runtime_classes).items()
         }
-        self._labels = labels.checked("user_labels", user_labels or {})
+        self._labels = labels.check_labels("user_labels", user_labels or {})
         for key in placement or {}:
             if key not in manifest.PLACEMENT:
                 raise InvalidValue("placement", key, f"fields of a pod's spec: {', '.join(manifest.PLACEMENT)}")
@@ -113,7 +113,7 @@ class KubernetesBackend:
         self._warm, self._on_unplaced = warm, on_unplaced
         self._own: OwnPods | None = None
         self._team = team
-        self._shared: SharedPod | None = None
+        self._shared_pod: SharedPod | None = None
         self._probe: Probe | None = None
         self._probing = asyncio.Lock()
         self._is_closed = False
@@ -198,8 +198,8 @@ class KubernetesBackend:
         self._is_closed = True
         if self._reaper is not None:
             await self._reaper.close()
-        if self._shared is not None:
-            self._shared.close()
+        if self._shared_pod is not None:
+            self._shared_pod.close()
         if self._own is not None:
             await self._own.close()
         if self._pods is not None:
@@ -274,8 +274,8 @@ class KubernetesBackend:
     def _share(self, team: Reservation) -> SharedPod | None:
         """Return the shared pod of a team; None if the reservation gives no size for it."""
         pod_size = TeamPodSize.of(team)
-        if self._shared is None and pod_size is not None:
-            self._shared = SharedPod(
+        if self._shared_pod is None and pod_size is not None:
+            self._shared_pod = SharedPod(
                 team.name,
                 self.namespace,
                 self._all,
@@ -284,7 +284,7 @@ class KubernetesBackend:
                 patience_s=_START_S,
                 on_threshold=self._report_threshold,
             )
-        return self._shared
+        return self._shared_pod
 
     async def _start_in_shared(self, spec: SandboxSpec) -> PodSandbox | None:
         """Start a run in the team's shared pod; return None if the run needs its own pod."""

@@ -40,10 +40,10 @@ def read(args: Sequence[str]) -> PodArgs:
     return PodArgs(pids, runs, places, image)
 
 
-def limit_processes(asked: PodArgs) -> None:
+def limit_processes(args: PodArgs) -> None:
     """Limit the number of processes of this process and all its descendants to `asked.pids`.
 
     The limit counts per user, and no two pods share a user.
     """
-    if asked.pids is not None:
-        resource.setrlimit(resource.RLIMIT_NPROC, (asked.pids, asked.pids))
+    if args.pids is not None:
+        resource.setrlimit(resource.RLIMIT_NPROC, (args.pids, args.pids))

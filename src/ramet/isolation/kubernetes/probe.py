@@ -54,7 +54,7 @@ async def probe(
         refusal = await _refusal(api, trial) if all(mechanisms.values()) else None
         is_nowhere = isinstance(refusal, Missing)  # Of all names in the manifest, only the namespace is looked up.
         mechanisms["pod_admitted"] = all(mechanisms.values()) and refusal is None
-        mechanisms["network_policy"] = mechanisms["pod_admitted"] and await _fenced(api, way_out)
+        mechanisms["network_policy"] = mechanisms["pod_admitted"] and await _ensure_policies(api, way_out)
         has = {level: await api.runtime_class(name) for level, name in classes.items()}
     except Unreachable as problem:
         unreachable = Probe(Isolation.L0, {API: False}, (API,), f"{problem}; see that the API server can be reached")
@@ -84,7 +84,7 @@ async def _refusal(api: Api, trial: Mapping[str, Any]) -> RametError | None:
     return None
 
 
-async def _fenced(api: Api, way_out: Mapping[str, Any] | None) -> bool:
+async def _ensure_policies(api: Api, way_out: Mapping[str, Any] | None) -> bool:
     """Return whether network policies keep the namespace's agents off the network. Create missing policies."""
     policies = [manifest.network_policy(api.namespace), *([] if way_out is None else [way_out])]
     for each in policies:
@@ -101,8 +101,8 @@ def _remedy(namespace: str, missing: list[str], refusal: RametError | None) -> s
         return f"the API accepts no pods of this kernel in namespace {namespace}: {refusal}"
     rights = [name for name in missing if name not in ("pod_admitted", "network_policy")]
     if rights:
-        listed = ", ".join(rights)
-        return f"give the kernel's account these rights in namespace {namespace}: {listed}; deploy/base has them"
+        rights_text = ", ".join(rights)
+        return f"give the kernel's account these rights in namespace {namespace}: {rights_text}; deploy/base has them"
     if "network_policy" in missing:
         return f"make the NetworkPolicy {manifest.POLICY} in namespace {namespace}, or let the kernel make it"
     return ""

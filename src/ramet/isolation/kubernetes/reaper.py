@@ -43,12 +43,12 @@ class Reaper:
         """
         api = self._api_of(namespace)
         try:
-            removed = await self._reap(api, self._spares)
+            removed_names = await self._reap(api, self._spares)
         finally:
             await api.close()
         if self._spared_until and (self._task is None or self._task.done()):
             self._task = asyncio.get_running_loop().create_task(self._look_again())
-        return removed
+        return removed_names
 
     async def close(self) -> None:
         """Stop scanning. Idempotent.
@@ -109,13 +109,13 @@ class Reaper:
         dead = self._kernels.dead()
         owners = await self._kernels.owners(api.namespace)
         dead_pods = [each for each in pods if each.owner not in owners]
-        spared = [each for each in dead_pods if is_spared(api.namespace, each)]
-        known = {(api.namespace, each.uid, each.owner) for each in spared}
+        spared_pods = [each for each in dead_pods if is_spared(api.namespace, each)]
+        known = {(api.namespace, each.uid, each.owner) for each in spared_pods}
         self._spared_until = {
             key: at for key, at in self._spared_until.items() if key[0] != api.namespace or key in known
         }
-        dead_pods = [each for each in dead_pods if each not in spared]
-        spared_names = {each.name for each in spared}  # A Secret has its pod's name.
+        dead_pods = [each for each in dead_pods if each not in spared_pods]
+        spared_names = {each.name for each in spared_pods}  # A Secret has its pod's name.
         orphans = [each for each in secrets if each.owner not in owners and each.name not in spared_names]
         dead_policies = [each for each in policies if each.owner not in owners]
         removals = [
@@ -124,7 +124,7 @@ class Reaper:
             *((f"policy {each.name}", each, api.delete_policy(each.name)) for each in dead_policies),
         ]
         ends = await asyncio.gather(*(work for _, _, work in removals), return_exceptions=True)
-        removed, failures = [], list[str]()
+        removed_names, failures = [], list[str]()
         for (name, each, _), end in zip(removals, ends, strict=True):
             if isinstance(end, RametError):
                 failures.append(f"{name}: {end}")
@@ -133,13 +133,13 @@ class Reaper:
             elif isinstance(end, BaseException):
                 raise end
             elif end is not False:
-                removed.append(name)
+                removed_names.append(name)
         if failures:
             _log.warning("%d objects of dead kernels could not be removed yet: %s, …", len(failures), failures[0])
         else:
             for kernel in dead:
                 self._kernels.forget(kernel)
-        return removed
+        return removed_names
 
 
 async def _policies(api: Api, selector: Mapping[str, str]) -> list[ObservedPod]:

@@ -60,7 +60,7 @@ class TeamNamespaces:
             raise InvalidValue("per", per, " or ".join(PER))
         if listener is not None:
             options["reach"] = listener
-        self._door, self._pull_secrets = listener, tuple(pull_secrets)
+        self._listener, self._pull_secrets = listener, tuple(pull_secrets)
         self._kubeconfig, self._per, self._warm = kubeconfig, per, warm
 
         options |= {"kubeconfig": kubeconfig, "pull_secrets": pull_secrets}
@@ -82,8 +82,8 @@ class TeamNamespaces:
 
     async def probe(self) -> Probe:
         """Probe the namespace of runs without a team. Raises what `SharedListener.start` raises."""
-        if self._door is not None:
-            await self._door.start()
+        if self._listener is not None:
+            await self._listener.start()
         return await self._default_backend.probe()
 
     async def start(self, spec: SandboxSpec) -> PodSandbox:
@@ -138,11 +138,11 @@ class TeamNamespaces:
             known = await spaces.list_team_namespaces(self._default_backend.marks.place)
         except Forbidden:  # A kernel that may not list namespaces has created none.
             return ()
-        named = {quotas.name_of(each) for each in await names()}
-        unnamed = [each for each in known if each not in named]
-        for each in unnamed:
+        named_namespaces = {quotas.name_of(each) for each in await names()}
+        unnamed_namespaces = [each for each in known if each not in named_namespaces]
+        for each in unnamed_namespaces:
             await spaces.remove(each)
-        return [f"namespace {each}" for each in unnamed]
+        return [f"namespace {each}" for each in unnamed_namespaces]
 
     async def warm(self) -> None:
         """Have warm pods wait in the configured namespace, if `warm` is not 0.
@@ -157,15 +157,15 @@ class TeamNamespaces:
         """Delete pods, secrets and policies of dead kernels, in the namespaces of teams, too."""
         if (await self.probe()).level is Isolation.L0:
             return ()
-        removed = list(await self._default_backend.reap())
+        removed_names = list(await self._default_backend.reap())
         try:
             known = await (await self._open()).list_team_namespaces(self._default_backend.marks.place)
         except Forbidden:
-            return removed
+            return removed_names
         for each in known:
             with contextlib.suppress(Forbidden):
-                removed += await self._default_backend.reap_in(each)
-        return removed
+                removed_names += await self._default_backend.reap_in(each)
+        return removed_names
 
     async def close(self) -> None:
         """Delete all pods; namespaces stay as long as their teams. Idempotent."""
@@ -178,8 +178,8 @@ class TeamNamespaces:
         if self._namespaces is not None:
             spaces, self._namespaces = self._namespaces, None
             await spaces.close()
-        if self._door is not None:
-            await self._door.stop()
+        if self._listener is not None:
+            await self._listener.stop()
 
     async def _open(self) -> Spaces:
         """Return the client for namespaces, if pods can be created.

@@ -66,7 +66,7 @@ class Cgroup:
 
     def add(self, pid: int) -> None:
         """Place a process; its existing children stay in their group. Raises SandboxFailed."""
-        for folder in self.places():
+        for folder in self.folders():
             write(folder / "cgroup.procs", pid)
 
     def entry_fds(self) -> list[int]:
@@ -76,15 +76,15 @@ class Cgroup:
 
         A process that moves itself waits for no other, unlike `add`. Raises SandboxFailed.
         """
-        opened: list[int] = []
+        entry_fds: list[int] = []
         try:
-            for folder in self.places() if self.has_entry_fds else ():
-                opened.append(os.open(folder / "tasks", os.O_WRONLY | os.O_CLOEXEC))
+            for folder in self.folders() if self.has_entry_fds else ():
+                entry_fds.append(os.open(folder / "tasks", os.O_WRONLY | os.O_CLOEXEC))
         except OSError as error:
-            for fd in opened:
+            for fd in entry_fds:
                 os.close(fd)
             raise SandboxFailed(f"control group: {error}") from error
-        return opened
+        return entry_fds
 
     def child(self, name: str) -> Cgroup:
         """Return the group of that name in this one, whether or not it exists: both limits apply in it."""
@@ -94,7 +94,7 @@ class Cgroup:
         """Make the folders of the group, all or none. Raises SandboxFailed, also if the group exists."""
         folders: list[Path] = []
         try:
-            for folder in self.places():
+            for folder in self.folders():
                 folder.mkdir()
                 folders.append(folder)
         except OSError as error:
@@ -173,12 +173,12 @@ class Cgroup:
     def _oom_file(self) -> str:
         return "memory.events" if self._version == 2 else "memory.oom_control"
 
-    def _count(self, counted: Callable[[Path], int]) -> int:
+    def _count(self, count: Callable[[Path], int]) -> int:
         folder = self._folders.get("memory")
         if folder is None:
             return 0
         try:
-            return counted(folder)
+            return count(folder)
         except SandboxFailed:
             if folder.exists():
                 raise
@@ -207,21 +207,21 @@ class Cgroup:
 
         Processes in another pid namespace are not visible.
         """
-        return {pid for folder in self.places() for each in _tree(folder) for pid in pids_in(each)}
+        return {pid for folder in self.folders() for each in _tree(folder) for pid in pids_in(each)}
 
     def kill(self) -> None:
         """Send SIGKILL to all processes. They may take a moment to end, and are reaped by their parents."""
-        for folder in self.places():
+        for folder in self.folders():
             with contextlib.suppress(SandboxFailed):
                 _write_if_there(folder / "cgroup.kill", 1)
         with contextlib.suppress(SandboxFailed):
             self.limit(pids=0)  # No new process can start from now on, except one that is being forked.
-        killed: set[int] = set()
+        killed_pids: set[int] = set()
         for _ in range(_PASSES):
-            new = self.processes() - killed
-            killed |= new
+            new = self.processes() - killed_pids
+            killed_pids |= new
             for pid in new:
-                _kill(pid, self.places())
+                _kill(pid, self.folders())
 
     async def remove(self) -> bool:
         """Remove the group as soon as it is empty; processes that are still in it after a second are killed.
@@ -235,10 +235,10 @@ class Cgroup:
         begin = loop.time()
         pause, longest = _PAUSES_S
         while not self.try_remove():
-            waited = loop.time() - begin
-            if waited > _GONE_S:
+            waited_s = loop.time() - begin
+            if waited_s > _GONE_S:
                 return False
-            if waited > _EMPTY_S:
+            if waited_s > _EMPTY_S:
                 self.kill()
             await asyncio.sleep(pause)
             pause = min(2 * pause, longest)
@@ -246,9 +246,9 @@ class Cgroup:
 
     def try_remove(self) -> bool:
         """Remove the group if it is empty; return False if it is not."""
-        return all([_try_rmdir(folder) for folder in self.places()])
+        return all([_try_rmdir(folder) for folder in self.folders()])
 
-    def places(self) -> list[Path]:
+    def folders(self) -> list[Path]:
         """Return the folders of the group, each once."""
         return list(dict.fromkeys(self._folders.values()))
 

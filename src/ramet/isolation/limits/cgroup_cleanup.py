@@ -16,7 +16,7 @@ _RETRY_S = 1.0  #: between two attempts to remove groups that could not be remov
 _log = logging.getLogger(__name__)
 
 
-class Leftovers:
+class GroupRemover:
     """A remover of groups.
 
     A group that still holds a process, which may be dying in the kernel, is retried until it goes.

@@ -117,17 +117,17 @@ def reap_groups(prefixes: Sequence[str]) -> tuple[str, ...]:
     """
     for each in prefixes:
         checked_name("prefix", each)
-    reaped, deadline = list[str](), time.monotonic() + _DYING_S
+    reaped_names, deadline = list[str](), time.monotonic() + _DYING_S
     for version, bases in ((1, dict(_bases_v1())), (2, dict(_places_v2()))):
         tops = {controller: base / _TOP for controller, base in bases.items()}
         for name, group in (each for prefix in prefixes for each in _groups_of_prefix(tops, version, prefix)):
             while not (has_ended := _try_end(group)) and time.monotonic() < deadline:
                 time.sleep(_PAUSE_S)
             if has_ended:
-                reaped.append(name)
-        if reaped:
+                reaped_names.append(name)
+        if reaped_names:
             _remove_empty(tops)
-    return tuple(reaped)
+    return tuple(reaped_names)
 
 
 def _groups_of_prefix(tops: Mapping[str, Path], version: int, prefix: str) -> Iterator[tuple[str, Cgroup]]:
@@ -244,7 +244,7 @@ def _works(base: Path, controller: str, version: int) -> bool:
     """Return whether a limit that is set in a group below stays set; nothing is left of the trial."""
     trial = Cgroup({controller: base / f"{_TOP}-trial-{secrets.token_hex(4)}"}, version)
     try:
-        for folder in trial.places():
+        for folder in trial.folders():
             folder.mkdir()
         trial.limit(memory_mb=64, cpu_cores=0.5, pids=7)
         match controller, version:

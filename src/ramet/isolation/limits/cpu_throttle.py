@@ -24,12 +24,12 @@ class Pause:
     def __init__(self, look: Callable[[], Mapping[int, Stat]]) -> None:
         """`look` finds the processes, in an order that begins with the first one."""
         self._look = look
-        self._stopped: dict[int, int] = {}  #: pid and start time
+        self._stopped_processes: dict[int, int] = {}  #: pid and start time
 
     @property
     def is_on(self) -> bool:
         """Return whether this has stopped any process."""
-        return bool(self._stopped)
+        return bool(self._stopped_processes)
 
     def stop(self, *, busy: set[int] | None = None) -> None:
         """Stop all processes; where `busy` is known, stop the first process only if it is in `busy`."""
@@ -44,16 +44,16 @@ class Pause:
                 ):
                     continue
                 if _send(pid, process.start_time, signal.SIGSTOP):
-                    new += self._stopped.get(pid) != process.start_time
-                    self._stopped[pid] = process.start_time
+                    new += self._stopped_processes.get(pid) != process.start_time
+                    self._stopped_processes[pid] = process.start_time
             if not new:
                 return
 
     def release(self) -> None:
         """Continue all stopped processes, children before parents: a shell must not see one of its jobs stopped."""
-        for pid, start_time in reversed(self._stopped.items()):
+        for pid, start_time in reversed(self._stopped_processes.items()):
             _send(pid, start_time, signal.SIGCONT)
-        self._stopped.clear()
+        self._stopped_processes.clear()
 
 
 class CpuThrottle:

@@ -33,7 +33,7 @@ _STEP_S = 0.001
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 
-class Used(NamedTuple):
+class DiskUsage(NamedTuple):
     """The size of a run's workspace, in bytes."""
 
     bytes: int
@@ -50,24 +50,24 @@ class Meter:
         `look` finds the processes of the run.
         """
         self._workspace, self._look = workspace, look
-        self._filled = 0  #: bytes of the whole file system, at the last exact look that found nothing hidden
-        self._seen = 0  #: bytes of the run, at that look
+        self._last_filled_bytes = 0  #: bytes of the whole file system, at the last exact look that found nothing hidden
+        self._last_used_bytes = 0  #: bytes of the run, at that look
         self._inexact = _INEXACT  #: looks since the last exact one; the first is exact
         with contextlib.suppress(OSError):
-            self._filled = _filled_bytes(workspace)
+            self._last_filled_bytes = _filled_bytes(workspace)
 
-    def measure(self, *, max_bytes: int, stop: Callable[[], bool] = lambda: False) -> Used:
+    def measure(self, *, max_bytes: int, stop: Callable[[], bool] = lambda: False) -> DiskUsage:
         """Count the workspace, and unnamed files that processes hold. Raises OSError.
 
         May stop the processes of the run meanwhile.
         """
-        usage: Used | None = None
+        usage: DiskUsage | None = None
         with contextlib.suppress(OSError):  # A folder was removed while it was read.
             usage = self._count(max_bytes, stop)
         if stop() or (usage is not None and usage.is_exact):
-            return usage or Used(0, is_exact=False)
-        grown = self._seen + _filled_bytes(self._workspace) - self._filled
-        if usage is not None and max(usage.bytes, grown) <= max_bytes and self._inexact < _INEXACT:
+            return usage or DiskUsage(0, is_exact=False)
+        expected_bytes = self._last_used_bytes + _filled_bytes(self._workspace) - self._last_filled_bytes
+        if usage is not None and max(usage.bytes, expected_bytes) <= max_bytes and self._inexact < _INEXACT:
             self._inexact += 1
             return usage._replace(is_bounded=True)
         pause = Pause(self._look)
@@ -81,11 +81,11 @@ class Meter:
                         return usage
         finally:
             pause.release()
-        return Used(0 if usage is None else usage.bytes, is_exact=False)
+        return DiskUsage(0 if usage is None else usage.bytes, is_exact=False)
 
-    def _count(self, limit: int, stop: Callable[[], bool]) -> Used:
+    def _count(self, limit: int, stop: Callable[[], bool]) -> DiskUsage:
         """Count everything once; the result is exact if no process ran meanwhile."""
-        switches, filled = self._switch_counts(), _filled_bytes(self._workspace)
+        switches, filled_bytes = self._switch_counts(), _filled_bytes(self._workspace)
         used = used_bytes(self._workspace, max_bytes=limit, stop=stop)
         open_files = _OpenFiles(self._workspace)
         for pid in self._look() if used <= limit and not stop() else ():
@@ -93,12 +93,12 @@ class Meter:
         used += open_files.bytes
         is_exact = switches is not None and switches == self._switch_counts()
         if not open_files.is_complete:
-            used = max(used, self._seen + filled - self._filled)
+            used = max(used, self._last_used_bytes + filled_bytes - self._last_filled_bytes)
         elif is_exact and used <= limit and not stop():
-            self._filled, self._seen = filled, used
+            self._last_filled_bytes, self._last_used_bytes = filled_bytes, used
         if is_exact:
             self._inexact = 0
-        return Used(used, is_exact)
+        return DiskUsage(used, is_exact)
 
     def _switch_counts(self) -> dict[str, int] | None:
         """Return how often each thread of the run left a processor; None if a thread is on one, or waits for one."""
@@ -143,7 +143,7 @@ class _OpenFiles:
             self._device = os.fstat(root).st_dev
             self._areas = procfs.device_of(root)
         self._files: dict[int, int] = {}  #: bytes, by inode
-        self._mapped: set[int] = set()  #: inodes of mapped files whose size was not shown
+        self._mapped_inodes: set[int] = set()  #: inodes of mapped files whose size was not shown
         self._is_hidden = False
 
     @property
@@ -154,7 +154,7 @@ class _OpenFiles:
     @property
     def is_complete(self) -> bool:
         """Return whether the size of every such file is known."""
-        return not self._is_hidden and self._mapped <= self._files.keys()
+        return not self._is_hidden and self._mapped_inodes <= self._files.keys()
 
     def add(self, pid: int, *, limit: int) -> None:
         """Check the descriptors, folders, program and mappings of a process, and stop just above `limit`.
@@ -176,7 +176,7 @@ class _OpenFiles:
                 try:
                     self._add(f"{area.thread}/map_files/{area.start:x}-{area.end:x}", limit)
                 except PermissionError:
-                    self._mapped.add(area.inode)
+                    self._mapped_inodes.add(area.inode)
 
     def _add_descriptors(self, thread: str, limit: int) -> None:
         folder = f"{thread}/fd"

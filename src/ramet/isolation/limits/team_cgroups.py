@@ -61,7 +61,7 @@ class MemoryBounds:
         return is_bounded and self._team_group is not None and self._team_group.times_at_limit() > self._times_before
 
 
-class Reserved:
+class ReservationGroups:
     """The groups of reservations, made when their first sandbox starts."""
 
     def __init__(self) -> None:

@@ -126,8 +126,10 @@ class TreeMemory:
     def _sum(self, memory: Iterable[procfs.Memory], kernel: float, areas: float) -> MemoryUsage:
         """Return the total; resident pages of shared areas count once."""
         each = tuple(memory)
-        hidden = kernel + max(0.0, areas - sum(process_memory.shared for process_memory in each))
-        return MemoryUsage(sum(process_memory.total for process_memory in each) - self._baseline_mb + hidden, hidden)
+        hidden_mb = kernel + max(0.0, areas - sum(process_memory.shared for process_memory in each))
+        return MemoryUsage(
+            sum(process_memory.total for process_memory in each) - self._baseline_mb + hidden_mb, hidden_mb
+        )
 
 
 def _threads(tree: Mapping[int, Stat]) -> dict[int, list[str]]:

@@ -57,7 +57,7 @@ class _Usage(NamedTuple):
     tasks: int
 
 
-class Watched:
+class WatchedSandbox:
     """A sandbox under watch, until its first process ends or `close`."""
 
     def __init__(
@@ -105,8 +105,8 @@ class Watched:
         self._lost_ticks = 0  #: of children that no process waited for: the usage would otherwise seem to shrink
         self._last_ticks = 0
         self._times: deque[tuple[float, float]] = deque()  #: pairs of a time, and the processor time used by then
-        self._reported: set[str] = set()  #: thresholds that were reported
-        self._unmeasured = 0  #: looks since the disk was measured
+        self._reported_thresholds: set[str] = set()  #: thresholds that were reported
+        self._unmeasured_looks = 0  #: looks since the disk was measured
         self._disk_bytes, self._disk_next, self._is_touched = 0, watchdog.now() + _DISK_S, True
 
     @property
@@ -144,7 +144,7 @@ class Watched:
         self._check_tasks(usage)
         if self.is_over:  # The memory of a thousand processes takes long to read, and would delay their end.
             return 0.0
-        if is_changed or "memory" in self._reported:  # Giving memory back leaves no sign.
+        if is_changed or "memory" in self._reported_thresholds:  # Giving memory back leaves no sign.
             self._check_memory(usage)
         self._check_time(now, usage, previous)
         self._check_disk(now)
@@ -160,15 +160,15 @@ class Watched:
         short_s = self._watchdog.interval_s / 4
         if self._throttle is not None and self._throttle.is_on:
             return min(max(self._throttle.until - now, short_s), IDLE_S)
-        return short_s if self._throttle is not None and "cpu" in self._reported else self._pause_s
+        return short_s if self._throttle is not None and "cpu" in self._reported_thresholds else self._pause_s
 
     def tree(self) -> dict[int, Stat]:
         """Return all current processes of the sandbox; empty after its end."""
         return self._census().tree
 
     def _census(self) -> Census:
-        missed: set[int] = set()
-        processes = procfs.tree(self._root.pid, missed=missed)
+        missed_pids: set[int] = set()
+        processes = procfs.tree(self._root.pid, missed_pids=missed_pids)
         if (
             not processes
             or processes[self._root.pid].start_time != self._root.start_time
@@ -176,18 +176,18 @@ class Watched:
         ):
             return Census({})
         if self._adopter is not None:
-            adopted = procfs.tree(self._adopter.pid, excluded=processes, missed=missed)
-            adopter = adopted.pop(self._adopter.pid, None)
+            adopted_processes = procfs.tree(self._adopter.pid, excluded_processes=processes, missed_pids=missed_pids)
+            adopter = adopted_processes.pop(self._adopter.pid, None)
             if adopter is not None and adopter.start_time == self._adopter.start_time:
-                processes.update(adopted)
+                processes.update(adopted_processes)
         elif self._by_session and (zygote := procfs.stat(self._root.parent)) is not None:
             # A process that loses its parent becomes one of these children, and keeps its session.
             for pid in procfs.children(zygote):
                 orphan = None if pid in processes else procfs.stat(pid)
                 if orphan is not None and orphan.session == self._root.pid:
-                    processes.update(procfs.tree(pid, excluded=processes, missed=missed))
+                    processes.update(procfs.tree(pid, excluded_processes=processes, missed_pids=missed_pids))
         # A process that lost its parent meanwhile may have been found there.
-        return Census(processes, missed <= processes.keys())
+        return Census(processes, missed_pids <= processes.keys())
 
     def _usage(self) -> _Usage | None:
         tree, is_whole = self._census()
@@ -251,20 +251,20 @@ class Watched:
         if self._watchdog._measure(self, work):
             self._is_touched = False
 
-    def _take_disk_usage(self, usage: disk.Used, cost_s: float) -> None:
+    def _take_disk_usage(self, usage: disk.DiskUsage, cost_s: float) -> None:
         """Record a measurement of the disk."""
         now, used, most = self._watchdog.now(), usage.bytes, self._grant.workspace_size_mb * MIB
         self._disk_bytes = used
         self._is_touched = self._is_touched or not usage.is_exact
-        self._unmeasured = 0 if usage.is_exact or usage.is_bounded else self._unmeasured + 1
+        self._unmeasured_looks = 0 if usage.is_exact or usage.is_bounded else self._unmeasured_looks + 1
         pause = self._watchdog.interval_s if used > most / 2 else _DISK_S
-        if not self._unmeasured:  # Otherwise a sandbox that hides files would be looked at less and less often.
+        if not self._unmeasured_looks:  # Otherwise a sandbox that hides files would be looked at less and less often.
             pause = max(pause, _EFFORT * cost_s)
         self._disk_next = now + pause
         if used > most:
             size = self._grant.workspace_size_mb
             self._end("workspace", f"it used more than {size} MiB of disk; policy.workspace_size_mb is {size}")
-        elif self._unmeasured >= _MAX_UNREAD_LOOKS:
+        elif self._unmeasured_looks >= _MAX_UNREAD_LOOKS:
             reason = "its processes could not be stopped while its files were counted"
             self._end("workspace", f"{reason}; policy.workspace_size_mb is {self._grant.workspace_size_mb}")
 
@@ -278,9 +278,9 @@ class Watched:
 
     def _report_threshold(self, resource: str, value: float, limit: float) -> None:
         if value < REARMED * limit:
-            self._reported.discard(resource)
-        elif value >= THRESHOLD * limit and resource not in self._reported:
-            self._reported.add(resource)
+            self._reported_thresholds.discard(resource)
+        elif value >= THRESHOLD * limit and resource not in self._reported_thresholds:
+            self._reported_thresholds.add(resource)
             if self._on_threshold is not None:
                 try:
                     self._on_threshold(resource, value, limit)
@@ -302,9 +302,9 @@ class Watchdog:
 
     def __init__(self, interval_s: float = INTERVAL_S) -> None:
         self.interval_s = interval_s
-        self._due: list[tuple[float, int, Watched]] = []
+        self._due: list[tuple[float, int, WatchedSandbox]] = []
         self._numbers = itertools.count()
-        self._watched: set[Watched] = set()
+        self._watched_sandboxes: set[WatchedSandbox] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._measuring = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -324,7 +324,7 @@ class Watchdog:
         by_session: bool = False,
         in_own_network: bool = False,
         on_threshold: Callable[[str, float, float], object] | None = None,
-    ) -> Watched:
+    ) -> WatchedSandbox:
         """Watch a process and all its descendants; it must be alive, or not be reaped yet.
 
         `kill` is called once, with the verdict. `on_threshold` is called once for each time that a usage rises above 80
@@ -341,7 +341,7 @@ class Watchdog:
         root, adopter_stat = procfs.stat(pid), None if adopter is None else procfs.stat(adopter)
         if root is None or (adopter_stat is None and adopter is not None):
             raise Gone(f"process {pid} has ended")
-        watched = Watched(
+        sandbox = WatchedSandbox(
             self,
             root,
             adopter=adopter_stat,
@@ -356,22 +356,22 @@ class Watchdog:
             kill=kill,
             on_threshold=on_threshold,
         )
-        self._watched.add(watched)
-        self._schedule(self.now() + self.interval_s, watched)
-        return watched
+        self._watched_sandboxes.add(sandbox)
+        self._schedule(self.now() + self.interval_s, sandbox)
+        return sandbox
 
     def close(self) -> None:
         """Stop watching all sandboxes. Idempotent."""
-        for watched in tuple(self._watched):
-            watched.close()
+        for sandbox in tuple(self._watched_sandboxes):
+            sandbox.close()
 
     def now(self) -> float:
         """Return the loop's time."""
         assert self._loop is not None, "the loop is set once a sandbox is watched"
         return self._loop.time()
 
-    def _schedule(self, due: float, watched: Watched) -> None:
-        heapq.heappush(self._due, (due, next(self._numbers), watched))
+    def _schedule(self, due: float, sandbox: WatchedSandbox) -> None:
+        heapq.heappush(self._due, (due, next(self._numbers), sandbox))
         self._set_timer()
 
     def _set_timer(self) -> None:
@@ -390,40 +390,40 @@ class Watchdog:
         for _ in range(_SLICE):
             if not self._due or self._due[0][0] > now:
                 break
-            watched = heapq.heappop(self._due)[2]
-            if watched.is_over:
+            sandbox = heapq.heappop(self._due)[2]
+            if sandbox.is_over:
                 continue
             try:
-                next_at = self.now() + watched.look()
+                next_at = self.now() + sandbox.look()
             except Exception:  # A sandbox that cannot be looked at must not prevent watching the others.
                 _log.exception("a sandbox could not be checked")
                 next_at = self.now() + IDLE_S
-            if not watched.is_over:
-                heapq.heappush(self._due, (next_at, next(self._numbers), watched))
+            if not sandbox.is_over:
+                heapq.heappush(self._due, (next_at, next(self._numbers), sandbox))
         self._set_timer()
 
-    def _forget(self, watched: Watched) -> None:
-        self._watched.discard(watched)
-        if not self._watched:
+    def _forget(self, sandbox: WatchedSandbox) -> None:
+        self._watched_sandboxes.discard(sandbox)
+        if not self._watched_sandboxes:
             self._due.clear()
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
 
-    def _measure(self, watched: Watched, work: Callable[[], disk.Used]) -> bool:
+    def _measure(self, sandbox: WatchedSandbox, work: Callable[[], disk.DiskUsage]) -> bool:
         """Start to measure a folder; return False if another is being measured."""
         if self._measuring:
             return False
         self._measuring = True
         begin = self.now()
 
-        def done(result: asyncio.Future[disk.Used]) -> None:
+        def done(result: asyncio.Future[disk.DiskUsage]) -> None:
             self._measuring = False
-            if watched.is_over or result.cancelled():
+            if sandbox.is_over or result.cancelled():
                 return
             error = result.exception()
             if error is None:
-                watched._take_disk_usage(result.result(), self.now() - begin)
+                sandbox._take_disk_usage(result.result(), self.now() - begin)
 
         in_thread(work, name="ramet-disk").add_done_callback(done)
         return True

@@ -72,17 +72,17 @@ _libc.syscall.restype = ctypes.c_long
 
 def syscall(name: str, number: int, *args: int | ctypes.Array[Any] | ctypes.Structure | bytes | None) -> int:
     """Call the kernel by number: integers by value, other arguments by address. Raises OSError that names the call."""
-    return _checked(name, _libc.syscall(ctypes.c_long(number), *map(_argument, args)))
+    return _check_result(name, _libc.syscall(ctypes.c_long(number), *map(_argument, args)))
 
 
 def unshare(flags: int) -> None:
     """Leave the namespaces that `flags` (CLONE_NEW*) names for new ones."""
-    _checked("unshare", _libc.unshare(flags))
+    _check_result("unshare", _libc.unshare(flags))
 
 
 def setns(fd: int, flags: int) -> None:
     """Enter the namespace behind a descriptor; `flags` is its kind, or 0 for any."""
-    _checked("setns", _libc.setns(fd, flags))
+    _check_result("setns", _libc.setns(fd, flags))
 
 
 def mount(source: Path, target: Path, fstype: str | None = None, flags: int = 0, data: str | None = None) -> None:
@@ -90,12 +90,12 @@ def mount(source: Path, target: Path, fstype: str | None = None, flags: int = 0,
     options = None if data is None else data.encode()
     kind = None if fstype is None else fstype.encode()
     result = _libc.mount(os.fsencode(source), os.fsencode(target), kind, ctypes.c_ulong(flags), options)
-    _checked(f"mount on {os.fsdecode(target)}", result)
+    _check_result(f"mount on {os.fsdecode(target)}", result)
 
 
 def umount(target: Path, flags: int = 0) -> None:
     """Unmount `target`; `flags` are MNT_* and UMOUNT_NOFOLLOW."""
-    _checked(f"umount {os.fsdecode(target)}", _libc.umount2(os.fsencode(target), flags))
+    _check_result(f"umount {os.fsdecode(target)}", _libc.umount2(os.fsencode(target), flags))
 
 
 def pivot_root(new_root: Path, put_old: Path) -> None:
@@ -109,8 +109,8 @@ def openat2(folder: int, path: Path, flags: int, resolve: int) -> int:
     Raises OSError: ELOOP for a link and EXDEV for an exit from the folder that `resolve` forbids, ENOSYS before Linux
     5.6.
     """
-    how = _OpenHow(flags, 0, resolve)
-    return syscall("openat2", _OPENAT2, folder, os.fsencode(path), how, ctypes.sizeof(how))
+    open_how = _OpenHow(flags, 0, resolve)
+    return syscall("openat2", _OPENAT2, folder, os.fsencode(path), open_how, ctypes.sizeof(open_how))
 
 
 def open_tree(path: Path) -> int:
@@ -148,7 +148,7 @@ def close_range(first: int, last: int = 0xFFFF_FFFF) -> None:
 
 def prctl(op: int, *args: int) -> int:
     """Call prctl(2) and return its result."""
-    return _checked(f"prctl {op}", _libc.prctl(op, *(ctypes.c_ulong(arg) for arg in (*args, 0, 0, 0, 0)[:4])))
+    return _check_result(f"prctl {op}", _libc.prctl(op, *(ctypes.c_ulong(arg) for arg in (*args, 0, 0, 0, 0)[:4])))
 
 
 def set_dumpable(dumpable: bool) -> None:
@@ -173,7 +173,7 @@ def die_with_parent(number: int) -> None:
 def sethostname(name: str) -> None:
     """Set the name of this UTS namespace."""
     encoded = name.encode()
-    _checked("sethostname", _libc.sethostname(encoded, ctypes.c_size_t(len(encoded))))
+    _check_result("sethostname", _libc.sethostname(encoded, ctypes.c_size_t(len(encoded))))
 
 
 class _OpenHow(ctypes.Structure):
@@ -190,7 +190,7 @@ def _argument(arg: object) -> object:
     return arg
 
 
-def _checked(name: str, result: int) -> int:
+def _check_result(name: str, result: int) -> int:
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{name}: {os.strerror(number)}")

@@ -34,7 +34,7 @@ def drop_all() -> None:
     calls.syscall("capset", _CAPSET, _Header(_VERSION_3, 0), _Sets())
 
 
-def held() -> int:
+def read_capabilities() -> int:
     """Return the effective and permitted capabilities of this process, as one mask."""
     sets = _Sets()
     calls.syscall("capget", _CAPGET, _Header(_VERSION_3, 0), sets)

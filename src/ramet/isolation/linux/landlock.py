@@ -85,9 +85,9 @@ class Rules:
         if not version:
             raise OSError(errno.EOPNOTSUPP, "this kernel has no Landlock")
         self._support = LandlockSupport(version, version >= _TCP_SINCE, version >= _SCOPES_SINCE)
-        self._handled = _FILES[max(known for known in _FILES if known <= version)]
+        self._handled_access = _FILES[max(known for known in _FILES if known <= version)]
         rules = _Ruleset(
-            self._handled,
+            self._handled_access,
             _BIND_TCP | _CONNECT_TCP if self._support.tcp and not tcp else 0,
             _ABSTRACT_SOCKETS | _SIGNALS if self._support.scopes else 0,
         )
@@ -114,11 +114,11 @@ class Rules:
             (devices, _READ_FILE | _WRITE_FILE),
         ):
             for path in paths:
-                _grant(self._fd, path, rights & self._handled)
+                _grant(self._fd, path, rights & self._handled_access)
 
     def grant_opened(self, fd: int) -> None:
         """Keep the rights of `execute` on the file or folder behind a descriptor, and below."""
-        _grant_opened(self._fd, fd, (_READ | _EXECUTE) & self._handled)
+        _grant_opened(self._fd, fd, (_READ | _EXECUTE) & self._handled_access)
 
     def connect(self, *ports: int) -> None:
         """Keep the right to connect to these TCP ports, of any address. Raises OSError where TCP is not restricted."""
@@ -144,12 +144,12 @@ class Rules:
 
 
 def _grant(ruleset: int, path: Path, rights: int) -> None:
-    with contextlib.ExitStack() as opened:
+    with contextlib.ExitStack() as cleanup:
         try:
             fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError, PermissionError):
             return
-        opened.callback(os.close, fd)
+        cleanup.callback(os.close, fd)
         _grant_opened(ruleset, fd, rights)
 
 

@@ -67,12 +67,14 @@ def children(process: Stat) -> list[int]:
     return [int(child) for thread in thread_ids for child in _read(f"{process.pid}/task/{thread}/children").split()]
 
 
-def tree(pid: int, *, excluded: Mapping[int, Stat] | None = None, missed: set[int] | None = None) -> dict[int, Stat]:
+def tree(
+    pid: int, *, excluded_processes: Mapping[int, Stat] | None = None, missed_pids: set[int] | None = None
+) -> dict[int, Stat]:
     """Return a process and all its descendants, by pid; empty if it has ended.
 
-    Processes that were `excluded` already, and their descendants, are left out. Each process was the child of another
-    one in the result when it was looked at. A pid that belongs to another process by then is left out and added to
-    `missed`. So is a process that had ended before it was looked at.
+    Processes that were `excluded_processes` already, and their descendants, are left out. Each process was the child of
+    another one in the result when it was looked at. A pid that belongs to another process by then is left out and added
+    to `missed_pids`. So is a process that had ended before it was looked at.
     """
     root = stat(pid)
     if root is None:
@@ -81,14 +83,14 @@ def tree(pid: int, *, excluded: Mapping[int, Stat] | None = None, missed: set[in
     waiting = [root]
     while waiting:
         for child in children(waiting.pop()):
-            if child in processes or (excluded and child in excluded):
+            if child in processes or (excluded_processes and child in excluded_processes):
                 continue
             process = stat(child)
             if process is not None and process.parent in processes:
                 processes[child] = process
                 waiting.append(process)
-            elif missed is not None:
-                missed.add(child)
+            elif missed_pids is not None:
+                missed_pids.add(child)
     return processes
 
 
@@ -228,8 +230,8 @@ def tasks_outside(parent: int) -> int:
         if fields.get(b"Uid:", [b"-1"])[0] == str(uid).encode():
             parents[int(name)], threads[int(name)] = int(fields[b"PPid:"][0]), int(fields[b"Threads:"][0])
     descendants = {parent}
-    while added := {pid for pid, ppid in parents.items() if ppid in descendants} - descendants:
-        descendants |= added
+    while new_descendants := {pid for pid, ppid in parents.items() if ppid in descendants} - descendants:
+        descendants |= new_descendants
     return sum(count for pid, count in threads.items() if pid == parent or pid not in descendants)
 
 
@@ -245,7 +247,7 @@ def mounts() -> list[Mount]:
     entries = []
     for line in _read("self/mountinfo").decode(errors="surrogateescape").splitlines():
         mount_fields, _, kind_fields = line.partition(" - ")
-        entries.append(Mount(_unescaped(mount_fields.split(" ")[4]), kind_fields.split(" ")[0]))
+        entries.append(Mount(_unescape(mount_fields.split(" ")[4]), kind_fields.split(" ")[0]))
     return entries
 
 
@@ -295,7 +297,7 @@ def cgroup_mounts() -> list[CgroupMount]:
         mount_fields, _, kind_fields = line.partition(" - ")
         kind, _, *options = kind_fields.split(" ")
         if kind in ("cgroup", "cgroup2"):
-            root, path = map(_unescaped, mount_fields.split(" ")[3:5])
+            root, path = map(_unescape, mount_fields.split(" ")[3:5])
             controllers = frozenset(options[0].split(",")) if kind == "cgroup" else frozenset[str]()
             entries.append(CgroupMount(2 if kind == "cgroup2" else 1, controllers, root, path))
     return entries
@@ -335,8 +337,8 @@ def _names_in(name: str) -> list[str]:
         return []
 
 
-def _unescaped(text: str) -> str:
-    return _ESCAPED.sub(lambda found: chr(int(found[1], 8)), text)
+def _unescape(text: str) -> str:
+    return _ESCAPED.sub(lambda match: chr(int(match[1], 8)), text)
 
 
 def _read(name: str) -> bytes:

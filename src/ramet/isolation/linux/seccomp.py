@@ -103,51 +103,51 @@ def program(
     if known.has_x32:
         code += [(_JGE, 0, 1, _X32), (_RETURN, 0, 0, _KILL)]
     code += [(_JGT, 0, 1, syscall_numbers.NEWEST), (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
-    code += _when(number["clone3"], _return(_ERRNO | errno.ENOSYS))
+    code += _branch_on_call(number["clone3"], _return(_ERRNO | errno.ENOSYS))
     # Rulesets are kernel memory that only a control group counts. Programs that look for Landlock continue without it.
-    code += _when(number["landlock_create_ruleset"], _return(_ERRNO | errno.ENOSYS))
-    code += _when(number["clone"], [*_argument(0, _NEW_NAMESPACE | _CLONE_PARENT), *_only((0,), deny)])
-    code += _when(number["socket"], _sockets(inet, unix, served, no_family))
+    code += _branch_on_call(number["landlock_create_ruleset"], _return(_ERRNO | errno.ENOSYS))
+    code += _branch_on_call(number["clone"], [*_argument(0, _NEW_NAMESPACE | _CLONE_PARENT), *_only((0,), deny)])
+    code += _branch_on_call(number["socket"], _sockets(inet, unix, served, no_family))
     if not served:
-        code += _when(number["listen"], _return(deny))
+        code += _branch_on_call(number["listen"], _return(deny))
         for name, flags in syscall_numbers.SENDING.items():
-            code += _when(number[name], [*_argument(flags, _MSG_FASTOPEN), *_none_of((_MSG_FASTOPEN,), deny)])
+            code += _branch_on_call(number[name], [*_argument(flags, _MSG_FASTOPEN), *_none_of((_MSG_FASTOPEN,), deny)])
     pairs = [*_argument(0), *_only((_AF_UNIX,), no_family, done=False)]
     if not unix:
         pairs += [*_argument(1, _SOCK_TYPE), *_only((_STREAM, _SEQPACKET), no_family)]
-    code += _when(number["socketpair"], [*pairs, *_return(_ALLOW)])
-    code += _when(number["setsockopt"], _options())
+    code += _branch_on_call(number["socketpair"], [*pairs, *_return(_ALLOW)])
+    code += _branch_on_call(number["setsockopt"], _options())
     if not unmapped:
-        code += _when(number["fcntl"], [*_argument(1), *_none_of((_F_SETPIPE_SZ,), deny)])
+        code += _branch_on_call(number["fcntl"], [*_argument(1), *_none_of((_F_SETPIPE_SZ,), deny)])
         for name in syscall_numbers.PINNING:
-            code += _when(number[name], _return(_ERRNO | errno.EINVAL))
-        code += _when(number["mmap"], _areas(_ERRNO | errno.ENOMEM))
-        code += _when(number["prctl"], [*_argument(0), *_none_of((_PR_SET_DUMPABLE,), _ERRNO)])
-    code += _when(number["ioctl"], [*_argument(1), *_none_of(_IOCTLS.values(), deny)])
+            code += _branch_on_call(number[name], _return(_ERRNO | errno.EINVAL))
+        code += _branch_on_call(number["mmap"], _areas(_ERRNO | errno.ENOMEM))
+        code += _branch_on_call(number["prctl"], [*_argument(0), *_none_of((_PR_SET_DUMPABLE,), _ERRNO)])
+    code += _branch_on_call(number["ioctl"], [*_argument(1), *_none_of(_IOCTLS.values(), deny)])
     scheduler = [] if others else [*_argument(0), *_only((0,), deny, done=False)]
     scheduler += [*_argument(1, 0xFFFF_FFFF ^ _RESET_ON_FORK), *_only(_SCHEDULERS, deny)]
-    code += _when(number["sched_setscheduler"], scheduler)
+    code += _branch_on_call(number["sched_setscheduler"], scheduler)
     for name, mode in (("mknod", 1), ("mknodat", 2)):
         if name in number:
-            code += _when(number[name], [*_argument(mode, _IFMT), *_none_of((_IFCHR, _IFBLK), deny)])
+            code += _branch_on_call(number[name], [*_argument(mode, _IFMT), *_none_of((_IFCHR, _IFBLK), deny)])
     for name in () if others else syscall_numbers.OTHERS:
         if (everyone := _ALL_OF_A_USER.get(name)) is None:
-            code += _when(number[name], [*_argument(0), *_only((0,), deny)])
+            code += _branch_on_call(number[name], [*_argument(0), *_only((0,), deny)])
         else:
             checks = [*_argument(1), *_only((0,), deny, done=False), *_argument(0), *_none_of((everyone,), deny)]
-            code += _when(number[name], checks)
+            code += _branch_on_call(number[name], checks)
     for name in () if watches else syscall_numbers.WATCHES:
         if name in number:
-            code += _when(number[name], _return(_ERRNO | errno.ENOSYS))
-    denied = [
+            code += _branch_on_call(number[name], _return(_ERRNO | errno.ENOSYS))
+    denied_calls = [
         *syscall_numbers.DENIED,
         *(() if unmapped else syscall_numbers.UNMAPPED),
         *(() if sessions else syscall_numbers.SESSIONS),
     ]
-    denied += [*(() if queues else syscall_numbers.QUEUES), *(() if metadata else syscall_numbers.METADATA)]
-    for name in denied:
+    denied_calls += [*(() if queues else syscall_numbers.QUEUES), *(() if metadata else syscall_numbers.METADATA)]
+    for name in denied_calls:
         if name in number:
-            code += _when(number[name], _return(deny))
+            code += _branch_on_call(number[name], _return(deny))
     code += _return(_ALLOW)
     return b"".join(struct.pack("=HBBI", *each) for each in code)
 
@@ -159,9 +159,9 @@ def install(program: bytes) -> None:
     """
     length = len(program) // 8
     code = ctypes.create_string_buffer(program, len(program))
-    described = _Program(length, ctypes.cast(code, ctypes.c_void_p))
+    program_struct = _Program(length, ctypes.cast(code, ctypes.c_void_p))
     number = syscall_numbers.table_of(os.uname().machine).number["seccomp"]
-    if thread := calls.syscall("seccomp", number, _SET_MODE_FILTER, _TSYNC, described):
+    if thread := calls.syscall("seccomp", number, _SET_MODE_FILTER, _TSYNC, program_struct):
         raise OSError(errno.EBUSY, f"seccomp: thread {thread} has a filter of its own")
 
 
@@ -198,21 +198,21 @@ def _options() -> _Code:
     ]
 
 
-def _areas(otherwise: int) -> _Code:
+def _areas(refusal_action: int) -> _Code:
     """Allow mappings that are charged to a process or a file, and shared areas up to a size; no huge pages."""
     large = [
         (_LOAD, 0, 0, _ARGS + 8 + 4),  # The size has 64 bits.
         (_JEQ, 1, 0, 0),
-        *_return(otherwise),
+        *_return(refusal_action),
         *_argument(1),
         (_JGT, 0, 1, LARGEST_SHARED_AREA),
-        *_return(otherwise),
+        *_return(refusal_action),
         *_return(_ALLOW),
     ]
     return [
         *_argument(3, _MAP_HUGETLB),
         (_JEQ, 1, 0, 0),
-        *_return(otherwise),
+        *_return(refusal_action),
         *_argument(3, _MAP_SHARED_ANONYMOUS),
         (_JEQ, 0, len(large), _MAP_SHARED_ANONYMOUS),
         *large,
@@ -220,13 +220,13 @@ def _areas(otherwise: int) -> _Code:
     ]
 
 
-def _when(number: int, then: _Code) -> _Code:
+def _branch_on_call(number: int, then: _Code) -> _Code:
     """Return code that runs `then`, which always returns, for this call; the number stays loaded."""
     return [(_JEQ, 0, len(then), number), *then]
 
 
-def _return(what: int) -> _Code:
-    return [(_RETURN, 0, 0, what)]
+def _return(action: int) -> _Code:
+    return [(_RETURN, 0, 0, action)]
 
 
 def _argument(index: int, mask: int = 0xFFFF_FFFF) -> _Code:
@@ -235,14 +235,14 @@ def _argument(index: int, mask: int = 0xFFFF_FFFF) -> _Code:
     return [load] if mask == 0xFFFF_FFFF else [load, (_AND, 0, 0, mask)]
 
 
-def _only(accepted: tuple[int, ...], otherwise: int, *, done: bool = True) -> _Code:
+def _only(accepted_values: tuple[int, ...], refusal_action: int, *, done: bool = True) -> _Code:
     """Allow these values, or continue with them if not `done`."""
-    code: _Code = [(_JEQ, len(accepted) - index, 0, value) for index, value in enumerate(accepted)]
-    return [*code, *_return(otherwise), *(_return(_ALLOW) if done else [])]
+    code: _Code = [(_JEQ, len(accepted_values) - index, 0, value) for index, value in enumerate(accepted_values)]
+    return [*code, *_return(refusal_action), *(_return(_ALLOW) if done else [])]
 
 
-def _none_of(refused: Iterable[int], otherwise: int) -> _Code:
+def _none_of(refused_values: Iterable[int], refusal_action: int) -> _Code:
     code: _Code = []
-    for value in refused:
-        code += _when(value, _return(otherwise))
+    for value in refused_values:
+        code += _branch_on_call(value, _return(refusal_action))
     return [*code, *_return(_ALLOW)]

@@ -53,15 +53,15 @@ class Mask:
         self._by_first: dict[int, list[bytes]] = {}
         for each in self._secrets:
             self._by_first.setdefault(each[0], []).append(each)
-        self._held = b""
+        self._held_bytes = b""
         #: bytes at the beginning of the held bytes that belong to a range whose stars have been output
-        self._covered = 0
+        self._covered_size = 0
 
     def feed(self, data: bytes, *, last: bool = False) -> bytes:
         """Return the bytes that may be shown after `data` has arrived; with `last`, all remaining bytes."""
         if not self._secrets:
             return data
-        data = self._held + data
+        data = self._held_bytes + data
         boundary = len(data) if last else self._beginning(data)
         output = bytearray()
         done = 0  # Everything before this index has been output, plain or as stars.
@@ -69,11 +69,11 @@ class Mask:
             if start >= boundary:
                 break
             output += data[done:start]
-            if start or not self._covered:
+            if start or not self._covered_size:
                 output += STARS
             done = end
         output += data[done:boundary]
-        self._held, self._covered = data[boundary:], max(0, done - boundary)
+        self._held_bytes, self._covered_size = data[boundary:], max(0, done - boundary)
         return bytes(output)
 
     def _beginning(self, data: bytes) -> int:
@@ -86,5 +86,5 @@ class Mask:
 
     def _spans(self, data: bytes) -> list[Span]:
         """Return the ranges to mask, in order, with overlapping ones joined."""
-        covered = [Span(0, self._covered)] if self._covered else []
-        return merge_spans([*covered, *spans_of(data, self._secrets)])
+        covered_spans = [Span(0, self._covered_size)] if self._covered_size else []
+        return merge_spans([*covered_spans, *spans_of(data, self._secrets)])

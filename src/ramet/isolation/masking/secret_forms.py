@@ -34,7 +34,7 @@ def forms_of(values: Iterable[str]) -> frozenset[str]:
     return frozenset(each for each in forms if each)
 
 
-def masked(text: str, forms: Iterable[str]) -> str:
+def mask_text(text: str, forms: Iterable[str]) -> str:
     """Return a text with `***` in place of every form, and of a partial form at the begin or end of the text.
 
     Percent encoding, backslashes, references of HTML and line breaks in the middle of a form are recognized, except in

@@ -78,7 +78,7 @@ def readings_of(data: bytes) -> Iterator[tuple[bytes, Callable[[Span], Span]]]:
     ):
         chain: list[UnescapedText] = []
         text = data
-        while len(chain) < depth and (reading := _resolved(text, pattern, resolve)) is not None:
+        while len(chain) < depth and (reading := _resolve_matches(text, pattern, resolve)) is not None:
             chain.append(reading)
             text = reading.data
 
@@ -90,7 +90,7 @@ def readings_of(data: bytes) -> Iterator[tuple[bytes, Callable[[Span], Span]]]:
             yield text, in_text
 
 
-def _resolved(data: bytes, pattern: re.Pattern[bytes], resolve: _Resolve) -> UnescapedText | None:
+def _resolve_matches(data: bytes, pattern: re.Pattern[bytes], resolve: _Resolve) -> UnescapedText | None:
     output, done = bytearray(), 0
     reading = UnescapedText(b"", [], [], [])
     for match in pattern.finditer(data):

@@ -35,57 +35,64 @@ _YOUNG_NS = 100_000_000  #: an entry changed so recently may change again withou
 _TICK_NS = 10_000_000  #: the minimum difference of a folder's time to be detected
 
 #: The observed state of each entry, by path below the folder; None if that state is not reliable.
-Known = dict[str, tuple[int, ...] | None]
+KnownFiles = dict[str, tuple[int, ...] | None]
 
 
-class Packed(NamedTuple):
+class PackResult(NamedTuple):
     """The result of `pack`."""
 
-    known: Known  #: for the next time
-    removed: tuple[str, ...]  #: known entries that no longer exist
+    known_files: KnownFiles  #: for the next time
+    removed_paths: tuple[str, ...]  #: known entries that no longer exist
     size: int  #: bytes of content
-    refused: tuple[str, ...]  #: entries that cannot be transferred: too deep, FIFOs, sockets, devices; the first few
+    refused_paths: tuple[
+        str, ...
+    ]  #: entries that cannot be transferred: too deep, FIFOs, sockets, devices; the first few
 
 
-def scan(folder: Path) -> Known:
+def scan(folder: Path) -> KnownFiles:
     """Return the state of a folder's entries, for `pack` to skip, if no one has changed it lately. Raises OSError."""
     with safe_walk.open_root(folder) as root, contextlib.closing(safe_walk.walk(root, max_depth=MAX_DEPTH)) as entries:
         return {entry.path: _state_of(entry.stat) for entry in entries if entry.stat is not None}
 
 
 def pack(
-    folder: Path, out: Callable[[bytes], object], known: Known | None = None, *, max_bytes: int, is_source: bool = False
-) -> Packed:
-    """Pack a folder, or a single file as a member ".", without the entries that are unchanged since `known`.
+    folder: Path,
+    out: Callable[[bytes], object],
+    known: KnownFiles | None = None,
+    *,
+    max_bytes: int,
+    is_source: bool = False,
+) -> PackResult:
+    """Pack a folder, or a single file as a member ".", without the entries that are unchanged since `known_files`.
 
     The place itself is no link; the path of a mount's source has no link either, or ELOOP is raised. Private parts of a
     state folder below a source are left out. Raises OutputTooLarge for more content than `max_bytes`, OSError, and what
     `out` raises.
     """
-    previous, current, refused = known or {}, Known(), list[str]()
+    previous, current, refused_paths = known or {}, KnownFiles(), list[str]()
     remaining = [max_bytes]
 
-    def say(name: str, status: os.stat_result, opened: Callable[[], int]) -> None:
-        _write_entry(out, name, status, opened, remaining, max_bytes)
+    def say(name: str, status: os.stat_result, open_file: Callable[[], int]) -> None:
+        _write_entry(out, name, status, open_file, remaining, max_bytes)
 
     with (
-        _opened(folder, is_source=is_source) as root,
+        _open_for_reading(folder, is_source=is_source) as root,
         contextlib.closing(safe_walk.walk(root, max_depth=MAX_DEPTH)) as entries,
     ):
         if not stat.S_ISDIR((file_status := os.fstat(root)).st_mode):
             say(".", file_status, lambda: os.dup(root))
             out(tar.END)
-            return Packed(current, (), max_bytes - remaining[0], ())
+            return PackResult(current, (), max_bytes - remaining[0], ())
         for entry in entries:
             if entry.stat is None:
                 if entry.problem:
-                    refused.append(f"{entry.path}: {entry.problem}")
+                    refused_paths.append(f"{entry.path}: {entry.problem}")
                 continue
             path, file_status = entry.path, entry.stat
             if is_source and is_in_private(path.split("/")):
                 continue
             if not _may_travel(file_status):
-                refused.append(f"{path}: neither a file nor a folder nor a link")
+                refused_paths.append(f"{path}: neither a file nor a folder nor a link")
                 continue
             state = _state_of(file_status)
             current[path] = None if _is_young(file_status) else state
@@ -104,8 +111,8 @@ def pack(
             except FileNotFoundError:  # It was just removed.
                 del current[path]
     out(tar.END)
-    removed = tuple(path for path in previous if path not in current)
-    return Packed(current, removed, max_bytes - remaining[0], tuple(refused[:MAX_TOLD]))
+    removed_paths = tuple(path for path in previous if path not in current)
+    return PackResult(current, removed_paths, max_bytes - remaining[0], tuple(refused_paths[:MAX_TOLD]))
 
 
 def unpack(
@@ -122,10 +129,10 @@ def unpack(
     A file appears whole, in place of any earlier entry. With `whole`, entries that are not in the tar are removed.
     Raises InvalidValue for a tar that `pack` never produces, OutputTooLarge, OSError; a part of the files exists then.
     """
-    packed = tar.Tar(read, links=True, max_extended=max_entries * 1024)
-    target, received, refused, total = _Target(root), set[str](), list[str](), 0
+    archive = tar.Tar(read, links=True, max_extended=max_entries * 1024)
+    target, received_paths, refused_paths, total = _Target(root), set[str](), list[str](), 0
     try:
-        for count, member in enumerate(packed.members()):
+        for count, member in enumerate(archive.members()):
             if count >= max_entries:
                 raise OutputTooLarge("entries of a transferred folder", size=count + 1, limit=max_entries)
             total += member.size
@@ -133,25 +140,25 @@ def unpack(
                 raise OutputTooLarge("bytes of a transferred folder", size=total, limit=max_bytes)
             mode = member.mode & 0o777
             if member.name == b"." and not member.is_folder and member.link is None:
-                target.file_itself(packed.content(), mode)
+                target.file_itself(archive.content(), mode)
                 return ()
             parts = parts_of(member.name)
             if member.is_folder:
                 target.folder(parts, mode)
             elif member.link is None:
-                target.file(parts, packed.content(), mode)
+                target.file(parts, archive.content(), mode)
             elif any_links or _is_inside(parts, member.link):
                 target.link(parts, member.link)
             else:
-                refused.append(f"{'/'.join(parts)}: a link that leads out of the folder")
+                refused_paths.append(f"{'/'.join(parts)}: a link that leads out of the folder")
                 continue
-            received.update("/".join(parts[:end]) for end in range(1, len(parts) + 1))
+            received_paths.update("/".join(parts[:end]) for end in range(1, len(parts) + 1))
         target.folder((), 0o700)
         if whole:
-            target.remove(path for path in scan(root) if path not in received)
+            target.remove(path for path in scan(root) if path not in received_paths)
     finally:
         target.close()
-    return tuple(refused[:MAX_TOLD])
+    return tuple(refused_paths[:MAX_TOLD])
 
 
 def remove(root: Path, paths: Iterable[bytes]) -> None:
@@ -179,7 +186,7 @@ class _Target:
         self._place = place
         self._root = -1
         self._at: tuple[tuple[str, ...], int] = ((), -1)  #: the last folder that was written to
-        self._changed: dict[tuple[str, ...], int] = {}  #: changed folders, and their times before
+        self._changed_folders: dict[tuple[str, ...], int] = {}  #: changed folders, and their times before
         self._modes: dict[tuple[str, ...], int] = {}
 
     def file_itself(self, content: Iterator[bytes], mode: int) -> None:
@@ -217,7 +224,7 @@ class _Target:
     def close(self) -> None:
         """Set the modes of folders and new times of changed folders, and close the descriptors."""
         with contextlib.suppress(OSError):
-            for parts, before_ns in self._changed.items():
+            for parts, before_ns in self._changed_folders.items():
                 changed_ns = max(time.time_ns(), before_ns + _TICK_NS)
                 with contextlib.suppress(FileNotFoundError):
                     os.utime(self._enter(parts, make=False), ns=(changed_ns, changed_ns))
@@ -244,8 +251,8 @@ class _Target:
                 os.unlink(draft, dir_fd=fd)
 
     def _note(self, parts: tuple[str, ...], fd: int) -> None:
-        if parts not in self._changed:
-            self._changed[parts] = os.fstat(fd).st_mtime_ns
+        if parts not in self._changed_folders:
+            self._changed_folders[parts] = os.fstat(fd).st_mtime_ns
 
     def _enter(self, parts: tuple[str, ...], *, make: bool = True) -> int:
         """Return a descriptor of a folder below, valid until the next call.
@@ -261,7 +268,7 @@ class _Target:
         fd = os.dup(self._root)
         try:
             for depth, name in enumerate(parts):
-                child = self._below(fd, name, parts[:depth], make=make)
+                child = self._open_child(fd, name, parts[:depth], make=make)
                 os.close(fd)
                 fd = child
         except BaseException:
@@ -272,7 +279,7 @@ class _Target:
         self._at = parts, fd
         return fd
 
-    def _below(self, fd: int, name: str, parents: tuple[str, ...], *, make: bool) -> int:
+    def _open_child(self, fd: int, name: str, parents: tuple[str, ...], *, make: bool) -> int:
         try:
             return os.open(name, _FOLDER, dir_fd=fd)
         except OSError as error:
@@ -285,7 +292,7 @@ class _Target:
 
 
 @contextmanager
-def _opened(path: Path, *, is_source: bool) -> Iterator[int]:
+def _open_for_reading(path: Path, *, is_source: bool) -> Iterator[int]:
     """Open a folder or file, which is no link, for reading. Raises OSError."""
     handle = open_without_links(str(path)) if is_source else os.open(path, _HANDLE | os.O_NOFOLLOW)
     try:
@@ -306,12 +313,12 @@ def _write_entry(
     archive: Callable[[bytes], object],
     name: str,
     status: os.stat_result,
-    opened: Callable[[], int],
+    open_file: Callable[[], int],
     remaining: list[int],
     max_bytes: int,
 ) -> None:
     """Write a file to the tar, cut or zero-padded to the size that it had when it was opened."""
-    fd = opened()
+    fd = open_file()
     try:
         size = os.fstat(fd).st_size
         remaining[0] -= size

@@ -88,7 +88,7 @@ class NodeClient:
         self._outbox = Outbox(line)
         self._questions = PendingRequests(self._outbox.post)
         self._hello: asyncio.Future[Hello] = loop.create_future()
-        self._ended: asyncio.Future[Exit] = loop.create_future()
+        self._exit_future: asyncio.Future[Exit] = loop.create_future()
         self._sandboxes: dict[int, RemoteSandbox] = {}
         self._last_number = 0
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -98,7 +98,7 @@ class NodeClient:
     @property
     def is_open(self) -> bool:
         """Return whether sandboxes can start: the line has not ended, nothing is lost, and nothing was closed."""
-        return not self._ended.done() and self._closing is None
+        return not self._exit_future.done() and self._closing is None
 
     @property
     def sandbox_count(self) -> int:
@@ -110,9 +110,9 @@ class NodeClient:
 
         Raises SandboxFailed if the line has ended, before or after that message.
         """
-        await asyncio.wait((self._hello, self._ended), return_when=asyncio.FIRST_COMPLETED)
-        if self._ended.done():
-            raise SandboxFailed(f"the machine is lost: {self._ended.result().detail}")
+        await asyncio.wait((self._hello, self._exit_future), return_when=asyncio.FIRST_COMPLETED)
+        if self._exit_future.done():
+            raise SandboxFailed(f"the machine is lost: {self._exit_future.result().detail}")
         return self._hello.result()
 
     async def check(self, within_s: float) -> None:
@@ -142,9 +142,9 @@ class NodeClient:
             async with asyncio.timeout(_FILES_S + spec.grant.workspace_size_mb):
                 await asyncio.gather(*(self._link(path, to) for path, to in (existing_mounts or {}).items()))
                 await sandbox.files.send_all(existing_mounts=[*(existing_mounts or ())])
-            self._outbox.post(_started(sandbox.number, spec, is_asked=self._level is None))
+            self._outbox.post(_make_start_message(sandbox.number, spec, is_asked=self._level is None))
             async with asyncio.timeout(START_S):
-                await asyncio.shield(sandbox.started)
+                await asyncio.shield(sandbox.start_future)
         except BaseException as error:
             self._do(sandbox.clean_up())
             if isinstance(error, TimeoutError):
@@ -177,9 +177,9 @@ class NodeClient:
 
     def on_lost(self, exit: Exit) -> None:
         """Declare the machine lost: all its sandboxes end with `exit` at once. Only the first call has an effect."""
-        if self._ended.done():
+        if self._exit_future.done():
             return
-        self._ended.set_result(exit)
+        self._exit_future.set_result(exit)
         for sandbox in list(self._sandboxes.values()):
             sandbox.end(exit)
         self._questions.fail(SandboxFailed(f"the machine is lost: {exit.detail}"))
@@ -188,7 +188,7 @@ class NodeClient:
 
     async def wait_ended(self) -> Exit:
         """Wait until the line has ended or the machine is lost; return the exit of its sandboxes."""
-        return await asyncio.shield(self._ended)
+        return await asyncio.shield(self._exit_future)
 
     async def close(self) -> None:
         """Send `Leave`, and end the line: all its sandboxes end. Idempotent. They may be cleaned up later."""
@@ -198,7 +198,7 @@ class NodeClient:
 
     async def _close(self) -> None:
         self._outbox.post(Leave())
-        if not self._ended.done():
+        if not self._exit_future.done():
             await self._outbox.flush(_FLUSH_S)
         self.on_lost(Exit(-signal.SIGKILL, "lost", "its backend was closed"))
         while self._tasks:
@@ -322,11 +322,11 @@ def _check(spec: SandboxSpec) -> None:
             raise InvalidValue("readonly_mounts", mount, "a folder that contains no workspace of another machine")
     if spec.grant.ports:
         raise InvalidValue("ports", dict(spec.grant.ports), NO_PORTS)
-    if spec.shelf is not None and not spec.shelf.is_dir():
-        raise InvalidValue("shelf", str(spec.shelf), "a folder")
+    if spec.import_dir is not None and not spec.import_dir.is_dir():
+        raise InvalidValue("import_dir", str(spec.import_dir), "a folder")
 
 
-def _started(number: int, spec: SandboxSpec, *, is_asked: bool) -> Start:
+def _make_start_message(number: int, spec: SandboxSpec, *, is_asked: bool) -> Start:
     """Return the message that starts a sandbox."""
     grant = spec.grant if is_asked else msgspec.structs.replace(spec.grant, isolation=Isolation.L0)
     return Start(
@@ -339,5 +339,5 @@ def _started(number: int, spec: SandboxSpec, *, is_asked: bool) -> Start:
         entry=spec.entry,
         env=dict(spec.env),
         proxied=spec.proxy is not None,
-        shelf=None if spec.shelf is None else absolute(spec.shelf),
+        import_dir=None if spec.import_dir is None else absolute(spec.import_dir),
     )

@@ -97,7 +97,7 @@ class Start(NodeMessage, frozen=True, kw_only=True, tag="start"):
     entry: str = "ramet.guest.__main__:main"
     env: Mapping[str, str] = {}
     proxied: bool = False  #: connections to the host's proxy are streams that the machine opens
-    shelf: str | None = None
+    import_dir: str | None = None
 
 
 class Adopt(NodeMessage, frozen=True, kw_only=True, tag="adopt"):
@@ -245,17 +245,17 @@ def encode(message: NodeMessage) -> bytes:
 
 def from_kernel(control: bytes) -> FromKernel:
     """Decode a message of a kernel. Raises ProtocolError."""
-    message: FromKernel = _decoded(_from_kernel, control)
+    message: FromKernel = _decode(_from_kernel, control)
     return message
 
 
 def from_machine(control: bytes) -> FromMachine:
     """Decode a message of a machine. Raises ProtocolError."""
-    message: FromMachine = _decoded(_from_machine, control)
+    message: FromMachine = _decode(_from_machine, control)
     return message
 
 
-def _decoded(decoder: msgspec.json.Decoder[Any], control: bytes) -> Any:
+def _decode(decoder: msgspec.json.Decoder[Any], control: bytes) -> Any:
     try:
         return decoder.decode(control)
     except msgspec.MsgspecError as error:

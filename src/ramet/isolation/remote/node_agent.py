@@ -43,7 +43,7 @@ from ramet.isolation.remote.messages import (
 )
 from ramet.isolation.remote.node_sandbox import NodeSandbox
 from ramet.isolation.remote.outbox import Outbox
-from ramet.isolation.remote.stream_line import piped
+from ramet.isolation.remote.stream_line import open_pipe_line
 from ramet.isolation.remote.transfer import IncomingDir
 from ramet.isolation.zygote.admission import absolute
 from ramet.wire.error_codec import encode_error
@@ -84,7 +84,7 @@ async def _main(runs: Path, folders: Sequence[Path]) -> None:
     os.dup2(2, 1)
     os.close(null)
     with os.fdopen(stdin, "rb", 0) as source, os.fdopen(stdout, "wb", 0) as sink:
-        line = await piped(source, sink)
+        line = await open_pipe_line(source, sink)
         try:
             await serve(line, runs, folders)
         except ProtocolError as violation:
@@ -101,7 +101,7 @@ class NodeAgent:
         self._places = [runs, *places]
         self._backend = LocalBackend(runs, on_threshold=self._near_a_limit, pod=pod, places=places)
         self._outbox: Outbox | None = None  #: of the current line
-        self._kept: dict[int, NodeSandbox] = {}
+        self._sandboxes: dict[int, NodeSandbox] = {}
         self._last_number = 0  #: the highest number used so far
         self._users_by_folder: dict[Path, set[int]] = {}  #: the sandboxes that use each folder
         self._tasks: set[asyncio.Task[None]] = set()
@@ -134,7 +134,7 @@ class NodeAgent:
                 mechanisms=probe.mechanisms,
                 missing=probe.missing,
                 remedy=probe.remedy,
-                kept=tuple(self._kept),
+                kept=tuple(self._sandboxes),
                 last=self._last_number,
             )
         )
@@ -155,16 +155,16 @@ class NodeAgent:
             return
         self._is_closed = True
         await self._end_tasks()
-        await asyncio.gather(*(sandbox.close() for sandbox in self._kept.values()), return_exceptions=True)
+        await asyncio.gather(*(sandbox.close() for sandbox in self._sandboxes.values()), return_exceptions=True)
         await self._backend.close()
-        for number in list(self._kept):
+        for number in list(self._sandboxes):
             with contextlib.suppress(OSError):
                 await self._remove_sandbox(number)
 
     async def _detach(self) -> None:
         """Detach from an ended line: close sandboxes that were not started; the others wait for the next line."""
         await self._end_tasks()
-        for number, sandbox in list(self._kept.items()):
+        for number, sandbox in list(self._sandboxes.items()):
             if sandbox.has_begun:
                 sandbox.detach()
             else:
@@ -186,13 +186,13 @@ class NodeAgent:
     def _take(self, message: messages.FromKernel, body: bytes) -> None:
         match message:
             case Data():
-                if (sandbox := self._kept.get(message.number)) is not None:
+                if (sandbox := self._sandboxes.get(message.number)) is not None:
                     sandbox.take(message.stream, body)
             case Credit():
-                if (sandbox := self._kept.get(message.number)) is not None:
+                if (sandbox := self._sandboxes.get(message.number)) is not None:
                     sandbox.grant(message.stream, message.size)
             case Signal():
-                if (sandbox := self._kept.get(message.number)) is not None:
+                if (sandbox := self._sandboxes.get(message.number)) is not None:
                     sandbox.signal(message.signal)
             case Put():
                 sandbox_of_put = self._new(message.number)
@@ -217,16 +217,16 @@ class NodeAgent:
                 raise AssertionError("handled before")
 
     def _new(self, number: int) -> NodeSandbox:
-        if number not in self._kept:
-            self._kept[number], self._last_number = (
+        if number not in self._sandboxes:
+            self._sandboxes[number], self._last_number = (
                 NodeSandbox(number, self._post, self._runs),
                 max(self._last_number, number),
             )
-        return self._kept[number]
+        return self._sandboxes[number]
 
-    def _known(self, number: int) -> NodeSandbox:
+    def _find_sandbox(self, number: int) -> NodeSandbox:
         try:
-            return self._kept[number]
+            return self._sandboxes[number]
         except KeyError:
             raise Gone(f"there is no sandbox {number}") from None
 
@@ -280,25 +280,27 @@ class NodeAgent:
         sandbox.begin()
 
     async def _adopt(self, message: Adopt) -> tuple[Any, bytes]:
-        self._known(message.number).adopt()
+        self._find_sandbox(message.number).adopt()
         return None, b""
 
     async def _measure(self, message: Measure) -> tuple[Any, bytes]:
-        return list(await self._known(message.number).sandbox.metrics()), b""
+        return list(await self._find_sandbox(message.number).sandbox.metrics()), b""
 
     async def _run(self, message: Run) -> tuple[Any, bytes]:
-        sandbox = self._known(message.number).sandbox
+        sandbox = self._find_sandbox(message.number).sandbox
         code, out, err = await sandbox.run_command(
             message.argv, timeout_s=message.timeout_s, max_bytes=message.max_bytes
         )
         return [code, len(out)], out + err
 
     async def _fetch(self, message: Fetch) -> tuple[Any, bytes]:
-        packed = await self._known(message.number).fetch(message.stream)
-        return list(packed.refused), b"".join(os.fsencode(path) + b"\0" for path in packed.removed)
+        pack_result = await self._find_sandbox(message.number).fetch(message.stream)
+        return list(pack_result.refused_paths), b"".join(
+            os.fsencode(path) + b"\0" for path in pack_result.removed_paths
+        )
 
     async def _forget(self, number: int) -> tuple[Any, bytes]:
-        sandbox = self._kept.get(number)
+        sandbox = self._sandboxes.get(number)
         if sandbox is not None:
             await sandbox.close()
             await self._remove_sandbox(number)
@@ -306,19 +308,19 @@ class NodeAgent:
 
     async def _remove_sandbox(self, number: int) -> None:
         """Remove the files that only this sandbox used."""
-        sandbox = self._kept.pop(number)
+        sandbox = self._sandboxes.pop(number)
         # A mount stays: zygotes that wait for other runs with the same mount have it open.
-        unshared = [
+        unshared_folders = [
             root for root, users in self._users_by_folder.items() if users == {number} and self._runs in root.parents
         ]
         for users in self._users_by_folder.values():
             users.discard(number)
-        for root in unshared:
+        for root in unshared_folders:
             del self._users_by_folder[root]
-        await in_thread(lambda: _remove([*unshared, sandbox.proxies]), name="ramet-folder")
+        await in_thread(lambda: _remove([*unshared_folders, sandbox.proxies]), name="ramet-folder")
 
     def _near_a_limit(self, run: str, resource: str, used: float, limit: float) -> None:
-        for sandbox in self._kept.values():
+        for sandbox in self._sandboxes.values():
             if sandbox.run == run and sandbox.is_started_reported:
                 self._post(Threshold(number=sandbox.number, resource=resource, used=used, limit=limit))
 

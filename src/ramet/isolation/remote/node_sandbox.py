@@ -14,7 +14,7 @@ from ramet.core.errors import Gone, ProtocolError
 from ramet.isolation.contract import Backend, Sandbox, SandboxSpec
 from ramet.isolation.remote import file_sync
 from ramet.isolation.remote.duplex import Duplex
-from ramet.isolation.remote.file_sync import Known, Packed
+from ramet.isolation.remote.file_sync import KnownFiles, PackResult
 from ramet.isolation.remote.messages import (
     CHANNEL,
     FIRST_OF_KERNEL,
@@ -47,7 +47,7 @@ class NodeSandbox:
         self._post = post
         self._sandbox: Sandbox | None = None
         self._spec: SandboxSpec | None = None
-        self._known: Known = {}
+        self._known_files: KnownFiles = {}
         self._streams: dict[int, Incoming | Outgoing | Duplex | IncomingDir | OutgoingDir] = {}
         self._listener: socket.socket | None = None
         self._next_stream = FIRST_OF_MACHINE
@@ -115,21 +115,21 @@ class NodeSandbox:
         if stream_object is not None:
             stream_object.close()
 
-    async def start(self, backend: Backend, word: Start) -> None:
+    async def start(self, backend: Backend, message: Start) -> None:
         """Start the sandbox. Raises what `Backend.start` raises."""
-        workspace = Path(word.workspace)
-        self._known = await in_thread(lambda: _known_files(workspace), name="ramet-folder")
-        self.run = word.run
+        workspace = Path(message.workspace)
+        self._known_files = await in_thread(lambda: _known_files(workspace), name="ramet-folder")
+        self.run = message.run
         self._spec = SandboxSpec(
-            run=word.run,
-            grant=word.grant,
+            run=message.run,
+            grant=message.grant,
             workspace=workspace,
-            cwd=None if word.cwd is None else Path(word.cwd),
-            image=word.image,
-            entry=word.entry,
-            env=word.env,
-            proxy=self._listen() if word.proxied else None,
-            shelf=None if word.shelf is None else Path(word.shelf),
+            cwd=None if message.cwd is None else Path(message.cwd),
+            image=message.image,
+            entry=message.entry,
+            env=message.env,
+            proxy=self._listen() if message.proxied else None,
+            import_dir=None if message.import_dir is None else Path(message.import_dir),
         )
         self._sandbox = await backend.start(self._spec)
 
@@ -145,7 +145,7 @@ class NodeSandbox:
         """
         if self._ending is None or self._outputs or self._is_closed:
             raise Gone(f"sandbox {self.number} was not started, or its line has it")
-        self._listen_to(self.sandbox, self._channel_log.unanswered())
+        self._listen_to(self.sandbox, self._channel_log.encode_unanswered())
         if self._end is not None:
             self._post_end(self._end)
 
@@ -156,18 +156,18 @@ class NodeSandbox:
             self._unwritten = channel.unwritten
         for stream in list(self._streams):
             self.drop(stream)
-        self._outputs, self._next_stream, self._known = (), FIRST_OF_MACHINE, {}
+        self._outputs, self._next_stream, self._known_files = (), FIRST_OF_MACHINE, {}
 
-    def _listen_to(self, sandbox: Sandbox, replayed: bytes) -> None:
+    def _listen_to(self, sandbox: Sandbox, replayed_bytes: bytes) -> None:
         number, post = self.number, self._post
         out, err = Outgoing(sandbox.stdout, number, STDOUT, post), Outgoing(sandbox.stderr, number, STDERR, post)
         channel = Duplex(number, CHANNEL, post, first=self._unwritten)
         self._outputs, self._unwritten = (out, err, channel), b""
         self._streams |= {STDOUT: out, STDERR: err, CHANNEL: channel}
         end = socket.socket(fileno=os.dup(sandbox.channel.fileno()))
-        channel.attach(end, before=(out, err), first=replayed, on_data=self._channel_log.record_output)
+        channel.attach(end, before=(out, err), first=replayed_bytes, on_data=self._channel_log.record_output)
 
-    async def fetch(self, stream: int) -> Packed:
+    async def fetch(self, stream: int) -> PackResult:
         """Send the changes of the workspace; the result has the removed paths."""
         if self._spec is None:
             raise Gone(f"sandbox {self.number} was not started")
@@ -175,11 +175,11 @@ class NodeSandbox:
         async with self._fetching:
             outgoing = self._streams[stream] = OutgoingDir(self.number, stream, self._post)
             try:
-                packed = await outgoing.pack(self._spec.workspace, self._known, max_bytes=MAX_BYTES)
+                pack_result = await outgoing.pack(self._spec.workspace, self._known_files, max_bytes=MAX_BYTES)
             finally:
                 self.drop(stream)
-            self._known = packed.known
-            return packed
+            self._known_files = pack_result.known_files
+            return pack_result
 
     async def close(self) -> None:
         """End the sandbox and release all its resources here, except files. Idempotent."""
@@ -257,7 +257,7 @@ class NodeSandbox:
             duplex.attach(end)
 
 
-def _known_files(workspace: Path) -> Known:
+def _known_files(workspace: Path) -> KnownFiles:
     """Return the state of a workspace before any process works there; create the workspace if it is missing."""
     workspace.mkdir(mode=0o700, parents=True, exist_ok=True)
     known = file_sync.scan(workspace)

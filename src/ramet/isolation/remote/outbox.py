@@ -25,7 +25,7 @@ class Outbox:
         self._line = line
         self._frames: deque[Frame] = deque()
         self._queued_bytes = 0  #: bytes of all frames
-        self._sent = 0  #: frames
+        self._sent_count = 0  #: frames
         self._has_room = asyncio.Event()
         self._has_room.set()
         self._has_frames, self._empty = asyncio.Event(), asyncio.Event()
@@ -55,11 +55,11 @@ class Outbox:
         Raises TimeoutError if nothing was sent within `within_s`.
         """
         while not self._has_room.is_set():
-            sent_before = self._sent
+            sent_before = self._sent_count
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(within_s):
                     await self._has_room.wait()
-            if not self._has_room.is_set() and self._sent == sent_before:
+            if not self._has_room.is_set() and self._sent_count == sent_before:
                 raise TimeoutError
 
     async def flush(self, within_s: float) -> None:
@@ -90,7 +90,7 @@ class Outbox:
                     await self._line.send(self._frames[0])
                     if self._frames:
                         self._queued_bytes -= _weight(self._frames.popleft())
-                        self._sent += 1
+                        self._sent_count += 1
                         if self._queued_bytes <= MAX_WAITING:
                             self._has_room.set()
                 self._empty.set()

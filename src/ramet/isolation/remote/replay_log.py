@@ -62,10 +62,10 @@ class ChannelLog:
 
     def __init__(self) -> None:
         self._output_cutter, self._input_cutter = _Cutter(MAX_KEPT), _Cutter(0)
-        self._unanswered: dict[_Key, bytes | None] = {}  #: in the order of sending
+        self._unanswered_frames: dict[_Key, bytes | None] = {}  #: in the order of sending
         self._size = 0
         self._done = _Mark(0, 0)  #: changes and records so far, which need no answer
-        self._persisted = _Mark(0, 0)  #: the part of `_done` that is persisted, or dropped
+        self._persisted_mark = _Mark(0, 0)  #: the part of `_done` that is persisted, or dropped
         self._marks: dict[int, _Mark] = {}  #: by request: the part of `_done` that its answer proves to be persisted
         self._in_pieces: set[int] = set()  #: requests whose answer has arrived in part
         self._has_begun = False  #: the sandbox has received its start message
@@ -87,7 +87,7 @@ class ChannelLog:
         except ProtocolError as violation:
             self._refusal = str(violation)
 
-    def unanswered(self) -> bytes:
+    def encode_unanswered(self) -> bytes:
         """Return the bytes that another kernel must receive first; later bytes of the sandbox follow them.
 
         Raises Gone if the sandbox cannot continue without data that only its kernel had.
@@ -98,11 +98,11 @@ class ChannelLog:
             raise Gone("it had not received its start message")
         if self._in_pieces:
             raise Gone("it had received a part of a reply")
-        if self._done.changes > self._persisted.changes:
+        if self._done.changes > self._persisted_mark.changes:
             raise Gone("it had changed its state, and only its kernel knew the changes")
         if self._input_cutter.is_partial:
             raise Gone("it has received half of a message of its kernel")
-        frames = [*self._unanswered.values(), self._output_cutter.partial]
+        frames = [*self._unanswered_frames.values(), self._output_cutter.partial]
         if any(frame is None for frame in frames):
             raise Gone(f"more than {MAX_KEPT >> 20} MiB of its messages were not answered")
         return b"".join(frame for frame in frames if frame is not None)
@@ -146,19 +146,19 @@ class ChannelLog:
             self._marks[request.id] = _Mark(changes, records)
 
     def _set_persisted(self, mark: _Mark) -> None:
-        for each in range(self._persisted.records, mark.records):
+        for each in range(self._persisted_mark.records, mark.records):
             self._drop(_Key("record", each + 1))
-        self._persisted = _Mark(*map(max, self._persisted, mark))
+        self._persisted_mark = _Mark(*map(max, self._persisted_mark, mark))
 
     def _keep(self, key: _Key, frame: bytes | None) -> None:
         if frame is not None and self._size + len(frame) > MAX_KEPT:
             frame = None
         self._drop(key)
-        self._unanswered[key] = frame
+        self._unanswered_frames[key] = frame
         self._size += len(frame or b"")
 
     def _drop(self, key: _Key) -> None:
-        self._size -= len(self._unanswered.pop(key, None) or b"")
+        self._size -= len(self._unanswered_frames.pop(key, None) or b"")
 
 
 class _Cut(NamedTuple):

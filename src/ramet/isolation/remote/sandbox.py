@@ -62,9 +62,9 @@ class RemoteSandbox:
         loop = asyncio.get_running_loop()
         self.number, self.spec = number, spec
         self._level, self._post, self._questions, self._on_done, self._do = level, post, questions, on_done, do
-        self.started: asyncio.Future[None] = loop.create_future()  #: or refused
-        self.started.add_done_callback(lambda done: done.cancelled() or done.exception())  # there may be no waiter
-        self._ended: asyncio.Future[Exit] = loop.create_future()
+        self.start_future: asyncio.Future[None] = loop.create_future()  #: or refused
+        self.start_future.add_done_callback(lambda done: done.cancelled() or done.exception())  # there may be no waiter
+        self._exit_future: asyncio.Future[Exit] = loop.create_future()
         self._was_started = self._is_attached = False
         self._is_reachable = True  #: the line to its machine has not ended, and its machine answers
         self._is_final = False  #: its final files were fetched, or cannot be
@@ -82,12 +82,12 @@ class RemoteSandbox:
             raise SandboxFailed(f"no descriptors for a sandbox: {error.strerror}") from error
         self._duplex = Duplex(number, CHANNEL, post)
         self._streams: dict[int, Incoming | Duplex] = {CHANNEL: self._duplex}
-        self._printed: list[Incoming] = []
+        self._output_streams: list[Incoming] = []
         for stream, ends in self._pipes.items():
             incoming = Incoming(number, stream, post, on_end=lambda ends=ends: _close(ends, 1))  # type: ignore[misc]
             incoming.attach(ends[1])
             self._streams[stream] = incoming
-            self._printed.append(incoming)
+            self._output_streams.append(incoming)
         self._highest = FIRST_OF_MACHINE - 2
 
     # ---- the interface of its owner ---------------------------------------------------------------------------------
@@ -119,11 +119,11 @@ class RemoteSandbox:
 
     async def wait(self) -> Exit:
         """Wait for the end of the sandbox or of its machine."""
-        return await asyncio.shield(self._ended)
+        return await asyncio.shield(self._exit_future)
 
     def signal(self, number: int) -> None:
         """Send a signal to the main process; SIGKILL goes to all processes. Do nothing after the end."""
-        if not self._ended.done():
+        if not self._exit_future.done():
             self._is_killed |= number == signal.SIGKILL
             self._post(Signal(number=self.number, signal=number), b"")
 
@@ -165,7 +165,7 @@ class RemoteSandbox:
         raise InvalidValue("port", port, "none on another machine")
 
     async def sync(self) -> None:
-        """Send the shelf, and fetch the changes of the workspace. Raises SandboxFailed."""
+        """Send the import folder, and fetch the changes of the workspace. Raises SandboxFailed."""
         limit_s = _SYNC_S + self.spec.grant.workspace_size_mb
         try:
             async with asyncio.timeout(limit_s), self._syncing:
@@ -173,9 +173,9 @@ class RemoteSandbox:
                     await self.wait()
                 if self._is_final:
                     return
-                self._is_final = self._ended.done()
+                self._is_final = self._exit_future.done()
                 if not self._is_final:
-                    await self.files.send_shelf()
+                    await self.files.send_import_dir()
                 await self.files.fetch()
         except TimeoutError:
             raise SandboxFailed(f"its files were not transferred within {limit_s:g} s") from None
@@ -209,7 +209,7 @@ class RemoteSandbox:
         `is_adopted`: another kernel started the sandbox, so this kernel has none of its files. Raises ProtocolError if
         the sandbox was already started or refused.
         """
-        if self._was_started or self.started.done():
+        if self._was_started or self.start_future.done():
             if self._cleaning is None:
                 raise ProtocolError(f"sandbox {self.number} starts twice")
             return
@@ -219,15 +219,15 @@ class RemoteSandbox:
         if self._cleaning is None:
             self._is_attached = True
             self._duplex.attach(self._inner)
-        if not self.started.done():
-            self.started.set_result(None)
+        if not self.start_future.done():
+            self.start_future.set_result(None)
 
     def refuse(self, error: Exception) -> None:
         """Fail the start of the sandbox. Raises ProtocolError if it was started."""
         if self._was_started:
             raise ProtocolError(f"sandbox {self.number} was started, and is refused")
-        if not self.started.done():
-            self.started.set_exception(error)
+        if not self.start_future.done():
+            self.start_future.set_exception(error)
 
     def take(self, stream: int, data: bytes) -> None:
         """Take bytes of a stream. Raises ProtocolError for an unknown stream."""
@@ -249,29 +249,29 @@ class RemoteSandbox:
         else:
             self.files.grant(stream, size)
 
-    def take_end(self, word: Ended) -> None:
+    def take_end(self, message: Ended) -> None:
         """Take the machine's report of the sandbox's end. Raises ProtocolError for an invalid report."""
-        if not self._was_started or word.reason not in _REASONS or not -128 <= word.code <= 255:
+        if not self._was_started or message.reason not in _REASONS or not -128 <= message.code <= 255:
             raise ProtocolError(f"this is not the end of sandbox {self.number}")
-        detail = "".join(each if each.isprintable() else " " for each in clean(word.detail[:1000]))
+        detail = "".join(each if each.isprintable() else " " for each in clean(message.detail[:1000]))
         self.end(
             Exit(
-                word.code,
-                cast("Any", word.reason),
+                message.code,
+                cast("Any", message.reason),
                 detail,
-                max(0.0, word.cpu_seconds),
-                max(0.0, word.peak_mb),
+                max(0.0, message.cpu_seconds),
+                max(0.0, message.peak_mb),
             ),
             is_said=True,
         )
 
     def end(self, exit: Exit, *, is_said: bool = False) -> None:
         """End the sandbox with this exit. Wait for the machine's remaining data only if it reported the end."""
-        if not self.started.done():
-            self.started.set_exception(SandboxFailed(f"run {self.spec.run}: {exit.detail}"))
-        if not self._ended.done():
-            self._ended.set_result(exit)
-        elif is_said and self._ended.result().reason != "lost":
+        if not self.start_future.done():
+            self.start_future.set_exception(SandboxFailed(f"run {self.spec.run}: {exit.detail}"))
+        if not self._exit_future.done():
+            self._exit_future.set_result(exit)
+        elif is_said and self._exit_future.result().reason != "lost":
             raise ProtocolError(f"sandbox {self.number} ends twice")
         if is_said:
             self._duplex.stop_sending()
@@ -281,7 +281,7 @@ class RemoteSandbox:
             self._duplex.finish()
         else:
             self._inner.close()
-        for each in self._printed:
+        for each in self._output_streams:
             each.end()
 
     def may_warn(self) -> str:
@@ -301,13 +301,13 @@ class RemoteSandbox:
             duplex.fail()
             return
         self._streams[stream] = duplex
-        self._do(_connected(duplex, self.spec.proxy))
+        self._do(_connect_to_proxy(duplex, self.spec.proxy))
 
     # ---- its end ----------------------------------------------------------------------------------------------------
 
     async def _clean_up(self) -> None:
         try:
-            if self._was_started and not self._ended.done():
+            if self._was_started and not self._exit_future.done():
                 await self.kill(0)
             if self._was_started and self._is_reachable:
                 try:
@@ -336,17 +336,17 @@ class RemoteSandbox:
             stream_object.close()
 
     async def _ask(self, make_message: Callable[[int], Any]) -> Any:
-        if self._ended.done():
+        if self._exit_future.done():
             raise Gone("the sandbox has ended")
         try:
             return await self._questions.ask(make_message)
         except SandboxFailed:
-            if self._ended.done():
+            if self._exit_future.done():
                 raise Gone("the sandbox has ended") from None
             raise
 
 
-async def _connected(duplex: Duplex, proxy: Path) -> None:
+async def _connect_to_proxy(duplex: Duplex, proxy: Path) -> None:
     """Connect to the host's proxy."""
     end = socket.socket(socket.AF_UNIX)
     end.setblocking(False)

@@ -15,7 +15,7 @@ from ramet.isolation import mounts
 from ramet.isolation.contract import SandboxSpec
 from ramet.isolation.limits import disk
 from ramet.isolation.remote import file_sync
-from ramet.isolation.remote.file_sync import Known
+from ramet.isolation.remote.file_sync import KnownFiles
 from ramet.isolation.remote.messages import FIRST_OF_KERNEL, Fetch, Put
 from ramet.isolation.remote.rpc import PendingRequests, convert_value
 from ramet.isolation.remote.streams import Post
@@ -24,7 +24,7 @@ from ramet.isolation.zygote.admission import absolute
 from ramet.wire.error_codec import clean
 
 _MIB = 1024 * 1024
-_MAX_SENT = 256 * _MIB  #: bytes of all mounts, and of a shelf
+_MAX_SENT = 256 * _MIB  #: bytes of all mounts, and of an import folder
 _SLACK = 2  #: how much a workspace may hold temporarily, as a multiple of its limit
 _log = logging.getLogger("ramet.remote")
 
@@ -36,7 +36,7 @@ class Staging:
         self._number, self._spec, self._post, self._questions = number, spec, post, questions
         self._next_stream = FIRST_OF_KERNEL
         self._streams: dict[int, IncomingDir | OutgoingDir] = {}
-        self._sent_shelf: Known | None = None  #: as the machine has it
+        self._sent_import_dir: KnownFiles | None = None  #: as the machine has it
         self._is_foreign = False  #: its workspace was another kernel's, and was not fetched yet
 
     def mark_foreign(self) -> None:
@@ -44,7 +44,7 @@ class Staging:
         self._is_foreign = True
 
     async def send_all(self, existing_mounts: Sequence[str] = ()) -> None:
-        """Send the initial files of the sandbox: workspace, mounts, shelf.
+        """Send the initial files of the sandbox: workspace, mounts, import folder.
 
         Mounts at paths of `existing_mounts` or below already exist there. Raises InvalidValue, OutputTooLarge for the
         workspace, SandboxFailed.
@@ -63,20 +63,20 @@ class Staging:
                 accepted = f"at most {_MAX_SENT >> 20} MiB of all mounts: put what is larger into an image"
                 raise InvalidValue("readonly_mounts", mount, accepted) from None
         try:
-            await self.send_shelf()
+            await self.send_import_dir()
         except OutputTooLarge:
             accepted = f"at most {_MAX_SENT >> 20} MiB: put what is larger into an image"
-            raise InvalidValue("shelf", str(self._spec.shelf), accepted) from None
+            raise InvalidValue("import_dir", str(self._spec.import_dir), accepted) from None
 
-    async def send_shelf(self) -> None:
-        """Send the sandbox's shelf, if it has one that differs from the machine's. Raises OutputTooLarge."""
-        if self._spec.shelf is None:
+    async def send_import_dir(self) -> None:
+        """Send the sandbox's import folder, if it has one that differs from the machine's. Raises OutputTooLarge."""
+        if self._spec.import_dir is None:
             return
-        shelf = Path(absolute(self._spec.shelf))
-        known = await in_thread(lambda: file_sync.scan(shelf), name="ramet-folder")
-        if known != self._sent_shelf:
-            await self._put(shelf, max_bytes=_MAX_SENT)
-            self._sent_shelf = known
+        import_dir = Path(absolute(self._spec.import_dir))
+        known_files = await in_thread(lambda: file_sync.scan(import_dir), name="ramet-folder")
+        if known_files != self._sent_import_dir:
+            await self._put(import_dir, max_bytes=_MAX_SENT)
+            self._sent_import_dir = known_files
 
     async def fetch(self) -> None:
         """Fetch the changes of the workspace. Raises OutputTooLarge, SandboxFailed, OSError."""
@@ -95,14 +95,14 @@ class Staging:
             if request.done() and request.exception() is not None:
                 self._drop(stream)  # The unpacking thread sees the end.
                 await request
-            refused = await unpacking
+            refused_paths = await unpacking
             answer, body = await request
             self._is_foreign = False
             await in_thread(lambda: file_sync.remove(workspace, body.split(b"\0")[:-1]), name="ramet-folder")
             used = await in_thread(lambda: disk.used_bytes(workspace, max_bytes=limit), name="ramet-folder")
             if used > limit:
                 raise OutputTooLarge("bytes of a workspace", size=used, limit=limit)
-            for name in (*refused, *convert_value(answer.value, list[str])[: file_sync.MAX_TOLD]):
+            for name in (*refused_paths, *convert_value(answer.value, list[str])[: file_sync.MAX_TOLD]):
                 _log.warning("run %s: a file stays on its machine: %s", self._spec.run, clean(name[:300]))
         except asyncio.CancelledError:
             self._drop(stream)
@@ -152,9 +152,9 @@ class Staging:
             await asyncio.wait((request, packing), return_when=asyncio.FIRST_COMPLETED)
             if request.done() and request.result()[0].value is False:  # The machine's image has it.
                 return 0
-            packed = await packing
+            pack_result = await packing
             await request
-            return packed.size
+            return pack_result.size
         except OSError as error:
             if source is not None and error.errno == errno.ELOOP:
                 raise mounts.refusal(str(path), error) from error

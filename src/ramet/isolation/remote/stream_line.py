@@ -68,7 +68,7 @@ class StreamLine:
             pass
 
 
-async def piped(source: IO[bytes], sink: IO[bytes]) -> StreamLine:
+async def open_pipe_line(source: IO[bytes], sink: IO[bytes]) -> StreamLine:
     """Create a line over two pipes, and own them. Not for sockets: asyncio treats incoming data there as an end."""
     loop, reader, unread = asyncio.get_running_loop(), asyncio.StreamReader(), asyncio.StreamReader()
     read_transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), source)

@@ -125,7 +125,7 @@ class Incoming:
         self._pieces: deque[memoryview] = deque([memoryview(first)] if first else [])
         self._from_other_line = len(first)  #: bytes still to be written that arrived on another line
         self._window = WINDOW  #: bytes that may still arrive
-        self._uncredited = 0  #: bytes that were written, but no credit was sent for
+        self._uncredited_bytes = 0  #: bytes that were written, but no credit was sent for
         self._has_end = self._is_broken = self._is_writing = self._is_over = False
 
     @property
@@ -192,7 +192,7 @@ class Incoming:
         while self._pieces:
             chunk = self._pieces[0]
             try:
-                written = os.write(self._fd, chunk)
+                written_size = os.write(self._fd, chunk)
             except (BlockingIOError, InterruptedError):
                 if not self._is_writing:
                     self._is_writing = True
@@ -201,22 +201,22 @@ class Incoming:
             except OSError:
                 self.abandon()
                 return
-            if written == len(chunk):
+            if written_size == len(chunk):
                 self._pieces.popleft()
             else:
-                self._pieces[0] = chunk[written:]
-            self._credit(written)
+                self._pieces[0] = chunk[written_size:]
+            self._credit(written_size)
         self._stop_writing()
         self._look_for_end()
 
     def _credit(self, size: int) -> None:
         foreign = min(self._from_other_line, size)
         self._from_other_line -= foreign
-        self._uncredited += size - foreign
-        if self._uncredited >= _MIN_CREDIT and not self._has_end:
-            self._window += self._uncredited
-            self._post(Credit(number=self._number, stream=self._stream, size=self._uncredited), b"")
-            self._uncredited = 0
+        self._uncredited_bytes += size - foreign
+        if self._uncredited_bytes >= _MIN_CREDIT and not self._has_end:
+            self._window += self._uncredited_bytes
+            self._post(Credit(number=self._number, stream=self._stream, size=self._uncredited_bytes), b"")
+            self._uncredited_bytes = 0
 
     def _look_for_end(self) -> None:
         if self._has_end and not self._pieces and not self._is_over and (self._fd >= 0 or self._is_broken):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ramet.concurrency.threads import in_thread
 from ramet.isolation.remote import file_sync
-from ramet.isolation.remote.file_sync import Known, Packed
+from ramet.isolation.remote.file_sync import KnownFiles, PackResult
 from ramet.isolation.remote.streams import Incoming, Outgoing, Post
 
 _BUFFER = 128 * 1024
@@ -69,24 +69,26 @@ class OutgoingDir:
 
     def __init__(self, number: int, stream: int, post: Post) -> None:
         self._ours, self._theirs = os.pipe()
-        self._sent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._completion: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._outgoing = Outgoing(self._ours, number, stream, post, on_end=self._close_ours)
 
     def grant(self, size: int) -> None:
         """See `Outgoing.grant`."""
         self._outgoing.grant(size)
 
-    async def pack(self, place: Path, known: Known | None, *, max_bytes: int, is_source: bool = False) -> Packed:
+    async def pack(
+        self, place: Path, known_files: KnownFiles | None, *, max_bytes: int, is_source: bool = False
+    ) -> PackResult:
         """See `file_sync.pack`; all of it was sent when this returns."""
         fd, self._theirs = self._theirs, -1
 
-        def work() -> Packed:
+        def work() -> PackResult:
             with os.fdopen(fd, "wb", _BUFFER) as sink:
-                return file_sync.pack(place, sink.write, known, max_bytes=max_bytes, is_source=is_source)
+                return file_sync.pack(place, sink.write, known_files, max_bytes=max_bytes, is_source=is_source)
 
-        packed = await in_thread(work, name="ramet-pack")
-        await self._sent
-        return packed
+        pack_result = await in_thread(work, name="ramet-pack")
+        await self._completion
+        return pack_result
 
     def close(self) -> None:
         """Stop sending; the packing thread gets an error. Idempotent."""
@@ -100,4 +102,4 @@ class OutgoingDir:
         if self._ours >= 0:
             os.close(self._ours)
             self._ours = -1
-            self._sent.set_result(None)
+            self._completion.set_result(None)

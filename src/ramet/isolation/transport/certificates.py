@@ -66,11 +66,11 @@ def make(names: Sequence[str], folder: Path | None = None) -> ServerIdentity:
         ca, ca_key = _authority()
         if authority_file is not None:
             _write(authority_file, _pem(ca) + _key_pem(ca_key))
-    certificate, key = _signed(names, ca, ca_key)  # type: ignore[arg-type]  # the type of `_authority`'s key
+    certificate, key = _issue(names, ca, ca_key)  # type: ignore[arg-type]  # the type of `_authority`'s key
     with tempfile.TemporaryDirectory(prefix="ramet-tls-", dir=folder) as temporary:  # ssl reads keys from files only
-        combined = Path(temporary, "tls.pem")
-        _write(combined, _pem(certificate) + _key_pem(key))
-        return ServerIdentity(context=_server_context(combined, combined), ca=_pem(ca).decode())
+        combined_file = Path(temporary, "tls.pem")
+        _write(combined_file, _pem(certificate) + _key_pem(key))
+        return ServerIdentity(context=_server_context(combined_file, combined_file), ca=_pem(ca).decode())
 
 
 def client_context(ca: str) -> ssl.SSLContext:
@@ -100,7 +100,7 @@ def _authority() -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     return _build("ramet kernel authority", key.public_key(), "ramet kernel authority", key, (), _CA_DAYS), key
 
 
-def _signed(
+def _issue(
     names: Sequence[str], ca: x509.Certificate, ca_key: ec.EllipticCurvePrivateKey
 ) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -154,8 +154,8 @@ def _build(
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signing.public_key()), critical=False)
     )
     if names:
-        listed = x509.SubjectAlternativeName([_general(name) for name in names])
-        builder = builder.add_extension(listed, critical=False).add_extension(
+        alternative_names = x509.SubjectAlternativeName([_general(name) for name in names])
+        builder = builder.add_extension(alternative_names, critical=False).add_extension(
             x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False
         )
     return builder.sign(signing, hashes.SHA256())
@@ -189,8 +189,8 @@ def _write(file: Path, data: bytes) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     new = file.with_name(f"{file.name}.{os.getpid()}")
     new.unlink(missing_ok=True)
-    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as opened:
-        opened.write(data)
-        opened.flush()
-        os.fsync(opened.fileno())
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
+        stream.write(data)
+        stream.flush()
+        os.fsync(stream.fileno())
     new.replace(file)

@@ -41,8 +41,8 @@ def read(folder: Path, *, pod: str = "") -> JoinToken:
     for name in (URL, CA, KEY) if pod else (URL, CA, KEY, POD):
         file = folder / name
         try:
-            with file.open("rb") as opened:
-                data = opened.read(_MAX + 1)
+            with file.open("rb") as stream:
+                data = stream.read(_MAX + 1)
             fields[name] = data.decode("ascii").strip()
         except (OSError, UnicodeDecodeError) as error:
             raise InvalidValue("invitation", str(file), f"a file of plain text ({type(error).__name__})") from None

@@ -133,7 +133,7 @@ class PodListener:
 
     async def _serve(self, end: socket.socket, peer: str) -> None:
         stream: TlsStream | None = None
-        admitted: tuple[str, str, ResumingLine, WebSocketTransport] | None = None
+        admission: tuple[str, str, ResumingLine, WebSocketTransport] | None = None
         try:
             try:
                 async with asyncio.timeout(self._limits.handshake_s):
@@ -141,15 +141,15 @@ class PodListener:
                         end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                     stream = TlsStream(*await asyncio.open_connection(sock=end), self.context)
                     await stream.shake_hands()
-                    admitted = await self._admit(stream)
+                    admission = await self._admit(stream)
             except (OSError, EOFError):  # TimeoutError is one
                 pass
             finally:
                 self._strangers[peer] -= 1
                 if not self._strangers[peer]:
                     del self._strangers[peer]
-            if admitted is not None:
-                await self._carry(*admitted)
+            if admission is not None:
+                await self._carry(*admission)
         finally:
             if stream is not None:
                 stream.abort()
@@ -177,11 +177,11 @@ class PodListener:
         return pod, next_key, line, WebSocketTransport(stream, is_server=True)
 
     async def _carry(self, pod: str, key: str, line: ResumingLine, transport: WebSocketTransport) -> None:
-        def greeted() -> None:
+        def confirm_key() -> None:
             if not self._join_keys.confirm(pod, key):  # The pod connected again while this connection was being set up.
                 transport.abort()
 
-        await line.carry(transport, greeted=greeted)
+        await line.carry(transport, on_greeting=confirm_key)
 
     def _begin(self, work: Coroutine[None, None, None]) -> None:
         guest = self._loop.create_task(work)

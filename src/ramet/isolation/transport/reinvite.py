@@ -29,7 +29,7 @@ class TokenStream:
         """
         self._source, self._pod = source, pod
         self._last: JoinToken | None = None
-        self._changed = asyncio.Event()
+        self._has_changed = asyncio.Event()
         self._partial_line = bytearray()
         self._is_skipping = False  #: until the end of a line that is too long
 
@@ -53,8 +53,8 @@ class TokenStream:
         The sender repeats the same token until the pod connects.
         """
         while self._last is None or self._last == known:
-            self._changed.clear()
-            await self._changed.wait()
+            self._has_changed.clear()
+            await self._has_changed.wait()
         return self._last
 
     def _read(self) -> None:
@@ -88,7 +88,7 @@ class TokenStream:
             _warn(str(problem))
         else:
             self._last = invitation
-            self._changed.set()
+            self._has_changed.set()
 
     def _close(self) -> None:
         source, self._source = self._source, -1

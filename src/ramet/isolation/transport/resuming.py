@@ -35,14 +35,14 @@ class ResumingLine:
 
     def __init__(self, *, patience: LineTimeouts = LineTimeouts()) -> None:
         self._session, self._patience = ResumableStream(), patience
-        self._given = 0  #: the number of the last frame that `receive` returned
+        self._delivered_number = 0  #: the number of the last frame that `receive` returned
         self._greetings = 0
-        self._arrived: deque[Frame] = deque()
+        self._inbox: deque[Frame] = deque()
         self._transport: Transport | None = None
         self._is_closing = self._has_ended = False
         self._failure: ProtocolError | None = None  #: to be raised to the reader
         self._send_lock = asyncio.Lock()  #: held by the sender of the next frame
-        self._room, self._has_new_frames, self._writable, self._has_disconnected, self._has_greeted = (
+        self._has_room, self._has_new_frames, self._writable, self._has_disconnected, self._has_greeted = (
             asyncio.Event() for _ in range(5)
         )
         self._loop = asyncio.get_running_loop()
@@ -58,8 +58,8 @@ class ResumingLine:
         """
         async with self._send_lock:
             while not self._is_over and not self._session.can_send(frame):
-                self._room.clear()
-                await self._room.wait()
+                self._has_room.clear()
+                await self._has_room.wait()
             if self._is_over:
                 raise Gone("the line has ended")
             self._session.send(frame)
@@ -70,7 +70,7 @@ class ResumingLine:
 
         Raises ProtocolError, once, if the other side broke the rules.
         """
-        while not self._arrived:
+        while not self._inbox:
             if (failure := self._failure) is not None:
                 self._failure = None
                 raise failure
@@ -78,10 +78,10 @@ class ResumingLine:
                 return None
             self._has_new_frames.clear()
             await self._has_new_frames.wait()
-        self._given += 1
-        self._session.acknowledge(self._given)
+        self._delivered_number += 1
+        self._session.acknowledge(self._delivered_number)
         self._writable.set()
-        return self._arrived.popleft()
+        return self._inbox.popleft()
 
     async def close(self) -> None:
         """End the line after the frames that were sent; end it for the other side, too, if there is a connection.
@@ -89,7 +89,7 @@ class ResumingLine:
         Idempotent.
         """
         self._is_closing = True
-        self._arrived.clear()
+        self._inbox.clear()
         self._session.end()
         self._wake()
         if self._transport is not None and not self._has_ended:
@@ -131,10 +131,10 @@ class ResumingLine:
         """Return whether the line has ended, so that no connection is of use."""
         return self._has_ended
 
-    async def carry(self, transport: Transport, *, greeted: Callable[[], None] | None = None) -> None:
+    async def carry(self, transport: Transport, *, on_greeting: Callable[[], None] | None = None) -> None:
         """Use a connection until it breaks, another replaces it, or the line ends; then abort it.
 
-        `greeted` is called when the other side's first packet was valid.
+        `on_greeting` is called when the other side's first packet was valid.
         """
         if self._has_ended:
             transport.abort()
@@ -148,7 +148,7 @@ class ResumingLine:
         self._has_disconnected.clear()
         tasks = [
             self._loop.create_task(work)
-            for work in (self._read(transport, greeted), self._write(transport), self._watch(transport))
+            for work in (self._read(transport, on_greeting), self._write(transport), self._watch(transport))
         ]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -168,17 +168,17 @@ class ResumingLine:
             elif isinstance(end, Exception) and not isinstance(end, OSError):  # TimeoutError is one
                 raise end
 
-    async def _read(self, transport: Transport, greeted: Callable[[], None] | None) -> None:
+    async def _read(self, transport: Transport, on_greeting: Callable[[], None] | None) -> None:
         is_greeted = False
         while (packet := await transport.receive()) is not None and self._transport is transport:
             frame = self._session.feed(packet)
             if not is_greeted:
                 self._greetings, is_greeted = self._greetings + 1, True
                 self._has_greeted.set()
-                if greeted is not None:
-                    greeted()
+                if on_greeting is not None:
+                    on_greeting()
             if frame is not None and not self._is_closing:
-                self._arrived.append(frame)
+                self._inbox.append(frame)
             self._wake()
             if self._session.has_ended:
                 self._end()
@@ -233,5 +233,5 @@ class ResumingLine:
         self._wake()
 
     def _wake(self) -> None:
-        for waited_for in (self._room, self._has_new_frames, self._writable):
+        for waited_for in (self._has_room, self._has_new_frames, self._writable):
             waited_for.set()

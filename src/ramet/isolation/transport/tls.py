@@ -28,7 +28,7 @@ class TlsStream:
         self._tls = context.wrap_bio(
             self._incoming, self._outgoing, server_side=server_hostname is None, server_hostname=server_hostname
         )
-        self._buffered = b""  #: data that arrived after a head
+        self._buffered_data = b""  #: data that arrived after a head
 
     async def shake_hands(self) -> None:
         """Complete the TLS handshake. Raises OSError (ssl.SSLError is one)."""
@@ -48,9 +48,9 @@ class TlsStream:
 
     async def read(self) -> bytes:
         """Return received data; empty bytes at the end. Raises OSError."""
-        if self._buffered:
-            buffered, self._buffered = self._buffered, b""
-            return buffered
+        if self._buffered_data:
+            data, self._buffered_data = self._buffered_data, b""
+            return data
         while True:
             try:
                 return self._tls.read(_CHUNK)
@@ -74,7 +74,7 @@ class TlsStream:
             if not (chunk := await self.read()):
                 raise EOFError("the connection has ended in a head")
             data += chunk
-        self._buffered = data[end + 4 :]
+        self._buffered_data = data[end + 4 :]
         return read_head(data[: end + 4])
 
     def put(self, data: bytes) -> None:

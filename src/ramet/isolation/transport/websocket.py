@@ -51,7 +51,7 @@ class WebSocketTransport:
 
     def _take(self, data: bytes) -> bool:
         """Take received data; return False once the other end has closed."""
-        was_under_way = self._messages.announced is not None
+        was_under_way = self._messages.announced_size is not None
         messages = self._messages.feed(data)
         for kind, payload in messages:
             if kind == BINARY:
@@ -62,7 +62,7 @@ class WebSocketTransport:
                 return bool(self._packets)
         if not was_under_way or any(kind == BINARY for kind, _ in messages):
             self._begun_at = self._heard_at
-        announced_size = self._messages.announced
+        announced_size = self._messages.announced_size
         self._late_at = None if announced_size is None else self._begun_at + allowance_s(announced_size)
         return True
 

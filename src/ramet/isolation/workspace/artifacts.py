@@ -34,15 +34,15 @@ _UNPRINTABLE, _JOINERS = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"}), "\u200c\u200
 _KINDS = {stat.S_IFLNK: "a link", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
 
 
-class Collected(NamedTuple):
+class CollectedArtifacts(NamedTuple):
     """The copied files, and the refused ones."""
 
     artifacts: tuple[Artifact, ...]  #: by name
-    refused: tuple[str, ...]  #: one line for each: its name, made printable, and the reason
+    refused_lines: tuple[str, ...]  #: one line for each: its name, made printable, and the reason
     total: int  #: bytes that were copied
 
 
-def collect(workspace: Path, into: Path, *, max_bytes: int, max_files: int = MAX_FILES) -> Collected:
+def collect(workspace: Path, into: Path, *, max_bytes: int, max_files: int = MAX_FILES) -> CollectedArtifacts:
     """Copy the files of a workspace to `into`, replacing everything there. Blocks as long as copying takes.
 
     Links, FIFOs, sockets, devices, files with a second name, and names that are no text, are refused and listed. Raises
@@ -50,7 +50,7 @@ def collect(workspace: Path, into: Path, *, max_bytes: int, max_files: int = MAX
     copy.
     """
     try:
-        return _copied(workspace, into, _survey(workspace, max_bytes=max_bytes, max_files=max_files))
+        return _copy_files(workspace, into, _survey(workspace, max_bytes=max_bytes, max_files=max_files))
     except OSError as error:
         raise SandboxFailed(f"artifacts could not be copied: {error}") from error
 
@@ -123,7 +123,7 @@ class _File(NamedTuple):
 
 class _Survey(NamedTuple):
     files: list[_File]
-    refused: _RefusedFiles
+    refused_files: _RefusedFiles
 
 
 class _RefusedFiles:
@@ -131,16 +131,16 @@ class _RefusedFiles:
 
     def __init__(self) -> None:
         self._lines: list[str] = []
-        self._omitted = 0
+        self._omitted_count = 0
 
     def add(self, name: str, reason: str) -> None:
         if len(self._lines) < MAX_REFUSED:
             self._lines.append(f"{_printable(name)}: {reason}")
         else:
-            self._omitted += 1
+            self._omitted_count += 1
 
     def lines(self) -> tuple[str, ...]:
-        return (*self._lines, f"… and {self._omitted} more") if self._omitted else tuple(self._lines)
+        return (*self._lines, f"… and {self._omitted_count} more") if self._omitted_count else tuple(self._lines)
 
 
 def _survey(workspace: Path, *, max_bytes: int, max_files: int) -> _Survey:
@@ -155,7 +155,7 @@ def _survey(workspace: Path, *, max_bytes: int, max_files: int) -> _Survey:
                 raise OutputTooLarge("entries of the workspace", size=number, limit=max_files * _MAX_ENTRIES)
             objection = _objection(entry)
             if objection:
-                survey.refused.add(entry.path, objection)
+                survey.refused_files.add(entry.path, objection)
             elif entry.stat is not None and stat.S_ISREG(entry.stat.st_mode):
                 status = entry.stat
                 survey.files.append(_File(entry.path, status.st_size, (status.st_dev, status.st_ino)))
@@ -194,11 +194,11 @@ def _objection_to_name(path: str) -> str:
     return f"a part of it has {longest} bytes, at most {MAX_PART} are taken" if longest > MAX_PART else ""
 
 
-def _copied(workspace: Path, into: Path, survey: _Survey) -> Collected:
+def _copy_files(workspace: Path, into: Path, survey: _Survey) -> CollectedArtifacts:
     with safe_walk.open_root(into.parent) as parent:
         safe_walk.remove(parent, into.name)
     if not survey.files:
-        return Collected((), survey.refused.lines(), 0)
+        return CollectedArtifacts((), survey.refused_files.lines(), 0)
     artifacts: list[Artifact] = []
     try:
         into.mkdir(0o700)
@@ -207,14 +207,14 @@ def _copied(workspace: Path, into: Path, survey: _Survey) -> Collected:
                 try:
                     size = _copy(source, target, file)
                 except _Changed as change:
-                    survey.refused.add(file.name, str(change))
+                    survey.refused_files.add(file.name, str(change))
                 else:
                     artifacts.append(Artifact(name=file.name, size=size, path=str(into / file.name)))
     except BaseException:
         with safe_walk.open_root(into.parent) as parent, contextlib.suppress(OSError):
             safe_walk.remove(parent, into.name)
         raise
-    return Collected(tuple(artifacts), survey.refused.lines(), sum(each.size for each in artifacts))
+    return CollectedArtifacts(tuple(artifacts), survey.refused_files.lines(), sum(each.size for each in artifacts))
 
 
 class _Changed(Exception):
@@ -226,7 +226,7 @@ def _copy(source: int, target: int, file: _File) -> int:
     *folders, name = file.name.split("/")
     with contextlib.ExitStack() as stack:
         try:
-            from_fd = _below(source, folders, stack)
+            from_fd = _open_folder(source, folders, stack)
             fd = safe_walk.open_file(from_fd, name)
         except OSError as error:
             raise _Changed(f"it cannot be opened any more: {error.strerror}") from error
@@ -234,7 +234,7 @@ def _copy(source: int, target: int, file: _File) -> int:
         status = os.fstat(fd)
         if (status.st_dev, status.st_ino) != file.identity or not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
             raise _Changed("it was changed while it was copied")
-        to_fd = _below(target, folders, stack, make=True)
+        to_fd = _open_folder(target, folders, stack, make=True)
         try:
             target_file = os.open(name, _WRITE, 0o600, dir_fd=to_fd)
         except FileExistsError:  # The file system treats some different names as the same.
@@ -247,7 +247,7 @@ def _copy(source: int, target: int, file: _File) -> int:
         return file.size - remaining
 
 
-def _below(folder: int, names: list[str], stack: contextlib.ExitStack, *, make: bool = False) -> int:
+def _open_folder(folder: int, names: list[str], stack: contextlib.ExitStack, *, make: bool = False) -> int:
     for name in names:
         if make:
             with contextlib.suppress(FileExistsError):

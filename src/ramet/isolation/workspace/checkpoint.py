@@ -104,13 +104,13 @@ def open_whole(file: Path) -> OpenCheckpoint | None:
     except FileNotFoundError:
         return None
     try:
-        return _checked(fd, file)
+        return _verify(fd, file)
     except BaseException:
         os.close(fd)
         raise
 
 
-def _checked(fd: int, file: Path) -> OpenCheckpoint:
+def _verify(fd: int, file: Path) -> OpenCheckpoint:
     if os.fstat(fd).st_size > _MOST:  # A file may claim any size, and take no space.
         raise Damaged("the checkpoint", file, f"it is larger than {_MOST} bytes")
     start = _HEADER.size + _DIGEST

@@ -38,7 +38,7 @@ class Age(NamedTuple):
     path: Path
 
 
-def expired(ages: Iterable[Age], limits: FolderLimits, now: datetime) -> list[str]:
+def find_expired(ages: Iterable[Age], limits: FolderLimits, now: datetime) -> list[str]:
     """Return the runs whose folders the limits do not keep, whether or not the runs live; waits for the disk."""
     oldest = None if limits.days is None else now - timedelta(days=limits.days)
     runs, remaining = [], limits.bytes

@@ -49,7 +49,7 @@ class OutputStream:
         self._log_file = None if file is None else _LogHead(file, max_file_bytes)
         self._mask, self._mask_kept = Mask(mask), Mask(mask_kept)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._ended = asyncio.Event()
+        self._has_ended = asyncio.Event()
         self.total_bytes = 0  #: received, before masking
         self._loop = asyncio.get_running_loop()
         os.set_blocking(fd, False)
@@ -66,11 +66,11 @@ class OutputStream:
 
     async def wait_drained(self) -> None:
         """Wait until all writers have closed the pipe and everything was read, or `close` was called."""
-        await self._ended.wait()
+        await self._has_ended.wait()
 
     def close(self) -> None:
         """Read the rest of the pipe, without waiting for more, and close it. Idempotent."""
-        if self._ended.is_set():
+        if self._has_ended.is_set():
             return
         for _ in range(_LAST):  # A process that could not be ended may still write, without end.
             if not self._read():
@@ -79,7 +79,7 @@ class OutputStream:
 
     def _read(self) -> bool:
         """Read one chunk; return False if there is none now, or ever."""
-        if self._ended.is_set():
+        if self._has_ended.is_set():
             return False
         try:
             data = os.read(self._fd, _CHUNK)
@@ -95,9 +95,9 @@ class OutputStream:
         return True
 
     def _end(self) -> None:
-        if self._ended.is_set():
+        if self._has_ended.is_set():
             return
-        self._ended.set()
+        self._has_ended.set()
         self._loop.remove_reader(self._fd)
         os.close(self._fd)
         self._take(self._mask.feed(b"", last=True), last=True)

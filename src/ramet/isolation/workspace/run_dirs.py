@@ -34,10 +34,10 @@ from ramet.disk.state_folder import checked_state_folder, ensure_folder, state_f
 from ramet.isolation import safe_walk
 from ramet.isolation.workspace import checkpoint
 from ramet.isolation.workspace.checkpoint import Checkpoint, OpenCheckpoint
-from ramet.isolation.workspace.folder_retention import Age, FolderLimits, expired
+from ramet.isolation.workspace.folder_retention import Age, FolderLimits, find_expired
 
 PROXY_SOCKET = "proxy.sock"  #: of a run whose policy allows endpoints, in its folder
-_SHELVES = ".shelves"  #: belongs to no run: files that are loaded into live agents
+_IMPORT_DIRS = ".shelves"  #: belongs to no run: files that are loaded into live agents
 _DRAFT_PREFIX, _REMOVED_PREFIX = ".new-", ".gone-"
 #: a backend may let its own user pass through to a workspace; no other user may pass, and none may list it
 _MOST = 0o710
@@ -173,9 +173,9 @@ class RunFolder:
 
         Raises OSError for entries that stay: their folder then belongs to no run.
         """
-        removed = self._set_aside()
-        if removed is not None:
-            _remove(removed)
+        removed_folder = self._set_aside()
+        if removed_folder is not None:
+            _remove(removed_folder)
 
     def _set_ended(self, ended: datetime | None) -> None:
         with _WRITE_LOCK:
@@ -267,21 +267,21 @@ class RunFolders:
                 folders.append(self._folder(name))
         return tuple(each for each in folders if _is_folder(each.path))
 
-    def shelf(self, name: str) -> Path:
+    def import_dir(self, name: str) -> Path:
         """Return a folder for files that sandboxes receive later, empty if it is new.
 
         The folder belongs to the caller, until the caller drops it.
         """
         self._check()
-        folder = ensure_folder(self.root / _SHELVES) / checked_name("shelf", name)
+        folder = ensure_folder(self.root / _IMPORT_DIRS) / checked_name("import_dir", name)
         ensure_folder(folder, 0o755).chmod(0o755)
         return folder
 
-    def drop_shelf(self, name: str = "") -> None:
-        """Remove one shelf, or all shelves; a missing shelf is no error. Raises OSError."""
-        shelves = self.root / _SHELVES
-        if _is_folder(shelves):
-            _remove(shelves / checked_name("shelf", name) if name else shelves)
+    def drop_import_dir(self, name: str = "") -> None:
+        """Remove one import folder, or all of them; a missing one is no error. Raises OSError."""
+        import_dirs = self.root / _IMPORT_DIRS
+        if _is_folder(import_dirs):
+            _remove(import_dirs / checked_name("import_dir", name) if name else import_dirs)
 
     def remove_sockets(self) -> None:
         """Remove sockets of proxies and ports that a killed process had open. Blocks. Raises OSError."""
@@ -301,18 +301,18 @@ class RunFolders:
         if not self._exists():
             return ()
         now = self._clock.now()
-        removed: list[str] = []
+        removed_ids: list[str] = []
         set_aside = [path for path in self.root.iterdir() if _is_stale(path, now)]
-        for run in await in_thread(lambda: expired(_ages(self.list()), self._limits, now), name="ramet-folder"):
+        for run in await in_thread(lambda: find_expired(_ages(self.list()), self._limits, now), name="ramet-folder"):
             folder = self._folder(run)
             if _may_remove(folder) and not await is_needed(folder):
                 aside = folder._set_aside()
                 if aside is not None:
                     set_aside.append(aside)
-                    removed.append(folder.id)
+                    removed_ids.append(folder.id)
         if set_aside:
             await run_shielded(in_thread(lambda: _remove_quietly(set_aside), name="ramet-folder"))
-        return tuple(removed)
+        return tuple(removed_ids)
 
     def _folder(self, run_id: str) -> RunFolder:
         return RunFolder(self.root / checked_name("run", run_id), self._clock)

@@ -27,7 +27,7 @@ class Paths(NamedTuple):
 
     workspace: str
     mounts: Mapping[str, str]  #: with the source of each
-    shelf: str | None
+    import_dir: str | None
 
 
 def paths_of(spec: SandboxSpec, runs: str) -> Paths:
@@ -38,33 +38,35 @@ def paths_of(spec: SandboxSpec, runs: str) -> Paths:
     sources = mounts.sources_of(map(absolute, spec.grant.readonly_mounts), spec.mount_roots, runs)
     if spec.cwd is not None and (source := mounts.source_below(absolute(spec.cwd), sources)) is not None:
         _check_cwd(absolute(spec.cwd), source)
-    shelf = None if spec.shelf is None else absolute(spec.shelf)
-    if shelf is not None and (not shelf.startswith(f"{runs}/") or not _is_folder_of(runs, shelf[len(runs) + 1 :])):
-        raise InvalidValue("shelf", str(spec.shelf), f"a folder below {runs}")
-    return Paths(workspace, sources, shelf)
+    import_dir = None if spec.import_dir is None else absolute(spec.import_dir)
+    if import_dir is not None and (
+        not import_dir.startswith(f"{runs}/") or not _is_folder_of(runs, import_dir[len(runs) + 1 :])
+    ):
+        raise InvalidValue("import_dir", str(spec.import_dir), f"a folder below {runs}")
+    return Paths(workspace, sources, import_dir)
 
 
-def build_assignment(spec: SandboxSpec, room: ZygoteConfig, owner: tuple[int, int] | None) -> Assignment:
+def build_assignment(spec: SandboxSpec, config: ZygoteConfig, owner: tuple[int, int] | None) -> Assignment:
     """Return the assignment of an agent, and give the workspace to its user. Raises InvalidValue or SandboxFailed."""
-    grant, runs = spec.grant, room.runs
-    workspace, sources, shelf = paths_of(spec, runs)
+    grant, runs = spec.grant, config.runs
+    workspace, sources, import_dir = paths_of(spec, runs)
     proxy = None if spec.proxy is None else absolute(spec.proxy)
     if proxy is not None and not proxy.startswith(f"{runs}/"):
         raise InvalidValue("proxy", str(spec.proxy), f"a socket below {runs}")
-    machine = "where /run is not memory" if room.walls == "pod" else "on a machine without user namespaces"
-    if grant.secrets and not room.has_secrets:
+    machine = "where /run is not memory" if config.mode == "pod" else "on a machine without user namespaces"
+    if grant.secrets and not config.has_secrets:
         raise InvalidValue("secrets", tuple(grant.secrets), f"nothing, {machine}")
-    machine = "on a kernel whose Landlock does not decide over TCP" if room.walls == "pod" else machine
-    if grant.allowed_endpoints and not room.has_endpoints:
+    machine = "on a kernel whose Landlock does not decide over TCP" if config.mode == "pod" else machine
+    if grant.allowed_endpoints and not config.has_endpoints:
         raise InvalidValue("allowed_endpoints", tuple(grant.allowed_endpoints), f"nothing, {machine}")
-    if grant.ports and not room.has_ports:
+    if grant.ports and not config.has_ports:
         machine = "where a run has no loopback of its own; backend='bwrap' gives it one"
         raise InvalidValue("ports", dict(grant.ports), f"nothing, {machine}")
     if owner is not None:
         try:
             _give(runs, workspace[len(runs) + 1 :].split("/"), owner)
-            if shelf is not None:
-                _open_path(runs, shelf[len(runs) + 1 :].split("/"), owner)
+            if import_dir is not None:
+                _open_path(runs, import_dir[len(runs) + 1 :].split("/"), owner)
         except OSError as error:
             raise SandboxFailed(f"workspace {workspace}: {error.strerror}") from error
     return Assignment(
@@ -72,17 +74,17 @@ def build_assignment(spec: SandboxSpec, room: ZygoteConfig, owner: tuple[int, in
         env=dict(spec.env),
         workspace=workspace,
         cwd=workspace if spec.cwd is None else absolute(spec.cwd),
-        tmp="/tmp" if "/tmp" in room.in_memory else workspace,
+        tmp="/tmp" if "/tmp" in config.in_memory else workspace,
         mounts=sources,
         secrets=grant.secrets,
         proxy=proxy,
-        shelf=shelf,
+        import_dir=import_dir,
         tmpfs_mb=grant.tmpfs_size_mb,
         file_mb=grant.workspace_size_mb,
         memory_mb=grant.memory_mb,
         pids=grant.pids,
         cpu_s=math.ceil(grant.timeout_seconds * max(1.0, grant.cpu_cores)) + CPU_SLACK_S,
-        unmapped=False,
+        has_unmapped_memory=False,
         ports=tuple(grant.ports.values()),
     )
 

@@ -28,8 +28,8 @@ from ramet.isolation.confine import bubblewrap
 from ramet.isolation.contract import Exit, Image, Probe, SandboxSpec
 from ramet.isolation.limits import container
 from ramet.isolation.limits.cgroups import Cgroup, Cgroups
-from ramet.isolation.limits.team_cgroups import Reserved, SandboxLimits, shared_limits
-from ramet.isolation.limits.watchdog import Watchdog, Watched
+from ramet.isolation.limits.team_cgroups import ReservationGroups, SandboxLimits, shared_limits
+from ramet.isolation.limits.watchdog import Watchdog, WatchedSandbox
 from ramet.isolation.linux import procfs
 from ramet.isolation.mounts import identities_of, states_in
 from ramet.isolation.probe import Finding, level_of, probe_machine
@@ -64,7 +64,7 @@ OnThreshold = Callable[[str, str, float, float], object]
 
 
 class ZygoteBackend:
-    """A backend on zygotes. `runs` holds all workspaces; each zygote keeps `parked` agents waiting.
+    """A backend on zygotes. `runs` holds all workspaces; each zygote keeps `parked_count` agents waiting.
 
     `on_threshold` is called on the event loop when an agent comes near a limit.
     """
@@ -72,7 +72,7 @@ class ZygoteBackend:
     name: Literal["bwrap", "local"]
     wants_namespaces = True
 
-    def __init__(self, runs: Path, *, parked: int = 4, on_threshold: OnThreshold | None = None) -> None:
+    def __init__(self, runs: Path, *, parked_count: int = 4, on_threshold: OnThreshold | None = None) -> None:
         self._runs = absolute(runs)
         self.on_threshold = on_threshold
         self._digest = hashlib.sha256(os.fsencode(self._runs)).digest()
@@ -82,13 +82,15 @@ class ZygoteBackend:
         self._probing: asyncio.Future[None] | None = None
         self._cgroups: Cgroups | None = None
         self._groups = 0
-        self._reserved = Reserved()
+        self._reservation_groups = ReservationGroups()
         self._limits = container.ContainerLimits()
         self._has_read_only_root = False  #: in namespaces without bubblewrap
         self._watchdog = Watchdog()
         self._state_search = StateSearch()
-        self._pool = Pool(self._start_shared, parked=parked, protected_paths=(self._runs, *self._runtime.folders))
-        self._dedicated = DedicatedZygotes(self.start_zygote)
+        self._pool = Pool(
+            self._start_shared, parked_count=parked_count, protected_paths=(self._runs, *self._runtime.folders)
+        )
+        self._dedicated_zygotes = DedicatedZygotes(self.start_zygote)
         self._zygotes = weakref.WeakSet[ZygoteClient]()  #: clients that have not been closed
 
     @property
@@ -113,8 +115,10 @@ class ZygoteBackend:
         level = self._level(await self.probe(), spec.grant.isolation)
         assignment = build_assignment(spec, self._config, self.owner)
         if assignment.mounts and self._config.is_apart:  # Elsewhere paths cannot be hidden.
-            hidden = await in_thread(lambda: self._state_search.below(assignment.mounts), name="ramet-search")
-            assignment = assignment._replace(hidden=hidden)
+            hidden_folders = await in_thread(
+                lambda: self._state_search.find_folders(assignment.mounts), name="ramet-search"
+            )
+            assignment = assignment._replace(hidden_folders=hidden_folders)
         assignment = await self._enter(spec.run, assignment)
         try:
             return await self._start_child(spec, level, assignment)
@@ -135,20 +139,22 @@ class ZygoteBackend:
         is_fresh = level is Isolation.FRESH
         try:
             async with asyncio.timeout(START_S):
-                zygote, child = await (self._dedicated if is_fresh else self._pool).take(spec.image, assignment.mounts)
+                zygote, child = await (self._dedicated_zygotes if is_fresh else self._pool).take(
+                    spec.image, assignment.mounts
+                )
                 try:
                     sandbox = await self._assign(spec, level, zygote, child, assignment)
                 except BaseException:
                     child.discard()
                     if not self._config.is_apart:  # The container is cleared next.
-                        await run_shielded(asyncio.shield(child.ended))
+                        await run_shielded(asyncio.shield(child.exit_future))
                     raise
         except TimeoutError:
             raise SandboxFailed(f"run {spec.run}: nothing started within {START_S:g} s") from None
-        if self._config.walls == "pod":
+        if self._config.mode == "pod":
             return sandbox  # The only one.
         if is_fresh:
-            self._dedicated.prepare(spec.image, assignment.mounts)
+            self._dedicated_zygotes.prepare(spec.image, assignment.mounts)
         else:
             zygote.refill_soon()
         return sandbox
@@ -168,11 +174,11 @@ class ZygoteBackend:
             return ()
 
         def sweep() -> Sequence[str]:
-            reaped = groups.reap(self._prefix)
+            reaped_names = groups.reap(self._prefix)
             # A folder may never have a kernel again, and its groups slow down all others.
             for name in ("bwrap", "local"):
                 groups.reap(f"{name}-")
-            return reaped
+            return reaped_names
 
         return await in_thread(sweep, name="ramet-reap")
 
@@ -188,12 +194,12 @@ class ZygoteBackend:
 
     async def disband(self, name: str) -> None:
         """See `ramet.isolation.contract.ReservingBackend`."""
-        await self._reserved.disband(name)
+        await self._reservation_groups.disband(name)
 
     @property
-    def parked(self) -> int:
+    def parked_count(self) -> int:
         """See `ramet.isolation.contract.ProcessBackend`."""
-        return sum(zygote.parked for zygote in self._zygotes)
+        return sum(zygote.parked_count for zygote in self._zygotes)
 
     def terminate(self) -> None:
         """See `ramet.isolation.contract.ProcessBackend`. The zygotes end with this process."""
@@ -201,7 +207,7 @@ class ZygoteBackend:
 
     async def close(self) -> None:
         """End all zygotes and sandboxes. Idempotent."""
-        await asyncio.gather(self._pool.close(), self._dedicated.close())
+        await asyncio.gather(self._pool.close(), self._dedicated_zygotes.close())
         self._watchdog.close()
         if self._cgroups is not None:
             self._cgroups.close()
@@ -223,12 +229,12 @@ class ZygoteBackend:
             mode = "namespaces" if self.wants_namespaces and is_apart(findings) else "none"
             self._has_read_only_root = findings["read_only_root"].works
         self._config = self._config._replace(
-            walls=mode, has_landlock=findings["landlock"].works, has_seccomp=findings["seccomp"].works
+            mode=mode, has_landlock=findings["landlock"].works, has_seccomp=findings["seccomp"].works
         )
         if not self._config.is_apart:
             self._config = self._config._replace(in_memory=(), has_secrets=False, has_endpoints=False, has_ports=False)
         self._cgroups = Cgroups.open(self._prefix)
-        self._probe = probe._replace(together=shared_limits(self._cgroups))
+        self._probe = probe._replace(bounded_resources=shared_limits(self._cgroups))
 
     def _level(self, probe: Probe, isolation: Isolation) -> Isolation:
         """Return the level that a run gets; a backend that offers L2 offers FRESH, a zygote for one run, too."""
@@ -256,10 +262,10 @@ class ZygoteBackend:
         unreadable = tuple(folder for folder in config.runtime if not _is_open(folder))
         sources = {source: source for source in mounts.values()} | dict(mounts)
         paths = tuple(dict.fromkeys((*_with_real_paths((*config.runtime, config.runs)), *sources)))
-        granted = tuple(dict.fromkeys((*sources, *_with_real_paths(unreadable))))
-        launch = Launch(config.walls, uid, gid, paths, granted, os.getpid(), sources=sources)
+        granted_paths = tuple(dict.fromkeys((*sources, *_with_real_paths(unreadable))))
+        launch = Launch(config.mode, uid, gid, paths, granted_paths, os.getpid(), sources=sources)
         launch = launch._replace(is_read_only=self._has_read_only_root)
-        if config.walls == "bwrap":
+        if config.mode == "bwrap":
             program = bubblewrap.find() or ""
             by_handle = bool(mounts) and await in_thread(lambda: bubblewrap.binds_handles(program), name="ramet-bwrap")
             arguments = tuple(bubblewrap.arguments(config, by_handle=by_handle))
@@ -295,17 +301,17 @@ class ZygoteBackend:
         if cgroup is not None:
             if _limits(grant) != _limits(DEFAULTS):
                 cgroup.limit(**_limits(grant))
-            assignment = assignment._replace(unmapped=cgroup.has_memory)
-        watched = None
+            assignment = assignment._replace(has_unmapped_memory=cgroup.has_memory)
+        watched_sandbox = None
         async with self._in_own_group(grant, zygote, child) as cgroup_fds:
-            bounds = self._reserved.bounds(grant.memory_mb, grant.reservation)  # Its group exists by now.
+            bounds = self._reservation_groups.bounds(grant.memory_mb, grant.reservation)  # Its group exists by now.
             await _send_assignment(child, assignment, cgroup_fds)
-            watched = self._watch(spec.run, grant, child, assignment)  # While the child closes its gates.
+            watched_sandbox = self._watch(spec.run, grant, child, assignment)  # While the child closes its gates.
             try:
                 await _wait_started(child)
             except BaseException:
-                if watched is not None:
-                    watched.close()
+                if watched_sandbox is not None:
+                    watched_sandbox.close()
                 raise
         return ForkedSandbox(
             spec.run,
@@ -313,7 +319,7 @@ class ZygoteBackend:
             zygote,
             child,
             assignment,
-            watched,
+            watched_sandbox,
             on_end=lambda exit: self._look_at(zygote, exit),
             on_leaving=self._leave,
             oom_kills=container.oom_kills if not self._config.is_apart and cgroup is None else None,
@@ -330,7 +336,7 @@ class ZygoteBackend:
         if grant.reservation is None or self._cgroups is None or child.cgroup is None:
             yield []
             return
-        group = await self._reserved.make(self._cgroups, grant.reservation, _limits(grant))
+        group = await self._reservation_groups.make(self._cgroups, grant.reservation, _limits(grant))
         cgroup_fds: list[int] = []
         try:
             if group.has_entry_fds:
@@ -347,7 +353,7 @@ class ZygoteBackend:
                 os.close(fd)
         zygote.change_group(child, group)
 
-    def _watch(self, run: str, grant: Grant, child: ZygoteChild, assignment: Assignment) -> Watched | None:
+    def _watch(self, run: str, grant: Grant, child: ZygoteChild, assignment: Assignment) -> WatchedSandbox | None:
         """Watch a child; return None if it has ended already."""
         is_apart, cores = self._config.is_apart, self._limits.cpu_cores
         # Nothing is subtracted for the image: a process is charged its small part of the memory that it shares.
@@ -361,15 +367,15 @@ class ZygoteBackend:
                 has_memory_cgroup=child.cgroup is not None and child.cgroup.has_memory,
                 has_cpu_cgroup=child.cgroup.has_cpu if child.cgroup else cores is not None and cores <= grant.cpu_cores,
                 in_memory=() if is_apart else self._config.in_memory,
-                by_session=self._config.walls == "none",
+                by_session=self._config.mode == "none",
                 in_own_network=is_apart,
-                on_threshold=lambda what, value, limit: self._report_threshold(run, what, value, limit),
+                on_threshold=lambda resource, value, limit: self._report_threshold(run, resource, value, limit),
             )
         return None
 
     def _adopter(self, child: ZygoteChild) -> int | None:
         """Return the pid that becomes the parent of a run's orphans, and of no other processes."""
-        if self._config.walls == "pod" and (agent := procfs.stat(child.pid)) is not None:
+        if self._config.mode == "pod" and (agent := procfs.stat(child.pid)) is not None:
             return agent.parent
         return child.adopter if child.adopter > 0 else None
 
@@ -379,12 +385,12 @@ class ZygoteBackend:
 
     def _look_at(self, zygote: ZygoteClient, exit: Exit) -> None:
         if exit.code in CRASHES:
-            self._pool.crashed(zygote)
+            self._pool.rotate_after_crash(zygote)
 
 
-def is_apart(found: Mapping[str, Finding]) -> bool:
+def is_apart(findings: Mapping[str, Finding]) -> bool:
     """Return whether a process can be in namespaces of its own without bubblewrap."""
-    return all(found[name].works for name in _APART)
+    return all(findings[name].works for name in _APART)
 
 
 def _limits(grant: Grant) -> SandboxLimits:

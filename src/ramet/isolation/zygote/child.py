@@ -60,7 +60,9 @@ def child_main(gates: Confinement, fds: Sequence[int]) -> NoReturn:
         os._exit(code)
 
 
-def run_program(gates: Confinement, agent: int, given: Assignment, argv: list[str], fds: Sequence[int]) -> NoReturn:
+def run_program(
+    gates: Confinement, agent: int, assignment: Assignment, argv: list[str], fds: Sequence[int]
+) -> NoReturn:
     """Run as a program in an agent's sandbox, once the start byte arrives.
 
     `agent` is the agent's pidfd; `fds` are stdout, stderr and the pipe of the start byte.
@@ -72,16 +74,16 @@ def run_program(gates: Confinement, agent: int, given: Assignment, argv: list[st
             calls.setns(inner, NAMESPACES)
             calls.setns(inner, calls.CLONE_NEWUSER)
         os.close(inner)
-        os.chdir(given.cwd)
+        os.chdir(assignment.cwd)
         if os.read(start_signal, 1):
-            networked = given.has_network
-            gates.apply_inside(given, gates.rules(tcp=networked and gates.config.is_apart))
-            if networked:
+            has_network = assignment.has_network
+            gates.apply_inside(assignment, gates.rules(tcp=has_network and gates.config.is_apart))
+            if has_network:
                 gates.forbid_unix_sockets()
             _turn_output(output)
             for number in (signal.SIGPIPE, signal.SIGXFSZ):
                 signal.signal(number, signal.SIG_DFL)
-            _execute(argv, environment(given))
+            _execute(argv, environment(assignment))
     except BaseException:
         traceback.print_exc()
     finally:
@@ -118,7 +120,7 @@ def warm_pages(gates: Confinement) -> None:
     os.environ.update(environment(Assignment(*json.loads(_SAMPLE))))
     os.environ.clear()
     rlimits.apply(core=0)
-    caps.held()
+    caps.read_capabilities()
     for capability in range(40):
         calls.prctl(calls.PR_CAPBSET_READ, capability)
     if (rules := gates.rules()) is not None:

@@ -19,7 +19,7 @@ from ramet.concurrency.threads import in_thread
 from ramet.core.errors import Gone, SandboxFailed
 from ramet.isolation import spawn_thread
 from ramet.isolation.assignment import Assignment, ZygoteConfig
-from ramet.isolation.limits.cgroup_cleanup import Leftovers
+from ramet.isolation.limits.cgroup_cleanup import GroupRemover
 from ramet.isolation.limits.cgroups import Cgroup
 from ramet.isolation.linux import calls
 from ramet.isolation.python_runtime import Runtime
@@ -55,32 +55,32 @@ class ZygoteClient:
 
     def __init__(
         self,
-        room: ZygoteConfig,
+        config: ZygoteConfig,
         control: socket.socket,
         process: Process,
-        printed: int,
+        output_fd: int,
         leash: int,
         make_group: MakeGroup | None,
     ) -> None:
-        self.config, self.spawn_count = room, 0
+        self.config, self.spawn_count = config, 0
         self._loop = asyncio.get_running_loop()
         self.started_at = self._loop.time()
         self._control, self._process, self._make_group = control, process, make_group
-        self._printed, self._held_end = printed, leash
+        self._output_fd, self._held_end = output_fd, leash
         self._pidfd = -1  #: a pidfd of the zygote
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._numbers = itertools.count()
         self._children: dict[int, ZygoteChild] = {}  #: processes that live, or are being forked
         self._sockets: dict[int, asyncio.Future[socket.socket]] = {}  #: requested sockets
-        self._parked: deque[ZygoteChild] = deque()
+        self._parked_children: deque[ZygoteChild] = deque()
         self._parked_target = 0  #: the number of agents to keep parked
         self._parking = 0  #: the number of agents that are being forked to be parked
         self._refill: asyncio.TimerHandle | None = None
         self._turn = asyncio.Semaphore(_AT_ONCE)
-        self._retired = False
-        self._exited = asyncio.Event()
+        self._is_retired = False
+        self._has_exited = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._leftovers = Leftovers()
+        self._leftovers = GroupRemover()
         control.setblocking(False)
         self._loop.add_reader(control, self._hear)
 
@@ -110,7 +110,7 @@ class ZygoteClient:
 
     @classmethod
     async def from_prefork(
-        cls, process: Process, control: socket.socket, printed: int, leash: int, config: ZygoteConfig
+        cls, process: Process, control: socket.socket, output_fd: int, leash: int, config: ZygoteConfig
     ) -> ZygoteClient:
         """Take over a zygote that waits for its configuration, and wait until it can fork.
 
@@ -118,7 +118,7 @@ class ZygoteClient:
         """
         with contextlib.suppress(OSError):  # It has ended: `_wait_ready` finds that next.
             packets.send(control, "room", config)
-        return await cls(config, control, process, printed, leash, None)._wait_ready()
+        return await cls(config, control, process, output_fd, leash, None)._wait_ready()
 
     async def _wait_ready(self) -> ZygoteClient:
         try:
@@ -134,17 +134,17 @@ class ZygoteClient:
     @property
     def is_open(self) -> bool:
         """Return whether the zygote accepts requests for processes."""
-        return not self._retired
+        return not self._is_retired
 
     @property
     def has_exited(self) -> bool:
         """Return whether the zygote and all its children have ended."""
-        return self._exited.is_set()
+        return self._has_exited.is_set()
 
     @property
-    def parked(self) -> int:
+    def parked_count(self) -> int:
         """The number of parked agents."""
-        return len(self._parked)
+        return len(self._parked_children)
 
     @property
     def child_count(self) -> int:
@@ -164,7 +164,7 @@ class ZygoteClient:
     def park(self, count: int) -> None:
         """Keep this many agents parked, from now on."""
         self._parked_target = count
-        while self.is_open and len(self._parked) + self._parking < count:
+        while self.is_open and len(self._parked_children) + self._parking < count:
             self._parking += 1
             self._do(self._fill())
 
@@ -179,9 +179,9 @@ class ZygoteClient:
         Its `channel` and its `ours` (stdout and stderr) are the host's ends.
         """
         self.spawn_count += 1
-        while self._parked:
-            child = self._parked.popleft()
-            if not child.ended.done():
+        while self._parked_children:
+            child = self._parked_children.popleft()
+            if not child.exit_future.done():
                 return child
             child.close()
         return await self._new_child()
@@ -195,7 +195,7 @@ class ZygoteClient:
         fds = (*output, read_end)
         async with self._turn:
             self._ask("run", program, fds, {"beside": other.number, "given": assignment, "argv": list(argv)})
-            return await self._forked(program)
+            return await self._wait_forked(program)
 
     async def open_socket(self, agent: ZygoteChild) -> socket.socket:
         """Return a TCP socket in an agent's network: its connections go to that network.
@@ -216,24 +216,24 @@ class ZygoteClient:
                 pending.add_done_callback(lambda done: done.exception() or done.result().close())
                 raise
             except SandboxFailed:
-                if agent.ended.done():
+                if agent.exit_future.done():
                     raise Gone("the sandbox has ended") from None
                 raise
 
-    def end(self, forked: ZygoteChild) -> None:
+    def end(self, child: ZygoteChild) -> None:
         """Kill an agent with every process of its namespace, or a program with its group."""
-        if self._control.fileno() >= 0 and not forked.ended.done():
+        if self._control.fileno() >= 0 and not child.exit_future.done():
             # Its main process can be killed without the zygote, which then kills the rest.
             with contextlib.suppress(OSError):
-                packets.send(self._control, "end", {"number": forked.number})
+                packets.send(self._control, "end", {"number": child.number})
 
-    def change_group(self, forked: ZygoteChild, group: Cgroup) -> None:
+    def change_group(self, child: ZygoteChild, group: Cgroup) -> None:
         """Record that a process has moved to another group, and remove its former group.
 
         If it has ended, remove both.
         """
-        if forked.removal is None and forked.cgroup is not None:
-            forked.cgroup, group = group, forked.cgroup
+        if child.removal is None and child.cgroup is not None:
+            child.cgroup, group = group, child.cgroup
         self.forget_group(group)
 
     def forget_group(self, group: Cgroup) -> None:
@@ -242,10 +242,10 @@ class ZygoteClient:
 
     def retire(self) -> None:
         """Fork no more processes; end once the last agent has ended."""
-        self._retired = True
+        self._is_retired = True
         self._stop_refilling()
-        while self._parked:
-            self._parked.popleft().discard()
+        while self._parked_children:
+            self._parked_children.popleft().discard()
         if not self._children:
             self._hang_up()
 
@@ -253,7 +253,7 @@ class ZygoteClient:
         """End the zygote and all its children, and wait until none is left. Idempotent."""
         self.retire()
         self._hang_up()
-        await self._exited.wait()
+        await self._has_exited.wait()
 
     async def _new_child(self) -> ZygoteChild:
         group, child = await self._new_group(), None
@@ -261,7 +261,7 @@ class ZygoteClient:
             async with self._turn:
                 child = ZygoteChild.agent(next(self._numbers), group)
                 self._ask("fork", child, child.child_fds)
-                await self._forked(child)
+                await self._wait_forked(child)
             if group is not None and not group.has_entry_fds:
                 pid = child.pid
                 await run_shielded(spawn_thread.call(lambda: group.add(pid)))
@@ -291,44 +291,42 @@ class ZygoteClient:
         finally:
             self._parking -= 1
         if self.is_open:
-            self._parked.append(child)
+            self._parked_children.append(child)
         else:
             child.discard()
 
-    def _ask(
-        self, kind: str, forked: ZygoteChild, fds: Sequence[int], more: Mapping[str, object] | None = None
-    ) -> None:
-        self._children[forked.number] = forked
+    def _ask(self, kind: str, child: ZygoteChild, fds: Sequence[int], more: Mapping[str, object] | None = None) -> None:
+        self._children[child.number] = child
         try:
-            packets.send(self._control, kind, {"number": forked.number, **(more or {})}, fds)
+            packets.send(self._control, kind, {"number": child.number, **(more or {})}, fds)
         except OSError as error:
-            self._refuse(forked, error.strerror or str(error))
+            self._refuse(child, error.strerror or str(error))
         finally:
-            forked.close_child_fds()
+            child.close_child_fds()
 
-    async def _forked(self, forked: ZygoteChild) -> ZygoteChild:
+    async def _wait_forked(self, child: ZygoteChild) -> ZygoteChild:
         try:
-            await asyncio.shield(forked.forked)
+            await asyncio.shield(child.fork_future)
         except BaseException:
-            forked.discard()
+            child.discard()
             raise
-        return forked
+        return child
 
-    def _refuse(self, forked: ZygoteChild, reason: str) -> None:
-        self._children.pop(forked.number, None)
-        if not forked.forked.done():
-            forked.forked.set_exception(SandboxFailed(f"no process could be forked: {reason}"))
-        self._note_end(forked, ChildExit(-signal.SIGKILL, lost=reason))
+    def _refuse(self, child: ZygoteChild, reason: str) -> None:
+        self._children.pop(child.number, None)
+        if not child.fork_future.done():
+            child.fork_future.set_exception(SandboxFailed(f"no process could be forked: {reason}"))
+        self._note_end(child, ChildExit(-signal.SIGKILL, loss_reason=reason))
 
-    def _note_end(self, forked: ZygoteChild, ending: ChildExit) -> None:
-        if not forked.ended.done():
-            forked.ended.set_result(ending)
-        self._remove_group(forked)
+    def _note_end(self, child: ZygoteChild, ending: ChildExit) -> None:
+        if not child.exit_future.done():
+            child.exit_future.set_result(ending)
+        self._remove_group(child)
 
-    def _remove_group(self, forked: ZygoteChild) -> None:
+    def _remove_group(self, child: ZygoteChild) -> None:
         """Remove the group after all waiters for the end have looked at it: they are called before a new task."""
-        if forked.cgroup is not None and forked.removal is None:
-            forked.removal = self._leftovers.remove(forked.cgroup)
+        if child.cgroup is not None and child.removal is None:
+            child.removal = self._leftovers.remove(child.cgroup)
 
     def _do_refill(self) -> None:
         self._refill = None
@@ -385,7 +383,7 @@ class ZygoteClient:
             case "ended":
                 number, code, cpu_s, peak_mb = packet.body
                 self._note_end(self._children.pop(number), ChildExit(code, cpu_s, peak_mb))
-                if self._retired and not self._children:
+                if self._is_retired and not self._children:
                     self._hang_up()
 
     def _hang_up(self) -> None:
@@ -394,10 +392,10 @@ class ZygoteClient:
             return
         self._loop.remove_reader(self._control)
         self._control.close()
-        self._retired = True
+        self._is_retired = True
         self._stop_refilling()
-        while self._parked:
-            self._parked.popleft().close()
+        while self._parked_children:
+            self._parked_children.popleft().close()
         while self._sockets:
             self._sockets.popitem()[1].set_exception(_no_socket("its zygote ended"))
         self._ending = self._loop.create_task(self._end())
@@ -417,8 +415,8 @@ class ZygoteClient:
                 await spawn_thread.wait_all_ended(pidfds, within_s=_END_S)
             await in_thread(self._process.wait, name="ramet-wait")
             reason = f"the zygote ended: {self._last_words()}"
-            for forked in list(self._children.values()):
-                self._refuse(forked, reason)
+            for child in list(self._children.values()):
+                self._refuse(child, reason)
             if not self._ready.done():
                 self._ready.set_exception(SandboxFailed(reason))
                 self._ready.exception()  # The caller that started it may have been cancelled.
@@ -426,17 +424,17 @@ class ZygoteClient:
                 await asyncio.wait(self._tasks)
             await self._leftovers.close()
         finally:
-            for fd in (*pidfds, self._printed, self._held_end):
+            for fd in (*pidfds, self._output_fd, self._held_end):
                 os.close(fd)
-            self._exited.set()
+            self._has_exited.set()
 
     def _last_words(self) -> str:
         """Return the last printed line, or the exit code, in a form that outsiders may read.
 
         The log has the full output.
         """
-        size = os.fstat(self._printed).st_size
-        text = os.pread(self._printed, _MAX_REPORTED, max(0, size - _MAX_REPORTED)).decode(errors="replace").strip()
+        size = os.fstat(self._output_fd).st_size
+        text = os.pread(self._output_fd, _MAX_REPORTED, max(0, size - _MAX_REPORTED)).decode(errors="replace").strip()
         if text:
             _log.warning("a zygote ended and had printed: %s", text)
         return without_paths(text) or f"exit code {self._process.returncode}"

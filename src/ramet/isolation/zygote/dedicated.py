@@ -34,11 +34,11 @@ class DedicatedZygotes:
 
     async def take(self, image: Image, mounts: Mapping[str, str]) -> tuple[ZygoteClient, ZygoteChild]:
         """Return a child and its zygote. Raises SandboxFailed."""
-        prepared = self._next.pop(_kind(image, mounts), None)
+        prepared_task = self._next.pop(_kind(image, mounts), None)
         zygote = None
-        if prepared is not None:
+        if prepared_task is not None:
             with contextlib.suppress(SandboxFailed):
-                zygote = await self._wait_for(prepared)
+                zygote = await self._wait_for(prepared_task)
         if zygote is None:
             zygote = await self._wait_for(self._launch(image, mounts))
         try:

@@ -31,7 +31,7 @@ async def run(
 
     The started processes are ended then, except those that left the command's group.
     """
-    if agent.ended.done():
+    if agent.exit_future.done():
         raise Gone("the sandbox has ended")
     out, err = Capture(head=max_bytes), Capture(head=max_bytes)
     with contextlib.ExitStack() as ours:
@@ -42,7 +42,7 @@ async def run(
             try:
                 program = await zygote.run_program(agent, assignment, argv, sinks)
             except SandboxFailed:
-                if agent.ended.done():
+                if agent.exit_future.done():
                     raise Gone("the sandbox has ended") from None
                 raise
         try:
@@ -52,9 +52,9 @@ async def run(
             with contextlib.suppress(BrokenPipeError):
                 os.write(program.host_fds[0], b"1")
             async with asyncio.timeout(timeout_s):
-                await asyncio.shield(program.ended)
+                await asyncio.shield(program.exit_future)
         finally:
             zygote.end(program)
-            await run_shielded(asyncio.shield(program.ended))
+            await run_shielded(asyncio.shield(program.exit_future))
             program.close()
-    return Ran(program.ended.result().code, out.data(), err.data())
+    return Ran(program.exit_future.result().code, out.data(), err.data())

@@ -43,11 +43,11 @@ _NO_SOURCES: Mapping[str, str] = {}
 class Launch(NamedTuple):
     """The program to start, and its user."""
 
-    walls: str  #: see `ramet.isolation.assignment.IsolationMode`
+    mode: str  #: see `ramet.isolation.assignment.IsolationMode`
     uid: int | None  #: become this user; None: keep the current one
     gid: int | None
     paths: tuple[str, ...]  #: paths that the user must be able to reach
-    granted: tuple[str, ...]  #: paths that the user must also be able to read, whichever user owns them
+    granted_paths: tuple[str, ...]  #: paths that the user must also be able to read, whichever user owns them
     parent: int  #: pid of the host
     argv: tuple[str, ...] = ()  #: the command line of the zygote
     bwrap: str = ""  #: the path of bwrap
@@ -68,10 +68,10 @@ def main(control: int, leash: int) -> NoReturn:
         os._exit(0)
     launch = Launch(*request.body)
     if launch.uid is not None and launch.gid is not None:
-        drop_privileges(launch.uid, launch.gid, launch.paths, launch.granted, launch.sources)
+        drop_privileges(launch.uid, launch.gid, launch.paths, launch.granted_paths, launch.sources)
     if os.getuid() == 0 or os.geteuid() == 0:
         sys.exit("refused: a sandbox of uid 0 would not be confined")
-    if launch.walls not in APART:  # A zygote without a pid namespace must end other processes before itself.
+    if launch.mode not in APART:  # A zygote without a pid namespace must end other processes before itself.
         calls.die_with_parent(signal.SIGTERM)  # After the change of uid, which resets this setting.
     else:
         fcntl.fcntl(leash, _F_SETSIG, signal.SIGKILL)
@@ -80,22 +80,26 @@ def main(control: int, leash: int) -> NoReturn:
         os._exit(0)
     for fd in (control, leash):
         os.set_inheritable(fd, True)
-    if launch.walls == "bwrap":
+    if launch.mode == "bwrap":
         os.execve(launch.bwrap, _with_arguments(launch), {})
-    if launch.walls == "namespaces":
+    if launch.mode == "namespaces":
         _enter_namespaces(is_read_only=launch.is_read_only)
     os.execve(launch.argv[0], launch.argv, {})
 
 
 def drop_privileges(
-    uid: int, gid: int, paths: Collection[str], granted: Iterable[str] = (), sources: Mapping[str, str] = _NO_SOURCES
+    uid: int,
+    gid: int,
+    paths: Collection[str],
+    granted_paths: Iterable[str] = (),
+    sources: Mapping[str, str] = _NO_SOURCES,
 ) -> None:
     """Change from root to an ordinary user who can reach `paths` and read the granted paths. Raises OSError.
 
     A path in `sources` is a mount: no link on its path is followed, except one that an operator granted.
     """
     grant_path_access(paths, uid, gid, sources)
-    for path in granted:
+    for path in granted_paths:
         if (handle := handle_of(path, sources)) is not None:
             _show(path, handle, uid, gid, paths, sources)
             os.close(handle)

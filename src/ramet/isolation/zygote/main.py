@@ -81,7 +81,7 @@ def main(control: int, leash: int) -> NoReturn:
     check_mounts(config)
     load(config.image)
     gates = Confinement.of(config)
-    if config.walls != "pod":  # A pod serves one agent, which does not repay this time.
+    if config.mode != "pod":  # A pod serves one agent, which does not repay this time.
         for _ in range(_REHEARSALS):
             warm_pages(gates)
         gc.collect()
@@ -108,7 +108,7 @@ def check_mounts(config: ZygoteConfig) -> None:
 
     Raises OSError.
     """
-    if config.walls != "bwrap":
+    if config.mode != "bwrap":
         return
     for path, identity in config.identities.items():
         status = os.stat(path)  # noqa: PTH116
@@ -133,7 +133,7 @@ class _Family:
     first: int  #: 0 if there is none, or it has been reaped
     main: int  #: 0 once it has been reaped
     group: int  #: of processes, that of the main one
-    beside: int | None = None  #: the number of the agent, if this is a program
+    agent_number: int | None = None  #: the number of the agent, if this is a program
     code: int = 0
     cpu_s: float = 0.0
     peak_mb: float = 0.0
@@ -157,8 +157,8 @@ class Zygote:
         self._control, self._gates = control, gates
         self._families: dict[int, _Family] = {}  #: by the pid of each process
         self._closing: list[_Family] = []  #: families whose own processes are reaped
-        self._apart = gates.config.is_apart
-        self._is_alone = gates.config.walls == "pod"  #: whether all processes below us belong to one run
+        self._is_apart = gates.config.is_apart
+        self._is_alone = gates.config.mode == "pod"  #: whether all processes below us belong to one run
         self._pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
         self._network = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         self._wake, wake = os.pipe()
@@ -166,7 +166,7 @@ class Zygote:
         os.set_blocking(self._wake, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-        if self._apart:
+        if self._is_apart:
             calls.prctl(calls.PR_SET_SECUREBITS, _NOROOT)
         else:  # No other process would end and reap them.
             calls.prctl(calls.PR_SET_CHILD_SUBREAPER, 1)
@@ -207,7 +207,7 @@ class Zygote:
                 family = self._fork(number, packet.fds)
             elif packet.kind == "run":
                 assignment = Assignment(*packet.body["given"])
-                family = self._run_beside(number, packet.body["beside"], assignment, packet.body["argv"], packet.fds)
+                family = self._fork_program(number, packet.body["beside"], assignment, packet.body["argv"], packet.fds)
             elif packet.kind == "socket":
                 try:
                     self._open_socket(number, packet.body["of"])
@@ -237,7 +237,7 @@ class Zygote:
         """Fork a process that will become an agent."""
         first = 0
         try:
-            if self._apart:
+            if self._is_apart:
                 calls.unshare(calls.CLONE_NEWPID)
                 first = self._new(_idle)
             main = self._new(lambda: child_main(self._gates, fds))
@@ -250,13 +250,13 @@ class Zygote:
             self._leave_pid_namespace()
         return _Family(number, first, main, main)
 
-    def _run_beside(
+    def _fork_program(
         self, number: int, other: int, assignment: Assignment, argv: list[str], fds: tuple[int, ...]
     ) -> _Family:
         """Start a program in the namespaces of a live agent."""
         agent = self._pidfd_of(other)
         try:
-            if self._apart:
+            if self._is_apart:
                 calls.setns(agent, calls.CLONE_NEWPID)
             main = self._new(lambda: run_program(self._gates, agent, assignment, argv, fds))
             return _Family(number, 0, main, main, other)
@@ -293,18 +293,18 @@ class Zygote:
 
     def _leave_pid_namespace(self) -> None:
         """Place future children in our own pid namespace again."""
-        if self._apart:
+        if self._is_apart:
             calls.setns(self._pids, calls.CLONE_NEWPID)
 
     def _end(self, number: int) -> None:
         """Kill a program and every process that did not leave its group."""
         for family in self._families.values():
-            if number in (family.number, family.beside):
+            if number in (family.number, family.agent_number):
                 family.kill()
 
     def _end_all(self) -> NoReturn:
         """Kill every child, which would live on without a pid namespace, and exit."""
-        if not self._apart:
+        if not self._is_apart:
             for family in (*self._families.values(), *self._closing):
                 family.kill()
         if self._is_alone:
@@ -321,10 +321,10 @@ class Zygote:
         Reaps none meanwhile: a process that forks continuously reaches its limit.
         """
         previous: set[int] = set()
-        parked = {pid: procfs.stat(pid) for pid, each in self._families.items() if each.beside is None}
-        spared = {pid: process for pid, process in parked.items() if process is not None}
+        parked_processes = {pid: procfs.stat(pid) for pid, each in self._families.items() if each.agent_number is None}
+        spared_processes = {pid: process for pid, process in parked_processes.items() if process is not None}
         while True:
-            descendants = procfs.tree(os.getpid(), excluded=spared)
+            descendants = procfs.tree(os.getpid(), excluded_processes=spared_processes)
             del descendants[os.getpid()]
             live_pids = [pid for pid, process in descendants.items() if process.is_alive]
             # Otherwise a process may have moved on during the scan.
@@ -353,16 +353,16 @@ class Zygote:
                 family.cpu_s = usage.ru_utime + usage.ru_stime
                 family.peak_mb = usage.ru_maxrss / 1024
                 family.kill()
-                if not self._apart:
+                if not self._is_apart:
                     self._end(family.number)
-                if self._is_alone and family.beside is None:
+                if self._is_alone and family.agent_number is None:
                     self._sweep()
             else:
                 family.first = 0
             if not family.main and not family.first:
                 self._closing.append(family)
         for family in list(self._closing):
-            if self._apart or not family.kill():
+            if self._is_apart or not family.kill():
                 self._closing.remove(family)
                 packets.send(self._control, "ended", [family.number, family.code, family.cpu_s, family.peak_mb])
 

@@ -38,22 +38,24 @@ class ZygoteKind:
     starting: asyncio.Task[ZygoteClient] | None = None
     used_at: float = 0.0
     rotated_at: float = field(default=float("-inf"))  #: the time of the last rotation because of a crash
-    tainted: bool = False
+    is_tainted: bool = False
 
-    def serves(self, image: Image, mounts: Mapping[str, str], kept: Sequence[str]) -> bool:
+    def serves(self, image: Image, mounts: Mapping[str, str], protected_paths: Sequence[str]) -> bool:
         """Return whether children can have these mounts: all exist here, and the others can be removed separately."""
         return (
             image == self.image
             and mounts.items() <= self.mounts.items()
-            and not any(_overlap(extra, path) for extra in self.mounts.keys() - mounts for path in (*mounts, *kept))
+            and not any(
+                _overlap(extra, path) for extra in self.mounts.keys() - mounts for path in (*mounts, *protected_paths)
+            )
         )
 
 
 class Pool:
     """Children from warm zygotes. `protected_paths` are paths that every child has, whatever its mounts."""
 
-    def __init__(self, start: Start, *, parked: int, protected_paths: Sequence[str]) -> None:
-        self._start, self._parked, self._kept = start, parked, protected_paths
+    def __init__(self, start: Start, *, parked_count: int, protected_paths: Sequence[str]) -> None:
+        self._start, self._parked_count, self._protected_paths = start, parked_count, protected_paths
         self._kinds: list[ZygoteKind] = []
         self._zygotes: set[ZygoteClient] = set()  #: all zygotes that may still have children
         self._tasks: set[asyncio.Task[ZygoteClient]] = set()
@@ -64,7 +66,7 @@ class Pool:
         if self._is_closed:
             raise SandboxFailed("the backend is closed")
         now = asyncio.get_running_loop().time()
-        kind = next((kind for kind in self._kinds if kind.serves(image, mounts, self._kept)), None)
+        kind = next((kind for kind in self._kinds if kind.serves(image, mounts, self._protected_paths)), None)
         if kind is None:
             self._make_room()
             kind = ZygoteKind(image, dict(mounts))
@@ -77,12 +79,12 @@ class Pool:
             self._renew(kind)
         return zygote, await zygote.take_child()
 
-    def crashed(self, zygote: ZygoteClient) -> None:
+    def rotate_after_crash(self, zygote: ZygoteClient) -> None:
         """Rotate a zygote after an agent crashed like an attacker: the zygote's address space may be known by now."""
         now = asyncio.get_running_loop().time()
         for kind in self._kinds:
             if kind.zygote is zygote and now - kind.rotated_at >= ROTATE_PAUSE_S:
-                kind.rotated_at, kind.tainted = now, True
+                kind.rotated_at, kind.is_tainted = now, True
                 self._renew(kind)
 
     async def close(self) -> None:
@@ -96,12 +98,12 @@ class Pool:
         self._zygotes.clear()
 
     def _is_due(self, kind: ZygoteKind, zygote: ZygoteClient, now: float) -> bool:
-        return kind.tainted or now - zygote.started_at >= ROTATE_AFTER_S or zygote.spawn_count >= ROTATE_AFTER_SPAWNS
+        return kind.is_tainted or now - zygote.started_at >= ROTATE_AFTER_S or zygote.spawn_count >= ROTATE_AFTER_SPAWNS
 
     def _make_room(self) -> None:
         """Retire the least recently used zygote if there are too many; its agents live on."""
         if len(self._kinds) >= MAX_ZYGOTES:
-            oldest = min(self._kinds, key=lambda shelf: shelf.used_at)
+            oldest = min(self._kinds, key=lambda kind: kind.used_at)
             self._kinds.remove(oldest)
             if oldest.zygote is not None:
                 oldest.zygote.retire()
@@ -131,10 +133,10 @@ class Pool:
             kind.starting = None
         self._zygotes = {each for each in self._zygotes if not each.has_exited}
         self._zygotes.add(zygote)
-        replaced, kind.zygote, kind.tainted = kind.zygote, zygote, False
-        if replaced is not None:
-            replaced.retire()
-        zygote.park(self._parked)
+        previous, kind.zygote, kind.is_tainted = kind.zygote, zygote, False
+        if previous is not None:
+            previous.retire()
+        zygote.park(self._parked_count)
         return zygote
 
 

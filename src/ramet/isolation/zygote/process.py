@@ -16,12 +16,12 @@ from ramet.isolation.linux import calls
 
 
 class ChildExit(NamedTuple):
-    """The end of a process, as the zygote saw it; `lost` is the reason if no zygote saw it."""
+    """The end of a process, as the zygote saw it; `loss_reason` is the reason if no zygote saw it."""
 
     code: int
     cpu_seconds: float = 0.0
     peak_mb: float = 0.0
-    lost: str = ""
+    loss_reason: str = ""
 
 
 class ZygoteChild:
@@ -39,9 +39,9 @@ class ZygoteChild:
         self.cgroup: Cgroup | None = None
         self.removal: asyncio.Task[bool] | None = None  #: of the control group, once the process has ended
         self.is_unwanted = False
-        self.forked: asyncio.Future[None] = loop.create_future()
-        self.ended: asyncio.Future[ChildExit] = loop.create_future()
-        self.forked.add_done_callback(lambda done: done.cancelled() or done.exception())  # there may be no waiter
+        self.fork_future: asyncio.Future[None] = loop.create_future()
+        self.exit_future: asyncio.Future[ChildExit] = loop.create_future()
+        self.fork_future.add_done_callback(lambda done: done.cancelled() or done.exception())  # there may be no waiter
 
     @classmethod
     def agent(cls, number: int, cgroup: Cgroup | None = None) -> ZygoteChild:
@@ -91,7 +91,7 @@ class ZygoteChild:
         for fd in first:
             self.adopter = pid_of(fd)
             os.close(fd)
-        self.forked.set_result(None)
+        self.fork_future.set_result(None)
         if self.is_unwanted:
             self.discard()
 
@@ -101,7 +101,7 @@ class ZygoteChild:
 
     def signal(self, number: int) -> None:
         """Signal only the main process; do nothing if it has ended."""
-        if self._pidfd >= 0 and not self.ended.done():
+        if self._pidfd >= 0 and not self.exit_future.done():
             with contextlib.suppress(ProcessLookupError):
                 calls.pidfd_send_signal(self._pidfd, number)
 

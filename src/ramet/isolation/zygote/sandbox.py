@@ -17,7 +17,7 @@ from ramet.core.policy.policy import Isolation
 from ramet.isolation.assignment import Assignment
 from ramet.isolation.contract import KILL_GRACE_S, Exit, Metrics, Ran
 from ramet.isolation.limits.team_cgroups import MemoryBounds
-from ramet.isolation.limits.watchdog import Watched
+from ramet.isolation.limits.watchdog import WatchedSandbox
 from ramet.isolation.zygote import exec_process
 from ramet.isolation.zygote.child import OUT_OF_MEMORY
 from ramet.isolation.zygote.client import ZygoteClient
@@ -41,21 +41,21 @@ class ForkedSandbox:
         zygote: ZygoteClient,
         child: ZygoteChild,
         assignment: Assignment,
-        watched: Watched | None,
+        watched_sandbox: WatchedSandbox | None,
         *,
         on_end: Callable[[Exit], None],
         on_leaving: Callable[[], Awaitable[None]],
         oom_kills: Callable[[], int] | None,
         bounds: MemoryBounds,
     ) -> None:
-        self._run, self._level, self._zygote, self._child, self._given = run, level, zygote, child, assignment
-        self._watched, self._bounds = watched, bounds
+        self._run, self._level, self._zygote, self._child, self._assignment = run, level, zygote, child, assignment
+        self._watched_sandbox, self._bounds = watched_sandbox, bounds
         self._exit: Exit | None = None
         self._on_end, self._on_leaving = on_end, on_leaving
         self._oom_kills = oom_kills  #: of all processes that share its memory limit
         self._oom_kills_before = oom_kills() if oom_kills else 0
         self._is_killed, self._has_left = False, False
-        child.ended.add_done_callback(lambda _: self._finish())
+        child.exit_future.add_done_callback(lambda _: self._finish())
 
     @property
     def channel(self) -> socket.socket:
@@ -84,7 +84,7 @@ class ForkedSandbox:
 
     async def wait(self) -> Exit:
         """Wait for the end of the sandbox; no process of it is left then."""
-        await asyncio.shield(self._child.ended)
+        await asyncio.shield(self._child.exit_future)
         return self._finish()
 
     def signal(self, number: int) -> None:
@@ -108,14 +108,14 @@ class ForkedSandbox:
 
     async def metrics(self) -> Metrics:
         """Return the current resource usage. Raises Gone."""
-        if self._watched is None or self._child.ended.done():
+        if self._watched_sandbox is None or self._child.exit_future.done():
             raise Gone("the sandbox has ended")
-        return self._watched.metrics()
+        return self._watched_sandbox.metrics()
 
     async def run_command(self, argv: Sequence[str], *, timeout_s: float, max_bytes: int) -> Ran:
         """Run a command in the sandbox. Raises Gone or TimeoutError."""
         return await exec_process.run(
-            self._zygote, self._child, self._given, argv, timeout_s=timeout_s, max_bytes=max_bytes
+            self._zygote, self._child, self._assignment, argv, timeout_s=timeout_s, max_bytes=max_bytes
         )
 
     async def dial(self, port: int) -> socket.socket:
@@ -123,10 +123,10 @@ class ForkedSandbox:
 
         Raises InvalidValue, Gone, SandboxFailed, or OSError if nothing listens there.
         """
-        if port not in self._given.ports:
-            declared = ", ".join(map(str, self._given.ports))
-            raise InvalidValue("port", port, f"a port of its policy: {declared or 'it has none'}")
-        if self._child.ended.done():
+        if port not in self._assignment.ports:
+            declared_ports = ", ".join(map(str, self._assignment.ports))
+            raise InvalidValue("port", port, f"a port of its policy: {declared_ports or 'it has none'}")
+        if self._child.exit_future.done():
             raise Gone("the sandbox has ended")
         sock = await self._zygote.open_socket(self._child)
         try:
@@ -143,7 +143,7 @@ class ForkedSandbox:
 
     async def clean_up(self) -> None:
         """Kill live processes and close open descriptors. Idempotent."""
-        if not self._child.ended.done():
+        if not self._child.exit_future.done():
             await self.kill(0)
         self._child.close()
         if self._child.removal is not None:
@@ -158,20 +158,20 @@ class ForkedSandbox:
 
     def _finish(self) -> Exit:
         if self._exit is None:
-            self._exit = self._judged(self._child.ended.result())
+            self._exit = self._judge_exit(self._child.exit_future.result())
             self._on_end(self._exit)
         return self._exit
 
-    def _judged(self, ending: ChildExit) -> Exit:
-        if self._watched is not None:
-            self._watched.close()
+    def _judge_exit(self, ending: ChildExit) -> Exit:
+        if self._watched_sandbox is not None:
+            self._watched_sandbox.close()
         code, cpu, peak = ending.code, ending.cpu_seconds, ending.peak_mb
-        if ending.lost:
-            return Exit(code, "lost", ending.lost, cpu, peak)
-        if self._watched is not None and (verdict := self._watched.verdict) is not None:
-            return Exit(code, "signalled" if verdict == "pids" else verdict, self._watched.reason, cpu, peak)
+        if ending.loss_reason:
+            return Exit(code, "lost", ending.loss_reason, cpu, peak)
+        if self._watched_sandbox is not None and (verdict := self._watched_sandbox.verdict) is not None:
+            return Exit(code, "signalled" if verdict == "pids" else verdict, self._watched_sandbox.reason, cpu, peak)
         if code == -signal.SIGXCPU:
-            return Exit(code, "cpu", f"more than {self._given.cpu_s} s of processor time", cpu, peak)
+            return Exit(code, "cpu", f"more than {self._assignment.cpu_s} s of processor time", cpu, peak)
         if code == OUT_OF_MEMORY:
             return Exit(code, "oom", "MemoryError", cpu, peak)
         if code == -signal.SIGKILL and (group := self._child.cgroup) is not None and group.oom_kills():

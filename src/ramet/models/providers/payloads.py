@@ -30,18 +30,18 @@ _PARSED_FIELDS: Final = ("response_format", "text_format")
 _Payload = dict[str, Any]  # as the SDK takes it
 
 
-class _Arguments(NamedTuple):
+class _ArgumentDifference(NamedTuple):
     """The difference between the arguments of the model's method and those of the request."""
 
-    added: Mapping[str, Any]
-    dropped: frozenset[str]
+    added_arguments: Mapping[str, Any]
+    dropped_names: frozenset[str]
 
 
 class Payloads:
     """An encoder of the payloads of one model."""
 
     def __init__(self) -> None:
-        self._arguments_by_kind: dict[tuple[object, ...], _Arguments] = {}  #: by the kind of request
+        self._arguments_by_kind: dict[tuple[object, ...], _ArgumentDifference] = {}  #: by the kind of request
 
     async def encode(
         self, model: BaseChatModel, messages: Sequence[BaseMessage], kwargs: Mapping[str, Any], *, streams: bool
@@ -54,22 +54,26 @@ class Payloads:
         if not _is_long(model, messages):
             return model
         kind = (streams, kwargs.get("stream_usage"), *sorted(kwargs))
-        expected, prepared = None, None
-        if (remembered := self._arguments_by_kind.get(kind)) is not None:
-            same = {name: value for name, value in kwargs.items() if name not in remembered.dropped}
-            expected = {**same, **remembered.added}
+        expected, ready_payload = None, None
+        if (difference := self._arguments_by_kind.get(kind)) is not None:
+            same = {name: value for name, value in kwargs.items() if name not in difference.dropped_names}
+            expected = {**same, **difference.added_arguments}
             encode, arguments = getattr(model, _METHOD), dict(expected)
             work: Callable[[], _Payload] = lambda: _without_checks(model, encode(messages, stop=None, **arguments))  # noqa: E731
             try:
-                prepared = await in_thread(work, name="ramet-encode")
+                ready_payload = await in_thread(work, name="ramet-encode")
             except Exception:  # The model raises the same error again when it is asked.
-                prepared = None
+                ready_payload = None
 
         def learn(actual: Mapping[str, Any]) -> None:
-            added = {name: value for name, value in actual.items() if name not in kwargs or kwargs[name] != value}
-            self._arguments_by_kind[kind] = _Arguments(added, frozenset(kwargs.keys() - actual.keys()))
+            added_arguments = {
+                name: value for name, value in actual.items() if name not in kwargs or kwargs[name] != value
+            }
+            self._arguments_by_kind[kind] = _ArgumentDifference(
+                added_arguments, frozenset(kwargs.keys() - actual.keys())
+            )
 
-        return _with_payload(model, expected, prepared, learn)
+        return _with_payload(model, expected, ready_payload, learn)
 
 
 def with_unchecked_payload(model: BaseChatModel, messages: Sequence[BaseMessage]) -> BaseChatModel:
@@ -87,15 +91,17 @@ def _is_long(model: BaseChatModel, messages: Sequence[BaseMessage]) -> bool:
 def _with_payload(
     model: BaseChatModel,
     expected: Mapping[str, Any] | None,
-    prepared: _Payload | None,
+    ready_payload: _Payload | None,
     learn: Callable[[Mapping[str, Any]], None],
 ) -> BaseChatModel:
-    """Return a copy of a model that uses the payload `prepared` instead of encoding with the arguments `expected`."""
+    """Return a copy of a model that uses the payload `ready_payload` instead of encoding with the
+    arguments `expected`.
+    """
     encode = getattr(model, _METHOD)
 
     def payload(messages: Any, *, stop: list[str] | None = None, **actual: Any) -> _Payload:
-        if prepared is not None and stop is None and actual == expected:
-            return dict(prepared)
+        if ready_payload is not None and stop is None and actual == expected:
+            return dict(ready_payload)
         learn(actual)
         return _without_checks(model, encode(messages, stop=stop, **actual))
 

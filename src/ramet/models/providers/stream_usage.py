@@ -70,8 +70,8 @@ def endpoint_of(model: BaseChatModel) -> Endpoint:
     return Endpoint(model_name(model), str(getattr(model, "openai_api_base", None) or ""))
 
 
-def refusal(endpoint: Endpoint, error: Exception, failed: ModelFailed) -> UsageRefused | None:
-    """Return `failed`, caused by `error`, as the refusal of a request for usage; None for any other failure.
+def refusal(endpoint: Endpoint, error: Exception, failure: ModelFailed) -> UsageRefused | None:
+    """Return `failure`, caused by `error`, as the refusal of a request for usage; None for any other failure.
 
     An endpoint that names the field is remembered. For any other endpoint, a refusal is assumed once per request, until
     the endpoint has answered one.
@@ -80,9 +80,9 @@ def refusal(endpoint: Endpoint, error: Exception, failed: ModelFailed) -> UsageR
     if any(name in text for name in _FIELD_NAMES):
         _accepts_usage.pop(endpoint, None)
         remember_answer(endpoint, is_accepted=False)
-    elif failed.status not in _REFUSALS or endpoint in _accepts_usage or is_overflow(error):
+    elif failure.status not in _REFUSALS or endpoint in _accepts_usage or is_overflow(error):
         return None
-    return UsageRefused(failed.model, failed.reason, status=failed.status)
+    return UsageRefused(failure.model, failure.reason, status=failure.status)
 
 
 def remember_answer(endpoint: Endpoint, *, is_accepted: bool) -> None:

@@ -9,7 +9,7 @@ from ramet.models.research import settings as setting_rules
 from ramet.models.research.evidence import MAX_SHOWN, EvidenceLine, find_writers, severity
 from ramet.models.research.question import Question
 
-SIGNED = (
+SIGNATURE = (
     "*From ramet's offline researcher, which works by rules: it matched text and followed names and numbers between "
     "files; it did not reason about them. With `--model provider:name` a language model answers.*"
 )
@@ -17,9 +17,9 @@ _TEST = r"(^|[/_.-])tests?([/_.-]|$)"
 _DEFINES = r"^\s*(\w+ )*(def|class|function|func|fn|struct|enum|trait|interface|type|mod|const|let|var) \w*"
 
 
-def signed(text: str) -> str:
+def sign(text: str) -> str:
     """Return an answer that ends with a note about its origin."""
-    return f"{text.strip()}\n\n{SIGNED}"
+    return f"{text.strip()}\n\n{SIGNATURE}"
 
 
 def by_weight(lines: Iterable[EvidenceLine], question: Question) -> list[EvidenceLine]:
@@ -28,8 +28,8 @@ def by_weight(lines: Iterable[EvidenceLine], question: Question) -> list[Evidenc
     def weight(line: EvidenceLine) -> tuple[object, ...]:
         terms, level = question.matching_terms(line.text[:MAX_SHOWN]), severity(line.text)
         often = line.alike * (level - 1) * (1 + len(terms)) * (question.about_fault and line.kind == "logs")
-        defined = sum(bool(re.search(_DEFINES + re.escape(term), line.text, re.IGNORECASE)) for term in terms)
-        return level < 4 or not often, -often, "test" in line.path, -len(terms) - defined, line
+        definition_count = sum(bool(re.search(_DEFINES + re.escape(term), line.text, re.IGNORECASE)) for term in terms)
+        return level < 4 or not often, -often, "test" in line.path, -len(terms) - definition_count, line
 
     return sorted(set(lines), key=weight)
 
@@ -37,25 +37,26 @@ def by_weight(lines: Iterable[EvidenceLine], question: Question) -> list[Evidenc
 def answer(
     question: Question,
     lines: list[EvidenceLine],
-    linked: list[EvidenceLine],
-    searched: str,
+    linked_lines: list[EvidenceLine],
+    scope: str,
     omissions: Mapping[str, bool],
 ) -> str:
-    """Return the findings as text. `linked` has the lines of a later search; `omissions` is True for an omission by a
-    bound."""
-    ranked = by_weight(lines, question)
-    symptoms = [line for line in ranked if question.about_fault and line.kind == "logs"]
+    """Return the findings as text. `linked_lines` has the lines of a later search; `omissions` is True for an omission
+    by a bound.
+    """
+    ranked_lines = by_weight(lines, question)
+    symptoms = [line for line in ranked_lines if question.about_fault and line.kind == "logs"]
     term_lines = [
-        line.cite() for line in ranked if line not in symptoms and question.matching_terms(line.text[:MAX_SHOWN])
+        line.cite() for line in ranked_lines if line not in symptoms and question.matching_terms(line.text[:MAX_SHOWN])
     ]
     has_match = any(question.matching_terms(f"{line.path} {line.text}") for line in symptoms)
     settings = list(
-        {(s.line[:2], s.key): s for line in (*linked, *lines) for s in setting_rules.settings_on(line)}.values()
+        {(s.line[:2], s.key): s for line in (*linked_lines, *lines) for s in setting_rules.settings_on(line)}.values()
     )
     settings = [s for s in settings if s.line.kind == "settings" or not re.search(_TEST, s.line.path)]
     symptom_lines, code, linked_settings = list[str](), list[EvidenceLine](), dict[setting_rules.Setting, None]()
     for line in symptoms[:5]:
-        writers, shared = find_writers(line, linked), setting_rules.values_shared(line, settings)[:4]
+        writers, shared = find_writers(line, linked_lines), setting_rules.values_shared(line, settings)[:4]
         similar = (
             f"; {line.alike} lines that were read, up to line {line.last}, differ in numbers, ids and quotes at most"
         )
@@ -71,7 +72,7 @@ def answer(
         groups = [group for group in groups if 2 * len(question.matching_terms(group[0].name)) > len(question.terms)]
     group_texts = [(len({s.measure for s in group}) > 1, " · ".join(s.cite() for s in group[:4])) for group in groups]
     longer = [each for setting in linked_settings for each in setting_rules.longer_times(setting, lines)]
-    names = [] if any(omissions.values()) else setting_rules.renamed([*lines, *linked], settings)
+    names = [] if any(omissions.values()) else setting_rules.find_renamed_keys([*lines, *linked_lines], settings)
     sections = {
         "Log lines that report trouble": symptom_lines,
         "Settings of one name with values that contradict each other": [text for differ, text in group_texts if differ],
@@ -83,16 +84,16 @@ def answer(
     }
     titles = [title[0].lower() + title[1:] for title in [*sections][:4] if sections[title]]
     paragraphs = [f"**{' '.join(question.text.split())[:300]}**"]
-    if not searched:
+    if not scope:
         paragraphs += ["There is no text here that could be searched."]
     elif question.about_fault and not titles:
         paragraphs += [
-            f"No fault was found in {searched}: no line of a log reports trouble, no settings contradict each other."
+            f"No fault was found in {scope}: no line of a log reports trouble, no settings contradict each other."
         ]
     elif question.about_fault or term_lines:
-        paragraphs += [f"Found in {searched}: {', '.join(titles or ['lines with words of the question'])}."]
+        paragraphs += [f"Found in {scope}: {', '.join(titles or ['lines with words of the question'])}."]
     else:
-        paragraphs += [f"Nothing was found in {searched}: no line holds a word of the question."]
+        paragraphs += [f"Nothing was found in {scope}: no line holds a word of the question."]
     if symptom_lines and not has_match:
         paragraphs += ["No log line that was read and reports trouble holds a word of the question."]
     for title, entries in sections.items():
@@ -106,4 +107,4 @@ def answer(
     summary = (
         f"Confidence: {level}. Linked by {', '.join(linked_by) or 'nothing'}. No cause is shown, since nothing was run."
     )
-    return signed("\n\n".join([*paragraphs, *([summary] if question.about_fault else [])]))
+    return sign("\n\n".join([*paragraphs, *([summary] if question.about_fault else [])]))

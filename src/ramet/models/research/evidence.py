@@ -66,9 +66,9 @@ def parse_counts(text: str) -> dict[str, int]:
     return {match[1]: int(match[2]) for line in text.split("\n") if (match := re.fullmatch(r"(.+):(\d+)", line))}
 
 
-def parse_lines(text: str, known: Iterable[str]) -> list[EvidenceLine]:
+def parse_lines(text: str, known_paths: Iterable[str]) -> list[EvidenceLine]:
     """Return the `path:line:text` lines of a search; a line that does not match exactly one known name is dropped."""
-    names, lines = set(known), []
+    names, lines = set(known_paths), []
     for each in text.split("\n"):
         matches = [at for at in re.finditer(r":(\d+)(?=:)", each) if each[: at.start()] in names]
         lines += [

@@ -42,19 +42,19 @@ class Question(NamedTuple):
 def understand(text: str) -> Question:
     """Return a question with its search terms; `about_fault` is set by its wording."""
     text, terms = text.strip()[:4_000], list[str]()
-    for back, quoted, signs, word in _WORD.findall(text):
-        terms += [back, quoted, *(signs[at : at + 2] for at in range(len(signs) - 1))]
+    for code_term, quoted_term, signs, word in _WORD.findall(text):
+        terms += [code_term, quoted_term, *(signs[at : at + 2] for at in range(len(signs) - 1))]
         terms += [_ENDING.sub("", word) if len(word) > 5 else word] if word.lower() not in _STOP else []
-    chosen = [term for term in dict.fromkeys(term.lower()[:80] for term in terms) if len(term) > 1][:6]
-    return Question(text, bool(_ASKS_FOR_FAULT.match(text)), {term: _pattern_of(term) for term in chosen})
+    chosen_terms = [term for term in dict.fromkeys(term.lower()[:80] for term in terms) if len(term) > 1][:6]
+    return Question(text, bool(_ASKS_FOR_FAULT.match(text)), {term: _pattern_of(term) for term in chosen_terms})
 
 
 def _pattern_of(term: str) -> str:
     """Return a regular expression for a term: a short term must be a whole word, or the start of one."""
     short = len(term) < 6 and term.isascii() and term.isalnum()
-    return rf"(^|[^a-zA-Z]){term}" + r"\b" * (len(term) < 4) if short else escaped(term)
+    return rf"(^|[^a-zA-Z]){term}" + r"\b" * (len(term) < 4) if short else escape(term)
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     """Return a regular expression for a literal text, valid for both ripgrep and Python."""
     return re.sub(r"([.^$*+?()\[\]{}|\\])", r"\\\1", text)

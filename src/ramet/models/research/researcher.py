@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 from langchain_core.messages import BaseMessage
 
 from ramet.models.research import evidence, settings
-from ramet.models.research.answer import answer, by_weight, signed
+from ramet.models.research.answer import answer, by_weight, sign
 from ramet.models.research.evidence import EvidenceLine, kind_of
 from ramet.models.research.history import Turn, read
-from ramet.models.research.question import FAULT, Question, escaped, understand
+from ramet.models.research.question import FAULT, Question, escape, understand
 
 MAX_FILES = {"logs": 6, "settings": 12, "source": 12, "docs": 6}  #: maximum number of files that are searched, by kind
 MAX_LINES, MAX_REASONS, MAX_KEYS, MAX_REPORTED = 200, 20, 30, 150
@@ -44,14 +44,14 @@ class Step(NamedTuple):
 def decide(messages: Sequence[BaseMessage], tools: frozenset[str]) -> Step:
     """Return the next step. Equal conversations give equal steps."""
     turn = read(messages)
-    if (missing := {"Glob", "Grep", "Read"} - tools) and not turn.done:
+    if (missing := {"Glob", "Grep", "Read"} - tools) and not turn.finished_calls:
         lacks = f"no tool for that was given to me ({', '.join(sorted(missing))} missing)"
-        return Step(text=signed(f"I cannot look at any files: {lacks}. I will not guess."))
-    if brief := re.fullmatch(r"Question: (.*)\n.*\n(\{.*\})", turn.asked):
+        return Step(text=sign(f"I cannot look at any files: {lacks}. I will not guess."))
+    if brief := re.fullmatch(r"Question: (.*)\n.*\n(\{.*\})", turn.question):
         return _Research(turn, understand(brief[1]), tools).scout(json.loads(brief[2]))
-    question = understand(turn.asked)
-    if not question.terms and turn.earlier:  # "go on", "and why?": about the earlier question
-        question = understand(turn.earlier)
+    question = understand(turn.question)
+    if not question.terms and turn.earlier_questions:  # "go on", "and why?": about the earlier question
+        question = understand(turn.earlier_questions)
     return _Research(turn, question, tools).root()
 
 
@@ -65,7 +65,7 @@ class _Research:
 
     def __init__(self, turn: Turn, question: Question, tools: frozenset[str]) -> None:
         self._turn, self._question, self._tools = turn, question, tools
-        self._ended = turn.must_end or not tools
+        self._is_over = turn.must_end or not tools
         self._omissions: dict[str, bool] = {}  #: True: a bound, beyond which more may be found
         survey = {each.args["pattern"]: each.text for each in turn.calls_of("survey")}
         names = [survey.get(pattern, "").split("\n") for pattern in ("**", "**/")]
@@ -78,8 +78,8 @@ class _Research:
             if limit_note := _BOUND.search(text):
                 self._omissions[f"beyond a bound of the search for `{pattern[:30]}`: {limit_note[1]}"] = True
         is_complete = not any(_BOUND.search(survey.get(pattern, "… [")) for pattern in ("**", "^"))
-        skipped = sorted({*self._files} - {*self._counts.get("^", ())}) if is_complete else []
-        self._skipped = [path for path in skipped if not _ODD.search(path)]
+        skipped_files = sorted({*self._files} - {*self._counts.get("^", ())}) if is_complete else []
+        self._skipped_files = [path for path in skipped_files if not _ODD.search(path)]
         odd = [path for path in self._files if _ODD.search(path)]
         self._omit(f"{path}: no name that a tool can be given" for path in odd[:MAX_REASONS])
 
@@ -92,37 +92,37 @@ class _Research:
             "look": self._look,
             "link": self._link,
         }
-        done_stages = {each.stage for each in self._turn.done}
+        done_stages = {each.stage for each in self._turn.finished_calls}
         for at, plan_stage in enumerate(stages.values()):
-            calls = [] if self._ended or done_stages & {*[*stages][at:]} else plan_stage()
+            calls = [] if self._is_over or done_stages & {*[*stages][at:]} else plan_stage()
             if calls := [call for call in calls if call.tool in self._tools]:
                 return Step(calls)
-        lines, linked = self._lines(), list[EvidenceLine]()
+        lines, linked_lines = self._lines(), list[EvidenceLine]()
         for each in self._turn.calls_of("link"):
-            linked += evidence.parse_lines(each.text, self._text)
+            linked_lines += evidence.parse_lines(each.text, self._text)
             self._omit(["uses of settings in code beyond a bound"] if _BOUND.search(each.text) else [], bound=True)
-        self._omit(_short(each.text) for each in self._turn.calls_of("why", failed=True))
+        self._omit(_short(each.text) for each in self._turn.calls_of("why", has_failed=True))
         links = [each.args["file_path"] for each in self._turn.calls_of("why") if "1\t" in each.text]
         self._omit(f"{path}: passed over by the search, as links and binary files are" for path in links)
         for label, stage in (("searches", "survey"), ("later searches", "link"), ("scouts", "split")):
-            failed = [_short(each.text) for each in self._turn.calls_of(stage, failed=True)]
-            self._omit([f"{len(failed)} {label} failed ({failed[0]})"] if failed else [], bound=True)
-        self._omit(["the rest: the search was cut short"] if self._ended else [], bound=True)
+            failures = [_short(each.text) for each in self._turn.calls_of(stage, has_failed=True)]
+            self._omit([f"{len(failures)} {label} failed ({failures[0]})"] if failures else [], bound=True)
+        self._omit(["the rest: the search was cut short"] if self._is_over else [], bound=True)
         self._omit(["folders that the tools always skip, such as .git, .venv, node_modules and __pycache__"])
-        searched = ", ".join(
+        search_scope = ", ".join(
             f"{len(files)} file{'s' * (len(files) != 1)} of {kind}" for kind, files in self._best_files().items()
         )
-        return Step(text=answer(self._question, lines, linked, searched, self._omissions))
+        return Step(text=answer(self._question, lines, linked_lines, search_scope, self._omissions))
 
     def scout(self, files: Mapping[str, int]) -> Step:
         """Return the calls that search the files; afterwards, a report with a JSON list for each line."""
-        if not self._turn.done:
+        if not self._turn.finished_calls:
             return Step(self._calls_for(files))
         lines, kinds = self._lines_from_calls(), " and ".join({kind_of(path) for path in files})
         if len(lines) > MAX_REPORTED:
             self._omit([f"{len(lines) - MAX_REPORTED} of {len(lines)} lines that were found in {kinds}"], bound=True)
         notes = [f"Not looked at: {note}" for note in self._omissions]
-        return Step(text=signed("\n".join([*map(_json, lines[:MAX_REPORTED]), *notes])))
+        return Step(text=sign("\n".join([*map(_json, lines[:MAX_REPORTED]), *notes])))
 
     def _omit(self, notes: Iterable[str], *, bound: bool = False) -> None:
         self._omissions |= dict.fromkeys(notes, bound)
@@ -139,10 +139,12 @@ class _Research:
 
     def _explain_skipped(self) -> list[PlannedCall]:
         """Ask for the reason why the search skipped files, and look into folders that seem to be empty."""
-        surplus = len(self._skipped) - MAX_REASONS
+        surplus = len(self._skipped_files) - MAX_REASONS
         self._omit([f"{surplus} other files that the search passed over"] if surplus > 0 else [])
         empty = [each for each in self._folders if not any(path.startswith(each) for path in self._files)]
-        reads = [PlannedCall("why", "Read", {"file_path": path, "limit": 1}) for path in self._skipped[:MAX_REASONS]]
+        reads = [
+            PlannedCall("why", "Read", {"file_path": path, "limit": 1}) for path in self._skipped_files[:MAX_REASONS]
+        ]
         return reads + [PlannedCall("why", "Glob", {"pattern": "*", "path": each[:-1]}) for each in empty[:MAX_REASONS]]
 
     def _best_files(self) -> dict[str, dict[str, int]]:
@@ -173,11 +175,11 @@ class _Research:
         return calls
 
     def _look(self) -> list[PlannedCall]:
-        reported = {each.args["name"] for each in self._turn.calls_of("split")}
+        reported_names = {each.args["name"] for each in self._turn.calls_of("split")}
         return [
             call
             for kind, files in self._best_files().items()
-            if kind not in reported
+            if kind not in reported_names
             for call in self._calls_for(files)
         ]
 
@@ -194,7 +196,7 @@ class _Research:
 
     def _lines_from_calls(self) -> list[EvidenceLine]:
         """Return the reportable lines that this agent has found itself, the best first."""
-        evidence_lines, logged, terms_in = list[EvidenceLine](), list[EvidenceLine](), self._question.matching_terms
+        evidence_lines, log_lines, terms_in = list[EvidenceLine](), list[EvidenceLine](), self._question.matching_terms
         for each in self._turn.calls_of("look"):
             path = each.args.get("file_path") or each.args["path"]
             lines = (
@@ -208,7 +210,7 @@ class _Research:
             )
             long = [line for line in lines if len(line.text) > 500 and line.text.endswith(("…", "in this line]"))]
             self._omit(f"{path}:{line.number}: the rest of a long line" for line in long[:5])
-            logged += lines if kind_of(path) == "logs" else []
+            log_lines += lines if kind_of(path) == "logs" else []
             evidence_lines += (
                 settings.with_sections(lines)
                 if kind_of(path) == "settings"
@@ -216,7 +218,7 @@ class _Research:
                 if kind_of(path) != "logs"
                 else []
             )
-        self._omit((_short(each.text) for each in self._turn.calls_of("look", failed=True)), bound=True)
+        self._omit((_short(each.text) for each in self._turn.calls_of("look", has_failed=True)), bound=True)
         reported = [
             line
             for line in evidence_lines
@@ -224,10 +226,12 @@ class _Research:
         ]
         reported += [
             line
-            for line in (evidence_lines if self._question.about_fault else evidence_lines + logged)
+            for line in (evidence_lines if self._question.about_fault else evidence_lines + log_lines)
             if terms_in(line.text)
         ]
-        return by_weight([*reported, *(evidence.group(logged) if self._question.about_fault else [])], self._question)
+        return by_weight(
+            [*reported, *(evidence.group(log_lines) if self._question.about_fault else [])], self._question
+        )
 
     def _lines(self) -> list[EvidenceLine]:
         """Return the lines that this agent and its scouts have found."""
@@ -241,12 +245,12 @@ class _Research:
 
     def _link(self) -> list[PlannedCall]:
         lines = self._lines()
-        stated = [s.key for line in lines if line.kind == "settings" for s in settings.settings_on(line)]
-        keys = list(dict.fromkeys(key for key in stated if len(key) > 2))
+        setting_keys = [s.key for line in lines if line.kind == "settings" for s in settings.settings_on(line)]
+        keys = list(dict.fromkeys(key for key in setting_keys if len(key) > 2))
         self._omit(["uses of some settings in code"] if len(keys) > MAX_KEYS else [], bound=True)
-        logged = [line for line in lines if line.kind == "logs"][: 5 if self._question.about_fault else 0]
-        patterns = ["|".join(map(escaped, evidence.phrases(line))) for line in logged]
-        patterns += [rf"\b({'|'.join(map(escaped, keys[:MAX_KEYS]))})\b"] if keys else []
+        log_lines = [line for line in lines if line.kind == "logs"][: 5 if self._question.about_fault else 0]
+        patterns = ["|".join(map(escape, evidence.phrases(line))) for line in log_lines]
+        patterns += [rf"\b({'|'.join(map(escape, keys[:MAX_KEYS]))})\b"] if keys else []
         return [_grep("link", each, glob="!{*.log*,*.out,*.err,*.trace}") for each in dict.fromkeys(patterns) if each]
 
 

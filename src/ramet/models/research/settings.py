@@ -53,9 +53,9 @@ class Setting(NamedTuple):
         return suffix if suffix in _MS else ""
 
     @property
-    def words(self) -> frozenset[str]:
+    def name_words(self) -> frozenset[str]:
         """Return the words of the name, without its unit and without filler words."""
-        return words(self.name) - _FILLER - {self.unit}
+        return split_words(self.name) - _FILLER - {self.unit}
 
     @property
     def measure(self) -> tuple[str, float | str]:
@@ -72,7 +72,7 @@ class Setting(NamedTuple):
         return f"`{self.name}` = {self.value} ({self.line.cite()})"
 
 
-def words(text: str) -> frozenset[str]:
+def split_words(text: str) -> frozenset[str]:
     """Return the words of a text in lower case; identifiers are split into words."""
     return frozenset(word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", text))
 
@@ -84,24 +84,24 @@ def settings_on(line: EvidenceLine) -> list[Setting]:
     for each in (
         [full_match] if full_match else _LITERAL.finditer(line.text) if line.kind in ("settings", "source") else ()
     ):
-        paired = each["key"] == "value" and bool(line.section)  # of a list of names with values
-        name = line.section if paired else ".".join(filter(None, (line.section, each["key"])))
-        settings.append(Setting(line, name, name if paired else each["key"], each["value"]))
+        is_paired = each["key"] == "value" and bool(line.section)  # of a list of names with values
+        name = line.section if is_paired else ".".join(filter(None, (line.section, each["key"])))
+        settings.append(Setting(line, name, name if is_paired else each["key"], each["value"]))
     return settings
 
 
 def with_sections(lines: Sequence[EvidenceLine]) -> list[EvidenceLine]:
     """Return the lines of a settings file, each with the headings above it, by indentation or brackets."""
-    above, result = list[tuple[int, str]](), list[EvidenceLine]()
+    headings, result = list[tuple[int, str]](), list[EvidenceLine]()
     for line in lines:
         text, indent = line.text.strip(), len(line.text) - len(line.text.lstrip())
         if text and not text.startswith(("#", "//", ";")):
-            above = [each for each in above if each[0] < indent]
+            headings = [each for each in headings if each[0] < indent]
             pair = re.fullmatch(r"-\s+name:\s*(\S+)", result[-1].text.strip()) if result else None
-            section = pair[1] if pair and text.startswith("value:") else ".".join(name for _, name in above)
+            section = pair[1] if pair and text.startswith("value:") else ".".join(name for _, name in headings)
             result.append(line._replace(section=section))
             if heading := _HEADING.match(line.text):
-                above = [(-1, heading[1].strip())] if heading[1] else [*above, (indent, heading[2])]
+                headings = [(-1, heading[1].strip())] if heading[1] else [*headings, (indent, heading[2])]
     return result
 
 
@@ -111,27 +111,35 @@ def compare(settings: Iterable[Setting]) -> list[list[Setting]]:
     Code contributes its constants, and any value whose name a settings file has. A bare name in code matches a name
     under a heading only if exactly one heading has it. Values with and without a unit are not compared.
     """
-    full = {each for each in settings if each.words - _LOCAL_NAMES}
-    stated = {each.words: words(each.key) - _FILLER - {each.unit} for each in full if each.line.kind == "settings"}
+    full = {each for each in settings if each.name_words - _LOCAL_NAMES}
+    words_by_setting = {
+        each.name_words: split_words(each.key) - _FILLER - {each.unit} for each in full if each.line.kind == "settings"
+    }
     groups: dict[tuple[frozenset[str], str], dict[tuple[str, object], Setting]] = {}
     for each in sorted(full):
-        same = [name for name, key in stated.items() if key == each.words] if each.line.kind == "source" else []
-        name = same[0] if len(same) == 1 and each.words not in stated else each.words
-        if name in stated or each.key.isupper():
+        same = (
+            [name for name, key in words_by_setting.items() if key == each.name_words]
+            if each.line.kind == "source"
+            else []
+        )
+        name = same[0] if len(same) == 1 and each.name_words not in words_by_setting else each.name_words
+        if name in words_by_setting or each.key.isupper():
             groups.setdefault((name, each.measure[0]), {}).setdefault((each.line.path, each.measure), each)
     return [list(group.values()) for group in groups.values() if len({path for path, _ in group}) > 1]
 
 
-def renamed(lines: Iterable[EvidenceLine], settings: Iterable[Setting]) -> list[str]:
+def find_renamed_keys(lines: Iterable[EvidenceLine], settings: Iterable[Setting]) -> list[str]:
     """Return names that code reads and no settings file sets, with a similar setting that no code names."""
     code, notes = [line for line in lines if line.kind == "source"], dict[str, str]()
     code_words = {word.lower() for line in code for word in re.findall(r"[\w-]+", line.text)}
-    stated = {each.key.lower(): each for each in settings if each.line.kind == "settings"}
+    settings_by_key = {each.key.lower(): each for each in settings if each.line.kind == "settings"}
     for line, key in [(each, key) for each in code for key in map("".join, READS.findall(each.text))]:
         similar = [
-            s for at, s in stated.items() if words(s.key) & words(key) - _FILLER - _LOCAL_NAMES and at not in code_words
+            s
+            for at, s in settings_by_key.items()
+            if split_words(s.key) & split_words(key) - _FILLER - _LOCAL_NAMES and at not in code_words
         ]
-        if similar and key.lower() not in stated:
+        if similar and key.lower() not in settings_by_key:
             text = f"code reads `{key}`, which no settings file that was read sets: {line.cite()}; no code that was"
             notes.setdefault(key, f"{text} searched names {similar[0].cite()}")
     return list(notes.values())
@@ -142,18 +150,20 @@ def values_shared(line: EvidenceLine, settings: Iterable[Setting]) -> list[tuple
     links, text = dict[tuple[str, Setting], None](), message(line.text)
     for setting in settings:
         kind, value = setting.measure
-        alike = words(text.replace("timed out", "timeout")) & words(setting.name) - (_COMMON - {"timeout"})
+        alike = split_words(text.replace("timed out", "timeout")) & split_words(setting.name) - (_COMMON - {"timeout"})
         if isinstance(value, str):
             if len(value) > 4 and re.search(rf"(?<![\w.]){re.escape(value)}(?![\w])", text):
                 links["the same text", setting] = None
             continue
         for number, unit in _NUMBER.findall(text):
-            timed = unit and kind == "ms"
-            stated = float(number) * (_MS[unit] if timed else _MS.get(setting.unit, 1))
-            if stated == value and (timed or (alike and float(number) > 1) or (not unit and float(number) >= 1_000)):
-                vague = " (the setting states no unit)" if unit and not timed else ""
+            is_duration = unit and kind == "ms"
+            log_value = float(number) * (_MS[unit] if is_duration else _MS.get(setting.unit, 1))
+            if log_value == value and (
+                is_duration or (alike and float(number) > 1) or (not unit and float(number) >= 1_000)
+            ):
+                vague = " (the setting states no unit)" if unit and not is_duration else ""
                 links[f"the same number, {number} {unit}".strip() + vague, setting] = None
-            elif timed and alike and value < stated <= value * 1.02:
+            elif is_duration and alike and value < log_value <= value * 1.02:
                 links[f"{number} {unit} is at most 2 % more", setting] = None
     return list(links)
 
@@ -164,7 +174,7 @@ def longer_times(setting: Setting, lines: Iterable[EvidenceLine]) -> list[str]:
     notes, limit = [], float(value) if kind == "ms" else 0.0
     for line in lines if limit else ():
         times = [(float(number) * _MS[unit], f"{number} {unit}") for number, unit in _NUMBER.findall(line.text) if unit]
-        if line.kind == "docs" and words(setting.name) - _COMMON & words(f"{line.path} {line.text}"):
+        if line.kind == "docs" and split_words(setting.name) - _COMMON & split_words(f"{line.path} {line.text}"):
             longest, duration = max(times, default=(0.0, ""))
             notes += [f"{duration} in {line.cite()}: longer than {setting.cite()}"] * (limit < longest <= 20 * limit)
     return notes

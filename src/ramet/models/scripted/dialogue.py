@@ -24,13 +24,13 @@ from ramet.core.errors import InvalidValue, ModelFailed
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Timed:
+class _TimedStep:
     usage: UsageMetadata | None = None  #: as given, or computed from the texts
     delay_s: float = 0.0  #: before the first chunk
 
 
 @dataclass(frozen=True)
-class Say(_Timed):
+class Say(_TimedStep):
     """A text reply, with its usage, a delay, and its chunks (by word, unless given)."""
 
     text: str
@@ -97,7 +97,7 @@ class Dialogue:
         else:
             raise InvalidValue("script", script, "a list of steps, a mapping of pattern to steps, or a function")
         self._steps_taken = 0
-        self._failed: Counter[tuple[str, int, str]] = Counter()
+        self._failure_counts: Counter[tuple[str, int, str]] = Counter()
 
     def next_step(self, messages: Sequence[BaseMessage]) -> ResolvedStep:
         """Return the step that answers this request. Raises ModelFailed, with the step, if the script has ended."""
@@ -121,11 +121,11 @@ class Dialogue:
         # Failures leave no reply in the history: failures before this place, and those already played here, are
         # skipped.
         key = (pattern, reply_count, str(messages[opening].content))
-        failures_here = self._failed[key]
+        failures_here = self._failure_counts[key]
         at = _index_after(steps, reply_count) + failures_here
         step = _resolve(_step(steps, at, label), messages)
         if isinstance(step, Fail | Cut | Hang):
-            self._failed[key] += 1
+            self._failure_counts[key] += 1
         return ResolvedStep(step, f"{pattern or 'any'}/{at + 1}")
 
 

@@ -89,11 +89,11 @@ class ScriptedModel(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        resolved = self._next(messages, kwargs)
-        await self._delay(resolved)
-        if isinstance(resolved.step, Cut | Hang):
-            await self._interrupt(resolved.step)
-        return self._answer(messages, resolved)
+        resolved_step = self._next(messages, kwargs)
+        await self._delay(resolved_step)
+        if isinstance(resolved_step.step, Cut | Hang):
+            await self._interrupt(resolved_step.step)
+        return self._answer(messages, resolved_step)
 
     async def _astream(
         self,
@@ -102,13 +102,13 @@ class ScriptedModel(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
-        resolved = self._next(messages, kwargs)
-        await self._delay(resolved)
-        if isinstance(resolved.step, Cut | Hang):
-            yield chunk(content=resolved.step.text[: resolved.step.after_chars])
-            await self._interrupt(resolved.step)
-        texts = resolved.step.chunks if isinstance(resolved.step, Say) else None
-        for piece in to_chunks(self._reply(messages, resolved), texts or ()):
+        resolved_step = self._next(messages, kwargs)
+        await self._delay(resolved_step)
+        if isinstance(resolved_step.step, Cut | Hang):
+            yield chunk(content=resolved_step.step.text[: resolved_step.step.after_chars])
+            await self._interrupt(resolved_step.step)
+        texts = resolved_step.step.chunks if isinstance(resolved_step.step, Say) else None
+        for piece in to_chunks(self._reply(messages, resolved_step), texts or ()):
             yield piece
 
     def _next(self, messages: Sequence[BaseMessage], kwargs: dict[str, Any]) -> ResolvedStep:
@@ -117,32 +117,32 @@ class ScriptedModel(BaseChatModel):
             self._requests.append(Request(tuple(messages), tools, kwargs.get("max_tokens", self.max_tokens)))
         return self._dialogue.next_step(messages)
 
-    async def _delay(self, resolved: ResolvedStep) -> None:
-        if isinstance(resolved.step, Say) and resolved.step.delay_s > 0:
-            await self._clock.sleep(resolved.step.delay_s)
+    async def _delay(self, resolved_step: ResolvedStep) -> None:
+        if isinstance(resolved_step.step, Say) and resolved_step.step.delay_s > 0:
+            await self._clock.sleep(resolved_step.step.delay_s)
 
     async def _interrupt(self, step: Cut | Hang) -> NoReturn:
         if isinstance(step, Hang):
             await asyncio.get_running_loop().create_future()
         raise self._cut_error()
 
-    def _answer(self, messages: Sequence[BaseMessage], resolved: ResolvedStep) -> ChatResult:
-        if isinstance(resolved.step, Cut | Hang):
+    def _answer(self, messages: Sequence[BaseMessage], resolved_step: ResolvedStep) -> ChatResult:
+        if isinstance(resolved_step.step, Cut | Hang):
             raise self._cut_error()
-        return ChatResult(generations=[ChatGeneration(message=self._reply(messages, resolved))])
+        return ChatResult(generations=[ChatGeneration(message=self._reply(messages, resolved_step))])
 
-    def _reply(self, messages: Sequence[BaseMessage], resolved: ResolvedStep) -> AIMessage:
-        if isinstance(resolved.step, Fail):
-            raise _failure(resolved.step, self.model_name)
-        return reply_of(resolved, messages, self.model_name)
+    def _reply(self, messages: Sequence[BaseMessage], resolved_step: ResolvedStep) -> AIMessage:
+        if isinstance(resolved_step.step, Fail):
+            raise _failure(resolved_step.step, self.model_name)
+        return reply_of(resolved_step, messages, self.model_name)
 
     def _cut_error(self) -> ModelFailed:
         return ModelFailed(self.model_name, "the stream was cut before its end", retryable=True)
 
 
-def reply_of(resolved: ResolvedStep, messages: Sequence[BaseMessage], model: str) -> AIMessage:
+def reply_of(resolved_step: ResolvedStep, messages: Sequence[BaseMessage], model: str) -> AIMessage:
     """Return the complete message of a step that is no failure, with usage and call ids."""
-    step = resolved.step
+    step = resolved_step.step
     metadata = {"model_name": model}
     if isinstance(step, AIMessage):
         usage = step.usage_metadata or _usage(messages, step)
@@ -155,7 +155,7 @@ def reply_of(resolved: ResolvedStep, messages: Sequence[BaseMessage], model: str
         raise TypeError("a failure is no reply")
     calls = [step] if isinstance(step, Call) else list(step)
     tool_calls = [
-        tool_call(name=call.tool, args=dict(call.args), id=call.id or f"call_{resolved.label}_{number}")
+        tool_call(name=call.tool, args=dict(call.args), id=call.id or f"call_{resolved_step.label}_{number}")
         for number, call in enumerate(calls, 1)
     ]
     reply = AIMessage("", tool_calls=tool_calls, response_metadata=metadata)

@@ -45,9 +45,9 @@ async def change(
     spec: AgentSpec,
     operation: LoadBundle | UnloadBundle,
     check: Callable[[LoadableBundle], None] = lambda _: None,
-    changed: Callable[[], None] = lambda: None,
+    on_change: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """Load or unload a bundle, call `changed`, and return the bundles that are loaded afterwards.
+    """Load or unload a bundle, call `on_change`, and return the bundles that are loaded afterwards.
 
     Raises Unknown, Damaged, InvalidValue, Gone, any error of `check`, and SandboxFailed if a sandbox on another machine
     cannot receive the bundle. A failed load is undone.
@@ -57,22 +57,24 @@ async def change(
     bundle = await (loaded_bundles.load(operation.bundle, check) if loads else loaded_bundles.unload(operation.bundle))
     try:
         await _sync_sandboxes(spec.runtime, loaded_bundles.folder)
-        changed()
+        on_change()
     except BaseException:
         if loads:
             await run_shielded(loaded_bundles.unload(operation.bundle))
         raise
-    summary: dict[str, Any] = {"bundles": [each.id for each in loaded_bundles.loaded]}
+    summary: dict[str, Any] = {"bundles": [each.id for each in loaded_bundles.bundles]}
     if loads:
         summary |= {"tools": [each.name for each in bundle.tools], "skills": list(bundle.skills)}
     return summary
 
 
 async def _sync_sandboxes(runtime: AgentRuntime, folder: Path) -> None:
-    """Synchronize a shelf with all running sandboxes that read it, also on other machines. Raises SandboxFailed."""
+    """Synchronize an import folder with all running sandboxes that read it, also on other machines. Raises
+    SandboxFailed.
+    """
     for opened_tree in runtime.trees.values():
         for run in list(opened_tree.tree.register.living()):
-            if (sandbox := run.sandbox.current) is not None and run.shelf == folder:
+            if (sandbox := run.sandbox.current) is not None and run.import_dir == folder:
                 try:
                     await sandbox.sync()
                 except SandboxFailed:

@@ -28,4 +28,4 @@ async def gate_of(runtime: AgentRuntime, name: str) -> SafetyGate | None:
     except InvalidValue as problem:
         _log.error("safety policy %r cannot be read: %s", name, problem)
         raise InvalidValue("spawn_info.gate", name, "a safety policy that this server can read") from None
-    return SafetyGate(policies.named(name))
+    return SafetyGate(policies.policy(name))

@@ -38,7 +38,7 @@ def top_level(folders: Iterable[Path]) -> tuple[str, ...]:
     return tuple(sorted({name for folder in folders for entry in os.scandir(folder) if (name := _module(entry))}))
 
 
-def parsed(text: str, field: str = FIELD) -> FunctionReference:
+def parse_reference(text: str, field: str = FIELD) -> FunctionReference:
     """Parse "module:name". Raises InvalidValue if the text is no reference to a function."""
     match = _REFERENCE.match(text)
     if match is None or len(text) > 256:
@@ -46,27 +46,29 @@ def parsed(text: str, field: str = FIELD) -> FunctionReference:
     return FunctionReference(match["module"], match["name"])
 
 
-def imported(called: FunctionReference) -> Callable[..., Any]:
+def import_function(reference: FunctionReference) -> Callable[..., Any]:
     """Import the function into this process. Raises InvalidValue if the function does not exist or is not callable."""
     try:
-        function: Any = getattr(importlib.import_module(called.module), called.name)
+        function: Any = getattr(importlib.import_module(reference.module), reference.name)
     except Exception as problem:  # The import runs the module's own code.
         raise InvalidValue(
-            FIELD, str(called), f"what can be imported ({type(problem).__name__}: {str(problem)[:200]})"
+            FIELD, str(reference), f"what can be imported ({type(problem).__name__}: {str(problem)[:200]})"
         ) from None
     if not callable(function):
-        raise InvalidValue(FIELD, str(called), f"a function; it is a {type(function).__name__}")
+        raise InvalidValue(FIELD, str(reference), f"a function; it is a {type(function).__name__}")
     return cast("Callable[..., Any]", function)
 
 
-def check_source(called: FunctionReference, folders: Sequence[Path]) -> None:
+def check_source(reference: FunctionReference, folders: Sequence[Path]) -> None:
     """Check that the sources of these folders define the function. Raises InvalidValue if no line binds its name."""
-    parts = called.module.split(".")
+    parts = reference.module.split(".")
     for folder in folders:
         for file in (folder.joinpath(*parts).with_suffix(".py"), folder.joinpath(*parts, "__init__.py")):
-            if file.is_file() and called.name in _bound(file):
+            if file.is_file() and reference.name in _bound_names(file):
                 return
-    raise InvalidValue(FIELD, str(called), f"a function of the image's code; module {called.module!r} has no such name")
+    raise InvalidValue(
+        FIELD, str(reference), f"a function of the image's code; module {reference.module!r} has no such name"
+    )
 
 
 def tree_of(file: Path, field: str) -> ast.Module:
@@ -81,7 +83,7 @@ def tree_of(file: Path, field: str) -> ast.Module:
         raise InvalidValue(field, file.name, f"source that can be read ({problem})") from None
 
 
-def _bound(file: Path) -> set[str]:
+def _bound_names(file: Path) -> set[str]:
     """Return the names that the top level of a module binds; the names of a star import are unknown."""
     tree = tree_of(file, FIELD)
     names = set[str]()

@@ -25,8 +25,8 @@ def problem_of(result: Result, run: str) -> RametError | None:
         case Status.NEEDS_INPUT:
             return NeedsInput(error.message)
     if error.type == OutputTooLarge.__name__ and (match := _TOO_LARGE.fullmatch(error.message)) is not None:
-        what, size, limit, remedy = match.groups(default="")
-        return OutputTooLarge(what, size=int(size), limit=int(limit), remedy=remedy)
+        subject, size, limit, remedy = match.groups(default="")
+        return OutputTooLarge(subject, size=int(size), limit=int(limit), remedy=remedy)
     return TaskFailed(f"{error.type}: {error.message}", status=str(result.status), run=run)
 
 
@@ -44,7 +44,7 @@ def used_since(before: Usage, now: Usage) -> Usage:
     )
 
 
-def as_spent(usage: Usage) -> dict[str, float]:
+def resource_amounts(usage: Usage) -> dict[str, float]:
     """Return a usage by the names that teams and limits have for its parts."""
     return {
         "tokens": usage.tokens,

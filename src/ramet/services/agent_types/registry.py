@@ -26,14 +26,14 @@ class AgentTypes(Mapping[str, AgentType]):
     plugins is read once, on first use: reading takes milliseconds, and each turn needs the list.
     """
 
-    def __init__(self, given: Iterable[AgentType]) -> None:
-        """Register the types of `given`, which take precedence over plugins of the same name.
+    def __init__(self, types: Iterable[AgentType]) -> None:
+        """Register the types of `types`, which take precedence over plugins of the same name.
 
         Raises InvalidValue for two types of one name, and for an object that is no agent type.
         """
         self._types: dict[str, AgentType] = {}
         self._plugins: Mapping[str, Sequence[importlib.metadata.EntryPoint]] | None = None
-        for each in given:
+        for each in types:
             _check(each, getattr(each, "name", ""), f"agent type {getattr(each, 'name', each)!r}")
             if each.name in self._types:
                 raise InvalidValue("agent type", each.name, "one of each name")
@@ -76,7 +76,7 @@ class AgentTypes(Mapping[str, AgentType]):
         return self._plugins
 
 
-def installed(models: Mapping[str, str | BaseChatModel] | None = None) -> Mapping[str, AgentType]:
+def create_default_types(models: Mapping[str, str | BaseChatModel] | None = None) -> Mapping[str, AgentType]:
     """Return the default agent types of a server: llm, function, command, and plugins.
 
     The default model of llm needs no key. `models` are the server's own names for models.
@@ -98,39 +98,39 @@ def _plugins() -> Mapping[str, Sequence[importlib.metadata.EntryPoint]]:
 
 def _load(points: Sequence[importlib.metadata.EntryPoint]) -> AgentType:
     point = points[0]
-    where = f"entry point {point.name!r} in {GROUP!r}{_of(point)}"
+    location = f"entry point {point.name!r} in {GROUP!r}{_package_suffix(point)}"
     if len(points) > 1:
-        others = ", ".join(f"{each.value}{_of(each)}" for each in points)
-        raise InvalidValue(where, others, "one agent type of each name")
+        others = ", ".join(f"{each.value}{_package_suffix(each)}" for each in points)
+        raise InvalidValue(location, others, "one agent type of each name")
     try:
         loaded = point.load()
         agent_type = loaded() if isinstance(loaded, type) else loaded
     except (Exception, SystemExit) as problem:  # Loading runs the plugin's own code.
         why = f"{type(problem).__name__}: {str(problem)[:200]}"
-        raise InvalidValue(where, point.value, f"{_ACCEPTED}; {why}") from problem
-    _check(agent_type, point.name, where)
+        raise InvalidValue(location, point.value, f"{_ACCEPTED}; {why}") from problem
+    _check(agent_type, point.name, location)
     return agent_type  # type: ignore[no-any-return]  # checked just now
 
 
-def _check(made: object, name: str, where: str) -> None:
+def _check(candidate: object, name: str, location: str) -> None:
     """Check that an object is an agent type. Raises InvalidValue, which names the missing part."""
-    called = getattr(made, "name", None)
-    if called != name or not isinstance(called, str) or not called:
-        raise InvalidValue(f"{where}: name", called, f"{name!r}" if name else "a name")
-    _check_struct(getattr(made, "spawn_info", None), f"{where}: spawn_info")
-    formats = getattr(made, "transport_formats", None)
+    declared_name = getattr(candidate, "name", None)
+    if declared_name != name or not isinstance(declared_name, str) or not declared_name:
+        raise InvalidValue(f"{location}: name", declared_name, f"{name!r}" if name else "a name")
+    _check_struct(getattr(candidate, "spawn_info", None), f"{location}: spawn_info")
+    formats = getattr(candidate, "transport_formats", None)
     if isinstance(formats, str) or not isinstance(formats, Sequence) or not formats:
-        raise InvalidValue(f"{where}: transport_formats", formats, "a list of at least one name")
+        raise InvalidValue(f"{location}: transport_formats", formats, "a list of at least one name")
     if invalid := [each for each in formats if not isinstance(each, str) or not each]:
-        raise InvalidValue(f"{where}: transport_formats", invalid[0], "names")
-    operations = getattr(made, "operations", None)
+        raise InvalidValue(f"{location}: transport_formats", invalid[0], "names")
+    operations = getattr(candidate, "operations", None)
     if not isinstance(operations, Mapping):
-        raise InvalidValue(f"{where}: operations", operations, "structures by their names")
+        raise InvalidValue(f"{location}: operations", operations, "structures by their names")
     for operation, kind in operations.items():
-        _check_struct(kind, f"{where}: operations[{operation!r}]")
+        _check_struct(kind, f"{location}: operations[{operation!r}]")
     for method in _METHODS:
-        if not callable(getattr(made, method, None)):
-            raise InvalidValue(f"{where}: {method}", getattr(made, method, None), "an async method")
+        if not callable(getattr(candidate, method, None)):
+            raise InvalidValue(f"{location}: {method}", getattr(candidate, method, None), "an async method")
 
 
 def _check_struct(kind: object, field: str) -> None:
@@ -140,5 +140,5 @@ def _check_struct(kind: object, field: str) -> None:
         raise InvalidValue(field, kind.__name__, "a structure that refuses unknown fields (forbid_unknown_fields)")
 
 
-def _of(point: importlib.metadata.EntryPoint) -> str:
+def _package_suffix(point: importlib.metadata.EntryPoint) -> str:
     return f" of {point.dist.name}" if point.dist is not None else ""

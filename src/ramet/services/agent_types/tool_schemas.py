@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ramet.core.errors import InvalidValue
-from ramet.services.agent_types.imports import FunctionReference, parsed, tree_of
+from ramet.services.agent_types.imports import FunctionReference, parse_reference, tree_of
 from ramet.services.contract import CodeTool
 
 _NAME = re.compile(r"[A-Za-z0-9_]{1,64}\Z")
@@ -41,7 +41,7 @@ def tools_of(names: Iterable[str], folders: Sequence[Path], field: str) -> tuple
     Raises InvalidValue like `tool_of`, for duplicate names, and for too much source in all.
     """
     names = tuple(names)
-    files = {file for each in names for file in _files(parsed(each, field), folders)}
+    files = {file for each in names for file in _files(parse_reference(each, field), folders)}
     if (size := sum(file.stat().st_size for file in files)) > MAX_SOURCES:
         raise InvalidValue(field, f"modules of {size} bytes", f"modules of at most {MAX_SOURCES} bytes in all")
     tools: dict[str, CodeTool] = {}
@@ -58,32 +58,34 @@ def tool_of(name: str, folders: Sequence[Path], field: str) -> CodeTool:
 
     Raises InvalidValue if it does not exist or cannot be a tool.
     """
-    called = parsed(name, field)
-    function = _function(called, folders, field)
-    where = f"{field}: {called}"
-    if not _NAME.match(called.name):
-        raise InvalidValue(where, called.name, "a name of at most 64 ASCII letters, digits and '_'")
+    reference = parse_reference(name, field)
+    function = _function(reference, folders, field)
+    location = f"{field}: {reference}"
+    if not _NAME.match(reference.name):
+        raise InvalidValue(location, reference.name, "a name of at most 64 ASCII letters, digits and '_'")
     description = ast.get_docstring(function) or ""
     if not description.strip() or len(description) > _MAX_DESCRIPTION:
         accepted = f"a docstring of 1 to {_MAX_DESCRIPTION} characters: it tells the model what the tool does"
-        raise InvalidValue(where, f"{len(description)} characters", accepted)
-    return CodeTool(called.module, called.name, description, _schema(function.args, where))
+        raise InvalidValue(location, f"{len(description)} characters", accepted)
+    return CodeTool(reference.module, reference.name, description, _schema(function.args, location))
 
 
-def _function(called: FunctionReference, folders: Sequence[Path], field: str) -> ast.FunctionDef | ast.AsyncFunctionDef:
-    for file in _files(called, folders):
+def _function(
+    reference: FunctionReference, folders: Sequence[Path], field: str
+) -> ast.FunctionDef | ast.AsyncFunctionDef:
+    for file in _files(reference, folders):
         status = file.stat()
         functions = _functions(file, status.st_size, status.st_mtime_ns, field)
         if isinstance(functions, InvalidValue):
             raise InvalidValue(functions.field, functions.value, functions.accepted)
-        if called.name in functions:
-            return functions[called.name]
-    raise InvalidValue(field, str(called), "a function that a module of the image's code defines at its top")
+        if reference.name in functions:
+            return functions[reference.name]
+    raise InvalidValue(field, str(reference), "a function that a module of the image's code defines at its top")
 
 
-def _files(called: FunctionReference, folders: Sequence[Path]) -> tuple[Path, ...]:
+def _files(reference: FunctionReference, folders: Sequence[Path]) -> tuple[Path, ...]:
     """Return the files of these folders that could be the module."""
-    paths = [folder.joinpath(*called.module.split(".")) for folder in folders]
+    paths = [folder.joinpath(*reference.module.split(".")) for folder in folders]
     return tuple(file for each in paths for file in (each.with_suffix(".py"), each / "__init__.py") if file.is_file())
 
 
@@ -105,57 +107,61 @@ def _functions(file: Path, size: int, changed_ns: int, field: str) -> _Functions
     return functions
 
 
-def _schema(taken: ast.arguments, where: str) -> dict[str, Any]:
-    if taken.vararg or taken.kwarg or taken.posonlyargs:
-        raise InvalidValue(where, "*args, **kwargs or '/'", "parameters that can each be given by name")
-    defaults = [None] * (len(taken.args) - len(taken.defaults)) + list(taken.defaults)
+def _schema(arguments: ast.arguments, location: str) -> dict[str, Any]:
+    if arguments.vararg or arguments.kwarg or arguments.posonlyargs:
+        raise InvalidValue(location, "*args, **kwargs or '/'", "parameters that can each be given by name")
+    defaults = [None] * (len(arguments.args) - len(arguments.defaults)) + list(arguments.defaults)
     properties: dict[str, Any] = {}
-    required = []
-    for each, default in zip((*taken.args, *taken.kwonlyargs), (*defaults, *taken.kw_defaults), strict=True):
+    required_names = []
+    for each, default in zip(
+        (*arguments.args, *arguments.kwonlyargs), (*defaults, *arguments.kw_defaults), strict=True
+    ):
         if each.annotation is None:
-            raise InvalidValue(f"{where}: {each.arg}", None, f"a type: {_TYPES}")
-        properties[each.arg] = _type(each.annotation, f"{where}: {each.arg}")
+            raise InvalidValue(f"{location}: {each.arg}", None, f"a type: {_TYPES}")
+        properties[each.arg] = _type(each.annotation, f"{location}: {each.arg}")
         if default is None:
-            required.append(each.arg)
+            required_names.append(each.arg)
         elif isinstance(default, ast.Constant) and isinstance(default.value, str | int | float | bool | None):
             properties[each.arg] |= {"default": default.value}
-    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    return {"type": "object", "properties": properties, "required": required_names, "additionalProperties": False}
 
 
-def _type(said: ast.expr, where: str) -> dict[str, Any]:
+def _type(annotation: ast.expr, location: str) -> dict[str, Any]:
     """Return the JSON schema of an annotation. Raises InvalidValue."""
-    match said:
+    match annotation:
         case ast.Constant(value=None):
             return dict(_PLAIN["None"])
         case ast.Constant(value=str() as text):
-            return _quoted(text, where)
+            return _parse_quoted(text, location)
         case ast.BinOp(left=left, op=ast.BitOr(), right=right):
-            return _any_of([_type(left, where), _type(right, where)])
-        case ast.Subscript(value=of, slice=inside):
-            return _of(_name(of), list(inside.elts) if isinstance(inside, ast.Tuple) else [inside], said, where)
-    if (name := _name(said)) in _PLAIN:
+            return _any_of([_type(left, location), _type(right, location)])
+        case ast.Subscript(value=of, slice=argument):
+            return _subscript_schema(
+                _name(of), list(argument.elts) if isinstance(argument, ast.Tuple) else [argument], annotation, location
+            )
+    if (name := _name(annotation)) in _PLAIN:
         return dict(_PLAIN[name])
-    raise _refused(said, where)
+    raise _refusal(annotation, location)
 
 
-def _of(name: str, inside: list[ast.expr], said: ast.expr, where: str) -> dict[str, Any]:
-    match name, inside:
+def _subscript_schema(name: str, arguments: list[ast.expr], annotation: ast.expr, location: str) -> dict[str, Any]:
+    match name, arguments:
         case (("list" | "List" | "Sequence"), [each]):
-            return {"type": "array", "items": _type(each, where)}
+            return {"type": "array", "items": _type(each, location)}
         case (("dict" | "Dict" | "Mapping"), [key, value]) if _name(key) == "str":
-            return {"type": "object", "additionalProperties": _type(value, where)}
+            return {"type": "object", "additionalProperties": _type(value, location)}
         case "Optional", [each]:
-            return _any_of([_type(each, where), dict(_PLAIN["None"])])
+            return _any_of([_type(each, location), dict(_PLAIN["None"])])
         case "Union", [_, *_]:
-            return _any_of([_type(each, where) for each in inside])
+            return _any_of([_type(each, location) for each in arguments])
         case "Literal", [_, *_]:
-            values = [each.value for each in inside if isinstance(each, ast.Constant)]
-            if len(values) == len(inside) and all(isinstance(each, str | int | bool | None) for each in values):
+            values = [each.value for each in arguments if isinstance(each, ast.Constant)]
+            if len(values) == len(arguments) and all(isinstance(each, str | int | bool | None) for each in values):
                 return {"enum": values}
         case "Annotated", [each, *notes]:
             texts = [note.value for note in notes if isinstance(note, ast.Constant) and isinstance(note.value, str)]
-            return _type(each, where) | ({"description": texts[0]} if texts else {})
-    raise _refused(said, where)
+            return _type(each, location) | ({"description": texts[0]} if texts else {})
+    raise _refusal(annotation, location)
 
 
 def _any_of(several: list[dict[str, Any]]) -> dict[str, Any]:
@@ -163,20 +169,26 @@ def _any_of(several: list[dict[str, Any]]) -> dict[str, Any]:
     return {"anyOf": flat}
 
 
-def _quoted(text: str, where: str) -> dict[str, Any]:
+def _parse_quoted(text: str, location: str) -> dict[str, Any]:
     try:
         expression = ast.parse(text[:1000], mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise InvalidValue(where, text, f"a type: {_TYPES}") from None
+        raise InvalidValue(location, text, f"a type: {_TYPES}") from None
     if isinstance(expression, ast.Constant):
-        raise _refused(expression, where)
-    return _type(expression, where)
+        raise _refusal(expression, location)
+    return _type(expression, location)
 
 
-def _name(said: ast.expr) -> str:
+def _name(expression: ast.expr) -> str:
     """Return the last part of a name: the same for `Literal` and `typing.Literal`."""
-    return said.id if isinstance(said, ast.Name) else said.attr if isinstance(said, ast.Attribute) else ""
+    return (
+        expression.id
+        if isinstance(expression, ast.Name)
+        else expression.attr
+        if isinstance(expression, ast.Attribute)
+        else ""
+    )
 
 
-def _refused(said: ast.expr, where: str) -> InvalidValue:
-    return InvalidValue(where, ast.unparse(said)[:200], f"a type: {_TYPES}")
+def _refusal(annotation: ast.expr, location: str) -> InvalidValue:
+    return InvalidValue(location, ast.unparse(annotation)[:200], f"a type: {_TYPES}")

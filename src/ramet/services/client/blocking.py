@@ -12,7 +12,7 @@ A = TypeVar("A")
 A_co = TypeVar("A_co", covariant=True)
 
 
-class Face(Protocol[A_co]):
+class BlockingClient(Protocol[A_co]):
     """A blocking client."""
 
     @property
@@ -25,10 +25,10 @@ class Face(Protocol[A_co]):
 
 def blocking(
     method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[Face[A], P], T]:
+) -> Callable[Concatenate[BlockingClient[A], P], T]:
     """Return a method that calls the async method and waits for its result."""
 
-    def call(self: Face[A], *args: P.args, **kwargs: P.kwargs) -> T:
+    def call(self: BlockingClient[A], *args: P.args, **kwargs: P.kwargs) -> T:
         return self.call(method(self.client, *args, **kwargs))
 
     return wraps(method)(call)  # type: ignore[return-value]  # the same, but for `self`
@@ -36,10 +36,10 @@ def blocking(
 
 def iterating(
     method: Callable[Concatenate[A, P], AsyncGenerator[T, None]],
-) -> Callable[Concatenate[Face[A], P], Iterator[T]]:
+) -> Callable[Concatenate[BlockingClient[A], P], Iterator[T]]:
     """Return a method that iterates over the async generator, and waits for each item."""
 
-    def call(self: Face[A], *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+    def call(self: BlockingClient[A], *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
         items = method(self.client, *args, **kwargs)
 
         async def following() -> tuple[T, ...]:

@@ -17,7 +17,7 @@ from ramet.services.client.errors import error_of
 from ramet.services.client.operator import OperatorClient
 from ramet.services.client.peer_credentials import verify_peer
 from ramet.services.client.requests import RequestSpec
-from ramet.services.client.retry import Lost, RetryingReader, followed, number_of
+from ramet.services.client.retry import Lost, RetryingReader, follow_events, number_of
 from ramet.services.contract import AgentInfo, Chunk, CreatedTeam, DelegatedKey, Right, SpawnedAgent, TeamInfo
 from ramet.services.http.schemas import Interrupted
 from ramet.services.packaging.contract import BundleInfo, ImageInfo, Job
@@ -48,9 +48,9 @@ class Client:
     user listens at the socket; no key is sent to it.
     """
 
-    def __init__(self, where: str | os.PathLike[str], key: str | None = None) -> None:
+    def __init__(self, address: str | os.PathLike[str], key: str | None = None) -> None:
         """Prepare a connection; see `ramet.connect`."""
-        self._place = requests.place_of(where, key)
+        self._place = requests.place_of(address, key)
         self._http: Any = None
         #: The operator's view of the server.
         self.kernel = OperatorClient(self)
@@ -62,7 +62,7 @@ class Client:
         transport = http.AsyncHTTPTransport(uds=self._place.socket, trust_env=False, verify=verify)
         timeout = http.Timeout(TIMEOUT_S, pool=None)
         self._http = http.AsyncClient(transport=transport, timeout=timeout, **self._place.options())
-        self._lost = http.TransportError
+        self._transport_error = http.TransportError
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -85,7 +85,7 @@ class Client:
     ) -> CreatedTeam:
         """Reserve a team, with the operator's key. `defaults` are limits for its agents that do not state them."""
         request = requests.create_team(resources, name, config, labels, defaults)
-        return await self.send(request.once(idempotency_key), key)
+        return await self.send(request.with_idempotency_key(idempotency_key), key)
 
     async def list_teams(self, *, key: str | None = None) -> Sequence[TeamInfo]:
         """Return the teams that the key opens."""
@@ -136,7 +136,7 @@ class Client:
             wait_s,
             keep_failed_s,
         )
-        return await self.send(request.once(idempotency_key), key, waits=True)
+        return await self.send(request.with_idempotency_key(idempotency_key), key, waits=True)
 
     async def list_agents(
         self,
@@ -169,7 +169,7 @@ class Client:
         Needs its owner's key or the operator's key.
         """
         return await self.send(
-            requests.supply_values(agent, env, env_vars, secrets).once(idempotency_key), key, waits=True
+            requests.supply_values(agent, env, env_vars, secrets).with_idempotency_key(idempotency_key), key, waits=True
         )
 
     async def kill_agent(self, agent: str, *, key: str | None = None) -> None:
@@ -187,7 +187,9 @@ class Client:
         key: str | None = None,
     ) -> DelegatedKey:
         """Create a key with fewer rights, or transfer the ownership."""
-        return await self.send(requests.delegate(agent, rights, owner, seconds).once(idempotency_key), key)
+        return await self.send(
+            requests.delegate(agent, rights, owner, seconds).with_idempotency_key(idempotency_key), key
+        )
 
     async def revoke(self, agent: str, key_id: str, *, key: str | None = None) -> None:
         """Revoke a delegated key."""
@@ -195,7 +197,7 @@ class Client:
 
     async def rotate(self, agent: str, *, idempotency_key: str | None = None, key: str | None = None) -> str:
         """Return a new key for the owner; the old key becomes invalid."""
-        return (await self.send(requests.rotate(agent).once(idempotency_key), key)).nonce
+        return (await self.send(requests.rotate(agent).with_idempotency_key(idempotency_key), key)).nonce
 
     # ---- turns
 
@@ -214,32 +216,32 @@ class Client:
         The client resumes the answer after a lost connection, and while no server can answer. Closing the iteration
         does not affect the turn, unless `on_leave` is "interrupt".
         """
-        request: RequestSpec[None] = requests.turn(agent, body, format, on_leave).once(idempotency_key)
+        request: RequestSpec[None] = requests.turn(agent, body, format, on_leave).with_idempotency_key(idempotency_key)
         turn, number, kind, reader = "", 0, "chunk", RetryingReader()
-        broken: RametError
+        error: RametError
 
-        def begun(headers: Mapping[str, str]) -> None:
+        def take_headers(headers: Mapping[str, str]) -> None:
             nonlocal turn  # The turn may wait in line, and the connection may be lost before its first chunk.
             turn = headers.get("ramet-turn", turn)
 
         while True:
             try:
-                async with aclosing(self.stream(request, key, begun)) as events:
+                async with aclosing(self.stream(request, key, take_headers)) as events:
                     async for event in events:
                         if kind != "chunk":
                             continue  # Read to the end of the stream, so that the connection can be reused.
                         chunk = _chunk(event)
                         turn, number, kind = chunk.turn, chunk.number, chunk.kind
-                        reader.heard()
+                        reader.reset()
                         yield chunk
-                broken = Lost(f"the answer broke off after chunk {number} of turn {turn!r}")
+                error = Lost(f"the answer broke off after chunk {number} of turn {turn!r}")
             except RametError as problem:
-                broken = problem
-            if kind != "chunk" and isinstance(broken, Gone):
+                error = problem
+            if kind != "chunk" and isinstance(error, Gone):
                 return
             if not turn and not request.is_repeatable:
-                raise broken
-            await reader.again(broken)
+                raise error
+            await reader.wait_to_retry(error)
             if turn:
                 request = requests.read_turn(agent, turn, number)
 
@@ -267,13 +269,15 @@ class Client:
         self, agent: str, turn: str = "", *, idempotency_key: str | None = None, key: str | None = None
     ) -> Interrupted:
         """Interrupt the active turn, or the turn of that id. The agent and its history remain."""
-        return await self.send(requests.interrupt(agent, turn).once(idempotency_key), key)
+        return await self.send(requests.interrupt(agent, turn).with_idempotency_key(idempotency_key), key)
 
     async def control(
         self, agent: str, operation: Mapping[str, Any], *, idempotency_key: str | None = None, key: str | None = None
     ) -> Any:
         """Execute `{"@type": name, …}`, an operation of the agent's type."""
-        return await self.send(requests.control(agent, operation).once(idempotency_key), key, waits=True)
+        return await self.send(
+            requests.control(agent, operation).with_idempotency_key(idempotency_key), key, waits=True
+        )
 
     async def history(
         self, agent: str, *, last: int | None = None, key: str | None = None
@@ -286,7 +290,7 @@ class Client:
 
         A broken stream is resumed where it broke.
         """
-        stream = followed(lambda last: self.stream(requests.events(agent, last), key), after)
+        stream = follow_events(lambda last: self.stream(requests.events(agent, last), key), after)
         async with aclosing(stream):
             async for each in stream:
                 yield AgentEvent(*each)
@@ -305,7 +309,7 @@ class Client:
         With `dedupe_s`, the server drops a message that equals one of the last `dedupe_s` seconds. Raises InvalidValue
         if the agent cannot do that.
         """
-        await self.send(requests.mail(agent, text, dedupe_s).once(idempotency_key), key)
+        await self.send(requests.mail(agent, text, dedupe_s).with_idempotency_key(idempotency_key), key)
 
     # ---- packaging
 
@@ -313,7 +317,7 @@ class Client:
         self, data: bytes, *, idempotency_key: str | None = None, key: str | None = None
     ) -> BundleInfo:
         """Store the contents of a tar file, plain or compressed with gzip."""
-        return await self.send(requests.upload_bundle(data).once(idempotency_key), key)
+        return await self.send(requests.upload_bundle(data).with_idempotency_key(idempotency_key), key)
 
     async def list_bundles(self, *, key: str | None = None) -> Sequence[BundleInfo]:
         """Return the bundles of the key's team and of the operator; for the operator, all bundles."""
@@ -331,7 +335,7 @@ class Client:
         self, bundles: Sequence[str], *, base: str = "", idempotency_key: str | None = None, key: str | None = None
     ) -> Job:
         """Start a job that builds an image from bundles, on top of another image."""
-        return await self.send(requests.create_image(bundles, base).once(idempotency_key), key)
+        return await self.send(requests.create_image(bundles, base).with_idempotency_key(idempotency_key), key)
 
     async def list_images(self, *, key: str | None = None) -> Sequence[ImageInfo]:
         """Return the images that agents of the key's team can be spawned from; for the operator, all images."""
@@ -359,10 +363,10 @@ class Client:
             except RametError as problem:
                 if not ask.is_repeatable:
                     raise
-                await reader.again(problem)
+                await reader.wait_to_retry(problem)
 
     async def _send_once(self, ask: RequestSpec[T], key: str | None, waits: bool) -> T:
-        options, http = {"timeout": None} if waits else {}, self._opened()
+        options, http = {"timeout": None} if waits else {}, self._require_http()
         try:
             response = await http.request(
                 ask.method,
@@ -373,7 +377,7 @@ class Client:
                 extensions=_WATCHED,
                 **options,
             )
-        except self._lost as problem:
+        except self._transport_error as problem:
             raise self._unreachable(problem) from None
         if response.status_code >= 400:
             raise error_of(response.content, response.status_code)
@@ -383,10 +387,10 @@ class Client:
         self,
         ask: RequestSpec[None],
         key: str | None = None,
-        begun: Callable[[Mapping[str, str]], None] = lambda headers: None,
+        on_headers: Callable[[Mapping[str, str]], None] = lambda headers: None,
     ) -> AsyncGenerator[ServerSentEvent, None]:
-        """Yield the events of any answer that is a stream. `begun` is called with the answer's headers."""
-        http = self._opened()
+        """Yield the events of any answer that is a stream. `on_headers` is called with the answer's headers."""
+        http = self._require_http()
         try:
             async with http.stream(
                 ask.method,
@@ -399,19 +403,19 @@ class Client:
             ) as response:
                 if response.status_code >= 400:
                     raise error_of(await response.aread(), response.status_code)
-                begun(response.headers)
+                on_headers(response.headers)
                 parser = Parser()
                 async for piece in response.aiter_raw():
                     for event in parser.feed(piece):
                         yield event
-        except self._lost as problem:
+        except self._transport_error as problem:
             raise self._unreachable(problem) from None
 
     def _headers(self, ask: RequestSpec[Any], key: str | None) -> dict[str, str]:
         key_text = self._place.key if key is None else requests.checked_key(key)
         return {**ask.headers, **({"authorization": f"Bearer {key_text}"} if key_text else {})}
 
-    def _opened(self) -> Any:
+    def _require_http(self) -> Any:
         if self._http is None:
             raise RametError("this client is not open: use `async with`")
         return self._http

@@ -31,10 +31,10 @@ class Connection:
             self._sync = None
 
 
-def connect(where: str | os.PathLike[str], key: str | None = None) -> Connection:
+def connect(address: str | os.PathLike[str], key: str | None = None) -> Connection:
     """Prepare a connection to a server at the path of its socket, or at a URL. Raises InvalidValue.
 
     `key` is sent with every request without a key of its own: the key of an operator, a team or an agent. Without
     `key`, the operator's key is read from the file next to the socket, if this user may read it.
     """
-    return Connection(Client(where, key))
+    return Connection(Client(address, key))

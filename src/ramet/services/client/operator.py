@@ -22,7 +22,7 @@ from ramet.host.sessions.rows import SessionRow
 from ramet.services.client import operator_requests as asks
 from ramet.services.client.errors import error_of
 from ramet.services.client.requests import RequestSpec
-from ramet.services.client.retry import followed
+from ramet.services.client.retry import follow_events
 from ramet.services.operator.contract import (
     MOST,
     USUAL,
@@ -44,7 +44,7 @@ from ramet.wire.sse import ServerSentEvent
 T = TypeVar("T")
 
 
-class Paged(Protocol):
+class Page(Protocol):
     """A page of a list."""
 
     @property
@@ -52,7 +52,7 @@ class Paged(Protocol):
         """Return the position to request the next page with; "" if there is none."""
 
 
-P = TypeVar("P", bound=Paged)
+P = TypeVar("P", bound=Page)
 
 
 class RunEvent(NamedTuple):
@@ -78,8 +78,8 @@ class OperatorClient:
     Methods raise the same errors as in the server's process, such as Unknown for a run that is not recorded.
     """
 
-    def __init__(self, way: Transport) -> None:
-        self._transport = way
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
 
     # ---- runs
 
@@ -109,7 +109,7 @@ class OperatorClient:
         can answer. Raises Unknown, and Gone once no server answers.
         """
         async with aclosing(
-            followed(lambda last: self._transport.stream(asks.events(id, tree, last, follow)), after)
+            follow_events(lambda last: self._transport.stream(asks.events(id, tree, last, follow)), after)
         ) as stream:
             async for cursor, data in stream:
                 yield RunEvent(cursor, decode(data))
@@ -122,7 +122,7 @@ class OperatorClient:
         Returns a text that says whether the message was delivered, and how. With `dedupe_s`, a message that equals one
         of the last `dedupe_s` seconds is not delivered again.
         """
-        return (await self._transport.send(asks.send(id, text, dedupe_s).once(idempotency_key))).mail
+        return (await self._transport.send(asks.send(id, text, dedupe_s).with_idempotency_key(idempotency_key))).mail
 
     async def stop(self, id: str, reason: str = "") -> Stopped:
         """Stop a run and all runs below it, and wait until they have ended. Raises Unknown."""
@@ -235,7 +235,7 @@ class OperatorClient:
             repeatable=repeatable,
             in_process=in_process,
         )
-        return await self._transport.send(asks.add_schedule(request).once(idempotency_key))
+        return await self._transport.send(asks.add_schedule(request).with_idempotency_key(idempotency_key))
 
     async def pause_schedule(self, id: str) -> ScheduleView:
         """Start no ticks of the schedule until it is resumed; active runs continue. Raises Unknown."""
@@ -247,7 +247,7 @@ class OperatorClient:
 
     async def trigger_schedule(self, id: str, *, idempotency_key: str | None = None) -> ScheduleView:
         """Run the schedule's agent now, in addition to its ticks. Raises Unknown."""
-        return await self._transport.send(asks.steer_schedule(id, "trigger").once(idempotency_key))
+        return await self._transport.send(asks.steer_schedule(id, "trigger").with_idempotency_key(idempotency_key))
 
     async def remove_schedule(self, id: str) -> None:
         """Remove the schedule; active runs continue. Raises Unknown."""
@@ -296,17 +296,17 @@ class OperatorClient:
         return await self._transport.send(asks.put_policy(name, PutGatePolicy(policy=policy, expected=expected)))
 
     async def passages(
-        self, wanted: GateEventFilter = EVERYTHING, *, after: int = 0, limit: int = USUAL
+        self, event_filter: GateEventFilter = EVERYTHING, *, after: int = 0, limit: int = USUAL
     ) -> GateEventPage:
         """Return a page of the gate events after a cursor, like `ramet.host.safety.inspection.passages`."""
-        page = await self._transport.send(asks.passages(wanted, after, limit))
+        page = await self._transport.send(asks.passages(event_filter, after, limit))
         return GateEventPage(tuple(_passage(each) for each in page.entries), page.cursor, page.more)
 
     async def follow_passages(
-        self, wanted: GateEventFilter = EVERYTHING, *, after: int = 0
+        self, event_filter: GateEventFilter = EVERYTHING, *, after: int = 0
     ) -> AsyncGenerator[GateEvent, None]:
         """Yield the gate events after a cursor, and then new ones, until the server ends. Then raises Gone."""
-        async with aclosing(self._transport.stream(asks.follow_passages(wanted, after))) as events:
+        async with aclosing(self._transport.stream(asks.follow_passages(event_filter, after))) as events:
             async for each in events:
                 match each.event:
                     case "event":

@@ -94,8 +94,8 @@ def schedules(after: str, limit: int) -> RequestSpec[SchedulePage]:
     return RequestSpec("GET", "/v1/schedules", SchedulePage, params=_without_none(after=after, limit=limit))
 
 
-def add_schedule(asked: AddSchedule) -> RequestSpec[ScheduleView]:
-    return RequestSpec("POST", "/v1/schedules", ScheduleView, asked)
+def add_schedule(request: AddSchedule) -> RequestSpec[ScheduleView]:
+    return RequestSpec("POST", "/v1/schedules", ScheduleView, request)
 
 
 def schedule(id: str) -> RequestSpec[ScheduleView]:
@@ -135,24 +135,30 @@ def policy(name: str, version: int) -> RequestSpec[GatePolicy]:
     return RequestSpec("GET", _policy(name), GatePolicy, params=_without_none(version=version))
 
 
-def put_policy(name: str, asked: PutGatePolicy) -> RequestSpec[GatePolicy]:
-    return RequestSpec("POST", _policy(name), GatePolicy, asked)
+def put_policy(name: str, request: PutGatePolicy) -> RequestSpec[GatePolicy]:
+    return RequestSpec("POST", _policy(name), GatePolicy, request)
 
 
-def passages(wanted: GateEventFilter, after: int, limit: int) -> RequestSpec[PassagePage]:
+def passages(event_filter: GateEventFilter, after: int, limit: int) -> RequestSpec[PassagePage]:
     return RequestSpec(
-        "GET", "/v1/safety/passages", PassagePage, params=_passage_query(wanted, after) | {"limit": limit}
+        "GET", "/v1/safety/passages", PassagePage, params=_passage_query(event_filter, after) | {"limit": limit}
     )
 
 
-def follow_passages(wanted: GateEventFilter, after: int) -> RequestSpec[None]:
-    return RequestSpec("GET", "/v1/safety/passages/follow", None, params=_passage_query(wanted, after))
+def follow_passages(event_filter: GateEventFilter, after: int) -> RequestSpec[None]:
+    return RequestSpec("GET", "/v1/safety/passages/follow", None, params=_passage_query(event_filter, after))
 
 
-def _passage_query(wanted: GateEventFilter, after: int) -> dict[str, Any]:
-    query = {"tree": wanted.tree, "run": wanted.run, "path": wanted.path, "tool": wanted.tool, "after": after}
-    committed_query = {} if wanted.committed is None else {"committed": wanted.committed}
-    return {**_without_none(**query), **committed_query, "kinds": list(wanted.kinds)}
+def _passage_query(event_filter: GateEventFilter, after: int) -> dict[str, Any]:
+    query = {
+        "tree": event_filter.tree,
+        "run": event_filter.run,
+        "path": event_filter.path,
+        "tool": event_filter.tool,
+        "after": after,
+    }
+    committed_query = {} if event_filter.committed is None else {"committed": event_filter.committed}
+    return {**_without_none(**query), **committed_query, "kinds": list(event_filter.kinds)}
 
 
 def _policy(name: str) -> str:

@@ -56,7 +56,7 @@ class RequestSpec(Generic[T]):
         """Return whether the request has an `Idempotency-Key`, so that repeating it has no further effect."""
         return HEADER in self.headers
 
-    def once(self, idempotency_key: str | None) -> Self:
+    def with_idempotency_key(self, idempotency_key: str | None) -> Self:
         """Return the request with an `Idempotency-Key`, if one is given: the server executes it once.
 
         Raises InvalidValue.
@@ -88,15 +88,15 @@ class ServerAddress:
         return {"base_url": self.url, "trust_env": False}
 
 
-def place_of(where: str | os.PathLike[str], key: str | None) -> ServerAddress:
+def place_of(address: str | os.PathLike[str], key: str | None) -> ServerAddress:
     """Parse the address of a server. Without a key, use the operator's key from beside a socket, if the file exists."""
-    text = os.fspath(where)
+    text = os.fspath(address)
     if text.startswith(("http://", "https://")):
         if not _is_address(text):
-            raise InvalidValue("where", text, "a URL of http or https with a host, and a port if it has one")
+            raise InvalidValue("address", text, "a URL of http or https with a host, and a port if it has one")
         return ServerAddress(text.rstrip("/"), None, checked_key(key or ""))
     if "://" in text or not text:
-        raise InvalidValue("where", text, "the path of a socket, or a URL of http or https")
+        raise InvalidValue("address", text, "the path of a socket, or a URL of http or https")
     path = pathlib.Path(text.removeprefix("unix:")).absolute()
     if key is None:
         key = _operators(path.with_name(TOKEN))

@@ -24,46 +24,46 @@ class RetryingReader:
     """The retries of one reader."""
 
     def __init__(self) -> None:
-        self._failed = 0
+        self._failure_count = 0
 
-    def heard(self) -> None:
+    def reset(self) -> None:
         """Reset the count of failures, since data was received."""
-        self._failed = 0
+        self._failure_count = 0
 
-    async def again(self, broken: RametError) -> None:
-        """Pause before another attempt; raises `broken` if there is to be none."""
-        is_lost = isinstance(broken, Lost)
-        if self._failed >= _MOST or not (is_lost or is_away(broken)):
-            raise broken
-        await asyncio.sleep(_TRY_S * 2**self._failed if is_lost else _AWAY_S)
-        self._failed += 1
+    async def wait_to_retry(self, error: RametError) -> None:
+        """Pause before another attempt; raises `error` if there is to be none."""
+        is_lost = isinstance(error, Lost)
+        if self._failure_count >= _MOST or not (is_lost or is_away(error)):
+            raise error
+        await asyncio.sleep(_TRY_S * 2**self._failure_count if is_lost else _AWAY_S)
+        self._failure_count += 1
 
 
-async def followed(
+async def follow_events(
     ask: Callable[[int], AsyncGenerator[ServerSentEvent]], after: int
 ) -> AsyncGenerator[tuple[int, bytes]]:
     """Yield all events after a cursor, each with its own cursor. `ask` returns the events after any cursor."""
     reader = RetryingReader()
     while True:
-        broken: RametError
+        error: RametError
         try:
             async with aclosing(ask(after)) as events:
                 async for each in events:
                     match each.event:
                         case "event":
                             after = number_of(each.id)
-                            reader.heard()
+                            reader.reset()
                             yield after, each.data
                         case "error":
-                            broken = error_of(each.data, 0)
+                            error = error_of(each.data, 0)
                             break
                         case "done":
                             return
                 else:
-                    broken = Lost(f"the events were interrupted after cursor {after}")
+                    error = Lost(f"the events were interrupted after cursor {after}")
         except RametError as problem:
-            broken = problem
-        await reader.again(broken)
+            error = problem
+        await reader.wait_to_retry(error)
 
 
 def number_of(text: str) -> int:

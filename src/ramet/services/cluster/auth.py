@@ -33,10 +33,10 @@ class PeerAuth:
 
     def check(self, headers: Mapping[str, str]) -> str:
         """Return the kernel that forwards a request, "" if none does. Raises Denied if the pass is invalid."""
-        name, presented = headers.get(FROM, ""), headers.get(PASS, "")
-        if not name and not presented:
+        name, presented_pass = headers.get(FROM, ""), headers.get(PASS, "")
+        if not name and not presented_pass:
             return ""
-        if not hmac.compare_digest(presented.encode(), self._pass(name, self.me).encode()):
+        if not hmac.compare_digest(presented_pass.encode(), self._pass(name, self.me).encode()):
             raise Denied("a request in the name of a kernel", "its pass was not issued by a kernel of this store")
         return name
 

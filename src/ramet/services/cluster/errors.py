@@ -13,7 +13,7 @@ MISDIRECTED: Final = HTTPStatus.MISDIRECTED_REQUEST
 PASS_REFUSED: Final = "ramet-pass"
 
 
-def misdirected() -> Refusal:
+def misdirected_request() -> Refusal:
     """Return the refusal for a forwarding kernel: it must ask another kernel."""
     return Refusal(MISDIRECTED, "this kernel does not own it any more")
 

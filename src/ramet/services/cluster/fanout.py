@@ -52,7 +52,7 @@ class FanOut:
             return None
         await call.check_key()
 
-        async def here() -> Any | RametError:
+        async def ask_own_kernel() -> Any | RametError:
             scope = {
                 **call.request.scope,
                 **({"query_string": operation.unpaged_query} if operation.unpaged_query else {}),
@@ -63,7 +63,7 @@ class FanOut:
                 return error
 
         answers = await asyncio.gather(
-            here(), *(self._ask_kernel(call, operation, each) for each in self._directory.reachable_kernels())
+            ask_own_kernel(), *(self._ask_kernel(call, operation, each) for each in self._directory.reachable_kernels())
         )
         results = [each for each in answers if each is not None and not isinstance(each, RametError)]
         if not results and isinstance(answers[0], RametError):

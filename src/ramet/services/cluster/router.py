@@ -19,7 +19,7 @@ from starlette.responses import Response
 from ramet.core.errors import Gone, MailRefused, NotYours, OwnedElsewhere, RametError, StoreFailed, Unknown
 from ramet.services.cluster.auth import FROM, PeerAuth
 from ramet.services.cluster.directory import Directory, Owner, hash_of
-from ramet.services.cluster.errors import MISDIRECTED, misdirected, outcome_unknown, unavailable
+from ramet.services.cluster.errors import MISDIRECTED, misdirected_request, outcome_unknown, unavailable
 from ramet.services.cluster.fanout import FanOut
 from ramet.services.cluster.forward import Body, ForwardedResponse, Forwarder, Unreachable
 from ramet.services.cluster.local import LocalOwnership
@@ -111,7 +111,7 @@ class KernelRouter:
             if operation.of not in ("agent", "team", "run") or not await self._has_moved(operation, call):
                 raise
             problem = TakenOver(operation.of, call.path(operation.of))
-        raise misdirected() if call.request.headers.get(FROM) else problem
+        raise misdirected_request() if call.request.headers.get(FROM) else problem
 
     async def _has_moved(self, operation: Operation, call: RequestContext) -> bool:
         name, is_run = call.path(operation.of), operation.of == "run"
@@ -170,7 +170,7 @@ class KernelRouter:
                 if not (self._local.is_draining and operation.begins):
                     body.restore()
                     return await self._removed_here(call, operation) if may_be_gone else None
-                raise misdirected() if is_forwarded else unavailable()
+                raise misdirected_request() if is_forwarded else unavailable()
             if owner.kernel != self._directory.me:
                 try:
                     response = await self._forward(call, owner, body, is_forwarded)
@@ -222,7 +222,7 @@ class KernelRouter:
         Raises Unreachable if that kernel may have executed a request that can be repeated, as with an Idempotency-Key.
         """
         if is_forwarded:
-            raise misdirected()
+            raise misdirected_request()
         kernel = self._directory.kernels.get(owner.kernel)
         if kernel is None or not kernel.alive or not kernel.address:
             return None

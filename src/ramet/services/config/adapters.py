@@ -31,11 +31,11 @@ def is_adapter_named(group: str, name: str) -> bool:
 
 def find_policy_adapter(name: str) -> PolicyAdapter:
     """Return the policy adapter of that name. Raises InvalidValue if it cannot be loaded or is no policy adapter."""
-    where, adapter = _call_adapter(POLICY_ADAPTERS_GROUP, name, "policy_adapter", _POLICY)
+    location, adapter = _call_adapter(POLICY_ADAPTERS_GROUP, name, "policy_adapter", _POLICY)
     try:
-        check_policy_adapter(where, adapter)
+        check_policy_adapter(location, adapter)
     except InvalidValue as problem:
-        raise InvalidValue(where, name, problem.accepted) from None
+        raise InvalidValue(location, name, problem.accepted) from None
     return cast("PolicyAdapter", adapter)
 
 
@@ -44,38 +44,38 @@ def find_store(adapter: StoreAdapter, kernel: str) -> Store:
 
     Raises InvalidValue, which shows no URL, if that fails or the object is no store.
     """
-    where, store = _call_adapter(STORES_GROUP, adapter.name, "store", _STORE, url=adapter.url, kernel=kernel)
+    location, store = _call_adapter(STORES_GROUP, adapter.name, "store", _STORE, url=adapter.url, kernel=kernel)
     if missing := missing_members(store):
-        raise InvalidValue(where, adapter.name, f"{_STORE}; it has no {', '.join(missing)}")
+        raise InvalidValue(location, adapter.name, f"{_STORE}; it has no {', '.join(missing)}")
     try:
         own_name = store.name
     except Exception as problem:  # The property runs the store's own code.
         accepted = f"{_STORE}; its `name` raised {type(problem).__name__}"
-        raise InvalidValue(where, adapter.name, accepted) from None
+        raise InvalidValue(location, adapter.name, accepted) from None
     if own_name in _OWN_STORES:
         accepted = f"{_STORE}; its `name` is that of one of ramet's own stores"
-        raise InvalidValue(where, own_name, accepted)
+        raise InvalidValue(location, own_name, accepted)
     return cast("Store", store)
 
 
 def _call_adapter(group: str, name: str, field: str, accepted: str, **called_with: Any) -> tuple[str, Any]:
     """Load and call the named object; return it with the field name for errors. Raises InvalidValue."""
     if OBJECT.match(name):
-        where, point = field, importlib.metadata.EntryPoint(name, name, group)
+        location, point = field, importlib.metadata.EntryPoint(name, name, group)
     else:
         # Duplicates of one entry point (a package twice on the path) count once.
         points = {each.value: each for each in importlib.metadata.entry_points(group=group, name=name)}
         if not points:
             raise InvalidValue(field, name, f"package.module:Name, or an entry point of {group!r}")
-        where = f"entry point {name!r} in {group!r}"
+        location = f"entry point {name!r} in {group!r}"
         if len(points) > 1:
-            raise InvalidValue(where, ", ".join(points), "one adapter of each name")
+            raise InvalidValue(location, ", ".join(points), "one adapter of each name")
         [point] = points.values()
     try:
-        return where, point.load()(**called_with)
+        return location, point.load()(**called_with)
     except (Exception, SystemExit) as problem:  # Loading runs the adapter's own code.
         # With a URL, show only the error's type: its text may contain the URL and its password.
-        raise InvalidValue(where, point.value, f"{accepted}; {_error_text(problem, **called_with)}") from problem
+        raise InvalidValue(location, point.value, f"{accepted}; {_error_text(problem, **called_with)}") from problem
 
 
 def _error_text(problem: BaseException, url: str = "", **_: Any) -> str:

@@ -31,18 +31,18 @@ def find_backend(name: str, working_dir: pathlib.Path) -> BackendName | Backend:
     points = {each.value: each for each in importlib.metadata.entry_points(group=BACKENDS_GROUP, name=name)}
     if not points:
         raise InvalidValue("backend", name, f"one of {', '.join(get_args(BackendName))}, or of {BACKENDS_GROUP!r}")
-    where = f"entry point {name!r} in {BACKENDS_GROUP!r}"
+    location = f"entry point {name!r} in {BACKENDS_GROUP!r}"
     if len(points) > 1:
-        raise InvalidValue(where, ", ".join(points), "one backend of each name")
+        raise InvalidValue(location, ", ".join(points), "one backend of each name")
     [(value, point)] = points.items()
     try:
         backend = point.load()(runs=RunFolders(working_dir).root)
     except (Exception, SystemExit) as problem:  # Loading runs the backend's own code.
         reason = f"{type(problem).__name__}: {str(problem)[:200]}"
-        raise InvalidValue(where, value, f"{_ACCEPTED}; {reason}") from problem
+        raise InvalidValue(location, value, f"{_ACCEPTED}; {reason}") from problem
     if not isinstance(getattr(backend, "name", None), str):
-        raise InvalidValue(where, value, f"{_ACCEPTED}; it has no name")
+        raise InvalidValue(location, value, f"{_ACCEPTED}; it has no name")
     for method in _METHODS:
         if not callable(getattr(backend, method, None)):
-            raise InvalidValue(where, value, f"{_ACCEPTED}; it has no method {method!r}")
+            raise InvalidValue(location, value, f"{_ACCEPTED}; it has no method {method!r}")
     return cast("Backend", backend)

@@ -14,7 +14,7 @@ from ramet.disk.state_folder import JOURNAL, state_folder
 from ramet.host.sandbox.sandboxes import BackendName
 from ramet.isolation.contract import Backend
 from ramet.isolation.workspace.folder_retention import FolderLimits
-from ramet.services.agent_types.registry import installed
+from ramet.services.agent_types.registry import create_default_types
 from ramet.services.config.adapters import find_policy_adapter, find_store
 from ramet.services.config.backends import find_backend
 from ramet.services.config.load import Config
@@ -60,7 +60,7 @@ def server_of(config: Config, environ: Mapping[str, str], **options: Any) -> Ser
         "policy_adapter": None if config.policy_adapter is None else find_policy_adapter(config.policy_adapter),
         "policy_timeout_s": float(config.policy_timeout_s),
         "address": config.address,
-        "types": installed(ModelAliases(config.models, environ)),
+        "types": create_default_types(ModelAliases(config.models, environ)),
         "token": None if config.token is None else config.token.read(environ),
         "teams": config.teams,
         "rules": rules_of(config),
@@ -126,7 +126,7 @@ def store_of(
     place: pathlib.Path | PostgresUrl | StoreAdapter | None, working_dir: pathlib.Path, kernel: str = "kernel"
 ) -> Store | None:
     """Return the store at a place; None for the store of the working directory. Raises MissingExtra, InvalidValue."""
-    if place is None or (isinstance(place, pathlib.Path) and place.resolve() == _usual(working_dir)):
+    if place is None or (isinstance(place, pathlib.Path) and place.resolve() == _journal_path(working_dir)):
         return None
     if isinstance(place, pathlib.Path):
         from ramet.store.sqlite.store import SqliteStore
@@ -180,7 +180,7 @@ def bundle_limits(settings: BundleSettings) -> BundleLimits:
         upload=settings.upload_bytes,
         total=settings.total_bytes,
         file=min(settings.total_bytes, max(BundleLimits().file, settings.upload_bytes)),
-        kept=settings.kept_bytes,
+        quota=settings.kept_bytes,
     )
 
 
@@ -189,5 +189,5 @@ def installs_of(settings: InstallSettings) -> Installs | None:
     return Installs(pip_args=settings.pip_args, timeout_s=settings.timeout_s) if settings.allowed else None
 
 
-def _usual(working_dir: pathlib.Path) -> pathlib.Path:
+def _journal_path(working_dir: pathlib.Path) -> pathlib.Path:
     return state_folder(working_dir) / JOURNAL

@@ -23,7 +23,7 @@ from ramet.services.config.load import Config
 from ramet.services.config.settings import TcpAddress
 from ramet.services.packaging.oci.auth import RegistryFailed
 from ramet.services.packaging.oci.push import Progress
-from ramet.services.packaging.oci.registries import Opened, opened, split, url_of
+from ramet.services.packaging.oci.registries import OpenRegistries, open_registries, split, url_of
 from ramet.services.packaging.oci.registry import address, reference
 from ramet.services.packaging.runtime_image.build import RuntimeImage
 from ramet.services.packaging.runtime_image.pod_images import PodImages
@@ -119,9 +119,9 @@ def images_of(config: Config, environ: Mapping[str, str]) -> PodImages | None:
         address(url_of(url))
         reference(split(base)[1])
 
-    def opening() -> AbstractAsyncContextManager[Opened]:
+    def opening() -> AbstractAsyncContextManager[OpenRegistries]:
         password = config.registry_password.read(environ) if config.registry_password is not None else ""
-        return opened(url, base, username=config.registry_username or "", password=password, environ=environ)
+        return open_registries(url, base, username=config.registry_username or "", password=password, environ=environ)
 
     return PodImages(opening, on_progress=_tell)
 
@@ -152,8 +152,8 @@ def _by_their_settings(config: Config) -> Iterator[None]:
         remedy = (
             "; see registry_username and registry_password, or docker login" if problem.status in (401, 403) else ""
         )
-        what = f"base_image {config.base_image} and registry_url {config.registry_url}"
-        raise SandboxFailed(f"no image for pods of {what}: {problem}{remedy}") from problem
+        subject = f"base_image {config.base_image} and registry_url {config.registry_url}"
+        raise SandboxFailed(f"no image for pods of {subject}: {problem}{remedy}") from problem
 
 
 def _tell(progress: Progress) -> None:

@@ -92,62 +92,62 @@ class Setting(NamedTuple):
         return "RAMET_" + self.name.upper().replace(".", "_")
 
 
-def _plain(check: Callable[[str, Any], Any]) -> Check:
+def _plain_check(check: Callable[[str, Any], Any]) -> Check:
     return lambda name, value, base: check(name, value)
 
 
 SETTINGS: Final = (
-    Setting("backend", _plain(validators.backend_of)),
+    Setting("backend", _plain_check(validators.backend_of)),
     Setting("store", validators.store_of),
     Setting("listen", validators.address_of),
     Setting("token", validators.reference_of),
-    Setting("kernel", _plain(checked_name)),
-    Setting("address", _plain(validators.reachable_of)),
-    Setting("policy_adapter", _plain(validators.policy_adapter_of)),
-    Setting("policy_timeout_s", _plain(validators.parse_int(1, 3_600)), number=True),
+    Setting("kernel", _plain_check(checked_name)),
+    Setting("address", _plain_check(validators.reachable_of)),
+    Setting("policy_adapter", _plain_check(validators.policy_adapter_of)),
+    Setting("policy_timeout_s", _plain_check(validators.parse_int(1, 3_600)), number=True),
     Setting("models", validators.model_of, many=True),
-    Setting("limits.body_bytes", _plain(validators.parse_int(1_024, 2**31)), number=True),
-    Setting("limits.queue", _plain(validators.parse_int(0, 10_000)), number=True),
-    Setting("limits.agents", _plain(validators.parse_int(1, 1_000_000)), number=True),
-    Setting("limits.keep_failed_s", _plain(validators.parse_int(0, 366 * 86_400)), number=True),
-    Setting("retention.results_s", _plain(validators.parse_int(0, 100 * 366 * 86_400)), number=True),
-    Setting("retention.folder_days", _plain(validators.parse_int(0, 36_600)), number=True),
-    Setting("retention.folder_count", _plain(validators.parse_int(0, 10_000_000)), number=True),
-    Setting("retention.folder_bytes", _plain(validators.parse_int(0, 2**50)), number=True),
-    Setting("retention.memory_trees", _plain(validators.parse_int(0, 100_000)), number=True),
-    Setting("bundles.upload_bytes", _plain(validators.parse_int(1_024, 2**40)), number=True),
-    Setting("bundles.total_bytes", _plain(validators.parse_int(1_024, 2**40)), number=True),
-    Setting("bundles.kept_bytes", _plain(validators.parse_int(0, 2**50)), number=True),
-    Setting("installs.allowed", _plain(validators.parse_bool)),
-    Setting("installs.pip_args", _plain(validators.arguments_of)),
-    Setting("installs.timeout_s", _plain(validators.parse_int(1, 86_400)), number=True),
+    Setting("limits.body_bytes", _plain_check(validators.parse_int(1_024, 2**31)), number=True),
+    Setting("limits.queue", _plain_check(validators.parse_int(0, 10_000)), number=True),
+    Setting("limits.agents", _plain_check(validators.parse_int(1, 1_000_000)), number=True),
+    Setting("limits.keep_failed_s", _plain_check(validators.parse_int(0, 366 * 86_400)), number=True),
+    Setting("retention.results_s", _plain_check(validators.parse_int(0, 100 * 366 * 86_400)), number=True),
+    Setting("retention.folder_days", _plain_check(validators.parse_int(0, 36_600)), number=True),
+    Setting("retention.folder_count", _plain_check(validators.parse_int(0, 10_000_000)), number=True),
+    Setting("retention.folder_bytes", _plain_check(validators.parse_int(0, 2**50)), number=True),
+    Setting("retention.memory_trees", _plain_check(validators.parse_int(0, 100_000)), number=True),
+    Setting("bundles.upload_bytes", _plain_check(validators.parse_int(1_024, 2**40)), number=True),
+    Setting("bundles.total_bytes", _plain_check(validators.parse_int(1_024, 2**40)), number=True),
+    Setting("bundles.kept_bytes", _plain_check(validators.parse_int(0, 2**50)), number=True),
+    Setting("installs.allowed", _plain_check(validators.parse_bool)),
+    Setting("installs.pip_args", _plain_check(validators.arguments_of)),
+    Setting("installs.timeout_s", _plain_check(validators.parse_int(1, 86_400)), number=True),
     Setting("teams", validators.team_of, many=True),
     Setting("working_dir", validators.folder_of),
-    Setting("log_level", _plain(validators.level_of)),
-    Setting("metrics", _plain(validators.viewers_of)),
-    Setting("stall_s", _plain(validators.parse_int(0, 86_400)), number=True),
-    Setting("namespace", _plain(validators.namespace_of)),
-    Setting("base_image", _plain(validators.plain_text)),
+    Setting("log_level", _plain_check(validators.level_of)),
+    Setting("metrics", _plain_check(validators.viewers_of)),
+    Setting("stall_s", _plain_check(validators.parse_int(0, 86_400)), number=True),
+    Setting("namespace", _plain_check(validators.namespace_of)),
+    Setting("base_image", _plain_check(validators.plain_text)),
     Setting("kubeconfig", validators.path_of),
-    Setting("registry_url", _plain(validators.plain_text)),
-    Setting("registry_username", _plain(validators.plain_text)),
+    Setting("registry_url", _plain_check(validators.plain_text)),
+    Setting("registry_username", _plain_check(validators.plain_text)),
     Setting("registry_password", validators.reference_of),
-    Setting("pods.per", _plain(validators.parse_sharing)),
-    Setting("pods.warm", _plain(validators.parse_int(0, 100)), number=True),
-    Setting("pods.dial", _plain(validators.parse_dial_address)),
-    Setting("pods.listen", _plain(validators.tcp_of)),
+    Setting("pods.per", _plain_check(validators.parse_sharing)),
+    Setting("pods.warm", _plain_check(validators.parse_int(0, 100)), number=True),
+    Setting("pods.dial", _plain_check(validators.parse_dial_address)),
+    Setting("pods.listen", _plain_check(validators.tcp_of)),
     Setting("pods.certificate", validators.path_of),
     Setting("pods.key", validators.path_of),
     Setting("pods.ca", validators.path_of),
-    Setting("pods.pull_secret", _plain(validators.plain_text)),
-    Setting("rules.sandboxed", _plain(validators.parse_bool)),
+    Setting("pods.pull_secret", _plain_check(validators.plain_text)),
+    Setting("rules.sandboxed", _plain_check(validators.parse_bool)),
     Setting("rules.mounts", validators.mounts_of),
-    Setting("rules.variables", _plain(validators.list_of(validators.variable_of))),
-    Setting("rules.endpoints", _plain(validators.list_of(validators.endpoint_of, "endpoints"))),
-    Setting("rules.backends", _plain(validators.list_of(validators.backend_of))),
-    Setting("rules.models", _plain(validators.list_of(validators.plain_text))),
-    Setting("rules.tools", _plain(validators.list_of(validators.tool_of))),
-    Setting("rules.bundles", _plain(validators.uploaders_of)),
+    Setting("rules.variables", _plain_check(validators.list_of(validators.variable_of))),
+    Setting("rules.endpoints", _plain_check(validators.list_of(validators.endpoint_of, "endpoints"))),
+    Setting("rules.backends", _plain_check(validators.list_of(validators.backend_of))),
+    Setting("rules.models", _plain_check(validators.list_of(validators.plain_text))),
+    Setting("rules.tools", _plain_check(validators.list_of(validators.tool_of))),
+    Setting("rules.bundles", _plain_check(validators.uploaders_of)),
 )
 _BY_NAME: Final = {each.name: each for each in SETTINGS}
 _DIGITS: Final = re.compile(r"\s*[0-9]{1,18}\s*\Z", re.ASCII)
@@ -196,13 +196,13 @@ def examine(path: pathlib.Path | None, env: Mapping[str, str], flags: Mapping[st
         sources.take_file(path)
     sources.take_environment(env)
     sources.take_flags(flags)
-    return sources.settled()
+    return sources.build_report()
 
 
 class _Place(NamedTuple):
     """The place where values were written, and the folder that relative paths begin at."""
 
-    where: str
+    location: str
     base: pathlib.Path
     lines: Mapping[str, int] = {}  #: the line numbers in a file, by dotted name
     texts: bool = True  #: whether numbers are texts there
@@ -211,7 +211,7 @@ class _Place(NamedTuple):
         """Return the place of a setting, or of its nearest parent that has a line."""
         while name and name not in self.lines:
             name = name.rpartition(".")[0]
-        return f"{self.where}:{self.lines[name]}" if name else self.where
+        return f"{self.location}:{self.lines[name]}" if name else self.location
 
 
 class _Sources:
@@ -267,9 +267,9 @@ class _Sources:
             if value is not None:
                 self._take_if_known(name, value, source, "", name, tuple(_BY_NAME))
 
-    def settled(self) -> ConfigReport:
+    def build_report(self) -> ConfigReport:
         values = {name: value for name, value in self._values.items() if "." not in name}
-        groups: dict[str, Any] = {name: kind(**self._below(name)) for name, kind in _GROUPS.items()}
+        groups: dict[str, Any] = {name: kind(**self._group_values(name)) for name, kind in _GROUPS.items()}
         listen = values.get("listen")
         was_token_given = "token" in values or any(each.field == "token" for each in self._problems)
         if isinstance(listen, TcpAddress) and not was_token_given:
@@ -285,16 +285,16 @@ class _Sources:
         origins = {each.name: DEFAULT for each in SETTINGS if not each.many} | self._origins
         return ConfigReport(Config(**values, **groups, origins=origins), ())
 
-    def _below(self, group: str) -> dict[str, Any]:
+    def _group_values(self, group: str) -> dict[str, Any]:
         return {
             name.partition(".")[2]: value for name, value in self._values.items() if name.partition(".")[0] == group
         }
 
     def _take_if_known(
-        self, name: str, value: Any, place: _Place, above: str, key: str, known: tuple[str, ...]
+        self, name: str, value: Any, place: _Place, parent: str, key: str, known_names: tuple[str, ...]
     ) -> None:
         if name not in _BY_NAME:
-            self._refuse(validators.unknown_key(above, key, known), place)
+            self._refuse(validators.unknown_key(parent, key, known_names), place)
         elif value is not None:
             self._take(_BY_NAME[name], value, place)
 
@@ -302,23 +302,23 @@ class _Sources:
         if not setting.many:
             if setting.number and place.texts and isinstance(value, str) and _DIGITS.match(value):
                 value = int(value)
-            self._checked(setting, setting.name, value, place)
+            self._check_value(setting, setting.name, value, place)
             return
         for name, each in self._mapping(setting.name, value, place):
-            result = self._checked(setting, f"{setting.name}.{name}", each, place)
+            result = self._check_value(setting, f"{setting.name}.{name}", each, place)
             if result is not None:
                 self._values.setdefault(setting.name, {})[name] = result
 
-    def _checked(self, setting: Setting, name: str, value: Any, place: _Place) -> Any:
+    def _check_value(self, setting: Setting, name: str, value: Any, place: _Place) -> Any:
         try:
-            checked = setting.check(name, value, place.base)
+            checked_value = setting.check(name, value, place.base)
         except InvalidValue as problem:
             self._refuse(problem, place)
             return None
         self._origins[name] = place.origin(name)
         if not setting.many:
-            self._values[name] = checked
-        return checked
+            self._values[name] = checked_value
+        return checked_value
 
     def _mapping(self, name: str, value: Any, place: _Place) -> list[tuple[str, Any]]:
         if not isinstance(value, dict):
@@ -332,4 +332,6 @@ class _Sources:
 
     def _refuse(self, problem: InvalidValue, place: _Place) -> None:
         accepted = f"{problem.accepted} ({place.origin(problem.field.removesuffix(' key'))})"
-        self._problems.append(InvalidValue(validators.shown(problem.field), validators.shown(problem.value), accepted))
+        self._problems.append(
+            InvalidValue(validators.redact(problem.field), validators.redact(problem.value), accepted)
+        )

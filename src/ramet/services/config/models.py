@@ -23,16 +23,16 @@ class ModelAliases(Mapping[str, "str | BaseChatModel"]):
 
     def __init__(self, aliases: Mapping[str, ModelAlias], environ: Mapping[str, str]) -> None:
         self._aliases, self._environ = aliases, environ
-        self._made: dict[str, tuple[str, BaseChatModel]] = {}  #: each model with its key
+        self._models: dict[str, tuple[str, BaseChatModel]] = {}  #: each model with its key
 
     def __getitem__(self, name: str) -> str | BaseChatModel:
         alias = self._aliases[name]
         if alias.key is None:
             return alias.model
         key = alias.key.read(self._environ)
-        model = self._made.get(name)
+        model = self._models.get(name)
         if model is None or model[0] != key:
-            model = self._made[name] = key, _made(name, alias, key)
+            model = self._models[name] = key, _create_model(name, alias, key)
         return model[1]
 
     def __iter__(self) -> Iterator[str]:
@@ -42,7 +42,7 @@ class ModelAliases(Mapping[str, "str | BaseChatModel"]):
         return len(self._aliases)
 
 
-def _made(name: str, alias: ModelAlias, key: str) -> BaseChatModel:
+def _create_model(name: str, alias: ModelAlias, key: str) -> BaseChatModel:
     try:
         model = resolve(alias.model, api_key=key)
     except (MissingExtra, Unknown):  # raised before the key is looked at

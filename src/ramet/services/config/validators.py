@@ -1,7 +1,7 @@
 """Validators for the settings of a server.
 
 Every `…_of` takes the name of the setting and its value as it was written. It raises InvalidValue with both. The caller
-must show the value only through `shown`, as it may be a secret in the wrong place.
+must show the value only through `redact`, as it may be a secret in the wrong place.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _SERVERS: Final = re.compile(r"(?:(?:\[[0-9A-Fa-f:.]+\]|[^\s:,@\[\]]*)(?::\d*)?(
 _looks_so = Redaction((), {})
 
 
-def shown(value: Any) -> Any:
+def redact(value: Any) -> Any:
     """Return a form of the value that may be shown to anyone."""
     if isinstance(value, str):
         return _looks_so.clean(value)
@@ -95,7 +95,7 @@ def path_of(field: str, value: Any, base: pathlib.Path) -> pathlib.Path:
 def folder_of(field: str, value: Any, base: pathlib.Path) -> pathlib.Path:
     """Return the path of a folder, which need not exist yet."""
     path = path_of(field, value, base)
-    if _is(pathlib.Path.exists, path) and not _is(pathlib.Path.is_dir, path):
+    if _path_satisfies(pathlib.Path.exists, path) and not _path_satisfies(pathlib.Path.is_dir, path):
         raise InvalidValue(field, value, "a folder, not a file")
     return path
 
@@ -131,7 +131,7 @@ def store_of(field: str, value: Any, base: pathlib.Path) -> pathlib.Path | Postg
         if "://" in value or _KEYWORDS.match(value):
             raise InvalidValue(field, STARS, _STORE)
         path = path_of(field, value, base)
-        if _is(pathlib.Path.is_dir, path):
+        if _path_satisfies(pathlib.Path.is_dir, path):
             raise InvalidValue(field, value, f"{_STORE}; this is a folder")
         return path
     try:
@@ -262,12 +262,12 @@ def viewers_of(field: str, value: Any) -> str:
     return str(value)
 
 
-def parse_int(least: int, most: int) -> Callable[[str, Any], int]:
-    """Return a check for whole numbers from `least` to `most`."""
+def parse_int(minimum: int, maximum: int) -> Callable[[str, Any], int]:
+    """Return a check for whole numbers from `minimum` to `maximum`."""
 
     def take(field: str, value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise InvalidValue(field, value, f"a whole number from {least} to {most}")
+        if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
+            raise InvalidValue(field, value, f"a whole number from {minimum} to {maximum}")
         return value
 
     return take
@@ -288,7 +288,7 @@ def arguments_of(field: str, value: Any) -> tuple[str, ...]:
     return list_of(plain_text, "arguments")(field, value)
 
 
-def list_of(check: Callable[[str, Any], str], what: str = "names") -> Callable[[str, Any], tuple[str, ...]]:
+def list_of(check: Callable[[str, Any], str], kind: str = "names") -> Callable[[str, Any], tuple[str, ...]]:
     """Return a check for a list, or for a text that is split as in a shell.
 
     The text form is needed for the environment, whose variables are texts.
@@ -299,9 +299,9 @@ def list_of(check: Callable[[str, Any], str], what: str = "names") -> Callable[[
             try:
                 value = shlex.split(value)
             except ValueError as problem:
-                raise InvalidValue(field, value, f"{what} as a shell takes them ({problem})") from None
+                raise InvalidValue(field, value, f"{kind} as a shell takes them ({problem})") from None
         if not isinstance(value, list):
-            raise InvalidValue(field, value, f"a list of {what}")
+            raise InvalidValue(field, value, f"a list of {kind}")
         return tuple(check(field, each) for each in value)
 
     return take
@@ -385,8 +385,8 @@ def _model(field: str, value: Any) -> str:
     return value.strip()
 
 
-def _is(asked: Callable[[pathlib.Path], bool], path: pathlib.Path) -> bool:
+def _path_satisfies(predicate: Callable[[pathlib.Path], bool], path: pathlib.Path) -> bool:
     try:
-        return asked(path)
+        return predicate(path)
     except OSError:  # a name too long
         return False

@@ -47,7 +47,7 @@ class Writer:
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
-            "usage": _used(NO_USAGE),
+            "usage": _usage_fields(NO_USAGE),
         }
         return (
             _event("message_start", message=message),
@@ -63,7 +63,7 @@ class Writer:
         delta = {"stop_reason": _REASONS[stop], "stop_sequence": None}
         return (
             _event("content_block_stop", index=0),
-            _event("message_delta", delta=delta, usage=_used(usage)),
+            _event("message_delta", delta=delta, usage=_usage_fields(usage)),
             _event("message_stop"),
         )
 
@@ -119,7 +119,7 @@ def _event(kind: str, **fields: Any) -> bytes:
     return msgspec.json.encode({"type": kind, **fields})
 
 
-def _used(usage: Usage) -> dict[str, Any]:
+def _usage_fields(usage: Usage) -> dict[str, Any]:
     return {
         "input_tokens": max(0, usage.input_tokens - usage.cache_read_tokens),
         "output_tokens": usage.output_tokens,

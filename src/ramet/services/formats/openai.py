@@ -45,7 +45,7 @@ class Writer:
 
     def end(self, usage: Usage, stop: Stop = "end") -> Sequence[bytes]:
         """Return the chunk that ends the answer, with its usage."""
-        return (self._chunk({}, finish_reason=_REASONS[stop], usage=_used(usage)),)
+        return (self._chunk({}, finish_reason=_REASONS[stop], usage=_usage_fields(usage)),)
 
     def _chunk(self, delta: dict[str, Any], *, finish_reason: str | None = None, **more: Any) -> bytes:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
@@ -99,7 +99,7 @@ def error(message: str, status: int, parameter: str = "") -> bytes:
     return msgspec.json.encode({"error": {"message": message, "type": kind, "param": parameter or None, "code": code}})
 
 
-def _used(usage: Usage) -> dict[str, Any]:
+def _usage_fields(usage: Usage) -> dict[str, Any]:
     return {
         "prompt_tokens": usage.input_tokens,
         "completion_tokens": usage.output_tokens,

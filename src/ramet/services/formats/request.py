@@ -40,14 +40,14 @@ def read(body: bytes) -> str:
     Raises InvalidValue naming the field for an invalid body, for a last message of another role, and for content that
     is no text.
     """
-    messages = decoded(body, _Body).messages
+    messages = decode(body, _Body).messages
     if not messages:
         raise InvalidValue("messages", [], "at least one message")
     at = f"messages[{len(messages) - 1}]"
     try:
         last = msgspec.json.decode(messages[-1], type=_Message)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
-        raise InvalidValue(at, shown(bytes(messages[-1])), f"a message with role and content ({problem})") from None
+        raise InvalidValue(at, excerpt(bytes(messages[-1])), f"a message with role and content ({problem})") from None
     if last.role != "user":
         raise InvalidValue(f"{at}.role", last.role, "'user' in the last message: it is what the agent answers")
     text = _text(last.content, f"{at}.content")
@@ -58,7 +58,7 @@ def read(body: bytes) -> str:
 
 def wants_stream(body: bytes) -> bool:
     """Return whether the request asks for a stream. Raises InvalidValue for an invalid body."""
-    return bool(decoded(body, _Wish).stream)
+    return bool(decode(body, _Wish).stream)
 
 
 def _text(content: object, field: str) -> str:
@@ -80,14 +80,14 @@ def _part(part: object, field: str) -> str:
     return text
 
 
-def decoded(body: bytes, kind: type[T]) -> T:
+def decode(body: bytes, kind: type[T]) -> T:
     """Decode a body as a structure. Raises InvalidValue for an invalid body."""
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
-        raise InvalidValue("body", shown(body), f"a JSON object with messages ({problem})") from None
+        raise InvalidValue("body", excerpt(body), f"a JSON object with messages ({problem})") from None
 
 
-def shown(data: bytes) -> str:
+def excerpt(data: bytes) -> str:
     """Return the beginning of a client's data, for a refusal."""
     return data[:_SHOWN].decode(errors="replace")

@@ -21,7 +21,7 @@ from ramet.services.http import responses
 from ramet.services.http.connections import ANSWERED
 from ramet.services.http.dependencies import AppDependencies
 from ramet.services.http.error_forms import provider_of, provider_refusal
-from ramet.services.http.idempotent import once, secret_sender_of
+from ramet.services.http.idempotent import make_idempotent, secret_sender_of
 from ramet.services.http.operation import Operation
 from ramet.services.http.request import RequestContext
 from ramet.services.http.responses import Refusal
@@ -35,7 +35,7 @@ PROBES = ("/healthz", "/readyz")
 _log = logging.getLogger("ramet.serve")
 
 
-class _Refused(msgspec.Struct):
+class _ProblemSummary(msgspec.Struct):
     """The parts of a problem document that are logged."""
 
     detail: str = ""
@@ -52,7 +52,7 @@ class Application:
         for each in OPERATIONS:
             each = replace(each, handle=_without_query(each))
             if each.method == "POST":
-                each = replace(each, handle=once(each))
+                each = replace(each, handle=make_idempotent(each))
             by_path.setdefault(each.path, {})[each.method] = each
         self._routes = Routes({path: _Endpoint(path, methods, parts) for path, methods in by_path.items()})
 
@@ -60,10 +60,10 @@ class Application:
         """Answer an HTTP request. Raises RuntimeError for any other scope."""
         if scope["type"] != "http":
             raise RuntimeError(f"{scope['type']} is not served")
-        started, status, why = time.perf_counter(), 0, ""
+        start_time, status, why = time.perf_counter(), 0, ""
         requests, route = self.parts.metrics.requests, (OTHER, OTHER)
 
-        async def told(message: Message) -> None:
+        async def record_and_send(message: Message) -> None:
             nonlocal status, why
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -75,21 +75,21 @@ class Application:
         try:
             if sum(len(name) + len(value) for name, value in scope["headers"]) + len(scope["raw_path"]) > HEAD_BYTES:
                 large = Refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"headers are at most {HEAD_BYTES} bytes")
-                await responses.problem(large)(scope, receive, told)
+                await responses.problem(large)(scope, receive, record_and_send)
             elif (operation := self._routes.find(scope["raw_path"].decode("latin-1"))) is None:
-                await _not_found(scope, receive, told)
+                await _not_found(scope, receive, record_and_send)
             else:
                 scope["path_params"] = operation.names
-                route = operation.what.route(scope["method"])
-                await operation.what(scope, receive, told)
+                route = operation.target.route(scope["method"])
+                await operation.target(scope, receive, record_and_send)
         finally:
             requests.under_way -= 1
-            requests.record(*route, status, time.perf_counter() - started)
+            requests.record(*route, status, time.perf_counter() - start_time)
             level = logging.INFO if 0 < status < 400 else logging.ERROR if status == 500 else logging.WARNING
             if level == logging.INFO and scope["path"] in PROBES:  # Probes come every other second.
                 level = logging.DEBUG
             if _log.isEnabledFor(level):
-                took_ms = (time.perf_counter() - started) * 1000
+                took_ms = (time.perf_counter() - start_time) * 1000
                 request = f"{scope['method']} {ascii(scope['path'])[1:-1]}"
                 _log.log(level, "%s %s %.1f ms%s", request, status or "its client disconnected", took_ms, why)
 
@@ -117,7 +117,7 @@ class _Endpoint:
         except ClientDisconnect:
             return  # The client has left.
         except Exception as error:
-            response = _refused(call, error, self._operations.get(scope["method"]))
+            response = _build_refusal(call, error, self._operations.get(scope["method"]))
         finally:
             call.release()
         await _send(response, call, scope, receive, send)
@@ -133,13 +133,13 @@ class _Endpoint:
             if operation.ends_key:
                 with contextlib.suppress(InvalidValue):  # Only a valid key gets this error.
                     call.sender = secret_sender_of(call)
-        desk = self._parts.router
-        if desk is None or not operation.needs_key:
+        router = self._parts.router
+        if router is None or not operation.needs_key:
             if operation.needs_key and not operation.own_error_form:
                 await call.check_key()
             result = await operation.handle(call)
-        elif (result := await desk.forward(call, operation)) is None:
-            result = await desk.handle_locally(call, operation)
+        elif (result := await router.forward(call, operation)) is None:
+            result = await router.handle_locally(call, operation)
         if result is None:
             return Response(status_code=204)
         if callable(result):
@@ -159,7 +159,7 @@ async def _send(response: ASGIApp, call: RequestContext, scope: Scope, receive: 
     except ClientDisconnect:
         is_read = True
 
-    async def told(message: Message) -> None:
+    async def send_and_close(message: Message) -> None:
         if message["type"] == "http.response.start":
             message = {**message, "headers": [*message["headers"], (b"connection", b"close")]}
         elif not message.get("more_body"):
@@ -171,7 +171,7 @@ async def _send(response: ASGIApp, call: RequestContext, scope: Scope, receive: 
             message = {"type": "http.response.body"}
         await send(message)
 
-    await response(scope, receive, send if is_read else told)
+    await response(scope, receive, send if is_read else send_and_close)
 
 
 def _without_query(operation: Operation) -> Callable[[RequestContext], Awaitable[Any]]:
@@ -189,7 +189,7 @@ def _without_query(operation: Operation) -> Callable[[RequestContext], Awaitable
     return handle if is_refused else operation.handle
 
 
-def _refused(call: RequestContext, error: Exception, operation: Operation | None = None) -> Response:
+def _build_refusal(call: RequestContext, error: Exception, operation: Operation | None = None) -> Response:
     is_ours = operation is not None and not operation.own_error_form
     format = None if is_ours else provider_of(call.request)
     if format is not None:
@@ -206,7 +206,7 @@ def _refused(call: RequestContext, error: Exception, operation: Operation | None
 def _reason(body: bytes) -> str:
     """Return the reason of a refusal for the log, without the value of a field: a client's data must not be logged."""
     try:
-        document = msgspec.json.decode(body, type=_Refused)
+        document = msgspec.json.decode(body, type=_ProblemSummary)
     except (msgspec.DecodeError, UnicodeError):
         return ""
     text = (
@@ -222,4 +222,4 @@ def _reason(body: bytes) -> str:
 async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
     call = RequestContext(Request(scope, receive), None)  # type: ignore[arg-type]  # there is nothing to answer with
     refusal = Refusal(HTTPStatus.NOT_FOUND, "there is nothing at this path; see /openapi.json")
-    await _send(_refused(call, refusal), call, scope, receive, send)
+    await _send(_build_refusal(call, refusal), call, scope, receive, send)

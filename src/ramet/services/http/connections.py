@@ -93,7 +93,7 @@ class HttpServer:
         try:
             async with asyncio.timeout(self._bounds.end_s):
                 while self._connections:
-                    await asyncio.wait([each.lost for each in self._connections])
+                    await asyncio.wait([each.loss for each in self._connections])
         except TimeoutError:
             is_done = all(each.is_between() for each in self._connections)
             for each in tuple(self._connections):
@@ -120,7 +120,7 @@ class _Connection(asyncio.Protocol):
         )  # type: ignore[call-arg]
         self._bounds, self._connections = bounds, connections
         self._loop = asyncio.get_running_loop()
-        self.lost: asyncio.Future[None] = self._loop.create_future()
+        self.loss: asyncio.Future[None] = self._loop.create_future()
         self._transport: asyncio.Transport
         self._head_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
@@ -149,7 +149,7 @@ class _Connection(asyncio.Protocol):
             if timer is not None:
                 timer.cancel()
         self._http.connection_lost(exc)
-        self.lost.set_result(None)
+        self.loss.set_result(None)
 
     def data_received(self, data: bytes) -> None:
         cycle = self._http.cycle

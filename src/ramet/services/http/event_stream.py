@@ -16,11 +16,11 @@ from ramet.services.turns.tree_events import TreeEvent
 from ramet.wire.sse import encode
 
 
-async def told(found: AsyncGenerator[TreeEvent, None]) -> AsyncGenerator[bytes, None]:
+async def encode_events(events: AsyncGenerator[TreeEvent, None]) -> AsyncGenerator[bytes, None]:
     """Yield all events, encoded; an error becomes the last event."""
     try:
-        async with aclosing(found):
-            async for each in found:
+        async with aclosing(events):
+            async for each in events:
                 yield encode("event", each.data, str(each.cursor))
         yield encode("done", b"")
     except (OwnedElsewhere, StoreFailed):

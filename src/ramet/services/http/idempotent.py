@@ -29,7 +29,7 @@ from ramet.services.http.request import JSON_BYTES, RequestContext
 from ramet.services.http.responses import Refusal
 from ramet.services.idempotency.attempts import HEADER, Attempt, Sender, checked_key
 from ramet.services.idempotency.ledger import Ledger
-from ramet.services.idempotency.records import Answered
+from ramet.services.idempotency.records import StoredAnswer
 from ramet.services.problems import to_problem
 
 REPLAYED: Final = "idempotent-replayed"
@@ -61,7 +61,7 @@ def secret_sender_of(call: RequestContext) -> Sender | None:
     return sender if sender is not None and sender.is_secret else None
 
 
-def once(operation: Operation) -> Callable[[RequestContext], Awaitable[Any]]:
+def make_idempotent(operation: Operation) -> Callable[[RequestContext], Awaitable[Any]]:
     """Wrap the handler of a POST, so that it does a request with an `Idempotency-Key` once."""
 
     async def handle(call: RequestContext) -> Any:
@@ -77,8 +77,8 @@ def once(operation: Operation) -> Callable[[RequestContext], Awaitable[Any]]:
             digest = hasher.hexdigest()
         ledger = call.parts.ledger
         result = await ledger.claim(sender, call.parts.spawner.owner_of(call.key), digest)
-        if isinstance(result, Answered):
-            return await _replayed(call, result, sender)
+        if isinstance(result, StoredAnswer):
+            return await _replay(call, result, sender)
         return await _attempt(call, operation, ledger, result, digest)
 
     return handle
@@ -102,7 +102,7 @@ async def _attempt(call: RequestContext, operation: Operation, ledger: Ledger, a
         response = _response(result, operation)
         if response is None or (response.status_code >= 400 and attempt.has_begun_turn):
             return result
-        await run_shielded(_store_answer(ledger, attempt, digest or await _streamed(call), response))
+        await run_shielded(_store_answer(ledger, attempt, digest or await _read_digest(call), response))
     finally:
         ledger.release(attempt)
     if is_repeated:
@@ -119,10 +119,10 @@ async def _store_answer(ledger: Ledger, attempt: Attempt, digest: str, response:
             raise
 
 
-async def _replayed(call: RequestContext, stored: Answered, sender: Sender) -> Response:
-    record, body = stored
+async def _replay(call: RequestContext, answer: StoredAnswer, sender: Sender) -> Response:
+    record, body = answer
     if call.hasher is not None:
-        if await _streamed(call) != record.digest:
+        if await _read_digest(call) != record.digest:
             raise KeyReused(sender.key)
     if body is None:
         raise Gone("the request was executed, but its first answer was too large to be stored for a repetition")
@@ -151,7 +151,7 @@ def _is_refusal(error: BaseException) -> bool:
     return status < 500 or status in _NO_EFFECT_STATUSES
 
 
-async def _streamed(call: RequestContext) -> str:
+async def _read_digest(call: RequestContext) -> str:
     """Return the digest of a streamed body, up to the upload limit; reads the rest of the body."""
     if call.hasher is None:
         return ""

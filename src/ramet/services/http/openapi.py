@@ -41,7 +41,9 @@ def document(operations: Sequence[Operation], version: str) -> dict[str, Any]:
     """Return the whole document. Operations of the same path are grouped."""
     kinds = [kind for each in operations for kind in (each.takes, each.query, each.answers) if kind is not None]
     kinds = list(dict.fromkeys([ProblemDocument, *kinds]))
-    schemas, components = msgspec.json.schema_components(map(_shown, kinds), ref_template=_REFS, schema_hook=_opaque)
+    schemas, components = msgspec.json.schema_components(
+        map(_schema_type, kinds), ref_template=_REFS, schema_hook=_opaque_schema
+    )
     schema_of = dict(zip(kinds, schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for each in operations:
@@ -126,21 +128,23 @@ def _problem(status: int, each: Operation, schema_of: dict[Any, Any]) -> dict[st
     return {"description": HTTPStatus(status).phrase, "content": content}
 
 
-def _opaque(kind: type) -> dict[str, Any]:
+def _opaque_schema(kind: type) -> dict[str, Any]:
     """Return an empty schema, for values that are passed on unchanged."""
     return {}
 
 
-def _shown(kind: Any) -> Any:
+def _schema_type(kind: Any) -> Any:
     """Return a structure for its schema, in which fields that are passed on unchanged accept any value."""
     if not (isinstance(kind, type) and issubclass(kind, Struct)):
         return kind
-    known = fields(kind)
-    if not any(isinstance(each.default, Raw) for each in known):
+    struct_fields = fields(kind)
+    if not any(isinstance(each.default, Raw) for each in struct_fields):
         return kind
-    shown = msgspec.defstruct(kind.__name__, [_field(each) for each in known], kw_only=True, forbid_unknown_fields=True)
-    shown.__doc__ = kind.__doc__
-    return shown
+    schema_type = msgspec.defstruct(
+        kind.__name__, [_field(each) for each in struct_fields], kw_only=True, forbid_unknown_fields=True
+    )
+    schema_type.__doc__ = kind.__doc__
+    return schema_type
 
 
 def _field(each: FieldInfo) -> Any:

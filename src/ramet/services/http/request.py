@@ -16,7 +16,7 @@ from ramet.services.errors import BodyTooLarge, Undecodable, UnknownKey
 from ramet.services.http.body_budget import BodyHold
 from ramet.services.http.responses import Refusal, no_key
 from ramet.services.idempotency.attempts import Attempt, Sender
-from ramet.services.validation_errors import hidden, invalid_value_of
+from ramet.services.validation_errors import hide, invalid_value_of
 
 if TYPE_CHECKING:
     from ramet.services.http.dependencies import AppDependencies
@@ -47,7 +47,7 @@ class RequestContext:
         self.has_body = "content-length" in request.headers or "transfer-encoding" in request.headers
         self._is_read = not self.has_body
         self._is_abandoned = False  #: set if the rest of the body is too slow or too large
-        self._restored: list[bytes] = []
+        self._restored_pieces: list[bytes] = []
         self.attempt: Attempt | None = None  #: set for a request with an `Idempotency-Key`
         self.sender: Sender | None = None  #: the sender whose revoked key is still valid for a repetition
         self.hasher: Hasher | None = None  #: updated with the body as it arrives
@@ -127,7 +127,7 @@ class RequestContext:
         except msgspec.ValidationError as problem:
             raise invalid_value_of(problem, kind, data, "body") from None
         except (msgspec.DecodeError, RecursionError, UnicodeError) as problem:
-            raise Undecodable("body", hidden(data), f"JSON ({problem})") from None
+            raise Undecodable("body", hide(data), f"JSON ({problem})") from None
 
     async def body(self, limit: int) -> bytes:
         """Return the body as bytes. Raises BodyTooLarge, and Refusal if it does not arrive or the budget is used up."""
@@ -160,20 +160,20 @@ class RequestContext:
 
     def restore_body(self, pieces: Sequence[bytes]) -> None:
         """Put back pieces of the body; the next reader gets them before the rest."""
-        self._restored = [*pieces, *self._restored]
+        self._restored_pieces = [*pieces, *self._restored_pieces]
 
     def restart_body(self, body: bytes) -> None:
         """Put back the whole body; the next reader gets only it."""
-        self._restored = [body] if body else []
+        self._restored_pieces = [body] if body else []
 
     async def pieces(self, *, is_held: bool = True) -> AsyncGenerator[bytes]:
         """Yield the body as it arrives. Raises ClientDisconnect, and Refusal if it does not arrive in time.
 
         With `is_held`, the pieces count in the budget of all bodies, and Refusal is raised if that is used up.
         """
-        is_first = not self._restored
-        while self._restored:
-            yield self._restored.pop(0)
+        is_first = not self._restored_pieces
+        while self._restored_pieces:
+            yield self._restored_pieces.pop(0)
         if self.has_body and self._is_read:
             return
         end = asyncio.get_running_loop().time() + BODY_S

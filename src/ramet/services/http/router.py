@@ -12,7 +12,7 @@ T = TypeVar("T")
 class RouteMatch(NamedTuple, Generic[T]):
     """The route of a path, and the values of the names in the path."""
 
-    what: T
+    target: T
     names: Mapping[str, str]
 
 
@@ -25,16 +25,16 @@ class Routes(Generic[T]):
 
     def __init__(self, paths: Mapping[str, T]) -> None:
         self._root = _Fork[T]()
-        for path, what in paths.items():
+        for path, target in paths.items():
             fork, names = self._root, list[str]()
             for part in path.split("/"):
                 if part.startswith("{"):
                     names.append(part.strip("{}"))
-                    fork.named = fork.named or _Fork()
-                    fork = fork.named
+                    fork.name_fork = fork.name_fork or _Fork()
+                    fork = fork.name_fork
                 else:
                     fork = fork.words.setdefault(part, _Fork())
-            fork.end = what, names
+            fork.end = target, names
 
     def find(self, path: str) -> RouteMatch[T] | None:
         """Return the route of a path, if it has one. A part may have a slash, as it is sent in URLs: `%2F`."""
@@ -42,10 +42,10 @@ class Routes(Generic[T]):
         for part in map(unquote, path.split("/")):
             branch = fork.words.get(part)
             if branch is None:
-                if fork.named is None or not part:
+                if fork.name_fork is None or not part:
                     return None
                 values.append(part)
-                branch = fork.named
+                branch = fork.name_fork
             fork = branch
         return None if fork.end is None else RouteMatch(fork.end[0], dict(zip(fork.end[1], values, strict=True)))
 
@@ -55,5 +55,5 @@ class _Fork(Generic[T]):
 
     def __init__(self) -> None:
         self.words: dict[str, _Fork[T]] = {}
-        self.named: _Fork[T] | None = None
+        self.name_fork: _Fork[T] | None = None
         self.end: tuple[T, list[str]] | None = None

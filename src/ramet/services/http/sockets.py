@@ -26,10 +26,10 @@ _BACKLOG = 4096
 
 @dataclass(frozen=True)
 class Listener:
-    """A listening socket. `where` is its address for clients; `close` removes everything that it created."""
+    """A listening socket. `address` is its address for clients; `close` removes everything that it created."""
 
     socket: socket.socket
-    where: str
+    address: str
     close: Callable[[], None]
 
 
@@ -41,10 +41,10 @@ def unix_listener(path: pathlib.Path) -> Listener:
     path = path.absolute()
     if len(os.fsencode(path)) > MAX_PATH:
         raise InvalidValue("socket", str(path), f"a path of at most {MAX_PATH} bytes")
-    lock = _locked(path)
+    lock = _lock(path)
     try:
         _check_free(path)
-        listener = _bound(path)
+        listener = _bind(path)
     except BaseException:
         os.close(lock)
         raise
@@ -87,11 +87,11 @@ def tcp_listener(host: str, port: int) -> Listener:
     return Listener(listener, url, listener.close)
 
 
-def reached_at(where: str) -> str:
+def reachable_address(address: str) -> str:
     """Return the address for other kernels: this machine's own address if the server listens at all addresses."""
-    parts = urlsplit(where)
+    parts = urlsplit(address)
     if parts.hostname not in ("0.0.0.0", "::"):
-        return where
+        return address
     try:
         host_address = socket.gethostbyname(socket.gethostname())
     except OSError:
@@ -99,7 +99,7 @@ def reached_at(where: str) -> str:
     return f"http://{host_address}:{parts.port}"
 
 
-def _locked(path: pathlib.Path) -> int:
+def _lock(path: pathlib.Path) -> int:
     try:
         lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as problem:
@@ -131,19 +131,19 @@ def _check_free(path: pathlib.Path) -> None:
     raise InvalidValue("socket", str(path), "a path where no other server listens")
 
 
-def _bound(path: pathlib.Path) -> socket.socket:
+def _bind(path: pathlib.Path) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     # Under another name first: no one can connect before its mode is set, and the old one is replaced atomically.
-    new = path.with_name(f".{secrets.token_hex(2)}")
+    temporary_path = path.with_name(f".{secrets.token_hex(2)}")
     try:
-        listener.bind(str(new))
+        listener.bind(str(temporary_path))
         try:
-            new.chmod(0o600)
+            temporary_path.chmod(0o600)
             listener.listen(_BACKLOG)
             listener.setblocking(False)
-            new.rename(path)
+            temporary_path.rename(path)
         except BaseException:
-            new.unlink(missing_ok=True)
+            temporary_path.unlink(missing_ok=True)
             raise
     except BaseException as problem:
         listener.close()

@@ -77,12 +77,12 @@ class EventStream:
         *,
         headers: Mapping[str, str] | None = None,
         heartbeat_s: float = HEARTBEAT_S,
-        held: int = HELD,
+        limit: int = HELD,
     ) -> None:
         self._events, self._streams = events, streams
         extra_headers = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
-        self._headers, self._heartbeat_s, self._limit = [*_HEADERS, *extra_headers], heartbeat_s, held
-        self._waiting: list[bytes] = []
+        self._headers, self._heartbeat_s, self._limit = [*_HEADERS, *extra_headers], heartbeat_s, limit
+        self._waiting_chunks: list[bytes] = []
         self._size = 0
         self._ready, self._has_space = asyncio.Event(), asyncio.Event()
         self._has_ended = self._is_broken = self._has_disconnected = self._is_silent = False
@@ -121,13 +121,13 @@ class EventStream:
     async def _write(self, send: Send) -> None:
         is_last = False
         while not (is_last or self._has_disconnected):
-            if not (self._waiting or self._has_ended or self._is_silent):
+            if not (self._waiting_chunks or self._has_ended or self._is_silent):
                 self._ready.clear()
                 await self._ready.wait()
                 continue
             is_last = self._has_ended
-            piece = b"".join(self._waiting) if self._waiting or is_last else HEARTBEAT
-            self._waiting.clear()
+            piece = b"".join(self._waiting_chunks) if self._waiting_chunks or is_last else HEARTBEAT
+            self._waiting_chunks.clear()
             self._size = 0
             self._has_space.set()
             self._is_silent, self._last_write = False, asyncio.get_running_loop().time()
@@ -137,7 +137,7 @@ class EventStream:
         try:
             async with aclosing(self._events) as events:
                 async for each in events:
-                    self._waiting.append(each)
+                    self._waiting_chunks.append(each)
                     self._size += len(each)
                     self._ready.set()
                     while self._size >= self._limit:

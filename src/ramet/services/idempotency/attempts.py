@@ -25,17 +25,17 @@ _CUT: Final = b"\0"  #: replaces the secret in a recorded answer; JSON has no su
 class Sender:
     """The identity of a request, by which its record is found.
 
-    It consists of the sender's key `shown`, the route, and the `Idempotency-Key`.
+    It consists of the sender's key `presented_key`, the route, and the `Idempotency-Key`.
     """
 
-    shown: str
+    presented_key: str
     route: str
     key: str
 
     @property
     def place(self) -> str:
         """The key of the record in the store."""
-        holder = hashlib.sha256(self.shown.encode("utf-8", "surrogatepass")).hexdigest()
+        holder = hashlib.sha256(self.presented_key.encode("utf-8", "surrogatepass")).hexdigest()
         return hashlib.sha256("\n".join((holder, self.route, self.key)).encode("utf-8", "surrogatepass")).hexdigest()
 
     def hasher(self, query: bytes) -> hmac.HMAC:
@@ -43,7 +43,7 @@ class Sender:
 
         It is keyed, because a plain recorded digest would let values be guessed.
         """
-        secret = f"{self.shown}\n{self.key}".encode("utf-8", "surrogatepass")
+        secret = f"{self.presented_key}\n{self.key}".encode("utf-8", "surrogatepass")
         return hmac.new(secret, query + b"\n", hashlib.sha256)
 
     @property
@@ -66,7 +66,7 @@ class Attempt:
         self.has_begun_turn = has_begun_turn
         self.is_released = False  #: whether it is no longer being executed
         self._salt = salt
-        self._secret = f"{sender.shown}\n{sender.key}".encode("utf-8", "surrogatepass")
+        self._secret = f"{sender.presented_key}\n{sender.key}".encode("utf-8", "surrogatepass")
 
     def entropy(self, size: int) -> bytes:
         """Derive bytes, at most 64: the same bytes for the same size, in each repetition."""
@@ -81,17 +81,17 @@ class Attempt:
         """Remove the derived secret from an answer, before it is recorded."""
         return answer.replace(self._text, _CUT)
 
-    def unredact(self, kept: bytes) -> bytes:
+    def unredact(self, answer: bytes) -> bytes:
         """Undo `redact`."""
-        return kept.replace(_CUT, self._text)
+        return answer.replace(_CUT, self._text)
 
     @property
     def _text(self) -> bytes:
         return base64.urlsafe_b64encode(self.entropy(SECRET_BYTES)).rstrip(b"=")
 
 
-def checked_key(given: str) -> str:
+def checked_key(key: str) -> str:
     """Return an `Idempotency-Key`. Raises InvalidValue for a key that is empty, too long, or not printable ASCII."""
-    if not 1 <= len(given) <= MOST_CHARS or not given.isascii() or not given.isprintable():
-        raise InvalidValue(HEADER, given[:80], f"1 to {MOST_CHARS} printable characters of ASCII")
-    return given
+    if not 1 <= len(key) <= MOST_CHARS or not key.isascii() or not key.isprintable():
+        raise InvalidValue(HEADER, key[:80], f"1 to {MOST_CHARS} printable characters of ASCII")
+    return key

@@ -17,7 +17,15 @@ from ramet.concurrency.clock import Clock
 from ramet.core.errors import Conflict
 from ramet.services.errors import KeyReused, RequestInProgress
 from ramet.services.idempotency.attempts import Attempt, Sender
-from ramet.services.idempotency.records import ANSWER, ANSWER_BYTES, KEEP_S, REQUEST, Answered, RequestRecord, decoded
+from ramet.services.idempotency.records import (
+    ANSWER,
+    ANSWER_BYTES,
+    KEEP_S,
+    REQUEST,
+    RequestRecord,
+    StoredAnswer,
+    decode_record,
+)
 from ramet.services.idempotency.retention import Retention
 from ramet.store.contract import Document, DocumentWrite, Store
 
@@ -39,56 +47,56 @@ class Ledger:
         self._retention = retention or Retention(store, clock)
         self._instance_id = entropy(8).hex()
         self._epoch: int | None = None
-        self._running: dict[str, str] = {}  #: digests of running requests, by place
+        self._running_attempts: dict[str, str] = {}  #: digests of running requests, by place
 
     async def is_known(self, sender: Sender) -> bool:
         """Return whether a request of this sender is recorded, and not expired."""
         return (await self._find(sender.place))[1] is not None
 
-    async def claim(self, sender: Sender, owner: str, digest: str) -> Attempt | Answered:
+    async def claim(self, sender: Sender, owner: str, digest: str) -> Attempt | StoredAnswer:
         """Begin a request, or return its first answer.
 
         Raises KeyReused if the first request had another digest, and RequestInProgress while it is being executed.
         """
         slot = sender.place
-        if (running := self._running.get(slot)) is not None:
+        if (running := self._running_attempts.get(slot)) is not None:
             raise RequestInProgress() if running == digest else KeyReused(sender.key)
-        self._running[slot] = digest
+        self._running_attempts[slot] = digest
         try:
             result = await self._claim(sender, owner, digest)
         except BaseException:
-            del self._running[slot]
+            del self._running_attempts[slot]
             raise
-        if isinstance(result, Answered):
-            del self._running[slot]
+        if isinstance(result, StoredAnswer):
+            del self._running_attempts[slot]
         return result
 
     async def begin_turn(self, attempt: Attempt) -> None:
         """Record that the request began the turn `attempt.turn_id`: repetitions read that turn."""
-        record = await self._own(attempt)
+        record = await self._read_own_record(attempt)
         await self._put(attempt, replace(record, state="turn", turn=attempt.turn_id))
         attempt.has_begun_turn = True
 
     async def answer(self, attempt: Attempt, digest: str, status: int, headers: dict[str, str], body: bytes) -> None:
         """Record an answer, and end the attempt. Of an answer above 256 KiB, only the fact is recorded."""
-        stored = attempt.redact(body)
-        is_kept = len(stored) <= ANSWER_BYTES
+        redacted_body = attempt.redact(body)
+        is_kept = len(redacted_body) <= ANSWER_BYTES
         record = replace(
-            await self._own(attempt),
+            await self._read_own_record(attempt),
             digest=digest,
             state="answered",
             status=status,
             headers=headers,
-            size=len(stored) if is_kept else 0,
+            size=len(redacted_body) if is_kept else 0,
             is_kept=is_kept,
         )
         slot = attempt.sender.place
         puts = [DocumentWrite(REQUEST, slot, msgspec.json.encode(record), attempt.version)]
         if is_kept:
-            puts.append(DocumentWrite(ANSWER, slot, stored))
+            puts.append(DocumentWrite(ANSWER, slot, redacted_body))
         await self._store.put_together([], puts)
         self.release(attempt)
-        await self._retention.answered(record.size)
+        await self._retention.count_answer(record.size)
 
     async def drop(self, attempt: Attempt) -> None:
         """Remove the record of a refused request: nothing was done, and the same key may be used again."""
@@ -103,11 +111,11 @@ class Ledger:
         """Mark the attempt as no longer running. Its record stays. Idempotent."""
         if not attempt.is_released:  # Else the place may belong to a later attempt.
             attempt.is_released = True
-            self._running.pop(attempt.sender.place, None)
+            self._running_attempts.pop(attempt.sender.place, None)
 
     # ---- internal
 
-    async def _claim(self, sender: Sender, owner: str, digest: str) -> Attempt | Answered:
+    async def _claim(self, sender: Sender, owner: str, digest: str) -> Attempt | StoredAnswer:
         while True:
             document, record = await self._find(sender.place)
             is_repeated = record is not None
@@ -115,14 +123,14 @@ class Ledger:
                 if record.digest and digest and record.digest != digest:
                     raise KeyReused(sender.key)
                 if record.state == "answered":
-                    return await self._answered(sender, record)
+                    return await self._read_answer(sender, record)
                 if record.state == "turn" and document is not None:
                     return _attempt(sender, record, document, is_again=True)
                 if await self._is_at_work(record):
                     raise RequestInProgress()
             if record is None:
-                await self._retention.begun()
-                record = await self._new(owner, digest)
+                await self._retention.count_record()
+                record = await self._new_record(owner, digest)
             else:
                 record = replace(
                     record, kernel=self._store.kernel, epoch=await self._own_epoch(), life=self._instance_id
@@ -134,21 +142,21 @@ class Ledger:
                 continue
             return _attempt(sender, record, put, is_again=is_repeated)
 
-    async def _answered(self, sender: Sender, record: RequestRecord) -> Answered:
+    async def _read_answer(self, sender: Sender, record: RequestRecord) -> StoredAnswer:
         document = await self._store.get(ANSWER, sender.place) if record.is_kept else None
         if document is None:
-            return Answered(record, None)
-        return Answered(record, _attempt(sender, record, document, is_again=True).unredact(document.data))
+            return StoredAnswer(record, None)
+        return StoredAnswer(record, _attempt(sender, record, document, is_again=True).unredact(document.data))
 
     async def _find(self, place: str) -> tuple[Document | None, RequestRecord | None]:
         """Return the document at a place, and the record in it unless that has expired."""
         document = await self._store.get(REQUEST, place)
-        record = decoded(document) if document is not None else None
+        record = decode_record(document) if document is not None else None
         if record is not None and record.at + KEEP_S <= self._clock.now().timestamp():
             record = None
         return document, record
 
-    async def _new(self, owner: str, digest: str) -> RequestRecord:
+    async def _new_record(self, owner: str, digest: str) -> RequestRecord:
         return RequestRecord(
             owner=owner,
             digest=digest,
@@ -159,18 +167,18 @@ class Ledger:
             salt=self._entropy(_SALT_BYTES).hex(),
         )
 
-    async def _own(self, attempt: Attempt) -> RequestRecord:
+    async def _read_own_record(self, attempt: Attempt) -> RequestRecord:
         """Return the record of an attempt. Raises Conflict if another kernel has it."""
         document = await self._store.get(REQUEST, attempt.sender.place)
         if document is None or document.version != attempt.version:
             version = document.version if document is not None else 0
             raise Conflict(REQUEST, attempt.sender.place, expected=attempt.version, found=version)
-        return decoded(document)
+        return decode_record(document)
 
     async def _put(self, attempt: Attempt, record: RequestRecord) -> None:
         data = msgspec.json.encode(record)
-        put = await self._store.put(REQUEST, attempt.sender.place, data, expected=attempt.version)
-        attempt.version = put.version
+        document = await self._store.put(REQUEST, attempt.sender.place, data, expected=attempt.version)
+        attempt.version = document.version
 
     async def _is_at_work(self, record: RequestRecord) -> bool:
         """Return whether another living kernel is executing a request.

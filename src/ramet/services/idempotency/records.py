@@ -36,14 +36,14 @@ class RequestRecord(Struct, frozen=True, kw_only=True):
     is_kept: bool = False  #: whether the answer is recorded
 
 
-class Answered(NamedTuple):
+class StoredAnswer(NamedTuple):
     """The first answer to a request."""
 
     record: RequestRecord
     body: bytes | None  #: None if it was too large to be recorded
 
 
-def decoded(document: Document) -> RequestRecord:
+def decode_record(document: Document) -> RequestRecord:
     """Decode a record of the store. Raises Damaged."""
     try:
         return msgspec.json.decode(document.data, type=RequestRecord)

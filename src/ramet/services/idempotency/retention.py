@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from ramet.concurrency.clock import Clock
 from ramet.core.errors import Conflict, Damaged
-from ramet.services.idempotency.records import ANSWER, KEEP_S, REQUEST, RequestRecord, decoded
+from ramet.services.idempotency.records import ANSWER, KEEP_S, REQUEST, RequestRecord, decode_record
 from ramet.store.contract import Document, Store
 
 MOST_RECORDS: Final = 10_000  #: records of one team
@@ -37,12 +37,12 @@ class Retention:
         self._new, self._new_bytes = sweep_records, 0  # So that the first request sweeps.
         self._swept_at = 0.0
 
-    async def begun(self) -> None:
+    async def count_record(self) -> None:
         """Count a new record. Sweep after enough new records, and each hour."""
         self._new += 1
         await self._sweep_if_due()
 
-    async def answered(self, size: int) -> None:
+    async def count_answer(self, size: int) -> None:
         """Count the bytes of an answer. Sweep under the same conditions."""
         self._new_bytes += size
         await self._sweep_if_due()
@@ -59,7 +59,7 @@ class Retention:
         now, shares = self._clock.now().timestamp(), dict[str, list[tuple[RequestRecord, Document]]]()
         for each in await self._store.list(REQUEST):
             try:
-                record = decoded(each)
+                record = decode_record(each)
             except Damaged as problem:
                 _log.error("%s", problem)
                 continue
@@ -67,7 +67,7 @@ class Retention:
                 await self._remove(each)
                 continue
             if record.at > now and record.state == "answered":  # The clock was ahead, and was set back.
-                record, each = await self._dated(record, each, now)
+                record, each = await self._set_date(record, each, now)
             shares.setdefault(record.owner, []).append((record, each))
         for share in shares.values():
             share.sort(key=lambda each: min(each[0].at, now), reverse=True)
@@ -79,16 +79,16 @@ class Retention:
                 if is_beyond and (record.state != "begun" or number >= 2 * self._most_records):
                     await self._remove(document)
 
-    async def _dated(self, record: RequestRecord, document: Document, now: float) -> tuple[RequestRecord, Document]:
+    async def _set_date(self, record: RequestRecord, document: Document, now: float) -> tuple[RequestRecord, Document]:
         """Set the date of a record to `now`, so that it expires.
 
         Only answered records: no kernel uses their version.
         """
-        dated = replace(record, at=now)
+        dated_record = replace(record, at=now)
         with contextlib.suppress(Conflict):
-            data = msgspec.json.encode(dated)
+            data = msgspec.json.encode(dated_record)
             document = await self._store.put(REQUEST, document.key, data, expected=document.version)
-        return dated, document
+        return dated_record, document
 
     async def _remove(self, document: Document) -> None:
         """Remove a record unless it changed meanwhile.

@@ -15,7 +15,7 @@ from ramet.host.observability.counters import Counts
 from ramet.host.observability.loop_lag import LoopLag
 from ramet.host.retention.folder_sizes import FolderSizes
 from ramet.host.runtime import AgentRuntime
-from ramet.services.operator.prometheus import Family, Sample, buckets, by
+from ramet.services.operator.prometheus import Family, Sample, buckets, samples_by
 from ramet.services.version import ramet_version
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Metrics:
     def __init__(self, runtime: AgentRuntime, agents: AgentTable, *, is_public: bool = False) -> None:
         """Create the metrics. With `is_public`, every client can read them; else only the operator can."""
         self.is_public, self.requests = is_public, Requests()
-        self._runtime, self._roster = runtime, agents
+        self._runtime, self._agents = runtime, agents
         self.open_streams: Callable[[], int] = lambda: 0
         self._lag = LoopLag()
         journal = runtime.journal
@@ -52,21 +52,21 @@ class Metrics:
         self._database = folder / JOURNAL if folder is not None else None
         self._sizes = FolderSizes(state_folder(runtime.working_dir)) if runtime.working_dir is not None else None
         self._batches = 0
-        self._unhear: Callable[[], None] = lambda: None
+        self._stop_listening: Callable[[], None] = lambda: None
 
     def start(self) -> None:
         """Start to count the work of trees. The journal must be open."""
         if self._runtime.telemetry.counts is None:
             self._runtime.telemetry.counts = Counts(self._runtime.clock.now)
         if self._runtime.journal is not None:
-            self._unhear = self._runtime.journal.store.on_commit(self._committed)
+            self._stop_listening = self._runtime.journal.store.on_commit(self._count_batch)
         self._lag.start()
 
     async def stop(self) -> None:
         """Stop counting; idempotent."""
         self._lag.stop()
-        self._unhear()
-        self._unhear = lambda: None
+        self._stop_listening()
+        self._stop_listening = lambda: None
         if self._sizes is not None:
             await self._sizes.stop()
 
@@ -86,18 +86,21 @@ class Metrics:
         yield from _http(self.requests)
         yield from _process()
 
-    def _committed(self, ticket: int) -> None:
+    def _count_batch(self, ticket: int) -> None:
         self._batches += 1
 
     def _now(self) -> Iterator[Family]:
         trees = self._runtime.trees
         active_runs = [run for tree in trees.values() for run in tree.tree.register.living()]
         runs = Counter(str(run.state) for run in active_runs)
-        sandboxes = {"living": len(self._runtime.sandboxes.contexts_by_run), "parked": self._runtime.sandboxes.parked}
+        sandboxes = {
+            "living": len(self._runtime.sandboxes.contexts_by_run),
+            "parked": self._runtime.sandboxes.parked_count,
+        }
         unread = sum(len(run.context.mailbox) for run in active_runs)
         finished = self._runtime.finished_trees
-        agents = Counter(str(active_runs.state) for active_runs in self._roster)
-        teams = {active_runs.row.team for active_runs in self._roster}
+        agents = Counter(str(active_runs.state) for active_runs in self._agents)
+        teams = {active_runs.row.team for active_runs in self._agents}
         yield Family("ramet_trees", "gauge", "Trees that are open.", [Sample(len(trees))])
         yield Family("ramet_trees_kept", "gauge", "Ended trees that can still be queried.", [Sample(finished)])
         yield Family("ramet_mail_unread", "gauge", "Messages that no run has read yet.", [Sample(unread)])
@@ -105,10 +108,10 @@ class Metrics:
             "ramet_sandboxes",
             "gauge",
             "Sandboxes of runs, and warm processes for new sandboxes.",
-            by("state", sandboxes),
+            samples_by("state", sandboxes),
         )
-        yield Family("ramet_runs", "gauge", "Runs that have not ended, by state.", by("state", runs))
-        yield Family("ramet_agents", "gauge", "Agents of teams, by state.", by("state", agents))
+        yield Family("ramet_runs", "gauge", "Runs that have not ended, by state.", samples_by("state", runs))
+        yield Family("ramet_agents", "gauge", "Agents of teams, by state.", samples_by("state", agents))
         yield Family("ramet_teams_with_agents", "gauge", "Teams that have an agent.", [Sample(len(teams))])
 
     def _journal(self) -> Iterator[Family]:
@@ -132,9 +135,9 @@ class Metrics:
         if self._database is not None:
             files = {"database": self._database, "wal": self._database.with_name(f"{JOURNAL}-wal")}
             bytes_of = {name: size for name, path in files.items() if (size := _size(path)) is not None}
-            yield Family("ramet_journal_bytes", "gauge", "Files of the journal.", by("file", bytes_of))
+            yield Family("ramet_journal_bytes", "gauge", "Files of the journal.", samples_by("file", bytes_of))
         if self._sizes is not None:
-            sizes = by("part", self._sizes.known())
+            sizes = samples_by("part", self._sizes.newest_sizes())
             yield Family("ramet_folder_bytes", "gauge", "Disk usage of the state folder.", sizes)
 
     def _stalls(self) -> Iterator[Family]:
@@ -156,13 +159,15 @@ def _size(path: pathlib.Path) -> int | None:
 def _totals(counts: Counts) -> Iterator[Family]:
     yield Family("ramet_runs_spawned_total", "counter", "Runs that were spawned.", [Sample(counts.spawned)])
     yield Family("ramet_runs_resumed_total", "counter", "Runs resumed after a kill.", [Sample(counts.resumed)])
-    yield Family("ramet_runs_ended_total", "counter", "Runs that ended, by status.", by("status", counts.ended))
+    yield Family("ramet_runs_ended_total", "counter", "Runs that ended, by status.", samples_by("status", counts.ended))
     yield Family(
         "ramet_run_start_seconds", "histogram", "From the spawn of a run to its first turn.", buckets(counts.starts)
     )
-    yield Family("ramet_turns_total", "counter", "Turns that ended, by status.", by("status", counts.turns))
+    yield Family("ramet_turns_total", "counter", "Turns that ended, by status.", samples_by("status", counts.turns))
     yield Family("ramet_turn_seconds", "histogram", "From a turn's start to its end.", buckets(counts.turn_seconds))
-    yield Family("ramet_tool_calls_total", "counter", "Tool calls that ended, by status.", by("status", counts.tools))
+    yield Family(
+        "ramet_tool_calls_total", "counter", "Tool calls that ended, by status.", samples_by("status", counts.tools)
+    )
     yield Family("ramet_model_requests_total", "counter", "Requests to models.", [Sample(counts.asked)])
     yield Family(
         "ramet_model_retries_total", "counter", "Requests to models that had to be repeated.", [Sample(counts.retried)]
@@ -171,23 +176,33 @@ def _totals(counts: Counts) -> Iterator[Family]:
         "ramet_tokens_total",
         "counter",
         "Tokens, by kind; input counts those read from a cache.",
-        by("kind", counts.tokens),
+        samples_by("kind", counts.tokens),
     )
     yield Family("ramet_spent_usd_total", "counter", "Cost of models, in US dollars.", [Sample(counts.usd)])
     yield Family(
-        "ramet_budget_refusals_total", "counter", "Refusals of budgets, by resource.", by("resource", counts.refused)
+        "ramet_budget_refusals_total",
+        "counter",
+        "Refusals of budgets, by resource.",
+        samples_by("resource", counts.refused),
     )
     yield Family(
         "ramet_spawn_refusals_total",
         "counter",
         "Spawns that were refused, by limit.",
-        by("limit", counts.spawn_refusals),
+        samples_by("limit", counts.spawn_refusals),
     )
     yield Family(
-        "ramet_gate_decisions_total", "counter", "Decisions of safety gates, by decision.", by("decision", counts.gate)
+        "ramet_gate_decisions_total",
+        "counter",
+        "Decisions of safety gates, by decision.",
+        samples_by("decision", counts.gate),
     )
-    yield Family("ramet_approvals_total", "counter", "Questions to people, by step.", by("step", counts.approvals))
-    yield Family("ramet_sandboxes_started_total", "counter", "Sandboxes, by backend.", by("backend", counts.sandboxes))
+    yield Family(
+        "ramet_approvals_total", "counter", "Questions to people, by step.", samples_by("step", counts.approvals)
+    )
+    yield Family(
+        "ramet_sandboxes_started_total", "counter", "Sandboxes, by backend.", samples_by("backend", counts.sandboxes)
+    )
     yield Family(
         "ramet_journal_lag_seconds",
         "histogram",

@@ -34,7 +34,7 @@ class Family(NamedTuple):
     samples: Sequence[Sample]
 
 
-def by(label: str, values: Mapping[str, float]) -> list[Sample]:
+def samples_by(label: str, values: Mapping[str, float]) -> list[Sample]:
     """Return a sample for each value of a label, in the order of the label's values."""
     return [Sample(value, {label: name}) for name, value in sorted(values.items())]
 

@@ -15,7 +15,7 @@ from ramet.core.replay.replay import TreeReplay
 from ramet.host.control.operator import OperatorControl
 from ramet.host.control.run_queries import LOOK_S, RunRow, TreeFold
 from ramet.host.journal.journal import TREES, Journal
-from ramet.host.journal.stored_events import decoded
+from ramet.host.journal.stored_events import decode_stored
 from ramet.host.journal.ttl import lifetimes_of
 from ramet.services.operator.contract import MOST, EventOptions, Paging, RunFilter, RunPage
 from ramet.services.turns.tree_events import TreeEvent, require_local_owner
@@ -48,7 +48,7 @@ class RunViews:
         """
         self._journal, self._steering, self._is_elsewhere = journal, steering, is_elsewhere
         self._agent_paths = agent_paths
-        self._damaged = set[str]()  #: roots of damaged trees that were logged
+        self._damaged_roots = set[str]()  #: roots of damaged trees that were logged
 
     @property
     def _store(self) -> Store:
@@ -69,11 +69,11 @@ class RunViews:
                 try:
                     tree_rows = await self._rows(root.id)
                 except DamagedTree as problem:
-                    if root.id not in self._damaged:
+                    if root.id not in self._damaged_roots:
                         _log.error("a tree is skipped: %s", problem)
-                    self._damaged.add(root.id)
+                    self._damaged_roots.add(root.id)
                     continue
-                rows = _behind(tree_rows, request.after if root.id == last else "")
+                rows = _rows_after(tree_rows, request.after if root.id == last else "")
                 page_rows += [row for row in rows if request.ended or not row.is_over]
             if len(page_rows) > limit:
                 break
@@ -86,7 +86,7 @@ class RunViews:
     async def tree(self, id: str, request: Paging) -> RunPage:
         """Return a page of the runs of the same tree, in the order of their spawns. Raises Unknown."""
         limit = checked_limit(request.limit)
-        return _page(_behind(await self._rows(await self.tree_of(id)), request.after), limit)
+        return _page(_rows_after(await self._rows(await self.tree_of(id)), request.after), limit)
 
     async def events(self, id: str, request: EventOptions) -> AsyncGenerator[TreeEvent]:
         """Yield the recorded events of a run, or of its tree, after a cursor; with `follow`, also new ones.
@@ -100,7 +100,7 @@ class RunViews:
         while True:
             is_live = root in self._journal.living
             if not is_live:
-                await self._settled(root)
+                await self._wait_persisted(root)
             head = await self._store.head()  # Read before the events, so that no event is missed.
             while page := await self._store.read(cursor, tree=root, run=run, limit=PAGE):
                 for each in page:
@@ -115,13 +115,13 @@ class RunViews:
                 return
             await self._store.wait(head, timeout_s=LOOK_S)
 
-    async def story(self, id: str) -> TreeReplay:
+    async def replay(self, id: str) -> TreeReplay:
         """Return the replay of the tree that contains a run. Raises Unknown."""
-        return (await self._fold(await self.tree_of(id))).story
+        return (await self._fold(await self.tree_of(id))).replay
 
     async def tree_of(self, run: str) -> str:
         """Return the root of the tree that contains a run. Raises Unknown."""
-        await self._settled(run)
+        await self._wait_persisted(run)
         events = await self._store.read(run=run, limit=1) if "\0" not in run else []
         if not events:
             raise Unknown("run", run, tuple(self._journal.living)[-20:])
@@ -142,18 +142,18 @@ class RunViews:
 
     async def _fold(self, root: str) -> TreeFold:
         fold = TreeFold()
-        async for each in self._stored(root):
-            fold.apply(decoded(self._store, each))
+        async for each in self._read_events(root):
+            fold.apply(decode_stored(self._store, each))
         return fold
 
-    async def _stored(self, root: str) -> AsyncIterator[StoredEvent]:
+    async def _read_events(self, root: str) -> AsyncIterator[StoredEvent]:
         after = 0
         while page := await self._store.read(after, tree=root, limit=PAGE):
             for each in page:
                 yield each
             after = page[-1].cursor
 
-    async def _settled(self, run: str) -> None:
+    async def _wait_persisted(self, run: str) -> None:
         """Wait until the work of a run of this kernel is recorded, also if the run has just ended."""
         with suppress(Unknown):
             await self._steering.find(run).run.context.wait_persisted()
@@ -163,28 +163,28 @@ class _Ends:
     """The runs that have ended, like `ramet.core.replay.replay`, but without decoding all events."""
 
     def __init__(self) -> None:
-        self.over: dict[str, bool] = {}
+        self.ended_by_run: dict[str, bool] = {}
 
     @property
     def is_over(self) -> bool:
         """True if all runs have ended."""
-        return bool(self.over) and all(self.over.values())
+        return bool(self.ended_by_run) and all(self.ended_by_run.values())
 
-    def tell(self, stored: StoredEvent) -> None:
+    def tell(self, stored_event: StoredEvent) -> None:
         """Process the next event."""
-        if stored.type == _TAGS[RunEnded]:
-            self.over[stored.run] = True
-        elif stored.type in _BEGINS or (self.over.get(stored.run) and _wakes(stored)):
-            self.over[stored.run] = False
+        if stored_event.type == _TAGS[RunEnded]:
+            self.ended_by_run[stored_event.run] = True
+        elif stored_event.type in _BEGINS or (self.ended_by_run.get(stored_event.run) and _wakes(stored_event)):
+            self.ended_by_run[stored_event.run] = False
 
 
 _TAGS = {each: str(each.__struct_config__.tag) for each in (RunSpawned, TurnStarted, RunResumed, RunEnded, MailPushed)}
 _BEGINS = frozenset(_TAGS[each] for each in (RunSpawned, TurnStarted, RunResumed))
 
 
-def _wakes(stored: StoredEvent) -> bool:
+def _wakes(stored_event: StoredEvent) -> bool:
     """Return whether an event is mail that wakes an ended run."""
-    event = decode(stored.data) if stored.type == _TAGS[MailPushed] else None
+    event = decode(stored_event.data) if stored_event.type == _TAGS[MailPushed] else None
     return isinstance(event, MailPushed) and event.kind not in ("notice", "note")
 
 
@@ -195,7 +195,7 @@ def checked_limit(limit: int) -> int:
     return limit
 
 
-def _behind(rows: Sequence[RunRow], after: str) -> Sequence[RunRow]:
+def _rows_after(rows: Sequence[RunRow], after: str) -> Sequence[RunRow]:
     """Return the rows after the run of that id. Raises Unknown if it is not one of the rows."""
     if not after:
         return rows
@@ -205,6 +205,6 @@ def _behind(rows: Sequence[RunRow], after: str) -> Sequence[RunRow]:
     raise Unknown("run", after)
 
 
-def _page(rows: Sequence[RunRow], most: int) -> RunPage:
-    shown = [replace(row, result=None) for row in rows[:most]]
-    return RunPage(runs=shown, more=shown[-1].id if len(rows) > most else "")
+def _page(rows: Sequence[RunRow], limit: int) -> RunPage:
+    page_rows = [replace(row, result=None) for row in rows[:limit]]
+    return RunPage(runs=page_rows, more=page_rows[-1].id if len(rows) > limit else "")

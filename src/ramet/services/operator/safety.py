@@ -62,30 +62,30 @@ class GateViews:
 
         Raises InvalidValue at once.
         """
-        return self._passing(_filter(request), request.after)
+        return self._follow(_filter(request), request.after)
 
-    async def _passing(self, wanted: GateEventFilter, after: int) -> AsyncGenerator[TreeEvent]:
-        async with aclosing(follow(self._journal.store, wanted, after=after)) as entries:
+    async def _follow(self, event_filter: GateEventFilter, after: int) -> AsyncGenerator[TreeEvent]:
+        async with aclosing(follow(self._journal.store, event_filter, after=after)) as entries:
             async for each in entries:
                 yield TreeEvent(each.cursor, msgspec.json.encode(_row(each)))
 
 
-def _filter(asked: PassageFilter) -> GateEventFilter:
+def _filter(request: PassageFilter) -> GateEventFilter:
     for field in ("tree", "run"):
-        if "\0" in (value := getattr(asked, field)):
+        if "\0" in (value := getattr(request, field)):
             raise InvalidValue(field, value, "the id of a run")
     return GateEventFilter(
-        tree=asked.tree or None,
-        run=asked.run or None,
-        path=asked.path or None,
-        tool=asked.tool or None,
-        kinds=tuple(asked.kinds) or KINDS,
-        committed=asked.committed,
+        tree=request.tree or None,
+        run=request.run or None,
+        path=request.path or None,
+        tool=request.tool or None,
+        kinds=tuple(request.kinds) or KINDS,
+        committed=request.committed,
     )
 
 
-def _policy(pinned: PolicyVersion) -> GatePolicy:
-    return GatePolicy(name=pinned.name, version=pinned.version, policy=pinned.policy)
+def _policy(policy_version: PolicyVersion) -> GatePolicy:
+    return GatePolicy(name=policy_version.name, version=policy_version.version, policy=policy_version.policy)
 
 
 def _row(passage: GateEvent) -> PassageRow:

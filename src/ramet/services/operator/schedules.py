@@ -61,14 +61,14 @@ class ScheduleViews:
             return await scheduler.schedule_agent_at(request.at, agent, **options)
         return await scheduler.schedule_agent_cron(request.cron, agent, tz=request.tz, **options)
 
-    def _check(self, asked: AddSchedule) -> None:
-        self._rules.grant_of(asked.policy)
-        if asked.in_process and self._rules.sandboxed is not False:
+    def _check(self, request: AddSchedule) -> None:
+        self._rules.grant_of(request.policy)
+        if request.in_process and self._rules.sandboxed is not False:
             raise InvalidValue("in_process", True, "false, because rules.sandboxed of this server is not false")
-        if isinstance(asked.agent, PlainAgent):
-            self._rules.check_model("agent.model", asked.agent.model)
-            _check_model(asked.agent.model)
-            self._rules.check_tools("agent.tools", asked.agent.tools or ())
+        if isinstance(request.agent, PlainAgent):
+            self._rules.check_model("agent.model", request.agent.model)
+            _check_model(request.agent.model)
+            self._rules.check_tools("agent.tools", request.agent.tools or ())
 
     async def pause(self, id: str) -> ScheduleView:
         """Pause a schedule until it is resumed; a current run continues."""
@@ -102,32 +102,32 @@ def _check_model(name: str) -> None:
         raise InvalidValue("agent.model", name, accepted) from None
 
 
-def _agent(asked: str | PlainAgent) -> str | Agent:
-    if isinstance(asked, str):
-        return asked
+def _agent(definition: str | PlainAgent) -> str | Agent:
+    if isinstance(definition, str):
+        return definition
     return Agent(
-        name=asked.name,
-        model=asked.model,
-        instructions=asked.instructions,
-        description=asked.description,
-        tools=None if asked.tools is None else tuple(asked.tools),
-        max_turns=asked.max_turns,
+        name=definition.name,
+        model=definition.model,
+        instructions=definition.instructions,
+        description=definition.description,
+        tools=None if definition.tools is None else tuple(definition.tools),
+        max_turns=definition.max_turns,
     )
 
 
-def _options(asked: AddSchedule, policy: Policy | None) -> Options:
+def _options(request: AddSchedule, policy: Policy | None) -> Options:
     return Options(
-        name=asked.name,
-        args=list(asked.args),
-        kwargs=asked.kwargs,
-        prompt=asked.prompt,
+        name=request.name,
+        args=list(request.args),
+        kwargs=request.kwargs,
+        prompt=request.prompt,
         policy=policy,
-        limits=limits_of(asked.limits, {}),
-        misfire=asked.misfire,
-        misfire_max=asked.misfire_max,
-        overlap=asked.overlap,
-        jitter_seconds=asked.jitter_seconds,
-        until=asked.until,
-        repeatable=asked.repeatable,
-        in_process=asked.in_process,
+        limits=limits_of(request.limits, {}),
+        misfire=request.misfire,
+        misfire_max=request.misfire_max,
+        overlap=request.overlap,
+        jitter_seconds=request.jitter_seconds,
+        until=request.until,
+        repeatable=request.repeatable,
+        in_process=request.in_process,
     )

@@ -38,10 +38,10 @@ class KernelViews:
     ) -> None:
         """Use `journal`, the open journal of the runtime. `is_elsewhere` returns whether another kernel runs a tree."""
         self._steering = OperatorControl(journal.users, journal.store)
-        self.runs = RunViews(journal, self._steering, is_elsewhere or _nowhere, agent_paths)
+        self.runs = RunViews(journal, self._steering, is_elsewhere or _is_nowhere_else, agent_paths)
         self.schedules = ScheduleViews(scheduler, rules)
         self.gates = GateViews(journal)
-        self.sessions = SessionViews(journal, runtime.working_dir, is_elsewhere or _nowhere)
+        self.sessions = SessionViews(journal, runtime.working_dir, is_elsewhere or _is_nowhere_else)
         self.states = StateViews(runtime.dynamic.registries, journal, self.runs)
 
     async def send(self, run: str, text: str, dedupe_s: float | None = None) -> Sent:
@@ -53,7 +53,7 @@ class KernelViews:
             return Sent(mail=await self._steering.send(run, text, dedupe_s))
         except Unknown:
             row = await self.runs.run(run)
-            raise MailRefused(row.path, _where(row)) from None
+            raise MailRefused(row.path, _unreachable_reason(row)) from None
 
     async def stop(self, run: str, reason: str) -> Stopped:
         """End a run and all below it, and wait until all have ended. Raises Unknown, InvalidValue.
@@ -66,7 +66,7 @@ class KernelViews:
             receipt = await self._steering.stop(run, reason or STOPPED)
         except Unknown:
             row = await self.runs.run(run)
-            raise Gone(f"run {run!r} is not active: {_where(row)}") from None
+            raise Gone(f"run {run!r} is not active: {_unreachable_reason(row)}") from None
         return Stopped(stopped=list(receipt.stopped), left=list(receipt.left))
 
     async def read_file(self, run: str, path: str) -> bytes:
@@ -80,7 +80,7 @@ class KernelViews:
             if problem.kind == "file":
                 raise
             row = await self.runs.run(run)
-            raise Gone(f"run {run!r} is not active: {_where(row)}") from None
+            raise Gone(f"run {run!r} is not active: {_unreachable_reason(row)}") from None
 
     async def keep(self, run: str, on: bool) -> KeptTree:
         """Exempt the tree of a run from retention, or end the exemption. Raises Unknown."""
@@ -89,7 +89,7 @@ class KernelViews:
 
     async def approvals(self, request: Paging) -> ApprovalPage:
         """Return the questions that wait for a person, the oldest first. Raises InvalidValue."""
-        return paged([_shown(each) for each in self._steering.approvals()], request)
+        return paginate([_approval_of(each) for each in self._steering.approvals()], request)
 
     async def answer(self, approval: str, allowed: bool, reason: str) -> None:
         """Send a person's answer to a question, once.
@@ -105,40 +105,40 @@ class OperatorsView:
     """The access to a kernel's views."""
 
     def __init__(self, agents: AgentTable, views: KernelViews) -> None:
-        self._roster, self._views = agents, views
+        self._agents, self._views = agents, views
 
     def open(self, key: str, kind: str, name: str = "") -> KernelViews:
         """Return the views for the operator's key.
 
         For other keys, raise NotYours, as if nothing of that name existed.
         """
-        if not self._roster.is_operator(key):
+        if not self._agents.is_operator(key):
             raise NotYours(kind, name)
         if "\0" in name:  # No object has such a name, and not every store can search for it.
             raise Unknown(kind, name)
         return self._views
 
 
-async def _nowhere(tree: str) -> bool:
+async def _is_nowhere_else(tree: str) -> bool:
     return False
 
 
-def paged(waiting: Sequence[Approval], request: Paging) -> ApprovalPage:
+def paginate(approvals: Sequence[Approval], request: Paging) -> ApprovalPage:
     """Return a page of questions. Raises InvalidValue."""
-    limit, ids = checked_limit(request.limit), [each.id for each in waiting]
+    limit, ids = checked_limit(request.limit), [each.id for each in approvals]
     start = ids.index(request.after) + 1 if request.after in ids else 0
-    page = waiting[start : start + limit]
+    page = approvals[start : start + limit]
     return ApprovalPage(approvals=page, more=page[-1].id if ids[start + limit :] else "")
 
 
-def _where(row: RunRow) -> str:
+def _unreachable_reason(row: RunRow) -> str:
     """Return why a recorded run cannot be reached."""
     if row.is_over:
         return f"it has ended ({row.state}), and this server does not have it any more"
     return "it was interrupted with the process that it was in, and it was not resumed"
 
 
-def _shown(pending: Pending) -> Approval:
+def _approval_of(pending: Pending) -> Approval:
     return Approval(
         id=pending.id,
         run=pending.run,

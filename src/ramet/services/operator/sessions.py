@@ -31,13 +31,13 @@ class SessionViews:
         """Return a page of conversations, the newest first. Raises InvalidValue, and Unknown for an unknown `after`."""
         rows, next_cursor = await sessions(self._records(), checked_limit(request.limit), request.after)
         return SessionPage(
-            sessions=[await self._seen(each) for each in rows], more=rows[-1].root if next_cursor else ""
+            sessions=[await self._apply_shared_state(each) for each in rows], more=rows[-1].root if next_cursor else ""
         )
 
     async def get(self, name: str, last: int | None = None) -> ShownSession:
         """Return one conversation, and its messages, or the `last` of them. Raises Unknown, InvalidValue."""
         row, messages = await session_row(self._records(), name, last)
-        return ShownSession(session=await self._seen(row), messages=messages)
+        return ShownSession(session=await self._apply_shared_state(row), messages=messages)
 
     async def remove(self, name: str) -> RemovedSession:
         """Remove a conversation that is closed or interrupted, with everything that its tree left.
@@ -59,7 +59,7 @@ class SessionViews:
     def _records(self) -> JournalReader:
         return JournalReader(self._journal.store, frozenset(self._journal.living))
 
-    async def _seen(self, row: SessionRow) -> SessionRow:
+    async def _apply_shared_state(self, row: SessionRow) -> SessionRow:
         """Return a row with the state that all kernels of the store give it."""
         if row.state == INTERRUPTED and await self._is_elsewhere(row.root):
             return replace(row, state=OPEN)

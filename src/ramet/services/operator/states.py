@@ -31,13 +31,13 @@ from ramet.store.state.versioned import Versioned
 MOST_BYTES = 4 * 1024 * 1024  #: of a page as JSON; its first value may be larger
 
 
-class _Own(NamedTuple):
+class _StateLocation(NamedTuple):
     """The place of a run's state."""
 
     owner: str
     place: str
     branch: str
-    below: str  #: the prefix of the branches of its delegates
+    delegate_prefix: str  #: the prefix of the branches of its delegates
 
 
 class StateViews:
@@ -48,22 +48,22 @@ class StateViews:
 
     async def page(self, run: str, request: StateQuery) -> StatePage:
         """Return values of a run's state. Raises Unknown for a run or a commit, InvalidValue."""
-        limit, owned = checked_limit(request.limit), await self._own(run)
-        state = await self._as_of(run, owned, request)
-        run_state = Namespaced(state, owned.place)
+        limit, location = checked_limit(request.limit), await self._locate(run)
+        state = await self._as_of(run, location, request)
+        run_state = Namespaced(state, location.place)
         keys = [
             key for key in await run_state.read_keys(request.prefix) if key > request.after and not _is_registry(key)
         ]
-        page_space, values = _Room(limit), dict[str, Any]()
+        page_space, values = _PageCounter(limit), dict[str, Any]()
         for key in keys:
             value = await run_state.read(key)
-            if not page_space.takes(value):
+            if not page_space.count_if_fits(value):
                 break
             values[key] = value
         return StatePage(
-            owner=owned.owner,
-            place=owned.place,
-            branch=owned.branch,
+            owner=location.owner,
+            place=location.place,
+            branch=location.branch,
             commit=state.head.id if state.head is not None else "",
             values=values,
             more=list(values)[-1] if len(values) < len(keys) else "",
@@ -71,16 +71,16 @@ class StateViews:
 
     async def versions(self, run: str, limit: int) -> StateVersions:
         """Return the commits of a run's state, the newest first, and its branch with those of its delegates."""
-        most, owned = checked_limit(limit), await self._own(run)
-        state = await (await self._registries.state(owned.owner)).beside(owned.branch)
-        branches = await state.branches(owned.below)
+        entry_limit, location = checked_limit(limit), await self._locate(run)
+        state = await (await self._registries.state(location.owner)).open_copy(location.branch)
+        branches = await state.branches(location.delegate_prefix)
         if state.head is not None:
-            branches = {owned.branch: state.head.id, **branches}
+            branches = {location.branch: state.head.id, **branches}
         return StateVersions(
-            branch=owned.branch,
+            branch=location.branch,
             versions=[
                 StateVersion(id=each.id, parents=each.parents, at=each.at, message=each.message, author=each.author)
-                for each in await Namespaced(state, owned.place).own_history(most)
+                for each in await Namespaced(state, location.place).own_history(entry_limit)
             ],
             branches=dict(list(branches.items())[:MOST]),
         )
@@ -88,50 +88,55 @@ class StateViews:
     async def recipes(self, request: RecipeFilter) -> RecipePage:
         """Return the agents that agents have created, in order of place and name. Raises InvalidValue."""
         limit = checked_limit(request.limit)
-        state = await (await self._registries.state()).beside()
+        state = await (await self._registries.state()).open_copy()
         place = checked_key(request.place, field="place") if request.place else ""
         names: list[tuple[str, str]] = []
         for each in [place] if place else await _creators(state):
             names += [(each, name) for name in Namespaced(state, each).entries(REGISTRY)]
         names = sorted((each for each in names if "/".join(each) > request.after), key="/".join)
-        page_space, rows = _Room(limit), list[RecipeRow]()
+        page_space, rows = _PageCounter(limit), list[RecipeRow]()
         for each, name in names:
             row = await _row(state, each, name)
-            if not page_space.takes(row):
+            if not page_space.count_if_fits(row):
                 break
             rows.append(row)
         return RecipePage(recipes=rows, more=f"{rows[-1].place}/{rows[-1].name}" if len(rows) < len(names) else "")
 
-    async def _own(self, run: str) -> _Own:
-        standing = recorded_state_location((await self._runs.story(run)).runs, run)
-        return _Own(standing.owner, place_of(standing), branch_of(standing), prefix_below(standing))
+    async def _locate(self, run: str) -> _StateLocation:
+        recorded_location = recorded_state_location((await self._runs.replay(run)).runs, run)
+        return _StateLocation(
+            recorded_location.owner,
+            place_of(recorded_location),
+            branch_of(recorded_location),
+            prefix_below(recorded_location),
+        )
 
-    async def _as_of(self, run: str, own: _Own, asked: StateQuery) -> Versioned:
-        if asked.at and asked.commit:
-            raise InvalidValue("commit", asked.commit, "none together with `at`, which sets the time")
-        if asked.at:
-            return await state_at(self._registries, recorded_events(self._journal, run), run, asked.at)
-        state = await (await self._registries.state(own.owner)).beside(own.branch)
-        if not asked.commit:
+    async def _as_of(self, run: str, location: _StateLocation, request: StateQuery) -> Versioned:
+        if request.at and request.commit:
+            raise InvalidValue("commit", request.commit, "none together with `at`, which sets the time")
+        if request.at:
+            return await state_at(self._registries, recorded_events(self._journal, run), run, request.at)
+        state = await (await self._registries.state(location.owner)).open_copy(location.branch)
+        if not request.commit:
             return state
-        commit = await state.before(asked.commit)
+        commit = await state.before(request.commit)
         if commit is None:
-            raise Unknown("commit", asked.commit)
-        return await state.beside(own.branch, at=commit)
+            raise Unknown("commit", request.commit)
+        return await state.open_copy(location.branch, at=commit)
 
 
-class _Room:
+class _PageCounter:
     """A counter of the entries and bytes of a page."""
 
-    def __init__(self, most: int) -> None:
-        self._most, self._bytes = most, 0
+    def __init__(self, limit: int) -> None:
+        self._limit, self._bytes = limit, 0
 
-    def takes(self, value: Any) -> bool:
+    def count_if_fits(self, value: Any) -> bool:
         """Count an entry if it fits, and return whether it does; the first one always fits."""
         size = len(msgspec.json.encode(value))
-        if self._bytes and (self._most <= 0 or self._bytes + size > MOST_BYTES):
+        if self._bytes and (self._limit <= 0 or self._bytes + size > MOST_BYTES):
             return False
-        self._most, self._bytes = self._most - 1, self._bytes + size
+        self._limit, self._bytes = self._limit - 1, self._bytes + size
         return True
 
 

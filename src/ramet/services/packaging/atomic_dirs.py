@@ -57,15 +57,15 @@ def publish(folder: Path, place: Path) -> bool:
     return is_new
 
 
-def read_bounded(file: Path, limit: int, what: str) -> bytes:
+def read_bounded(file: Path, limit: int, field: str) -> bytes:
     """Return the content of a file, and read at most `limit` bytes.
 
-    Raises InvalidValue, which names `what`, for more.
+    Raises InvalidValue, which names `field`, for more.
     """
     with file.open("rb") as content:
         data = content.read(limit + 1)
     if len(data) > limit:
-        raise InvalidValue(what, f"{file.stat().st_size} bytes", f"at most {limit}")
+        raise InvalidValue(field, f"{file.stat().st_size} bytes", f"at most {limit}")
     return data
 
 

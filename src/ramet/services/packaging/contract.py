@@ -83,11 +83,11 @@ class BundleLimits:
     total: int = 256 * MB  #: of all files
     file: int = 64 * MB  #: of one
     members: int = 10_000  #: files and folders, including folders that have no member of their own
-    kept: int = 10_000 * MB  #: of all stored bundles: their files and names, and 1 KiB for each file and folder
+    quota: int = 10_000 * MB  #: of all stored bundles: their files and names, and 1 KiB for each file and folder
     depth: int = 32  #: folders in each other, and the file in them
 
     @property
-    def unpacked(self) -> int:
+    def unpacked_bytes(self) -> int:
         """Return the limit of the whole archive without its compression: the files and their tar headers."""
         return self.total + self.members * 4096 + 64 * 1024
 

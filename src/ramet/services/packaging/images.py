@@ -28,7 +28,7 @@ _MOST = 1 << 26  #: bytes of the record of an image
 _MODULES = (".py", ".pyc", ".so")
 
 
-class Recorded(Struct, frozen=True, kw_only=True):
+class ImageRecord(Struct, frozen=True, kw_only=True):
     """The record of an image. It has the bundles of the base image too, so the base image is no longer needed."""
 
     info: ImageInfo
@@ -55,30 +55,30 @@ class Records:
         """Create the folder, and remove the unfinished drafts of an earlier process."""
         atomic_dirs.open_place(self._folder)
 
-    def find(self, id: str) -> Recorded | None:
+    def find(self, id: str) -> ImageRecord | None:
         """Return the image of that id, or None if there is none. Raises Damaged."""
         if not _ID.match(id):
             return None
         file = self._file(id)
         try:
-            return msgspec.json.decode(read_regular(file, limit=_MOST), type=Recorded)
+            return msgspec.json.decode(read_regular(file, limit=_MOST), type=ImageRecord)
         except FileNotFoundError:
             return None
         except msgspec.DecodeError as problem:
             raise Damaged("the image", file, str(problem)) from None
 
-    def get(self, id: str) -> Recorded:
+    def get(self, id: str) -> ImageRecord:
         """Return the image of that id. Raises Unknown, Damaged."""
         record = self.find(id)
         if record is None:
             raise Unknown("image", id)
         return record
 
-    def put(self, recorded: Recorded) -> None:
+    def put(self, record: ImageRecord) -> None:
         """Store a record. An existing record with the same id has the same bundles and owner, and is replaced."""
-        atomic_dirs.write_json(self._file(recorded.info.id), msgspec.to_builtins(recorded))
+        atomic_dirs.write_json(self._file(record.info.id), msgspec.to_builtins(record))
 
-    def all(self) -> Sequence[Recorded]:
+    def all(self) -> Sequence[ImageRecord]:
         """Return every image, the oldest first."""
         records = [self.find(each.stem) for each in self._folder.glob("*.json")]
         return sorted((each for each in records if each), key=lambda each: (each.info.created_at, each.info.id))

@@ -24,7 +24,7 @@ from ramet.services.packaging.bundles.store import Bundles
 from ramet.services.packaging.catalog.local import Catalogue, Elsewhere, OwnCatalogue, no_other_users
 from ramet.services.packaging.catalog.shared import SharedCatalogue
 from ramet.services.packaging.contract import OPERATOR, BundleInfo, BundleLimits, ImageInfo, Job, OwnedJob
-from ramet.services.packaging.images import Recorded, image_id
+from ramet.services.packaging.images import ImageRecord, image_id
 from ramet.services.problems import error_of
 from ramet.store.contract import Store
 from ramet.store.sqlite.lock import KernelLock
@@ -144,18 +144,18 @@ class PackagingService:
         ids (Unknown), bundles that hide parts of each other (BundlesClash), and invalid or forbidden requirements
         (InvalidValue).
         """
-        parts_of(base, bundles, await self._recorded(base, asker))
+        parts_of(base, bundles, await self._find_image(base, asker))
         if asker != OPERATOR:  # First: a request for a foreign bundle must not protect it from deletion.
             for each in bundles:
                 await self.bundle(each, asker)
-        with self._protected(base, *bundles):
+        with self._protect(base, *bundles):
             parts = parts_of(base, bundles, await self._catalogue.image(base))
             return await self._create(base, bundles, parts, asker)
 
     async def _create(self, base: str, bundles: Sequence[str], parts: tuple[str, ...], asker: str) -> Job:
         """Start the making of an image of these parts, unless it exists."""
         id = image_id(parts, asker)
-        with self._protected(id, *parts):
+        with self._protect(id, *parts):
             image = await self._catalogue.image(id)
             if image is not None and (self._catalogue.fetches or not await self._missing(image)):
                 return Job(id=id, state="done", image=id)
@@ -164,8 +164,8 @@ class PackagingService:
                 accepted = f"at most {MAX_IMAGES} recorded images; the operator deletes unused images"
                 raise InvalidValue("images", count, accepted)
             await self._catalogue.bring(parts)
-            recorded = await self._run_comparison(lambda: self._builder.planned(base, bundles, parts, asker))
-            return await run_shielded(self._begin(recorded))
+            record = await self._run_comparison(lambda: self._builder.plan(base, bundles, parts, asker))
+            return await run_shielded(self._begin(record))
 
     async def job(self, id: str, asker: str = OPERATOR) -> Job:
         """Return the state of the making of an image. Raises Unknown, also for a job that failed long ago.
@@ -175,12 +175,12 @@ class PackagingService:
         result = self._jobs[id] if id in self._tasks else await self._catalogue.job(id) or self._jobs.get(id)
         if result is None or not (
             asker in (OPERATOR, result.owner)
-            or (result.job.state == "done" and await self._recorded(id, asker) is not None)
+            or (result.job.state == "done" and await self._find_image(id, asker) is not None)
         ):
             raise Unknown("job", id)
         return result.job
 
-    async def finished(self, id: str) -> Job:
+    async def wait_finished(self, id: str) -> Job:
         """Wait until a job is done or failed, and return it.
 
         Raises Unknown, also if the service is closed meanwhile.
@@ -205,16 +205,16 @@ class PackagingService:
             raise Unknown("image", id)
         if not id:
             return PLAIN
-        recorded = await self._recorded(id, asker)
-        if recorded is None:
+        record = await self._find_image(id, asker)
+        if record is None:
             raise Unknown("image", id)
-        if self._catalogue.fetches and await self._missing(recorded):
-            await self._catalogue.bring(recorded.bundles)
-            await self._install(recorded)
-        return await in_thread(lambda: self._builder.image(recorded), name="ramet-image")
+        if self._catalogue.fetches and await self._missing(record):
+            await self._catalogue.bring(record.bundles)
+            await self._install(record)
+        return await in_thread(lambda: self._builder.image(record), name="ramet-image")
 
-    async def loadable(self, id: str, beside: Sequence[str], asker: str = OPERATOR) -> LoadableBundle:
-        """Return a bundle, with all its files checked, to be loaded into an agent that has the bundles `beside`.
+    async def loadable(self, id: str, present_ids: Sequence[str], asker: str = OPERATOR) -> LoadableBundle:
+        """Return a bundle, with all its files checked, to be loaded into an agent that has the bundles `present_ids`.
 
         Raises Unknown, Damaged, BundlesClash. Raises InvalidValue for a module with the name of a module of Python or
         of ramet, and for a bundle that needs packages, which only an image can have. Raises InvalidValue if the agent
@@ -224,8 +224,8 @@ class PackagingService:
             raise Unknown("bundle", id)
         await self.bundle(id, asker)
         if self._catalogue.fetches:
-            await self._catalogue.bring((*beside, id))
-        return await self._run_comparison(lambda: self._builder.loadable(id, beside))
+            await self._catalogue.bring((*present_ids, id))
+        return await self._run_comparison(lambda: self._builder.loadable(id, present_ids))
 
     async def list_images(self, asker: str = OPERATOR) -> Sequence[ImageInfo]:
         """Return all images from which an asker can spawn, the oldest first."""
@@ -241,28 +241,28 @@ class PackagingService:
 
     async def image_info(self, id: str, asker: str = OPERATOR) -> ImageInfo:
         """Return the description of an image. Raises Unknown."""
-        record = await self._recorded(id, asker)
+        record = await self._find_image(id, asker)
         if record is None:
             raise Unknown("image", id)
         return record.info
 
     async def delete_image(
-        self, id: str, users: Callable[[], Sequence[str]] = tuple, elsewhere: Elsewhere = no_other_users
+        self, id: str, users: Callable[[], Sequence[str]] = tuple, other_users: Elsewhere = no_other_users
     ) -> None:
         """Delete an image that has no users. Images on top of it stay. Raises Unknown, InUse.
 
-        `users` returns the users at this kernel. `elsewhere` returns the users at other kernels, after new use there is
-        blocked.
+        `users` returns the users at this kernel. `other_users` returns the users at other kernels, after new use there
+        is blocked.
         """
         with self._deleting("image", id, users):
-            await run_shielded(self._catalogue.delete_image(id, elsewhere))
+            await run_shielded(self._catalogue.delete_image(id, other_users))
 
     async def delete_bundle(
-        self, id: str, users: Callable[[], Sequence[str]] = tuple, elsewhere: Elsewhere = no_other_users
+        self, id: str, users: Callable[[], Sequence[str]] = tuple, other_users: Elsewhere = no_other_users
     ) -> None:
         """Delete a bundle that no image contains and that has no users. See `delete_image`. Raises Unknown, InUse."""
         with self._deleting("bundle", id, users):
-            await run_shielded(self._catalogue.delete_bundle(id, elsewhere))
+            await run_shielded(self._catalogue.delete_bundle(id, other_users))
 
     async def _run_comparison(self, work: Callable[[], T]) -> T:
         """Run `work` in a thread, few at a time: it reads the names of all files of bundles, which are large."""
@@ -272,7 +272,7 @@ class PackagingService:
         finally:
             self._comparisons.release()
 
-    async def _recorded(self, id: str, asker: str) -> Recorded | None:
+    async def _find_image(self, id: str, asker: str) -> ImageRecord | None:
         """Return the image of that id, or None if the asker may not use it.
 
         An image of the operator may contain bundles of other teams, which makes it unusable for the asker.
@@ -288,10 +288,10 @@ class PackagingService:
         return record
 
     @contextlib.contextmanager
-    def _protected(self, *ids: str) -> Iterator[None]:
+    def _protect(self, *ids: str) -> Iterator[None]:
         """Protect these ids from deletion during the block. Raises Unknown for an id that is being deleted."""
-        if deleted := self._deleting_ids.intersection(ids):
-            raise Unknown("bundle or image", min(deleted))
+        if deleting_ids := self._deleting_ids.intersection(ids):
+            raise Unknown("bundle or image", min(deleting_ids))
         self._pending_needs.update(ids)
         try:
             yield
@@ -329,43 +329,43 @@ class PackagingService:
 
     # --- jobs
 
-    async def _begin(self, recorded: Recorded) -> Job:
+    async def _begin(self, record: ImageRecord) -> Job:
         """Start the making of an image here, unless another kernel makes it already. Must not be cancelled."""
-        id = recorded.info.id
+        id = record.info.id
         async with self._begin_lock:
             if id not in self._tasks:
-                if (running_job := await self._catalogue.begin(recorded)) is not None:
+                if (running_job := await self._catalogue.begin(record)) is not None:
                     return running_job
                 self._jobs.pop(id, None)  # one that failed before
-                self._jobs[id] = OwnedJob(Job(id=id, state="queued"), recorded.owner)
-                self._parts_in_use[id] = frozenset((id, recorded.info.base, *recorded.bundles))
-                self._tasks[id] = asyncio.create_task(self._work(recorded), name=f"ramet-image-{id[:12]}")
+                self._jobs[id] = OwnedJob(Job(id=id, state="queued"), record.owner)
+                self._parts_in_use[id] = frozenset((id, record.info.base, *record.bundles))
+                self._tasks[id] = asyncio.create_task(self._work(record), name=f"ramet-image-{id[:12]}")
             return self._jobs[id].job
 
-    async def _missing(self, recorded: Recorded) -> bool:
-        return bool(await in_thread(lambda: self._builder.missing(recorded), name="ramet-image"))
+    async def _missing(self, record: ImageRecord) -> bool:
+        return bool(await in_thread(lambda: self._builder.missing(record), name="ramet-image"))
 
-    async def _install(self, recorded: Recorded) -> None:
+    async def _install(self, record: ImageRecord) -> None:
         """Install the packages of an image of another kernel here. Raises InvalidValue, SpawnRefused."""
-        await in_thread(lambda: self._builder.required_by(recorded.bundles), name="ramet-image")
-        if recorded.info.requirements:
+        await in_thread(lambda: self._builder.required_by(record.bundles), name="ramet-image")
+        if record.info.requirements:
             try:
-                await self._packages.install(recorded.info.requirements)
+                await self._packages.install(record.info.requirements)
             except InstallFailed as problem:
                 raise SpawnRefused("image", f"at this kernel {problem}") from None
 
-    async def _work(self, recorded: Recorded) -> None:
-        id = recorded.info.id
+    async def _work(self, record: ImageRecord) -> None:
+        id = record.info.id
         try:
             await self._slots.acquire()
             try:
-                self._jobs[id] = OwnedJob(Job(id=id, state="running"), recorded.owner)
-                await self._catalogue.running(recorded)
-                if recorded.info.requirements:
-                    await self._packages.install(recorded.info.requirements)
+                self._jobs[id] = OwnedJob(Job(id=id, state="running"), record.owner)
+                await self._catalogue.record_running(record)
+                if record.info.requirements:
+                    await self._packages.install(record.info.requirements)
                 if self._push is not None:
-                    await self._push(await in_thread(lambda: self._builder.image(recorded), name="ramet-image"))
-                await run_shielded(self._catalogue.done(recorded))
+                    await self._push(await in_thread(lambda: self._builder.image(record), name="ramet-image"))
+                await run_shielded(self._catalogue.record_done(record))
                 del self._jobs[id]
             finally:
                 self._slots.release()
@@ -375,16 +375,16 @@ class PackagingService:
         except Exception as problem:
             if not isinstance(problem, RametError):
                 _log.exception("image %s could not be made", id)
-            await self._failed(recorded, error_of(problem))
+            await self._record_failure(record, error_of(problem))
         finally:
             self._tasks.pop(id, None)
             self._parts_in_use.pop(id, None)
 
-    async def _failed(self, recorded: Recorded, error: ErrorInfo) -> None:
+    async def _record_failure(self, record: ImageRecord, error: ErrorInfo) -> None:
         with contextlib.suppress(RametError):  # A kernel that lost its store ends, and this job with it.
-            await self._catalogue.failed(recorded, error)
-        id = recorded.info.id
-        self._jobs[id] = OwnedJob(Job(id=id, state="failed", error=error), recorded.owner)
+            await self._catalogue.record_failed(record, error)
+        id = record.info.id
+        self._jobs[id] = OwnedJob(Job(id=id, state="failed", error=error), record.owner)
         oldest = [each for each, owned in self._jobs.items() if owned.job.state == "failed"][:-_FAILED]
         for each in oldest:
             del self._jobs[each]

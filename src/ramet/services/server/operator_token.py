@@ -14,17 +14,17 @@ TOKEN = "operator-token"  #: the name of the file
 MIN_TOKEN, MAX_TOKEN = 16, 512  #: characters
 
 
-def operator_token(file: pathlib.Path, given: str | None = None) -> str:
+def operator_token(file: pathlib.Path, token: str | None = None) -> str:
     """Return the operator's key: the given key, or the key in this file. A missing file is created.
 
     Raises InvalidValue for a key that is too short to be secret, and for a file that others can read.
     """
-    if given is not None:
-        if not MIN_TOKEN <= len(given) <= MAX_TOKEN or not given.isascii() or not given.isprintable() or " " in given:
+    if token is not None:
+        if not MIN_TOKEN <= len(token) <= MAX_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
             raise InvalidValue(
-                "token", f"{len(given)} characters", f"{MIN_TOKEN} to {MAX_TOKEN} printable ones, no blank"
+                "token", f"{len(token)} characters", f"{MIN_TOKEN} to {MAX_TOKEN} printable ones, no blank"
             )
-        return given
+        return token
     with contextlib.suppress(FileExistsError):
         _keep(file, f"op_{secrets.token_urlsafe(32)}\n")
     try:

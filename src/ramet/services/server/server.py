@@ -25,13 +25,13 @@ from ramet.host.runtime import AgentRuntime
 from ramet.host.sandbox.sandboxes import BackendName
 from ramet.host.scheduler.scheduler import AgentScheduler
 from ramet.isolation.contract import Backend
-from ramet.services.agent_types import kept_turns
+from ramet.services.agent_types import command_turns
 from ramet.services.agent_types.function import turn_log
 from ramet.services.agent_types.llm import model_set, restart
-from ramet.services.agent_types.registry import installed
+from ramet.services.agent_types.registry import create_default_types
 from ramet.services.contract import AgentType
 from ramet.services.http.connections import Bounds, HttpServer
-from ramet.services.http.sockets import Listener, reached_at, tcp_listener, unix_listener
+from ramet.services.http.sockets import Listener, reachable_address, tcp_listener, unix_listener
 from ramet.services.idempotency.ledger import Ledger
 from ramet.services.operator.metrics import Metrics
 from ramet.services.operator.service import KernelViews, OperatorsView
@@ -60,7 +60,8 @@ _log = logging.getLogger("ramet.serve")
 
 
 class Server:
-    """A server of a folder, running from `start` to `stop`, or between `async with`. Clients connect to `where`.
+    """A server of a folder, running from `start` to `stop`, or between `async with`. Clients connect to
+    `listen_address`.
 
     `types` are the agent types by their names; the default is the installed types. `teams` are reserved at the start,
     each with its amounts, unless they exist. `rules` limit the use of this host by agents, `talk` limits conversations,
@@ -105,16 +106,16 @@ class Server:
         self.runtime = AgentRuntime(self.dir, backend=backend, user_texts=False, **runtime)
         journal = self.runtime.journal
         if journal is not None and isinstance(journal.retention_job, RetentionJob):
-            journal.retention_job.needed = partial(needed_trees, journal.store)
+            journal.retention_job.find_needed_roots = partial(needed_trees, journal.store)
         self._rules.check_backend(_name_of(backend))
-        self.runtime.gateway.accepted = self._rules.models
+        self.runtime.gateway.accepted_models = self._rules.models
         self.operator = ""
         self.is_draining = False  #: whether it accepts no new work
         self._leaves_turns = False
-        self.lost = asyncio.Event()  #: set when the store is permanently lost: the process must end
+        self.store_loss = asyncio.Event()  #: set when the store is permanently lost: the process must end
         self.kernels: Kernels | None = None  #: set if several kernels may share the store
-        self._leaving: AsyncExitStack | None = None
-        self._resting: AsyncExitStack | None = None
+        self._leave_stack: AsyncExitStack | None = None
+        self._rest_stack: AsyncExitStack | None = None
 
     async def start(self) -> Self:
         """Resume the agents and trees of an earlier server, and then serve requests. Idempotent.
@@ -122,7 +123,7 @@ class Server:
         Raises InvalidValue for an address in use and for an invalid token, MissingExtra, StoreInUse for a folder that
         another kernel has, Damaged. Nothing is left open then.
         """
-        if self._leaving is not None:
+        if self._leave_stack is not None:
             return self
         async with AsyncExitStack() as drain_stack, AsyncExitStack() as stop_stack:
             _take(self.folder)
@@ -134,11 +135,11 @@ class Server:
             self.operator = operator_token(self.folder / TOKEN, self._given_token)
             await drain_stack.enter_async_context(self.runtime)
             store = await self.runtime.open_store()
-            self.lost.clear()
-            drain_stack.callback(store.on_loss(lambda _: self.lost.set()))
+            self.store_loss.clear()
+            drain_stack.callback(store.on_loss(lambda _: self.store_loss.set()))
             is_shared = store.name == SHARED
             packaging = await drain_stack.enter_async_context(self._packaging(store if is_shared else None))
-            types = installed() if self._types is None else self._types
+            types = create_default_types() if self._types is None else self._types
             self.spawner = AgentSpawnerService(
                 self.runtime,
                 types,
@@ -158,7 +159,7 @@ class Server:
             self.spawner.on_resumed = self.agents.restore
             self.spawner.before_removal = partial(_forget, store, self.runtime.dynamic.registries)
             if is_shared:
-                with _of_extra():
+                with _check_extra():
                     from ramet.services.cluster.membership import Kernels
                 self.kernels = Kernels(store, self.operator, self, self.spawner.take_over)
                 stop_stack.push_async_callback(self.kernels.close)
@@ -176,15 +177,15 @@ class Server:
             stop_stack.callback(http.end)
             await http.start()
             if self.kernels is not None:
-                await self.kernels.announce(self._address or reached_at(self.where))
-            self._leaving, self._resting = drain_stack.pop_all(), stop_stack.pop_all()
-        _log.info("serving %s at %s", self.dir, self.where)
+                await self.kernels.announce(self._address or reachable_address(self.listen_address))
+            self._leave_stack, self._rest_stack = drain_stack.pop_all(), stop_stack.pop_all()
+        _log.info("serving %s at %s", self.dir, self.listen_address)
         return self
 
     @property
-    def where(self) -> str:
+    def listen_address(self) -> str:
         """The path of its socket, or its address as a URL."""
-        return self.listener.where
+        return self.listener.address
 
     async def drain(self) -> None:
         """Hand all work to the other kernels of the store, also in the middle of turns. The caller ends the process.
@@ -216,10 +217,10 @@ class Server:
         A process that ends now, in any way, leaves every agent resumable. With `ends_process`, turns that continue at
         the next start are not ended, as if the process were killed. Idempotent.
         """
-        if self._resting is None:
+        if self._rest_stack is None:
             return
         self._leaves_turns = ends_process
-        resting, self._resting = self._resting, None
+        resting, self._rest_stack = self._rest_stack, None
         await run_shielded(resting.aclose())
         await self._put_on_record()
 
@@ -231,16 +232,16 @@ class Server:
         """
         if self.runtime.journal is not None and self.runtime.journal.control_socket is not None:
             await self.runtime.journal.control_socket.stop()
-        if self._resting is not None:  # After `drain`.
+        if self._rest_stack is not None:  # After `drain`.
             self.listener.close()
         self.runtime.sandboxes.terminate()
 
     async def stop(self) -> None:
         """Rest, close every agent, and leave nothing running; idempotent. The records of agents stay."""
         await self.settle()
-        if self._leaving is not None:
-            leaving, self._leaving = self._leaving, None
-            await run_shielded(leaving.aclose())
+        if self._leave_stack is not None:
+            leave_stack, self._leave_stack = self._leave_stack, None
+            await run_shielded(leave_stack.aclose())
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -326,7 +327,7 @@ class Server:
         return packaging
 
     def _http(self, packaging: PackagingService, scheduler: AgentScheduler, metrics: Metrics) -> HttpServer:
-        with _of_extra():
+        with _check_extra():
             from ramet.services.http.application import Application
             from ramet.services.http.body_budget import BodyBudget
             from ramet.services.http.dependencies import AppDependencies
@@ -369,13 +370,13 @@ async def _forget(store: Store, registries: Registries, agent: str) -> None:
     await registries.remove_state(agent)
     await clear(store, agent)
     await turn_log.clear(store, agent)
-    await kept_turns.clear(store, agent)
+    await command_turns.clear(store, agent)
     await model_set.clear(store, agent)
     await restart.clear(store, agent)
 
 
 @contextlib.contextmanager
-def _of_extra() -> Iterator[None]:
+def _check_extra() -> Iterator[None]:
     """Raise MissingExtra if an import in the block fails because the extra `server` is not installed."""
     try:
         yield

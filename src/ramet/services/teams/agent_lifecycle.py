@@ -26,11 +26,11 @@ from ramet.services.contract import AgentSpec
 from ramet.services.errors import TakenOver, ValuesMissing
 from ramet.services.problems import error_of, public_message
 from ramet.services.teams.agents import AgentEntry, AgentTable, has_failed
-from ramet.services.teams.ended_agent import Departed, Waiting
+from ramet.services.teams.ended_agent import EndedAgent, WaitingAgent
 from ramet.services.teams.failed_agents import FailedAgents, oldest_over_limit, stripped_row
 from ramet.services.teams.tables import AgentRow, TeamTables
 from ramet.services.teams.team_state import TeamState
-from ramet.services.teams.validation import Checked
+from ramet.services.teams.validation import AgentPlan
 
 T = TypeVar("T")
 _log = logging.getLogger("ramet.services")
@@ -53,7 +53,7 @@ class AgentLifecycle:
     ) -> None:
         self._agents, self._team_states, self._tables, self._folder = agents, team_states, tables, folder
         self._clock, self._failed_limit = runtime.clock, failed_limit
-        self._failed = FailedAgents(
+        self._failed_agents = FailedAgents(
             runtime.clock, runtime.sandboxes, folder, lambda each: self.end(each, "its retention time is over")
         )
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -69,22 +69,22 @@ class AgentLifecycle:
 
     async def join(self) -> None:
         """Wait until all started work has ended. Do not wait until the time of kept failed agents is over."""
-        await self._failed.close()
+        await self._failed_agents.close()
         while self._tasks:
             await asyncio.wait(self._tasks)
-            await self._failed.close()  # Agents may have failed meanwhile.
+            await self._failed_agents.close()  # Agents may have failed meanwhile.
 
     # ---- start of agents
 
-    async def start(self, team_state: TeamState, row: AgentRow, checked: Checked) -> AgentEntry:
+    async def start(self, team_state: TeamState, row: AgentRow, plan: AgentPlan) -> AgentEntry:
         """Start an agent that its team has admitted.
 
         If an error is raised, the agent is removed and its part is free.
         """
         try:
             await team_state.write(row)
-            await checked.check_image()
-            entry = await self.open(row, checked)
+            await plan.check_image()
+            entry = await self.open(row, plan)
             try:
                 async with entry.write_lock:
                     await entry.write(entry.as_row())
@@ -97,18 +97,20 @@ class AgentLifecycle:
         self.add(entry)
         return entry
 
-    async def open(self, row: AgentRow, checked: Checked) -> AgentEntry:
+    async def open(self, row: AgentRow, plan: AgentPlan) -> AgentEntry:
         """Open an agent by its type, with a folder of its own. Raises the errors of its type."""
-        spec = checked.spec
+        spec = plan.spec
         _make_dir(spec.folder)
         try:
             if spec.loaded_bundles is not None:
                 await spec.loaded_bundles.open()
-            served = await checked.type.open(spec)
+            running_agent = await plan.type.open(spec)
         except BaseException:
             await run_shielded(_unload_bundles(spec))
             raise
-        entry = AgentEntry(replace(row, state="idle"), served, self._tables, self._clock, spec=spec, type=checked.type)
+        entry = AgentEntry(
+            replace(row, state="idle"), running_agent, self._tables, self._clock, spec=spec, type=plan.type
+        )
         if spec.loaded_bundles is not None:
             spec.loaded_bundles.save = entry.save
         try:
@@ -121,25 +123,25 @@ class AgentLifecycle:
     def add(self, entry: AgentEntry) -> None:
         """Add an agent to the table, and handle its end."""
 
-        def over(ended: asyncio.Future[ErrorInfo | None]) -> None:
+        def handle_end(ended: asyncio.Future[ErrorInfo | None]) -> None:
             if entry.end_task is None:
                 entry.fail_task = self.begin(self._fail(entry, _end_error(ended)))
 
         self._agents.add(entry)
-        entry.served.ended.add_done_callback(over)
+        entry.running_agent.end.add_done_callback(handle_end)
 
     async def add_ended(self, row: AgentRow) -> None:
         """Add an agent to the table that is not usable any more. It stays until a caller or a time limit ends it."""
         error = row.error or ErrorInfo(type="Gone", message="it had ended")
-        entry = AgentEntry(row, Departed(row.run, row.isolation or "none", error), self._tables, self._clock)
+        entry = AgentEntry(row, EndedAgent(row.run, row.isolation or "none", error), self._tables, self._clock)
         self._agents.add(entry)
-        await self._failed.keep(entry)
+        await self._failed_agents.keep(entry)
         self._end_oldest_failed(entry.row.team)
 
     def add_waiting(self, team_state: TeamState, row: AgentRow, missing: ValuesMissing) -> None:
         """Add an agent to the table that waits for its values. It holds its part of its team, and its row stays."""
-        served = Waiting(row.run, row.isolation, missing, team_state.team.held.get(row.id, {}))
-        entry = AgentEntry(row, served, self._tables, self._clock)
+        waiting_agent = WaitingAgent(row.run, row.isolation, missing, team_state.team.holdings.get(row.id, {}))
+        entry = AgentEntry(row, waiting_agent, self._tables, self._clock)
         entry.state, entry.error = "waiting", error_of(missing)
         self._agents.add(entry)
 
@@ -181,9 +183,9 @@ class AgentLifecycle:
                 entry.queue.fence(error)
             entry.end_task = entry.end_task or self.begin(_close_agent(entry, str(error)))
 
-    async def release_and_remove(self, team_state: TeamState, row: AgentRow, used: Mapping[str, float] | None) -> None:
+    async def release_and_remove(self, team_state: TeamState, row: AgentRow, usage: Mapping[str, float] | None) -> None:
         """Remove everything of an agent that has ended, and free its part of the team."""
-        await self.release(team_state, row.id, used)
+        await self.release(team_state, row.id, usage)
         await self.remove_records(row)
 
     async def remove_records(self, row: AgentRow) -> None:
@@ -193,36 +195,36 @@ class AgentLifecycle:
         """
         try:
             await run_shielded(in_thread(lambda: _remove_dir(self._folder, row.id), name="ramet-folder"))
-            await run_shielded(self._failed.remove(row))
+            await run_shielded(self._failed_agents.remove(row))
         except OSError as problem:
             _log.error("the folder of agent %s (%s) cannot be removed: %s", row.path, row.id, problem)
         await self.before_removal(row.id)
         await self._tables.remove(row)
 
     async def release(
-        self, team_state: TeamState, agent: str, used: Mapping[str, float] | None, *rows: AgentRow
+        self, team_state: TeamState, agent: str, usage: Mapping[str, float] | None, *rows: AgentRow
     ) -> None:
         """Free the part of an agent, and write the new state of the team together with `rows`.
 
-        If `used` is None, the use is unknown. Then all of the part counts as used, so that the use never exceeds the
+        If `usage` is None, the use is unknown. Then all of the part counts as used, so that the use never exceeds the
         reservation.
         """
-        await team_state.release(agent, team_state.team.held.get(agent, {}) if used is None else used, *rows)
+        await team_state.release(agent, team_state.team.holdings.get(agent, {}) if usage is None else usage, *rows)
 
     async def _fail(self, entry: AgentEntry, error: ErrorInfo | None) -> None:
         """Handle an agent that ended by itself: free its part, and keep the agent for inspection."""
         entry.state, entry.error = ("ended" if error is None else "failed"), error
         entry.failed_at = self._clock.now() if error is not None else None
-        used = await _close_and_measure(entry, "it ended")
+        usage = await _close_and_measure(entry, "it ended")
         async with entry.write_lock:
             entry.row = stripped_row(entry.as_row())
             if (team_state := self._team_states.get(entry.row.team)) is None:
                 return  # Another kernel continues it.
             try:
-                await self.release(team_state, entry.id, used, entry.row)
+                await self.release(team_state, entry.id, usage, entry.row)
             except TakenOver as problem:  # Likewise, and this kernel will be informed.
                 return _log.warning("the end of agent %s is not recorded by this kernel: %s", entry.id, problem)
-        await self._failed.keep(entry)
+        await self._failed_agents.keep(entry)
         self._end_oldest_failed(entry.row.team)
 
     def _end_oldest_failed(self, team: str) -> None:
@@ -234,13 +236,13 @@ class AgentLifecycle:
                 each.id,
                 each.state,
             )
-            self.begin(self._failed.end(each))
+            self.begin(self._failed_agents.end(each))
 
     async def _end(self, entry: AgentEntry, reason: str) -> None:
         if entry.fail_task is not None:
             await asyncio.wait({entry.fail_task})
         entry.state = "ended"
-        used = await _close_and_measure(entry, reason)
+        usage = await _close_and_measure(entry, reason)
         if entry.queue is not None:
             await entry.queue.wait_written()  # Else its writes would follow the removal of the other records.
         async with entry.write_lock:
@@ -248,7 +250,7 @@ class AgentLifecycle:
                 team_state = self._team_states.get(entry.row.team)
                 if team_state is None:
                     raise TakenOver("agent", entry.id)
-                await self.release_and_remove(team_state, entry.row, used)
+                await self.release_and_remove(team_state, entry.row, usage)
             except TakenOver:
                 self._agents.remove(entry)
                 raise
@@ -259,7 +261,7 @@ class AgentLifecycle:
 async def _wait_recorded(entry: AgentEntry, runtime: AgentRuntime) -> None:
     """Wait until the tree of an agent is recorded, because a resume looks for it. Raises StoreFailed."""
     with contextlib.suppress(Unknown):  # The agent has no tree.
-        await runtime.get(entry.served.run).run.context.wait_persisted()
+        await runtime.get(entry.running_agent.run).run.context.wait_persisted()
 
 
 async def _do_nothing(agent: str) -> None:
@@ -273,13 +275,13 @@ async def _close_agent(entry: AgentEntry, reason: str) -> None:
 async def _close_and_measure(entry: AgentEntry, reason: str) -> Mapping[str, float] | None:
     """Close an agent. Return what it used up, or None if that is unknown. Errors are logged, never raised."""
     try:
-        await entry.served.close(reason)
+        await entry.running_agent.close(reason)
     except Exception:
         _log.exception("agent %s (%s) could not be closed cleanly", entry.row.path, entry.id)
     if entry.spec is not None:
         await _unload_bundles(entry.spec)
     try:
-        return {name: amount(f"spent.{name}", value) for name, value in entry.served.spent().items()}
+        return {name: amount(f"usage.{name}", value) for name, value in entry.running_agent.usage().items()}
     except Exception:
         _log.exception("the usage of agent %s (%s) is unknown", entry.row.path, entry.id)
         return None
@@ -294,12 +296,12 @@ async def _unload_bundles(spec: AgentSpec) -> None:
         _log.error("the bundles of agent %s (%s) cannot be removed: %s", spec.path, spec.id, problem)
 
 
-def _end_error(ended: asyncio.Future[ErrorInfo | None]) -> ErrorInfo | None:
-    if ended.cancelled():
+def _end_error(end: asyncio.Future[ErrorInfo | None]) -> ErrorInfo | None:
+    if end.cancelled():
         return ErrorInfo(type="Aborted", message="it was cancelled")
-    if (problem := ended.exception()) is not None:
+    if (problem := end.exception()) is not None:
         return error_of(problem)
-    return None if (error := ended.result()) is None else public_message(error)
+    return None if (error := end.result()) is None else public_message(error)
 
 
 def _make_dir(folder: pathlib.Path) -> None:

@@ -100,10 +100,10 @@ class AgentSpawns:
         team_state.reserve_name(name)
         self._rows[row.id] = row
         try:
-            checked = await self._checks(row, team_state.team.total)
-            await team_state.admit(row.id, checked.need, wait_s)
+            plan = await self._checks(row, team_state.team.total)
+            await team_state.admit(row.id, plan.need, wait_s)
             await self._check_agent_limit(team_state, row.id)
-            entry = await self._lifecycle.start(team_state, strip_secrets(replace(row, policy=checked.policy)), checked)
+            entry = await self._lifecycle.start(team_state, strip_secrets(replace(row, policy=plan.policy)), plan)
         except BaseException:
             team_state.names.discard(name)
             raise
@@ -116,7 +116,7 @@ class AgentSpawns:
 
         Raises SpawnRefused then.
         """
-        limit, count = self._rules.agents, sum(len(each.team.held) for each in self._team_states.values())
+        limit, count = self._rules.agents, sum(len(each.team.holdings) for each in self._team_states.values())
         if limit is not None and count > limit:
             await team_state.release(agent, {})
             raise SpawnRefused("agents", f"this server has {limit} agents in all, which is its limit", free=0)

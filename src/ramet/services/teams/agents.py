@@ -46,7 +46,7 @@ class AgentEntry:
     def __init__(
         self,
         row: AgentRow,
-        served: RunningAgent,
+        running_agent: RunningAgent,
         tables: TeamTables,
         clock: Clock,
         *,
@@ -54,7 +54,7 @@ class AgentEntry:
         type: AgentType | None = None,
     ) -> None:
         """Create an entry. Without `spec` and `type`, the agent could not be opened again, or waits for values."""
-        self.row, self.served, self.spec, self._type = row, served, spec, type
+        self.row, self.running_agent, self.spec, self._type = row, running_agent, spec, type
         self.state: AgentState = row.state
         self.turns = row.turns
         self.error = row.error
@@ -98,8 +98,8 @@ class AgentEntry:
             image=row.image,
             labels=dict(row.labels),
             metadata=dict(row.metadata),
-            run=self.served.run or row.run,
-            isolation=self.served.isolation,
+            run=self.running_agent.run or row.run,
+            isolation=self.running_agent.isolation,
             bundles=self._bundles,
             turns=self.turns,
             created_at=row.created_at.isoformat(),
@@ -113,8 +113,8 @@ class AgentEntry:
         return replace(
             self.row,
             state="idle" if self.state in ("working", "waiting") else self.state,
-            run=self.served.run or self.row.run,
-            isolation=self.served.isolation,
+            run=self.running_agent.run or self.row.run,
+            isolation=self.running_agent.isolation,
             turns=self.turns,
             error=None if self.state == "waiting" else self.error,
             bundles=self._bundles,
@@ -134,7 +134,7 @@ class AgentEntry:
     @property
     def _bundles(self) -> tuple[str, ...]:
         loaded_bundles = self.spec.loaded_bundles if self.spec is not None else None
-        return self.row.bundles if loaded_bundles is None else tuple(each.id for each in loaded_bundles.loaded)
+        return self.row.bundles if loaded_bundles is None else tuple(each.id for each in loaded_bundles.bundles)
 
     def has_right(self, by: str, right: Right) -> bool:
         """Return whether a key has a right now, also after the agent was killed. `by` is the key's hash, or OPERATOR.
@@ -170,11 +170,11 @@ class AgentEntry:
         await run_shielded(write())
 
 
-class Admitted(NamedTuple):
+class AgentAccess(NamedTuple):
     """An agent, and the key that gave access to it. `requester` is the key's hash, or OPERATOR."""
 
     entry: AgentEntry
-    key: keys.Held
+    key: keys.ValidKey
     requester: str
 
 
@@ -192,7 +192,7 @@ class AgentTable:
 
     def paths_by_run(self) -> dict[str, str]:
         """Return the paths of the agents, by the roots of their trees."""
-        runs = ((each.served.run or each.row.run, each.row.path) for each in self._entries.values())
+        runs = ((each.running_agent.run or each.row.run, each.row.path) for each in self._entries.values())
         return {run: path for run, path in runs if run}
 
     def add(self, entry: AgentEntry) -> None:
@@ -253,7 +253,7 @@ class AgentTable:
             raise NotYours("agent", "")
         return match
 
-    def authorize(self, agent_id: str, key: str, right: Right) -> Admitted:
+    def authorize(self, agent_id: str, key: str, right: Right) -> AgentAccess:
         """Return the agent, and the rights of the key that gave access to it. Raises NotYours."""
         entry = self._entries.get(agent_id)
         by = keys.hash_of(key)
@@ -261,10 +261,10 @@ class AgentTable:
             entry.row.keys if entry is not None else _UNKNOWN_KEYRING, by, self._clock.now()
         )
         if self.is_operator(key):
-            key_rights, by = keys.Held(keys.OWNER, RIGHTS), keys.OPERATOR
+            key_rights, by = keys.ValidKey(keys.OWNER, RIGHTS), keys.OPERATOR
         if entry is None or key_rights is None or right not in key_rights.rights:
             raise NotYours("agent", agent_id)
-        return Admitted(entry, key_rights, by)
+        return AgentAccess(entry, key_rights, by)
 
 
 def has_failed(task: asyncio.Task[None]) -> bool:

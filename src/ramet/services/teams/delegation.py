@@ -10,7 +10,7 @@ from ramet.concurrency.clock import Clock
 from ramet.core.errors import InvalidValue, NotYours
 from ramet.services.contract import RIGHTS, Delegate, DelegatedKey
 from ramet.services.teams import keys
-from ramet.services.teams.agents import Admitted, AgentEntry, AgentTable
+from ramet.services.teams.agents import AgentAccess, AgentEntry, AgentTable
 
 
 class Owners:
@@ -27,15 +27,15 @@ class Owners:
         With an `entropy` argument, a key that was made from it before is returned again.
         """
         entropy, is_again = entropy or self._entropy, entropy is not None
-        new = keys.new_key("agent", entropy)
-        hash = keys.hash_of(new)
-        if is_again and (made := self._made_before(agent, new)) is not None:
-            return DelegatedKey(made.id, new, made.rights)
+        new_key = keys.new_key("agent", entropy)
+        hash = keys.hash_of(new_key)
+        if is_again and (existing_key := self._made_before(agent, new_key)) is not None:
+            return DelegatedKey(existing_key.id, new_key, existing_key.rights)
         if request.owner:
             if request.rights or request.seconds is not None:
                 raise InvalidValue("owner", True, "neither rights nor seconds: an owner has all rights permanently")
             await self._change(agent, key, lambda _, ring: keys.transfer(ring, hash), owner=True)
-            return DelegatedKey(keys.OWNER, new, RIGHTS)
+            return DelegatedKey(keys.OWNER, new_key, RIGHTS)
         id = f"key-{entropy(8).hex()}"
 
         def delegate(by: str, ring: keys.Keyring) -> keys.Keyring:
@@ -43,7 +43,7 @@ class Owners:
             return keys.delegate(ring, id=id, hash=hash, rights=request.rights, seconds=request.seconds, by=by, now=now)
 
         ring = await self._change(agent, key, delegate)
-        return DelegatedKey(id, new, ring.delegated[-1].rights)
+        return DelegatedKey(id, new_key, ring.delegated[-1].rights)
 
     async def revoke(self, agent: str, key: str, key_id: str) -> None:
         """Revoke a narrower key, and all keys that it made."""
@@ -51,17 +51,17 @@ class Owners:
 
     async def rotate(self, agent: str, key: str, entropy: Callable[[int], bytes] | None = None) -> str:
         """Make a new key for the same owner. A key that was made from `entropy` before is returned again."""
-        new = keys.new_key("agent", entropy or self._entropy)
-        if entropy is not None and self._made_before(agent, new) is not None:
-            return new
-        await self._change(agent, key, lambda _, ring: keys.rotate(ring, keys.hash_of(new)), owner=True)
-        return new
+        new_key = keys.new_key("agent", entropy or self._entropy)
+        if entropy is not None and self._made_before(agent, new_key) is not None:
+            return new_key
+        await self._change(agent, key, lambda _, ring: keys.rotate(ring, keys.hash_of(new_key)), owner=True)
+        return new_key
 
     def authorize_owner(self, agent: str, key: str) -> AgentEntry:
         """Return the agent, if the key is its owner's or the operator's. Raises NotYours."""
         return self._authorize(agent, key, owner=True).entry
 
-    def _made_before(self, agent: str, new: str) -> keys.Held | None:
+    def _made_before(self, agent: str, new: str) -> keys.ValidKey | None:
         """Return the rights of a key that was made before; None if it was not made, or is not valid any more."""
         entry = next((each for each in self._agents if each.id == agent), None)
         return None if entry is None else keys.rights_of(entry.row.keys, new, self._clock.now())
@@ -79,7 +79,7 @@ class Owners:
             await entry.write(replace(entry.row, keys=ring))
             return ring
 
-    def _authorize(self, agent: str, key: str, *, owner: bool) -> Admitted:
+    def _authorize(self, agent: str, key: str, *, owner: bool) -> AgentAccess:
         authorized = self._agents.authorize(agent, key, "delegate")
         if (owner and authorized.key.id != keys.OWNER) or authorized.entry.end_task is not None:
             raise NotYours("agent", agent)

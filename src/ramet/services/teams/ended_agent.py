@@ -11,13 +11,13 @@ from ramet.core.outcome import ErrorInfo
 from ramet.services.errors import ValuesMissing
 
 
-class Departed:
+class EndedAgent:
     """A `RunningAgent` that has ended with an error, and raises Gone for every request."""
 
     def __init__(self, run: str, isolation: str, error: ErrorInfo) -> None:
         self.run, self.isolation, self.error = run, isolation, error
-        self.ended: asyncio.Future[ErrorInfo | None] = asyncio.get_running_loop().create_future()
-        self.ended.set_result(error)
+        self.end: asyncio.Future[ErrorInfo | None] = asyncio.get_running_loop().create_future()
+        self.end.set_result(error)
 
     def turn(self, body: bytes, format: str) -> AsyncIterator[bytes]:
         """Raise Gone."""
@@ -38,7 +38,7 @@ class Departed:
         """Raise Gone."""
         self._refuse()
 
-    def spent(self) -> Mapping[str, float]:
+    def usage(self) -> Mapping[str, float]:
         """Return nothing: the use was counted when the agent ended."""
         return {}
 
@@ -49,18 +49,18 @@ class Departed:
         raise Gone(f"{self.error.type}: {self.error.message}")
 
 
-class Waiting(Departed):
+class WaitingAgent(EndedAgent):
     """A `RunningAgent` that is not open until its values are supplied, and raises ValuesMissing for every request."""
 
-    def __init__(self, run: str, isolation: str, missing: ValuesMissing, held: Mapping[str, float]) -> None:
-        self.run, self.isolation, self.missing, self._reserved = run, isolation, missing, held
-        self.ended = asyncio.get_running_loop().create_future()
-        self.ended.set_exception(missing)
-        self.ended.exception()  # Mark as retrieved, so that asyncio logs nothing.
+    def __init__(self, run: str, isolation: str, missing: ValuesMissing, reserved_amounts: Mapping[str, float]) -> None:
+        self.run, self.isolation, self.missing, self._reserved_amounts = run, isolation, missing, reserved_amounts
+        self.end = asyncio.get_running_loop().create_future()
+        self.end.set_exception(missing)
+        self.end.exception()  # Mark as retrieved, so that asyncio logs nothing.
 
-    def spent(self) -> Mapping[str, float]:
+    def usage(self) -> Mapping[str, float]:
         """Return all that the agent held, if it has a run: how much of that was used is unknown."""
-        return self._reserved if self.run else {}
+        return self._reserved_amounts if self.run else {}
 
     def _refuse(self) -> NoReturn:
         raise ValuesMissing(self.missing.path, self.missing.missing)

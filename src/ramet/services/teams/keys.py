@@ -26,7 +26,7 @@ MAX_KEYS = 100  #: delegated keys of an agent: each is in its row, and is compar
 _BYTES = 32
 
 
-class Delegated(Struct, frozen=True, kw_only=True):
+class KeyRecord(Struct, frozen=True, kw_only=True):
     """A narrower key. `by` is the id of the key that made it, which precedes it and has at least its rights."""
 
     id: str
@@ -40,10 +40,10 @@ class Keyring(Struct, frozen=True, kw_only=True):
     """The keys of one agent, as hashes."""
 
     owner: str
-    delegated: tuple[Delegated, ...] = ()
+    delegated: tuple[KeyRecord, ...] = ()
 
 
-class Held(Struct, frozen=True):
+class ValidKey(Struct, frozen=True):
     """The id of a valid key, and its rights."""
 
     id: str
@@ -65,17 +65,17 @@ def key_matches(key: str, hash: str) -> bool:
     return hmac.compare_digest(hash_of(key), hash)
 
 
-def rights_of(ring: Keyring, key: str, now: datetime) -> Held | None:
+def rights_of(ring: Keyring, key: str, now: datetime) -> ValidKey | None:
     """Return the rights of a key, or None if it has none here. The whole ring is searched in every case."""
     return rights_of_hash(ring, hash_of(key), now)
 
 
-def rights_of_hash(ring: Keyring, hash: str, now: datetime) -> Held | None:
+def rights_of_hash(ring: Keyring, hash: str, now: datetime) -> ValidKey | None:
     """Return the rights of the key with this hash, or None if it has none here."""
-    match = Held(OWNER, RIGHTS) if hmac.compare_digest(hash, ring.owner) else None
+    match = ValidKey(OWNER, RIGHTS) if hmac.compare_digest(hash, ring.owner) else None
     for each in ring.delegated:
         if hmac.compare_digest(hash, each.hash) and not _is_expired(each, now):
-            match = Held(each.id, each.rights)
+            match = ValidKey(each.id, each.rights)
     return match
 
 
@@ -105,7 +105,7 @@ def delegate(
         raise InvalidValue("rights", f"{len(active_keys)} delegated keys", f"at most {MAX_KEYS}: revoke some")
     granted_rights = tuple(right for right in RIGHTS if right in rights)
     return replace(
-        ring, delegated=(*active_keys, Delegated(id=id, hash=hash, rights=granted_rights, until=expires_at, by=by))
+        ring, delegated=(*active_keys, KeyRecord(id=id, hash=hash, rights=granted_rights, until=expires_at, by=by))
     )
 
 
@@ -134,7 +134,7 @@ def transfer(ring: Keyring, hash: str) -> Keyring:
     return Keyring(owner=hash)
 
 
-def _is_expired(key: Delegated, now: datetime) -> bool:
+def _is_expired(key: KeyRecord, now: datetime) -> bool:
     return key.until is not None and key.until <= now
 
 

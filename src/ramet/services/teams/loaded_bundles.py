@@ -28,7 +28,7 @@ _NO_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP)
 _TICK_NS = 1_000_000_000
 
 
-class AgentShelf:
+class AgentImportDir:
     """The loaded bundles of one agent, between `open` and `close`. `save` records which bundles are loaded."""
 
     def __init__(
@@ -42,7 +42,7 @@ class AgentShelf:
     ) -> None:
         self._agent, self._team, self._folders, self._images, self._image = agent, team, folders, images, image
         self._ids = tuple(ids)  #: recorded by an earlier server
-        self._loaded: tuple[LoadableBundle, ...] = ()
+        self._bundles: tuple[LoadableBundle, ...] = ()
         self._loading = ""  #: the bundle that is being loaded
         self._folder: Path | None = None
         self._change_lock = asyncio.Lock()
@@ -56,14 +56,14 @@ class AgentShelf:
         return self._folder
 
     @property
-    def loaded(self) -> tuple[LoadableBundle, ...]:
+    def bundles(self) -> tuple[LoadableBundle, ...]:
         """The loaded bundles, in the order in which they were loaded."""
-        return self._loaded
+        return self._bundles
 
     @property
     def required_ids(self) -> tuple[str, ...]:
         """The ids of the bundles that are loaded, or are being loaded."""
-        return (*(each.id for each in self._loaded), *filter(None, [self._loading]))
+        return (*(each.id for each in self._bundles), *filter(None, [self._loading]))
 
     async def open(self) -> None:
         """Create the folder, with the bundles that were loaded before.
@@ -71,19 +71,19 @@ class AgentShelf:
         Raises Unknown, Damaged, InvalidValue, OSError.
         """
         folders = self._folders()
-        folders.drop_shelf(self._agent)
-        self._folder = folders.shelf(self._agent)  # Few system calls: a thread would cost more.
+        folders.drop_import_dir(self._agent)
+        self._folder = folders.import_dir(self._agent)  # Few system calls: a thread would cost more.
         for id in self._ids:
             bundle = await self._images.loadable(id, self._present_bundles, self._team)
             await self._run_in_thread(partial(link_bundle, bundle, self.folder))
-            self._loaded += (bundle,)
+            self._bundles += (bundle,)
 
     async def close(self) -> None:
         """Remove the folder; the record stays. Idempotent."""
         async with self._change_lock:
             if self._folder is not None:
                 self._folder = None
-                await self._run_in_thread(lambda: self._folders().drop_shelf(self._agent))
+                await self._run_in_thread(lambda: self._folders().drop_import_dir(self._agent))
 
     async def load(self, id: str, check: Callable[[LoadableBundle], None]) -> LoadableBundle:
         """Link a bundle into the folder, and record that it is loaded.
@@ -91,7 +91,7 @@ class AgentShelf:
         Raises Unknown, Damaged, InvalidValue, the errors of `check`, and Gone if the agent ends meanwhile.
         """
         async with self._change_lock:
-            if any(each.id == id for each in self._loaded):
+            if any(each.id == id for each in self._bundles):
                 raise InvalidValue("bundle", id, "a bundle that is not loaded yet")
             self._loading = id
             try:
@@ -102,15 +102,15 @@ class AgentShelf:
     async def unload(self, id: str) -> LoadableBundle:
         """Remove a bundle from the folder. Raises Unknown."""
         async with self._change_lock:
-            bundle = next((each for each in self._loaded if each.id == id), None)
+            bundle = next((each for each in self._bundles if each.id == id), None)
             if bundle is None:
-                raise Unknown("loaded bundle", id, tuple(each.id for each in self._loaded))
-            await self._record(tuple(each for each in self._loaded if each is not bundle))
+                raise Unknown("loaded bundle", id, tuple(each.id for each in self._bundles))
+            await self._record(tuple(each for each in self._bundles if each is not bundle))
             await self._run_in_thread(partial(unlink_bundle, bundle, self.folder))
             return bundle
 
     async def _load(self, id: str, check: Callable[[LoadableBundle], None]) -> LoadableBundle:
-        previous = self._loaded
+        previous = self._bundles
         bundle = await self._images.loadable(id, self._present_bundles, self._team)
         check(bundle)
         await self._run_in_thread(partial(link_bundle, bundle, self.folder))
@@ -126,27 +126,27 @@ class AgentShelf:
             raise
         return bundle
 
-    async def _record(self, loaded: tuple[LoadableBundle, ...]) -> None:
+    async def _record(self, bundles: tuple[LoadableBundle, ...]) -> None:
         """Record these bundles as loaded. After an error or a cancellation, record the previous ones again."""
-        previous, self._loaded = self._loaded, loaded
+        previous, self._bundles = self._bundles, bundles
         try:
-            await run_shielded(_awaited(self.save()))
+            await run_shielded(_await_work(self.save()))
         except BaseException:
-            self._loaded = previous
+            self._bundles = previous
             with contextlib.suppress(Exception):  # A cancelled write was completed nevertheless.
-                await run_shielded(_awaited(self.save()))
+                await run_shielded(_await_work(self.save()))
             raise
 
     @property
     def _present_bundles(self) -> tuple[str, ...]:
-        return (*self._image.bundles, *(each.id for each in self._loaded))
+        return (*self._image.bundles, *(each.id for each in self._bundles))
 
     async def _run_in_thread(self, work: Callable[[], None]) -> None:
-        await run_shielded(in_thread(work, name="ramet-shelf"))
+        await run_shielded(in_thread(work, name="ramet-bundles"))
 
 
 def link_bundle(bundle: LoadableBundle, target_dir: Path) -> None:
-    """Link a bundle's files into a shelf: modules and packages appear whole.
+    """Link a bundle's files into an import folder: modules and packages appear whole.
 
     Raises OSError, and leaves no file then.
     """
@@ -167,7 +167,7 @@ def link_bundle(bundle: LoadableBundle, target_dir: Path) -> None:
 
 
 def unlink_bundle(bundle: LoadableBundle, target_dir: Path) -> None:
-    """Remove a bundle's files from a shelf, and the folders that become empty. A missing file is no error."""
+    """Remove a bundle's files from an import folder, and the folders that become empty. A missing file is no error."""
     with _touched_folders(_folders_of(bundle, target_dir)):
         _remove(bundle, target_dir)
 
@@ -224,7 +224,7 @@ def _touched_folders(folders: Iterable[Path]) -> Iterator[None]:
                 os.utime(each, ns=(mtime_ns, mtime_ns))
 
 
-async def _awaited(work: Awaitable[None]) -> None:
+async def _await_work(work: Awaitable[None]) -> None:
     await work
 
 

@@ -12,12 +12,12 @@ from ramet.store.contract import Store
 
 async def needed_trees(store: Store) -> list[str]:
     """Return the roots of such trees. Raises Damaged for an agent that cannot be read: its needs are unknown."""
-    records, needed = JournalReader(store, ()), list[str]()
+    records, needed_ids = JournalReader(store, ()), list[str]()
     agents = await TeamTables(store).agents()
-    for damaged in agents.damaged.values():
-        raise damaged
-    for row in agents.readable:
+    for error in agents.errors.values():
+        raise error
+    for row in agents.readable_rows:
         if row.run and row.state not in ("failed", "ended"):
             with suppress(Unknown):  # Nothing of the tree is left.
-                needed.append(await records.tree_of(row.run))
-    return needed
+                needed_ids.append(await records.tree_of(row.run))
+    return needed_ids

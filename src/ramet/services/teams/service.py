@@ -427,7 +427,7 @@ class AgentSpawnerService:
         return self._open_parts
 
     def _info(self, team_state: TeamState) -> TeamInfo:
-        return team_state.info(self._runtime.sandboxes.together)
+        return team_state.info(self._runtime.sandboxes.shared_limits)
 
     def _authorized_team(self, team: str, key: str) -> TeamState:
         """Return the team of that id or name, if the key opens it.

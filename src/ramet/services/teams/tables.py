@@ -85,8 +85,8 @@ R = TypeVar("R", TeamRow, AgentRow)
 class Rows(NamedTuple, Generic[R]):
     """The recorded rows of a kind."""
 
-    readable: list[R]
-    damaged: dict[str, Damaged]  #: the errors of unreadable rows, including rows of a newer ramet; by their ids
+    readable_rows: list[R]
+    errors: dict[str, Damaged]  #: the errors of unreadable rows, including rows of a newer ramet; by their ids
 
 
 class _Version(Struct):
@@ -235,9 +235,9 @@ class TeamTables:
         rows = Rows[R]([], {})
         for each in documents:
             try:
-                rows.readable.append(_decode(kind, each.key, each.data, type))
+                rows.readable_rows.append(_decode(kind, each.key, each.data, type))
             except Damaged as damaged:
-                rows.damaged[each.key] = damaged
+                rows.errors[each.key] = damaged
         self._read_versions = {
             row_key: version for row_key, version in self._read_versions.items() if row_key[0] != kind
         }

@@ -51,15 +51,15 @@ class Takeover:
         own_states = [each for each in self.team_states.values() if self.tables.holds(each.row)]
         agents = await self.tables.agents()  # First: an agent's team is recorded before the agent, and as long.
         teams = await self.tables.teams()
-        damaged = [*teams.damaged.values(), *agents.damaged.values()]
-        if damaged and begins and not live_kernels:
-            raise damaged[0]
-        self._log_damaged(damaged)
+        errors = [*teams.errors.values(), *agents.errors.values()]
+        if errors and begins and not live_kernels:
+            raise errors[0]
+        self._log_damaged(errors)
         self._drop_lost_teams(own_states, teams)
-        free = [row for row in teams.readable if row.id not in self.team_states and row.kernel not in live_kernels]
+        free = [row for row in teams.readable_rows if row.id not in self.team_states and row.kernel not in live_kernels]
         random.shuffle(free)  # Concurrent kernels begin at different teams.
-        agents_by_team = _by_team(agents.readable)
-        await self._remove_orphaned_agents(agents.readable, teams)
+        agents_by_team = _group_by_team(agents.readable_rows)
+        await self._remove_orphaned_agents(agents.readable_rows, teams)
         taken_ids = []
         try:
             for row in free:
@@ -68,14 +68,14 @@ class Takeover:
                     taken_ids.append(row.id)
                 else:
                     self.pending.discard(row.id)
-            await self._open(taken_ids, agents_by_team, agents.damaged.keys())
+            await self._open(taken_ids, agents_by_team, agents.errors.keys())
         finally:
             self.pending.difference_update(row.id for row in free)
         return taken_ids
 
-    def _log_damaged(self, damaged: Iterable[Damaged]) -> None:
+    def _log_damaged(self, errors: Iterable[Damaged]) -> None:
         """Log each unreadable row once."""
-        for text in map(str, damaged):
+        for text in map(str, errors):
             if text not in self.logged_errors:
                 self.logged_errors.add(text)
                 _log.error("%s; it is not changed, and must be repaired by hand", text)
@@ -85,7 +85,7 @@ class Takeover:
 
         `mine` are the teams that were this kernel's before the rows were read.
         """
-        kernels = {**dict.fromkeys(teams.damaged, self.kernel), **{row.id: row.kernel for row in teams.readable}}
+        kernels = {**dict.fromkeys(teams.errors, self.kernel), **{row.id: row.kernel for row in teams.readable_rows}}
         for team_state in own_states:
             is_gone = team_state.id not in kernels and team_state.deleting is None
             if self.team_states.get(team_state.id) is team_state and (
@@ -107,10 +107,10 @@ class Takeover:
         return True
 
     async def _open(
-        self, teams: list[str], agents_by_team: Mapping[str, list[AgentRow]], damaged: Collection[str]
+        self, teams: list[str], agents_by_team: Mapping[str, list[AgentRow]], damaged_ids: Collection[str]
     ) -> None:
         agents = [agent for team in teams for agent in agents_by_team.get(team, ())]
-        await self.recovery(teams, agents, damaged)
+        await self.recovery(teams, agents, damaged_ids)
         for id in teams:
             if id in self.team_states and self.team_states[id].is_deleting:
                 with suppress(TakenOver):
@@ -118,7 +118,7 @@ class Takeover:
 
     async def _remove_orphaned_agents(self, agents: Iterable[AgentRow], teams: Rows[TeamRow]) -> None:
         """Remove everything of an agent whose team was removed before it: no other code would find it."""
-        known_teams = {*teams.damaged, *(row.id for row in teams.readable)}
+        known_teams = {*teams.errors, *(row.id for row in teams.readable_rows)}
         for agent in agents:
             if agent.team not in known_teams:
                 self.tables.hold(agent)
@@ -126,7 +126,7 @@ class Takeover:
                     await self.recovery.lifecycle.remove_records(agent)
 
 
-def _by_team(agents: Iterable[AgentRow]) -> dict[str, list[AgentRow]]:
+def _group_by_team(agents: Iterable[AgentRow]) -> dict[str, list[AgentRow]]:
     groups: dict[str, list[AgentRow]] = {}
     for each in agents:
         groups.setdefault(each.team, []).append(each)

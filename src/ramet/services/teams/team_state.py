@@ -33,7 +33,7 @@ class QueueEntry:
 
     agent: str
     need: Mapping[str, float]
-    granted: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    grant: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
 class TeamState:
@@ -44,7 +44,7 @@ class TeamState:
 
     def __init__(self, row: TeamRow, tables: TeamTables, clock: Clock) -> None:
         self.id, self.label = row.id, row.name or row.id
-        self.team = Team(name=self.label, total=row.resources, held=row.held, spent=row.spent)
+        self.team = Team(name=self.label, total=row.resources, holdings=row.held, spent_amounts=row.spent)
         self.names: set[str] = set()
         self.spawning: set[asyncio.Task[Any]] = set()
         self.deleting: asyncio.Task[None] | None = None
@@ -55,8 +55,8 @@ class TeamState:
     @property
     def row(self) -> TeamRow:
         """The row of the team as it is to be written."""
-        held = {agent: dict(each) for agent, each in self.team.held.items()}
-        return replace(self._row, held=held, spent=dict(self.team.spent), doomed=self.is_deleting)
+        held_amounts = {agent: dict(each) for agent, each in self.team.holdings.items()}
+        return replace(self._row, held=held_amounts, spent=dict(self.team.spent_amounts), doomed=self.is_deleting)
 
     @property
     def is_deleting(self) -> bool:
@@ -87,11 +87,11 @@ class TeamState:
             id=self.id,
             name=self._row.name,
             resources=dict(team.total),
-            held=team.holding,
-            spent={name: team.spent.get(name, 0.0) for name in team.total},
+            held=team.held_amounts,
+            spent={name: team.spent_amounts.get(name, 0.0) for name in team.total},
             free=team.free,
             bounded=[name for name, field in RESERVED.items() if name in team.total and field in bounded_fields],
-            agents=len(team.held),
+            agents=len(team.holdings),
             labels=dict(self._row.labels),
             created_at=self._row.created_at.isoformat(),
             defaults=dict(self._row.defaults),
@@ -126,7 +126,7 @@ class TeamState:
         entry = QueueEntry(agent, need)
         self._queue.append(entry)
         try:
-            await wait_with_timeout(entry.granted, clock=self._clock, seconds=wait_s)
+            await wait_with_timeout(entry.grant, clock=self._clock, seconds=wait_s)
         except TimeoutError:
             self._remove_waiting(entry)
             self.team = self.team.admit(agent, need)  # Try it before the earlier entries, else OverCapacity.
@@ -134,9 +134,9 @@ class TeamState:
             self._remove_waiting(entry)
             raise
 
-    async def release(self, agent: str, used: Mapping[str, float], *rows: AgentRow) -> None:
+    async def release(self, agent: str, usage: Mapping[str, float], *rows: AgentRow) -> None:
         """Take back the part of an agent, except what it used up, and write that together with `rows`."""
-        self.team = self.team.release(agent, used)
+        self.team = self.team.release(agent, usage)
         self._admit_waiting()
         await self.write(*rows)
 
@@ -165,15 +165,15 @@ class TeamState:
         """Admit entries from the head of the queue as long as they fit."""
         while self._queue:
             entry = self._queue[0]
-            if not entry.granted.done():
+            if not entry.grant.done():
                 try:
                     self.team = self.team.admit(entry.agent, entry.need)
                 except OverCapacity:
                     if (error := self._permanent_error(entry)) is None:
                         return
-                    entry.granted.set_exception(error)
+                    entry.grant.set_exception(error)
                 else:
-                    entry.granted.set_result(None)
+                    entry.grant.set_result(None)
             self._queue.popleft()
 
     def _permanent_error(self, entry: QueueEntry) -> OverCapacity | None:

@@ -25,15 +25,15 @@ from ramet.services.contract import (
     Image,
     ImageStore,
     SpawnAgent,
-    decoded,
+    decode,
     formats_of,
     needs_sandbox,
 )
 from ramet.services.rules import Rules
-from ramet.services.teams.loaded_bundles import AgentShelf
+from ramet.services.teams.loaded_bundles import AgentImportDir
 from ramet.services.teams.tables import AgentRow
 from ramet.services.teams.team_state import RESERVED
-from ramet.services.validation_errors import hidden
+from ramet.services.validation_errors import hide
 
 _COUNTED_LIMITS = ("tokens", "model_calls", "tool_calls", "agents")  #: limits of a run that have no parts
 _LIMITS = (*_COUNTED_LIMITS, "usd", "seconds")
@@ -43,7 +43,7 @@ MAX_NOTE_BYTES = 16 * 1024  #: of labels and metadata together: every list of ag
 _SPARE_LEVELS = 200  #: levels of nesting that stay free in stored JSON
 
 
-class Checked(NamedTuple):
+class AgentPlan(NamedTuple):
     """The specification and type with which an agent is opened, and what it needs of its team."""
 
     policy: Policy | None  #: the policy that applies: the requested one, or the default
@@ -89,8 +89,9 @@ class Checks:
             raise InvalidValue("transport_format", request.transport_format, f"one of {', '.join(formats)}")
         return request.transport_format or formats[0]
 
-    async def __call__(self, row: AgentRow, counted: Mapping[str, float]) -> Checked:
-        """Check everything about an agent, except whether there is room for it. `counted` is what its team counts.
+    async def __call__(self, row: AgentRow, counted_resources: Mapping[str, float]) -> AgentPlan:
+        """Check everything about an agent, except whether there is room for it. `counted_resources` is what its team
+        counts.
 
         Raises InvalidValue, SpawnRefused, Unknown, and the errors of its type.
         """
@@ -98,11 +99,11 @@ class Checks:
         checked_name("name", row.name)
         info = _info(type, row.spawn_info)
         env = rights.variable_values("env", row.env)
-        limits = limits_of(row.limits, counted)
+        limits = limits_of(row.limits, counted_resources)
         image = await self._images.image(row.image, row.team)
         policy = self._policy(row, type, info, image)
-        _check_required(row, policy, counted)
-        need = self._need(policy, row.limits, counted)
+        _check_required(row, policy, counted_resources)
+        need = self._need(policy, row.limits, counted_resources)
         spec = AgentSpec(
             id=row.id,
             name=row.name,
@@ -111,7 +112,7 @@ class Checks:
             runtime=self._runtime,
             folder=self._folder / row.id,
             image=image,
-            policy=_with_reservation(policy, row.team, counted),
+            policy=_with_reservation(policy, row.team, counted_resources),
             limits=limits,
             env=env,
             run=row.run,
@@ -119,7 +120,7 @@ class Checks:
             rules=self._rules,
         )
         await type.check(spec)
-        return Checked(policy, type, spec, need, self._images, row.team)
+        return AgentPlan(policy, type, spec, need, self._images, row.team)
 
     def _policy(self, row: AgentRow, type: AgentType, info: Any, image: Image) -> Policy | None:
         """Return the policy that applies.
@@ -133,63 +134,69 @@ class Checks:
             raise InvalidValue("policy", None, accepted)
         return policy
 
-    def _loaded_bundles(self, row: AgentRow, image: Image) -> AgentShelf:
-        return AgentShelf(row.id, row.team, lambda: self._runtime.sandboxes.folders, self._images, image, row.bundles)
+    def _loaded_bundles(self, row: AgentRow, image: Image) -> AgentImportDir:
+        return AgentImportDir(
+            row.id, row.team, lambda: self._runtime.sandboxes.folders, self._images, image, row.bundles
+        )
 
     def _need(
-        self, policy: Policy | None, limits: Mapping[str, float], counted: Mapping[str, float]
+        self, policy: Policy | None, limits: Mapping[str, float], counted_resources: Mapping[str, float]
     ) -> dict[str, float]:
         """Return the need of an agent: one agent, its policy's share of the machine, and the rest from its limits."""
-        need = {name: value for name, value in limits.items() if name in counted} | {"agents": 1.0}
+        need = {name: value for name, value in limits.items() if name in counted_resources} | {"agents": 1.0}
         grant = self._rules.grant_of(policy)
         if grant is not None:
             return need | {"cpu": grant.cpu_cores, "memory_mb": float(grant.memory_mb)}
         return need
 
 
-def _check_required(row: AgentRow, policy: Policy | None, counted: Mapping[str, float]) -> None:
+def _check_required(row: AgentRow, policy: Policy | None, counted_resources: Mapping[str, float]) -> None:
     """Raise MissingValue, which names everything that a team counts and its agent does not state."""
-    missing = [f"limits.{name}" for name in CONSUMED_RESOURCES if name in counted and name not in row.limits]
-    if policy is None and any(name in counted for name in _MACHINE_RESOURCES):
+    missing = [f"limits.{name}" for name in CONSUMED_RESOURCES if name in counted_resources and name not in row.limits]
+    if policy is None and any(name in counted_resources for name in _MACHINE_RESOURCES):
         missing.append("policy")
     if missing:
         raise missing_limits(row.path.rpartition("/")[0], missing)
 
 
-def checked_defaults(defaults: Mapping[str, float], counted: Mapping[str, float]) -> dict[str, float]:
+def checked_defaults(defaults: Mapping[str, float], counted_resources: Mapping[str, float]) -> dict[str, float]:
     """Return the default limits of a team's agents.
 
     Raises InvalidValue for a resource that is not counted, or too large.
     """
-    accepted = tuple(name for name in counted if name not in ("agents", *_MACHINE_RESOURCES))
+    accepted = tuple(name for name in counted_resources if name not in ("agents", *_MACHINE_RESOURCES))
     for name, value in defaults.items():
         if name not in accepted:
             raise unknown_field(f"defaults.{name}", name, accepted)
         amount(f"defaults.{name}", value, whole=name in INTEGER_RESOURCES)
-        if value > counted[name]:
-            raise InvalidValue(f"defaults.{name}", value, f"at most {counted[name]:.12g}, the amount that the team has")
+        if value > counted_resources[name]:
+            raise InvalidValue(
+                f"defaults.{name}", value, f"at most {counted_resources[name]:.12g}, the amount that the team has"
+            )
     return dict(defaults)
 
 
-def _with_reservation(policy: Policy | None, team: str, counted: Mapping[str, float]) -> Policy | None:
+def _with_reservation(policy: Policy | None, team: str, counted_resources: Mapping[str, float]) -> Policy | None:
     """Return a policy with the reservation that the agent shares with its team. Raises InvalidValue."""
     if policy is None:
         return None
     if policy.reservation is not None:
         raise InvalidValue("policy.reservation", policy.reservation.name, "none: an agent has its team's")
-    reservation = reservation_of(team, counted)
+    reservation = reservation_of(team, counted_resources)
     return policy if reservation is None else replace(policy, reservation=reservation)
 
 
-def reservation_of(team: str, counted: Mapping[str, float]) -> Reservation | None:
+def reservation_of(team: str, counted_resources: Mapping[str, float]) -> Reservation | None:
     """Return the resources of the machine that a team has, for all its agents together; None if it counts none."""
     # A team may count more than any machine has, or less than an agent can need: its own accounting decides about that.
     amounts = {
-        field: min(max(counted[name], MINIMUM), MAXIMUM) for name, field in RESERVED.items() if counted.get(name)
+        field: min(max(counted_resources[name], MINIMUM), MAXIMUM)
+        for name, field in RESERVED.items()
+        if counted_resources.get(name)
     }
     if not amounts:
         return None
-    return Reservation(name=team, sandboxes=int(min(max(counted["agents"], 1), MAXIMUM)), **amounts)
+    return Reservation(name=team, sandboxes=int(min(max(counted_resources["agents"], 1), MAXIMUM)), **amounts)
 
 
 def copy_json(field: str, data: Raw) -> Raw:
@@ -201,7 +208,7 @@ def copy_json(field: str, data: Raw) -> Raw:
     try:
         msgspec.json.decode(b"[" * _SPARE_LEVELS + bytes(data) + b"]" * _SPARE_LEVELS, type=Raw)
     except (msgspec.DecodeError, RecursionError) as problem:
-        raise InvalidValue(field, hidden(bytes(data)), f"JSON in few levels ({problem})") from None
+        raise InvalidValue(field, hide(bytes(data)), f"JSON in few levels ({problem})") from None
     return data.copy()
 
 
@@ -227,12 +234,12 @@ def checked_wait(wait_s: object) -> float:
 
 def _info(type: AgentType, spawn_info: Raw) -> Any:
     data = bytes(spawn_info).strip()
-    return decoded(type.spawn_info, b"{}" if data in (b"", b"null") else data, "spawn_info")
+    return decode(type.spawn_info, b"{}" if data in (b"", b"null") else data, "spawn_info")
 
 
-def limits_of(limits: Mapping[str, float], counted: Mapping[str, float]) -> Limits:
+def limits_of(limits: Mapping[str, float], counted_resources: Mapping[str, float]) -> Limits:
     """Return limits by their names; a limit may also name a resource that the team counts. Raises InvalidValue."""
-    accepted = (*_LIMITS, *(name for name in counted if name not in (*_LIMITS, *_MACHINE_RESOURCES)))
+    accepted = (*_LIMITS, *(name for name in counted_resources if name not in (*_LIMITS, *_MACHINE_RESOURCES)))
     for name, value in limits.items():
         if name not in accepted:
             raise InvalidValue(f"limits.{name}", value, f"one of {', '.join(accepted)}")

@@ -12,7 +12,7 @@ from ramet.core.errors import NotYours
 from ramet.services.contract import Right
 
 
-class Granting(Protocol):
+class KeyHolder(Protocol):
     """An agent with keys. `by` is the hash of a key, and is not secret."""
 
     watchers: set[Callable[[], object]]  #: called after each change of the keys
@@ -27,7 +27,7 @@ class Granting(Protocol):
 class Grant:
     """A right that a key had when it was presented, and may have lost since."""
 
-    def __init__(self, entry: Granting, agent: str, requester: str, right: Right, clock: Clock) -> None:
+    def __init__(self, entry: KeyHolder, agent: str, requester: str, right: Right, clock: Clock) -> None:
         self._entry, self._agent, self._by, self._right, self._clock = entry, agent, requester, right, clock
 
     def check(self) -> None:

@@ -20,7 +20,7 @@ class KnownTurns:
         self._clock, self._keep_s, self._limit = clock, keep_s, limit
         self._name, self._on_forget = name, on_forget
         self._turns: dict[str, Turn] = {}
-        self._ended: deque[tuple[Turn, float]] = deque()  #: ended turns, with the time at which each is forgotten
+        self._ended_turns: deque[tuple[Turn, float]] = deque()  #: ended turns, with the time at which each is forgotten
         self._forget_task: asyncio.Task[None] | None = None
         self._is_closed = False
 
@@ -42,8 +42,8 @@ class KnownTurns:
 
     def mark_ended(self, turn: Turn) -> None:
         """Mark a turn as ended."""
-        self._ended.append((turn, self._clock.monotonic() + self._keep_s))
-        while len(self._ended) > self._limit:
+        self._ended_turns.append((turn, self._clock.monotonic() + self._keep_s))
+        while len(self._ended_turns) > self._limit:
             self._forget_oldest()
         if self._forget_task is None and not self._is_closed:
             self._forget_task = asyncio.create_task(self._forget(), name=self._name)
@@ -63,14 +63,14 @@ class KnownTurns:
     async def _forget(self) -> None:
         """Forget each ended turn when its time is over, until there is none."""
         try:
-            while self._ended:
-                await self._clock.sleep(self._ended[0][1] - self._clock.monotonic())
-                while self._ended and self._ended[0][1] <= self._clock.monotonic() + 0.001:
+            while self._ended_turns:
+                await self._clock.sleep(self._ended_turns[0][1] - self._clock.monotonic())
+                while self._ended_turns and self._ended_turns[0][1] <= self._clock.monotonic() + 0.001:
                     self._forget_oldest()
         finally:
             self._forget_task = None
 
     def _forget_oldest(self) -> None:
-        turn, _ = self._ended.popleft()
+        turn, _ = self._ended_turns.popleft()
         del self._turns[turn.id]
         self._on_forget(turn)

@@ -44,7 +44,7 @@ class _StoredChunk(Struct, frozen=True, array_like=True):
 class LoggedTurn(Struct, frozen=True):
     """A turn as recorded; an ended turn has a last chunk that is not of the kind "chunk"."""
 
-    asked: RequestedTurn
+    request: RequestedTurn
     chunks: Sequence[Chunk]
 
     @property

@@ -35,7 +35,7 @@ class TurnWriter:
 
     async def wait_for_space(self, turn: Turn) -> None:
         """Wait while too many bytes of a turn are not recorded yet."""
-        while sum(len(each.body) for each in turn.unsaved) > _MOST_BYTES and not self._has_ended:
+        while sum(len(each.body) for each in turn.unsaved_chunks) > _MOST_BYTES and not self._has_ended:
             self._has_space.clear()
             await self._has_space.wait()
 
@@ -63,7 +63,7 @@ class TurnWriter:
             while self._pending and not self._has_ended:
                 turn = next(iter(self._pending))
                 del self._pending[turn]
-                chunks, turn.unsaved = turn.unsaved, []
+                chunks, turn.unsaved_chunks = turn.unsaved_chunks, []
                 if self._log is not None:
                     await self._log.record_chunks(turn.position, chunks)
                 turn.publish(chunks)

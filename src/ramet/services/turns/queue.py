@@ -63,7 +63,7 @@ class TurnQueue:
 
     def __init__(
         self,
-        served: RunningAgent,
+        running_agent: RunningAgent,
         clock: Clock,
         limits: TurnLimits | None = None,
         *,
@@ -79,11 +79,11 @@ class TurnQueue:
         """
         self.limits = limits or TurnLimits()
         self.turns = 0  #: turns requested so far
-        self._served, self._clock, self._on_phase, self._has_right = served, clock, on_phase, has_right
+        self._running_agent, self._clock, self._on_phase, self._has_right = running_agent, clock, on_phase, has_right
         self._id_prefix = (
             f"turn-{entropy(6).hex()}-"  #: unique to this queue: a later queue of the agent has another prefix
         )
-        self._waiting: deque[Turn] = deque()
+        self._waiting_turns: deque[Turn] = deque()
         self._buffer = ReplayBuffer(self.limits.kept_bytes)
         self._index = KnownTurns(
             clock, self.limits.keep_s, self.limits.kept_turns, f"ramet {self._id_prefix}forgets", self._on_forgotten
@@ -91,16 +91,16 @@ class TurnQueue:
         self._current: Turn | None = None
         self._answer_task: asyncio.Task[None] | None = None
         self._stop_task: asyncio.Task[None] | None = None
-        self._closed: RametError | None = None
+        self._close_error: RametError | None = None
         self._log, self._last_position = log, 0
         self._writer = TurnWriter(log, f"ramet {self._id_prefix}keeps", self.fence)
         self._record_tasks: set[asyncio.Task[None]] = set()
         self._is_draining = False  #: another kernel begins the next turns
         self._is_detached = False  #: turns cannot be read here any more
-        if served.ended.done():
-            self._on_agent_ended(served.ended)
+        if running_agent.end.done():
+            self._on_agent_ended(running_agent.end)
         else:
-            served.ended.add_done_callback(self._on_agent_ended)
+            running_agent.end.add_done_callback(self._on_agent_ended)
 
     @property
     def is_working(self) -> bool:
@@ -110,12 +110,12 @@ class TurnQueue:
     @property
     def waiting(self) -> int:
         """The number of waiting turns."""
-        return len(self._waiting)
+        return len(self._waiting_turns)
 
     @property
     def kept_bytes(self) -> int:
         """The present size of all readable answers in bytes."""
-        return self._buffer.used
+        return self._buffer.used_bytes
 
     # ---- turns
 
@@ -129,11 +129,11 @@ class TurnQueue:
             raise InvalidValue("on_leave", on_leave, " or ".join(ON_LEAVE))
         if len(body) > self.limits.body_bytes:
             raise BodyTooLarge("body", size=len(body), limit=self.limits.body_bytes)
-        if self._closed is not None or self._served.ended.done():
+        if self._close_error is not None or self._running_agent.end.done():
             raise (
-                self._closed
-                if isinstance(self._closed, _MOVED_ERRORS)
-                else Gone(str(self._closed or end_error(self._served)))
+                self._close_error
+                if isinstance(self._close_error, _MOVED_ERRORS)
+                else Gone(str(self._close_error or end_error(self._running_agent)))
             )
         if self._is_busy:
             self._check_capacity(body)
@@ -141,16 +141,16 @@ class TurnQueue:
         turn = self._add_turn(
             id or f"{self._id_prefix}{self.turns}", body, format, on_leave, self._last_position + 1, by
         )
-        self._waiting.append(turn)
+        self._waiting_turns.append(turn)
         if self._log is not None:
-            starts = not self._is_busy and self._waiting[0] is turn
-            turn.recorded = self._begin(self._record(turn, starts))
+            starts = not self._is_busy and self._waiting_turns[0] is turn
+            turn.record_task = self._begin(self._record(turn, starts))
         self._start_next()
         return turn
 
     def restore(self, logged_turns: Sequence[LoggedTurn]) -> None:
         """Restore the turns of another kernel, before any other turn, and continue those that have not ended."""
-        for request, chunks in ((each.asked, each.chunks) for each in logged_turns):
+        for request, chunks in ((each.request, each.chunks) for each in logged_turns):
             turn = self._add_turn(request.id, request.body, request.format, request.on_leave, request.place, request.by)
             turn.restore(chunks)
             if turn.is_over:
@@ -158,7 +158,7 @@ class TurnQueue:
                 continue
             turn.has_begun = request.began
             turn.resume_from = (request.taken + 1, [each.body for each in chunks]) if request.began else None
-            self._waiting.append(turn)
+            self._waiting_turns.append(turn)
         self._start_next()
 
     def _add_turn(self, id: str, body: bytes, format: str, on_leave: OnLeave, position: int, by: str) -> Turn:
@@ -208,7 +208,7 @@ class TurnQueue:
 
     def withdraw_unauthorized(self) -> None:
         """Withdraw the waiting turns whose keys have lost the right to turns, after a change of keys."""
-        for turn in tuple(self._waiting):
+        for turn in tuple(self._waiting_turns):
             self._withdraw_if_lost(turn)
         self._start_next()
 
@@ -218,12 +218,12 @@ class TurnQueue:
         With `leaves_turn`, the running turn is not ended if its agent continues it at the next start: the caller ends
         the process.
         """
-        self._served.ended.remove_done_callback(self._on_agent_ended)
+        self._running_agent.end.remove_done_callback(self._on_agent_ended)
         self._index.stop()
         self._close_waiting(Gone(reason))
         if (
             leaves_turn
-            and isinstance(self._served, ResumableAgent)
+            and isinstance(self._running_agent, ResumableAgent)
             and self._current is not None
             and self._stop_task is None
         ):
@@ -252,7 +252,7 @@ class TurnQueue:
         caller ends the process. Idempotent.
         """
         self._is_draining = True
-        moves = isinstance(self._served, ResumableAgent) and not self._served.restarts_turn
+        moves = isinstance(self._running_agent, ResumableAgent) and not self._running_agent.restarts_turn
         if (answer_task := self._answer_task) is not None and not moves:
             await asyncio.wait({answer_task}, timeout=patience_s)
             if answer_task.done():  # Its last chunk must be readable.
@@ -268,7 +268,7 @@ class TurnQueue:
     async def _record(self, turn: Turn, starts: bool) -> None:
         if self._log is None:
             return
-        turns_taken = self._served.turns_taken if isinstance(self._served, ResumableAgent) else 0
+        turns_taken = self._running_agent.turns_taken if isinstance(self._running_agent, ResumableAgent) else 0
         request = RequestedTurn(
             place=turn.position,
             id=turn.id,
@@ -292,12 +292,12 @@ class TurnQueue:
 
         Idempotent.
         """
-        _log.warning("the conversation of run %r does not continue in this kernel: %s", self._served.run, error)
+        _log.warning("the conversation of run %r does not continue in this kernel: %s", self._running_agent.run, error)
         self._is_detached = True
-        self._closed = self._closed or (
+        self._close_error = self._close_error or (
             error if isinstance(error, _MOVED_ERRORS) else Gone(f"it does not continue in this kernel: {error}")
         )
-        self._waiting.clear()
+        self._waiting_turns.clear()
         self._writer.close()
         for turn in self._index:
             turn.fence(error)
@@ -319,22 +319,22 @@ class TurnQueue:
 
     def _check_capacity(self, body: bytes) -> None:
         limit, bytes_limit = self.limits.waiting, self.limits.waiting_bytes
-        if len(self._waiting) >= limit:
+        if len(self._waiting_turns) >= limit:
             raise BusyError(f"{limit} turns wait already, which is the limit; try again when a turn has ended")
-        if sum(len(each.body) for each in self._waiting) + len(body) > bytes_limit:
+        if sum(len(each.body) for each in self._waiting_turns) + len(body) > bytes_limit:
             raise BusyError(f"the waiting turns would take more than {bytes_limit} bytes, which is the limit")
 
     def _start_next(self) -> None:
         """Begin the next turn, unless a turn is running, or the agent is ending one."""
-        while self._waiting and self._withdraw_if_lost(self._waiting[0]):
+        while self._waiting_turns and self._withdraw_if_lost(self._waiting_turns[0]):
             pass
-        if self._is_busy or not self._waiting or self._is_draining or self._is_detached:
+        if self._is_busy or not self._waiting_turns or self._is_draining or self._is_detached:
             return
-        if not (next_turn := self._waiting[0]).has_begun:
-            if next_turn.recorded is None or next_turn.recorded.done():  # It is recorded as waiting.
-                next_turn.recorded = self._begin(self._record(next_turn, True))
+        if not (next_turn := self._waiting_turns[0]).has_begun:
+            if next_turn.record_task is None or next_turn.record_task.done():  # It is recorded as waiting.
+                next_turn.record_task = self._begin(self._record(next_turn, True))
             return
-        turn = self._current = self._waiting.popleft()
+        turn = self._current = self._waiting_turns.popleft()
         self._answer_task = asyncio.create_task(self._answer(turn), name=f"ramet {turn.id}")
         self._answer_task.add_done_callback(partial(self._on_answered, turn))
         self._on_phase("begun")
@@ -342,9 +342,9 @@ class TurnQueue:
     async def _answer(self, turn: Turn) -> None:
         body, turn.body = turn.body, b""
         if turn.resume_from is None:
-            pieces = self._served.turn(body, turn.format)
-        elif isinstance(self._served, ResumableAgent):
-            pieces = self._served.resume_turn(turn.resume_from[0], body, turn.format, turn.resume_from[1])
+            pieces = self._running_agent.turn(body, turn.format)
+        elif isinstance(self._running_agent, ResumableAgent):
+            pieces = self._running_agent.resume_turn(turn.resume_from[0], body, turn.format, turn.resume_from[1])
         else:
             raise Aborted("its kernel was lost in the middle of this turn, and the outcome of the turn is unknown")
         count = size = 0
@@ -354,7 +354,7 @@ class TurnQueue:
                     turn.put(piece)
                     if turn.newest_number == 1:
                         self._on_phase("answering")
-                    if turn.unsaved:
+                    if turn.unsaved_chunks:
                         await self._writer.wait_for_space(turn)
                 count, size = count + 1, size + len(piece)
                 if count >= _YIELD_CHUNKS or size >= _YIELD_BYTES:  # An agent that never waits would block all readers.
@@ -368,12 +368,15 @@ class TurnQueue:
         problem: BaseException | None = Aborted("the turn was cancelled") if task.cancelled() else task.exception()
         if problem is not None and not isinstance(problem, RametError):
             _log.error(
-                "turn %s of run %r failed by a bug of its agent type", turn.id, self._served.run, exc_info=problem
+                "turn %s of run %r failed by a bug of its agent type",
+                turn.id,
+                self._running_agent.run,
+                exc_info=problem,
             )
         # An agent that ended during a turn did not complete the turn, whatever its type reports.
         reported = problem if isinstance(problem, RametError) and not task.cancelled() else None
         if not turn.is_over:
-            self._end_turn(turn, turn.stop_error or reported or self._closed or problem)
+            self._end_turn(turn, turn.stop_error or reported or self._close_error or problem)
         self._current = self._answer_task = None
         self._on_phase("over")
         self._start_next()
@@ -387,7 +390,7 @@ class TurnQueue:
     def _stop_turn(self, turn: Turn, error: RametError) -> bool:
         """End the running turn, or remove a waiting one. Return False if the turn has ended by itself."""
         if turn is not self._current:
-            self._waiting.remove(turn)
+            self._waiting_turns.remove(turn)
             self._end_turn(turn, error)
             return True
         if self._answer_task is None or self._answer_task.done():
@@ -418,10 +421,14 @@ class TurnQueue:
         except TimeoutError:
             patience_s = self.limits.patience_s
             _log.warning(
-                "the agent of run %r did not end its turn in %s s; its turn is abandoned", self._served.run, patience_s
+                "the agent of run %r did not end its turn in %s s; its turn is abandoned",
+                self._running_agent.run,
+                patience_s,
             )
         except Exception:
-            _log.exception("the agent of run %r could not interrupt its turn; the turn is abandoned", self._served.run)
+            _log.exception(
+                "the agent of run %r could not interrupt its turn; the turn is abandoned", self._running_agent.run
+            )
         finally:
             if answer_task is not None and not answer_task.done():
                 answer_task.cancel()
@@ -431,29 +438,29 @@ class TurnQueue:
             self._start_next()
 
     async def _interrupt_answer(self, answer_task: asyncio.Task[None]) -> None:
-        await self._served.interrupt()
+        await self._running_agent.interrupt()
         await asyncio.wait({answer_task})
 
     def _on_reader_gone(self, turn: Turn) -> None:
         """End a turn whose last reader has left, and that was requested with `on_leave="interrupt"`."""
         self._stop_turn(turn, Aborted("the client of the turn has disconnected"))
 
-    def _on_agent_ended(self, ended: asyncio.Future[ErrorInfo | None]) -> None:
-        was_closed = ended.cancelled() or (ended.exception() is None and ended.result() is None)
+    def _on_agent_ended(self, end: asyncio.Future[ErrorInfo | None]) -> None:
+        was_closed = end.cancelled() or (end.exception() is None and end.result() is None)
         if was_closed:  # No client has a key of the agent any more.
             self._index.stop()
             self._log = None  # The records are removed with its row: the rest is shown at once.
             self._writer.stop_recording()
-        self._close_waiting(end_error(self._served))
+        self._close_waiting(end_error(self._running_agent))
         if self._answer_task is not None and self._stop_task is None:
             self._stop(partial(asyncio.wait, {self._answer_task}))
 
     def _close_waiting(self, error: RametError) -> None:
         """Begin no more turns, and end the waiting ones."""
-        if self._closed is None:
-            self._closed = error
-        while self._waiting:
-            self._end_turn(self._waiting.popleft(), self._closed)
+        if self._close_error is None:
+            self._close_error = error
+        while self._waiting_turns:
+            self._end_turn(self._waiting_turns.popleft(), self._close_error)
 
     def _on_forgotten(self, turn: Turn) -> None:
         self._buffer.remove(turn)
@@ -461,13 +468,13 @@ class TurnQueue:
             self._begin(self._log.forget(turn.position))
 
 
-def end_error(served: RunningAgent) -> RametError:
+def end_error(running_agent: RunningAgent) -> RametError:
     """Return the error for a request to an agent that has ended, or that waits for its values."""
-    if served.ended.cancelled():
+    if running_agent.end.cancelled():
         return Gone("the agent has ended")
-    if isinstance(bug := served.ended.exception(), ValuesMissing):
-        return ValuesMissing(bug.path, bug.missing)
-    if bug is not None:
-        return Gone(f"the agent has ended: {type(bug).__name__}")
-    error = served.ended.result()
+    if isinstance(problem := running_agent.end.exception(), ValuesMissing):
+        return ValuesMissing(problem.path, problem.missing)
+    if problem is not None:
+        return Gone(f"the agent has ended: {type(problem).__name__}")
+    error = running_agent.end.result()
     return Gone("the agent has ended" + (f": {error.message} ({error.type})" if error else ""))

@@ -32,11 +32,11 @@ from ramet.services.contract import (
     ResumableAgent,
     Right,
     RunningAgent,
-    decoded,
+    decode,
     formats_of,
 )
 from ramet.services.errors import BodyTooLarge
-from ramet.services.turns.grants import Grant, Granting
+from ramet.services.turns.grants import Grant, KeyHolder
 from ramet.services.turns.log import TurnLog
 from ramet.services.turns.queue import TurnLimits, TurnPhase, TurnQueue, end_error
 from ramet.services.turns.tree_events import TreeEvent, tree_events
@@ -45,7 +45,7 @@ from ramet.services.turns.turn import Batch, OnLeave, Turn
 _log = logging.getLogger("ramet.services")
 
 
-class ActiveAgent(Granting, Protocol):
+class ActiveAgent(KeyHolder, Protocol):
     """An agent in a team, as the team's table has it."""
 
     queue: Any  #: its TurnQueue, from the first turn on
@@ -53,7 +53,7 @@ class ActiveAgent(Granting, Protocol):
     turns: int  #: begun, also by earlier servers
 
     @property
-    def served(self) -> RunningAgent:
+    def running_agent(self) -> RunningAgent:
         """The running agent that answers."""
 
     @property
@@ -103,7 +103,7 @@ class AgentService:
         self._log_of = log_of
         self._queues: weakref.WeakSet[TurnQueue] = weakref.WeakSet()
         self._save_tasks: set[asyncio.Task[None]] = set()
-        self._unsaved: set[ActiveAgent] = set()
+        self._unsaved_agents: set[ActiveAgent] = set()
 
     async def close(self, reason: str = "the server stops", *, leaves_turns: bool = False) -> None:
         """End all turns, but no agent, and wait until all changes are recorded; idempotent.
@@ -190,7 +190,7 @@ class AgentService:
         if len(operation) > self._limits.body_bytes:
             raise BodyTooLarge("operation", size=len(operation), limit=self._limits.body_bytes)
         type = self._type(entry)
-        answer = await entry.served.control(_operation(operation, type.operations))
+        answer = await entry.running_agent.control(_operation(operation, type.operations))
         await _wait_settled(entry)
         grant.check()
         try:
@@ -210,11 +210,11 @@ class AgentService:
         entry = self._require_alive(self._authorized_agent(agent, key, "mail"))
         if not text:
             raise InvalidValue("text", text, "some text")
-        window_s, served = checked_window(dedupe_s), entry.served
+        window_s, running_agent = checked_window(dedupe_s), entry.running_agent
         if window_s is None:
-            await served.mail(text)
-        elif isinstance(served, DeduplicatesMail):
-            await served.mail_once(text, window_s)
+            await running_agent.mail(text)
+        elif isinstance(running_agent, DeduplicatesMail):
+            await running_agent.mail_once(text, window_s)
         else:
             accepted = f"nothing: agents of type {entry.info().agent_type!r} read every message"
             raise InvalidValue("dedupe_s", dedupe_s, accepted)
@@ -234,7 +234,7 @@ class AgentService:
         if last is not None and last < 1:
             raise InvalidValue("last", last, "a whole number from 1")
         entry, grant = self._authorized_agent(agent, key, "history"), self._grant(agent, key, "history")
-        history = await entry.served.history()
+        history = await entry.running_agent.history()
         grant.check()
         return history if last is None else history[-last:]
 
@@ -249,9 +249,9 @@ class AgentService:
         if not 0 <= after < 2**63:
             raise InvalidValue("after", after, "a cursor that was given out, or 0")
         if entry.spec is None:
-            raise end_error(entry.served)
+            raise end_error(entry.running_agent)
         grant = self._grant(agent, key, "events")
-        return tree_events(entry.served, entry.spec.runtime, self._clock, after, grant)
+        return tree_events(entry.running_agent, entry.spec.runtime, self._clock, after, grant)
 
     # ---- internal
 
@@ -264,13 +264,13 @@ class AgentService:
 
     def _queue_of(self, entry: ActiveAgent, log: TurnLog | None = None) -> TurnQueue:
         if entry.state == "waiting":
-            raise end_error(entry.served)
+            raise end_error(entry.running_agent)
         if entry.queue is None:
             note = partial(self._on_phase, entry)
             if log is None and self._log_of is not None:
                 log = self._log(entry)
             holds = partial(entry.has_right, right="turn")
-            queue = TurnQueue(entry.served, self._clock, self._limits, on_phase=note, log=log, has_right=holds)
+            queue = TurnQueue(entry.running_agent, self._clock, self._limits, on_phase=note, log=log, has_right=holds)
             entry.queue = queue
             entry.watchers.add(queue.withdraw_unauthorized)
             self._queues.add(queue)
@@ -280,8 +280,8 @@ class AgentService:
 
     def _log(self, entry: ActiveAgent) -> TurnLog:
         assert self._log_of is not None, "checked before"
-        served = entry.served
-        return self._log_of(entry.info().id, served.tree if isinstance(served, ResumableAgent) else "")
+        running_agent = entry.running_agent
+        return self._log_of(entry.info().id, running_agent.tree if isinstance(running_agent, ResumableAgent) else "")
 
     def _on_phase(self, entry: ActiveAgent, phase: TurnPhase) -> None:
         """Update the state of the agent.
@@ -292,26 +292,26 @@ class AgentService:
             entry.turns += 1
         if entry.state in ("idle", "working"):
             entry.state = "idle" if phase == "over" else "working"
-        if phase != "begun" and entry not in self._unsaved:
-            self._unsaved.add(entry)
+        if phase != "begun" and entry not in self._unsaved_agents:
+            self._unsaved_agents.add(entry)
             task = asyncio.create_task(self._save(entry), name="ramet keeps an agent")
             self._save_tasks.add(task)
             task.add_done_callback(self._save_tasks.discard)
 
     async def _save(self, entry: ActiveAgent) -> None:
-        self._unsaved.discard(entry)
+        self._unsaved_agents.discard(entry)
         try:
             await entry.save()
         except RametError as problem:
             _log.error("the state of agent %s could not be recorded: %s", entry.info().id, problem)
 
-    def _format(self, entry: ActiveAgent, requested: str) -> str:
+    def _format(self, entry: ActiveAgent, requested_format: str) -> str:
         spec = entry.spec
         assert spec is not None, "a live agent was opened"
         formats = formats_of(self._type(entry), spec.info)
-        if requested and requested not in formats:
-            raise InvalidValue("format", requested, " or ".join(formats))
-        return requested or entry.info().transport_format or formats[0]
+        if requested_format and requested_format not in formats:
+            raise InvalidValue("format", requested_format, " or ".join(formats))
+        return requested_format or entry.info().transport_format or formats[0]
 
     def _type(self, entry: ActiveAgent) -> AgentType:
         name = entry.info().agent_type
@@ -320,8 +320,8 @@ class AgentService:
         return self._types[name]
 
     def _require_alive(self, entry: ActiveAgent) -> ActiveAgent:
-        if entry.served.ended.done():
-            raise end_error(entry.served)
+        if entry.running_agent.end.done():
+            raise end_error(entry.running_agent)
         return entry
 
 
@@ -329,15 +329,15 @@ async def _wait_settled(entry: ActiveAgent) -> None:
     """Wait until the request is in the record of the agent's tree. Raises StoreFailed."""
     if entry.spec is not None:
         with suppress(Unknown):  # The agent has no tree.
-            await entry.spec.runtime.get(entry.served.run).run.context.wait_persisted()
+            await entry.spec.runtime.get(entry.running_agent.run).run.context.wait_persisted()
 
 
 def _operation(data: bytes, types: Mapping[str, type]) -> Any:
     """Return the operation as the type's own structure, without "@type"."""
-    fields: dict[str, Raw] = decoded(dict[str, Raw], data, "operation")
+    fields: dict[str, Raw] = decode(dict[str, Raw], data, "operation")
     if "@type" not in fields:
         raise InvalidValue("operation.@type", None, f"one of {', '.join(types) or 'none: there are no operations'}")
-    name: str = decoded(str, fields.pop("@type"), "operation.@type")
+    name: str = decode(str, fields.pop("@type"), "operation.@type")
     if name not in types:
         raise Unknown("operation", name, tuple(types))
-    return decoded(types[name], msgspec.json.encode(fields), "operation")
+    return decode(types[name], msgspec.json.encode(fields), "operation")

@@ -28,7 +28,7 @@ class TreeEvent(NamedTuple):
 
 
 async def tree_events(
-    served: RunningAgent, runtime: AgentRuntime, clock: Clock, after: int, grant: Grant
+    running_agent: RunningAgent, runtime: AgentRuntime, clock: Clock, after: int, grant: Grant
 ) -> AsyncGenerator[TreeEvent]:
     """Yield the recorded events of an agent's tree after a cursor, then new events, until the agent has ended.
 
@@ -38,17 +38,17 @@ async def tree_events(
     """
     right_lost = asyncio.Event()
     with grant.watch(right_lost.set):
-        while not served.run:
-            if served.ended.done():
+        while not running_agent.run:
+            if running_agent.end.done():
                 return
             grant.check()
-            await _wait_unless_ended(served, clock.sleep(POLL_S), right_lost)
+            await _wait_unless_ended(running_agent, clock.sleep(POLL_S), right_lost)
         if runtime.journal is not None:
-            events = _recorded_events(served, await runtime.open_store(), after, grant, right_lost)
-        elif (tree := {str(root): each for root, each in runtime.trees.items()}.get(served.run)) is not None:
+            events = _recorded_events(running_agent, await runtime.open_store(), after, grant, right_lost)
+        elif (tree := {str(root): each for root, each in runtime.trees.items()}.get(running_agent.run)) is not None:
             events = _recent_events(tree.recorder, after, grant)
         else:
-            raise Gone(f"the events of the tree {served.run} were stored in memory only, and it has ended")
+            raise Gone(f"the events of the tree {running_agent.run} were stored in memory only, and it has ended")
         async with aclosing(events):
             async for event in events:
                 yield event
@@ -62,20 +62,23 @@ async def require_local_owner(store: Store, tree: str) -> None:
 
 
 async def _recorded_events(
-    served: RunningAgent, store: Store, after: int, grant: Grant, right_lost: asyncio.Event
+    running_agent: RunningAgent, store: Store, after: int, grant: Grant, right_lost: asyncio.Event
 ) -> AsyncGenerator[TreeEvent]:
     while True:
-        has_ended, head = served.ended.done(), await store.head()  # Read before the events, so that no event is missed.
-        while page := await store.read(after, tree=served.run, limit=PAGE):
+        has_ended, head = (
+            running_agent.end.done(),
+            await store.head(),
+        )  # Read before the events, so that no event is missed.
+        while page := await store.read(after, tree=running_agent.run, limit=PAGE):
             grant.check()  # After the read: no event is shown that was recorded after the right was lost.
             for each in page:
                 yield TreeEvent(each.cursor, each.data)
             after = page[-1].cursor
         grant.check()
         if has_ended:
-            await require_local_owner(store, served.run)
+            await require_local_owner(store, running_agent.run)
             return
-        await _wait_unless_ended(served, store.wait(head, timeout_s=POLL_S), right_lost)
+        await _wait_unless_ended(running_agent, store.wait(head, timeout_s=POLL_S), right_lost)
 
 
 async def _recent_events(recorder: Recorder, after: int, grant: Grant) -> AsyncGenerator[TreeEvent]:
@@ -93,11 +96,11 @@ async def _recent_events(recorder: Recorder, after: int, grant: Grant) -> AsyncG
         grant.check()
 
 
-async def _wait_unless_ended(served: RunningAgent, change: Awaitable[Any], right_lost: asyncio.Event) -> None:
+async def _wait_unless_ended(running_agent: RunningAgent, change: Awaitable[Any], right_lost: asyncio.Event) -> None:
     """Wait for `news`, or until the agent has ended or the right to read is lost."""
     change_task, lost_task = asyncio.ensure_future(change), asyncio.ensure_future(right_lost.wait())
     try:
-        await asyncio.wait({change_task, lost_task, served.ended}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({change_task, lost_task, running_agent.end}, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for each in (change_task, lost_task):
             each.cancel()

@@ -34,24 +34,24 @@ class ReplayBuffer:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.used = 0
+        self.used_bytes = 0
         self._turns: deque[Turn] = deque()  #: turns that may have chunks here, in the order of their first chunks
 
     def put(self, turn: Turn, size: int) -> None:
         """Count a new chunk of a turn, and drop the oldest chunks until all fit."""
         if not self._turns or self._turns[-1] is not turn:
             self._turns.append(turn)
-        self.used += size
-        while self.used > self.limit:
-            dropped = self._turns[0].drop_oldest()
-            self.used -= dropped
-            if not dropped:
+        self.used_bytes += size
+        while self.used_bytes > self.limit:
+            dropped_bytes = self._turns[0].drop_oldest()
+            self.used_bytes -= dropped_bytes
+            if not dropped_bytes:
                 self._turns.popleft()
 
     def remove(self, turn: Turn) -> None:
         """Drop all chunks of a turn."""
-        while dropped := turn.drop_oldest():
-            self.used -= dropped
+        while dropped_bytes := turn.drop_oldest():
+            self.used_bytes -= dropped_bytes
         if turn in self._turns:
             self._turns.remove(turn)
 
@@ -94,8 +94,8 @@ class Turn:
         self.newest_number = 0  #: number of the newest chunk
         self.readable_number = 0  #: number of the newest chunk that can be read
         self.read_error: RametError | None = None  #: why it can no longer be read here
-        self.unsaved: list[Chunk] = []  #: chunks that are not recorded yet
-        self.recorded: asyncio.Future[None] | None = None  #: done when the request is recorded
+        self.unsaved_chunks: list[Chunk] = []  #: chunks that are not recorded yet
+        self.record_task: asyncio.Future[None] | None = None  #: done when the request is recorded
         self.has_begun = on_chunk is None  #: whether its beginning is recorded
         self.resume_from: tuple[int, Sequence[bytes]] | None = None  #: for `ResumableAgent.resume_turn`
         self._on_chunk = on_chunk
@@ -103,7 +103,7 @@ class Turn:
         self._buffer, self._on_reader_gone = buffer, on_reader_gone
         self._readers = 0
         self._newest = Batch()  #: the batch that was read last
-        self._changed = asyncio.Event()
+        self._change_event = asyncio.Event()
 
     # ---- chunks of the agent
 
@@ -138,7 +138,7 @@ class Turn:
             self.readable_number = chunk.number
             self._chunks.append(chunk)
             self._buffer.put(self, _size(chunk))
-        self._changed.set()
+        self._change_event.set()
 
     def fence(self, error: RametError) -> None:
         """End every reader with an error, because the turn continues elsewhere.
@@ -147,7 +147,7 @@ class Turn:
         """
         if not (self.is_over and self.readable_number == self.newest_number):
             self.read_error, self.is_over = error, True
-            self._changed.set()
+            self._change_event.set()
 
     def drop_oldest(self) -> int:
         """Drop the oldest chunk. Return the freed bytes, 0 if there is no chunk. Only the buffer calls this."""
@@ -158,20 +158,20 @@ class Turn:
         if self._on_chunk is None:
             self.publish([chunk])
         else:
-            self.unsaved.append(chunk)
+            self.unsaved_chunks.append(chunk)
             self._on_chunk(self)
 
     async def _wait_changed(self) -> None:
         """Wait for news. Only a reader that has read everything waits; the others are not waiting."""
-        self._changed.clear()
-        await self._changed.wait()
+        self._change_event.clear()
+        await self._change_event.wait()
 
     # ---- readers
 
     async def wait_recorded(self) -> None:
         """Wait until the turn survives its kernel, where turns do. Raises StoreFailed, OwnedElsewhere, TakenOver."""
-        if self.recorded is not None:
-            await asyncio.shield(self.recorded)
+        if self.record_task is not None:
+            await asyncio.shield(self.record_task)
 
     def read(self, after: int = 0, grant: Grant | None = None) -> AsyncGenerator[Chunk]:
         """Yield the chunks after this number, then new chunks, until the last one; see `batches`."""
@@ -200,7 +200,7 @@ class Turn:
     async def _batches(self, after: int, grant: Grant | None) -> AsyncGenerator[Batch]:
         self._readers += 1
         try:
-            with grant.watch(self._changed.set) if grant is not None else nullcontext():
+            with grant.watch(self._change_event.set) if grant is not None else nullcontext():
                 while self.read_error is not None or not (self.is_over and after == self.newest_number):
                     if self.read_error is not None:
                         raise self.read_error

@@ -41,11 +41,11 @@ def own_scope(parent: Run, plan: Plan) -> ChildBudget | None:
     Raises BudgetExceeded, having taken nothing, if the limits do not fit. A child that outlives its parent cannot
     return anything to it. Its budget is a gift, so every resource that is limited above must be named.
     """
-    above = parent.context.budget
+    parent_budget = parent.context.budget
     if not plan.request.detached:
-        return ChildBudget(Budget(plan.limits, scope="", parent=above), None) if plan.limits.counts else None
+        return ChildBudget(Budget(plan.limits, scope="", parent=parent_budget), None) if plan.limits.counts else None
     for resource in RESOURCES:
-        if above.limit(resource) != math.inf and getattr(plan.limits, resource) is None:
+        if parent_budget.limit(resource) != math.inf and getattr(plan.limits, resource) is None:
             raise InvalidValue(f"limits.{resource}", None, "a limit of its own for a detached agent")
-    reservation = above.reserve(Amount(**{name: getattr(plan.limits, name) or 0 for name in RESOURCES}))
+    reservation = parent_budget.reserve(Amount(**{name: getattr(plan.limits, name) or 0 for name in RESOURCES}))
     return ChildBudget(Budget(plan.limits, scope=""), reservation)

@@ -165,14 +165,14 @@ def system_messages(
     return (SystemMessage(content=text),) if text else ()
 
 
-def _narrow(parent: Run, defined: Limits, requested: Limits, *, detached: bool) -> tuple[Limits, tuple[Clamp, ...]]:
+def _narrow(parent: Run, own_limits: Limits, requested: Limits, *, detached: bool) -> tuple[Limits, tuple[Clamp, ...]]:
     """Return the tighter of definition and request; a limit above the parent's is clamped to it and reported.
 
     A limit equal to the parent's reserves nothing: the child draws on the scope above, as its parent does.
     """
     values: dict[str, Any] = {}
     clamps: list[Clamp] = []
-    for name, value in defined.tightened(requested).as_data().items():
+    for name, value in own_limits.tighten(requested).as_data().items():
         is_counted = name in RESOURCES
         ceiling = (
             parent.context.budget.limit(name) if is_counted else math.inf if detached else parent.seconds_at_most()

@@ -42,7 +42,7 @@ async def decide_child(decide: Decide, parent: Run, plan: Plan, slot: Slot | Non
     """
     if parent.failed_spawns >= MAX_FAILED_SPAWNS:
         raise SpawnRefused("policy adapter", f"{MAX_FAILED_SPAWNS} spawns in a row were requested and failed", free=0)
-    above, request = parent.grant or parent.step_ceiling, plan.request
+    parent_grant, request = parent.grant or parent.step_ceiling, plan.request
     question = PolicyRequest(
         agent=plan.agent.name,
         name=plan.name,
@@ -60,7 +60,7 @@ async def decide_child(decide: Decide, parent: Run, plan: Plan, slot: Slot | Non
         detached=request.detached,
         limits=plan.limits.as_data(),
         asked=_policy_data(request.policy or plan.agent.policy),
-        inherited=_policy_data(above),
+        inherited=_policy_data(parent_grant),
         granted=_policy_data(plan.grant or plan.step_ceiling),
     )
     answer = asyncio.ensure_future(decide(question, parent.context.abort))
@@ -131,7 +131,7 @@ def _apply_decision(decision: PolicyDecision, request: SpawnRequest, *, works_in
         raise kind(f"policy adapter {decision.adapter}", answer.reason)
     if not isinstance(answer, Narrow):
         return DecidedRequest(request, None, decision)
-    request = dataclasses.replace(request, limits=request.limits.tightened(answer.limits))
+    request = dataclasses.replace(request, limits=request.limits.tighten(answer.limits))
     if answer.policy is not None and works_in_host:
         request = dataclasses.replace(request, policy=answer.policy)
     return DecidedRequest(request, answer.policy, decision)

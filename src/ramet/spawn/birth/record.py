@@ -173,7 +173,7 @@ class Values:
     path: str
     secrets: Mapping[str, str]
     env_vars: Mapping[str, str]  #: by name, or by path, colon and name, for one run only
-    above: tuple[Grant, ...] = ()  #: nearest first
+    ancestor_grants: tuple[Grant, ...] = ()  #: nearest first
 
     def variable(self, name: str, *, is_own: bool) -> str | None:
         """Return a value, or None if it was not supplied.
@@ -181,26 +181,26 @@ class Values:
         A value of a child's own is supplied for that child only.
         """
         special = self.env_vars.get(f"{self.path}:{name}")
-        if special is not None or (is_own and self.above):
+        if special is not None or (is_own and self.ancestor_grants):
             return special
-        inherited_values = (grant.env_vars[name] for grant in self.above if name in grant.env_vars)
+        inherited_values = (grant.env_vars[name] for grant in self.ancestor_grants if name in grant.env_vars)
         return next(inherited_values, self.env_vars.get(name))
 
 
-class Granted(NamedTuple):
+class RestoredGrant(NamedTuple):
     """A restored grant, and its variables without a supplied value."""
 
     grant: Grant | None
     missing_variables: tuple[str, ...] = ()
 
 
-def grant_of(spawn_data: Mapping[str, Any], values: Values, field: str = "grant") -> Granted:
+def grant_of(spawn_data: Mapping[str, Any], values: Values, field: str = "grant") -> RestoredGrant:
     """Restore the grant of the run's sandbox, or of its steps.
 
     Raises DefinitionMissing if a secret is not supplied again.
     """
     if field not in spawn_data:
-        return Granted(None)
+        return RestoredGrant(None)
     data = dict(spawn_data[field])
     for name in data["secrets"]:
         if name not in values.secrets:
@@ -208,11 +208,11 @@ def grant_of(spawn_data: Mapping[str, Any], values: Values, field: str = "grant"
     data["secrets"] = {name: values.secrets[name] for name in data["secrets"]}
     own_names = data.pop("own_env_vars", ())
     if isinstance(data["env_vars"], dict):  # An older ramet wrote it, with the values.
-        return Granted(msgspec.convert(data, Grant, strict=False))
+        return RestoredGrant(msgspec.convert(data, Grant, strict=False))
     variables = {name: values.variable(name, is_own=name in own_names) for name in data["env_vars"]}
     data["env_vars"] = {name: value for name, value in variables.items() if value is not None}
     missing_keys = tuple(_key(values, name, own_names) for name, value in variables.items() if value is None)
-    return Granted(msgspec.convert(data, Grant, strict=False), missing_keys)
+    return RestoredGrant(msgspec.convert(data, Grant, strict=False), missing_keys)
 
 
 def narrowed_in(spawn_data: Mapping[str, Any]) -> Policy | None:
@@ -225,7 +225,7 @@ def narrowed_in(spawn_data: Mapping[str, Any]) -> Policy | None:
 
 def _key(values: Values, name: str, own_names: Collection[str]) -> str:
     """Return the name under which the value of a variable must be supplied."""
-    return f"{values.path}:{name}" if name in own_names and values.above else name
+    return f"{values.path}:{name}" if name in own_names and values.ancestor_grants else name
 
 
 def capsule_in(spawn_data: Mapping[str, Any]) -> PackedCall | None:
@@ -257,8 +257,8 @@ def _data(field: str, value: Any) -> Any:
         missing = {"@missing": str(refusal)[:300]}
     try:
         if isinstance(value, dict):
-            return {name: to_record(each, what=f"{field}.{name}") for name, each in value.items()}
-        return [to_record(each, what=f"{field}[{index}]") for index, each in enumerate(value)]
+            return {name: to_record(each, label=f"{field}.{name}") for name, each in value.items()}
+        return [to_record(each, label=f"{field}[{index}]") for index, each in enumerate(value)]
     except NotShippable:
         return missing
 
@@ -284,7 +284,7 @@ def _grant_without_values(run: Run, grant: Grant) -> dict[str, Any]:
     """Return a grant as data: the names of secrets and variables, and which variables differ from those above."""
     data: dict[str, Any] = msgspec.to_builtins(grant)
     data["secrets"], data["env_vars"] = sorted(grant.secrets), sorted(grant.env_vars)
-    above = grants_above(run.parent)
-    inherited_variables = {name: each.env_vars[name] for each in reversed(above) for name in each.env_vars}
+    ancestor_grants = grants_above(run.parent)
+    inherited_variables = {name: each.env_vars[name] for each in reversed(ancestor_grants) for name in each.env_vars}
     own_names = [name for name, value in sorted(grant.env_vars.items()) if inherited_variables.get(name) != value]
-    return data | ({"own_env_vars": own_names} if own_names and above else {})
+    return data | ({"own_env_vars": own_names} if own_names and ancestor_grants else {})

@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ramet.agent.composition.steps import Composed
+from ramet.agent.composition.steps import Composition
 from ramet.agent.definition import Agent
 from ramet.agent.toolset import resolve_tools
 from ramet.core.budget import Limits
@@ -39,7 +39,7 @@ def plan_root(
     toolset = resolve_tools(agent, tools, may_spawn=may_spawn, is_child=False, own=services.own_tools(agent, cwd))
     check_tools(toolset.tools, request.policy is not None, services)
     step_ceiling = composition_grant(None, agent, request)
-    composed = isinstance(agent.function, Composed)
+    composed = isinstance(agent.function, Composition)
     grant = resolve_root_policy(request.policy) if request.policy is not None and not composed else None
     if ceiling is not None:
         grant = narrowed_to(ceiling, grant, None, services)

@@ -68,7 +68,7 @@ class Spawner:
         try:
             return await self._spawn(parent, request, slot)
         except SpawnRefused as refusal:
-            self._services.refused(refusal)
+            self._services.on_refusal(refusal)
             raise
 
     async def _spawn(self, parent: Run, request: SpawnRequest, slot: Slot | None) -> Run:
@@ -126,7 +126,7 @@ class Spawner:
         try:
             return await decide_root(self._services.decide, agent, request, limits, session=session)
         except SpawnRefused as refusal:
-            self._services.refused(refusal)
+            self._services.on_refusal(refusal)
             raise
 
     def root(
@@ -151,7 +151,7 @@ class Spawner:
         request, ceiling = decided_request.request, decided_request.ceiling
         if self._services.decide is not None and decided_request.decision is None:
             raise Bug("the policy adapter was not asked about this root")
-        limits = limits.tightened(request.limits)
+        limits = limits.tighten(request.limits)
         plan = plan_root(
             agent.replace(max_turns=agent.max_turns or max_turns),
             request,
@@ -250,7 +250,7 @@ class Spawner:
             parent_call=plan.request.call_id,
             session=parent.info.session,
         )
-        above = self._register.abort if plan.request.detached else parent.context.abort
+        parent_abort = self._register.abort if plan.request.detached else parent.context.abort
         budget = parent.context.budget
         if scope is not None:
             budget, scope.budget.scope = scope.budget, path
@@ -259,7 +259,7 @@ class Spawner:
         if own_tree is not None and not plan.is_fork:  # A fork's prompt stays its parent's; its brief names the folder.
             system = system_messages(plan.agent, plan.cwd, self._services, works_in=cwd)
         plan = dataclasses.replace(plan, name=name or path, cwd=cwd, system=system)
-        run = self.builder.build(info, parent, plan, admission_slot, budget, AbortController(above))
+        run = self.builder.build(info, parent, plan, admission_slot, budget, AbortController(parent_abort))
         run.own_budget = scope.budget if scope is not None else None
         run.worktree = own_tree
         create_folder(run, self._services.placement)
@@ -325,4 +325,4 @@ def _record_spawn(run: Run, plan: Plan, spawn_data: dict[str, Any]) -> None:
             Notice, text=f"tools that {run.agent.name} asked for and does not have: {', '.join(missing_tools)}"
         )
     for clamp in plan.clamps:
-        run.context.emit(ClampEvent, field=clamp.name, asked=clamp.asked, given=clamp.given)
+        run.context.emit(ClampEvent, field=clamp.name, asked=clamp.requested, given=clamp.granted)

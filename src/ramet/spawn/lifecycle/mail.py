@@ -88,14 +88,14 @@ class MailRouter:
         """Notify the parent of a background run that it ended, or else the nearest living run above."""
         if not run.background or run.result is None:
             return
-        above = self._living_ancestor(run)
-        if above is None or above.state is State.STOPPING or above.agent.function is not None:
+        ancestor = self._living_ancestor(run)
+        if ancestor is None or ancestor.state is State.STOPPING or ancestor.agent.function is not None:
             return
         text = notification(run.result, run=run.info.id, name=run.name, path=run.info.path)
         self._push(
-            above, Mail(id=f"end:{run.info.id}:{run.activations}", sender=run.info.path, text=text, kind="notice")
+            ancestor, Mail(id=f"end:{run.info.id}:{run.activations}", sender=run.info.path, text=text, kind="notice")
         )
-        self._supervisor.wake_or_end(above)
+        self._supervisor.wake_or_end(ancestor)
 
     def await_idle(self, run: Run, mail_id: str, asker_id: str) -> None:
         """Register a run to be notified once another run is idle.
@@ -114,14 +114,14 @@ class MailRouter:
 
     def _awaits_end(self, run: Run, of: Run) -> bool:
         """Return whether a run cannot be idle before another run has ended."""
-        pending, seen = [(run, False)], set[tuple[str, bool]]()
+        pending, visited_states = [(run, False)], set[tuple[str, bool]]()
         while pending:
             each, must_end = pending.pop()
             if must_end and each is of:
                 return True
-            if (each.info.id, must_end) in seen or not each.is_living:
+            if (each.info.id, must_end) in visited_states or not each.is_living:
                 continue
-            seen.add((each.info.id, must_end))
+            visited_states.add((each.info.id, must_end))
             pending += [(child, True) for child in each.attached_children() if must_end or not child.background]
             pending += [(awaited_run, True) for awaited_run in each.waits_for]
             idle_runs = [self._register.runs.get(RunId(id)) for id in each.waits_for_idle] if must_end else []
@@ -152,10 +152,12 @@ class MailRouter:
 
     def _living_ancestor(self, run: Run) -> Run | None:
         """Return the nearest run above that lives and accepts mail."""
-        above = run.parent
-        while above is not None and (above.state in TERMINAL_STATES or above.context.mailbox.closed_reason is not None):
-            above = above.parent
-        return above
+        ancestor = run.parent
+        while ancestor is not None and (
+            ancestor.state in TERMINAL_STATES or ancestor.context.mailbox.closed_reason is not None
+        ):
+            ancestor = ancestor.parent
+        return ancestor
 
     def _push(self, run: Run, mail: Mail, request_id: str = "", notify: str = "") -> None:
         if run.context.mailbox.push(mail):
@@ -179,31 +181,31 @@ class MailRouter:
 
         Raises MailRefused, having changed nothing, if it cannot be resumed.
         """
-        above = run.parent
-        while above is not None and not above.is_living:
-            if above.own_budget is not None:
-                raise MailRefused(run.info.path, f"{above.info.path}, whose budget it shared, has ended")
-            above = above.parent
-        if above is None:
+        ancestor = run.parent
+        while ancestor is not None and not ancestor.is_living:
+            if ancestor.own_budget is not None:
+                raise MailRefused(run.info.path, f"{ancestor.info.path}, whose budget it shared, has ended")
+            ancestor = ancestor.parent
+        if ancestor is None:
             raise MailRefused(run.info.path, "its tree has ended")
         if not run.context.cwd.is_dir():
             raise MailRefused(run.info.path, f"the folder that it worked in no longer exists: {run.context.cwd}")
         try:
-            check_room_below(above)
-            slot = self._register.admission.admit_nowait(above, run.admission_slot.share)
+            check_room_below(ancestor)
+            slot = self._register.admission.admit_nowait(ancestor, run.admission_slot.share)
         except SpawnRefused as refusal:
             raise MailRefused(run.info.path, str(refusal)) from refusal
         if run.own_budget is None:
-            run.context.budget = above.context.budget
+            run.context.budget = ancestor.context.budget
         elif run.own_budget.parent is not None:  # The budget of a detached run was given to it permanently.
             try:
-                run.own_budget.reopen(above.context.budget)
+                run.own_budget.reopen(ancestor.context.budget)
             except BudgetExceeded as refusal:
                 self._register.admission.release(slot)
                 raise MailRefused(run.info.path, str(refusal)) from refusal
         run.admission_slot, run.background = slot, True
-        run.context.abort = AbortController(above.context.abort)
+        run.context.abort = AbortController(ancestor.context.abort)
         run.context.record = self._register.services.record  # It was fenced off at its end.
         run.reactivate()
-        self._register.reopen(run, above)
+        self._register.reopen(run, ancestor)
         run.context.mailbox.reopen()

@@ -83,7 +83,9 @@ async def wait_for_ends(runs: Collection[Run], grace_s: float) -> set[asyncio.Ta
         return set()
     _, pending = await asyncio.wait(working, timeout=grace_s)
     holders = [run for run in runs if run.context.running_processes and is_at_work(run)]
-    ending_tasks = pending & {above.task for run in holders for above in run.ancestors() if above.task is not None}
+    ending_tasks = pending & {
+        ancestor.task for run in holders for ancestor in run.ancestors() if ancestor.task is not None
+    }
     if ending_tasks:
         done, _ = await asyncio.wait(ending_tasks, timeout=PROCESS_END_S)
         pending = pending - done

@@ -131,7 +131,7 @@ class Supervisor:
         run.turn.spawns_before = run.spawn_count
         run.failed_spawns = 0
         run.turn.spawn_requests.clear()
-        run.context.exhausted = run.turn.stop_result = None
+        run.context.final_refusal = run.turn.stop_result = None
         run.turn_began_at = len(run.context.history)
         self._watch_time(run)
         run.task = asyncio.create_task(self._turn(run, messages), name=run.info.path, context=_context_without_call())
@@ -156,9 +156,9 @@ class Supervisor:
         else:
             self.start_turn(run)
             return
-        at, exhausted, births_before = run.turn_began_at, run.context.exhausted, run.turn.spawns_before
+        at, final_refusal, spawns_before = run.turn_began_at, run.context.final_refusal, run.turn.spawns_before
         self.start_turn(run)
-        run.turn_began_at, run.context.exhausted, run.turn.spawns_before = at, exhausted, births_before
+        run.turn_began_at, run.context.final_refusal, run.turn.spawns_before = at, final_refusal, spawns_before
 
     def end(self, run: Run) -> None:
         """End a run with its verdict, before it was active here."""
@@ -399,10 +399,10 @@ class Supervisor:
     async def _time_out(self, run: Run, seconds: float) -> None:
         await self._services.clock.sleep(max(0.0, seconds - run.earlier_elapsed_s))
         run.deadline = None
-        above = run.expired_ancestor()
-        if above is not None:  # Its own deadline may come a moment later.
-            above.drop_deadline()
-            run = above
+        ancestor = run.expired_ancestor()
+        if ancestor is not None:  # Its own deadline may come a moment later.
+            ancestor.drop_deadline()
+            run = ancestor
         reason = f"its time of {run.limits.seconds:g} s is over"
         if run.persistent:
             run.turn.stop_result = cancelled_result(run, Status.TIMEOUT, reason, scope=run.info.path)
@@ -418,7 +418,7 @@ async def _wait_for_child_sandboxes(run: Run) -> None:
 
     A caller that is notified of the run's end must find no process of its children; they are being stopped too.
     """
-    child_ends = [child.ended() for child in run.attached_children() if child.grant is not None]
+    child_ends = [child.recorded_end() for child in run.attached_children() if child.grant is not None]
     if child_ends:
         with suppress(asyncio.CancelledError):  # Cancelled again: the time to wait is over.
             await asyncio.wait(child_ends)

@@ -11,8 +11,8 @@ from typing import Any
 
 from langchain_core.messages import AIMessageChunk, BaseMessage, HumanMessage
 
-from ramet.agent.adopted.mark import Adopted
-from ramet.agent.composition.steps import Composed
+from ramet.agent.adopted.mark import AdoptedFunction
+from ramet.agent.composition.steps import Composition
 from ramet.agent.history.compaction import repair
 from ramet.agent.loop import QueryParams, ensure_encodable, query
 from ramet.agent.output import OutputContract
@@ -22,14 +22,14 @@ from ramet.core.errors import Aborted, BudgetExceeded, Bug, RametError
 from ramet.core.events import MessageRecorded
 from ramet.core.ids import CallId
 from ramet.core.outcome import Status
-from ramet.spawn.final_answer import answer, bounded, bounded_answer, has_answered
+from ramet.spawn.final_answer import answer, check_output_size, checked_answer, has_answered
 from ramet.spawn.grants import accepts_single_arg
 from ramet.spawn.ports import Placement, TreePorts
 from ramet.spawn.result_cache import cached_or_run
 from ramet.spawn.run.run import Run
 from ramet.spawn.run.turn import TurnResult
 from ramet.spawn.sandbox.executor import run_in_sandbox
-from ramet.spawn.verdict import failed
+from ramet.spawn.verdict import error_result
 from ramet.tools.context import CurrentCall, current_call
 from ramet.tools.workers.thread_tools import run_in_thread
 
@@ -62,32 +62,34 @@ async def run_turn(
         )
     except asyncio.CancelledError:
         if run.turn.stop_result is None and not run.context.abort.aborted and not is_being_cancelled():
-            return failed(run, RuntimeError("it cancelled itself"))
-        return run.turn.stop_result or failed(run, Aborted(run.context.abort.reason or "its event loop was stopped"))
+            return error_result(run, RuntimeError("it cancelled itself"))
+        return run.turn.stop_result or error_result(
+            run, Aborted(run.context.abort.reason or "its event loop was stopped")
+        )
     except Aborted as stop:
-        return run.turn.stop_result or failed(run, stop)
+        return run.turn.stop_result or error_result(run, stop)
     except BudgetExceeded as refusal:
         run.context.record_refusal(refusal)
-        return failed(run, refusal)
+        return error_result(run, refusal)
     except RametError as failure:
         if isinstance(failure, Bug):
             _log.exception("a bug of ramet ended %s", run.info.path)
-        return failed(run, failure)
+        return error_result(run, failure)
     except (Exception, SystemExit) as failure:
         _log.exception("%s failed", run.info.path)
-        return failed(run, failure)
+        return error_result(run, failure)
 
 
 async def _done(run: Run, messages: Sequence[BaseMessage], feed: Feed, placement: Placement | None) -> TurnResult:
     """Do the work of a turn in the host or in a sandbox."""
     if run.grant is not None:
         if run.sandbox.replay is None and run.turn.resumes and run.sandbox.capsule is None and has_answered(run):
-            return TurnResult(Status.COMPLETED, bounded_answer(run))  # It had answered when its process ended.
+            return TurnResult(Status.COMPLETED, checked_answer(run))  # It had answered when its process ended.
         assert placement is not None, "a run with a grant has a placement"
         await run.context.wait_persisted()
         return await run_in_sandbox(run, messages, feed, placement)
     if run.agent.function is not None:
-        return TurnResult(Status.COMPLETED, bounded(run, await _call(run, messages)))
+        return TurnResult(Status.COMPLETED, check_output_size(run, await _call(run, messages)))
     return TurnResult(Status.COMPLETED, await _converse(run, messages, feed))
 
 
@@ -100,8 +102,8 @@ async def _converse(run: Run, messages: Sequence[BaseMessage], feed: Feed) -> An
         compaction=run.compaction,
         output=contract,
         resumes=run.turn.resumes,
-        replied=run.turn.replies if run.turn.resumes else 0,
-        objected=run.turn.objections if run.turn.resumes else 0,
+        replies=run.turn.replies if run.turn.resumes else 0,
+        objections=run.turn.objections if run.turn.resumes else 0,
     )
     async with aclosing(query(params)) as pieces:
         async for piece in pieces:
@@ -129,7 +131,7 @@ async def _call(run: Run, messages: Sequence[BaseMessage]) -> Any:
     owner_loop.set(asyncio.get_running_loop())  # Threads that the function starts find this loop by it.
     token = current_call.set(CurrentCall(run.context, CallId(""), step))
     try:
-        if isinstance(function, Composed | Adopted) or inspect.iscoroutinefunction(function):
+        if isinstance(function, Composition | AdoptedFunction) or inspect.iscoroutinefunction(function):
             return await function(*arguments, **request.kwargs)
         return await run_in_thread(
             run.context, lambda: function(*arguments, **request.kwargs), name=run.agent.name, key=step

@@ -11,7 +11,7 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage
 
-from ramet.agent.composition.steps import Composed
+from ramet.agent.composition.steps import Composition
 from ramet.agent.definition import Agent
 from ramet.agent.history.compaction import Compaction
 from ramet.agent.hooks.config import HookConfig
@@ -85,8 +85,8 @@ class Run:
     pending_change: Callable[[], None] | None = None  #: a change to apply when its next turn begins
     memory: Any = None  #: its working copy of its state, once that was requested
     reported_result: Result | None = None  #: the result, once waiters may receive it
-    _ended: asyncio.Future[Result] | None = None
-    _over: asyncio.Future[Result] | None = None
+    _recorded_end: asyncio.Future[Result] | None = None
+    _conclusion: asyncio.Future[Result] | None = None
 
     @property
     def is_living(self) -> bool:
@@ -101,7 +101,7 @@ class Run:
     @property
     def restarts_from_scratch(self) -> bool:
         """True if only its sandbox knows its progress: a function, which records nothing until it returns."""
-        return self.agent.function is not None and not isinstance(self.agent.function, Composed)
+        return self.agent.function is not None and not isinstance(self.agent.function, Composition)
 
     @property
     def turn_began_at(self) -> int:
@@ -134,15 +134,15 @@ class Run:
         return self.context.cwd if is_mounted else self.sandbox.folder.workspace
 
     @property
-    def shelf(self) -> pathlib.Path | None:
+    def import_dir(self) -> pathlib.Path | None:
         """A folder of the host from which the run imports.
 
         The run's own folder, or its parent's unless the run requests other mounts.
         """
-        policy, own = self.request.policy, self.request.shelf
+        policy, own = self.request.policy, self.request.import_dir
         if own is not None or self.parent is None or (policy is not None and policy.readonly_mounts is not None):
             return own
-        return self.parent.shelf
+        return self.parent.import_dir
 
     def seconds_left(self, now: float) -> float | None:
         """Return the remaining time of the run and of the runs above it; None without any limit."""
@@ -158,7 +158,7 @@ class Run:
         """
         assert self.limits.seconds is not None, "its time is over"
         own = self.time_started_at + self.limits.seconds + _SAME_TIME_S
-        found = None
+        topmost = None
         for run in self.ancestors():
             limit = run.limits.seconds
             if (
@@ -167,32 +167,32 @@ class Run:
                 and limit is not None
                 and run.time_started_at + limit <= own
             ):
-                found = run
-        return found
+                topmost = run
+        return topmost
 
     @property
     def living_descendants(self) -> Iterable[Run]:
         """The living children."""
         return self.children.values()
 
-    def ended(self) -> asyncio.Future[Result]:
+    def recorded_end(self) -> asyncio.Future[Result]:
         """Return a future of the recorded end; every waiter must shield it."""
-        if self._ended is None:
-            self._ended = asyncio.get_running_loop().create_future()
+        if self._recorded_end is None:
+            self._recorded_end = asyncio.get_running_loop().create_future()
             if self.reported_result is not None:
-                self._ended.set_result(self.reported_result)
-        return self._ended
+                self._recorded_end.set_result(self.reported_result)
+        return self._recorded_end
 
-    def over(self) -> asyncio.Future[Result]:
+    def conclusion(self) -> asyncio.Future[Result]:
         """Return a future of the end, before the end is durable; every waiter must shield it.
 
         Only for callers that do not act before the end is durable.
         """
-        if self._over is None:
-            self._over = asyncio.get_running_loop().create_future()
+        if self._conclusion is None:
+            self._conclusion = asyncio.get_running_loop().create_future()
             if self.result is not None:
-                self._over.set_result(self.result)
-        return self._over
+                self._conclusion.set_result(self.result)
+        return self._conclusion
 
     @property
     def is_awaited(self) -> bool:
@@ -200,19 +200,19 @@ class Run:
 
         False if all waiters record what they received, and wait for that record.
         """
-        return self._over is None or self._ended is not None
+        return self._conclusion is None or self._recorded_end is not None
 
     def conclude(self, result: Result) -> None:
         """Set the result of a run that has ended; its record is not durable yet."""
         self.result = result
-        if self._over is not None and not self._over.done():
-            self._over.set_result(result)
+        if self._conclusion is not None and not self._conclusion.done():
+            self._conclusion.set_result(result)
 
     def announce(self, result: Result) -> None:
         """Report the recorded end to all waiters."""
         self.result = self.reported_result = result
-        if self._ended is not None and not self._ended.done():
-            self._ended.set_result(result)
+        if self._recorded_end is not None and not self._recorded_end.done():
+            self._recorded_end.set_result(result)
 
     def announce_turn(self, result: Result) -> None:
         """Store the result of a turn, and pass it to the reader of that turn."""
@@ -241,7 +241,9 @@ class Run:
 
     def reactivate(self) -> None:
         """Clear the last end: the run lives again."""
-        self.result = self.reported_result = self.turn.verdict = self.turn.stop_result = self._ended = self._over = None
+        self.result = self.reported_result = self.turn.verdict = self.turn.stop_result = self._recorded_end = (
+            self._conclusion
+        ) = None
         self.activations += 1
 
     def count(self, usage: Usage) -> None:

@@ -10,10 +10,10 @@ from ramet.core.outcome import Artifact
 from ramet.core.replay.replay import RunReplay
 from ramet.isolation.contract import Sandbox
 from ramet.isolation.workspace.run_dirs import RunFolder
-from ramet.spawn.served_ports import Serving
+from ramet.spawn.served_ports import ServedPorts
 from ramet.spawn.tool_calls import ToolCallLedger
 from ramet.wire.code.capsule import PackedCall
-from ramet.wire.values.values import Encoded
+from ramet.wire.values.values import EncodedValue
 
 
 class SandboxOutput(NamedTuple):
@@ -22,7 +22,7 @@ class SandboxOutput(NamedTuple):
     files: tuple[Artifact, ...] = ()
     stdout: str = ""
     stderr: str = ""
-    value: Encoded | None = None
+    value: EncodedValue | None = None
 
 
 NO_OUTPUT = SandboxOutput()
@@ -40,7 +40,7 @@ class RunSandbox:
     is_folder_lost: bool = False  #: the run continues in an empty folder, and its agent was not informed yet
     was_started: bool = False  #: its folder may hold files
     current: Sandbox | None = None  #: set while a process of it lives
-    served_ports: Serving = field(default_factory=Serving)  #: its ports, while a sandbox of it is active
+    served_ports: ServedPorts = field(default_factory=ServedPorts)  #: its ports, while a sandbox of it is active
     can_outlive_kernel: bool = False  #: another kernel can continue with it
     replay: RunReplay | None = None  #: an ended kernel may have left the run active in a sandbox
     inherited_calls: ToolCallLedger | None = None  #: calls that its guest had been granted by that kernel

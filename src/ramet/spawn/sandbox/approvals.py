@@ -35,7 +35,7 @@ _PAYLOAD_FIELDS: dict[str, dict[str, type]] = {
 _MATCHER_FIELD = {"Notification": "notification_type", "PreCompact": "trigger"}
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     """Quote a guest's text in one line, so that no part of it looks like text of the host."""
     return json.dumps(text[:MAX_QUESTION], ensure_ascii=False)
 
@@ -66,7 +66,7 @@ class Gates:
         if question is None and ruling.verdict == "ask":
             question = ruling.reason
         if question is None:  # No hook and no rule asks: a tool asks by itself, with an unchecked text.
-            question = f"the sandbox asks: {quoted(request.question)}"
+            question = f"the sandbox asks: {quote(request.question)}"
         approval = Approval(False, ruling.reason if ruling.verdict == "deny" else "")
         if self._context.approve is not None and ruling.verdict != "deny":
             token = current_call.set(CurrentCall(self._context, call_id, StepId("")))  # the asking call
@@ -79,7 +79,7 @@ class Gates:
             await self._context.slot.acquire()  # Waiting for the answer released the slot.
         if not approval:
             calls.deny(call_id)
-        return ApprovalReply(allowed=approval.allowed, reason=approval.reason)
+        return ApprovalReply(allowed=approval.is_allowed, reason=approval.reason)
 
     async def propose(self, request: ProposeCall, calls: ToolCallLedger) -> SafetyReply:
         """Have a call voted on; the decision is about the call of the reply, as the hooks left it.
@@ -93,11 +93,11 @@ class Gates:
         call, tool = calls.propose(call_id), calls.tool(call_id)
         decision = await safety(self._context, call_id=call_id, tool=tool, args=call["args"])
         await self._context.slot.acquire()  # Waiting for a person released the slot.
-        if decision.committed:
+        if decision.is_committed:
             calls.commit(call_id)
         else:
             calls.deny(call_id)
-        return SafetyReply(committed=decision.committed, reason=decision.reason)
+        return SafetyReply(committed=decision.is_committed, reason=decision.reason)
 
     async def fire(self, request: FireHook, body: bytes, calls: ToolCallLedger) -> HookReply:
         """Run the hooks of an event of the loop.

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ramet.concurrency.clock import Clock, SystemClock
 from ramet.core.errors import InvalidValue, ProtocolError
-from ramet.spawn.cpu_metering import metered
+from ramet.spawn.cpu_metering import meter_cpu
 from ramet.spawn.sandbox.outbound import Body, Outbound
 from ramet.wire.frames import Frame, FrameReader
 from ramet.wire.guest_protocol import message_codec
@@ -64,7 +64,7 @@ class Service(Protocol):
         nothing more is read, unless it belongs to a `Watch`.
         """
 
-    def failed(self, error: Exception) -> tuple[Any, dict[str, Any]]:
+    def encode_error(self, error: Exception) -> tuple[Any, dict[str, Any]]:
         """Encode an error for the guest."""
 
 
@@ -89,9 +89,9 @@ class GuestChannel(asyncio.Protocol):
         self._reader = FrameReader()
         self._transport: asyncio.Transport | None = None
         self._channel: socket.socket | None = None
-        self._over: asyncio.Future[FinalMessage | None] = self._loop.create_future()
-        self._over.add_done_callback(lambda over: over.cancelled() or over.exception())
-        self._waiting: list[Frame] = []  #: received, not yet processed: a limit was reached
+        self._end_future: asyncio.Future[FinalMessage | None] = self._loop.create_future()
+        self._end_future.add_done_callback(lambda over: over.cancelled() or over.exception())
+        self._waiting_frames: list[Frame] = []  #: received, not yet processed: a limit was reached
         self._tasks: set[asyncio.Task[None]] = set()
         self.received_bytes = 0
         self._last_id = 0
@@ -114,13 +114,13 @@ class GuestChannel(asyncio.Protocol):
 
         Raises ProtocolError if the guest broke the protocol.
         """
-        return await asyncio.shield(self._over)
+        return await asyncio.shield(self._end_future)
 
     @property
     def is_throttled(self) -> bool:
         """Return whether received messages wait because of the host: for its rate limits, or for its record."""
         is_limited = not self._is_unpaused.is_set() or self._awaits_first_step or "tokens" in self._timers
-        return bool(self._waiting) and (is_limited or self._held_slots > 0)
+        return bool(self._waiting_frames) and (is_limited or self._held_slots > 0)
 
     async def close(self) -> None:
         """Stop reading, and end all work in progress for this guest."""
@@ -171,7 +171,7 @@ class GuestChannel(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Process bytes of the guest."""
-        if self._over.done():
+        if self._end_future.done():
             return
         self.received_bytes += len(data)
         started_at = time.thread_time()
@@ -182,7 +182,7 @@ class GuestChannel(asyncio.Protocol):
         finally:
             self._charge(time.thread_time() - started_at)
         self._watch_partial(is_new=bool(frames))
-        self._waiting += frames
+        self._waiting_frames += frames
         self._process_frames()
 
     def connection_lost(self, problem: Exception | None) -> None:
@@ -190,7 +190,7 @@ class GuestChannel(asyncio.Protocol):
         self._outbound.resume()
         if problem is not None and (unread := self._unread()):
             self.data_received(unread)
-        if not self._waiting:
+        if not self._waiting_frames:
             self._end(None)
 
     # ----
@@ -222,8 +222,12 @@ class GuestChannel(asyncio.Protocol):
         """Process the received frames up to the limits; above the limits, stop reading."""
         at = 0
         try:
-            while at < len(self._waiting) and not self._over.done() and self._has_room(self._waiting[at]):
-                frame = self._waiting[at]
+            while (
+                at < len(self._waiting_frames)
+                and not self._end_future.done()
+                and self._has_room(self._waiting_frames[at])
+            ):
+                frame = self._waiting_frames[at]
                 at += 1
                 started_at = time.thread_time()
                 try:
@@ -234,12 +238,12 @@ class GuestChannel(asyncio.Protocol):
             self._end(error)
         except Exception as problem:  # Waiters for this guest receive the error.
             self._end(_host_error(problem))
-        del self._waiting[:at]
+        del self._waiting_frames[:at]
         transport = self._transport
         if transport is None or transport.is_closing():
-            if not self._waiting:
+            if not self._waiting_frames:
                 self._end(None)
-        elif self._waiting:
+        elif self._waiting_frames:
             transport.pause_reading()
         else:
             transport.resume_reading()
@@ -254,14 +258,14 @@ class GuestChannel(asyncio.Protocol):
         self._tokens_at = now
         if self._tokens < 1:
             if "tokens" not in self._timers:
-                self._timers["tokens"] = self._loop.call_later((1 - self._tokens) / RATE_PER_S, self._refilled)
+                self._timers["tokens"] = self._loop.call_later((1 - self._tokens) / RATE_PER_S, self._on_refill)
             return False
         bytes_with_frame = self._bytes_in_flight + _weight(frame)
         return self._in_flight < MAX_IN_FLIGHT and (
             not self._bytes_in_flight or bytes_with_frame <= MAX_BYTES_IN_FLIGHT
         )
 
-    def _refilled(self) -> None:
+    def _on_refill(self) -> None:
         self._timers.pop("tokens", None)
         self._process_frames()
 
@@ -297,14 +301,18 @@ class GuestChannel(asyncio.Protocol):
 
     def _on_first_step(self) -> None:
         self._awaits_first_step = False
-        if self._waiting:
+        if self._waiting_frames:
             self._process_frames()
 
     def _charge(self, used_s: float) -> None:
         """Count loop time that this guest took; above AT_ONCE_S at once, pause it so that others get their share."""
         now = self._clock.monotonic()
         self._paused_until = max(self._paused_until, now) + OTHERS_SHARE * used_s
-        if self._is_unpaused.is_set() and not self._over.done() and self._paused_until - now > OTHERS_SHARE * AT_ONCE_S:
+        if (
+            self._is_unpaused.is_set()
+            and not self._end_future.done()
+            and self._paused_until - now > OTHERS_SHARE * AT_ONCE_S
+        ):
             self._is_unpaused.clear()
             self.run_concurrently(self._pause())
 
@@ -319,11 +327,11 @@ class GuestChannel(asyncio.Protocol):
         self._schedule_work()
 
     def _schedule_work(self) -> None:
-        if self._waiting:
+        if self._waiting_frames:
             self._loop.call_soon(self._process_frames)
 
     async def _serve(self, request: Request, body: bytes) -> None:
-        await metered(self._answer(request, body), self._charge)
+        await meter_cpu(self._answer(request, body), self._charge)
 
     async def _answer(self, request: Request, body: bytes) -> None:
         try:
@@ -334,7 +342,7 @@ class GuestChannel(asyncio.Protocol):
         except ProtocolError as problem:
             return self._end(problem)
         except Exception as error:
-            info, fields = self._service.failed(error)
+            info, fields = self._service.encode_error(error)
             return await self.send(Answer(id=request.id, error=info, fields=fields))
         return await self._send_reply(request, reply)
 
@@ -346,7 +354,7 @@ class GuestChannel(asyncio.Protocol):
         try:
             await self.send(Answer(id=request.id, data=message_codec.raw(reply.data)), reply.body)
         except ProtocolError as error:  # The host's error: the guest broke no rule by its request.
-            info, fields = self._service.failed(InvalidValue("answer", request.id, str(error)))
+            info, fields = self._service.encode_error(InvalidValue("answer", request.id, str(error)))
             await self.send(Answer(id=request.id, error=info, fields=fields))
 
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
@@ -355,13 +363,13 @@ class GuestChannel(asyncio.Protocol):
             self._end(error if isinstance(error, ProtocolError) else _host_error(error))
 
     def _end(self, outcome: FinalMessage | Exception | None) -> None:
-        if self._over.done():
+        if self._end_future.done():
             return
         if isinstance(outcome, Exception):
-            self._over.set_exception(outcome)
+            self._end_future.set_exception(outcome)
         else:
-            self._over.set_result(outcome)
-        self._waiting.clear()
+            self._end_future.set_result(outcome)
+        self._waiting_frames.clear()
         if self._transport is not None:
             self._transport.pause_reading()
 

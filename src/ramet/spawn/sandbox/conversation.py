@@ -35,7 +35,7 @@ from ramet.models.errors import is_overflow
 from ramet.models.json_values import clean_text, to_json_value
 from ramet.models.relay import encode_chunk
 from ramet.models.request_codec import as_data, decode_request, redact_for_guest, schema_only_tool
-from ramet.spawn.final_answer import bounded_answer
+from ramet.spawn.final_answer import checked_answer
 from ramet.spawn.run.run import Run
 from ramet.spawn.sandbox.approvals import Gates
 from ramet.spawn.sandbox.guest_events import Records
@@ -73,13 +73,13 @@ class SandboxedConversation:
         self._gates = Gates(run.context)
         self._calls = run.sandbox.inherited_calls or ToolCallLedger(run.context)  #: calls of the newest reply
         run.sandbox.inherited_calls = None
-        self._asking = False  #: a request of the conversation is in progress; requests of tools may run concurrently
+        self._is_asking = False  #: a request of the conversation is in progress; requests of tools may run concurrently
         self._steps: set[int] = set()
-        self._shown: dict[bytes, BaseTool] = {}
+        self._schema_tools: dict[bytes, BaseTool] = {}
         self._tool_lists: set[tuple[int, ...]] = set()
-        self._refused: BudgetExceeded | None = None  #: the last budget refusal that the guest received
-        self._failed: ModelFailed | None = None  #: the last model failure that the guest received
-        self._replied = ""  #: the step of the newest reply that another kernel recorded
+        self._last_refusal: BudgetExceeded | None = None  #: the last budget refusal that the guest received
+        self._last_failure: ModelFailed | None = None  #: the last model failure that the guest received
+        self._inherited_step = ""  #: the step of the newest reply that another kernel recorded
 
     # ---- the beginning
 
@@ -92,9 +92,9 @@ class SandboxedConversation:
         run, context = self._run, self._run.context
         tools = _capsule_of(run)
         self.close()
-        self._calls, self._asking, self._replied = ToolCallLedger(context), False, ""
+        self._calls, self._is_asking, self._inherited_step = ToolCallLedger(context), False, ""
         self._records.start_after()
-        context.declared_result = context.exhausted = None
+        context.declared_result = context.final_refusal = None
         run.turn.streamed_text.clear()
         system, history = self._transcript.start_turn(self._messages)
         tree, compaction = context.tree, run.compaction
@@ -138,9 +138,9 @@ class SandboxedConversation:
         context = self._run.context
         self._transcript.adopt()
         self._records.start_after(replay.recorded_reports)
-        self._replied = replay.reply_step
-        self._refused = context.exhausted or self._calls.refusal or _refused(replay)
-        context.refusal = self._refused if replay.refusal is not None else None
+        self._inherited_step = replay.reply_step
+        self._last_refusal = context.final_refusal or self._calls.refusal or _recorded_refusal(replay)
+        context.refusal = self._last_refusal if replay.refusal is not None else None
 
     async def forward_mail(self, tell: Callable[..., Awaitable[None]]) -> None:
         """Send new mail and a stop to the guest.
@@ -182,34 +182,34 @@ class SandboxedConversation:
         Raises BudgetExceeded and ModelFailed, which the guest receives, and ProtocolError. A recorded reply that did
         not reach the guest before its kernel ended is not requested again.
         """
-        if self._replied and request.step == self._replied and not request.aside:
+        if self._inherited_step and request.step == self._inherited_step and not request.aside:
             return self._reply_to_guest(as_data(self._newest_reply()))
         question = self._model_request(request, body)
         if not request.aside:
-            if self._asking:
+            if self._is_asking:
                 raise ProtocolError("a second model request of the conversation came before the first was answered")
-            self._asking = True
+            self._is_asking = True
             self.close()
         try:
-            reply, request_context = await self._asked(request, question, send_piece)
+            reply, request_context = await self._ask(request, question, send_piece)
             if not request.aside:
                 return self._record_reply(request, reply, request_context)
             charge_aside(self._run.context, request.step, reply)
             return Reply(usage=request_context.last_usage), msgspec.json.encode(redact_for_guest(as_data(reply)))
         except BudgetExceeded as refusal:
-            self._refused = refusal
+            self._last_refusal = refusal
             if not request.last_word:  # Recorded before the guest receives it: a resuming kernel owes it a last answer.
                 self._run.context.record_refusal(refusal)
             raise
-        except ModelFailed as failed:
-            self._failed = failed
-            if is_overflow(failed):  # The guest can help: it shortens its conversation.
+        except ModelFailed as failure:
+            self._last_failure = failure
+            if is_overflow(failure):  # The guest can help: it shortens its conversation.
                 return Reply(is_too_long=True), b""
             # A provider's text may hold addresses and keys; the run's own end reports it.
-            raise ModelFailed("the model", NO_ANSWER, status=failed.status, retryable=failed.retryable) from failed
+            raise ModelFailed("the model", NO_ANSWER, status=failure.status, retryable=failure.retryable) from failure
         finally:
             if not request.aside:
-                self._asking = False
+                self._is_asking = False
 
     async def approve(self, request: guest_to_host.Approve) -> ApprovalReply:
         """Ask a person for an approval.
@@ -237,12 +237,12 @@ class SandboxedConversation:
 
         Raises ProtocolError.
         """
-        self._records.record(report, body, self._calls, self._refused, lasts=lasts)
+        self._records.record(report, body, self._calls, self._last_refusal, lasts=lasts)
 
     # ---- one question
 
     def _model_request(self, request: AskModel, body: bytes) -> ModelRequest:
-        run, refusal = self._run, self._refused
+        run, refusal = self._run, self._last_refusal
         run.context.abort.raise_if_aborted()
         self._take_step(request.step)
         if request.max_tokens is not None and request.max_tokens < 1:
@@ -283,13 +283,13 @@ class SandboxedConversation:
                 tools.append(own_tools[each])
             else:
                 key = msgspec.json.encode(each)
-                tools.append(self._shown.get(key) or self._shown.setdefault(key, schema_only_tool(each)))
+                tools.append(self._schema_tools.get(key) or self._schema_tools.setdefault(key, schema_only_tool(each)))
         self._tool_lists.add(tuple(map(id, tools)))
         if len(self._tool_lists) > MAX_TOOL_LISTS:
             raise ProtocolError(f"more than {MAX_TOOL_LISTS} different lists of tools")
         return tuple(tools)
 
-    async def _asked(
+    async def _ask(
         self, request: AskModel, question: ModelRequest, send_piece: Callable[[bytes], Awaitable[None]]
     ) -> tuple[AIMessage, ToolUseContext]:
         """Return the reply, and the context of the request, which holds its usage."""
@@ -313,7 +313,7 @@ class SandboxedConversation:
         context = self._run.context
         context.last_usage = request_context.last_usage
         if request.last_word:
-            context.exhausted, reply = self._refused, without_calls(reply)
+            context.final_refusal, reply = self._last_refusal, without_calls(reply)
         recorded = self._transcript.record(with_call_ids(reply, request.step), request.step)
         self._run.turn.streamed_text.clear()
         self._calls = ToolCallLedger(context, request.step, self._newest_reply())
@@ -331,9 +331,9 @@ class SandboxedConversation:
 
     def _reply_to_guest(self, reply: dict[str, Any], usage: Usage | None = None) -> tuple[Reply, bytes]:
         """Return the newest reply in the form that the guest receives."""
-        self._refused = refusal = self._calls.refusal or self._refused
+        self._last_refusal = refusal = self._calls.refusal or self._last_refusal
         scope = refusal.scope if refusal is not None else ""
-        response = Reply(usage=usage, granted=self._calls.granted, scope=scope)
+        response = Reply(usage=usage, granted=self._calls.granted_count, scope=scope)
         return response, msgspec.json.encode(redact_for_guest(reply))
 
     # ---- the end
@@ -350,7 +350,7 @@ class SandboxedConversation:
             raise self._failure(done)
         if done.conclusion:
             run.context.declared_result = self._declared_result(done, body)
-        value = bounded_answer(run)
+        value = checked_answer(run)
         if isinstance(value, str) and not value.strip() and run.agent.output is None:
             raise ProtocolError("it ended with an empty answer")
         return value
@@ -383,7 +383,7 @@ class SandboxedConversation:
             return Aborted(context.abort.reason)
         if kind == BudgetExceeded.__name__ and done.fields.get("resource") == "max_turns":
             return BudgetExceeded("max_turns", asked=self._run.max_turns + 1, left=0, scope=self._run.info.path)
-        known = {type(each).__name__: each for each in (self._refused, self._failed) if each is not None}
+        known = {type(each).__name__: each for each in (self._last_refusal, self._last_failure) if each is not None}
         if kind in known:
             return known[kind]
         if error_info is None or kind in _HOST_ERRORS:
@@ -398,7 +398,7 @@ def _reported_events(context: ToolUseContext) -> tuple[str, ...]:
     return reported if not context.permissions or "PreToolUse" in reported else ("PreToolUse", *reported)
 
 
-def _refused(replay: RunReplay) -> BudgetExceeded | None:
+def _recorded_refusal(replay: RunReplay) -> BudgetExceeded | None:
     """Return the last budget refusal that an earlier kernel sent to the guest, as far as it is recorded."""
     refusal = replay.refusal
     if refusal is None:

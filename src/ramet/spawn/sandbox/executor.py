@@ -31,10 +31,10 @@ from ramet.core.policy.policy import Grant, to_public_dict
 from ramet.core.policy.rights import IMPORTS
 from ramet.core.replay.replay import RunReplay
 from ramet.isolation.contract import KILL_GRACE_S, Backend, Exit, Sandbox, SandboxSpec
-from ramet.isolation.masking.secret_forms import masked
+from ramet.isolation.masking.secret_forms import mask_text
 from ramet.isolation.workspace.artifacts import collect
 from ramet.isolation.workspace.output import OutputStream
-from ramet.spawn.final_answer import bounded_answer, has_answered
+from ramet.spawn.final_answer import checked_answer, has_answered
 from ramet.spawn.masking import masked_text, private_forms, secret_forms
 from ramet.spawn.ports import Placement
 from ramet.spawn.run.run import Run
@@ -53,12 +53,12 @@ from ramet.spawn.sandbox.process import (
 )
 from ramet.spawn.sandbox.requests import GuestRequests
 from ramet.spawn.sandbox.run_folder import report_lost_folder, restore_folder
-from ramet.spawn.verdict import failed, lost_result, partial_text
+from ramet.spawn.verdict import error_result, lost_result, partial_text
 from ramet.wire.error_codec import decode_error
 from ramet.wire.guest_protocol.guest_to_host import Done
 from ramet.wire.guest_protocol.host_to_guest import HostMessage, StartFunction, Stop
 from ramet.wire.values import values
-from ramet.wire.values.values import Encoded
+from ramet.wire.values.values import EncodedValue
 
 _PROGRAM_TOOLS = frozenset({"Bash", "Grep"})  #: tools that start programs, and end all programs that these started
 
@@ -99,7 +99,7 @@ async def run_in_sandbox(
             except NotAdopted as error:
                 report_lost_folder(run)
                 if conversation is not None and has_answered(run):
-                    return TurnResult(Status.COMPLETED, bounded_answer(run))  # It had answered when its kernel ended.
+                    return TurnResult(Status.COMPLETED, checked_answer(run))  # It had answered when its kernel ended.
                 if run.repeatable or not run.restarts_from_scratch:
                     _restart(run, error)
                     continue
@@ -134,11 +134,13 @@ class _Attempt:
     backend: Backend
     placement: Placement
     replay: RunReplay | None  #: the recorded state, if an earlier kernel had begun it in a sandbox that may still exist
-    recorded: asyncio.Event = field(default_factory=asyncio.Event)  #: set when the record of its outcome is on its way
+    outcome_record: asyncio.Event = field(
+        default_factory=asyncio.Event
+    )  #: set when the record of its outcome is on its way
 
     def mark_recorded(self, _: object = None) -> None:
         """Mark the outcome as passed to the record."""
-        self.recorded.set()
+        self.outcome_record.set()
 
 
 def _restart(run: Run, error: NotAdopted) -> None:
@@ -239,9 +241,9 @@ async def _run_attempt(
             cwd=run.visible_cwd if run.sandbox.capsule is None else None,
             mount_roots=run.sandbox.mount_roots,
             image="llm" if run.sandbox.capsule is None or run.sandbox.capsule.is_heavy else "bare",
-            env=_with_import_path(placement.env(run.info, grant), run.shelf),
+            env=_with_import_path(placement.env(run.info, grant), run.import_dir),
             proxy=proxy,
-            shelf=run.shelf,
+            import_dir=run.import_dir,
             has_programs=run.sandbox.capsule is None and any(tool.name in _PROGRAM_TOOLS for tool in run.context.tools),
             tree=run.info.root,
             path=run.info.path,
@@ -276,7 +278,7 @@ async def _run_attempt(
                     job, SandboxedConversation
                 ):  # Its kernel knew more of it than the record.
                     raise NotAdopted(str(error)) from error
-                verdict = failed(run, error)
+                verdict = error_result(run, error)
                 await running.sandbox.kill(0)
             running.has_exited = True
             sync_error = await _sync_files(running.sandbox)
@@ -288,19 +290,19 @@ async def _run_attempt(
             problem = sync_error or problem
             stdout, stderr = (stream.text for stream in running.streams)
             if problem is not None and verdict.status is Status.COMPLETED:
-                verdict = failed(run, problem)
+                verdict = error_result(run, problem)
             value = None
             if verdict.status is Status.COMPLETED and finished is not None and run.sandbox.capsule is not None:
-                value = Encoded(finished.done.json_size, finished.body)
+                value = EncodedValue(finished.done.json_size, finished.body)
             run.sandbox.output = SandboxOutput(files=files, stdout=stdout, stderr=stderr, value=value)
     return verdict
 
 
-def _with_import_path(env: Mapping[str, str], shelf: Path | None) -> Mapping[str, str]:
-    """Add the shelf to the import path, after the modules of the image."""
-    if shelf is None:
+def _with_import_path(env: Mapping[str, str], import_dir: Path | None) -> Mapping[str, str]:
+    """Add the import folder to the import path, after the modules of the image."""
+    if import_dir is None:
         return env
-    return {**env, IMPORTS: os.pathsep.join(filter(None, (env.get(IMPORTS), str(shelf))))}
+    return {**env, IMPORTS: os.pathsep.join(filter(None, (env.get(IMPORTS), str(import_dir))))}
 
 
 def _serving(run: Run, grant: Grant, sandbox: Sandbox, placement: Placement) -> AbstractAsyncContextManager[None]:
@@ -365,7 +367,7 @@ async def _start_sandbox(
 async def _remove_when_recorded(run: Run, sandbox: Sandbox, at: _Attempt) -> None:
     """Remove a sandbox once its outcome is recorded: until then its last message could be requested again."""
     try:
-        await at.recorded.wait()
+        await at.outcome_record.wait()
         with contextlib.suppress(RametError):
             await run.context.wait_persisted()
     finally:
@@ -427,8 +429,10 @@ def _turn_result(
         if isinstance(problem, ProtocolError) and not is_function:
             raise  # Another kernel may have known more.
         if is_function and done.error is not None and not done.ok:  # The guest's name: a type of the user.
-            return TurnResult(failed(run, problem).status, error=sanitize_error(done.error), partial=partial_text(run))
-        return failed(run, problem)
+            return TurnResult(
+                error_result(run, problem).status, error=sanitize_error(done.error), partial=partial_text(run)
+            )
+        return error_result(run, problem)
 
 
 def _result_of_exit(run: Run, process_exit: Exit) -> TurnResult:
@@ -463,9 +467,9 @@ async def _collect(run: Run) -> tuple[tuple[Any, ...], RametError | None]:
     except RametError as refusal:
         return (), refusal
     forms = secret_forms(run)
-    revealing = [each for each in collected.artifacts if masked(each.name, forms) != each.name]
+    revealing = [each for each in collected.artifacts if mask_text(each.name, forms) != each.name]
     await asyncio.to_thread(_remove, revealing)  # Their names would be recorded.
-    for name in (*collected.refused, *(each.name for each in revealing)):
+    for name in (*collected.refused_lines, *(each.name for each in revealing)):
         run.context.emit(Notice, text=f"an artifact was refused: {masked_text(run, name)}")
     return tuple(each for each in collected.artifacts if each not in revealing), None
 

@@ -42,9 +42,9 @@ class Records:
         self._bytes = self._count = 0
         self._last = 0  #: number of the newest recorded one
 
-    def start_after(self, told: int = 0) -> None:
-        """Start receiving from a guest that has sent `told` records to another kernel."""
-        self._last = told
+    def start_after(self, number: int = 0) -> None:
+        """Start receiving from a guest that has sent `number` records to another kernel."""
+        self._last = number
 
     def record(
         self, report: Record, body: bytes, calls: ToolCallLedger, refusal: BudgetExceeded | None, *, lasts: bool
@@ -61,11 +61,11 @@ class Records:
         if report.number != self._last + 1:
             raise ProtocolError(f"record {report.number} came after record {self._last}")
         self._last = report.number
-        with self._numbered(report.number if lasts else 0):
+        with self._number_events(report.number if lasts else 0):
             self._record_event(event, rest, calls, refusal)
 
     @contextmanager
-    def _numbered(self, number: int) -> Iterator[None]:
+    def _number_events(self, number: int) -> Iterator[None]:
         """Stamp the events that are recorded in this context with a number."""
         record = self._context.record
         if number:

@@ -44,7 +44,7 @@ class IntentionGate:
         self._count += 1
         call_id = CallId(f"{self._step}.{self._count}")
         decision = await safety(self._run.context, call_id=call_id, tool=call.tool, args=call.args)
-        if not decision.committed:
+        if not decision.is_committed:
             raise Denied(call.tool, f"the safety gate: {decision.reason or 'denied without a reason'}")
 
 

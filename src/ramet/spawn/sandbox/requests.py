@@ -31,7 +31,7 @@ from ramet.wire.guest_protocol import answer_data, guest_to_host, host_to_guest
 from ramet.wire.guest_protocol.guest_to_host import GuestMessage, Request
 from ramet.wire.values import values
 from ramet.wire.values.json_object import json_object
-from ramet.wire.values.values import Encoded
+from ramet.wire.values.values import EncodedValue
 
 #: The number of characters of a text that is sent to a guest in one piece.
 MAX_TEXT = 100_000
@@ -48,7 +48,7 @@ _OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 class ChildHandle(SpawnHandle, Protocol):
     """A handle of a child, as the requests of its parent use it."""
 
-    def take_value(self, result: Result) -> Encoded:
+    def take_value(self, result: Result) -> EncodedValue:
         """Return the value as encoded by the child's own sandbox, or as data."""
 
 
@@ -60,7 +60,7 @@ class GuestRequests:
         self._call = CurrentCall(run.context, CallId(""), step)
         self._children: dict[str, ChildHandle] = {}
         self._watched_runs = set[str]()  #: children whose end must be reported to the guest
-        self._unsettled = 0  #: bytes that the guest recorded and that are not on disk yet
+        self._unsettled_bytes = 0  #: bytes that the guest recorded and that are not on disk yet
         self._intention_gate = IntentionGate(run, step) if conversation is None else None  #: for functions only
         self.channel: GuestChannel | None = None
         self.sandbox = ""  #: globally unique id of the sandbox, if it can outlive its kernel
@@ -117,26 +117,26 @@ class GuestRequests:
         if isinstance(message, guest_to_host.Watch):
             return self._watch(message.run)
         self._take(message, body)
-        return self._settle() if self._unsettled >= MAX_UNSETTLED else None
+        return self._settle() if self._unsettled_bytes >= MAX_UNSETTLED else None
 
     def _take(self, message: GuestMessage, body: bytes) -> None:
         match message:
             case guest_to_host.Record():
                 self._require_conversation().record(message, body, lasts=bool(self.sandbox))
-                self._unsettled += len(body)
+                self._unsettled_bytes += len(body)
             case guest_to_host.Note():
                 self._run.context.emit(Notice, text=masked_text(self._run, message.text, MAX_NOTE))
-                self._unsettled += len(message.text)
+                self._unsettled_bytes += len(message.text)
             case _:
                 raise ProtocolError(f"{type(message).__name__} is not expected here")
 
     async def _settle(self) -> None:
         """Pause reading of this guest's messages until its records are on disk: before that they are in memory."""
-        self._unsettled = 0
+        self._unsettled_bytes = 0
         with contextlib.suppress(RametError):  # The store failed: the runtime ends this run, and reports why.
             await self._run.context.wait_persisted()
 
-    def failed(self, error: Exception) -> tuple[ErrorInfo, dict[str, Any]]:
+    def encode_error(self, error: Exception) -> tuple[ErrorInfo, dict[str, Any]]:
         """Encode an error for the guest."""
         return encode_error(error)
 
@@ -177,7 +177,9 @@ class GuestRequests:
 
     def _spawned_reply(self, handle: Any) -> Reply:
         self._children[handle.id] = handle
-        spawned = answer_data.Spawned(run=handle.id, path=handle.path, name=handle.name, background=handle.background)
+        spawned = answer_data.SpawnReply(
+            run=handle.id, path=handle.path, name=handle.name, background=handle.background
+        )
         return Reply(spawned)
 
     async def _watch(self, run: str) -> None:
@@ -186,9 +188,9 @@ class GuestRequests:
         if child is None:
             unknown = Unknown("child", run, tuple(self._children))
             info = ErrorInfo(type="Unknown", message=str(unknown))
-            lost = Status.LOST
+            status = Status.LOST
             return await self.channel.send(
-                host_to_guest.ChildEnded(run=run, status=lost, exit_code=EXIT_CODES[lost], error=info)
+                host_to_guest.ChildEnded(run=run, status=status, exit_code=EXIT_CODES[status], error=info)
             )
         if run in self._watched_runs:
             return None  # The end is reported only once.
@@ -219,7 +221,7 @@ class GuestRequests:
 
     async def _cancel(self, request: guest_to_host.Cancel, _: bytes) -> Reply:
         receipt = await self._tree.stop(self._run.context, request.target, request.reason[:1_000])
-        return Reply(answer_data.Stopped(stopped=receipt.stopped, left=receipt.left))
+        return Reply(answer_data.StopReply(stopped=receipt.stopped, left=receipt.left))
 
     async def _send(self, request: guest_to_host.Send, _: bytes) -> Reply:
         receipt = await self._tree.send(
@@ -242,17 +244,17 @@ class GuestRequests:
         text = await self._tree.output(self._run.context, target, block=False, timeout_s=0.0)
         return Reply(answer_data.Text(text=text[:MAX_TEXT]))
 
-    async def _list(self, _asked: guest_to_host.ListRuns, _: bytes) -> LargeReply:
+    async def _list(self, _request: guest_to_host.ListRuns, _: bytes) -> LargeReply:
         return LargeReply(self._runs_reply)
 
     async def _runs_reply(self) -> Reply:
         views = await self._tree.list_runs(self._run.context)
         return Reply(answer_data.Runs(runs=tuple(answer_data.RunSummary(**each._asdict()) for each in views[:1_000])))
 
-    async def _create_agent(self, _asked: guest_to_host.CreateAgent, body: bytes) -> Reply:
+    async def _create_agent(self, _request: guest_to_host.CreateAgent, body: bytes) -> Reply:
         entry = json_object(body, "recipe", max_bytes=MAX_BYTES)
         created = await self._tree.create(self._run.context, entry)
-        return Reply(answer_data.Created(ref=created.ref, dropped=created.dropped))
+        return Reply(answer_data.CreateReply(ref=created.ref, dropped=created.dropped_names))
 
     async def _perform_task(self, request: guest_to_host.PerformTask, body: bytes) -> Reply:
         if len(request.ref) > MAX_REF:
@@ -307,11 +309,11 @@ class GuestRequests:
                 "checkpoint", len(body), f"a value of at most {max_bytes} bytes (policy.max_output_bytes)"
             )
         # A checkpoint that cannot be read again is not stored.
-        values.decode(body, request.json_size, what="checkpoint")
+        values.decode(body, request.json_size, label="checkpoint")
         await asyncio.to_thread(folder.save_checkpoint, body, request.json_size, request.version)
         return Reply()
 
-    async def _load(self, _asked: guest_to_host.LoadCheckpoint, _: bytes) -> LargeReply:
+    async def _load(self, _request: guest_to_host.LoadCheckpoint, _: bytes) -> LargeReply:
         return LargeReply(self._checkpoint_reply)
 
     async def _checkpoint_reply(self) -> Reply:

@@ -41,7 +41,7 @@ class Batch:
         self.changes: list[QueuedChange] = []
         self.size = 0  #: in bytes
         self.last = 0  #: newest ticket in the batch
-        self.refused: dict[int, OwnedElsewhere] = {}  #: tickets of events that were not written
+        self.refusals: dict[int, OwnedElsewhere] = {}  #: tickets of events that were not written
         self.is_closed = False  #: later writes go into the next batch
 
 
@@ -52,7 +52,7 @@ class Batches:
         self.newest = 0  #: last ticket given out
         self.committed = 0
         self.count = 0  #: number of written batches
-        self.refused: dict[int, OwnedElsewhere] = {}  #: tickets of events that were refused permanently
+        self.refusals: dict[int, OwnedElsewhere] = {}  #: tickets of events that were refused permanently
         self.listeners: Listeners[[int]] = Listeners()
         self._loop = asyncio.get_running_loop()
         self._send = send
@@ -81,31 +81,31 @@ class Batches:
         Raises the error that stopped the writer, or that refused this event.
         """
         if ticket <= self.committed:
-            if ticket in self.refused:
-                raise _copy_of(self.refused[ticket])
+            if ticket in self.refusals:
+                raise _copy_of(self.refusals[ticket])
             return
         waiter = self._loop.create_future()
         self._waiting.append((ticket, waiter))
         self._send_soon()
         await waiter
 
-    async def change(self, make: Callable[[Any], object], size: int, *, alone: bool = False) -> Any:
+    async def change(self, make: Callable[[Any], object], size: int, *, closes_batch: bool = False) -> Any:
         """Make a change after all earlier appends; return the answer once the change is durable.
 
-        `alone` keeps later appends out of its batch.
+        `closes_batch` keeps later appends out of its batch.
         """
         batch = self._open()
         change = QueuedChange(make, self._loop.create_future())
         batch.changes.append(change)
         batch.size += size
-        batch.is_closed = alone or batch.size >= MAX_BYTES
+        batch.is_closed = closes_batch or batch.size >= MAX_BYTES
         self._send_soon()
         return await change.future
 
     def check_writer(self) -> None:
         """Make the writer check whether it can still write, although nothing is queued."""
         marker = QueuedChange(lambda _: None, self._loop.create_future())
-        marker.future.add_done_callback(lambda asked: asked.exception())  # The error is reported elsewhere.
+        marker.future.add_done_callback(lambda future: future.exception())  # The error is reported elsewhere.
         self._open().changes.append(marker)
         self._send_soon()
 
@@ -120,7 +120,7 @@ class Batches:
         self.count += 1
         if batch.events:
             self.committed = batch.last
-            self.refused.update(batch.refused)
+            self.refusals.update(batch.refusals)
             for listener in self.listeners:
                 try:
                     listener(self.committed)
@@ -135,8 +135,8 @@ class Batches:
                 pending.append(each)
             elif each[1].done():
                 continue
-            elif each[0] in self.refused:
-                each[1].set_exception(_copy_of(self.refused[each[0]]))
+            elif each[0] in self.refusals:
+                each[1].set_exception(_copy_of(self.refusals[each[0]]))
             else:
                 each[1].set_result(None)
         self._waiting = pending

@@ -31,8 +31,8 @@ SURE_S = 1.0  #: how long after the server's last confirmation a kernel assumes 
 class OpenStore:
     """An open store, from `open` to `close`. Without a kernel it only reads.
 
-    `broke` is called when writing has failed permanently, `lost` for each tree that became another kernel's, and
-    `kernels` when the kernels have changed.
+    `on_failure` is called when writing has failed permanently, `on_tree_loss` for each tree that became another
+    kernel's, and `on_kernel_change` when the kernels have changed.
     """
 
     def __init__(
@@ -41,11 +41,16 @@ class OpenStore:
         kernel: str | None,
         patience_s: float,
         *,
-        broke: Callable[[BaseException], None],
-        lost: Callable[[OwnedElsewhere], None],
-        kernels: Callable[[], None],
+        on_failure: Callable[[BaseException], None],
+        on_tree_loss: Callable[[OwnedElsewhere], None],
+        on_kernel_change: Callable[[], None],
     ) -> None:
-        self._place, self._patience_s, self._broke, self._lost = place, patience_s, broke, lost
+        self._place, self._patience_s, self._on_failure, self._on_tree_loss = (
+            place,
+            patience_s,
+            on_failure,
+            on_tree_loss,
+        )
         self.new_events = asyncio.Event()  #: set and replaced by a new event when there may be something new
         self.batches = Batches(self._send)
         self.reader = PostgresReader(place, patience_s)
@@ -53,12 +58,12 @@ class OpenStore:
         self._read = Worker("ramet-postgres-reader")
         self._write = Worker("ramet-postgres-writer")
         self._watch_kernels = PeerMonitor(
-            place, kernel or "", look=self._neighbours, listen=self.listen, listener=kernels
+            place, kernel or "", look=self._neighbours, listen=self.listen, listener=on_kernel_change
         )
         self._listener = Listener(place.schema, self.wake_waiters, self._own_pid, self._watch_kernels.notify)
         self._listening: asyncio.Task[None] | None = None
-        self._vigil = SessionMonitor(self._session_lost)
-        self._resumed = 0  #: value of the writer's count when the watched session began
+        self._session_monitor = SessionMonitor(self._on_session_loss)
+        self._resume_count = 0  #: value of the writer's count when the watched session began
         self._is_over = False
 
     async def begin(self) -> None:
@@ -91,8 +96,10 @@ class OpenStore:
         if self._writer is None:
             return False
         is_old = seconds_with_suspends() - self._writer.confirmed_at > SURE_S
-        is_replaced = self._writer.resumed != self._resumed  # and what the new session found is not reported yet
-        return is_old or self._writer.is_away or is_replaced or self._vigil.has_hung_up()
+        is_replaced = (
+            self._writer.resume_count != self._resume_count
+        )  # and what the new session found is not reported yet
+        return is_old or self._writer.is_away or is_replaced or self._session_monitor.has_hung_up()
 
     async def confirm_ownership(self) -> None:
         """Ask the server whether the lock and which trees are still this kernel's. Raises StoreFailed.
@@ -126,7 +133,7 @@ class OpenStore:
         if self._listening is not None:
             await asyncio.wait({self._listening})
         self._listener.stop()
-        self._vigil.stop()
+        self._session_monitor.stop()
         await self._read.call(self.reader.close)
         if self._writer is not None:
             await self._write.call(self._writer.close)
@@ -147,13 +154,13 @@ class OpenStore:
             self._listening.add_done_callback(_retrieve_error)
         await asyncio.shield(self._listening)
 
-    async def reading(self, work: Callable[[], T]) -> T:
+    async def run_in_reader(self, work: Callable[[], T]) -> T:
         """Run `work` in the reading thread. Raises StoreFailed if the store was closed meanwhile.
 
         A kernel that can no longer read gives its lock back, because it could not continue its work.
         """
         if self._is_over:
-            raise self._place.failed("it is closed")
+            raise self._place.make_failure("it is closed")
         try:
             return await self._read.call(work)
         except StoreFailed as error:
@@ -169,7 +176,7 @@ class OpenStore:
         Raises StoreFailed if the server is too slow.
         """
         if self._is_over:
-            raise self._place.failed("it is closed")
+            raise self._place.make_failure("it is closed")
         answer: concurrent.futures.Future[T] = concurrent.futures.Future()
 
         def do() -> None:
@@ -184,7 +191,7 @@ class OpenStore:
             return answer.result(min(self._patience_s, _AT_MOST_S))
         except TimeoutError:
             answer.cancel()
-            raise self._place.failed("the server did not answer in time") from None
+            raise self._place.make_failure("the server did not answer in time") from None
 
     async def _settle(self) -> None:
         await self.batches.drain()
@@ -194,11 +201,11 @@ class OpenStore:
 
     async def _listen(self) -> None:
         listener, reader = self._listener, self.reader
-        connection = await self.reading(lambda: reader.with_retries(lambda: listener.connect(reader.connect)))
+        connection = await self.run_in_reader(lambda: reader.with_retries(lambda: listener.connect(reader.connect)))
         listener.start(connection)
 
     async def _neighbours(self) -> Sequence[PeerKernel]:
-        return await self.reading(self.reader.kernels)
+        return await self.run_in_reader(self.reader.kernels)
 
     def _own_pid(self) -> int:
         return self._writer.pid if self._writer is not None else 0
@@ -206,33 +213,33 @@ class OpenStore:
     def _send(self, batch: Batch) -> None:
         writer = self._writer
         assert writer is not None
-        self._write.post(lambda: writer.commit(batch), lambda _, error: self._sent(batch, error))
+        self._write.post(lambda: writer.commit(batch), lambda _, error: self._finish_batch(batch, error))
 
-    def _sent(self, batch: Batch, error: BaseException | None) -> None:
+    def _finish_batch(self, batch: Batch, error: BaseException | None) -> None:
         if self._is_over:
             return
         if error is not None:
-            self._broke(error)
+            self._on_failure(error)
             return
         assert self._writer is not None
-        if self._writer.resumed != self._resumed:
-            _log.warning("%s: the session and its lock were lost; both are restored", self._place.where)
+        if self._writer.resume_count != self._resume_count:
+            _log.warning("%s: the session and its lock were lost; both are restored", self._place.location)
             self._watch(self._writer)
         for each in self._writer.ownership.take_losses():
-            self._lost(each)
+            self._on_tree_loss(each)
         self.batches.on_written(batch)
         self.wake_waiters()
 
     def _watch(self, writer: PostgresWriter) -> None:
         """Watch for the end of the session, also while nothing is written. The writer is idle now."""
-        self._resumed = writer.resumed
+        self._resume_count = writer.resume_count
         with contextlib.suppress(StoreFailed, OSError):  # The session has ended again: the next write notices.
-            self._vigil.watch(writer.line)
+            self._session_monitor.watch(writer.line)
 
-    def _session_lost(self) -> None:
+    def _on_session_loss(self) -> None:
         """Check at once whether the lock, which was lost with the session, can be taken again or has another holder."""
         _log.warning(
-            "%s: the session of this kernel has ended; no new work begins before it is restored", self._place.where
+            "%s: the session of this kernel has ended; no new work begins before it is restored", self._place.location
         )
         self.batches.check_writer()
 

@@ -54,23 +54,23 @@ class Place:
             problem = InvalidValue("dsn", "…", "a connection string such as 'postgresql://user@host/database'")
             raise problem from None  # libpq quotes text that it could not parse: maybe the password
         host = fields.get("host") or fields.get("hostaddr") or "the default host"
-        self.where = f"PostgreSQL at {host}, database {fields.get('dbname') or 'by default'}, schema {schema}"
+        self.location = f"PostgreSQL at {host}, database {fields.get('dbname') or 'by default'}, schema {schema}"
         self.schema = schema
         self.queries = Queries(schema)
         self._parameters: dict[str, Any] = {**_DEFAULTS, **fields, "client_encoding": "utf8"}
 
     def connect(
-        self, application: str, *, writes: bool, made: Callable[[Connection], None] = lambda _: None
+        self, application: str, *, writes: bool, on_connect: Callable[[Connection], None] = lambda _: None
     ) -> Connection:
         """Return a session in autocommit. Raises psycopg.Error, and StoreFailed if the server is unsuitable.
 
-        `made` gets the connection before the first query to the server, so that a caller can sever it instead of
+        `on_connect` gets the connection before the first query to the server, so that a caller can sever it instead of
         waiting.
         """
         parameters = {"application_name": application[:63], **self._parameters}
         connection = psycopg.connect(**parameters, autocommit=True)
         try:
-            made(connection)
+            on_connect(connection)
             self._prepare(connection, writes=writes)
         except BaseException:
             connection.close()
@@ -80,7 +80,7 @@ class Place:
     def _prepare(self, connection: Connection, *, writes: bool) -> None:
         encoding = connection.info.parameter_status("server_encoding")
         if encoding != "UTF8":
-            raise StoreFailed(self.where, f"the encoding of the database is {encoding}; expected UTF8")
+            raise StoreFailed(self.location, f"the encoding of the database is {encoding}; expected UTF8")
         settings = {**_SETTINGS, "default_transaction_read_only": "off" if writes else "on"}
         if connection.info.server_version >= 140_000:
             settings["idle_session_timeout"] = "0"
@@ -96,9 +96,9 @@ class Place:
             )
         types.register(connection)
 
-    def failed(self, error: object) -> StoreFailed:
+    def make_failure(self, error: object) -> StoreFailed:
         """Return a StoreFailed for an error."""
-        return StoreFailed(self.where, " ".join(str(error).split()) or type(error).__name__)
+        return StoreFailed(self.location, " ".join(str(error).split()) or type(error).__name__)
 
 
 def is_lost(connection: Connection, error: psycopg.Error) -> bool:
@@ -140,6 +140,8 @@ def retry(work: Callable[[], T], patience: RetryWindow, database: Place) -> T:
             return work()
         except (psycopg.OperationalError, psycopg.InterfaceError) as error:
             if not patience.is_left():
-                raise database.failed(f"the connection was lost, and the server did not come back: {error}") from None
+                raise database.make_failure(
+                    f"the connection was lost, and the server did not come back: {error}"
+                ) from None
         except psycopg.Error as error:
-            raise database.failed(error) from None
+            raise database.make_failure(error) from None

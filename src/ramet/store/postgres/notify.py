@@ -22,7 +22,7 @@ class Listener:
     def __init__(
         self, channel: str, listener: Callable[[], None], own_pid: Callable[[], int], kernels: Callable[[], None]
     ) -> None:
-        self._channel, self._heard, self._own_pid, self._kernels = channel, listener, own_pid, kernels
+        self._channel, self._listener, self._own_pid, self._kernels = channel, listener, own_pid, kernels
         self._loop = asyncio.get_running_loop()
         self._connection: Connection | None = None
         self._line = -1
@@ -70,6 +70,6 @@ class Listener:
             self.stop()
             others = kernels = True
         if others:
-            self._heard()
+            self._listener()
         if kernels:
             self._kernels()

@@ -30,34 +30,34 @@ class _Undo(Exception):
 
 
 class TreeOwnership:
-    """The trees of one kernel while its store is open. The writer's thread changes it; others may read `lost`."""
+    """The trees of one kernel while its store is open. The writer's thread changes it; others may read `lost_trees`."""
 
     def __init__(self, queries: Queries, kernel: str) -> None:
         self._queries, self._kernel = queries, kernel
         self.losses = 0  #: known number of times that trees were taken from this kernel
         self.epochs: dict[str, int] = {}  #: of this kernel's trees
         #: trees that are known to be another kernel's, or that were taken away
-        self.lost: dict[str, OwnedElsewhere] = {}
-        self._news: list[OwnedElsewhere] = []
+        self.lost_trees: dict[str, OwnedElsewhere] = {}
+        self._new_losses: list[OwnedElsewhere] = []
         self._new_epochs: dict[str, int] = {}  #: by the current transaction
-        self._released: set[str] = set()
+        self._released_trees: set[str] = set()
 
     # ---- a transaction of the writer
 
     def begin(self) -> None:
         """Begin a set of changes, which may be rolled back until `settle`."""
         self._new_epochs.clear()
-        self._released.clear()
+        self._released_trees.clear()
 
     def settle(self) -> None:
         """Apply the changes since `begin`: they are committed."""
         self.epochs.update(self._new_epochs)
         for tree in self._new_epochs:
-            self.lost.pop(tree, None)
-        for tree in self._released:
+            self.lost_trees.pop(tree, None)
+        for tree in self._released_trees:
             self.epochs.pop(tree, None)
 
-    def unowned(self, trees: Collection[str]) -> list[str]:
+    def find_unowned(self, trees: Collection[str]) -> list[str]:
         """Return the trees whose owner is unknown; they become this kernel's if no kernel owns them."""
         return [tree for tree in trees if tree not in self.epochs]
 
@@ -65,10 +65,10 @@ class TreeOwnership:
         """Note trees that became this kernel's, each in its first epoch."""
         self._new_epochs.update(dict.fromkeys(trees, 1))
 
-    def refresh(self, connection: Connection, asked: Collection[str] = ()) -> None:
-        """Read which trees this kernel still owns, and the owners of the trees in `asked`."""
+    def refresh(self, connection: Connection, trees: Collection[str] = ()) -> None:
+        """Read which trees this kernel still owns, and the owners of the trees in `trees`."""
         row = connection.execute(self._queries["where_we_are"], {"kernel": self._kernel}).fetchone()
-        names = sorted({*self.epochs, *asked})
+        names = sorted({*self.epochs, *trees})
         owners = {each[0]: each for each in self._owners(connection, names)}
         for name in names:
             _, kernel, epoch, address = owners.get(name, (name, "", 0, ""))
@@ -82,7 +82,7 @@ class TreeOwnership:
 
     def take_losses(self) -> Sequence[OwnedElsewhere]:
         """Return the trees found to be another kernel's since the last call."""
-        losses, self._news = self._news, []
+        losses, self._new_losses = self._new_losses, []
         return losses
 
     # ---- changes, made behind the events of their transaction
@@ -90,10 +90,10 @@ class TreeOwnership:
     def if_owned(self, tree: str, make: Callable[[Connection], T]) -> Callable[[Connection], T | RametError]:
         """Return a change that is made only if the tree is this kernel's, or has no owner and becomes this kernel's."""
 
-        def made(connection: Connection) -> T | RametError:
+        def make_if_owned(connection: Connection) -> T | RametError:
             return self._ownership_error(connection, tree) or make(connection)
 
-        return made
+        return make_if_owned
 
     def claim(self, trees: Sequence[str]) -> Callable[[Connection], Sequence[str]]:
         """Return a change that claims trees that are this kernel's, have no owner, or belong to dead kernels."""
@@ -120,21 +120,21 @@ class TreeOwnership:
             done = put(connection)
             if isinstance(done, Conflict):
                 return done
-            claimed: dict[str, int] = dict(connection.execute(self._queries["claim"], claiming).fetchall())
-            if not claimed.keys() >= set(trees):
+            claimed_epochs: dict[str, int] = dict(connection.execute(self._queries["claim"], claiming).fetchall())
+            if not claimed_epochs.keys() >= set(trees):
                 raise _Undo
-            self._new_epochs.update(claimed)
-            self._released.difference_update(claimed)
+            self._new_epochs.update(claimed_epochs)
+            self._released_trees.difference_update(claimed_epochs)
             return done
 
-        def made(connection: Connection) -> T | Conflict | None:
+        def make_or_undo(connection: Connection) -> T | Conflict | None:
             try:
                 with connection.transaction():
                     return make(connection)
             except _Undo:
                 return None
 
-        return made
+        return make_or_undo
 
     def release(self, tree: str) -> Callable[[Connection], None]:
         """Return a change that releases a tree."""
@@ -142,7 +142,7 @@ class TreeOwnership:
         def make(connection: Connection) -> None:
             connection.execute(self._queries["let_go"], {"tree": tree, "kernel": self._kernel})
             self._new_epochs.pop(tree, None)
-            self._released.add(tree)
+            self._released_trees.add(tree)
 
         return make
 
@@ -150,17 +150,19 @@ class TreeOwnership:
         known = {"kernel": self._kernel, "grace_s": GRACE_S}
 
         def make(connection: Connection) -> Sequence[str]:
-            claimed: dict[str, int] = dict(connection.execute(self._queries[query], {**known, **values}).fetchall())
-            self._new_epochs.update(claimed)
-            self._released.difference_update(claimed)
-            return sorted(claimed)
+            claimed_epochs: dict[str, int] = dict(
+                connection.execute(self._queries[query], {**known, **values}).fetchall()
+            )
+            self._new_epochs.update(claimed_epochs)
+            self._released_trees.difference_update(claimed_epochs)
+            return sorted(claimed_epochs)
 
         return make
 
     def _ownership_error(self, connection: Connection, tree: str) -> OwnedElsewhere | None:
-        if tree in self.lost and tree not in self._new_epochs:
-            return self.lost[tree]
-        if tree not in self._released and (tree in self.epochs or tree in self._new_epochs):
+        if tree in self.lost_trees and tree not in self._new_epochs:
+            return self.lost_trees[tree]
+        if tree not in self._released_trees and (tree in self.epochs or tree in self._new_epochs):
             return None
         row = connection.execute(self._queries["own"], {"tree": tree, "kernel": self._kernel}).fetchone()
         if row is None:
@@ -169,7 +171,7 @@ class TreeOwnership:
                 return OwnedElsewhere(tree, kernel, address)
             row = (epoch,)
         self._new_epochs[tree] = row[0]
-        self._released.discard(tree)
+        self._released_trees.discard(tree)
         return None
 
     def _owners(self, connection: Connection, names: list[str]) -> list[tuple[str, str, int, str]]:
@@ -177,6 +179,6 @@ class TreeOwnership:
 
     def _mark_lost(self, tree: str, kernel: str, address: str) -> None:
         self.epochs.pop(tree, None)
-        if tree not in self.lost:
-            self._news.append(OwnedElsewhere(tree, kernel, address))
-        self.lost[tree] = OwnedElsewhere(tree, kernel, address)
+        if tree not in self.lost_trees:
+            self._new_losses.append(OwnedElsewhere(tree, kernel, address))
+        self.lost_trees[tree] = OwnedElsewhere(tree, kernel, address)

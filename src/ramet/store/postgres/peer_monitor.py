@@ -54,13 +54,13 @@ class PeerMonitor:
         listener: Callable[[], None],
     ) -> None:
         self._place, self._kernel = place, kernel
-        self._look, self._listen, self._heard = look, listen, listener
-        self._news = asyncio.Event()
+        self._look, self._listen, self._listener = look, listen, listener
+        self._wakeup = asyncio.Event()
         self._worker: Worker | None = None
         self._connection: Connection | None = None
         self._given_up = threading.Event()
         self._serving: asyncio.Task[None] | None = None
-        self._seen: list[tuple[KernelInfo, int, bool]] | None = None
+        self._last_snapshot: list[tuple[KernelInfo, int, bool]] | None = None
         self._has_news = False  #: a kernel has ended, and possibly no one has notified the others
 
     def start(self) -> None:
@@ -70,7 +70,7 @@ class PeerMonitor:
 
     def notify(self) -> None:
         """Note that the kernels have changed, or that notifications may have been missed."""
-        self._news.set()
+        self._wakeup.set()
 
     async def stop(self) -> None:
         """Stop watching, and wait for the end; idempotent."""
@@ -88,7 +88,7 @@ class PeerMonitor:
     async def _serve(self) -> None:
         with contextlib.suppress(StoreFailed):  # The store reports the error to all its users.
             while True:
-                self._news.clear()
+                self._wakeup.clear()
                 await self._listen()
                 peers = await self._look()
                 self._compare(peers)
@@ -98,22 +98,24 @@ class PeerMonitor:
 
     def _compare(self, peers: Sequence[PeerKernel]) -> None:
         snapshot = [(each.info, each.lock, each.has_trees) for each in peers]
-        if snapshot != self._seen:  # On the first pass too: a listener may have read the kernels before this look.
-            self._heard()
-        if self._seen is not None:  # No kernel waits for one that began and ended between two looks.
-            known = {(info.name, lock) for info, lock, _ in self._seen if not info.alive}
+        if (
+            snapshot != self._last_snapshot
+        ):  # On the first pass too: a listener may have read the kernels before this look.
+            self._listener()
+        if self._last_snapshot is not None:  # No kernel waits for one that began and ended between two looks.
+            known = {(info.name, lock) for info, lock, _ in self._last_snapshot if not info.alive}
             self._has_news |= any(not info.alive and (info.name, lock) not in known for info, lock, _ in snapshot)
-        self._seen = snapshot
+        self._last_snapshot = snapshot
 
     async def _pass_on(self) -> None:
         """Notify all kernels; after a failure, try again after the next look."""
         notification = asyncio.ensure_future(self._thread().call(self._tell_all))
-        notification.add_done_callback(_seen)
+        notification.add_done_callback(_mark_retrieved)
         await asyncio.wait({notification})
         self._has_news = notification.exception() is not None
         if self._has_news:
             await asyncio.sleep(_AGAIN_S)
-            self._news.set()
+            self._wakeup.set()
 
     def _thread(self) -> Worker:
         if self._worker is None:
@@ -123,14 +125,16 @@ class PeerMonitor:
     async def _wait(self, peers: Sequence[PeerKernel]) -> None:
         """Wait until the next kernel ends, the grace period of an absent one is over, or a notification arrives."""
         next_peer = _next(self._kernel, peers)
-        away = [each.away_s for each in peers if each.away_s is not None and each.away_s > 0 and each.info.alive]
-        if next_peer is None and not away:
-            await self._news.wait()
+        grace_periods_s = [
+            each.away_s for each in peers if each.away_s is not None and each.away_s > 0 and each.info.alive
+        ]
+        if next_peer is None and not grace_periods_s:
+            await self._wakeup.wait()
             return
         worker, lock = self._thread(), next_peer.lock if next_peer is not None else None
-        waiting = asyncio.ensure_future(worker.call(lambda: self._block(lock, min(away, default=0.0))))
-        waiting.add_done_callback(_seen)
-        wakeup = asyncio.ensure_future(self._news.wait())
+        waiting = asyncio.ensure_future(worker.call(lambda: self._block(lock, min(grace_periods_s, default=0.0))))
+        waiting.add_done_callback(_mark_retrieved)
+        wakeup = asyncio.ensure_future(self._wakeup.wait())
         try:
             await asyncio.wait({waiting, wakeup}, return_when=asyncio.FIRST_COMPLETED)
             while not waiting.done():
@@ -146,7 +150,7 @@ class PeerMonitor:
     def _block(self, lock: int | None, most_s: float) -> None:
         """Wait until a lock is free, and notify all; at most `most_s` by the server's clock, without limit if 0."""
         try:
-            connection = self._connected()
+            connection = self._connect()
             connection.execute(
                 "SELECT set_config('lock_timeout', %s, false)", [str(int(most_s * 1000) + 1 if most_s else 0)]
             )
@@ -157,7 +161,7 @@ class PeerMonitor:
                     connection.execute("SELECT pg_advisory_xact_lock_shared(%s)", [lock])
             except (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable):
                 # A cancellation may coincide with the release of the lock, and no other kernel waits for this one.
-                if lock is None or not self._whatever_interrupts("SELECT pg_try_advisory_xact_lock_shared(%s)", [lock]):
+                if lock is None or not self._query_until_answer("SELECT pg_try_advisory_xact_lock_shared(%s)", [lock]):
                     return
         except psycopg.Error:
             self._disconnect()
@@ -166,23 +170,23 @@ class PeerMonitor:
 
     def _tell_all(self) -> None:
         try:
-            self._whatever_interrupts(self._place.queries["tell_kernels"], {"channel": self._place.schema})
+            self._query_until_answer(self._place.queries["tell_kernels"], {"channel": self._place.schema})
         except psycopg.Error:
             self._disconnect()
             raise
 
-    def _whatever_interrupts(self, query: str | bytes, params: Params) -> Any:
+    def _query_until_answer(self, query: str | bytes, params: Params) -> Any:
         """Return the first value of a short query, repeated each time it is cancelled. Raises psycopg.Error."""
         while True:
             with contextlib.suppress(psycopg.errors.QueryCanceled):
-                cursor = self._connected().execute(query, params)
+                cursor = self._connect().execute(query, params)
                 row = cursor.fetchone() if cursor.description else None
                 return row[0] if row is not None else None
 
-    def _connected(self) -> Connection:
+    def _connect(self) -> Connection:
         if self._connection is None or self._connection.closed:
             name = f"ramet watch of {self._kernel} pid {os.getpid()} on {socket.gethostname()}"
-            self._connection = self._place.connect(name, writes=False, made=self._note)
+            self._connection = self._place.connect(name, writes=False, on_connect=self._note)
         if self._given_up.is_set():
             raise psycopg.OperationalError("it is over")
         return self._connection
@@ -204,7 +208,7 @@ class PeerMonitor:
                 connection.cancel_safe(timeout=2.0)
 
 
-def _seen(waiting: asyncio.Future[None]) -> None:
+def _mark_retrieved(waiting: asyncio.Future[None]) -> None:
     """Mark the exception as retrieved; remaining waiters still see it."""
     if not waiting.cancelled():
         waiting.exception()

@@ -44,12 +44,12 @@ class PostgresReader:
             self._connection = self.connect()
             schema.require(self._connection, self._place)
         except psycopg.Error as error:
-            raise self._place.failed(error) from None
+            raise self._place.make_failure(error) from None
 
     def connect(self) -> Connection:
         """Open a session that only reads."""
         name = f"ramet reader pid {os.getpid()} on {socket.gethostname()}"
-        return self._place.connect(name, writes=False, made=self._note)
+        return self._place.connect(name, writes=False, on_connect=self._note)
 
     def close(self) -> None:
         """End the session; idempotent."""
@@ -89,7 +89,7 @@ class PostgresReader:
 
         def work(connection: Connection) -> list[StoredEvent]:
             rows = connection.execute(self._place.queries[name], values, binary=True).fetchall()
-            names = self._named(connection, {each for row in rows for each in (row[1], row[2])})
+            names = self._read_names(connection, {each for row in rows for each in (row[1], row[2])})
             events = [
                 StoredEvent(cursor, names[tree], names[run], seq, type_, data)
                 for cursor, tree, run, seq, type_, data in rows
@@ -149,7 +149,7 @@ class PostgresReader:
         return self._ask(lambda it: it.execute(self._place.queries["has_left"], values).fetchone()) is not None
 
     def _ask(self, work: Callable[[Connection], T]) -> T:
-        def once() -> T:
+        def attempt() -> T:
             if self._connection is None:
                 self._connection = self.connect()
             try:
@@ -160,9 +160,9 @@ class PostgresReader:
                     self._connection = None
                 raise
 
-        return self.with_retries(once)
+        return self.with_retries(attempt)
 
-    def _named(self, connection: Connection, ids: set[int]) -> dict[int, str]:
+    def _read_names(self, connection: Connection, ids: set[int]) -> dict[int, str]:
         if len(self._names) > _MAX_NAMES:
             self._names.clear()
         if missing := ids - self._names.keys():  # An id is never reused for a second name.

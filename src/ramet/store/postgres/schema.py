@@ -27,7 +27,7 @@ def version(connection: Connection, database: Place) -> int:
     assert row is not None
     if row[0] > NEWEST:
         reason = f"it is of version {row[0]}, and this ramet knows versions up to {NEWEST}; nothing was changed"
-        raise Damaged("the journal", database.where, reason)
+        raise Damaged("the journal", database.location, reason)
     return int(row[0])
 
 
@@ -39,7 +39,7 @@ def require(connection: Connection, database: Place) -> None:
     current = version(connection, database)
     if current < NEWEST:
         problem = f"its journal is of version {current}" if current else "there is no journal yet"
-        raise StoreFailed(database.where, f"{problem}; open it once for writing")
+        raise StoreFailed(database.location, f"{problem}; open it once for writing")
 
 
 def migrate(connection: Connection, database: Place, *, upto: int = NEWEST) -> None:

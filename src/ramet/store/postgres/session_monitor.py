@@ -12,14 +12,14 @@ _HUNG_UP = getattr(select, "POLLRDHUP", 0)
 
 
 class SessionMonitor:
-    """A monitor that calls `lost` on the loop, once per watched session, when the peer hangs up.
+    """A monitor that calls `on_loss` on the loop, once per watched session, when the peer hangs up.
 
     It waits only for EPOLLRDHUP, so data read by the writer's thread does not wake the loop. Without epoll, a lost
     session is noticed at the next write.
     """
 
-    def __init__(self, lost: Callable[[], None]) -> None:
-        self._lost = lost
+    def __init__(self, on_loss: Callable[[], None]) -> None:
+        self._on_loss = on_loss
         self._loop = asyncio.get_running_loop()
         self._line: int | None = None
         self._poll = select.epoll() if hasattr(select, "epoll") else None
@@ -51,4 +51,4 @@ class SessionMonitor:
 
     def _look(self) -> None:
         if self._poll is not None and self._poll.poll(0):
-            self._lost()
+            self._on_loss()

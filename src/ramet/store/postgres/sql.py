@@ -24,10 +24,10 @@ class Queries:
         for names in ("", "tree", "run", "tree run"):
             clauses = " ".join(conditions[name] for name in names.split())
             statements["_".join(["read", *names.split()])] = read.replace("{only}", clauses)
-        self.create_schema = self._sent("CREATE SCHEMA {schema}")
+        self.create_schema = self._encode("CREATE SCHEMA {schema}")
         fallen_condition = statements.pop("only_fallen").strip()
         self._ready = {
-            name: self._sent(body.replace("{fallen}", fallen_condition)) for name, body in statements.items()
+            name: self._encode(body.replace("{fallen}", fallen_condition)) for name, body in statements.items()
         }
 
     def __getitem__(self, name: str) -> bytes:
@@ -35,9 +35,9 @@ class Queries:
 
     def migration(self, number: int) -> bytes:
         """Return the statements that migrate a schema from the previous version to this one."""
-        return self._sent(migrations()[number].read_text())
+        return self._encode(migrations()[number].read_text())
 
-    def _sent(self, text: str) -> bytes:
+    def _encode(self, text: str) -> bytes:
         # Only our own files: no caller's input is in them, and the schema is quoted.
         return sql.SQL(text.strip()).format(schema=self.schema).as_bytes(None)
 

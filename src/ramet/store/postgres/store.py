@@ -24,7 +24,14 @@ from ramet.core.errors import InvalidValue, MissingExtra, OwnedElsewhere, StoreF
 from ramet.store.contract import Document, DocumentWrite, Entry, KernelInfo, StoredEvent
 from ramet.store.listeners import Listeners
 from ramet.store.postgres import tables
-from ramet.store.validation import MOST_DATA, Intake, checked_data, checked_name, checked_number, checked_together
+from ramet.store.validation import (
+    MOST_DATA,
+    EntryValidator,
+    checked_data,
+    checked_name,
+    checked_number,
+    checked_together,
+)
 
 if TYPE_CHECKING:
     from ramet.store.postgres.connection import OpenStore
@@ -64,15 +71,15 @@ class PostgresStore:
             if missing.name != "psycopg":
                 raise
             raise MissingExtra("a journal on PostgreSQL", "postgres") from None
-        _checked("kernel", kernel)
+        _check_text("kernel", kernel)
         self._place = Place(dsn, schema)
         self.kernel = kernel
         self._read_only, self._patience_s = read_only, patience_s
         self._gate = asyncio.Lock()
         self._open: OpenStore | None = None
         self._failure: str | None = "it is not open"
-        self._committed = 0  #: value at the time of closing
-        self._intake = Intake()
+        self._committed_at_close = 0  #: value at the time of closing
+        self._intake = EntryValidator()
         self._losses: Listeners[[StoreFailed]] = Listeners()
         self._tree_losses: Listeners[[OwnedElsewhere]] = Listeners()
         self._watching: Listeners[[]] = Listeners()
@@ -90,9 +97,9 @@ class PostgresStore:
                     self._place,
                     None if self._read_only else self.kernel,
                     self._patience_s,
-                    broke=self._broke,
-                    lost=self._tree_losses.notify,
-                    kernels=self._watching.notify,
+                    on_failure=self._fail,
+                    on_tree_loss=self._tree_losses.notify,
+                    on_kernel_change=self._watching.notify,
                 )
                 try:
                     await run_shielded(open_store.begin())
@@ -118,13 +125,13 @@ class PostgresStore:
             failure, self._failure = self._failure, "it is closed"  # nothing is accepted from here on
             try:
                 if failure is not None:
-                    raise StoreFailed(self._place.where, failure)
+                    raise StoreFailed(self._place.location, failure)
                 await open_store.settle()
             finally:
-                self._open, self._failure, self._committed = None, "it is closed", open_store.batches.committed
+                self._open, self._failure, self._committed_at_close = None, "it is closed", open_store.batches.committed
                 for listeners in (self._losses, self._tree_losses, self._watching):
                     listeners.clear()
-                open_store.batches.fail(self._failed)
+                open_store.batches.fail(self._make_failure)
                 open_store.wake_waiters()
                 await open_store.end()
 
@@ -136,18 +143,18 @@ class PostgresStore:
         Raises StoreFailed, and InvalidValue for data that is too large.
         """
         open_store = self._writable()
-        if (losses := open_store.ownership.lost) and (loss := losses.get(entry.tree)) is not None:
+        if (losses := open_store.ownership.lost_trees) and (loss := losses.get(entry.tree)) is not None:
             raise OwnedElsewhere(loss.tree, loss.kernel, loss.address)
         self._intake.check(entry)
         for field, text in (("tree", entry.tree), ("run", entry.run)):
             if len(text) > MAX_TEXT // 4:
-                _checked(field, text)
+                _check_text(field, text)
         return open_store.batches.append(entry)
 
     @property
     def committed(self) -> int:
         """Return the newest ticket that survives every crash."""
-        return self._open.batches.committed if self._open is not None else self._committed
+        return self._open.batches.committed if self._open is not None else self._committed_at_close
 
     async def durable(self, ticket: int) -> None:
         """Return once the entry of this ticket, and all before it, survives a power cut. Raises StoreFailed.
@@ -157,7 +164,7 @@ class PostgresStore:
         """
         open_store = self._open
         if ticket <= self.committed and (
-            open_store is None or not (open_store.batches.refused or open_store.is_in_doubt)
+            open_store is None or not (open_store.batches.refusals or open_store.is_in_doubt)
         ):
             return
         open_store = self._writable()
@@ -184,12 +191,12 @@ class PostgresStore:
         """Return committed events in order of their cursors, from the first after `after`; at most `limit`."""
         for field, text in (("tree", tree), ("run", run)):
             if text is not None:
-                _checked(field, text)
-        return await self._asked(lambda reader: reader.read(after, tree, run, max(limit, 0)))
+                _check_text(field, text)
+        return await self._query(lambda reader: reader.read(after, tree, run, max(limit, 0)))
 
     async def head(self) -> int:
         """Return the cursor of the newest committed event; 0 if there is none."""
-        return await self._asked(lambda reader: reader.head())
+        return await self._query(lambda reader: reader.head())
 
     async def wait(self, after: int, *, timeout_s: float | None = None) -> bool:
         """Wait until any process has written an event after `after`, and return True; return False at the timeout."""
@@ -212,49 +219,49 @@ class PostgresStore:
 
     async def forget(self, tree: str) -> int:
         """Remove every event of a tree permanently; return their number."""
-        _checked("tree", tree)
-        return int(await self._changed(tables.forget(self._place.queries, tree), 0, alone=True))
+        _check_text("tree", tree)
+        return int(await self._change(tables.forget(self._place.queries, tree), 0, closes_batch=True))
 
     async def rewrite(self, cursor: int, data: bytes) -> None:
         """Replace the data of an event; the old bytes exist until PostgreSQL has vacuumed. For maintenance only."""
         checked_data("data", data)
-        await self._changed(tables.rewrite(self._place.queries, cursor, data), len(data))
+        await self._change(tables.rewrite(self._place.queries, cursor, data), len(data))
 
     # ---- documents
 
     async def get(self, kind: str, key: str) -> Document | None:
         """Return the newest version; None if the document does not exist."""
-        _checked("kind", kind)
-        _checked("key", key, kind)
-        return await self._asked(lambda reader: reader.get(kind, key))
+        _check_text("kind", kind)
+        _check_text("key", key, kind)
+        return await self._query(lambda reader: reader.get(kind, key))
 
     async def list(self, kind: str, *, prefix: str = "") -> builtins.list[Document]:
         """Return all documents of a kind whose keys begin with `prefix`, in order of their keys."""
-        _checked("kind", kind)
-        _checked("prefix", prefix)
-        return await self._asked(lambda reader: reader.documents(kind, prefix))
+        _check_text("kind", kind)
+        _check_text("prefix", prefix)
+        return await self._query(lambda reader: reader.documents(kind, prefix))
 
     async def put(
         self, kind: str, key: str, data: bytes, *, expected: int | None = None, tree: str | None = None
     ) -> Document:
         """Write a document, durably, after all earlier appends. Raises Conflict and StoreFailed."""
-        _checked("kind", kind)
-        _checked("key", key, kind)
+        _check_text("kind", kind)
+        _check_text("key", key, kind)
         checked_data("data", data)
         if expected is not None:
             checked_number("expected", expected)
         change: Callable[[Any], object] = tables.put(self._place.queries, kind, key, data, expected)
         if tree is not None:
-            change = self._writable().ownership.if_owned(_checked("tree", tree), change)
-        document = await self._changed(change, len(data))
+            change = self._writable().ownership.if_owned(_check_text("tree", tree), change)
+        document = await self._change(change, len(data))
         assert isinstance(document, Document)
         return document
 
     async def delete(self, kind: str, key: str, *, expected: int | None = None) -> bool:
         """Delete a document; return False if there was none. Raises Conflict like `put`."""
-        _checked("kind", kind)
-        _checked("key", key, kind)
-        return bool(await self._changed(tables.delete(self._place.queries, kind, key, expected), 0))
+        _check_text("kind", kind)
+        _check_text("key", key, kind)
+        return bool(await self._change(tables.delete(self._place.queries, kind, key, expected), 0))
 
     # ---- blobs
 
@@ -264,36 +271,36 @@ class PostgresStore:
         if len(data) <= _HASH_INLINE:
             name = hashlib.sha256(data).hexdigest()
         else:
-            name = await self._asked(lambda _: hashlib.sha256(data).hexdigest())
-        return str(await self._changed(tables.put_blob(self._place.queries, name, data), len(data)))
+            name = await self._query(lambda _: hashlib.sha256(data).hexdigest())
+        return str(await self._change(tables.put_blob(self._place.queries, name, data), len(data)))
 
     async def get_blob(self, name: str) -> bytes | None:
         """Return the bytes with this name; None if there are none."""
-        _checked("name", name)
-        return await self._asked(lambda reader: reader.get_blob(name))
+        _check_text("name", name)
+        return await self._query(lambda reader: reader.get_blob(name))
 
     async def get_blobs(self, names: Sequence[str]) -> Mapping[str, bytes]:
         """Return the bytes of these names, in one query; unknown names are omitted."""
-        checked = [_checked("name", name) for name in names]
-        return await self._asked(lambda reader: reader.get_blobs(checked))
+        checked_names = [_check_text("name", name) for name in names]
+        return await self._query(lambda reader: reader.get_blobs(checked_names))
 
     def get_blobs_now(self, names: Sequence[str]) -> Mapping[str, bytes]:
         """Return the bytes of these names, and block the thread, for five seconds at most.
 
         Raises StoreFailed after that.
         """
-        checked = [_checked("name", name) for name in names]
+        checked_names = [_check_text("name", name) for name in names]
         open_store = self._usable()
-        return open_store.reading_now(lambda: open_store.reader.get_blobs(checked))
+        return open_store.reading_now(lambda: open_store.reader.get_blobs(checked_names))
 
     async def list_blobs(self) -> Sequence[str]:
         """Return the names of all blobs."""
-        return await self._asked(lambda reader: reader.list_blobs())
+        return await self._query(lambda reader: reader.list_blobs())
 
     async def delete_blob(self, name: str) -> bool:
         """Delete a blob; return False if there was none."""
-        _checked("name", name)
-        return bool(await self._changed(tables.delete_blob(self._place.queries, name), 0))
+        _check_text("name", name)
+        return bool(await self._change(tables.delete_blob(self._place.queries, name), 0))
 
     # ---- both
 
@@ -301,23 +308,23 @@ class PostgresStore:
         """Store blobs and write documents, all or none, durably. Raises Conflict and StoreFailed."""
         size = self._size_of(blobs, documents)
         if size <= _HASH_INLINE:
-            blobs_by_name = _named(blobs)
+            blobs_by_name = _hash_blobs(blobs)
         else:
-            blobs_by_name = await self._asked(lambda _: _named(blobs))
+            blobs_by_name = await self._query(lambda _: _hash_blobs(blobs))
         change = tables.put_together(self._place.queries, blobs_by_name, documents)
-        stored: Sequence[Document] = await self._changed(change, size)
-        return stored
+        stored_documents: Sequence[Document] = await self._change(change, size)
+        return stored_documents
 
     # ---- kernels
 
     async def kernels(self) -> Sequence[KernelInfo]:
         """Return this kernel, all other live ones, and dead ones that left trees; in order of their names."""
-        peers, own_name = await self._asked(lambda reader: reader.kernels()), "" if self._read_only else self.kernel
+        peers, own_name = await self._query(lambda reader: reader.kernels()), "" if self._read_only else self.kernel
         return [each.info for each in peers if each.info.alive or each.has_trees or each.info.name == own_name]
 
     async def announce(self, address: str) -> None:
         """Publish this kernel's address to all kernels, until it ends."""
-        await self._changed(tables.announce(self._place, self.kernel, _checked("address", address)), 0)
+        await self._change(tables.announce(self._place, self.kernel, _check_text("address", address)), 0)
 
     def on_kernels(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call `listener` when `kernels` may have changed; return a function that stops this."""
@@ -331,41 +338,41 @@ class PostgresStore:
 
     async def has_closed(self, kernel: str, epoch: int) -> bool:
         """Return whether a kernel closed its store in that epoch and has not begun again."""
-        name = _checked("kernel", kernel)
-        return await self._asked(lambda reader: reader.has_closed(name, epoch))
+        name = _check_text("kernel", kernel)
+        return await self._query(lambda reader: reader.has_closed(name, epoch))
 
     async def owner_of(self, tree: str) -> KernelInfo | None:
         """Return the kernel that owns a tree, alive or not; None if the tree has ended, was released, or is unknown."""
-        _checked("tree", tree)
-        return await self._asked(lambda reader: reader.owner(tree))
+        _check_text("tree", tree)
+        return await self._query(lambda reader: reader.owner(tree))
 
     async def claim(self, trees: Sequence[str]) -> Sequence[str]:
         """Claim this kernel's trees, trees without a kernel, and trees of dead ones; return the trees it owns now."""
-        names = [_checked("tree", tree) for tree in trees]
-        owned: Sequence[str] = await self._changed(self._writable().ownership.claim(names), 0) if names else []
-        return owned
+        names = [_check_text("tree", tree) for tree in trees]
+        owned_trees: Sequence[str] = await self._change(self._writable().ownership.claim(names), 0) if names else []
+        return owned_trees
 
     async def take_over(
         self, kernel: str, trees: Sequence[str], documents: Sequence[DocumentWrite]
     ) -> Sequence[Document] | None:
         """Claim trees and write documents for a dead kernel, in one change. Raises Conflict."""
-        names = [_checked("tree", tree) for tree in trees]
+        names = [_check_text("tree", tree) for tree in trees]
         size = self._size_of((), documents)
         write = tables.put_together(self._place.queries, (), documents)
-        change = self._writable().ownership.take_over(_checked("kernel", kernel), names, write)
-        stored: Sequence[Document] | None = await self._changed(change, size)
-        return stored
+        change = self._writable().ownership.take_over(_check_text("kernel", kernel), names, write)
+        stored_documents: Sequence[Document] | None = await self._change(change, size)
+        return stored_documents
 
     async def claim_orphaned(self, limit: int = 16) -> Sequence[str]:
         """Claim at most `limit` trees of dead kernels, and return them."""
-        claimed: Sequence[str] = await self._changed(
+        trees: Sequence[str] = await self._change(
             self._writable().ownership.claim_orphaned(checked_number("limit", limit)), 0
         )
-        return claimed
+        return trees
 
     async def release(self, tree: str) -> None:
         """Release a tree durably; idempotent."""
-        await self._changed(self._writable().ownership.release(_checked("tree", tree)), 0)
+        await self._change(self._writable().ownership.release(_check_text("tree", tree)), 0)
 
     def on_tree_loss(self, listener: Callable[[OwnedElsewhere], None]) -> Callable[[], None]:
         """Call `listener` once for each tree that became another kernel's; return a function that stops this."""
@@ -374,50 +381,50 @@ class PostgresStore:
 
     # ---- inside
 
-    def _failed(self) -> StoreFailed:
-        return StoreFailed(self._place.where, self._failure or "it is closed")
+    def _make_failure(self) -> StoreFailed:
+        return StoreFailed(self._place.location, self._failure or "it is closed")
 
     def _usable(self) -> OpenStore:
         if self._failure is not None or self._open is None:
-            raise self._failed()
+            raise self._make_failure()
         return self._open
 
     def _writable(self) -> OpenStore:
         open_store = self._usable()
         if self._read_only:
-            raise StoreFailed(self._place.where, "it was opened for reading only")
+            raise StoreFailed(self._place.location, "it was opened for reading only")
         return open_store
 
-    async def _asked(self, question: Callable[[PostgresReader], T]) -> T:
+    async def _query(self, question: Callable[[PostgresReader], T]) -> T:
         open_store = self._usable()
-        return await open_store.reading(lambda: question(open_store.reader))
+        return await open_store.run_in_reader(lambda: question(open_store.reader))
 
     def _size_of(self, blobs: Sequence[bytes], documents: Sequence[DocumentWrite]) -> int:
         """Return the number of bytes to write. Raises InvalidValue if the data cannot be written."""
         checked_together(blobs, documents)
         for document in documents:
-            _checked("key", document.key, document.kind)
+            _check_text("key", document.key, document.kind)
         size = sum(map(len, blobs)) + sum(len(document.data) for document in documents)
         if size > MOST_DATA:
             raise InvalidValue("data", f"{size} bytes", f"at most {MOST_DATA} bytes")
         return size
 
-    def _changed(self, change: Callable[[Any], object], size: int, *, alone: bool = False) -> Awaitable[Any]:
-        return self._writable().batches.change(change, size, alone=alone)
+    def _change(self, change: Callable[[Any], object], size: int, *, closes_batch: bool = False) -> Awaitable[Any]:
+        return self._writable().batches.change(change, size, closes_batch=closes_batch)
 
-    def _broke(self, error: BaseException) -> None:
+    def _fail(self, error: BaseException) -> None:
         """Fail the store: a write has failed permanently."""
         self._failure = error.why if isinstance(error, StoreFailed) else f"{type(error).__name__}: {error}"
         if self._open is not None:
-            self._open.batches.fail(self._failed)
+            self._open.batches.fail(self._make_failure)
             self._open.wake_waiters()
         losses = tuple(self._losses)
         self._losses.clear()
         for listener in losses:
-            listener(self._failed())
+            listener(self._make_failure())
 
 
-def _checked(field: str, text: object, companion: str = "") -> str:
+def _check_text(field: str, text: object, companion: str = "") -> str:
     """Return text that PostgreSQL accepts and can index together with `companion`. Raises InvalidValue otherwise."""
     text = checked_name(field, text)
     if len(text.encode()) + len(companion.encode()) > MAX_TEXT:
@@ -425,5 +432,5 @@ def _checked(field: str, text: object, companion: str = "") -> str:
     return text
 
 
-def _named(blobs: Sequence[bytes]) -> builtins.list[tuple[str, bytes]]:
+def _hash_blobs(blobs: Sequence[bytes]) -> builtins.list[tuple[str, bytes]]:
     return [(hashlib.sha256(data).hexdigest(), data) for data in blobs]

@@ -74,12 +74,12 @@ def put_together(
         if blobs:
             names, data = Texts([name for name, _ in blobs]), Blobs([data for _, data in blobs])
             connection.execute(queries["put_blobs"], {"names": names, "data": data})
-        stored = []
+        stored_documents = []
         for kind, key, content, *_ in documents:
             row = connection.execute(queries["put"], {"kind": kind, "key": key, "data": content}).fetchone()
             assert row is not None
-            stored.append(Document(kind, key, row[0], content))
-        return stored
+            stored_documents.append(Document(kind, key, row[0], content))
+        return stored_documents
 
     return make
 

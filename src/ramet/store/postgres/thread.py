@@ -37,7 +37,7 @@ class Worker:
         """Return the result of `do`. A cancelled wait does not stop the function."""
         future: asyncio.Future[T] = self._loop.create_future()
 
-        def told(result: T | None, error: BaseException | None) -> None:
+        def set_outcome(result: T | None, error: BaseException | None) -> None:
             if future.done():
                 return
             if error is None:
@@ -45,7 +45,7 @@ class Worker:
             else:
                 future.set_exception(error)
 
-        self.post(do, told)
+        self.post(do, set_outcome)
         return await future
 
     def stop(self) -> None:

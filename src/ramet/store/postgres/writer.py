@@ -75,7 +75,7 @@ class PostgresWriter:
         self._epoch = self._batch = self._forget_count = 0
         self.is_away = False  #: the session is lost, and no other has begun
         self.confirmed_at = 0.0  #: when the server was last asked for the lock that it confirmed
-        self.resumed = 0  #: number of times a session replaced a lost one
+        self.resume_count = 0  #: number of times a session replaced a lost one
         self._ids: dict[str, int] = {}
 
     @property
@@ -90,15 +90,15 @@ class PostgresWriter:
         Raises StoreFailed without a session.
         """
         if self._connection is None or self._connection.closed:
-            raise StoreFailed(self._place.where, "the session has ended")
+            raise StoreFailed(self._place.location, "the session has ended")
         return self._connection.fileno()
 
     def open(self) -> None:
         """Take the lock, migrate the schema, begin an epoch. Raises StoreInUse, Damaged, StoreFailed."""
         try:
             connection = self._connection = self._connect()
-            if not self._locked(connection):
-                raise StoreInUse(self._place.where, self._described(connection))
+            if not self._try_lock(connection):
+                raise StoreInUse(self._place.location, self._describe_holder(connection))
             self._session = self._own_session(connection)
             schema.migrate(connection, self._place)
             queries = self._place.queries
@@ -110,7 +110,7 @@ class PostgresWriter:
             self._refresh(connection)
             self.confirmed_at = asked_at
         except psycopg.Error as error:
-            raise self._place.failed(error) from None
+            raise self._place.make_failure(error) from None
 
     def commit(self, batch: Batch) -> None:
         """Return once the batch is durable, however often the session is lost. Raises StoreFailed."""
@@ -118,7 +118,7 @@ class PostgresWriter:
         while True:
             connection = self._connection
             if connection is None:
-                raise StoreFailed(self._place.where, "it is closed")
+                raise StoreFailed(self._place.location, "it is closed")
             asked_at = seconds_with_suspends()
             try:
                 try:
@@ -131,14 +131,14 @@ class PostgresWriter:
             except (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure) as error:
                 retries += 1
                 if retries > _MAX_RETRIES:
-                    raise self._place.failed(error) from None
+                    raise self._place.make_failure(error) from None
             except psycopg.Error as error:
                 if not is_lost(connection, error):
-                    raise self._place.failed(error) from None
+                    raise self._place.make_failure(error) from None
                 self.is_away = True
                 if not patience.is_left():
                     why = f"the session was lost repeatedly; the last error: {error}"
-                    raise self._place.failed(why) from None
+                    raise self._place.make_failure(why) from None
                 if retry(self._resume, patience, self._place) == number:
                     break  # The batch was committed; only its acknowledgement was lost.
         # The server answered some time after this; the process may have been suspended before it read the answer.
@@ -168,14 +168,14 @@ class PostgresWriter:
 
     def _connect(self) -> Connection:
         name = f"ramet {self._kernel} pid {os.getpid()} on {socket.gethostname()}"
-        return self._place.connect(name, writes=True, made=self._note)
+        return self._place.connect(name, writes=True, on_connect=self._note)
 
     def _note(self, connection: Connection) -> None:
         self._newest = connection
         if self._is_severed:
             sever(connection)
 
-    def _locked(self, connection: Connection) -> bool:
+    def _try_lock(self, connection: Connection) -> bool:
         return connection.execute("SELECT pg_try_advisory_lock(%s)", [self._lock]).fetchone() == (True,)
 
     def _own_session(self, connection: Connection) -> _Session:
@@ -184,14 +184,14 @@ class PostgresWriter:
         row = connection.execute(query).fetchone()
         if row is None or row[0] != connection.info.backend_pid:
             why = "a pooler stands before the server, and a lock does not survive that; give the server's own address"
-            raise StoreFailed(self._place.where, why)
+            raise StoreFailed(self._place.location, why)
         return _Session(*row)
 
     def _holder(self, connection: Connection) -> tuple[_Session, str] | None:
         row = connection.execute(self._place.queries["holder"], {"lock": self._lock}).fetchone()
         return None if row is None else (_Session(row[0], row[1]), str(row[2]))
 
-    def _described(self, connection: Connection) -> str:
+    def _describe_holder(self, connection: Connection) -> str:
         holder = self._holder(connection)
         return "it has ended since" if holder is None else f"backend pid {holder[0].pid}, {holder[1]!r}"
 
@@ -207,11 +207,11 @@ class PostgresWriter:
         if old_connection is not None:
             old_connection.close()
         connection = self._connection = self._connect()
-        if not self._locked(connection):
+        if not self._try_lock(connection):
             holder = self._holder(connection)
             if holder is not None and holder[0] != self._session:
-                why = f"another kernel began while the connection was lost: {self._described(connection)}"
-                raise StoreFailed(self._place.where, why)
+                why = f"another kernel began while the connection was lost: {self._describe_holder(connection)}"
+                raise StoreFailed(self._place.location, why)
             if holder is not None:  # The server has not noticed yet that our session ended.
                 connection.execute(self._place.queries["end_session"], holder[0]._asdict())
             raise psycopg.OperationalError("our former session still holds the lock")
@@ -221,7 +221,7 @@ class PostgresWriter:
         if losses != self.ownership.losses:
             self.ownership.refresh(connection)
         self._session = session
-        self.resumed += 1
+        self.resume_count += 1
         return batch
 
     def _register_kernel(self, connection: Connection) -> tuple[int, int, int]:
@@ -239,7 +239,7 @@ class PostgresWriter:
             seat_row = connection.execute(queries["sit_down"], known).fetchone()
             connection.execute(queries["tell_kernels"], {"channel": self._place.schema})
         if seat_row is None:
-            raise StoreFailed(self._place.where, "another kernel used the store while the connection was lost")
+            raise StoreFailed(self._place.location, "another kernel used the store while the connection was lost")
         return seat_row[0], seat_row[1], seat_row[2]
 
     def _write(self, connection: Connection, number: int, batch: Batch) -> None:
@@ -249,10 +249,10 @@ class PostgresWriter:
             ids.clear()
         missing = {name for event in events for name in (event.tree, event.run) if name not in ids}
         new_ids: dict[str, int] = {}
-        unowned = owning.unowned({event.tree for event in events})
+        unowned_trees = owning.find_unowned({event.tree for event in events})
         owning.begin()
         # A single statement is its own transaction; that saves two round trips.
-        is_single = not missing and not unowned and not batch.changes
+        is_single = not missing and not unowned_trees and not batch.changes
         try:
             with contextlib.nullcontext() if is_single else connection.transaction():
                 if missing:
@@ -260,15 +260,15 @@ class PostgresWriter:
                     connection.execute(queries["add_names"], {"names": names})
                     new_ids = dict(connection.execute(queries["ids_of_names"], {"names": names}).fetchall())
                     ids.update(new_ids)
-                row = connection.execute(queries["append"], self._row(number, events, ids, unowned)).fetchone()
+                row = connection.execute(queries["append"], self._row(number, events, ids, unowned_trees)).fetchone()
                 assert row is not None
                 if row[0] is None:
                     raise _RemovedNames
                 if row[1] is None:
                     raise self._commit_error(connection, number)
-                if row[2] != len(unowned):
-                    raise _UnownedTrees(unowned)
-                owning.add_owned(unowned)
+                if row[2] != len(unowned_trees):
+                    raise _UnownedTrees(unowned_trees)
+                owning.add_owned(unowned_trees)
                 for change in batch.changes:
                     change.answer = change.apply(connection)
         except BaseException as error:
@@ -281,11 +281,11 @@ class PostgresWriter:
 
     def _owned_events(self, batch: Batch) -> list[Entry]:
         """Return the events of a batch without those of lost trees, whose tickets are noted in the batch as refused."""
-        losses, batch.refused = self.ownership.lost, {}
+        losses, batch.refusals = self.ownership.lost_trees, {}
         if not losses:
             return batch.events
         first = batch.last - len(batch.events) + 1
-        batch.refused = {first + n: losses[each.tree] for n, each in enumerate(batch.events) if each.tree in losses}
+        batch.refusals = {first + n: losses[each.tree] for n, each in enumerate(batch.events) if each.tree in losses}
         return [each for each in batch.events if each.tree not in losses]
 
     def _commit_error(self, connection: Connection, number: int) -> Exception:
@@ -293,9 +293,11 @@ class PostgresWriter:
         row = connection.execute(self._place.queries["where_we_are"], {"kernel": self._kernel}).fetchone()
         if row is not None and row[:2] == (self._epoch, number - 1) and row[2] != self.ownership.losses:
             return _UnownedTrees()
-        return StoreFailed(self._place.where, "another kernel has taken over")
+        return StoreFailed(self._place.location, "another kernel has taken over")
 
-    def _row(self, number: int, events: list[Entry], ids: dict[str, int], unowned: list[str]) -> dict[str, object]:
+    def _row(
+        self, number: int, events: list[Entry], ids: dict[str, int], unowned_trees: list[str]
+    ) -> dict[str, object]:
         return {
             "count": len(events),
             "forgets": self._forget_count,
@@ -304,7 +306,7 @@ class PostgresWriter:
             "epoch": self._epoch,
             "channel": self._place.schema,
             "losses": self.ownership.losses,
-            "fresh": Texts(sorted(unowned)),
+            "fresh": Texts(sorted(unowned_trees)),
             "seqs": Longs([event.seq for event in events]),
             "trees": Longs([ids[event.tree] for event in events]),
             "runs": Longs([ids[event.run] for event in events]),

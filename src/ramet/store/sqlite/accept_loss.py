@@ -14,19 +14,19 @@ from ramet.store.sqlite.lock import KernelLock, refuse_network
 from ramet.store.sqlite.tables import Job, Journal
 
 
-class Accepted(NamedTuple):
+class LossReport(NamedTuple):
     """The recorded position of a journal, and the position that was found."""
 
-    committed: Mark
-    found: Mark
+    committed_mark: Mark
+    actual_mark: Mark
 
     @property
     def is_loss(self) -> bool:
         """Return whether committed data is missing."""
-        return self.found.is_behind(self.committed)
+        return self.actual_mark.is_behind(self.committed_mark)
 
 
-def accept_loss(path: Path) -> Accepted:
+def accept_loss(path: Path) -> LossReport:
     """Make a journal that is behind its mark usable again. New cursors begin after the lost ones. Blocks.
 
     A missing file is replaced by an empty journal. Raises StoreInUse, StoreFailed, and Damaged for any other damage.
@@ -36,16 +36,16 @@ def accept_loss(path: Path) -> Accepted:
     refuse_network(path)
     with contextlib.ExitStack() as stack:
         stack.callback(KernelLock(path).release)
-        marked = mark_of(path)
-        if marked == NOTHING and not path.exists():
-            return Accepted(NOTHING, NOTHING)
+        mark = mark_of(path)
+        if mark == NOTHING and not path.exists():
+            return LossReport(NOTHING, NOTHING)
         database.make(path, accepts_loss=True)
         stack.callback(DatabaseLock(path).release)
         connection = database.open_for_writing(path, accepts_loss=True)
         stack.callback(connection.close)
-        with database.opening(path):
+        with database.convert_errors(path):
             journal = Journal(connection)
             position = journal.position
-            if position.is_behind(marked):
-                journal.commit([Job(lambda each: each.accept_loss(marked))])
-    return Accepted(marked, position)
+            if position.is_behind(mark):
+                journal.commit([Job(lambda each: each.accept_loss(mark))])
+    return LossReport(mark, position)

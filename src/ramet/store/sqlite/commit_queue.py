@@ -12,13 +12,13 @@ from typing import Any
 from ramet.core.errors import InvalidValue, StoreFailed
 from ramet.store.contract import Entry
 from ramet.store.listeners import Listeners
-from ramet.store.notifications import News
+from ramet.store.notifications import Notifier
 from ramet.store.sqlite.checkpoint import Checkpoints
 from ramet.store.sqlite.database import plain
 from ramet.store.sqlite.ownership import OwnershipLost
 from ramet.store.sqlite.tables import Job, Journal
 from ramet.store.sqlite.writer import SqliteWriter
-from ramet.store.validation import Intake
+from ramet.store.validation import EntryValidator
 
 _log = logging.getLogger(__name__)
 LINGER_S = 0.005  #: how long an event without a waiting caller is held to collect more
@@ -29,16 +29,16 @@ class Commits:
 
     def __init__(
         self,
-        where: object,
+        location: object,
         journal: Journal,
         checkpoints: Checkpoints,
-        news: News,
+        notifier: Notifier,
         losses: Listeners[[StoreFailed]],
     ) -> None:
         self.why: str | None = None  #: why nothing more can be written; None while writing works
         self.ticket = self.committed = 0
-        self._where, self._news, self._losses = where, news, losses
-        self._intake = Intake()
+        self._location, self._notifier, self._losses = location, notifier, losses
+        self._intake = EntryValidator()
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._jobs: dict[Job, asyncio.Future[None]] = {}
         self._loop = asyncio.get_running_loop()
@@ -50,7 +50,7 @@ class Commits:
     def append(self, entry: Entry) -> int:
         """Queue an entry. Raises StoreFailed, and InvalidValue if the entry cannot be written."""
         if self.why is not None:
-            raise StoreFailed(self._where, self.why)
+            raise StoreFailed(self._location, self.why)
         self._intake.check(entry)
         self._writer.add(entry)
         self.ticket = ticket = self.ticket + 1
@@ -71,7 +71,7 @@ class Commits:
         if ticket > self.ticket:
             raise InvalidValue("ticket", ticket, f"one that `append` returned: 1 to {self.ticket}")
         if self._failure is not None:
-            raise StoreFailed(self._where, self._failure)
+            raise StoreFailed(self._location, self._failure)
         waiter = self._loop.create_future()
         self._waiters.append((ticket, waiter))
         self._writer.hurry()
@@ -83,7 +83,7 @@ class Commits:
         `size` is the approximate number of bytes written.
         """
         if self.why is not None:
-            raise StoreFailed(self._where, self.why)
+            raise StoreFailed(self._location, self.why)
         job, waiter = Job(change, size), self._loop.create_future()
         self._jobs[job] = waiter
         self._writer.add(job)
@@ -106,12 +106,12 @@ class Commits:
         finally:
             self._writer.join()  # Even if we are cancelled: the file may only be released after the thread has ended.
         if self._failure is not None:
-            raise StoreFailed(self._where, self._failure)
+            raise StoreFailed(self._location, self._failure)
 
     # ---- in the writer's thread
 
-    def _report_written(self, written: int, head: int, jobs: Sequence[Job]) -> None:
-        self._call_on_loop(self._on_written, written, head, jobs)
+    def _report_written(self, count: int, head: int, jobs: Sequence[Job]) -> None:
+        self._call_on_loop(self._on_written, count, head, jobs)
 
     def _report_ended(self, problem: Exception | None) -> None:
         self._call_on_loop(self._on_writer_ended, problem)
@@ -122,13 +122,13 @@ class Commits:
 
     # ---- on the event loop
 
-    def _on_written(self, written: int, head: int, jobs: Sequence[Job]) -> None:
+    def _on_written(self, count: int, head: int, jobs: Sequence[Job]) -> None:
         """Finish a batch that is on disk: notify listeners first, then complete the waiting callers."""
-        self.committed = written
-        self._news.notify(written, head)
+        self.committed = count
+        self._notifier.notify(count, head)
         waiters, self._waiters = self._waiters, []
         for ticket, waiter in waiters:
-            if ticket > written:
+            if ticket > count:
                 self._waiters.append((ticket, waiter))
             elif not waiter.done():
                 waiter.set_result(None)
@@ -141,11 +141,11 @@ class Commits:
         if problem is not None:
             self.why = self._failure = _why(problem)
             if isinstance(problem, OwnershipLost):  # Listeners are called before anything else acts on a failure.
-                self._report_loss(StoreFailed(self._where, self._failure))
-            self._news.fail(self._where, self._failure)
+                self._report_loss(StoreFailed(self._location, self._failure))
+            self._notifier.fail(self._location, self._failure)
             for waiter in (*(waiter for _, waiter in self._waiters), *self._jobs.values()):
                 if not waiter.done():
-                    waiter.set_exception(StoreFailed(self._where, self._failure))
+                    waiter.set_exception(StoreFailed(self._location, self._failure))
             self._waiters.clear()
             self._jobs.clear()
         self._ended_future.set_result(None)

@@ -38,14 +38,14 @@ def compact(path: Path) -> int:
         locks.callback(DatabaseLock(path).release)
         connection = database.open_for_writing(path)
         try:
-            with database.opening(path):
+            with database.convert_errors(path):
                 space = Journal(connection).space()
                 if space.can_release or space.surplus * _SHARE < space.pages:
                     return 0
-                needed = _COPIES * (space.pages - space.free) * space.page_size
-                if (free_bytes := shutil.disk_usage(path.parent).free) < needed:
+                needed_bytes = _COPIES * (space.pages - space.free) * space.page_size
+                if (free_bytes := shutil.disk_usage(path.parent).free) < needed_bytes:
                     raise StoreFailed(
-                        path, f"it takes {needed} bytes to make it smaller, and the disk has {free_bytes}"
+                        path, f"it takes {needed_bytes} bytes to make it smaller, and the disk has {free_bytes}"
                     )
                 with _temporary_files_in(path.parent):
                     connection.execute("PRAGMA auto_vacuum = INCREMENTAL")

@@ -42,7 +42,7 @@ def is_damage(error: sqlite3.Error) -> bool:
 
 
 @contextlib.contextmanager
-def opening(path: Path) -> Iterator[None]:
+def convert_errors(path: Path) -> Iterator[None]:
     """Convert errors of SQLite to Damaged or StoreFailed."""
     try:
         yield
@@ -58,7 +58,7 @@ def opening(path: Path) -> Iterator[None]:
 
 def make(path: Path, *, accepts_loss: bool = False) -> None:
     """Create an empty file if there is none. Raises StoreFailed, and Damaged if a journal existed there before."""
-    with opening(path):
+    with convert_errors(path):
         if not path.exists():
             if not accepts_loss:
                 _check_nothing_lost(path, NOTHING)
@@ -71,7 +71,7 @@ def open_for_writing(path: Path, *, accepts_loss: bool = False) -> sqlite3.Conne
 
     Also raises Damaged if the journal is behind its mark, unless the loss is accepted. The caller must hold the locks.
     """
-    with opening(path):
+    with convert_errors(path):
         position = _examine(path)
         if not accepts_loss:
             _check_nothing_lost(path, position)
@@ -103,7 +103,7 @@ def open_for_reading(path: Path) -> sqlite3.Connection:
 
     Raises Damaged, and StoreFailed if there is no journal yet.
     """
-    with opening(path):
+    with convert_errors(path):
         if not path.exists():
             raise StoreFailed(path, "there is no such file")
         connection = connect(path, "ro")

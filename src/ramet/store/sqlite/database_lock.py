@@ -28,7 +28,7 @@ class DatabaseLock:
     def __init__(self, path: Path) -> None:
         """Lock the file. Raises StoreInUse if a kernel has it under any name, and StoreFailed. Changes nothing."""
         with descriptors.guard:
-            if (identity := identity_of(path)) in descriptors.locked:
+            if (identity := identity_of(path)) in descriptors.locked_files:
                 raise StoreInUse(path, f"pid {os.getpid()}")  # Closing a descriptor of it would release its locks.
             try:
                 self._fd, self.identity = descriptors.open(path, os.O_RDWR)
@@ -46,7 +46,7 @@ class DatabaseLock:
                 if error.errno in (errno.EAGAIN, errno.EACCES):
                     raise StoreInUse(path, _UNKNOWN_HOLDER) from None
                 raise StoreFailed(path, f"it cannot be locked: {error.strerror}") from None
-            descriptors.locked.add(self.identity)
+            descriptors.locked_files.add(self.identity)
 
     def release(self) -> None:
         """Release the lock; idempotent. The kernel's connections must be closed before."""
@@ -54,7 +54,7 @@ class DatabaseLock:
             fd, self._fd = self._fd, -1
             if fd < 0:
                 return
-            descriptors.locked.discard(self.identity)
+            descriptors.locked_files.discard(self.identity)
             if sys.platform == "linux":  # The descriptor may stay open for a while.
                 fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _lock_of(fcntl.F_UNLCK))
             descriptors.close(fd, self.identity)
@@ -63,7 +63,7 @@ class DatabaseLock:
 def is_locked(path: Path) -> bool:
     """Return whether a kernel has this database, under any name. Has no effect on others; False if there is no file."""
     with descriptors.guard:
-        if identity_of(path) in descriptors.locked:
+        if identity_of(path) in descriptors.locked_files:
             return True
         try:
             descriptor, identity = descriptors.open(path, os.O_RDONLY)

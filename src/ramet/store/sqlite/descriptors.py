@@ -38,7 +38,7 @@ class Descriptors:
 
     def __init__(self) -> None:
         self.guard = threading.RLock()  # A connection that is garbage-collected may call in at any point.
-        self.locked: set[Identity] = set()  #: files that a kernel of this process has locked
+        self.locked_files: set[Identity] = set()  #: files that a kernel of this process has locked
         self._connections: Counter[Identity] = Counter()
         self._idle: defaultdict[Identity, list[int]] = defaultdict(list)
 
@@ -54,12 +54,12 @@ class Descriptors:
             self._idle[identity].append(descriptor)
             self._close_idle(identity)
 
-    def connected(self, identity: Identity) -> None:
+    def add_connection(self, identity: Identity) -> None:
         """Note that a connection has a file open."""
         with self.guard:
             self._connections[identity] += 1
 
-    def disconnected(self, identity: Identity) -> None:
+    def remove_connection(self, identity: Identity) -> None:
         """Note that a connection is closed."""
         with self.guard:
             self._connections[identity] -= 1
@@ -109,8 +109,8 @@ class Connection(sqlite3.Connection):
 
     def _keep_open(self, identity: Identity | None) -> None:
         if identity is not None:
-            descriptors.connected(identity)
-            finalizer = weakref.finalize(self, descriptors.disconnected, identity)
+            descriptors.add_connection(identity)
+            finalizer = weakref.finalize(self, descriptors.remove_connection, identity)
             finalizer.atexit = False
             self._finalizers.append(finalizer)
 

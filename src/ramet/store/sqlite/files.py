@@ -45,16 +45,16 @@ class SqliteFiles:
                 self._database_lock = DatabaseLock(path)
                 writer_connection = self._remember(database.open_for_writing(path))
                 self._mark = MarkFile(path)
-                with database.opening(path):
+                with database.convert_errors(path):
                     self.journal = Journal(writer_connection, FileWatch(path, self._database_lock.identity), self._mark)
                     self.checkpoints = Checkpoints(self._remember(database.connect(path, "rw")), writer_connection)
-            marked = mark_of(path)  # Before the journal, which is never behind its mark.
+            mark = mark_of(path)  # Before the journal, which is never behind its mark.
             reader_connection = self._remember(database.open_for_reading(path))
             self.reader = SqliteReader(reader_connection, path)
             if read_only:
                 # Readers of such a page get an error; other pages may be intact.
                 with contextlib.suppress(sqlite3.Error):
-                    self.loss = loss_of(path, database.position_of(reader_connection), marked)
+                    self.loss = loss_of(path, database.position_of(reader_connection), mark)
         except BaseException:
             self.release()
             raise

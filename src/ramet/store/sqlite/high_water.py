@@ -64,13 +64,13 @@ def mark_of(journal: Path) -> Mark:
     return mark if is_possible and mark.line == match[0] else NOTHING
 
 
-def loss_of(journal: Path, found: Mark, marked: Mark) -> Damaged | None:
+def loss_of(journal: Path, position: Mark, mark: Mark) -> Damaged | None:
     """Return the error for a journal that is behind its mark; None for any other journal."""
-    if not found.is_behind(marked):
+    if not position.is_behind(mark):
         return None
     why = (
-        f"the newest commits are missing from it: it ends at event {found.cursor} and change {found.changes}, and "
-        f"event {marked.cursor} and change {marked.changes} were committed. Its write-ahead log was shortened or "
+        f"the newest commits are missing from it: it ends at event {position.cursor} and change {position.changes}, "
+        f"and event {mark.cursor} and change {mark.changes} were committed. Its write-ahead log was shortened or "
         "removed, or an older copy was put in its place; nothing was changed. Put the files back that belong together, "
         "or accept the loss: ramet repair --accept-loss"
     )
@@ -81,12 +81,12 @@ class MarkFile:
     """The mark file of a journal, written by its kernel."""
 
     def __init__(self, journal: Path) -> None:
-        self._path, self._fd, self._written = journal.with_name(journal.name + SUFFIX), -1, NOTHING
+        self._path, self._fd, self._written_mark = journal.with_name(journal.name + SUFFIX), -1, NOTHING
         self._has_failed = False  #: the last write failed: logged once
 
     def write(self, mark: Mark) -> None:
         """Record the committed position. Never raises: an old mark detects less loss, but reports nothing wrong."""
-        if mark == self._written:
+        if mark == self._written_mark:
             return
         try:
             if self._fd < 0:
@@ -96,9 +96,9 @@ class MarkFile:
         except OSError as problem:
             if not self._has_failed:
                 _log.warning("%s cannot be written: %s", self._path, problem)
-            self._written, self._has_failed = NOTHING, True
+            self._written_mark, self._has_failed = NOTHING, True
         else:
-            self._written, self._has_failed = mark, False
+            self._written_mark, self._has_failed = mark, False
 
     def close(self) -> None:
         """Close the file; idempotent."""

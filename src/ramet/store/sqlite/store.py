@@ -18,7 +18,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from ramet.core.errors import Damaged, StoreFailed
 from ramet.store.contract import Document, DocumentWrite, Entry, StoredEvent
 from ramet.store.listeners import Listeners
-from ramet.store.notifications import News
+from ramet.store.notifications import Notifier
 from ramet.store.single_kernel import SoleKernel
 from ramet.store.sqlite import database
 from ramet.store.sqlite.commit_queue import Commits
@@ -44,9 +44,9 @@ class SqliteStore(SoleKernel):
         self.path, self.read_only, self._allow_fuse = Path(path).resolve(), read_only, allow_fuse
         self._why: str | None = "it is not open"  #: why it cannot be used; None while it is open
         self._gate = asyncio.Lock()
-        self._news = News()
+        self._notifier = Notifier()
         self._losses: Listeners[[StoreFailed]] = Listeners()
-        self._committed = 0  #: value at the time of closing
+        self._committed_at_close = 0  #: value at the time of closing
         self._commits: Commits | None = None  #: None for a read-only store
         self._files: SqliteFiles | None = None
         self._pool: ThreadPoolExecutor | None = None
@@ -78,8 +78,8 @@ class SqliteStore(SoleKernel):
                     raise
                 self._pool, self._files = pool, files
                 if files.journal is not None and files.checkpoints is not None:
-                    self._news.reset(files.journal.head)
-                    self._commits = Commits(self.path, files.journal, files.checkpoints, self._news, self._losses)
+                    self._notifier.reset(files.journal.head)
+                    self._commits = Commits(self.path, files.journal, files.checkpoints, self._notifier, self._losses)
                 self._why = None
         return self
 
@@ -95,13 +95,13 @@ class SqliteStore(SoleKernel):
     def append(self, entry: Entry) -> int:
         """Add an event, in order; it is written within 5 ms, or at once if a caller waits."""
         ticket = (self._commits or self._writes()).append(entry)
-        self._owned.add(entry.tree)
+        self._owned_trees.add(entry.tree)
         return ticket
 
     @property
     def committed(self) -> int:
         """Return the newest ticket that survives a power cut; 0 before the first."""
-        return self._commits.committed if self._commits else self._committed
+        return self._commits.committed if self._commits else self._committed_at_close
 
     async def durable(self, ticket: int) -> None:
         """Return once the entry of this ticket, and all before it, is on disk. A cancelled wait changes nothing."""
@@ -110,7 +110,7 @@ class SqliteStore(SoleKernel):
     def on_commit(self, listener: Callable[[int], None]) -> Callable[[], None]:
         """Call `listener` on the event loop once per batch, before callers that wait for the batch continue."""
         self._check()
-        return self._news.listen(listener)
+        return self._notifier.listen(listener)
 
     def on_loss(self, listener: Callable[[StoreFailed], None]) -> Callable[[], None]:
         """Call `listener` once a commit finds that another kernel writes to the file, or that the file was replaced.
@@ -134,13 +134,13 @@ class SqliteStore(SoleKernel):
         if self.read_only:
             return await self._read(SqliteReader.head)
         self._check()
-        return self._news.head
+        return self._notifier.head
 
     async def wait(self, after: int, *, timeout_s: float | None = None) -> bool:
         """Wait until any process has written an event after `after`, and return True; return False at the timeout."""
         self._check()
         if not self.read_only:
-            return await self._news.wait(after, timeout_s)
+            return await self._notifier.wait(after, timeout_s)
         try:
             async with asyncio.timeout(timeout_s):
                 pause = _FIRST_LOOK_S
@@ -193,7 +193,7 @@ class SqliteStore(SoleKernel):
         checked_name("kind", kind), checked_name("key", key), checked_data("data", data)
         version = None if expected is None else checked_number("expected", expected)
         if tree is not None:
-            self._owned.add(tree)
+            self._owned_trees.add(tree)
         document: Document = await self._writes().change(lambda journal: journal.put(kind, key, data, version))
         return document
 
@@ -201,8 +201,8 @@ class SqliteStore(SoleKernel):
         """Delete a document; return False if there was none. Raises Conflict like `put`."""
         checked_name("kind", kind), checked_name("key", key)
         version = None if expected is None else checked_number("expected", expected)
-        removed: bool = await self._writes().change(lambda journal: journal.delete(kind, key, version))
-        return removed
+        is_removed: bool = await self._writes().change(lambda journal: journal.delete(kind, key, version))
+        return is_removed
 
     # ---- blobs
 
@@ -238,8 +238,8 @@ class SqliteStore(SoleKernel):
     async def delete_blob(self, name: str) -> bool:
         """Delete a blob; return False if there was none."""
         digest = _digest(name)
-        removed: bool = await self._writes().change(lambda journal: journal.delete_blob(digest))
-        return removed
+        is_removed: bool = await self._writes().change(lambda journal: journal.delete_blob(digest))
+        return is_removed
 
     # ---- both
 
@@ -247,10 +247,10 @@ class SqliteStore(SoleKernel):
         """Store blobs and write documents, all or none, on disk when this returns. Raises Conflict."""
         checked_together(blobs, documents)
         size = sum(map(len, blobs)) + sum(len(document.data) for document in documents)
-        stored: Sequence[Document] = await self._writes().change(
+        stored_documents: Sequence[Document] = await self._writes().change(
             lambda journal: journal.put_together(blobs, documents), size
         )
-        return stored
+        return stored_documents
 
     # ---- inside
 
@@ -282,7 +282,7 @@ class SqliteStore(SoleKernel):
                 return
             self._why = "it is closed"
             self._end_kernel()
-            self._news.fail(self.path, self._why)
+            self._notifier.fail(self.path, self._why)
             self._losses.clear()
             pool, files, commits = self._pool, self._files, self._commits
             self._pool = self._files = self._commits = None
@@ -294,7 +294,7 @@ class SqliteStore(SoleKernel):
                     if commits is not None:
                         await commits.close(self._why)
                 finally:
-                    self._committed = commits.committed if commits is not None else 0
+                    self._committed_at_close = commits.committed if commits is not None else 0
                     pool.shutdown()
                     files.release()
 

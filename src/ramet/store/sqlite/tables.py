@@ -68,9 +68,9 @@ class Journal:
         """Return the committed position."""
         return Mark(self._cursor, self._changes)
 
-    def accept_loss(self, marked: Mark) -> None:
+    def accept_loss(self, mark: Mark) -> None:
         """Continue after a mark that is ahead: the lost cursors are not used again."""
-        self._cursor, self._changes = self.position.maximum(marked)
+        self._cursor, self._changes = self.position.maximum(mark)
         self._execute("mark_forgotten", self._cursor)
 
     def _commit(self, batch: Sequence[Entry | Job]) -> None:
@@ -160,13 +160,13 @@ class Journal:
             rows = ", ".join(["(?, ?)"] * len(chunk))
             values = [each for data in chunk for each in (hashlib.sha256(data).digest(), data)]
             self._connection.execute(f"{self._queries['put_blobs']} {rows}", values)
-        stored = [
+        stored_documents = [
             Document(write.kind, write.key, version + 1, write.data)
             for write, version in zip(documents, versions, strict=True)
         ]
-        for document in stored:
+        for document in stored_documents:
             self._execute("put_document", document._asdict())
-        return stored
+        return stored_documents
 
     def release_pages(self, most: int) -> Space:
         """Release up to `most` free pages; the file system has them once the log is moved into the file."""

@@ -28,7 +28,7 @@ class SqliteWriter:
         on_ended: Callable[[Exception | None], None],
     ) -> None:
         self._journal, self._checkpoints = journal, checkpoints
-        self._told, self._ended = on_written, on_ended
+        self._on_written, self._on_ended = on_written, on_ended
         self._queue: deque[Entry | Job] = deque()
         self._wakeup = _Event()
         self._is_closing = False
@@ -73,7 +73,7 @@ class SqliteWriter:
                 self._journal.commit(batch)
                 jobs = [each for each in batch if isinstance(each, Job)]
                 count += len(batch) - len(jobs)
-                self._told(count, self._journal.head, jobs)
+                self._on_written(count, self._journal.head, jobs)
                 self._journal.trim()
                 self._checkpoints.after(
                     sum(each.size if isinstance(each, Job) else len(each.data) + 64 for each in batch)
@@ -85,7 +85,7 @@ class SqliteWriter:
             self._journal.close()
         except Exception as error:
             problem = problem or error
-        self._ended(problem)
+        self._on_ended(problem)
 
     def _has_work(self) -> bool:
         """Wait for entries that a caller waits for; return False at the end."""

@@ -36,7 +36,7 @@ class BlobCache:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._kept: OrderedDict[str, tuple[Any, int]] = OrderedDict()
+        self._entries: OrderedDict[str, tuple[Any, int]] = OrderedDict()
         self._bytes = 0
 
     def now(self, steps: Steps[T]) -> T:
@@ -44,7 +44,7 @@ class BlobCache:
         walk = _Walk(steps)
         while (request := walk.request) is not None:
             missing = self._missing(request)
-            walk.send(self._found(request, self.store.get_blobs_now(missing) if missing else {}))
+            walk.send(self._read_values(request, self.store.get_blobs_now(missing) if missing else {}))
         return walk.result
 
     async def wait(self, steps: Steps[T]) -> T:
@@ -52,29 +52,29 @@ class BlobCache:
         walk = _Walk(steps)
         while (request := walk.request) is not None:
             missing = self._missing(request)
-            walk.send(self._found(request, await self.store.get_blobs(missing) if missing else {}))
+            walk.send(self._read_values(request, await self.store.get_blobs(missing) if missing else {}))
         return walk.result
 
-    def keep(self, name: str, made: Any, data: bytes) -> None:
+    def keep(self, name: str, value: Any, data: bytes) -> None:
         """Cache a blob that was just written."""
-        if len(data) <= _MOST_EACH and name not in self._kept:
-            self._kept[name] = made, len(data)
+        if len(data) <= _MOST_EACH and name not in self._entries:
+            self._entries[name] = value, len(data)
             self._bytes += len(data)
             self._trim()
 
     def _trim(self) -> None:
         while self._bytes > _MOST_BYTES:
-            self._bytes -= self._kept.popitem(last=False)[1][1]
+            self._bytes -= self._entries.popitem(last=False)[1][1]
 
     def _missing(self, request: MissingBlob) -> list[str]:
-        return [name for name in request.names if name not in self._kept]
+        return [name for name in request.names if name not in self._entries]
 
-    def _found(self, request: MissingBlob, blobs: Mapping[str, bytes]) -> list[Any]:
+    def _read_values(self, request: MissingBlob, blobs: Mapping[str, bytes]) -> list[Any]:
         values = []
         for name in request.names:
-            if name in self._kept:
-                self._kept.move_to_end(name)
-                values.append(self._kept[name][0])
+            if name in self._entries:
+                self._entries.move_to_end(name)
+                values.append(self._entries[name][0])
             else:
                 values.append(self._read(name, blobs, request.read))
         self._trim()
@@ -91,7 +91,7 @@ class BlobCache:
         except (ValueError, TypeError, LookupError, msgspec.MsgspecError) as error:
             raise Damaged("a state", self.store.name, f"the blob {name} cannot be read: {error}") from None
         if len(data) <= _MOST_EACH:
-            self._kept[name] = value, len(data)
+            self._entries[name] = value, len(data)
             self._bytes += len(data)
         return value
 
@@ -105,8 +105,8 @@ class _Walk(Generic[T]):
         self.result: T
         self._advance(None)
 
-    def send(self, found: list[Any]) -> None:
-        self._advance(found)
+    def send(self, values: list[Any]) -> None:
+        self._advance(values)
 
     def _advance(self, values: list[Any] | None) -> None:
         try:

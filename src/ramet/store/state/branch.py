@@ -108,22 +108,22 @@ class Branch:
                 why = "this is at an older commit, which no branch points to"
                 remedy = "fork(branch, with_changes=True) makes a branch of it; discard() and checkout() go back"
                 raise UnsavedChanges(tuple(self.copy.changes), why, remedy)
-            self.copy.settle_fetched(mutated)
+            self.copy.settle_mutations(mutated)
             own_changes, tip = dict(self.copy.changes), self.tip
             decisions: dict[str, bytes | None] = {}
             while True:
                 changes = {**own_changes, **decisions}
-                updated = await self.blob_cache.wait(tree.update(tip.root, changes))
-                if updated.root == tip.root and tip.head is not None:
+                tree_update = await self.blob_cache.wait(tree.update(tip.root, changes))
+                if tree_update.root == tip.root and tip.head is not None:
                     break
                 try:
-                    tip = await self._write(tip, updated, self._blobs(changes), (), message)
+                    tip = await self._write(tip, tree_update, self._blobs(changes), (), message)
                     break
                 except Conflict:
                     tip = await self._after_conflict()
                     theirs = await self.blob_cache.wait(differences(self.tip.root, tip.root))
                     decisions = await self._resolve_conflicts(tip, own_changes, theirs, on_conflict, resolve)
-            self._committed(tip, own_changes)
+            self._clear_committed(tip, own_changes)
             assert tip.head is not None
             return tip.head
 
@@ -156,7 +156,7 @@ class Branch:
             self._require_saved("merge")
             self._require_attached("merge")
 
-            async def merged(tip: BranchHead) -> BranchHead:
+            async def merge_head(tip: BranchHead) -> BranchHead:
                 base = None
                 if tip.head is not None:
                     base = await self.blob_cache.wait(commits.merge_base(tip.head, other))
@@ -165,7 +165,7 @@ class Branch:
                 root = base.root if base else tree.EMPTY
                 return await self._three_way(tip, root, other.root, resolve, message, (other,))
 
-            return await self._update_head(merged)
+            return await self._update_head(merge_head)
 
     async def revert(self, undone: Commit, resolve: Resolve | None, message: str) -> Commit:
         """Undo the changes of one commit by a new commit. Raises MergeConflict, UnsavedChanges."""
@@ -208,10 +208,10 @@ class Branch:
         theirs = await self.blob_cache.wait(differences(base, their_root))
         decisions = await self._merge_changes(ours, theirs, resolve, tip.version)
         changes = {**{cell_key: each.after for cell_key, each in theirs.items()}, **decisions}
-        updated = await self.blob_cache.wait(tree.update(tip.root, changes))
-        if updated.root == tip.root and tip.head is not None and not parents:
+        tree_update = await self.blob_cache.wait(tree.update(tip.root, changes))
+        if tree_update.root == tip.root and tip.head is not None and not parents:
             return tip
-        return await self._write(tip, updated, self._blobs(changes), parents, message)
+        return await self._write(tip, tree_update, self._blobs(changes), parents, message)
 
     async def _merge_changes(
         self,
@@ -225,19 +225,24 @@ class Branch:
             raise MergeConflict(
                 KIND, self._key(), tuple(map(display_key, keys)), expected=self.tip.version, found=version
             )
-        return await merging.resolved(self.copy, resolve, ours, theirs) if resolve is not None else {}
+        return await merging.resolve_conflicts(self.copy, resolve, ours, theirs) if resolve is not None else {}
 
     async def _write(
-        self, tip: BranchHead, updated: tree.Updated, blobs: list[bytes], parents: tuple[Commit, ...], message: str
+        self,
+        tip: BranchHead,
+        tree_update: tree.TreeUpdate,
+        blobs: list[bytes],
+        parents: tuple[Commit, ...],
+        message: str,
     ) -> BranchHead:
         """Write a new commit. Raises Conflict if another commit was written first."""
-        above = (*((tip.head,) if tip.head else ()), *parents)
+        commit_parents = (*((tip.head,) if tip.head else ()), *parents)
         commit, data = commits.finalize(
             Commit(
                 state=self.name,
-                parents=tuple(each.id for each in above),
-                height=1 + max((each.height for each in above), default=0),
-                root=updated.root,
+                parents=tuple(each.id for each in commit_parents),
+                height=1 + max((each.height for each in commit_parents), default=0),
+                root=tree_update.root,
                 at=self._clock.now(),
                 message=message,
                 author=self.author,
@@ -245,9 +250,9 @@ class Branch:
         )
         expected_data = _head_document(tip.head) if tip.version and tip.head is not None else None
         head = DocumentWrite(KIND, self._key(), _head_document(commit), tip.version, expected_data)
-        (document,) = await self.blob_cache.store.put_together([*blobs, *updated.blobs.values(), data], [head])
-        for name, blob in updated.blobs.items():
-            self.blob_cache.keep(name, updated.nodes[name], blob)
+        (document,) = await self.blob_cache.store.put_together([*blobs, *tree_update.blobs.values(), data], [head])
+        for name, blob in tree_update.blobs.items():
+            self.blob_cache.keep(name, tree_update.nodes[name], blob)
         self.blob_cache.keep(commit.id, commit, data)
         return BranchHead(commit, document.version)
 
@@ -258,7 +263,7 @@ class Branch:
                 self._require_saved("fork", " or fork(branch, with_changes=True)")
             twin = self.other_branch(branch, author=author)
             if self.tip.head is None:
-                self.tip = await self._write(self.tip, tree.Updated(tree.EMPTY, {}, {}), [], (), "")
+                self.tip = await self._write(self.tip, tree.TreeUpdate(tree.EMPTY, {}, {}), [], (), "")
                 twin.tip = BranchHead(self.tip.head, 0)
             assert self.tip.head is not None
             document = await self.blob_cache.store.put(KIND, twin._key(), _head_document(self.tip.head), expected=0)
@@ -330,7 +335,7 @@ class Branch:
         self.copy.root = tip.root
         self.copy.discard()
 
-    def _committed(self, tip: BranchHead, committed_cells: Mapping[str, bytes | None]) -> None:
+    def _clear_committed(self, tip: BranchHead, committed_cells: Mapping[str, bytes | None]) -> None:
         """Remove the written changes from the working copy; changes set meanwhile stay."""
         self.tip, copy = tip, self.copy
         copy.root = tip.root
@@ -341,10 +346,10 @@ class Branch:
             copy.blobs.clear()
 
     def _require_saved(self, action: str, hint: str = "") -> None:
-        unsaved = self.copy.unsaved()
-        changed = [each.cell_key for each in self.copy.fetched.changed()]
-        if unsaved or changed:
-            keys = tuple(map(display_key, dict.fromkeys([*unsaved, *changed])))
+        unsaved_keys = self.copy.list_unsaved()
+        changed_keys = [each.cell_key for each in self.copy.tracker.find_changed()]
+        if unsaved_keys or changed_keys:
+            keys = tuple(map(display_key, dict.fromkeys([*unsaved_keys, *changed_keys])))
             raise UnsavedChanges(keys, f"{action} with uncommitted changes", f"commit() or discard() first{hint}")
 
     def _require_attached(self, action: str) -> None:

@@ -77,7 +77,7 @@ def newest_by(head: Commit, moment: datetime) -> Steps[Commit | None]:
     return commit
 
 
-def history_below(head: Commit, limit: int, below: str, most: int) -> Steps[list[Commit]]:
+def history_below(head: Commit, limit: int, prefix: str, most: int) -> Steps[list[Commit]]:
     """Return those of the `most` newest commits that changed a key with this prefix; a merge counts as a change."""
     matches: list[Commit] = []
     for commit in (yield from history(head, most)):
@@ -86,7 +86,7 @@ def history_below(head: Commit, limit: int, below: str, most: int) -> Steps[list
         previous = ""
         if commit.parents:
             previous = (yield from load(commit.parents[0])).root
-        if any(key.startswith(below) for key in (yield from differences(previous, commit.root))):
+        if any(key.startswith(prefix) for key in (yield from differences(previous, commit.root))):
             matches.append(commit)
     return matches
 
@@ -107,16 +107,16 @@ def is_before(head: Commit, ref: str, most: int) -> Steps[Commit | None]:
 def merge_base(ours: Commit, theirs: Commit) -> Steps[Commit | None]:
     """Return the newest commit in the history of both; None if the histories have nothing in common."""
     # In order of decreasing height: when a commit is examined, all its descendants have been.
-    seen = {ours.id: {"ours"}}
-    seen.setdefault(theirs.id, set()).add("theirs")
+    sides_by_id = {ours.id: {"ours"}}
+    sides_by_id.setdefault(theirs.id, set()).add("theirs")
     queue = _CommitQueue()
     queue.add(ours)
     queue.add(theirs)
     while (commit := queue.take()) is not None:
-        if len(seen[commit.id]) == 2:
+        if len(sides_by_id[commit.id]) == 2:
             return commit
         for each in (yield MissingBlob(commit.parents, read)):
-            seen.setdefault(each.id, set()).update(seen[commit.id])
+            sides_by_id.setdefault(each.id, set()).update(sides_by_id[commit.id])
             queue.add(each)
     return None
 

@@ -44,11 +44,11 @@ def differences(before: str, after: str) -> Steps[dict[str, Difference]]:
                 for key in left.entries.keys() | right.entries.keys():
                     _add_difference(result, key, left.entries.get(key), right.entries.get(key))
             else:
-                pending += _below(left, right, result)
+                pending += _expand_pair(left, right, result)
     return result
 
 
-def _below(left: Node, right: Node, result: dict[str, Difference]) -> Iterator[tuple[_Item, _Item]]:
+def _expand_pair(left: Node, right: Node, result: dict[str, Difference]) -> Iterator[tuple[_Item, _Item]]:
     """Yield the pairs to compare next, for two nodes of which at least one is a branch."""
     if isinstance(left, Leaf):
         assert isinstance(right, BranchNode)

@@ -14,7 +14,7 @@ class Keys:
     """The values of a working copy by key: a change is visible here at once, and elsewhere after a commit."""
 
     _line: Branch
-    _below: str  #: prefix of all keys: "", or a path and "/"
+    _prefix: str  #: prefix of all keys: "", or a path and "/"
 
     def set(self, key: str, value: Any, *, as_: Any = None) -> None:
         """Set a key to a copy of a value.
@@ -40,21 +40,21 @@ class Keys:
 
     def keys(self, prefix: str = "", *, recursive: bool = True) -> list[str]:
         """Return keys that begin with `prefix`, in order, without those in namespaces below if not `recursive`."""
-        full_prefix = self._below + checked_prefix(prefix)
-        matches = self._line.copy.keys(full_prefix, recursive=recursive, within=len(self._below))
-        return [key[len(self._below) :] for key in matches]
+        full_prefix = self._prefix + checked_prefix(prefix)
+        matches = self._line.copy.keys(full_prefix, recursive=recursive, within=len(self._prefix))
+        return [key[len(self._prefix) :] for key in matches]
 
     async def read_keys(self, prefix: str = "", *, recursive: bool = True) -> list[str]:
         """Return keys like `keys`, without blocking other tasks."""
-        await self._line.copy.prefetch(self._below + checked_prefix(prefix))
+        await self._line.copy.prefetch(self._prefix + checked_prefix(prefix))
         return self.keys(prefix, recursive=recursive)
 
     # ---- namespaces
 
     def namespaces(self, *, recursive: bool = False) -> list[str]:
         """Return the paths of the namespaces below that contain keys."""
-        matches = self._line.copy.namespaces(self._below, recursive=recursive)
-        return [path[len(self._below) :] for path in matches]
+        matches = self._line.copy.namespaces(self._prefix, recursive=recursive)
+        return [path[len(self._prefix) :] for path in matches]
 
     def remove_namespace(self, path: str) -> int:
         """Remove everything below a path; return the number of keys, including entries of directories."""
@@ -91,12 +91,12 @@ class Keys:
     @property
     def is_changed(self) -> bool:
         """Return whether the whole working copy differs from its commit."""
-        return bool(self._line.copy.unsaved())
+        return bool(self._line.copy.list_unsaved())
 
     @property
     def unsaved(self) -> list[str]:
         """Return the keys of the whole working copy that differ from its commit; an entry is `key[name]`."""
-        return self._line.copy.unsaved_shown()
+        return self._line.copy.list_unsaved_names()
 
     def discard(self) -> None:
         """Undo all uncommitted changes of the whole working copy."""
@@ -105,6 +105,6 @@ class Keys:
     def _whole(self, key: object) -> str:
         key = checked_key(key)
         try:
-            return checked_key(self._below + key)
+            return checked_key(self._prefix + key)
         except InvalidValue:
-            raise InvalidValue("key", key, f"a key that is not too long after {self._below!r}") from None
+            raise InvalidValue("key", key, f"a key that is not too long after {self._prefix!r}") from None

@@ -30,7 +30,7 @@ class UnresolvedConflict(Exception):
     """The error of a `resolve` that has not decided yet; it is called for the other keys, and nothing is written."""
 
 
-async def resolved(
+async def resolve_conflicts(
     copy: WorkingCopy,
     resolve: Resolve,
     ours: Mapping[str, Difference],
@@ -38,19 +38,19 @@ async def resolved(
 ) -> dict[str, bytes | None]:
     """Return the cells that `resolve` decides; the working copy keeps their values. Raises the errors of `resolve`."""
     decisions: dict[str, bytes | None] = {}
-    undecided: UnresolvedConflict | None = None
+    undecided_error: UnresolvedConflict | None = None
     for cell_key in conflicts(ours, theirs):
         sides = (ours[cell_key].before, ours[cell_key].after, theirs[cell_key].after)
         try:
             value = resolve(display_key(cell_key), *[await value_of_cell(copy, cell_key, cell) for cell in sides])
         except UnresolvedConflict as error:
-            undecided = error
+            undecided_error = error
             continue
         decisions[cell_key] = (
             None if value is MISSING else copy.encode_cell(values.encode(value, display_key(cell_key)))
         )
-    if undecided is not None:
-        raise undecided
+    if undecided_error is not None:
+        raise undecided_error
     return decisions
 
 

@@ -17,7 +17,7 @@ class _TrackedObject(NamedTuple):
     encode: Callable[[Any], bytes]
 
 
-class Changed(NamedTuple):
+class ChangedObject(NamedTuple):
     """An object that was changed, with its key and its requested type."""
 
     cell_key: str
@@ -25,41 +25,41 @@ class Changed(NamedTuple):
     as_: Any
 
 
-class Fetched:
+class MutationTracker:
     """The lists, dicts and objects that were returned. Unchanged objects without other references are dropped."""
 
     def __init__(self) -> None:
-        self._given: list[_TrackedObject] = []
+        self._tracked_objects: list[_TrackedObject] = []
         self._next_cleanup_at = _MIN_TRACKED
 
     def add(self, cell_key: str, value: Any, as_: Any, encode: Callable[[Any], bytes]) -> None:
         """Register an object that is returned."""
-        if len(self._given) >= self._next_cleanup_at:
-            self._given = [each for each in self._given if not _is_alone(each) or _is_changed(each)]
-            self._next_cleanup_at = max(_MIN_TRACKED, 2 * len(self._given))
-        self._given.append(_TrackedObject(cell_key, value, encode(value), as_, encode))
+        if len(self._tracked_objects) >= self._next_cleanup_at:
+            self._tracked_objects = [each for each in self._tracked_objects if not _is_alone(each) or _is_changed(each)]
+            self._next_cleanup_at = max(_MIN_TRACKED, 2 * len(self._tracked_objects))
+        self._tracked_objects.append(_TrackedObject(cell_key, value, encode(value), as_, encode))
 
-    def changed(self) -> Iterator[Changed]:
+    def find_changed(self) -> Iterator[ChangedObject]:
         """Yield the objects that were changed."""
-        for each in self._given:
+        for each in self._tracked_objects:
             if _is_changed(each):
-                yield Changed(each.cell_key, each.value, each.as_)
+                yield ChangedObject(each.cell_key, each.value, each.as_)
 
     def update(self, cell_key: str, value: Any) -> None:
         """Note a new value of a key: objects of the old value are dropped, and the new one counts as unchanged."""
-        self._given = [
+        self._tracked_objects = [
             each._replace(raw=each.encode(value)) if each.value is value else each
-            for each in self._given
+            for each in self._tracked_objects
             if each.cell_key != cell_key or each.value is value
         ]
 
     def forget_changed(self) -> None:
         """Forget the changed objects."""
-        self._given = [each for each in self._given if not _is_changed(each)]
+        self._tracked_objects = [each for each in self._tracked_objects if not _is_changed(each)]
 
     def clear(self) -> None:
         """Forget all objects."""
-        self._given = []
+        self._tracked_objects = []
 
 
 def _is_changed(each: _TrackedObject) -> bool:

@@ -12,10 +12,10 @@ class Namespaced(Versioned):
     def __init__(self, state: Versioned, path: str) -> None:
         checked_key(path, field="path")
         self._line, self._loop = state._line, state._loop
-        self._below = f"{state._below}{path}/"
-        checked_key(self._below + "a", field="path")
+        self._prefix = f"{state._prefix}{path}/"
+        checked_key(self._prefix + "a", field="path")
 
     @property
     def path(self) -> str:
         """Return the path from the whole state to here."""
-        return self._below[:-1]
+        return self._prefix[:-1]

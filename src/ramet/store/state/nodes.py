@@ -111,7 +111,7 @@ def count(node: Node) -> int:
     return (node.here is not None) + sum(child.many for child in node.children.values())
 
 
-def copied(node: Any) -> Any:
+def copy_node(node: Any) -> Any:
     """Return a copy of a node, which may be changed."""
     if isinstance(node, Leaf):
         return Leaf(dict(node.entries))

@@ -42,7 +42,7 @@ def scan(root: str, prefix: str = "", *, cut: str = "", limit: int | None = None
     pending: list[Node | str] = [root] if root else []
 
     def take(key: str, cell: bytes) -> None:
-        short_key = shortened(key, len(prefix), cut)
+        short_key = shorten_key(key, len(prefix), cut)
         result[short_key] = cell if short_key == key else None
 
     while pending and (limit is None or len(result) < limit):
@@ -62,7 +62,7 @@ def scan(root: str, prefix: str = "", *, cut: str = "", limit: int | None = None
             shared_prefix = bytes.fromhex(node.at[: len(node.at) // 2 * 2]).decode(
                 errors="ignore"
             )  # may end within a character
-            shared_key = shortened(shared_prefix, len(prefix), cut)
+            shared_key = shorten_key(shared_prefix, len(prefix), cut)
             if len(shared_key) > len(prefix) and shared_key[-1] in cut:
                 result[shared_key] = None
                 continue
@@ -76,13 +76,13 @@ def scan(root: str, prefix: str = "", *, cut: str = "", limit: int | None = None
     return result
 
 
-def shortened(key: str, start: int, cut: str) -> str:
+def shorten_key(key: str, start: int, cut: str) -> str:
     """Return a key up to and including the first of the characters `cut` after `start`."""
     positions = [end for each in cut if (end := key.find(each, start)) >= 0]
     return key[: min(positions) + 1] if positions else key
 
 
-class Updated(NamedTuple):
+class TreeUpdate(NamedTuple):
     """A changed tree: its root, and the blobs that the old tree did not have."""
 
     root: str
@@ -90,7 +90,7 @@ class Updated(NamedTuple):
     nodes: dict[str, Node]  #: the decoded blobs
 
 
-def update(root: str, changes: Mapping[str, bytes | None]) -> Steps[Updated]:
+def update(root: str, changes: Mapping[str, bytes | None]) -> Steps[TreeUpdate]:
     """Return the tree with new cells for some keys, and without the keys whose cell is None."""
     if len(changes) > 1:
         yield from _load_paths(root, map(position, changes))
@@ -121,7 +121,7 @@ def _load_node(node: Node | str) -> Steps[Node]:
     if not node:
         return Leaf()
     (loaded,) = yield MissingBlob([node], nodes.decode)
-    copy: Node = nodes.copied(loaded)
+    copy: Node = nodes.copy_node(loaded)
     return copy
 
 
@@ -145,14 +145,14 @@ def _change_key(root_node: Node | str, key: str, cell: bytes | None) -> Steps[Ch
             node.entries.pop(key, None)
         else:
             node.entries[key] = cell
-    reduced = yield from _normalised(node)
+    reduced_child = yield from _normalise(node)
     for parent, digit in reversed(path):
-        if reduced.many:
-            parent.children[digit] = reduced
+        if reduced_child.many:
+            parent.children[digit] = reduced_child
         else:
             parent.children.pop(digit, None)
-        reduced = yield from _normalised(parent)
-    return reduced
+        reduced_child = yield from _normalise(parent)
+    return reduced_child
 
 
 def _branch_above(node: BranchNode, key_digits: str, leaf: Leaf) -> BranchNode:
@@ -166,7 +166,7 @@ def _branch_above(node: BranchNode, key_digits: str, leaf: Leaf) -> BranchNode:
     return branch
 
 
-def _normalised(node: Node) -> Steps[Child]:
+def _normalise(node: Node) -> Steps[Child]:
     """Return a node after a change in the form that fits its new number of entries."""
     count = nodes.count(node)
     if isinstance(node, Leaf):
@@ -204,10 +204,10 @@ def _shared_prefix(first: str, second: str) -> str:
     return min(first, second, key=len)
 
 
-def _encode_new_nodes(root_node: Node | str) -> Updated:
+def _encode_new_nodes(root_node: Node | str) -> TreeUpdate:
     """Encode every new node, children first, and name it."""
     if isinstance(root_node, str):
-        return Updated(root_node, {}, {})
+        return TreeUpdate(root_node, {}, {})
     blobs: dict[str, bytes] = {}
     names: dict[int, str] = {}
     new_nodes: dict[str, Node] = {}
@@ -226,4 +226,4 @@ def _encode_new_nodes(root_node: Node | str) -> Updated:
         data = nodes.encode(node)
         names[id(node)] = name = nodes.name_of(data)
         blobs[name], new_nodes[name] = data, node
-    return Updated(names[id(root_node)], blobs, new_nodes)
+    return TreeUpdate(names[id(root_node)], blobs, new_nodes)

@@ -30,25 +30,25 @@ class Missing(Enum):
 MISSING: Final = Missing.MISSING
 
 
-def encode(value: Any, where: str, as_: Any = None) -> bytes:
+def encode(value: Any, field_path: str, as_: Any = None) -> bytes:
     """Return the canonical JSON of a value: equal data, equal bytes.
 
     Raises InvalidValue, with the path in the value.
     """
     if as_ is not None:
-        return _typed(value, where, as_)
-    _JsonValidator(where).at(value)
-    return _sized(value, where)
+        return _encode_typed(value, field_path, as_)
+    _JsonValidator(field_path).at(value)
+    return _encode_bounded(value, field_path)
 
 
-def _sized(data: Any, where: str) -> bytes:
+def _encode_bounded(data: Any, field_path: str) -> bytes:
     raw = _json.encode(data)
     if len(raw) > MOST_SIZE:
-        raise InvalidValue(where, f"{len(raw)} bytes of JSON", f"at most {MOST_SIZE}")
+        raise InvalidValue(field_path, f"{len(raw)} bytes of JSON", f"at most {MOST_SIZE}")
     return raw
 
 
-def decode(raw: bytes, where: str, as_: Any = None) -> Any:
+def decode(raw: bytes, field_path: str, as_: Any = None) -> Any:
     """Return a new value from its JSON. Raises InvalidValue if it does not fit the type."""
     if as_ is None:
         return msgspec.json.decode(raw)
@@ -56,29 +56,31 @@ def decode(raw: bytes, where: str, as_: Any = None) -> Any:
         return msgspec.json.decode(raw, type=as_, dec_hook=_from_model)
     except (msgspec.ValidationError, TypeError, ValueError) as error:
         value = msgspec.json.decode(raw)
-        raise InvalidValue(where, value, f"what fits {_shown(as_)}: {_first_line(error)}") from None
+        raise InvalidValue(field_path, value, f"what fits {_format_type(as_)}: {_first_line(error)}") from None
 
 
-def _typed(value: Any, where: str, as_: Any) -> bytes:
-    expected = f"what {_shown(as_)} holds, all of it, as data"
+def _encode_typed(value: Any, field_path: str, as_: Any) -> bytes:
+    expected = f"what {_format_type(as_)} holds, all of it, as data"
     try:
         data = msgspec.to_builtins(value, order="deterministic", str_keys=True, enc_hook=_of_model)
     except RametError:
         raise
     except Exception as problem:  # a model's own serialiser failed, or there is a cycle
-        raise InvalidValue(where, value, f"{expected}: {_first_line(problem)}") from None
-    _JsonValidator(where, tuples=True).at(data)
-    raw = _sized(data, where)
-    decoded = decode(raw, where, as_)
+        raise InvalidValue(field_path, value, f"{expected}: {_first_line(problem)}") from None
+    _JsonValidator(field_path, tuples=True).at(data)
+    raw = _encode_bounded(data, field_path)
+    decoded = decode(raw, field_path, as_)
     # A reader must find what was written: no less, and no other type.
     if type(decoded) is not type(value) or encode_plain(decoded) != raw:
-        raise InvalidValue(where, value, expected)
+        raise InvalidValue(field_path, value, expected)
     return raw
 
 
-def encode_entries(entries: Mapping[str, Any], where: str) -> bytes:
+def encode_entries(entries: Mapping[str, Any], field_path: str) -> bytes:
     """Return bytes that identify the entries of a directory; each entry is encoded separately."""
-    return b"\n".join(_json.encode(name) + encode(each, f"{where}[{name}]") for name, each in sorted(entries.items()))
+    return b"\n".join(
+        _json.encode(name) + encode(each, f"{field_path}[{name}]") for name, each in sorted(entries.items())
+    )
 
 
 def encode_plain(value: Any) -> bytes:
@@ -96,15 +98,15 @@ def _of_model(value: Any) -> Any:
 def _from_model(kind: Any, data: Any) -> Any:
     validate: Callable[[bytes], Any] | None = getattr(kind, "model_validate_json", None)
     if validate is None:
-        raise NotImplementedError(f"{_shown(kind)} cannot be made of data")
+        raise NotImplementedError(f"{_format_type(kind)} cannot be made of data")
     return validate(_json.encode(data))
 
 
 class _JsonValidator:
     """A validator of every part of a value, which keeps the current path for an error."""
 
-    def __init__(self, where: str, *, tuples: bool = False) -> None:
-        self._where, self._list_types = where, (list, tuple) if tuples else (list,)
+    def __init__(self, field_path: str, *, tuples: bool = False) -> None:
+        self._field_path, self._list_types = field_path, (list, tuple) if tuples else (list,)
         self._path: list[str | int] = []
         self._enclosing_ids: set[int] = set()
         self._remaining_bytes = MOST_SIZE  #: shared parts count each time, because each is written
@@ -158,10 +160,10 @@ class _JsonValidator:
             f"[{step}]" if isinstance(step, int) else f".{step}" if step.isidentifier() else f"[{step!r}]"
             for step in self._path
         )
-        return InvalidValue(f"{self._where}{path}", value, expected)
+        return InvalidValue(f"{self._field_path}{path}", value, expected)
 
 
-def _shown(kind: Any) -> str:
+def _format_type(kind: Any) -> str:
     return kind.__name__ if isinstance(kind, type) else str(kind)
 
 

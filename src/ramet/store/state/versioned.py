@@ -27,7 +27,7 @@ Mutated = Literal["refuse", "keep", "leave"]
 class Versioned(Keys):
     """A branch of a state. `Versioned()` is in memory, and needs no event loop; use `open` for all other states."""
 
-    _below = ""
+    _prefix = ""
 
     def __init__(self, *, author: str = "", clock: Clock | None = None) -> None:
         store = MemoryStore()
@@ -119,18 +119,18 @@ class Versioned(Keys):
         head = self._line.tip.head
         if head is None:
             return []
-        return await self._line.blob_cache.wait(commits.history_below(head, limit, self._below, most))
+        return await self._line.blob_cache.wait(commits.history_below(head, limit, self._prefix, most))
 
     async def changed_here(self, commit: Commit) -> bool:
         """Return whether a commit changed a key below this path."""
-        return bool(await self._line.blob_cache.wait(commits.history_below(commit, 1, self._below, 1)))
+        return bool(await self._line.blob_cache.wait(commits.history_below(commit, 1, self._prefix, 1)))
 
     async def before(self, ref: str, *, most: int = 10_000) -> Commit | None:
         """Return the commit with this id if it is among the `most` newest of the branch; None for any other id."""
         head = (await self._line.read_head()).head
         return await self._line.blob_cache.wait(commits.is_before(head, ref, most)) if head is not None else None
 
-    async def beside(self, branch: str = "", *, at: Commit | str | None = None, author: str = "") -> Versioned:
+    async def open_copy(self, branch: str = "", *, at: Commit | str | None = None, author: str = "") -> Versioned:
         """Return another working copy of the state, of a branch or at a commit, with a shared cache. Raises Unknown."""
         working_branch = self._line.other_branch(branch or self.branch, author=author)
         await working_branch.checkout(at)
@@ -172,14 +172,14 @@ class Versioned(Keys):
         if isinstance(other, Versioned):
             if other._line.blob_cache.store is not self._line.blob_cache.store:
                 raise InvalidValue("other", other, "a state of the same store")
-            if other._line.copy.unsaved():
+            if other._line.copy.list_unsaved():
                 raise InvalidValue("other", other.unsaved, "a state without uncommitted changes")
             if other.head is None:
                 raise InvalidValue("other", other.branch, "a branch with a commit")
-            what, other = other.branch, other.head
+            source, other = other.branch, other.head
         else:
-            what = other if isinstance(other, str) else other.id
-        return await self._line.merge(await self._line.resolve_ref(other), resolve, message or f"merge {what}")
+            source = other if isinstance(other, str) else other.id
+        return await self._line.merge(await self._line.resolve_ref(other), resolve, message or f"merge {source}")
 
     async def branches(self, prefix: str = "") -> dict[str, str]:
         """Return the id of the newest commit of every branch whose name begins with `prefix`, by branch name."""

@@ -8,7 +8,7 @@ from typing import Any
 from ramet.core.errors import InvalidValue, UnsavedChanges
 from ramet.store.state import nodes, tree, values
 from ramet.store.state.blob_cache import BlobCache, MissingBlob, Steps
-from ramet.store.state.mutation_tracker import Fetched
+from ramet.store.state.mutation_tracker import MutationTracker
 from ramet.store.state.validation import (
     MOST_KEY,
     checked_directory,
@@ -31,15 +31,15 @@ class WorkingCopy:
         self.blob_cache, self.root = blob_cache, root
         self.changes: dict[str, bytes | None] = {}  #: cells; None for a removed key
         self.blobs: dict[str, bytes] = {}  #: values that are too large for a cell
-        self.fetched = Fetched()
+        self.tracker = MutationTracker()
 
     # ---- changes
 
-    def unsaved_shown(self) -> list[str]:
+    def list_unsaved_names(self) -> list[str]:
         """Return the keys that differ from the commit, for display."""
-        return [display_key(cell_key) for cell_key in self.unsaved()]
+        return [display_key(cell_key) for cell_key in self.list_unsaved()]
 
-    def unsaved(self) -> list[str]:
+    def list_unsaved(self) -> list[str]:
         """Return the keys that differ from the commit, in order."""
         stored_cells = self.blob_cache.now(_cells(self.root, list(self.changes)))
         return sorted(key for key, cell in self.changes.items() if stored_cells[key] != cell)
@@ -48,13 +48,13 @@ class WorkingCopy:
         """Undo all changes."""
         self.changes.clear()
         self.blobs.clear()
-        self.fetched.clear()
+        self.tracker.clear()
 
     def put(self, cell_key: str, value: Any, as_: Any = None) -> None:
         """Set a stored key. Raises InvalidValue, with the path inside the value, and then changes nothing."""
         raw = values.encode(value, display_key(cell_key), as_)
         self.changes[cell_key] = self.encode_cell(raw)
-        self.fetched.update(cell_key, value)
+        self.tracker.update(cell_key, value)
 
     def encode_cell(self, raw: bytes) -> bytes:
         """Return the cell for a value's JSON; a large value is kept until it is committed."""
@@ -68,22 +68,22 @@ class WorkingCopy:
         was_there = self.cell(cell_key) is not None
         if was_there:
             self.changes[cell_key] = None
-        self.fetched.update(cell_key, MISSING)
+        self.tracker.update(cell_key, MISSING)
         return was_there
 
-    def settle_fetched(self, mutated: str) -> None:
+    def settle_mutations(self, mutated: str) -> None:
         """Handle objects that were changed since they were read. Raises UnsavedChanges."""
-        changed = list(self.fetched.changed())
-        if not changed or mutated == "leave":
-            self.fetched.forget_changed()
+        changed_objects = list(self.tracker.find_changed())
+        if not changed_objects or mutated == "leave":
+            self.tracker.forget_changed()
             return
-        keys = [display_key(each.cell_key) for each in changed]
+        keys = [display_key(each.cell_key) for each in changed_objects]
         if mutated == "refuse" or len(set(keys)) < len(keys):
             why = "objects that `get` returned were changed and not set again"
             if mutated == "keep":
                 why = "several objects of the same key were changed since they were read"
             raise UnsavedChanges(tuple(keys), why, "set() the objects to keep; or commit(mutated='keep' or 'leave')")
-        for cell_key, value, as_ in changed:
+        for cell_key, value, as_ in changed_objects:
             if split_cell_key(cell_key)[1] is None:
                 self.set_key(cell_key, value, as_)
             else:
@@ -114,14 +114,14 @@ class WorkingCopy:
     def get_value(self, cell_key: str, default: Any, as_: Any) -> Any:
         """Return a new copy of the value, and track changes of it."""
         cell = self.cell(cell_key)
-        return default if cell is None else self._given(cell_key, self.raw(cell), as_)
+        return default if cell is None else self._decode_tracked(cell_key, self.raw(cell), as_)
 
     async def read(self, cell_key: str, default: Any, as_: Any) -> Any:
         """Return a new copy of the value like `get_value`, without blocking."""
         if cell_key in self.changes:
             return self.get_value(cell_key, default, as_)
         cell = await self.blob_cache.wait(tree.find(self.root, cell_key))
-        return default if cell is None else self._given(cell_key, await self.raw_of(cell), as_)
+        return default if cell is None else self._decode_tracked(cell_key, await self.raw_of(cell), as_)
 
     async def read_key(self, key: str, default: Any, as_: Any) -> Any:
         """Return the value of a key, without blocking."""
@@ -145,32 +145,32 @@ class WorkingCopy:
         )
         return None if cell is None else await self.raw_of(cell)
 
-    def _given(self, cell_key: str, raw: bytes, as_: Any) -> Any:
+    def _decode_tracked(self, cell_key: str, raw: bytes, as_: Any) -> Any:
         label = display_key(cell_key)
         value = values.decode(raw, label, as_)
         if not isinstance(value, _ATOMS):
-            self.fetched.add(cell_key, value, as_, _seen(as_, lambda it: values.encode(it, label)))
+            self.tracker.add(cell_key, value, as_, _choose_encoder(as_, lambda it: values.encode(it, label)))
         return value
 
     def scan(self, prefix: str, *, cut: str = "", limit: int | None = None) -> dict[str, bytes | None]:
         """Return cells of keys that begin with `prefix`, in order; `cut` is as in `tree.scan`."""
         own_cells = {key: cell for key, cell in self.changes.items() if key.startswith(prefix)}
-        removed = {key for key, cell in own_cells.items() if cell is None}
-        scan_limit = None if limit is None else limit + len(removed)
+        removed_keys = {key for key, cell in own_cells.items() if cell is None}
+        scan_limit = None if limit is None else limit + len(removed_keys)
         result = self.blob_cache.now(tree.scan(self.root, prefix, cut=cut, limit=scan_limit))
         for key, cell in own_cells.items():
-            if (short_key := tree.shortened(key, len(prefix), cut)) != key:
+            if (short_key := tree.shorten_key(key, len(prefix), cut)) != key:
                 result |= {short_key: None} if cell is not None else {}
             elif cell is not None:
                 result[key] = cell
             else:
                 result.pop(key, None)
         # The scan of the tree does not show whether everything below was removed since.
-        for short_key in {tree.shortened(key, len(prefix), cut) for key in removed} - removed:
+        for short_key in {tree.shorten_key(key, len(prefix), cut) for key in removed_keys} - removed_keys:
             if short_key in result and not self._is_any_left(short_key):
                 del result[short_key]
-        ordered = dict(sorted(result.items()))
-        return ordered if limit is None else dict(list(ordered.items())[:limit])
+        sorted_cells = dict(sorted(result.items()))
+        return sorted_cells if limit is None else dict(list(sorted_cells.items())[:limit])
 
     def _is_any_left(self, prefix: str) -> bool:
         return bool(self.scan(prefix, limit=1))
@@ -200,7 +200,7 @@ class WorkingCopy:
             if existing.get(cell_key) != (cell := self.encode_cell(raw)):
                 self.changes[cell_key] = cell
         self._mark(key)
-        self.fetched.update(key, value)
+        self.tracker.update(key, value)
 
     def _mark(self, key: str) -> None:
         if self.cell(key) is None:
@@ -217,7 +217,7 @@ class WorkingCopy:
         entries = {
             str(split_cell_key(cell_key)[1]): self._value(cell_key, cell, as_) for cell_key, cell in cells.items()
         }
-        self.fetched.add(key, entries, as_, _seen(as_, lambda it: values.encode_entries(it, key)))
+        self.tracker.add(key, entries, as_, _choose_encoder(as_, lambda it: values.encode_entries(it, key)))
         return entries
 
     def has_key(self, key: str) -> bool:
@@ -283,7 +283,7 @@ class WorkingCopy:
         return values.decode(self.raw(cell), display_key(cell_key), as_)
 
 
-def _seen(as_: Any, plain: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
+def _choose_encoder(as_: Any, plain: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
     """Return the function that encodes an object to detect changes."""
     return plain if as_ is None else values.encode_plain
 

@@ -59,8 +59,10 @@ async def create_agent(arguments: CreateArguments) -> str:
     context.state.setdefault(_CREATED_AGENTS, {})[arguments.name] = created.ref
     lines = [f"{arguments.name} was created. Its handle: {created.ref}", f"{CALL} has it do one of its tasks:"]
     lines += [f"- {name}({', '.join(task.parameters)}): {task.docstring}" for name, task in arguments.tasks.items()]
-    if created.dropped:
-        lines.append(f"It did not get these capabilities, because you do not have them: {', '.join(created.dropped)}")
+    if created.dropped_names:
+        lines.append(
+            f"It did not get these capabilities, because you do not have them: {', '.join(created.dropped_names)}"
+        )
     return "\n".join(lines)
 
 

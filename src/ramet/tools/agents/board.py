@@ -218,7 +218,7 @@ class TaskUpdateTool(_BoardTool):
             case "in_progress":
                 task = await board.claim(taskId, owner)
             case "completed":
-                task = await _completed(context, board, taskId, owner)
+                task = await _complete(context, board, taskId, owner)
             case "pending":
                 task = await board.release(taskId, owner)
             case "deleted":
@@ -229,7 +229,7 @@ class TaskUpdateTool(_BoardTool):
         return _line(task)
 
 
-async def _completed(context: ToolUseContext, board: TaskBoard, id: str, owner: Owner) -> Task:
+async def _complete(context: ToolUseContext, board: TaskBoard, id: str, owner: Owner) -> Task:
     """Complete a task.
 
     It is claimed first, so that a run without a right to it is refused before hooks see the work.

@@ -18,7 +18,7 @@ from pydantic import Field
 from ramet.concurrency.threads import in_thread
 from ramet.tools.arguments import Arguments, workspace_tool
 from ramet.tools.context import ToolUseContext
-from ramet.tools.files.lines import SMALL, numbered
+from ramet.tools.files.lines import SMALL, read_numbered_lines
 from ramet.tools.files.paths import (
     FileMissing,
     ResolvedPath,
@@ -71,10 +71,11 @@ async def read(arguments: ReadArguments) -> str:
         max_chars = max(1_000, context.max_result_chars - 500)  # below the size at which dispatch would spill it
         owned = fd
         if status.st_size <= SMALL:
-            text, digest = numbered(owned, resolved.shown, first, max_lines, max_chars)
+            text, digest = read_numbered_lines(owned, resolved.display_path, first, max_lines, max_chars)
         else:
             reading = in_thread(
-                lambda: _numbered_and_closed(owned, resolved.shown, first, max_lines, max_chars), name="ramet-read"
+                lambda: _read_lines_and_close(owned, resolved.display_path, first, max_lines, max_chars),
+                name="ramet-read",
             )
             fd = -1  # The thread closes it, even without a waiting caller.
             text, digest = await reading
@@ -85,9 +86,9 @@ async def read(arguments: ReadArguments) -> str:
     return text
 
 
-def _numbered_and_closed(fd: int, name: str, first: int, max_lines: int, max_chars: int) -> tuple[str, str]:
+def _read_lines_and_close(fd: int, name: str, first: int, max_lines: int, max_chars: int) -> tuple[str, str]:
     try:
-        return numbered(fd, name, first, max_lines, max_chars)
+        return read_numbered_lines(fd, name, first, max_lines, max_chars)
     finally:
         os.close(fd)
 
@@ -97,12 +98,12 @@ async def write(arguments: WriteArguments) -> str:
     context = current_context()
     resolved = resolve(context, arguments.file_path, writing=True)
     if arguments.file_path.endswith("/") or not resolved.parts:
-        raise ToolException(f"{resolved.shown}: is a directory, not a file")
-    data = _encoded(resolved, arguments.content)
+        raise ToolException(f"{resolved.display_path}: is a directory, not a file")
+    data = _encode(resolved, arguments.content)
     _check_size(resolved, len(data))
     existed = _current_content(context, resolved) is not None
     _replace(context, resolved, data)
-    return f"{'Replaced' if existed else 'Made'} {resolved.shown} ({len(data)} bytes)."
+    return f"{'Replaced' if existed else 'Made'} {resolved.display_path} ({len(data)} bytes)."
 
 
 async def edit(arguments: EditArguments) -> str:
@@ -111,48 +112,48 @@ async def edit(arguments: EditArguments) -> str:
     resolved = resolve(context, arguments.file_path, writing=True)
     old, new = arguments.old_string, arguments.new_string
     if old == new:
-        raise ToolException(f"{resolved.shown}: old_string and new_string are the same")
+        raise ToolException(f"{resolved.display_path}: old_string and new_string are the same")
     if not old:
-        raise ToolException(f"{resolved.shown}: old_string is empty; Write creates or replaces a whole file")
+        raise ToolException(f"{resolved.display_path}: old_string is empty; Write creates or replaces a whole file")
     data = _current_content(context, resolved)
     if data is None:
-        raise ToolException(f"{resolved.shown}: there is no such file; Write creates one")
+        raise ToolException(f"{resolved.display_path}: there is no such file; Write creates one")
     if b"\0" in data[:8192]:
-        raise ToolException(f"{resolved.shown}: is a binary file ({len(data)} bytes); Edit changes text")
+        raise ToolException(f"{resolved.display_path}: is a binary file ({len(data)} bytes); Edit changes text")
     text = data.decode("utf-8", "surrogateescape")  # bytes that are not UTF-8 stay unchanged
     if old not in text and "\r\n" in text and "\r" not in old:
         old, new = old.replace("\n", "\r\n"), new.replace("\r\n", "\n").replace("\n", "\r\n")
     count = text.count(old)
     if not count:
-        raise ToolException(f"{resolved.shown}: old_string is not in the file; nothing was changed")
+        raise ToolException(f"{resolved.display_path}: old_string is not in the file; nothing was changed")
     if count > 1 and not arguments.replace_all:
         raise ToolException(
-            f"{resolved.shown}: old_string occurs {count} times; add lines around it, or set replace_all. "
+            f"{resolved.display_path}: old_string occurs {count} times; add lines around it, or set replace_all. "
             "Nothing was changed"
         )
     _check_size(
-        resolved, len(data) + count * (len(_encoded(resolved, new)) - len(old.encode("utf-8", "surrogateescape")))
+        resolved, len(data) + count * (len(_encode(resolved, new)) - len(old.encode("utf-8", "surrogateescape")))
     )
     changed = text.replace(old, new).encode("utf-8", "surrogateescape")
     line = text.count("\n", 0, text.index(old)) + 1
     _replace(context, resolved, changed)
-    return f"Edited {resolved.shown}: " + (
+    return f"Edited {resolved.display_path}: " + (
         f"{count} places, the first at line {line}." if count > 1 else f"line {line}."
     )
 
 
-def _encoded(resolved: ResolvedPath, text: str) -> bytes:
+def _encode(resolved: ResolvedPath, text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
         raise ToolException(
-            f"{resolved.shown}: character {error.start} of the text is half of a surrogate pair"
+            f"{resolved.display_path}: character {error.start} of the text is half of a surrogate pair"
         ) from None
 
 
 def _check_size(resolved: ResolvedPath, size: int) -> None:
     if size > MAX_CHANGED:
-        raise ToolException(f"{resolved.shown}: {size} bytes; Write and Edit handle at most {MAX_CHANGED}")
+        raise ToolException(f"{resolved.display_path}: {size} bytes; Write and Edit handle at most {MAX_CHANGED}")
 
 
 def _current_content(context: ToolUseContext, resolved: ResolvedPath) -> bytes | None:
@@ -165,7 +166,7 @@ def _current_content(context: ToolUseContext, resolved: ResolvedPath) -> bytes |
         status = os.fstat(fd)
         read_state = context.file_cache.get(str(resolved.path))
         if not isinstance(read_state, ReadState):
-            raise ToolException(f"{resolved.shown}: exists and was not read in this run; Read it first")
+            raise ToolException(f"{resolved.display_path}: exists and was not read in this run; Read it first")
         _check_size(resolved, status.st_size)
         data = file.read(MAX_CHANGED + 1)
         _check_size(resolved, len(data))
@@ -175,7 +176,7 @@ def _current_content(context: ToolUseContext, resolved: ResolvedPath) -> bytes |
             else (read_state.size, read_state.mtime_ns) == (status.st_size, status.st_mtime_ns)
         )
         if not is_unchanged:
-            raise ToolException(f"{resolved.shown}: has changed since this run read it; Read it again")
+            raise ToolException(f"{resolved.display_path}: has changed since this run read it; Read it again")
         return data
 
 
@@ -183,11 +184,13 @@ def _replace(context: ToolUseContext, resolved: ResolvedPath, data: bytes) -> No
     """Put `data` at the path in one step, keep the file's mode, and remember the file as read."""
     name, temporary = resolved.parts[-1], f".ramet-{secrets.token_hex(8)}"
     with (
-        directory(ResolvedPath(resolved.root, resolved.parts[:-1], resolved.shown), make=True) as parent,
-        os_errors_as_tool_errors(resolved.shown),
+        directory(ResolvedPath(resolved.root, resolved.parts[:-1], resolved.display_path), make=True) as parent,
+        os_errors_as_tool_errors(resolved.display_path),
     ):
         try:
-            mode = stat.S_IMODE(regular(os.stat(name, dir_fd=parent, follow_symlinks=False), resolved.shown).st_mode)
+            mode = stat.S_IMODE(
+                regular(os.stat(name, dir_fd=parent, follow_symlinks=False), resolved.display_path).st_mode
+            )
         except FileNotFoundError:
             mode = None
         fd = os.open(

@@ -31,7 +31,7 @@ class GlobArguments(Arguments):
     path: str | None = Field(None, description="The directory to look in; the workspace root if left out")
 
 
-class Found(NamedTuple):
+class WalkEntry(NamedTuple):
     """An entry below the directory of a walk."""
 
     path: str  #: relative to the start of the walk
@@ -43,8 +43,8 @@ async def glob(arguments: GlobArguments) -> str:
     """Return the paths that match a pattern, one per line, newest first, with a note if there are more."""
     context = current_context()
     resolved, pattern = _base_and_pattern(context, arguments)
-    prefix = "" if resolved.shown == "." else f"{resolved.shown}/"
-    hidden = hidden_files(
+    prefix = "" if resolved.display_path == "." else f"{resolved.display_path}/"
+    is_hidden = hidden_files(
         context, resolve(context, "." if arguments.pattern.startswith("/") else arguments.path or ".").path
     )
     matches: list[tuple[int, str]] = []
@@ -58,14 +58,14 @@ async def glob(arguments: GlobArguments) -> str:
                 break
             if each.is_directory is not pattern.directories or not pattern.fits(each.path):
                 continue
-            if hidden is None or not hidden(f"{resolved.path}/{each.path}"):
+            if is_hidden is None or not is_hidden(f"{resolved.path}/{each.path}"):
                 matches.append((_mtime_ns(each.entry), each.path))
     if not matches:
         return (
             f"No {'directories' if pattern.directories else 'files'} match {printable(arguments.pattern)}."
             + _limit_note(count)
         )
-    newest = heapq.nlargest(MAX_LISTED, matches, key=lambda item: (item[0], _reversed(item[1])))
+    newest = heapq.nlargest(MAX_LISTED, matches, key=lambda item: (item[0], _reverse_key(item[1])))
     lines, remaining_chars = [], context.max_result_chars - 500
     for _, path in newest:
         lines.append(prefix + printable(path, max_chars=4096) + ("/" if pattern.directories else ""))
@@ -92,7 +92,7 @@ def _base_and_pattern(context: ToolUseContext, arguments: GlobArguments) -> tupl
         raise ToolException(f"pattern: {error}") from None
 
 
-def walk(fd: int, prefix: str = "", depth: int = 0) -> Generator[Found]:
+def walk(fd: int, prefix: str = "", depth: int = 0) -> Generator[WalkEntry]:
     """Yield everything below an open directory, without following links; unreadable entries are skipped."""
     with os.scandir(fd) as entries:
         for entry in entries:
@@ -100,7 +100,7 @@ def walk(fd: int, prefix: str = "", depth: int = 0) -> Generator[Found]:
                 continue
             path = prefix + entry.name
             is_directory = entry.is_dir(follow_symlinks=False)
-            yield Found(path, entry, is_directory)
+            yield WalkEntry(path, entry, is_directory)
             if not is_directory or depth >= MAX_DEPTH:
                 continue
             try:
@@ -128,7 +128,7 @@ def _mtime_ns(entry: os.DirEntry[str]) -> int:
         return 0
 
 
-def _reversed(path: str) -> tuple[int, ...]:
+def _reverse_key(path: str) -> tuple[int, ...]:
     """Return a sort key that puts the first name first among files of equal time, in a search for the largest."""
     return tuple(-ord(c) for c in path)
 

@@ -19,7 +19,7 @@ from langchain_core.tools import StructuredTool, ToolException
 from pydantic import Field
 
 from ramet.concurrency.pipes import Capture
-from ramet.concurrency.processes import Ended, environment, run
+from ramet.concurrency.processes import CommandResult, environment, run
 from ramet.tools.arguments import Arguments, workspace_tool
 from ramet.tools.context import ToolUseContext
 from ramet.tools.files.glob import is_directory
@@ -88,7 +88,7 @@ async def grep(arguments: GrepArguments) -> str:
     if is_directory(resolved):
         with directory(resolved) as fd:
             result = await _search(arguments, _descriptor_path(fd, resolved), None, output, context)
-        prefix = "" if resolved.shown == "." else f"{resolved.shown}/"
+        prefix = "" if resolved.display_path == "." else f"{resolved.display_path}/"
     else:
         fd = open_file(resolved)
         try:
@@ -96,13 +96,13 @@ async def grep(arguments: GrepArguments) -> str:
         finally:
             os.close(fd)
         prefix = ""
-    single_name = resolved.shown if prefix == "" and resolved.shown != "." else None
+    single_name = resolved.display_path if prefix == "" and resolved.display_path != "." else None
     text = output.data().decode("utf-8", "surrogateescape")  # so that names are equal to those of Glob
     if result.code == 2 and "\0" not in text:
         text = _readable(text)
         raise ToolException(f"pattern: {text.strip()[:1_000] or 'the search failed'}")
-    hidden = None if single_name else hidden_files(context, resolved.path)
-    is_visible: Callable[[str], bool] = lambda path: hidden is None or not hidden(f"{resolved.path}/{path}")  # noqa: E731
+    is_hidden = None if single_name else hidden_files(context, resolved.path)
+    is_visible: Callable[[str], bool] = lambda path: is_hidden is None or not is_hidden(f"{resolved.path}/{path}")  # noqa: E731
     entries = _entries(arguments, text, prefix, single_name, is_visible)
     return _page(arguments, entries, result, context.max_result_chars - 500)
 
@@ -115,7 +115,7 @@ def _descriptor_path(fd: int, resolved: ResolvedPath) -> str:
 
 async def _search(
     arguments: GrepArguments, cwd: str, stdin: int | None, output: Capture, context: ToolUseContext
-) -> Ended:
+) -> CommandResult:
     from_stdin = stdin is not None
     globs = [] if from_stdin else _globs(arguments)
     ripgrep = shutil.which("rg")
@@ -153,7 +153,7 @@ def _globs(arguments: GrepArguments) -> list[str]:
         pattern = Pattern(text)
     except BadPattern as error:
         raise ToolException(f"glob: {error}") from None
-    return [("!" if pattern.negated else "") + each for each in pattern.globs]
+    return [("!" if pattern.is_negated else "") + each for each in pattern.globs]
 
 
 def _rg(program: str, arguments: GrepArguments, globs: list[str], from_stdin: bool) -> list[str]:
@@ -222,7 +222,7 @@ def _readable(text: str) -> str:
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-def _page(arguments: GrepArguments, entries: Iterator[str], result: Ended, remaining_chars: int) -> str:
+def _page(arguments: GrepArguments, entries: Iterator[str], result: CommandResult, remaining_chars: int) -> str:
     """Return the requested entries, as far as they fit, and a note."""
     lines: list[str] = []
     more = False
@@ -234,11 +234,11 @@ def _page(arguments: GrepArguments, entries: Iterator[str], result: Ended, remai
             more = True
             break
         lines.append(entry)
-    if result.why == "timeout":
+    if result.reason == "timeout":
         notes = f"… [the search was stopped after {LIMIT_S:g} s: not everything was searched]"
     elif more:
         notes = f"… [more matches; go on with offset={arguments.offset + len(lines)}, or narrow the search]"
-    elif result.why == "enough":
+    elif result.reason == "enough":
         notes = "… [more matches than this tool reads; narrow the search]"
     else:
         notes = "" if lines else "No matches." if not arguments.offset else "No more matches."

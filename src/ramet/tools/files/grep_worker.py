@@ -39,7 +39,7 @@ def _files(job: dict[str, Any]) -> Iterator[tuple[str, BinaryIO]]:
         return
     # A job has either one negative pattern or only positive ones.
     globs = [Pattern(("!./" + each[1:]) if each[0] == "!" else "./" + each) for each in job["globs"]]
-    negated = any(each.negated for each in globs)
+    negated = any(each.is_negated for each in globs)
     for path in _walk(".", frozenset(job["skipped"])):
         name = path[2:]
         if globs and not (all if negated else any)(each.fits(name) for each in globs):

@@ -14,7 +14,7 @@ MAX_LINE = 2_000  #: characters of a line that are shown
 _CHUNK = 256 * 1024
 
 
-def numbered(fd: int, name: str, first: int, max_lines: int, max_chars: int) -> tuple[str, str]:
+def read_numbered_lines(fd: int, name: str, first: int, max_lines: int, max_chars: int) -> tuple[str, str]:
     """Return lines from `first` on, at most `max_lines` and about `max_chars` characters, with a note on the rest.
 
     Also returns the digest of the whole content, empty if the file is too large to be read whole. Raises ToolException

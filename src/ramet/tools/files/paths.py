@@ -41,7 +41,7 @@ class ResolvedPath(NamedTuple):
 
     root: pathlib.Path
     parts: tuple[str, ...]  #: relative to the root; empty for the root itself
-    shown: str  #: the path as a model may read and write it
+    display_path: str  #: the path as a model may read and write it
 
     @property
     def path(self) -> pathlib.Path:
@@ -82,7 +82,9 @@ def resolve(context: ToolUseContext, name: str, *, writing: bool = False) -> Res
             )
             protected = PROTECTED.intersection(part.casefold() for part in parts) if writing else None
             if protected:
-                raise ToolException(f"{resolved_path.shown}: files in {min(protected)} are not written by these tools")
+                raise ToolException(
+                    f"{resolved_path.display_path}: files in {min(protected)} are not written by these tools"
+                )
             return resolved_path
     raise ToolException(f"{shown}: leads outside the workspace {printable(cwd)}, which this tool does not leave")
 
@@ -117,7 +119,7 @@ def os_errors_as_tool_errors(shown: str) -> Iterator[None]:
 @contextmanager
 def directory(resolved: ResolvedPath, *, make: bool = False) -> Iterator[int]:
     """Open the directory at `resolved`, without following links; `make` creates missing directories on the path."""
-    with os_errors_as_tool_errors(resolved.shown):
+    with os_errors_as_tool_errors(resolved.display_path):
         fd = os.open(resolved.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             for part in resolved.parts:
@@ -142,16 +144,16 @@ def _open_below(fd: int, part: str, *, make: bool) -> int:
 def open_file(resolved: ResolvedPath) -> int:
     """Open the regular file at `resolved` for reading; return a descriptor, which the caller closes. Never blocks."""
     if not resolved.parts:
-        regular(resolved.root.stat(), resolved.shown)
+        regular(resolved.root.stat(), resolved.display_path)
     with (
-        directory(ResolvedPath(resolved.root, resolved.parts[:-1], resolved.shown)) as parent,
-        os_errors_as_tool_errors(resolved.shown),
+        directory(ResolvedPath(resolved.root, resolved.parts[:-1], resolved.display_path)) as parent,
+        os_errors_as_tool_errors(resolved.display_path),
     ):
         # Checked before opening, because opening a device may have an effect, and again afterwards.
-        regular(os.stat(resolved.parts[-1], dir_fd=parent, follow_symlinks=False), resolved.shown)
+        regular(os.stat(resolved.parts[-1], dir_fd=parent, follow_symlinks=False), resolved.display_path)
         fd = os.open(resolved.parts[-1], _READ, dir_fd=parent)
         try:
-            regular(os.fstat(fd), resolved.shown)
+            regular(os.fstat(fd), resolved.display_path)
         except BaseException:
             os.close(fd)
             raise

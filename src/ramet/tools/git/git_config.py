@@ -75,7 +75,7 @@ def parse(data: bytes) -> Iterator[Entry]:
     while at < len(text):
         if section_match := _SECTION.match(text, at):
             name, sub = section_match.group(1).lower(), section_match.group(2)
-            section = name if sub is None else f"{name}.{_unescaped(sub)}"
+            section = name if sub is None else f"{name}.{_unescape(sub)}"
             at = _skip(text, section_match.end())
             continue
         name_match = _NAME.match(text, at)
@@ -108,7 +108,7 @@ def _skip(text: str, at: int) -> int:
     return match.end() if match else at
 
 
-def _unescaped(text: str) -> str:
+def _unescape(text: str) -> str:
     return re.sub(r"\\(.)", r"\1", text)
 
 

@@ -105,8 +105,10 @@ def _check_repository(folder: Path, tops: tuple[Path, ...], may_lead_out: Callab
 
 def _is_unread(parts: Sequence[str]) -> bool:
     """Return whether git itself does not read this folder, in the repository or in a submodule's."""
-    *above, name = parts
-    is_repository = not above or (above[0] == _SUBMODULES != above[-1] and not set(_READ_FOLDERS).intersection(above))
+    *parents, name = parts
+    is_repository = not parents or (
+        parents[0] == _SUBMODULES != parents[-1] and not set(_READ_FOLDERS).intersection(parents)
+    )
     return is_repository and name in _UNREAD_FOLDERS
 
 

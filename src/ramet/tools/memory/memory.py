@@ -88,12 +88,12 @@ def _view(folder: MemoryFolder, path: str, view_range: list[int] | None = None) 
 
 
 def _create(folder: MemoryFolder, path: str, file_text: str | None = None) -> str:
-    is_new = folder.write(path, _required("file_text", file_text))
+    is_new = folder.write(path, _require_value("file_text", file_text))
     return f"{'Created' if is_new else 'Replaced'} {path}."
 
 
 def _str_replace(folder: MemoryFolder, path: str, old_str: str | None = None, new_str: str | None = None) -> str:
-    old, new = _required("old_str", old_str), new_str or ""
+    old, new = _require_value("old_str", old_str), new_str or ""
     if not old:
         raise InvalidValue("old_str", old, "a text that occurs once in the file")
 
@@ -110,7 +110,7 @@ def _str_replace(folder: MemoryFolder, path: str, old_str: str | None = None, ne
 
 
 def _insert(folder: MemoryFolder, path: str, insert_line: int | None = None, insert_text: str | None = None) -> str:
-    line, added = _required("insert_line", insert_line), _required("insert_text", insert_text)
+    line, added = _require_value("insert_line", insert_line), _require_value("insert_text", insert_text)
 
     def insert(text: str) -> str:
         lines = text.split("\n")
@@ -127,7 +127,7 @@ def _delete(folder: MemoryFolder, path: str) -> str:
     return f"Deleted {path}."
 
 
-def _required(name: str, value: Any) -> Any:
+def _require_value(name: str, value: Any) -> Any:
     if value is None:
         raise InvalidValue(name, value, "a value: this command needs it")
     return value

@@ -62,7 +62,7 @@ class MemoryFolder:
 
     def notes(self) -> tuple[Note, ...]:
         """Return all files, by name; the count stops at twice the maximum number."""
-        with self._opened() as folder:
+        with self._open_folder() as folder:
             return () if folder is None else tuple(sorted(islice(_notes_below(folder, ""), 2 * MAX_FILES)))
 
     def read(self, name: str) -> str:
@@ -75,7 +75,7 @@ class MemoryFolder:
     def head(self, name: str, limit: int) -> NotePreview:
         """Return at most the first `limit` bytes of one file."""
         *folders, last = name_parts(name)
-        with self._opened(folders) as folder:
+        with self._open_folder(folders) as folder:
             preview = None if folder is None else _head(folder, last, limit)
         if preview is None:
             raise self._unknown(name)
@@ -83,12 +83,12 @@ class MemoryFolder:
 
     def write(self, name: str, text: str) -> bool:
         """Replace the file's content by `text` atomically; return True if the file is new."""
-        with self._locked(create=True):
+        with self._lock(create=True):
             return self._replace(name, text)
 
     def edit(self, name: str, change: Callable[[str], str]) -> str:
         """Read, change and write one file while all other writers wait; return the new text."""
-        with self._locked():
+        with self._lock():
             text = change(self.read(name))
             self._replace(name, text)
             return text
@@ -96,8 +96,8 @@ class MemoryFolder:
     def delete(self, name: str) -> None:
         """Remove a file, or a folder with its contents, and the folders that become empty."""
         *folders, last = name_parts(name)
-        with self._locked():
-            with self._opened(folders) as folder:
+        with self._lock():
+            with self._open_folder(folders) as folder:
                 try:
                     if folder is None:
                         raise self._unknown(name)
@@ -108,8 +108,8 @@ class MemoryFolder:
                 except FileNotFoundError:
                     raise self._unknown(name) from None
             for depth in range(len(folders), 0, -1):
-                with self._opened(folders[: depth - 1]) as above, suppress(OSError):
-                    os.rmdir(folders[depth - 1], dir_fd=above)
+                with self._open_folder(folders[: depth - 1]) as parent_fd, suppress(OSError):
+                    os.rmdir(folders[depth - 1], dir_fd=parent_fd)
 
     def _unknown(self, name: str) -> Unknown:
         return Unknown("memory file", name, tuple(note.name for note in self.notes()))
@@ -123,7 +123,7 @@ class MemoryFolder:
         if len(data) > MAX_FILE:
             raise InvalidValue("text", f"{len(data)} bytes", f"at most {MAX_FILE} bytes in one file")
         notes = self.notes()
-        with self._opened() as top, self._opened(folders, create=len(notes) < MAX_FILES) as folder:
+        with self._open_folder() as top, self._open_folder(folders, create=len(notes) < MAX_FILES) as folder:
             is_new = folder is None or _is_new(folder, last)
             if is_new and len(notes) >= MAX_FILES:
                 raise InvalidValue("memory file", name, f"at most {MAX_FILES} files; delete or merge some")
@@ -140,7 +140,7 @@ class MemoryFolder:
         return is_new
 
     @contextmanager
-    def _opened(self, below: Sequence[str] = (), *, create: bool = False) -> Iterator[int | None]:
+    def _open_folder(self, subfolders: Sequence[str] = (), *, create: bool = False) -> Iterator[int | None]:
         """Yield a descriptor of the folder, or of one below it; None if it does not exist."""
         if create:
             self.root.mkdir(parents=True, exist_ok=True)
@@ -150,7 +150,7 @@ class MemoryFolder:
             yield None
             return
         try:
-            for name in (*self.path.relative_to(self.root).parts, *below):
+            for name in (*self.path.relative_to(self.root).parts, *subfolders):
                 inner = _open_below(at, name, create=create)
                 if inner is None:
                     yield None
@@ -162,9 +162,9 @@ class MemoryFolder:
             os.close(at)
 
     @contextmanager
-    def _locked(self, *, create: bool = False) -> Iterator[None]:
+    def _lock(self, *, create: bool = False) -> Iterator[None]:
         """Exclude every other writer, in this process or another; the lock ends with the process."""
-        with self._opened(create=create) as folder:
+        with self._open_folder(create=create) as folder:
             if folder is None:
                 yield  # There is nothing to lock; the following code finds nothing.
                 return
@@ -204,7 +204,7 @@ def _open_below(folder: int, name: str, *, create: bool) -> int | None:
             os.mkdir(name, dir_fd=folder)
         return os.open(name, _FOLDER_FLAGS, dir_fd=folder)
     except OSError as error:
-        raise _denied(name, error) from None
+        raise _denial(name, error) from None
 
 
 def _head(folder: int, name: str, limit: int) -> NotePreview | None:
@@ -213,7 +213,7 @@ def _head(folder: int, name: str, limit: int) -> NotePreview | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise _denied(name, error) from None
+        raise _denial(name, error) from None
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)  # fdopen would refuse a folder, and leave it open
         raise InvalidValue("memory file", name, "a file, no folder and nothing special")
@@ -253,7 +253,7 @@ def _notes_below(folder: int, prefix: str, depth: int = MAX_DEPTH) -> Iterator[N
                         os.close(inner)
 
 
-def _denied(name: str, error: OSError) -> Denied:
+def _denial(name: str, error: OSError) -> Denied:
     if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.EMLINK):
         return Denied("memory", f"{name} is a symbolic link, or no folder where one should be")
     return Denied("memory", f"{name}: {error.strerror}")

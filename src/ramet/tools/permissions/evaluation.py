@@ -60,7 +60,7 @@ class _Judgement:
         self._checkouts = Checkouts()
         self._names: tuple[str, ...] | None = None
         self._run: Invocations | None = None
-        self._touched: tuple[TouchedFile, ...] | None = None
+        self._command_files: tuple[TouchedFile, ...] | None = None
 
     def ruling(self) -> Ruling:
         denying_rule = self._matching_rule("deny")
@@ -113,7 +113,7 @@ class _Judgement:
         bound, editing = path_rules.bind(rule, self._call.cwd, self._checkouts), rule.tool in EDITING_TOOLS
         return any(
             not each.names or bound.fits(each.names)
-            for each in self.touched
+            for each in self.command_files
             if each.is_sure is is_sure and (each.is_changed if editing else each.is_read)
         )
 
@@ -125,7 +125,7 @@ class _Judgement:
         files = {name: rule.source for rule in self._permissions.rules for name in _settings_files(rule)}
         if tool in EDITING_TOOLS and files and not self.names:
             return f"it is unknown which file is changed; {next(iter(files.values()))} says what agents may do"
-        changing = [name for each in self.touched if each.is_changed for name in each.names]
+        changing = [name for each in self.command_files if each.is_changed for name in each.names]
         names = self.names if tool in EDITING_TOOLS else changing
         changed = next((files[each] for each in names if each in files), "")
         return f"{changed} says what agents may do" if changed else ""
@@ -185,14 +185,14 @@ class _Judgement:
         return self._run
 
     @property
-    def touched(self) -> tuple[TouchedFile, ...]:
+    def command_files(self) -> tuple[TouchedFile, ...]:
         """Return the files that a shell command names."""
-        if self._touched is None:
+        if self._command_files is None:
             homes = dict.fromkeys(each.home for each in self._permissions.rules if each.home)
-            self._touched = touched_files(
+            self._command_files = touched_files(
                 self.run.commands, str(self._call.args.get("command", "")), self._call.cwd, tuple(homes)
             )
-        return self._touched
+        return self._command_files
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -40,7 +40,7 @@ class ImportedTool(BaseTool):
             result = bound(**arguments)
         except pydantic.ValidationError as error:
             raise ToolException(_error_text(self.name, error)) from None
-        return asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result
+        return asyncio.run(_await_result(result)) if inspect.isawaitable(result) else result
 
 
 def imported_tool(
@@ -57,7 +57,7 @@ def imported_tool(
     )
 
 
-async def _awaited(result: Any) -> Any:
+async def _await_result(result: Any) -> Any:
     return await result
 
 

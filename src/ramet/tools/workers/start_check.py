@@ -31,7 +31,7 @@ def with_start_check(tool: BaseTool, check: Callable[[], Awaitable[None]] | None
     begin = tool._arun
 
     @functools.wraps(begin)
-    async def checked(*args: Any, **options: Any) -> Any:
+    async def check_and_begin(*args: Any, **options: Any) -> Any:
         try:
             await check()
         except StoreFailed as error:
@@ -39,5 +39,5 @@ def with_start_check(tool: BaseTool, check: Callable[[], Awaitable[None]] | None
         return await begin(*args, **options)
 
     copy = tool.model_copy()
-    copy.__dict__["_arun"] = checked  # Python finds it before the method of the class.
+    copy.__dict__["_arun"] = check_and_begin  # Python finds it before the method of the class.
     return copy

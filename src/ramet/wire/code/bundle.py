@@ -97,7 +97,7 @@ def imports_of(code: types.CodeType, package: str) -> frozenset[str]:
     return frozenset(names)
 
 
-def imported_by(modules: Sequence[Source]) -> frozenset[str]:
+def imported_modules(modules: Sequence[Source]) -> frozenset[str]:
     """Return every module that these modules name in their imports."""
     imports = (_imports(each.text, each.name, each.package) for each in modules if each.text is not None)
     return frozenset().union(*imports)
@@ -116,8 +116,8 @@ class _Bundle:
         module = self._modules.get(name)
         if module is None:
             return None
-        if module.text is None and (installed := importlib.machinery.PathFinder.find_spec(name, path)):
-            return installed  # An installed package uses the same namespace package.
+        if module.text is None and (installed_spec := importlib.machinery.PathFinder.find_spec(name, path)):
+            return installed_spec  # An installed package uses the same namespace package.
         spec = importlib.machinery.ModuleSpec(name, self, origin=module.path or None, is_package=module.package)  # type: ignore[arg-type]
         spec.has_location = bool(module.path)
         return spec

@@ -19,8 +19,8 @@ import msgspec
 from msgspec import Struct
 
 from ramet.core.errors import NotShippable, ProtocolError
-from ramet.wire.code import renamed
-from ramet.wire.code.bundle import Source, imported_by, imports_of, install_importer, sources
+from ramet.wire.code import former_names
+from ramet.wire.code.bundle import Source, imported_modules, imports_of, install_importer, sources
 from ramet.wire.code.closure_vars import find_unpicklable, is_importable, name_of, parts
 
 #: Maximum bytes of a capsule: function, arguments and sources together.
@@ -96,7 +96,7 @@ class _Content(Struct, frozen=True, array_like=True):
     modules: tuple[Source, ...] = ()
 
 
-class _Pickled(NamedTuple):
+class _PickledValue(NamedTuple):
     data: bytes
     modules: set[str]  #: modules that unpickling imports
 
@@ -130,17 +130,17 @@ def pack(
     args, kwargs = tuple(args), dict(kwargs or {})
     call = (function, args, kwargs)
     try:
-        pickled = _pickle(call)
+        pickled_call = _pickle(call)
     except MemoryError:
         raise
     except Exception as problem:
         raise _refusal(problem, *call) from None
-    bundled = sources(pickled.modules | modules)
-    data = _encoder.encode(_Content(pickled.data, bundled))
+    bundled_sources = sources(pickled_call.modules | modules)
+    data = _encoder.encode(_Content(pickled_call.data, bundled_sources))
     if len(data) > MAX_CAPSULE:
-        raise _too_large(len(data), bundled, *call)
-    _check_secrets(data, secrets, bundled, *call)
-    heavy = any(map(_is_heavy, pickled.modules | imported_by(bundled)))
+        raise _too_large(len(data), bundled_sources, *call)
+    _check_secrets(data, secrets, bundled_sources, *call)
+    heavy = any(map(_is_heavy, pickled_call.modules | imported_modules(bundled_sources)))
     return PackedCall(name_of(function), current_tag(), data, heavy)
 
 
@@ -174,7 +174,7 @@ def unpack(data: bytes, tag: str) -> UnpackedCall:
     except (msgspec.DecodeError, UnicodeError) as problem:
         raise ProtocolError(f"a capsule that cannot be read: {problem}") from None
     install_importer(content.modules)
-    return UnpackedCall(*renamed.loads(content.call))
+    return UnpackedCall(*former_names.loads(content.call))
 
 
 @lru_cache(maxsize=1)
@@ -213,11 +213,11 @@ def _bound_kind(kind: type) -> tuple[str, str] | None:
     return None
 
 
-def _pickle(value: Any) -> _Pickled:
+def _pickle(value: Any) -> _PickledValue:
     file = io.BytesIO()
     pickler = _pickler()(file)
     pickler.dump(value)
-    return _Pickled(file.getvalue(), pickler.modules)
+    return _PickledValue(file.getvalue(), pickler.modules)
 
 
 def _refusal(
@@ -234,8 +234,8 @@ def _refusal(
         return NotShippable(
             label, f"it {'is' if is_bound_itself else 'holds'} {problem.kind} of this process", problem.remedy
         )
-    why = f"{type(problem).__name__}: {_message_of(problem)}"
-    return NotShippable(label, why, "pass plain data, or create it inside the function")
+    reason = f"{type(problem).__name__}: {_message_of(problem)}"
+    return NotShippable(label, reason, "pass plain data, or create it inside the function")
 
 
 def _problem_of(value: Any) -> Exception | None:

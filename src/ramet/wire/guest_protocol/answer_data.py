@@ -10,7 +10,7 @@ from msgspec import Struct
 from ramet.core.outcome import Usage
 
 
-class Spawned(Struct, frozen=True, kw_only=True):
+class SpawnReply(Struct, frozen=True, kw_only=True):
     """Confirmation that a child is running."""
 
     run: str
@@ -19,14 +19,14 @@ class Spawned(Struct, frozen=True, kw_only=True):
     background: bool = False
 
 
-class Created(Struct, frozen=True, kw_only=True):
+class CreateReply(Struct, frozen=True, kw_only=True):
     """Confirmation of a recorded agent: its handle, and the requested capabilities that it did not get."""
 
     ref: str
     dropped: tuple[str, ...] = ()
 
 
-class Stopped(Struct, frozen=True, kw_only=True):
+class StopReply(Struct, frozen=True, kw_only=True):
     """The paths of the stopped runs, and of the runs that could not be stopped."""
 
     stopped: tuple[str, ...]

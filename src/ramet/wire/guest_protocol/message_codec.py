@@ -10,7 +10,7 @@ from msgspec import Struct
 from ramet.core.errors import ProtocolError
 from ramet.wire.guest_protocol.guest_to_host import FromGuest, GuestMessage
 from ramet.wire.guest_protocol.host_to_guest import FromHost, HostMessage
-from ramet.wire.values.json_object import paused_gc
+from ramet.wire.values.json_object import pause_gc
 
 _encoder = msgspec.json.Encoder()
 _guest_decoder = msgspec.json.Decoder(FromGuest)
@@ -41,7 +41,7 @@ def from_host(control: bytes) -> HostMessage:
 
 def _decode(decoder: msgspec.json.Decoder[Any], control: bytes) -> Any:
     try:
-        with paused_gc(len(control)):
+        with pause_gc(len(control)):
             return decoder.decode(control)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
         raise ProtocolError(f"a frame that is not a message: {str(problem)[:200]}") from None

@@ -21,12 +21,12 @@ from ramet.wire.values.validators import (
     Check,
     Keys,
     TypeMismatch,
+    as_list,
     fit_each,
     fit_items,
     fit_one,
     format_type,
     instance,
-    listed,
     literal,
     summarize_error,
 )
@@ -92,8 +92,10 @@ class Coercer:
         except TypeMismatch:
             raise
         except Exception as problem:  # the receiver's own constructor rejected the fields
-            why = summarize_error(problem)
-            raise TypeMismatch(fields, f"the fields of {cls.__qualname__} ({type(problem).__name__}: {why})") from None
+            reason = summarize_error(problem)
+            raise TypeMismatch(
+                fields, f"the fields of {cls.__qualname__} ({type(problem).__name__}: {reason})"
+            ) from None
 
     def member(self, cls: type, name: Any, value: Any) -> Any:
         """Return a member of an enumeration of `types`. Raises TypeMismatch if there is no such member."""
@@ -176,12 +178,12 @@ class Coercer:
     def _tuple(self, args: tuple[Any, ...]) -> Check:
         if len(args) == 2 and args[1] is Ellipsis:
             item = self._make_check(args[0])
-            return Check(frozenset(), lambda value: tuple(fit_items(item, listed(value, "a list, for a tuple"))))
-        unpacked = any(typing.get_origin(each) is typing.Unpack for each in args)
-        checks = [] if unpacked else [self._make_check(each) for each in args]
+            return Check(frozenset(), lambda value: tuple(fit_items(item, as_list(value, "a list, for a tuple"))))
+        has_unpack = any(typing.get_origin(each) is typing.Unpack for each in args)
+        checks = [] if has_unpack else [self._make_check(each) for each in args]
 
         def fit(value: Any) -> Any:
-            items = listed(value, "a list, for a tuple")
+            items = as_list(value, "a list, for a tuple")
             if not checks:
                 return tuple(items)
             if len(items) != len(checks):
@@ -194,7 +196,7 @@ class Coercer:
         item = self._make_check(args[0]) if args else None
 
         def fit(value: Any) -> Any:
-            items = fit_items(item, listed(value, "a list, for a set"))
+            items = fit_items(item, as_list(value, "a list, for a set"))
             if not self._keys.can_hold(items):
                 raise TypeMismatch(value, "a list of values that a set can hold")
             return kind(items)
@@ -251,10 +253,10 @@ def _maker_of(cls: Any) -> Callable[[Any, dict[str, Any]], Any] | None:
 
 def _dataclass(cls: Any, fields: dict[str, Any]) -> Any:
     late_fields = {each.name for each in dataclasses.fields(cls) if not each.init}
-    built = cls(**{name: value for name, value in fields.items() if name not in late_fields})
+    new_object = cls(**{name: value for name, value in fields.items() if name not in late_fields})
     for name in late_fields & fields.keys():
-        object.__setattr__(built, name, fields[name])
-    return built
+        object.__setattr__(new_object, name, fields[name])
+    return new_object
 
 
 @lru_cache(maxsize=512)
@@ -269,8 +271,8 @@ def _model(cls: Any, fields: dict[str, Any]) -> Any:
         if issubclass(cls, pydantic.RootModel):
             check_large(cls, fields.get("root"))
             return cls.model_validate(fields.get("root"))
-        aliased = any(field.validation_alias is not None for field in cls.model_fields.values())
-        options = {"by_name": True} if aliased else {}
+        has_aliases = any(field.validation_alias is not None for field in cls.model_fields.values())
+        options = {"by_name": True} if has_aliases else {}
         check_large(cls, fields, **options)
         return cls.model_validate(fields, **options)
     except pydantic.ValidationError as problem:

@@ -21,32 +21,32 @@ import msgspec
 from ramet.core.errors import InvalidValue, ProtocolError
 from ramet.wire.values.coercion import Coercer
 from ramet.wire.values.encoder import DTYPES, MAX_DEPTH
-from ramet.wire.values.json_object import paused_gc
+from ramet.wire.values.json_object import pause_gc
 from ramet.wire.values.validators import Keys, TypeMismatch, check_parts, safe_repr
 
 _json = msgspec.json.Decoder()
 
 
-def decode(body: bytes, json_size: int, *, returns: Any = None, what: str = "output", is_bounded: bool = True) -> Any:
+def decode(body: bytes, json_size: int, *, returns: Any = None, label: str = "output", is_bounded: bool = True) -> Any:
     """Return the value that `encode` encoded. Raises ProtocolError for bytes that `encode` cannot produce.
 
     Objects are decoded to dicts with "@type" unless their type occurs in `returns`, an annotation: only types that the
     receiver names are built. Nothing is imported by name.
 
     Raises InvalidValue if a value does not fit the annotation; its `field` is the path inside the value, beginning with
-    `what`. Raises InvalidValue if a value has more than MAX_PARTS parts, unless `is_bounded` is false because the host
+    `label`. Raises InvalidValue if a value has more than MAX_PARTS parts, unless `is_bounded` is false because the host
     itself encoded the value.
     """
     if not 0 < json_size <= len(body):
         raise ProtocolError(f"a value announces {json_size} bytes of JSON in a body of {len(body)}")
     if is_bounded:
-        check_parts(body, json_size, what)
+        check_parts(body, json_size, label)
     text = memoryview(body)[:json_size]
     try:
         raw = _load(text)
-        tagged = body.find(b"@", 0, json_size) >= 0
-        fitter = None if returns is None else Coercer(returns, text_keys=not tagged)
-        if tagged:
+        is_tagged = body.find(b"@", 0, json_size) >= 0
+        fitter = None if returns is None else Coercer(returns, text_keys=not is_tagged)
+        if is_tagged:
             reader = _Reader(body, json_size, fitter)
             raw = reader.value(raw)
             reader.finish()
@@ -54,28 +54,28 @@ def decode(body: bytes, json_size: int, *, returns: Any = None, what: str = "out
             raise ProtocolError(f"a value has {len(body) - json_size} bytes that no part of it uses")
         return raw if fitter is None else fitter.fit(raw)
     except TypeMismatch as misfit:
-        path = what + "".join(reversed(misfit.path))
+        path = label + "".join(reversed(misfit.path))
         raise InvalidValue(path, safe_repr(misfit.value), misfit.expected) from None
     except RecursionError:
-        raise _malformed(f"it is nested deeper than {MAX_DEPTH} levels") from None
+        raise _decode_error(f"it is nested deeper than {MAX_DEPTH} levels") from None
 
 
 def _load(text: memoryview) -> Any:
     try:
-        with paused_gc(len(text)):
+        with pause_gc(len(text)):
             raw = _json.decode(text)
     except (msgspec.DecodeError, UnicodeError) as problem:
-        raise _malformed(str(problem)[:200]) from None
+        raise _decode_error(str(problem)[:200]) from None
     level = [raw]
     for _ in range(MAX_DEPTH + 5):  # a tag may add as many levels to the innermost value
         level = gc.get_referents(*level)  # one level of a tree of lists and dicts, at the speed of C
         if not level:
             return raw
-    raise _malformed(f"it is nested deeper than {MAX_DEPTH} levels")
+    raise _decode_error(f"it is nested deeper than {MAX_DEPTH} levels")
 
 
-def _malformed(why: str) -> ProtocolError:
-    return ProtocolError(f"a value that cannot be read: {why}")
+def _decode_error(reason: str) -> ProtocolError:
+    return ProtocolError(f"a value that cannot be read: {reason}")
 
 
 class _Reader:
@@ -88,7 +88,7 @@ class _Reader:
     def finish(self) -> None:
         """Check that every byte of the body was used. Raises ProtocolError otherwise."""
         if self._at != len(self._body):
-            raise _malformed(f"{len(self._body) - self._at} bytes of it belong to no part")
+            raise _decode_error(f"{len(self._body) - self._at} bytes of it belong to no part")
 
     def value(self, raw: Any) -> Any:
         """Return the value of JSON data.
@@ -119,13 +119,15 @@ class _Reader:
             return self._object(raw.pop(first_key), raw)
         read_tag = _TAGS.get(first_key)
         if read_tag is None or len(raw) > 1:
-            raise _malformed(f"an object with the keys {list(raw)[:3]!r:.200}")
+            raise _decode_error(f"an object with the keys {list(raw)[:3]!r:.200}")
         try:
             return read_tag(self, raw[first_key])
         except (ProtocolError, TypeMismatch):
             raise
         except (ValueError, TypeError, OverflowError, ArithmeticError) as problem:
-            raise _malformed(f"a {first_key} of {type(raw[first_key]).__name__} ({type(problem).__name__})") from None
+            raise _decode_error(
+                f"a {first_key} of {type(raw[first_key]).__name__} ({type(problem).__name__})"
+            ) from None
 
     def _fields(self, raw: dict[str, Any], path_format: str) -> dict[str, Any]:
         fields = {}
@@ -134,7 +136,7 @@ class _Reader:
             if name[:1] == "@":
                 key = name[1:]
                 if key[:1] != "@":
-                    raise _malformed(f"the key {name!r:.200} among others")
+                    raise _decode_error(f"the key {name!r:.200} among others")
             if type(each) is dict or type(each) is list:
                 try:
                     each = self.value(each)
@@ -146,7 +148,7 @@ class _Reader:
 
     def _object(self, name: Any, raw: dict[str, Any]) -> Any:
         if type(name) is not str:
-            raise _malformed("a type whose name is not text")
+            raise _decode_error("a type whose name is not text")
         fields = self._fields(raw, ".{}")
         cls = self._fitter.types.get(name) if self._fitter is not None else None
         if cls is None or self._fitter is None:
@@ -157,7 +159,7 @@ class _Reader:
 
     def _part(self, size: Any) -> memoryview:
         if type(size) is not int or not 0 <= size <= len(self._body) - self._at:
-            raise _malformed("a part that is missing")
+            raise _decode_error("a part that is missing")
         self._at += size
         return memoryview(self._body)[self._at - size : self._at]
 
@@ -178,7 +180,7 @@ class _Reader:
                 misfit.path.append(f"[{safe_repr(keys[-1])!r}]"[:80])
                 raise
         if not self._keys.can_hold(keys):
-            raise _malformed("keys that a dict cannot hold")
+            raise _decode_error("keys that a dict cannot hold")
         return dict(zip(keys, values, strict=True))
 
     def _array(self, raw: Any) -> Any:
@@ -192,11 +194,11 @@ class _Reader:
 
     def _numbers(self, dtype: Any, shape: list[Any], size: Any) -> Any:
         if _text(dtype) not in DTYPES:
-            raise _malformed("an array of another dtype")
+            raise _decode_error("an array of another dtype")
         if len(shape) > 32 or not all(type(each) is int and 0 <= each <= 2**40 for each in shape):
-            raise _malformed("an array of another shape")
+            raise _decode_error("an array of another shape")
         if size != math.prod(shape) * int(dtype[2:]):
-            raise _malformed("an array of another size than its shape")
+            raise _decode_error("an array of another size than its shape")
         part = self._part(size)
         numpy = _numpy()
         if numpy is None:
@@ -219,13 +221,13 @@ def _numpy() -> Any:
 
 def _list_of(raw: Any, size: int | None = None) -> list[Any]:
     if type(raw) is not list or (size is not None and len(raw) != size):
-        raise _malformed("something that is not a list, or a list of another length")
+        raise _decode_error("something that is not a list, or a list of another length")
     return raw
 
 
 def _text(raw: Any) -> str:
     if type(raw) is not str:
-        raise _malformed("something that is not text")
+        raise _decode_error("something that is not text")
     return raw
 
 
@@ -233,20 +235,20 @@ def _number(raw: Any) -> float:
     if type(raw) is dict:
         return _special(raw.get("@float"))
     if type(raw) not in (int, float):
-        raise _malformed("something that is not a number")
+        raise _decode_error("something that is not a number")
     return float(raw)
 
 
 def _special(raw: Any) -> float:
     if raw not in ("nan", "inf", "-inf"):
-        raise _malformed("something that is not a number")
+        raise _decode_error("something that is not a number")
     return float(raw)
 
 
 def _timedelta(raw: Any) -> datetime.timedelta:
     days, seconds, microseconds = _list_of(raw, 3)
     if not all(type(each) is int for each in (days, seconds, microseconds)):
-        raise _malformed("something that is not a time")
+        raise _decode_error("something that is not a time")
     return datetime.timedelta(days, seconds, microseconds)
 
 

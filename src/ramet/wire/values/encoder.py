@@ -63,9 +63,9 @@ class ValueTooLarge(NotShippable):
 class Writer:
     """A writer that turns a value into JSON data, and collects its binary parts."""
 
-    def __init__(self, what: str, limit: int, *, careful: bool = False) -> None:
+    def __init__(self, label: str, limit: int, *, careful: bool = False) -> None:
         self.parts: list[bytes | memoryview] = []
-        self._label, self._limit, self._careful = what, limit, careful
+        self._label, self._limit, self._careful = label, limit, careful
         self._simple = _LEAVES if careful else _LEAVES | {str, int}  #: types whose values are written unchanged
         self._remaining = limit  #: upper bound of the bytes that are still allowed
         self._path: list[str | int] = []
@@ -84,10 +84,10 @@ class Writer:
 
     # ---- errors and bounds
 
-    def _refusal(self, value: Any, why: str | None = None, do: str | None = None) -> NotShippable:
+    def _refusal(self, value: Any, reason: str | None = None, do: str | None = None) -> NotShippable:
         return NotShippable(
             self.path,
-            why or f"its type is {type_name(type(value))}",
+            reason or f"its type is {type_name(type(value))}",
             do or remedy(value),
         )
 
@@ -107,8 +107,8 @@ class Writer:
         self._open_ids.append(id(value))
         if self._levels > MAX_DEPTH:
             is_cyclic = len(set(self._open_ids)) < len(self._open_ids)
-            why = "it contains itself" if is_cyclic else f"it is nested deeper than {MAX_DEPTH} levels"
-            raise NotShippable(self.path, why, "return a flatter value")
+            reason = "it contains itself" if is_cyclic else f"it is nested deeper than {MAX_DEPTH} levels"
+            raise NotShippable(self.path, reason, "return a flatter value")
 
     def _leave(self, levels: int = 1) -> None:
         self._levels -= levels
@@ -212,8 +212,8 @@ class Writer:
         fields = vars(value) | (value.__pydantic_extra__ or {})
         self._enter(fields)
         self._open_ids[-1] = id(value)
-        escaped = {"@" + name if name[:1] == "@" else name: item for name, item in fields.items()}
-        out = {"@type": type_name(type(value)), **escaped}
+        escaped_fields = {"@" + name if name[:1] == "@" else name: item for name, item in fields.items()}
+        out = {"@type": type_name(type(value)), **escaped_fields}
         self._leave_fields(out, ".{}")
         return out
 

@@ -47,25 +47,25 @@ def _make_stopping(schema: Any, *, is_strict: bool) -> Any:
         return schema
     kind = schema.get("type")
     if not isinstance(kind, str):  # the schema of fields, or of arguments
-        changed = {key: _make_stopping(value, is_strict=is_strict) for key, value in schema.items()}
-        return _wrap_part(changed, "schema") if "mode" in changed and not is_strict else changed
-    changed = {
+        new_schema = {key: _make_stopping(value, is_strict=is_strict) for key, value in schema.items()}
+        return _wrap_part(new_schema, "schema") if "mode" in new_schema and not is_strict else new_schema
+    new_schema = {
         key: value if key in _OPAQUE else _make_stopping(value, is_strict=is_strict) for key, value in schema.items()
     }
     if kind in _LISTS:
-        return {**changed, "fail_fast": True}
+        return {**new_schema, "fail_fast": True}
     if is_strict:
-        return changed
+        return new_schema
     if kind == "union":
-        return {**changed, "choices": list(map(_add_label, schema["choices"], changed["choices"]))}
+        return {**new_schema, "choices": list(map(_add_label, schema["choices"], new_schema["choices"]))}
     if kind in _FIELDS:
-        return _wrap_part(changed, "schema")
+        return _wrap_part(new_schema, "schema")
     if kind in _CLASSES:  # inside the class, so that errors keep its name
-        return {**changed, "schema": _wrap(_object, changed["schema"])}
+        return {**new_schema, "schema": _wrap(_object, new_schema["schema"])}
     if kind in _OBJECTS:
-        reference = {"ref": changed.pop("ref")} if "ref" in changed else {}
-        return {**_wrap(_object, _wrap_part(changed, "values_schema")), **reference}
-    return changed
+        reference = {"ref": new_schema.pop("ref")} if "ref" in new_schema else {}
+        return {**_wrap(_object, _wrap_part(new_schema, "values_schema")), **reference}
+    return new_schema
 
 
 def _add_label(choice: Any, stopping: Any) -> Any:
@@ -105,13 +105,13 @@ def _object(value: Any, validate: Callable[[Any], Any]) -> Any:
 
 
 def _part(value: Any, validate: Callable[[Any], Any]) -> Any:
-    failed = _has_failed.get()
-    if failed[0]:
+    failure_flag = _has_failed.get()
+    if failure_flag[0]:
         return value
     try:
         return validate(value)
     except ValueError:
-        failed[0] = True
+        failure_flag[0] = True
         raise
 
 

@@ -70,9 +70,9 @@ class _Count:
         return id(value), id(value)  # an object of the caller's own program
 
     def _combine(self, parts: list[tuple[int, int]]) -> tuple[int, int]:
-        hashes = tuple(predicted for predicted, _ in parts)
+        hashes = tuple(predicted_hash for predicted_hash, _ in parts)
         if len(parts) > _FAST_COUNT and len(set(hashes)) < len(parts):
-            different = {own_hash: predicted for predicted, own_hash in parts}
+            different = {own_hash: predicted_hash for predicted_hash, own_hash in parts}
             self.is_bounded = self._keys.can_hold(different.values()) and self.is_bounded
         return hash(hashes), hash(tuple(own_hash for _, own_hash in parts))
 

@@ -22,19 +22,19 @@ _MAX_INT: Final = 2**53
 _BODY: Final = "@body"
 
 
-def to_record(value: Any, *, what: str = "value") -> Any:
+def to_record(value: Any, *, label: str = "value") -> Any:
     """Return the value as JSON data. Raises NotShippable, naming the part, if a part is not data or is too large."""
-    size, body = values.encode(value, what=what)
+    size, body = values.encode(value, label=label)
     if size == len(body):
         data = msgspec.json.decode(body)
         if _is_exact(data):
             return data
     if len(body) > MAX_BYTES:
-        raise NotShippable(what, f"it takes {len(body)} bytes of binary data", f"return at most {MAX_BYTES} bytes")
+        raise NotShippable(label, f"it takes {len(body)} bytes of binary data", f"return at most {MAX_BYTES} bytes")
     return {_BODY: [size, base64.b64encode(body).decode()]}
 
 
-def from_record(data: Any, returns: Any = None, *, what: str = "value") -> Any:
+def from_record(data: Any, returns: Any = None, *, label: str = "value") -> Any:
     """Return the value that `to_record` encoded, converted to the annotation `returns`.
 
     Raises InvalidValue if the value does not fit, ProtocolError for data that `to_record` cannot have written, and
@@ -45,14 +45,14 @@ def from_record(data: Any, returns: Any = None, *, what: str = "value") -> Any:
             raise DefinitionMissing("value of type", str(data["@type"]))
         if data.keys() == {_BODY}:
             size, body = _body(data[_BODY])
-            return values.decode(body, size, returns=returns, what=what, is_bounded=False)
+            return values.decode(body, size, returns=returns, label=label, is_bounded=False)
     body = msgspec.json.encode(data)
-    return values.decode(body, len(body), returns=returns, what=what, is_bounded=False)
+    return values.decode(body, len(body), returns=returns, label=label, is_bounded=False)
 
 
-def _body(packed: Any) -> tuple[int, bytes]:
+def _body(entry: Any) -> tuple[int, bytes]:
     try:
-        size, text = packed
+        size, text = entry
         return int(size), base64.b64decode(text, validate=True)
     except (TypeError, ValueError, binascii.Error):
         raise ProtocolError("a recorded value whose body cannot be read") from None
@@ -62,15 +62,15 @@ def _is_exact(data: Any) -> bool:
     """Return whether every JSON parser reads the data exactly: it has no number that some parsers round."""
     level = [data]
     for _ in range(MAX_DEPTH + 1):
-        below: list[Any] = []
+        next_level: list[Any] = []
         for each in level:
             if isinstance(each, dict):
-                below.extend(each.values())
+                next_level.extend(each.values())
             elif isinstance(each, list):
-                below.extend(each)
+                next_level.extend(each)
             elif isinstance(each, int) and not -_MAX_INT <= each <= _MAX_INT:
                 return False
-        if not below:
+        if not next_level:
             return True
-        level = below
+        level = next_level
     return False

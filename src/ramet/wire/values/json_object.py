@@ -20,7 +20,7 @@ MAX_DEPTH: Final = 100
 
 
 @contextmanager
-def paused_gc(size: int) -> Iterator[None]:
+def pause_gc(size: int) -> Iterator[None]:
     """Pause the cyclic garbage collector while a large JSON text of `size` bytes is decoded."""
     pause = size > _LARGE and gc.isenabled()
     if pause:
@@ -32,35 +32,35 @@ def paused_gc(size: int) -> Iterator[None]:
             gc.enable()
 
 
-def json_object(body: bytes, what: str, *, max_bytes: int) -> dict[str, Any]:
+def json_object(body: bytes, label: str, *, max_bytes: int) -> dict[str, Any]:
     """Decode a JSON object. Raises InvalidValue if it exceeds a bound, and ProtocolError if it is no JSON object."""
     if len(body) > max_bytes:
-        raise InvalidValue(what, f"{len(body)} bytes", f"at most {max_bytes} bytes of JSON")
-    check_parts(body, len(body), what)
+        raise InvalidValue(label, f"{len(body)} bytes", f"at most {max_bytes} bytes of JSON")
+    check_parts(body, len(body), label)
     try:
-        with paused_gc(len(body)):
+        with pause_gc(len(body)):
             value = msgspec.json.decode(body)
     except RecursionError:
-        raise _too_deep(what) from None
+        raise _too_deep(label) from None
     except (msgspec.DecodeError, UnicodeError) as problem:
-        raise ProtocolError(f"{what} that is not JSON: {str(problem)[:200]}") from None
+        raise ProtocolError(f"{label} that is not JSON: {str(problem)[:200]}") from None
     if not isinstance(value, dict):
-        raise ProtocolError(f"{what} that is not an object")
+        raise ProtocolError(f"{label} that is not an object")
     level: list[Any] = [value]
     for _ in range(MAX_DEPTH):
         level = gc.get_referents(*level)  # one level of a tree of lists and dicts, at the speed of C
         if not level:
             return value
-    raise _too_deep(what)
+    raise _too_deep(label)
 
 
-def json_body(value: Mapping[str, Any], what: str) -> bytes:
+def json_body(value: Mapping[str, Any], label: str) -> bytes:
     """Encode a JSON object. Raises InvalidValue if the data is not JSON data."""
     try:
         return msgspec.json.encode(value)
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as problem:
-        raise InvalidValue(what, value, f"JSON data: {str(problem)[:200]}") from None
+        raise InvalidValue(label, value, f"JSON data: {str(problem)[:200]}") from None
 
 
-def _too_deep(what: str) -> InvalidValue:
-    return InvalidValue(what, "objects in objects", f"at most {MAX_DEPTH} levels of them")
+def _too_deep(label: str) -> InvalidValue:
+    return InvalidValue(label, "objects in objects", f"at most {MAX_DEPTH} levels of them")

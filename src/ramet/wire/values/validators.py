@@ -79,7 +79,7 @@ class Keys:
         return self._remaining >= 0
 
 
-def check_parts(body: bytes, size: int, what: str) -> None:
+def check_parts(body: bytes, size: int, label: str) -> None:
     """Check the first `size` bytes, which are JSON, before decoding.
 
     Raises InvalidValue if there are too many parts.
@@ -91,10 +91,10 @@ def check_parts(body: bytes, size: int, what: str) -> None:
         text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
     parts = text.count(b'"') // 4  # Two texts form at least one part: a key and its value.
     if parts <= MAX_PARTS:
-        outside = _TEXT.sub(b"", text)
-        parts = _parts_of(outside, len(outside))
+        unquoted = _TEXT.sub(b"", text)
+        parts = _parts_of(unquoted, len(unquoted))
     if parts > MAX_PARTS:
-        raise InvalidValue(what, f"{parts} parts or more", f"at most {MAX_PARTS} parts: items, fields and brackets")
+        raise InvalidValue(label, f"{parts} parts or more", f"at most {MAX_PARTS} parts: items, fields and brackets")
 
 
 def _parts_of(body: bytes, size: int) -> int:
@@ -117,17 +117,17 @@ def fit_each(
     positions: Iterable[Any], checks: Iterable[Check | None], values: Iterable[Any], shape: str = "[{!r}]"
 ) -> list[Any]:
     """Return values, each coerced by its own check. Raises TypeMismatch, with the place, if one does not fit."""
-    fitted = []
+    fitted_items = []
     for position, check, value in zip(positions, checks, values, strict=False):
         try:
-            fitted.append(fit_one(check, value))
+            fitted_items.append(fit_one(check, value))
         except TypeMismatch as misfit:
             misfit.path.append(shape.format(safe_repr(position))[:80])
             raise
-    return fitted
+    return fitted_items
 
 
-def listed(value: Any, expected: str) -> list[Any]:
+def as_list(value: Any, expected: str) -> list[Any]:
     """Return a tuple or list as a list. Raises TypeMismatch for any other type."""
     if isinstance(value, list | tuple):
         return list(value)

@@ -39,14 +39,14 @@ _DIGITS: Final = 4300
 _json = msgspec.json.Encoder()
 
 
-class Encoded(NamedTuple):
+class EncodedValue(NamedTuple):
     """A value as bytes: JSON first, then binary parts."""
 
     json_size: int
     body: bytes
 
 
-def encode(value: Any, *, what: str = "result", max_bytes: int | None = None) -> Encoded:
+def encode(value: Any, *, label: str = "result", max_bytes: int | None = None) -> EncodedValue:
     """Return the encoded value.
 
     Raises NotShippable with the path, the type, and a remedy if a part cannot be encoded.
@@ -55,14 +55,14 @@ def encode(value: Any, *, what: str = "result", max_bytes: int | None = None) ->
     text = _plain_json(value, limit)
     parts: Sequence[bytes | memoryview] = ()
     if text is None:
-        text, parts = _tagged_json(value, what, limit)
+        text, parts = _tagged_json(value, label, limit)
     size = len(text) + sum(map(len, parts))
     if size > limit:
-        raise ValueTooLarge(what, size, limit)
-    return Encoded(len(text), b"".join((text, *parts)) if parts else text)
+        raise ValueTooLarge(label, size, limit)
+    return EncodedValue(len(text), b"".join((text, *parts)) if parts else text)
 
 
-def encode_result(value: Any, *, max_bytes: int | None = None) -> Encoded:
+def encode_result(value: Any, *, max_bytes: int | None = None) -> EncodedValue:
     """Return a run's encoded result. Raises OutputTooLarge if it is too large, and the other errors of `encode`."""
     try:
         return encode(value, max_bytes=max_bytes)
@@ -75,22 +75,22 @@ def result_too_large(size: int, limit: int) -> OutputTooLarge:
     return OutputTooLarge("bytes of the result", size=size, limit=limit, remedy=TOO_LARGE_REMEDY)
 
 
-def _tagged_json(value: Any, what: str, limit: int) -> tuple[bytes, Sequence[bytes | memoryview]]:
-    writer = Writer(what, limit)
+def _tagged_json(value: Any, label: str, limit: int) -> tuple[bytes, Sequence[bytes | memoryview]]:
+    writer = Writer(label, limit)
     try:
         try:
             return _json.encode(writer.data(value)), writer.parts
         except ValueError:  # lone surrogates, or an integer of thousands of digits
-            writer = Writer(what, limit, careful=True)
+            writer = Writer(label, limit, careful=True)
             return _json.encode(writer.data(value)), writer.parts
     except (RametError, MemoryError):
         raise
     except RecursionError:
-        why = "it is nested too deeply for the remaining stack"
-        raise NotShippable(what, why, "return a flatter value") from None
+        reason = "it is nested too deeply for the remaining stack"
+        raise NotShippable(label, reason, "return a flatter value") from None
     except Exception as problem:  # for example, a property of the user's own class failed
-        why = f"reading it failed with {type(problem).__name__}"
-        raise NotShippable(writer.path, why, "return plain data") from problem
+        reason = f"reading it failed with {type(problem).__name__}"
+        raise NotShippable(writer.path, reason, "return plain data") from problem
 
 
 def _plain_json(value: Any, limit: int) -> bytes | None:

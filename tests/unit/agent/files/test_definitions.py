@@ -43,7 +43,7 @@ def test_without_any_file_the_builtin_agents_are_there(project: Path, user_dir: 
     definitions = load_definitions(project, user_dir=user_dir)
 
     assert set(definitions) == BUILTIN
-    assert (definitions.problems, definitions.notes, definitions.shadowed) == ((), (), ())
+    assert (definitions.problems, definitions.notes, definitions.shadowed_definitions) == ((), (), ())
     assert not user_dir.exists()
     assert list(project.iterdir()) == []
 
@@ -71,7 +71,7 @@ def test_definitions_have_an_order_from_managed_to_builtin(
         call=[call],
     )
     descriptions = [definitions["explore"].description]
-    losers = [each.loser.split()[0] for each in definitions.shadowed]
+    losers = [each.loser.split()[0] for each in definitions.shadowed_definitions]
     for file in files:
         file.unlink()
         definitions.refresh()
@@ -383,7 +383,7 @@ def test_a_home_folder_as_project_needs_trust_like_a_project(home: Path, user_di
 
     definitions = load_definitions(home, user_dir=user_dir, home=home)
 
-    assert (definitions["x"].scope, has_hooks(definitions), definitions.shadowed) == ("project", False, ())
+    assert (definitions["x"].scope, has_hooks(definitions), definitions.shadowed_definitions) == ("project", False, ())
 
 
 def test_notes_of_the_user_need_trust_in_the_folder(project: Path, user_dir: Path) -> None:

@@ -41,7 +41,7 @@ def user_dir(home: Path) -> Path:
 
 def test_the_commands_of_a_folder_are_listed(folder: Path) -> None:
     """The list has hooks, servers, settings and their scripts; agents that run nothing are left out."""
-    listing = {each.path: each.what for each in find_runnables(folder)}
+    listing = {each.path: each.description for each in find_runnables(folder)}
 
     assert set(listing) == {
         ".claude/agents/guard.md",
@@ -103,7 +103,7 @@ def test_a_changed_command_withdraws_trust(folder: Path, user_dir: Path, name: s
     path.write_text(text)
     verdict = trust_of(folder, user_dir)
 
-    assert not verdict.trusted
+    assert not verdict.is_trusted
     assert "changed" in verdict.reason
     path.unlink() if before is None else path.write_text(before)
     assert is_trusted(folder, user_dir)
@@ -134,10 +134,10 @@ def test_trust_covers_only_what_was_shown(folder: Path, user_dir: Path) -> None:
     (folder / "tools" / "check.sh").write_text("evil\n")
 
     with pytest.raises(Unreadable, match="changed while"):
-        trust(folder, user_dir, reviewed=runnables)
+        trust(folder, user_dir, reviewed_items=runnables)
 
     assert not is_trusted(folder, user_dir)
-    assert trust(folder, user_dir, reviewed=find_runnables(folder))
+    assert trust(folder, user_dir, reviewed_items=find_runnables(folder))
 
 
 def test_a_moved_folder_is_another_folder(folder: Path, user_dir: Path, tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_a_damaged_record_trusts_nothing_and_says_so(folder: Path, user_dir: Pat
 
     verdict = trust_of(folder, user_dir)
 
-    assert not verdict.trusted
+    assert not verdict.is_trusted
     assert str(record) in verdict.reason
     trust(folder, user_dir)
     assert is_trusted(folder, user_dir)
@@ -203,7 +203,7 @@ def test_unreadable_settings_are_not_trusted(folder: Path, user_dir: Path, tmp_p
 
     verdict = trust_of(folder, user_dir)
 
-    assert not verdict.trusted
+    assert not verdict.is_trusted
     assert "leads out" in verdict.reason
     with pytest.raises(Unreadable):
         trust(folder, user_dir)
@@ -237,5 +237,5 @@ def test_an_agent_with_notes_of_the_user_needs_trust(folder: Path, user_dir: Pat
     path.write_text("---\nname: plain\ndescription: d\nmemory: user\n---\n")
 
     assert not is_trusted(folder, user_dir)
-    runnables = {each.path: each.what for each in find_runnables(folder)}
+    runnables = {each.path: each.description for each in find_runnables(folder)}
     assert "memory: user" in runnables[".claude/agents/plain.md"]

@@ -48,7 +48,7 @@ def test_labels_of_a_run_name_its_tree_team_and_owner() -> None:
 
 @pytest.mark.parametrize("key", ["app", "example.org/app", "a.b-c/d_e.f"])
 def test_labels_of_users_are_accepted(key: str) -> None:
-    assert labels.checked("user_labels", {key: "value"}) == {key: "value"}
+    assert labels.check_labels("user_labels", {key: "value"}) == {key: "value"}
 
 
 @pytest.mark.parametrize(
@@ -73,6 +73,6 @@ def test_labels_of_users_are_accepted(key: str) -> None:
 def test_system_labels_and_invalid_labels_are_refused(key: str, value: object) -> None:
     """The error names the setting before any request to a cluster."""
     with pytest.raises(InvalidValue) as refusal:
-        labels.checked("user_labels", {key: value})  # type: ignore[dict-item]  # as it may come from a file
+        labels.check_labels("user_labels", {key: value})  # type: ignore[dict-item]  # as it may come from a file
 
     assert "user_labels" in refusal.value.field

@@ -103,7 +103,7 @@ async def test_a_pod_is_deleted_after_foreign_answers(kernel: Kernel, api_reques
     kernel.server.replies[api_request] = [reply, reply]
 
     pod.release()
-    await pod.removed
+    await pod.removal
 
     assert kernel.remaining_objects() == []
 
@@ -117,7 +117,7 @@ async def test_a_pod_is_deleted_once_the_api_allows_it(
     kernel.server.replies[api_request] = [refusal(403, "not now")] * 20
 
     pod.release()
-    await pod.removed
+    await pod.removal
 
     assert kernel.remaining_objects() == []
     assert [each.getMessage() for each in caplog.records] == [f"pod {pod.name} could not be removed yet: not now"]
@@ -134,7 +134,7 @@ async def test_pods_are_watched_again_after_any_failed_watch(kernel: Kernel, api
 
     kernel.server.change("pods", pod.name, spec={"nodeName": "a"})
 
-    await pod.connected
+    await pod.connection_future
 
 
 QUOTA_CONFLICT = (
@@ -157,7 +157,7 @@ async def test_a_pod_is_made_once_when_requests_must_be_repeated(
     pod = await kernel.make_pod()
     kernel.server.change("pods", pod.name, spec={"nodeName": "a"})
 
-    await pod.connected
+    await pod.connection_future
 
     assert kernel.remaining_objects() == [pod.name] * 2
     assert kernel.server.objects["secrets", pod.name]["metadata"]["ownerReferences"][0]["uid"] == pod.uid
@@ -170,10 +170,10 @@ async def test_a_deleted_pod_is_forgotten(kernel: Kernel, by: str) -> None:
     await eventually(lambda: kernel.server.received_requests.count("WATCH pods") == 1)
     if by == "somebody":
         kernel.server.remove("pods", pod.name)
-        await pod.failed
+        await pod.failure_future
 
     pod.release()
-    await pod.removed
+    await pod.removal
 
     await eventually(lambda: not watching._callbacks and not watching._existing)
     assert not kernel.reach.known_pods
@@ -199,8 +199,8 @@ async def test_a_pod_that_vanished_while_the_api_was_away_is_reported(kernel: Ke
     kernel.server.remove("pods", pod.name)
     away.clear()
 
-    assert (await pod.failed).kind == "deleted"
-    assert not first.failed.done()
+    assert (await pod.failure_future).kind == "deleted"
+    assert not first.failure_future.done()
 
 
 async def test_a_pod_that_vanished_during_a_pending_list_is_reported(kernel: Kernel) -> None:
@@ -216,9 +216,9 @@ async def test_a_pod_that_vanished_during_a_pending_list_is_reported(kernel: Ker
     kernel.server.remove("pods", pods[0].name)
     may_answer.set()
 
-    assert (await asyncio.wait_for(pods[0].failed, HANG_S)).kind == "deleted"
-    assert not pods[1].failed.done()
-    assert not first.failed.done()
+    assert (await asyncio.wait_for(pods[0].failure_future, HANG_S)).kind == "deleted"
+    assert not pods[1].failure_future.done()
+    assert not first.failure_future.done()
 
 
 async def test_a_warm_pod_that_does_not_answer_gets_no_run(
@@ -237,7 +237,7 @@ async def test_a_warm_pod_that_does_not_answer_gets_no_run(
         with pytest.raises(Gone, match="has not answered"):
             await single.start_in(home, spec, pods=kernel.pods, patch=patch, places={}, within_s=60.0)
 
-    await pod.removed
+    await pod.removal
     assert kernel.remaining_objects() == []
     assert "PATCH pods" not in kernel.server.received_requests
 

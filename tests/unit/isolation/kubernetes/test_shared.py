@@ -24,15 +24,15 @@ TEAM = Reservation(name="team", cpu_cores=2, memory_mb=512, sandboxes=4)
 
 def spec(**fields: Any) -> SandboxSpec:
     own_fields = {
-        name: fields.pop(name) for name in ("proxy", "cwd", "has_programs", "shelf", "image") if name in fields
+        name: fields.pop(name) for name in ("proxy", "cwd", "has_programs", "import_dir", "image") if name in fields
     }
     return SandboxSpec(run="one", grant=Grant(**fields), workspace=WORK, **own_fields)
 
 
 @pytest.mark.parametrize(
     "fields",
-    [{}, {"isolation": Isolation.L1}, {"cwd": WORK / "below"}, {"shelf": Path("/runs/shelf")}, {"image": "llm"}],
-    ids=["nothing", "L1", "cwd", "shelf", "llm"],
+    [{}, {"isolation": Isolation.L1}, {"cwd": WORK / "below"}, {"import_dir": Path("/runs/imports")}, {"image": "llm"}],
+    ids=["nothing", "L1", "cwd", "import_dir", "llm"],
 )
 def test_requests_that_a_shared_pod_keeps_per_run_fit(fields: dict[str, Any]) -> None:
     assert fits(spec(**fields))

@@ -75,8 +75,8 @@ async def test_frames_pass_both_ways_over_successive_connections() -> None:
         breaks = 0
         while not all(task.done() for task in (*sending, *hearing)):
             async with connected_lines(own_line, machine) as wire:
-                enough = own_line._given + 40
-                await eventually(lambda: own_line._given > enough or all(task.done() for task in hearing))  # noqa: B023
+                enough = own_line._delivered_number + 40
+                await eventually(lambda: own_line._delivered_number > enough or all(task.done() for task in hearing))  # noqa: B023
                 wire.cut()
             breaks += 1
 

@@ -13,12 +13,14 @@ import pytest
 
 from ramet.core.errors import InvalidValue, OutputTooLarge
 from ramet.isolation.remote import file_sync
-from ramet.isolation.remote.file_sync import Known, Packed
+from ramet.isolation.remote.file_sync import KnownFiles, PackResult
 
 MAX_BYTES = 1024 * 1024
 
 
-def pack_folder(folder: Path, known: Known | None = None, *, max_bytes: int = MAX_BYTES) -> tuple[bytes, Packed]:
+def pack_folder(
+    folder: Path, known: KnownFiles | None = None, *, max_bytes: int = MAX_BYTES
+) -> tuple[bytes, PackResult]:
     """Return a folder as a tar, with the report of packing."""
     pieces: list[bytes] = []
     changes = file_sync.pack(folder, pieces.append, known, max_bytes=max_bytes)
@@ -100,9 +102,9 @@ def test_only_changes_are_packed_again(source_folder: Path, target_folder: Path)
 
     tar, changes = pack_folder(source_folder, scanned)
     unpack_tar(tar, target_folder)
-    file_sync.remove(target_folder, [os.fsencode(path) for path in changes.removed])
+    file_sync.remove(target_folder, [os.fsencode(path) for path in changes.removed_paths])
 
-    assert changes.removed == ("gone",)
+    assert changes.removed_paths == ("gone",)
     assert b"first" not in tar
     assert {each.name: each.read_text() for each in target_folder.iterdir()} == {
         "same": "first",
@@ -126,7 +128,7 @@ def test_a_file_may_become_a_folder_and_a_folder_a_file(source_folder: Path, tar
 
     tar, changes = pack_folder(source_folder, scanned)
     unpack_tar(tar, target_folder)
-    file_sync.remove(target_folder, [os.fsencode(path) for path in changes.removed])
+    file_sync.remove(target_folder, [os.fsencode(path) for path in changes.removed_paths])
 
     assert (target_folder / "one").read_text() == "a file"
     assert (target_folder / "other" / "below").read_text() == "below"
@@ -138,7 +140,7 @@ def test_a_just_changed_file_is_packed_again(source_folder: Path) -> None:
 
     _, changes = pack_folder(source_folder)
 
-    assert changes.known == {"young": None}
+    assert changes.known_files == {"young": None}
 
 
 def test_unpacking_a_whole_folder_removes_other_files(source_folder: Path, target_folder: Path) -> None:
@@ -202,7 +204,7 @@ def test_a_fifo_is_not_packed_and_is_reported(source_folder: Path) -> None:
     tar, changes = pack_folder(source_folder)
 
     assert b"fifo" not in tar
-    assert changes.refused == ("fifo: neither a file nor a folder nor a link",)
+    assert changes.refused_paths == ("fifo: neither a file nor a folder nor a link",)
 
 
 def test_a_folder_above_the_size_limit_is_refused(source_folder: Path) -> None:

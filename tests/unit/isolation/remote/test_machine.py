@@ -45,7 +45,7 @@ async def test_unread_output_does_not_delay_other_streams(site: BackendFixture) 
         await loud.send("say", stream=1, text="l", times=TEN_MB)
         for _ in range(20):
             assert await other.ask_with(b"x" * 100_000, "echo") == (100_000, b"x" * 100_000)
-        request = asyncio.ensure_future(loud.ask("who"))
+        request = asyncio.ensure_future(loud.ask("process_info"))
         reading = asyncio.ensure_future(loud.output())
 
         await request
@@ -63,7 +63,7 @@ async def test_the_sandboxes_of_a_dead_machine_end_at_once(site: BackendFixture)
     async with site.start_guest() as one, site.start_guest() as other:
         await one.ask("say", stream=1, text="last words", times=1)
         waiting = [asyncio.ensure_future(each.sandbox.wait()) for each in (one, other)]
-        await one.ask("who")
+        await one.ask("process_info")
         process.kill()
 
         ends = await asyncio.gather(*waiting)
@@ -181,14 +181,14 @@ async def test_a_workspace_above_its_size_limit_is_not_synced(site: BackendFixtu
 
 
 async def test_a_cleaned_up_sandbox_leaves_nothing_on_its_machine(site: BackendFixture) -> None:
-    """The workspace and the shelf of the sandbox are removed."""
+    """The workspace and the import folder of the sandbox are removed."""
     assert isinstance(site.backend, MachineBackend)
     process = await site.backend.process()
     runs = Path(f"/proc/{process.pid}/root{site.workdir.runs}")
-    shared_folder = site.workdir.runs / "shelf"
+    shared_folder = site.workdir.runs / "imports"
     shared_folder.mkdir()
     (shared_folder / "file").touch()
-    async with site.start_guest(shelf=shared_folder) as one, site.start_guest(shelf=shared_folder) as other:
+    async with site.start_guest(import_dir=shared_folder) as one, site.start_guest(import_dir=shared_folder) as other:
         await one.sandbox.clean_up()
         assert await other.ask("listing", path=str(shared_folder)) == ["file"]
         assert one.spec.workspace.name not in names(runs)

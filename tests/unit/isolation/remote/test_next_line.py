@@ -95,7 +95,7 @@ async def test_the_end_of_a_sandbox_is_reported_after_its_adoption() -> None:
         async with machine_at(folder) as machine:
             async with open_line(machine) as first:
                 assert isinstance(await first.hear(), Hello)
-                await first.say(host_agent._started(1, spec, is_asked=True))
+                await first.say(host_agent._make_start_message(1, spec, is_asked=True))
                 while not isinstance(await first.hear(), Started):
                     pass
                 await first.say(Signal(number=1, signal=signal.SIGSTOP))  # It does not end by itself.

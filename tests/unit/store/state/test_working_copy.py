@@ -205,7 +205,7 @@ def test_a_late_change_of_a_part_of_an_object_is_noticed() -> None:
             state.get(f"key-{number}")
     gc.collect()
     if sys.implementation.name == "cpython":
-        assert len(state._line.copy.fetched._given) < 200
+        assert len(state._line.copy.tracker._tracked_objects) < 200
 
     values[1].append("late")
     value["late"] = True

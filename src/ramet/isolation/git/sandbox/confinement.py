@@ -105,4 +105,6 @@ def enter_root(request: Request) -> None:
     """Build the root that git sees; call it in the first process of new namespaces. Raises OSError."""
     read = (*_SYSTEM, *(f"/etc/{name}" for name in _ETC), *request.read, *request.execute)
     read = tuple(dict.fromkeys(read))
-    private_root.enter(read=read, write=request.write, devices=_DEVICES, hidden=request.hidden, cwd=request.cwd)
+    private_root.enter(
+        read=read, write=request.write, devices=_DEVICES, hidden_folders=request.hidden_folders, cwd=request.cwd
+    )

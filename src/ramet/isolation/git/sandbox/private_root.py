@@ -12,7 +12,7 @@ import stat
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ramet.isolation.git.sandbox.request import Folder, Hidden
+from ramet.isolation.git.sandbox.request import Folder, HiddenFolder
 from ramet.isolation.linux import calls
 
 _MOUNT_SETATTR = 442  #: the same on all machines
@@ -35,7 +35,12 @@ class _Cover(NamedTuple):
 
 
 def enter(
-    *, read: Iterable[str], write: Iterable[Folder], devices: Iterable[str], hidden: Iterable[Hidden] = (), cwd: str
+    *,
+    read: Iterable[str],
+    write: Iterable[Folder],
+    devices: Iterable[str],
+    hidden_folders: Iterable[HiddenFolder] = (),
+    cwd: str,
 ) -> None:
     """Build a root that holds only these paths, and an empty /tmp; make it the root of this process.
 
@@ -45,10 +50,10 @@ def enter(
     calls.mount("none", "/", None, calls.MS_REC | calls.MS_PRIVATE)
     links = {path: os.readlink(path) for path in read if os.path.islink(path)}
     paths = [path for path in read if path not in links and os.path.exists(path)]
-    binds = [_opened(path, _RDONLY | _NOSUID | _NODEV) for path in paths]
-    binds += [_opened(path, _NOSUID) for path in devices if os.path.exists(path)]
-    binds += [_checked(folder) for folder in write]
-    covers = [_covering(each) for each in hidden if os.path.isdir(each.path)]
+    binds = [_open_bind(path, _RDONLY | _NOSUID | _NODEV) for path in paths]
+    binds += [_open_bind(path, _NOSUID) for path in devices if os.path.exists(path)]
+    binds += [_open_checked_bind(folder) for folder in write]
+    covers = [_make_cover(each) for each in hidden_folders if os.path.isdir(each.path)]
     calls.mount("tmpfs", _STAGE, "tmpfs", calls.MS_NOSUID | calls.MS_NODEV, "mode=755,size=1m")
     os.mkdir(f"{_STAGE}/tmp")
     calls.mount("tmpfs", f"{_STAGE}/tmp", "tmpfs", calls.MS_NOSUID | calls.MS_NODEV, _TMP_OPTIONS)
@@ -69,23 +74,23 @@ def enter(
     _set_attributes("/", _RDONLY | _NOSUID | _NODEV, recursive=False)
 
 
-def _opened(path: str, attributes: int) -> _Bind:
+def _open_bind(path: str, attributes: int) -> _Bind:
     return _Bind(path, os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC), attributes)
 
 
-def _checked(folder: Folder) -> _Bind:
-    bind = _opened(folder.path, _NOSUID | _NODEV)
+def _open_checked_bind(folder: Folder) -> _Bind:
+    bind = _open_bind(folder.path, _NOSUID | _NODEV)
     status = os.fstat(bind.fd)
     if (status.st_dev, status.st_ino) != (folder.device, folder.inode) or not stat.S_ISDIR(status.st_mode):
         raise OSError(f"{folder.path} was replaced while git was started")
     return bind
 
 
-def _covering(hidden: Hidden) -> _Cover:
-    paths = [path for name in hidden.entries if os.path.lexists(path := f"{hidden.path}/{name}")]
+def _make_cover(folder: HiddenFolder) -> _Cover:
+    paths = [path for name in folder.entries if os.path.lexists(path := f"{folder.path}/{name}")]
     links = {path: os.readlink(path) for path in paths if os.path.islink(path)}
-    binds = (_opened(path, _RDONLY | _NOSUID | _NODEV) for path in paths if path not in links)
-    return _Cover(hidden.path, tuple(binds), links)
+    binds = (_open_bind(path, _RDONLY | _NOSUID | _NODEV) for path in paths if path not in links)
+    return _Cover(folder.path, tuple(binds), links)
 
 
 def _cover(cover: _Cover) -> None:

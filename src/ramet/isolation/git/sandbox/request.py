@@ -26,7 +26,7 @@ class Folder(NamedTuple):
     inode: int
 
 
-class Hidden(NamedTuple):
+class HiddenFolder(NamedTuple):
     """A state folder of a kernel below the folders that git may read, and the entries that git sees there."""
 
     path: str
@@ -54,7 +54,7 @@ class Request(NamedTuple):
     write: tuple[Folder, ...]
     read: tuple[str, ...]
     execute: tuple[str, ...]
-    hidden: tuple[Hidden, ...]  #: used where namespaces are available
+    hidden_folders: tuple[HiddenFolder, ...]  #: used where namespaces are available
     user: tuple[Setting, ...]  #: the settings of the user's own configuration; see `user_settings`
 
     def encode(self) -> bytes:
@@ -71,7 +71,7 @@ class Request(NamedTuple):
             write=tuple(Folder(*each) for each in request.write),
             read=tuple(request.read),
             execute=tuple(request.execute),
-            hidden=tuple(Hidden(path, tuple(entries)) for path, entries in request.hidden),
+            hidden_folders=tuple(HiddenFolder(path, tuple(entries)) for path, entries in request.hidden_folders),
             user=tuple(Setting(*each) for each in request.user),
         )
 

@@ -51,18 +51,18 @@ def parse_settings(output: str, environ: Mapping[str, str]) -> UserSettings:
     return UserSettings(tuple(effective), tuple(files))
 
 
-def program_folders(program: str, environ: Mapping[str, str], *, avoided: Iterable[Path]) -> tuple[str, ...]:
+def program_folders(program: str, environ: Mapping[str, str], *, avoided_folders: Iterable[Path]) -> tuple[str, ...]:
     """Return the folders of programs that git and the user's filters may need: git's own, and those of PATH.
 
-    Folders that hold the user's home are left out, and so are folders in (or around) a folder of `avoided`.
+    Folders that hold the user's home are left out, and so are folders in (or around) a folder of `avoided_folders`.
     """
     home = Path(environ.get("HOME") or "/").resolve()
-    excluded = [folder.resolve() for folder in avoided]
+    excluded_folders = [folder.resolve() for folder in avoided_folders]
     folders: dict[str, None] = {}
     for folder in _program_folders(program, environ):
         is_system = any(folder.is_relative_to(each) for each in _SYSTEM)
         holds_home = home.is_relative_to(folder)
-        is_excluded = any(folder.is_relative_to(each) or each.is_relative_to(folder) for each in excluded)
+        is_excluded = any(folder.is_relative_to(each) or each.is_relative_to(folder) for each in excluded_folders)
         if _test(Path.is_dir, folder) and not (is_system or holds_home or is_excluded):
             folders[str(folder)] = None
     return tuple(folders)

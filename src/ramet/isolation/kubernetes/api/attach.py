@@ -21,7 +21,9 @@ _MESSAGES = 16  #: received messages that wait for a reader
 
 
 @asynccontextmanager
-async def attached(http: httpx2.AsyncClient, namespace: str, pod: str, *, outputs: bool) -> AsyncIterator[AttachStream]:
+async def open_attach_stream(
+    http: httpx2.AsyncClient, namespace: str, pod: str, *, outputs: bool
+) -> AsyncIterator[AttachStream]:
     """See `ramet.isolation.kubernetes.api.client.Api.attach`."""
     out = "true" if outputs else "false"
     try:

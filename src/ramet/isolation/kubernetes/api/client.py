@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, NamedTuple
 
 from ramet.isolation.kubernetes.api import labels
-from ramet.isolation.kubernetes.api.attach import AttachStream, attached
+from ramet.isolation.kubernetes.api.attach import AttachStream, open_attach_stream
 from ramet.isolation.kubernetes.api.objects import Objects
 from ramet.isolation.kubernetes.api.pod_status import ObservedPod, parse_status
 
@@ -16,7 +16,7 @@ from ramet.isolation.kubernetes.api.pod_status import ObservedPod, parse_status
 class Change(NamedTuple):
     """A change of a pod."""
 
-    seen: ObservedPod
+    pod: ObservedPod
     is_gone: bool
     version: str
 
@@ -91,7 +91,7 @@ class Api:
 
         Raises NotYet, Forbidden, Unreachable, also while the streams are used.
         """
-        return attached(self._objects.http, self.namespace, name, outputs=outputs)
+        return open_attach_stream(self._objects.http, self.namespace, name, outputs=outputs)
 
     async def create_secret(self, manifest: Mapping[str, Any]) -> None:
         """Create a Secret. Raises Taken, Forbidden, SandboxFailed, Unreachable."""
@@ -115,7 +115,7 @@ class Api:
         """Return the names and owners of the Secrets with these labels. Raises Forbidden, Unreachable."""
         from lightkube.resources.core_v1 import Secret
 
-        return await self._marked(Secret, selector)
+        return await self._list_marked_objects(Secret, selector)
 
     async def ensure_policy(self, manifest: Mapping[str, Any]) -> None:
         """Create a NetworkPolicy unless it exists. Raises Forbidden, Unreachable."""
@@ -133,7 +133,7 @@ class Api:
         """Return the names and owners of the NetworkPolicies with these labels. Raises Forbidden, Unreachable."""
         from lightkube.resources.networking_v1 import NetworkPolicy
 
-        return await self._marked(NetworkPolicy, selector)
+        return await self._list_marked_objects(NetworkPolicy, selector)
 
     async def has_policy(self, name: str) -> bool:
         """Check whether a NetworkPolicy exists; False, too, if the API may not be asked. Raises Unreachable."""
@@ -154,7 +154,7 @@ class Api:
         """Check whether this kernel may do something in this namespace. Raises Unreachable."""
         return await self._objects.may(verb, resource, self.namespace, subresource=subresource)
 
-    async def _marked(self, kind: type[Any], selector: Mapping[str, str]) -> list[ObservedPod]:
+    async def _list_marked_objects(self, kind: type[Any], selector: Mapping[str, str]) -> list[ObservedPod]:
         """Return objects that are not pods, with their names, uids and owners."""
         listing = await self._objects.list(kind, labels=selector)
         return [

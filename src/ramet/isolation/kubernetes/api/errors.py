@@ -33,7 +33,7 @@ class Missing(RametError, LookupError):
     """The requested object does not exist."""
 
 
-class Taken(RametError):
+class ApiConflict(RametError):
     """The object to be created already exists, or has changed since it was read."""
 
 
@@ -50,7 +50,7 @@ class Stale(RametError):
 
 
 @contextlib.contextmanager
-def translated() -> Iterator[None]:
+def translate_errors() -> Iterator[None]:
     """Translate the client's errors into the errors of this module, SpawnRefused for a quota, or SandboxFailed."""
     import httpx2
     from lightkube import ApiError
@@ -85,7 +85,7 @@ def _refusal(error: ApiError) -> RametError:
         case 409 if error.status.reason == "Conflict" and error.request.method == "POST":
             return Unreachable(message)  # A quota changed while the request was counted: no object of that name exists.
         case 409:
-            return Taken(message)
+            return ApiConflict(message)
         case 410:
             return Stale(message)
         case 403 if "exceeded quota" in message or "LimitRanger" in message or " usage per " in message:

@@ -68,7 +68,7 @@ def in_full(run: str, pod_labels: PodLabels) -> dict[str, str]:
     return {key: value for key, value in known.items() if value}
 
 
-def checked(field: str, labels: Mapping[str, str]) -> dict[str, str]:
+def check_labels(field: str, labels: Mapping[str, str]) -> dict[str, str]:
     """Return a user's labels.
 
     Raises InvalidValue for a label that the API would refuse, or whose key belongs to ramet or the system.

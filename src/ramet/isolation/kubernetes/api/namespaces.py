@@ -14,7 +14,7 @@ from ramet.core.errors import SandboxFailed
 from ramet.core.policy.policy import Grant
 from ramet.core.policy.reservation import Reservation
 from ramet.isolation.kubernetes.api import labels, quotas
-from ramet.isolation.kubernetes.api.errors import Forbidden, Missing, Taken
+from ramet.isolation.kubernetes.api.errors import ApiConflict, Forbidden, Missing
 from ramet.isolation.kubernetes.api.objects import Objects
 
 _ACCOUNT = "system:serviceaccount:"
@@ -94,7 +94,7 @@ class Spaces:
         try:
             async with asyncio.timeout(_DELETION_S):
                 while True:
-                    with contextlib.suppress(Taken):
+                    with contextlib.suppress(ApiConflict):
                         await self._objects.create(Namespace, manifest)
                         return
                     try:

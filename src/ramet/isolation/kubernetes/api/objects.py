@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from yaml import YAMLError
 
 from ramet.core.errors import InvalidValue, MissingExtra
-from ramet.isolation.kubernetes.api.errors import Forbidden, Missing, Taken, translated
+from ramet.isolation.kubernetes.api.errors import ApiConflict, Forbidden, Missing, translate_errors
 
 if TYPE_CHECKING:
     import httpx2
@@ -70,18 +70,18 @@ class Objects:
 
     async def create(self, kind: type[T], manifest: Mapping[str, Any], *, dry_run: bool = False) -> T:
         """Create an object. Raises Taken, SpawnRefused for a quota."""
-        with translated():
+        with translate_errors():
             created: T = await self._client.create(_resource_of(kind, manifest), dry_run=dry_run)
         return created
 
     async def ensure(self, kind: type[Any], manifest: Mapping[str, Any]) -> None:
         """Create an object unless it exists; an existing object stays unchanged."""
-        with contextlib.suppress(Taken):
+        with contextlib.suppress(ApiConflict):
             await self.create(kind, manifest)
 
     async def get(self, kind: type[T], name: str) -> T:
         """Return an object. Raises Missing."""
-        with translated():
+        with translate_errors():
             resource: T = await self._client.get(kind, name)
         return resource
 
@@ -95,12 +95,12 @@ class Objects:
 
     async def patch(self, kind: type[Any], name: str, patch: Mapping[str, Any]) -> None:
         """Merge a patch into an object. Raises Missing, and Taken if the patch names another object or version."""
-        with translated():
+        with translate_errors():
             await self._client.patch(kind, name, dict(patch))
 
     async def delete(self, kind: type[Any], name: str, *, grace_s: int | None = None) -> None:
         """Delete an object. A missing object is no error."""
-        with contextlib.suppress(Missing), translated():
+        with contextlib.suppress(Missing), translate_errors():
             await self._client.delete(kind, name, grace_period=grace_s)
 
     async def delete_with(self, path: str, options: Mapping[str, Any]) -> None:
@@ -111,7 +111,7 @@ class Objects:
         """
         from lightkube import ApiError
 
-        with contextlib.suppress(Missing), translated():
+        with contextlib.suppress(Missing), translate_errors():
             answer = await self.http.request("DELETE", path, json=options)
             if not answer.is_success:
                 raise ApiError(request=answer.request, response=answer)
@@ -126,7 +126,7 @@ class Objects:
     ) -> Listing[T]:
         """Return the objects that have all of these labels and fields."""
         response = self._client.list(kind, labels=labels, fields=fields, namespace=namespace)
-        with translated():
+        with translate_errors():
             items = [each async for each in response]
         return Listing(response.resourceVersion, items)
 
@@ -143,7 +143,7 @@ class Objects:
         while True:
             try:
                 async with asyncio.timeout(_WATCH_S + _CALL_S):
-                    with translated():
+                    with translate_errors():
                         each = await anext(watch)
             except (TimeoutError, StopAsyncIteration):
                 return

@@ -77,7 +77,7 @@ def parse_status(pod: Pod) -> ObservedPod:
         node=(spec.nodeName or "") if spec is not None else "",
         is_running=state is not None and state.running is not None,
         outlives_s=_seconds((meta.annotations or {}).get(labels.PATIENCE, "")),
-        failure=_deleted(pod) or (None if status is None else _trouble(status, container)),
+        failure=_find_deletion(pod) or (None if status is None else _trouble(status, container)),
     )
 
 
@@ -88,19 +88,19 @@ def deleted_pod(name: str) -> ObservedPod:
 
 def exit_of(failure: PodFailure) -> Exit:
     """Return the exit of a run whose pod failed."""
-    killed = -int(signal.SIGKILL)
+    kill_code = -int(signal.SIGKILL)
     match failure.kind:
         case "oom":
-            return Exit(killed, "oom", failure.message)
+            return Exit(kill_code, "oom", failure.message)
         case "disk":
-            return Exit(killed, "workspace", failure.message)
+            return Exit(kill_code, "workspace", failure.message)
         case "deadline":
-            return Exit(killed, "signalled", failure.message)
+            return Exit(kill_code, "signalled", failure.message)
         case _:
-            return Exit(killed, "lost", failure.message)
+            return Exit(kill_code, "lost", failure.message)
 
 
-def _deleted(pod: Pod) -> PodFailure | None:
+def _find_deletion(pod: Pod) -> PodFailure | None:
     if pod.metadata is None or pod.metadata.deletionTimestamp is None:
         return None
     details = [

@@ -93,18 +93,18 @@ class Attach:
     def __init__(self, *, patience_s: float = 60.0) -> None:
         """Configure the transport. Both ends give up after `patience_s` without a connection."""
         self._patience_s = patience_s
-        self._starting: set[Attached] = set()
+        self._starting: set[AttachConnection] = set()
         self.arguments = (f"{patience_s:g}",)
 
     def secret(self, pod: str) -> Mapping[str, str]:
         """Return no files: the right to attach to a pod identifies its kernel."""
         return {}
 
-    def open(self, api: Api, pod: str, uid: str) -> Attached:
+    def open(self, api: Api, pod: str, uid: str) -> AttachConnection:
         """See `PodTransport`."""
-        return Attached(api, pod, self._patience_s, self._starting)
+        return AttachConnection(api, pod, self._patience_s, self._starting)
 
-    def reconnect(self, api: Api, pod: str, uid: str) -> Attached:
+    def reconnect(self, api: Api, pod: str, uid: str) -> AttachConnection:
         """Raise Gone: a pod's program is bound to the kernel of its stream."""
         raise Gone(f"pod {pod} is reached through the attach stream, and ends with its kernel")
 
@@ -112,10 +112,10 @@ class Attach:
         """Do nothing: no data is kept."""
 
 
-class Attached:
+class AttachConnection:
     """A line over successive attach streams of one pod."""
 
-    def __init__(self, api: Api, pod: str, patience_s: float, starting: set[Attached]) -> None:
+    def __init__(self, api: Api, pod: str, patience_s: float, starting: set[AttachConnection]) -> None:
         """Begin to attach. `starting` has all connections that have not attached yet."""
         self._starting, self._running = starting, asyncio.Event()
         self._api, self._pod, self._patience_s = api, pod, patience_s

@@ -39,12 +39,15 @@ class ReconnectingLine:
         self._alive_s = min(ALIVE_S, patience_s / (SILENT + 2))
         self._session = ResumableStream()
         self._inbox: deque[tuple[int, Frame]] = deque()
-        self._received, self._size = 0, 0  #: number of the last received frame; bytes received but not acknowledged
+        self._received_number, self._size = (
+            0,
+            0,
+        )  #: number of the last received frame; bytes received but not acknowledged
         self._has_unsent = False  #: there may be frames that were not sent on this connection
         self._is_closing = self._has_ended = self._is_lost = False
         self._why = ""
-        self._arrived, self._news, self._settled = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._parted = asyncio.Event()
+        self._has_frames, self._has_work, self._has_progress = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._has_sent_end = asyncio.Event()
         self.heard_at = 0.0  #: the event loop's time of the last packet from the other end; 0: never
 
     @property
@@ -63,13 +66,13 @@ class ReconnectingLine:
         Raises Gone once the line has ended, and ProtocolError for a frame that is too large.
         """
         while not self._is_closing and not self._session.can_send(frame):
-            self._settled.clear()
-            await self._settled.wait()
+            self._has_progress.clear()
+            await self._has_progress.wait()
         if self._is_closing:
             raise Gone(self._why or "the line has ended")
         self._session.send(frame)
         self._has_unsent = True
-        self._news.set()
+        self._has_work.set()
 
     async def receive(self) -> Frame | None:
         """Return the next frame; None once the line has ended permanently.
@@ -81,12 +84,12 @@ class ReconnectingLine:
                 raise ConnectionAbortedError(self._why)
             if self._has_ended:
                 return None
-            self._arrived.clear()
-            await self._arrived.wait()
-        self._received, frame = self._inbox.popleft()
+            self._has_frames.clear()
+            await self._has_frames.wait()
+        self._received_number, frame = self._inbox.popleft()
         self._size += buffered_size(frame)
         if self._size >= _ACK_BYTES:
-            self._news.set()
+            self._has_work.set()
         return frame
 
     async def close(self) -> None:
@@ -94,11 +97,11 @@ class ReconnectingLine:
         if not self._is_closing:
             self._is_closing = True
             self._session.end()
-            self._news.set()
+            self._has_work.set()
             if self.heard_at:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_PARTING_S):
-                        await self._parted.wait()
+                        await self._has_sent_end.wait()
         self.fail("the line was closed")
 
     def fail(self, reason: str) -> None:
@@ -106,7 +109,7 @@ class ReconnectingLine:
         if not self._has_ended:
             self._has_ended = self._is_closing = True
             self._why = reason
-        for event in (self._arrived, self._news, self._settled, self._parted):
+        for event in (self._has_frames, self._has_work, self._has_progress, self._has_sent_end):
             event.set()
 
     def fail_line(self, reason: str) -> None:
@@ -122,7 +125,7 @@ class ReconnectingLine:
         """
         self._session.on_connected()
         self._has_unsent = True
-        self._news.set()
+        self._has_work.set()
         tasks = (asyncio.ensure_future(self._read(packets)), asyncio.ensure_future(self._write(write)))
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -148,22 +151,22 @@ class ReconnectingLine:
                 return self.fail(str(error))
             if is_first:  # A hello: frames may be sent now.
                 is_first = False
-                self._news.set()
+                self._has_work.set()
             self.heard_at = asyncio.get_running_loop().time()
-            self._settled.set()
+            self._has_progress.set()
             if frame is not None:
                 self._inbox.append((self._session.last_received, frame))
-                self._arrived.set()
+                self._has_frames.set()
         self.fail("the other end has ended the line")
 
     async def _write(self, write: Write) -> None:
         loop = asyncio.get_running_loop()
         alive_at = loop.time() + self._alive_s
         while True:
-            self._news.clear()
+            self._has_work.clear()
             is_due = loop.time() >= alive_at
             if is_due or self._has_unsent or self._size >= _ACK_BYTES:
-                self._session.acknowledge(self._received)
+                self._session.acknowledge(self._received_number)
                 self._size = 0
             packet = self._session.next_packet(alive=is_due)
             if packet is not None:
@@ -175,6 +178,6 @@ class ReconnectingLine:
                 self._has_unsent = False
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout_at(max(alive_at, loop.time() + 0.1)):
-                        await self._news.wait()
+                        await self._has_work.wait()
             if self._session.has_sent_end:
-                return self._parted.set()
+                return self._has_sent_end.set()

@@ -63,7 +63,7 @@ class DialTransport:
 
     def open(self, api: Api, pod: str, uid: str) -> DialConnection:
         """See `PodTransport`."""
-        return DialConnection(self._expected(pod, uid, self._keys.pop(pod)))
+        return DialConnection(self._expect_pod(pod, uid, self._keys.pop(pod)))
 
     def reconnect(self, api: Api, pod: str, uid: str) -> DialConnection:
         """See `PodTransport`. The pod gets a token on its standard input.
@@ -71,10 +71,10 @@ class DialTransport:
         Anyone who may attach to the pod can write there.
         """
         invitation = JoinToken(url=self._url, ca=self._ca, key=new_key(), pod=uid)
-        line = self._expected(pod, uid, invitation.key)
+        line = self._expect_pod(pod, uid, invitation.key)
         return DialConnection(line, _invite(api, pod, invitation, line))
 
-    def _expected(self, pod: str, uid: str, key: str) -> ResumingLine:
+    def _expect_pod(self, pod: str, uid: str, key: str) -> ResumingLine:
         self._uids[pod] = uid
         line = ResumingLine(patience=LineTimeouts(give_up_s=None))
         self._listener.expect(uid, line, join_s=self._join_s, key=key)

@@ -38,27 +38,27 @@ class PacketReader:
     Raises ProtocolError for a line that is too long.
     """
 
-    __slots__ = ("_buffer", "_searched")
+    __slots__ = ("_buffer", "_searched_length")
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        self._searched = 0  #: the length of the buffer's start that has no line end
+        self._searched_length = 0  #: the length of the buffer's start that has no line end
 
     def feed(self, data: bytes) -> list[StdioPacket]:
         """Take received bytes; return the packets that they complete."""
         self._buffer += data
-        if (end := self._buffer.rfind(END, self._searched)) < 0:
-            self._searched = len(self._buffer)
-            if self._searched > _MOST:
+        if (end := self._buffer.rfind(END, self._searched_length)) < 0:
+            self._searched_length = len(self._buffer)
+            if self._searched_length > _MOST:
                 raise ProtocolError(f"a line of more than {_MOST} bytes came")
             return []
         lines = bytes(self._buffer[:end]).split(END)
         del self._buffer[: end + 1]
-        self._searched = len(self._buffer)
-        return [packet for line in lines if (packet := _unpacked(line)) is not None]
+        self._searched_length = len(self._buffer)
+        return [packet for line in lines if (packet := _unpack(line)) is not None]
 
 
-def _unpacked(line: bytes) -> StdioPacket | None:
+def _unpack(line: bytes) -> StdioPacket | None:
     packet = line.replace(b"\x1b\x02", b"\n").replace(b"\x1b\x01", b"\x1b")
     if len(packet) <= _head.size:
         return None

@@ -69,13 +69,13 @@ async def run(
         TokenStream(source, pod=token.pod) as invitations,
         open_node_agent(pod.runs, pod.places, pod=not pod.is_shared) as node_agent,
     ):
-        probed = asyncio.ensure_future(in_thread(warmup_thread.join, name="ramet-probe"))
+        probing = asyncio.ensure_future(in_thread(warmup_thread.join, name="ramet-probe"))
         while next_token is not None:
-            next_token = await _follow(next_token, invitations, node_agent, probed, patience_s)
+            next_token = await _follow(next_token, invitations, node_agent, probing, patience_s)
 
 
 async def _follow(
-    token: JoinToken, invitations: TokenStream, node_agent: NodeAgent, tried: Awaitable[None], patience_s: float
+    token: JoinToken, invitations: TokenStream, node_agent: NodeAgent, probing: Awaitable[None], patience_s: float
 ) -> JoinToken | None:
     """Serve one kernel; return the token of the next one, or None if this kernel has ended the pod. Raises Gone."""
     import asyncio
@@ -85,24 +85,24 @@ async def _follow(
     from ramet.isolation.transport.resuming import LineTimeouts
 
     async with open_dialer(token, patience=LineTimeouts(give_up_s=patience_s)) as line:
-        await tried
+        await probing
         serving = asyncio.ensure_future(node_agent.serve(line))
-        invited = asyncio.ensure_future(invitations.wait_other(token))
+        next_invitation = asyncio.ensure_future(invitations.wait_other(token))
         try:
-            await asyncio.wait((serving, invited), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((serving, next_invitation), return_when=asyncio.FIRST_COMPLETED)
             if not serving.done():
                 line.give_up()
             if await serving:
                 return None
             # A living kernel that lost the pod to another one ends the line. The other one's token may still arrive.
-            await asyncio.wait((invited,), timeout=patience_s if line.is_disconnected else 0)
-            if invited.done():
-                return invited.result()
+            await asyncio.wait((next_invitation,), timeout=patience_s if line.is_disconnected else 0)
+            if next_invitation.done():
+                return next_invitation.result()
             address = token.url.removeprefix("wss://").partition("/")[0]
             if not line.connections:
                 raise Gone(f"no kernel answered for {patience_s:g} s at {address}, the address in pods.dial")
             raise Gone(f"the kernel did not answer for {patience_s:g} s at {address}, or has released the pod")
         finally:
-            for task in (serving, invited):
+            for task in (serving, next_invitation):
                 task.cancel()
-            await asyncio.gather(serving, invited, return_exceptions=True)
+            await asyncio.gather(serving, next_invitation, return_exceptions=True)

@@ -50,13 +50,13 @@ class OwnPods:
 
         Raises SandboxFailed, SpawnRefused, IsolationUnavailable, InvalidValue; nothing is left then.
         """
-        prepared = await self._images.image_for(spec)
+        prepared_image = await self._images.image_for(spec)
         template, request = (
-            self._template_of(prepared.image),
-            single.pod_request(spec, prepared.image_paths, runtime_class),
+            self._template_of(prepared_image.image),
+            single.pod_request(spec, prepared_image.image_paths, runtime_class),
         )
         shape = PodShape.of(template, request, level)
-        sandbox = await self._warm_pool.start(spec, shape, request, prepared.image_paths)
+        sandbox = await self._warm_pool.start(spec, shape, request, prepared_image.image_paths)
         while sandbox is None:
             if self._is_closed:
                 raise SandboxFailed("the backend was closed")
@@ -67,7 +67,7 @@ class OwnPods:
                     spec,
                     pods=self._pods,
                     pod=pod,
-                    places=prepared.image_paths,
+                    places=prepared_image.image_paths,
                     level=level,
                     within_s=self._within_s,
                     on_threshold=self._on_threshold,
@@ -77,8 +77,8 @@ class OwnPods:
                     raise
                 request = replace(request, name=new_name())
             except SandboxFailed as failure:
-                was_not_pulled = pod.failed.done() and pod.failed.result().kind == "image"
-                if is_last or not was_not_pulled or not await self._images.restore(prepared.image, failure):
+                was_not_pulled = pod.failure_future.done() and pod.failure_future.result().kind == "image"
+                if is_last or not was_not_pulled or not await self._images.restore(prepared_image.image, failure):
                     raise
                 return await self.start(spec, level, runtime_class, is_last=True)
         self._warm_pool.request(shape)

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from ramet.core.policy.policy import Isolation
 from ramet.isolation.contract import KILL_GRACE_S, Exit, Metrics, Ran
-from ramet.isolation.kubernetes.pods.pod import Pod, removed
+from ramet.isolation.kubernetes.pods.pod import Pod, wait_removed
 from ramet.isolation.remote.host_agent import NodeClient
 from ramet.isolation.remote.sandbox import RemoteSandbox
 
@@ -43,7 +43,7 @@ class ExclusiveLease:
     async def end(self) -> None:
         """See `PodLease`."""
         self._pod.release()
-        await removed(self._pod)
+        await wait_removed(self._pod)
         self._machine.on_lost(Exit(-signal.SIGKILL, "signalled", "its pod did not answer and was deleted"))
 
     async def release(self) -> None:
@@ -52,14 +52,14 @@ class ExclusiveLease:
             await self._machine.close()
         finally:
             self._pod.release()
-        await removed(self._pod, _GONE_S)
+        await wait_removed(self._pod, _GONE_S)
 
 
 class PodSandbox:
     """A sandbox in a pod."""
 
-    def __init__(self, inner: RemoteSandbox, lease: PodLease, pod: str, described: Mapping[str, Any]) -> None:
-        self._inner, self._lease, self.pod, self._description = inner, lease, pod, described
+    def __init__(self, inner: RemoteSandbox, lease: PodLease, pod: str, description: Mapping[str, Any]) -> None:
+        self._inner, self._lease, self.pod, self._description = inner, lease, pod, description
 
     @property
     def channel(self) -> socket.socket:

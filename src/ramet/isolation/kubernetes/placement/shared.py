@@ -23,7 +23,7 @@ from ramet.isolation.kubernetes.api.manifest import NODE_AGENT_MB, PodRequest
 from ramet.isolation.kubernetes.api.pod_status import PodFailure, exit_of
 from ramet.isolation.kubernetes.api.quotas import DEFAULT_SANDBOXES
 from ramet.isolation.kubernetes.placement.sandbox import PodSandbox
-from ramet.isolation.kubernetes.pods.pod import Pod, removed
+from ramet.isolation.kubernetes.pods.pod import Pod, wait_removed
 from ramet.isolation.kubernetes.pods.pods import Pods, new_name, new_uid, until_failure
 from ramet.isolation.remote.host_agent import NodeClient, OnThreshold
 from ramet.isolation.remote.sandbox import RemoteSandbox
@@ -51,7 +51,7 @@ class Capacity(NamedTuple):
 
     def holds(self, other: Capacity) -> bool:
         """Check whether this capacity includes all of `other`."""
-        return all(own >= requested for own, requested in zip(self, other, strict=True))
+        return all(own >= other_value for own, other_value in zip(self, other, strict=True))
 
     def plus(self, other: Capacity) -> Capacity:
         """Return the sum of both."""
@@ -59,7 +59,7 @@ class Capacity(NamedTuple):
 
     def minus(self, other: Capacity) -> Capacity:
         """Return the difference."""
-        return Capacity(*(own - subtracted for own, subtracted in zip(self, other, strict=True)))
+        return Capacity(*(own - other_value for own, other_value in zip(self, other, strict=True)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +95,7 @@ class TeamPodSize:
         )
 
 
-def fits(spec: SandboxSpec, offered: Isolation = Isolation.L1) -> bool:
+def fits(spec: SandboxSpec, offered_level: Isolation = Isolation.L1) -> bool:
     """Check whether the isolation between runs of one pod is all that a run asks for.
 
     A run in a shared pod has no part of the pod to itself.
@@ -104,7 +104,7 @@ def fits(spec: SandboxSpec, offered: Isolation = Isolation.L1) -> bool:
     # /run and loopback are the pod's.
     needs_own_pod = grant.secrets or grant.allowed_endpoints or spec.proxy is not None
     mounts = grant.readonly_mounts or (spec.cwd is not None and not spec.cwd.is_relative_to(spec.workspace))
-    return grant.isolation.rank <= offered.rank and not (needs_own_pod or mounts or spec.has_programs)
+    return grant.isolation.rank <= offered_level.rank and not (needs_own_pod or mounts or spec.has_programs)
 
 
 class _ConnectedPod(NamedTuple):
@@ -131,8 +131,8 @@ class SharedPod:
     ) -> None:
         """Configure the pod. `make` begins a pod; `capacity` is the capacity for all its runs together."""
         self._team, self._namespace, self._pods, self._make_pod = team, namespace, pods, make
-        self._room, self._patience_s, self._on_threshold = capacity, patience_s, on_threshold
-        self._used: dict[NodeClient, Capacity] = {}
+        self._capacity, self._patience_s, self._on_threshold = capacity, patience_s, on_threshold
+        self._used_capacity: dict[NodeClient, Capacity] = {}
         self._creation: asyncio.Task[_ConnectedPod] | None = None
         self._not_before = 0.0
         self._is_closed = False
@@ -148,18 +148,24 @@ class SharedPod:
 
         Raises what `NodeClient.start` raises, with the cluster's message if the pod failed.
         """
-        connected = await self._home()
-        requested = Capacity.of(spec.grant)
-        if connected is None or not fits(spec, connected.level) or not self._free(connected).holds(requested):
+        connected_pod = await self._home()
+        requested_capacity = Capacity.of(spec.grant)
+        if (
+            connected_pod is None
+            or not fits(spec, connected_pod.level)
+            or not self._free(connected_pod).holds(requested_capacity)
+        ):
             return None
-        self._used[connected.machine] = self._used.get(connected.machine, Capacity()).plus(requested)
-        stay = _SharedLease(self, connected, requested, spec.run)
+        self._used_capacity[connected_pod.machine] = self._used_capacity.get(connected_pod.machine, Capacity()).plus(
+            requested_capacity
+        )
+        stay = _SharedLease(self, connected_pod, requested_capacity, spec.run)
         try:
-            inner = await until_failure(connected.pod, connected.machine.start(spec), drop=RemoteSandbox.drop)
+            inner = await until_failure(connected_pod.pod, connected_pod.machine.start(spec), drop=RemoteSandbox.drop)
         except BaseException:
             await stay.release()
             raise
-        return PodSandbox(inner, stay, connected.pod.name, {})
+        return PodSandbox(inner, stay, connected_pod.pod.name, {})
 
     def close(self) -> None:
         """Create no more pods. The pod itself is deleted with all others. Idempotent."""
@@ -174,8 +180,8 @@ class SharedPod:
             return creation is not None
         if creation.cancelled() or creation.exception() is not None:
             return False
-        connected = creation.result()
-        return connected.machine.is_open and not connected.pod.failed.done()
+        connected_pod = creation.result()
+        return connected_pod.machine.is_open and not connected_pod.pod.failure_future.done()
 
     async def _home(self) -> _ConnectedPod | None:
         if self._is_closed or (not self._is_usable() and asyncio.get_running_loop().time() < self._not_before):
@@ -221,15 +227,15 @@ class SharedPod:
         _log.warning("team %s has no shared pod, and each of its runs gets its own pod: %s", self._team, reason)
         self._not_before = asyncio.get_running_loop().time() + _AGAIN_S
 
-    def _free(self, connected: _ConnectedPod) -> Capacity:
-        return self._room.minus(self._used.get(connected.machine, Capacity()))
+    def _free(self, connected_pod: _ConnectedPod) -> Capacity:
+        return self._capacity.minus(self._used_capacity.get(connected_pod.machine, Capacity()))
 
-    def _give_back(self, connected: _ConnectedPod, capacity: Capacity) -> None:
-        remaining = self._used[connected.machine].minus(capacity)
+    def _give_back(self, connected_pod: _ConnectedPod, capacity: Capacity) -> None:
+        remaining = self._used_capacity[connected_pod.machine].minus(capacity)
         if any(remaining):
-            self._used[connected.machine] = remaining
+            self._used_capacity[connected_pod.machine] = remaining
             return
-        del self._used[connected.machine]
+        del self._used_capacity[connected_pod.machine]
 
     def _end_of(self, failure: PodFailure) -> Exit:
         pod_exit = exit_of(failure)
@@ -248,17 +254,17 @@ class _SharedLease:
 
     silence_s = 20.0  #: a line that is cut for a while must not end the pod of the other runs
 
-    def __init__(self, team: SharedPod, connected: _ConnectedPod, capacity: Capacity, run: str) -> None:
-        self._team, self._home, self._room, self._run = team, connected, capacity, run
+    def __init__(self, team: SharedPod, connected_pod: _ConnectedPod, capacity: Capacity, run: str) -> None:
+        self._team, self._home, self._capacity, self._run = team, connected_pod, capacity, run
         self._has_left = False
 
     async def end(self) -> None:
         """See `ramet.isolation.kubernetes.placement.sandbox.PodLease`."""
         self._team._end(self._home.pod, self._home.machine, self._run)
-        await removed(self._home.pod)
+        await wait_removed(self._home.pod)
 
     async def release(self) -> None:
         """See `PodLease`; the pod stays."""
         if not self._has_left:
             self._has_left = True
-            self._team._give_back(self._home, self._room)
+            self._team._give_back(self._home, self._capacity)

@@ -22,7 +22,7 @@ from ramet.isolation.kubernetes.api.pod_status import exit_of
 from ramet.isolation.kubernetes.kernels import Kernels
 from ramet.isolation.kubernetes.placement.sandbox import ExclusiveLease, PodSandbox
 from ramet.isolation.kubernetes.pods.claim import PodClaim
-from ramet.isolation.kubernetes.pods.pod import Pod, removed
+from ramet.isolation.kubernetes.pods.pod import Pod, wait_removed
 from ramet.isolation.kubernetes.pods.pods import Pods, new_name, new_uid, until_failure
 from ramet.isolation.remote.host_agent import NodeClient, OnThreshold
 from ramet.isolation.remote.sandbox import RemoteSandbox
@@ -58,7 +58,7 @@ def pod_request(spec: SandboxSpec, places: Mapping[str, str], runtime_class: str
     `places` are the mounts that its image has, and their paths there; these are not copied.
     """
     sources = mounts.sources_by_mount(map(absolute, spec.grant.readonly_mounts), spec.mount_roots)
-    transferred = {
+    transferred_paths = {
         each: Path(source)
         for each, source in sources.items()
         if not any(Path(each).is_relative_to(path) for path in places)
@@ -72,9 +72,9 @@ def pod_request(spec: SandboxSpec, places: Mapping[str, str], runtime_class: str
         pod_labels=PodLabels(tree=spec.tree, team=team, path=spec.path),
         image="bare" if spec.grant.isolation is Isolation.FRESH else spec.image,  # A FRESH run imports all by itself.
         runtime_class=runtime_class,
-        folders=tuple(each for each, source in transferred.items() if source.is_dir()),
-        files=(*(each for each, source in transferred.items() if not source.is_dir()), *places),
-        size_mb=sum(map(_size_mb, transferred.values())),
+        folders=tuple(each for each, source in transferred_paths.items() if source.is_dir()),
+        files=(*(each for each, source in transferred_paths.items() if not source.is_dir()), *places),
+        size_mb=sum(map(_size_mb, transferred_paths.values())),
     )
 
 
@@ -93,15 +93,15 @@ async def start(
     Raises SandboxFailed, SpawnRefused, IsolationUnavailable; the pod is deleted then.
     """
 
-    async def begun() -> PodSandbox:
+    async def connect_and_begin() -> PodSandbox:
         connected_pod = await connect(pods, pod, level, on_threshold)
-        return await _begun(pods, connected_pod, lambda machine: machine.start(spec, places))
+        return await _begin_sandbox(pods, connected_pod, lambda machine: machine.start(spec, places))
 
-    return await _in_time(spec, pod, begun(), within_s)
+    return await _in_time(spec, pod, connect_and_begin(), within_s)
 
 
 async def start_in(
-    connected: ConnectedPod,
+    connected_pod: ConnectedPod,
     spec: SandboxSpec,
     *,
     pods: Pods,
@@ -118,18 +118,18 @@ async def start_in(
         was_claimed = False
         try:
             await machine.check(_ANSWER_S)
-            await connected.pod.take(patch)
+            await connected_pod.pod.take(patch)
             was_claimed = True
             return await machine.start(spec, places)
         except RametError as problem:
             if was_claimed and machine.is_open:  # The error concerns the run, not the pod.
                 raise
-            raise Gone(f"pod {connected.pod.name}: {problem}") from problem
+            raise Gone(f"pod {connected_pod.pod.name}: {problem}") from problem
 
     try:
-        return await _in_time(spec, connected.pod, _begun(pods, connected, begin), within_s)
+        return await _in_time(spec, connected_pod.pod, _begin_sandbox(pods, connected_pod, begin), within_s)
     except SandboxFailed as problem:
-        if not connected.pod.failed.done():
+        if not connected_pod.pod.failure_future.done():
             raise
         raise Gone(str(problem)) from problem
 
@@ -175,16 +175,16 @@ async def adopt(
     )
     pod = pods.claim(claim)
 
-    async def begun() -> PodSandbox:
-        connected = await connect(pods, pod, level, on_threshold)
-        return await _begun(pods, connected, lambda machine: machine.adopt(ref.number, spec))
+    async def connect_and_begin() -> PodSandbox:
+        connected_pod = await connect(pods, pod, level, on_threshold)
+        return await _begin_sandbox(pods, connected_pod, lambda machine: machine.adopt(ref.number, spec))
 
     try:
         async with asyncio.timeout(_ADOPT_S):
-            return await until_failure(pod, begun(), drop=PodSandbox.drop)
+            return await until_failure(pod, connect_and_begin(), drop=PodSandbox.drop)
     except (RametError, TimeoutError) as problem:
         pod.release()
-        await removed(pod, _GONE_S)
+        await wait_removed(pod, _GONE_S)
         reason = "its pod did not answer in time" if isinstance(problem, TimeoutError) else str(problem)
         raise Gone(f"run {spec.run}: {reason}") from problem
     except BaseException:
@@ -205,8 +205,8 @@ async def connect(pods: Pods, pod: Pod, level: Isolation, on_threshold: OnThresh
     return ConnectedPod(pod, machine)
 
 
-async def _begun(pods: Pods, connected: ConnectedPod, begin: Begin) -> PodSandbox:
-    pod, machine = connected
+async def _begin_sandbox(pods: Pods, connected_pod: ConnectedPod, begin: Begin) -> PodSandbox:
+    pod, machine = connected_pod
     try:
         sandbox = await begin(machine)
         description: Mapping[str, Any] = {}

@@ -71,7 +71,7 @@ class _Spare:
         """Return whether a run can start in this pod now, as far as this kernel knows."""
         if not self.opening.done() or self.opening.cancelled() or self.opening.exception() is not None:
             return False
-        return self.opening.result().machine.is_open and not self.pod.failed.done()
+        return self.opening.result().machine.is_open and not self.pod.failure_future.done()
 
 
 @dataclass(eq=False)
@@ -111,10 +111,10 @@ class WarmPool:
         while shape is not None and (spare := self._take(shape)) is not None:
             waited_s = asyncio.get_running_loop().time() - spare.since
             patch = manifest.claim_patch(shape.template, request, waited_s=waited_s)
-            connected = spare.opening.result()
+            connected_pod = spare.opening.result()
             try:
                 return await single.start_in(
-                    connected, spec, pods=self._pods, patch=patch, places=places, within_s=self._within_s
+                    connected_pod, spec, pods=self._pods, patch=patch, places=places, within_s=self._within_s
                 )
             except Gone as problem:
                 _log.info("run %s gets a new pod instead of the waiting one: %s", spec.run, problem)
@@ -152,8 +152,8 @@ class WarmPool:
         self.release_waiting_pods()
         loop = asyncio.get_running_loop()
         if self._removing:
-            removed, _ = await asyncio.wait([each.removed for each in self._removing], timeout=_GONE_S)
-            if not removed:
+            removals, _ = await asyncio.wait([each.removal for each in self._removing], timeout=_GONE_S)
+            if not removals:
                 return False
             self._capacity_free_at = loop.time() + _COUNTED_S
         elif loop.time() < self._capacity_free_at:
@@ -190,11 +190,11 @@ class WarmPool:
         loop, (template, request, level) = asyncio.get_running_loop(), kind.shape
         since, pod = loop.time(), self._pods.make(template, replace(request, name=new_name(), uid=new_uid()))
 
-        async def opened() -> single.ConnectedPod:
+        async def open_spare() -> single.ConnectedPod:
             async with asyncio.timeout(self._within_s):
                 return await until_failure(pod, single.connect(self._pods, pod, level, self._on_threshold))
 
-        spare = _Spare(pod, since, loop.create_task(opened()))
+        spare = _Spare(pod, since, loop.create_task(open_spare()))
         self._opening.add(spare.opening)
         spare.opening.add_done_callback(lambda _: self._was_opened(kind, spare))
         pod.unschedulable.add_done_callback(lambda done: self._fail(kind, spare, done.result().message))
@@ -221,7 +221,7 @@ class WarmPool:
             return False
         kind.spares.remove(spare)
         self._removing.add(spare.pod)
-        spare.pod.removed.add_done_callback(lambda _: self._removing.discard(spare.pod))
+        spare.pod.removal.add_done_callback(lambda _: self._removing.discard(spare.pod))
         spare.pod.release()
         return True
 

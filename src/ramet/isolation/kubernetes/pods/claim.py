@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ramet.core.errors import Gone
 from ramet.isolation.kubernetes.api import labels, manifest
-from ramet.isolation.kubernetes.api.errors import Missing, Taken, Unreachable
+from ramet.isolation.kubernetes.api.errors import ApiConflict, Missing, Unreachable
 from ramet.isolation.kubernetes.api.pod_status import ObservedPod
 from ramet.isolation.kubernetes.connect.attach import PodConnection
 from ramet.isolation.kubernetes.pods.pod import Pod, PodContext
@@ -42,13 +42,13 @@ class OwnedPod(Pod):
         If the claim fails, the pod is removed unless it belongs to another kernel.
         """
         claim, context = self._claim, self._context
-        while not self._released.is_set():
+        while not self._is_released.is_set():
             try:
                 pod = await context.api.pod(self.name)
                 if pod.uid != claim.uid or pod.place != claim.place:
                     raise Gone(f"pod {self.name} was replaced by another pod of that name")
                 await self._may_have(pod)
-                self.uid, self._was_made, self._seen = pod.uid, True, pod
+                self.uid, self._was_made, self._observed_pod = pod.uid, True, pod
                 self._owners, self._secret = {context.owner, pod.owner}, {"metadata": {"name": self.name}}
                 if pod.failure is not None:
                     raise Gone(pod.failure.message)
@@ -57,11 +57,11 @@ class OwnedPod(Pod):
                 patch = manifest.adopt_patch(context.owner, uid=pod.uid, version=pod.version)
                 await context.api.patch_pod(self.name, patch)
                 context.watch.add(self.name)
-                self._seen = pod._replace(owner=context.owner, version="")
+                self._observed_pod = pod._replace(owner=context.owner, version="")
                 await self._take_secret()
             except Missing:
                 raise Gone(f"pod {self.name} no longer exists") from None
-            except Taken:  # The pod, and possibly its owner, has changed since it was read.
+            except ApiConflict:  # The pod, and possibly its owner, has changed since it was read.
                 self._was_made, self._secret = False, None
             except Unreachable:
                 await asyncio.sleep(_AGAIN_S)

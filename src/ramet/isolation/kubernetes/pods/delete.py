@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ramet.isolation.kubernetes.api import labels, manifest
 from ramet.isolation.kubernetes.api.client import Api
-from ramet.isolation.kubernetes.api.errors import Missing, Taken
+from ramet.isolation.kubernetes.api.errors import ApiConflict, Missing
 from ramet.isolation.kubernetes.api.pod_status import ObservedPod
 
 
@@ -30,7 +30,7 @@ async def delete(api: Api, pod: ObservedPod, *owners: str) -> bool:
             await api.delete_pod(pod.name, uid=pod.uid)
         except Missing:
             return True
-        except Taken:  # The pod has changed meanwhile: most likely only its status.
+        except ApiConflict:  # The pod has changed meanwhile: most likely only its status.
             pod = pod._replace(version="")
         else:
             return True

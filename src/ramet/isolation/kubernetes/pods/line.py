@@ -25,7 +25,9 @@ class PodLine:
         """See `Line`. After the end of the line, wait up to 5 s for the pod's failure or removal."""
         frame = await self._line.receive()
         if frame is None:
-            await asyncio.wait((self._pod.failed, self._pod.removed), timeout=_REPORT_S, return_when="FIRST_COMPLETED")
+            await asyncio.wait(
+                (self._pod.failure_future, self._pod.removal), timeout=_REPORT_S, return_when="FIRST_COMPLETED"
+            )
         return frame
 
     async def close(self) -> None:

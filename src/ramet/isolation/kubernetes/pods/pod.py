@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from ramet.core.errors import RametError, SandboxFailed
 from ramet.isolation.kubernetes.api import manifest
 from ramet.isolation.kubernetes.api.client import Api
-from ramet.isolation.kubernetes.api.errors import Taken, Unreachable
+from ramet.isolation.kubernetes.api.errors import ApiConflict, Unreachable
 from ramet.isolation.kubernetes.api.pod_status import ObservedPod, PodFailure
 from ramet.isolation.kubernetes.connect.attach import PodConnection, PodTransport
 from ramet.isolation.kubernetes.pods.delete import delete
@@ -45,22 +45,24 @@ class Pod:
         self.name: str = pod["metadata"]["name"]
         self.uid = ""
         loop = asyncio.get_running_loop()
-        self.connected: asyncio.Future[PodConnection] = loop.create_future()  #: an error: the pod could not be created
-        self.failed: asyncio.Future[PodFailure] = loop.create_future()  #: set once it does not work
+        self.connection_future: asyncio.Future[PodConnection] = (
+            loop.create_future()
+        )  #: an error: the pod could not be created
+        self.failure_future: asyncio.Future[PodFailure] = loop.create_future()  #: set once it does not work
         self.unschedulable: asyncio.Future[PodFailure] = (
             loop.create_future()
         )  #: set once no node took it; one may later
         self._context, self._pod, self._secret = context, pod, secret
         self._owners = {context.owner}  #: the owners whose pod may be removed here
-        self._seen = ObservedPod(self.name)
-        self._changed, self._released = asyncio.Event(), asyncio.Event()
+        self._observed_pod = ObservedPod(self.name)
+        self._has_changed, self._is_released = asyncio.Event(), asyncio.Event()
         self._was_made = self._was_taken = False
-        self.removed = loop.create_task(self._live())  #: done once it was removed, or belongs to another kernel
+        self.removal = loop.create_task(self._live())  #: done once it was removed, or belongs to another kernel
 
     def release(self) -> None:
         """Have the pod removed, because it is no longer wanted. Idempotent. Does not block."""
-        self._released.set()
-        self._changed.set()
+        self._is_released.set()
+        self._has_changed.set()
 
     async def take(self, patch: Mapping[str, Any]) -> None:
         """Turn a waiting pod into the pod of one run, by `manifest.claim_patch`.
@@ -79,8 +81,12 @@ class Pod:
 
     @property
     def _connection(self) -> PodConnection | None:
-        if self.connected.done() and not self.connected.cancelled() and self.connected.exception() is None:
-            return self.connected.result()
+        if (
+            self.connection_future.done()
+            and not self.connection_future.cancelled()
+            and self.connection_future.exception() is None
+        ):
+            return self.connection_future.result()
         return None
 
     async def _live(self) -> None:
@@ -89,18 +95,20 @@ class Pod:
         try:
             try:
                 await self._make()
-                await self._placed()
-                if not self._released.is_set() and not self.failed.done():
+                await self._wait_for_node()
+                if not self._is_released.is_set() and not self.failure_future.done():
                     connection = self._reach()
-                    self.connected.set_result(connection)
+                    self.connection_future.set_result(connection)
             except Exception as error:
-                self.connected.set_exception(error)
-                self.connected.exception()  # Mark the exception as retrieved: there may be no waiter.
-                self._released.set()
-            if not self.connected.done():
-                self.connected.set_exception(SandboxFailed(f"pod {self.name} was released before it could be reached"))
-                self.connected.exception()
-            await self._released.wait()
+                self.connection_future.set_exception(error)
+                self.connection_future.exception()  # Mark the exception as retrieved: there may be no waiter.
+                self._is_released.set()
+            if not self.connection_future.done():
+                self.connection_future.set_exception(
+                    SandboxFailed(f"pod {self.name} was released before it could be reached")
+                )
+                self.connection_future.exception()
+            await self._is_released.wait()
         finally:
             if connection is not None:
                 await connection.close()
@@ -115,11 +123,11 @@ class Pod:
         """Create the pod. Raises SpawnRefused, SandboxFailed, Unreachable, and the API's other errors."""
         api, secret = self._context.api, self._secret
         if secret is not None:
-            with contextlib.suppress(Taken):  # Created by an earlier request whose answer was lost.
-                await self._asked(lambda: api.create_secret(secret))
+            with contextlib.suppress(ApiConflict):  # Created by an earlier request whose answer was lost.
+                await self._repeat_request(lambda: api.create_secret(secret))
         self._was_made = True  # The pod may exist from now on.
         try:
-            self.uid = await self._asked(self._created)
+            self.uid = await self._repeat_request(self._create_pod)
         except Unreachable:
             raise
         except RametError:
@@ -127,16 +135,16 @@ class Pod:
             raise
         self._context.watch.add(self.name)
         if secret is not None:
-            await self._asked(lambda: api.patch_secret(self.name, manifest.owned_by(self.name, self.uid)))
+            await self._repeat_request(lambda: api.patch_secret(self.name, manifest.owned_by(self.name, self.uid)))
 
-    async def _created(self) -> str:
+    async def _create_pod(self) -> str:
         """Create the pod; return its uid."""
         try:
             return (await self._context.api.create_pod(self._pod)).uid
-        except Taken:  # Created by an earlier request.
+        except ApiConflict:  # Created by an earlier request.
             return (await self._context.api.pod(self.name)).uid
 
-    async def _asked(self, ask: Callable[[], Awaitable[T]]) -> T:
+    async def _repeat_request(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Repeat a request until the API answers, as long as the pod is wanted.
 
         Raises Unreachable if the API has not answered.
@@ -145,45 +153,45 @@ class Pod:
             try:
                 return await ask()
             except Unreachable:
-                if self._released.is_set():
+                if self._is_released.is_set():
                     raise
             await asyncio.sleep(pause_s)
         return await ask()
 
-    async def _placed(self) -> None:
+    async def _wait_for_node(self) -> None:
         """Wait until the pod has a node, or fails. Raises SandboxFailed if it finds no node in time."""
         loop, deadline = asyncio.get_running_loop(), None
-        while not (self._seen.node or self.failed.done() or self._released.is_set()):
-            self._changed.clear()
-            trouble = self._seen.failure
+        while not (self._observed_pod.node or self.failure_future.done() or self._is_released.is_set()):
+            self._has_changed.clear()
+            trouble = self._observed_pod.failure
             if trouble is not None and deadline is None:
                 deadline = loop.time() + self._context.unschedulable_s
             try:
                 async with asyncio.timeout_at(deadline):
-                    await self._changed.wait()
+                    await self._has_changed.wait()
             except TimeoutError:
                 assert trouble is not None, "without one there is no bound"
                 bound = f"no node accepted it within {self._context.unschedulable_s:g} s"
                 raise SandboxFailed(f"pod {self.name}: {bound}: {trouble.message}") from None
 
     def _see(self, pod: ObservedPod) -> None:
-        if pod.is_running and not self._seen.is_running and (connection := self._connection) is not None:
+        if pod.is_running and not self._observed_pod.is_running and (connection := self._connection) is not None:
             connection.on_running()
-        self._seen = pod
+        self._observed_pod = pod
         if pod.failure is not None:
-            future = self.failed if pod.failure.is_final else self.unschedulable
+            future = self.failure_future if pod.failure.is_final else self.unschedulable
             if not future.done():
                 future.set_result(pod.failure)
-        self._changed.set()
+        self._has_changed.set()
 
     async def _remove(self) -> None:
         """Delete the pod and its Secret, and repeat until that succeeds. A pod that another kernel adopted is kept."""
         attempts, is_logged = 0, False
         while self._was_made or self._secret is not None:
             # The last state of a taken pod may be outdated: another kernel can have adopted the pod by now.
-            observed = self._seen._replace(version="") if self._was_taken else self._seen
+            observed_pod = self._observed_pod._replace(version="") if self._was_taken else self._observed_pod
             try:
-                is_ours = not self._was_made or await delete(self._context.api, observed, *self._owners)
+                is_ours = not self._was_made or await delete(self._context.api, observed_pod, *self._owners)
                 if is_ours and self._secret is not None:
                     await self._context.api.delete_secret(self.name)
                 break
@@ -196,13 +204,13 @@ class Pod:
                 attempts += 1
 
 
-async def removed(pod: Pod, within_s: float = _LONG_S) -> None:
+async def wait_removed(pod: Pod, within_s: float = _LONG_S) -> None:
     """Wait until a released pod is gone, at most `within_s`. The removal continues after that."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(within_s):
-            await asyncio.shield(pod.removed)
+            await asyncio.shield(pod.removal)
 
 
 def on_failure(pod: Pod, tell: Callable[[PodFailure], object]) -> None:
     """Call `tell` with the pod's failure, now or when it happens."""
-    pod.failed.add_done_callback(lambda done: None if done.cancelled() else tell(done.result()))
+    pod.failure_future.add_done_callback(lambda done: None if done.cancelled() else tell(done.result()))

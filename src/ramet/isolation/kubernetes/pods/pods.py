@@ -75,17 +75,17 @@ class Pods:
         except InvalidValue:
             self._reach.forget(berth.name)
             raise
-        return self._known(Pod(self._context, pod_manifest, secret))
+        return self._register(Pod(self._context, pod_manifest, secret))
 
     def claim(self, claim: PodClaim) -> Pod:
         """Begin the claim of another kernel's pod. Does not block. Raises Gone for a pod of this kernel."""
         if any(each.name == claim.pod for each in self._pods):
             raise Gone(f"pod {claim.pod} belongs to this kernel and is in use")
-        return self._known(OwnedPod(self._context, claim))
+        return self._register(OwnedPod(self._context, claim))
 
-    def _known(self, pod: Pod) -> Pod:
+    def _register(self, pod: Pod) -> Pod:
         self._pods.add(pod)
-        pod.removed.add_done_callback(lambda _: self._pods.discard(pod))
+        pod.removal.add_done_callback(lambda _: self._pods.discard(pod))
         if (on_unplaced := self._on_unplaced) is not None:
             pod.unschedulable.add_done_callback(lambda _: on_unplaced())
         return pod
@@ -105,14 +105,14 @@ class Pods:
         leaves no room, Gone for a pod that could not be claimed.
         """
         try:
-            connection = await asyncio.shield(pod.connected)
+            connection = await asyncio.shield(pod.connection_future)
         except RametError as error:
             if isinstance(error, (Gone, SandboxFailed, SpawnRefused)):
                 raise
             raise SandboxFailed(f"no pod: {error}") from error
         machine = NodeClient(PodLine(connection.line, pod), level=level, on_threshold=on_threshold, on_deaf=on_deaf)
         self._machines.add(machine)
-        pod.removed.add_done_callback(lambda _: self._machines.discard(machine))
+        pod.removal.add_done_callback(lambda _: self._machines.discard(machine))
         on_failure(pod, lambda trouble: machine.on_lost(ends(trouble)))
         return machine
 
@@ -121,10 +121,12 @@ class Pods:
         for pod in self._pods:
             pod.release()
         if self._pods:
-            _, unfinished = await asyncio.wait([pod.removed for pod in self._pods], timeout=_CLOSE_S)
-            for each in unfinished:  # The API is away: these pods end by themselves, and the next reap removes them.
+            _, unfinished_removals = await asyncio.wait([pod.removal for pod in self._pods], timeout=_CLOSE_S)
+            for (
+                each
+            ) in unfinished_removals:  # The API is away: these pods end by themselves, and the next reap removes them.
                 each.cancel()
-            await asyncio.gather(*unfinished, return_exceptions=True)
+            await asyncio.gather(*unfinished_removals, return_exceptions=True)
         await asyncio.gather(*(machine.close() for machine in list(self._machines)))
         await asyncio.gather(*self._strays, return_exceptions=True)
         await self._context.watch.close()
@@ -149,17 +151,17 @@ async def until_failure(pod: Pod, work: Coroutine[Any, Any, T], *, drop: Callabl
     """
     task = asyncio.ensure_future(work)
     try:
-        await asyncio.wait((task, pod.failed), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((task, pod.failure_future), return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            raise SandboxFailed(_failure(pod, pod.failed.result()))
+            raise SandboxFailed(_failure(pod, pod.failure_future.result()))
         return task.result()
     except asyncio.CancelledError:
         if drop is not None and task.done() and not task.cancelled() and task.exception() is None:
             drop(task.result())
         raise
     except SandboxFailed as error:
-        if pod.failed.done() and pod.failed.result().message not in str(error):
-            raise SandboxFailed(f"{error}; {_failure(pod, pod.failed.result())}") from error
+        if pod.failure_future.done() and pod.failure_future.result().message not in str(error):
+            raise SandboxFailed(f"{error}; {_failure(pod, pod.failure_future.result())}") from error
         raise
     finally:
         task.cancel()

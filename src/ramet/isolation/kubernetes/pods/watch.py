@@ -61,7 +61,7 @@ class PodWatch:
                     version = await self._list()
                 async for change in self._api.changes(self._selector, version):
                     version, failures = change.version, 0
-                    self._notify(deleted_pod(change.seen.name) if change.is_gone else change.seen)
+                    self._notify(deleted_pod(change.pod.name) if change.is_gone else change.pod)
             except Stale:
                 version = ""
             except RametError as problem:
@@ -76,10 +76,10 @@ class PodWatch:
         version, pods = await self._api.pods(self._selector)
         for pod in pods:
             self._notify(pod)
-        listed = {each.name for each in pods}
-        for name in known - listed:
+        listed_names = {each.name for each in pods}
+        for name in known - listed_names:
             self._notify(deleted_pod(name))
-        for name in self._existing - known - listed:
+        for name in self._existing - known - listed_names:
             await self._look_for(name)
         return version
 

@@ -60,10 +60,10 @@ def _memory() -> str:
         _write(group / limit, _LIMIT)
         _write(group / "cgroup.procs", os.getpid())
         before = int((group / usage).read_text())
-        touched = bytearray(b"x") * _TOUCHED
-        counted = int((group / usage).read_text()) - before
-        if int((group / limit).read_text()) != _LIMIT or counted < len(touched) // 2:
-            raise OSError(errno.EIO, f"{counted} of {len(touched)} bytes were counted")
+        touched_memory = bytearray(b"x") * _TOUCHED
+        counted_bytes = int((group / usage).read_text()) - before
+        if int((group / limit).read_text()) != _LIMIT or counted_bytes < len(touched_memory) // 2:
+            raise OSError(errno.EIO, f"{counted_bytes} of {len(touched_memory)} bytes were counted")
     return f"version {version}"
 
 
@@ -130,8 +130,8 @@ def _stat(file: pathlib.Path, name: str) -> int:
 
 
 def _write(file: pathlib.Path, value: object) -> None:
-    with file.open("r+") as opened:
-        opened.write(str(value))
+    with file.open("r+") as stream:
+        stream.write(str(value))
 
 
 TRIALS: Mapping[str, Callable[[], str]] = {"cgroup_memory": _memory, "cgroup_cpu": _cpu, "cgroup_pids": _pids}

@@ -50,7 +50,7 @@ def _landlock_scopes() -> str:
     with socket.socket(socket.AF_UNIX) as server:
         server.bind("")
         server.listen()
-        outside = os.getppid()
+        parent_pid = os.getppid()
         calls.set_no_new_privs()
         support = landlock.restrict()
         if not support.scopes:
@@ -58,7 +58,7 @@ def _landlock_scopes() -> str:
         with socket.socket(socket.AF_UNIX) as attempt:
             name = server.getsockname()
             check_refused(lambda: attempt.connect(name), "a connection to an abstract socket of the host", errno.EPERM)
-        check_refused(lambda: os.kill(outside, 0), "a signal to a process of the host", errno.EPERM)
+        check_refused(lambda: os.kill(parent_pid, 0), "a signal to a process of the host", errno.EPERM)
     return f"ABI {support.abi}"
 
 

@@ -26,16 +26,16 @@ def _user_namespaces() -> str:
 
 
 def _pid_namespaces() -> str:
-    outside = os.getppid()
+    parent_pid = os.getppid()
     enter(calls.CLONE_NEWPID)
 
-    def inside() -> None:
+    def check_in_child() -> None:
         if os.getpid() != 1:
             raise NotIsolated(f"the first process of a new pid namespace is {os.getpid()}")
-        if outside != 1:
-            check_refused(lambda: os.kill(outside, 0), "a signal to a process of the host", errno.ESRCH)
+        if parent_pid != 1:
+            check_refused(lambda: os.kill(parent_pid, 0), "a signal to a process of the host", errno.ESRCH)
 
-    in_child(inside)
+    in_child(check_in_child)
     return ""
 
 
@@ -43,14 +43,14 @@ def _mount_namespaces() -> str:
     folder = pathlib.Path("/tmp")
     before = folder.stat().st_dev
 
-    def inside() -> None:
+    def check_in_child() -> None:
         enter(calls.CLONE_NEWNS)
         check_refused(lambda: calls.umount("/proc", calls.MNT_DETACH), "removing a mount of the host", errno.EINVAL)
         calls.mount("none", "/tmp", "tmpfs")
         if folder.stat().st_dev == before:
             raise NotIsolated("a new mount is not seen")
 
-    in_child(inside)
+    in_child(check_in_child)
     if folder.stat().st_dev != before:
         raise NotIsolated("a mount of a new namespace is seen outside")
     return ""
@@ -75,12 +75,12 @@ def _ipc_namespaces() -> str:
         if segment < 0 or libc.shmctl(segment, stat_command, ctypes.create_string_buffer(256)):
             raise OSError(ctypes.get_errno(), "shared memory by key")
 
-        def inside() -> None:
+        def check_in_child() -> None:
             enter(calls.CLONE_NEWIPC)
             if libc.shmctl(segment, stat_command, ctypes.create_string_buffer(256)) == 0:
                 raise NotIsolated("shared memory of the host")
 
-        in_child(inside)
+        in_child(check_in_child)
     finally:
         libc.shmctl(segment, remove_command, None)
     return ""
@@ -89,13 +89,13 @@ def _ipc_namespaces() -> str:
 def _uts_namespaces() -> str:
     before = os.uname().nodename
 
-    def inside() -> None:
+    def check_in_child() -> None:
         enter(calls.CLONE_NEWUTS)
         calls.sethostname("ramet-probe")
         if os.uname().nodename != "ramet-probe":
             raise NotIsolated("a new name is not seen")
 
-    in_child(inside)
+    in_child(check_in_child)
     if os.uname().nodename != before:
         raise NotIsolated("a name given in a new namespace is the host's")
     return ""
@@ -110,16 +110,16 @@ def _cgroup_namespaces() -> str:
 
 
 def _proc_mount() -> str:
-    outside = os.getpid()
+    own_pid = os.getpid()
     enter(calls.CLONE_NEWNS | calls.CLONE_NEWPID)
 
-    def inside() -> None:
+    def check_in_child() -> None:
         calls.mount("proc", "/proc", "proc", calls.MS_NOSUID | calls.MS_NODEV | calls.MS_NOEXEC)
         pids = [each.name for each in pathlib.Path("/proc").iterdir() if each.name.isdigit()]
         if pids != ["1"]:
-            raise NotIsolated(f"processes of the host are listed, {outside} perhaps: {', '.join(pids[:5])}")
+            raise NotIsolated(f"processes of the host are listed, {own_pid} perhaps: {', '.join(pids[:5])}")
 
-    in_child(inside)
+    in_child(check_in_child)
     return ""
 
 
@@ -127,14 +127,14 @@ def _read_only_root() -> str:
     fd, path = tempfile.mkstemp(prefix="ramet-probe-")
     os.close(fd)
 
-    def inside() -> None:
+    def check_in_child() -> None:
         enter(calls.CLONE_NEWNS)
         mounts.make_read_only()
         check_refused(lambda: os.chmod(path, 0o644), "changing the mode of a file", errno.EROFS)  # noqa: PTH101
         os.close(os.open(os.devnull, os.O_WRONLY))
 
     try:
-        in_child(inside)
+        in_child(check_in_child)
     finally:
         os.unlink(path)  # noqa: PTH108
     return ""

@@ -71,15 +71,15 @@ def enter(flags: int = 0) -> None:
         calls.mount("none", "/", None, calls.MS_REC | calls.MS_PRIVATE)
 
 
-def check_refused(attempt: Callable[[], object], what: str, *numbers: int) -> None:
+def check_refused(attempt: Callable[[], object], description: str, *numbers: int) -> None:
     """Raise NotKept unless the attempt fails with one of these errors."""
     try:
         attempt()
     except OSError as error:
         if error.errno in numbers:
             return
-        raise NotIsolated(f"{what} fails in an unexpected way: {error}") from error
-    raise NotIsolated(what)
+        raise NotIsolated(f"{description} fails in an unexpected way: {error}") from error
+    raise NotIsolated(description)
 
 
 def in_child(work: Callable[[], None]) -> None:

@@ -25,12 +25,12 @@ from ramet.core.errors import (
     Unknown,
 )
 from ramet.core.outcome import NO_USAGE, ErrorInfo, Status
-from ramet.services.agent_types.command.process import Started
+from ramet.services.agent_types.command.process import StartedProgram
 from ramet.services.agent_types.command.process_calls import Calls
 from ramet.services.agent_types.command.process_end import NOT_STARTED, end_error, status_of, stderr_tail
-from ramet.services.agent_types.command.replies import Answering
-from ramet.services.agent_types.kept_turns import CommandTurn, CommandTurnLog, Said
-from ramet.services.agent_types.outcome import as_spent
+from ramet.services.agent_types.command.replies import TurnReply
+from ramet.services.agent_types.command_turns import AnswerText, CommandTurn, CommandTurnLog
+from ramet.services.agent_types.outcome import resource_amounts
 from ramet.services.contract import AgentSpec
 from ramet.services.formats.registry import format_of
 from ramet.spawn.masking import masked_error
@@ -60,23 +60,25 @@ class Log(Struct, forbid_unknown_fields=True):
 class CommandAgent:
     """A conversation with one program. Call `begin` first; call `close` in the end, also if `begin` raises."""
 
-    def __init__(self, spec: AgentSpec, turns: CommandTurnLog, started: Started, isolation: str, seconds: float | None):
+    def __init__(
+        self, spec: AgentSpec, turns: CommandTurnLog, program: StartedProgram, isolation: str, seconds: float | None
+    ):
         """Serve a program that was started. `turns` are the earlier turns; `seconds` limits the time of one turn."""
-        self.isolation, self.run = isolation, started.handle.id
+        self.isolation, self.run = isolation, program.handle.id
         self._spec, self._clock, self._turns, self._seconds = spec, spec.runtime.clock, turns, seconds
-        self._handle, self._line, self._log = started
-        self._masked = started.masked
+        self._handle, self._line, self._log = program
+        self._mask = program.mask
         self._declared_formats = frozenset(spec.info.formats)
         self._name = pathlib.PurePath(spec.info.argv[0]).name
         loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[command_protocol.Ready] = loop.create_future()
-        self._answering: Answering | None = None
+        self._reply: TurnReply | None = None
         self._number = 0  #: the number of the newest turn
-        self._calls = Calls(self._line, self._clock, self._masked)
+        self._calls = Calls(self._line, self._clock, self._mask)
         self._closing = False
         self._failure: TaskFailed | None = None  #: set once the program has ended
         self._start_task: asyncio.Task[None] | None = None
-        self.ended: asyncio.Future[ErrorInfo | None] = loop.create_future()
+        self.end: asyncio.Future[ErrorInfo | None] = loop.create_future()
         self._serve_task = asyncio.create_task(self._serve(), name=f"ramet hears {spec.path}")
 
     async def begin(self) -> None:
@@ -117,14 +119,14 @@ class CommandAgent:
         """
         is_unchanged = format in self._declared_formats
         text = body.decode(errors="replace") if is_unchanged else format_of(format).read(body)
-        if self.ended.done():
+        if self.end.done():
             raise RametError("this agent has ended")
         await self._ready_message()
         number = self._number + 1
         request = command_protocol.Turn(turn=number, format=format if is_unchanged else "text")
         self._line.send(request, body if is_unchanged else text.encode())
-        self._number, text_log = number, Said()
-        reply = self._answering = Answering(number)
+        self._number, text_log = number, AnswerText()
+        reply = self._reply = TurnReply(number)
         timer = None if self._seconds is None else asyncio.create_task(self._time_out(reply, self._seconds))
         try:
             async with aclosing(self._pieces(reply, None if is_unchanged else format, text_log)) as pieces:
@@ -133,7 +135,7 @@ class CommandAgent:
         finally:
             if timer is not None:
                 timer.cancel()
-            self._answering = None
+            self._reply = None
             reply.abandon()
             if not reply.is_over:
                 self._send_interrupt(reply)
@@ -141,16 +143,16 @@ class CommandAgent:
 
     async def interrupt(self) -> None:
         """Ask the program to end the active turn. The program and its history remain."""
-        if self._answering is not None:
-            self._send_interrupt(self._answering)
+        if self._reply is not None:
+            self._send_interrupt(self._reply)
 
     async def mail(self, text: str) -> None:
         """Send a message, which the program may read at any time.
 
         Raises MailRefused if the program does not read mail.
         """
-        if self.ended.done() or not (await self._ready_message()).mail:
-            raise MailRefused(self._spec.path, "its program reads no mail" if not self.ended.done() else "it ended")
+        if self.end.done() or not (await self._ready_message()).mail:
+            raise MailRefused(self._spec.path, "its program reads no mail" if not self.end.done() else "it ended")
         self._line.send(command_protocol.Mail(), text.encode())
 
     async def close(self, reason: str) -> None:
@@ -159,8 +161,8 @@ class CommandAgent:
         Idempotent.
         """
         self._closing = True
-        if self._answering is not None:
-            self._answering.abandon()
+        if self._reply is not None:
+            self._reply.abandon()
         self._line.abort()
         try:
             await wait_with_timeout(asyncio.shield(self._serve_task), clock=self._clock, seconds=LEAVE_S)
@@ -176,9 +178,9 @@ class CommandAgent:
         """Return `role` (user, assistant) and `content` of each message, as this host received them."""
         return self._turns.history()
 
-    def spent(self) -> Mapping[str, float]:
+    def usage(self) -> Mapping[str, float]:
         """Return the usage of the program's tree. The program's own usage is unknown."""
-        return as_spent(self._handle.run.subtree)
+        return resource_amounts(self._handle.run.subtree)
 
     # ---- operations
 
@@ -193,7 +195,7 @@ class CommandAgent:
             case CallProgram():
                 operations = (await self._ready_message()).operations
                 if operation.operation not in operations:
-                    raise Unknown("operation of the program", operation.operation, tuple(map(self._masked, operations)))
+                    raise Unknown("operation of the program", operation.operation, tuple(map(self._mask, operations)))
                 return await self._calls.ask(operation.operation, bytes(operation.arguments), operation.timeout_s)
         raise Bug(f"an operation that was not declared: {type(operation).__name__}")
 
@@ -204,37 +206,37 @@ class CommandAgent:
 
         Return the reason; None if it was closed.
         """
-        reading, result_task = asyncio.create_task(self._read_frames()), asyncio.ensure_future(self._handle.result())
-        await asyncio.wait({reading, result_task}, return_when=asyncio.FIRST_COMPLETED)
-        if not reading.done():  # Its last output may arrive. Another holder of its stdout does not count.
-            await asyncio.wait({reading}, timeout=LEAVE_S)
-            reading.cancel()
-            await asyncio.wait({reading})
-        broken = None if reading.cancelled() else reading.exception()
-        if broken is None:
+        read_task, result_task = asyncio.create_task(self._read_frames()), asyncio.ensure_future(self._handle.result())
+        await asyncio.wait({read_task, result_task}, return_when=asyncio.FIRST_COMPLETED)
+        if not read_task.done():  # Its last output may arrive. Another holder of its stdout does not count.
+            await asyncio.wait({read_task}, timeout=LEAVE_S)
+            read_task.cancel()
+            await asyncio.wait({read_task})
+        frame_error = None if read_task.cancelled() else read_task.exception()
+        if frame_error is None:
             await asyncio.wait({result_task}, timeout=LEAVE_S)
-        elif not isinstance(broken, ProtocolError):  # A defect of ramet: waiters must not wait forever.
-            _log.error("the output of a program cannot be read any more", exc_info=broken)
-        reason = self._masked(f"it violated the protocol: {broken}") if broken else "it closed its stdout"
+        elif not isinstance(frame_error, ProtocolError):  # A defect of ramet: waiters must not wait forever.
+            _log.error("the output of a program cannot be read any more", exc_info=frame_error)
+        reason = self._mask(f"it violated the protocol: {frame_error}") if frame_error else "it closed its stdout"
         await self._handle.cancel(reason)
         result = await result_task
         self._line.close()
-        error = None if self._closing else masked_error(self._handle.run, end_error(result, broken, self._log()))
+        error = None if self._closing else masked_error(self._handle.run, end_error(result, frame_error, self._log()))
         message = f"{error.message} ({error.type})" if error is not None else "the agent was closed"
         self._failure = failure = TaskFailed(message, status=status_of(result), run=self.run)
-        if self._answering is not None:
-            self._answering.end(failure)
+        if self._reply is not None:
+            self._reply.end(failure)
         self._calls.fail(failure)
-        self.ended.set_result(error)
+        self.end.set_result(error)
         return error
 
     async def _read_frames(self) -> None:
-        async with aclosing(self._line.frames(self._masked)) as frames:
+        async with aclosing(self._line.frames(self._mask)) as frames:
             async for frame in frames:
                 await self._handle_frame(frame)
 
     async def _handle_frame(self, frame: Frame) -> None:
-        message = command_protocol.decode(frame, self._masked)
+        message = command_protocol.decode(frame, self._mask)
         if not self._ready.done() and not isinstance(message, command_protocol.Ready):
             raise ProtocolError("it sent a message before its ready message")
         match message:
@@ -252,7 +254,7 @@ class CommandAgent:
     ) -> None:
         if message.turn > self._number:
             raise ProtocolError(f"it answers turn {message.turn}, which was never requested")
-        reply = self._answering
+        reply = self._reply
         if reply is None or message.turn != reply.number:
             return  # A late answer to a turn that its reader left.
         match message:
@@ -261,11 +263,11 @@ class CommandAgent:
             case command_protocol.Done():
                 reply.end(Aborted("it was interrupted") if reply.is_interrupted else None)
             case command_protocol.Error():
-                why = self._masked(command_protocol.error_text(body))
+                why = self._mask(command_protocol.error_text(body))
                 reply.end(TaskFailed(why, status=str(Status.FAILED), run=self.run))
 
-    async def _pieces(self, reply: Answering, format: str | None, text_log: Said) -> AsyncGenerator[bytes]:
-        """Yield the answer for the reader: unchanged, or written in a format. Its text is appended to `said`."""
+    async def _pieces(self, reply: TurnReply, format: str | None, text_log: AnswerText) -> AsyncGenerator[bytes]:
+        """Yield the answer for the reader: unchanged, or written in a format. Its text is appended to `text_log`."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         if format is None:
             while (piece := await reply.next()) is not None:
@@ -313,13 +315,13 @@ class CommandAgent:
     def _not_ready_text(self) -> str:
         return f"did not send its ready message within {self._spec.info.start_s:g} s"
 
-    def _send_interrupt(self, reply: Answering) -> None:
+    def _send_interrupt(self, reply: TurnReply) -> None:
         if not reply.is_interrupted:
             reply.is_interrupted = True
             with suppress(RametError):  # The program does not read.
                 self._line.send(command_protocol.Interrupt(turn=reply.number))
 
-    async def _time_out(self, reply: Answering, seconds: float) -> None:
+    async def _time_out(self, reply: TurnReply, seconds: float) -> None:
         await self._clock.sleep(seconds)
         self._send_interrupt(reply)
         reply.end(TaskFailed(f"its time of {seconds:g} s is over", status=str(Status.TIMEOUT), run=self.run))

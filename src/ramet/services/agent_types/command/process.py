@@ -39,21 +39,21 @@ _READ_BYTES = 64 * 1024
 _MAX_TIMEOUT_S = 366 * 86400.0  #: seconds: the maximum of a policy
 
 
-class Started(NamedTuple):
+class StartedProgram(NamedTuple):
     """A program that was started, or that soon ends because it could not be started."""
 
     handle: Handle
     line: Line
     log: Callable[[], str]  #: returns the newest part of its stderr, without private values
 
-    def masked(self, text: str) -> str:
+    def mask(self, text: str) -> str:
         """Return a text that the program wrote, or that is about it, without private values."""
         return masked_text(self.handle.run, text)
 
 
 async def start_inside(
     runtime: AgentRuntime, argv: Sequence[str], cwd: str, policy: Policy, limits: Limits, *, state_owner: str
-) -> Started:
+) -> StartedProgram:
     """Start a program in a sandbox. The policy's time limits each turn, not the program; the caller enforces it.
 
     Raises any error that prevents the sandbox. Raises InvalidValue if sandboxes are on other machines: the program's
@@ -66,7 +66,7 @@ async def start_inside(
     log, is_ready = Capture(head=0, tail=LOG_BYTES), asyncio.Event()
     mask = Mask(forms_of_grant(grant))  # Mask before the log is cut: the rest of a cut value could not be found.
 
-    def printed(stream: str, text: str) -> None:
+    def take_output(stream: str, text: str) -> None:
         if stream == "stderr":
             log.append(mask.feed(text.encode(errors="replace")))
         else:
@@ -77,7 +77,7 @@ async def start_inside(
         args=(list(argv), cwd),
         policy=replace(policy, timeout_seconds=_MAX_TIMEOUT_S, retry_count=0),
         limits=limits,
-        on_output=printed,
+        on_output=take_output,
         state_owner=state_owner,
     )
     try:
@@ -86,19 +86,19 @@ async def start_inside(
     except BaseException:
         await run_shielded(handle.cancel("the connection to the program could not be opened"))
         raise
-    return Started(handle, line, lambda: masked_text(handle.run, _text(log)))
+    return StartedProgram(handle, line, lambda: masked_text(handle.run, _text(log)))
 
 
 async def start_in_host(
     runtime: AgentRuntime, argv: Sequence[str], cwd: Path, limits: Limits, *, state_owner: str
-) -> Started:
+) -> StartedProgram:
     """Start a program in the host, with the server's rights and a small part of its environment."""
     log = Capture(head=0, tail=LOG_BYTES)
     (stdin, write_fd), (read_fd, stdout) = os.pipe(), os.pipe()
 
     async def program() -> int | str:
         try:
-            ended = await processes.run(
+            exit = await processes.run(
                 argv,
                 clock=runtime.clock,
                 timeout_s=None,
@@ -110,9 +110,9 @@ async def start_in_host(
             )
         except OSError as problem:
             return exec_in_sandbox.error_text(problem)
-        return ended.code
+        return exit.code
 
-    def over(_: object) -> None:
+    def close_pipes(_: object) -> None:
         os.close(stdin)
         os.close(stdout)
 
@@ -122,20 +122,25 @@ async def start_in_host(
         for fd in (stdin, stdout, write_fd, read_fd):
             os.close(fd)
         raise
-    handle.run.ended().add_done_callback(over)
+    handle.run.recorded_end().add_done_callback(close_pipes)
     try:
         line = await Line.connect(write_fd, read_fd)
     except BaseException:
         await run_shielded(handle.cancel("the connection to the program could not be opened"))
         raise
-    return Started(handle, line, lambda: masked_text(handle.run, _text(log)))
+    return StartedProgram(handle, line, lambda: masked_text(handle.run, _text(log)))
 
 
 class Line:
     """The host's ends of a program's stdin and stdout."""
 
-    def __init__(self, writing: asyncio.WriteTransport, reading: asyncio.ReadTransport, read: asyncio.StreamReader):
-        self._write_transport, self._read_transport, self._stream = writing, reading, read
+    def __init__(
+        self,
+        write_transport: asyncio.WriteTransport,
+        read_transport: asyncio.ReadTransport,
+        stream: asyncio.StreamReader,
+    ):
+        self._write_transport, self._read_transport, self._stream = write_transport, read_transport, stream
 
     @classmethod
     async def connect(cls, write_fd: int, read_fd: int) -> Line:
@@ -143,13 +148,13 @@ class Line:
         loop, stream = asyncio.get_running_loop(), asyncio.StreamReader(limit=_READ_BYTES)
         sink, source = os.fdopen(write_fd, "wb", 0), os.fdopen(read_fd, "rb", 0)
         try:
-            reading, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stream), source)
-            writing, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, sink)
+            read_transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stream), source)
+            write_transport, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, sink)
         except BaseException:
             source.close()
             sink.close()
             raise
-        return cls(writing, reading, stream)
+        return cls(write_transport, read_transport, stream)
 
     def send(self, message: ToProgram, body: bytes = b"") -> None:
         """Send a whole message, as soon as the program reads; do nothing if the program has ended.
@@ -163,9 +168,9 @@ class Line:
             raise BusyError(f"the program has not read earlier messages; at most {UNREAD_BYTES} bytes may wait")
         self._write_transport.write(frame)
 
-    async def frames(self, masked: Callable[[str], str]) -> AsyncGenerator[Frame]:
-        """Yield the program's frames until its stdout closes. Raises ProtocolError; `masked` filters the error text."""
-        reader = LineReader(masked)
+    async def frames(self, mask: Callable[[str], str]) -> AsyncGenerator[Frame]:
+        """Yield the program's frames until its stdout closes. Raises ProtocolError; `mask` filters the error text."""
+        reader = LineReader(mask)
         while data := await self._stream.read(_READ_BYTES):
             for frame in reader.feed(data):
                 yield frame

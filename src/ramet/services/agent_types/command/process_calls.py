@@ -19,9 +19,9 @@ from ramet.wire.command_protocol import Answer, Control, Refusal, error_text
 class Calls:
     """The open operations of one program."""
 
-    def __init__(self, line: Line, clock: Clock, masked: Callable[[str], str]) -> None:
-        """Send operations over `line`. `masked` removes private values from the text of a refusal."""
-        self._line, self._clock, self._masked = line, clock, masked
+    def __init__(self, line: Line, clock: Clock, mask: Callable[[str], str]) -> None:
+        """Send operations over `line`. `mask` removes private values from the text of a refusal."""
+        self._line, self._clock, self._mask = line, clock, mask
         self._open: dict[int, asyncio.Future[Any]] = {}
         self._last = 0
 
@@ -50,7 +50,7 @@ class Calls:
         if answer is None or answer.done():
             return  # Too late.
         if isinstance(message, Refusal):
-            answer.set_exception(TaskFailed(self._masked(error_text(body))))
+            answer.set_exception(TaskFailed(self._mask(error_text(body))))
             return
         try:
             answer.set_result(msgspec.json.decode(body or b"null"))

@@ -12,11 +12,11 @@ NOT_STARTED, EXITED, BROKEN = "NotStarted", "Exited", "ProtocolError"
 _STDERR_CHARS = 500  #: characters of stderr
 
 
-def end_error(result: Result, broken: BaseException | None, log: str) -> ErrorInfo:
-    """Return why the program ended; `broken` is the error in its frames, `log` its stderr."""
+def end_error(result: Result, frame_error: BaseException | None, log: str) -> ErrorInfo:
+    """Return why the program ended; `frame_error` is the error in its frames, `log` its stderr."""
     value = result.value
-    if broken is not None:
-        error = ErrorInfo(type=BROKEN, message=f"the output of the program is not valid frames: {broken}")
+    if frame_error is not None:
+        error = ErrorInfo(type=BROKEN, message=f"the output of the program is not valid frames: {frame_error}")
     elif result.status is not Status.COMPLETED:
         error = result.error or ErrorInfo(type=str(result.status), message="it ended without an error message")
     elif isinstance(value, int):

@@ -10,7 +10,7 @@ from ramet.core.errors import RametError
 _MAX_WAITING = 16  #: pieces that wait for the reader; a writer with more pieces waits
 
 
-class Answering:
+class TurnReply:
     """The answer of one turn while it arrives.
 
     The reader calls `next` until it returns None, and always calls `abandon`.

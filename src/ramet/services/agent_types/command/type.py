@@ -13,8 +13,8 @@ from msgspec import Struct
 from ramet.core.errors import DefinitionMissing, InvalidValue
 from ramet.core.policy.policy import Policy, resolve_root_policy, secrets_of, variables_of
 from ramet.services.agent_types.command.agent import CallProgram, CommandAgent, Log
-from ramet.services.agent_types.command.process import Started, start_in_host, start_inside
-from ramet.services.agent_types.kept_turns import CommandTurnLog
+from ramet.services.agent_types.command.process import StartedProgram, start_in_host, start_inside
+from ramet.services.agent_types.command_turns import CommandTurnLog
 from ramet.services.agent_types.sandbox import isolation_of, policy_of
 from ramet.services.contract import AgentSpec, RunningAgent
 from ramet.services.formats.registry import FORMATS
@@ -49,7 +49,7 @@ class CommandType:
     operations: Mapping[str, type] = {"call": CallProgram, "log": Log}
 
     def __init__(self, allowed: Sequence[str] = ()) -> None:
-        self._allowed = tuple(allowed)
+        self._allowed_programs = tuple(allowed)
 
     def formats_of(self, info: CommandInfo) -> Sequence[str]:
         """Return the formats that the program declares, or the built-in ones if it declares none.
@@ -83,8 +83,8 @@ class CommandType:
             raise InvalidValue("spawn_info.start_s", info.start_s, f"seconds, up to {_MAX_START_S:g}")
         _working_folder(spec)
         policy = policy_of(spec)
-        if policy is None and info.argv[0] not in self._allowed:
-            programs = ", ".join(self._allowed) or "nothing"
+        if policy is None and info.argv[0] not in self._allowed_programs:
+            programs = ", ".join(self._allowed_programs) or "nothing"
             raise InvalidValue(
                 "spawn_info.argv", info.argv[0], f"in the host one of: {programs}; set a policy for other programs"
             )
@@ -112,7 +112,7 @@ class CommandType:
         return agent
 
 
-async def _start(spec: AgentSpec, policy: Policy | None) -> Started:
+async def _start(spec: AgentSpec, policy: Policy | None) -> StartedProgram:
     limits = replace(spec.limits, seconds=None)  # Time is limited per turn.
     argv, cwd = spec.info.argv, _working_folder(spec)
     runtime, owner = spec.runtime, spec.id

@@ -28,7 +28,7 @@ from ramet.services.agent_types.function.call import RunningCall
 from ramet.services.agent_types.function.turn_log import HISTORY_BYTES, FunctionTurn, FunctionTurns
 from ramet.services.agent_types.imports import FunctionReference
 from ramet.services.agent_types.llm.restart import remaining_limits
-from ramet.services.agent_types.outcome import as_spent
+from ramet.services.agent_types.outcome import resource_amounts
 from ramet.services.contract import AgentSpec
 from ramet.services.formats.registry import Format, format_of
 from ramet.spawn.handle import Handle
@@ -62,7 +62,7 @@ class FunctionAgent:
         self._begin_task: asyncio.Task[None] | None = None  #: of the newest turn
         self._call: RunningCall | None = None  #: the newest call
         self._resumed_call: RunningCall | None = None  #: begun by another kernel, until its turn is continued
-        self.ended: asyncio.Future[ErrorInfo | None] = asyncio.get_running_loop().create_future()
+        self.end: asyncio.Future[ErrorInfo | None] = asyncio.get_running_loop().create_future()
 
     async def restore(self) -> None:
         """Resume where another kernel stopped: an active call continues in its sandbox or from its beginning.
@@ -105,20 +105,22 @@ class FunctionAgent:
         """
         return self._call is None or not self._call.survives_kernel
 
-    async def resume_turn(self, number: int, body: bytes, format: str, sent: Sequence[bytes]) -> AsyncGenerator[bytes]:
+    async def resume_turn(
+        self, number: int, body: bytes, format: str, sent_chunks: Sequence[bytes]
+    ) -> AsyncGenerator[bytes]:
         """Continue a turn that another kernel began: its function continues, is called again, or had ended.
 
-        Yields the chunks after those of `sent`. Leaving the iteration interrupts the turn. Raises like `turn`. Raises
-        Aborted if the turn cannot be continued, and Damaged, StoreFailed.
+        Yields the chunks after those of `sent_chunks`. Leaving the iteration interrupts the turn. Raises like `turn`.
+        Raises Aborted if the turn cannot be continued, and Damaged, StoreFailed.
         """
         shape, resumed_call = format_of(format), self._resumed_call
         self._resumed_call = None
         if number > self._turns.newest_number:  # Its call was not recorded.
-            reply = self._new_turn(body, shape, sent)
+            reply = self._new_turn(body, shape, sent_chunks)
         elif resumed_call is not None and resumed_call.turn.number == number:
-            reply = self._reply(resumed_call, shape, sent)
+            reply = self._reply(resumed_call, shape, sent_chunks)
         elif (ended_turn := await self._turns.of(number)) is not None:
-            reply = self._reply(RunningCall.of_ended_turn(ended_turn), shape, sent)
+            reply = self._reply(RunningCall.of_ended_turn(ended_turn), shape, sent_chunks)
         else:
             raise Bug(f"turn {number} is not recorded, but later turns are")
         async with aclosing(reply) as chunks:
@@ -136,8 +138,8 @@ class FunctionAgent:
 
     async def close(self, reason: str) -> None:
         """End the agent and all runs below it, and wait until they have ended. Idempotent."""
-        if not self.ended.done():
-            self.ended.set_result(None)
+        if not self.end.done():
+            self.end.set_result(None)
         if self._begin_task is not None:
             self._begin_task.cancel()
             await asyncio.wait({self._begin_task})
@@ -151,9 +153,9 @@ class FunctionAgent:
         """Return `role` (user, assistant) and `content` of each message. Raises Damaged, StoreFailed."""
         return await self._turns.history()
 
-    def spent(self) -> Mapping[str, float]:
+    def usage(self) -> Mapping[str, float]:
         """Return the usage of all calls and of their runs: tokens, usd, model_calls, tool_calls, agents."""
-        return as_spent(self._usage)
+        return resource_amounts(self._usage)
 
     async def control(self, operation: Any) -> Any:
         """Load or unload a bundle. Calls, including an active one, may import its code."""
@@ -163,12 +165,12 @@ class FunctionAgent:
 
     # ---- a turn
 
-    async def _new_turn(self, body: bytes, shape: Format, sent: Sequence[bytes]) -> AsyncGenerator[bytes]:
+    async def _new_turn(self, body: bytes, shape: Format, sent_chunks: Sequence[bytes]) -> AsyncGenerator[bytes]:
         text = shape.read(body).encode("utf-8", "replace").decode()
         self._resumed_call = None
         if self._call is not None:  # A turn that an earlier server began, without a reader.
             await self._call.wait_ended()
-        if self.ended.done():
+        if self.end.done():
             raise _ended_error()
         turn = FunctionTurn(number=self._turns.newest_number + 1, run=self._spec.runtime.mint(), asked=text)
         call = RunningCall(turn, self._keep)
@@ -180,7 +182,7 @@ class FunctionAgent:
             if is_being_cancelled():
                 raise
             raise _ended_error() from None
-        async with aclosing(self._reply(call, shape, sent)) as chunks:
+        async with aclosing(self._reply(call, shape, sent_chunks)) as chunks:
             async for chunk in chunks:
                 yield chunk
 
@@ -197,14 +199,16 @@ class FunctionAgent:
         call.attach(handle)
         self._call, self.run = call, call.turn.run
 
-    async def _reply(self, call: RunningCall, shape: Format, sent: Sequence[bytes]) -> AsyncGenerator[bytes]:
-        """Yield the answer of a call after the chunks of `said`. Raises the error that the call ends with."""
-        new = shape.Writer(call.turn.run, _name_of(self._function), int(self._spec.runtime.clock.now().timestamp()))
-        writer, first = shape.writer_of(sent[0]) if sent else new, new.begin()
-        texts = [shape.text_of(each) for each in sent[len(first) :]]
+    async def _reply(self, call: RunningCall, shape: Format, sent_chunks: Sequence[bytes]) -> AsyncGenerator[bytes]:
+        """Yield the answer of a call after those of `sent_chunks`. Raises the error that the call ends with."""
+        new_writer = shape.Writer(
+            call.turn.run, _name_of(self._function), int(self._spec.runtime.clock.now().timestamp())
+        )
+        writer, first = shape.writer_of(sent_chunks[0]) if sent_chunks else new_writer, new_writer.begin()
+        texts = [shape.text_of(each) for each in sent_chunks[len(first) :]]
         sent_text, pieces_text = "".join(texts), list[str]()
         try:
-            for chunk in first[len(sent) :]:
+            for chunk in first[len(sent_chunks) :]:
                 yield chunk
             async with aclosing(call.text(sent_text)) as pieces:
                 async for piece in pieces:
@@ -227,19 +231,21 @@ class FunctionAgent:
     async def _start(self, call: RunningCall) -> Handle:
         spawn, function, run = self._spec.runtime.spawn, self._function, call.turn.run
         limits = remaining_limits(self._spec.limits, self._usage)  # Each turn is a tree with its own budget.
-        text, late = call.turn.asked, self._late_args
+        text, late_args = call.turn.asked, self._late_args
         if self._policy is None:
-            called = self._host_agent(call)
-            return await spawn(called, args=(text,), late_args=late, limits=limits, run=run, state_owner=self._spec.id)
+            host_agent = self._host_agent(call)
+            return await spawn(
+                host_agent, args=(text,), late_args=late_args, limits=limits, run=run, state_owner=self._spec.id
+            )
         is_reference = isinstance(function, FunctionReference)
         return await spawn(
             invoke.call_named if is_reference else invoke.call_inside,
             args=(*function, text) if isinstance(function, FunctionReference) else (function, text),
-            late_args=late,
+            late_args=late_args,
             policy=self._policy,
             limits=limits,
-            on_output=call.pieces.printed,
-            shelf=self._spec.loaded_bundles.folder if self._spec.loaded_bundles is not None else None,
+            on_output=call.pieces.put_output,
+            import_dir=self._spec.loaded_bundles.folder if self._spec.loaded_bundles is not None else None,
             gate=self._gate,
             run=run,
             state_owner=self._spec.id,
@@ -287,7 +293,7 @@ class FunctionAgent:
                 run.grant = clamp_grant(run.grant, run.policy_ceiling)
             placement = self._spec.runtime.sandboxes.placement()
             run.sandbox.mount_roots = placement.mount_roots(run.grant.readonly_mounts)
-            run.request = dataclasses.replace(run.request, on_output=call.pieces.printed, shelf=bundle_folder)
+            run.request = dataclasses.replace(run.request, on_output=call.pieces.put_output, import_dir=bundle_folder)
 
     def _late_args(self) -> tuple[invoke.History]:
         """Return the history to call the function with. The journal of each turn's tree does not repeat it."""
@@ -295,12 +301,12 @@ class FunctionAgent:
 
     def _note_omission(self, handle: Handle) -> None:
         """Record a notice of the turn, and log once, if the function does not get the whole history."""
-        omitted = self._turns.omitted if self._takes_history else 0
-        if not omitted:
+        omitted_count = self._turns.omitted_count if self._takes_history else 0
+        if not omitted_count:
             return
-        total = omitted + len(self._turns.recent_history())
+        total = omitted_count + len(self._turns.recent_history())
         limit = f"the newest that fit into {HISTORY_BYTES} bytes"
-        text = f"its function gets {total - omitted} of {total} messages of its history, {limit}"
+        text = f"its function gets {total - omitted_count} of {total} messages of its history, {limit}"
         handle.run.context.emit(Notice, text=text)
         if not self._has_warned:
             self._has_warned = True

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from ramet.core.errors import NotShippable, RametError
 from ramet.core.events import SandboxStarted
 from ramet.core.outcome import Result, Status
-from ramet.services.agent_types import kept_turns
+from ramet.services.agent_types import command_turns
+from ramet.services.agent_types.command_turns import AnswerText
 from ramet.services.agent_types.function.turn_log import FunctionTurn
-from ramet.services.agent_types.kept_turns import Said
 from ramet.services.agent_types.llm.resume_turn import ReplayFilter
 from ramet.services.agent_types.outcome import problem_of
 from ramet.services.problems import error_of, public_message
@@ -37,14 +37,16 @@ class Pieces:
         self._queue: asyncio.Queue[str | None] = asyncio.Queue()
         self.size = 0  #: characters of all pieces, including pieces that are not read
 
-    def printed(self, stream: str, text: str) -> None:
+    def put_output(self, stream: str, text: str) -> None:
         """Add text that a sandbox prints. The reader does not get stderr."""
         if stream == "stdout":
             self.put(text)
 
     def put(self, text: str) -> None:
         """Add text. May be called from any thread."""
-        if self.size <= kept_turns.MAX_ANSWER_CHARS:  # Otherwise the text is too long already, and the rest is dropped.
+        if (
+            self.size <= command_turns.MAX_ANSWER_CHARS
+        ):  # Otherwise the text is too long already, and the rest is dropped.
             self.size += len(text)
             self._loop.call_soon_threadsafe(self._queue.put_nowait, _unicode(text))
 
@@ -72,9 +74,9 @@ class RunningCall:
         self.is_over = False
         self._keep = keep
         self._texts: list[str] = []
-        self._sent = ""  #: the text of the turn that its reader received from another kernel
+        self._sent_text = ""  #: the text of the turn that its reader received from another kernel
         self._value = ""  #: the returned value as text
-        self._printed: str | None = ""  #: if it ended elsewhere: the recorded end of its output
+        self._recorded_output: str | None = ""  #: if it ended elsewhere: the recorded end of its output
         self._has_news = asyncio.Event()
         self._read_task: asyncio.Task[None] | None = None
         self._handle: Handle | None = None
@@ -100,9 +102,9 @@ class RunningCall:
 
     async def set_result(self, result: Result, *, in_the_host: bool) -> None:
         """Take the result of a call that ended before this kernel followed it. Raises any error of `keep`."""
-        self.place, output = "at its end", Said()
-        self._printed = None if in_the_host else _unicode(result.stdout)
-        output.add(self._printed or "")
+        self.place, output = "at its end", AnswerText()
+        self._recorded_output = None if in_the_host else _unicode(result.stdout)
+        output.add(self._recorded_output or "")
         await self._end(result, output)
 
     async def cancel(self, reason: str) -> None:
@@ -126,7 +128,7 @@ class RunningCall:
     async def _read_output(self, handle: Handle, was_begun: bool) -> None:
         result_task = asyncio.ensure_future(handle.result())
         result_task.add_done_callback(self.pieces.close)
-        is_placed, output = asyncio.Event(), Said()
+        is_placed, output = asyncio.Event(), AnswerText()
         watch_task = asyncio.create_task(self._watch(handle, is_placed), name=f"ramet watches {handle.id}")
         try:
             if was_begun and handle.run.grant is not None:
@@ -162,7 +164,7 @@ class RunningCall:
         finally:
             is_placed.set()
 
-    async def _end(self, result: Result, output: Said) -> None:
+    async def _end(self, result: Result, output: AnswerText) -> None:
         if self.problem is None:
             try:
                 self._value = _text_of(result)
@@ -173,7 +175,7 @@ class RunningCall:
         if self.problem is not None:
             status, error = Status.FAILED, error_of(self.problem)
         error = public_message(error) if error is not None else None
-        text = output.text if self.place == "from the beginning" else self._sent + output.text
+        text = output.text if self.place == "from the beginning" else self._sent_text + output.text
         self.turn = replace(self.turn, said=text, status=status, error=error, used=result.usage_subtree)
         await self._keep(self.turn)
         self.problem = self.problem or problem_of(result, self.turn.run)
@@ -185,29 +187,29 @@ class RunningCall:
 
     # ---- text for the reader
 
-    async def text(self, sent: str = "") -> AsyncGenerator[str]:
+    async def text(self, sent_before: str = "") -> AsyncGenerator[str]:
         """Yield the text after what the turn's reader has received before, piece by piece, to any end of the call."""
         sent_text: _SentText | None = None
-        self._sent = sent
+        self._sent_text = sent_before
         async with aclosing(self._items()) as items:
             async for piece in items:
-                sent_text = sent_text or self._sent_text_filter(sent)
+                sent_text = sent_text or self._sent_text_filter(sent_before)
                 if text := sent_text.pass_on(piece):
                     yield text
-        sent_text = sent_text or self._sent_text_filter(sent)
-        for text in (sent_text.pass_on(self._unsent_text(sent)), sent_text.last(self._value)):
+        sent_text = sent_text or self._sent_text_filter(sent_before)
+        for text in (sent_text.pass_on(self._unsent_text(sent_before)), sent_text.finish(self._value)):
             if text:
                 yield text
 
-    def _sent_text_filter(self, sent: str) -> _SentText:
-        return _SentText(sent, is_again=self.place == "from the beginning")
+    def _sent_text_filter(self, sent_before: str) -> _SentText:
+        return _SentText(sent_before, is_again=self.place == "from the beginning")
 
-    def _unsent_text(self, sent: str) -> str:
+    def _unsent_text(self, sent_before: str) -> str:
         """Return the text that was produced elsewhere and is not in `before`, as far as it is known."""
-        if self._printed is None:
-            return f"\n\n{MAY_MISS}\n" if self.problem is None and (sent or not self._value) else ""
-        unsent = _missing(sent, self._printed)
-        has_gap = sent and unsent == self._printed and len(unsent) >= RECORDED_CHARS
+        if self._recorded_output is None:
+            return f"\n\n{MAY_MISS}\n" if self.problem is None and (sent_before or not self._value) else ""
+        unsent = _missing(sent_before, self._recorded_output)
+        has_gap = sent_before and unsent == self._recorded_output and len(unsent) >= RECORDED_CHARS
         return f"\n\n{MAY_MISS}\n\n{unsent}" if has_gap else unsent
 
     async def _items(self) -> AsyncGenerator[str]:
@@ -237,7 +239,7 @@ class _SentText:
         self._is_at_line_start = piece.endswith("\n")
         return self._filter.feed(piece)
 
-    def last(self, value: str) -> str:
+    def finish(self, value: str) -> str:
         """Return the new part of the returned value, on a line of its own after the printed text."""
         return self.pass_on(_on_new_line(value, self._is_at_line_start)) + self._filter.rest()
 

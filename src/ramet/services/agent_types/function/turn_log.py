@@ -123,7 +123,7 @@ class FunctionTurns:
         return [message for turn in self._recent for message in turn.messages]
 
     @property
-    def omitted(self) -> int:
+    def omitted_count(self) -> int:
         """Return the number of messages of `history` before the first one of `recent_history`."""
         ended_count = self.newest_number - (self.active_turn is not None)
         return 2 * (ended_count - len(self._recent))

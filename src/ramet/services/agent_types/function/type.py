@@ -45,7 +45,7 @@ class FunctionType:
     operations: Mapping[str, type] = {"load_bundle": LoadBundle, "unload_bundle": UnloadBundle}
 
     def __init__(self, allowed: Sequence[str] = ()) -> None:
-        self._allowed = tuple(allowed)
+        self._allowed_modules = tuple(allowed)
 
     async def check(self, spec: AgentSpec) -> None:
         """Check that the agent can be opened.
@@ -71,20 +71,20 @@ class FunctionType:
 
     def _function(self, spec: AgentSpec) -> Callable[..., Any] | FunctionReference:
         """Return the function, or its reference if only a sandbox can import it. Raises InvalidValue, NotShippable."""
-        reference = imports.parsed(spec.info.function)
+        reference = imports.parse_reference(spec.info.function)
         if spec.policy is not None and imports.top_level(spec.image.folders).count(reference.top):
             imports.check_source(reference, spec.image.folders)
             return reference
-        if any(reference.module == each or reference.module.startswith(f"{each}.") for each in self._allowed):
-            function = imports.imported(reference)
+        if any(reference.module == each or reference.module.startswith(f"{each}.") for each in self._allowed_modules):
+            function = imports.import_function(reference)
             if spec.policy is not None:
                 pack(function)
             return function
-        raise InvalidValue(imports.FIELD, spec.info.function, self._accepted(spec))
+        raise InvalidValue(imports.FIELD, spec.info.function, self._describe_accepted(spec))
 
-    def _accepted(self, spec: AgentSpec) -> str:
+    def _describe_accepted(self, spec: AgentSpec) -> str:
         """Return the functions that may be called, for the text of an error."""
-        of_allowed = f"a function of {', '.join(self._allowed)}" if self._allowed else ""
+        of_allowed = f"a function of {', '.join(self._allowed_modules)}" if self._allowed_modules else ""
         if spec.policy is None:
             return of_allowed or "a policy and an image with its code: this server calls no function in its own process"
         return f"a function at the top of a module of the agent's image{', or ' if of_allowed else ''}{of_allowed}"

@@ -24,7 +24,7 @@ from ramet.services.agent_types.bundle_operations import LoadBundle, UnloadBundl
 from ramet.services.agent_types.llm import model_set
 from ramet.services.agent_types.llm.resume_turn import ReplayFilter, ResumedTurn
 from ramet.services.agent_types.llm.settings import AgentSettings
-from ramet.services.agent_types.outcome import as_spent, problem_of, used_since
+from ramet.services.agent_types.outcome import problem_of, resource_amounts, used_since
 from ramet.services.contract import AgentSpec
 from ramet.services.formats.registry import format_of
 from ramet.services.formats.request import Stop
@@ -80,10 +80,10 @@ class LlmAgent:
         self._used_before = used_before
         self._compaction: asyncio.Future[None] | None = None  #: set while the conversation is being compacted
         self._closing = False
-        self.ended: asyncio.Future[ErrorInfo | None] = asyncio.get_running_loop().create_future()
+        self.end: asyncio.Future[ErrorInfo | None] = asyncio.get_running_loop().create_future()
         #: the stream of a turn that another kernel began, until the turn is continued
         self._turn_stream = session.listen() if session.id == spec.run else None
-        self._root.ended().add_done_callback(lambda end: self._on_run_ended(end.result()))
+        self._root.recorded_end().add_done_callback(lambda end: self._on_run_ended(end.result()))
 
     @property
     def run(self) -> str:
@@ -144,10 +144,12 @@ class LlmAgent:
         """Return False: no other kernel begins a turn again, since its text and actions are recorded."""
         return False
 
-    async def resume_turn(self, number: int, body: bytes, format: str, sent: Sequence[bytes]) -> AsyncGenerator[bytes]:
+    async def resume_turn(
+        self, number: int, body: bytes, format: str, sent_chunks: Sequence[bytes]
+    ) -> AsyncGenerator[bytes]:
         """Continue a turn that another kernel began: replay its recorded items, then follow it.
 
-        A turn that was not recorded begins here. Yields the chunks after those of `sent`. Leaving the iteration
+        A turn that was not recorded begins here. Yields the chunks after those of `sent_chunks`. Leaving the iteration
         interrupts the turn. Raises like `turn`.
         """
         if self._root.turns < number:  # The session has not received the message.
@@ -159,10 +161,10 @@ class LlmAgent:
         assert journal is not None, "a turn cannot be resumed if it was never recorded"
         created = int(self._clock.now().timestamp())
         new = shape.Writer(f"{self.run}-{number}", self._root.model, created)
-        writer, first = shape.writer_of(sent[0]) if sent else new, new.begin()
-        for chunk in first[len(sent) :]:
+        writer, first = shape.writer_of(sent_chunks[0]) if sent_chunks else new, new.begin()
+        for chunk in first[len(sent_chunks) :]:
             yield chunk
-        texts = [shape.text_of(each) for each in sent[len(first) :]]
+        texts = [shape.text_of(each) for each in sent_chunks[len(first) :]]
         turn = ResumedTurn(self._session, journal.store, self._turn_stream, number)
         assembler, replay_filter = TextAssembler(self._show_tools), ReplayFilter("".join(texts), BEGINS_AGAIN)
         is_over = False
@@ -189,7 +191,7 @@ class LlmAgent:
         for piece in (replay_filter.rest(), replay_filter.feed(assembler.rest(result))):
             for chunk in writer.text(piece) if piece else ():
                 yield chunk
-        for chunk in writer.end(turn.used, self._stop_reason())[texts.count("") :]:
+        for chunk in writer.end(turn.usage, self._stop_reason())[texts.count("") :]:
             yield chunk
 
     async def interrupt(self) -> None:
@@ -208,18 +210,18 @@ class LlmAgent:
         """End the agent and all runs below it, and wait until they have ended. Idempotent."""
         self._closing = True
         await self._session.close(reason)
-        if not self.ended.done():
-            self.ended.set_result(None)
+        if not self.end.done():
+            self.end.set_result(None)
 
     # ---- state
 
     async def history(self) -> Sequence[Mapping[str, Any]]:
         """Return `role` (user, assistant, tool) and `content` of each message, and the tool calls."""
-        return [_plain(each) for each in self._session.messages]
+        return [_to_dict(each) for each in self._session.messages]
 
-    def spent(self) -> Mapping[str, float]:
+    def usage(self) -> Mapping[str, float]:
         """Return the usage of the whole tree: tokens, usd, model_calls, tool_calls, agents."""
-        return as_spent(self._used_before + self._session.usage)
+        return resource_amounts(self._used_before + self._session.usage)
 
     # ---- operations
 
@@ -281,9 +283,9 @@ class LlmAgent:
         return str(newest.text) if isinstance(newest, AIMessage) else ""
 
     def _on_run_ended(self, result: Result) -> None:
-        if not self.ended.done():
+        if not self.end.done():
             error = result.error or ErrorInfo(type="Ended", message="its run has ended")
-            self.ended.set_result(None if self._closing else error)
+            self.end.set_result(None if self._closing else error)
 
     def _stop_reason(self) -> Stop:
         newest = self._session.messages[-1] if self._session.messages else None
@@ -339,7 +341,7 @@ def _gap(tail: str) -> str:
     return "\n" * (2 - (len(tail) - len(tail.rstrip("\n"))))
 
 
-def _plain(message: BaseMessage) -> dict[str, Any]:
+def _to_dict(message: BaseMessage) -> dict[str, Any]:
     plain: dict[str, Any] = {"role": _ROLES.get(message.type, message.type), "content": str(message.text)}
     if isinstance(message, AIMessage) and message.tool_calls:
         calls = [{"id": call["id"], "name": call["name"], "args": call["args"]} for call in message.tool_calls]

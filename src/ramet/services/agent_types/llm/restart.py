@@ -13,7 +13,7 @@ from ramet.core.errors import Damaged, Unknown
 from ramet.core.outcome import NO_USAGE, Usage
 from ramet.host.recovery.resume import fork_point, resolve_inputs
 from ramet.host.safety.gate import SafetyGate
-from ramet.services.agent_types.outcome import as_spent
+from ramet.services.agent_types.outcome import resource_amounts
 from ramet.services.contract import AgentSpec
 from ramet.store.contract import Store
 
@@ -28,22 +28,22 @@ KIND: Final = "agent used"
 class PreviousUsage:
     """The usage of the ended trees of one agent."""
 
-    def __init__(self, store: Store, agent: str, used: Mapping[str, Usage], version: int) -> None:
-        self._store, self._agent, self._used, self._version = store, agent, dict(used), version
+    def __init__(self, store: Store, agent: str, usage_by_root: Mapping[str, Usage], version: int) -> None:
+        self._store, self._agent, self._usage_by_root, self._version = store, agent, dict(usage_by_root), version
 
     def used_before(self, run: str) -> Usage:
         """Return the usage of all ended trees, except the tree of that root."""
-        return sum((used for root, used in self._used.items() if root != run), NO_USAGE)
+        return sum((usage for root, usage in self._usage_by_root.items() if root != run), NO_USAGE)
 
-    async def record(self, run: str, used: Usage) -> None:
+    async def record(self, run: str, usage: Usage) -> None:
         """Store the usage of another ended tree.
 
         Raises StoreFailed, and Conflict if another kernel has written the document.
         """
-        if run not in self._used:
-            data = msgspec.json.encode({**self._used, run: used})
+        if run not in self._usage_by_root:
+            data = msgspec.json.encode({**self._usage_by_root, run: usage})
             self._version = (await self._store.put(KIND, self._agent, data, expected=self._version)).version
-            self._used[run] = used
+            self._usage_by_root[run] = usage
 
 
 async def previous_usage(spec: AgentSpec) -> PreviousUsage:
@@ -51,10 +51,10 @@ async def previous_usage(spec: AgentSpec) -> PreviousUsage:
     store = await spec.runtime.open_store()
     document = await store.get(KIND, spec.id) if spec.run else None  # A new agent has no earlier trees.
     try:
-        used = msgspec.json.decode(document.data, type=dict[str, Usage]) if document is not None else {}
+        usage_by_root = msgspec.json.decode(document.data, type=dict[str, Usage]) if document is not None else {}
     except (msgspec.DecodeError, UnicodeError) as problem:
         raise Damaged(KIND, spec.id, str(problem)) from None
-    return PreviousUsage(store, spec.id, used, document.version if document is not None else 0)
+    return PreviousUsage(store, spec.id, usage_by_root, document.version if document is not None else 0)
 
 
 async def clear(store: Store, agent: str) -> None:
@@ -75,14 +75,16 @@ async def previous_messages(
         raise Unknown("run", spec.run)
     await spec.runtime.open_store()
     llm = None if isinstance(model, str) else model
-    supplied = resolve_inputs(llm=llm, tools=tools, gate=gate)
-    point = await fork_point(journal, spec.run, None, supplied)
+    inputs = resolve_inputs(llm=llm, tools=tools, gate=gate)
+    point = await fork_point(journal, spec.run, None, inputs)
     await previous_usage.record(spec.run, point.used)  # The usage must outlive the result of the tree.
     return point.messages
 
 
-def remaining_limits(limits: Limits, used: Usage) -> Limits:
-    """Return the limits of the next tree, after `used` was permanently used. Time is limited per turn."""
-    spent = as_spent(used)
+def remaining_limits(limits: Limits, usage: Usage) -> Limits:
+    """Return the limits of the next tree, after `usage` was permanently used. Time is limited per turn."""
+    amounts = resource_amounts(usage)
     limit_values = {name: limit for name in RESOURCES if (limit := getattr(limits, name)) is not None}
-    return Limits(seconds=limits.seconds, **{name: max(0, limit - spent[name]) for name, limit in limit_values.items()})
+    return Limits(
+        seconds=limits.seconds, **{name: max(0, limit - amounts[name]) for name, limit in limit_values.items()}
+    )

@@ -21,7 +21,7 @@ from ramet.core.events import (
     TurnStarted,
 )
 from ramet.core.outcome import NO_USAGE, Result, Usage
-from ramet.host.journal.stored_events import decoded
+from ramet.host.journal.stored_events import decode_stored
 from ramet.host.session import Session
 from ramet.host.trees.turn_stream import TurnStream, whole_chunk
 from ramet.services.agent_types.outcome import used_since
@@ -40,8 +40,8 @@ class ReplayFilter:
     and the whole new reply follows.
     """
 
-    def __init__(self, sent: str, note: str) -> None:
-        self._sent, self._note = sent, note
+    def __init__(self, sent_text: str, note: str) -> None:
+        self._sent_text, self._note = sent_text, note
         self._position = self._reply_start = 0
         self._reply = ""
 
@@ -54,30 +54,30 @@ class ReplayFilter:
 
         Return False if a part of it has passed already: then the reader needs a note.
         """
-        is_unsent = self._position < len(self._sent) or not self._reply
+        is_unsent = self._position < len(self._sent_text) or not self._reply
         if is_unsent:
             self._position, self._reply = self._reply_start, ""
         return is_unsent
 
     def feed(self, text: str) -> str:
         """Return the part of this text that comes after everything that was sent."""
-        remaining = len(self._sent) - self._position
+        remaining = len(self._sent_text) - self._position
         if not remaining:
             self._reply = self._reply or text
             return text
         self._reply += text
-        if self._sent.startswith(text, self._position):
+        if self._sent_text.startswith(text, self._position):
             self._position += len(text)
             return ""
-        expected = self._sent[self._position : self._position + len(text)]
-        self._position = len(self._sent)
+        expected = self._sent_text[self._position : self._position + len(text)]
+        self._position = len(self._sent_text)
         return text[remaining:] if len(expected) == remaining and text.startswith(expected) else self._restart_text()
 
     def rest(self) -> str:
         """Return the text to send at the end, if more was sent before than came again."""
-        if self._position == len(self._sent):
+        if self._position == len(self._sent_text):
             return ""
-        self._position = len(self._sent)
+        self._position = len(self._sent_text)
         return self._restart_text()
 
     def _restart_text(self) -> str:
@@ -91,7 +91,7 @@ class ResumedTurn:
         self._session, self._store, self._turn_stream, self._number = session, store, listening, number
         self.result: Result | None = None  #: set once the turn has ended in this kernel
         self.status = ""  #: the status that the turn ended with
-        self.used = NO_USAGE
+        self.usage = NO_USAGE
         self._previous_usage: Usage = NO_USAGE
         self._last_seq = 0
 
@@ -122,7 +122,7 @@ class ResumedTurn:
             for each in page:
                 if each.type not in _TAGS:
                     continue
-                event = decoded(self._store, each)
+                event = decode_stored(self._store, each)
                 if isinstance(event, TurnStarted):
                     is_in_turn = event.turn == self._number
                 elif isinstance(event, TurnEnded) and event.turn < self._number:
@@ -136,4 +136,4 @@ class ResumedTurn:
 
     def _note_end(self, event: Event) -> None:
         if isinstance(event, TurnEnded) and event.turn == self._number:
-            self.status, self.used = event.status, used_since(self._previous_usage, event.usage)
+            self.status, self.usage = event.status, used_since(self._previous_usage, event.usage)

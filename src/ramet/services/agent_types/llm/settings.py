@@ -50,11 +50,11 @@ class AgentSettings:
         if loaded_bundles is None:
             return
         search_paths = plugin_search_paths([loaded_bundles.folder], SKILLS)
-        skills = load_skills([name for bundle in loaded_bundles.loaded for name in bundle.skills], search_paths)
+        skills = load_skills([name for bundle in loaded_bundles.bundles for name in bundle.skills], search_paths)
         code: Sequence[Capability] = ()
         if PYTHON in info.tools and info.modules is None:
             code = tuple(Capability("module", each) for each in imports.top_level([loaded_bundles.folder]))
-        tools = code_tools(tool for bundle in loaded_bundles.loaded for tool in bundle.tools)
+        tools = code_tools(tool for bundle in loaded_bundles.bundles for tool in bundle.tools)
         self._equipment.set_additions(tools, render_skills(skills), code)
 
     def restore(self, model: str | BaseChatModel | None) -> None:
@@ -67,9 +67,9 @@ class AgentSettings:
         self.apply()
 
 
-def code_tools(declared: Iterable[CodeTool]) -> tuple[BaseTool, ...]:
+def code_tools(declared_tools: Iterable[CodeTool]) -> tuple[BaseTool, ...]:
     """Return the declared tools as a model sees them and a sandbox runs them."""
-    return tuple(imported_tool(each.module, each.name, each.description, each.schema) for each in declared)
+    return tuple(imported_tool(each.module, each.name, each.description, each.schema) for each in declared_tools)
 
 
 def image_skills(spec: AgentSpec) -> tuple[SearchPath, ...]:

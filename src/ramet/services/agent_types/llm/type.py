@@ -145,7 +145,7 @@ class LlmType:
             spawn=spec.info.spawn,
             runtime=spec.runtime,
             root_policy=policy,
-            shelf=spec.loaded_bundles.folder if spec.loaded_bundles is not None else None,
+            import_dir=spec.loaded_bundles.folder if spec.loaded_bundles is not None else None,
             gate=await gate_of(spec.runtime, spec.info.gate),
             state_owner=spec.id,
         )
@@ -178,7 +178,7 @@ class LlmType:
 
         def prepare(run: Run) -> None:
             if spec.loaded_bundles is not None:
-                run.request = dataclasses.replace(run.request, shelf=spec.loaded_bundles.folder)
+                run.request = dataclasses.replace(run.request, import_dir=spec.loaded_bundles.folder)
             settings.append(AgentSettings(spec, run))
             settings[-1].restore(chosen)
 
@@ -222,7 +222,7 @@ class LlmType:
             code = tuple(Capability("module", each) for each in names)
         elif info.modules:
             raise InvalidValue("spawn_info.modules", list(info.modules), f"none without the tool {PYTHON!r}")
-        text = render_skills(load_skills((*spec.image.preloaded, *info.skills), _skills(spec)))
+        text = render_skills(load_skills((*spec.image.preloaded_skills, *info.skills), _skills(spec)))
         return Agent(
             name=spec.name,
             instructions=f"{info.system_prompt}\n\n{text}".strip(),

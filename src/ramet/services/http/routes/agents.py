@@ -82,7 +82,7 @@ async def _rotate(call: RequestContext) -> Rotated:
     return Rotated(await call.parts.spawner.rotate(call.path("agent"), call.key, entropy))
 
 
-def _merged(call: RequestContext, lists: Sequence[AgentList]) -> AgentList:
+def _merge(call: RequestContext, lists: Sequence[AgentList]) -> AgentList:
     agents = {each.id: each for part in lists for each in part.agents}
     return AgentList(sorted(agents.values(), key=lambda each: (each.created_at, each.path)))
 
@@ -105,7 +105,7 @@ OPERATIONS: Final = (
     Operation(
         id="list_agents",
         of="query",
-        merge=_merged,
+        merge=_merge,
         method="GET",
         path="/v1/agents",
         summary="List the agents of a team, or of all teams of the key",

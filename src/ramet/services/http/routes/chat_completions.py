@@ -56,7 +56,7 @@ class ModelList(Struct):
     object: str = "list"
 
 
-def _asks(name: str) -> Callable[[RequestContext], Any]:
+def _completion_handler(name: str) -> Callable[[RequestContext], Any]:
     async def ask(call: RequestContext) -> Any:
         format = format_of(name)
         agent = call.parts.agent_of(call.key)
@@ -70,7 +70,7 @@ def _asks(name: str) -> Callable[[RequestContext], Any]:
         batches = call.parts.agents.batches(agent, call.key, turn)
         if wants_stream:
             return call.parts.streams.stream(_events(format, turn, batches, _CLOSING[name]))
-        return await call.or_disconnect(_whole(format, batches))
+        return await call.or_disconnect(_collect_response(format, batches))
 
     return ask
 
@@ -88,7 +88,7 @@ async def _events(
         if turn.read_error is not None:
             raise StreamMoved from None
         problem = provider_problem(error)
-        yield _written(format, format.error(problem.detail, problem.status))
+        yield _encode_event(format, format.error(problem.detail, problem.status))
         return
     if closing:
         yield b"data: %s\n\n" % closing
@@ -97,9 +97,9 @@ async def _events(
 def _event(format: Format, chunk: Chunk) -> bytes:
     match chunk.kind:
         case "chunk":
-            return _written(format, _one_line(chunk.body))
+            return _encode_event(format, _one_line(chunk.body))
         case "error":
-            return _written(format, _error(format, chunk)[0])
+            return _encode_event(format, _error(format, chunk)[0])
         case "done":
             return b""
 
@@ -113,7 +113,7 @@ def _one_line(body: bytes) -> bytes:
         raise Bug(f"an agent answered an API client with an invalid chunk: {problem}") from None
 
 
-def _written(format: Format, data: bytes) -> bytes:
+def _encode_event(format: Format, data: bytes) -> bytes:
     try:
         name = format.event_name(data)
     except _NO_CHUNK as problem:
@@ -129,7 +129,7 @@ def _error(format: Format, chunk: Chunk) -> tuple[bytes, int]:
     return format.error(problem["detail"], problem["status"]), problem["status"]
 
 
-async def _whole(format: Format, batches: AsyncGenerator[Batch, None]) -> Response:
+async def _collect_response(format: Format, batches: AsyncGenerator[Batch, None]) -> Response:
     chunks: list[bytes] = []
     size = 0
     try:
@@ -146,14 +146,14 @@ async def _whole(format: Format, batches: AsyncGenerator[Batch, None]) -> Respon
                         raise OutputTooLarge(
                             "an answer that was requested without a stream", size=size, limit=WHOLE_BYTES
                         )
-        return Response(_folded(format, chunks), media_type="application/json")
+        return Response(_fold(format, chunks), media_type="application/json")
     except RametError as error:
         return provider_refusal(format, error)
 
 
-def _folded(format: Format, said: Sequence[bytes]) -> bytes:
+def _fold(format: Format, chunks: Sequence[bytes]) -> bytes:
     try:
-        return format.fold(said)
+        return format.fold(chunks)
     except _NO_CHUNK as problem:
         raise Bug(f"an agent answered an API client with an invalid answer: {problem!r}") from None
 
@@ -174,7 +174,7 @@ OPERATIONS: Final = (
         method="POST",
         path="/v1/chat/completions",
         summary="Send a message to the agent of the key, in the format of OpenAI clients",
-        handle=_asks(openai.NAME),
+        handle=_completion_handler(openai.NAME),
         takes=dict[str, Any],
         answers=dict[str, Any],
         stream=True,
@@ -189,7 +189,7 @@ OPERATIONS: Final = (
         method="POST",
         path="/v1/messages",
         summary="Send a message to the agent of the key, in the format of Anthropic clients",
-        handle=_asks(anthropic.NAME),
+        handle=_completion_handler(anthropic.NAME),
         takes=dict[str, Any],
         answers=dict[str, Any],
         stream=True,

@@ -11,7 +11,7 @@ from ramet.services.http.schemas import BundleList, ImageList
 from ramet.services.packaging.contract import OPERATOR, BundleInfo, CreateImage, ImageInfo, Job
 
 
-def _see_that_it_is_the_operator(call: RequestContext, kind: str) -> None:
+def _require_operator(call: RequestContext, kind: str) -> None:
     """Check that the key is the operator's: no team may remove an object that several teams share. Raises NotYours."""
     if not call.parts.spawner.agents.is_operator(call.key):
         raise NotYours(kind, call.path("id"))
@@ -31,7 +31,7 @@ async def _list_bundles(call: RequestContext) -> BundleList:
 
 
 async def _delete_bundle(call: RequestContext) -> None:
-    _see_that_it_is_the_operator(call, "bundle")
+    _require_operator(call, "bundle")
     id = call.path("id")
     spawner = call.parts.spawner
     await call.parts.packaging.delete_bundle(
@@ -40,7 +40,7 @@ async def _delete_bundle(call: RequestContext) -> None:
 
 
 async def _delete_image(call: RequestContext) -> None:
-    _see_that_it_is_the_operator(call, "image")
+    _require_operator(call, "image")
     id = call.path("id")
     spawner = call.parts.spawner
     await call.parts.packaging.delete_image(

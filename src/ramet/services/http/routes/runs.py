@@ -8,7 +8,7 @@ from typing import Final
 from starlette.responses import Response
 
 from ramet.host.control.run_queries import RunRow
-from ramet.services.http.event_stream import told
+from ramet.services.http.event_stream import encode_events
 from ramet.services.http.operation import BYTES, Operation
 from ramet.services.http.request import RequestContext
 from ramet.services.http.schemas import Mail
@@ -28,7 +28,7 @@ from ramet.services.operator.contract import (
     StopRun,
     WhichFile,
 )
-from ramet.services.operator.service import KernelViews, paged
+from ramet.services.operator.service import KernelViews, paginate
 
 
 def _kernel(call: RequestContext) -> KernelViews:
@@ -51,7 +51,7 @@ async def _events(call: RequestContext) -> EventStream:
     runs, options, run = _kernel(call).runs, call.query(EventOptions), call.path("run")
     options.after = call.after(options.after)
     await runs.tree_of(run)  # Report errors before the stream begins.
-    return call.parts.streams.stream(told(runs.events(run, options)))
+    return call.parts.streams.stream(encode_events(runs.events(run, options)))
 
 
 async def _send(call: RequestContext) -> Sent:
@@ -83,10 +83,10 @@ async def _answer(call: RequestContext) -> None:
     await kernel.answer(approval, answer.allowed, answer.reason)
 
 
-def _merged(call: RequestContext, pages: Sequence[ApprovalPage]) -> ApprovalPage:
+def _merge(call: RequestContext, pages: Sequence[ApprovalPage]) -> ApprovalPage:
     query = call.query(Paging)
-    waiting = {each.id: each for page in pages for each in page.approvals}
-    return paged(sorted(waiting.values(), key=lambda each: each.asked_at), query)
+    approvals = {each.id: each for page in pages for each in page.approvals}
+    return paginate(sorted(approvals.values(), key=lambda each: each.asked_at), query)
 
 
 OPERATIONS: Final = (
@@ -177,7 +177,7 @@ OPERATIONS: Final = (
     Operation(
         id="list_approvals",
         of="everyone",
-        merge=_merged,
+        merge=_merge,
         unpaged_query=b"limit=%d" % MOST,
         method="GET",
         path="/v1/approvals",

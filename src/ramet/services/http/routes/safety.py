@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ramet.services.http.event_stream import told
+from ramet.services.http.event_stream import encode_events
 from ramet.services.http.operation import Operation
 from ramet.services.http.request import RequestContext
 from ramet.services.http.sse import EventStream
@@ -37,14 +37,14 @@ async def _put(call: RequestContext) -> GatePolicy:
     return await gates.put(call.path("policy"), await call.json(PutGatePolicy))
 
 
-async def _passed(call: RequestContext) -> PassagePage:
+async def _list_passages(call: RequestContext) -> PassagePage:
     return await _gates(call).list_events(call.query(PassageFilter))
 
 
-async def _passing(call: RequestContext) -> EventStream:
-    gates, wanted = _gates(call), call.query(PassageFilter)
-    wanted.after = call.after(wanted.after)
-    return call.parts.streams.stream(told(gates.follow_events(wanted)))
+async def _follow_passages(call: RequestContext) -> EventStream:
+    gates, query = _gates(call), call.query(PassageFilter)
+    query.after = call.after(query.after)
+    return call.parts.streams.stream(encode_events(gates.follow_events(query)))
 
 
 OPERATIONS: Final = (
@@ -82,7 +82,7 @@ OPERATIONS: Final = (
         method="GET",
         path="/v1/safety/passages",
         summary="List the events of the safety gates after a cursor",
-        handle=_passed,
+        handle=_list_passages,
         query=PassageFilter,
         answers=PassagePage,
     ),
@@ -91,7 +91,7 @@ OPERATIONS: Final = (
         method="GET",
         path="/v1/safety/passages/follow",
         summary="Stream the events of the safety gates after a cursor, without an end",
-        handle=_passing,
+        handle=_follow_passages,
         query=PassageFilter,
         stream=True,
         resumes=True,

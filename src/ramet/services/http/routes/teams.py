@@ -35,7 +35,7 @@ async def _delete(call: RequestContext) -> None:
     await call.parts.spawner.delete_team(call.path("team"), call.key)
 
 
-def _merged(call: RequestContext, lists: Sequence[TeamList]) -> TeamList:
+def _merge(call: RequestContext, lists: Sequence[TeamList]) -> TeamList:
     teams = {each.id: each for part in lists for each in part.teams}
     return TeamList(sorted(teams.values(), key=lambda each: (each.created_at, each.id)))
 
@@ -57,7 +57,7 @@ OPERATIONS: Final = (
     Operation(
         id="list_teams",
         of="everyone",
-        merge=_merged,
+        merge=_merge,
         method="GET",
         path="/v1/teams",
         summary="List the teams of the key",

@@ -9,7 +9,7 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from ramet.core.errors import RametError, StoreFailed
-from ramet.services.http.event_stream import told
+from ramet.services.http.event_stream import encode_events
 from ramet.services.http.operation import BYTES, Operation
 from ramet.services.http.request import RequestContext
 from ramet.services.http.schemas import After, History, Interrupted, Mail, Newest, TurnOptions, WhichTurn
@@ -31,8 +31,8 @@ async def _turn(call: RequestContext) -> EventStream:
 
 async def _read_turn(call: RequestContext) -> EventStream:
     agent, turn = call.path("agent"), call.path("turn")
-    started = call.parts.agents.turn_of(agent, call.key, turn)
-    return _stream(call, started, call.after(call.query(After).after, turn))
+    turn_handle = call.parts.agents.turn_of(agent, call.key, turn)
+    return _stream(call, turn_handle, call.after(call.query(After).after, turn))
 
 
 def _stream(call: RequestContext, turn: Turn, after: int) -> EventStream:
@@ -78,7 +78,7 @@ async def _history(call: RequestContext) -> History:
 async def _events(call: RequestContext) -> EventStream:
     after = call.after(call.query(After).after)
     events = call.parts.agents.events(call.path("agent"), call.key, after)
-    return call.parts.streams.stream(told(events))
+    return call.parts.streams.stream(encode_events(events))
 
 
 OPERATIONS: Final = (

@@ -45,11 +45,11 @@ def checked_path(raw: bytes, limits: BundleLimits) -> tuple[str, ...]:
     return tuple(parts)
 
 
-class Taken:
+class BundlePaths:
     """The paths of one bundle, each used once. Two spellings that a file system may treat as one name count as one."""
 
     def __init__(self) -> None:
-        self._spelled: dict[str, str] = {}
+        self._spellings: dict[str, str] = {}
         self._folders: set[str] = set()
         self._files: set[str] = set()
 
@@ -80,12 +80,12 @@ class Taken:
         return path
 
     def _spell(self, path: str) -> None:
-        other = self._spelled.setdefault(_folded(path), path)
+        other = self._spellings.setdefault(_fold(path), path)
         if other != path:
             raise InvalidValue(
                 "member", path, f"names that differ by more than case or Unicode form: {other!r} is there"
             )
 
 
-def _folded(path: str) -> str:
+def _fold(path: str) -> str:
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", path).casefold())

@@ -44,12 +44,12 @@ class Summary(Struct, frozen=True, kw_only=True):
     charge: int  #: see `charge_of`
     owners: tuple[str, ...] = (OPERATOR,)
 
-    def owned(self, id: str) -> OwnedBundle:
+    def as_owned_bundle(self, id: str) -> OwnedBundle:
         """Return the bundle with its owners, under the id by which it was requested."""
         return OwnedBundle(BundleInfo(id=id, size=self.size, files=self.count), self.owners)
 
 
-class _Old(Struct, frozen=True, kw_only=True):
+class _OldRecord(Struct, frozen=True, kw_only=True):
     """The record of an older version.
 
     The oldest have no owners: uploads were by the operator, or by teams under a rule.
@@ -83,7 +83,7 @@ def read_summary(file: Path) -> Summary:
     try:
         return msgspec.json.decode(first, type=Summary)
     except msgspec.DecodeError:
-        return _old(file, first).summary
+        return _decode_old(file, first).summary
 
 
 def renew(file: Path) -> None:
@@ -92,14 +92,14 @@ def renew(file: Path) -> None:
     try:
         msgspec.json.decode(first, type=Summary)
     except msgspec.DecodeError:
-        _old(file, first).write(file)
+        _decode_old(file, first).write(file)
 
 
 def read_record(file: Path) -> BundleRecord:
     """Return a complete record. Raises the same errors as `read_summary`."""
     first, *rest = _lines(file, 2)
     if not rest or not rest[0]:
-        return _old(file, first)
+        return _decode_old(file, first)
     try:
         summary = msgspec.json.decode(first, type=Summary)
         return BundleRecord(summary=summary, files=msgspec.json.decode(rest[0], type=tuple[str, ...]))
@@ -107,9 +107,9 @@ def read_record(file: Path) -> BundleRecord:
         raise Damaged("the record of a bundle", file, str(problem)) from None
 
 
-def _old(file: Path, data: bytes) -> BundleRecord:
+def _decode_old(file: Path, data: bytes) -> BundleRecord:
     try:
-        old = msgspec.json.decode(data, type=_Old)
+        old = msgspec.json.decode(data, type=_OldRecord)
     except msgspec.DecodeError as problem:
         raise Damaged("the record of a bundle", file, str(problem)) from None
     return BundleRecord.of(old.size, old.files, old.owners)

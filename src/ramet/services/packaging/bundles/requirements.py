@@ -50,17 +50,17 @@ class InstallFailed(RametError):
         super().__init__(f"the requirements could not be installed ({reason}):\n{output}".rstrip(":\n"))
 
 
-def parsed(data: bytes, where: str) -> tuple[str, ...]:
+def parse_requirements(data: bytes, location: str) -> tuple[str, ...]:
     """Return the requirements of a file.
 
     Raises InvalidValue for a line that is more than a package and its versions.
     """
     if len(data) > MAX_SIZE:
-        raise InvalidValue(where, f"{len(data)} bytes", f"at most {MAX_SIZE}")
+        raise InvalidValue(location, f"{len(data)} bytes", f"at most {MAX_SIZE}")
     try:
         text = data.decode()
     except UnicodeDecodeError:
-        raise InvalidValue(where, data[:80], "text in UTF-8") from None
+        raise InvalidValue(location, data[:80], "text in UTF-8") from None
     lines = re.sub(r"\\\r?\n", " ", text).splitlines()
     packages = [" ".join(re.sub(r"(^|\s)#.*", "", line).split()) for line in lines]
     for line in filter(None, packages):
@@ -68,7 +68,7 @@ def parsed(data: bytes, where: str) -> tuple[str, ...]:
         # Wherever a word begins with a dash, pip takes the rest of the line for options.
         if not _LINE.fullmatch(head) or " -" in head or not all(map(_HASH.fullmatch, hashes)):
             raise InvalidValue(
-                where, line, "packages with versions, markers and hashes; no options, addresses or paths"
+                location, line, "packages with versions, markers and hashes; no options, addresses or paths"
             )
     return tuple(filter(None, packages))
 
@@ -126,13 +126,13 @@ class Packages:
                 )
             except OSError as problem:
                 raise InstallFailed(f"pip could not be started: {problem.strerror}", "") from None
-            if ended.why == "timeout":
-                raise InstallFailed(f"not done within {self._installs.timeout_s:g} s", _last(output))
+            if ended.reason == "timeout":
+                raise InstallFailed(f"not done within {self._installs.timeout_s:g} s", _last_lines(output))
             if ended.code:
-                raise InstallFailed(f"pip's exit code is {ended.code}", _last(output))
+                raise InstallFailed(f"pip's exit code is {ended.code}", _last_lines(output))
             await run_shielded(in_thread(lambda: atomic_dirs.publish(draft, place), name="ramet-packages"))
 
 
-def _last(output: Capture) -> str:
+def _last_lines(output: Capture) -> str:
     lines = output.data().decode("utf-8", "replace").strip().splitlines()
     return "\n".join(lines[-10:])

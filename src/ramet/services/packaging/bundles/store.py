@@ -145,12 +145,12 @@ class Bundles:
                 return read_summary(self._record_path(id))
         return None
 
-    async def owned(self, id: str) -> OwnedBundle | None:
+    async def find_owned_bundle(self, id: str) -> OwnedBundle | None:
         """Return the bundle and its owners; None if there is none."""
         summary = await in_thread(lambda: self.summary(id), name="ramet-bundle")
-        return summary.owned(id) if summary is not None else None
+        return summary.as_owned_bundle(id) if summary is not None else None
 
-    def whole(self, id: str) -> Bundle:
+    def load_verified(self, id: str) -> Bundle:
         """Return the bundle of that id, after all its files were read again.
 
         Raises Unknown, and Damaged if a file has changed.
@@ -173,7 +173,9 @@ class Bundles:
     async def list(self) -> Sequence[OwnedBundle]:
         """Return all stored bundles, by their ids."""
 
-        return await in_thread(lambda: [each.owned(id) for id, each in self._all().items()], name="ramet-bundles")
+        return await in_thread(
+            lambda: [each.as_owned_bundle(id) for id, each in self._all().items()], name="ramet-bundles"
+        )
 
     def delete(self, id: str) -> None:
         """Remove a bundle. The caller ensures that it has no users. Waits for the disk. Raises Unknown."""
@@ -194,9 +196,9 @@ class Bundles:
     def _charge(self, size: int) -> None:
         """Add to the bytes in use. Raises BundleTooLarge."""
         with self._charge_lock:
-            if size > 0 and self._total_charge + size > self._limits.kept:
+            if size > 0 and self._total_charge + size > self._limits.quota:
                 total = self._total_charge + size
-                raise BundleTooLarge("bytes of all bundles that are kept", size=total, limit=self._limits.kept)
+                raise BundleTooLarge("bytes of all bundles that are kept", size=total, limit=self._limits.quota)
             self._total_charge += size
 
     async def _store_archive(self, archive: IO[bytes], id: str = "", owners: tuple[str, ...] = ()) -> Bundle:

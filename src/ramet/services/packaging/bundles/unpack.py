@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from ramet.core.errors import InvalidValue
-from ramet.services.packaging.bundles.paths import Taken, checked_path
+from ramet.services.packaging.bundles.paths import BundlePaths, checked_path
 from ramet.services.packaging.contract import BundleLimits, BundleTooLarge
 from ramet.wire.tar import Tar
 
@@ -28,7 +28,7 @@ class Content(NamedTuple):
 
 def scan(archive: IO[bytes], limits: BundleLimits) -> Content:
     """Check a whole archive, from its beginning. Raises InvalidValue, which names the member, and BundleTooLarge."""
-    used_paths, total, count = Taken(), 0, 0
+    used_paths, total, count = BundlePaths(), 0, 0
     files: list[tuple[str, bytes]] = []
     tar = _open_tar(archive, limits)
     for member in tar.members():
@@ -101,25 +101,25 @@ def _open_tar(archive: IO[bytes], limits: BundleLimits) -> Tar:
     archive.seek(0)
     is_gzip = archive.read(len(_GZIP)) == _GZIP
     archive.seek(0)
-    return Tar(_Counted(_Unpacked(archive) if is_gzip else archive, limits).read)
+    return Tar(_CountingReader(_GzipReader(archive) if is_gzip else archive, limits).read)
 
 
-class _Counted:
+class _CountingReader:
     """A reader that counts the unpacked bytes: it never unpacks more than the limit."""
 
-    def __init__(self, source: IO[bytes] | _Unpacked, limits: BundleLimits) -> None:
-        self._source, self._limit, self._read = source, limits.unpacked, 0
+    def __init__(self, source: IO[bytes] | _GzipReader, limits: BundleLimits) -> None:
+        self._source, self._limit, self._read_bytes = source, limits.unpacked_bytes, 0
 
     def read(self, size: int) -> bytes:
         """Read like a file. Raises BundleTooLarge."""
         data = self._source.read(size)
-        self._read += len(data)
-        if self._read > self._limit:
-            raise BundleTooLarge("bytes of the unpacked archive", size=self._read, limit=self._limit)
+        self._read_bytes += len(data)
+        if self._read_bytes > self._limit:
+            raise BundleTooLarge("bytes of the unpacked archive", size=self._read_bytes, limit=self._limit)
         return data
 
 
-class _Unpacked:
+class _GzipReader:
     """A reader that unpacks gzip data of one member: it never unpacks more than the requested size."""
 
     def __init__(self, source: IO[bytes]) -> None:

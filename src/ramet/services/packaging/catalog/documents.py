@@ -19,7 +19,7 @@ from ramet.concurrency.clock import Clock
 from ramet.core.errors import Conflict, Damaged, Unknown
 from ramet.isolation.limits.disk import ENTRY_BYTES
 from ramet.services.packaging.contract import OPERATOR
-from ramet.services.packaging.images import Recorded
+from ramet.services.packaging.images import ImageRecord
 from ramet.store.contract import Document, Store
 
 VERSION: Final = 1
@@ -34,14 +34,14 @@ class KernelEpoch(Struct, frozen=True):
     epoch: int
 
 
-class Shared(Struct, frozen=True, kw_only=True):
+class SharedDocument(Struct, frozen=True, kw_only=True):
     """The common fields of these documents. `going` is the kernel that is removing the document."""
 
     version: int = VERSION
     going: KernelEpoch | None = None
 
 
-class KeptBundle(Shared, frozen=True, kw_only=True):
+class KeptBundle(SharedDocument, frozen=True, kw_only=True):
     """A bundle. `draft` is the key of its parts."""
 
     id: str
@@ -53,18 +53,18 @@ class KeptBundle(Shared, frozen=True, kw_only=True):
     charge: int = 0  #: the bytes of the quota that it uses; older versions did not record the charge
 
     @property
-    def charged(self) -> int:
+    def effective_charge(self) -> int:
         """The charge; for documents of older versions, a lower bound of it."""
         return self.charge or self.size + self.files * ENTRY_BYTES
 
 
-class KeptImage(Shared, frozen=True, kw_only=True):
+class KeptImage(SharedDocument, frozen=True, kw_only=True):
     """An image, with the bundles of its base."""
 
-    image: Recorded
+    image: ImageRecord
 
 
-S = TypeVar("S", bound=Shared)
+S = TypeVar("S", bound=SharedDocument)
 
 
 class VersionedDocument(NamedTuple, Generic[S]):
@@ -100,7 +100,7 @@ class Documents(Generic[S]):
     async def get(self, key: str) -> S | None:
         """Return a document; None if there is none, or a living kernel is removing it. Raises Damaged."""
         entry = await self._find(key)
-        return None if entry is None or await self._is_going(entry.value) else entry.value
+        return None if entry is None or await self._is_being_removed(entry.value) else entry.value
 
     async def all(self) -> list[S]:
         """Return all documents of the kind, in order of the keys.
@@ -109,25 +109,25 @@ class Documents(Generic[S]):
         """
         return [self._read(each).value for each in await self._store.list(self._kind)]
 
-    async def settled(self, key: str) -> VersionedDocument[S] | None:
+    async def find_stable(self, key: str) -> VersionedDocument[S] | None:
         """Return a document with its version, once no living kernel is removing it. Return None if there is none."""
         while True:
             entry = await self._find(key)
-            if entry is None or not await self._is_going(entry.value):
+            if entry is None or not await self._is_being_removed(entry.value):
                 return entry
             await self._clock.sleep(_LOOK_S)
 
-    async def put(self, key: str, said: S, *, expected: int | None = None) -> int:
+    async def put(self, key: str, value: S, *, expected: int | None = None) -> int:
         """Write a document, and return its version. Raises Conflict."""
-        return (await self._store.put(self._kind, key, msgspec.json.encode(said), expected=expected)).version
+        return (await self._store.put(self._kind, key, msgspec.json.encode(value), expected=expected)).version
 
-    async def add(self, key: str, said: S) -> bool:
+    async def add(self, key: str, value: S) -> bool:
         """Write a document, unless there is one already. Return whether it was written."""
         while True:
-            if await self.settled(key) is not None:
+            if await self.find_stable(key) is not None:
                 return False
             with contextlib.suppress(Conflict):
-                await self.put(key, said, expected=0)
+                await self.put(key, value, expected=0)
                 return True
 
     async def delete(self, key: str, *, expected: int | None = None) -> bool:
@@ -135,24 +135,24 @@ class Documents(Generic[S]):
         return await self._store.delete(self._kind, key, expected=expected)
 
     @contextlib.asynccontextmanager
-    async def removing(self, what: str, key: str) -> AsyncIterator[S]:
+    async def removing(self, kind: str, key: str) -> AsyncIterator[S]:
         """Block new use of a document, and remove it at the end of the block; the document stays if the block raises.
 
-        Raises Unknown(`what`) if there is none, or a kernel is removing it. Must not be cancelled: see `run_shielded`.
+        Raises Unknown(`kind`) if there is none, or a kernel is removing it. Must not be cancelled: see `run_shielded`.
         """
         me = await self._workers.me()
         while True:
             entry = await self._find(key)
-            if entry is None or await self._is_going(entry.value):
-                raise Unknown(what, key)
-            restored = replace(entry.value, going=None)
+            if entry is None or await self._is_being_removed(entry.value):
+                raise Unknown(kind, key)
+            restored_value = replace(entry.value, going=None)
             with contextlib.suppress(Conflict):
-                version = await self.put(key, replace(restored, going=me), expected=entry.version)
+                version = await self.put(key, replace(restored_value, going=me), expected=entry.version)
                 break
         try:
-            yield restored
+            yield restored_value
         except BaseException:
-            await self.put(key, restored, expected=version)
+            await self.put(key, restored_value, expected=version)
             raise
         await self.delete(key, expected=version)
 
@@ -160,8 +160,8 @@ class Documents(Generic[S]):
         document = await self._store.get(self._kind, key) if _ID.match(key) else None
         return self._read(document) if document is not None else None
 
-    async def _is_going(self, said: S) -> bool:
-        return said.going is not None and await self._workers.is_live(said.going)
+    async def _is_being_removed(self, value: S) -> bool:
+        return value.going is not None and await self._workers.is_live(value.going)
 
     def _read(self, document: Document) -> VersionedDocument[S]:
         try:

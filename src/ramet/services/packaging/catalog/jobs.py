@@ -16,17 +16,17 @@ from ramet.services.packaging.catalog.documents import (
     KeptImage,
     KernelEpoch,
     KernelEpochs,
-    Shared,
+    SharedDocument,
 )
 from ramet.services.packaging.contract import OPERATOR, Job, OwnedJob
-from ramet.services.packaging.images import Recorded
+from ramet.services.packaging.images import ImageRecord
 from ramet.services.problems import error_of
 from ramet.store.contract import Store
 
 _FAILED: Final = 1_000  #: failed jobs that are remembered
 
 
-class KeptJob(Shared, frozen=True, kw_only=True):
+class KeptJob(SharedDocument, frozen=True, kw_only=True):
     """The making of an image: its inputs, and the kernel that makes it; or its failure."""
 
     id: str
@@ -52,23 +52,23 @@ class SharedJobs:
         self._workers, self._bundles, self._images, self._clock = workers, bundles, images, clock
         self._jobs = Documents(store, workers, "image_job", KeptJob, clock)
 
-    async def begin(self, recorded: Recorded) -> Job | None:
+    async def begin(self, record: ImageRecord) -> Job | None:
         """Record that this kernel makes an image, and return None.
 
         If another kernel makes the image already, return its job. Raises Unknown for a part of the image that does not
         exist any more.
         """
-        id, base = recorded.info.id, recorded.info.base
+        id, base = record.info.id, record.info.base
         while True:
-            job = await self._jobs.settled(id)
-            if job is not None and await self._is_at_work(job.value, elsewhere=True):
-                return _told(job.value)
+            job = await self._jobs.find_stable(id)
+            if job is not None and await self._is_at_work(job.value, is_elsewhere=True):
+                return _job_of(job.value)
             with contextlib.suppress(Conflict):
-                await self._put(recorded, "queued", expected=job.version if job is not None else 0)
+                await self._put(record, "queued", expected=job.version if job is not None else 0)
                 break
         # From now on its parts cannot be deleted; until now they could.
         kind, missing_id = "image", "" if not base or await self._images.get(base) is not None else base
-        for each in recorded.bundles:
+        for each in record.bundles:
             if not missing_id and await self._bundles.get(each) is None:
                 kind, missing_id = "bundle", each
         if missing_id:
@@ -76,20 +76,22 @@ class SharedJobs:
             raise Unknown(kind, missing_id)
         return None
 
-    async def running(self, recorded: Recorded) -> None:
+    async def record_running(self, record: ImageRecord) -> None:
         """Record that the job is running."""
-        await self._put(recorded, "running")
+        await self._put(record, "running")
 
-    async def done(self, recorded: Recorded) -> None:
+    async def record_done(self, record: ImageRecord) -> None:
         """Record the finished image, and delete the job."""
-        await self._images.add(recorded.info.id, KeptImage(image=recorded))
-        await self._jobs.delete(recorded.info.id)
+        await self._images.add(record.info.id, KeptImage(image=record))
+        await self._jobs.delete(record.info.id)
 
-    async def failed(self, recorded: Recorded, error: ErrorInfo) -> None:
+    async def record_failed(self, record: ImageRecord, error: ErrorInfo) -> None:
         """Record that the job failed, and why. Only the newest failures are remembered."""
-        await self._put(recorded, "failed", error=error)
-        failed = sorted((each for each in await self._jobs.all() if each.state == "failed"), key=lambda each: each.at)
-        for each in failed[:-_FAILED]:
+        await self._put(record, "failed", error=error)
+        failed_jobs = sorted(
+            (each for each in await self._jobs.all() if each.state == "failed"), key=lambda each: each.at
+        )
+        for each in failed_jobs[:-_FAILED]:
             await self._jobs.delete(each.id)
 
     async def job(self, id: str) -> OwnedJob | None:
@@ -100,7 +102,7 @@ class SharedJobs:
         if document is None:
             return None
         if document.state == "failed" or await self._is_at_work(document):
-            return OwnedJob(_told(document), document.owner)
+            return OwnedJob(_job_of(document), document.owner)
         reason = f"kernel {document.by.kernel!r} was lost while it made this image; request the image again"
         return OwnedJob(Job(id=id, state="failed", error=error_of(Gone(reason))), document.owner)
 
@@ -109,25 +111,25 @@ class SharedJobs:
         jobs = [each for each in await self._jobs.all() if id in each.needs]
         return [each.id for each in jobs if await self._is_at_work(each)]
 
-    async def _is_at_work(self, job: KeptJob, *, elsewhere: bool = False) -> bool:
-        if job.state == "failed" or (elsewhere and job.by == await self._workers.me()):
+    async def _is_at_work(self, job: KeptJob, *, is_elsewhere: bool = False) -> bool:
+        if job.state == "failed" or (is_elsewhere and job.by == await self._workers.me()):
             return False
         return await self._workers.is_live(job.by)
 
     async def _put(
         self,
-        recorded: Recorded,
+        record: ImageRecord,
         state: Literal["queued", "running", "failed"],
         *,
         error: ErrorInfo | None = None,
         expected: int | None = None,
     ) -> None:
         by, now = await self._workers.me(), self._clock.now()
-        needs = tuple(filter(None, (*recorded.bundles, recorded.info.base)))
-        id, owner = recorded.info.id, recorded.owner
+        needs = tuple(filter(None, (*record.bundles, record.info.base)))
+        id, owner = record.info.id, record.owner
         job = KeptJob(id=id, by=by, needs=needs, owner=owner, state=state, at=now, error=error)
         await self._jobs.put(job.id, job, expected=expected)
 
 
-def _told(job: KeptJob) -> Job:
+def _job_of(job: KeptJob) -> Job:
     return Job(id=job.id, state=job.state, error=job.error)

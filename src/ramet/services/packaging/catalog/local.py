@@ -11,7 +11,7 @@ from ramet.core.outcome import ErrorInfo
 from ramet.services.errors import InUse
 from ramet.services.packaging.bundles.store import Bundle, Bundles
 from ramet.services.packaging.contract import Job, OwnedBundle, OwnedJob
-from ramet.services.packaging.images import Recorded, Records
+from ramet.services.packaging.images import ImageRecord, Records
 
 Elsewhere = Callable[[], Awaitable[Sequence[str]]]
 
@@ -47,32 +47,32 @@ class Catalogue(Protocol):
     async def is_for(self, id: str, asker: str) -> bool:
         """Return whether an asker may use an image with this bundle: the bundle reveals nothing foreign."""
 
-    async def delete_bundle(self, id: str, elsewhere: Elsewhere) -> None:
-        """Delete a bundle that no image needs, and for which `elsewhere` returns no users. Raises Unknown, InUse."""
+    async def delete_bundle(self, id: str, other_users: Elsewhere) -> None:
+        """Delete a bundle that no image needs, and for which `other_users` returns no users. Raises Unknown, InUse."""
 
-    async def image(self, id: str) -> Recorded | None:
+    async def image(self, id: str) -> ImageRecord | None:
         """Return the image of that id, None if there is none. Raises Damaged."""
 
-    async def images(self) -> Sequence[Recorded]:
+    async def images(self) -> Sequence[ImageRecord]:
         """Return every image, the oldest first."""
 
-    async def delete_image(self, id: str, elsewhere: Elsewhere) -> None:
-        """Delete an image for which `elsewhere` returns no users. Raises Unknown, InUse."""
+    async def delete_image(self, id: str, other_users: Elsewhere) -> None:
+        """Delete an image for which `other_users` returns no users. Raises Unknown, InUse."""
 
-    async def begin(self, recorded: Recorded) -> Job | None:
+    async def begin(self, record: ImageRecord) -> Job | None:
         """Record that this kernel makes an image, and return None.
 
         If another kernel makes the image already, return its job. Raises Unknown for a part of the image that does not
         exist any more.
         """
 
-    async def running(self, recorded: Recorded) -> None:
+    async def record_running(self, record: ImageRecord) -> None:
         """Record that the job is running."""
 
-    async def done(self, recorded: Recorded) -> None:
+    async def record_done(self, record: ImageRecord) -> None:
         """Record the finished image."""
 
-    async def failed(self, recorded: Recorded, error: ErrorInfo) -> None:
+    async def record_failed(self, record: ImageRecord, error: ErrorInfo) -> None:
         """Record that the job failed, and why."""
 
     async def job(self, id: str) -> OwnedJob | None:
@@ -101,7 +101,7 @@ class OwnCatalogue:
 
     async def bundle(self, id: str) -> OwnedBundle | None:
         """Return the bundle of that id, None if there is none."""
-        return await self._bundles.owned(id)
+        return await self._bundles.find_owned_bundle(id)
 
     async def bundles(self) -> Sequence[OwnedBundle]:
         """Return all stored bundles, by their ids."""
@@ -109,38 +109,38 @@ class OwnCatalogue:
 
     async def is_for(self, id: str, asker: str) -> bool:
         """Return whether a bundle is for an asker. A missing bundle reveals nothing, and its image is damaged."""
-        summary = await self._bundles.owned(id)
+        summary = await self._bundles.find_owned_bundle(id)
         return summary is None or summary.is_for(asker)
 
-    async def delete_bundle(self, id: str, elsewhere: Elsewhere) -> None:
-        """Delete a bundle that no image contains; `elsewhere` is not used. Raises Unknown, InUse."""
+    async def delete_bundle(self, id: str, other_users: Elsewhere) -> None:
+        """Delete a bundle that no image contains; `other_users` is not used. Raises Unknown, InUse."""
         if images := await in_thread(lambda: self._records.of_bundle(id), name="ramet-image"):
             raise InUse("bundle", id, images)
         await in_thread(lambda: self._bundles.delete(id), name="ramet-bundle")
 
-    async def image(self, id: str) -> Recorded | None:
+    async def image(self, id: str) -> ImageRecord | None:
         """Return the image of that id, None if there is none. Raises Damaged."""
         return await in_thread(lambda: self._records.find(id), name="ramet-image") if id else None
 
-    async def images(self) -> Sequence[Recorded]:
+    async def images(self) -> Sequence[ImageRecord]:
         """Return every image, the oldest first."""
         return await in_thread(self._records.all, name="ramet-images")
 
-    async def delete_image(self, id: str, elsewhere: Elsewhere) -> None:
-        """Delete an image; `elsewhere` is not used. Raises Unknown."""
+    async def delete_image(self, id: str, other_users: Elsewhere) -> None:
+        """Delete an image; `other_users` is not used. Raises Unknown."""
         await in_thread(lambda: self._records.delete(id), name="ramet-image")
 
-    async def begin(self, recorded: Recorded) -> None:
+    async def begin(self, record: ImageRecord) -> None:
         """Do nothing: no other kernel makes the image."""
 
-    async def running(self, recorded: Recorded) -> None:
+    async def record_running(self, record: ImageRecord) -> None:
         """Do nothing: no other kernel reads the job."""
 
-    async def done(self, recorded: Recorded) -> None:
+    async def record_done(self, record: ImageRecord) -> None:
         """Record the finished image."""
-        await in_thread(lambda: self._records.put(recorded), name="ramet-image")
+        await in_thread(lambda: self._records.put(record), name="ramet-image")
 
-    async def failed(self, recorded: Recorded, error: ErrorInfo) -> None:
+    async def record_failed(self, record: ImageRecord, error: ErrorInfo) -> None:
         """Do nothing: a failed job does not survive this process."""
 
     async def job(self, id: str) -> OwnedJob | None:

@@ -31,7 +31,7 @@ from ramet.services.packaging.catalog.documents import Documents, KeptBundle, Ke
 from ramet.services.packaging.catalog.jobs import SharedJobs
 from ramet.services.packaging.catalog.local import Elsewhere, OwnCatalogue
 from ramet.services.packaging.contract import BundleInfo, BundleLimits, BundleTooLarge, Job, OwnedBundle, OwnedJob
-from ramet.services.packaging.images import Recorded
+from ramet.services.packaging.images import ImageRecord
 from ramet.store.contract import Store
 
 PART: Final = "bundle_part"  #: `<draft>/<number>`: a piece of an archive
@@ -59,8 +59,8 @@ class SharedCatalogue:
         self._bundles = Documents(store, self._workers, "bundle", KeptBundle, clock)
         self._images = Documents(store, self._workers, "image", KeptImage, clock)
         self._jobs = SharedJobs(store, self._workers, self._bundles, self._images, clock)
-        self._cached: set[str] = set()  #: bundles that are here, and were recorded once
-        self._gates: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+        self._cached_bundles: set[str] = set()  #: bundles that are here, and were recorded once
+        self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
 
     async def open(self) -> None:
         """Remove what is not used any more: in the store, what died kernels left, and in this kernel's folder."""
@@ -69,12 +69,12 @@ class SharedCatalogue:
             draft = msgspec.json.decode(each.data, type=_Draft)
             if await self._workers.is_live(draft.by):
                 continue
-            document = await self._bundles.settled(draft.bundle)
+            document = await self._bundles.find_stable(draft.bundle)
             with contextlib.suppress(Conflict):  # Another kernel continues it.
                 if document is None or document.value.draft != each.key:
                     await self._drop_parts(each.key, draft.parts)
                 await self._store.delete(DRAFT, each.key, expected=each.version)
-        self._cached.update(each.info.id for each in await self._local.list())
+        self._cached_bundles.update(each.info.id for each in await self._local.list())
         await self._remove_deleted()
 
     async def _adopt(self) -> None:
@@ -99,19 +99,19 @@ class SharedCatalogue:
         yet. Raises Aborted if the same bundle was deleted meanwhile. Must not be cancelled: see `run_shielded`.
         """
         async with self._gate(bundle.id):
-            if await self._bundles.settled(bundle.id) is None:
+            if await self._bundles.find_stable(bundle.id) is None:
                 try:
                     await self._store_bundle(bundle, owner)
                 except BaseException:
                     await self._remove_local(bundle.id)
                     raise
-            self._cached.add(bundle.id)
+            self._cached_bundles.add(bundle.id)
             await self._add_owner(bundle.id, owner)
 
     async def _add_owner(self, id: str, owner: str) -> None:
         """Record an owner of a bundle, which may have other owners already. Raises Aborted if it was deleted."""
         while True:
-            document = await self._bundles.settled(id)
+            document = await self._bundles.find_stable(id)
             if document is None:
                 raise Aborted(f"bundle {id} was deleted while it was uploaded")
             if owner in document.value.owners:
@@ -122,9 +122,9 @@ class SharedCatalogue:
 
     async def _store_bundle(self, bundle: Bundle, owner: str) -> None:
         charge = await in_thread(lambda: bundle.charge, name="ramet-bundle")
-        total = charge + sum(each.charged for each in await self._bundles.all())
-        if total > self._limits.kept:
-            raise BundleTooLarge("bytes of all bundles that are kept", size=total, limit=self._limits.kept)
+        total = charge + sum(each.effective_charge for each in await self._bundles.all())
+        if total > self._limits.quota:
+            raise BundleTooLarge("bytes of all bundles that are kept", size=total, limit=self._limits.quota)
         if not await self._is_local(bundle.id):
             raise Aborted(f"bundle {bundle.id} was deleted while it was uploaded")
         with await in_thread(lambda: self._local.pack(bundle), name="ramet-bundle") as archive:
@@ -166,7 +166,7 @@ class SharedCatalogue:
                 raise
             async with aclosing(self._archive(id)) as archive:
                 await self._local.receive(id, archive)
-        self._cached.add(id)
+        self._cached_bundles.add(id)
 
     async def _archive(self, id: str) -> AsyncGenerator[bytes]:
         bundle = await self._bundles.get(id)
@@ -184,29 +184,29 @@ class SharedCatalogue:
     async def bundle(self, id: str) -> OwnedBundle | None:
         """Return the bundle of that id, None if there is none."""
         document = await self._bundles.get(id)
-        return _owned(document) if document is not None else None
+        return _owned_bundle_of(document) if document is not None else None
 
     async def bundles(self) -> Sequence[OwnedBundle]:
         """Return all stored bundles, by their ids."""
-        return [_owned(each) for each in await self._bundles.all()]
+        return [_owned_bundle_of(each) for each in await self._bundles.all()]
 
     async def is_for(self, id: str, asker: str) -> bool:
         """Return whether a bundle is for an asker.
 
         A bundle that a kernel is about to remove may still stay, so wait for that.
         """
-        document = await self._bundles.settled(id)
-        return document is not None and _owned(document.value).is_for(asker)
+        document = await self._bundles.find_stable(id)
+        return document is not None and _owned_bundle_of(document.value).is_for(asker)
 
-    async def delete_bundle(self, id: str, elsewhere: Elsewhere) -> None:
-        """Delete a bundle that no image, no job of a living kernel, and no user that `elsewhere` returns needs.
+    async def delete_bundle(self, id: str, other_users: Elsewhere) -> None:
+        """Delete a bundle that no image, no job of a living kernel, and no user that `other_users` returns needs.
 
         Raises Unknown, InUse. Must not be cancelled: see `run_shielded`.
         """
         async with self._gate(id):
             async with self._bundles.removing("bundle", id) as bundle:
                 images = [each.image.info.id for each in await self._images.all() if id in each.image.bundles]
-                if users := (*images, *await self._jobs.makers(id), *await elsewhere()):
+                if users := (*images, *await self._jobs.makers(id), *await other_users()):
                     raise InUse("bundle", id, users)
                 await self._record_draft(bundle.draft, id, bundle.parts)
             await self._drop_parts(bundle.draft, bundle.parts)
@@ -215,46 +215,46 @@ class SharedCatalogue:
 
     # ---- images
 
-    async def image(self, id: str) -> Recorded | None:
+    async def image(self, id: str) -> ImageRecord | None:
         """Return the image of that id, None if there is none."""
         kept_image = await self._images.get(id)
         return kept_image.image if kept_image is not None else None
 
-    async def images(self) -> Sequence[Recorded]:
+    async def images(self) -> Sequence[ImageRecord]:
         """Return every image, the oldest first."""
         all_images = [each.image for each in await self._images.all()]
         return sorted(all_images, key=lambda each: (each.info.created_at, each.info.id))
 
-    async def delete_image(self, id: str, elsewhere: Elsewhere) -> None:
-        """Delete an image that no job of a living kernel, and no user that `elsewhere` returns needs.
+    async def delete_image(self, id: str, other_users: Elsewhere) -> None:
+        """Delete an image that no job of a living kernel, and no user that `other_users` returns needs.
 
         Raises Unknown, InUse. Must not be cancelled: see `run_shielded`.
         """
         async with self._images.removing("image", id):
-            if users := (*await self._jobs.makers(id), *await elsewhere()):
+            if users := (*await self._jobs.makers(id), *await other_users()):
                 raise InUse("image", id, users)
 
     # ---- jobs
 
-    async def begin(self, recorded: Recorded) -> Job | None:
+    async def begin(self, record: ImageRecord) -> Job | None:
         """Record that this kernel makes an image, and return None.
 
         If another kernel makes the image already, return its job. Raises Unknown for a part of the image that does not
         exist any more.
         """
-        return await self._jobs.begin(recorded)
+        return await self._jobs.begin(record)
 
-    async def running(self, recorded: Recorded) -> None:
+    async def record_running(self, record: ImageRecord) -> None:
         """Record that the job is running."""
-        await self._jobs.running(recorded)
+        await self._jobs.record_running(record)
 
-    async def done(self, recorded: Recorded) -> None:
+    async def record_done(self, record: ImageRecord) -> None:
         """Record the finished image, and delete the job."""
-        await self._jobs.done(recorded)
+        await self._jobs.record_done(record)
 
-    async def failed(self, recorded: Recorded, error: ErrorInfo) -> None:
+    async def record_failed(self, record: ImageRecord, error: ErrorInfo) -> None:
         """Record that the job failed, and why."""
-        await self._jobs.failed(recorded, error)
+        await self._jobs.record_failed(record, error)
 
     async def job(self, id: str) -> OwnedJob | None:
         """Return the state of a job of any kernel."""
@@ -263,7 +263,7 @@ class SharedCatalogue:
     # ---- local copies
 
     def _gate(self, id: str) -> asyncio.Lock:
-        return self._gates.setdefault(id, asyncio.Lock())
+        return self._locks.setdefault(id, asyncio.Lock())
 
     async def _is_local(self, id: str) -> bool:
         return await in_thread(lambda: self._local.summary(id) is not None, name="ramet-bundle")
@@ -273,15 +273,15 @@ class SharedCatalogue:
 
         Return whether there were any.
         """
-        removed = self._cached - {each.info.id for each in await self.bundles()} - {but}
-        for id in removed:
+        removed_ids = self._cached_bundles - {each.info.id for each in await self.bundles()} - {but}
+        for id in removed_ids:
             async with self._gate(id):
-                if await self._bundles.settled(id) is None:  # It may have been uploaded again.
+                if await self._bundles.find_stable(id) is None:  # It may have been uploaded again.
                     await self._remove_local(id)
-        return bool(removed)
+        return bool(removed_ids)
 
     async def _remove_local(self, id: str) -> None:
-        self._cached.discard(id)
+        self._cached_bundles.discard(id)
         with contextlib.suppress(Unknown):
             await run_shielded(in_thread(lambda: self._local.delete(id), name="ramet-bundle"))
 
@@ -296,5 +296,5 @@ class SharedCatalogue:
             await self._store.delete(PART, f"{key}/{number}")
 
 
-def _owned(bundle: KeptBundle) -> OwnedBundle:
+def _owned_bundle_of(bundle: KeptBundle) -> OwnedBundle:
     return OwnedBundle(BundleInfo(id=bundle.id, size=bundle.size, files=bundle.files), bundle.owners)

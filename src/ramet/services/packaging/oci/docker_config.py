@@ -131,16 +131,16 @@ def _host(key: str) -> str:
     return _HUBS[0] if host in _HUBS else host
 
 
-def _login(said: _Auth, key: str, file: Path) -> Login:
-    username, password = said.username, said.password
-    if said.auth:
+def _login(auth: _Auth, key: str, file: Path) -> Login:
+    username, password = auth.username, auth.password
+    if auth.auth:
         try:
-            username, colon, password = base64.b64decode(said.auth, validate=True).decode().partition(":")
+            username, colon, password = base64.b64decode(auth.auth, validate=True).decode().partition(":")
         except ValueError:
             colon = ""
         if not colon:
             raise InvalidValue("docker config", str(file), f"auths of {key!r} with name:password in base64")
-    return Login("", "", said.identitytoken) if said.identitytoken else Login(username, password.rstrip("\0"))
+    return Login("", "", auth.identitytoken) if auth.identitytoken else Login(username, password.rstrip("\0"))
 
 
 async def _ask_helper(
@@ -164,13 +164,13 @@ async def _ask_helper(
         )
     except OSError as problem:
         raise HelperFailed(helper, server, f"it could not be started: {problem.strerror}") from None
-    if ended.why == "timeout":
+    if ended.reason == "timeout":
         raise HelperFailed(helper, server, f"not done within {limit_s:g} s")
     if ended.code and output.data().strip() == _NOT_FOUND:
         return None
-    if ended.code or ended.why == "enough":
+    if ended.code or ended.reason == "enough":
         raise HelperFailed(
-            helper, server, f"exit code {ended.code}" if ended.why == "exit" else "its output is too large"
+            helper, server, f"exit code {ended.code}" if ended.reason == "exit" else "its output is too large"
         )
     try:
         credentials = msgspec.json.decode(output.data(), type=_Answer)

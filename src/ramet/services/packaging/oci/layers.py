@@ -41,7 +41,7 @@ def write_layer(out: IO[bytes], folders: Mapping[str, Path]) -> Layer:
 
 def write_entries(out: IO[bytes], entries: Iterable[Entry]) -> Layer:
     """Pack files and folders in the given order, each after its parent folders. Waits for the disk."""
-    output = _Packed(out)
+    output = _GzipWriter(out)
     folders: set[str] = set()
     with tarfile.open(fileobj=output, mode="w|", format=tarfile.PAX_FORMAT) as tar:  # type: ignore[call-overload]
         for path, file, executable in entries:
@@ -61,7 +61,7 @@ def write_entries(out: IO[bytes], entries: Iterable[Entry]) -> Layer:
 
 def write_tar(out: IO[bytes], source: IO[bytes]) -> Layer:
     """Pack an existing tar. Waits for the disk."""
-    output = _Packed(out)
+    output = _GzipWriter(out)
     while piece := source.read(_PIECE):
         output.write(piece)
     return output.finish()
@@ -82,7 +82,7 @@ def _header(name: str, kind: bytes, mode: int) -> tarfile.TarInfo:
     return header
 
 
-class _Packed:
+class _GzipWriter:
     """A writer that compresses its input, and hashes both input and output."""
 
     def __init__(self, out: IO[bytes]) -> None:

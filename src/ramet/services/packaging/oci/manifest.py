@@ -53,7 +53,7 @@ class ImageManifest(NamedTuple):
     layers: tuple[Descriptor, ...]
 
 
-class Appended(NamedTuple):
+class AppendedImage(NamedTuple):
     """An image of a base and one more layer: the data to push in addition to that layer."""
 
     config: bytes
@@ -66,7 +66,7 @@ def digest_of(data: bytes) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
-def places(image: Image) -> dict[str, Path]:
+def container_paths(image: Image) -> dict[str, Path]:
     """Return the path of each folder of an image in a container, in the order of imports.
 
     Paths have no leading slash.
@@ -104,8 +104,8 @@ def of_platform(index: bytes, platform: str) -> str:
     digests: dict[str, str] = {}
     try:
         for each in _json(index, "index")["manifests"]:
-            where = each.get("platform") or {}
-            platform_name = f"{where.get('os')}/{where.get('architecture')}"
+            platform_fields = each.get("platform") or {}
+            platform_name = f"{platform_fields.get('os')}/{platform_fields.get('architecture')}"
             digests.setdefault(platform_name, _descriptor(each).digest)
     except (KeyError, TypeError, ValueError, AttributeError):
         raise InvalidValue("index", index[:100], "manifests, each with its platform and digest") from None
@@ -122,7 +122,7 @@ def append(
     paths: Sequence[str],
     labels: Mapping[str, str],
     comment: str = "bundles",
-) -> Appended:
+) -> AppendedImage:
     """Append a layer to a base. Python searches the `paths` in it first.
 
     Everything else of the base stays unchanged.
@@ -134,11 +134,11 @@ def append(
         config_document.setdefault("history", []).append({"created": _EPOCH, "created_by": "ramet", "comment": comment})
         run = config_document["config"] = config_document.get("config") or {}
         if paths:
-            run["Env"] = _importing(run.get("Env") or [], paths)
+            run["Env"] = _with_python_path(run.get("Env") or [], paths)
         run["Labels"] = {**(run.get("Labels") or {}), **labels}
     except (KeyError, TypeError, AttributeError):
         raise InvalidValue("config", config[:100], "the config of an image, with its rootfs") from None
-    new_config = _written(config_document)
+    new_config = _encode(config_document)
     manifest_document["config"] = {
         **manifest_document["config"],
         "digest": digest_of(new_config),
@@ -148,17 +148,17 @@ def append(
         *manifest_document["layers"],
         Descriptor(kinds["layer"], layer.digest, layer.size).as_dict(),
     ]
-    return Appended(new_config, _written(manifest_document), base.media_type)
+    return AppendedImage(new_config, _encode(manifest_document), base.media_type)
 
 
-def _importing(env: list[str], paths: Sequence[str]) -> list[str]:
+def _with_python_path(env: list[str], paths: Sequence[str]) -> list[str]:
     previous = [each.partition("=")[2] for each in env if each.startswith("PYTHONPATH=")]
     python_path = ":".join((*paths, *filter(None, previous)))
     return [*(each for each in env if not each.startswith("PYTHONPATH=")), f"PYTHONPATH={python_path}"]
 
 
-def _descriptor(said: Any) -> Descriptor:
-    descriptor = Descriptor(said["mediaType"], said["digest"], said["size"])
+def _descriptor(document: Any) -> Descriptor:
+    descriptor = Descriptor(document["mediaType"], document["digest"], document["size"])
     if not (
         isinstance(descriptor.media_type, str) and isinstance(descriptor.digest, str) and type(descriptor.size) is int
     ):
@@ -166,15 +166,15 @@ def _descriptor(said: Any) -> Descriptor:
     return descriptor
 
 
-def _json(data: bytes, what: str) -> dict[str, Any]:
+def _json(data: bytes, field: str) -> dict[str, Any]:
     try:
         value = json.loads(data)
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise InvalidValue(what, data[:100], "an object in JSON")
+        raise InvalidValue(field, data[:100], "an object in JSON")
     return value
 
 
-def _written(said: Mapping[str, Any]) -> bytes:
-    return json.dumps(said, separators=(",", ":"), ensure_ascii=False).encode()
+def _encode(document: Mapping[str, Any]) -> bytes:
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()

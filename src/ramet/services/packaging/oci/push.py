@@ -11,7 +11,7 @@ from ramet.concurrency.threads import in_thread
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.services.contract import Image
 from ramet.services.packaging.oci.layers import Layer, write_layer
-from ramet.services.packaging.oci.manifest import Descriptor, ImageManifest, append, digest_of, places
+from ramet.services.packaging.oci.manifest import Descriptor, ImageManifest, append, container_paths, digest_of
 from ramet.services.packaging.oci.registry import Body, ImageReference, Registry, reference
 
 LABEL = "ramet.image"
@@ -72,7 +72,7 @@ async def publish(
     if name.tag.startswith("sha256:"):
         raise InvalidValue("to", to, "a repository, with a tag or without")
     base_image = await base_of(registry, base, platform)
-    folders = places(image)
+    folders = container_paths(image)
     disk = next((each.parent for each in folders.values()), None)  # A /tmp may be memory, and small.
     with tempfile.TemporaryFile(dir=disk) as layer_file:
         on_progress(Progress("packing"))
@@ -87,9 +87,9 @@ async def publish(
 async def push(
     registry: Registry,
     name: ImageReference,
-    below: Base,
+    base: Base,
     layer: Layer,
-    packed: IO[bytes],
+    layer_file: IO[bytes],
     *,
     paths: Sequence[str] = (),
     labels: Mapping[str, str],
@@ -97,16 +97,16 @@ async def push(
     on_progress: OnProgress = no_progress,
 ) -> str:
     """Push an image of a base and one layer, the tag last. Return the digest of its manifest. Raises RegistryFailed."""
-    manifest_document = append(below.manifest, below.config, layer, paths=paths, labels=labels, comment=comment)
-    of = below.name.repository if below.registry is registry else ""
-    for blob in below.manifest.layers:
-        body = _counted(_copied(below, blob), Progress("copying the base", 0, blob.size), on_progress)
+    manifest_document = append(base.manifest, base.config, layer, paths=paths, labels=labels, comment=comment)
+    of = base.name.repository if base.registry is registry else ""
+    for blob in base.manifest.layers:
+        body = _count_bytes(_copy_blob(base, blob), Progress("copying the base", 0, blob.size), on_progress)
         await registry.push_blob(name.repository, blob, body, of=of)
     return await push_whole(
         registry,
         name,
         layer,
-        packed,
+        layer_file,
         manifest_document.config,
         manifest_document.manifest,
         manifest_document.media_type,
@@ -118,7 +118,7 @@ async def push_whole(
     registry: Registry,
     name: ImageReference,
     layer: Layer,
-    packed: IO[bytes],
+    layer_file: IO[bytes],
     config: bytes,
     manifest: bytes,
     media_type: str,
@@ -129,24 +129,24 @@ async def push_whole(
 
     Raises RegistryFailed.
     """
-    body = _counted(lambda: _read(packed), Progress("pushing", 0, layer.size), on_progress)
+    body = _count_bytes(lambda: _read(layer_file), Progress("pushing", 0, layer.size), on_progress)
     await registry.push_blob(name.repository, Descriptor("", layer.digest, layer.size), body)
     config_descriptor = Descriptor("", digest_of(config), len(config))
-    await registry.push_blob(name.repository, config_descriptor, lambda: _once(config))
+    await registry.push_blob(name.repository, config_descriptor, lambda: _yield_data(config))
     return await registry.push_manifest(name, manifest, media_type)
 
 
-def _copied(below: Base, blob: Descriptor) -> Body:
-    return lambda: below.registry.pieces(below.name.repository, blob)
+def _copy_blob(base: Base, blob: Descriptor) -> Body:
+    return lambda: base.registry.pieces(base.name.repository, blob)
 
 
-def _counted(body: Body, progress: Progress, told: OnProgress) -> Body:
+def _count_bytes(body: Body, progress: Progress, on_progress: OnProgress) -> Body:
     async def pieces() -> AsyncIterator[bytes]:
         done = 0
         async for piece in body():
             yield piece
             done += len(piece)
-            told(progress._replace(done=done))
+            on_progress(progress._replace(done=done))
 
     return pieces
 
@@ -157,5 +157,5 @@ async def _read(file: IO[bytes]) -> AsyncIterator[bytes]:
         yield piece
 
 
-async def _once(data: bytes) -> AsyncIterator[bytes]:
+async def _yield_data(data: bytes) -> AsyncIterator[bytes]:
     yield data

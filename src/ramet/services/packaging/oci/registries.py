@@ -15,7 +15,7 @@ from ramet.services.packaging.oci.registry import Registry
 _HUB, _HUB_HOST = "docker.io", "registry-1.docker.io"
 
 
-class Opened(NamedTuple):
+class OpenRegistries(NamedTuple):
     """The registry of a base, and the registry for the images built on it: often the same registry."""
 
     registry: Registry
@@ -24,9 +24,9 @@ class Opened(NamedTuple):
 
 
 @contextlib.asynccontextmanager
-async def opened(
+async def open_registries(
     url: str, base: str, *, username: str = "", password: str = "", environ: Mapping[str, str] = os.environ
-) -> AsyncIterator[Opened]:
+) -> AsyncIterator[OpenRegistries]:
     """Open both registries, for a base such as "base:1", which is below `url`, or "python.example.org/base:1".
 
     Raises InvalidValue, HelperFailed.
@@ -39,7 +39,7 @@ async def opened(
         source = registry
         if host and host != registry.name:
             source = await stack.enter_async_context(open_registry(host, environ=environ))
-        yield Opened(registry, source, name if host else registry.below(name))
+        yield OpenRegistries(registry, source, name if host else registry.full_name(name))
 
 
 @contextlib.asynccontextmanager

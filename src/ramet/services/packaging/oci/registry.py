@@ -88,7 +88,7 @@ class Registry:
             raise InvalidValue("url", str(self._url), "https where there is a login, or this machine")
         self._login = login
 
-    def below(self, name: str) -> str:
+    def full_name(self, name: str) -> str:
         """Return the full name of an image in the registry, for a name without a registry."""
         return f"{self._folder}/{name}" if self._folder else name
 
@@ -121,7 +121,7 @@ class Registry:
 
     async def small_blob(self, repository: str, blob: Descriptor) -> bytes:
         """Return a blob of at most MAX_JSON bytes. Raises RegistryFailed, also for a wrong digest."""
-        response = await self._ask("GET", repository, f"blobs/{_checked(blob.digest)}")
+        response = await self._ask("GET", repository, f"blobs/{_check_digest(blob.digest)}")
         self._expect(response, 200, f"blob {blob.digest}")
         if digest_of(response.body) != blob.digest:
             raise RegistryFailed(self.name, f"blob {blob.digest}", 200, "its content has another digest")
@@ -129,7 +129,7 @@ class Registry:
 
     async def has_blob(self, repository: str, blob: Descriptor) -> bool:
         """Return whether a blob is in a repository. Raises RegistryFailed."""
-        return (await self._ask("HEAD", repository, f"blobs/{_checked(blob.digest)}")).status == 200
+        return (await self._ask("HEAD", repository, f"blobs/{_check_digest(blob.digest)}")).status == 200
 
     async def digest(self, name: ImageReference) -> str | None:
         """Return the digest of an image that can be pulled by that name.
@@ -149,11 +149,11 @@ class Registry:
 
     async def push_blob(self, repository: str, blob: Descriptor, body: Body, *, of: str = "") -> None:
         """Push a blob to a repository, unless it is there, or can be mounted from the repository `of`."""
-        digest = _checked(blob.digest)
+        digest = _check_digest(blob.digest)
         if await self.has_blob(repository, blob):
             return
         mount = {"mount": digest, "from": of} if of and of != repository else {}
-        response = await self._ask("POST", repository, "blobs/uploads/", query=mount, also=of)
+        response = await self._ask("POST", repository, "blobs/uploads/", query=mount, source_repository=of)
         if response.status == 201 and mount:
             return
         self._expect(response, 202, f"upload of blob {digest}")
@@ -170,7 +170,7 @@ class Registry:
         """Push a manifest under its name, and return its digest. All its blobs must exist."""
         url = self._url.join(f"/v2/{name.repository}/manifests/{name.tag}")
         response = await self._send(
-            "PUT", url, name.repository, {"content-type": media_type}, lambda: _once(body), len(body)
+            "PUT", url, name.repository, {"content-type": media_type}, lambda: _yield_data(body), len(body)
         )
         self._expect(response, 201, f"manifest {name.tag}")
         return digest_of(body)
@@ -178,7 +178,7 @@ class Registry:
     async def pieces(self, repository: str, blob: Descriptor) -> AsyncIterator[bytes]:
         """Yield a blob of any size in pieces. Raises RegistryFailed, at the end also if the digest is wrong."""
         hasher = hashlib.sha256()
-        url = self._url.join(f"/v2/{repository}/blobs/{_checked(blob.digest)}")
+        url = self._url.join(f"/v2/{repository}/blobs/{_check_digest(blob.digest)}")
         await self._ask("HEAD", repository, f"blobs/{blob.digest}")  # for the token
         request = self._client.build_request(
             "GET", url, headers={**self._headers(repository), "accept-encoding": "identity"}
@@ -205,65 +205,69 @@ class Registry:
         *,
         accept: str = "",
         query: Mapping[str, str] = {},
-        also: str = "",
+        source_repository: str = "",
     ) -> _Answer:
         url = self._url.join(f"/v2/{repository}/{path}").copy_merge_params(query)
-        return await self._send(method, url, repository, {"accept": accept} if accept else {}, also=also)
+        return await self._send(
+            method, url, repository, {"accept": accept} if accept else {}, source_repository=source_repository
+        )
 
     async def _send(
         self,
         method: str,
-        where: httpx2.URL,
+        url: httpx2.URL,
         repository: str,
         headers: Mapping[str, str],
         body: Body | None = None,
         size: int = 0,
-        also: str = "",
+        source_repository: str = "",
     ) -> _Answer:
         length_header = {"content-length": str(size)} if body else {}
         try:
             for attempt in (1, 2):
                 request = self._client.build_request(
                     method,
-                    where,
+                    url,
                     headers={**self._headers(repository), **headers, **length_header},
                     content=body() if body else None,
                 )
                 response = await self._client.send(request, stream=True, follow_redirects=method in ("GET", "HEAD"))
                 try:
                     if response.status_code == 401 and attempt == 1:
-                        if await self._opened(repository, also, response.headers.get("www-authenticate", "")):
+                        if await self._authorize(
+                            repository, source_repository, response.headers.get("www-authenticate", "")
+                        ):
                             continue
                     data = bytearray()
                     async for piece in response.aiter_bytes(_PIECE):
                         data += piece
                         if len(data) > MAX_JSON:
-                            raise RegistryFailed(
-                                self.name, f"{method} {where.path}", 200, f"more than {MAX_JSON} bytes"
-                            )
+                            raise RegistryFailed(self.name, f"{method} {url.path}", 200, f"more than {MAX_JSON} bytes")
                     return _Answer(response.status_code, dict(response.headers), bytes(data))
                 finally:
                     await response.aclose()
         except (httpx2.HTTPError, httpx2.InvalidURL) as problem:
             reason = f"{type(problem).__name__}: {problem}"
-            raise RegistryFailed(self.name, f"{method} {where.path}", 0, reason) from None
+            raise RegistryFailed(self.name, f"{method} {url.path}", 0, reason) from None
         raise AssertionError("the second attempt is the last")
 
     def _headers(self, repository: str) -> dict[str, str]:
         token = self._tokens.get(repository)
         return {"authorization": token} if token else {}
 
-    async def _opened(self, repository: str, also: str, challenge: str) -> bool:
+    async def _authorize(self, repository: str, source_repository: str, challenge: str) -> bool:
         """Answer a challenge. Return whether the request can be repeated. Raises RegistryFailed."""
-        scopes = [f"repository:{repository}:pull,push"] + ([f"repository:{also}:pull"] if also else [])
+        scopes = [f"repository:{repository}:pull,push"] + (
+            [f"repository:{source_repository}:pull"] if source_repository else []
+        )
         header = await authorization(self._client, self._url, challenge, self._login, scopes)
         if header:
             self._tokens[repository] = header
         return bool(header)
 
-    def _expect(self, answer: _Answer, status: int, what: str) -> None:
+    def _expect(self, answer: _Answer, status: int, action: str) -> None:
         if answer.status != status:
-            raise RegistryFailed(self.name, what, answer.status, answer.body.decode(errors="replace"))
+            raise RegistryFailed(self.name, action, answer.status, answer.body.decode(errors="replace"))
 
 
 class _Answer(NamedTuple):
@@ -272,11 +276,11 @@ class _Answer(NamedTuple):
     body: bytes
 
 
-def _checked(digest: str) -> str:
+def _check_digest(digest: str) -> str:
     if not _DIGEST.fullmatch(digest):
         raise InvalidValue("digest", digest, "sha256: and 64 hexadecimal digits")
     return digest
 
 
-async def _once(data: bytes) -> AsyncIterator[bytes]:
+async def _yield_data(data: bytes) -> AsyncIterator[bytes]:
     yield data

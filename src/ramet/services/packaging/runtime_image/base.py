@@ -16,7 +16,7 @@ from ramet.services.packaging.oci.layers import Layer, write_tar
 from ramet.services.packaging.oci.manifest import TYPES, Descriptor, digest_of
 from ramet.services.packaging.oci.push import OnProgress, Progress, no_progress, push_whole
 from ramet.services.packaging.oci.registry import Registry, reference
-from ramet.services.packaging.runtime_image.files import here
+from ramet.services.packaging.runtime_image.files import own_platform
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _GZIP = b"\x1f\x8b"
@@ -28,13 +28,13 @@ async def push_base(registry: Registry, root: Path, to: str, *, on_progress: OnP
 
     The same tar gives the same image. Raises InvalidValue, RegistryFailed, OSError.
     """
-    name = reference(registry.below(to))
+    name = reference(registry.full_name(to))
     if name.tag.startswith("sha256:"):
         raise InvalidValue("to", to, "a repository, with a tag or without")
     with tempfile.TemporaryFile() as archive:
         on_progress(Progress("packing"))
         layer = await run_shielded(in_thread(lambda: _pack(root, archive), name="ramet-layer"))
-        system, _, architecture = here().partition("/")
+        system, _, architecture = own_platform().partition("/")
         config = {
             "architecture": architecture,
             "os": system,
@@ -56,7 +56,7 @@ async def push_base(registry: Registry, root: Path, to: str, *, on_progress: OnP
     return f"{registry.name}/{name.repository}@{digest}"
 
 
-def _pack(root: Path, packed: IO[bytes]) -> Layer:
+def _pack(root: Path, layer_file: IO[bytes]) -> Layer:
     with root.open("rb") as source_file:
         magic = source_file.read(len(_GZIP))
         source_file.seek(0)
@@ -65,6 +65,6 @@ def _pack(root: Path, packed: IO[bytes]) -> Layer:
             if source.read(_AT + len(_MAGIC))[_AT:] != _MAGIC:
                 raise InvalidValue("tar", str(root), "a tar, plain or with gzip")
             source.seek(0)
-            return write_tar(packed, source)
+            return write_tar(layer_file, source)
         except (gzip.BadGzipFile, zlib.error, EOFError) as problem:
             raise InvalidValue("tar", str(root), f"a whole tar, plain or with gzip; {problem}") from None

@@ -51,14 +51,14 @@ async def library_of(base: Base, version: str, folder: Path, on_progress: OnProg
             sources.setdefault(PurePosixPath("/", place), folder / f"{len(sources)}.py").write_bytes(data)
 
     for layer in base.manifest.layers:
-        with tempfile.TemporaryFile() as spooled:
+        with tempfile.TemporaryFile() as temporary_file:
             done = 0
             async for piece in base.registry.pieces(base.name.repository, layer):
-                await in_thread(lambda data=piece: spooled.write(data), name="ramet-base")  # type: ignore[misc]
+                await in_thread(lambda data=piece: temporary_file.write(data), name="ramet-base")  # type: ignore[misc]
                 done += len(piece)
                 on_progress(Progress("reading the base", done, layer.size))
             if layer.media_type.endswith("gzip"):
-                await run_shielded(in_thread(lambda opened=spooled: _read(opened, keep), name="ramet-base"))  # type: ignore[misc]
+                await run_shielded(in_thread(lambda opened=temporary_file: _read(opened, keep), name="ramet-base"))  # type: ignore[misc]
     return BaseLibrary(sources, frozenset(versions))
 
 

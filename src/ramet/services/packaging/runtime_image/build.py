@@ -17,12 +17,12 @@ from ramet.core.errors import InvalidValue
 from ramet.isolation.kubernetes.program import code_of
 from ramet.services.contract import Image
 from ramet.services.packaging.oci.layers import Entry, write_entries
-from ramet.services.packaging.oci.manifest import digest_of, places
+from ramet.services.packaging.oci.manifest import container_paths, digest_of
 from ramet.services.packaging.oci.push import Base, OnProgress, Progress, base_of, no_progress, publish, push
 from ramet.services.packaging.oci.registry import ImageReference, Registry, reference
 from ramet.services.packaging.runtime_image.base_library import library_of
-from ramet.services.packaging.runtime_image.bytecode import compiled
-from ramet.services.packaging.runtime_image.files import LIB, PYTHON, Kind, content_digest, here, runtime_files
+from ramet.services.packaging.runtime_image.bytecode import compile_sources
+from ramet.services.packaging.runtime_image.files import LIB, PYTHON, Kind, content_digest, own_platform, runtime_files
 
 RUNTIME_LABEL = "ramet.runtime"
 PYTHON_LABEL = "ramet.python"  #: a label with the version of Python in a base
@@ -53,7 +53,7 @@ async def runtime_image(
     *,
     into: str = "",
     source: Registry | None = None,
-    told: OnProgress = no_progress,
+    on_progress: OnProgress = no_progress,
 ) -> RuntimeImage:
     """Return an image with ramet and the imports of its guests, on top of `base`. Push it unless it exists.
 
@@ -61,8 +61,8 @@ async def runtime_image(
     pushed to the repository `into`, else to "ramet-" and the kind. Raises InvalidValue for a base that has another
     Python or platform or does not exist, and for an installation that cannot be packed; RegistryFailed, NotCompiled.
     """
-    repository = registry.below(_repository(into or f"ramet-{kind}"))
-    base_image = await base_of(source or registry, base, here())
+    repository = registry.full_name(_repository(into or f"ramet-{kind}"))
+    base_image = await base_of(source or registry, base, own_platform())
     _refuse_other(base, base_image)
     files = await in_thread(lambda: runtime_files(kind), name="ramet-runtime")
     content = await in_thread(lambda: content_digest(kind, files), name="ramet-runtime")
@@ -70,7 +70,9 @@ async def runtime_image(
     name = ImageReference(repository, source_digest.partition(":")[2])
     digest = await registry.digest(name)
     if digest is None:
-        digest = await _push(registry, name, base, base_image, files, {RUNTIME_LABEL: kind, PYTHON_LABEL: PYTHON}, told)
+        digest = await _push(
+            registry, name, base, base_image, files, {RUNTIME_LABEL: kind, PYTHON_LABEL: PYTHON}, on_progress
+        )
     return RuntimeImage(f"{registry.name}/{name.repository}@{digest}", digest, f"python{PYTHON}")
 
 
@@ -91,19 +93,21 @@ async def image_on(
         return runtime
     base = runtime.reference.removeprefix(f"{registry.name}/")
     source_digest = digest_of(f"{_FORM}\n{runtime.digest}\n{image.id}".encode())
-    name = ImageReference(registry.below(_repository(into)), source_digest.partition(":")[2])
+    name = ImageReference(registry.full_name(_repository(into)), source_digest.partition(":")[2])
     digest = await registry.digest(name)
     if digest is None:
         target = f"{name.repository}:{name.tag}"
-        published = await publish(image, registry, base=base, to=target, platform=here(), on_progress=on_progress)
-        digest = published.rpartition("@")[2]
-    container_paths = {folder: f"/{path}" for path, folder in places(image).items()}
+        reference_with_digest = await publish(
+            image, registry, base=base, to=target, platform=own_platform(), on_progress=on_progress
+        )
+        digest = reference_with_digest.rpartition("@")[2]
+    path_by_folder = {folder: f"/{path}" for path, folder in container_paths(image).items()}
     return RuntimeImage(
         f"{registry.name}/{name.repository}@{digest}",
         digest,
         runtime.python,
-        tuple(container_paths.values()),
-        tuple(f"{container_paths[each.parent]}/{each.name}" for each in image.skills),
+        tuple(path_by_folder.values()),
+        tuple(f"{path_by_folder[each.parent]}/{each.name}" for each in image.skills),
     )
 
 
@@ -117,32 +121,34 @@ async def _push(
     registry: Registry,
     name: ImageReference,
     base: str,
-    below: Base,
+    base_image: Base,
     files: Mapping[PurePosixPath, Path],
     labels: Mapping[str, str],
-    told: OnProgress,
+    on_progress: OnProgress,
 ) -> str:
     with tempfile.TemporaryDirectory(prefix="ramet-runtime-") as folder, tempfile.TemporaryFile() as layer_file:
-        library = await library_of(below, PYTHON, Path(folder), told)
+        library = await library_of(base_image, PYTHON, Path(folder), on_progress)
         if library.versions and PYTHON not in library.versions:
             _refuse(base, ", ".join(sorted(library.versions)))
-        told(Progress("compiling"))
+        on_progress(Progress("compiling"))
         library_files = {PurePosixPath(LIB, path): file for path, file in files.items()}
         sources = library.sources | {path: file for path, file in library_files.items() if path.suffix == ".py"}
-        bytecode = await compiled(sources, Path(folder))
+        bytecode = await compile_sources(sources, Path(folder))
         all_files = library_files | {PurePosixPath(BYTECODE, *path.parts[1:]): out for path, out in bytecode.items()}
         entries = [Entry(str(path)[1:], file) for path, file in all_files.items()]
-        told(Progress("packing"))
+        on_progress(Progress("packing"))
         layer = await run_shielded(in_thread(lambda: write_entries(layer_file, entries), name="ramet-layer"))
-        return await push(registry, name, below, layer, layer_file, labels=labels, comment="runtime", on_progress=told)
+        return await push(
+            registry, name, base_image, layer, layer_file, labels=labels, comment="runtime", on_progress=on_progress
+        )
 
 
-def _refuse_other(base: str, below: Base) -> None:
+def _refuse_other(base: str, base_image: Base) -> None:
     """Raise InvalidValue if a base states another version of Python or another platform."""
-    config = json.loads(below.config)
+    config = json.loads(base_image.config)
     platform = f"{config.get('os')}/{config.get('architecture')}"
-    if platform != here():
-        raise InvalidValue("base", f"{base} ({platform})", f"an image for {here()}, which this Python is for")
+    if platform != own_platform():
+        raise InvalidValue("base", f"{base} ({platform})", f"an image for {own_platform()}, which this Python is for")
     run = config.get("config") or {}
     version = (run.get("Labels") or {}).get(PYTHON_LABEL, "")
     for each in run.get("Env") or ():

@@ -26,7 +26,7 @@ class NotCompiled(RametError):
         super().__init__(f"the sources could not be compiled ({reason}): {output}".rstrip(": "))
 
 
-async def compiled(files: Mapping[PurePosixPath, Path], folder: Path) -> dict[PurePosixPath, Path]:
+async def compile_sources(files: Mapping[PurePosixPath, Path], folder: Path) -> dict[PurePosixPath, Path]:
     """Compile sources into `folder`. Return the bytecode, by its path below a `pycache_prefix`. Raises NotCompiled.
 
     The keys of `files` are the paths in the container. Files that are no Python of this version are skipped.
@@ -55,6 +55,6 @@ async def _compile(part: list[tuple[str, str, str]], folder: Path) -> None:
         stdin=json.dumps(part).encode(),
         forks=False,
     )
-    if ended.why == "timeout" or ended.code:
-        reason = f"not done within {_LIMIT_S:g} s" if ended.why == "timeout" else f"exit code {ended.code}"
+    if ended.reason == "timeout" or ended.code:
+        reason = f"not done within {_LIMIT_S:g} s" if ended.reason == "timeout" else f"exit code {ended.code}"
         raise NotCompiled(reason, output.data().decode("utf-8", "replace").strip())

@@ -32,7 +32,7 @@ _NOTES = ("METADATA", "entry_points.txt", "top_level.txt")
 _LICENCES = ("LICEN", "COPYING", "NOTICE", "AUTHORS")
 
 
-def here() -> str:
+def own_platform() -> str:
     """Return the platform of this interpreter's extensions, in the notation of images."""
     machine = platform.machine().lower()
     return f"{platform.system().lower()}/{_MACHINES.get(machine, machine)}"
@@ -47,14 +47,14 @@ def runtime_files(kind: Kind) -> dict[PurePosixPath, Path]:
     """
     package_root = Path(__file__).parents[3]
     files = {PurePosixPath(_OURS, path.relative_to(package_root)): path for path in _sources(package_root)}
-    for each in _required(ROOTS[kind]):
+    for each in _iter_distributions(ROOTS[kind]):
         files |= _files(each)
     return {place: files[place] for place in sorted(files)}
 
 
 def content_digest(kind: Kind, files: Mapping[PurePosixPath, Path]) -> str:
     """Return one digest of all files, for this version of Python and this platform. Waits for the disk."""
-    hasher = hashlib.sha256(f"ramet runtime 1\n{kind}\npython {PYTHON}\n{here()}\n".encode())
+    hasher = hashlib.sha256(f"ramet runtime 1\n{kind}\npython {PYTHON}\n{own_platform()}\n".encode())
     for path, file in files.items():
         hasher.update(f"{hashlib.sha256(file.read_bytes()).hexdigest()} {path}\n".encode())
     return hasher.hexdigest()
@@ -67,7 +67,7 @@ def _sources(home: Path) -> Iterator[Path]:
             yield path
 
 
-def _required(roots: tuple[str, ...]) -> Iterator[Distribution]:
+def _iter_distributions(roots: tuple[str, ...]) -> Iterator[Distribution]:
     """Yield the roots and everything that they require here, including requested extras; ramet itself is skipped."""
     visited: set[tuple[str, str]] = set()
     names: set[str] = set()

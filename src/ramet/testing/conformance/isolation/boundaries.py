@@ -38,7 +38,10 @@ async def a_fresh_address_space_is_granted(fixture: BackendFixture) -> None:
         raise NotHere(f"a fresh address space needs L2; {fixture.backend.name} offers {fixture.probe.level} here")
     async with fixture.start_guest(grant=replace_grant(GRANT, isolation=Isolation.FRESH), env={"A": "b"}) as guest:
         expect(guest.sandbox.level is Isolation.FRESH, "the sandbox reports the level FRESH")
-        expect((await guest.ask("who"))["env"].get("A") == "b", "a fresh sandbox gets its variables, like any other")
+        expect(
+            (await guest.ask("process_info"))["env"].get("A") == "b",
+            "a fresh sandbox gets its variables, like any other",
+        )
 
 
 async def a_guest_has_no_privileges(fixture: BackendFixture) -> None:
@@ -108,7 +111,7 @@ async def mounts_can_be_read_and_not_written(fixture: BackendFixture) -> None:
         (folder / "below").mkdir()
         (folder / "below" / "file").write_text("text")
         async with fixture.start_guest_if_granted("readonly_mounts", (str(folder),), cwd=folder / "below") as guest:
-            expect((await guest.ask("who"))["cwd"] == str(folder / "below"), "`cwd` is the working directory")
+            expect((await guest.ask("process_info"))["cwd"] == str(folder / "below"), "`cwd` is the working directory")
             expect(await guest.ask("read", path="file") == "text", "a mount can be read from its own path")
             expect(await guest.ask("read", path=f"{folder}/secret") == _SECRET, "every file of a mount can be read")
             if fixture.is_confined:
@@ -121,31 +124,33 @@ async def mounts_can_be_read_and_not_written(fixture: BackendFixture) -> None:
         expect((folder / "secret").read_text() == _SECRET, "the file of the host is unchanged")
 
 
-async def files_added_to_a_shelf_become_visible(fixture: BackendFixture) -> None:
-    """Check that files on a shelf can be read at their own path and removed again, but not written inside."""
-    shelf = fixture.workdir.runs / "shelves" / "one"
-    shelf.mkdir(parents=True)
-    other_shelf = shelf.with_name("other")
-    other_shelf.mkdir()
-    (other_shelf / "secret").write_text(_SECRET)
-    async with fixture.start_guest(shelf=shelf) as guest:
-        expect(await guest.ask("listing", path=str(shelf)) == [], "a new shelf is empty")
-        (shelf / "below").mkdir()
-        (shelf / "below" / "file").write_text("text")
+async def files_added_to_an_import_dir_become_visible(fixture: BackendFixture) -> None:
+    """Check that files of an import folder can be read at their own path and removed again, but not written inside."""
+    import_dir = fixture.workdir.runs / "import-dirs" / "one"
+    import_dir.mkdir(parents=True)
+    other_import_dir = import_dir.with_name("other")
+    other_import_dir.mkdir()
+    (other_import_dir / "secret").write_text(_SECRET)
+    async with fixture.start_guest(import_dir=import_dir) as guest:
+        expect(await guest.ask("listing", path=str(import_dir)) == [], "a new import folder is empty")
+        (import_dir / "below").mkdir()
+        (import_dir / "below" / "file").write_text("text")
         await guest.sync()
-        expect(await guest.ask("read", path=f"{shelf}/below/file") == "text", "a file that is added later can be read")
+        expect(
+            await guest.ask("read", path=f"{import_dir}/below/file") == "text", "a file that is added later can be read"
+        )
         if fixture.is_confined:
             for attempt in (
-                {"request": "write", "path": f"{shelf}/below/file", "text": "x"},
-                {"request": "make", "path": str(shelf)},
+                {"request": "write", "path": f"{import_dir}/below/file", "text": "x"},
+                {"request": "make", "path": str(import_dir)},
             ):
                 error = await guest.failure_of(**attempt)
-                expect(error in _REFUSED, f"a shelf cannot be written: {error or 'it was written'}")
-            error = await guest.failure_of("read", path=str(other_shelf / "secret"))
-            expect(error in _REFUSED, f"the shelf of another sandbox cannot be read: {error or 'it was read'}")
-        shutil.rmtree(shelf / "below")
+                expect(error in _REFUSED, f"an import folder cannot be written: {error or 'it was written'}")
+            error = await guest.failure_of("read", path=str(other_import_dir / "secret"))
+            expect(error in _REFUSED, f"the import folder of another sandbox cannot be read: {error or 'it was read'}")
+        shutil.rmtree(import_dir / "below")
         await guest.sync()
-        expect(await guest.ask("listing", path=str(shelf)) == [], "a removed file is no longer visible")
+        expect(await guest.ask("listing", path=str(import_dir)) == [], "a removed file is no longer visible")
 
 
 async def a_mount_around_the_workspace(fixture: BackendFixture) -> None:
@@ -166,7 +171,7 @@ async def secrets_are_files_in_memory(fixture: BackendFixture) -> None:
     async with fixture.start_guest_if_granted("secrets", {"token": _SECRET}) as guest:
         expect(await guest.ask("read", path="/run/secrets/token") == _SECRET, "a secret can be read")
         expect(await guest.ask("listing", path="/run/secrets") == ["token"], "there is no other secret")
-        expect(_SECRET not in str(await guest.ask("who")), "a secret is not in the environment of the guest")
+        expect(_SECRET not in str(await guest.ask("process_info")), "a secret is not in the environment of the guest")
         expect(_SECRET not in await guest.ask("environments"), "a secret is in no readable environment")
         expect(not list((await guest.synced_path(".")).iterdir()), "a secret is not in the workspace")
         expect(not os.access("/run/secrets/token", os.F_OK), "a secret is not visible on the host")
@@ -253,7 +258,7 @@ async def two_sandboxes_do_not_see_each_other(fixture: BackendFixture) -> None:
             port = await one.ask("listen_tcp")
             error = await other.failure_of("connect_tcp", host="127.0.0.1", port=port)
             expect(error in _UNREACHABLE, f"the loopback of another sandbox is unreachable: {error or 'reached'}")
-        expect(await one.ask("noted") == [], "no signal arrived")
+        expect(await one.ask("received_signals") == [], "no signal arrived")
 
 
 CHECKS: tuple[Check, ...] = (
@@ -263,7 +268,7 @@ CHECKS: tuple[Check, ...] = (
     nothing_else_can_be_written,
     files_of_the_host_cannot_be_read,
     mounts_can_be_read_and_not_written,
-    files_added_to_a_shelf_become_visible,
+    files_added_to_an_import_dir_become_visible,
     a_mount_around_the_workspace,
     secrets_are_files_in_memory,
     the_network_is_off,

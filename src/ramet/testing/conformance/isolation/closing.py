@@ -73,7 +73,7 @@ async def a_failed_start_leaves_nothing(fixture: BackendFixture) -> None:
                 raise Violation(f"a sandbox with {fields} was started")
         await _stay_flat(before, guest, within=len(invalid) * _TIMES // 2)
     async with fixture.start_guest() as guest:
-        expect(await guest.ask("who"), "the next sandbox starts")
+        expect(await guest.ask("process_info"), "the next sandbox starts")
 
 
 async def a_missing_entry_point_is_a_failure(fixture: BackendFixture) -> None:
@@ -108,10 +108,10 @@ async def a_cancelled_start_leaves_nothing(fixture: BackendFixture) -> None:
                 await (await starting).clean_up()
         # A process that was requested before it, and then not wanted, exists by now.
         async with fixture.start_guest() as next_one:
-            await next_one.ask("who")
+            await next_one.ask("process_info")
         await _stay_flat(before, guest, within=_TIMES)
     async with fixture.start_guest() as guest:
-        expect(await guest.ask("who"), "the next sandbox starts")
+        expect(await guest.ask("process_info"), "the next sandbox starts")
 
 
 async def many_sandboxes_in_sequence_leave_nothing(fixture: BackendFixture) -> None:
@@ -157,7 +157,7 @@ async def closing_ends_all_sandboxes(fixture: BackendFixture) -> None:
         expect(not any(held_files), "no process remains when close returns")
         expect(all(each.code < 0 for each in await asyncio.gather(*waiting)), "every waiter gets the end")
         try:
-            await guests[0].ask("who")
+            await guests[0].ask("process_info")
         except (Ended, OSError):
             pass
         else:
@@ -221,7 +221,7 @@ async def no_sandbox_outlives_its_kernel(fixture: BackendFixture) -> None:
         remaining = [spec.workspace if fixture.probe.remote else spec.workspace / "held" for spec in specs]
         expect(all(each.exists() for each in remaining), "workspaces are kept")
         async with next_one.start_guest() as guest:
-            expect(await guest.ask("who"), "a new sandbox starts")
+            expect(await guest.ask("process_info"), "a new sandbox starts")
 
 
 CHECKS: tuple[Check, ...] = (

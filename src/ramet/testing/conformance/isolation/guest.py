@@ -88,7 +88,7 @@ def note(number: int) -> None:
     signal.signal(number, lambda number, _: _signals.append(number))
 
 
-def noted() -> list[int]:
+def received_signals() -> list[int]:
     """Return the received signals."""
     return _signals
 
@@ -137,7 +137,17 @@ def _hold(path: str) -> None:
     fcntl.flock(fd, fcntl.LOCK_SH)
 
 
-_LIFECYCLE: tuple[Callable[..., object], ...] = (leave, crash, end_by, ignore, note, noted, leave_on, hide, hold)
+_LIFECYCLE: tuple[Callable[..., object], ...] = (
+    leave,
+    crash,
+    end_by,
+    ignore,
+    note,
+    received_signals,
+    leave_on,
+    hide,
+    hold,
+)
 HANDLERS: Mapping[str, Callable[..., object]] = {
     handler.__name__: handler for handler in (*_LIFECYCLE, *guest_observe.HANDLERS, *guest_load.HANDLERS)
 }

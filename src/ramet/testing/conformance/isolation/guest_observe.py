@@ -14,7 +14,7 @@ from collections.abc import Callable
 _MB = 1024 * 1024
 
 
-def who() -> dict[str, object]:
+def process_info() -> dict[str, object]:
     """Return the guest's pid, uid, working directory and environment."""
     return {"pid": os.getpid(), "uid": os.getuid(), "cwd": os.getcwd(), "env": dict(os.environ)}  # noqa: PTH109
 
@@ -29,7 +29,7 @@ def privileges() -> dict[str, int]:
     from ramet.isolation.linux import calls, caps
 
     get_no_new_privs = 39
-    return {"capabilities": caps.held(), "no_new_privs": calls.prctl(get_no_new_privs)}
+    return {"capabilities": caps.read_capabilities(), "no_new_privs": calls.prctl(get_no_new_privs)}
 
 
 def core_limit() -> int:
@@ -113,7 +113,7 @@ def fill(path: str, mb: int) -> float:
 
 
 HANDLERS: tuple[Callable[..., object], ...] = (
-    who,
+    process_info,
     has_imported,
     privileges,
     core_limit,

@@ -42,7 +42,7 @@ async def exit_status(fixture: BackendFixture) -> None:
 async def closing_the_channel_ends_a_guest_in_order(fixture: BackendFixture) -> None:
     """Check that closing the host's end is an end of file inside."""
     async with fixture.start_guest() as guest:
-        await guest.ask("who")
+        await guest.ask("process_info")
         guest.sandbox.channel.shutdown(socket.SHUT_WR)
         expect((await guest.wait_ended()).code == 0, "a guest sees the end of its channel")
 
@@ -74,7 +74,7 @@ async def signals_are_delivered(fixture: BackendFixture) -> None:
     async with fixture.start_guest() as guest:
         await guest.ask("note", number=signal.SIGUSR1)
         guest.sandbox.signal(signal.SIGUSR1)
-        await eventually(lambda: guest.ask("noted"), "a signal is delivered")
+        await eventually(lambda: guest.ask("received_signals"), "a signal is delivered")
         guest.sandbox.signal(signal.SIGTERM)
         ended = await guest.wait_ended()
         expect((ended.code, ended.reason) == (-signal.SIGTERM, "signalled"), f"SIGTERM ends a guest, not {ended}")
@@ -138,9 +138,9 @@ async def several_callers_may_wait_and_cancel(fixture: BackendFixture) -> None:
                 async with asyncio.timeout(0.01):
                     await guest.sandbox.wait()
         waiting = [asyncio.ensure_future(guest.sandbox.wait()) for _ in range(3)]
-        await guest.ask("who")
+        await guest.ask("process_info")
         waiting[0].cancel()
-        await guest.ask("who")
+        await guest.ask("process_info")
         await guest.send("leave", code=5)
         answers = {await guest.wait_ended(), *await asyncio.gather(*waiting[1:]), await guest.wait_ended()}
         expect(len(answers) == 1 and answers.pop().code == 5, f"every waiter gets the same result, not {answers}")
@@ -215,7 +215,7 @@ async def descriptions(fixture: BackendFixture) -> None:
             pass
         else:
             expect(adopted.pid == pid, "the adopted sandbox is the described one")
-        await guest.ask("who")
+        await guest.ask("process_info")
         await guest.send("leave", code=0)
         await guest.wait_ended()
         await guest.sandbox.clean_up()
@@ -275,7 +275,7 @@ async def commands_run_in_the_same_sandbox(fixture: BackendFixture) -> None:
             else:
                 raise Violation("a command that takes too long raises TimeoutError")
             await eventually(lambda: guest.is_unlocked("held"), "child processes of a command end with it")
-        expect(await guest.ask("who"), "the end of a command does not affect its sandbox")
+        expect(await guest.ask("process_info"), "the end of a command does not affect its sandbox")
         await guest.send("leave", code=0)
         await guest.wait_ended()
         try:
@@ -297,13 +297,13 @@ async def the_first_process(fixture: BackendFixture) -> None:
         expect(one.sandbox.pid != os.getpid(), "the first process is not the process of the suite")
         os.kill(one.sandbox.pid, signal.SIGKILL)
         try:
-            await one.ask("who")
+            await one.ask("process_info")
         except Ended:
             pass
         else:
             await one.wait_closed()
         await one.wait_ended()
-        expect(await other.ask("who"), "the end of one sandbox does not end the other")
+        expect(await other.ask("process_info"), "the end of one sandbox does not end the other")
 
 
 CHECKS: tuple[Check, ...] = (

@@ -28,7 +28,7 @@ async def memory(fixture: BackendFixture) -> None:
     """Check that more memory than granted is refused, or ends the sandbox with `oom`."""
     async with fixture.start_guest_if_granted("memory_mb", _MEMORY_MB) as guest:
         await guest.ask("allocate", mb=_MEMORY_MB // 3)
-        await _is_stopped(guest, "allocate", mb=4 * _MEMORY_MB)
+        await _check_stopped(guest, "allocate", mb=4 * _MEMORY_MB)
 
 
 async def memory_of_all_processes(fixture: BackendFixture) -> None:
@@ -39,7 +39,7 @@ async def memory_of_all_processes(fixture: BackendFixture) -> None:
         try:
             living = await guest.ask("allocate_in_children", count=6, mb=each, most=at_most)
         except Ended:
-            await _is_oom(guest)
+            await _check_oom(guest)
         except Refused:
             pass
         else:
@@ -51,7 +51,7 @@ async def memory_of_a_reservation(fixture: BackendFixture) -> None:
 
     A sandbox outside the reservation is unaffected.
     """
-    if "memory_mb" not in fixture.probe.together:
+    if "memory_mb" not in fixture.probe.bounded_resources:
         raise NotHere(f"{fixture.backend.name} has no shared memory limit here")
     expect(isinstance(fixture.backend, ReservingBackend), "a backend with reservations can disband them")
     shared = Reservation(name="conformance", memory_mb=_MEMORY_MB)
@@ -60,8 +60,8 @@ async def memory_of_a_reservation(fixture: BackendFixture) -> None:
         one, two = [
             await stack.enter_async_context(fixture.start_guest_if_granted("reservation", shared)) for _ in range(2)
         ]
-        outside = await stack.enter_async_context(fixture.start_guest())
-        for guest in (outside, one):
+        outside_guest = await stack.enter_async_context(fixture.start_guest())
+        for guest in (outside_guest, one):
             await guest.ask("allocate", mb=each)
         try:
             await two.ask("allocate", mb=each)
@@ -77,12 +77,12 @@ async def memory_of_a_reservation(fixture: BackendFixture) -> None:
         finally:
             for end in exits:
                 end.cancel()
-        expect(await outside.ask("who"), "a sandbox outside the reservation lives")
+        expect(await outside_guest.ask("process_info"), "a sandbox outside the reservation lives")
     assert isinstance(fixture.backend, ReservingBackend), "as above"
     for _ in range(2):
         await fixture.backend.disband("conformance")
     async with fixture.start_guest_if_granted("reservation", shared) as guest_again:
-        expect(await guest_again.ask("who"), "a disbanded reservation can be used again")
+        expect(await guest_again.ask("process_info"), "a disbanded reservation can be used again")
     await fixture.backend.disband("conformance")
 
 
@@ -90,7 +90,7 @@ async def shared_memory(fixture: BackendFixture) -> None:
     """Check that shared memory counts, too, whether it is mapped or only behind a descriptor."""
     for kind in ("mapping", "descriptor"):
         async with fixture.start_guest_if_granted("memory_mb", _MEMORY_MB) as guest:
-            await _is_stopped(guest, "share", kind=kind, mb=4 * _MEMORY_MB)
+            await _check_stopped(guest, "share", kind=kind, mb=4 * _MEMORY_MB)
 
 
 async def processes(fixture: BackendFixture) -> None:
@@ -161,9 +161,9 @@ async def descriptors(fixture: BackendFixture) -> None:
 async def a_limit_affects_one_sandbox(fixture: BackendFixture) -> None:
     """Check that a sandbox that is killed for memory affects no other sandbox."""
     async with fixture.start_guest() as other, fixture.start_guest_if_granted("memory_mb", _MEMORY_MB) as guest:
-        await _is_stopped(guest, "allocate", mb=4 * _MEMORY_MB)
+        await _check_stopped(guest, "allocate", mb=4 * _MEMORY_MB)
         await guest.sandbox.kill(0)
-        expect(await other.ask("who"), "the other sandbox lives")
+        expect(await other.ask("process_info"), "the other sandbox lives")
 
 
 CHECKS: tuple[Check, ...] = (
@@ -180,7 +180,7 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
-async def _is_stopped(guest: GuestSession, request: str, **given: object) -> None:
+async def _check_stopped(guest: GuestSession, request: str, **given: object) -> None:
     """Raise Violation unless the guest is refused that memory, or ends because of it, now or at the next look."""
     try:
         await guest.ask(request, **given)
@@ -192,10 +192,10 @@ async def _is_stopped(guest: GuestSession, request: str, **given: object) -> Non
             f"{request} is refused because of memory, not by {refusal}",
         )
         return
-    await _is_oom(guest)
+    await _check_oom(guest)
 
 
-async def _is_oom(guest: GuestSession) -> None:
+async def _check_oom(guest: GuestSession) -> None:
     task = asyncio.ensure_future(guest.sandbox.wait())
     try:
         await eventually(task.done, "a sandbox with more memory than granted ends")

@@ -19,7 +19,7 @@ async def main(backend: str, scratch: str, *specs: str) -> None:
     """Start the sandboxes, print their pids, and wait for the end that comes from outside."""
     async with Workdir(backend, pathlib.Path(scratch)).open() as fixture, contextlib.AsyncExitStack() as stack:
         pids = []
-        shared = Reservation(name="doomed", memory_mb=1024) if fixture.probe.together else None
+        shared = Reservation(name="doomed", memory_mb=1024) if fixture.probe.bounded_resources else None
         grant = replace_grant(GRANT, reservation=shared)
         for each in specs:
             run, workspace = json.decode(each)

@@ -70,8 +70,8 @@ async def writes_to_another_kernels_tree_are_refused(fixture: StoreFixture) -> N
     async with fixture.open() as store, fixture.open_kernel("other") as other:
         await store.announce("http://one")
         await append_durably(store, entry(1))
-        lost: list[OwnedElsewhere] = []
-        other.on_tree_loss(lost.append)
+        losses: list[OwnedElsewhere] = []
+        other.on_tree_loss(losses.append)
         tickets = [other.append(each) for each in (entry(1, tree="mine"), entry(2), entry(2, tree="mine"))]
         refusal = await raises(OwnedElsewhere, other.durable(tickets[1]), "an event of a tree of another kernel")
         expect(
@@ -80,7 +80,7 @@ async def writes_to_another_kernels_tree_are_refused(fixture: StoreFixture) -> N
         )
         await other.durable(tickets[0])
         await other.durable(tickets[2])
-        expect([each.tree for each in lost] == ["tree"], "a listener is called once")
+        expect([each.tree for each in losses] == ["tree"], "a listener is called once")
         raises_now(OwnedElsewhere, lambda: other.append(entry(3)), "a known refusal is raised at once")
         await raises(
             OwnedElsewhere, other.put("kind", "key", b"", tree="tree"), "a document of a tree of another kernel"

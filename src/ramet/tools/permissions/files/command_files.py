@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from ramet.tools.permissions.files.file_references import MAX_REFERENCES, FileReference, named_folders, references_in
 from ramet.tools.permissions.files.globs import FileGlobs, GlobOptions, TooManyFiles
 from ramet.tools.permissions.files.names import MAX_LINKS, FileNames
-from ramet.tools.permissions.files.touched import MAX_TOUCHED, Touched, named_folders, touched_by
 from ramet.tools.permissions.path_rules import ANY_CHILD
 from ramet.tools.permissions.shell.words import Command
 
@@ -33,15 +33,15 @@ def touched_files(commands: Sequence[Command], text: str, cwd: str, homes: tuple
 
     `homes`: the folders that `~` may stand for.
     """
-    touched = touched_by(commands, text)
-    if len(touched) >= MAX_TOUCHED:
+    references = references_in(commands, text)
+    if len(references) >= MAX_REFERENCES:
         return (TouchedFile((), is_read=True, is_changed=True),)
     files = _Files(cwd, homes, FileGlobs(GlobOptions.of(text)))
     try:
         folders = files.folders(named_folders(commands))
     except TooManyFiles:
         folders = ()
-    return tuple(files.named(each, folders) for each in touched)
+    return tuple(files.resolve(each, folders) for each in references)
 
 
 class _Files:
@@ -54,7 +54,7 @@ class _Files:
     def folders(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Return the folders from which names may be resolved. Raises TooManyFiles."""
         folders = [self._cwd]
-        if len(names) > MAX_TOUCHED:
+        if len(names) > MAX_REFERENCES:
             raise TooManyFiles
         for base in folders:  # The list grows: a folder may be named from another.
             for path in (path for name in names for path in self._paths_of(name, base)):
@@ -65,12 +65,12 @@ class _Files:
                 raise TooManyFiles
         return tuple(folders)
 
-    def named(self, touched: Touched, folders: tuple[str, ...]) -> TouchedFile:
+    def resolve(self, reference: FileReference, folders: tuple[str, ...]) -> TouchedFile:
         """Return a named file, with the files that a pattern matches; no names if these are too many."""
         names: dict[str, None] = {}
         try:
             for folder in folders:
-                patterns = self._globs.names(touched.name, folder) if touched.is_pattern else (touched.name,)
+                patterns = self._globs.names(reference.name, folder) if reference.is_pattern else (reference.name,)
                 for path in dict.fromkeys(path for each in patterns for path in self._paths_of(each, folder)):
                     file_names = self._names.of(path, folder)
                     self._name_count += len(file_names)
@@ -79,9 +79,9 @@ class _Files:
                     names |= dict.fromkeys(file_names)
         except TooManyFiles:
             names = {}
-        is_sure = touched.is_sure and not (touched.may_be_text and names and not self._names.exists(names))
-        below = [f"{each.rstrip('/')}/{ANY_CHILD}" for each in names] if touched.descends else []
-        return TouchedFile((*names, *below), touched.is_read, touched.is_changed, is_sure)
+        is_sure = reference.is_sure and not (reference.may_be_text and names and not self._names.exists(names))
+        child_patterns = [f"{each.rstrip('/')}/{ANY_CHILD}" for each in names] if reference.descends else []
+        return TouchedFile((*names, *child_patterns), reference.is_read, reference.is_changed, is_sure)
 
     def _paths_of(self, name: str, folder: str) -> Iterator[str]:
         """Yield the absolute names that a shell may derive from a name."""

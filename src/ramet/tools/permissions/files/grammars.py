@@ -48,7 +48,7 @@ class Grammar(NamedTuple):
     flags: str = ""  #: letters of options without a value
     texts: str = ""  #: letters
     values: str = ""  #: letters
-    attached: str = ""  #: letters whose value is never the next word
+    attached_values: str = ""  #: letters whose value is never the next word
     long_flags: str = ""
     long_texts: str = ""
     long_values: str = ""
@@ -57,7 +57,7 @@ class Grammar(NamedTuple):
     packages: bool = False  #: operands that may be package names are package names
     loose: bool = False
     suspects: re.Pattern[str] = _NO_MATCH  #: words of a loose grammar with which all words count
-    needed: str = ""  #: an option without which all words count
+    required_option: str = ""  #: an option without which all words count
     is_sure: bool = False  #: no option adds reads or changes
     bundle: bool = False  #: the first word may be letters without a dash, as for tar
 
@@ -179,7 +179,7 @@ _MESSAGE = Grammar(
     flags="aespqvonzifd",
     texts="m",
     values="FtCc",
-    attached="uS",
+    attached_values="uS",
     long_flags="--all --amend --no-edit --no-verify --signoff --quiet --verbose --allow-empty --annotate"
     " --force --only",
     long_texts="--message --author --date --trailer",
@@ -219,7 +219,7 @@ SUBCOMMANDS = (
             reads=False,
             flags="fnrq",
             long_flags="--cached --force --dry-run --ignore-unmatch --quiet --sparse",
-            needed="--cached",
+            required_option="--cached",
         ),
     }
     | {f"gh {kind} {each}": _COMMENT for kind in ("issue", "pr") for each in ("comment", "create", "edit", "review")}

@@ -45,7 +45,7 @@ _FIND_FILES = ("-fprint", "-fls", "-files0")
 _MAX_PREFIX = 8  #: words before a program that `find` starts
 
 
-class Uses(NamedTuple):
+class WordUses(NamedTuple):
     """The words of a program, by their use. `files` are names; `texts` are other words, unless `is_doubtful`."""
 
     files: tuple[Word, ...]
@@ -67,7 +67,7 @@ def program_at(words: Sequence[Word]) -> int | None:
     skipped, is_wrapped = 0, False
     for at, word in enumerate(words):
         name = word.text.rpartition("/")[2]
-        if word.expanded or (is_wrapped and name.startswith("-")):
+        if word.is_expanded or (is_wrapped and name.startswith("-")):
             return None
         if skipped:
             skipped -= 1
@@ -78,18 +78,18 @@ def program_at(words: Sequence[Word]) -> int | None:
     return None
 
 
-def uses_of(words: Sequence[Word]) -> Uses:
+def uses_of(words: Sequence[Word]) -> WordUses:
     """Return how the program that words start uses files; for an unknown program, all words are files."""
     at = program_at(words)
     if at is None:
-        return Uses(tuple(words[1:]), is_known=False)
+        return WordUses(tuple(words[1:]), is_known=False)
     name = words[at].text.rpartition("/")[2]
     if name in NEITHER:
-        return Uses((), reads=False, changes=False)
+        return WordUses((), reads=False, changes=False)
     uses = _known_uses(words[at:])
     if uses is None:
         is_known = name in READERS or name in CHANGERS
-        uses = Uses(tuple(words[at + 1 :]), (), name not in CHANGERS, name not in READERS, is_known=is_known)
+        uses = WordUses(tuple(words[at + 1 :]), (), name not in CHANGERS, name not in READERS, is_known=is_known)
     is_doubtful = uses.is_doubtful or _is_own(words[at])
     files = (*words[1 : at + 1], *uses.files) if at else uses.files
     return uses._replace(files=files, is_doubtful=is_doubtful, descends=name not in FLAT)
@@ -113,14 +113,14 @@ def takes_names(words: Sequence[Word]) -> bool:
         return any(_NAMES_FROM.match(each.text) for each in words)
     if name not in _FILTERS and known is None:
         return True
-    return any((each.expanded and not is_pattern(each)) or _NAMES_FROM.match(each.text) for each in words[at + 1 :])
+    return any((each.is_expanded and not is_pattern(each)) or _NAMES_FROM.match(each.text) for each in words[at + 1 :])
 
 
-def _known_uses(words: Sequence[Word]) -> Uses | None:
+def _known_uses(words: Sequence[Word]) -> WordUses | None:
     """Return the uses of a known program; None if its words are not understood."""
-    if tuple(each.text for each in words[:2]) in _RUNNERS and not any(each.expanded for each in words[:2]):
+    if tuple(each.text for each in words[:2]) in _RUNNERS and not any(each.is_expanded for each in words[:2]):
         words = words[2:] if [each.text in _RUN_PROGRAMS for each in words[2:3]] == [True] else ()
-    if not words or words[0].expanded:
+    if not words or words[0].is_expanded:
         return None
     name = words[0].text.rpartition("/")[2]
     if name == "find":
@@ -133,7 +133,7 @@ def _known_uses(words: Sequence[Word]) -> Uses | None:
     for length in range(1, _MAX_SUBCOMMANDS):
         subcommand = words[at : at + length]
         grammar = SUBCOMMANDS.get(" ".join((name, *(each.text for each in subcommand))))
-        if grammar is not None and not any(each.expanded for each in words[1 : at + length]):
+        if grammar is not None and not any(each.is_expanded for each in words[1 : at + length]):
             uses = _parsed_uses(grammar, words[at + length :])
             return uses and uses._replace(files=(*words[1:at], *uses.files))
     return None
@@ -150,7 +150,7 @@ class _Reading:
         self.is_doubtful = False
         self.is_after_unknown = False  #: an option that may take the next word
         self.has_pattern = False
-        self.has_needed = not grammar.needed
+        self.has_needed = not grammar.required_option
 
     def read(self) -> bool:
         """Return whether the words are understood."""
@@ -181,7 +181,7 @@ class _Reading:
     def _long(self, word: Word) -> bool:
         name, is_set, value = word.text.partition("=")
         self.has_pattern = self.has_pattern or name in self.grammar.patterns.split()
-        self.has_needed = self.has_needed or word.text == self.grammar.needed
+        self.has_needed = self.has_needed or word.text == self.grammar.required_option
         if name in self.grammar.long_texts.split():
             return self._value(word, value if is_set else None, is_file=False)
         if name in self.grammar.long_values.split():
@@ -196,7 +196,7 @@ class _Reading:
     def _letters(self, word: Word) -> bool:
         for at, letter in enumerate(word.text[1:], start=1):
             self.has_pattern = self.has_pattern or f"-{letter}" in self.grammar.patterns.split()
-            if letter in self.grammar.attached:
+            if letter in self.grammar.attached_values:
                 break
             if letter in self.grammar.texts or letter in self.grammar.values:
                 return self._value(word, word.text[at + 1 :] or None, is_file=letter in self.grammar.values)
@@ -227,8 +227,8 @@ class _Reading:
         """Separate the operands that are files from a pattern, a script and names of packages."""
         grammar, operands = self.grammar, self.operands
         if grammar.packages:
-            self.texts += [each for each in operands if not each.expanded and PACKAGE.match(each.text)]
-            self.files += [each for each in operands if each.expanded or not PACKAGE.match(each.text)]
+            self.texts += [each for each in operands if not each.is_expanded and PACKAGE.match(each.text)]
+            self.files += [each for each in operands if each.is_expanded or not PACKAGE.match(each.text)]
         elif grammar.first is not None and not self.has_pattern and operands:
             self.texts.append(operands[0])
             self.files += operands[1:]
@@ -236,30 +236,30 @@ class _Reading:
             self.files += operands
 
 
-def _parsed_uses(grammar: Grammar, words: Sequence[Word]) -> Uses | None:
+def _parsed_uses(grammar: Grammar, words: Sequence[Word]) -> WordUses | None:
     reading = _Reading(grammar, words)
     if not reading.read() or not _fits_first(grammar, reading.operands[:1]):
         return None
     is_doubtful = reading.is_doubtful and not grammar.is_sure
-    return Uses(tuple(reading.files), tuple(reading.texts), grammar.reads, grammar.changes, is_doubtful)
+    return WordUses(tuple(reading.files), tuple(reading.texts), grammar.reads, grammar.changes, is_doubtful)
 
 
 def _fits_first(grammar: Grammar, operands: Sequence[Word]) -> bool:
     """Return whether the first operand fits the grammar; a composed script does not."""
     if grammar.first is None or grammar.first is ANY:
         return True
-    return all(grammar.first.match(each.text) and not each.expanded for each in operands)
+    return all(grammar.first.match(each.text) and not each.is_expanded for each in operands)
 
 
 def _is_one_word(word: Word) -> bool:
     """Return whether the shell turns a word into exactly one word."""
-    if not word.expanded:
+    if not word.is_expanded:
         return True
     source = word.source
     return source[:1] == source[-1:] == '"' and source.count('"') == 2 and "@" not in source
 
 
-def _find(words: Sequence[Word]) -> Uses | None:
+def _find(words: Sequence[Word]) -> WordUses | None:
     """Return how `find` uses the files that it finds, and so the files that its patterns match."""
     reads = changes = is_doubtful = False
     files: list[Word] = []
@@ -268,9 +268,9 @@ def _find(words: Sequence[Word]) -> Uses | None:
         previous = words[at - 1].text if at else ""
         if word.text.startswith(_FIND_FILES):
             return None
-        if word.expanded:
+        if word.is_expanded:
             is_doubtful = is_doubtful or any(may_be(word, each) for each in ("-delete", *_FIND_RUNNERS, *_FIND_FILES))
-        (texts if previous in _FIND_TESTS and not word.expanded else files).append(word)
+        (texts if previous in _FIND_TESTS and not word.is_expanded else files).append(word)
         changes = changes or word.text == "-delete"
         if word.text in _FIND_RUNNERS:
             prefix = words[at + 1 : at + 1 + _MAX_PREFIX]
@@ -284,4 +284,4 @@ def _find(words: Sequence[Word]) -> Uses | None:
             changes = changes or name not in READERS | NEITHER
     if reads or changes:
         files, texts = [*files, *texts], []
-    return Uses(tuple(files), tuple(texts), reads, changes, is_doubtful)
+    return WordUses(tuple(files), tuple(texts), reads, changes, is_doubtful)

@@ -23,20 +23,20 @@ _SUBSCRIPT_END = re.compile(r"[\]\n]")
 _EXTENDED_PATTERN = re.compile(r"[?*+@!]\(")
 
 
-class Parsed(NamedTuple):
+class ParsedText(NamedTuple):
     """The simple commands of a text, including those inside substitutions."""
 
     commands: tuple[Command, ...]
     certain: bool = True
     doubtful: bool = False
-    evaluated: tuple[str, ...] = ()  #: arithmetic expressions and subscripts
+    expressions: tuple[str, ...] = ()  #: arithmetic expressions and subscripts
     parameters: tuple[str, ...] = ()  #: the contents of `${…}`
 
 
-def parse(text: str) -> Parsed:
+def parse(text: str) -> ParsedText:
     """Split `text` into its simple commands."""
     if len(text) > MAX_TEXT:
-        return Parsed((), certain=False, doubtful=True)
+        return ParsedText((), certain=False, doubtful=True)
     scanner = Scanner(text)
     scanner.scan()
     commands = list(scanner.commands)
@@ -48,8 +48,8 @@ def parse(text: str) -> Parsed:
             inner.scan()
             commands += inner.commands
     certain = scanner.certain and not doubtful
-    return Parsed(
-        tuple(dict.fromkeys(commands)), certain, doubtful, tuple(scanner.evaluated), tuple(scanner.parameters)
+    return ParsedText(
+        tuple(dict.fromkeys(commands)), certain, doubtful, tuple(scanner.expressions), tuple(scanner.parameters)
     )
 
 

@@ -32,7 +32,7 @@ _VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?::?[-+](?P<instea
 _OTHER_EXPANSION = re.compile(r"[$`*?\[<>]|\{(?!\})")
 
 
-def parenthesized(text: str, at: int) -> str:
+def parenthesized_expression(text: str, at: int) -> str:
     """Return the expression in the parentheses that open at `at`; `UNKNOWN_EXPRESSION` if its end is not found."""
     depth = 0
     for end in range(at, min(len(text), at + MAX_EXPRESSION)):
@@ -42,7 +42,7 @@ def parenthesized(text: str, at: int) -> str:
     return UNKNOWN_EXPRESSION
 
 
-def evaluated_in(content: str) -> Iterator[str]:
+def expressions_in(content: str) -> Iterator[str]:
     """Yield what `${content}` evaluates: a subscript, an offset in a text, and the variable that `!` names."""
     match = _PARAMETER_NAME.match(content)
     if match is None:
@@ -70,7 +70,7 @@ def is_pattern(word: Word) -> bool:
 
 def may_be(word: Word, text: str) -> bool:
     """Return whether a word may become `text`."""
-    if not word.expanded:
+    if not word.is_expanded:
         return word.text == text
     return not is_pattern(word) or fits_pattern(word.text, text)
 
@@ -83,12 +83,12 @@ def fits_pattern(pattern: str, text: str) -> bool:
 
 def may_be_option(word: Word) -> bool:
     """Return whether an expanded word may become an option: a pattern that begins with a name may not."""
-    return word.expanded and not (is_pattern(word) and word.literal[:1] not in ("", "-"))
+    return word.is_expanded and not (is_pattern(word) and word.literal[:1] not in ("", "-"))
 
 
 def without_variables(word: Word) -> tuple[str, ...]:
     """Return the values of an expanded word if its variables are empty, and if their `instead` applies."""
-    if not word.expanded or not word.source:
+    if not word.is_expanded or not word.source:
         return (word.text,)
     variants = (_VARIABLE.sub("", word.source), _VARIABLE.sub(lambda each: each["instead"] or "", word.source))
     return tuple(dict.fromkeys(_QUOTES.sub("", each) for each in variants))
@@ -100,8 +100,8 @@ class Variables:
 
     numbers: set[str] = field(default_factory=set)
     others: set[str] = field(default_factory=set)  #: set to a value that is no number
-    _evaluated: set[str] = field(default_factory=set)
-    _outside: set[str] = field(default_factory=set)
+    _evaluated_names: set[str] = field(default_factory=set)
+    _inherited_names: set[str] = field(default_factory=set)
 
     def assign(self, word: Word) -> None:
         """Note an assignment."""
@@ -149,9 +149,9 @@ class Variables:
 
     def evaluate(self, text: str) -> None:
         """Note an expression."""
-        self._evaluated.update(_IDENTIFIER.findall(text))
+        self._evaluated_names.update(_IDENTIFIER.findall(text))
         if _UNKNOWN_VALUE.search(text):
-            self._evaluated.add("_")
+            self._evaluated_names.add("_")
 
     def from_outside(self, word: Word, *, is_option: bool = False) -> bool:
         """Return whether an expanded word has only variables, and note that the text must not set them.
@@ -165,12 +165,12 @@ class Variables:
             return False
         if is_option and any(each.startswith("-") for each in without_variables(word)):
             return False
-        self._outside.update(each[1] or each[2] for each in variables)
+        self._inherited_names.update(each[1] or each[2] for each in variables)
         return True
 
     def are_unknown(self) -> bool:
         """Return whether the text may have set a variable that is evaluated, or assumed to come from outside."""
-        if any(_SET_BY_BASH.match(each) for each in self._evaluated):
+        if any(_SET_BY_BASH.match(each) for each in self._evaluated_names):
             return True
-        is_set = self._outside & (self.others | self.numbers) or self._evaluated & self.others
-        return bool(is_set) or any(_SET_BY_BASH.match(each) for each in self._outside)
+        is_set = self._inherited_names & (self.others | self.numbers) or self._evaluated_names & self.others
+        return bool(is_set) or any(_SET_BY_BASH.match(each) for each in self._inherited_names)

@@ -45,7 +45,7 @@ def _names(before: tuple[Word, ...], *, in_folder: bool) -> _Names:
 
     `in_folder`: each is relative to its own folder.
     """
-    if any(each.expanded or each.text in ("-D", "-files0-from") for each in before):
+    if any(each.is_expanded or each.text in ("-D", "-files0-from") for each in before):
         return _Names("./" if in_folder else "")
     texts = [each.text for each in before]
     while texts and (texts[0] in _OPTIONS or texts[0].startswith("-O")):
@@ -71,4 +71,6 @@ def _with_names(names: _Names, word: Word) -> Word:
     if not placeholder:
         return word
     text = word.text.replace(_NAME, f"{names.start}/{names.last}")
-    return Word(text, True, word.literal if word.expanded else prefix + names.start, "" if word.expanded else text)
+    return Word(
+        text, True, word.literal if word.is_expanded else prefix + names.start, "" if word.is_expanded else text
+    )

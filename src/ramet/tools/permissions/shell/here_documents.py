@@ -11,7 +11,7 @@ class Document(NamedTuple):
     """A here-document whose text begins on the next line. `name` is the same Word object as in the command."""
 
     name: Word
-    quoted: bool
+    is_quoted: bool
     strips_tabs: bool
     depth: int
 
@@ -44,7 +44,7 @@ def ending(document: Document, text: str, at: int, *, nested: bool) -> Ending:
         line, at = text[line_start:end], min(end + 1, len(text))
         if document.is_end(line):
             return Ending(line_start, at, doubtful or bool(pieces))
-        continues = line.endswith("\\") and not document.quoted
+        continues = line.endswith("\\") and not document.is_quoted
         pieces.append(line[:-1] if continues else line)
         doubtful = doubtful or document.may_be_end("".join(pieces) if not continues else line, nested=nested)
         if not continues:

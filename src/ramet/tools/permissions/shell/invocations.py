@@ -91,7 +91,7 @@ class _Collector:
     operands: dict[tuple[str, ...], None] = field(default_factory=dict)
     patterns: dict[str, None] = field(default_factory=dict)
     variables: Variables = field(default_factory=Variables)
-    _unwrapped: set[tuple[tuple[Word, ...], int]] = field(default_factory=set)
+    _unwrapped_commands: set[tuple[tuple[Word, ...], int]] = field(default_factory=set)
     _chain: int = 0
     _work: int = 0
 
@@ -102,7 +102,7 @@ class _Collector:
             return
         parsed = parse(text)
         self.unknown = self.unknown or parsed.doubtful
-        for each in parsed.evaluated:
+        for each in parsed.expressions:
             self.variables.evaluate(each)
         for each in parsed.parameters:
             self._note_variables((Word(self.variables.parameter(each)),))
@@ -121,12 +121,14 @@ class _Collector:
 
     def unwrap(self, words: tuple[Word, ...], depth: int) -> None:
         """Add what the words of a command start."""
-        if self._work > MAX_WORK or (words, depth) in self._unwrapped:  # It is already unknown, or already processed.
+        if (
+            self._work > MAX_WORK or (words, depth) in self._unwrapped_commands
+        ):  # It is already unknown, or already processed.
             return
         if self._chain >= MAX_CHAIN or not self._spend_work(len(words)):
             self.unknown = True
             return
-        self._unwrapped.add((words, depth))
+        self._unwrapped_commands.add((words, depth))
         self._chain += 1
         self.unknown = self.unknown or any(_EVALUATED.search(each.text) for each in words)
         first = first_program(words)
@@ -145,7 +147,7 @@ class _Collector:
     def _start(self, words: tuple[Word, ...], depth: int) -> None:
         self._spell(words)
         program, operands = words[0], words[1:]
-        self.unknown = self.unknown or program.expanded
+        self.unknown = self.unknown or program.is_expanded
         name = program.text.rpartition("/")[2]
         if name in SHELLS:
             self._shell(name, operands, depth)
@@ -187,7 +189,7 @@ class _Collector:
             self.unknown = True
             self._loose(operands, depth)
         elif script.text is not None:
-            self.unknown = self.unknown or script.text.expanded or name in FOREIGN_SHELLS
+            self.unknown = self.unknown or script.text.is_expanded or name in FOREIGN_SHELLS
             if name not in BASHES:
                 self._need_no_bash((script.text,))
             self.add_text(script.text.text, depth + 1)
@@ -205,7 +207,7 @@ class _Collector:
             self._spell(operands)
 
     def _texts(self, name: str, operands: tuple[Word, ...], depth: int) -> None:
-        self.unknown = self.unknown or any(each.expanded for each in operands)
+        self.unknown = self.unknown or any(each.is_expanded for each in operands)
         self.variables.fill(operands)
         if name == "watch":
             self._need_no_bash(operands)
@@ -219,13 +221,13 @@ class _Collector:
     def _alias(self, operands: tuple[Word, ...], depth: int) -> None:
         for each in operands:
             _, is_set, value = each.text.partition("=")
-            if is_set or each.expanded:
+            if is_set or each.is_expanded:
                 self.unknown = True
                 self.add_text(value, depth + 1)
 
     def _find(self, operands: tuple[Word, ...], depth: int) -> None:
         for word in operands:
-            if word.expanded and any(may_be(word, each) for each in FIND_ACTIONS):
+            if word.is_expanded and any(may_be(word, each) for each in FIND_ACTIONS):
                 self._need_outside(word, is_option=True)
         programs = started_by_find(operands)
         try:  # Each includes all words after it: twenty of them, in each find of a chain, are millions of words.
@@ -279,7 +281,7 @@ class _Collector:
 
     def _loose(self, operands: tuple[Word, ...], depth: int) -> None:
         """Treat each operand as a program, and each that is more than a word as a text."""
-        self.unknown = self.unknown or len(operands) > MAX_OPERANDS or any(each.expanded for each in operands)
+        self.unknown = self.unknown or len(operands) > MAX_OPERANDS or any(each.is_expanded for each in operands)
         if len(operands) > MAX_OPERANDS:
             return
         for at, word in enumerate(operands):
@@ -301,7 +303,7 @@ class _Collector:
         if name in EVALUATING:
             self._variables(operands)
             self._evaluate(name, operands)
-        if name == "hash" and any(each.expanded or re.match("-[a-z]*p", each.text) for each in operands):
+        if name == "hash" and any(each.is_expanded or re.match("-[a-z]*p", each.text) for each in operands):
             self.unknown = True
         if name == "printf" and operands and (operands[0].text.startswith("-v") or may_be_option(operands[0])):
             self._need_outside(operands[0], is_option=True)
@@ -329,7 +331,7 @@ class _Collector:
                 self.variables.fill(operands)
                 self._note_variables(operands)
             options = "".join(each.text for each in operands if each.text[:1] == "-")
-            expanded_names = [each for each in operands if each.expanded and "=" not in each.literal]
+            expanded_names = [each for each in operands if each.is_expanded and "=" not in each.literal]
             self.unknown = (
                 self.unknown or bool(expanded_names) or (name in ASSIGNING and not {*"in"}.isdisjoint(options))
             )
@@ -341,7 +343,7 @@ class _Collector:
             for each in tested:
                 self.variables.evaluate(each.source)
             for previous, following in pairwise(operands):
-                if name != "[[" and previous.expanded and following.expanded:
+                if name != "[[" and previous.is_expanded and following.is_expanded:
                     self._need_outside(previous, is_option=True)  # It may become `-v`.
 
     def _need_outside(self, word: Word, *, is_option: bool = False) -> None:
@@ -356,10 +358,10 @@ class _Collector:
             for text in without_variables(word):
                 name = text.rpartition("/")[2]
                 if name in SHELLS or name in WRAPPERS or name in LOOSE_WRAPPERS:
-                    self.unwrap((Word(text) if word.expanded else word, *operands[at + 1 :]), depth)
-            if word.expanded and is_pattern(word) and not may_be_option(word):
+                    self.unwrap((Word(text) if word.is_expanded else word, *operands[at + 1 :]), depth)
+            if word.is_expanded and is_pattern(word) and not may_be_option(word):
                 self.patterns[word.text.rpartition("/")[2]] = None
-            elif word.expanded:
+            elif word.is_expanded:
                 self._need_outside(word)
         self.unknown = self.unknown or any("alias." in each.text for each in operands)  # Of git.
 
@@ -374,11 +376,11 @@ class _Collector:
             self.variables.assign(word)
             if match is not None and PROGRAM_VARIABLES.match(match[0]):
                 self.unknown = self.unknown or name.endswith("+")
-                if word.expanded:
+                if word.is_expanded:
                     self._need_outside(word)
             if is_set:
                 self.unknown = self.unknown or _SUBSTITUTION.search(value) is not None
-                self._add_operands((Word(value, word.expanded, source=word.source.partition("=")[2]),))
+                self._add_operands((Word(value, word.is_expanded, source=word.source.partition("=")[2]),))
 
     def _variables(self, names: tuple[Word, ...]) -> None:
         self.unknown = self.unknown or any(each.text in RUN_VARIABLES for each in names)
@@ -417,7 +419,7 @@ class _Collector:
     def _spell(self, words: tuple[Word, ...]) -> None:
         for text in spellings(words):
             self._add(text)
-        at = next((at for at, word in enumerate(words) if word.expanded), 0)
+        at = next((at for at, word in enumerate(words) if word.is_expanded), 0)
         if at:
             known = (*words[:at], Word(words[at].literal))
             for text in spellings(known):

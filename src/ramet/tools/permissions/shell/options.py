@@ -38,7 +38,7 @@ def read_options(wrapper: Wrapper, operands: tuple[Word, ...]) -> Options | None
             break
         if not word.text.startswith("-"):
             break
-        if word.expanded and not word.text.startswith(("-I{}", "-i{}")):
+        if word.is_expanded and not word.text.startswith(("-I{}", "-i{}")):
             return None
         option = _read_option(wrapper, word.text)
         if option is None:
@@ -49,10 +49,10 @@ def read_options(wrapper: Wrapper, operands: tuple[Word, ...]) -> Options | None
         takes_next = letter != "" and letter in wrapper.values and not attached
         if letter in ("I", "i"):
             replacement = attached or (operands[at + 1].text if takes_next and at + 1 < len(operands) else "{}")
-        if takes_next and at + 1 < len(operands) and operands[at + 1].expanded and letter != "I":
+        if takes_next and at + 1 < len(operands) and operands[at + 1].is_expanded and letter != "I":
             return None  # Without quotes the shell may turn it into no word, or several.
         at += 2 if takes_next else 1
-    if any(word.expanded for word in operands[at : at + wrapper.positionals]):
+    if any(word.is_expanded for word in operands[at : at + wrapper.positionals]):
         return None
     return Options(at + wrapper.positionals, replacement)
 
@@ -90,7 +90,7 @@ def shell_script(operands: tuple[Word, ...]) -> Script | None:
         if word.text == "--":
             at += 1
             break
-        if word.expanded:
+        if word.is_expanded:
             return None
         if word.text.startswith("--"):
             if word.text not in _SHELL_LONG:
@@ -101,7 +101,7 @@ def shell_script(operands: tuple[Word, ...]) -> Script | None:
                 return None
             is_text = is_text or "c" in letters
             if "o" in letters or "O" in letters:
-                if any(each.expanded or each.text == "keyword" for each in operands[at + 1 : at + 2]):
+                if any(each.is_expanded or each.text == "keyword" for each in operands[at + 1 : at + 2]):
                     return None
                 at += 1
         at += 1

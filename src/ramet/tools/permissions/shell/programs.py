@@ -182,11 +182,13 @@ def is_harmless(name: str, operands: Sequence[Word]) -> bool:
         return False
     while at < len(operands) and (tool.subcommands or tool.with_any_options) and operands[at].text.startswith("-"):
         takes_next = operands[at].text[1:] in tuple(tool.values)
-        if not _is_known(tool, operands[at]) or (takes_next and any(each.expanded for each in operands[at : at + 2])):
+        if not _is_known(tool, operands[at]) or (
+            takes_next and any(each.is_expanded for each in operands[at : at + 2])
+        ):
             return False
         at += 2 if takes_next else 1
     if tool.subcommands or tool.with_any_options:
-        if at >= len(operands) or operands[at].expanded:
+        if at >= len(operands) or operands[at].is_expanded:
             return False
         if operands[at].text in tool.with_any_options.split():
             return True
@@ -198,7 +200,7 @@ def is_harmless(name: str, operands: Sequence[Word]) -> bool:
 
 def _is_known(tool: _Tool, word: Word) -> bool:
     """Return whether a word is not an option, or is an option that starts no program."""
-    if word.expanded:
+    if word.is_expanded:
         return not may_be_option(word)
     if word.text.startswith("--"):
         return word.text.partition("=")[0] in tool.long.split()

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import re
 
-from ramet.tools.permissions.shell.expansions import UNKNOWN_EXPRESSION, evaluated_in, is_run, parenthesized
+from ramet.tools.permissions.shell.expansions import (
+    UNKNOWN_EXPRESSION,
+    expressions_in,
+    is_run,
+    parenthesized_expression,
+)
 from ramet.tools.permissions.shell.here_documents import Document, ending
 from ramet.tools.permissions.shell.nesting import Frame
 from ramet.tools.permissions.shell.words import Command, Redirection, Word, begins_case, with_document
@@ -27,9 +32,11 @@ class Scanner:
         self.commands: list[Command] = []
         self.certain = True
         self.doubtful = False  #: a shell may split the text differently
-        self.evaluated: list[str] = []  #: arithmetic expressions and subscripts: a shell evaluates the values of names
+        self.expressions: list[
+            str
+        ] = []  #: arithmetic expressions and subscripts: a shell evaluates the values of names
         self.parameters: list[str] = []  #: the contents of `${…}`
-        self.frames = [Frame("", 0, quoted=document, document=document)]
+        self.frames = [Frame("", 0, is_quoted=document, document=document)]
         self._documents: list[Document] = []
         self._arithmetic_end = 0
         self._line = 0  #: number of commands found before this line
@@ -38,13 +45,13 @@ class Scanner:
         """Scan the text, and fill `commands`."""
         while self.at < len(self.text):
             frame = self.frames[-1]
-            if frame.quoted:
-                self._quoted(frame)
+            if frame.is_quoted:
+                self._scan_quoted(frame)
             elif frame.closer == "}":
-                self._parameter(frame)
+                self._scan_parameter(frame)
             else:
-                self._plain(frame)
-        if len(self.frames) > 1 or self.frames[-1].quoted != self.frames[-1].document:
+                self._scan_plain(frame)
+        if len(self.frames) > 1 or self.frames[-1].is_quoted != self.frames[-1].document:
             self._doubt()  # Something is not closed.
         while self.frames:
             self._end_command(self.frames[-1], len(self.text))
@@ -54,7 +61,7 @@ class Scanner:
 
     # ---- one character, by its context
 
-    def _plain(self, frame: Frame) -> None:
+    def _scan_plain(self, frame: Frame) -> None:
         char = self.text[self.at]
         if not frame.in_word:
             frame.word_start = self.at
@@ -62,64 +69,64 @@ class Scanner:
             self._end_word(frame)
             self.at += 1
         elif char == "\n" or char in ";|&":
-            self._operator(frame, char)
+            self._scan_operator(frame, char)
         elif char == "(":
-            self._parenthesis(frame)
+            self._scan_parenthesis(frame)
         elif char == ")":
             self._close_or_end(frame)
         elif char in "<>":
-            self._redirection(frame)
+            self._scan_redirection(frame)
         elif char == "#" and not frame.in_word:
-            self._comment(frame)
+            self._skip_comment(frame)
         elif char == "'":
-            self._single(frame)
+            self._scan_single_quotes(frame)
         elif char == '"':
-            frame.in_word = frame.quoted = True
+            frame.in_word = frame.is_quoted = True
             self.at += 1
         elif char == "\\":
-            self._escaped(frame)
+            self._scan_escape(frame)
         elif char in "$`":
-            self._expansion(frame)
+            self._scan_expansion(frame)
         else:
             if char in "*?[{" and not (char == "*" and self._multiplies(frame)):
                 frame.expand()
             self._add(frame, char, 1)
 
-    def _quoted(self, frame: Frame) -> None:
+    def _scan_quoted(self, frame: Frame) -> None:
         char = self.text[self.at]
         if char == '"' and not frame.document:
-            frame.quoted = False
+            frame.is_quoted = False
             self.at += 1
         elif char == "\\":
-            self._escaped(frame)
+            self._scan_escape(frame)
         elif char in "$`":
-            self._expansion(frame)
+            self._scan_expansion(frame)
         else:
             self._add(frame, char, 1)
 
-    def _parameter(self, frame: Frame) -> None:
+    def _scan_parameter(self, frame: Frame) -> None:
         """Scan inside `${…}`: only its end and nested constructs matter."""
         char = self.text[self.at]
         if char == "}":
             content = self.text[frame.start : self.at].replace("\\\n", "")
             self.parameters.append(content)
-            self.evaluated += evaluated_in(content)
+            self.expressions += expressions_in(content)
             if is_run(content):
                 self._doubt()
             self._close()
         elif char in "$`":
-            self._expansion(frame)
+            self._scan_expansion(frame)
         elif char in "<>" and self.text[self.at + 1 : self.at + 2] == "(":
             self._open(")", 2)
         elif char == "'":
-            if any(each.quoted for each in self.frames):
+            if any(each.is_quoted for each in self.frames):
                 self._doubt()  # Shells differ in whether it quotes there.
             start = self.at
-            self._single(frame)
+            self._scan_single_quotes(frame)
             if "$(" in self.text[start : self.at] or "`" in self.text[start : self.at]:
                 self._doubt()  # In a subscript it is evaluated.
         elif char == '"':
-            frame.quoted = True
+            frame.is_quoted = True
             self.at += 1
         else:
             self.at += 2 if char == "\\" else 1
@@ -137,7 +144,7 @@ class Scanner:
     def _in_backquotes(self) -> bool:
         return any(each.closer == "`" for each in self.frames)
 
-    def _escaped(self, frame: Frame) -> None:
+    def _scan_escape(self, frame: Frame) -> None:
         following = self.text[self.at + 1 : self.at + 2]
         if self._in_backquotes():
             self._doubt()  # A backslash is read once for the backquotes, and again for their contents.
@@ -145,12 +152,12 @@ class Scanner:
             if frame.in_word and not self.text.endswith("\\\n", 0, self.at):
                 self._doubt_split_operator(self.at, ("[",))
             self.at += 2
-        elif frame.quoted and following not in tuple('$`"\\'):
+        elif frame.is_quoted and following not in tuple('$`"\\'):
             self._add(frame, "\\" + following, 2)
         else:
             self._add(frame, following, 2)
 
-    def _comment(self, frame: Frame) -> None:
+    def _skip_comment(self, frame: Frame) -> None:
         """Skip a comment: to the end of its line, or of the enclosing backquotes."""
         if self.at < self._arithmetic_end:
             self._doubt()  # In arithmetic it is no comment.
@@ -160,7 +167,7 @@ class Scanner:
         self._end_command(frame, self.at)
         self.at = frame.start = min((each for each in ends if each >= 0), default=len(self.text))
 
-    def _single(self, frame: Frame) -> None:
+    def _scan_single_quotes(self, frame: Frame) -> None:
         end = self.text.find("'", self.at + 1)
         if end < 0:
             self._doubt()
@@ -169,10 +176,10 @@ class Scanner:
             self._doubt()
         self._add(frame, self.text[self.at + 1 : end], end + 1 - self.at)
 
-    def _expansion(self, frame: Frame) -> None:
+    def _scan_expansion(self, frame: Frame) -> None:
         """Scan `$(…)`, `${…}`, `$'…'`, a backquote, or a variable's name."""
         frame.expand()
-        frame.in_word = frame.replaced = True
+        frame.in_word = frame.is_replaced = True
         text, at = self.text, self.at
         if text[at] == "`":
             if self._in_backquotes():
@@ -182,25 +189,25 @@ class Scanner:
             return
         following = text[at + 1 : at + 2]
         if following == "[":
-            self.evaluated.append(UNKNOWN_EXPRESSION)  # The old form of arithmetic.
+            self.expressions.append(UNKNOWN_EXPRESSION)  # The old form of arithmetic.
         if following == "(":
             self._doubt_split_operator(at + 2, ("(",))
-            self._arithmetic(at + 1)
+            self._note_arithmetic(at + 1)
             self._open(")", 2)
         elif following == "{":
             self._open("}", 2)
-        elif following == "'" and not frame.quoted:
-            self._ansi(frame, _ansi_end(text, at + 2))
+        elif following == "'" and not frame.is_quoted:
+            self._skip_ansi_quotes(frame, _ansi_end(text, at + 2))
         else:  # Without a following name, the dollar is a literal, and so is the following text.
             name = following if _VARIABLE_LETTER.match(following) else ""
             frame.letters.append(f"${name}")
             self.at += 1 + len(name)
             self._doubt_split_operator(at + 1, ("",))
 
-    def _ansi(self, frame: Frame, end: int) -> None:
+    def _skip_ansi_quotes(self, frame: Frame, end: int) -> None:
         """Skip `$'…'`, in which a backslash escapes a quote. Not every shell supports it."""
         self.certain = False
-        if frame.closer == "}" and any(each.quoted for each in self.frames):
+        if frame.closer == "}" and any(each.is_quoted for each in self.frames):
             self._doubt()  # Shells differ in whether it quotes there.
         if self._in_backquotes() and "`" in self.text[self.at : end]:
             self._doubt()
@@ -214,12 +221,12 @@ class Scanner:
             if self.text.startswith(second_halves, at):
                 self._doubt()
 
-    def _parenthesis(self, frame: Frame) -> None:
+    def _scan_parenthesis(self, frame: Frame) -> None:
         is_array = frame.in_word and "".join(frame.letters[-1:]).endswith("=")
         self._doubt_in_array(frame)
         self._end_command(frame, self.at)
         self._doubt_split_operator(self.at + 1, ("(",))
-        self._arithmetic(self.at)
+        self._note_arithmetic(self.at)
         self._open(")", 1)
         self.frames[-1].is_array = is_array
 
@@ -228,13 +235,13 @@ class Scanner:
         if frame.is_array:
             self._doubt()
 
-    def _arithmetic(self, at: int) -> None:
+    def _note_arithmetic(self, at: int) -> None:
         """Note the expression in double parentheses at this place, if there is one."""
-        if len(self.evaluated) >= MAX_EXPRESSIONS:
+        if len(self.expressions) >= MAX_EXPRESSIONS:
             self._doubt()
         elif self.text.startswith("((", at):
-            expression = parenthesized(self.text, at)
-            self.evaluated.append(expression)
+            expression = parenthesized_expression(self.text, at)
+            self.expressions.append(expression)
             if expression.endswith("))"):
                 self._arithmetic_end = max(self._arithmetic_end, at + len(expression))
 
@@ -243,7 +250,7 @@ class Scanner:
         is_separate = not frame.in_word and self.text[self.at + 1 : self.at + 2] in tuple(_BLANKS)
         return is_separate and bool(frame.words) and self.at < self._arithmetic_end
 
-    def _operator(self, frame: Frame, char: str) -> None:
+    def _scan_operator(self, frame: Frame, char: str) -> None:
         following = self.text[self.at + 1 : self.at + 2]
         if char != "\n":
             self._doubt_in_array(frame)
@@ -266,25 +273,25 @@ class Scanner:
         for document in self._documents:
             end = ending(document, self.text, self.at, nested=len(self.frames) > 1)
             body, self.at = self.text[self.at : end.line_start], end.next_start
-            if document.depth != len(self.frames) or document.name.expanded or "\r" in document.name.text:
+            if document.depth != len(self.frames) or document.name.is_expanded or "\r" in document.name.text:
                 self._doubt()
             if end.doubtful or (self._in_backquotes() and "`" in body):
                 self._doubt()
             self.commands[line:] = [with_document(each, document.name, body) for each in self.commands[line:]]
-            if not document.quoted:
+            if not document.is_quoted:
                 inner = Scanner(body, document=True)
                 inner.scan()
                 self.commands += inner.commands
-                self.evaluated += inner.evaluated
+                self.expressions += inner.expressions
                 self.parameters += inner.parameters
                 self.doubtful = self.doubtful or inner.doubtful
         self._documents, self._line = [], len(self.commands)
 
-    def _redirection(self, frame: Frame) -> None:
+    def _scan_redirection(self, frame: Frame) -> None:
         text = self.text
         if text[self.at + 1 : self.at + 2] == "(":  # A process whose output, or input, replaces a file.
             frame.expand()
-            frame.in_word = frame.replaced = True
+            frame.in_word = frame.is_replaced = True
             self._open(")", 2)
             return
         self._doubt_in_array(frame)
@@ -312,12 +319,12 @@ class Scanner:
 
     def _close(self) -> None:
         self._end_command(self.frames[-1], self.at)
-        closed = self.frames.pop()
+        inner = self.frames.pop()
         self.at += 1
-        if closed.is_array and self.text[self.at : self.at + 1] not in ("", *_BLANKS, *"\n;&|<>)`"):
+        if inner.is_array and self.text[self.at : self.at + 1] not in ("", *_BLANKS, *"\n;&|<>)`"):
             self._doubt()  # The same word continues, and a command may follow it.
         outer = self.frames[-1]
-        if closed.closer == ")" and not outer.quoted and not outer.in_word:
+        if inner.closer == ")" and not outer.is_quoted and not outer.in_word:
             outer.start = self.at
 
     def _close_or_end(self, frame: Frame) -> None:
@@ -342,16 +349,16 @@ class Scanner:
         if not frame.in_word:
             return
         text = "".join(frame.letters)
-        expanded = frame.expanded and (frame.replaced or text not in _SPECIAL_WORDS)
-        word = Word(text, expanded, frame.literal, self.text[frame.word_start : self.at])
+        is_expanded = frame.is_expanded and (frame.is_replaced or text not in _SPECIAL_WORDS)
+        word = Word(text, is_expanded, frame.literal, self.text[frame.word_start : self.at])
         frame.letters, frame.literal = [], ""
-        frame.in_word = frame.expanded = frame.replaced = False
+        frame.in_word = frame.is_expanded = frame.is_replaced = False
         if frame.operator:
             frame.redirections.append(Redirection(frame.operator, word))
             if frame.operator in ("<<", "<<-"):
                 source = self.text[frame.operator_end : self.at].replace("\\\n", "")
-                quoted = any(char in source for char in "'\"\\")
-                self._documents.append(Document(word, quoted, frame.operator == "<<-", len(self.frames)))
+                is_quoted = any(char in source for char in "'\"\\")
+                self._documents.append(Document(word, is_quoted, frame.operator == "<<-", len(self.frames)))
             frame.operator = ""
         else:
             frame.words.append(word)

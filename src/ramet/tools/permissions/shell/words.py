@@ -16,10 +16,10 @@ KEYWORDS = frozenset({"if", "then", "elif", "else", "while", "until", "do", "!",
 
 
 class Word(NamedTuple):
-    """A word without its quotes. `expanded`: a shell would replace the word, or its part after `literal`."""
+    """A word without its quotes. `is_expanded`: a shell would replace the word, or its part after `literal`."""
 
     text: str
-    expanded: bool = False
+    is_expanded: bool = False
     literal: str = ""
     source: str = ""  #: the word as written; empty if unknown
 
@@ -82,17 +82,17 @@ def spellings(words: tuple[Word, ...]) -> Iterator[str]:
 
 def is_unknown_file(file: Word) -> bool:
     """Return whether it is unknown which file a name means, or what the file contains."""
-    if file.expanded or file.text == "-":
+    if file.is_expanded or file.text == "-":
         return True
     name = re.sub("^//", "/", posixpath.normpath(file.text))
     return name.startswith(_OF_KERNEL) or _INHERITED.match(posixpath.basename(name)) is not None
 
 
 def _is_keyword(word: Word) -> bool:
-    return word.text in KEYWORDS and not word.expanded
+    return word.text in KEYWORDS and not word.is_expanded
 
 
 def _is_assignment(word: Word) -> bool:
     """Return whether a word is an assignment: the result of an expansion is none."""
-    name = word.literal if word.expanded else word.text
+    name = word.literal if word.is_expanded else word.text
     return ASSIGNMENT.match(word.text) is not None and ("=" in name or "[" in name)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ramet.tools.permissions.files.words import takes_names, uses_of
 from ramet.tools.permissions.shell.words import Command, Word, first_program
 
-MAX_TOUCHED = 500
+MAX_REFERENCES = 500
 MAX_NAME = 4_096  #: maximum characters of a name for the kernel
 _CHANGES_FOLDER = re.compile(r"(cd|pushd|popd|-C.*|--directory\b.*|--chdir\b.*)\Z", re.DOTALL)
 _SURE_SEPARATOR = re.compile("[=@]|file://")
@@ -32,7 +32,7 @@ _REDEFINING = frozenset({"alias", "enable", "function", "hash"})
 _NO_CONNECTION = re.compile(r"[0-9&]?>{1,2}\s?(&[0-9]|/dev/null\b)")
 
 
-class Touched(NamedTuple):
+class FileReference(NamedTuple):
     """A file that a command names."""
 
     name: str
@@ -44,17 +44,19 @@ class Touched(NamedTuple):
     may_be_text: bool = False  #: if there is no such file
 
 
-def touched_by(commands: Sequence[Command], text: str = "|") -> tuple[Touched, ...]:
-    """Return the files that commands of a text name, at most `MAX_TOUCHED`."""
+def references_in(commands: Sequence[Command], text: str = "|") -> tuple[FileReference, ...]:
+    """Return the files that commands of a text name, at most `MAX_REFERENCES`."""
     programs = [command.words[first_program(command.words) :] for command in commands]
     is_connected = _CONNECTOR.search(_NO_CONNECTION.sub("", text)) is not None and any(map(takes_names, programs))
     is_redefined = any(each.search(text) for each in (_FUNCTION, _VARIABLE)) or any(map(_redefines, commands))
-    touched: dict[Touched, None] = {}
+    references: dict[FileReference, None] = {}
     for command, words in zip(commands, programs, strict=True):
-        touched |= dict.fromkeys((*_redirected(command), *_touched(words, is_connected, is_redefined)))
-        if len(touched) >= MAX_TOUCHED:
+        references |= dict.fromkeys(
+            (*_redirection_targets(command), *_program_files(words, is_connected, is_redefined))
+        )
+        if len(references) >= MAX_REFERENCES:
             break
-    return tuple(touched)[:MAX_TOUCHED]
+    return tuple(references)[:MAX_REFERENCES]
 
 
 def named_folders(commands: Sequence[Command]) -> tuple[str, ...]:
@@ -65,10 +67,12 @@ def named_folders(commands: Sequence[Command]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for each in words for name in _names(each)))
 
 
-def _redirected(command: Command) -> Iterator[Touched]:
+def _redirection_targets(command: Command) -> Iterator[FileReference]:
     for operator, target in command.redirections:
         if "\0" not in target.text and not operator.startswith("<<"):
-            yield Touched(target.text, is_read="<" in operator, is_changed=">" in operator, is_pattern=target.expanded)
+            yield FileReference(
+                target.text, is_read="<" in operator, is_changed=">" in operator, is_pattern=target.is_expanded
+            )
 
 
 def _redefines(command: Command) -> bool:
@@ -76,31 +80,33 @@ def _redefines(command: Command) -> bool:
     return any(each.text in _REDEFINING or _VARIABLE.match(each.text) for each in command.words[:2])
 
 
-def _touched(words: tuple[Word, ...], is_connected: bool, is_redefined: bool) -> Iterator[Touched]:
+def _program_files(words: tuple[Word, ...], is_connected: bool, is_redefined: bool) -> Iterator[FileReference]:
     """Yield the files that a program surely opens, and then those that it may open."""
     if not words:
         return
     uses = uses_of(words)
     for word in uses.files if not uses.lists else ():
         is_excluded = _EXCLUDES.match(word.text) is not None
-        may_be_text = not uses.is_known and not word.expanded and _BLANK.search(word.text) is not None
+        may_be_text = not uses.is_known and not word.is_expanded and _BLANK.search(word.text) is not None
         for name in _names(word):
-            yield Touched(name, uses.reads, uses.changes, word.expanded, uses.descends, not is_excluded, may_be_text)
+            yield FileReference(
+                name, uses.reads, uses.changes, word.is_expanded, uses.descends, not is_excluded, may_be_text
+            )
     if uses.is_doubtful or is_redefined or (uses.lists and is_connected):
         for word in (*uses.files, *uses.texts):
             for name in _names(word):
-                yield Touched(name, is_read=True, is_changed=True, is_pattern=word.expanded, is_sure=False)
+                yield FileReference(name, is_read=True, is_changed=True, is_pattern=word.is_expanded, is_sure=False)
 
 
 def _names(word: Word) -> Iterator[str]:
     """Yield the file names that a word may contain: the word, and the part after an option's letter or a separator."""
     yield from _parts(word, word.text)
-    if word.expanded and _FOLDER_VARIABLE.search(word.source):  # The text has nothing in place of braces.
+    if word.is_expanded and _FOLDER_VARIABLE.search(word.source):  # The text has nothing in place of braces.
         yield from _parts(word, _FOLDER_VARIABLE.sub(r"$\1", _QUOTES.sub("", word.source)))
 
 
 def _parts(word: Word, text: str) -> Iterator[str]:
-    parts = [text, *(_SURE_SEPARATOR.split(text) if word.expanded else _SEPARATOR.split(text))]
+    parts = [text, *(_SURE_SEPARATOR.split(text) if word.is_expanded else _SEPARATOR.split(text))]
     if text[:1] == "-":
         parts = [*parts[1:], text[2:]]
     for each in dict.fromkeys(parts):

@@ -20,7 +20,7 @@ MAX_ANSWER_CHARS = (
 )  #: characters of one answer: all of it is kept, for the history and for the next turn
 
 
-class Said:
+class AnswerText:
     """The text of one answer while it arrives. The text is kept, and so its size is limited."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Tests of `wire/code/renamed.py`: a packed function that uses an earlier name of a class finds the present class."""
+"""Tests of `wire/code/former_names.py`: a packed function finds the present class by an earlier name."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ramet.core.policy.policy import Policy
 from ramet.tools.context import require_current_call
 from ramet.tools.decisions import SafetyDecision
 from ramet.tools.spawn_request import SpawnRequest
-from ramet.wire.code import renamed
+from ramet.wire.code import former_names
 
 
 def load_by_name(module: str, name: str) -> object:
     """Unpickle a reference to a class or function."""
-    return renamed.loads(f"c{module}\n{name}\n.".encode())
+    return former_names.loads(f"c{module}\n{name}\n.".encode())
 
 
 def test_a_class_is_found_by_the_earlier_name_of_its_module() -> None:
@@ -42,19 +42,19 @@ def test_an_unknown_name_is_an_error() -> None:
         load_by_name("ramet.core.policy", "Policies")
 
 
-@pytest.mark.parametrize("module", sorted(renamed.MODULES.values()))
+@pytest.mark.parametrize("module", sorted(former_names.MODULES.values()))
 def test_each_present_module_exists(module: str) -> None:
     """A later move must change the table."""
     assert import_module(module).__name__ == module
 
 
-@pytest.mark.parametrize(("module", "name"), sorted((module, new) for (module, _), new in renamed.NAMES.items()))
+@pytest.mark.parametrize(("module", "name"), sorted((module, new) for (module, _), new in former_names.NAMES.items()))
 def test_each_present_name_exists(module: str, name: str) -> None:
     """A later rename must change the table."""
-    assert hasattr(import_module(renamed.MOVED.get((module, name), module)), name)
+    assert hasattr(import_module(former_names.MOVED.get((module, name), module)), name)
 
 
-@pytest.mark.parametrize(("name", "module"), sorted((name, module) for (_, name), module in renamed.MOVED.items()))
+@pytest.mark.parametrize(("name", "module"), sorted((name, module) for (_, name), module in former_names.MOVED.items()))
 def test_each_moved_name_exists(name: str, module: str) -> None:
     """A later move must change the table."""
     assert hasattr(import_module(module), name)

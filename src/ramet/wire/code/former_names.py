@@ -55,10 +55,15 @@ MODULES: Final[Mapping[str, str]] = {
 NAMES: Final[Mapping[tuple[str, str], str]] = {
     ("ramet.agent.hooks.answers", "HookBroken"): "HookError",
     ("ramet.agent.hooks.answers", "Opinion"): "HookAnswer",
+    ("ramet.agent.composition.steps", "Composed"): "Composition",
+    ("ramet.core.policy.capabilities", "Granted"): "CapabilityGrant",
     ("ramet.core.policy.permissions", "Rule"): "PermissionRule",
+    ("ramet.core.policy.policy", "Clamped"): "ClampedLimit",
     ("ramet.core.policy.policy", "describe"): "to_public_dict",
+    ("ramet.core.policy.reservation", "checked"): "parse_reservation",
     ("ramet.core.safety", "Ballot"): "VoterAnswer",
     ("ramet.host.safety.inspection", "Filter"): "GateEventFilter",
+    ("ramet.models.scripted.dialogue", "_Timed"): "_TimedStep",
     ("ramet.store.contract", "Put"): "DocumentWrite",
     ("ramet.store.contract", "Seat"): "KernelInfo",
     ("ramet.store.contract", "Stored"): "StoredEvent",
@@ -66,7 +71,9 @@ NAMES: Final[Mapping[tuple[str, str], str]] = {
     ("ramet.tools.context", "GateWord"): "SafetyDecision",
     ("ramet.tools.context", "LeftRunning"): "OrphanedThread",
     ("ramet.tools.context", "Ran"): "CodeResult",
+    ("ramet.tools.context", "Created"): "CreationReceipt",
     ("ramet.tools.context", "calling"): "require_current_call",
+    ("ramet.wire.values.values", "Encoded"): "EncodedValue",
 }
 
 #: Present modules of classes and functions that moved alone, by their former modules and present names.
@@ -74,7 +81,7 @@ MOVED: Final[Mapping[tuple[str, str], str]] = {
     ("ramet.tools.context", name): f"ramet.tools.{module}"
     for module, names in {
         "run_info": ("RunInfo", "RunView", "StopReceipt"),
-        "spawn_request": ("Created", "SpawnHandle", "SpawnRequest", "check_request"),
+        "spawn_request": ("CreationReceipt", "SpawnHandle", "SpawnRequest", "check_request"),
         "model_request": ("Charge", "ForeignRequest", "ModelRequest"),
         "decisions": ("Approval", "HookDecision", "SafetyDecision"),
     }.items()
