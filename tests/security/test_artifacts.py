@@ -173,7 +173,7 @@ def just_before_copying(monkeypatch: pytest.MonkeyPatch, act: Callable[[], objec
         return copied(*args)  # type: ignore[arg-type]  # passed on as they came
 
     with monkeypatch.context() as patch:
-        patch.setattr(artifacts, "_copied", later)
+        patch.setattr(artifacts, "_copy_files", later)
         yield
 
 

@@ -52,14 +52,14 @@ def make_store(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterat
 @pytest.fixture(autouse=True)
 def no_agents_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget each declared agent, as a new process does."""
-    monkeypatch.setattr(declarations, "_registered", {})
+    monkeypatch.setattr(declarations, "_registered_agents", {})
     monkeypatch.setattr(declarations, "_newest", {})
 
 
 @asynccontextmanager
 async def process(make: MakeStore, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AgentRuntime]:
     """Yield a runtime in a process that knows only the store."""
-    monkeypatch.setattr(declarations, "_registered", {})
+    monkeypatch.setattr(declarations, "_registered_agents", {})
     monkeypatch.setattr(declarations, "_newest", {})
     async with AgentRuntime(store=make()) as runtime:
         yield runtime

@@ -334,7 +334,7 @@ async def test_the_operator_reads_states_and_recipes(
     with pytest.raises(InvalidValue, match="commit"):
         await kernel.state(handle.id, at=1, commit=now.commit)
 
-    monkeypatch.setattr(declarations, "_registered", {})
+    monkeypatch.setattr(declarations, "_registered_agents", {})
     monkeypatch.setattr(declarations, "_newest", {})
     creator = Agent(name="maker")
     creator.cls(Agent)
