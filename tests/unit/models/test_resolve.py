@@ -74,7 +74,7 @@ def test_inherit_gives_the_model_of_the_parent() -> None:
     """The name is an error if there is no parent."""
     parents = ScriptedModel(["x"])
 
-    assert resolve("inherit", inherited=parents) is parents
+    assert resolve("inherit", parent_model=parents) is parents
     with pytest.raises(InvalidValue, match="inherit"):
         resolve("inherit")
 
