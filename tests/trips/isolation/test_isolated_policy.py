@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import ramet
 from ramet.core.errors import InvalidValue, IsolationUnavailable, RametError
 from ramet.core.policy import policy as policies
 from tests.security.attacks import files, processes
+from tests.support.moon_backend import MoonBackend
 from tests.trips.agents import isolated as agents
 from tests.trips.kits.isolated import backend, runtime
 
@@ -151,6 +153,25 @@ def test_an_unknown_backend_is_refused(tmp_path: pathlib.Path) -> None:
     """The error names the known backends."""
     with pytest.raises(RametError, match="bwrap"):
         ramet.AgentRuntime(working_dir=tmp_path, backend="docker")  # type: ignore[arg-type]
+
+
+class ReapingBackend(MoonBackend):
+    """Backend that counts how often the leftovers of dead kernels were removed."""
+
+    reap_count = 0
+
+    async def reap(self) -> Sequence[str]:
+        self.reap_count += 1
+        return await super().reap()
+
+
+async def test_a_backend_of_the_user_removes_leftovers_before_the_first_run(tmp_path: pathlib.Path) -> None:
+    """It does so once in the life of a runtime."""
+    backend = ReapingBackend(tmp_path / "work" / ".ramet" / "runs")
+    async with ramet.AgentRuntime(working_dir=tmp_path / "work", backend=backend) as runtime:
+        for number in range(2):
+            result = await runtime.run_agent(agent=agents.echo, args=(number,), policy=ramet.Policy())
+            assert (result.output["args"], backend.reap_count) == ([number], 1)
 
 
 async def test_each_isolated_agent_works_in_its_own_folder(runtime: ramet.AgentRuntime) -> None:

@@ -97,6 +97,7 @@ def test_decisions_and_effects_are_audited_and_nothing_else() -> None:
     assert {entry["time"] for entry in entries} == {"2026-01-01T00:00:00.000Z"}
     assert all(entry["root"] == "run-00" and entry["path"] and entry["seq"] for entry in entries)
     assert all(list(entry)[:2] == ["time", "type"] for entry in entries)
+    assert all("at" not in entry for entry in entries), "its time is there once"
 
 
 def test_texts_are_left_out_except_what_needed_approval() -> None:

@@ -360,6 +360,31 @@ async def test_a_spawn_can_be_cancelled_at_any_step(tmp_path: pathlib.Path, step
             await site.spawner.get_agent(asking.result().agent.id, asking.result().nonce)
 
 
+async def test_a_cancelled_spawn_that_fails_meanwhile_is_cancelled(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller has gone: the error of the agent type is nobody's, and other agents stay."""
+    team = await site.team()
+    other = await site.agent(team, "b")
+
+    async def open(opening: AgentSpec) -> RunningAgent:
+        try:
+            site.slow.at_it += 1
+            await site.slow.go_on.wait()
+        except asyncio.CancelledError:
+            raise SpawnRefused("agents", "it cannot be opened", free=0) from None
+        raise AssertionError
+
+    monkeypatch.setattr(site.slow, "open", open)
+    asking = asyncio.create_task(site.agent(team, type="slow"))
+    await eventually(lambda: site.slow.at_it)
+
+    asking.cancel()
+    await asyncio.wait({asking})
+
+    assert asking.cancelled()
+    assert await site.free(team) == 2
+    await site.spawner.get_agent(other.agent.id, other.nonce)
+
+
 async def test_an_agent_that_opens_after_its_spawn_was_cancelled_is_ended(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

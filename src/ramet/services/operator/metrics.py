@@ -66,7 +66,6 @@ class Metrics:
         """Stop counting; idempotent."""
         self._lag.stop()
         self._stop_listening()
-        self._stop_listening = lambda: None
         if self._sizes is not None:
             await self._sizes.stop()
 
