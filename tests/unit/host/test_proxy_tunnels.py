@@ -194,6 +194,25 @@ async def test_an_idle_tunnel_is_cut(tmp_path: pathlib.Path) -> None:
             assert await tunnel.rest() == b""
 
 
+async def test_a_tunnel_is_idle_from_its_last_bytes_on(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tunnel that lives longer than `idle_s` is not cut while bytes move."""
+    loop = asyncio.get_running_loop()
+    real_time, passed_s = loop.time, 0.0
+    monkeypatch.setattr(loop, "time", lambda: real_time() + passed_s)
+    async with server() as port, ProxyHarness(tmp_path, limits=ProxyLimits(idle_s=1_000)) as proxy_harness:
+        run = await proxy_harness.open(f"127.0.0.1:{port}")
+        async with client(run.path) as tunnel:
+            assert await tunnel.ask(f"127.0.0.1:{port}") == 200
+            for _ in range(3):
+                passed_s += 600
+                await asyncio.sleep(0)
+                tunnel.writer.write(b"ping")
+                assert await tunnel.reader.readexactly(4) == b"ping"
+
+            passed_s += 1_001
+            assert await tunnel.rest() == b""
+
+
 async def handshake(tunnel: Client, certificate: pathlib.Path, name: str, says: bytes) -> bytes:
     """Speak TLS to `name` through a tunnel; return the answer."""
     context = ssl.create_default_context(cafile=certificate)
