@@ -320,6 +320,11 @@ async def test_a_host_without_a_free_descriptor_refuses_and_recovers(runtime: ra
     (await sandbox.dial(8000)).close()
 
 
+def test_connections_of_all_runs_take_at_most_an_eighth_of_the_descriptors(runtime: ramet.AgentRuntime) -> None:
+    """Each connection takes up to two, so that three quarters stay for the rest of the process."""
+    assert runtime.sandboxes.port_quota.limit == resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8
+
+
 async def test_a_run_with_ports_has_no_syn_cookies(runtime: ramet.AgentRuntime) -> None:
     """SYN cookies are off. With them a connection that a full queue drops would look open to the host."""
     handle = await runtime.start_agent(agents.setting, ramet.Policy(ports=PORTS), ("tcp_syncookies",))
