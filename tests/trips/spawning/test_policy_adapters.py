@@ -15,6 +15,7 @@ import ramet
 from ramet.core.budget import Limits
 from ramet.core.errors import InvalidValue, PolicyAdapterFailed, SpawnRefused
 from ramet.core.events import PolicyDecided, RunSpawned, SandboxStarted, StateChanged
+from ramet.host.observability.counters import Counts
 from ramet.host.policy_adapters import Allow, Narrow, PolicyAnswer, PolicyRequest, Refuse
 from ramet.models.scripted.model import ScriptedModel
 from ramet.services.agent_types.registry import create_default_types
@@ -361,6 +362,19 @@ async def test_an_adapter_call_that_never_ends_does_not_block_spawns(tmp_path: p
             await asyncio.sleep(0)
 
         assert (await (await host.spawn(agents.echo, args=(1,))).result()).status == "completed"
+
+
+async def test_refusals_of_roots_and_children_are_counted(tmp_path: pathlib.Path) -> None:
+    """The counters of a server show each refused spawn by the limit that refused it."""
+    adapter = adapter_for("echo", Refuse("not here"))
+    async with runtime(adapter, tmp_path) as host:
+        counts = host.telemetry.counts = Counts(host.clock.now)
+        with pytest.raises(SpawnRefused):
+            await host.spawn(agents.echo)
+        assert counts.spawn_refusals == {"policy adapter house rules": 1}
+        await (await host.spawn(agents.spawn, args=(agents.echo, {}), policy=PARENT_POLICY)).result()
+
+    assert counts.spawn_refusals == {"policy adapter house rules": 2}
 
 
 async def test_a_cancelled_tree_does_not_wait_for_its_adapter(tmp_path: pathlib.Path) -> None:

@@ -268,7 +268,7 @@ async def test_a_turn_of_a_silent_program_times_out(tmp_path: pathlib.Path, back
 async def test_late_output_of_an_abandoned_turn_is_dropped(tmp_path: pathlib.Path) -> None:
     """The next turn gets its own answer. An interrupted turn raises Aborted, even if the program says done."""
     program = PROGRAM.replace(
-        'case "interrupt":', 'case "interrupt":\n            say("chunk", b"LATE ", turn=told["turn"])'
+        'case "interrupt":', 'case "interrupt":\n            say("chunk", b"LATE ", turn=message["turn"])'
     )
     async with runtime_of(tmp_path, "local") as runtime:
         async with open_agent(agent_spec(runtime, tmp_path / "ada", "local", argv=[PYTHON, "-c", program])) as agent:
@@ -277,7 +277,7 @@ async def test_late_output_of_an_abandoned_turn_is_dropped(tmp_path: pathlib.Pat
             await answer.aclose()  # type: ignore[attr-defined]  # a generator
             assert await say(agent, "two") == "hang | two"
             turning = asyncio.create_task(say(agent, "hang"))
-            await eventually(lambda: agent._answering)  # type: ignore[attr-defined]  # what it is at
+            await eventually(lambda: agent._reply)  # type: ignore[attr-defined]  # what it is at
             await agent.interrupt()
             with pytest.raises(Aborted):
                 await turning
