@@ -25,7 +25,7 @@ async def require_shared_memory_limits(backend: BackendName, tmp_path: pathlib.P
     """Skip the test where the machine cannot limit the memory of several sandboxes together."""
     probed_backend = {"bwrap": BwrapBackend, "local": LocalBackend}[backend](tmp_path / "probed")
     try:
-        if "memory_mb" not in (await probed_backend.probe()).together:
+        if "memory_mb" not in (await probed_backend.probe()).bounded_resources:
             pytest.skip("this machine bounds no memory together")
     finally:
         await probed_backend.close()
