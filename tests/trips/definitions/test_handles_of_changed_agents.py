@@ -28,7 +28,7 @@ from tests.trips.kits.isolated import BACKENDS, BackendName
 @pytest.fixture(autouse=True)
 def no_agents_of_others(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Forget each declared agent, as a new process does."""
-    for each in ("_registered", "_newest", "_registered_undeclared", "_newest_undeclared"):
+    for each in ("_registered_agents", "_newest", "_registered_undeclared", "_newest_undeclared"):
         monkeypatch.setattr(declarations, each, {})
     yield
     gc.collect()

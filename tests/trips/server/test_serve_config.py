@@ -193,7 +193,10 @@ async def test_configured_limits_hold_for_the_server(folder: pathlib.Path) -> No
     """The limits are the bytes of a message, the queued turns, and the agents of all teams."""
     settings = "limits: {body_bytes: 1024, queue: 1, agents: 2}\nteams:\n  red: {agents: 5}\n  blue: {agents: 5}\n"
     types = {"echo": EchoType()}
-    async with configured_server(folder, settings, {}, types=types) as server, ramet.connect(server.listen_address) as client:
+    async with (
+        configured_server(folder, settings, {}, types=types) as server,
+        ramet.connect(server.listen_address) as client,
+    ):
         agent, nonce = await new_agent(client, server.operator, "red")
         await new_agent(client, server.operator, "blue")
         with pytest.raises(SpawnRefused, match="which is its limit"):
@@ -210,7 +213,10 @@ async def test_configured_limits_hold_for_the_server(folder: pathlib.Path) -> No
 async def test_settings_can_raise_the_limit_of_a_message(folder: pathlib.Path) -> None:
     """A large message passes from the client to the agent."""
     settings, types = "limits: {body_bytes: 9000000}\nteams:\n  red: {agents: 1}\n", {"echo": EchoType()}
-    async with configured_server(folder, settings, {}, types=types) as server, ramet.connect(server.listen_address) as client:
+    async with (
+        configured_server(folder, settings, {}, types=types) as server,
+        ramet.connect(server.listen_address) as client,
+    ):
         agent, nonce = await new_agent(client, server.operator, "red")
         large = b" " * 8_999_990 + b"word"
         assert len(large) > TurnLimits().body_bytes
@@ -227,14 +233,20 @@ async def test_a_configured_store_holds_the_journal(folder: pathlib.Path) -> Non
     """The working directory has no journal, and the next server finds its agents."""
     settings, types = "store: elsewhere/all.db\n", {"echo": EchoType()}
     (folder / "elsewhere").mkdir()
-    async with configured_server(folder, settings, {}, types=types) as server, ramet.connect(server.listen_address) as client:
+    async with (
+        configured_server(folder, settings, {}, types=types) as server,
+        ramet.connect(server.listen_address) as client,
+    ):
         await client.create_team({"agents": 1}, name="red")
         agent, nonce = await new_agent(client, server.operator, "red")
     assert not (folder / ".ramet" / "journal.db").exists()
     with sqlite3.connect(folder / "elsewhere" / "all.db") as database:
         assert database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] > 0
     database.close()
-    async with configured_server(folder, settings, {}, types=types) as server, ramet.connect(server.listen_address) as client:
+    async with (
+        configured_server(folder, settings, {}, types=types) as server,
+        ramet.connect(server.listen_address) as client,
+    ):
         assert (await client.get_agent(agent, key=nonce)).path == "red/bob"
 
 

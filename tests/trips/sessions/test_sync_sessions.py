@@ -72,6 +72,8 @@ def test_sync_sessions_can_share_a_runtime(tmp_path: pathlib.Path) -> None:
             SyncSession(ScriptedModel([]), runtime=runtime, session_id="a")
         with SyncSession(ScriptedModel(["two"]), runtime=runtime, session_id="b") as second:
             assert (first.ask("go").value, second.ask("go").value) == ("one", "two")
+        with SyncSession.resume("b", ScriptedModel(["three"]), runtime=runtime) as third:  # It was closed on leaving.
+            assert third.ask("go").value == "three"
     runtime.stop_sync()
 
 

@@ -148,6 +148,37 @@ async def test_concurrent_uploads_to_several_kernels_are_stored_once(kernels: Ke
     assert len(parts) == len({key.partition("/")[2] for key in parts}) == 4, "of one upload, and no draft"
 
 
+async def test_a_bundle_outlives_the_draft_of_a_kernel_that_died(
+    kernels: Kernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel recorded the bundle and died before it could remove the draft: the next one removes only that."""
+    one = await kernels.begin("one")
+    store = kernels.stores["one"]
+    delete = store.delete
+
+    async def fail(kind: str, key: str, **options: Any) -> bool:
+        if kind == DRAFT:
+            raise StoreFailed(key, "the kernel was killed")
+        return await delete(kind, key, **options)
+
+    monkeypatch.setattr(store, "delete", fail)
+    with pytest.raises(StoreFailed):
+        await one.upload(tar(SUMS))
+    monkeypatch.undo()
+    await one.close()
+    await store.close()
+
+    two = await kernels.begin("two")
+    [bundle] = await kernels.stores["two"].list("bundle")
+    assert len(await kernels.remaining_documents("two")) == 1, "the parts, and no draft"
+    await two.upload(tar(SUMS))
+    image = await two.image((await make_image(two, [bundle.key])).id)
+    assert [files_of(folder) for folder in image.folders] == [SUMS]
+    three = await kernels.begin("three")
+    image_copy = await three.image(image.id)
+    assert [files_of(folder) for folder in image_copy.folders] == [SUMS]
+
+
 async def test_kernels_share_one_limit_of_kept_bytes(kernels: Kernels) -> None:
     """A refused bundle leaves nothing, and a deletion by another kernel makes room."""
     limits = BundleLimits(quota=4_000)
