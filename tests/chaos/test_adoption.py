@@ -67,6 +67,8 @@ TALKS = (
     "after:run_spawned:3",
     "after:tool_ended:3",
     "before:message_recorded:12",
+    "after:message_recorded:2",
+    "after:message_recorded:5",
     "before:turn_ended:4",
     "before:mail_delivered:1",
 )

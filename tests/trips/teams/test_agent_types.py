@@ -29,6 +29,7 @@ from ramet.services.contract import PLAIN, AgentSpec, AgentType, Image, RunningA
 from ramet.services.errors import TakenOver
 from ramet.services.formats.registry import format_of
 from ramet.services.packaging.service import PackagingService
+from ramet.services.rules import Rules
 from ramet.services.teams.loaded_bundles import AgentImportDir
 from ramet.store.sqlite.store import SqliteStore
 from tests.support.tars import tar
@@ -538,6 +539,20 @@ async def test_a_changed_model_survives_a_restart(tmp_path: pathlib.Path) -> Non
     async with new_runtime(tmp_path, None) as runtime:
         async with open_agent(kind, agent_spec(runtime, tmp_path / "ada", LlmInfo(), run=run)) as second_agent:
             assert await say(second_agent, "Who?") == "From two."
+
+
+async def test_a_changed_model_is_checked_against_the_rules_of_the_next_server(tmp_path: pathlib.Path) -> None:
+    """An operator who takes a model away has taken it from agents, too, that chose it before."""
+    kind = LlmType({"one": ScriptedModel(["From one."]), "two": ScriptedModel(["From two."])}, default="one")
+    async with lost_runtime(tmp_path, None) as runtime:
+        agent = await kind.open(agent_spec(runtime, tmp_path / "ada", LlmInfo()))
+        assert await say(agent, "Who?") == "From one."
+        await agent.control(SetModel("two"))
+        run = agent.run
+    async with new_runtime(tmp_path, None) as runtime:
+        start = agent_spec(runtime, tmp_path / "ada", LlmInfo(), run=run, rules=Rules(models=["one"]))
+        with pytest.raises(InvalidValue, match="a model of rules.models: one"):
+            await kind.open(start)
 
 
 async def test_a_turn_of_a_killed_server_is_completed(tmp_path: pathlib.Path) -> None:

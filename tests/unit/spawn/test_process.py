@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from ramet.concurrency.clock import FakeClock
+from ramet.core.outcome import ErrorInfo
+from ramet.isolation.contract import KILL_GRACE_S
 from ramet.spawn.sandbox import process
-from ramet.spawn.sandbox.channel import GuestChannel
-from ramet.spawn.sandbox.process import RunningSandbox, wait_result
+from ramet.spawn.sandbox.channel import FinalMessage, GuestChannel
+from ramet.spawn.sandbox.process import RunningSandbox, terminate, wait_result
 from ramet.wire.guest_protocol.guest_to_host import Done, Note
 from tests.support.waiting import eventually
 from tests.unit.spawn.test_channel import BusyHandler, open_channel
@@ -73,6 +75,33 @@ async def test_a_channel_that_a_descendant_holds_is_given_up(looks: list[bool]) 
         assert await wait_result(running(channel)) is None
 
     assert not any(looks)
+
+
+class Hanging:
+    """Sandbox whose process ends only when it is killed; `graces` are the seconds that it was given."""
+
+    def __init__(self) -> None:
+        self.graces: list[float] = []
+
+    async def wait(self) -> None:
+        await asyncio.Event().wait()
+
+    async def kill(self, grace_s: float) -> str:
+        self.graces.append(grace_s)
+        return "killed"
+
+
+@pytest.mark.parametrize(
+    ("finished", "grace_s"),
+    [(FinalMessage(Done(ok=False, error=ErrorInfo(type="TaskFailed", message="no")), b""), 0), (None, KILL_GRACE_S)],
+    ids=["it has said its result", "it has said nothing"],
+)
+async def test_a_process_that_does_not_exit_is_killed(finished: FinalMessage | None, grace_s: float) -> None:
+    """Only a process without a result gets time for its handler of SIGTERM: it may still write something."""
+    sandbox: Any = Hanging()
+
+    assert await terminate(sandbox, finished) == "killed"
+    assert sandbox.graces == [grace_s]
 
 
 async def test_the_wait_for_delayed_messages_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
