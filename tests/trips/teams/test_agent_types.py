@@ -551,7 +551,7 @@ async def test_a_changed_model_is_checked_against_the_rules_of_the_next_server(t
         run = agent.run
     async with new_runtime(tmp_path, None) as runtime:
         start = agent_spec(runtime, tmp_path / "ada", LlmInfo(), run=run, rules=Rules(models=["one"]))
-        with pytest.raises(InvalidValue, match="a model of rules.models: one"):
+        with pytest.raises(InvalidValue, match=r"a model of rules\.models: one"):
             await kind.open(start)
 
 

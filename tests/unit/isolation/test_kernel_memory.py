@@ -149,14 +149,20 @@ def test_a_large_shared_area_is_charged_with_its_size(start_process: Start) -> N
 
 
 def test_shared_areas_of_a_process_whose_first_thread_has_ended_are_charged(start_process: Start) -> None:
-    """The other threads of the process show the areas."""
+    """The other threads of the process show the areas, also if it ended between the look at it and the count."""
     script = AREAS + (
         "; import threading; main = threading.main_thread()"
         "; threading.Thread(target=lambda: (print('ready', flush=True), sys.stdin.read(), os._exit(0))).start()"
         "; ctypes.CDLL(None).pthread_exit(None)"
     )
 
-    assert areas_mb(start_process(script)) == 10
+    pid = start_process(script)
+    assert areas_mb(pid) == 10
+
+    wait_until_first_thread_has_ended(pid)
+    ended = procfs.stat(pid)
+    assert ended is not None
+    assert areas_mb(pid) == kernel_memory.shared_mb([ended._replace(state="S")]) == 10
 
 
 def test_page_tables_are_counted(start_process: Start) -> None:

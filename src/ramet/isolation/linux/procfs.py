@@ -312,9 +312,15 @@ def _fields(process: Stat, name: str, names: tuple[bytes, ...]) -> dict[bytes, i
     return {}
 
 
-def _live_threads(process: Stat) -> Iterable[object]:
-    """Return the first thread of a process or, if that has ended, all its threads."""
-    return threads(process.pid) if process.is_headless else (process.pid,)
+def _live_threads(process: Stat) -> Iterator[object]:
+    """Yield the first thread of a process unless it has ended, then all its threads, for one that shows something.
+
+    The first thread may have ended since the process was looked at: then it shows nothing.
+    """
+    if not process.is_headless:
+        yield process.pid
+    if process.threads > 1:
+        yield from threads(process.pid)
 
 
 def _number(name: str, before: bytes) -> int:
