@@ -97,7 +97,7 @@ class Start(NodeMessage, frozen=True, kw_only=True, tag="start"):
     entry: str = "ramet.guest.__main__:main"
     env: Mapping[str, str] = {}
     proxied: bool = False  #: connections to the host's proxy are streams that the machine opens
-    import_dir: str | None = None
+    import_dir: str | None = msgspec.field(default=None, name="shelf")  #: as machines of this version know it
 
 
 class Adopt(NodeMessage, frozen=True, kw_only=True, tag="adopt"):
