@@ -54,6 +54,13 @@ class Record:
         self.loaded = loaded_ids
 
 
+def test_an_agent_without_loaded_bundles_requires_none(tmp_path: pathlib.Path) -> None:
+    """Bundles that an agent requires are not deleted."""
+    bundles = AgentImportDir("agent-0", "", lambda: RunFolders(tmp_path), Images(tmp_path), PLAIN, ())
+
+    assert bundles.required_ids == ()
+
+
 async def open_bundles(folder: pathlib.Path) -> tuple[AgentImportDir, Record]:
     """Return the loaded bundles of an agent, which hold the bundle "old", and their record."""
     bundles = AgentImportDir("agent-0", "", lambda: RunFolders(folder), Images(folder), PLAIN, ())

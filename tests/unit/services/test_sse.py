@@ -115,6 +115,28 @@ async def test_a_reader_that_leaves_ends_its_stream() -> None:
     assert (reader.bodies, reader.is_complete, ends, len(streams)) == ([b"first"], False, [True], 0)
 
 
+async def test_a_stream_waits_until_its_source_is_closed() -> None:
+    """What the source cleans up is done when the server is told that the response has ended."""
+    reader, may_close = Reader(), asyncio.Event()
+
+    async def slow_to_close() -> AsyncGenerator[bytes, None]:
+        try:
+            yield b"first"
+            await asyncio.Event().wait()
+        finally:
+            await may_close.wait()
+
+    serving = asyncio.create_task(serve(Streams().stream(slow_to_close()), reader))
+    await eventually(lambda: b"first" in reader.bodies)
+
+    reader.leave()
+    done, _ = await asyncio.wait({serving}, timeout=0.05)
+    assert not done
+    may_close.set()
+
+    await serving
+
+
 async def test_a_slow_reader_that_leaves_ends_its_stream() -> None:
     """The disconnect is noticed during a write, and the source is closed."""
     reader, numbers_produced, ends = Reader(is_slow=True), list[int](), list[bool]()
