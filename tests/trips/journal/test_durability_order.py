@@ -96,6 +96,27 @@ async def test_a_functions_child_result_arrives_once_its_end_is_durable(tmp_path
     assert types[-1] == "run_ended"
 
 
+async def test_a_function_begins_once_its_run_is_durable(tmp_path: pathlib.Path) -> None:
+    """A killed kernel leaves no effect of a function without a recorded run."""
+    store = RecordingStore(tmp_path / "journal.db")
+    awaited: dict[str, str] = {}
+
+    async def child() -> None:
+        types = {each.seq: (each.run, each.type) for each in await store.read()}
+        run = require_current_call().context.run.id
+        awaited.update([types[ticket] for ticket in store.awaited if types[ticket][0] == run])
+
+    async def parent() -> None:
+        context = require_current_call().context
+        assert context.tree is not None
+        await (await context.tree.spawn(context, SpawnRequest(agent=child))).result()
+
+    async with AgentRuntime(store=store) as runtime:
+        assert (await (await runtime.spawn(parent)).result()).status == "completed"
+
+    assert list(awaited.values()) == ["turn_started"]
+
+
 async def test_a_worktree_waits_until_its_call_is_durable(tmp_path: pathlib.Path) -> None:
     """A killed kernel leaves no copy of a repository without a recorded request."""
     repo = write_files(tmp_path / "repo", {"a.txt": "as it was\n"})
