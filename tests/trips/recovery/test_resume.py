@@ -74,6 +74,26 @@ async def test_a_resumed_session_keeps_its_conversation(make_store: MakeStore) -
         assert session.usage.model_calls == 3
 
 
+async def test_a_resumed_run_is_shown_its_types_of_agents() -> None:
+    """Its tool Agent describes them as before the kill."""
+    store = MemoryStore()
+    worker = Agent(name="worker", description="Counts birds.", model=ScriptedModel([]))
+    descriptions: list[str] = []
+
+    async def ask(session: Session) -> None:
+        await session.ask("Go on.")
+        tools = run_of(session, session.id).context.tools
+        descriptions.extend(tool.description for tool in tools if tool.name == "Agent")
+
+    async with lost_runtime(store) as runtime:
+        await ask(Session(ScriptedModel(["one"]), agents=[worker], runtime=runtime, session_id="talk"))
+    async with AgentRuntime(store=store) as runtime:
+        await ask(await Session.resume("talk", ScriptedModel(["two"]), agents=[worker], runtime=runtime))
+
+    assert "Counts birds." in descriptions[0]
+    assert descriptions[1:] == descriptions[:1]
+
+
 async def test_a_killed_turn_resumes_in_its_middle(make_store: MakeStore) -> None:
     """NEG-15, AC-S2-7: an answered call is not made again, and an interrupted call gets an answer that says so."""
     texts: list[str] = []
