@@ -34,6 +34,13 @@ TALKS = Policy(retry_count=1)
 LIMITS = Limits(model_calls=60, tokens=100_000, tool_calls=100, agents=60)
 
 
+def write_end(folder: pathlib.Path, text: str) -> None:
+    """Write the file `ended` whole or not at all: the process may be killed at any time."""
+    file = folder / "ending"
+    file.write_text(text)
+    file.replace(folder / "ended")
+
+
 async def tree_of_models(runtime: AgentRuntime, folder: pathlib.Path, brief: str = "lead") -> Handle | None:
     """Resume or spawn trip A, a tree of models."""
     model = Planned(folder=str(folder))
@@ -102,7 +109,7 @@ async def schedule(runtime: AgentRuntime, folder: pathlib.Path) -> None:
         )
         while not (results := await scheduler.results(view.id)) or results[0].ended is None:  # noqa: ASYNC110 - as users do
             await asyncio.sleep(0.005)
-        (folder / "ended").write_text(json.dumps({"statuses": [str(each.status) for each in results]}))
+        write_end(folder, json.dumps({"statuses": [str(each.status) for each in results]}))
 
 
 async def stopped(runtime: AgentRuntime, folder: pathlib.Path, *, late: bool = False) -> None:
@@ -117,7 +124,7 @@ async def stopped(runtime: AgentRuntime, folder: pathlib.Path, *, late: bool = F
         result = await handle.result()
         while bearing((folder / "name").read_text()):  # noqa: ASYNC110 - nobody tells of other machines' processes
             await asyncio.sleep(0.005)
-        (folder / "ended").write_text(str(result.status))
+        write_end(folder, str(result.status))
         return
     (folder / "name").write_text(name := f"stays {secrets.token_hex(4)}")
     is_there = asyncio.Event()
@@ -221,7 +228,7 @@ async def _to_its_end(runtime: AgentRuntime, handle: Handle, folder: pathlib.Pat
         "shown": [event.seq for event in opened.recorder.recent_events],
         "spent": {name: budget.spent_amount(name) for name in RESOURCES if name != "usd"},
     }
-    (folder / "ended").write_text(json.dumps(report))
+    write_end(folder, json.dumps(report))
 
 
 if __name__ == "__main__":
