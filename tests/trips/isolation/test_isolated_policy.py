@@ -166,7 +166,7 @@ class ReapingBackend(MoonBackend):
 
 
 async def test_a_backend_of_the_user_removes_leftovers_before_the_first_run(tmp_path: pathlib.Path) -> None:
-    """It does so once in the life of a runtime."""
+    """The backend does so once in the life of a runtime."""
     backend = ReapingBackend(tmp_path / "work" / ".ramet" / "runs")
     async with ramet.AgentRuntime(working_dir=tmp_path / "work", backend=backend) as runtime:
         for number in range(2):

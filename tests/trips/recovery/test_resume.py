@@ -75,7 +75,7 @@ async def test_a_resumed_session_keeps_its_conversation(make_store: MakeStore) -
 
 
 async def test_a_resumed_run_is_shown_its_types_of_agents() -> None:
-    """Its tool Agent describes them as before the kill."""
+    """The tool Agent describes them as before the kill."""
     store = MemoryStore()
     worker = Agent(name="worker", description="Counts birds.", model=ScriptedModel([]))
     descriptions: list[str] = []

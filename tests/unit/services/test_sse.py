@@ -116,7 +116,7 @@ async def test_a_reader_that_leaves_ends_its_stream() -> None:
 
 
 async def test_a_stream_waits_until_its_source_is_closed() -> None:
-    """What the source cleans up is done when the server is told that the response has ended."""
+    """The source has cleaned up when the server is told that the response has ended."""
     reader, may_close = Reader(), asyncio.Event()
 
     async def slow_to_close() -> AsyncGenerator[bytes, None]:
