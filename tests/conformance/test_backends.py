@@ -10,10 +10,11 @@ import sys
 import pytest
 
 from ramet.testing.conformance.isolation.suite import CHECKS, Check, NotHere, Violation, Workdir, run
+from tests.support.users import own_user
 
 BACKENDS = {"local": "ramet.isolation.local:LocalBackend", "bwrap": "ramet.isolation.bwrap:BwrapBackend"}
 REMOTE = "tests.support.machines:MachineBackend"
-ORDINARY = 60702  #: a user of no account, and of no other test: what a user may have counts for all of it
+ORDINARY = own_user()
 PROJECT = pathlib.Path(__file__).parents[2]
 BY_NAME = {check.__name__: check for check in CHECKS}
 

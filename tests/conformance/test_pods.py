@@ -13,8 +13,9 @@ import pytest
 
 from ramet.testing.conformance.isolation.suite import CHECKS
 from tests.support import in_pod, like_a_pod, pod_checks
+from tests.support.users import own_user
 
-USER = 61500  #: of no account, of no other test, and of no backend: what a user may have counts for all of it
+USER = own_user()
 #: Of the suite, what a pod does otherwise than other places; inside a real one the rest is shown, too.
 PROMISES = (
     "exit_status",

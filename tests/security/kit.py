@@ -24,11 +24,12 @@ import pytest
 
 from tests.security.attacks.channel import HEAD, message
 from tests.security.attacks.trying import DONE
+from tests.support.users import own_user
 
 HERE = pathlib.Path(__file__).resolve().parent
 PROJECT = HERE.parents[1]
-#: A user who owns nothing on this machine, and whom no other test becomes: what a user may have counts for all of it.
-ORDINARY = 60701
+#: A user who owns nothing on this machine, and whom no other test becomes.
+ORDINARY = own_user(of_attacks=True)
 #: Nothing here takes this long; passed only by a scene that hangs.
 HANG_S = 180.0
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from ramet.isolation.remote.host_agent import NodeClient, OnThreshold
 from ramet.isolation.remote.sandbox import RemoteSandbox
 from ramet.isolation.remote.stream_line import open_pipe_line
 from ramet.testing.conformance.isolation.harness import is_locked
+from tests.support.users import own_user
 
 PROJECT = Path(__file__).parents[2]
 
@@ -87,8 +87,7 @@ class MachineBackend:
 
 
 def _start_program(runs: Path) -> subprocess.Popen[bytes]:
-    uid = 61200 + os.getpid() % 300  #: what a user may have counts for all of it
-    arguments = [str(runs.parent), str(runs), str(uid)]
+    arguments = [str(runs.parent), str(runs), str(own_user())]
     program = [sys.executable, "-m", "tests.support.machine", *arguments]
     process = subprocess.Popen(program, cwd=PROJECT, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     folder = _folder(runs)

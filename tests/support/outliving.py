@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import socket
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from ramet.isolation.contract import Probe, SandboxSpec
 from ramet.isolation.remote.host_agent import NodeClient
 from ramet.isolation.remote.sandbox import RemoteSandbox
 from ramet.isolation.remote.stream_line import StreamLine
+from tests.support.users import own_user
 
 PROJECT = Path(__file__).parents[2]
 
@@ -88,8 +88,7 @@ class OutlivingBackend:
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(self._path))
             listener.listen()
-            uid = 61600 + os.getpid() % 300
-            arguments = [str(self._runs.parent), str(self._runs), str(uid), str(listener.fileno())]
+            arguments = [str(self._runs.parent), str(self._runs), str(own_user()), str(listener.fileno())]
             program = [sys.executable, "-m", "tests.support.machine", *arguments]
             self.process = subprocess.Popen(
                 program,

@@ -27,9 +27,10 @@ from ramet.isolation.zygote import admission
 from ramet.isolation.zygote.backend import ZygoteBackend
 from ramet.testing.conformance.isolation.harness import GRANT, BackendFixture, Ended, is_locked, replace_grant
 from tests.support.backends import open_backend_or_skip
+from tests.support.users import own_user
 from tests.support.waiting import alive, eventually, pid_in
 
-USER = 60700
+USER = own_user()
 KINDS = {"bwrap": BwrapBackend, "local": LocalBackend}
 
 

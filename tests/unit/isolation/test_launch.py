@@ -14,8 +14,9 @@ import pytest
 from ramet.isolation import python_runtime
 from ramet.isolation.zygote import packets
 from ramet.isolation.zygote.launcher import Launch
+from tests.support.users import own_user
 
-USER = 60700
+USER = own_user()
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has anybody else to become")
 
 VIEW_PROGRAM = """
